@@ -92,7 +92,7 @@ func TestDeploymentReportsWaitingReplicas(t *testing.T) {
 	status := func() any { return s.call("GET", "/v1/accounts/acme/deployments/d1", "user", "").json(t)["status"] }
 	waits := func(n int) map[string]any {
 		return map[string]any{"code": "UNAVAILABLE",
-			"message": fmt.Sprintf("%d of 2 replicas are waiting for a node: it needs 100m CPU, 128 MiB, 1 x "+
+			"message": fmt.Sprintf("%d of 2 replicas are waiting for a node: a replica needs 100m CPU, 128 MiB, 1 x "+
 				"VENDOR_A_A100_80GB on a node of "+
 				"pool inference that can complete, but no node is registered: start an agent", n)}
 	}
@@ -113,7 +113,7 @@ func TestDeploymentReportsMissingAccelerators(t *testing.T) {
 		"acceleratorType": "VENDOR_A_H100_80GB", "acceleratorCount": 2}`)
 	require.Equal(t, 200, a.status, "%s", a.body)
 	require.Contains(t, a.json(t)["status"].(map[string]any)["message"],
-		"1 of 1 replicas are waiting for a node: it needs 100m CPU, 128 MiB, 2 x VENDOR_A_H100_80GB on")
+		"1 of 1 replicas are waiting for a node: a replica needs 100m CPU, 128 MiB, 2 x VENDOR_A_H100_80GB on")
 }
 
 func TestUploadIsOrigin(t *testing.T) {

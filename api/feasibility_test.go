@@ -28,10 +28,10 @@ func TestInfeasibleDeployment(t *testing.T) {
 	status := s.call("GET", acme+"/deployments/large", "user", "").json(t)["status"].(map[string]any)
 	require.Equal(t, "UNAVAILABLE", status["code"])
 	require.Contains(t, status["message"],
-		"a request could not start a replica: it needs 100m CPU, 128 MiB, 1 x VENDOR_A_A100_80GB")
+		"a request could not start a replica: a replica needs 100m CPU, 128 MiB, 1 x VENDOR_A_A100_80GB")
 	require.Contains(t, status["message"],
-		"but only 0 of 1 nodes could hold it (has no VENDOR_A_A100_80GB: 1 node): start an agent on a machine that has "+
-			"them, or choose an acceleratorType of the fleet")
+		"but only 0 of 1 nodes could run it (has no VENDOR_A_A100_80GB: 1 node): start an agent on a machine with "+
+			"these accelerators, or choose an acceleratorType of the fleet")
 	require.NotContains(t, status["message"], "n1", "node names are the operator's")
 	response := s.call("POST", "/inference/v1/completions", "user",
 		`{"model":"accounts/acme/deployments/large","prompt":"x"}`)
@@ -60,9 +60,9 @@ func TestInfeasibleDeployment(t *testing.T) {
 	s.do(domain.IntendJob(name, domain.HoldJob{For: domain.HeldForCapacity + ": much"}))
 	status = s.call("GET", "/v1/"+string(name), "user", "").json(t)["status"].(map[string]any)
 	require.Contains(t, status["message"],
-		"waiting for capacity: it needs 1000m CPU, 512 MiB, 1 x VENDOR_A_A100_80GB on a node of pool training that can "+
-			"train, but only 0 of 1 nodes could hold it (has 500m of 500m CPU free: 1 node): start an agent on a machine that "+
-			"has them")
+		"waiting for capacity: the job needs 1000m CPU, 512 MiB, 1 x VENDOR_A_A100_80GB on a node of pool training that can "+
+			"train, but only 0 of 1 nodes could run it (has 500m of 500m CPU free: 1 node): start an agent on a machine with "+
+			"these accelerators")
 	require.NotContains(t, status["message"], "n1", "node names are the operator's")
 	require.NotContains(t, status["message"], "acceleratorType", "the user of a job cannot choose it")
 }
@@ -88,7 +88,7 @@ func TestDeploymentOnLostNodes(t *testing.T) {
 			"initializingReplicaCount": 0.0, "readyReplicaCount": 0.0}, d["replicaStats"])
 		require.Equal(t, "UNAVAILABLE", d["status"].(map[string]any)["code"])
 		require.Contains(t, d["status"].(map[string]any)["message"],
-			"1 of the 1 nodes that could hold it are lost (is LOST: 1 node): restart their agents, or start another agent")
+			"1 of the 1 nodes that could run it are lost (is LOST: 1 node): restart their agents, or start another agent")
 		response := s.call("POST", "/inference/v1/completions", "user", `{"model":"`+string(name)+`","prompt":"x"}`)
 		require.Equal(t, 503, response.status, "%s", response.body)
 		require.Contains(t, string(response.body), "DEPLOYMENT_HAS_NO_PLACE")

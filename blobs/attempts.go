@@ -10,12 +10,13 @@ import (
 	"anneal/domain"
 )
 
-// Directories of a job in which each attempt stores its own file, DIRECTORY/ATTEMPT/FILE, because the
-// agent of an earlier attempt may still write to its file. The file of an attempt begins with the
-// lines of earlier attempts that are still valid, so only the file of the newest attempt is used.
+// Directories of a job in which each attempt stores a file of its own, DIRECTORY/ATTEMPT/FILE,
+// because the agent of an earlier attempt may still be writing its file. The file of an attempt
+// begins with the lines of earlier attempts that are still valid, so only the file of the newest
+// attempt is used.
 //
-// Logs are files trainer-ATTEMPT.log of the job's directory instead; earlier versions stored them as
-// logs/ATTEMPT/trainer.log.
+// Logs are stored as trainer-ATTEMPT.log directly in the job's directory; earlier versions stored
+// them as logs/ATTEMPT/trainer.log.
 const (
 	rolloutsDir = "rollouts"
 	logsDir     = "logs"
@@ -23,15 +24,15 @@ const (
 	logSuffix   = ".log"
 )
 
-// SupersededTime is how long the file of an attempt is kept after a newer attempt has stored its own,
-// so that clients can still read the older file with signed URLs that they have received.
+// SupersededTime is how long the file of an attempt is kept after a newer attempt has stored its
+// file, so that clients can still read the older file with signed URLs that they have received.
 const SupersededTime = time.Hour
 
-// NewestOfAttempts returns the key of the file that the newest attempt has stored below root, which is
-// a RolloutsRoot or LogRoot; "" when there is none. It ignores attempts after the attempt last.
+// NewestOfAttempts returns the key of the file that the newest attempt, up to the attempt last, has
+// stored below root; "" when there is none. root is the result of RolloutsRoot or LogRoot.
 func (s *Store) NewestOfAttempts(ctx context.Context, root string, last int) (key string, err error) {
 	if base, ok := strings.CutSuffix(root, logsDir+"/"); ok {
-		for attempt := last; attempt > 0; attempt-- { // the directory has checkpoints too, so it is not listed
+		for attempt := last; attempt > 0; attempt-- { // listing the job's directory takes longer
 			key := base + trainerLog + strconv.Itoa(attempt) + logSuffix
 			if _, err := s.Size(ctx, key); err == nil {
 				return key, nil
@@ -52,8 +53,8 @@ func (s *Store) NewestOfAttempts(ctx context.Context, root string, last int) (ke
 	return key, nil
 }
 
-// Superseded returns the keys of the files of attempts in listed for which listed also has a file of a
-// newer attempt.
+// Superseded returns the keys of those rollouts and logs in listed for which listed also has the
+// file of a newer attempt of the same job.
 func Superseded(listed []File) map[string]bool {
 	newest, superseded := map[string]int{}, map[string]bool{}
 	for _, file := range listed {
@@ -68,8 +69,8 @@ func Superseded(listed []File) map[string]bool {
 	return superseded
 }
 
-// attemptOf returns the attempt that stored a log or rollouts, and the RolloutsRoot or LogRoot of the
-// file; 0 for other keys.
+// attemptOf returns the number of the attempt that stored the rollouts or log under key, and the
+// RolloutsRoot or LogRoot of this file; 0 for other keys.
 func attemptOf(key string) (root string, attempt int) {
 	parts := strings.Split(key, "/")
 	if len(parts) < 4 || parts[0]+"/" != JobRoot {

@@ -1,5 +1,6 @@
 // Package blobs stores files that are too large for the log: datasets, weights, checkpoints,
-// metrics. The bucket is a local directory by default, or a bucket of an object store.
+// metrics. They are in a bucket, which is a local directory by default, or a bucket of an object
+// store.
 package blobs
 
 import (
@@ -43,25 +44,26 @@ type Options struct {
 	// bucket signs its own URLs (s3://).
 	BaseURL string
 	Key     []byte
-	Now     func() time.Time // nil is time.Now
-	// Intercept is called instead of each change of the bucket. It runs the change by calling do,
-	// or returns an error without calling do, to inject faults in tests. Nil runs all changes.
+	Now     func() time.Time // returns the current time; nil stands for time.Now
+	// Intercept is called for each change of the bucket. It makes the change by calling do, or
+	// returns an error without calling do, so that tests can inject faults. If it is nil, all
+	// changes are made.
 	Intercept func(change, key string, do func() error) error
 	Logger    *slog.Logger // nil discards log messages
 }
 
-// A Store is a bucket. It is safe for concurrent use.
+// A Store gives access to a bucket. It is safe for concurrent use.
 //
 // A key is a path of at most MaxKey bytes, such as models/acme/m1/config.json. The parts between
 // slashes are not empty and do not begin with a dot. Put replaces the content of an existing key
 // atomically: readers see the old content or the new content.
 type Store struct {
 	bucket *blob.Bucket
-	files  *fileStore // nil unless the bucket is a directory
+	files  *fileStore // access to the bucket if it is a directory; otherwise nil
 	signer *signer    // nil when the bucket signs its own URLs
 	now    func() time.Time
 	change func(change, key string, do func() error) error
-	ready  chan struct{} // closed when the background work of Open is done
+	ready  chan struct{} // closed when fileStore.maintain, which Open starts, has ended
 	stop   context.CancelFunc
 }
 
@@ -131,7 +133,7 @@ func (s *Store) open(ctx context.Context, o Options) (err error) {
 	return err
 }
 
-// Close releases the bucket.
+// Close closes the bucket. The Store must not be used after that.
 func (s *Store) Close() error {
 	s.stop()
 	<-s.ready
@@ -157,9 +159,9 @@ func (s *Store) Put(ctx context.Context, key string, r io.Reader) (n int64, err 
 	return n, err
 }
 
-// PutAll stores contents by their keys. When it returns, all of them are durable. It syncs small files
-// of a directory together, and so takes less time than a Put of each. It is not atomic: after an error
-// some of the files may be stored.
+// PutAll stores several contents, by key. When it returns, all of them are durable. It takes less
+// time than several calls of Put, because in a directory it syncs small files together. It is not
+// atomic: after an error, some of the files may be stored.
 func (s *Store) PutAll(ctx context.Context, contents map[string][]byte) error {
 	keys := slices.Sorted(maps.Keys(contents))
 	put := func() error {
@@ -183,8 +185,8 @@ func (s *Store) PutAll(ctx context.Context, contents map[string][]byte) error {
 	return put()
 }
 
-// create stores the content of r under key, durably. The error is AlreadyExists when the key exists;
-// its content then remains.
+// create stores the content of r durably under a key that does not exist. If the key exists, it
+// changes nothing and returns AlreadyExists.
 func (s *Store) create(ctx context.Context, key string, r io.Reader) error {
 	return s.change("put", key, func() error {
 		if s.files != nil {
@@ -206,7 +208,7 @@ func (s *Store) put(ctx context.Context, key string, r io.Reader) (int64, error)
 
 func (s *Store) write(ctx context.Context, key string, r io.Reader, o *blob.WriterOptions) (int64, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // a writer whose context is canceled before Close discards the content
+	defer cancel() // after an error, so that Close discards what was written
 	w, err := s.bucket.NewWriter(ctx, key, o)
 	if err != nil {
 		return 0, explain(err, key)
@@ -222,8 +224,8 @@ func (s *Store) write(ctx context.Context, key string, r io.Reader, o *blob.Writ
 
 const contentType = "application/octet-stream"
 
-// Get opens the content of key. The caller must close the Content. The error is NotFound when the
-// key does not exist, and DataLoss when its content is known to be damaged.
+// Get opens the content of key for reading. The caller must close it. The error is NotFound when
+// the key does not exist, and DataLoss when its content is known to be damaged.
 func (s *Store) Get(ctx context.Context, key string) (Content, error) {
 	if err := checkKey(key); err != nil {
 		return nil, err
@@ -258,11 +260,12 @@ func (s *Store) Size(ctx context.Context, key string) (int64, error) {
 // A File is one entry of a listing.
 type File struct {
 	Key  string
-	Size int64 // bytes
+	Size int64 // size in bytes
 	Time time.Time
 }
 
-// List yields the files whose keys begin with prefix, such as "models/acme/m1/", ordered by key.
+// List yields the files in the bucket whose keys begin with prefix, such as "models/acme/m1/",
+// ordered by key.
 func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[File, error] {
 	return func(yield func(File, error) bool) {
 		if err := checkPrefix(prefix); err != nil {
@@ -285,7 +288,7 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[File, error] 
 	}
 }
 
-// Files returns the names, relative to the prefix, and the sizes of the files below a prefix.
+// Files returns the files below a prefix: their sizes, by name relative to the prefix.
 func (s *Store) Files(ctx context.Context, prefix string) (domain.Files, error) {
 	files := domain.Files{Prefix: prefix, Sizes: map[string]int64{}}
 	for f, err := range s.List(ctx, prefix) {
@@ -297,8 +300,8 @@ func (s *Store) Files(ctx context.Context, prefix string) (domain.Files, error) 
 	return files, nil
 }
 
-// Delete deletes the content of key. A key that does not exist is no error. Only the reconciler
-// calls Delete, with files that no event refers to.
+// Delete deletes the file under key. If the key does not exist, it returns nil. Only the reconciler
+// calls Delete, for files that no event refers to.
 func (s *Store) Delete(ctx context.Context, key string) error {
 	if err := checkKey(key); err != nil {
 		return err
@@ -316,8 +319,8 @@ func (s *Store) remove(ctx context.Context, key string) error {
 	return nil
 }
 
-// DeletePrefix deletes all files below a prefix; a prefix without files is no error. It is for the
-// files of one request, which no event refers to. The reconciler deletes all other files.
+// DeletePrefix deletes all files below a prefix; if there are none, it returns nil. Call it only
+// for the files of one request, to which no event refers. The reconciler deletes all other files.
 func (s *Store) DeletePrefix(ctx context.Context, prefix string) error {
 	if err := checkPrefix(prefix); err != nil {
 		return err
@@ -340,8 +343,8 @@ func (s *Store) removePrefix(ctx context.Context, prefix string) error {
 	return nil
 }
 
-// MaxKey is the maximum length of a key in bytes. MaxPart is the maximum length in bytes of a part
-// of a key between slashes.
+// MaxKey is the maximum length of a key in bytes. MaxPart is the maximum length in bytes of each
+// part of a key between slashes.
 const (
 	MaxKey  = 1024
 	MaxPart = 200
@@ -349,14 +352,16 @@ const (
 
 func checkKey(key string) error {
 	if key == "" || len(key) > MaxKey {
-		return domain.Errorf(domain.InvalidArgument, "the file's path has %d bytes: must have 1 to %d", len(key), MaxKey)
+		return domain.Errorf(domain.InvalidArgument, "the path of the file has %d bytes: it must have 1 to %d", len(key),
+			MaxKey)
 	}
 	for part := range strings.SplitSeq(key, "/") {
 		switch {
 		case part == "" || part[0] == '.':
-			return domain.Errorf(domain.InvalidArgument, "file name %q: must not be empty, and not begin with a dot", part)
+			return domain.Errorf(domain.InvalidArgument,
+				"the file name %q is not allowed: it must not be empty or begin with a dot", part)
 		case len(part) > MaxPart:
-			return domain.Errorf(domain.InvalidArgument, "the file's name has %d bytes: at most %d are allowed", len(part),
+			return domain.Errorf(domain.InvalidArgument, "the name of the file has %d bytes: at most %d are allowed", len(part),
 				MaxPart)
 		// The driver for directories escapes characters as __0x… and stores attributes in files
 		// NAME.attrs.
@@ -372,33 +377,33 @@ func checkKey(key string) error {
 func checkPrefix(prefix string) error {
 	name, ok := strings.CutSuffix(prefix, "/")
 	if !ok {
-		return domain.Errorf(domain.InvalidArgument, "prefix %q: must end in a slash", prefix)
+		return domain.Errorf(domain.InvalidArgument, "the prefix %q must end in a slash", prefix)
 	}
 	return checkKey(name)
 }
 
-// explain returns a domain.Error with advice for an error that a user or the operator can fix, and
-// other errors unchanged.
+// explain converts an error of the bucket that a user or the operator can fix into a domain.Error
+// with advice. It returns other errors unchanged.
 func explain(err error, key string) error {
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return &domain.Error{Code: domain.ResourceExhausted, Reason: disk.Full,
-			Message: "the file store is full: delete datasets, models or jobs that are not needed, or ask the operator " +
+			Message: "the file store is full: delete datasets, models or jobs that you do not need, or ask the operator " +
 				"to free disk space, then try again"}
 	case errors.Is(err, syscall.ENOTEMPTY):
-		return domain.Errorf(domain.Unavailable, "%s is still being written: try again", key)
+		return domain.Errorf(domain.Unavailable, "the file %s is still being written: try again", key)
 	case isNameConflict(err):
 		return domain.Errorf(domain.InvalidArgument,
-			"%s: a file and a directory cannot have the same name: choose another name", key)
+			"%s would be both a file and a directory: choose another name", key)
 	case errors.Is(err, os.ErrPermission):
 		return domain.Errorf(domain.Internal,
 			"the file store is not accessible: the operator must let the server's user read and write its directory")
 	case gcerrors.Code(err) == gcerrors.FailedPrecondition:
 		return alreadyExists(key)
 	case errors.Is(err, os.ErrNotExist), gcerrors.Code(err) == gcerrors.NotFound:
-		return domain.Errorf(domain.NotFound, "there is no file %s", key)
+		return domain.Errorf(domain.NotFound, "the file %s does not exist", key)
 	}
 	return err
 }

@@ -9,9 +9,9 @@ import (
 	"anneal/domain"
 )
 
-// Range opens length bytes of the content of key, beginning at offset. With a negative length it
-// opens everything from offset on. The caller must close the reader. The error is NotFound when the
-// key does not exist.
+// Range opens length bytes of the content of key for reading, beginning at offset; with a negative
+// length, everything from offset on. The caller must close the reader. The error is NotFound when
+// the key does not exist.
 func (s *Store) Range(ctx context.Context, key string, offset, length int64) (io.ReadCloser, error) {
 	if err := checkKey(key); err != nil {
 		return nil, err
@@ -37,9 +37,10 @@ func (s *Store) Range(ctx context.Context, key string, offset, length int64) (io
 	return r, nil
 }
 
-// Copy stores the current content of key src under key dst. In a directory both files share their
-// disk blocks, which are never overwritten. An object store copies the file without sending it to this
-// process, if it supports that. The error is NotFound when there is no file under src.
+// Copy stores the current content of key src under key dst as well. In a directory, both files
+// share their disk blocks, which are never overwritten. An object store copies the file itself,
+// without sending it to this process, if it supports that. The error is NotFound when there is no
+// file under src.
 func (s *Store) Copy(ctx context.Context, dst, src string) error {
 	if err := errors.Join(checkKey(dst), checkKey(src)); err != nil {
 		return err

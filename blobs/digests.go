@@ -51,14 +51,15 @@ const recordHead = "anneal digests 1"
 
 // A digest describes one content of a file. Its SHA-256 is also sent to agents, which compare it
 // with what they receive. Reads compare the checksums of blocks, so that a part of a file can be
-// verified; HighwayHash takes a fiftieth of the time of SHA-256.
+// verified. These are HighwayHash, which takes a fiftieth of the time of SHA-256.
 type digest struct {
 	length int64
 	sha256 [sha256.Size]byte
 	blocks [][highwayhash.Size128]byte
 }
 
-// checksumKey is fixed: HighwayHash is used as a checksum, not as a MAC.
+// checksumKey is the key for HighwayHash. It is constant, because HighwayHash is used as a
+// checksum, not as a MAC.
 var checksumKey [highwayhash.Size]byte
 
 func checksum(block []byte) [highwayhash.Size128]byte {
@@ -75,7 +76,7 @@ var (
 func damaged(key, why string) error {
 	return &domain.Error{Code: domain.DataLoss, Reason: "FILE_DAMAGED",
 		Message: fmt.Sprintf("file %s is damaged in the file store (%s): restore it from a backup, upload it again, or "+
-			"repeat what created it", key, why)}
+			"run the job or the request that created it again", key, why)}
 }
 
 func (f *fileStore) path(key string) string { return filepath.Join(f.dir, filepath.FromSlash(key)) }
@@ -85,7 +86,7 @@ func (f *fileStore) recordPath(key string) string {
 	return filepath.Join(f.dir, digests, hex.EncodeToString(name[:]))
 }
 
-// seal appends to text its SHA-256 digest. unseal verifies and removes the digest.
+// seal returns text followed by its SHA-256 digest, which unseal verifies and removes.
 func seal(text []byte) []byte {
 	sum := sha256.Sum256(text)
 	return append(hex.AppendEncode(text, sum[:]), '\n')
@@ -100,8 +101,8 @@ func unseal(data []byte) (text []byte, ok bool) {
 	return data[:at], string(data[at:]) == hex.EncodeToString(sum[:])+"\n"
 }
 
-// record returns the digests in the record of a file. The content of the file must match one of
-// them. The error is errNoRecord, errBrokenRecord, or an error of reading.
+// record returns the digests in the record of a file, one of which the content of the file must
+// match. The error is errNoRecord, errBrokenRecord, or an error of reading the record.
 func (f *fileStore) record(key string) ([]digest, error) {
 	data, err := os.ReadFile(f.recordPath(key))
 	switch {
@@ -147,12 +148,12 @@ func (f *fileStore) writeRecord(key string, contents []digest) error {
 	return f.writeDigests(f.recordPath(key), recordOf(key, contents))
 }
 
-// recordOf returns the content of the record of a file with the digests in contents.
+// recordOf returns the text of a record with the given digests for the file under key.
 func recordOf(key string, contents []digest) []byte {
 	return seal(appendDigests([]byte(recordHead+"\n"+key+"\n"), contents))
 }
 
-// appendDigests appends a line for each digest.
+// appendDigests appends a line of a record to text for each digest.
 func appendDigests(text []byte, contents []digest) []byte {
 	for _, d := range contents {
 		text = append(strconv.AppendInt(text, d.length, 10), ' ')
@@ -165,7 +166,7 @@ func appendDigests(text []byte, contents []digest) []byte {
 	return text
 }
 
-// writeDigests replaces a file in the digests directory durably.
+// writeDigests durably replaces a file in the digests directory.
 func (f *fileStore) writeDigests(path string, data []byte) error {
 	temp, err := os.CreateTemp(filepath.Join(f.dir, staging), "digest-*")
 	if err != nil {
@@ -184,10 +185,10 @@ func (f *fileStore) writeDigests(path string, data []byte) error {
 	return f.syncer.SyncDir(filepath.Dir(path))
 }
 
-// commit calls place, which replaces the content of the file under key. It writes the file's record
-// of digests before and after that call, as described at digests. The new content must match one of
-// the digests in contents. contents has several digests if the file is a copy of a file whose last
-// change was interrupted by a crash.
+// commit calls place, which replaces the file under key by its new content. It writes the record of
+// the file before and after that call, as described at digests. The new content must match one of
+// contents, which has several digests only if the file is a copy of a file whose last change was
+// interrupted by a crash.
 func (f *fileStore) commit(key string, contents []digest, place func() error) error {
 	unlock, err := f.lock(key)
 	if err != nil {
@@ -197,7 +198,8 @@ func (f *fileStore) commit(key string, contents []digest, place func() error) er
 	return f.commitLocked(key, contents, place)
 }
 
-// commitNew does the same as commit, but the error is AlreadyExists when the file exists.
+// commitNew is commit for a new file: if the file exists, it returns AlreadyExists and does not
+// call place.
 func (f *fileStore) commitNew(key string, contents []digest, place func() error) error {
 	unlock, err := f.lock(key)
 	if err != nil {
@@ -226,7 +228,7 @@ func (f *fileStore) commitLocked(key string, contents []digest, place func() err
 	f.step()
 	f.clearState(key)
 	if len(before) > 0 {
-		_ = f.writeRecord(key, contents) // after a failure the record with old and new digests stays, which is valid
+		_ = f.writeRecord(key, contents) // if this fails, the record keeps the old and the new digests, which is valid too
 	}
 	return f.journal.supersede(key)
 }
@@ -265,8 +267,8 @@ func ofLength(all []digest, length int64) (some []digest) {
 	return some
 }
 
-// removeRecord removes the record of key if the file does not exist. The caller holds the lock. A
-// record that could not be removed is removed at the next start.
+// removeRecord removes the record of key if the file under key does not exist. The caller holds the
+// lock of key. If the removal fails, the next start removes the record.
 func (f *fileStore) removeRecord(key string) {
 	if _, err := os.Lstat(f.path(key)); errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 		_ = os.Remove(f.recordPath(key))
@@ -274,8 +276,7 @@ func (f *fileStore) removeRecord(key string) {
 	}
 }
 
-// link makes the file of key dst a hard link to the file of key src. It replaces an existing file
-// of key dst atomically.
+// link atomically replaces the file under dst, or creates it, as a hard link to the file under src.
 func (f *fileStore) link(dst, src string) error {
 	temp := filepath.Join(f.dir, staging, uuid.NewString())
 	for range maxRetries {
@@ -285,10 +286,10 @@ func (f *fileStore) link(dst, src string) error {
 		contents, same, err := f.linkedDigests(src, temp)
 		if err == nil && same {
 			now := time.Now()
-			err = os.Chtimes(temp, now, now) // also changes the original; the copy must be young: see reconcile.Grace
+			err = os.Chtimes(temp, now, now) // changes both files; the copy must not seem older than reconcile.Grace
 		}
 		if err == nil && same {
-			err = disk.Sync(temp) // the content may be durable only in the journal, under the key src
+			err = disk.Sync(temp) // so far, the content may be durable only in the journal, under the key src
 		}
 		if err == nil && same {
 			err = f.commit(dst, contents, func() error { return f.place(temp, f.path(dst)) })
@@ -302,11 +303,11 @@ func (f *fileStore) link(dst, src string) error {
 			return err
 		}
 	}
-	return domain.Errorf(domain.Unavailable, "%s is being written: try again", src)
+	return domain.Errorf(domain.Unavailable, "the file %s is being written: try again", src)
 }
 
-// hardLink makes link a hard link to the file at path. link(2) fails with ENOENT also when a rename
-// replaces the file while the call runs, because Linux does not link a file that has no name left.
+// hardLink creates link as a hard link to the file at path. link(2) also fails with ENOENT when a
+// rename replaces the file during the call, because Linux does not link a file without a name. So
 // hardLink retries unless there is no file at path.
 func hardLink(path, link string) error {
 	for {
@@ -323,10 +324,10 @@ func hardLink(path, link string) error {
 	}
 }
 
-// linkedDigests returns the digests in the record of key, for a hard link to the file under key;
-// name is the path of the link. same is false when the caller must try again: key now names another
-// file, so that the record may describe other content, or linkedDigests has just written the missing
-// record.
+// linkedDigests returns the digests in the record of key for the file at path name, a hard link
+// that was made to the file under key. same is false when the caller must create the link again:
+// the file under key was replaced, so that the record may describe other content, or linkedDigests
+// has just written a missing record.
 func (f *fileStore) linkedDigests(key, name string) (contents []digest, same bool, err error) {
 	held, err := os.Stat(name)
 	if err != nil {
@@ -341,7 +342,7 @@ func (f *fileStore) linkedDigests(key, name string) (contents []digest, same boo
 		return nil, false, f.adopt(context.Background(), key)
 	}
 	if contents = ofLength(contents, held.Size()); err == nil && len(contents) == 0 {
-		err = fmt.Errorf("it has %d bytes, which is not what was stored", held.Size())
+		err = fmt.Errorf("it has %d bytes, which is not the length that was stored", held.Size())
 	}
 	if err != nil {
 		return nil, false, damaged(key, err.Error())
@@ -349,16 +350,16 @@ func (f *fileStore) linkedDigests(key, name string) (contents []digest, same boo
 	return contents, true, nil
 }
 
-// blocks is a pool of buffers for one block each.
+// blocks is a pool of buffers, each for one block.
 var blocks = sync.Pool{New: func() any { return new([blockSize]byte) }}
 
-// copyHashed copies r to w and returns the digest of the copied bytes. SHA-256 takes more time than
-// reading and writing, so it is computed concurrently, while the block is written and the next one
+// copyHashed copies r to w and returns the digest of the copied bytes. SHA-256 takes longer than
+// reading and writing, so it is computed for each block while the block is written and the next one
 // is read.
 func copyHashed(w io.Writer, r io.Reader) (d digest, err error) {
 	var buffers [2]*[blockSize]byte
 	whole, hashed := sha256.New(), make(chan struct{}, 1)
-	hashed <- struct{}{} // hashed is full while no block is being hashed
+	hashed <- struct{}{} // hashed has an element while no block is being hashed
 	for i := 0; err == nil; i++ {
 		buffer := buffers[i%2]
 		if buffer == nil {
@@ -377,7 +378,7 @@ func copyHashed(w io.Writer, r io.Reader) (d digest, err error) {
 		if err == nil {
 			go hash()
 		} else {
-			hash() // the last block: nothing is left to do concurrently
+			hash() // after the last block, nothing is left to do concurrently
 		}
 		written, failed := w.Write(block)
 		d.length += int64(written)
@@ -393,7 +394,7 @@ func copyHashed(w io.Writer, r io.Reader) (d digest, err error) {
 	return d, err
 }
 
-// readBlock fills block from r like io.ReadFull, but returns the errors of r unchanged.
+// readBlock fills block from r like io.ReadFull, but returns errors of r unchanged.
 func readBlock(r io.Reader, block []byte) (n int, err error) {
 	for n < len(block) && err == nil {
 		var m int
@@ -403,7 +404,7 @@ func readBlock(r io.Reader, block []byte) (n int, err error) {
 	return n, err
 }
 
-// digestOf returns the digest of a file.
+// digestOf reads the file at path and returns its digest.
 func digestOf(ctx context.Context, path string) (digest, error) {
 	file, err := os.Open(path)
 	if err != nil {

@@ -16,15 +16,16 @@ import (
 	"strings"
 )
 
-// marker is the name of the file that lists, with their lengths, the files that were stored by
-// versions of anneal without digests. It is written before the first record. Listed files without a
-// record are read unverified and get a record in the background; any other file without a record is
-// damaged. If the marker is damaged, or missing although there are records, it counts as empty.
+// marker is the name of the file that lists the files, with their lengths, that earlier versions of
+// anneal stored without digests. It is written before the first record. A listed file without a
+// record is read unverified, and gets a record in the background. Any other file without a record
+// counts as damaged. If the marker is damaged, or is missing although there are records, no file
+// counts as listed.
 const marker = "earlier"
 
 const markerHead = "anneal files without digests 1"
 
-// openDigests reads the marker, or creates it.
+// openDigests reads the marker, or creates it if the directory has no records.
 func (f *fileStore) openDigests() error {
 	dir := filepath.Join(f.dir, digests)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -92,12 +93,12 @@ func hasRecords(dir string) (bool, error) {
 
 func isRecord(name string) bool { return len(name) == 64 }
 
-// list returns the files with keys below a prefix, with their lengths.
+// list returns the lengths of the files below a prefix, by key.
 func (f *fileStore) list(prefix string) (map[string]int64, error) {
 	files := map[string]int64{}
 	err := filepath.WalkDir(f.path(prefix), func(path string, entry fs.DirEntry, err error) error {
 		if errors.Is(err, os.ErrNotExist) {
-			return nil // deleted meanwhile
+			return nil // another process deleted the file during the walk
 		}
 		if err != nil || path == f.dir {
 			return err
@@ -122,8 +123,8 @@ func (f *fileStore) list(prefix string) (map[string]int64, error) {
 	return files, err
 }
 
-// isEarlier reports whether marker lists a file with this key and length, so that the file has no
-// record because an earlier version of anneal stored it.
+// isEarlier reports whether marker lists a file with this key and length. Such a file may have no
+// record, because an earlier version of anneal stored it.
 func (f *fileStore) isEarlier(key string, length int64) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -131,8 +132,8 @@ func (f *fileStore) isEarlier(key string, length int64) bool {
 	return ok && n == length
 }
 
-// clearState removes key from the lists of files of earlier versions and of damaged files, because
-// its file has a new record or was deleted.
+// clearState removes key from f.earlier and f.damage, because its file has a new record or was
+// deleted.
 func (f *fileStore) clearState(key string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -140,7 +141,7 @@ func (f *fileStore) clearState(key string) {
 	delete(f.damage, key)
 }
 
-// adopt writes a record for a file that an earlier version stored without one.
+// adopt writes the record of a file that an earlier version stored without a record.
 func (f *fileStore) adopt(ctx context.Context, key string) error {
 	before, err := os.Stat(f.path(key))
 	if errors.Is(err, os.ErrNotExist) {
@@ -161,7 +162,7 @@ func (f *fileStore) adopt(ctx context.Context, key string) error {
 	defer unlock()
 	now, err := os.Stat(f.path(key))
 	if err != nil || !os.SameFile(before, now) || d.length != now.Size() || !f.isEarlier(key, now.Size()) {
-		return nil // replaced or deleted meanwhile
+		return nil // the file was replaced or deleted since the marker was read
 	}
 	if _, err := f.record(key); !errors.Is(err, errNoRecord) {
 		return err
@@ -173,12 +174,12 @@ func (f *fileStore) adopt(ctx context.Context, key string) error {
 	return nil
 }
 
-// maintain does the background work of Open: it calls adopt for the files of earlier versions, and
+// maintain runs in the background after Open: it calls adopt for the files of earlier versions, and
 // removes the records of files that do not exist.
 func (f *fileStore) maintain(ctx context.Context, log *slog.Logger) {
 	if f.strict {
-		log.Warn("the list of files without digests was missing or damaged: files without digests are refused", "list",
-			filepath.Join(f.dir, digests, marker))
+		log.Warn("the list of files without digests, of earlier versions, is missing or damaged: reads of them fail",
+			"list", filepath.Join(f.dir, digests, marker))
 	}
 	f.sweep(ctx, log)
 	f.mu.Lock()
@@ -187,7 +188,8 @@ func (f *fileStore) maintain(ctx context.Context, log *slog.Logger) {
 	if len(keys) == 0 {
 		return
 	}
-	log.Info("writing digests of files of an earlier version: until then they are read unverified", "files", len(keys))
+	log.Info("computing digests of files that an earlier version stored: until then they are read unverified",
+		"files", len(keys))
 	failed := 0
 	for _, key := range keys {
 		if err := f.adopt(ctx, key); err != nil {
@@ -200,16 +202,16 @@ func (f *fileStore) maintain(ctx context.Context, log *slog.Logger) {
 		}
 	}
 	if err := f.writeMarker(); err != nil {
-		log.Warn("cannot write the list of files without digests", "error", err)
+		log.Warn("cannot write the list of files without digests, of earlier versions: the next start retries", "error", err)
 	}
-	log.Info("digests of files of an earlier version written", "files", len(keys)-failed, "failed", failed)
+	log.Info("all files that an earlier version stored have digests", "files", len(keys)-failed, "failed", failed)
 }
 
 // sweep removes the records of files that do not exist.
 func (f *fileStore) sweep(ctx context.Context, log *slog.Logger) {
 	dir, err := os.Open(filepath.Join(f.dir, digests))
 	if err != nil {
-		log.Warn("cannot remove digests of deleted files", "error", err)
+		log.Warn("cannot remove the digests of deleted files: the next start retries", "error", err)
 		return
 	}
 	defer dir.Close()
@@ -221,7 +223,7 @@ func (f *fileStore) sweep(ctx context.Context, log *slog.Logger) {
 			}
 			key, ok := keyOfRecord(filepath.Join(dir.Name(), name))
 			if !ok {
-				continue // reading the file reports it
+				continue // an attempt to read the file reports the damage
 			}
 			if _, err := os.Lstat(f.path(key)); err == nil {
 				continue
@@ -237,7 +239,8 @@ func (f *fileStore) sweep(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-// keyOfRecord returns the key in the record at a path; ok is false when the file is not a record.
+// keyOfRecord returns the key of the file that the record at path describes; ok is false when the
+// file at path is not a valid record.
 func keyOfRecord(path string) (key string, ok bool) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -253,15 +256,15 @@ func keyOfRecord(path string) (key string, ok bool) {
 	return string(name), ok && ended && checkKey(string(name)) == nil
 }
 
-// A damage describes content that was found damaged, so that later readers get the error without
-// reading the content.
+// A damage records that the content of a file was found damaged, so that later readers get the
+// error without reading the content again.
 type damage struct {
 	info os.FileInfo
 	err  error
 }
 
-// markDamaged records that the content of key is damaged, and returns the DataLoss error. info is
-// the file information of the damaged content, and why is the reason in the error.
+// markDamaged records that the content of key is damaged, and returns the DataLoss error for
+// readers. info identifies the damaged content, and why is the reason in the error.
 func (f *fileStore) markDamaged(key string, info os.FileInfo, why string) error {
 	err := damaged(key, why)
 	f.mu.Lock()
@@ -270,7 +273,8 @@ func (f *fileStore) markDamaged(key string, info os.FileInfo, why string) error 
 	return err
 }
 
-// knownDamage returns the error that markDamaged recorded for this content, or nil.
+// knownDamage returns the error that markDamaged has recorded for this content of key; nil if it
+// has recorded none.
 func (f *fileStore) knownDamage(key string, info os.FileInfo) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -15,31 +15,33 @@ import (
 	"anneal/disk"
 )
 
-// A fileStore stores files in a directory. Writes are atomic and durable: content is written to the
-// staging directory, synced, then renamed. Small files are synced together: see journal. The Go CDK
-// driver for directories lists the files. A record describes the content of each file: see digests.
+// A fileStore stores the files of a bucket in a directory. Writes are atomic and durable: content
+// is written to a file in the staging directory, synced, and then renamed. Small files are synced
+// together: see journal. A record describes the content of each file: see digests. The driver of
+// the Go CDK for directories lists the files.
 type fileStore struct {
 	dir    string
 	space  *disk.Space
-	strict bool   // marker was missing or damaged: see marker
-	step   func() // for tests: called between the effects of a change
+	strict bool   // the file marker was missing or damaged, so no file may be without a record
+	step   func() // called between the system calls of a change, so that tests can inject crashes
 	syncer disk.Syncer
 
-	syncDir func(path string) error // syncer.SyncDir for removals; replaced by tests
+	syncDir func(path string) error // syncs a directory after a removal: syncer.SyncDir, except in tests
 
-	journal *journal // nil if another process uses it
+	journal *journal // nil if another process uses the journal of the directory
 	locks   [keyLocks]keyLock
 
 	mu      sync.Mutex
-	earlier map[string]int64  // lengths of files that may have no record: see marker
-	damage  map[string]damage // by key
+	earlier map[string]int64  // lengths of the files that may have no record, by key: see marker
+	damage  map[string]damage // known damages by key
 }
 
-// staging is the directory of unfinished files. Its name cannot be a key, because keys do not begin
-// with a dot. The name must not change: the next start looks there for files that a crash left.
+// staging is the directory of files that are being written. Its name cannot be a key, because keys
+// do not begin with a dot. The name must not change, because the next start removes files there
+// that a crash has left.
 const staging = ".arriving"
 
-// staleAfter is the age from which a file in staging counts as left by a crash and is removed.
+// staleAfter is the age from which a file in staging is assumed to be left by a crash, and removed.
 const staleAfter = 48 * time.Hour
 
 func openFileStore(dir string, now time.Time, log *slog.Logger) (*fileStore, error) {
@@ -61,7 +63,7 @@ func openFileStore(dir string, now time.Time, log *slog.Logger) (*fileStore, err
 	}
 	for _, entry := range unfinished {
 		if info, err := entry.Info(); err == nil && now.Sub(info.ModTime()) > staleAfter {
-			_ = os.Remove(filepath.Join(dir, staging, entry.Name())) // the next start retries
+			_ = os.Remove(filepath.Join(dir, staging, entry.Name())) // if this fails, the next start removes the file
 		}
 	}
 	f := &fileStore{dir: dir, space: disk.On(dir), damage: map[string]damage{}, step: func() {}}
@@ -71,7 +73,7 @@ func openFileStore(dir string, now time.Time, log *slog.Logger) (*fileStore, err
 	}
 	f.journal, err = openJournal(filepath.Join(dir, digests), func() error { return disk.SyncAll(dir) }, log)
 	if err == nil && f.journal != nil {
-		f.space = nil // recover may use the reserve, so that a start on a full disk succeeds
+		f.space = nil // recover may use the free space that other writes must leave, so that a start on a full disk succeeds
 		if err = (journaled{f}).recover(log); err != nil {
 			f.journal.close()
 		}
@@ -80,7 +82,8 @@ func openFileStore(dir string, now time.Time, log *slog.Logger) (*fileStore, err
 	return f, err
 }
 
-// put writes the content of r to a temporary file and calls commit to give it the name of key.
+// put writes the content of r to a file in staging, and calls commit to rename it to the file under
+// key.
 func (f *fileStore) put(ctx context.Context, key string, r io.Reader,
 	commit func(key string, contents []digest, place func() error) error) (n int64, err error) {
 	temp, err := os.CreateTemp(filepath.Join(f.dir, staging), "*")
@@ -102,7 +105,7 @@ func (f *fileStore) put(ctx context.Context, key string, r io.Reader,
 	return d.length, commit(key, []digest{d}, func() error { return f.place(temp.Name(), f.path(key)) })
 }
 
-// place renames the finished file temp to target, durably.
+// place durably renames the file temp, whose content is complete, to target.
 func (f *fileStore) place(temp, target string) error {
 	if err := move(temp, target); err != nil {
 		return err
@@ -110,7 +113,7 @@ func (f *fileStore) place(temp, target string) error {
 	return f.syncer.SyncUp(filepath.Dir(target), f.dir)
 }
 
-// move renames the finished file temp to target, and creates the directory of target. It retries,
+// move renames the file temp to target, and creates the directory of target if needed. It retries,
 // because other calls may concurrently remove the directory while it is empty.
 func move(temp, target string) (err error) {
 	for range maxRetries {
@@ -126,7 +129,7 @@ func move(temp, target string) (err error) {
 	return err
 }
 
-// delete removes a file, and the directories that it leaves empty.
+// delete removes the file under key, and the directories that become empty.
 func (f *fileStore) delete(key string) error {
 	unlock, err := f.lock(key)
 	if err != nil {
@@ -151,8 +154,8 @@ func (f *fileStore) delete(key string) error {
 	return nil
 }
 
-// maxRetries limits the retries of a change that fails because of concurrent changes in the same
-// directory.
+// maxRetries is the maximum number of retries of a change that fails because of concurrent changes
+// in the same directory.
 const maxRetries = 1000
 
 func (f *fileStore) removeAll(prefix string) (err error) {
@@ -172,8 +175,9 @@ func (f *fileStore) removeAll(prefix string) (err error) {
 	return errors.Join(err, f.syncRemoved(f.path(prefix)))
 }
 
-// syncRemoved makes the removal of a path durable. Otherwise a power failure could bring the old content
-// back in place of a later one, which recover would take for a change of another process.
+// syncRemoved makes the removal of a path durable. Otherwise the old content could exist again
+// after a power failure, instead of a later content in the journal, and recover would assume that
+// another process had stored it.
 func (f *fileStore) syncRemoved(path string) error {
 	for {
 		path = filepath.Dir(path)
@@ -184,8 +188,8 @@ func (f *fileStore) syncRemoved(path string) error {
 	}
 }
 
-// forgetRemoved removes the record of a file and voids its entries in the journal, unless the file could
-// not be removed, or is stored again.
+// forgetRemoved removes the record of a removed file and supersedes its entries in the journal,
+// unless the removal has failed, or the file is stored again.
 func (f journaled) forgetRemoved(key string) error {
 	unlock, err := f.lock(key)
 	if err != nil {
@@ -199,7 +203,8 @@ func (f journaled) forgetRemoved(key string) error {
 	return f.journal.supersede(key)
 }
 
-// A reader reads from Reader until its context is done, and then returns the context's error.
+// A reader reads from Reader until its context is done; its Read then returns the error of the
+// context.
 type reader struct {
 	ctx context.Context
 	io.Reader

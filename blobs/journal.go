@@ -15,74 +15,78 @@ import (
 	"anneal/disk"
 )
 
-// maxSmall is the maximum length in bytes of a file that is stored through the journal.
+// maxSmall is the maximum number of bytes of a small file, which is stored through the journal.
 const maxSmall = 64 << 10
 
-// maxSegment is the size in bytes from which a segment of the journal is followed by another.
+// maxSegment is the size in bytes from which a segment of the journal is full, and the next one
+// begins.
 const maxSegment = 8 << 20
 
-// A journal makes small files durable with one shared fsync (group commit). The content of a small
-// file is appended to the journal and synced before the file and its record get their names; these,
-// and the directories above them, are not synced. After a power failure, the next start writes the
-// files from the journal again: see journaled.recover.
+// A journal is a write-ahead log that makes small files durable with one shared fsync (group
+// commit). The content of a small file is appended to the journal and synced before the file and
+// its record are renamed into place. The file, the record and their directories are not synced.
+// After a power failure, the next start writes the files again from the journal: see
+// journaled.recover.
 //
 // The journal is a sequence of segments, files journal-N in the digests directory. When a segment is
 // full, entries go to the next one, and the full segment is removed once all of its files are on disk.
 // One process uses the journal at a time. Another process that stores files in the same directory
 // syncs each of them.
 type journal struct {
-	dir  string // of the segments
+	dir  string // directory of the segments
 	lock *os.File
-	sync func(*os.File) error // fdatasync; replaced by tests
-	// checkpoint makes all files that entries describe durable.
+	sync func(*os.File) error // disk.Fdatasync, except in tests
+	// checkpoint makes all files durable for which the journal has entries.
 	checkpoint func() error
 	log        *slog.Logger
 
-	users   sync.RWMutex // held for reading by append
+	users   sync.RWMutex // held for reading by append, and for writing by close
 	mu      sync.Mutex
-	keys    map[string]int // entries of each key in the segments; after a failure, without voided keys
-	next    *journalRound  // collects entries while a round runs; nil when it has none
+	keys    map[string]int // number of entries in the segments, by key; after a failure without the keys in voids
+	next    *journalRound  // collects the entries for the next round; nil while there are none
 	running bool
-	failed  error         // of a write or sync; the journal accepts no further entries
-	coming  int           // callers that are about to append an entry: see announce
-	arrived chan struct{} // closed when coming is 0; nil when no round waits for that
+	failed  error         // first error of a write or sync, after which the journal accepts no entries
+	coming  int           // number of callers that are about to append entries: see announce
+	arrived chan struct{} // closed when coming becomes 0; nil unless a round waits for that
 
 	// Only the running round uses the fields below.
 	segment *segment
-	full    chan struct{} // closed when the segment before segment is removed; nil without one
-	took    time.Duration // the duration of the last sync
+	full    chan struct{} // closed when the previous, full segment is removed; nil if there is none
+	took    time.Duration // duration of the last sync
 }
 
-// A segment is one file of the journal.
+// A segment is one of the files that the journal consists of.
 type segment struct {
 	file    *os.File
 	number  int
 	size    int64
-	keys    []string       // one for each entry
-	pending sync.WaitGroup // entries whose files have not got their names yet
+	keys    []string       // key of each entry
+	pending sync.WaitGroup // entries whose files are not renamed into place yet
 }
 
-// A journalRound is one write and sync of entries.
+// A journalRound is one write of entries to a segment, with one sync for all of them.
 type journalRound struct {
 	entries []byte
 	keys    []string
-	segment *segment      // which has the entries
+	segment *segment      // segment to which the entries were written
 	done    chan struct{} // closed when the entries are durable, or err is set
 	err     error
 }
 
-// An entry is a change of a file. A superseded entry means that a later change
-// of the file, or its removal, is durable without the journal; it has no further fields.
+// An entry of the journal records a change of a file. A superseded entry records instead that a
+// later change of the file, or its removal, is durable without the journal; its other fields are
+// not set.
 type entry struct {
 	key        string
 	superseded bool
-	before     []digest // digests that the content could have before the change; none: there was no file
+	before     []digest // possible digests of the content before the change; none if there was no file
 	content    []byte
 }
 
-var errNoJournal = errors.New("the journal is not available")
+var errNoJournal = errors.New("the journal of the file store accepts no entries")
 
-// openJournal locks the journal of a directory. The result is nil when another process uses it.
+// openJournal opens the journal of a directory and locks it. The result is nil when another process
+// uses the journal.
 func openJournal(dir string, checkpoint func() error, log *slog.Logger) (*journal, error) {
 	lock, err := os.OpenFile(filepath.Join(dir, "journal-lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -98,10 +102,10 @@ func openJournal(dir string, checkpoint func() error, log *slog.Logger) (*journa
 		keys: map[string]int{}}, nil
 }
 
-// append makes entries durable. The caller calls applied when the files of the entries have their
-// names, or have failed to get them.
+// append makes entries durable. The caller calls applied when the files of the entries are renamed
+// into place, or this has failed.
 //
-// arrive is the result of announce, or nil.
+// arrive is the result of announce, which append calls, or nil.
 func (j *journal) append(arrive func(), entries ...entry) (applied func(), err error) {
 	j.users.RLock()
 	defer j.users.RUnlock()
@@ -124,7 +128,7 @@ func (j *journal) append(arrive func(), entries ...entry) (applied func(), err e
 	if arrive != nil {
 		arrive()
 	}
-	if first { // the first waiter does the round
+	if first { // the first caller that waits does the round for all
 		if more := j.round(); more {
 			go j.rounds()
 		}
@@ -137,8 +141,8 @@ func (j *journal) append(arrive func(), entries ...entry) (applied func(), err e
 	return sync.OnceFunc(func() { r.segment.pending.Add(-len(entries)) }), nil
 }
 
-// supersede records that changes of keys outside of the journal are durable, so that recover does not
-// undo them.
+// supersede records that changes of keys are durable that were made without the journal, so that
+// recover does not undo them.
 func (j *journal) supersede(keys ...string) error {
 	if j == nil {
 		return nil
@@ -162,11 +166,12 @@ func (j *journal) supersede(keys ...string) error {
 	return nil
 }
 
-// voids is the name of the file with the superseded entries that follow a failure of the journal.
+// voids is the name of the file with the superseded entries that are recorded after the journal has
+// failed.
 const voids = "journal-voids"
 
-// void does what a superseded entry does, after the journal has failed: recover skips all entries of the
-// key, because no later ones follow.
+// void writes a superseded entry of key to the file voids after the journal has failed. recover
+// then skips all entries of the key in the journal.
 func (j *journal) void(key string) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -197,13 +202,13 @@ func (j *journal) void(key string) error {
 	return nil
 }
 
-// fail records an error after which the journal accepts no further entries.
+// fail records an error after which the journal accepts no more entries.
 func (j *journal) fail(err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.failed == nil {
 		j.failed = err
-		j.log.Error("the journal of small files failed: until the next start each file is synced", "error", err)
+		j.log.Error("the journal of small files failed: until the next start, each file is synced separately", "error", err)
 	}
 }
 
@@ -217,8 +222,8 @@ func (j *journal) available() bool {
 	return j.failed == nil
 }
 
-// announce tells the next round that the caller is about to append an entry. The caller calls done
-// after that, or when it appends none.
+// announce makes the next round wait for the caller, who is about to append entries. The caller
+// calls done after it has appended them, or when it appends none.
 func (j *journal) announce() (done func()) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -233,8 +238,8 @@ func (j *journal) announce() (done func()) {
 	})
 }
 
-// gather waits until the announced entries have arrived, so that one sync covers them too, but no
-// longer than the last sync took.
+// gather waits for the callers of announce, so that one sync makes their entries durable too, but
+// no longer than the last sync took.
 func (j *journal) gather() {
 	j.mu.Lock()
 	if j.coming == 0 || j.took == 0 {
@@ -257,8 +262,8 @@ func (j *journal) rounds() {
 	}
 }
 
-// round writes and syncs the entries that wait. more reports whether others already wait for another
-// round.
+// round writes and syncs the entries that were appended. more reports whether further entries wait
+// for the next round.
 func (j *journal) round() (more bool) {
 	j.gather()
 	j.mu.Lock()
@@ -280,8 +285,8 @@ func (j *journal) round() (more bool) {
 	return j.running
 }
 
-// write writes and syncs the entries of a round. broken reports that the journal must accept no further
-// entries: a repeated fdatasync would not report what was lost.
+// write writes and syncs the entries of a round. broken reports that the journal must accept no
+// more entries, because after a failed fdatasync another one would not report what was lost.
 func (j *journal) write(r *journalRound) (broken bool, err error) {
 	if err := j.rotate(); err != nil {
 		j.forget(r.keys)
@@ -305,8 +310,8 @@ func (j *journal) write(r *journalRound) (broken bool, err error) {
 	return false, nil
 }
 
-// rotate begins a segment when there is none, or when the segment is full and the one before it is
-// removed.
+// rotate begins a new segment when there is none, or when the current segment is full and the
+// previous one is removed.
 func (j *journal) rotate() error {
 	number := 1
 	if s := j.segment; s != nil {
@@ -317,7 +322,7 @@ func (j *journal) rotate() error {
 		case <-j.full:
 		default:
 			if j.full != nil {
-				return nil // the segment grows until the one before it is removed
+				return nil // the current segment grows until the previous one is removed
 			}
 		}
 		number = s.number + 1
@@ -337,8 +342,9 @@ func (j *journal) rotate() error {
 	return nil
 }
 
-// retire makes the files of a segment durable and removes the segment. If that fails, the next start
-// repeats it. After a failure no segment is removed, because it may supersede entries of an earlier one.
+// retire makes the files of a full segment durable and removes the segment. If that fails, the next
+// start does it. After a failure, no later segment is removed either, because it may supersede
+// entries of this one.
 func (j *journal) retire(s *segment, done chan struct{}) {
 	defer close(done)
 	s.pending.Wait()
@@ -350,13 +356,13 @@ func (j *journal) retire(s *segment, done chan struct{}) {
 		err = errors.Join(os.Remove(s.file.Name()), s.file.Close(), disk.Sync(j.dir))
 	}
 	if err != nil {
-		j.fail(fmt.Errorf("remove a segment: %w", err))
+		j.fail(fmt.Errorf("remove a segment of the journal of the file store: %w", err))
 		return
 	}
 	j.forget(s.keys)
 }
 
-// forget counts entries that are not in the segments any more.
+// forget subtracts the entries of a removed segment, whose keys are given, from j.keys.
 func (j *journal) forget(keys []string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -367,7 +373,8 @@ func (j *journal) forget(keys []string) {
 	}
 }
 
-// close makes the files of all segments durable and removes the segments. Later calls of append fail.
+// close makes the files of all segments durable and removes the segments. Later calls of append
+// return an error.
 func (j *journal) close() {
 	if j == nil {
 		return

@@ -8,10 +8,10 @@ import (
 	"anneal/domain"
 )
 
-// Prefixes below which anneal stores files, as ROOT/ACCOUNT/…; anneal does not touch other keys of
-// the bucket. The prefix of a resource continues with the ID of the event that created the
-// resource, so that a later resource of the same name has another prefix. Earlier versions used the
-// resource's ID; the states of their resources keep those prefixes.
+// Prefixes below which anneal stores files, as ROOT/ACCOUNT/…. It reads and changes no other keys
+// of the bucket, except those in owner.go. The prefix of a resource continues with the ID of the
+// event that created the resource, so that a later resource of the same name has another prefix.
+// Earlier versions used the resource's ID; the states of their resources keep those prefixes.
 const (
 	DatasetRoot   = "datasets/"
 	ModelRoot     = "models/"
@@ -20,8 +20,8 @@ const (
 	JobRoot       = "jobs/"
 	BatchRoot     = "batches/"
 	DeliveryRoot  = "subscriptions/"
-	StagingRoot   = "arrivals/"  // files uploaded to signed URLs
-	TransientRoot = "transient/" // files of requests in progress
+	StagingRoot   = "arrivals/"  // files that clients upload to signed URLs
+	TransientRoot = "transient/" // files of requests that are being processed
 )
 
 // Roots returns all prefixes below which anneal stores files. The last three were staging prefixes
@@ -44,29 +44,31 @@ func StagingPrefix(name domain.Name, createEvent string, upload int) string {
 	return resourcePrefix(StagingRoot, name, createEvent) + strconv.Itoa(upload) + "/"
 }
 
-// UploadPrefix returns the prefix of an attempt to store an upload of a dataset or model. attempt
-// is the unique ID of the attempt.
+// UploadPrefix returns the prefix of the files that an attempt to store a validated upload of a
+// dataset or model writes. attempt is the unique ID of the attempt.
 func UploadPrefix(root string, name domain.Name, createEvent string, upload int, attempt string) string {
 	return resourcePrefix(root, name, createEvent) + strconv.Itoa(upload) + "-" + attempt + "/"
 }
 
-// DerivedPrefix returns the prefix of the files with the rows of a derived dataset.
+// DerivedPrefix returns the prefix of the files of a derived dataset.
 func DerivedPrefix(dataset domain.Name, createEvent string) string {
 	return resourcePrefix(DatasetRoot, dataset, createEvent) + "derived/"
 }
 
-// CopyPrefix returns the prefix for an attempt to prepare a copy of a model in another precision.
+// CopyPrefix returns the prefix of the files that an attempt to prepare a model's copy in a
+// precision writes.
 func CopyPrefix(model domain.Name, createEvent, precision string, attempt int) string {
 	return resourcePrefix(PreparedRoot, model, createEvent) + precision + "-" + strconv.Itoa(attempt) + "/"
 }
 
-// CodePrefix returns the prefix of an attempt to store the code of an evaluator.
+// CodePrefix returns the prefix of the code of an evaluator that an attempt to store it writes.
+// attempt is the unique ID of the attempt.
 func CodePrefix(evaluator domain.Name, createEvent, attempt string) string {
 	return resourcePrefix(EvaluatorRoot, evaluator, createEvent) + "uploads/" + attempt + "/"
 }
 
-// BuildPrefix returns the prefix of the builds of a revision of an evaluator: the code that is run,
-// below a prefix for each build, and build logs.
+// BuildPrefix returns the prefix of the builds of an evaluator's revision: build logs, and the
+// built code, below a prefix for each build.
 func BuildPrefix(evaluator domain.Name, createEvent string, revision int) string {
 	return resourcePrefix(EvaluatorRoot, evaluator, createEvent) + "builds/" + strconv.Itoa(revision) + "/"
 }
@@ -76,13 +78,14 @@ func CheckpointPrefix(job domain.Name, createEvent string, attempt, step int) st
 	return resourcePrefix(JobRoot, job, createEvent) + fmt.Sprintf("checkpoints/%d-%d/", attempt, step)
 }
 
-// ResultPrefix returns the prefix of the model that an attempt of a job uploads.
+// ResultPrefix returns the prefix of the model that an attempt of a job uploads as its result.
 func ResultPrefix(job domain.Name, createEvent string, attempt int) string {
 	return resourcePrefix(ModelRoot, job, createEvent) + "attempt-" + strconv.Itoa(attempt) + "/"
 }
 
-// InlinePrefix returns the prefix of the model that the report of an attempt contains. It has one level
-// less than ResultPrefix, because a directory costs more than a file.
+// InlinePrefix returns the prefix of a small model that the report of an attempt contains as its
+// result. It has one level less than ResultPrefix, because creating a directory takes longer than
+// creating a file.
 func InlinePrefix(job domain.Name, createEvent string, attempt int) string {
 	return ModelRoot + job.Account() + "/" + createEvent + "-attempt-" + strconv.Itoa(attempt) + "/"
 }
@@ -101,14 +104,14 @@ func MetricsFile(job domain.Name, createEvent string) string {
 	return resourcePrefix(JobRoot, job, createEvent) + "metrics.jsonl"
 }
 
-// RolloutsRoot returns the prefix of the rollouts of a job. See RolloutsPrefix.
+// RolloutsRoot returns the prefix of the rollouts of all attempts of a job. See RolloutsPrefix.
 func RolloutsRoot(job domain.Name, createEvent string) string {
 	return resourcePrefix(JobRoot, job, createEvent) + rolloutsDir + "/"
 }
 
-// RolloutsPrefix returns the prefix of the file with the rollouts of a job that an attempt stores. The
-// file includes the rollouts of earlier attempts up to the checkpoint that the attempt resumed from.
-// See Store.NewestOfAttempts.
+// RolloutsPrefix returns the prefix of the file with rollouts that an attempt of a job stores. The
+// file includes the rollouts of earlier attempts up to the checkpoint from which the attempt
+// resumed. See Store.NewestOfAttempts.
 func RolloutsPrefix(job domain.Name, createEvent string, attempt int) string {
 	return RolloutsRoot(job, createEvent) + strconv.Itoa(attempt) + "/"
 }
@@ -118,14 +121,15 @@ func TrackerFile(job domain.Name, createEvent string) string {
 	return resourcePrefix(JobRoot, job, createEvent) + "tracker.json"
 }
 
-// LogRoot returns the prefix of the logs of a job for NewestOfAttempts, below which earlier versions
-// stored them. See TrainerLog.
+// LogRoot returns the prefix below which earlier versions stored the logs of a job, for
+// NewestOfAttempts. See TrainerLog.
 func LogRoot(job domain.Name, createEvent string) string {
 	return resourcePrefix(JobRoot, job, createEvent) + logsDir + "/"
 }
 
-// TrainerLog returns the key of the log that an attempt of a job stores: what its trainer has written,
-// and its progress, after the log of the earlier attempts. See Store.NewestOfAttempts.
+// TrainerLog returns the key of the log that an attempt of a job stores: the log of the earlier
+// attempts, followed by the output of the attempt's trainer and its progress. See
+// Store.NewestOfAttempts.
 func TrainerLog(job domain.Name, createEvent string, attempt int) string {
 	return resourcePrefix(JobRoot, job, createEvent) + trainerLog + strconv.Itoa(attempt) + logSuffix
 }
@@ -136,7 +140,7 @@ func EarlierMetricsFile(job domain.Name, created time.Time) string {
 		created.UnixNano())
 }
 
-// BatchPrefix returns the prefix of the results that are stored while a batch runs.
+// BatchPrefix returns the prefix of the partial results that are stored while a batch runs.
 func BatchPrefix(batch domain.Name, createEvent string) string {
 	return resourcePrefix(BatchRoot, batch, createEvent) + "results/"
 }
@@ -147,7 +151,7 @@ func BatchOutputPrefix(batch domain.Name, createEvent, which string) string {
 	return resourcePrefix(BatchRoot, batch, createEvent) + which + "/"
 }
 
-// TransientTime is the maximum time for which the files of a request are stored.
+// TransientTime is the maximum time for which the files below TransientRoot are stored.
 const TransientTime = 24 * time.Hour
 
 // TransientPrefix returns the prefix of the files of one request of an account.

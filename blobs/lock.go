@@ -10,9 +10,9 @@ import (
 	"syscall"
 )
 
-// lock prevents other goroutines and processes from changing files or their records until unlock is
-// called. It takes the locks of several keys in the order of their files, so that callers do not wait
-// for one another.
+// lock locks keys, so that no other goroutine or process changes their files or records until
+// unlock is called. It takes the locks of several keys in the order of the lock files, to prevent
+// deadlocks.
 func (f *fileStore) lock(keys ...string) (unlock func(), err error) {
 	var numbers [keyLocks]bool
 	for _, key := range keys {
@@ -40,10 +40,11 @@ func (f *fileStore) lock(keys ...string) (unlock func(), err error) {
 	return unlock, nil
 }
 
-// keyLocks is the number of locks that all keys share.
+// keyLocks is the number of locks; each key uses one of them.
 const keyLocks = 32
 
-// A keyLock is a lock between goroutines and, with its file, between processes. The file stays open.
+// A keyLock is a mutex for goroutines and, with a lock on its file, for processes. The file stays
+// open.
 type keyLock struct {
 	mu   sync.Mutex
 	file *os.File
@@ -66,7 +67,7 @@ func (l *keyLock) acquire(path string) (err error) {
 func (l *keyLock) release() {
 	defer l.mu.Unlock()
 	if flock(l.file, syscall.LOCK_UN) != nil {
-		_ = l.file.Close() // also releases the lock
+		_ = l.file.Close() // closing the file also releases its lock
 		l.file = nil
 	}
 }

@@ -10,18 +10,18 @@ import (
 	"anneal/domain"
 )
 
-// ownerFile is the key under which Claim stores the ID of the log that owns the files. It is not
-// below any of the Roots.
+// ownerFile is the key under which Claim stores the ID of the log that owns the files in the
+// bucket. It is not below any of the Roots.
 const ownerFile = "installation"
 
-// bucketFile is the key under which ClaimBucketID stores the random ID of the bucket, by which control
-// planes find out whether they have the same bucket.
+// bucketFile is the key under which ClaimBucketID stores the random ID of the bucket. Control
+// planes compare it to verify that they use the same bucket.
 const bucketFile = "bucket-id"
 
 // Owner returns the ID of the log that claimed the bucket; "" when no log has claimed it.
 func (s *Store) Owner(ctx context.Context) (string, error) { return label(ctx, s, ownerFile) }
 
-// Claim records that a log owns the files in the bucket; log is the ID of the log.
+// Claim records that the log with this ID owns the files in the bucket.
 func (s *Store) Claim(ctx context.Context, log string) error {
 	_, err := s.Put(ctx, ownerFile, strings.NewReader(log+"\n"))
 	return err
@@ -42,8 +42,8 @@ func (s *Store) ClaimBucketID(ctx context.Context, id string) (string, error) {
 	return stored, err
 }
 
-// explainCondition returns an error with advice when the object store has responded to a conditional
-// write with status 501, and other errors unchanged.
+// explainCondition returns an error with advice if err is a response with status 501 to a
+// conditional write, and otherwise err.
 func explainCondition(err error) error {
 	var status interface{ HTTPStatusCode() int }
 	if !errors.As(err, &status) || status.HTTPStatusCode() != http.StatusNotImplemented {

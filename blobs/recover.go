@@ -18,9 +18,10 @@ import (
 	"anneal/disk"
 )
 
-// recover repeats the changes in the journal of an earlier process, because a power failure may have
-// taken the files, and removes the journal. It skips a change if the file has another valid content
-// than before or after it: another process has stored that content later.
+// recover repeats the changes in the journal of an earlier process, whose files may be missing
+// after a power failure, and removes the journal. It skips a change if the file has valid content
+// that is neither that before the change nor that after it, because another process has stored this
+// content later.
 func (f journaled) recover(log *slog.Logger) error {
 	dir := filepath.Join(f.dir, digests)
 	paths, err := segments(dir)
@@ -28,7 +29,7 @@ func (f journaled) recover(log *slog.Logger) error {
 		return err
 	}
 	var entries []entry
-	last := map[string]int{} // of each key, the index after its last superseded entry
+	last := map[string]int{} // index after the last superseded entry, by key
 	damaged := map[string]bool{}
 	for i, path := range paths {
 		data, err := os.ReadFile(path)
@@ -44,10 +45,10 @@ func (f journaled) recover(log *slog.Logger) error {
 		}
 		if followed := slices.ContainsFunc(paths[i+1:], isSegment); lost > 0 && (!torn || followed) {
 			damaged[path] = true
-			log.Error("the journal of small files is damaged, so files that it describes may be lost: compare the files "+
-				"with a backup; the journal is kept", "kept", path+damagedSuffix, "bytes", lost)
+			log.Error("the journal of small files is damaged, so files in it may be lost: compare the stored files "+
+				"with a backup; the damaged journal is kept", "kept", path+damagedSuffix, "bytes", lost)
 		} else if lost > 0 {
-			log.Info("the journal of small files ends with incomplete entries, of changes that were not acknowledged",
+			log.Info("the journal of small files ends with incomplete entries, which are ignored: they were not acknowledged",
 				"journal", path, "bytes", lost)
 		}
 	}
@@ -56,8 +57,8 @@ func (f journaled) recover(log *slog.Logger) error {
 		if i < last[e.key] {
 			continue
 		}
-		// The contents of earlier entries too: a file that was removed before the change has no content in
-		// its entry.
+		// Also accept the contents before earlier entries: if the file was removed before a change,
+		// the entry has no digests of it.
 		before[e.key] = append(before[e.key], e.before...)
 		if previous, ok := final[e.key]; ok {
 			before[e.key] = append(before[e.key], smallDigest(entries[previous].content))
@@ -82,7 +83,8 @@ func (f journaled) recover(log *slog.Logger) error {
 		} else {
 			err = os.Remove(path)
 		}
-		// A segment may supersede entries of an earlier one, so that one must not come back alone.
+		// A segment may supersede entries of an earlier one, so the earlier one must not exist
+		// alone after a power failure.
 		if err = errors.Join(err, disk.Sync(dir)); err != nil {
 			return err
 		}
@@ -90,13 +92,14 @@ func (f journaled) recover(log *slog.Logger) error {
 	return nil
 }
 
-// damagedSuffix is the end of the name under which recover keeps a damaged segment.
+// damagedSuffix is appended to the name of a damaged segment, which recover keeps.
 const damagedSuffix = ".damaged"
 
 func isSegment(path string) bool { return filepath.Base(path) != voids }
 
-// entriesOf decodes the entries of a segment. lost is how many bytes it could not decode. torn reports
-// that only the end of the segment is damaged, as after a crash during the last write.
+// entriesOf decodes the entries of a segment. lost is the number of bytes that it could not decode.
+// torn reports whether only the end of the segment is damaged, as after a crash during the last
+// write.
 func entriesOf(data []byte) (entries []entry, lost int, torn bool) {
 	torn = true
 	for len(data) > 0 {
@@ -112,12 +115,12 @@ func entriesOf(data []byte) (entries []entry, lost int, torn bool) {
 	return entries, lost, torn
 }
 
-// errStored is the error of repeat when the file has another content meanwhile.
-var errStored = errors.New("the file has a later content")
+// errStored is returned by repeat when the file has content that was stored after the entry.
+var errStored = errors.New("the file has content that was stored later")
 
-// repeat makes the change of an entry again, unless the file has its content already.
+// repeat makes the change of an entry again, unless the file already has the content of the entry.
 func (f journaled) repeat(e entry) error {
-	if !f.lacks(e) {
+	if !f.needsRepeat(e) {
 		return nil
 	}
 	f.step()
@@ -128,24 +131,26 @@ func (f journaled) repeat(e entry) error {
 				return err
 			}
 			defer unlock()
-			if !f.lacks(e) { // another process has changed the file since
+			if !f.needsRepeat(e) { // another process has changed the file since the entry
 				return errStored
 			}
 			return f.commitLocked(key, contents, place)
 		})
 	if errors.Is(err, errStored) || isNameConflict(err) {
-		return nil // after a conflict of names the change had failed for that reason
+		return nil // the change has failed before for the same reason, so its caller got an error
 	}
 	return err
 }
 
-// lacks reports whether the file of an entry has no valid content, or the content before the change.
-func (f journaled) lacks(e entry) bool {
+// needsRepeat reports whether the file of an entry has no valid content, or still has the content
+// before the change.
+func (f journaled) needsRepeat(e entry) bool {
 	found, valid := f.validDigest(e.key)
 	return !valid || !found.same(smallDigest(e.content)) && slices.ContainsFunc(e.before, found.same)
 }
 
-// segments returns the paths of the segments in a directory, in order, and of voids after them.
+// segments returns the paths of the journal's segments in a directory, in their order, followed by
+// the path of the file voids.
 func segments(dir string) (paths []string, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -168,9 +173,9 @@ func segments(dir string) (paths []string, err error) {
 	return paths, nil
 }
 
-// appendEntry appends the encoding of an entry: its length, a checksum, and then its parts with their
-// lengths: key, before as lines of a record, and content. Lengths are little-endian. An entry without
-// the last two parts is superseded.
+// appendEntry appends the encoding of an entry to to: its length, a checksum, and then three parts,
+// each after its length: the key, the lines of a record with the digests before, and the content.
+// Lengths are little-endian. A superseded entry has only the key.
 func appendEntry(to []byte, e entry) []byte {
 	begin := len(to)
 	to = append(to, make([]byte, 4+highwayhash.Size128)...)
@@ -188,8 +193,8 @@ func appendEntry(to []byte, e entry) []byte {
 	return to
 }
 
-// cutEntry decodes the first entry of data. ok is false at the end, and at an entry that is incomplete
-// or damaged. rest is what follows the entry; nil after an entry whose length is damaged.
+// cutEntry decodes the first entry of data. ok is false if data is empty, or the entry is
+// incomplete or damaged. rest is what follows the entry; nil if the length of the entry is damaged.
 func cutEntry(data []byte) (e entry, rest []byte, ok bool) {
 	const head = 4 + highwayhash.Size128
 	if len(data) < head || uint64(len(data)-head) < uint64(binary.LittleEndian.Uint32(data)) {

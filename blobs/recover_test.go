@@ -215,7 +215,7 @@ func TestRecoverKeepsContentOfAnotherProcess(t *testing.T) {
 	require.Equal(t, "three", string(data))
 }
 
-// TestRemovalsAreDurable checks that the directory of a removed file is synced: a content that a power
+// TestRemovalsAreDurable checks that the directory of a removed file is synced separately: a content that a power
 // failure brings back would take the place of a later small one.
 func TestRemovalsAreDurable(t *testing.T) {
 	f, err := openFileStore(t.TempDir(), time.Now(), nil)

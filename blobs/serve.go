@@ -25,7 +25,8 @@ func (s *Store) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if s.signer == nil {
 			refuse(w, http.StatusNotFound,
-				domain.Errorf(domain.NotFound, "the object store serves the files, not this server: use the signed URL unchanged"))
+				domain.Errorf(domain.NotFound,
+					"files are served by the object store, not by this server: use the signed URL unchanged"))
 			return
 		}
 		granted, err := s.signer.verify(r.URL, s.now())
@@ -36,7 +37,7 @@ func (s *Store) Handler() http.Handler {
 		if r.Method != granted.method && (r.Method != http.MethodHead || granted.method != http.MethodGet) {
 			w.Header().Set("Allow", granted.method)
 			refuse(w, http.StatusMethodNotAllowed, domain.Errorf(domain.InvalidArgument,
-				"this URL is signed for %s: use that method",
+				"this URL is signed for the method %s: use that method",
 				granted.method))
 			return
 		}
@@ -57,7 +58,7 @@ func (s *Store) serve(w http.ResponseWriter, r *http.Request, key string) {
 	defer content.Close()
 	stored, _ := content.(*verified)
 	if stored != nil && r.Header.Get("Range") == "" && stored.Size() > 0 {
-		if err := stored.load(); err != nil { // before the status is sent
+		if err := stored.load(); err != nil { // verify the first block before the status is sent
 			refuse(w, statusOf(err), err)
 			return
 		}
@@ -70,11 +71,11 @@ func (s *Store) serve(w http.ResponseWriter, r *http.Request, key string) {
 	w.Header().Set("ETag", fmt.Sprintf(`"%x-%x"`, content.ModTime().UnixNano(), content.Size()))
 	if stored != nil && len(stored.contents) == 1 {
 		sum := stored.contents[0].sha256
-		w.Header().Set("Repr-Digest", "sha-256=:"+base64.StdEncoding.EncodeToString(sum[:])+":") // RFC 9530
+		w.Header().Set("Repr-Digest", "sha-256=:"+base64.StdEncoding.EncodeToString(sum[:])+":") // digest header of RFC 9530
 	}
 	http.ServeContent(w, r, "", content.ModTime(), content)
 	if stored != nil && stored.failed != nil {
-		panic(http.ErrAbortHandler) // the response has begun: aborting shows that it is incomplete
+		panic(http.ErrAbortHandler) // the response has begun, so only aborting shows the client that it is incomplete
 	}
 }
 
@@ -108,7 +109,7 @@ func statusOf(err error) int {
 		return http.StatusBadRequest
 	case domain.NotFound:
 		return http.StatusNotFound
-	case domain.DeadlineExceeded: // the request body was not read in time
+	case domain.DeadlineExceeded: // the request body did not arrive in time
 		return http.StatusRequestTimeout
 	case domain.ResourceExhausted:
 		return http.StatusInsufficientStorage
@@ -116,8 +117,8 @@ func statusOf(err error) int {
 	return http.StatusInternalServerError
 }
 
-// refuse sends an error. Errors other than domain.Error may contain paths of this machine and are
-// not sent.
+// refuse responds with an error. The text of an error that is not a domain.Error is not sent,
+// because it may contain paths of this machine.
 func refuse(w http.ResponseWriter, status int, err error) {
 	var e *domain.Error
 	if !errors.As(err, &e) {

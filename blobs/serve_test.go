@@ -112,8 +112,8 @@ func TestRefusals(t *testing.T) {
 		message           string
 	}{
 		"another file":      {http.MethodGet, strings.Replace(get, "/d/f", "/d/secret", 1), "", 403, "is invalid"},
-		"another method":    {http.MethodPut, get, "new", 405, "for GET"},
-		"a read with a PUT": {http.MethodGet, put, "", 405, "for PUT"},
+		"another method":    {http.MethodPut, get, "new", 405, "for the method GET"},
+		"a read with a PUT": {http.MethodGet, put, "", 405, "for the method PUT"},
 		"a changed method":  {http.MethodPut, changed(get, "method", "PUT"), "new", 403, "is invalid"},
 		"a longer time": {http.MethodGet, changed(get, "until", strconv.FormatInt(epoch.Add(time.Hour).Unix(), 10)),
 			"", 403, "is invalid"},

@@ -17,18 +17,18 @@ import (
 	"anneal/domain"
 )
 
-// MaxTTL is the maximum validity of a signed URL: the limit of S3.
+// MaxTTL is the maximum validity of a signed URL, which is the limit of S3.
 const MaxTTL = 7 * 24 * time.Hour
 
-// SignGet returns a URL with which any client can read the file under key, or ranges of it, until
-// ttl has passed.
+// SignGet returns a signed URL with which any client can read the file under key, or ranges of it,
+// until ttl has passed.
 func (s *Store) SignGet(ctx context.Context, key string, ttl time.Duration) (string, error) {
 	return s.sign(ctx, http.MethodGet, key, 0, ttl)
 }
 
-// SignPut returns a URL with which any client can store up to limit bytes under key until ttl has
-// passed; a limit of 0 is no limit. A bucket that signs its own URLs does not enforce the limit:
-// check the size (Size, Files) before using the file.
+// SignPut returns a signed URL with which any client can store up to limit bytes under key until
+// ttl has passed; 0 stands for no limit. A bucket that signs its own URLs does not enforce the
+// limit, so check the size of the file (see Size and Files) before using it.
 func (s *Store) SignPut(ctx context.Context, key string, limit int64, ttl time.Duration) (string, error) {
 	return s.sign(ctx, http.MethodPut, key, limit, ttl)
 }
@@ -48,11 +48,11 @@ func (s *Store) sign(ctx context.Context, method, key string, limit int64, ttl t
 	return signed, explain(err, key)
 }
 
-// A grant is the request that a signed URL permits.
+// A grant describes the request that a signed URL permits.
 type grant struct {
 	method string
 	key    string
-	limit  int64 // maximum bytes to PUT; 0 is no limit
+	limit  int64 // maximum bytes to PUT; 0 stands for no limit
 	until  time.Time
 }
 
@@ -69,7 +69,7 @@ func newSigner(baseURL string, key []byte) (*signer, error) {
 			"the base URL of files must be an http or https URL, such as http://HOST:PORT/blobs")
 	}
 	if len(key) < 16 {
-		return nil, domain.Errorf(domain.InvalidArgument, "the key that signs URLs must have at least 16 bytes")
+		return nil, domain.Errorf(domain.InvalidArgument, "the key for signed URLs must have at least 16 bytes")
 	}
 	return &signer{&url.URL{Scheme: base.Scheme, Host: base.Host, Path: strings.TrimSuffix(base.Path, "/")}, key}, nil
 }
@@ -86,7 +86,7 @@ func (s *signer) sign(g grant) string {
 	return signed.String()
 }
 
-// signature returns the HMAC-SHA-256 of the grant in base64url.
+// signature returns the HMAC-SHA-256 of the grant, in base64url.
 func (s *signer) signature(g grant) string {
 	mac := hmac.New(sha256.New, s.key)
 	fmt.Fprintf(mac, "anneal blob\n%s\n%s\n%d\n%d", g.method, g.key, g.limit, g.until.Unix())

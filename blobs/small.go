@@ -15,10 +15,10 @@ import (
 	"anneal/disk"
 )
 
-// journaled are the changes of a fileStore that its journal makes durable.
+// journaled is a fileStore with the methods that make changes durable through its journal.
 type journaled struct{ *fileStore }
 
-// store stores the content of r under key, durably: through the journal if the content is small.
+// store durably stores the content of r under key: through the journal if the content is small.
 func (f journaled) store(ctx context.Context, key string, r io.Reader) (int64, error) {
 	if !f.journal.available() {
 		return f.put(ctx, key, r, f.commit)
@@ -36,7 +36,7 @@ func (f journaled) store(ctx context.Context, key string, r io.Reader) (int64, e
 	return f.put(ctx, key, io.MultiReader(bytes.NewReader(head), r), f.commit)
 }
 
-// storeAll stores contents by their keys, durably: with one sync if all of them are small.
+// storeAll durably stores several contents, by key, with one sync if all of them are small.
 func (f journaled) storeAll(ctx context.Context, contents map[string][]byte) error {
 	var files []smallFile
 	small := f.journal.available()
@@ -66,20 +66,21 @@ func smallDigest(content []byte) digest {
 	return d
 }
 
-// A smallFile is a change of a small file through the journal.
+// A smallFile describes a change of a small file through the journal.
 type smallFile struct {
 	key     string
 	content []byte
-	before  []digest // digests that the content could have before
+	before  []digest // possible digests of the present content
 	temp    string   // path of the content in the staging directory
 }
 
-// putSmall stores small files through the journal, with one entry of the journal for each and one sync
-// for all. It writes the record and the file in the same order as commit, so that a process that is
-// killed leaves no damaged file, and syncs neither of them. The error is errNoJournal when the journal
-// accepts no entry; nothing has then changed. After another error some of the files may be stored.
+// putSmall stores small files through the journal, with an entry of the journal for each file and
+// one sync for all. It writes the records and the files in the same order as commit, so that no
+// file is damaged if the process is killed, and syncs none of them. The error is errNoJournal when
+// the journal accepts no entries; then nothing has changed. After another error, some of the files
+// may be stored.
 func (f journaled) putSmall(files ...smallFile) error {
-	const overhead = 2 << 10 // bytes of the record, and of the entry without the content
+	const overhead = 2 << 10 // maximum bytes of the record, and of the entry without its content
 	size, keys := 0, make([]string, len(files))
 	for i, file := range files {
 		size, keys[i] = size+2*len(file.content)+overhead, file.key
@@ -115,18 +116,18 @@ func (f journaled) putSmall(files ...smallFile) error {
 			err, failed = errors.Join(err, placed), append(failed, file.key)
 		}
 	}
-	applied() // before supersede, which waits for a close, which waits for applied
+	applied() // call it before supersede, which may wait for journal.close, which waits for it
 	return errors.Join(err, f.journal.supersede(failed...))
 }
 
-// stageAll returns copies of files with the digests of the present contents, and with the new contents
-// in the staging directory. After an error the staging directory has none of them. The caller holds
-// the locks.
+// stageAll writes the new contents of files to the staging directory. It returns copies of files
+// with temp, and with before, the digests of the present contents. After an error, it leaves no
+// file in the staging directory. The caller holds the locks of the keys.
 func (f journaled) stageAll(files []smallFile) ([]smallFile, error) {
 	staged := make([]smallFile, 0, len(files))
 	for _, file := range files {
 		before, err := f.currentDigests(file.key)
-		if err == nil && len(appendDigests(nil, before)) > maxSmall { // the digests of a large file
+		if err == nil && len(appendDigests(nil, before)) > maxSmall { // the present content is large
 			err = errNoJournal
 		}
 		if err == nil {
@@ -148,8 +149,8 @@ func unstage(files []smallFile) (err error) {
 	return err
 }
 
-// placeSmall gives the record and the content of a file their names. The journal has the entry of the
-// file, and the caller holds its lock.
+// placeSmall renames the record and the content of a file into place. The journal must have the
+// entry of the file, and the caller holds the lock of its key.
 func (f journaled) placeSmall(file smallFile) error {
 	f.step()
 	after := []digest{smallDigest(file.content)}
@@ -165,7 +166,7 @@ func (f journaled) placeSmall(file smallFile) error {
 	f.step()
 	f.clearState(file.key)
 	if len(file.before) > 0 {
-		// After a failure the record with old and new digests stays, which is valid.
+		// If this fails, the record keeps the old and the new digests, which is valid too.
 		_ = f.replaceRecord(file.key, nil, after)
 	}
 	return nil
@@ -184,7 +185,8 @@ func (f journaled) stage(content []byte) (path string, err error) {
 	return temp.Name(), nil
 }
 
-// replaceRecord does the same as writeRecord, but syncs nothing. The caller holds the lock of the key.
+// replaceRecord is writeRecord without syncing. before are the digests in the present record. The
+// caller holds the lock of the key.
 func (f journaled) replaceRecord(key string, before, after []digest) error {
 	path, text := f.recordPath(key), recordOf(key, slices.Concat(before, after))
 	if len(before) == 0 {
@@ -208,13 +210,14 @@ func (f journaled) replaceRecord(key string, before, after []digest) error {
 	return err
 }
 
-// isNameConflict reports whether a file cannot have a name because of other files.
+// isNameConflict reports whether err says that a file cannot have its name because a file or
+// directory with a conflicting name exists.
 func isNameConflict(err error) bool {
 	return errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.EISDIR) || errors.Is(err, os.ErrExist)
 }
 
-// validDigest returns the digest of a file; valid is false when there is no such file, or it has no
-// record, or differs from its record.
+// validDigest reads the file under key and returns its digest; valid is false when there is no such
+// file, or it has no record, or it differs from its record.
 func (f journaled) validDigest(key string) (d digest, valid bool) {
 	contents, err := f.record(key)
 	if err != nil {

@@ -12,33 +12,33 @@ import (
 	"anneal/domain"
 )
 
-// A Content is the content of a key, open for reading. When the bucket is a directory, Read
-// verifies the content block by block: for a damaged block it returns DataLoss and no bytes of the
+// A Content is the content of a key, opened for reading. When the bucket is a directory, Read
+// verifies the content block by block: for a damaged block, it returns DataLoss and no bytes of the
 // block.
 type Content interface {
 	io.ReadSeekCloser
-	Size() int64 // bytes
+	Size() int64 // Size returns the size of the content in bytes.
 	ModTime() time.Time
 }
 
-// A verified is an open file of a fileStore that implements Content. Close may be called during a
-// read: net/http may read the body of a request after it has returned the response.
+// A verified is an open file of a fileStore. It implements Content. Close may be called during a
+// Read, because net/http may still read the body of a request after it has returned the response.
 type verified struct {
-	mu       sync.Mutex // guards the fields; released while the writer of WriteTo writes
+	mu       sync.Mutex // guards the fields below; not held while the writer of WriteTo writes
 	store    *fileStore
 	key      string
 	file     *os.File
 	info     os.FileInfo
-	contents []digest // digests that match all blocks read so far; nil: the file has no record to verify
+	contents []digest // digests that match all blocks read so far; nil if the file has no record
 	pos, end int64
-	at       int64  // offset in the file of the block in buffer; -1: buffer has no block
-	block    []byte // the part of buffer that the block fills
+	at       int64  // offset in the file of the block in buffer; -1 if buffer has no block
+	block    []byte // part of buffer that the block fills
 	buffer   *[blockSize]byte
-	writing  bool // a writer of WriteTo reads buffer
+	writing  bool // the writer of WriteTo is reading buffer
 	failed   error
 }
 
-// open opens the file under key with the digests in its record.
+// open opens the file under key, and reads the digests in its record.
 func (f *fileStore) open(key string) (*verified, error) {
 	for range maxRetries {
 		v, err := f.tryOpen(key)
@@ -46,11 +46,11 @@ func (f *fileStore) open(key string) (*verified, error) {
 			return v, err
 		}
 	}
-	return nil, domain.Errorf(domain.Unavailable, "%s is being written: try again", key)
+	return nil, domain.Errorf(domain.Unavailable, "the file %s is being written: try again", key)
 }
 
-// tryOpen is one try of open. It returns nil without an error when the file was replaced between
-// opening it and reading its record, so that the record may describe other content.
+// tryOpen is one attempt of open. It returns nil without an error when the file was replaced after
+// it was opened and before its record was read, so that the record may describe other content.
 func (f *fileStore) tryOpen(key string) (v *verified, err error) {
 	file, err := os.Open(f.path(key))
 	if err != nil {
@@ -87,7 +87,7 @@ func (f *fileStore) tryOpen(key string) (v *verified, err error) {
 	case err != nil:
 		return nil, err
 	case len(v.contents) == 0:
-		return nil, damaged(key, fmt.Sprintf("it has %d bytes, which is not what was stored", info.Size()))
+		return nil, damaged(key, fmt.Sprintf("it has %d bytes, which is not the length that was stored", info.Size()))
 	}
 	return v, nil
 }
@@ -98,7 +98,8 @@ func (v *verified) Size() int64 { return v.info.Size() }
 // ModTime implements Content.
 func (v *verified) ModTime() time.Time { return v.info.ModTime() }
 
-// Close implements io.Closer. A buffer that a writer still reads is not used again.
+// Close implements io.Closer. If the writer of WriteTo is still reading the buffer, the buffer is
+// not returned to the pool.
 func (v *verified) Close() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -120,7 +121,7 @@ func (v *verified) Seek(offset int64, whence int) (int64, error) {
 		offset += v.info.Size()
 	}
 	if offset < 0 {
-		return 0, fmt.Errorf("file %s: seek to %d", v.key, offset)
+		return 0, fmt.Errorf("file %s: cannot seek to the negative offset %d", v.key, offset)
 	}
 	v.pos = offset
 	return offset, nil
@@ -157,7 +158,8 @@ func (v *verified) WriteTo(w io.Writer) (written int64, err error) {
 	}
 }
 
-// startWrite returns the rest of the block at pos for a writer to read until endWrite.
+// startWrite returns the rest of the block at pos, which the writer may read until endWrite is
+// called.
 func (v *verified) startWrite() ([]byte, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -169,7 +171,7 @@ func (v *verified) startWrite() ([]byte, error) {
 	return v.block[from:min(int64(len(v.block)), from+v.end-v.pos)], nil
 }
 
-// endWrite moves pos by the bytes that the writer has written.
+// endWrite adds n, the number of bytes that the writer has written, to pos.
 func (v *verified) endWrite(n int) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -177,8 +179,8 @@ func (v *verified) endWrite(n int) {
 	v.pos += int64(n)
 }
 
-// load reads and verifies the block at pos unless it is in buffer. It returns io.EOF at the end of
-// the file. The caller holds mu.
+// load reads and verifies the block that contains pos, unless it is in buffer. It returns io.EOF at
+// the end of the file. The caller holds mu.
 func (v *verified) load() error {
 	switch {
 	case v.failed != nil:
@@ -201,8 +203,8 @@ func (v *verified) load() error {
 	return nil
 }
 
-// check reads one block into v.block, and returns DataLoss if no digest in v.contents matches the
-// block. number counts the blocks of the file from 0. check removes the digests that do not match.
+// check reads a block of the file, numbered from 0, into v.block. It removes the digests that do
+// not match the block from v.contents, and returns DataLoss if none is left.
 func (v *verified) check(number int64) error {
 	n, err := v.file.ReadAt(v.block, number*blockSize)
 	switch {
@@ -224,7 +226,8 @@ func (v *verified) check(number int64) error {
 		}
 	}
 	if len(left) == 0 {
-		return v.store.markDamaged(v.key, v.info, fmt.Sprintf("block %d of 1 MiB is not what was stored", number))
+		return v.store.markDamaged(v.key, v.info, fmt.Sprintf(
+			"block %d, counting blocks of 1 MiB from 0, does not have the content that was stored", number))
 	}
 	v.contents = left
 	return nil

@@ -1,6 +1,6 @@
 // Package disk limits how much disk space writers of files use. The embedded NATS server stops all
 // streams when the disk is full. So all other writers leave free space for the server: the less
-// important a use, the more space it must leave.
+// important a class of writes, the more space it must leave.
 package disk
 
 import (
@@ -14,31 +14,31 @@ import (
 	"anneal/domain"
 )
 
-// A Use is a purpose for which space is needed. Its value is the number of bytes that must stay
-// free after a write for that purpose.
-type Use uint64
+// A WriteClass is a class of writes, such as Events or Files. Its value is the number of bytes of
+// the file system that must stay free after a write of the class.
+type WriteClass uint64
 
 const (
-	// Events is the free space that must remain after writing events of the log. It is the smallest, so
-	// that resources can still be deleted and jobs canceled on a nearly full disk. The NATS server needs
-	// the remaining 16 MB for mirrors, indexes and consumer positions.
-	Events Use = 16 << 20
-	// Requests is the same for changes requested by callers, idempotency records and usage records.
-	Requests Use = 32 << 20
-	// Files is the same for uploads, weights, checkpoints, recordings and snapshots.
-	Files Use = 48 << 20
+	// Events are writes of events to the log. They must leave the fewest bytes free, so that
+	// resources can still be deleted and jobs cancelled on a nearly full disk. The NATS server
+	// needs the last 16 MiB for mirrors, indexes and consumer positions.
+	Events WriteClass = 16 << 20
+	// Requests are changes requested by clients, idempotency records and usage records.
+	Requests WriteClass = 32 << 20
+	// Files are uploads, weights, checkpoints, recordings and snapshots.
+	Files WriteClass = 48 << 20
 )
 
-// Full is the error reason of a write for which there is not enough space.
+// Full is the error reason of a write that was refused because the disk is too full.
 const Full = "DISK_FULL"
 
-// A Space is the free space of a file system. A nil *Space is unlimited: its methods return no
-// error.
+// A Space accounts for the free space of one file system: what is free now, less what writes in
+// progress have reserved. A nil *Space is unlimited: its methods return no error.
 type Space struct {
 	free func() (bytes uint64, err error)
 
 	mu       sync.Mutex
-	reserved uint64 // bytes of writes in progress
+	reserved uint64 // bytes that writes in progress have reserved
 }
 
 var (
@@ -62,18 +62,19 @@ func On(dir string) *Space {
 	return spaces[device]
 }
 
-// New returns a Space for which free returns the number of free bytes.
+// New returns a Space of a file system whose number of free bytes is the result of free.
 func New(free func() (uint64, error)) *Space { return &Space{free: free} }
 
-// Free returns the number of free bytes; false if it is unknown.
+// Free returns the number of free bytes, including reserved ones; false if it is unknown.
 func (s *Space) Free() (uint64, bool) {
 	free, err := s.free()
 	return free, err == nil
 }
 
-// Check returns an error when writing n bytes would leave less than use bytes free. If the free
-// space is unknown, it returns nil, and the write itself reports a full disk.
-func (s *Space) Check(use Use, n int64) error {
+// Check returns an error with the reason Full when a write of n bytes would leave less space free
+// than its class requires. If the free space is unknown, it returns nil, and the write itself
+// reports a full disk.
+func (s *Space) Check(class WriteClass, n int64) error {
 	if s == nil {
 		return nil
 	}
@@ -83,30 +84,30 @@ func (s *Space) Check(use Use, n int64) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.checkLocked(free, use, n)
+	return s.checkLocked(free, class, n)
 }
 
-// checkLocked returns the error of Check, where free is the number of free bytes. The caller holds
-// s.mu.
-func (s *Space) checkLocked(free uint64, use Use, n int64) error {
-	if free >= uint64(use)+s.reserved+uint64(max(n, 0)) {
+// checkLocked is Check with the number of free bytes, free. The caller holds s.mu.
+func (s *Space) checkLocked(free uint64, class WriteClass, n int64) error {
+	if free >= uint64(class)+s.reserved+uint64(max(n, 0)) {
 		return nil
 	}
 	return &domain.Error{Code: domain.ResourceExhausted, Reason: Full,
-		Message: fmt.Sprintf("the disk is nearly full (%d MB free), so nothing was written: delete what is not needed, "+
-			"or have the operator free some space or add a larger disk, and try again", free>>20)}
+		Message: fmt.Sprintf("the disk is nearly full (%d MB free), so nothing was written: delete resources that you do "+
+			"not need, or have the operator free some space or add a larger disk, and try again", free>>20)}
 }
 
-// Reserve returns an error under the conditions of Check; otherwise it reserves n bytes until done
-// is called. The caller calls done when the bytes are written or not needed.
-func (s *Space) Reserve(use Use, n int64) (done func(), err error) {
+// Reserve reserves space for a write of n bytes, so that concurrent writes do not count on the same
+// free bytes. It returns the error of Check if there is not enough. The caller calls done when the
+// bytes are written, or will not be written.
+func (s *Space) Reserve(class WriteClass, n int64) (done func(), err error) {
 	if s == nil {
 		return func() {}, nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if free, err := s.free(); err == nil {
-		if err := s.checkLocked(free, use, n); err != nil {
+		if err := s.checkLocked(free, class, n); err != nil {
 			return nil, err
 		}
 	}
@@ -119,11 +120,10 @@ func (s *Space) Reserve(use Use, n int64) (done func(), err error) {
 	}), nil
 }
 
-// chunk is how many bytes of a file are reserved at a time.
+// chunk is the maximum number of bytes of a file that are reserved and written at a time.
 const chunk = 1 << 20
 
-// Create creates or truncates a file like os.Create. The file's Write returns the error of Check
-// for the use Files when there is not enough space.
+// Create creates or truncates a file like os.Create, and returns it as a File.
 func Create(path string) (*File, error) {
 	file, err := os.Create(path)
 	if err != nil {
@@ -132,14 +132,16 @@ func Create(path string) (*File, error) {
 	return Watch(file), nil
 }
 
-// Watch returns an open file as a File that is limited by the space of its file system.
+// Watch wraps an open file, so that its writes are refused when its file system is too full: see
+// File.
 func Watch(file *os.File) *File { return On(file.Name()).Watch(file) }
 
-// Watch returns an open file as a File that is limited by the space s.
+// Watch wraps an open file, so that its writes are refused when the file system of s is too full:
+// see File.
 func (s *Space) Watch(file *os.File) *File { return &File{File: file, space: s} }
 
-// A File is a file whose Write reserves space first, and returns the error of Reserve when there is
-// not enough.
+// A File is a file whose Write reserves space of the class Files before it writes, and returns the
+// error of Reserve when there is not enough.
 type File struct {
 	*os.File
 	space *Space

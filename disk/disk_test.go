@@ -16,7 +16,7 @@ import (
 func TestSpaceIsKeptFreeForMoreImportantUses(t *testing.T) {
 	free := uint64(Files)
 	s := New(func() (uint64, error) { return free, nil })
-	for _, use := range []Use{Files, Requests, Events} {
+	for _, use := range []WriteClass{Files, Requests, Events} {
 		free = uint64(use)
 		require.NoError(t, s.Check(use, 0))
 		require.NoError(t, s.Check(use/2, 1), "a more important use is allowed")
@@ -25,7 +25,7 @@ func TestSpaceIsKeptFreeForMoreImportantUses(t *testing.T) {
 		require.ErrorAs(t, err, &e)
 		require.Equal(t, domain.ResourceExhausted, e.Code)
 		require.Equal(t, Full, e.Reason)
-		require.Contains(t, e.Message, "delete what is not needed")
+		require.Contains(t, e.Message, "delete resources that you do not need")
 	}
 	free = uint64(Files) + 10
 	done, err := s.Reserve(Files, 6)

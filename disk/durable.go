@@ -29,14 +29,14 @@ func WriteFile(path string, content []byte) error {
 	return Sync(filepath.Dir(path))
 }
 
-// SyncTree syncs every file and directory below dir.
+// SyncTree calls fsync for dir and for every file and directory below it.
 func SyncTree(dir string) error {
 	return filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 		if err == nil && (entry.IsDir() || entry.Type().IsRegular()) {
 			err = Sync(path)
 		}
 		if errors.Is(err, os.ErrNotExist) {
-			return nil // the file was removed or replaced during the walk
+			return nil // removed or replaced while SyncTree walked the directories
 		}
 		return err
 	})

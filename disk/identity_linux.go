@@ -2,8 +2,8 @@ package disk
 
 import "golang.org/x/sys/unix"
 
-// identify returns the identity of a directory; ok is false if the file system does not tell when the
-// directory was created.
+// identify returns the identity of a directory; ok is false if the directory cannot be read, or its
+// file system does not record when it was created.
 func identify(path string) (id identity, ok bool) {
 	var s unix.Statx_t
 	const wanted = unix.STATX_INO | unix.STATX_BTIME

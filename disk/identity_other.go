@@ -2,5 +2,5 @@
 
 package disk
 
-// identify knows no identities on this system.
+// identify returns false, because this platform does not report when a directory was created.
 func identify(string) (id identity, ok bool) { return identity{}, false }

@@ -6,14 +6,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// topDir is the attribute T of a directory: see Spread.
+// topDir is FS_TOPDIR_FL, the directory attribute that chattr +T sets: see Spread.
 const topDir = 0x00020000
 
-// Spread asks the file system to place the subdirectories of a directory far from one another, as those
-// of the root directory (chattr +T). ext4 creates a file in the block group of its directory, and
-// without a journal it tries each inode there that was deleted within the last minutes. So a
-// directory that is near one in which other programs delete files, such as /tmp, makes each file many
-// times as expensive. An existing subdirectory stays where it is. Other file systems ignore it.
+// Spread asks the file system to place the subdirectories of a directory far from one another, as
+// it places the subdirectories of its root (chattr +T). ext4 creates a file in the block group of
+// its directory. Without a journal, it first tries each inode of the group that was deleted within
+// the last minutes. So creating files is many times slower in a directory whose block group also
+// has a directory in which other programs delete files, such as /tmp. Existing subdirectories stay
+// where they are. Other file systems ignore the attribute.
 func Spread(dir string) {
 	file, err := os.Open(dir)
 	if err != nil {

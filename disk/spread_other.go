@@ -2,5 +2,5 @@
 
 package disk
 
-// Spread does nothing on this system.
+// Spread does nothing, because this platform has no such directory attribute.
 func Spread(string) {}

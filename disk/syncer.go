@@ -5,22 +5,23 @@ import (
 	"sync"
 )
 
-// A Syncer makes the names in directories durable. Concurrent calls for one directory share an fsync
-// (group commit). The zero value is ready to use.
+// A Syncer calls fsync for directories, so that the files created or renamed in them keep their
+// names after a power failure. Concurrent calls for one directory share an fsync (group commit).
+// The zero value is ready to use.
 type Syncer struct {
-	sync func(path string) error // nil stands for Sync
+	sync func(path string) error // syncs a directory; nil stands for Sync, tests set another
 
 	mu     sync.Mutex
 	dirs   map[string]*dirSync
-	linked map[string]identity // directories whose own names, up to a root, are durable
+	linked map[string]identity // directories whose entries in their parents, up to a root, are durable
 }
 
 // maxLinked is the maximum size of Syncer.linked. Beyond it the map is cleared, and the next SyncDir of a
 // directory syncs its parents again.
 const maxLinked = 1 << 16
 
-// A dirSync holds the fsyncs of one directory: one that runs, and one that has not begun, which new
-// callers join.
+// A dirSync holds the fsyncs of one directory: the one that is running, and the next one, which has
+// not begun and which new callers wait for.
 type dirSync struct{ running, next *syncRound }
 
 type syncRound struct {
@@ -28,7 +29,8 @@ type syncRound struct {
 	err  error
 }
 
-// SyncDir makes the names in a directory durable. It returns after an fsync that began after the call.
+// SyncDir makes the entries of a directory durable. It returns after an fsync that began after the
+// call.
 func (s *Syncer) SyncDir(path string) error {
 	s.mu.Lock()
 	if s.dirs == nil {
@@ -74,10 +76,9 @@ func (s *Syncer) run(path string) error {
 	return Sync(path)
 }
 
-// SyncUp makes durable the names in dir, and the names of dir and of the directories above it, up to
-// root. It skips the parents of a directory that an earlier call has synced, while it is the same
-// directory: not one that replaced it. dir must contain a file, so that nothing removes it during the
-// call.
+// SyncUp makes the entries of dir durable, and the entries of its parents up to root that lead to
+// it. It skips the parents if an earlier call has synced them for the same directory (see
+// identity). dir must contain a file, so that nothing removes dir during the call.
 func (s *Syncer) SyncUp(dir, root string) error {
 	if err := s.SyncDir(dir); err != nil {
 		return err
@@ -112,8 +113,8 @@ func (s *Syncer) isLinked(path string, id identity) bool {
 	return s.linked[path] == id
 }
 
-// An identity distinguishes a directory from others that have or had its path. The time of creation
-// distinguishes it from one that had its inode.
+// An identity distinguishes a directory from every other directory that had or will have its path.
+// An inode number can be reused, so the identity also contains the time of creation.
 type identity struct {
 	device, inode uint64
 	born          int64 // nanoseconds of Unix time

@@ -8,7 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SyncAll makes everything below dir durable, with one call for the whole file system.
+// SyncAll makes all files and directories below dir durable, with one syncfs call for the whole
+// file system.
 func SyncAll(dir string) error {
 	file, err := os.Open(dir)
 	if err != nil {

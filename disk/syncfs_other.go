@@ -2,5 +2,5 @@
 
 package disk
 
-// SyncAll makes everything below dir durable.
+// SyncAll makes all files and directories below dir durable.
 func SyncAll(dir string) error { return SyncTree(dir) }

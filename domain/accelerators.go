@@ -1,10 +1,11 @@
 package domain
 
-// FleetAccelerator returns the accelerator type of work that names none. It counts the devices of
-// each type on those nodes in the work's regions that can do the work, or on all nodes in these
-// regions if none of them can. It returns the type with the most devices; of types with the same
-// number, the first one in ShapeAcceleratorTypes. It returns NoAccelerator when the nodes have only
-// CPUs, and DefaultAccelerator (VENDOR_A_A100_80GB) when no node is registered in these regions.
+// FleetAccelerator returns the accelerator type of a deployment or job that requests no type; work
+// is what it needs. It counts the devices of each type on those nodes in the work's regions that
+// can do the work, or on all nodes in these regions if none of them can. It returns the type with
+// the most devices; of types with the same number, the first one in ShapeAcceleratorTypes. It
+// returns NoAccelerator when the nodes have only CPUs, and DefaultAccelerator (VENDOR_A_A100_80GB)
+// when no node is registered in these regions.
 func FleetAccelerator(fleet Fleet, work Need) string {
 	known, all, capable := false, map[string]int{}, map[string]int(nil)
 	for _, node := range fleet.Nodes {
@@ -45,7 +46,7 @@ func typeWithMaxDevices(devices map[string]int) string {
 	return best
 }
 
-// Resolve returns the hardware that work with the model gets when its user requests the hardware h.
+// Resolve returns the hardware h, which a user requests to run the model, with its defaults.
 // Shapes, deployments and jobs share this rule:
 //
 //   - a type that is left out becomes fleet, which is the result of FleetAccelerator

@@ -36,7 +36,7 @@ const (
 var SuspendStates = []string{"FAILED_PAYMENTS", "CREDIT_DEPLETED", "MONTHLY_SPEND_LIMIT_EXCEEDED",
 	"BLOCKED_BY_ABUSE_RULE"}
 
-// AccountSpec holds the fields that the operator sets.
+// AccountSpec holds the fields of an account that the operator sets.
 type AccountSpec struct {
 	Email       string `json:"email"`
 	DisplayName string `json:"displayName"`
@@ -49,12 +49,13 @@ type Account struct {
 	State        string     `json:"state"`
 	SuspendState string     `json:"suspendState"`
 	Status       Status     `json:"status"`
-	Nodes        NodePolicy `json:"nodes,omitzero"`     // which nodes its work may use
+	Nodes        NodePolicy `json:"nodes,omitzero"`     // which nodes the account's jobs and replicas may use
 	FirstKey     *FirstKey  `json:"firstKey,omitempty"` // nil for accounts that earlier versions created
-	// QueueWeight is the account's share of the cluster, relative to the weights of other accounts with
-	// jobs; 0 is 1.
+	// QueueWeight is the account's share of the cluster in the queue of jobs, relative to the
+	// weights of the other accounts with jobs. 0 stands for 1.
 	QueueWeight int `json:"queueWeight,omitempty"`
-	// JobAccelerators is empty unless the operator has set the accelerators of the account's jobs.
+	// JobAccelerators is the operator's table of the accelerators that the account's jobs get;
+	// empty if the operator has set none.
 	JobAccelerators JobAccelerators `json:"jobAccelerators,omitempty"`
 }
 
@@ -71,7 +72,8 @@ func (a Account) Exists() bool { return a.State != "" }
 // StateName implements StateNamer.
 func (a Account) StateName() string { return a.State }
 
-// Suspended reports whether the account must not start work or call models.
+// Suspended reports whether the account is suspended: it must not start jobs or replicas, or call
+// models.
 func (a Account) Suspended() bool { return a.SuspendState != Unsuspended }
 
 type AccountCreated struct {
@@ -114,7 +116,7 @@ func (c CreateAccount) Decide(a Account, _ time.Time) (Event[Account], error) {
 	return AccountCreated(c), c.check()
 }
 
-// UpdateAccount replaces the fields that the operator sets.
+// UpdateAccount replaces the account's AccountSpec.
 type UpdateAccount struct{ AccountSpec }
 
 func (c UpdateAccount) Decide(a Account, _ time.Time) (Event[Account], error) {

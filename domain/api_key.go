@@ -20,16 +20,16 @@ const (
 	RoleAdmin     = "admin"     // everything in the account
 	RoleUser      = "user"      // everything except API keys and secrets
 	RoleInference = "inference" // call models, list models
-	RoleReader    = "reader"    // read the account's events, also from NATS
+	RoleReader    = "reader"    // read the account's events, over HTTP and from NATS
 )
 
 // Roles lists all roles.
 var Roles = []string{RoleAdmin, RoleUser, RoleInference, RoleReader}
 
-// APIKeySpec holds the fields that the caller sets.
+// APIKeySpec holds the fields of an API key that the caller sets.
 type APIKeySpec struct {
 	DisplayName string     `json:"displayName"`
-	Email       string     `json:"email,omitempty"` // of the holder; "" means the account's
+	Email       string     `json:"email,omitempty"` // e-mail address of the key's holder; "" is the account's
 	Role        string     `json:"role"`
 	ExpireTime  *time.Time `json:"expireTime,omitempty"`
 }

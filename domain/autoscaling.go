@@ -29,8 +29,8 @@ const (
 	maxLoadTarget            = 1e12
 )
 
-// The keys of AutoscalingPolicy.LoadTargets. CapacityTarget is the fraction of a replica's slots
-// that should be busy. The other targets are rates or numbers of requests per replica.
+// The keys of AutoscalingPolicy.LoadTargets. CapacityTarget is the fraction of the requests that a
+// replica can serve at a time. The other targets are rates or numbers of requests per replica.
 const (
 	CapacityTarget     = "default"
 	TokensTarget       = "tokens_generated_per_second"
@@ -66,7 +66,7 @@ func (s DeploymentSpec) Scaling() Scaling {
 	if len(targets) == 0 {
 		targets = map[string]float64{CapacityTarget: DefaultCapacityTarget}
 	}
-	return Scaling{Min: s.MinReplicaCount, Max: s.Ceiling(), Targets: targets,
+	return Scaling{Min: s.MinReplicaCount, Max: s.MaxWithRevocable(), Targets: targets,
 		Up:   window(p.ScaleUpWindow, DefaultScaleUpWindow),
 		Down: window(p.ScaleDownWindow, DefaultScaleDownWindow), Zero: window(p.ScaleToZeroWindow, DefaultScaleToZeroWindow)}
 }
@@ -96,8 +96,8 @@ func (p *AutoscalingPolicy) check(v *Violations) {
 	}
 }
 
-// checkFloor requires that scaleToZeroWindow is at least floor, the minimum of the server. A floor
-// of 0 stands for MinScaleToZeroWindow.
+// checkFloor adds a violation to v unless scaleToZeroWindow is at least floor, the minimum that the
+// operator of the server sets. A floor of 0 stands for MinScaleToZeroWindow.
 func (p *AutoscalingPolicy) checkFloor(v *Violations, floor time.Duration) {
 	if p == nil || p.ScaleToZeroWindow == "" {
 		return
@@ -118,7 +118,7 @@ func (p *AutoscalingPolicy) inSeconds() *AutoscalingPolicy {
 		p.LoadTargets}
 }
 
-// seconds formats a duration in seconds, as the API does: "10m" becomes "600s". It returns text
+// seconds formats a duration in seconds, as the API does: "10m" becomes "600s". It returns a text
 // that is not a duration unchanged.
 func seconds(text string) string {
 	d, err := time.ParseDuration(text)

@@ -48,7 +48,7 @@ const (
 	MaxBatchErrors    = 100     // BatchErrors of a failed batch
 	BatchWindow       = "24h"
 	BatchTime         = 24 * time.Hour
-	EndedBatchesStay  = 30 * 24 * time.Hour // from the end of a batch to its removal; its files stay
+	EndedBatchesStay  = 30 * 24 * time.Hour // time from the end of a batch to its removal; its result files stay
 	batchMetadataPath = "metadata"
 )
 
@@ -61,13 +61,13 @@ var BatchResultFiles = []string{"output", "errors"}
 
 // BatchSpec holds the fields that the caller sets.
 type BatchSpec struct {
-	Input    Name              `json:"input"` // batch file with the requests
+	Input    Name              `json:"input"` // name of the batch file with the requests
 	Endpoint string            `json:"endpoint"`
 	Window   string            `json:"window"`
 	Metadata map[string]string `json:"metadata,omitempty"` // the client's own values
 }
 
-// BatchCounts are numbers of requests.
+// BatchCounts counts the requests of a batch by their result.
 type BatchCounts struct {
 	Total     int `json:"total"`
 	Completed int `json:"completed"` // answered with status 200
@@ -93,7 +93,7 @@ type Batch struct {
 	BatchSpec
 	State      string       `json:"state"`
 	CreatedBy  string       `json:"createdBy"`
-	Model      string       `json:"model,omitempty"` // model of all requests, once they are valid
+	Model      string       `json:"model,omitempty"` // model that all requests name; "" until they are validated
 	Counts     BatchCounts  `json:"counts"`
 	Failures   []BatchError `json:"failures,omitempty"`
 	Results    BatchResults `json:"results"`

@@ -18,7 +18,8 @@ func (c CreateBatch) Decide(b Batch, now time.Time) (Event[Batch], error) {
 	return BatchCreated{c.BatchSpec, c.CreatedBy, now.Add(BatchTime)}, nil
 }
 
-// StartBatch records that the requests of the file are valid.
+// StartBatch records that the requests of the input file are valid, and which model they name. The
+// batch is then in_progress.
 type StartBatch struct {
 	Total int
 	Model string
@@ -36,7 +37,7 @@ func (c StartBatch) Decide(b Batch, now time.Time) (Event[Batch], error) {
 	return BatchStarted{c.Total, c.Model, now}, nil
 }
 
-// ReportBatch records how many requests are processed.
+// ReportBatch records how many requests of the batch were processed so far, by their result.
 type ReportBatch struct{ Completed, Failed int }
 
 func (c ReportBatch) Decide(b Batch, _ time.Time) (Event[Batch], error) {
@@ -137,7 +138,8 @@ func (RemoveBatch) Decide(b Batch, _ time.Time) (Event[Batch], error) {
 	return BatchRemoved{}, nil
 }
 
-// cannot returns the error of a command that the state of the batch does not allow.
+// cannot returns the error of a command that the state of the batch does not allow. do is what the
+// batch cannot do, such as "start".
 func (b Batch) cannot(do string) error {
 	return precondition("BATCH_"+stateReasons[b.State], "the batch is %s and cannot %s", b.State, do)
 }

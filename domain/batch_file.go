@@ -13,15 +13,15 @@ var BatchFiles = referenceable(NewKind("batchFiles", map[string]Event[BatchFile]
 
 // Purposes of batch files.
 const (
-	PurposeBatch       = "batch"        // requests
-	PurposeBatchOutput = "batch_output" // results
+	PurposeBatch       = "batch"        // the requests of batches
+	PurposeBatchOutput = "batch_output" // the results of one batch
 )
 
 // BatchFileSpec holds the metadata of a batch file.
 type BatchFileSpec struct {
 	Filename  string `json:"filename"`
 	Purpose   string `json:"purpose"`
-	Files     Files  `json:"files"` // one file
+	Files     Files  `json:"files"` // exactly one file
 	Batch     Name   `json:"batch,omitempty"`
 	CreatedBy string `json:"createdBy"`
 }
@@ -43,7 +43,7 @@ type BatchFileDeleted struct{}
 
 func (BatchFileDeleted) Evolve(f *BatchFile) { *f = BatchFile{} }
 
-// CreateBatchFile records a file whose content is stored.
+// CreateBatchFile creates a batch file whose content is stored already.
 type CreateBatchFile struct{ BatchFileSpec }
 
 func (c CreateBatchFile) Decide(f BatchFile, _ time.Time) (Event[BatchFile], error) {
@@ -56,14 +56,14 @@ func (c CreateBatchFile) Decide(f BatchFile, _ time.Time) (Event[BatchFile], err
 	var v Violations
 	oneOf(&v, "purpose", c.Purpose, PurposeBatch, PurposeBatchOutput)
 	v.Require(c.Purpose != "", "purpose", "is required")
-	v.Require(len(c.Files.Sizes) == 1, "file", "must be one file")
+	v.Require(len(c.Files.Sizes) == 1, "file", "must hold exactly one file")
 	if err := v.Err(); err != nil {
 		return nil, err
 	}
 	return BatchFileCreated(c), nil
 }
 
-// DeleteBatchFile removes the file.
+// DeleteBatchFile deletes a batch file.
 type DeleteBatchFile struct{}
 
 func (DeleteBatchFile) Decide(f BatchFile, now time.Time) (Event[BatchFile], error) {

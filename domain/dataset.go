@@ -46,11 +46,11 @@ const (
 	ShapeChat       = "chat"
 	ShapePreference = "preference"
 	ShapeCompletion = "completion"
-	ShapePrompt     = "prompt"  // RL: messages and free fields, such as ground_truth
-	ShapeSamples    = "samples" // of trainer steps
+	ShapePrompt     = "prompt"  // for reinforcement: messages and arbitrary fields, such as ground_truth
+	ShapeSamples    = "samples" // samples for the steps of a trainer job
 )
 
-// DatasetSpec holds the fields that the caller sets.
+// DatasetSpec holds the fields of a dataset that the caller sets.
 type DatasetSpec struct {
 	DisplayName      string                   `json:"displayName"`
 	ExampleCount     Count                    `json:"exampleCount"`
@@ -66,7 +66,7 @@ type DatasetSpec struct {
 	CredentialsSecret string `json:"credentialsSecret,omitempty"`
 }
 
-// transfer returns the object store that the specification names.
+// transfer returns the object store, with its credentials, that the spec names.
 func (s DatasetSpec) transfer() TransferSpec { return TransferSpec{s.ExternalURL, s.CredentialsSecret} }
 
 // DatasetEvaluationResult marks a dataset that an evaluation wrote.
@@ -81,14 +81,14 @@ type DatasetTransformed struct {
 	OriginalFormat  string `json:"originalFormat,omitempty"`
 }
 
-// DatasetSplitted marks a dataset that is one part of another, from which it is derived. In a dataset
-// that an earlier version stored without a fraction, and after an update of a dataset with uploaded
-// rows, sourceDatasetId only records where the rows come from.
+// DatasetSplitted marks a dataset that has one part of the rows of another dataset, its source. In
+// a dataset that an earlier version stored without a fraction, and after an update of a dataset
+// with uploaded rows, sourceDatasetId only records where the rows come from.
 type DatasetSplitted struct {
 	SourceDatasetID string  `json:"sourceDatasetId"`
 	Fraction        float64 `json:"fraction,omitempty"` // fraction of the rows that are held out, below 1
 	Seed            int     `json:"seed,omitempty"`     // seed that selects the rows that are held out
-	Rest            bool    `json:"rest,omitempty"`     // the dataset has the other rows, which are not held out
+	Rest            bool    `json:"rest,omitempty"`     // the dataset has the rows that are not held out
 }
 
 // DatasetStats are statistics of the rows, computed when they are validated.
@@ -255,7 +255,7 @@ func (c AcceptDataset) Decide(d Dataset, _ time.Time) (Event[Dataset], error) {
 	return DatasetAccepted(c), nil
 }
 
-// RejectDataset records why an upload cannot be used.
+// RejectDataset records that an upload is invalid, and why.
 type RejectDataset struct {
 	Upload     int
 	Status     Status
@@ -269,8 +269,8 @@ func (c RejectDataset) Decide(d Dataset, _ time.Time) (Event[Dataset], error) {
 	return DatasetRejected(c), nil
 }
 
-// resultRecorded reports whether the validation result that leads to the given state is already
-// recorded for the upload. It returns an error when the dataset does not exist, the other result is
+// resultRecorded reports whether the upload's validation result that leads to the given state is
+// already recorded. It returns an error when the dataset does not exist, the opposite result is
 // recorded, or a newer upload has replaced this one.
 func (d Dataset) resultRecorded(upload int, state string) (bool, error) {
 	if !d.Exists() {
@@ -279,7 +279,7 @@ func (d Dataset) resultRecorded(upload int, state string) (bool, error) {
 	return uploads{"dataset", d.State == DatasetReady, d.Upload, d.Validated}.resultRecorded(upload, state == DatasetReady)
 }
 
-// UpdateDataset replaces the fields that the caller sets.
+// UpdateDataset replaces the dataset's DatasetSpec.
 type UpdateDataset struct{ DatasetSpec }
 
 func (c UpdateDataset) Decide(d Dataset, _ time.Time) (Event[Dataset], error) {
@@ -302,7 +302,7 @@ func (c UpdateDataset) Decide(d Dataset, _ time.Time) (Event[Dataset], error) {
 	return DatasetUpdated(c), nil
 }
 
-// DeleteDataset removes the dataset.
+// DeleteDataset deletes a dataset.
 type DeleteDataset struct{}
 
 func (DeleteDataset) Decide(d Dataset, now time.Time) (Event[Dataset], error) {

@@ -3,7 +3,7 @@ package domain
 import "time"
 
 // A Transfer is an import of a dataset's rows from an object store, or an export to one. A control
-// plane runs it after the event that requests it.
+// plane runs the transfer once the event that requests it is recorded.
 //
 //	UPLOADING --RequestImport--> import RUNNING --CompleteImport--> UPLOADING, the rows are validated
 //	                                            --FailImport-->     UPLOADING, with the reason in its status
@@ -11,7 +11,7 @@ import "time"
 //	                                            --FailExport-->     export FAILED, with the reason
 type Transfer struct {
 	TransferSpec
-	Number int    `json:"number"` // 1 is the first
+	Number int    `json:"number"` // number of the import or export of this dataset, from 1
 	State  string `json:"state"`
 	Status Status `json:"status"`
 }
@@ -42,7 +42,7 @@ func (t *Transfer) number() int {
 	return t.Number
 }
 
-// isEnded reports whether t has the number and has ended in the state.
+// isEnded reports whether t is the transfer with this number, and has ended in this state.
 func (t *Transfer) isEnded(number int, state string) bool {
 	return t != nil && t.Number == number && t.State == state
 }
@@ -164,7 +164,7 @@ func (c CompleteImport) Decide(d Dataset, _ time.Time) (Event[Dataset], error) {
 	return DatasetUploaded{Upload: d.Upload + 1, Files: c.Files}, nil
 }
 
-// FailImport records why rows could not be imported.
+// FailImport records that an import failed, and why.
 type FailImport struct {
 	Import int
 	Status Status
@@ -220,7 +220,7 @@ func (c CompleteExport) Decide(d Dataset, _ time.Time) (Event[Dataset], error) {
 	return DatasetExported(c), nil
 }
 
-// FailExport records why rows could not be exported.
+// FailExport records that an export failed, and why.
 type FailExport struct {
 	Export int
 	Status Status
@@ -236,7 +236,8 @@ func (c FailExport) Decide(d Dataset, _ time.Time) (Event[Dataset], error) {
 	return DatasetExportFailed(c), nil
 }
 
-// mustRun returns an error unless t, the newest import or export of d, has the number and is running.
+// mustRun returns an error unless t, the newest import or export of d, is the transfer with this
+// number and is running. noun is "import" or "export".
 func mustRun(noun string, d Dataset, t *Transfer, number int) error {
 	switch {
 	case !d.Exists():

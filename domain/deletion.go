@@ -16,9 +16,9 @@ type Deletion struct {
 	DeletionTime *time.Time `json:"deletionTime,omitempty"` // when the deletion was requested; nil without a request
 }
 
-// DeletionWithin is how long a deletion request blocks new references. The caller deletes the
-// resource or abandons the deletion within this time. If the server stops before that, the request
-// expires.
+// DeletionWithin is how long a deletion request blocks new references. The server that recorded the
+// request deletes the resource or abandons the deletion within this time. If it stops before that,
+// the request expires.
 const DeletionWithin = 30 * time.Second
 
 // renewWithin is the maximum age of a deletion request that a second delete of the resource may
@@ -49,19 +49,20 @@ func (e DeletionRequested) Evolve(d *Deletion) { d.DeletionTime = &e.Time }
 func (DeletionAbandoned) Evolve(d *Deletion)   { d.DeletionTime = nil }
 
 // referenceable adds two-phase deletes to a kind that other resources can refer to, and returns the
-// kind. prefix begins the stored names of the deletion events; part returns the Deletion in a
-// state.
-func referenceable[S State](k *Kind[S], prefix string, part func(*S) *Deletion) *Kind[S] {
-	k.deletion = part
-	return Extend(k, prefix, deletions, part)
+// kind. prefix begins the stored names of the deletion events; deletion returns the Deletion in a
+// state of the kind.
+func referenceable[S State](k *Kind[S], prefix string, deletion func(*S) *Deletion) *Kind[S] {
+	k.deletion = deletion
+	return Extend(k, prefix, deletions, deletion)
 }
 
 // Referenceable reports whether other resources can refer to resources of the kind, so that a
 // deletion must be requested first.
 func (k *Kind[S]) Referenceable() bool { return k.deletion != nil }
 
-// Reserved returns s with a deletion requested at now. The kind must be referenceable.
-func (k *Kind[S]) Reserved(s S, now time.Time) S {
+// WithDeletion returns the state s with a deletion requested at now. The kind must be
+// referenceable.
+func (k *Kind[S]) WithDeletion(s S, now time.Time) S {
 	k.deletion(&s).DeletionTime = &now
 	return s
 }
@@ -76,36 +77,36 @@ func AbandonDeletion[S State](k *Kind[S], reason string) Command[S] {
 	return abandonDeletion[S]{reason, k.deletion}
 }
 
-type requestDeletion[S State] struct{ part func(*S) *Deletion }
+type requestDeletion[S State] struct{ deletion func(*S) *Deletion }
 
 func (c requestDeletion[S]) Decide(s S, now time.Time) (Event[S], error) {
 	switch {
 	case !s.Exists():
 		return nil, notFound("resource")
-	case c.part(&s).Requested(now.Add(DeletionWithin - renewWithin)):
+	case c.deletion(&s).Requested(now.Add(DeletionWithin - renewWithin)):
 		return nil, nil
 	}
-	return lifted[S, Deletion]{DeletionRequested{now}, c.part}, nil
+	return lifted[S, Deletion]{DeletionRequested{now}, c.deletion}, nil
 }
 
 type abandonDeletion[S State] struct {
-	Reason string
-	part   func(*S) *Deletion
+	Reason   string
+	deletion func(*S) *Deletion
 }
 
 func (c abandonDeletion[S]) Decide(s S, _ time.Time) (Event[S], error) {
-	if !s.Exists() || c.part(&s).DeletionTime == nil {
+	if !s.Exists() || c.deletion(&s).DeletionTime == nil {
 		return nil, nil
 	}
-	return lifted[S, Deletion]{DeletionAbandoned{c.Reason}, c.part}, nil
+	return lifted[S, Deletion]{DeletionAbandoned{c.Reason}, c.deletion}, nil
 }
 
 // ReasonNotRequested is the error reason when a resource is deleted without a pending deletion
 // request, for example because the request was abandoned.
 const ReasonNotRequested = "DELETION_NOT_REQUESTED"
 
-// mayDelete returns an error unless a deletion request is in effect, because new references may
-// have been recorded after a request expired.
+// mayDelete returns an error unless a deletion request is in effect at now. Once a request has
+// expired, new references to the resource may have been recorded.
 func (d Deletion) mayDelete(now time.Time) error {
 	if !d.Requested(now) {
 		return precondition(ReasonNotRequested,

@@ -35,7 +35,7 @@ const (
 	ModelDeployingState   = "DEPLOYING"
 	ModelDeployedState    = "DEPLOYED"
 	ModelUndeployingState = "UNDEPLOYING"
-	ModelUndeployedState  = "UNDEPLOYED" // its deployment is deleted and can be undeleted
+	ModelUndeployedState  = "UNDEPLOYED" // the deployment is deleted and can be undeleted
 	ModelFailedState      = "FAILED"
 )
 
@@ -46,8 +46,8 @@ const MaxAddons = 64
 type DeployedModelSpec struct {
 	DisplayName string `json:"displayName"`
 	Description string `json:"description"`
-	Model       string `json:"model"`      // the addon
-	Deployment  string `json:"deployment"` // a deployment of the addon's base model
+	Model       string `json:"model"`      // name of the addon
+	Deployment  string `json:"deployment"` // name of a deployment of the addon's base model
 	Default     bool   `json:"default"`    // the addon serves requests that name only the deployment
 }
 
@@ -59,7 +59,7 @@ type DeployedModel struct {
 	CreatedBy string `json:"createdBy"`
 	// DefaultRank orders the addons of a deployment that were made the default: see TakesDefault.
 	DefaultRank int  `json:"defaultRank,omitempty"`
-	Restorable  bool `json:"restorable,omitempty"` // UNDEPLOYING: the addon becomes UNDEPLOYED
+	Restorable  bool `json:"restorable,omitempty"` // UNDEPLOYING becomes UNDEPLOYED, not (none)
 }
 
 // Exists implements State.
@@ -73,11 +73,12 @@ func (m DeployedModel) Wanted() bool {
 	return m.State == ModelDeployingState || m.State == ModelDeployedState
 }
 
-// TakesDefault reports whether m is the default instead of o, another deployed model of the
-// deployment that is recorded as the default. older reports that m is older than o. The one with the
-// higher DefaultRank was made the default last and wins, so that one event replaces the default. Two
-// that were made the default concurrently, or by an earlier version of anneal, can have the same
-// rank. Then the one that is Wanted wins. If both or neither are Wanted, the older one wins.
+// TakesDefault reports whether m is the default addon instead of o, when both deployed models of a
+// deployment are recorded as the default. older reports whether m is older than o. The model with
+// the higher DefaultRank was made the default last and wins, so that one event replaces the
+// default. Two models that were made the default concurrently, or by an earlier version of anneal,
+// can have the same rank. Then the model that is Wanted wins. If both or neither are Wanted, the
+// older one wins.
 func (m DeployedModel) TakesDefault(o DeployedModel, older bool) bool {
 	switch {
 	case m.DefaultRank != o.DefaultRank:
@@ -190,7 +191,7 @@ func (MarkModelDeployed) Decide(m DeployedModel, _ time.Time) (Event[DeployedMod
 	return ModelDeployed{}, m.must(ModelDeployingState)
 }
 
-// FailDeployedModel records why the addon cannot be loaded, or can no longer be served.
+// FailDeployedModel records that the addon cannot be loaded, or can no longer be served, and why.
 type FailDeployedModel struct{ Status Status }
 
 func (c FailDeployedModel) Decide(m DeployedModel, _ time.Time) (Event[DeployedModel], error) {
@@ -200,8 +201,9 @@ func (c FailDeployedModel) Decide(m DeployedModel, _ time.Time) (Event[DeployedM
 	return DeployedModelFailed(c), m.must(ModelDeployingState, ModelDeployedState)
 }
 
-// UpdateDeployedModel replaces the fields that the caller sets; model and deployment cannot change.
-// DefaultRank makes the addon the default, as in CreateDeployedModel; 0 keeps the present rank.
+// UpdateDeployedModel replaces the DeployedModelSpec; model and deployment cannot change.
+// DefaultRank is the new rank of an addon that becomes the default, as in CreateDeployedModel; 0
+// keeps the rank.
 type UpdateDeployedModel struct {
 	DeployedModelSpec
 	DefaultRank int `json:",omitempty"`
@@ -239,8 +241,8 @@ func (c CedeDefault) Decide(m DeployedModel, _ time.Time) (Event[DeployedModel],
 	return DeployedModelUpdated{m.DeployedModelSpec, m.DefaultRank}, nil
 }
 
-// UndeployModel removes the addon from its deployment. Restorable keeps a Wanted addon as UNDEPLOYED,
-// because its deployment can be undeleted.
+// UndeployModel removes the addon from its deployment. If Restorable is set, because the deployment
+// can be undeleted, an addon that is Wanted becomes UNDEPLOYED and is not removed.
 type UndeployModel struct {
 	Reason     string
 	Restorable bool `json:",omitempty"`
@@ -267,7 +269,7 @@ func (FinishUndeployment) Decide(m DeployedModel, _ time.Time) (Event[DeployedMo
 	return ModelUndeployed{m.Restorable}, m.must(ModelUndeployingState)
 }
 
-// RestoreDeployedModel loads an addon again, after its deployment was undeleted.
+// RestoreDeployedModel loads an UNDEPLOYED addon again, after its deployment was undeleted.
 type RestoreDeployedModel struct{}
 
 func (RestoreDeployedModel) Decide(m DeployedModel, _ time.Time) (Event[DeployedModel], error) {

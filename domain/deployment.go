@@ -83,9 +83,9 @@ type Replica struct {
 	Replaces   string `json:"replaces,omitempty"` // ID of the replica that is removed when this one is ready
 }
 
-// A ReplicaShortage has the times since when a live deployment has fewer replicas than its minimum, and
-// than it desires; zero if it has enough. The minimum is minReplicaCount, or the desired number if that
-// is lower.
+// A ReplicaShortage holds since when a live deployment has had too few replicas: fewer than its
+// minimum, and fewer than its desired number. A time is zero if the deployment has enough. The
+// minimum is minReplicaCount, or the desired number if that is lower.
 type ReplicaShortage struct {
 	Minimum time.Time `json:"minimum,omitzero"`
 	Desired time.Time `json:"desired,omitzero"`
@@ -98,8 +98,8 @@ type Deployment struct {
 	State      string   `json:"state"`
 	Status     Status   `json:"status"`
 	CreatedBy  string   `json:"createdBy"`
-	Cluster    string   `json:"cluster,omitempty"`    // the installation that created it
-	DirectKeys [][]byte `json:"directKeys,omitempty"` // hashes of the keys of its direct route
+	Cluster    string   `json:"cluster,omitempty"`    // name of the installation that created the deployment
+	DirectKeys [][]byte `json:"directKeys,omitempty"` // hashes of the API keys of the direct route
 	// number of the current settings, from 1; replicas of an older generation are replaced
 	Generation      int `json:"generation"`
 	DesiredReplicas int `json:"desiredReplicas"`
@@ -141,14 +141,14 @@ func (d Deployment) Reachable() bool {
 		d.State != DeploymentDeletedState
 }
 
-// Ordered returns the replicas ordered by number.
+// Ordered returns the replicas, ordered by the number in their IDs.
 func (d Deployment) Ordered() []Replica {
 	return slices.SortedFunc(maps.Values(d.Replicas), func(a, b Replica) int {
 		return cmp.Or(cmp.Compare(len(a.ID), len(b.ID)), cmp.Compare(a.ID, b.ID))
 	})
 }
 
-// ReadyReplicas counts the ready replicas of all generations.
+// ReadyReplicas counts the ready replicas of all generations of the settings.
 func (d Deployment) ReadyReplicas() int {
 	n := 0
 	for _, r := range d.Replicas {
@@ -159,8 +159,8 @@ func (d Deployment) ReadyReplicas() int {
 	return n
 }
 
-// Current counts the ready replicas that run the newest generation of the settings.
-func (d Deployment) Current() int {
+// CurrentReplicas counts the ready replicas that run the newest generation of the settings.
+func (d Deployment) CurrentReplicas() int {
 	n := 0
 	for _, r := range d.Replicas {
 		if r.State == ReplicaReady && r.Generation == d.Generation {
@@ -221,13 +221,13 @@ func (e DeploymentFailed) Evolve(d *Deployment) {
 type DeploymentUpdated struct {
 	DeploymentSpec
 	DirectKeys [][]byte  `json:"directKeys,omitempty"`
-	Rollout    bool      `json:"rollout"` // the update replaces the replicas
+	Rollout    bool      `json:"rollout"` // the update replaces all replicas
 	Time       time.Time `json:"time"`
 }
 
 func (e DeploymentUpdated) Evolve(d *Deployment) {
 	d.DeploymentSpec, d.DirectKeys = e.DeploymentSpec, e.DirectKeys
-	d.DesiredReplicas = clamp(d.DesiredReplicas, e.MinReplicaCount, e.Ceiling())
+	d.DesiredReplicas = clamp(d.DesiredReplicas, e.MinReplicaCount, e.MaxWithRevocable())
 	if !e.EnableHotLoad {
 		d.Hot = HotLoad{}
 	}
@@ -280,7 +280,7 @@ func (e DeploymentDeleted) Evolve(d *Deployment) {
 type DeploymentUndeleted struct {
 	Time    time.Time  `json:"time"`
 	Expires *time.Time `json:"expires,omitempty"` // the new expireTime; nil when the previous one has passed
-	// the shape was deleted meanwhile: the deployment keeps its settings, and names no shape
+	// the deployment's shape was deleted while the deployment was: it keeps its settings, and names no shape
 	ShapeGone bool `json:"shapeGone,omitempty"`
 }
 
@@ -303,7 +303,7 @@ type ReplicaPlaced struct {
 	Node       Name   `json:"node"`
 	Generation int    `json:"generation"`
 	Replaces   string `json:"replaces,omitempty"` // ID of the replica that is moved to this node
-	Reason     string `json:"reason,omitempty"`   // why it is moved
+	Reason     string `json:"reason,omitempty"`   // why that replica is moved
 }
 
 func (e ReplicaPlaced) Evolve(d *Deployment) {
@@ -312,7 +312,8 @@ func (e ReplicaPlaced) Evolve(d *Deployment) {
 	d.countReplicas(d.Short.Desired)
 }
 
-// ReplicaAbandoned fences a replica that was not placed: its number is never used again.
+// ReplicaAbandoned records that a replica will not be placed. The replica's number is never used
+// again, so a late placement is refused.
 type ReplicaAbandoned struct {
 	ID     string `json:"id"`
 	Reason string `json:"reason"`
@@ -339,7 +340,7 @@ func (e ReplicaAdvanced) Evolve(d *Deployment) {
 type ReplicaRemoved struct {
 	ID     string    `json:"id"`
 	Reason string    `json:"reason"`
-	Failed bool      `json:"failed"` // the replica could not start, or it crashed
+	Failed bool      `json:"failed"` // the replica could not start, or crashed
 	Time   time.Time `json:"time"`
 }
 
@@ -354,7 +355,7 @@ func (e ReplicaRemoved) Evolve(d *Deployment) {
 	d.countReplicas(e.Time)
 }
 
-// countReplicas updates Short after an event at the given time.
+// countReplicas updates Short, the times of the replica shortage, after an event at the given time.
 func (d *Deployment) countReplicas(at time.Time) {
 	short := func(since *time.Time, wanted int) {
 		switch {

@@ -29,11 +29,11 @@ type CreateDeployment struct {
 	DeploymentSpec
 	CreatedBy   string
 	Cluster     string        // name of the installation
-	DirectKeys  [][]byte      // hashes of the keys of its direct route
+	DirectKeys  [][]byte      // hashes of the API keys of the direct route
 	Model       ModelSize     // size of the baseModel; for an addon, of the addon's base model
 	ZeroFloor   time.Duration // minimum scaleToZeroWindow of the server; 0 is MinScaleToZeroWindow
 	Operator    bool          // the caller is the operator: required to set aliases
-	Accelerator string        // type of a deployment that names none, see FleetAccelerator; "" is NoAccelerator
+	Accelerator string        // type if the spec names none: see FleetAccelerator; "" is NoAccelerator
 }
 
 // Check validates the spec without creating a deployment, and returns the spec with its defaults.
@@ -48,7 +48,7 @@ func (c CreateDeployment) Check(now time.Time) (DeploymentSpec, error) {
 }
 
 func (c CreateDeployment) Decide(d Deployment, now time.Time) (Event[Deployment], error) {
-	if d.Exists() { // also a softly deleted deployment: its ID stays reserved until the purge
+	if d.Exists() { // the ID of a DELETED deployment also stays reserved, until the deployment is purged
 		if d.State == DeploymentDeletedState {
 			err := alreadyExists("a deleted deployment")
 			err.Message += ", undelete it, free its ID with a delete that has hard"
@@ -77,14 +77,16 @@ func (c MarkDeploymentReady) Decide(d Deployment, now time.Time) (Event[Deployme
 		return nil, precondition("STALE_GENERATION",
 			"generation %d of the deployment's settings was replaced by generation %d",
 			c.Generation, d.Generation)
-	case d.Current() < min(d.MinReplicaCount, d.DesiredReplicas):
-		return nil, precondition("NOT_READY", "%d of %d replicas are ready", d.Current(), d.MinReplicaCount)
+	case d.CurrentReplicas() < min(d.MinReplicaCount, d.DesiredReplicas):
+		return nil, precondition("NOT_READY", "only %d of the required %d replicas are ready", d.CurrentReplicas(),
+			min(d.MinReplicaCount, d.DesiredReplicas))
 	}
 	return DeploymentBecameReady{c.Generation, now}, d.must(DeploymentCreatingState, DeploymentUpdatingState)
 }
 
-// FailDeployment records that a deployment cannot be placed or loaded. Lost means that a resource
-// that the deployment uses, such as its model, was deleted; then it fails in any live state.
+// FailDeployment records that a deployment cannot be placed or loaded. If Lost is set, a resource
+// that the deployment uses, such as its model, was deleted; then the deployment fails in any live
+// state.
 type FailDeployment struct {
 	Status Status
 	Lost   bool `json:",omitempty"`
@@ -100,14 +102,14 @@ func (c FailDeployment) Decide(d Deployment, now time.Time) (Event[Deployment], 
 	return DeploymentFailed{c.Status, now}, d.must(DeploymentCreatingState)
 }
 
-// UpdateDeployment replaces the fields that the caller sets.
+// UpdateDeployment replaces the deployment's DeploymentSpec.
 type UpdateDeployment struct {
 	DeploymentSpec
-	DirectKeys  [][]byte      // see CreateDeployment
-	Model       ModelSize     // see CreateDeployment; unchanged hardware settings are not checked against Model
-	ZeroFloor   time.Duration // see CreateDeployment; an unchanged window is not checked against ZeroFloor
+	DirectKeys  [][]byte      // as in CreateDeployment
+	Model       ModelSize     // as in CreateDeployment; unchanged hardware settings are not checked against Model
+	ZeroFloor   time.Duration // as in CreateDeployment; an unchanged window is not checked against ZeroFloor
 	Operator    bool          // the caller is the operator: required to change aliases
-	Accelerator string        // see CreateDeployment
+	Accelerator string        // as in CreateDeployment
 }
 
 func (c UpdateDeployment) Decide(d Deployment, now time.Time) (Event[Deployment], error) {
@@ -115,7 +117,7 @@ func (c UpdateDeployment) Decide(d Deployment, now time.Time) (Event[Deployment]
 		return nil, err
 	}
 	var v Violations
-	spec := c.DeploymentSpec.reresolve(&v, d.DeploymentSpec, c.Model, c.Accelerator).withDefaults()
+	spec := c.DeploymentSpec.resolveUpdate(&v, d.DeploymentSpec, c.Model, c.Accelerator).withDefaults()
 	if sameJSON(spec, d.DeploymentSpec) && sameJSON(c.DirectKeys, d.DirectKeys) {
 		return nil, nil
 	}
@@ -131,7 +133,7 @@ func (c UpdateDeployment) Decide(d Deployment, now time.Time) (Event[Deployment]
 		c.AutoscalingPolicy.checkFloor(&v, c.ZeroFloor)
 	}
 	if c.AcceleratorType == d.AcceleratorType && c.DeploymentShape == d.DeploymentShape {
-		c.AcceleratorType = "" // a shape or FleetAccelerator may have chosen a type that Validate refuses
+		c.AcceleratorType = "" // a shape or FleetAccelerator may have chosen a type that DeploymentSpec.Validate refuses
 	}
 	v = append(v, c.Validate()...)
 	if err := v.Err(); err != nil {
@@ -153,12 +155,12 @@ func (c ScaleDeployment) Decide(d Deployment, now time.Time) (Event[Deployment],
 	}
 	var v Violations
 	highest := "maxReplicaCount"
-	if d.Ceiling() > d.MaxReplicas() {
+	if d.MaxWithRevocable() > d.MaxReplicas() {
 		highest = "maxWithRevocableReplicaCount"
 	}
-	v.Require(c.Replicas >= d.MinReplicaCount && c.Replicas <= d.Ceiling(), "replicaCount",
+	v.Require(c.Replicas >= d.MinReplicaCount && c.Replicas <= d.MaxWithRevocable(), "replicaCount",
 		"must be from minReplicaCount (%d) to %s (%d): choose another number, or change these bounds first",
-		d.MinReplicaCount, highest, d.Ceiling())
+		d.MinReplicaCount, highest, d.MaxWithRevocable())
 	if err := v.Err(); err != nil {
 		return nil, err
 	}
@@ -182,13 +184,13 @@ func (WakeDeployment) Decide(d Deployment, now time.Time) (Event[Deployment], er
 		return nil, err
 	case d.DesiredReplicas > 0:
 		return nil, nil
-	case d.Ceiling() == 0:
-		return nil, precondition("SCALED_TO_ZERO", "the deployment's maxReplicaCount is 0: raise it to serve requests")
+	case d.MaxWithRevocable() == 0:
+		return nil, precondition("SCALED_TO_ZERO", "the maxReplicaCount of the deployment is 0: raise it to serve requests")
 	}
-	return DeploymentScaled{1, "a request waits", false, now}, nil
+	return DeploymentScaled{1, "a request is waiting for a replica", false, now}, nil
 }
 
-// DeleteDeployment deletes the deployment. LastServed is the time of the deployment's last request;
+// DeleteDeployment deletes a deployment. LastServed is the time of the last request that it served;
 // zero if it has served none.
 type DeleteDeployment struct {
 	Hard         bool
@@ -197,7 +199,7 @@ type DeleteDeployment struct {
 	Reason       string
 }
 
-// Unchecked reports whether the delete needs no deletion request.
+// Unchecked reports whether the deployment is deleted without a deletion request (see Deletion).
 func (c DeleteDeployment) Unchecked() bool { return c.IgnoreChecks }
 
 // RecentUse is how long after its last request a deployment is protected from deletion.
@@ -207,7 +209,7 @@ func (c DeleteDeployment) Decide(d Deployment, now time.Time) (Event[Deployment]
 	switch {
 	case !d.Exists():
 		return nil, notFound("deployment")
-	case d.State == DeploymentDeletedState && c.Hard: // hard: it is purged immediately
+	case d.State == DeploymentDeletedState && c.Hard: // a hard delete purges the deployment immediately
 		return DeploymentPurged{}, nil
 	case d.State == DeploymentDeletedState, d.State == DeploymentDeletingState && (d.Hard || !c.Hard):
 		return nil, nil
@@ -220,8 +222,8 @@ func (c DeleteDeployment) Decide(d Deployment, now time.Time) (Event[Deployment]
 	return DeploymentDeleting{c.Hard, c.Reason, now}, nil
 }
 
-// FinishDeletion records that no replica is left. Keep is how long the deployment can be undeleted
-// after that.
+// FinishDeletion records that a deployment that is DELETING has no replicas any more. Keep is how
+// long it can be undeleted after that.
 type FinishDeletion struct{ Keep time.Duration }
 
 func (c FinishDeletion) Decide(d Deployment, now time.Time) (Event[Deployment], error) {
@@ -229,15 +231,16 @@ func (c FinishDeletion) Decide(d Deployment, now time.Time) (Event[Deployment], 
 	case d.State == DeploymentDeletedState || !d.Exists():
 		return nil, nil
 	case len(d.Replicas) > 0:
-		return nil, precondition("REPLICAS_LEFT", "%d replicas are still running", len(d.Replicas))
-	case d.Hard: // hard: it is purged immediately, and its ID is free
+		return nil, precondition("REPLICAS_LEFT", "%d replicas are still running, so the deletion cannot finish",
+			len(d.Replicas))
+	case d.Hard: // a hard delete purges the deployment immediately and frees its ID
 		return DeploymentPurged{}, d.must(DeploymentDeletingState)
 	}
 	return DeploymentDeleted{now, now.Add(c.Keep)}, d.must(DeploymentDeletingState)
 }
 
-// UndeleteDeployment restores a deleted deployment. ShapeGone means that its shape version does not
-// exist any more.
+// UndeleteDeployment restores a deleted deployment. ShapeGone reports that the deployment's shape
+// version does not exist any more.
 type UndeleteDeployment struct {
 	ShapeGone bool `json:",omitempty"`
 }
@@ -259,7 +262,8 @@ type PurgeDeployment struct{}
 
 func (PurgeDeployment) Decide(d Deployment, now time.Time) (Event[Deployment], error) {
 	if d.State == DeploymentDeletedState && !d.PurgeDue(now) {
-		return nil, precondition("NOT_DUE", "the deployment can be undeleted until %s", d.PurgeTime.Format(time.RFC3339))
+		return nil, precondition("NOT_DUE", "the deployment can be undeleted until %s, so it cannot be purged yet",
+			d.PurgeTime.Format(time.RFC3339))
 	}
 	return DeploymentPurged{}, d.must(DeploymentDeletedState)
 }
@@ -271,7 +275,7 @@ type PlaceReplica struct {
 	Node       Name
 	Generation int
 	Replaces   string `json:",omitempty"` // ID of the replica that is moved to the node; "" moves none
-	Reason     string `json:",omitempty"` // why it is moved
+	Reason     string `json:",omitempty"` // why that replica is moved
 }
 
 func (c PlaceReplica) Decide(d Deployment, _ time.Time) (Event[Deployment], error) {
@@ -286,12 +290,12 @@ func (c PlaceReplica) Decide(d Deployment, _ time.Time) (Event[Deployment], erro
 			"replica %s of generation %d was planned, but the next replica is %s of generation %d", c.ID, c.Generation,
 			d.NextReplica(), d.Generation)
 	case c.Replaces != "" && !d.movable(c.Replaces):
-		return nil, precondition("STALE_PLAN", "replica %s, which the plan moves, is gone or is being moved", c.Replaces)
+		return nil, precondition("STALE_PLAN", "replica %s cannot be moved: it was removed or is being moved", c.Replaces)
 	}
 	return ReplicaPlaced(c), nil
 }
 
-// movable reports whether a replica exists and no other replica replaces it.
+// movable reports whether a replica exists and no other replica is replacing it.
 func (d Deployment) movable(id string) bool {
 	for _, r := range d.Replicas {
 		if r.Replaces == id {
@@ -302,9 +306,8 @@ func (d Deployment) movable(id string) bool {
 	return exists
 }
 
-// AbandonReplica abandons a replica for which a node has an allocation, but whose placement the
-// deployment has not recorded. The deployment refuses the placement from then on, so the allocation
-// can be released.
+// AbandonReplica records that a replica will not be placed, although a node has an allocation for
+// it. The deployment refuses its placement from then on, so the allocation can be released.
 type AbandonReplica struct {
 	ID     string
 	Reason string
@@ -360,13 +363,15 @@ type RemoveReplica struct {
 	ID     string
 	Reason string
 	Failed bool
-	Above  ReplicaBound `json:",omitempty"` // refuse the removal if the deployment has no more replicas than this bound
+	Above  ReplicaBound `json:",omitempty"` // the replica stays if fewer replicas than this bound would be left
 }
 
-// A ReplicaBound is a number of replicas that a deployment keeps when its replicas give way to other work.
+// A ReplicaBound is a number of replicas that a deployment keeps when its replicas are preempted
+// for other work.
 type ReplicaBound string
 
-// The bounds: the minimum (see ReplicaShortage) and maxReplicaCount.
+// AboveMinimum is the deployment's minimum (see ReplicaShortage), and AboveMaximum its
+// maxReplicaCount.
 const (
 	AboveMinimum ReplicaBound = "minReplicaCount"
 	AboveMaximum ReplicaBound = "maxReplicaCount"
@@ -387,7 +392,7 @@ func (c RemoveReplica) Decide(d Deployment, now time.Time) (Event[Deployment], e
 		return nil, nil
 	}
 	if keep := c.Above.of(d); len(d.Replicas) <= keep {
-		return nil, precondition("STALE_PLAN", "the deployment has %d replicas, which are not above its %s (%d)",
+		return nil, precondition("STALE_PLAN", "the deployment has %d replicas and must keep its %s (%d)",
 			len(d.Replicas), c.Above, keep)
 	}
 	return ReplicaRemoved{c.ID, c.Reason, c.Failed, now}, nil

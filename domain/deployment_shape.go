@@ -24,7 +24,7 @@ var DeploymentShapes = referenceable(NewKind("deploymentShapes", map[string]Even
 // MaxShapeVersions is the maximum number of versions of one shape.
 const MaxShapeVersions = 100
 
-// A ShapeVersion holds the settings that a shape had from one change of the shape to the next.
+// A ShapeVersion holds the settings of a shape after one change of the shape.
 type ShapeVersion struct {
 	ShapeSpec
 	ModelTraits
@@ -119,7 +119,7 @@ type CreateDeploymentShape struct {
 	ShapeSpec
 	Model       ModelTraits
 	Size        ModelSize
-	Accelerator string // type of a shape that names none, see FleetAccelerator; "" is NoAccelerator
+	Accelerator string // type if the spec names none: see FleetAccelerator; "" is NoAccelerator
 	CreatedBy   string
 }
 
@@ -142,7 +142,7 @@ type UpdateDeploymentShape struct {
 	ShapeSpec
 	Model       ModelTraits
 	Size        ModelSize
-	Accelerator string // see CreateDeploymentShape
+	Accelerator string // as in CreateDeploymentShape
 }
 
 func (c UpdateDeploymentShape) Decide(s DeploymentShape, now time.Time) (Event[DeploymentShape], error) {
@@ -173,8 +173,8 @@ func (c UpdateDeploymentShape) Decide(s DeploymentShape, now time.Time) (Event[D
 	return DeploymentShapeUpdated{spec, old.ModelTraits, now}, nil
 }
 
-// ReviewShapeVersion records whether a version is validated, and whether every account may read and
-// use it.
+// ReviewShapeVersion records the operator's review of a version: whether it is validated, and
+// whether it is public, so that every account may read and use it.
 type ReviewShapeVersion struct {
 	Version   string
 	Validated bool
@@ -192,7 +192,7 @@ func (c ReviewShapeVersion) Decide(s DeploymentShape, _ time.Time) (Event[Deploy
 	return ShapeVersionReviewed(c), nil
 }
 
-// DeleteDeploymentShape removes the shape and its versions. Deployments that were created with the
+// DeleteDeploymentShape deletes a shape and its versions. Deployments that were created with the
 // shape keep their settings.
 type DeleteDeploymentShape struct{}
 

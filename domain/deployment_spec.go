@@ -15,7 +15,7 @@ type Placement struct {
 	Regions     []string `json:"regions,omitempty"`
 }
 
-// AutoTune is a performance profile.
+// AutoTune selects what the replicas of a deployment are optimized for.
 type AutoTune struct {
 	LongPrompt bool `json:"longPrompt"`
 }
@@ -23,7 +23,7 @@ type AutoTune struct {
 // DirectInternet is the type of direct route over the Internet, with a host name per deployment.
 const DirectInternet = "INTERNET"
 
-// DeploymentSpec holds the fields that the caller sets.
+// DeploymentSpec holds the fields of a deployment that the caller sets.
 type DeploymentSpec struct {
 	BaseModel                    string             `json:"baseModel"`
 	DisplayName                  string             `json:"displayName"`
@@ -35,7 +35,7 @@ type DeploymentSpec struct {
 	AutoscalingPolicy            *AutoscalingPolicy `json:"autoscalingPolicy,omitempty"`
 	AcceleratorCount             int                `json:"acceleratorCount,omitempty"` // per replica
 	AcceleratorType              string             `json:"acceleratorType,omitempty"`
-	AcceleratorShare             int                `json:"acceleratorShare,omitempty"` // thousandths of one device
+	AcceleratorShare             int                `json:"acceleratorShare,omitempty"` // thousandths of a device
 	Precision                    string             `json:"precision,omitempty"`
 	EnableAddons                 bool               `json:"enableAddons,omitempty"`
 	DraftTokenCount              int                `json:"draftTokenCount,omitempty"`
@@ -122,14 +122,14 @@ func (s DeploymentSpec) check() error {
 	oneOf(&v, "placementStrategy", s.PlacementStrategy, PlacementStrategies...)
 	s.AutoscalingPolicy.check(&v)
 	v.Require(!s.EnableMTP || s.Drafter() == "", "enableMtp",
-		"makes the model draft for itself, and draftModel names another drafter: set only one of them")
+		"makes the model draft its own tokens, and draftModel names another model to draft them: set only one")
 	reference(&v, "draftModel", s.Drafter(), "models")
 	s.checkSpeech(&v)
 	s.checkAliases(&v)
 	return v.Err()
 }
 
-// MaxReplicas returns the maxReplicaCount or its default.
+// MaxReplicas returns maxReplicaCount, or its default if it is not set.
 func (s DeploymentSpec) MaxReplicas() int {
 	if s.MaxReplicaCount == nil {
 		return max(s.MinReplicaCount, 1)
@@ -137,9 +137,11 @@ func (s DeploymentSpec) MaxReplicas() int {
 	return *s.MaxReplicaCount
 }
 
-// Ceiling returns the maximum number of replicas, including revocable ones. Revocable replicas are
-// those above maxReplicaCount; they run only in capacity that no other work needs.
-func (s DeploymentSpec) Ceiling() int { return max(s.MaxReplicas(), s.MaxWithRevocableReplicaCount) }
+// MaxWithRevocable returns the maximum number of replicas, including revocable ones. Revocable
+// replicas are those above maxReplicaCount; they run only in capacity that no other work needs.
+func (s DeploymentSpec) MaxWithRevocable() int {
+	return max(s.MaxReplicas(), s.MaxWithRevocableReplicaCount)
+}
 
 // MaxAliases is the maximum number of aliases of a deployment.
 const MaxAliases = 16
@@ -152,15 +154,15 @@ func (s DeploymentSpec) checkAliases(v *Violations) {
 	}
 }
 
-// hardware returns the hardware that one replica requests.
+// hardware returns the hardware that the spec requests for one replica.
 func (s DeploymentSpec) hardware() Hardware {
 	return Hardware{Type: specified(s.AcceleratorType), Count: s.AcceleratorCount, Precision: specified(s.Precision),
 		Context: s.MaxContextLength, Share: s.AcceleratorShare, Unchecked: s.DisableDeploymentSizeValidation}
 }
 
-// resolve returns the spec with the accelerators that one replica gets: see ModelSize.Resolve. fleet
-// is the type if the spec names none. It is ignored with a shape, which determines the type, and for
-// PocketSphinx, which computes on CPUs only.
+// resolve returns the spec with the accelerators that one replica gets: see ModelSize.Resolve.
+// fleet is the accelerator type if the spec names none. fleet is ignored with a shape, which
+// determines the type, and for PocketSphinx, which computes on CPUs only.
 func (s DeploymentSpec) resolve(v *Violations, model ModelSize, fleet string) DeploymentSpec {
 	if s.DeploymentShape != "" || s.SpeechFormat == SpeechPocketsphinx {
 		fleet = NoAccelerator
@@ -170,10 +172,10 @@ func (s DeploymentSpec) resolve(v *Violations, model ModelSize, fleet string) De
 	return s
 }
 
-// reresolve returns the updated spec s of a deployment with the accelerators that one replica gets.
-// Accelerators that do not change stay as old has them, because an earlier version of anneal may have
-// stored them by another rule. They are checked only together with another setting of the hardware.
-func (s DeploymentSpec) reresolve(v *Violations, old DeploymentSpec, model ModelSize, fleet string) DeploymentSpec {
+// resolveUpdate is resolve for s, the updated spec of a deployment whose spec was old. If the
+// update does not change the hardware settings, the accelerators of old stay and are not checked,
+// because an earlier version of anneal may have chosen them by another rule.
+func (s DeploymentSpec) resolveUpdate(v *Violations, old DeploymentSpec, model ModelSize, fleet string) DeploymentSpec {
 	before, after := old.hardware(), s.hardware()
 	if before.Type == after.Type && before.Count == after.Count {
 		fleet = old.AcceleratorType
@@ -229,7 +231,7 @@ func (s DeploymentSpec) ReplicaResources(model Hosted) Resources {
 	return takes
 }
 
-// DraftMemoryMiB returns the part of the memory of ReplicaResources that the draft model takes.
+// DraftMemoryMiB returns how much of the memory in ReplicaResources is for the draft model, in MiB.
 func (s DeploymentSpec) DraftMemoryMiB(model Hosted) int64 {
 	if model.Draft == nil || s.AcceleratorCount > 0 || s.ServedDrafter() == "" {
 		return 0
@@ -255,7 +257,7 @@ func (s DeploymentSpec) ServedPrecision() string {
 	return s.Precision
 }
 
-// rollout reports whether replicas must be replaced to change from spec o to s.
+// rollout reports whether a change of the deployment's spec from o to s replaces its replicas.
 func (s DeploymentSpec) rollout(o DeploymentSpec) bool {
 	return s.AcceleratorType != o.AcceleratorType || s.AcceleratorCount != o.AcceleratorCount ||
 		s.AcceleratorShare != o.AcceleratorShare || s.Precision != o.Precision ||
@@ -267,7 +269,7 @@ func (s DeploymentSpec) rollout(o DeploymentSpec) bool {
 
 func unspecified(enum string) bool { return enum == "" || strings.HasSuffix(enum, "_UNSPECIFIED") }
 
-// specified returns the value of an enumeration, or "" for a value that stands for no choice.
+// specified returns the value of an enumeration, or "" for its …_UNSPECIFIED value.
 func specified(enum string) string {
 	if unspecified(enum) {
 		return ""

@@ -86,7 +86,7 @@ func TestDeployment(t *testing.T) {
 			then: domain.DeploymentBecameReady{Generation: 1, Time: noon}},
 		{name: "mark ready twice", given: ready, when: domain.MarkDeploymentReady{Generation: 1}},
 		{name: "mark ready too early", given: making, when: domain.MarkDeploymentReady{Generation: 1}, fault: "NOT_READY",
-			says: "0 of 1 replicas are ready"},
+			says: "only 0 of the required 1 replicas are ready"},
 		{name: "mark another generation ready", given: loaded, when: domain.MarkDeploymentReady{Generation: 2},
 			fault: "STALE_GENERATION"},
 		{name: "mark a missing deployment ready", when: domain.MarkDeploymentReady{Generation: 1}, fault: "NOT_FOUND"},

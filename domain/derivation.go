@@ -18,8 +18,8 @@ type Derivation struct {
 
 // A Split divides rows into two parts. The same seed always gives the same parts.
 type Split struct {
-	Held Count `json:"held"` // rows held out
-	Of   Count `json:"of"`   // rows in total
+	Held Count `json:"held"` // number of rows that are held out
+	Of   Count `json:"of"`   // number of rows of the source dataset
 	Seed int   `json:"seed"`
 	Rest bool  `json:"rest,omitempty"` // select the rows that are not held out
 }
@@ -51,8 +51,8 @@ func SplitOf(rows Count, fraction float64, seed int, rest bool) *Split {
 	return &Split{Held: min(max(held, 1), rows-1), Of: rows, Seed: seed, Rest: rest}
 }
 
-// Origin returns the split as the API shows it on the derived dataset. Creating a dataset with the
-// returned fraction and seed selects the same rows.
+// Origin returns the split as the API shows it in the field splitted of the derived dataset. A
+// dataset that is created with the same fraction and seed gets the same rows.
 func (s Split) Origin(source Name) *DatasetSplitted {
 	return &DatasetSplitted{SourceDatasetID: source.ID(), Fraction: float64(s.Held) / float64(s.Of), Seed: s.Seed,
 		Rest: s.Rest}
@@ -84,7 +84,7 @@ type DatasetUnfilled struct {
 
 func (e DatasetUnfilled) Evolve(d *Dataset) { d.Status = e.Status }
 
-// FillDataset records that the rows of a derived dataset are stored.
+// FillDataset records that the rows of a derived dataset are stored, and their statistics.
 type FillDataset struct {
 	Files Files
 	DatasetStats
@@ -104,7 +104,7 @@ func (c FillDataset) Decide(d Dataset, _ time.Time) (Event[Dataset], error) {
 	return DatasetFilled(c), nil
 }
 
-// FailFill records why the rows of a derived dataset cannot be derived.
+// FailFill records that the rows of a derived dataset cannot be derived, and why.
 type FailFill struct{ Status Status }
 
 func (c FailFill) Decide(d Dataset, _ time.Time) (Event[Dataset], error) {
@@ -176,10 +176,11 @@ func (s DatasetSpec) checkOrigin(v *Violations) {
 
 const (
 	maxReference = 300     // bytes of a resource's name
-	maxRowFilter = 4 << 10 // bytes
+	maxRowFilter = 4 << 10 // bytes of a filter
 )
 
-// immutableOrigin returns s without the fields that can change on a derived dataset.
+// immutableOrigin returns the fields of s that cannot change in a derived dataset; the other fields
+// are zero.
 func (s DatasetSpec) immutableOrigin() DatasetSpec {
 	s.DisplayName, s.ExternalURL, s.CredentialsSecret = "", "", ""
 	return s

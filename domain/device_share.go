@@ -2,25 +2,27 @@ package domain
 
 import "iter"
 
-// WholeDevice is a whole device in thousandths, the unit of shares.
+// WholeDevice is the share of a whole device, in thousandths.
 const WholeDevice = 1000
 
-// ShareAbility is the entry of NodeSpec.Engines of a node that offers shares of its devices: its
-// operator allows them, and its engine limits the memory of a model to a share.
+// ShareAbility is the entry in NodeSpec.Engines of a node whose devices can be shared: its operator
+// allows it, and its engine limits the memory of each model to the model's share.
 const ShareAbility = "share"
 
-// A DeviceShare is a part of one device. Work with the same slot of a node and the same type of device
-// shares a device. Slots are numbers of the log and not devices: the agent binds a slot to a free
-// device with its first work and frees the device with its last, so it chooses the devices.
+// A DeviceShare is a part of one accelerator, its device. Replicas on a node whose shares have the
+// same device type and the same slot number run on the same device. The schedulers choose the slot.
+// The agent chooses the device: it binds a slot to a free device when the first replica of the slot
+// starts, and frees the device when the last one ends.
 type DeviceShare struct {
 	Milli int `json:"milli"`          // thousandths of the device; 0 stands for whole devices
-	Slot  int `json:"slot,omitempty"` // from 1; 0 in a request, for which the schedulers choose a slot
+	Slot  int `json:"slot,omitempty"` // number of the slot, from 1; 0 in a request
 }
 
-// Shared reports whether the resources have a share of a device instead of whole devices.
+// Shared reports whether the resources include a share of a device instead of whole devices.
 func (r Resources) Shared() bool { return r.Share.Milli > 0 }
 
-// DeviceSlot returns the slot of resources with a share.
+// DeviceSlot returns the slot of the share in the resources; the zero DeviceSlot without
+// accelerators.
 func (r Resources) DeviceSlot() DeviceSlot {
 	for t := range r.Accelerators {
 		return DeviceSlot{t, r.Share.Slot}
@@ -28,14 +30,14 @@ func (r Resources) DeviceSlot() DeviceSlot {
 	return DeviceSlot{}
 }
 
-// A DeviceSlot is a slot of a node: see DeviceShare.
+// A DeviceSlot identifies a slot of a node by its type of device and its number: see DeviceShare.
 type DeviceSlot struct {
 	Type   string
 	Number int
 }
 
-// SumOf returns the sum of resources on one node. A slot counts as one device, however many shares it
-// has.
+// SumOf returns the sum of resources on one node. All shares in a slot together count as one
+// device.
 func SumOf(all iter.Seq[Resources]) Resources {
 	var sum Resources
 	for _, r := range withSlots(all, nil) {
@@ -44,8 +46,9 @@ func SumOf(all iter.Seq[Resources]) Resources {
 	return sum
 }
 
-// withSlots returns the resources with one device for the first share of each slot and none for the
-// others, and adds the thousandths of each slot to slots, which may be nil.
+// withSlots returns the resources so that the devices of all elements can be added up: the first
+// share in a slot keeps its device, and further shares in the slot have none. It adds the
+// thousandths of each share to its slot in slots, which may be nil.
 func withSlots(all iter.Seq[Resources], slots map[DeviceSlot]int) (counted []Resources) {
 	if slots == nil {
 		slots = map[DeviceSlot]int{}
@@ -73,7 +76,8 @@ func (n Node) resources() iter.Seq[Resources] {
 	}
 }
 
-// Slots returns the thousandths of each slot that are allocated; nil without shares.
+// Slots returns how many thousandths of the device of each slot are allocated; nil if no device of
+// the node is shared.
 func (n Node) Slots() map[DeviceSlot]int {
 	slots := map[DeviceSlot]int{}
 	withSlots(n.resources(), slots)
@@ -83,8 +87,9 @@ func (n Node) Slots() map[DeviceSlot]int {
 	return slots
 }
 
-// shareFits reports whether a slot has capacity for a share: the slot of the resources, or any slot if they
-// have none.
+// shareFits reports whether the device of a slot in use has enough free thousandths for the share
+// of r: of r's slot, or of any slot with r's device type if r has no slot number. slots are the
+// allocated thousandths.
 func shareFits(slots map[DeviceSlot]int, r Resources) bool {
 	wanted := r.DeviceSlot()
 	for slot, used := range slots {
@@ -96,8 +101,9 @@ func shareFits(slots map[DeviceSlot]int, r Resources) bool {
 	return false
 }
 
-// addedTo returns what resources add to the use of a node with the slots; false if their slot is too
-// full.
+// addedTo returns the resources that a node has to allocate for r beside those that are allocated.
+// A share in a slot in use needs no further device. slots are the allocated thousandths of the
+// node's slots. It returns false if the device of r's slot has too few free thousandths.
 func (r Resources) addedTo(slots map[DeviceSlot]int) (Resources, bool) {
 	if !r.Shared() {
 		return r, true
@@ -110,15 +116,16 @@ func (r Resources) addedTo(slots map[DeviceSlot]int) (Resources, bool) {
 	return r, !used
 }
 
-// checkShare requires that a share of an allocation is a part of one device in a slot.
+// checkShare adds a violation to v if the resources of an allocation have a share that is not in a
+// slot, or is not a part of one device.
 func (r Resources) checkShare(v *Violations) {
 	const field = "takes.share"
 	if r.Share == (DeviceShare{}) {
 		return
 	}
-	v.Require(r.Share.Milli > 0 && r.Share.Milli < WholeDevice, field, "has %d thousandths: it must be from 1 to %d",
-		r.Share.Milli, WholeDevice-1)
-	v.Require(r.Share.Slot > 0 && r.Share.Slot <= maxAccelerators, field, "has the slot %d: it must be from 1 to %d",
+	v.Require(r.Share.Milli > 0 && r.Share.Milli < WholeDevice, field,
+		"has %d thousandths of a device: the share must be from 1 to %d", r.Share.Milli, WholeDevice-1)
+	v.Require(r.Share.Slot > 0 && r.Share.Slot <= maxAccelerators, field, "has the slot %d: the slot must be from 1 to %d",
 		r.Share.Slot, maxAccelerators)
 	v.Require(len(r.Accelerators) == 1 && r.Accelerators[r.DeviceSlot().Type] == 1, field,
 		"is a part of one device: the allocation must have one device of one type")

@@ -10,7 +10,7 @@ var DPOJobs = newJobKind("dpoJobs", "dpoJob", map[string]Event[DPOJob]{
 	"dpoJob.created.v1": DPOJobCreated{},
 }, func(j *DPOJob) *JobLife { return &j.JobLife })
 
-// DPOSpec holds the fields that the caller sets. DPO jobs do not support the fields
+// DPOSpec holds the fields of a DPO job that the caller sets. DPO jobs do not support the fields
 // batchSizeSamples and optimizerWeightDecay of trainingConfig.
 type DPOSpec struct {
 	DisplayName    string         `json:"displayName"`

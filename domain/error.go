@@ -42,9 +42,9 @@ func (c Code) String() string {
 	return codeNames[c]
 }
 
-// A Violation is a rule that a field of a request breaks.
+// A Violation describes a rule that a field of a request violates.
 type Violation struct {
-	Field       string `json:"field"`       // path as on the wire, such as trainingConfig.epochs
+	Field       string `json:"field"`       // path of the field in the JSON of the request, such as trainingConfig.epochs
 	Description string `json:"description"` // the rule, and how to fix the request
 }
 
@@ -89,7 +89,7 @@ func (v *Violations) Add(field, format string, args ...any) {
 	*v = append(*v, Violation{Field: field, Description: fmt.Sprintf(format, args...)})
 }
 
-// Require records a violation unless ok.
+// Require records a violation of a field unless ok is true.
 func (v *Violations) Require(ok bool, field, format string, args ...any) {
 	if !ok {
 		v.Add(field, format, args...)

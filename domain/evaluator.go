@@ -42,21 +42,21 @@ type Evaluator struct {
 	CreatedBy string  `json:"createdBy"`
 	Revision  int     `json:"revision"`           // number of the newest build, from 1
 	Active    int     `json:"active"`             // newest revision whose build succeeded, 0 before the first
-	Files     Files   `json:"files"`              // uploaded code files of the newest revision
-	Uploads   int     `json:"uploads,omitempty"`  // number of uploads, over all revisions
+	Files     Files   `json:"files"`              // files of code that were uploaded for the newest revision
+	Uploads   int     `json:"uploads,omitempty"`  // number of uploads of all revisions together
 	BuildLog  string  `json:"buildLog,omitempty"` // blob key of the log of the newest build
 	Built     []Build `json:"built,omitempty"`    // successful builds, oldest first; at most MaxBuilds
 }
 
-// MaxBuilds is how many builds an evaluator keeps. A job that started with an older revision must
-// be created again.
+// MaxBuilds is how many builds an evaluator keeps. A job that started with an older revision cannot
+// resume and must be created again.
 const MaxBuilds = 16
 
 // A Build is the built code of one revision. It is immutable.
 type Build struct {
 	Revision int           `json:"revision"`
 	Code     EvaluatorCode `json:"code"`
-	Files    Files         `json:"files"` // code files that attempts run
+	Files    Files         `json:"files"` // files of code that the attempts of jobs run
 	Entry
 }
 
@@ -130,18 +130,18 @@ type EvaluatorBuilt struct {
 	Revision int    `json:"revision"`
 	BuildLog string `json:"buildLog,omitempty"`
 	Trial    string `json:"trial,omitempty"`
-	Files    Files  `json:"files,omitzero"` // code files that attempts run
+	Files    Files  `json:"files,omitzero"` // files of code that the attempts of jobs run
 	Entry
 }
 
 func (e EvaluatorBuilt) Evolve(v *Evaluator) {
 	v.State, v.Status, v.Active, v.BuildLog = EvaluatorActive, StatusOf(nil), e.Revision, e.BuildLog
 	if e.Trial != "" {
-		v.Status = Status{FailedPrecondition.String(), fmt.Sprintf("the trial call with an example row gave no valid score "+
-			"(%s): preview the evaluator on rows of your own, and correct the code if that fails too", e.Trial)}
+		v.Status = Status{FailedPrecondition.String(), fmt.Sprintf("the trial call with an example row returned no valid "+
+			"score (%s): preview the evaluator on rows of your own, and correct the code if that fails too", e.Trial)}
 	}
 	files := e.Files
-	if len(files.Sizes) == 0 { // event of an earlier version, which ran the uploaded files
+	if len(files.Sizes) == 0 { // an event of an earlier version, whose jobs ran the uploaded files
 		files = v.Files
 	}
 	v.Built = append(slices.Clone(v.Built), Build{e.Revision, v.EvaluatorCode, files, e.Entry})
@@ -178,8 +178,8 @@ func (c CreateEvaluator) Decide(e Evaluator, _ time.Time) (Event[Evaluator], err
 	return EvaluatorCreated(c), nil
 }
 
-// UpdateEvaluator replaces the fields that the caller sets. PrepareCodeUpload starts a revision
-// whose code will be uploaded.
+// UpdateEvaluator replaces the evaluator's EvaluatorSpec. PrepareCodeUpload starts a revision whose
+// code will be uploaded.
 type UpdateEvaluator struct {
 	EvaluatorSpec
 	PrepareCodeUpload bool
@@ -206,7 +206,7 @@ func (c UpdateEvaluator) Decide(e Evaluator, _ time.Time) (Event[Evaluator], err
 	return updated, nil
 }
 
-// UploadEvaluator records the uploaded code of the revision that is being built.
+// UploadEvaluator records the code that was uploaded for the revision that is BUILDING.
 type UploadEvaluator struct {
 	Revision int
 	Files    Files
@@ -228,8 +228,8 @@ func (c UploadEvaluator) Decide(e Evaluator, _ time.Time) (Event[Evaluator], err
 	return EvaluatorUploaded(c), nil
 }
 
-// AcceptBuild records that a revision is built. Trial is the reason why the trial call of its code
-// gave no valid score; "" when it gave one.
+// AcceptBuild records that a revision is built. A build calls the code once with an example row;
+// Trial is why this trial call returned no valid score, or "" if it returned one.
 type AcceptBuild struct {
 	Revision int
 	BuildLog string
@@ -245,7 +245,7 @@ func (c AcceptBuild) Decide(e Evaluator, _ time.Time) (Event[Evaluator], error) 
 	return EvaluatorBuilt(c), nil
 }
 
-// RejectBuild records why the build of a revision failed.
+// RejectBuild records that the build of a revision failed, and why.
 type RejectBuild struct {
 	Revision int
 	Status   Status
@@ -259,14 +259,16 @@ func (c RejectBuild) Decide(e Evaluator, _ time.Time) (Event[Evaluator], error) 
 	return EvaluatorBuildFailed(c), nil
 }
 
-// built reports whether the build result that leads to state is already recorded. It returns an
-// error when the revision is not being built.
+// built reports whether the result of the revision's build that leads to the given state is already
+// recorded. It returns an error when another result is recorded, or a newer revision has replaced
+// this one.
 func (e Evaluator) built(revision int, state string) (bool, error) {
 	switch {
 	case !e.Exists():
 		return false, notFound("evaluator")
 	case revision != e.Revision:
-		return false, precondition("BUILD_SUPERSEDED", "revision %d was replaced by revision %d", revision, e.Revision)
+		return false, precondition("BUILD_SUPERSEDED", "revision %d of the evaluator was replaced by revision %d", revision,
+			e.Revision)
 	case e.State == state:
 		return true, nil
 	case e.State != EvaluatorBuilding:
@@ -286,7 +288,7 @@ func (DeleteEvaluator) Decide(e Evaluator, now time.Time) (Event[Evaluator], err
 	return EvaluatorDeleted{}, e.mayDelete(now)
 }
 
-// EvaluatorSpec holds the fields that the caller sets.
+// EvaluatorSpec holds the fields of an evaluator that the caller sets.
 type EvaluatorSpec struct {
 	DisplayName    string `json:"displayName"`
 	Description    string `json:"description"`
@@ -297,7 +299,7 @@ type EvaluatorSpec struct {
 	EvaluatorCode
 }
 
-// EvaluatorCode is the input of a build, besides uploaded files.
+// EvaluatorCode is the input of an evaluator's build, besides uploaded files.
 type EvaluatorCode struct {
 	Criteria     []Criterion      `json:"criteria,omitempty"`
 	Requirements string           `json:"requirements,omitempty"` // packages to install, in pip's format
@@ -306,7 +308,7 @@ type EvaluatorCode struct {
 	Source       *EvaluatorSource `json:"source,omitempty"`
 }
 
-// A Criterion is one aspect that is scored.
+// A Criterion is one aspect of a completion that an evaluator scores.
 type Criterion struct {
 	Type         string        `json:"type,omitempty"`
 	Name         string        `json:"name,omitempty"`
@@ -369,8 +371,8 @@ func (s EvaluatorSpec) check() error {
 	return v.Err()
 }
 
-// check adds the violations of the criterion at this path to v, and returns the size of its code in
-// bytes and in files.
+// check adds the violations of the criterion to v, and returns how many bytes and files of code the
+// criterion has. at is the path of the criterion in the request.
 func (c Criterion) check(v *Violations, at string) (code, files int) {
 	oneOf(v, at+".type", c.Type, "TYPE_UNSPECIFIED", "CODE_SNIPPETS")
 	v.Require(len(c.Name) <= 256, at+".name", "must have at most 256 bytes")

@@ -11,11 +11,11 @@ import (
 	"strings"
 )
 
-// CriteriaFile is the entry file of a build with several criteria. It lists the name, file and
+// CriteriaFile is the entry file of an evaluator with several criteria. It lists the name, file and
 // function of each criterion.
 const CriteriaFile = "criteria.json"
 
-// An Entry is the entry point of a build.
+// An Entry is the entry point of an evaluator's code: a function in a file.
 type Entry struct {
 	File string `json:"entryFile,omitempty"`
 	Func string `json:"entryFunc,omitempty"`
@@ -30,11 +30,11 @@ var codePath = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-
 const CodePathRule = "must be a path within the code of at most 256 bytes: names of letters, digits, '_', '-' and " +
 	"'.', separated by '/'; no name may begin with '-' or '.'"
 
-// CheckCodePath reports whether a code file may have this name.
+// CheckCodePath reports whether name may be the path of a file of code: see CodePathRule.
 func CheckCodePath(name string) bool { return len(name) <= 256 && codePath.MatchString(name) }
 
-// Inline returns the code of the criteria as files, and their entry point; nil when no criterion
-// has code. When it adds violations to v, the result is invalid.
+// Inline returns the code in the criteria as files, content by path, and their entry point. files
+// is nil when no criterion has code. If Inline adds violations to v, its results must not be used.
 func (c EvaluatorCode) Inline(v *Violations) (files map[string]string, entry Entry) {
 	var with []int
 	for i, one := range c.Criteria {
@@ -67,26 +67,26 @@ func (c EvaluatorCode) Inline(v *Violations) (files map[string]string, entry Ent
 		if len(with) == 1 {
 			given = cmp.Or(given, c.entryPoint())
 		}
-		entry = given.among(v, at+".entryFile", slices.Sorted(maps.Keys(s.FileContents)))
+		entry = given.resolve(v, at+".entryFile", slices.Sorted(maps.Keys(s.FileContents)))
 		parts = append(parts, part{cmp.Or(c.Criteria[i].Name, fmt.Sprintf("criterion_%d", i)), dir + entry.File,
 			entry.Func})
 	}
 	if len(with) > 1 {
-		list, _ := json.Marshal(parts) // strings only: cannot fail
+		list, _ := json.Marshal(parts) // cannot fail, because parts has only strings
 		files[CriteriaFile], entry = string(list), Entry{CriteriaFile, DefaultEntry.Func}
 	}
 	return files, entry
 }
 
-// Uploaded returns the entry point of uploaded code, whose files have these names. It adds a
-// violation to v when the entry file is not among them, is not a Python file, or cannot be
+// Uploaded returns the entry point of uploaded code. names are the paths of the uploaded files. It
+// adds a violation to v when the entry file is not among them, is not a Python file, or cannot be
 // determined.
 func (c EvaluatorCode) Uploaded(v *Violations, names []string) Entry {
 	given := c.entryPoint()
 	if given == (Entry{}) && len(c.Criteria) == 1 && c.Criteria[0].CodeSnippets != nil {
 		given = Entry{c.Criteria[0].CodeSnippets.EntryFile, c.Criteria[0].CodeSnippets.EntryFunc}
 	}
-	return given.among(v, "entryPoint", names)
+	return given.resolve(v, "entryPoint", names)
 }
 
 // entryPoint parses c.EntryPoint, which has the form FILE::FUNCTION or FILE.
@@ -95,10 +95,10 @@ func (c EvaluatorCode) entryPoint() Entry {
 	return Entry{strings.TrimPrefix(file, "./"), function}
 }
 
-// among returns the entry point with defaults: the function evaluate, and the file main.py or the
-// only Python file at the top level. names are the names of all files. It adds a violation of field
-// to v when the file is not among them, is not a Python file, or cannot be determined.
-func (e Entry) among(v *Violations, field string, names []string) Entry {
+// resolve returns the entry point with its defaults: the function evaluate, and the file main.py or
+// the only Python file at the top level. names are the paths of all files. It adds a violation of
+// field to v when the file is not among them, is not a Python file, or cannot be determined.
+func (e Entry) resolve(v *Violations, field string, names []string) Entry {
 	e.Func = cmp.Or(e.Func, DefaultEntry.Func)
 	if e.File == "" {
 		var top []string

@@ -1,16 +1,16 @@
 package domain
 
-// EventVersion is the newest version of stored events that this release of anneal can read and record.
-// A release increases it when it adds a type of event, or adds to a type something that earlier
-// releases must not ignore. Control planes of different releases run side by side during an upgrade:
-// until all of them can read a version, no event of that version is recorded.
+// EventVersion is the newest version of stored events that this release of anneal can read and
+// record. A release increases it when it adds a type of event, or adds a field to a type that
+// earlier releases must not ignore. Control planes of different releases run side by side during an
+// upgrade: until all of them can read a version, no event of that version is recorded.
 const EventVersion = 1
 
-// eventVersions maps each type of event that was added or extended after version 1 to the version that
-// did so.
+// eventVersions maps each type of event that was added or extended after version 1 to the version
+// that added or extended it.
 var eventVersions = map[string]int{}
 
-// EventVersionOf returns the version of a type of event.
+// EventVersionOf returns the event version that a reader of the type of event must support.
 func EventVersionOf(eventType string) int {
 	return max(1, eventVersions[eventType])
 }

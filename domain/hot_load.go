@@ -6,20 +6,21 @@ import (
 	"time"
 )
 
-// HotWeights are weights of a trainer job that a deployment serves, or loads to serve, in place of
-// its model's own.
+// HotWeights are weights of a trainer job that a deployment serves, or loads in order to serve
+// them, instead of the weights of its model.
 type HotWeights struct {
 	Job       Name      `json:"job"`
 	TrainStep int       `json:"trainStep"`       // number of the job's train step
-	Step      int       `json:"step,omitempty"`  // step of the checkpoint; 0 for the result of the train step
+	Step      int       `json:"step,omitempty"`  // training step of the checkpoint; 0 for the result of the train step
 	Model     Name      `json:"model,omitempty"` // model that was registered when the train step finished; "" before
-	Adapter   bool      `json:"adapter"`         // an adapter on the deployment's base model; otherwise full weights
+	Adapter   bool      `json:"adapter"`         // true: an adapter on the deployment's base model; false: full weights
 	Files     Files     `json:"files"`
 	Position  uint64    `json:"position"` // log position of the job's newest event when the weights were recorded
 	Made      time.Time `json:"made"`     // when the weights were recorded; orders weights by age
 }
 
-// ID returns the ID of the weights on replicas. The prefix of the files is unique.
+// ID returns the ID by which replicas report the weights. It contains the prefix of the files,
+// which is unique.
 func (w HotWeights) ID() string { return hotPrefix + w.Files.Prefix }
 
 const hotPrefix = "hot:"
@@ -32,15 +33,15 @@ func IsHot(id string) bool { return strings.HasPrefix(id, hotPrefix) }
 // weights, and replace them once every ready replica has loaded the offered weights.
 type HotLoad struct {
 	Served  *HotWeights `json:"served,omitempty"`  // nil when the model's own weights are served
-	Offered *HotWeights `json:"offered,omitempty"` // being loaded
+	Offered *HotWeights `json:"offered,omitempty"` // weights that the replicas are loading; nil when they load none
 	Refused *HotWeights `json:"refused,omitempty"` // newest weights that could not be served; nil after a swap
-	Status  Status      `json:"status"`            // why weights were refused or withdrawn
+	Status  Status      `json:"status"`            // why the last weights were refused or withdrawn
 	// ID of the weights that Served replaced; "" for the model's own
 	Previous string    `json:"former,omitempty"`
 	Time     time.Time `json:"time"` // time of the last swap
 }
 
-// Has reports whether the deployment serves or loads the weights with this ID.
+// Has reports whether the deployment serves, or is loading, the weights with this ID.
 func (h HotLoad) Has(id string) bool {
 	return h.Served != nil && h.Served.ID() == id || h.Offered != nil && h.Offered.ID() == id
 }
@@ -113,8 +114,8 @@ func (c OfferWeights) Decide(d Deployment, _ time.Time) (Event[Deployment], erro
 	return WeightsOffered(c), d.mustAccept(c.HotWeights)
 }
 
-// SwapWeights records that the deployment serves the offered weights. Replicas lists the replicas
-// that have loaded them, which must include every ready replica.
+// SwapWeights records that the deployment serves the offered weights. Replicas are the IDs of the
+// replicas that have loaded them; every ready replica must be among them.
 type SwapWeights struct {
 	ID       string
 	Replicas []string
@@ -137,8 +138,8 @@ func (c SwapWeights) Decide(d Deployment, now time.Time) (Event[Deployment], err
 	return WeightsSwapped{*d.Hot.Offered, now}, nil
 }
 
-// RefuseWeights records why weights cannot be served. The deployment serves the same weights as
-// before.
+// RefuseWeights records that offered weights cannot be served, and why. The deployment continues to
+// serve the same weights as before.
 type RefuseWeights struct {
 	HotWeights
 	Status Status
@@ -157,8 +158,8 @@ func (c RefuseWeights) Decide(d Deployment, _ time.Time) (Event[Deployment], err
 	return WeightsRefused(c), d.mustAccept(c.HotWeights)
 }
 
-// WithdrawWeights records that weights no longer exist. If they were served, the deployment serves
-// its own model again.
+// WithdrawWeights records that hot-loaded weights no longer exist. If the deployment served them,
+// it serves its own model again.
 type WithdrawWeights struct{ ID, Reason string }
 
 func (c WithdrawWeights) Decide(d Deployment, _ time.Time) (Event[Deployment], error) {

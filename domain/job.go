@@ -17,7 +17,6 @@ import (
 //	PENDING            --StartJob-->         RUNNING, the next attempt
 //	any                --AbandonAttempt-->   unchanged; the attempt's number is not used again
 //	any                --RecordCheckpoint--> unchanged, while an attempt is running
-//	RUNNING            --IdleJob, WakeJob--> IDLE, RUNNING
 //	RUNNING, IDLE      --WriteResults-->     WRITING_RESULTS
 //	working            --StoreResults-->     WRITING_RESULTS: the model is registered next
 //	working            --CompleteJob-->      COMPLETED | EARLY_STOPPED
@@ -91,7 +90,7 @@ const (
 )
 
 // MaxFailures is the number of failed attempts after which a job fails. A preempted attempt does
-// not count.
+// not count as failed.
 const MaxFailures = 3
 
 // CrashLoop is the duration after which a crash loop fails a job. In a crash loop, at least
@@ -116,13 +115,14 @@ type JobCheckpoint struct {
 // status, it survives restarts of the control plane.
 type JobProgress struct {
 	Step    int                `json:"step"`
-	Steps   int                `json:"steps"` // expected in total
+	Steps   int                `json:"steps"` // expected number of steps in total
 	Epoch   float64            `json:"epoch"`
 	Tokens  int64              `json:"tokens"`            // tokens trained on
 	Metrics map[string]float64 `json:"metrics,omitempty"` // latest values of the metrics at Step
 }
 
-// JobInputs are the datasets derived from the job's dataset: one for training, one for evaluation.
+// JobInputs are the names of the two datasets that are derived from the job's dataset: one for
+// training, one for evaluation.
 type JobInputs struct {
 	Train      Name `json:"train"`
 	Evaluation Name `json:"evaluation"`
@@ -142,37 +142,37 @@ type JobLife struct {
 	CompletedTime *time.Time `json:"completedTime,omitempty"`
 	CancelTime    *time.Time `json:"cancelTime,omitempty"` // when the cancellation was requested
 	Pausing       *JobPause  `json:"pausing,omitempty"`    // nil unless the running attempt must stop for a pause
-	Preempting    bool       `json:"preempting,omitempty"` // after Pausing, the job is queued again: see PreemptJob
+	Preempting    bool       `json:"preempting,omitempty"` // the job is then queued again: see PreemptJob
 	Deadline      *time.Time `json:"deadline,omitempty"`
 	Inputs        *JobInputs `json:"inputs,omitempty"`
 	Attempt       int        `json:"attempt"` // number of the newest attempt, 0 before the first
-	// number of the newest attempt that was abandoned before it started
+	// number of the newest attempt that was abandoned: see AbandonAttempt
 	Abandoned int `json:"abandoned,omitempty"`
-	Failures  int `json:"failures"` // attempts that count against MaxFailures
+	Failures  int `json:"failures"` // number of failed attempts, which MaxFailures limits
 	// consecutive attempts since the last checkpoint that ended together with their control plane
 	Orphans     int              `json:"orphans,omitempty"`
 	OrphanTime  *time.Time       `json:"orphanTime,omitempty"` // when the first attempt that Orphans counts ended
 	Nodes       []Name           `json:"nodes,omitempty"`      // nodes of the running attempt
-	Resources   Resources        `json:"takes"`                // allocated to the current attempt on each node
+	Resources   Resources        `json:"takes"`                // allocated to the attempt on each of Nodes
 	StartTime   *time.Time       `json:"startTime,omitempty"`
 	Checkpoints []JobCheckpoint  `json:"checkpoints,omitempty"` // oldest first
-	Seconds     map[string]int64 `json:"seconds,omitempty"`     // device seconds used, by accelerator type
+	Seconds     map[string]int64 `json:"seconds,omitempty"`     // device seconds of ended attempts, by device type
 	Progress    *JobProgress     `json:"progress,omitempty"`    // progress at the newest checkpoint or result
 	Outcome     *JobOutcome      `json:"outcome,omitempty"`     // stored results, until their model is registered
 	Output      Name             `json:"output,omitempty"`      // the resulting model
 	Results     Files            `json:"results"`
 	// revision of the evaluator that the first attempt started with; all attempts use that revision
 	EvaluatorRevision int          `json:"evaluatorRevision,omitempty"`
-	Tracking          *JobTracking `json:"tracking,omitempty"` // run in the experiment tracker; nil is none
+	Tracking          *JobTracking `json:"tracking,omitempty"` // the job's run in an experiment tracker; nil without one
 
 	Options  *JobOptions `json:"options,omitempty"`
 	Priority JobPriority `json:"priority,omitempty"` // "" is PriorityNormal
 
 	Arrival     *time.Time `json:"arrival,omitempty"` // when the job entered the queue; nil in events of earlier versions
-	Work        int64      `json:"work,omitempty"`    // seconds of training that the last checkpoint contains
+	Work        int64      `json:"work,omitempty"`    // seconds of training that are saved in the last checkpoint
 	Preemptions int        `json:"preemptions,omitempty"`
-	Promised    bool       `json:"promised,omitempty"`  // other jobs were preempted for its next attempt
-	QueueTime   *time.Time `json:"queueTime,omitempty"` // since when a PENDING job waits
+	Promised    bool       `json:"promised,omitempty"`  // other jobs were preempted for this job's next attempt
+	QueueTime   *time.Time `json:"queueTime,omitempty"` // since when a PENDING job has been in the queue
 	Wait        *JobWait   `json:"wait,omitempty"`      // nil unless the job waits for capacity
 }
 
@@ -194,7 +194,7 @@ func (l JobLife) Active() bool {
 	return len(l.Nodes) > 0
 }
 
-// Working reports whether the current attempt should be running.
+// Working reports whether the current attempt of the job should be running on its nodes.
 func (l JobLife) Working() bool {
 	return l.State == JobRunningState || l.State == JobIdleState || l.State == JobWritingResultsState
 }
@@ -208,11 +208,11 @@ func (l JobLife) Terminal() bool {
 	return false
 }
 
-// Unfinished reports whether schedulers or coordinators may have to act on the job before its user
-// changes it. It holds for all jobs but those that have ended.
+// Unfinished reports whether schedulers or coordinators may still have to act on the job. It is
+// false once the job has ended, its attempt has stopped, and its results are registered.
 func (l JobLife) Unfinished() bool { return !l.Terminal() || l.Active() || l.Outcome != nil }
 
-// Live reports whether the job can still make progress without a command of its user.
+// Live reports whether the job can make progress without another request of its user.
 func (l JobLife) Live() bool {
 	return l.Exists() && !l.Terminal() && l.State != JobPausedState && l.State != JobCancellingState && !l.Deleting()
 }
@@ -253,7 +253,8 @@ func (l JobLife) LastCheckpoint() (JobCheckpoint, bool) {
 // AllocationID returns the ID of an attempt's allocations.
 func AllocationID(job Name, attempt int) string { return fmt.Sprintf("%s@%d", job, attempt) }
 
-// end ends the current attempt: it adds the attempt's device seconds to Seconds and clears Nodes.
+// end ends the current attempt at the given time: it adds the attempt's device seconds to Seconds
+// and clears Nodes.
 func (l *JobLife) end(at time.Time) {
 	if l.StartTime != nil && len(l.Nodes) > 0 {
 		l.Seconds = maps.Clone(l.Seconds)
@@ -305,8 +306,8 @@ func (e JobStarted) Evolve(l *JobLife) {
 	l.EvaluatorRevision = e.EvaluatorRevision
 }
 
-// JobAbandoned fences an attempt that did not begin: its number is not used again, so a late start
-// of it is refused and its allocations can be released.
+// JobAbandoned records that an attempt will not start. The attempt's number is never used again, so
+// a late start is refused, and its allocations can be released.
 type JobAbandoned struct {
 	Attempt int    `json:"attempt"`
 	Reason  string `json:"reason"`
@@ -329,12 +330,17 @@ func (e JobCheckpointed) Evolve(l *JobLife) {
 	}
 }
 
+// JobIdled says that the running attempt of a trainer job with keepAlive waits for the next train
+// step. No command records it any more, because each train step is an attempt of its own (see
+// TrainerJobs), but logs of earlier versions may contain it.
 type JobIdled struct {
 	Attempt int `json:"attempt"`
 }
 
 func (JobIdled) Evolve(l *JobLife) { l.State = JobIdleState }
 
+// JobWoken says that the attempt after JobIdled received a train step. Like JobIdled, it is not
+// recorded any more.
 type JobWoken struct {
 	Attempt int `json:"attempt"`
 }
@@ -351,15 +357,15 @@ func (JobWriting) Evolve(l *JobLife) { l.State = JobWritingResultsState }
 type JobOutcome struct {
 	Attempt      int             `json:"attempt"`
 	StoppedEarly bool            `json:"stoppedEarly"`
-	Reason       string          `json:"reason,omitempty"` // reason of stopping early
+	Reason       string          `json:"reason,omitempty"` // why training stopped early
 	Output       Name            `json:"output"`
 	Results      Files           `json:"results"`
 	Model        ModelRegistered `json:"model"`
 	Progress     *JobProgress    `json:"progress,omitempty"`
 }
 
-// JobResultsStored ends the attempt. It contains all that the remaining steps need: registering the
-// model, then completing the job.
+// JobResultsStored ends the attempt, whose results are stored. It contains everything that is
+// needed to register the model and then complete the job.
 type JobResultsStored struct {
 	JobOutcome
 	Time time.Time `json:"time"`
@@ -374,7 +380,7 @@ func (e JobResultsStored) Evolve(l *JobLife) {
 type JobCompleted struct {
 	Attempt      int       `json:"attempt"`
 	StoppedEarly bool      `json:"stoppedEarly"`
-	Reason       string    `json:"reason,omitempty"` // reason of stopping early
+	Reason       string    `json:"reason,omitempty"` // why training stopped early
 	Output       Name      `json:"output,omitempty"`
 	Results      Files     `json:"results"`
 	Time         time.Time `json:"time"`
@@ -382,7 +388,7 @@ type JobCompleted struct {
 	Progress *JobProgress `json:"progress,omitempty"`
 }
 
-// progressed records the progress; nil changes nothing.
+// progressed sets the job's progress to at; nil changes nothing.
 func (l *JobLife) progressed(at *JobProgress) {
 	if at != nil {
 		l.Progress = at
@@ -455,7 +461,8 @@ type JobResumed struct {
 
 func (e JobResumed) Evolve(l *JobLife) {
 	l.arrive(e.Time)
-	if l.Arrival != nil { // the queue's deadline is Arrival plus Work plus a constant: cancel out Work
+	// The deadline in the queue is Arrival + Work + a constant, and must not depend on Work here.
+	if l.Arrival != nil {
 		arrival := l.Arrival.Add(-time.Duration(l.Work) * time.Second)
 		l.Arrival = &arrival
 	}
@@ -477,8 +484,8 @@ type JobCleaning struct{}
 
 func (JobCleaning) Evolve(l *JobLife) { l.State = JobCleaningUpState }
 
-// JobPurged removes the job: after it, lifted.Evolve clears the whole state, because JobLife does
-// not exist any more.
+// JobPurged removes the job: lifted.Evolve clears the whole state, because JobLife does not exist
+// after this event.
 type JobPurged struct{}
 
 func (JobPurged) Evolve(l *JobLife) { *l = JobLife{} }

@@ -16,8 +16,8 @@ const maxAccelerators = 1024
 // Methods lists the methods of training.
 var Methods = []string{MethodSupervised, MethodDPO, MethodReinforcement, MethodRLOR}
 
-// JobAccelerators is a table, set by the operator, of the accelerators that jobs get on each of their
-// nodes. It replaces the estimate of JobSpec.Memory for the jobs to which one of its rows applies.
+// JobAccelerators is the operator's table of the accelerators that jobs get on each of their nodes.
+// For a job to which one of its rows applies, it replaces the estimate from JobSpec.Memory.
 //
 // The rows are in the order of precedence, and the first one that applies decides: rows with a method
 // come before rows for every method, and smaller bounds before larger ones.
@@ -28,11 +28,11 @@ type JobAccelerators []JobAcceleratorRow
 type JobAcceleratorRow struct {
 	Method            string `json:"method,omitempty"`            // "" applies to every method
 	MaxParameterCount Count  `json:"maxParameterCount,omitempty"` // 0 applies to models of every size
-	AcceleratorType   string `json:"acceleratorType,omitempty"`   // "" is the result of FleetAccelerator
-	AcceleratorCount  int    `json:"acceleratorCount"`            // on each node; 0 stands for CPUs only
+	AcceleratorType   string `json:"acceleratorType,omitempty"`   // "" stands for the result of FleetAccelerator
+	AcceleratorCount  int    `json:"acceleratorCount"`            // accelerators on each node; 0 stands for CPUs only
 }
 
-// compare orders rows by precedence.
+// compare orders rows by precedence: see JobAccelerators.
 func (r JobAcceleratorRow) compare(o JobAcceleratorRow) int {
 	last := func(unset bool) int {
 		if unset {
@@ -45,7 +45,8 @@ func (r JobAcceleratorRow) compare(o JobAcceleratorRow) int {
 		cmp.Compare(r.MaxParameterCount, o.MaxParameterCount))
 }
 
-// rowFor returns the row that decides for a job; false when no row applies.
+// rowFor returns the first row that applies to a job with this method and number of parameters;
+// false when no row applies.
 func (t JobAccelerators) rowFor(method string, parameters Count) (JobAcceleratorRow, bool) {
 	for _, row := range t {
 		if (row.Method == "" || row.Method == method) &&
@@ -58,7 +59,7 @@ func (t JobAccelerators) rowFor(method string, parameters Count) (JobAccelerator
 
 func (t JobAccelerators) check() error {
 	var v Violations
-	v.Require(len(t) <= MaxJobAcceleratorRows, "rows", "has %d rows: it must have at most %d", len(t),
+	v.Require(len(t) <= MaxJobAcceleratorRows, "rows", "has %d rows: a table must have at most %d", len(t),
 		MaxJobAcceleratorRows)
 	for i, row := range t[:min(len(t), MaxJobAcceleratorRows)] {
 		at := func(field string) string { return fmt.Sprintf("rows[%d].%s", i, field) }

@@ -34,7 +34,7 @@ func TestJobAcceleratorsAreSet(t *testing.T) {
 		{name: "removed twice", given: f(made), when: set()},
 		{name: "set for a missing account", when: set(small), fault: "NOT_FOUND"},
 		{name: "too many rows", given: f(made), when: set(slices.Repeat([]domain.JobAcceleratorRow{small}, 65)...),
-			fault: "INVALID_FIELDS", says: "rows: has 65 rows: it must have at most 64"},
+			fault: "INVALID_FIELDS", says: "rows: has 65 rows: a table must have at most 64"},
 	})
 }
 

@@ -7,7 +7,8 @@ import (
 )
 
 // CheckpointModel is the directory in a checkpoint with a model that engines can serve. In the
-// results of a job, and in the checkpoints of some engines, the model is at the top level.
+// results of a job, and in the checkpoints of some engines, the model is in the top directory
+// instead.
 const CheckpointModel = "model/"
 
 // ID returns the ID of the checkpoint, ATTEMPT-STEP, which is unique within the job.

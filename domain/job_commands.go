@@ -19,8 +19,8 @@ func (l JobLife) must(allowed ...string) error {
 	return nil
 }
 
-// fence returns an error unless attempt, which sent a report, is the job's current attempt and has
-// not ended.
+// fence returns an error unless attempt, the number in a report, is that of the job's current
+// attempt and this attempt has not ended.
 func (l JobLife) fence(attempt int) error {
 	switch {
 	case !l.Exists():
@@ -31,7 +31,8 @@ func (l JobLife) fence(attempt int) error {
 	return nil
 }
 
-// StartValidation starts the validation of the resources that the job names.
+// StartValidation makes the job VALIDATING: a control plane validates the resources that the job
+// names.
 type StartValidation struct{}
 
 func (StartValidation) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
@@ -60,7 +61,7 @@ func (c PrepareInput) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
 	return JobPreparing{&c.Inputs}, nil
 }
 
-// QueueJob makes the job PENDING: it waits in the queue for capacity.
+// QueueJob makes the job PENDING: the job waits in the queue for capacity.
 type QueueJob struct{}
 
 func (QueueJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
@@ -76,7 +77,7 @@ type StartJob struct {
 	Attempt   int // NextAttempt of the job
 	Nodes     []Name
 	Resources Resources
-	Evaluator int `json:",omitempty"` // revision of the evaluator; used by the first attempt only
+	Evaluator int `json:",omitempty"` // revision of the evaluator for all attempts; recorded by the first attempt only
 }
 
 func (c StartJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
@@ -87,16 +88,17 @@ func (c StartJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 		return nil, err
 	}
 	if len(c.Nodes) == 0 {
-		return nil, precondition("NO_NODES", "an attempt needs at least one node")
+		return nil, precondition("NO_NODES", "an attempt needs at least one node, but none is given")
 	}
 	if c.Attempt != l.NextAttempt() {
-		return nil, precondition("STALE_ATTEMPT", "the next attempt is %d, not %d", l.NextAttempt(), c.Attempt)
+		return nil, precondition("STALE_ATTEMPT", "attempt %d cannot start: the next attempt of the job is %d", c.Attempt,
+			l.NextAttempt())
 	}
 	return JobStarted{c.Attempt, c.Nodes, c.Resources, now, cmp.Or(l.EvaluatorRevision, c.Evaluator)}, nil
 }
 
-// AbandonAttempt fences an attempt that has allocations and has not started. An abandoned attempt
-// cannot start any more, so its allocations can be released.
+// AbandonAttempt records that the next attempt will not start, although nodes have allocations for
+// it. The job refuses its start from then on, so the allocations can be released.
 type AbandonAttempt struct {
 	Attempt int
 	Reason  string
@@ -131,32 +133,6 @@ func (c RecordCheckpoint) Decide(l JobLife, now time.Time) (Event[JobLife], erro
 	return JobCheckpointed(c), nil
 }
 
-// IdleJob records that a trainer with keepAlive waits for its next train step.
-type IdleJob struct{ Attempt int }
-
-func (c IdleJob) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
-	if err := l.fence(c.Attempt); err != nil {
-		return nil, err
-	}
-	if l.State == JobIdleState {
-		return nil, nil
-	}
-	return JobIdled(c), l.must(JobRunningState)
-}
-
-// WakeJob records that a trainer with keepAlive received a train step.
-type WakeJob struct{ Attempt int }
-
-func (c WakeJob) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
-	if err := l.fence(c.Attempt); err != nil {
-		return nil, err
-	}
-	if l.State == JobRunningState {
-		return nil, nil
-	}
-	return JobWoken(c), l.must(JobIdleState)
-}
-
 // WriteResults records that training is finished and its results are being stored.
 type WriteResults struct{ Attempt int }
 
@@ -185,9 +161,9 @@ func (c StoreResults) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 	return JobResultsStored{c.JobOutcome, now}, l.must(JobRunningState, JobIdleState, JobWritingResultsState)
 }
 
-// unfinished returns an error when the results of the job are stored, because a job cannot be
+// mustLackResults returns an error when the results of the job are stored, because a job cannot be
 // stopped after that.
-func (l JobLife) unfinished() error {
+func (l JobLife) mustLackResults() error {
 	if l.Outcome != nil {
 		return precondition("JOB_STATE",
 			"the job's results are stored and its model is being registered, so it cannot be stopped any more")
@@ -195,8 +171,8 @@ func (l JobLife) unfinished() error {
 	return nil
 }
 
-// CompleteJob records the outcome of the job. After StoreResults, Attempt is the only field that is
-// needed: the stored outcome is recorded, and its model is already registered.
+// CompleteJob completes the job and records its outcome. After StoreResults, all fields but Attempt
+// are ignored, because the outcome is stored already and its model is registered.
 type CompleteJob struct {
 	Attempt      int
 	StoppedEarly bool
@@ -221,9 +197,10 @@ func (c CompleteJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 		l.must(JobRunningState, JobIdleState, JobWritingResultsState)
 }
 
-// RequeueJob ends an attempt that was lost or failed. The job fails when MaxFailures such attempts
-// have ended. Preempted marks an attempt that does not count. Orphan marks an attempt that ended
-// together with its control plane; it counts only in a crash loop (see CrashLoop).
+// RequeueJob ends an attempt that was lost, failed or was preempted, and queues the job again. The
+// job fails instead when MaxFailures of its attempts have failed. A Preempted attempt does not
+// count as failed. An Orphan attempt, which ended together with its control plane, counts only in a
+// crash loop (see CrashLoop).
 type RequeueJob struct {
 	Attempt   int
 	Reason    string
@@ -255,9 +232,9 @@ func (c RequeueJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 	return JobFailed{c.Attempt, Status{Unavailable.String(), message}, now}, nil
 }
 
-// FailJob fails the job for a reason that another attempt would not fix. Attempt is the attempt
-// that reports the failure. 0 means that a scheduler reports the failure; then no attempt may be
-// running.
+// FailJob fails the job for a reason that another attempt would not fix. Attempt is the number of
+// the attempt that reports the failure. 0 stands for a scheduler, which may fail a job only while
+// no attempt is running.
 type FailJob struct {
 	Attempt int
 	Status  Status
@@ -270,13 +247,13 @@ func (c FailJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 	case !l.Exists():
 		return nil, notFound("job")
 	case !l.Live():
-		return nil, precondition("JOB_STATE", "the job is %s and cannot fail any more", l.State)
+		return nil, precondition("JOB_STATE", "the job is %s and has ended, so it cannot fail", l.State)
 	case c.Attempt != 0:
 		if err := l.fence(c.Attempt); err != nil {
 			return nil, err
 		}
 	case l.Active():
-		return nil, precondition("ATTEMPT_AT_WORK", "attempt %d of the job is running", l.Attempt)
+		return nil, precondition("ATTEMPT_AT_WORK", "attempt %d of the job is running: only it can fail the job", l.Attempt)
 	}
 	return JobFailed{c.Attempt, c.Status, now}, nil
 }
@@ -293,11 +270,11 @@ func (CancelJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 	case !l.Live() && l.State != JobPausedState:
 		return nil, precondition("JOB_STATE", "the job is %s and can no longer be cancelled", l.State)
 	}
-	return JobCancelling{now}, l.unfinished()
+	return JobCancelling{now}, l.mustLackResults()
 }
 
-// ConfirmCancel records that no attempt of a job in state CANCELLING is running any more. Attempt
-// is the job's newest attempt.
+// ConfirmCancel makes a CANCELLING job CANCELLED, because none of its attempts is running any more.
+// Attempt is the number of the job's newest attempt.
 type ConfirmCancel struct{ Attempt int }
 
 func (c ConfirmCancel) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
@@ -323,13 +300,13 @@ func (c PauseJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 	case !l.Live():
 		return nil, precondition("JOB_STATE", "the job is %s and cannot be paused", l.State)
 	case l.Active():
-		return JobPausing{JobPause{Reason: c.Reason, Time: now}}, l.unfinished()
+		return JobPausing{JobPause{Reason: c.Reason, Time: now}}, l.mustLackResults()
 	}
-	return JobPaused{c.Reason, now}, l.unfinished()
+	return JobPaused{c.Reason, now}, l.mustLackResults()
 }
 
-// ConfirmPause records that no attempt of a job that is being paused is running any more. Attempt is
-// the job's newest attempt.
+// ConfirmPause makes a job that is being paused PAUSED, because none of its attempts is running any
+// more. Attempt is the number of the job's newest attempt.
 type ConfirmPause struct{ Attempt int }
 
 func (c ConfirmPause) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
@@ -343,7 +320,7 @@ func (c ConfirmPause) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 	case l.Pausing == nil || l.Preempting:
 		return nil, precondition("JOB_STATE", "the job is %s and is not being paused", l.State)
 	}
-	return JobPaused{l.Pausing.Reason, now}, l.unfinished()
+	return JobPaused{l.Pausing.Reason, now}, l.mustLackResults()
 }
 
 // ExpireJob ends the job once its deadline has passed.
@@ -356,11 +333,11 @@ func (ExpireJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 	case !l.Exists():
 		return nil, notFound("job")
 	case l.Deadline == nil || now.Before(*l.Deadline):
-		return nil, precondition("NOT_DUE", "the job's deadline has not passed yet")
+		return nil, precondition("NOT_DUE", "the job's deadline has not passed yet, so the job cannot expire")
 	case !l.Live() && l.State != JobPausedState:
 		return nil, precondition("JOB_STATE", "the job is %s and cannot expire", l.State)
 	}
-	return JobExpired{now}, l.unfinished()
+	return JobExpired{now}, l.mustLackResults()
 }
 
 // ResumeJob queues a stopped job again; it resumes from its last checkpoint.
@@ -375,7 +352,7 @@ func (ResumeJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 	return JobResumed{now}, l.must(JobFailedState, JobCancelledState, JobPausedState)
 }
 
-// DeleteJob stops the job and starts its deletion.
+// DeleteJob makes the job DELETING: its attempt is stopped, and then its files are deleted.
 type DeleteJob struct{}
 
 func (DeleteJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
@@ -399,7 +376,7 @@ func (CleanJob) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
 	return JobCleaning{}, l.must(JobDeletingState)
 }
 
-// PurgeJob records that the files of a deleted job are deleted.
+// PurgeJob removes the job, because its files are deleted.
 type PurgeJob struct{}
 
 func (PurgeJob) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {

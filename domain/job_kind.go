@@ -15,19 +15,20 @@ import (
 type Job interface {
 	State
 	Referrer
-	// Life returns the part of the state that all kinds share.
+	// Life returns the part of the state that all kinds of jobs share.
 	Life() *JobLife
-	// Spec returns what the job runs.
+	// Spec returns the settings by which the job is scheduled and run.
 	Spec() JobSpec
 }
 
-// A JobSpec is what a job runs. All kinds of jobs have a JobSpec; they differ only in its values.
+// A JobSpec holds the settings by which a job is scheduled and run. Each kind of job converts its
+// own spec into a JobSpec.
 type JobSpec struct {
 	DisplayName string
 	Method      string // method of training: MethodSupervised, …
 	Nodes       int    // number of nodes of one attempt; 0 is 1
 	Turbo       bool   // an attempt gets twice the cores, and computes the same result sooner
-	Pilot       bool   // all other pending jobs get capacity first
+	Pilot       bool   // the job gets capacity only after all other pending jobs
 
 	Shapes            []string // shapes of the rows that the job can train on and be evaluated on
 	MinRows           Count    // minimum number of rows of Dataset
@@ -39,16 +40,16 @@ type JobSpec struct {
 	Seed   *int // random seed of all attempts; nil derives it from the job's name
 	// LearningRateMultiplier scales the engine's default learning rate; 0 is 1.
 	LearningRateMultiplier float64
-	ConfigField            string // path of the fields of Config in API requests: "" or "trainingConfig."
+	ConfigField            string // prefix of the fields of Config in API requests: "" or "trainingConfig."
 	EarlyStop              bool
 	Loss                   *LossConfig
 
-	Evaluator     string       // scores the job's own completions; "" is none
+	Evaluator     string       // evaluator that scores the job's own completions; "" without one
 	Rollouts      *RolloutSpec // how the job generates completions; nil when it generates none
-	RewardWeights []string     // "name=weight" of the scores in the rows
+	RewardWeights []string     // weights of the scores in the rows, each as "name=weight"
 
 	Waits       bool   // the job waits for another train step after each train step
-	HasStep     bool   // there is a train step to run; false unless Waits
+	HasStep     bool   // the job has a train step that is not finished; false unless Waits
 	StepDataset string // dataset of the newest train step; "" before the first step
 	From        Name   // output of the previous train step, which replaces the base model of Config; "" is none
 
@@ -61,14 +62,14 @@ type JobSpec struct {
 // engine's default.
 type RolloutSpec struct {
 	InferenceParameters      *InferenceParameters
-	ChunkSize                int // rows
+	ChunkSize                int // rows of the dataset that rollouts are generated for at a time
 	MaxReplicas              int // maximum number of copies of the model that generate completions at a time
 	MaxConcurrent            int
 	MaxConcurrentEvaluations int
 }
 
-// MaxReplicas returns the maximum number of copies of the model that generate rollouts at a time. An
-// attempt gets a core for each of them, as far as cores are free when it starts.
+// MaxReplicas returns the maximum number of copies of the model that generate rollouts at a time.
+// An attempt gets a CPU core for each copy, as far as cores are free when it starts.
 func (s JobSpec) MaxReplicas() int {
 	r := s.Rollouts
 	switch {
@@ -94,7 +95,7 @@ const MinExamples = 3
 // coreMilli is one core in millicores.
 const coreMilli = 1000
 
-// Need returns what one attempt of the job needs, without accelerators: see NeedOn.
+// Need returns what one attempt of the job requires of the fleet, without accelerators: see NeedOn.
 func (s JobSpec) Need() Need {
 	engine := "train"
 	if s.Method != MethodSupervised {
@@ -111,11 +112,11 @@ func (s JobSpec) Need() Need {
 	return need
 }
 
-// NeedOn returns what one attempt of the job needs, with accelerators. A job names neither a type nor
-// a count of accelerators. If a row of the operator's table applies to the job, the row decides.
-// Otherwise the job gets the type in fleet, which is the result of FleetAccelerator for Need, and the
-// smallest power of two whose memory holds the training: see JobSpec.Memory. A job that does not fit on
-// a node waits, and its status says so.
+// NeedOn returns what one attempt of the job requires of the fleet, with accelerators. The user of
+// a job chooses neither their type nor their number. If a row of the operator's table applies to
+// the job, the row determines both. Otherwise the job gets the type in fleet, which is the result
+// of FleetAccelerator for Need, and the smallest power of two of them whose memory is enough for
+// the training: see JobSpec.Memory. A job that fits on no node waits, and its status says so.
 func (s JobSpec) NeedOn(model ModelSize, fleet string, table JobAccelerators) Need {
 	need := s.Need()
 	row, found := table.rowFor(s.Method, model.ParameterCount)
@@ -135,8 +136,8 @@ func (s JobSpec) NeedOn(model ModelSize, fleet string, table JobAccelerators) Ne
 	return need
 }
 
-// estimatedAccelerators returns the smallest power of two of accelerators whose memory holds the
-// training; 1 for a type of unknown memory.
+// estimatedAccelerators returns the smallest power of two of accelerators whose memory is enough
+// for the training; 1 for a type of unknown memory.
 func (s JobSpec) estimatedAccelerators(model ModelSize, accelerator string) int {
 	count := 1
 	if memory, known := deviceMemory[accelerator]; known {
@@ -145,8 +146,8 @@ func (s JobSpec) estimatedAccelerators(model ModelSize, accelerator string) int 
 	return 1 << bits.Len(uint(count-1))
 }
 
-// WithReplicas returns the need of an attempt in which a number of copies of the model generate
-// rollouts: the result of NeedOn, and a core for each copy after the first.
+// WithReplicas returns the need n, which NeedOn returned, with one more CPU core for each of the
+// given number of copies of the model that generate rollouts, after the first copy.
 func (n Need) WithReplicas(replicas int) Need {
 	n.Resources.CPUMilli += coreMilli * int64(replicas-1)
 	return n
@@ -158,8 +159,8 @@ func (s JobSpec) Model() Name {
 	return Name(cmp.Or(string(s.From), s.Config.WarmStartFrom, s.Config.BaseModel))
 }
 
-// Awaits reports whether the job has nothing to run until it receives a train step.
-func (s JobSpec) Awaits() bool { return s.Waits && !s.HasStep }
+// AwaitsStep reports whether the job cannot run until its user submits another train step.
+func (s JobSpec) AwaitsStep() bool { return s.Waits && !s.HasStep }
 
 // ReservedOutput returns the model whose name a job reserves: its outputModel, from the creation of
 // the job until the job has ended, or for a job with train steps, during each step. It returns ""
@@ -171,7 +172,7 @@ func ReservedOutput(self Name, j Job) Name {
 		return ""
 	}
 	spec := j.Spec()
-	if spec.Awaits() || spec.Config.OutputModel == "" {
+	if spec.AwaitsStep() || spec.Config.OutputModel == "" {
 		return ""
 	}
 	return NewName(self.Account(), Models.Collection, spec.Config.OutputModel)
@@ -194,8 +195,7 @@ func newJobKind[S any](collection, prefix string, events map[string]Event[S], li
 	return k
 }
 
-// IntendJob returns the intent that runs a command on the lifecycle of the named job, which can be of
-// any kind.
+// IntendJob returns the intent that addresses a command on JobLife to the named job, of any kind.
 func IntendJob(name Name, cmd Command[JobLife]) Intent {
 	if kind := KindOf(name.Collection()); kind != nil {
 		return kind.IntendJob(name, cmd)
@@ -203,8 +203,8 @@ func IntendJob(name Name, cmd Command[JobLife]) Intent {
 	return noJob(name, cmd)
 }
 
-// IntendFinish returns the intent to complete a job whose results are stored. For a job that waits
-// for further train steps, the intent completes the train step only.
+// IntendFinish returns the intent that completes a job whose results are stored. If waits is true,
+// the job waits for further train steps, and the intent finishes only its current train step.
 func IntendFinish(name Name, waits bool, attempt int) Intent {
 	if waits {
 		return Intend(TrainerJobs, name, Command[TrainerJob](FinishTrainStep{Attempt: attempt}))

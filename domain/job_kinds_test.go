@@ -96,7 +96,7 @@ func TestReinforcementJobs(t *testing.T) {
 		{"klBeta of DAPO", loss(domain.LossConfig{Method: domain.LossDAPO, KLBeta: ptr(0.1)}), []string{"lossConfig.klBeta"},
 			"DAPO has no KL term"},
 		{"klBeta of GSPO", loss(domain.LossConfig{Method: domain.LossGSPO, KLBeta: ptr(0.1)}), []string{"lossConfig.klBeta"},
-			"choose GRPO"},
+			"choose the method GRPO"},
 		{"klBeta below zero", loss(domain.LossConfig{KLBeta: ptr(-0.1)}), []string{"lossConfig.klBeta"}, "0 to 10"},
 		{"DPO", loss(domain.LossConfig{Method: domain.LossDPO}), []string{"lossConfig.method"}, "GRPO, DAPO, GSPO_TOKEN"},
 		{"temperature 0", rollout(domain.InferenceParameters{Temperature: ptr(0.0)}),

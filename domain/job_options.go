@@ -14,11 +14,11 @@ const (
 // JobOptions are the settings of a job that only the OpenAI API can set. A field of 0 stands for
 // its default.
 type JobOptions struct {
-	Suffix string `json:"suffix,omitempty"` // part of the output model's ID
+	Suffix string `json:"suffix,omitempty"` // text in the middle of the output model's ID
 	Seed   *int   `json:"seed,omitempty"`   // random seed of all attempts; nil derives it from the job's name
 	// LearningRateMultiplier scales the engine's default learning rate.
 	LearningRateMultiplier float64           `json:"learningRateMultiplier,omitempty"`
-	BatchSizeSamples       int               `json:"batchSizeSamples,omitempty"` // of a DPO job: pairs per gradient batch
+	BatchSizeSamples       int               `json:"batchSizeSamples,omitempty"` // pairs in a gradient batch of a DPO job
 	Metadata               map[string]string `json:"metadata,omitempty"`         // the client's own values
 	// LoadAddon loads the resulting addon into a deployment of the account that serves its base model
 	// with enableAddons, if there is one when the job completes.
@@ -36,7 +36,7 @@ func (o *JobOptions) check(v *Violations, config TrainingConfig) {
 	v.Require(o.LearningRateMultiplier >= 0 && o.LearningRateMultiplier <= MaxLearningScale,
 		"options.learningRateMultiplier", "must be above 0 and at most %d", MaxLearningScale)
 	v.Require(o.LearningRateMultiplier == 0 || config.LearningRate == 0, "options.learningRateMultiplier",
-		"scales the default learning rate: leave learningRate out")
+		"scales the default learning rate, so it cannot be set together with learningRate: leave one of them out")
 	v.Require(o.BatchSizeSamples >= 0 && o.BatchSizeSamples <= 1<<30, "options.batchSizeSamples",
 		"must be from 0 to %d; 0 stands for the default", 1<<30)
 	o.checkMetadata(v)
@@ -54,13 +54,13 @@ func (o *JobOptions) checkMetadata(v *Violations) {
 	}
 }
 
-// withOptions returns the lifecycle of a new job with options.
+// withOptions returns the lifecycle state of a new job, with the options' effect on it.
 func (l JobLife) withOptions(o *JobOptions) JobLife {
 	l.Options = o
 	return l
 }
 
-// apply adds to a specification the options that the trainer uses.
+// apply sets the fields of spec from the options that the trainer uses.
 func (o *JobOptions) apply(spec *JobSpec) {
 	if o == nil {
 		return

@@ -8,7 +8,7 @@ type JobPreempting struct {
 	Attempt int       `json:"attempt"`
 	Reason  string    `json:"reason"`
 	Time    time.Time `json:"time"`
-	Queue   bool      `json:"queue,omitempty"` // another job in the queue gets the capacity
+	Queue   bool      `json:"queue,omitempty"` // the capacity is for another job in the queue
 }
 
 func (e JobPreempting) Evolve(l *JobLife) {
@@ -20,12 +20,12 @@ func (e JobPreempting) Evolve(l *JobLife) {
 }
 
 // PreemptJob moves a job to other nodes: its attempt saves a checkpoint and stops, and the job is
-// queued again. The attempt does not count as a failure. An attempt that is stopping already stays
-// as it is.
+// queued again. The attempt does not count as a failure. PreemptJob records nothing if the attempt
+// is already stopping.
 type PreemptJob struct {
 	Attempt int
 	Reason  string
-	Queue   bool `json:",omitempty"` // another job in the queue gets the capacity; increases Preemptions
+	Queue   bool `json:",omitempty"` // the capacity is for another job in the queue; increases Preemptions
 }
 
 func (c PreemptJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
@@ -38,5 +38,5 @@ func (c PreemptJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 	if err := l.must(JobRunningState, JobIdleState, JobWritingResultsState); err != nil {
 		return nil, err
 	}
-	return JobPreempting{c.Attempt, c.Reason, now, c.Queue}, l.unfinished()
+	return JobPreempting{c.Attempt, c.Reason, now, c.Queue}, l.mustLackResults()
 }

@@ -16,7 +16,7 @@ const (
 // JobPriorities lists the priorities, the lowest first.
 var JobPriorities = []string{string(PriorityLow), string(PriorityNormal), string(PriorityHigh)}
 
-// Level returns -1, 0 or 1.
+// Level returns -1 for LOW, 0 for NORMAL and 1 for HIGH.
 func (p JobPriority) Level() int64 {
 	switch p {
 	case PriorityLow:
@@ -39,7 +39,7 @@ func (e JobPrioritized) Evolve(l *JobLife) {
 	}
 }
 
-// SetJobPriority sets the priority of a job that has not ended.
+// SetJobPriority sets the queue priority of a job that has not ended.
 type SetJobPriority struct{ Priority JobPriority }
 
 func (c SetJobPriority) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {

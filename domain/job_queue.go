@@ -13,11 +13,12 @@ func (e JobQueued) Evolve(l *JobLife) {
 	}
 }
 
-// arrive records that the job enters the queue as a new job. Preempted and requeued jobs keep their
-// Arrival instead.
+// arrive sets the queue times of a job that enters the queue as a new job, at the given time.
+// Preempted and requeued jobs keep their Arrival instead.
 func (l *JobLife) arrive(at time.Time) { l.Arrival, l.QueueTime, l.Wait = timeOf(at), timeOf(at), nil }
 
-// timeOf returns the time of an event; nil for one of an earlier version without a time.
+// timeOf returns a pointer to the time of an event; nil for an event of an earlier version, which
+// has none.
 func timeOf(at time.Time) *time.Time {
 	if at.IsZero() {
 		return nil
@@ -47,7 +48,8 @@ func (e JobRequeued) Evolve(l *JobLife) {
 	}
 }
 
-// worked adds the seconds since the previous checkpoint or the start of the attempt to Work.
+// worked adds to Work the seconds from the previous checkpoint, or from the start of the attempt,
+// to until.
 func (l *JobLife) worked(until time.Time) {
 	if l.StartTime == nil {
 		return

@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// A JobTracking is the run of a job in an experiment tracker. See TrackerConfig.
+// A JobTracking describes the run of a job in an experiment tracker. See TrackerConfig.
 type JobTracking struct {
 	RunID string `json:"runId,omitempty"` // ID of the run in the tracker; "" until the run exists
 	URL   string `json:"url,omitempty"`   // web page of the run; "" until the run exists
@@ -38,7 +38,8 @@ func (c RecordTracking) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
 }
 
 // MaxTrackerID is the maximum number of characters of the project, entity and run ID of a
-// TrackerConfig. trackerReserved are the characters that W&B's projects and runs must not have.
+// TrackerConfig. trackerReserved are the characters that the names of W&B projects and runs must
+// not contain.
 const (
 	MaxTrackerID    = 128
 	trackerReserved = `/\#?%:`

@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// Units returns the resources in the units that the queue of jobs counts: the accelerator type with
-// the most accelerators and their number. Of types with the same number, it returns the first by
-// name. Without accelerators, it returns "" and the number of cores, rounded up.
+// Units returns the size of a request as the queue of jobs counts it: the accelerator type with the
+// most accelerators, and their number. Of types with the same number, it returns the first by name.
+// Without accelerators, it returns "" and the number of CPU cores, rounded up.
 func (r Resources) Units() (accelerator string, units int64) {
 	for _, t := range slices.Sorted(maps.Keys(r.Accelerators)) {
 		if n := int64(r.Accelerators[t]); n > units {

@@ -6,19 +6,19 @@ import (
 )
 
 // A QueueSituation holds the properties of a job and the queue from which the wait of the job is
-// estimated, recorded when the job begins to wait for capacity. Each number is a logarithmic class:
-// the bit length of the value.
+// estimated, recorded when the job begins to wait for capacity. Each integer is the bit length of
+// the value, so that similar situations are equal.
 type QueueSituation struct {
-	Size   int  `json:"size"`             // of the job, in units: accelerators, or cores
-	Over   bool `json:"over,omitempty"`   // the job's account uses more than its share
-	Again  bool `json:"again,omitempty"`  // the job has run since it entered the queue
+	Size   int  `json:"size"`             // units of the job (see Resources.Units): accelerators, or CPU cores
+	Over   bool `json:"over,omitempty"`   // the account of the job uses more than its share of the cluster
+	Again  bool `json:"again,omitempty"`  // the job has run before: it was preempted or requeued
 	Load   int  `json:"load,omitempty"`   // 8 × units ahead of the job / units started in the last hour
-	Length int  `json:"length,omitempty"` // waiting jobs of the same group (see package schedulers/queue)
-	Age    int  `json:"age,omitempty"`    // minutes since the arrival of the first job of the group
+	Length int  `json:"length,omitempty"` // number of waiting jobs in the job's queue group (see package schedulers/queue)
+	Age    int  `json:"age,omitempty"`    // minutes since the arrival of the first job in the queue group
 }
 
-// A WaitEstimate is an estimate of a wait, in seconds. With a probability of 80 %, the wait is from
-// Low to High. It is as likely to be below Median as above.
+// A WaitEstimate is an estimate of how many seconds a job will wait for capacity. The wait is
+// between Low and High with a probability of 80 %, and below Median with a probability of 50 %.
 type WaitEstimate struct {
 	Low    int64 `json:"lowSeconds"`
 	Median int64 `json:"medianSeconds"`
@@ -36,7 +36,7 @@ type JobWait struct {
 type JobHeld struct {
 	Status   Status   `json:"status"`
 	Promised bool     `json:"promised,omitempty"`
-	Wait     *JobWait `json:"wait,omitempty"` // if the job begins to wait for capacity
+	Wait     *JobWait `json:"wait,omitempty"` // set if the job begins to wait for capacity
 }
 
 func (e JobHeld) Evolve(l *JobLife) {
@@ -49,17 +49,17 @@ func (e JobHeld) Evolve(l *JobLife) {
 	}
 }
 
-// HoldJob records in the status message what a job waits for. An empty For clears the message.
-// Promised records that other jobs are preempted for the next attempt of the job. Wait is recorded
-// if the job is PENDING and begins to wait for capacity; its Time is ignored.
+// HoldJob records in the job's status message what the job waits for, which is For; an empty For
+// clears the message. Promised records that other jobs are preempted for the job's next attempt.
+// Wait is recorded if the job is PENDING and begins to wait for capacity; its Time is ignored.
 type HoldJob struct {
 	For      string
 	Promised bool     `json:",omitempty"`
 	Wait     *JobWait `json:",omitempty"`
 }
 
-// HeldPrefix begins the status message of a held job. HeldForCapacity follows HeldPrefix when the
-// job waits for capacity on nodes, and HeldForQuota when it waits for the quota of its account.
+// HeldPrefix begins the status message of a job that waits. After it comes HeldForCapacity if the
+// job waits for capacity on nodes, and HeldForQuota if it waits for the quota of its account.
 const (
 	HeldPrefix      = "waiting for "
 	HeldForCapacity = "capacity"
@@ -83,10 +83,11 @@ func (c HoldJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 	return held, nil
 }
 
-// Held reports whether the job's status message says what it waits for.
+// Held reports whether the job's status message says that the job waits for something.
 func (l JobLife) Held() bool { return l.WaitsFor() != "" }
 
-// WaitsFor returns what the job waits for, as its status message says; "" when it says nothing.
+// WaitsFor returns what the job waits for, from its status message; "" when the job waits for
+// nothing.
 func (l JobLife) WaitsFor() string {
 	what, held := strings.CutPrefix(l.Status.Message, HeldPrefix)
 	if !held {
@@ -98,8 +99,8 @@ func (l JobLife) WaitsFor() string {
 // HeldForCapacity reports whether the job's status message says that the job waits for capacity.
 func (l JobLife) HeldForCapacity() bool { return strings.HasPrefix(l.WaitsFor(), HeldForCapacity) }
 
-// Queued reports whether the job waits in the queue: it is PENDING, and lacks nothing but capacity or
-// quota.
+// Queued reports whether the job waits in the queue: it is PENDING, and waits for nothing but
+// capacity or quota.
 func (l JobLife) Queued() bool {
 	return l.State == JobPendingState &&
 		(!l.Held() || l.HeldForCapacity() || strings.HasPrefix(l.WaitsFor(), HeldForQuota))

@@ -30,11 +30,11 @@ type Command[S any] interface {
 
 // A Kind is a kind of resource: its collection, and the events it records.
 type Kind[S any] struct {
-	Collection string // as in resource names: supervisedFineTuningJobs
+	Collection string // collection in resource names, such as supervisedFineTuningJobs
 	events     map[string]storedEvent[S]
 	names      map[reflect.Type]string
-	deletion   func(*S) *Deletion // set for a referenceable kind
-	life       func(*S) *JobLife  // set for a kind of job
+	deletion   func(*S) *Deletion // returns the Deletion in a state; nil unless the kind is referenceable
+	life       func(*S) *JobLife  // returns the JobLife in a state; nil unless the kind is a kind of job
 }
 
 type storedEvent[S any] struct {
@@ -74,14 +74,15 @@ func Extend[S, T any](k *Kind[S], prefix string, part *Kind[T], lens func(*S) *T
 	return k
 }
 
-// A lifted event applies an event of a part to the whole state that contains the part.
+// A lifted event is an event of a part, such as JobLife or Deletion, in a kind whose state contains
+// this part: see Extend.
 type lifted[S, T any] struct {
 	part Event[T]
 	lens func(*S) *T
 }
 
-// Evolve changes the part. When the part does not exist after the event, Evolve clears the whole
-// state.
+// Evolve applies the event to the part of the state. When the part does not exist after the event,
+// Evolve clears the whole state.
 func (e lifted[S, T]) Evolve(s *S) {
 	e.part.Evolve(e.lens(s))
 	if state, ok := any(*s).(State); ok && !state.Exists() {
@@ -120,13 +121,13 @@ func (k *Kind[S]) EventTypes() iter.Seq2[string, reflect.Type] {
 type Record struct {
 	Type  string
 	Data  json.RawMessage
-	State string // resulting state, for readers of the log that do not fold it: see StateNamer
+	State string // name of the state after the event, for readers of the log that do not fold events: see StateNamer
 }
 
 // A StateNamer is a state whose resource has a lifecycle state, such as CREATING or READY.
 type StateNamer interface{ StateName() string }
 
-// Encode returns the record of an event.
+// Encode returns the record of an event, as it is stored in the log.
 func (k *Kind[S]) Encode(e Event[S]) (Record, error) {
 	var inner any = e
 	if l, ok := e.(interface{ stored() any }); ok {
@@ -140,7 +141,7 @@ func (k *Kind[S]) Encode(e Event[S]) (Record, error) {
 	return Record{Type: name, Data: data}, err
 }
 
-// Decode returns the event of a record.
+// Decode returns the event that is stored in a record.
 func (k *Kind[S]) Decode(r Record) (Event[S], error) {
 	f, ok := k.events[r.Type]
 	if !ok {
@@ -154,7 +155,7 @@ func (k *Kind[S]) Decode(r Record) (Event[S], error) {
 	return e, nil
 }
 
-// Fold applies one record to the state.
+// Fold applies the event in one record to the state.
 func (k *Kind[S]) Fold(state *S, r Record) error {
 	e, err := k.Decode(r)
 	if err == nil {
@@ -166,13 +167,13 @@ func (k *Kind[S]) Fold(state *S, r Record) error {
 // An Intent is a command and the resource that it is addressed to.
 type Intent struct {
 	Name    Name
-	Command any // for log messages and test transcripts
-	// Version is the only version of the row on which the command may be decided, because the
-	// command was computed from that version; 0 allows any version. See ErrStale.
+	Command any // the command, for log messages and test transcripts
+	// Version is the version of the resource's row from which the command was computed. The command
+	// is refused on any other version: see ErrStale. 0 allows every version.
 	Version uint64
-	// CreateEvent is the ID of the event that created the resource that the command is for. With it,
-	// the command is refused for a later resource of the same name. "" allows any resource with the
-	// name. See CheckCreateEvent.
+	// CreateEvent is the ID of the event that created the resource for which the command was
+	// computed. The command is refused on a later resource with the same name: see
+	// CheckCreateEvent. "" allows every resource with the name.
 	CreateEvent string
 	decide      func(state any, now time.Time) (Record, error)
 }
@@ -220,11 +221,11 @@ func (i Intent) CheckCreateEvent(createEvent string) error {
 	if i.CreateEvent == "" || i.CreateEvent == createEvent {
 		return nil
 	}
-	return notFound("resource " + string(i.Name) + " of this command")
+	return notFound("resource " + string(i.Name) + " that the command is for")
 }
 
-// IsStale reports whether the intent has a Version other than version, the version of the resource's
-// row.
+// IsStale reports whether the intent has a Version that is not version, the current version of the
+// resource's row.
 func (i Intent) IsStale(version uint64) bool { return i.Version != 0 && i.Version != version }
 
 // ErrStale is the error of an intent whose row has another version than the command was computed

@@ -53,19 +53,20 @@ func KindOf(collection string) AnyKind {
 type AnyKind interface {
 	// CollectionID returns the collection, as in resource names.
 	CollectionID() string
-	// StateType returns S.
+	// StateType returns the type S of the kind's states.
 	StateType() reflect.Type
 	// EventTypes yields the stored event names in order, with the Go type of each event.
 	EventTypes() iter.Seq2[string, reflect.Type]
 	// Referenceable reports whether other resources can refer to resources of the kind.
 	Referenceable() bool
-	// NewRow returns a *Row[S] without a state.
+	// NewRow returns a *Row[S] with the given name and an empty state.
 	NewRow(Name) AnyRow
 	// DecodeEvent returns the event of a record, for AnyRow.Apply.
 	DecodeEvent(Record) (any, error)
-	// EncodeEvent returns the record of an event from DecodeEvent.
+	// EncodeEvent returns the record of an event that DecodeEvent returned.
 	EncodeEvent(event any) (Record, error)
-	// FoldRecord applies a record to the state, an S or nil for none, and returns the resulting S.
+	// FoldRecord returns the state, an S, after the record's event. state is an S, or nil if the
+	// resource does not exist before.
 	FoldRecord(state any, r Record) (any, error)
 	// IntendJob returns the intent that addresses a command on JobLife to a job. Intent.Decide
 	// fails when the kind is not a kind of job.
@@ -119,7 +120,7 @@ type Row[S any] struct {
 type AnyRow interface {
 	// Key returns the name of the resource.
 	Key() Name
-	// Head returns the row with an empty state.
+	// Head returns a copy of all fields of the row but its state.
 	Head() Row[struct{}]
 	// Value returns the state, an S.
 	Value() any
@@ -130,7 +131,7 @@ type AnyRow interface {
 	// Apply evolves the state by an event from DecodeEvent and reports whether the resource exists
 	// after the event. position, id and at are the log position, the ID and the time of the event.
 	Apply(event any, position uint64, id string, at time.Time) (exists bool)
-	// SetHead sets everything but the state.
+	// SetHead sets all fields of the row but its state.
 	SetHead(head Row[struct{}])
 }
 
@@ -185,7 +186,8 @@ func (r *Row[S]) exists() bool {
 	return ok && state.Exists()
 }
 
-// reservedOutput returns the model whose name the resource reserves; "" when it is not a job.
+// reservedOutput returns the name of the model that the resource reserves; "" when the resource is
+// not a job or reserves none.
 func (r *Row[S]) reservedOutput() Name {
 	if job, ok := any(&r.State).(Job); ok {
 		return ReservedOutput(r.Name, job)
@@ -196,7 +198,7 @@ func (r *Row[S]) reservedOutput() Name {
 // SetHead implements AnyRow.
 func (r *Row[S]) SetHead(head Row[struct{}]) { *r = WithState(head, r.State) }
 
-// WithState returns a row with another state.
+// WithState returns a copy of the row with another state, which can be of another type.
 func WithState[S, T any](r Row[S], state T) Row[T] {
 	return Row[T]{Name: r.Name, State: state, CreateTime: r.CreateTime, UpdateTime: r.UpdateTime,
 		Version: r.Version, CreateVersion: r.CreateVersion, ReserveVersion: r.ReserveVersion, CreateEvent: r.CreateEvent}

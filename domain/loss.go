@@ -28,19 +28,19 @@ const (
 // LossConfig configures the loss that training minimizes.
 type LossConfig struct {
 	Method string    `json:"method,omitempty"`
-	KLBeta *float64  `json:"klBeta,omitempty"` // weight of the KL term of GRPO; nil is the trainer's default
+	KLBeta *float64  `json:"klBeta,omitempty"` // weight of the KL term of GRPO; nil stands for the trainer's default
 	DPO    *DPOLoss  `json:"dpo,omitempty"`
 	ORPO   *ORPOLoss `json:"orpo,omitempty"`
 }
 
-// DPOLoss are the settings of DPO.
+// DPOLoss holds the settings of the loss DPO.
 type DPOLoss struct {
 	Beta                float64 `json:"beta,omitempty"` // 0 is DefaultDPOBeta
 	RefCacheConcurrency int     `json:"refCacheConcurrency,omitempty"`
 	RefCacheBatchSize   int     `json:"refCacheBatchSize,omitempty"`
 }
 
-// ORPOLoss are the settings of ORPO.
+// ORPOLoss holds the settings of the loss ORPO.
 type ORPOLoss struct {
 	Lambda float64 `json:"lambda,omitempty"` // weight of the odds-ratio term; 0 is DefaultORPOLambda
 }
@@ -57,7 +57,7 @@ func (c *LossConfig) check(v *Violations, methods []string) {
 			OneOfRule(method, append([]string{LossUnspecified}, methods...)))
 	} else {
 		v.Require(c.KLBeta == nil || method == LossGRPO, "lossConfig.klBeta",
-			"%s has no KL term: leave klBeta out, or choose GRPO", method)
+			"is set, but the method %s has no KL term: leave klBeta out, or choose the method GRPO", method)
 		v.Require(c.DPO == nil || method == LossDPO, "lossConfig.dpo", "is for the method DPO, not %s: leave it out", method)
 		v.Require(c.ORPO == nil || method == LossORPO, "lossConfig.orpo", "is for the method ORPO, not %s: leave it out",
 			method)

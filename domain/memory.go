@@ -18,16 +18,16 @@ const (
 	cachedContexts = 8
 )
 
-// A Hosted model is a model loaded into the memory of a machine.
+// A Hosted model is a model as one replica loads it into memory, with what determines how much
+// memory it takes.
 type Hosted struct {
 	ModelSize
-	Weights int64   // bytes, 0 if unknown
+	Weights int64   // bytes of the weights files; 0 if unknown
 	Draft   *Hosted // draft model that is loaded beside the model; nil without one
 }
 
-// Hosted returns the model as a machine serves it from its memory in a precision. Weights is the
-// size of the stored files: those of the copy in that precision, or the model's own when there is
-// no such copy.
+// Hosted returns the model as a replica loads it to serve it in a precision. Its Weights are the
+// size of the copy in that precision or, when there is no such copy, of the model's own files.
 func (m Model) Hosted(precision string) Hosted {
 	h := Hosted{ModelSize: m.Size()}
 	for name, size := range m.FilesIn(precision).Sizes {
@@ -45,20 +45,22 @@ func (m Model) Hosted(precision string) Hosted {
 	return h
 }
 
-// Merged returns the model with an addon merged into it: merged weights take 32 bits each.
+// Merged returns the model as it is after an addon is merged into its weights, which then have 32
+// bits each.
 func (h Hosted) Merged() Hosted {
 	h.Weights = max(h.Weights, 4*int64(h.ParameterCount))
 	return h
 }
 
-// memory returns the memory of one replica in bytes, for a context of this many tokens; 0 stands
-// for the model's context length. With longPrompts, the KV cache is twice as large.
+// memory returns the memory of one replica without accelerators, in bytes. context is the maximum
+// length of a context in tokens; 0 stands for the model's context length. With longPrompts, the KV
+// cache is twice as large.
 func (h Hosted) memory(context int, longPrompts bool) float64 {
 	size, wanted := h.ModelSize, context
 	if context == 0 {
 		context = size.ContextLength
 	}
-	// CPU engines store keys and values in four bytes per number; cachePerToken counts two.
+	// CPU engines store keys and values in four bytes per number, of which cachePerToken counts two.
 	one := 2 * size.cachePerToken("") * float64(context)
 	cache := min(cachedContexts*one, MaxKVCache)
 	if wanted > 0 {

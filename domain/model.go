@@ -45,12 +45,12 @@ const (
 // ModelKinds lists the kinds of models, in the order in which messages list them.
 var ModelKinds = []string{BaseModel, PEFTAddon, SpeechModel}
 
-// ModelSpec holds the fields that the caller sets.
+// ModelSpec holds the fields of a model that the caller sets.
 type ModelSpec struct {
 	DisplayName string `json:"displayName"`
 	Description string `json:"description"`
 	Kind        string `json:"kind"`
-	BaseModel   string `json:"baseModel,omitempty"` // base of an addon, or the model before a fine-tune
+	BaseModel   string `json:"baseModel,omitempty"` // base model of an addon, or the model that was fine-tuned
 	Public      bool   `json:"public"`              // other accounts may read and deploy it
 
 	Speech *SpeechSettings `json:"speech,omitempty"` // set for speech models only
@@ -60,16 +60,16 @@ type ModelSpec struct {
 	DefaultNgramSpeculationLength int `json:"defaultNgramSpeculationLength,omitempty"`
 }
 
-// ModelMetadata holds what the files of a model determine.
+// ModelMetadata holds the properties of a model that are read from its files.
 type ModelMetadata struct {
-	ModelType      string   `json:"modelType"` // "llama"
+	ModelType      string   `json:"modelType"` // model_type of config.json, such as "llama"
 	ParameterCount Count    `json:"parameterCount"`
-	ContextLength  int      `json:"contextLength"`       // tokens
+	ContextLength  int      `json:"contextLength"`       // maximum length of a context in tokens
 	Precision      string   `json:"precision,omitempty"` // precision of most of the stored weights: FP32, BF16, FP16 …
 	LoraRank       int      `json:"loraRank,omitempty"`
 	LoraTargets    []string `json:"loraTargetModules,omitempty"`
 	Embedding      bool     `json:"embedding,omitempty"` // generates embeddings, not text
-	Vision         bool     `json:"vision,omitempty"`    // reads images
+	Vision         bool     `json:"vision,omitempty"`    // accepts images
 	Attention
 }
 
@@ -82,7 +82,7 @@ type Files struct {
 	Sums   map[string]string `json:"sums,omitempty"`
 }
 
-// Bytes returns the total size.
+// Bytes returns the total size of the files in bytes.
 func (f Files) Bytes() (sum int64) {
 	for _, size := range f.Sizes {
 		sum += size
@@ -101,8 +101,8 @@ type Model struct {
 	Upload     int                  `json:"upload,omitempty"`     // number of the newest upload, 0 before the first
 	Validated  int                  `json:"validated,omitempty"`  // number of the newest upload with a validation result
 	Violations []Violation          `json:"violations,omitempty"` // violations of the rejected upload
-	Copies     map[string]ModelCopy `json:"copies,omitempty"`     // copies by precision
-	SourceJob  Name                 `json:"sourceJob,omitempty"`  // job that trained it
+	Copies     map[string]ModelCopy `json:"copies,omitempty"`     // copies in other precisions, by precision
+	SourceJob  Name                 `json:"sourceJob,omitempty"`  // job that trained the model
 	CreatedBy  string               `json:"createdBy"`
 }
 
@@ -131,9 +131,9 @@ func (e ModelUploaded) Evolve(m *Model) {
 		nil
 }
 
-// ModelAccepted records that the newest upload is valid. Note is what the platform cannot do with
-// the model; "" without such a limitation. Files is set only in events of earlier versions, which
-// did not number uploads.
+// ModelAccepted records that the newest upload is valid. Note says what the platform cannot do with
+// the model; "" if there is no such limitation. Files is set only in events of earlier versions,
+// which did not number uploads.
 type ModelAccepted struct {
 	Upload int `json:"upload,omitempty"`
 	ModelMetadata
@@ -228,7 +228,7 @@ func (c UploadModel) Decide(m Model, _ time.Time) (Event[Model], error) {
 type AcceptModel struct {
 	Upload int
 	ModelMetadata
-	Note string // what the platform cannot do with the model; "" without such a limitation
+	Note string // says what the platform cannot do with the model; "" if there is no such limitation
 }
 
 func (c AcceptModel) Decide(m Model, _ time.Time) (Event[Model], error) {
@@ -238,7 +238,7 @@ func (c AcceptModel) Decide(m Model, _ time.Time) (Event[Model], error) {
 	return ModelAccepted{Upload: c.Upload, ModelMetadata: c.ModelMetadata, Note: c.Note}, nil
 }
 
-// RejectModel records why an upload cannot be used.
+// RejectModel records that an upload is invalid, and why.
 type RejectModel struct {
 	Upload     int
 	Status     Status
@@ -282,8 +282,7 @@ func (c RegisterModel) Decide(m Model, _ time.Time) (Event[Model], error) {
 	return ModelRegistered(c), nil
 }
 
-// UpdateModel replaces the fields that the caller sets; kind, baseModel and speech.format cannot
-// change.
+// UpdateModel replaces the model's ModelSpec; kind, baseModel and speech.format cannot change.
 type UpdateModel struct{ ModelSpec }
 
 func (c UpdateModel) Decide(m Model, _ time.Time) (Event[Model], error) {
@@ -334,8 +333,8 @@ func (s ModelSpec) checkSpeculation(v *Violations) {
 	check("defaultNgramSpeculationLength", s.DefaultNgramSpeculationLength)
 }
 
-// WithSpeculationOf returns the spec with the defaults of a base model, unless the spec has settings
-// of speculative decoding.
+// WithSpeculationOf returns the spec with the speculative decoding settings that the base model m
+// has as defaults, unless the spec has such settings of its own.
 func (s DeploymentSpec) WithSpeculationOf(m ModelSpec) DeploymentSpec {
 	if s.DraftModel == nil && s.DraftTokenCount == 0 && s.NgramSpeculationLength == 0 && !s.EnableMTP {
 		s.DraftTokenCount, s.NgramSpeculationLength = m.DefaultDraftTokenCount, m.DefaultNgramSpeculationLength
@@ -343,7 +342,8 @@ func (s DeploymentSpec) WithSpeculationOf(m ModelSpec) DeploymentSpec {
 	return s
 }
 
-// checkSpeech requires settings for speech models, and none for other models.
+// checkSpeech adds a violation to v if a speech model has no speech settings, or another model has
+// some.
 func (s ModelSpec) checkSpeech(v *Violations) {
 	v.Require(s.Kind == SpeechModel || s.Speech == nil, "speech",
 		"is for models of kind %s: leave speech out, or set that kind", SpeechModel)

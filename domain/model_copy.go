@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// A ModelCopy is a copy of a model's weights in another precision. When the copy is prepared again
-// after a failure, another attempt starts.
+// A ModelCopy is a copy of a model's weights in another precision. After a failure, it can be
+// prepared again, which is another attempt.
 type ModelCopy struct {
 	Attempt int       `json:"attempt"` // number of the newest attempt to prepare the copy, from 1
 	State   string    `json:"state"`
@@ -70,8 +70,8 @@ func (m *Model) setCopy(precision string, c ModelCopy) {
 	m.Copies[precision] = c
 }
 
-// PrepareModel requests a copy in a precision. It records nothing when the copy exists or is being
-// prepared, or when the model itself has the precision.
+// PrepareModel requests a copy of the model in a precision. It records nothing when the copy exists
+// or is being prepared, or when the model's own weights have the precision.
 type PrepareModel struct{ Precision string }
 
 func (c PrepareModel) Decide(m Model, now time.Time) (Event[Model], error) {
@@ -119,13 +119,13 @@ func (c FinishCopy) Decide(m Model, now time.Time) (Event[Model], error) {
 	if old := m.Copies[c.Precision]; old.State == CopyReady && old.Files.Prefix == c.Files.Prefix {
 		return nil, nil
 	}
-	if err := m.preparing(c.Precision, c.Attempt); err != nil {
+	if err := m.mustPrepare(c.Precision, c.Attempt); err != nil {
 		return nil, err
 	}
 	return ModelPrepared{Precision: c.Precision, Attempt: c.Attempt, Files: c.Files, Time: now}, nil
 }
 
-// FailCopy records why an attempt could not write the copy.
+// FailCopy records that an attempt could not write the copy, and why.
 type FailCopy struct {
 	Precision string
 	Attempt   int
@@ -136,15 +136,15 @@ func (c FailCopy) Decide(m Model, now time.Time) (Event[Model], error) {
 	if old := m.Copies[c.Precision]; old.State == CopyFailed && old.Attempt == c.Attempt {
 		return nil, nil
 	}
-	if err := m.preparing(c.Precision, c.Attempt); err != nil {
+	if err := m.mustPrepare(c.Precision, c.Attempt); err != nil {
 		return nil, err
 	}
 	return ModelPreparationFailed{Precision: c.Precision, Attempt: c.Attempt, Status: c.Status, Time: now}, nil
 }
 
-// preparing returns an error unless the given attempt to prepare the copy in the precision is in
+// mustPrepare returns an error unless the given attempt to prepare the copy in the precision is in
 // progress.
-func (m Model) preparing(precision string, attempt int) error {
+func (m Model) mustPrepare(precision string, attempt int) error {
 	current := m.Copies[precision]
 	switch {
 	case !m.Exists():

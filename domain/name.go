@@ -51,7 +51,7 @@ func (n Name) Subject() string {
 	return "events." + n.Account() + "." + n.Collection() + "." + n.ID()
 }
 
-// NameOf returns the resource name that has the given Subject; "" when no name has it.
+// NameOf returns the resource name whose Subject is the given subject; "" when there is none.
 func NameOf(subject string) Name {
 	parts := strings.Split(subject, ".")
 	if len(parts) != 4 || parts[0] != "events" {
@@ -68,8 +68,8 @@ const IDRule = "must be 1 to 63 characters of a-z, 0-9 and -, begin with a lette
 // ValidID reports whether id may be the last part of a name.
 func ValidID(id string) bool { return idPattern.MatchString(id) }
 
-// ParseName returns s as a resource name, and whether s is a name in the collection with a valid
-// account and ID.
+// ParseName returns s as a resource name. It returns false if s is not a name in the collection
+// with a valid account and a valid ID.
 func ParseName(s, collection string) (Name, bool) {
 	parts := strings.Split(s, "/")
 	if collection == "accounts" {

@@ -8,15 +8,15 @@ import (
 	"strings"
 )
 
-// A Need holds what a replica or an attempt of a job requires of the fleet: the same resources on
+// A Need holds what a replica, or an attempt of a job, requires of the fleet: the same resources on
 // each of Count nodes.
 type Need struct {
 	Count     int
 	Pool      string // PoolTraining or PoolInference
 	Engine    string // required capability of the node: see NodeSpec.Engines
 	Resources Resources
-	Policy    NodePolicy // of the account whose work it is
-	Regions   []string   // regions of the nodes; nil for every region, and nodes without one
+	Policy    NodePolicy // policy of the account that owns the replica or the job
+	Regions   []string   // allowed regions of the nodes; nil allows nodes in every region and in none
 }
 
 // Need returns what one replica that serves the model requires of the fleet.
@@ -39,6 +39,14 @@ func (n Need) String() string {
 	return fmt.Sprintf("%s on %s of pool %s%s%s that can %s", n.Resources, nodes, n.Pool, n.where(), n.Policy, n.Engine)
 }
 
+// subject names in messages what has the need.
+func (n Need) subject() string {
+	if n.Pool == PoolTraining {
+		return "the job"
+	}
+	return "a replica"
+}
+
 // String formats the resources for messages: "100m CPU, 128 MiB".
 func (r Resources) String() string {
 	parts := []string{fmt.Sprintf("%dm CPU", r.CPUMilli), fmt.Sprintf("%d MiB", r.MemoryMiB)}
@@ -52,17 +60,18 @@ func (r Resources) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// A Feasibility holds how many nodes of a fleet can serve a need, now or when they are empty.
+// A Feasibility counts the nodes of a fleet that can meet a need now, and those that could if they
+// were empty.
 type Feasibility struct {
 	Need      Need
 	Nodes     int      // registered nodes
-	Capable   int      // nodes that could serve the need if they were empty and READY
+	Capable   int      // nodes that could meet the need if they were empty and READY
 	Lost      int      // capable nodes that are not READY
 	Available int      // nodes that have capacity for the need now
 	Reasons   []string // why nodes have no capacity for the need, one reason per node; at most maxReasons
 
-	explained int            // nodes that Reasons explain
-	lacking   map[string]int // nodes without capacity for the need, by what they lack
+	explained int            // number of nodes whose reasons are in Reasons
+	lacking   map[string]int // number of nodes without capacity for the need, by what they lack
 }
 
 const maxReasons = 5
@@ -72,11 +81,11 @@ func FeasibilityOf(need Need, fleet Fleet) Feasibility {
 	f := Feasibility{Need: need, lacking: map[string]int{}}
 	for name, node := range fleet.Nodes {
 		if !node.Registered() {
-			continue // not registered yet, or revoked
+			continue // its agent has not registered it yet, or its access was revoked
 		}
 		f.Nodes++
 		if !need.Allows(node.RegionIn(fleet.Located)) {
-			f.lacks(name, "is in "+cmp.Or(node.Region, "no region"))
+			f.addReason(name, "is in "+cmp.Or(node.Region, "no region"))
 			continue
 		}
 		never, now := need.shortage(node, Resources{}, nil), ""
@@ -97,14 +106,14 @@ func FeasibilityOf(need Need, fleet Fleet) Feasibility {
 		case shortage == "":
 			f.Available++
 		default:
-			f.lacks(name, shortage)
+			f.addReason(name, shortage)
 		}
 	}
 	return f
 }
 
-// lacks records what a node lacks for the need.
-func (f *Feasibility) lacks(node Name, shortage string) {
+// addReason records why a node has no capacity for the need.
+func (f *Feasibility) addReason(node Name, shortage string) {
 	f.lacking[shortage]++
 	if len(f.Reasons) < maxReasons {
 		f.Reasons = append(f.Reasons, node.ID()+" "+shortage)
@@ -112,7 +121,8 @@ func (f *Feasibility) lacks(node Name, shortage string) {
 	}
 }
 
-// WithoutNodeNames returns a Feasibility whose reasons count nodes and do not name them.
+// WithoutNodeNames returns the Feasibility with reasons that say how many nodes each applies to,
+// instead of naming them.
 func (f Feasibility) WithoutNodeNames() Feasibility {
 	f.Reasons, f.explained = nil, 0
 	shortages := slices.SortedFunc(maps.Keys(f.lacking), func(a, b string) int {
@@ -128,35 +138,36 @@ func (f Feasibility) WithoutNodeNames() Feasibility {
 	return f
 }
 
-// Infeasible reports whether the registered nodes can never serve the need. Infeasible returns
-// false when no node is registered, because nodes may still register.
+// Infeasible reports whether the registered nodes can never meet the need, even when they are
+// empty. It returns false when no node is registered, because nodes may still register.
 func (f Feasibility) Infeasible() bool { return f.Nodes > 0 && f.Capable < f.Need.Count }
 
-// AllLost reports whether capable nodes are lost, and the other capable nodes are too few for the
-// need.
+// AllLost reports whether the need cannot be met because capable nodes are lost: without them, too
+// few capable nodes are left.
 func (f Feasibility) AllLost() bool { return f.Lost > 0 && f.Capable-f.Lost < f.Need.Count }
 
-// Fits reports whether the fleet has capacity for the need now.
+// Fits reports whether enough nodes have capacity for the need now.
 func (f Feasibility) Fits() bool { return f.Available >= f.Need.Count }
 
-// String describes the need, why nodes cannot serve it, and what to do.
+// String describes the need, why nodes cannot meet it, and what to do, for status messages.
 func (f Feasibility) String() string {
+	needs := f.Need.subject() + " needs " + f.Need.String()
 	reasons := strings.Join(f.Reasons, ", ")
 	if more := f.Nodes - f.Available - f.explained; more > 0 {
 		reasons += fmt.Sprintf(", and %d more", more)
 	}
 	switch {
 	case f.Nodes == 0:
-		return fmt.Sprintf("it needs %s, but no node is registered: start an agent", f.Need)
+		return fmt.Sprintf("%s, but no node is registered: start an agent", needs)
 	case f.Fits():
-		return fmt.Sprintf("it needs %s, and %d of %d nodes have capacity now, which may be allocated to others first",
-			f.Need, f.Available, f.Nodes)
+		return fmt.Sprintf("%s, and %d of %d nodes have capacity now, which may be allocated to others first",
+			needs, f.Available, f.Nodes)
 	case f.AllLost() && !f.Infeasible():
-		return fmt.Sprintf("it needs %s, but %d of the %d nodes that could hold it are lost (%s): restart their agents, "+
-			"or start another agent", f.Need, f.Lost, f.Capable, reasons)
+		return fmt.Sprintf("%s, but %d of the %d nodes that could run it are lost (%s): restart their agents, "+
+			"or start another agent", needs, f.Lost, f.Capable, reasons)
 	case !f.Infeasible():
-		return fmt.Sprintf("it needs %s; %d of %d nodes could hold it, but only %d have capacity now (%s): wait, scale "+
-			"down or cancel other work, or start another agent", f.Need, f.Capable, f.Nodes, f.Available, reasons)
+		return fmt.Sprintf("%s; %d of %d nodes could run it, but only %d have capacity now (%s): wait, scale "+
+			"down deployments or cancel jobs, or start another agent", needs, f.Capable, f.Nodes, f.Available, reasons)
 	}
 	help := "start an agent on such a node"
 	if f.Need.Count > 1 {
@@ -169,7 +180,7 @@ func (f Feasibility) String() string {
 		help = "start an agent with --region in one of its regions, or name a region of the fleet"
 	}
 	if len(f.Need.Resources.Accelerators) > 0 {
-		help = "start an agent on a machine that has them"
+		help = "start an agent on a machine with these accelerators"
 		if f.Need.Pool == PoolInference { // the user of a job does not choose its hardware
 			help += ", or choose an acceleratorType of the fleet"
 		}
@@ -177,13 +188,13 @@ func (f Feasibility) String() string {
 	if reasons != "" {
 		reasons = " (" + reasons + ")"
 	}
-	return fmt.Sprintf("it needs %s, but only %d of %d nodes could hold it%s: %s", f.Need, f.Capable, f.Nodes, reasons,
+	return fmt.Sprintf("%s, but only %d of %d nodes could run it%s: %s", needs, f.Capable, f.Nodes, reasons,
 		help)
 }
 
-// incapable returns why a node cannot serve the need, whatever its capacity is; "" when it can. A node
-// without engines counts as having the engine, because an agent withdraws its engines when it shuts
-// down and may register with them again.
+// incapable returns why a node cannot meet the need however large its capacity is, such as its
+// pool; "" when it can. A node without engines counts as having the engine, because an agent
+// withdraws its engines when it shuts down and may register with them again.
 func (n Need) incapable(node Node) string {
 	switch {
 	case !node.Serves(n.Pool):
@@ -196,8 +207,8 @@ func (n Need) incapable(node Node) string {
 	return n.Policy.mismatch(node.Labels, node.Taints)
 }
 
-// shortage returns what a node lacks for the need when the used resources and slots are allocated; ""
-// when it lacks nothing.
+// shortage returns what a node lacks for the need if used is allocated on the node, with slots as
+// the allocated thousandths of shared devices. It returns "" when the node lacks nothing.
 func (n Need) shortage(node Node, used Resources, slots map[DeviceSlot]int) string {
 	if incapable := n.incapable(node); incapable != "" {
 		return incapable

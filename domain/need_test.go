@@ -49,19 +49,19 @@ func TestFeasibilityNamesWhatIsLacking(t *testing.T) {
 		says       string
 	}{
 		{"no node", replica(h100, 1), nil, false,
-			"it needs 100m CPU, 128 MiB, 1 x VENDOR_A_H100_80GB on a node of pool inference that can complete, but no " +
+			"a replica needs 100m CPU, 128 MiB, 1 x VENDOR_A_H100_80GB on a node of pool inference that can complete, but no " +
 				"node is registered: start an agent"},
 		{"capacity", replica(h100, 2), []domain.Node{machine(2, 0)}, false, "1 of 1 nodes have capacity now"},
 		{"none of these devices", replica(l4, 1), []domain.Node{machine(2, 0), machine(0, 0)}, true,
-			"but only 0 of 2 nodes could hold it (n1 has no VENDOR_A_L4_24GB, n2 has no VENDOR_A_L4_24GB): start an age" +
+			"but only 0 of 2 nodes could run it (n1 has no VENDOR_A_L4_24GB, n2 has no VENDOR_A_L4_24GB): start an age" +
 				"nt on a " +
-				"machine that has them, or choose an acceleratorType of the fleet"},
+				"machine with these accelerators, or choose an acceleratorType of the fleet"},
 		{"too few", replica(h100, 4), []domain.Node{machine(2, 0)}, true, "n1 has 2 x VENDOR_A_H100_80GB)"},
 		{"taken", replica(h100, 2), []domain.Node{machine(2, 1)}, false,
-			"1 of 1 nodes could hold it, but only 0 have capacity now (n1 has 1 of 2 x VENDOR_A_H100_80GB free): wait, " +
+			"1 of 1 nodes could run it, but only 0 have capacity now (n1 has 1 of 2 x VENDOR_A_H100_80GB free): wait, " +
 				"scale down"},
 		{"lost", replica(h100, 2), []domain.Node{machine(2, 0, lost)}, false,
-			"1 of the 1 nodes that could hold it are lost (n1 is LOST): restart their agents, or start another agent"},
+			"1 of the 1 nodes that could run it are lost (n1 is LOST): restart their agents, or start another agent"},
 		{"one lost", replica(h100, 2), []domain.Node{machine(2, 0, lost), machine(2, 1)}, false,
 			"0 have capacity now (n1 is LOST, n2 has 1 of 2 x VENDOR_A_H100_80GB free): wait"},
 		{"shutting down", replica("", 0), []domain.Node{machine(0, 0, func(n *domain.Node) { n.Engines = nil })}, false,
@@ -74,7 +74,7 @@ func TestFeasibilityNamesWhatIsLacking(t *testing.T) {
 			true, "n1 has 64 of 64 MiB free"},
 		{"regions of a fleet without regions", anywhere(domain.Placement{Region: "EU_PARIS_1"}),
 			[]domain.Node{machine(0, 0)}, false,
-			"it needs 100m CPU, 128 MiB on a node of pool inference in EU_PARIS_1 that can " +
+			"a replica needs 100m CPU, 128 MiB on a node of pool inference in EU_PARIS_1 that can " +
 				"complete, and 1 of 1 nodes have capacity now"},
 		{"another region", anywhere(domain.Placement{Region: "EU_PARIS_1"}),
 			[]domain.Node{machine(0, 0, in("EU_LONDON_1")), machine(0, 0)}, true,
@@ -93,13 +93,13 @@ func TestFeasibilityNamesWhatIsLacking(t *testing.T) {
 			"in US_UTAH_1 that can train, but only 0 of 1"},
 		{"a turbo job", domain.JobSpec{Method: domain.MethodSupervised, Turbo: true}.Need(),
 			[]domain.Node{machine(0, 0, func(n *domain.Node) { n.Capacity.CPUMilli = 1500 })}, true,
-			"it needs 2000m CPU, 512 MiB on a node of pool training that can train, but only 0 of 1 nodes could hold it"},
+			"the job needs 2000m CPU, 512 MiB on a node of pool training that can train, but only 0 of 1 nodes could run it"},
 		{"a gang", domain.JobSpec{Method: domain.MethodSupervised, Nodes: 2}.Need(),
 			[]domain.Node{machine(0, 0), machine(0, 0, func(n *domain.Node) { n.Capacity.CPUMilli = 500 })}, true,
-			"on each of 2 nodes of pool training that can train, but only 1 of 2 nodes could hold it (n2 has 500m of 500m " +
+			"on each of 2 nodes of pool training that can train, but only 1 of 2 nodes could run it (n2 has 500m of 500m " +
 				"CPU free)"},
 		{"a gang on a node with capacity", domain.JobSpec{Method: domain.MethodSupervised, Nodes: 3}.Need(),
-			[]domain.Node{machine(0, 0)}, true, "but only 1 of 1 nodes could hold it: start agents on 2 more such nodes, " +
+			[]domain.Node{machine(0, 0)}, true, "but only 1 of 1 nodes could run it: start agents on 2 more such nodes, " +
 				"or request fewer nodes"},
 		{"more nodes than reasons", replica(l4, 1), []domain.Node{{}, {}, {}, {}, {}, {}, {}}, true,
 			"n5 has no VENDOR_A_L4_24GB, and 2 more)"},

@@ -56,16 +56,16 @@ const (
 	MaxNodeEngines      = 16
 )
 
-// Resources are the capacity of a node, or a part of it that is requested or allocated.
+// Resources are the capacity of a node, or a part of a node that is requested or allocated.
 type Resources struct {
 	CPUMilli     int64          `json:"cpuMilli"`               // millicores
 	MemoryMiB    int64          `json:"memoryMib"`              // mebibytes
-	Accelerators map[string]int `json:"accelerators,omitempty"` // type → devices
-	// Share is the part of the one device in Accelerators that the work gets; zero for whole devices
+	Accelerators map[string]int `json:"accelerators,omitempty"` // number of devices by type
+	// Share is the part of the one device in Accelerators that is requested or allocated; zero for whole devices
 	Share DeviceShare `json:"share,omitzero"`
 }
 
-// Plus returns r + o, without shares: see SumOf.
+// Plus returns the sum of r and o without their shares of devices, which SumOf adds up.
 func (r Resources) Plus(o Resources) Resources {
 	sum := Resources{CPUMilli: r.CPUMilli + o.CPUMilli, MemoryMiB: r.MemoryMiB + o.MemoryMiB}
 	if len(r.Accelerators)+len(o.Accelerators) > 0 {
@@ -80,7 +80,8 @@ func (r Resources) Plus(o Resources) Resources {
 	return sum
 }
 
-// Fits reports whether r is at most capacity in every part. A share counts as its whole device.
+// Fits reports whether r is at most capacity in CPU, memory and each type of accelerator. A share
+// of a device counts as a whole device.
 func (r Resources) Fits(capacity Resources) bool {
 	for t, n := range r.Accelerators {
 		if n > capacity.Accelerators[t] {
@@ -98,30 +99,31 @@ func (r Resources) equal(o Resources) bool {
 // NodeSpec is what an agent reports about its node.
 type NodeSpec struct {
 	Pool     string    `json:"pool"`
-	Region   string    `json:"region,omitempty"` // one of Regions; "" without one
+	Region   string    `json:"region,omitempty"` // one of Regions; "" for a node without a region
 	Capacity Resources `json:"capacity"`
-	// capabilities: train (supervised), train:METHOD, complete, transcribe:FORMAT, score; and
-	// engine:NAME for each engine that is an external program, such as vllm
+	// Engines lists the node's capabilities: train (supervised), train:METHOD, complete,
+	// transcribe:FORMAT, score; and engine:NAME for each engine that is an external program, such
+	// as vllm.
 	Engines []string `json:"engines"`
 	Version string   `json:"version"` // version of the agent
 	// Labels describe the node: see NodePolicy
 	Labels map[string]string `json:"labels,omitempty"`
-	// FailedDevices are not part of Capacity
+	// FailedDevices are the devices that must not be used; Capacity does not count them
 	FailedDevices []FailedDevice `json:"failedDevices,omitempty"`
 }
 
-// enginePrefix begins the entries of NodeSpec.Engines that name an engine.
+// enginePrefix begins the entries in NodeSpec.Engines that name an external engine.
 const enginePrefix = "engine:"
 
-// EngineAbility returns the entry of NodeSpec.Engines for an engine, such as vllm.
+// EngineAbility returns the entry in NodeSpec.Engines for an external engine, such as vllm.
 func EngineAbility(name string) string { return enginePrefix + name }
 
-// GangAbility is the entry of NodeSpec.Engines of a node that can train together with other nodes.
-// Of the nodes of an attempt, only those with it compute.
+// GangAbility is the entry in NodeSpec.Engines of a node that can train together with other nodes.
+// If an attempt has several nodes, only those with this entry compute.
 const GangAbility = "train:gang"
 
-// EngineNames returns the names of the node's engines that are external programs, such as vllm. The
-// agents of earlier versions name none.
+// EngineNames returns the names of the node's engines that are external programs, such as vllm. It
+// returns none for an agent of an earlier version, which does not report them.
 func (n Node) EngineNames() (names []string) {
 	for _, one := range n.Engines {
 		if name, ok := strings.CutPrefix(one, enginePrefix); ok {
@@ -133,14 +135,14 @@ func (n Node) EngineNames() (names []string) {
 
 // An Allocation is a part of a node that is allocated to an attempt of a job or to a replica.
 type Allocation struct {
-	ID        string    `json:"id"`                // unique on the node: see AllocationID
-	For       Name      `json:"for"`               // the job or the deployment
-	Attempt   int       `json:"attempt,omitempty"` // number of the job's attempt
-	Replica   string    `json:"replica,omitempty"` // ID of the deployment's replica
+	ID        string    `json:"id"`                // unique on the node: see AllocationID and ReplicaAllocationID
+	For       Name      `json:"for"`               // name of the job or the deployment
+	Attempt   int       `json:"attempt,omitempty"` // number of the attempt, for a job
+	Replica   string    `json:"replica,omitempty"` // ID of the replica, for a deployment
 	Resources Resources `json:"takes"`
 	Since     time.Time `json:"since,omitzero"` // time of the placement; zero in events of earlier versions
 
-	Reason *PlacementReason `json:"reason,omitempty"` // nil in events of earlier versions
+	Reason *PlacementReason `json:"reason,omitempty"` // why the node was chosen; nil in events of earlier versions
 }
 
 // Node is the state of one node.
@@ -151,11 +153,11 @@ type Node struct {
 	Since  time.Time `json:"since"` // time of the node's last registration
 	// last heartbeat before the node was lost; zero if unknown
 	Seen        time.Time             `json:"seen,omitzero"`
-	Left        bool                  `json:"left,omitempty"` // the node was lost because its agent shut down
+	Left        bool                  `json:"left,omitempty"` // the node is LOST because its agent shut down
 	Allocations map[string]Allocation `json:"allocations,omitempty"`
 	Access      NodeAccess            `json:"access,omitzero"`
 	Taints      []Taint               `json:"taints,omitempty"` // ordered by key
-	Cordon      *NodeCordon           `json:"cordon,omitempty"` // nil if the node gets new allocations
+	Cordon      *NodeCordon           `json:"cordon,omitempty"` // nil unless the node is cordoned or drained
 }
 
 // Exists implements State.
@@ -164,7 +166,7 @@ func (n Node) Exists() bool { return n.State != "" }
 // StateName implements StateNamer.
 func (n Node) StateName() string { return n.State }
 
-// Used returns the sum of all allocations. A device that is shared counts once.
+// Used returns the sum of the node's allocations. A shared device counts once.
 func (n Node) Used() Resources { return SumOf(n.resources()) }
 
 // Allocated returns the allocations ordered by ID.
@@ -172,13 +174,13 @@ func (n Node) Allocated() []Allocation {
 	return slices.SortedFunc(maps.Values(n.Allocations), func(a, b Allocation) int { return cmp.Compare(a.ID, b.ID) })
 }
 
-// HasCapacity reports whether the node is READY and r fits beside its allocations.
+// HasCapacity reports whether the node is READY and has room for r beside its allocations.
 func (n Node) HasCapacity(r Resources) bool {
 	added, ok := r.addedTo(n.Slots())
 	return ok && n.State == NodeReady && n.Used().Plus(added).Fits(n.Capacity)
 }
 
-// Serves reports whether work of a pool may be placed on the node.
+// Serves reports whether replicas or jobs of a pool may be placed on the node.
 func (n Node) Serves(pool string) bool { return n.Pool == "" || n.Pool == pool }
 
 type NodeRegistered struct {
@@ -229,7 +231,7 @@ func (e AllocationReleased) Evolve(n *Node) {
 // RegisterNode records that an agent has registered the node, or that its spec has changed.
 type RegisterNode struct {
 	NodeSpec
-	Enrolled bool // true refuses a node whose agent has not enrolled
+	Enrolled bool // if true, a node whose agent has not enrolled is refused
 }
 
 func (c RegisterNode) Decide(n Node, now time.Time) (Event[Node], error) {
@@ -238,7 +240,7 @@ func (c RegisterNode) Decide(n Node, now time.Time) (Event[Node], error) {
 	oneOf(&v, "region", c.Region, Regions[1:]...)
 	v.Require(c.Capacity.CPUMilli > 0, "capacity.cpuMilli", "must be positive")
 	v.Require(c.Capacity.MemoryMiB >= 0, "capacity.memoryMib", "must not be negative")
-	v.Require(c.Capacity.Share == (DeviceShare{}), "capacity.share", "is only for allocations: leave it out")
+	v.Require(c.Capacity.Share == (DeviceShare{}), "capacity.share", "is for allocations, not for capacity: leave it out")
 	v.Require(len(c.Capacity.Accelerators) <= MaxNodeAccelerators, "capacity.accelerators", "must have at most %d types",
 		MaxNodeAccelerators)
 	for _, t := range slices.Sorted(maps.Keys(c.Capacity.Accelerators)) {
@@ -262,7 +264,7 @@ func (c RegisterNode) Decide(n Node, now time.Time) (Event[Node], error) {
 	switch {
 	case n.State == NodeRevoked, c.Enrolled && n.Access.PublicKey == "":
 		return nil, &Error{Code: PermissionDenied, Reason: "NODE_NOT_ENROLLED",
-			Message: "the node has not enrolled, or was revoked: start its agent with a token from `anneal node token`"}
+			Message: "the node has not enrolled, or was revoked: start its agent with a join token from `anneal node token`"}
 	}
 	same := n.Pool == c.Pool && n.Region == c.Region && n.Version == c.Version && n.Capacity.equal(c.Capacity) &&
 		slices.Equal(n.Engines, c.Engines) && maps.Equal(n.Labels, c.Labels) &&
@@ -297,9 +299,9 @@ func (c LoseNode) Decide(n Node, _ time.Time) (Event[Node], error) {
 	return NodeLost{c.Reason, c.Seen, c.Left}, nil
 }
 
-// RemoveNode removes a node without allocations.
+// RemoveNode removes a node that has no allocations.
 type RemoveNode struct {
-	Lost bool // true refuses a node that is not LOST
+	Lost bool // if true, only a node that is LOST is removed
 }
 
 func (c RemoveNode) Decide(n Node, _ time.Time) (Event[Node], error) {
@@ -345,12 +347,12 @@ func (c PlaceAllocation) Decide(n Node, now time.Time) (Event[Node], error) {
 	case !n.Exists():
 		return nil, notFound("node")
 	case n.State != NodeReady:
-		return nil, precondition("NODE_NOT_READY", "the node is %s, not READY", n.State)
+		return nil, precondition("NODE_NOT_READY", "the node is %s, but must be READY to get allocations", n.State)
 	case !c.Registered.IsZero() && !c.Registered.Equal(n.Since):
 		return nil, precondition("STALE_PLAN", "the node registered again at %s, after the allocation was planned",
 			n.Since.Format(time.RFC3339))
 	case n.Cordon != nil:
-		return nil, n.refuseCordoned()
+		return nil, n.mustSchedule()
 	}
 	if !n.HasCapacity(c.Resources) {
 		return nil, &Error{Code: ResourceExhausted, Reason: "NODE_FULL",
@@ -362,7 +364,7 @@ func (c PlaceAllocation) Decide(n Node, now time.Time) (Event[Node], error) {
 	return AllocationPlaced{placed}, nil
 }
 
-// ReleaseAllocation releases an allocation or a reservation on the node.
+// ReleaseAllocation releases an allocation or a reservation on the node, with the given ID.
 type ReleaseAllocation struct {
 	ID     string
 	Reason string

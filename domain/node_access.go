@@ -15,20 +15,21 @@ type NodeAccess struct {
 
 // Node states before registration and after revocation.
 const (
-	NodeJoining = "ENROLLED" // enrolled, and not registered yet
+	NodeJoining = "ENROLLED" // the agent has enrolled, and has not registered the node yet
 	NodeRevoked = "REVOKED"
 )
 
 // Values of JoinToken for nodes that enrolled without a token of `anneal node token`.
 const (
-	LegacyJoinToken = "legacy" // a token of an earlier version, without expiry
-	LocalJoinToken  = "local"  // no token: the worker in the control plane's process
+	LegacyJoinToken = "legacy" // the agent enrolled with a token of an earlier version, which has no ID and no expiry
+	LocalJoinToken  = "local"  // the agent is the local worker, in the control plane's process, and needs no token
 )
 
 // publicKeySize is the length of the public half of an NKey in its text form.
 const publicKeySize = 56
 
-// Absent reports whether no agent can run on the node: it is lost, or its access is revoked.
+// Absent reports whether no agent can run on the node, because the node is LOST or its access is
+// revoked.
 func (n Node) Absent() bool { return n.State == NodeLostState || n.State == NodeRevoked }
 
 // Registered reports whether an agent has registered the node, and its access is not revoked.
@@ -66,7 +67,7 @@ type EnrollNode struct {
 func (c EnrollNode) Decide(n Node, now time.Time) (Event[Node], error) {
 	var v Violations
 	v.Require(len(c.PublicKey) == publicKeySize && c.PublicKey[0] == 'U', "publicKey",
-		"must be the public NKey of a user: U and %d more characters", publicKeySize-1)
+		"must be the public NKey of a user, which is U and %d more characters", publicKeySize-1)
 	v.Require(c.JoinToken != "" && len(c.JoinToken) <= MaxShortName, "joinToken", "must be the ID of a join token")
 	if err := v.Err(); err != nil {
 		return nil, err

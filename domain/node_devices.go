@@ -1,6 +1,6 @@
 package domain
 
-// maxFailedDevices limits what an agent reports about its node.
+// maxFailedDevices is the maximum number of failed devices that an agent reports about its node.
 const maxFailedDevices = 1024
 
 // Values of the health of an accelerator. The health is UNKNOWN when the agent does not read it or

@@ -3,13 +3,13 @@ package domain
 import "time"
 
 // A NodeCordon closes a node for new allocations until the operator uncordons the node, even if the
-// node is lost and returns in between. With a Deadline, the node is drained: its work moves to other
-// nodes, and the rest is stopped at the deadline.
+// node is lost and returns in between. With a Deadline, the node is drained: its jobs and replicas
+// move to other nodes, and those that have not moved are stopped at the deadline.
 type NodeCordon struct {
 	Reason   string    `json:"reason"`
 	Time     time.Time `json:"time"`
 	Deadline time.Time `json:"deadline,omitzero"` // zero if the node is not drained
-	Drained  time.Time `json:"drained,omitzero"`  // when the drained node had no allocations any more
+	Drained  time.Time `json:"drained,omitzero"`  // when the last allocation of the drained node was released; zero before
 }
 
 // Values of Node.Scheduling.
@@ -75,8 +75,8 @@ func (e NodeDrained) Evolve(n *Node) {
 	n.Cordon = &drained
 }
 
-// CordonNode closes a node for new allocations. A node that is cordoned or drained already keeps its
-// reason and its deadline.
+// CordonNode closes a node for new allocations. It records nothing if the node is cordoned or
+// drained already.
 type CordonNode struct{ Reason string }
 
 func (c CordonNode) Decide(n Node, now time.Time) (Event[Node], error) {
@@ -102,17 +102,18 @@ func (UncordonNode) Decide(n Node, now time.Time) (Event[Node], error) {
 	return NodeUncordoned{now}, nil
 }
 
-// DrainNode cordons a node, moves its work to other nodes, and stops what is left after Within. A
-// repeated drain changes the reason and the deadline of a drain in progress.
+// DrainNode cordons a node and moves its jobs and replicas to other nodes. Those that have not
+// moved after Within are stopped. A repeated drain changes the reason and the deadline of a drain
+// in progress.
 type DrainNode struct {
 	Reason string
-	Within time.Duration // time until the deadline; 0 stops all work immediately
+	Within time.Duration // time until the deadline; 0 stops all jobs and replicas on the node immediately
 }
 
 func (c DrainNode) Decide(n Node, now time.Time) (Event[Node], error) {
 	var v Violations
-	v.Require(c.Within >= 0 && c.Within <= MaxDrain, "deadline", "is %s after the request: it must be from 0s to %s",
-		c.Within, MaxDrain)
+	v.Require(c.Within >= 0 && c.Within <= MaxDrain, "deadline",
+		"is %s after the request, but the deadline must be from 0s to %s after it", c.Within, MaxDrain)
 	if err := v.Err(); err != nil {
 		return nil, err
 	}
@@ -128,7 +129,7 @@ func (c DrainNode) Decide(n Node, now time.Time) (Event[Node], error) {
 	return NodeDraining{c.Reason, deadline, now}, nil
 }
 
-// FinishDrain records that a node that is being drained has no allocations any more.
+// FinishDrain makes a node that is being drained DRAINED, because it has no allocations any more.
 type FinishDrain struct{}
 
 func (FinishDrain) Decide(n Node, now time.Time) (Event[Node], error) {
@@ -140,13 +141,13 @@ func (FinishDrain) Decide(n Node, now time.Time) (Event[Node], error) {
 	case !n.Draining():
 		return nil, precondition("NODE_NOT_DRAINING", "the node is %s and is not being drained any more", n.Scheduling())
 	case len(n.Allocations) > 0:
-		return nil, precondition("NODE_IN_USE", "the node still has %d allocations", len(n.Allocations))
+		return nil, precondition("NODE_IN_USE", "the node has %d allocations: its drain is not finished", len(n.Allocations))
 	}
 	return NodeDrained{now}, nil
 }
 
-// refuseCordoned returns why the node gets no allocations although it is READY; nil if it gets them.
-func (n Node) refuseCordoned() error {
+// mustSchedule returns an error if the node is cordoned, so that it gets no new allocations.
+func (n Node) mustSchedule() error {
 	if n.Cordon == nil {
 		return nil
 	}

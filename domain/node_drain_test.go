@@ -45,7 +45,7 @@ func TestNodeIsCordonedAndDrained(t *testing.T) {
 		{name: "drain a DRAINED node", given: f(here, draining, drained), when: longer},
 		{name: "drain with a deadline that is too late", given: f(here),
 			when: domain.DrainNode{Within: 1000 * time.Hour}, fault: "INVALID_FIELDS",
-			says: "deadline: is 1000h0m0s after the request: it must be from 0s to 168h0m0s"},
+			says: "deadline: is 1000h0m0s after the request, but the deadline must be from 0s to 168h0m0s after it"},
 		{name: "drain a missing node", when: drain, fault: "NOT_FOUND"},
 		{name: "finish a drain", given: f(here, placed, draining, released), when: domain.FinishDrain{}, then: drained},
 		{name: "finish a drain twice", given: f(here, draining, drained), when: domain.FinishDrain{}},

@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// Labels describe a node; its agent reports them. Taints keep work off a node; the operator sets
-// them. The operator decides for each account which labels the nodes of its work must have, and
-// which taints its work tolerates: see NodePolicy.
+// Labels describe a node; its agent reports them. Taints keep jobs and replicas off a node; the
+// operator sets them. For each account, the operator decides which labels a node must have to run
+// the account's jobs and replicas, and which taints these tolerate: see NodePolicy.
 
-// NoSchedule is the only effect of a taint: the node gets no work that does not tolerate the taint.
-// The work on the node continues.
+// always NoSchedule is the only effect of a taint, as in Kubernetes: the node gets no new jobs and
+// replicas that do not tolerate the taint. Those that are running on the node stay.
 const NoSchedule = "NoSchedule"
 
 // Limits of labels, taints and policies.
@@ -24,21 +24,21 @@ const (
 	maxLabelLength = 63
 )
 
-// A Taint keeps work off a node, unless the work tolerates the taint.
+// A Taint keeps new jobs and replicas off a node, unless their account tolerates the taint.
 type Taint struct {
 	Key    string `json:"key"`
 	Value  string `json:"value"`
-	Effect string `json:"effect"` // NoSchedule
+	Effect string `json:"effect"` // always NoSchedule
 }
 
 // String formats a taint as key=value:NoSchedule.
 func (t Taint) String() string { return t.Key + "=" + t.Value + ":" + t.Effect }
 
-// A NodePolicy decides which nodes the work of an account may use. The zero value allows all nodes
-// without taints.
+// A NodePolicy restricts the nodes that the jobs and replicas of an account may use. The zero value
+// allows all nodes without taints.
 type NodePolicy struct {
 	Selector    map[string]string `json:"nodeSelector,omitempty"` // labels that a node must have
-	Tolerations []Taint           `json:"tolerations,omitempty"`  // taints that a node may have
+	Tolerations []Taint           `json:"tolerations,omitempty"`  // taints that a node may nevertheless have
 }
 
 func (p NodePolicy) equal(o NodePolicy) bool {
@@ -73,8 +73,8 @@ func (p NodePolicy) String() string {
 	return text.String()
 }
 
-// Admits reports whether the policy of the need allows a node with these labels and taints.
-func (n Need) Admits(labels map[string]string, taints []Taint) bool {
+// AdmitsNode reports whether the need's policy allows a node with these labels and taints.
+func (n Need) AdmitsNode(labels map[string]string, taints []Taint) bool {
 	return n.Policy.mismatch(labels, taints) == ""
 }
 
@@ -108,7 +108,7 @@ func (t Taint) check(v *Violations, field string) {
 type NodeTainted struct{ Taint }
 
 func (e NodeTainted) Evolve(n *Node) {
-	n.Taints = append(without(n.Taints, e.Key), e.Taint)
+	n.Taints = append(withoutKey(n.Taints, e.Key), e.Taint)
 	slices.SortFunc(n.Taints, func(a, b Taint) int { return strings.Compare(a.Key, b.Key) })
 }
 
@@ -116,10 +116,10 @@ type NodeUntainted struct {
 	Key string `json:"key"`
 }
 
-func (e NodeUntainted) Evolve(n *Node) { n.Taints = without(n.Taints, e.Key) }
+func (e NodeUntainted) Evolve(n *Node) { n.Taints = withoutKey(n.Taints, e.Key) }
 
-// without returns a copy of taints without the one with the key; nil if none is left.
-func without(taints []Taint, key string) (kept []Taint) {
+// withoutKey returns a copy of taints without the taint that has the key; nil if no taint is left.
+func withoutKey(taints []Taint, key string) (kept []Taint) {
 	for _, taint := range taints {
 		if taint.Key != key {
 			kept = append(kept, taint)
@@ -128,7 +128,7 @@ func without(taints []Taint, key string) (kept []Taint) {
 	return kept
 }
 
-// TaintNode adds a taint to a node, in place of one with the same key.
+// TaintNode adds a taint to a node, or replaces the taint with the same key.
 type TaintNode struct{ Taint }
 
 func (c TaintNode) Decide(n Node, _ time.Time) (Event[Node], error) {
@@ -142,14 +142,14 @@ func (c TaintNode) Decide(n Node, _ time.Time) (Event[Node], error) {
 		return nil, notFound("node")
 	case slices.Contains(n.Taints, c.Taint):
 		return nil, nil
-	case len(without(n.Taints, c.Key)) >= MaxNodeTaints:
-		return nil, precondition("TOO_MANY_TAINTS", "the node has %d taints, which is the maximum: remove one first",
+	case len(withoutKey(n.Taints, c.Key)) >= MaxNodeTaints:
+		return nil, precondition("TOO_MANY_TAINTS", "the node has %d taints, which is the maximum: remove a taint first",
 			len(n.Taints))
 	}
 	return NodeTainted(c), nil
 }
 
-// UntaintNode removes the taint with a key.
+// UntaintNode removes the taint that has the key from a node.
 type UntaintNode struct{ Key string }
 
 func (c UntaintNode) Decide(n Node, _ time.Time) (Event[Node], error) {
@@ -166,8 +166,8 @@ type AccountNodesSet struct{ NodePolicy }
 
 func (e AccountNodesSet) Evolve(a *Account) { a.Nodes = e.NodePolicy }
 
-// SetAccountNodes replaces the policy that decides which nodes the work of an account may use. Work
-// that is running stays where it is.
+// SetAccountNodes replaces the node policy of an account. Running jobs and replicas stay on their
+// nodes.
 type SetAccountNodes struct{ NodePolicy }
 
 func (c SetAccountNodes) Decide(a Account, _ time.Time) (Event[Account], error) {

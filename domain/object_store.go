@@ -12,7 +12,7 @@ import (
 // store: s3://BUCKET/KEY?region=REGION&endpoint=https://HOST.
 type ObjectURL struct {
 	Bucket   string
-	Key      string // of a directory, "" or a prefix that ends in a slash
+	Key      string // key of the object; for a directory, "" or a prefix that ends in a slash
 	Region   string // "" is the default of the object store
 	Endpoint string // URL of the server; "" is Amazon S3
 }
@@ -29,7 +29,8 @@ var (
 // maxObjectKey is the maximum length of the key of an object in bytes.
 const maxObjectKey = 1024
 
-// ParseObjectURL returns the address in text; false if it does not follow ObjectURLRule.
+// ParseObjectURL parses text as an ObjectURL. It returns false if text does not follow
+// ObjectURLRule.
 func ParseObjectURL(text string) (at ObjectURL, ok bool) {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "s3" || u.User != nil || u.Fragment != "" || len(text) > maxExternalURL {
@@ -58,7 +59,7 @@ func isEndpoint(text string) bool {
 		strings.Trim(u.Path, "/") == "" && u.RawQuery == "" && u.Fragment == ""
 }
 
-// Directory reports whether the address is that of a directory.
+// Directory reports whether the address is that of a directory, instead of one object.
 func (u ObjectURL) Directory() bool { return u.Key == "" || strings.HasSuffix(u.Key, "/") }
 
 // StoreCredentials are the credentials of an S3-compatible object store.
@@ -72,10 +73,11 @@ type StoreCredentials struct {
 const StoreCredentialsRule = `must be JSON like {"access_key_id": "…", "secret_access_key": "…"}, with a ` +
 	`session_token for temporary credentials`
 
-const maxCredential = 8 << 10 // bytes
+const maxCredential = 8 << 10 // bytes of one field of StoreCredentials
 
-// ParseStoreCredentials reads credentials from the value of a secret. The field names may have the
-// prefix aws_. It returns what is wrong, without any part of the value.
+// ParseStoreCredentials parses the value of a secret, a JSON object, as credentials. The field
+// names may have the prefix aws_. wrong says which rules the value violates, without any part of
+// the value; nil if it is valid.
 func ParseStoreCredentials(value SecretValue) (c StoreCredentials, wrong []string) {
 	var fields map[string]any
 	if json.Unmarshal([]byte(value.Reveal()), &fields) != nil || fields == nil {

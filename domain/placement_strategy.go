@@ -1,14 +1,14 @@
 package domain
 
 // Placement strategies decide where a deployment's replicas are placed relative to one another. By
-// default, replicas are packed onto accelerators that are in use, and spread over failure domains where
-// this leaves no more accelerators unusable.
+// default, replicas are packed onto accelerators that are in use. They are spread over failure
+// domains unless more accelerators would become unusable for other requests.
 const (
-	// PlacementPack places replicas together where it leaves no more accelerators unusable: on the same
-	// node, or in the same zone or region.
+	// PlacementPack places replicas on the same node, or in the same zone or region, unless more
+	// accelerators would become unusable for other requests.
 	PlacementPack = "PACK"
 	// PlacementSpread places each replica in the failure domain with the fewest replicas of the
-	// deployment, even if accelerators become unusable.
+	// deployment, even if accelerators become unusable for other requests.
 	PlacementSpread = "SPREAD"
 )
 

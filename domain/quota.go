@@ -15,15 +15,15 @@ var Quotas = NewKind("quotas", map[string]Event[Quota]{
 
 // The IDs of all quotas.
 const (
-	QuotaAccelerators      = "accelerators"            // requested by live deployments, or allocated to jobs
+	QuotaAccelerators      = "accelerators"            // requested by live deployments or allocated to jobs
 	QuotaJobs              = "jobs"                    // jobs of all kinds that have not ended
-	QuotaGuaranteed        = "guaranteed-accelerators" // of QuotaAccelerators; the account borrows those above them
+	QuotaGuaranteed        = "guaranteed-accelerators" // guaranteed part; accelerators above it are borrowed
 	QuotaDeployments       = "deployments"             // deployments, until their deletion begins
-	QuotaRequestsPerMinute = "requests-per-minute"     // requests of the management API and of inference together
+	QuotaRequestsPerMinute = "requests-per-minute"     // requests to the management API and inference requests together
 	QuotaStorageBytes      = "storage-bytes"           // bytes of the files of datasets, models, evaluators and batches
 )
 
-// QuotaIDs lists the IDs in alphabetical order.
+// QuotaIDs lists the IDs of all quotas in alphabetical order.
 var QuotaIDs = []string{QuotaAccelerators, QuotaDeployments, QuotaGuaranteed, QuotaJobs,
 	QuotaRequestsPerMinute, QuotaStorageBytes}
 
@@ -32,7 +32,7 @@ const MaxQuota = 1_000_000_000_000_000
 
 // Quota is the state of one quota.
 type Quota struct {
-	MaxValue *Count `json:"maxValue,omitempty"` // nil is unlimited
+	MaxValue *Count `json:"maxValue,omitempty"` // nil if the quota is not set, so that the usage is unlimited
 }
 
 // Exists implements State.
@@ -48,8 +48,8 @@ type QuotaLifted struct{}
 
 func (QuotaLifted) Evolve(q *Quota) { *q = Quota{} }
 
-// SetQuota sets the maximum. An account that already exceeds the maximum keeps its resources, and
-// cannot create more.
+// SetQuota sets the maximum of a quota. An account that already exceeds the maximum keeps its
+// resources, and cannot create more.
 type SetQuota struct{ MaxValue Count }
 
 func (c SetQuota) Decide(q Quota, _ time.Time) (Event[Quota], error) {
@@ -75,7 +75,7 @@ func (LiftQuota) Decide(q Quota, _ time.Time) (Event[Quota], error) {
 // Metered is the state of a resource that counts toward quotas. Usage returns the amounts.
 type Metered interface{ Usage() Usage }
 
-// A Usage holds the amount that counts toward each quota.
+// A Usage holds the amounts that count toward each quota of an account.
 type Usage struct {
 	Accelerators int64
 	Jobs         int64
@@ -83,19 +83,19 @@ type Usage struct {
 	StorageBytes int64
 }
 
-// Plus returns u + o.
+// Plus returns the sum of u and o.
 func (u Usage) Plus(o Usage) Usage {
 	return Usage{u.Accelerators + o.Accelerators, u.Jobs + o.Jobs, u.Deployments + o.Deployments,
 		u.StorageBytes + o.StorageBytes}
 }
 
-// Minus returns u - o; values can be negative.
+// Minus returns u less o; amounts can be negative.
 func (u Usage) Minus(o Usage) Usage {
 	return Usage{u.Accelerators - o.Accelerators, u.Jobs - o.Jobs, u.Deployments - o.Deployments,
 		u.StorageBytes - o.StorageBytes}
 }
 
-// Of returns the amount that counts toward a quota; 0 for other IDs.
+// Of returns the amount that counts toward the quota with this ID; 0 for an unknown ID.
 func (u Usage) Of(quotaID string) int64 {
 	switch quotaID {
 	case QuotaAccelerators, QuotaGuaranteed:
@@ -126,7 +126,7 @@ func (m Model) Usage() Usage {
 func (e Evaluator) Usage() Usage {
 	u := Usage{StorageBytes: e.Files.Bytes()}
 	for _, b := range e.Built {
-		if b.Files.Prefix != e.Files.Prefix { // equal for builds of earlier versions
+		if b.Files.Prefix != e.Files.Prefix { // builds of earlier versions have no files of their own
 			u.StorageBytes += b.Files.Bytes()
 		}
 	}
@@ -146,7 +146,8 @@ func (d Deployment) Usage() Usage {
 	return Usage{}
 }
 
-// Devices returns the accelerators that count toward the quota with a number of desired replicas.
+// Devices returns how many accelerators count toward QuotaAccelerators when the deployment has this
+// number of desired replicas.
 func (s DeploymentSpec) Devices(replicas int) int64 {
 	devices := int64(s.AcceleratorCount) * int64(max(replicas, s.MinReplicaCount))
 	if s.AcceleratorShare > 0 {

@@ -267,8 +267,7 @@ func randomJobCommand(t *rapid.T, l domain.JobLife) domain.Command[domain.JobLif
 		Results: someFiles(t)}}
 	abandon := domain.AbandonAttempt{Attempt: near(t, l.NextAttempt()),
 		Reason: "the reservation was not committed in time"}
-	idle, wake, write := domain.IdleJob{Attempt: attempt}, domain.WakeJob{Attempt: attempt},
-		domain.WriteResults{Attempt: attempt}
+	write := domain.WriteResults{Attempt: attempt}
 	hold := domain.HoldJob{For: pick(t, "held for", "", "a node", domain.HeldForCapacity),
 		Promised: pick(t, "promised", true, false),
 		Wait:     pick[*domain.JobWait](t, "wait", nil, &domain.JobWait{Situation: domain.QueueSituation{Size: 1}})}
@@ -291,9 +290,9 @@ func randomJobCommand(t *rapid.T, l domain.JobLife) domain.Command[domain.JobLif
 		domain.JobValidatingState:    {domain.QueueJob{}, domain.QueueJob{}, prepare, fail, hold},
 		domain.JobCreatingInputState: {domain.QueueJob{}},
 		domain.JobPendingState:       {start, start, start, expire, hold, prepare, abandon, prioritize},
-		domain.JobRunningState: {mark, mark, idle, write, requeue, complete, store, cancel, pause, paused, fail,
+		domain.JobRunningState: {mark, mark, write, requeue, complete, store, cancel, pause, paused, fail,
 			track, preempt},
-		domain.JobIdleState:           {wake, preempt, wake, write, track},
+		domain.JobIdleState:           {preempt, write, track},
 		domain.JobWritingResultsState: {complete, complete, store, requeue, cancel, pause},
 		domain.JobReQueueingState:     {domain.QueueJob{}},
 		domain.JobFailedState:         {resume, resume, remove, track},
@@ -309,7 +308,7 @@ func randomJobCommand(t *rapid.T, l domain.JobLife) domain.Command[domain.JobLif
 	if len(fitting) > 0 && rapid.IntRange(0, 9).Draw(t, "fit") < 7 {
 		return pick(t, "command", fitting...)
 	}
-	return pick(t, "any command", commands{domain.StartValidation{}, prepare, domain.QueueJob{}, start, mark, idle, wake,
+	return pick(t, "any command", commands{domain.StartValidation{}, prepare, domain.QueueJob{}, start, mark,
 		write, complete,
 		hold, requeue, fail, cancel, confirm, pause, paused, expire, resume, remove, domain.CleanJob{}, domain.PurgeJob{},
 		track}...)

@@ -8,7 +8,8 @@ import "strings"
 // empty. A resource that has ended refers to no other.
 type Referrer interface{ References(self Name) []string }
 
-// activeReferences returns the names and the job's derived datasets, or nil when the job has ended.
+// activeReferences returns names, which the job's spec refers to, and the job's derived datasets.
+// It returns nil when the job has ended.
 func (l JobLife) activeReferences(names []string) []string {
 	if !l.Exists() || l.Terminal() || l.Deleting() {
 		return nil
@@ -19,8 +20,8 @@ func (l JobLife) activeReferences(names []string) []string {
 	return names
 }
 
-// secretsOf returns the names of the secrets with a job's credentials; some of the names may be
-// empty.
+// secretsOf returns the names of the secrets with the credentials that a job uses for object stores
+// and blob stores; some of the names may be empty.
 func secretsOf(store *ObjectStoreConfig, blobs *BlobStoreConfig) (named []string) {
 	if store != nil {
 		named = append(named, store.CredentialsSecret)
@@ -31,8 +32,8 @@ func secretsOf(store *ObjectStoreConfig, blobs *BlobStoreConfig) (named []string
 	return named
 }
 
-// References implements Referrer. For a live deployment it returns the models, the model of the
-// served hot weights, and the shape, which cannot be deleted while live deployments use its versions.
+// References implements Referrer. A live deployment refers to its base model and draft model, to
+// the model of the hot-loaded weights that it serves, and to its shape.
 func (d Deployment) References(Name) []string {
 	if !d.Live() {
 		return nil

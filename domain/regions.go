@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Regions lists the regions of a placement.
+// Regions lists the regions that a node can be in, and that a deployment's placement can name.
 var Regions = []string{"REGION_UNSPECIFIED", "US_IOWA_1", "US_VIRGINIA_1", "US_VIRGINIA_2", "US_ILLINOIS_1",
 	"AP_TOKYO_1",
 	"EU_LONDON_1", "US_ARIZONA_1", "US_TEXAS_1", "US_ILLINOIS_2", "EU_FRANKFURT_1", "US_TEXAS_2", "EU_PARIS_1",
@@ -18,15 +18,15 @@ var Regions = []string{"REGION_UNSPECIFIED", "US_IOWA_1", "US_VIRGINIA_1", "US_V
 	"US_GEORGIA_1",
 	"US_GEORGIA_2", "US_WASHINGTON_4", "US_GEORGIA_3", "NA_BRITISHCOLUMBIA_1", "US_GEORGIA_4", "EU_ICELAND_3", "US_OHIO_1"}
 
-// AnyRegion stands for the region of a node of an installation in which no node has a region. Work
-// of every placement may run there: otherwise an installation at one site, whose operator has no
-// reason to set a region, could not serve requests that name a region.
+// AnyRegion is the region of all nodes in an installation in which no node has a region. Every
+// placement allows it: otherwise an installation at one site, whose operator has no reason to set a
+// region, could not run deployments that name a region.
 const AnyRegion = "*"
 
 // A Fleet holds the nodes of an installation.
 type Fleet struct {
-	Nodes   iter.Seq2[Name, Node] // in the order of names
-	Located bool                  // a registered node has a region
+	Nodes   iter.Seq2[Name, Node] // the nodes in the order of their names
+	Located bool                  // at least one registered node has a region
 }
 
 // FleetOf returns a fleet of the given nodes, which must be in the order of their names.
@@ -39,7 +39,8 @@ func FleetOf(nodes iter.Seq2[Name, Node]) Fleet {
 	return Fleet{nodes, false}
 }
 
-// RegionIn returns the region of a node for Need.Allows. located is Fleet.Located.
+// RegionIn returns the region of a node in a fleet, as Need.Allows takes it: AnyRegion unless
+// located, which is Fleet.Located.
 func (n Node) RegionIn(located bool) string {
 	if !located {
 		return AnyRegion
@@ -50,8 +51,8 @@ func (n Node) RegionIn(located bool) string {
 // multiRegions are the prefixes of the regions of each group; the group GLOBAL has all regions.
 var multiRegions = map[string]string{"US": "US_", "EUROPE": "EU_", "APAC": "AP_"}
 
-// Allowed returns the regions in which replicas may run; nil means that they may run on every node,
-// with or without a region.
+// Allowed returns the regions in which replicas may run; nil if they may run on every node, with or
+// without a region.
 func (p *Placement) Allowed() (regions []string) {
 	switch {
 	case p == nil:
@@ -69,7 +70,7 @@ func (p *Placement) Allowed() (regions []string) {
 	return regions
 }
 
-// Allows reports whether the need can be met in a region; see Node.RegionIn.
+// Allows reports whether nodes in a region, a result of Node.RegionIn, can meet the need.
 func (n Need) Allows(region string) bool {
 	return len(n.Regions) == 0 || region == AnyRegion || slices.Contains(n.Regions, region)
 }

@@ -16,11 +16,11 @@ var ReinforcementJobs = newJobKind("reinforcementFineTuningJobs", "reinforcement
 		"reinforcementFineTuningJob.created.v1": ReinforcementJobCreated{},
 	}, func(j *ReinforcementJob) *JobLife { return &j.JobLife })
 
-// PurposePilot is the purpose of a trial, which gets capacity after all other pending jobs.
+// PurposePilot is the purpose of a trial job, which gets capacity after all other pending jobs.
 const PurposePilot = "PURPOSE_PILOT"
 
-// Defaults and limits of reinforcement jobs. chunkSize applies if the dataset has more than ChunkedAbove
-// rows.
+// Defaults and limits of reinforcement jobs. chunkSize has an effect only if the dataset has more
+// than ChunkedAbove rows.
 const (
 	DefaultChunkSize = 200
 	MaxChunkSize     = 10_000
@@ -28,7 +28,7 @@ const (
 	MaxConcurrent    = 10_000 // limit of maxConcurrentRollouts, and of maxConcurrentEvaluations
 )
 
-// ReinforcementSpec holds the fields that the caller sets.
+// ReinforcementSpec holds the fields of a reinforcement fine-tuning job that the caller sets.
 type ReinforcementSpec struct {
 	DisplayName              string               `json:"displayName"`
 	Dataset                  string               `json:"dataset"`
@@ -40,7 +40,7 @@ type ReinforcementSpec struct {
 	ObjectStoreConfig        *ObjectStoreConfig   `json:"objectStoreConfig,omitempty"`
 	BlobStoreConfig          *BlobStoreConfig     `json:"blobStoreConfig,omitempty"`
 	InferenceParameters      *InferenceParameters `json:"inferenceParameters,omitempty"`
-	ChunkSize                int                  `json:"chunkSize,omitempty"` // rows
+	ChunkSize                int                  `json:"chunkSize,omitempty"` // rows of the dataset
 	OutputMetrics            string               `json:"outputMetrics,omitempty"`
 	MCPServer                string               `json:"mcpServer,omitempty"`
 	MaxInferenceReplicaCount int                  `json:"maxInferenceReplicaCount,omitempty"`
@@ -120,8 +120,8 @@ func (c CreateReinforcementJob) Decide(j ReinforcementJob, now time.Time) (Event
 
 var metricName = regexp.MustCompile(`^[A-Za-z0-9_]+(/[A-Za-z0-9_.-]+)*/?$`)
 
-// SelectedMetrics returns the elements of outputMetrics: names of metrics, and groups of metrics,
-// which end in a slash. By default they are the metrics of rewards and rollouts.
+// SelectedMetrics returns the metrics that outputMetrics selects: names of metrics, and groups of
+// metrics, which end in a slash. The default is the groups of rewards and rollouts.
 func (s ReinforcementSpec) SelectedMetrics() (names []string) {
 	for name := range strings.SplitSeq(s.OutputMetrics, ",") {
 		if name = strings.TrimSpace(name); name != "" {

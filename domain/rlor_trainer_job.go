@@ -26,29 +26,29 @@ var TrainerJobs = newJobKind("rlorTrainerJobs", "rlorTrainerJob", map[string]Eve
 // MaxRewards is the maximum number of rewards of one trainer job.
 const MaxRewards = 64
 
-// TrainerSpec holds the fields that the caller sets.
+// TrainerSpec holds the fields of a reinforcement trainer job that the caller sets.
 type TrainerSpec struct {
 	DisplayName           string             `json:"displayName"`
 	Dataset               string             `json:"dataset,omitempty"`
 	EvaluationDataset     string             `json:"evaluationDataset,omitempty"`
 	EvalAutoCarveout      bool               `json:"evalAutoCarveout,omitempty"`
 	TrainingConfig        TrainingConfig     `json:"trainingConfig"`
-	RewardWeights         []string           `json:"rewardWeights,omitempty"` // "name=weight"
+	RewardWeights         []string           `json:"rewardWeights,omitempty"` // each "name=weight"
 	TrackerConfig         *TrackerConfig     `json:"trackerConfig,omitempty"`
 	ObjectStoreConfig     *ObjectStoreConfig `json:"objectStoreConfig,omitempty"`
 	KeepAlive             bool               `json:"keepAlive,omitempty"`
-	RolloutDeploymentName string             `json:"rolloutDeploymentName,omitempty"` // resource name; see HotLoadTargets
+	RolloutDeploymentName string             `json:"rolloutDeploymentName,omitempty"` // deployment; see HotLoadTargets
 	LossConfig            *LossConfig        `json:"lossConfig,omitempty"`
 	NodeCount             int                `json:"nodeCount,omitempty"`
 	ServiceMode           bool               `json:"serviceMode,omitempty"`
-	HotLoadDeploymentID   string             `json:"hotLoadDeploymentId,omitempty"` // ID; see HotLoadTargets
+	HotLoadDeploymentID   string             `json:"hotLoadDeploymentId,omitempty"` // deployment ID; see HotLoadTargets
 }
 
 // TrainerJob is the state of one reinforcement trainer job.
 type TrainerJob struct {
 	TrainerSpec `json:"spec"`
 	JobLife     `json:"life"`
-	Step        TrainStep `json:"step"`     // newest train step; its number is 0 before the first
+	Step        TrainStep `json:"step"`     // newest train step; Number is 0 before the first one
 	Finished    int       `json:"finished"` // number of the newest finished train step
 }
 
@@ -69,8 +69,8 @@ func (j TrainerJob) Spec() JobSpec {
 
 var sampleShapes = []string{ShapeSamples}
 
-// References implements Referrer. It returns the resources that the job reads, and the deployments
-// that serve its weights.
+// References implements Referrer. A job that has not ended refers to the resources that it reads,
+// and to the deployments that serve its weights.
 func (j TrainerJob) References(self Name) []string {
 	names := j.Spec().references()
 	for _, target := range j.HotLoadTargets(self.Account()) {
@@ -162,7 +162,7 @@ func RewardsOf(entries []string) map[string]float64 {
 	return rewards
 }
 
-// RewardWeight parses one entry of rewardWeights, such as "reward=weight"; ok is false when the
+// RewardWeight parses one entry of rewardWeights, such as "accuracy=0.8"; ok is false when the
 // entry is invalid.
 func RewardWeight(entry string) (reward string, weight float64, ok bool) {
 	reward, number, found := strings.Cut(entry, "=")

@@ -28,7 +28,7 @@ type InferenceParameters struct {
 	TopP                    float64  `json:"topP,omitempty"`
 	TopK                    int      `json:"topK,omitempty"`
 	ResponseCandidatesCount int      `json:"responseCandidatesCount,omitempty"`
-	ExtraBody               string   `json:"extraBody,omitempty"` // a JSON object
+	ExtraBody               string   `json:"extraBody,omitempty"` // JSON object: further fields of completion requests
 }
 
 // Defaults and limits of InferenceParameters.
@@ -60,7 +60,7 @@ func (p *InferenceParameters) check(v *Violations) {
 		prefix+"extraBody", "must be a string with a JSON object of at most 64 KiB")
 }
 
-// withDefaults returns the parameters with their defaults.
+// withDefaults returns a copy of the parameters with unset fields set to their defaults.
 func (p *InferenceParameters) withDefaults() *InferenceParameters {
 	var full InferenceParameters
 	if p != nil {

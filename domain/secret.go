@@ -20,10 +20,10 @@ var Secrets = referenceable(NewKind("secrets", map[string]Event[Secret]{
 // Secret is the state of one secret.
 type Secret struct {
 	Deletion
-	KeyName string `json:"keyName"` // environment variable that passes the value to code
+	KeyName string `json:"keyName"` // name of the environment variable that passes the value to code
 	Value   Sealed `json:"value"`
-	// number of the current value, from 1; 0 without a value. values with Sealed.Scheme 0 are bound
-	// to this number
+	// number of the current value, from 1; 0 without a value. Values of Sealed.Scheme 0 are bound
+	// to this number.
 	Version int `json:"version"`
 }
 
@@ -57,8 +57,8 @@ func (e SecretUpdated) Evolve(s *Secret) {
 	}
 }
 
-// setValue replaces the value. A value of scheme 0 is bound to the key name and the version that
-// the secret has after the event.
+// setValue replaces the value of the secret. A value of Sealed.Scheme 0 is bound to the key name
+// and the version that the secret has after the event.
 func (s *Secret) setValue(value Sealed) {
 	s.Value, s.Version = value, s.Version+1
 	if value.Scheme == 0 {

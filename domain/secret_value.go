@@ -7,26 +7,27 @@ import (
 
 const redacted = "[redacted]"
 
-// A SecretValue is a confidential text: it is printed, logged and encoded as [redacted].
+// A SecretValue is a confidential text. It is printed, logged and encoded as [redacted], so that it
+// cannot leak by accident.
 type SecretValue string
 
-// Reveal returns the confidential text.
+// Reveal returns the confidential text itself.
 func (s SecretValue) Reveal() string { return string(s) }
 
-// String returns [redacted].
+// String implements fmt.Stringer: it returns [redacted].
 func (SecretValue) String() string { return redacted }
 
-// GoString returns [redacted].
+// GoString implements fmt.GoStringer: it returns [redacted].
 func (SecretValue) GoString() string { return redacted }
 
-// Format writes [redacted], whatever the verb.
+// Format implements fmt.Formatter: it writes [redacted] for every verb.
 func (SecretValue) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte(redacted)) }
 
-// MarshalJSON returns "[redacted]".
+// MarshalJSON implements json.Marshaler: it returns "[redacted]".
 func (SecretValue) MarshalJSON() ([]byte, error) { return []byte(`"` + redacted + `"`), nil }
 
-// MarshalText returns [redacted].
+// MarshalText implements encoding.TextMarshaler: it returns [redacted].
 func (SecretValue) MarshalText() ([]byte, error) { return []byte(redacted), nil }
 
-// LogValue returns [redacted].
+// LogValue implements slog.LogValuer: it returns [redacted].
 func (SecretValue) LogValue() slog.Value { return slog.StringValue(redacted) }

@@ -6,14 +6,14 @@ import (
 	"sort"
 )
 
-// ModelTraits are the properties of a model that determine which shapes fit it.
+// ModelTraits are the properties of a model that determine which deployment shapes it can use.
 type ModelTraits struct {
 	ModelType      string `json:"modelType"`
 	ParameterCount Count  `json:"parameterCount"`
 	Embedding      bool   `json:"embedding,omitempty"` // generates embeddings, not text
 }
 
-// output returns what the model generates, for messages.
+// output says what the model generates, for messages: text or embeddings.
 func (t ModelTraits) output() string {
 	if t.Embedding {
 		return "embeddings"
@@ -26,15 +26,15 @@ func (f ModelMetadata) Traits() ModelTraits {
 	return ModelTraits{f.ModelType, f.ParameterCount, f.Embedding}
 }
 
-// parameterTiers are the upper bounds of the size tiers, in parameters. The bounds lie between the
-// usual sizes of models.
+// parameterTiers are the upper bounds of the size tiers of models, in parameters. A shape fits the
+// models of its tier. The bounds lie between the usual sizes of models.
 var parameterTiers = []Count{250e6, 800e6, 2e9, 5e9, 10e9, 20e9, 45e9, 90e9, 160e9, 300e9, 500e9, 800e9}
 
 func tierOf(parameters Count) int {
 	return sort.Search(len(parameterTiers), func(i int) bool { return parameters <= parameterTiers[i] })
 }
 
-// ShapeRequirements are what the deployment of a model requires of a shape.
+// ShapeRequirements describe which shape versions the deployment of a model can use.
 type ShapeRequirements struct {
 	Model    ModelTraits // traits of the model or, for an addon, of its base model
 	FineTune bool        // the model is a full-parameter fine-tune
@@ -42,7 +42,8 @@ type ShapeRequirements struct {
 	Account  string      // ID of the deployment's account
 }
 
-// ShapeRequirementsOf returns the requirements of a model. For an addon, pass its base model.
+// ShapeRequirementsOf returns the requirements of a deployment of the model. For an addon, pass its
+// base model.
 func ShapeRequirementsOf(m Model) ShapeRequirements {
 	return ShapeRequirements{Model: m.Traits(), FineTune: m.Kind == BaseModel && m.BaseModel != ""}
 }
@@ -83,16 +84,17 @@ func (r ShapeRequirements) mismatches(s *ShapeVersion) (reasons []string) {
 	return reasons
 }
 
-// RequireMatch adds a violation for each requirement that the version does not meet.
+// RequireMatch adds a violation of deploymentShape to v for each requirement that the version does
+// not meet.
 func (s *ShapeVersion) RequireMatch(v *Violations, req ShapeRequirements) {
 	for _, reason := range req.mismatches(s) {
 		v.Add("deploymentShape", "%s: POST deploymentShapeVersions:match lists the shapes that fit", reason)
 	}
 }
 
-// WithShape returns the spec with its unset fields set to those of a shape version, and adds
-// violations to v for fields that contradict the shape. It ignores a field for which applies returns
-// false. name is the name of the shape version.
+// WithShape returns the spec with its unset fields set to those of a shape version, whose resource
+// name is name. It adds violations to v for fields that contradict the shape. It ignores fields for
+// which applies returns false.
 func (s DeploymentSpec) WithShape(v *Violations, name string, shape ShapeSpec,
 	applies func(field string) bool) DeploymentSpec {
 	s.DeploymentShape = name
@@ -102,8 +104,8 @@ func (s DeploymentSpec) WithShape(v *Violations, name string, shape ShapeSpec,
 	return s
 }
 
-// WithoutShape returns the spec without the fields that shapes have too, except those for which
-// keep returns true.
+// WithoutShape returns the spec with deploymentShape and the fields that shapes also have cleared,
+// except fields for which keep returns true.
 func (s DeploymentSpec) WithoutShape(keep func(field string) bool) DeploymentSpec {
 	s.DeploymentShape = ""
 	for _, one := range s.shapedSettings(ShapeSpec{}) {
@@ -114,7 +116,9 @@ func (s DeploymentSpec) WithoutShape(keep func(field string) bool) DeploymentSpe
 	return s
 }
 
-// A shapedSetting is a field that both shapes and deployments have.
+// A shapedSetting is a field that both shapes and deployments have. take sets the deployment's
+// field to the shape's value, or adds a violation to v if they contradict; clear clears the
+// deployment's field.
 type shapedSetting struct {
 	field string
 	take  func(v *Violations, applies bool)
@@ -143,33 +147,34 @@ func (s *DeploymentSpec) shapedSettings(shape ShapeSpec) []shapedSetting {
 	}
 }
 
-// shaped returns a setting with the deployment's value, mine, and the shape's value, shapes. If the
-// shape does not set the field, the deployment may set any value, unless strict is true.
-func shaped[T comparable](field string, mine *T, shapes T, strict bool) shapedSetting {
-	var none T
+// shaped returns the shapedSetting of a field. own is the deployment's value, and ofShape the
+// shape's. If the shape does not set the field, the deployment may set any value, unless strict is
+// true.
+func shaped[T comparable](field string, own *T, ofShape T, strict bool) shapedSetting {
+	var zero T
 	return shapedSetting{field, func(v *Violations, applies bool) {
 		switch {
 		case !applies:
-		case *mine == none:
-			*mine = shapes
-		case *mine != shapes && (shapes != none || strict):
-			v.Add(field, "contradicts the deployment shape, which has %v: leave it out, or choose another shape",
-				valueOrNone(shapes))
+		case *own == zero:
+			*own = ofShape
+		case *own != ofShape && (ofShape != zero || strict):
+			v.Add(field, "contradicts the deployment shape, whose value is %v: leave it out, or choose another shape",
+				valueOrNone(ofShape))
 		}
-	}, func() { *mine = none }}
+	}, func() { *own = zero }}
 }
 
-// shapedDrafter returns the setting of draftModel. A deployment can set draftModel to "" to disable
-// the draft model of the shape.
-func (s *DeploymentSpec) shapedDrafter(shapes string) shapedSetting {
-	mine := s.Drafter()
-	setting := shaped("draftModel", &mine, shapes, false)
+// shapedDrafter returns the shapedSetting of draftModel, where ofShape is the shape's value. A
+// deployment can set draftModel to "" to disable the draft model of the shape.
+func (s *DeploymentSpec) shapedDrafter(ofShape string) shapedSetting {
+	own := s.Drafter()
+	setting := shaped("draftModel", &own, ofShape, false)
 	return shapedSetting{setting.field, func(v *Violations, applies bool) {
-		if s.DraftModel != nil && mine == "" {
+		if s.DraftModel != nil && own == "" {
 			return
 		}
-		if setting.take(v, applies); mine != "" {
-			s.DraftModel = &mine
+		if setting.take(v, applies); own != "" {
+			s.DraftModel = &own
 		}
 	}, func() { s.DraftModel = nil }}
 }

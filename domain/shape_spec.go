@@ -15,7 +15,7 @@ type ShapeSpec struct {
 	DraftTokenCount                 int    `json:"draftTokenCount,omitempty"`
 	DraftModel                      string `json:"draftModel,omitempty"`
 	NgramSpeculationLength          int    `json:"ngramSpeculationLength,omitempty"`
-	DisableSpeculativeDecoding      bool   `json:"disableSpeculativeDecoding,omitempty"` // has no effect
+	DisableSpeculativeDecoding      bool   `json:"disableSpeculativeDecoding,omitempty"` // stored, but without effect
 	EnableSessionAffinity           bool   `json:"enableSessionAffinity,omitempty"`
 	NumLoraDeviceCached             int    `json:"numLoraDeviceCached,omitempty"`
 	MaxContextLength                int    `json:"maxContextLength,omitempty"`
@@ -26,18 +26,19 @@ type ShapeSpec struct {
 const (
 	NoAccelerator      = "ACCELERATOR_TYPE_UNSPECIFIED" // replicas with such a shape run on CPUs
 	DefaultAccelerator = "VENDOR_A_A100_80GB"
-	MultiLora          = "MULTI_LORA" // a preset type, and the capability that the preset has
+	MultiLora          = "MULTI_LORA" // a value of PresetTypes, and the capability of deployments with this preset
 )
 
 // ShapeAcceleratorTypes lists the devices that a shape can request.
 var ShapeAcceleratorTypes = append(slices.Clone(AcceleratorTypes), "VENDOR_A_B300_288GB", "VENDOR_A_GB200",
 	"VENDOR_A_GB300")
 
-// PresetTypes lists the purposes of shapes.
+// PresetTypes lists what a shape can be optimized for.
 var PresetTypes = []string{"PRESET_TYPE_UNSPECIFIED", "MINIMAL", "FAST", "THROUGHPUT", "FULL_PRECISION",
 	"AGENTIC_CODING", "CHAT", "SUMMARIZATION", MultiLora}
 
-// Capabilities returns the capabilities of deployments with the shape, in addition to completions.
+// Capabilities returns what deployments with the shape can do besides completions, such as
+// MULTI_LORA.
 func (s ShapeSpec) Capabilities() []string {
 	if s.EnableAddons || s.PresetType == MultiLora {
 		return []string{MultiLora}
@@ -68,14 +69,14 @@ func (s ShapeSpec) check() Violations {
 	return v
 }
 
-// hardware returns the hardware that one replica requests.
+// hardware returns the hardware that the shape requests for one replica.
 func (s ShapeSpec) hardware() Hardware {
 	return Hardware{Type: specified(s.AcceleratorType), Count: s.AcceleratorCount, Precision: specified(s.Precision),
 		Context: s.MaxContextLength, Unchecked: s.DisableDeploymentSizeValidation}
 }
 
-// withDefaults returns the settings with their defaults for a model of this size: see
-// ModelSize.Resolve. It adds violations to v for settings that contradict the size.
+// withDefaults returns the spec with its defaults for a model of this size: see ModelSize.Resolve,
+// also for fleet. It adds violations to v for settings that do not fit the size.
 func (s ShapeSpec) withDefaults(v *Violations, model ModelSize, fleet string) ShapeSpec {
 	h := model.Resolve(v, s.hardware(), fleet)
 	s.AcceleratorType, s.AcceleratorCount = h.Type, h.Count

@@ -18,7 +18,7 @@ func (u SignedURL) Address() SignedURL {
 	case !ok:
 		return ""
 	case !u.hasMore(at):
-		return u // not normalized
+		return u // as it was given, not normalized
 	}
 	at.User, at.RawQuery, at.ForceQuery, at.Fragment, at.RawFragment = nil, "", false, "", ""
 	return SignedURL(at.String())
@@ -39,8 +39,8 @@ func (u SignedURL) parse() (*url.URL, bool) {
 	return at, err == nil && (at.Scheme == "http" || at.Scheme == "https") && at.Hostname() != ""
 }
 
-// check adds a violation of field to v, unless u is "" or a URL for a signed PUT. sealed is the
-// sealed URL.
+// check adds a violation of field to v, unless u is "" or can be the URL of a signed PUT. sealed is
+// the sealed URL; it is required if u has a secret.
 func (u SignedURL) check(v *Violations, field string, sealed *Sealed) {
 	if u == "" {
 		return

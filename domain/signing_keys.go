@@ -10,14 +10,15 @@ import (
 	"time"
 )
 
-// SigningKeys are the keys of a signing secret, by the specification Standard Webhooks: a shared key
-// for HMAC-SHA256 (signatures v1) and a key pair for Ed25519 (signatures v1a).
+// SigningKeys are the keys that sign the requests to a webhook, as the specification Standard
+// Webhooks defines: a shared key for HMAC-SHA256 (signatures v1) and a key pair for Ed25519
+// (signatures v1a).
 type SigningKeys struct {
 	shared  []byte
 	private ed25519.PrivateKey
 }
 
-// Prefixes of keys as text, and the size of each key in bytes.
+// Prefixes of the text forms of keys, and the size of each key in bytes.
 const (
 	sharedKeyPrefix  = "whsec_"
 	privateKeyPrefix = "whsk_"
@@ -25,12 +26,13 @@ const (
 	signingKeySize   = 32
 )
 
-// NewSigningKeys returns the keys with two secrets of 32 random bytes each.
+// NewSigningKeys returns keys: shared is the HMAC key, and seed that of the Ed25519 key pair, each
+// 32 random bytes.
 func NewSigningKeys(shared, seed []byte) SigningKeys {
 	return SigningKeys{shared[:signingKeySize], ed25519.NewKeyFromSeed(seed[:signingKeySize])}
 }
 
-// ParseSigningKeys returns the keys in the result of Text; false for another text.
+// ParseSigningKeys parses a result of Text; it returns false for any other text.
 func ParseSigningKeys(text SecretValue) (SigningKeys, bool) {
 	one, two, _ := strings.Cut(text.Reveal(), " ")
 	shared, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(one, sharedKeyPrefix))
@@ -41,7 +43,7 @@ func ParseSigningKeys(text SecretValue) (SigningKeys, bool) {
 	return NewSigningKeys(shared, seed), true
 }
 
-// Text returns both secrets, to be sealed.
+// Text returns the text form of both secret keys, to be sealed.
 func (k SigningKeys) Text() SecretValue {
 	return SecretValue(k.Shared() + " " + privateKeyPrefix + base64.StdEncoding.EncodeToString(k.private.Seed()))
 }

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// OneOfRule returns the rule that a value breaks if it is none of the allowed ones, with the most
-// similar of them.
+// OneOfRule returns the message about an invalid value: it lists the allowed values, and suggests
+// those that are most similar to value.
 func OneOfRule(value string, allowed []string) string {
 	return "must be one of " + join(allowed) + DidYouMean(value, allowed)
 }
@@ -21,8 +21,9 @@ func DidYouMean(value string, allowed []string) string {
 	return ": did you mean " + strings.Join(similar, " or ") + "?"
 }
 
-// UnknownName returns the end of a message about a name that is none of the known ones: the most similar
-// names, and then all of them after the label, such as "valid fields: ".
+// UnknownName returns the end of a message about a name that is not among the known names: it
+// suggests the most similar ones, and then lists all known names after label, such as "valid
+// fields: ".
 func UnknownName(name, label string, known []string) string {
 	all := label + cmp.Or(join(known), "none")
 	if similar := DidYouMean(name, known); similar != "" {
@@ -34,10 +35,10 @@ func UnknownName(name, label string, known []string) string {
 // maxSuggestions is the maximum number of values that a message suggests.
 const maxSuggestions = 3
 
-// Similar returns the allowed values that are most similar to value, at most maxSuggestions. Values
-// that contain value are similar, such as VENDOR_A_H100_80GB to h100; without them, those that differ
-// by the fewest letters, and by at most a third of the letters of value. Case and the difference of
-// hyphens and underscores do not count.
+// Similar returns the allowed values that are most similar to value, at most maxSuggestions. If
+// allowed values contain value, as VENDOR_A_H100_80GB contains h100, these are the similar ones.
+// Otherwise it returns those with the smallest EditDistance, if that is at most a third of the
+// length of value. Upper and lower case are equal, and so are hyphens and underscores.
 func Similar(value string, allowed []string) (similar []string) {
 	plain := func(text string) string { return strings.ReplaceAll(strings.ToUpper(text), "-", "_") }
 	wanted := plain(strings.TrimSpace(value))
@@ -50,7 +51,7 @@ func Similar(value string, allowed []string) (similar []string) {
 		name := plain(one)
 		contained := len(wanted) > 1 && strings.Contains(name, wanted)
 		if !contained && max(len(name)-len(wanted), len(wanted)-len(name)) > smallest {
-			continue // the distance is at least the difference of the lengths
+			continue // the edit distance is at least the difference of the lengths
 		}
 		distance := EditDistance(wanted, name)
 		switch {
@@ -70,8 +71,9 @@ func Similar(value string, allowed []string) (similar []string) {
 	return similar[:min(len(similar), maxSuggestions)]
 }
 
-// EditDistance returns the number of letters to insert, delete or replace, or of neighbours to swap,
-// so that a becomes b (Damerau-Levenshtein, in which no part is edited twice).
+// EditDistance returns the minimum number of edits that turn a into b: to insert, delete or replace
+// a letter, or to swap two adjacent ones (the Damerau-Levenshtein distance with optimal string
+// alignment).
 func EditDistance(a, b string) int {
 	before, above, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range row {

@@ -6,19 +6,19 @@ import (
 	"strings"
 )
 
-// Attention holds the dimensions that determine the size of a model's KV cache. A dimension of 0 is
-// unknown.
+// Attention holds the dimensions of a model's attention layers, which determine the size of its KV
+// cache. A dimension of 0 is unknown.
 type Attention struct {
 	Layers   int `json:"layers,omitempty"`
 	KVHeads  int `json:"kvHeads,omitempty"`
 	HeadSize int `json:"headSize,omitempty"`
 }
 
-// ModelSize holds what determines the memory of a model. A field of 0 is unknown. Rules that depend
-// on an unknown field are not checked.
+// ModelSize holds the properties of a model that determine how much memory it needs. A field of 0
+// is unknown, and rules that depend on it are not checked.
 type ModelSize struct {
 	ParameterCount Count
-	ContextLength  int    // tokens
+	ContextLength  int    // maximum length of a context in tokens
 	Precision      string // precision of the stored weights
 	Attention
 	Draft float64 // memory of the draft model that is loaded beside the model, in bytes; 0 without one
@@ -30,18 +30,18 @@ func (f ModelMetadata) Size() ModelSize {
 		Attention: f.Attention}
 }
 
-// MaxDefaultAccelerators is the maximum default of acceleratorCount, because a replica runs on one
-// node and most nodes have at most 8 accelerators.
+// MaxDefaultAccelerators is the highest acceleratorCount that is chosen by default. A replica runs
+// on one node, and most nodes have at most 8 accelerators.
 const MaxDefaultAccelerators = 8
 
-// Hardware is the hardware that one replica requests.
+// Hardware is the hardware that a user requests for one replica, or for one node of a job.
 type Hardware struct {
-	Type      string // accelerator type
+	Type      string // accelerator type, one of ShapeAcceleratorTypes
 	Count     int    // number of accelerators; 0 is the default, see ModelSize.Accelerators
 	Precision string
-	Context   int  // tokens; 0 is the model's context length
+	Context   int  // context length in tokens; 0 is the model's
 	Share     int  // thousandths of one device; 0 stands for whole devices
-	Unchecked bool // disableDeploymentSizeValidation
+	Unchecked bool // the user set disableDeploymentSizeValidation
 }
 
 // deviceMemory is the memory of one accelerator, in units of 10^9 bytes.
@@ -51,12 +51,13 @@ var deviceMemory = map[string]float64{"VENDOR_A_A100_80GB": 80, "VENDOR_A_H100_8
 	"VENDOR_B_MI325X_256GB": 256,
 	"VENDOR_B_MI350X_288GB": 288, "VENDOR_A_B300_288GB": 288, "VENDOR_A_GB200": 186, "VENDOR_A_GB300": 288}
 
-// weightsOverhead is the memory of a loaded model relative to its weights: see ModelSize.Memory.
+// weightsOverhead is the memory of a loaded model, divided by the size of its weights: see
+// ModelSize.Memory.
 const weightsOverhead = 1.2
 
-// Memory returns the memory that a replica of the model needs, in bytes: its weights, a fifth as
-// much for activations and buffers, the KV cache of one context, and the draft model. A fifth is the
-// upper end of what EleutherAI's "Transformer Math 101" (2023) found for inference.
+// Memory returns the memory that a replica of the model needs, in bytes: the weights, a fifth of
+// their size for activations and buffers, the KV cache of one context, and the draft model. A fifth
+// is the upper end of what EleutherAI's "Transformer Math 101" (2023) found for inference.
 func (m ModelSize) Memory(precision string, context int) float64 {
 	if context == 0 {
 		context = m.ContextLength
@@ -87,8 +88,8 @@ func (m ModelSize) cachePerToken(precision string) float64 {
 	return 2 * size * layers * perLayer * layers / 4
 }
 
-// MinAccelerators returns the minimum number of devices of a type that hold the model; 0 for a type
-// of unknown memory.
+// MinAccelerators returns the minimum number of accelerators of a type whose memory is enough for a
+// replica; 0 for a type of unknown memory.
 func (m ModelSize) MinAccelerators(precision, accelerator string, context int) int {
 	memory, known := deviceMemory[accelerator]
 	if !known {
@@ -97,9 +98,9 @@ func (m ModelSize) MinAccelerators(precision, accelerator string, context int) i
 	return max(1, int(math.Ceil(m.Memory(precision, context)/(memory*1e9))))
 }
 
-// Accelerators returns how many devices a replica gets: the requested count, or by default the
-// smallest power of two that holds the model. It adds a violation to v when the requested count is
-// too small, or the default is above MaxDefaultAccelerators.
+// Accelerators returns how many accelerators a replica gets: the requested count, or by default the
+// smallest power of two of them whose memory is enough for the model. It adds a violation to v when
+// the requested count is too small, or the default is above MaxDefaultAccelerators.
 func (m ModelSize) Accelerators(v *Violations, h Hardware) int {
 	if unspecified(h.Type) {
 		return h.Count
@@ -126,8 +127,8 @@ func (m ModelSize) Accelerators(v *Violations, h Hardware) int {
 	return h.Count
 }
 
-// shareOf returns the one device of which a replica gets a share. It adds a violation to v when the
-// share is too small.
+// shareOf returns 1, the number of accelerators of a replica that gets a share of one. It adds a
+// violation to v when the share is too small for the model.
 func (m ModelSize) shareOf(v *Violations, h Hardware) int {
 	v.Require(h.Count <= 1, "acceleratorShare", "is a part of one device, but acceleratorCount is %d: leave one of "+
 		"them out", h.Count)
@@ -147,7 +148,7 @@ func (m ModelSize) shareOf(v *Violations, h Hardware) int {
 	return 1
 }
 
-// checkContext requires that the model supports contexts of this length.
+// checkContext adds a violation to v if the context length is above the model's maximum.
 func (m ModelSize) checkContext(v *Violations, context int) {
 	v.Require(m.ContextLength == 0 || context <= m.ContextLength, "maxContextLength",
 		"is %d, but must be at most %d, the model's context length; 0 stands for that length", context, m.ContextLength)
@@ -181,7 +182,7 @@ var (
 		"VENDOR_A_GB300": true, "VENDOR_B_MI350X_288GB": true}
 )
 
-// checkPrecision requires that the accelerator can compute in the precision.
+// checkPrecision adds a violation to v if accelerators of the type cannot compute in the precision.
 func checkPrecision(v *Violations, precision, accelerator string) {
 	if _, known := deviceMemory[accelerator]; !known {
 		return

@@ -19,10 +19,12 @@ const (
 // SpeechFormats lists the formats, in the order in which messages list them.
 var SpeechFormats = []string{SpeechPocketsphinx, SpeechFasterWhisper, SpeechWhisperCPP, SpeechOpenAI, SpeechSimulated}
 
-// SpeechEngine returns the capability in NodeSpec.Engines of a node that transcribes with a format.
+// SpeechEngine returns the entry in NodeSpec.Engines of a node that can run speech models of a
+// format.
 func SpeechEngine(format string) string { return "transcribe:" + format }
 
-// Names of auxiliary models that a transcription request can select.
+// Names by which a transcription request can select auxiliary models: for voice activity detection
+// (VAD), and to align words with the audio.
 var (
 	VADModels       = []string{"silero", "speechx-pyannet"}
 	AlignmentModels = []string{"mms_fa", "tdnn_ffn"}
@@ -39,10 +41,10 @@ var SpeechLanguages = strings.Fields(
 // auxiliary model that is not mapped is unavailable.
 type SpeechSettings struct {
 	Format           string            `json:"format"`
-	Languages        []string          `json:"languages,omitempty"` // supported codes; empty is unknown
+	Languages        []string          `json:"languages,omitempty"` // supported language codes; empty if unknown
 	VADModels        map[string]string `json:"vadModels,omitempty"`
 	AlignmentModels  map[string]string `json:"alignmentModels,omitempty"`
-	DiarizationModel string            `json:"diarizationModel,omitempty"` // distinguishes speakers
+	DiarizationModel string            `json:"diarizationModel,omitempty"` // name of the model that distinguishes speakers
 }
 
 // format returns the format of a speech model; "" for other models.
@@ -58,7 +60,7 @@ func (s *SpeechSettings) format() string {
 const speechMemoryMiB = 512
 
 const (
-	maxSpeechNames = 200 // bytes of an auxiliary model's name
+	maxSpeechNames = 200 // maximum bytes of an auxiliary model's name
 	maxLanguages   = 200
 )
 
@@ -75,7 +77,8 @@ func (s *SpeechSettings) check(v *Violations) {
 		maxSpeechNames)
 }
 
-// checkNames adds violations for keys of names that are not in known, and for empty or long values.
+// checkNames adds violations of field to v for keys of names that are not in known, and for values
+// that are empty or too long.
 func checkNames(v *Violations, field string, names map[string]string, known []string) {
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		v.Require(slices.Contains(known, name), field, "%q is not a supported model: choose from %s%s", name, join(known),
@@ -88,8 +91,8 @@ func checkNames(v *Violations, field string, names map[string]string, known []st
 // SpeechFormat returns the format of a speech model; "" for other models.
 func (s ModelSpec) SpeechFormat() string { return s.Speech.format() }
 
-// checkSpeech adds a violation for each setting of a speech model's deployment that is only for
-// models that generate text.
+// checkSpeech adds a violation to v for each setting in the spec of a speech model's deployment
+// that is only for models that generate text.
 func (s DeploymentSpec) checkSpeech(v *Violations) {
 	if s.SpeechFormat == "" {
 		return
@@ -110,8 +113,8 @@ func (s DeploymentSpec) checkSpeech(v *Violations) {
 	}
 }
 
-// CheckFiles returns violations for files that a speech model of the format lacks. The files of the
-// openai and simulated formats are not checked.
+// CheckFiles returns a violation for each file that a speech model of this format must have and
+// files lacks. It does not check the formats openai and simulated.
 func (s *SpeechSettings) CheckFiles(files Files) Violations {
 	var v Violations
 	switch s.Format {

@@ -8,8 +8,9 @@ import (
 )
 
 // A subscription delivers the events of its account to a webhook, or to files in an object store.
-// How far a webhook has received the events is in a file beside the log; how far the files go is
-// in the log, because the range of a file is recorded before the file is written.
+// The position up to which a webhook has received events is stored in a file outside of the log.
+// The position up to which files are written is in the log, because the range of a file is recorded
+// before the file is written.
 //
 //	(none)           --CreateSubscription-->  ACTIVE
 //	ACTIVE, DISABLED --PauseSubscription-->   PAUSED
@@ -31,8 +32,8 @@ var Subscriptions = NewKind("subscriptions", map[string]Event[Subscription]{
 	"subscription.deleted.v1":             SubscriptionDeleted{},
 })
 
-// SubscriptionFileType is the type of the event that records the range of a file. No subscription
-// delivers events of this type, because each file would then cause the next one.
+// SubscriptionFileType is the type of the event that records the range of a file with events. No
+// subscription delivers events of this type, because each file would then cause another file.
 const SubscriptionFileType = "subscription.fileRecorded.v1"
 
 // States of a subscription.
@@ -44,24 +45,24 @@ const (
 
 // Limits of subscriptions.
 const (
-	MaxSubscriptions = 100 // of an account
-	MaxEventPatterns = 50  // entries of eventTypes and of resources
-	maxEventPattern  = 256 // characters
+	MaxSubscriptions = 100 // maximum number of subscriptions of an account
+	MaxEventPatterns = 50  // maximum number of entries of eventTypes, and of resources
+	maxEventPattern  = 256 // maximum characters of an entry
 	maxWebhookURL    = 2048
 	MaxSecretOverlap = 7 * 24 * time.Hour
-	SecretOverlap    = 24 * time.Hour // default of the overlap of a rotation
+	SecretOverlap    = 24 * time.Hour // default time for which a rotated secret still signs
 )
 
-// SubscriptionSpec holds the fields that the caller sets. A subscription has either Webhook or Files.
+// SubscriptionSpec holds the fields of a subscription that the caller sets. A subscription has either Webhook or Files.
 type SubscriptionSpec struct {
 	DisplayName string   `json:"displayName,omitempty"`
-	EventTypes  []string `json:"eventTypes,omitempty"` // see MatchesPattern; empty selects all
-	Resources   []string `json:"resources,omitempty"`  // see MatchesPattern; empty selects all
+	EventTypes  []string `json:"eventTypes,omitempty"` // patterns (see MatchesPattern); empty selects all
+	Resources   []string `json:"resources,omitempty"`  // patterns (see MatchesPattern); empty selects all
 	// StartPosition is the position after which the subscription begins. Without it, and without
 	// StartTime, the subscription begins after the event that creates it.
 	StartPosition *Count      `json:"startPosition,omitempty"`
 	StartEventID  string      `json:"startEventId,omitempty"` // ID of the event at StartPosition
-	StartTime     *time.Time  `json:"startTime,omitempty"`    // earlier events are not delivered
+	StartTime     *time.Time  `json:"startTime,omitempty"`    // events before this time are not delivered
 	Webhook       *Webhook    `json:"webhook,omitempty"`
 	Files         *EventFiles `json:"files,omitempty"`
 }
@@ -73,11 +74,11 @@ type Webhook struct {
 
 // Formats of files with events.
 const (
-	EventFilesJSONL   = "JSONL" // a line of JSON for each event
+	EventFilesJSONL   = "JSONL" // one line of JSON for each event
 	EventFilesParquet = "PARQUET"
 )
 
-// EventFiles is the directory of an object store in which files with events are written.
+// EventFiles is the directory of an object store to which a subscription writes files with events.
 type EventFiles struct {
 	ExternalURL       string `json:"externalUrl"`
 	CredentialsSecret string `json:"credentialsSecret"`
@@ -91,8 +92,8 @@ func MatchesPattern(pattern, text string) bool {
 	return pattern == text || open && strings.HasPrefix(text, prefix)
 }
 
-// Selects reports whether the subscription delivers an event of its account, with a type, a resource
-// and a time.
+// Selects reports whether the subscription delivers an event of its account with this type,
+// resource and time.
 func (s *SubscriptionSpec) Selects(eventType string, resource Name, at time.Time) bool {
 	any := func(patterns []string, text string) bool {
 		return len(patterns) == 0 ||
@@ -102,25 +103,24 @@ func (s *SubscriptionSpec) Selects(eventType string, resource Name, at time.Time
 		(s.StartTime == nil || !at.Before(*s.StartTime))
 }
 
-// A SigningSecret signs the requests to a webhook. Value is the sealed text of the secret: see
-// package workers/subscriptions.
+// A SigningSecret signs the requests to a webhook. Value is the sealed result of SigningKeys.Text.
 type SigningSecret struct {
 	Value     Sealed `json:"value"`
-	PublicKey string `json:"publicKey"` // verifies the Ed25519 signatures; whpk_ and base64
+	PublicKey string `json:"publicKey"` // public key of the Ed25519 signatures: whpk_ and base64
 }
 
-// A Redelivery requests that events are delivered again.
+// A Redelivery is a request to deliver events again to a webhook.
 type Redelivery struct {
-	Number      int   `json:"number"`             // 1 is the first
-	Position    Count `json:"position,omitempty"` // position of the first event; 0 repeats no events by position
+	Number      int   `json:"number"`             // number of the redelivery, from 1
+	Position    Count `json:"position,omitempty"` // position of the first event to deliver again; 0 for dead letters only
 	DeadLetters bool  `json:"deadLetters,omitempty"`
 }
 
-// An EventFile is the range of the positions of a file with events.
+// An EventFile is the range of log positions that a file with events covers.
 type EventFile struct {
-	First   uint64 `json:"first"`   // the position after the previous file
-	Last    uint64 `json:"last"`    // position of the last event
-	EventID string `json:"eventId"` // ID of the last event
+	First   uint64 `json:"first"`   // position after that of the last event in the previous file
+	Last    uint64 `json:"last"`    // position of the last event in the file
+	EventID string `json:"eventId"` // ID of the last event in the file
 	Events  int    `json:"events"`
 }
 
@@ -130,11 +130,11 @@ type Subscription struct {
 	State      string         `json:"state"`
 	Status     Status         `json:"status"`
 	CreatedBy  string         `json:"createdBy"`
-	Signing    *SigningSecret `json:"signing,omitempty"`    // of a webhook
+	Signing    *SigningSecret `json:"signing,omitempty"`    // signs the requests to a webhook; nil for files
 	Previous   *SigningSecret `json:"previous,omitempty"`   // also signs until PreviousExpireTime
-	Redelivery Redelivery     `json:"redelivery"`           // the newest
-	Redelivers bool           `json:"redelivers,omitempty"` // Redelivery has not started yet
-	File       *EventFile     `json:"file,omitempty"`       // the newest; nil before the first
+	Redelivery Redelivery     `json:"redelivery"`           // the newest redelivery
+	Redelivers bool           `json:"redelivers,omitempty"` // Redelivery is requested and has not started yet
+	File       *EventFile     `json:"file,omitempty"`       // the newest redelivery file; nil before the first
 
 	PreviousExpireTime *time.Time `json:"previousExpireTime,omitempty"`
 }
@@ -153,7 +153,7 @@ func (s Subscription) References(Name) []string {
 	return []string{s.Files.CredentialsSecret}
 }
 
-// lastFile returns the last position of the newest file; 0 before the first file.
+// lastFile returns the position of the last event in the newest file; 0 before the first file.
 func (s Subscription) lastFile() uint64 {
 	if s.File == nil {
 		return 0
@@ -231,7 +231,7 @@ type SubscriptionDeleted struct{}
 
 func (SubscriptionDeleted) Evolve(s *Subscription) { *s = Subscription{} }
 
-// check adds the violations of the spec to v.
+// check adds the violations of the spec to v. now is the current time.
 func (s *SubscriptionSpec) check(v *Violations, now time.Time) {
 	checkText(v, s.DisplayName, "")
 	for field, patterns := range map[string][]string{"eventTypes": s.EventTypes, "resources": s.Resources} {
@@ -245,7 +245,8 @@ func (s *SubscriptionSpec) check(v *Violations, now time.Time) {
 		}
 	}
 	v.Require(s.StartPosition == nil || *s.StartPosition >= 0, "startPosition", "must be the position of an event, or 0")
-	v.Require(s.StartPosition == nil || s.StartTime == nil, "startTime", "excludes startPosition: give one of them")
+	v.Require(s.StartPosition == nil || s.StartTime == nil, "startTime", "excludes startPosition: give only one"+
+		" of them")
 	v.Require(s.StartEventID == "" || s.StartPosition != nil && *s.StartPosition > 0, "startEventId",
 		"requires the startPosition of the event")
 	v.Require(s.StartTime == nil || !s.StartTime.After(now), "startTime", "must not be in the future")
@@ -253,8 +254,8 @@ func (s *SubscriptionSpec) check(v *Violations, now time.Time) {
 	s.checkTarget(v)
 }
 
-// checkSelection adds a violation for each pattern that selects no event of any kind, and would silently
-// deliver nothing.
+// checkSelection adds a violation to v for each pattern that can match no event, so that the
+// subscription would silently deliver nothing.
 func (s *SubscriptionSpec) checkSelection(v *Violations) {
 	for i, pattern := range s.EventTypes {
 		var types, heads []string

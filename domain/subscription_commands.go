@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// CreateSubscription creates a subscription. Signing is set for a webhook.
+// CreateSubscription creates a subscription. Signing is required for a webhook.
 type CreateSubscription struct {
 	SubscriptionSpec
 	CreatedBy string
@@ -29,8 +29,8 @@ func (c CreateSubscription) Decide(s Subscription, now time.Time) (Event[Subscri
 	return SubscriptionCreated(c), nil
 }
 
-// UpdateSubscription changes the name or the address of the target. Everything else is fixed,
-// because deliveries of one subscription have one order and one filter.
+// UpdateSubscription changes the display name, or the URL of the webhook. Other fields cannot
+// change, because the deliveries of one subscription have one order and one filter.
 type UpdateSubscription struct{ SubscriptionSpec }
 
 func (c UpdateSubscription) Decide(s Subscription, now time.Time) (Event[Subscription], error) {
@@ -83,8 +83,8 @@ func sameValue(a, b any) bool {
 	return reflect.DeepEqual(a, b)
 }
 
-// PauseSubscription stops the delivery. Events that are recorded meanwhile are delivered when the
-// subscription is resumed.
+// PauseSubscription stops the delivery. Events that are recorded while the subscription is paused
+// are delivered when it is resumed.
 type PauseSubscription struct{}
 
 func (PauseSubscription) Decide(s Subscription, _ time.Time) (Event[Subscription], error) {
@@ -125,8 +125,8 @@ func (ResumeSubscription) Decide(s Subscription, _ time.Time) (Event[Subscriptio
 	return SubscriptionResumed{}, nil
 }
 
-// RotateSigningSecret replaces the signing secret. Until Overlap has passed, requests have the
-// signatures of both secrets.
+// RotateSigningSecret replaces the signing secret of a webhook. Until Overlap has passed, requests
+// have the signatures of both the new and the previous secret.
 type RotateSigningSecret struct {
 	Signing SigningSecret
 	Overlap time.Duration
@@ -162,7 +162,7 @@ func (c RequestRedelivery) Decide(s Subscription, _ time.Time) (Event[Subscripti
 	case !s.Exists():
 		return nil, notFound("subscription")
 	case s.Webhook == nil:
-		return nil, precondition("NOT_A_WEBHOOK", "the files of a subscription have each event once: to write the events "+
+		return nil, precondition("NOT_A_WEBHOOK", "a subscription writes each event to its files once: to write the events "+
 			"again, create another subscription with another directory")
 	case s.Redelivers && s.Redelivery.Position == c.Position && s.Redelivery.DeadLetters == c.DeadLetters:
 		return nil, nil
@@ -179,7 +179,8 @@ func (c RequestRedelivery) Decide(s Subscription, _ time.Time) (Event[Subscripti
 	return SubscriptionRedeliveryRequested{Redelivery{s.Redelivery.Number + 1, c.Position, c.DeadLetters}}, nil
 }
 
-// CompleteRedelivery records that a redelivery has started, so that another one can be requested.
+// CompleteRedelivery records that the redelivery with this number has started, so that another one
+// can be requested.
 type CompleteRedelivery struct{ Number int }
 
 func (c CompleteRedelivery) Decide(s Subscription, _ time.Time) (Event[Subscription], error) {
@@ -193,8 +194,8 @@ func (c CompleteRedelivery) Decide(s Subscription, _ time.Time) (Event[Subscript
 }
 
 // RecordEventFile records the range of the next file before the file is written, so that every
-// attempt to write it has the same name and content. After is the last position of the previous
-// file, 0 for the first one.
+// attempt to write the file has the same name and content. After is the last position of the
+// previous file; 0 for the first file.
 type RecordEventFile struct {
 	EventFile
 	After uint64
@@ -209,12 +210,13 @@ func (c RecordEventFile) Decide(s Subscription, _ time.Time) (Event[Subscription
 	case s.State != SubscriptionActive || s.Files == nil:
 		return nil, precondition("SUBSCRIPTION_"+s.State, "the subscription is %s and writes no files", s.State)
 	case s.lastFile() != c.After || c.First <= c.After || c.Last < c.First:
-		return nil, precondition("FILE_OUT_OF_ORDER", "the newest file ends at position %d, not %d", s.lastFile(), c.After)
+		return nil, precondition("FILE_OUT_OF_ORDER",
+			"the newest file ends at position %d, not at %d: another process has recorded a file", s.lastFile(), c.After)
 	}
 	return SubscriptionFileRecorded{c.EventFile}, nil
 }
 
-// DeleteSubscription deletes the subscription. Written files stay.
+// DeleteSubscription deletes a subscription. The files that it has written stay.
 type DeleteSubscription struct{}
 
 func (DeleteSubscription) Decide(s Subscription, _ time.Time) (Event[Subscription], error) {

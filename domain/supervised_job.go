@@ -10,7 +10,7 @@ var SupervisedJobs = newJobKind("supervisedFineTuningJobs", "supervisedFineTunin
 	"supervisedFineTuningJob.created.v1": SupervisedJobCreated{},
 }, func(j *SupervisedJob) *JobLife { return &j.JobLife })
 
-// SupervisedSpec holds the fields that the caller sets.
+// SupervisedSpec holds the fields of a supervised fine-tuning job that the caller sets.
 type SupervisedSpec struct {
 	TrainingConfig
 	DisplayName          string             `json:"displayName"`
@@ -32,10 +32,10 @@ type SupervisedSpec struct {
 type SupervisedJob struct {
 	SupervisedSpec `json:"spec"`
 	JobLife        `json:"life"`
-	EstimatedCost  *Money `json:"estimatedCost,omitempty"` // set at creation; nil if the rows were unknown
+	EstimatedCost  *Money `json:"estimatedCost,omitempty"` // set at creation; nil if the dataset was not READY then
 
-	// the whole MetricsFileSignedURL; nil if the URL has no secret (see HasSecret), and for jobs that
-	// earlier versions created
+	// the complete MetricsFileSignedURL, sealed; nil if the URL has no secret (see HasSecret), and
+	// for jobs that earlier versions created
 	SealedMetricsURL *Sealed `json:"sealedMetricsFileSignedUrl,omitempty"`
 }
 
@@ -78,7 +78,8 @@ func (e SupervisedJobCreated) Evolve(j *SupervisedJob) {
 }
 
 // CreateSupervisedJob creates a job. ID is the last part of the job's name, and the default of
-// outputModel. MetricsFileSignedURL is the whole URL, which is recorded as SealedMetricsURL.
+// outputModel. MetricsFileSignedURL is the complete URL, which is recorded only as
+// SealedMetricsURL.
 type CreateSupervisedJob struct {
 	SupervisedSpec
 	ID               string

@@ -6,12 +6,12 @@ import (
 	"unicode"
 )
 
-// ControlCharacter returns the first character of text that stored text must not contain, and its
-// position, counted in characters from 1; found is false when there is none. Stored text must not
-// contain characters that a terminal or a browser interprets instead of showing: the control
-// characters of Unicode (category Cc), line and paragraph separators, bidirectional formatting
-// characters and zero-width spaces. Multiline text may contain tabs and newlines. Joiners (U+200C,
-// U+200D), which scripts and emoji need, are allowed.
+// ControlCharacter returns the first forbidden character in text, and its position, counted in
+// characters from 1; found is false when there is none. Stored text must not contain characters
+// that a terminal or a browser interprets instead of showing: the control characters of Unicode
+// (category Cc), line and paragraph separators, bidirectional formatting characters and zero-width
+// spaces. Multiline text may contain tabs and newlines. Joiners (U+200C, U+200D), which scripts and
+// emoji need, are allowed.
 func ControlCharacter(text string, multiline bool) (r rune, at int, found bool) {
 	for _, r := range text {
 		at++
@@ -33,8 +33,8 @@ func isControl(r rune) bool {
 	return false
 }
 
-// Printable returns text with every character that ControlCharacter refuses in multiline text
-// escaped as in JSON: \u001b.
+// Printable returns text with every character that is forbidden in multiline text (see
+// ControlCharacter) escaped as in JSON: \u001b.
 func Printable(text string) string {
 	if _, _, found := ControlCharacter(text, true); !found {
 		return text
@@ -50,8 +50,9 @@ func Printable(text string) string {
 	return b.String()
 }
 
-// RequireText records a violation when the field's text has a control character. The message has
-// the character's code point, never the character.
+// RequireText records a violation of field when its text has a forbidden character (see
+// ControlCharacter). The message states the code point of the character, never the character
+// itself.
 func (v *Violations) RequireText(field, text string, multiline bool) {
 	if r, at, found := ControlCharacter(text, multiline); found {
 		also := ""

@@ -6,15 +6,16 @@ import (
 )
 
 // A Trace is the trace context of a request (W3C Trace Context): its header traceparent and, if the
-// client sent any, its header tracestate. The zero value is no trace.
+// client sent any, its header tracestate. The zero value stands for a request without trace
+// context.
 type Trace struct {
 	Parent string `json:"traceparent,omitempty"`
 	State  string `json:"tracestate,omitempty"`
 }
 
 const (
-	traceParentLength = 55  // 00-TRACE_ID-PARENT_ID-FLAGS
-	maxTraceState     = 512 // bytes of a tracestate that are passed on
+	traceParentLength = 55  // length of 00-TRACE_ID-PARENT_ID-FLAGS
+	maxTraceState     = 512 // maximum bytes of a tracestate that are passed on
 	maxTraceMembers   = 32
 )
 
@@ -36,7 +37,7 @@ func ParseTrace(parents, states []string) Trace {
 		return Trace{}
 	case len(parent) > traceParentLength && parent[traceParentLength] != '-':
 		return Trace{}
-	case parent[:2] != "00": // of a newer version, only the flag sampled is known
+	case parent[:2] != "00": // a newer version may have further flags: keep only sampled
 		sampled := strings.IndexByte("0123456789abcdef", parent[54]) & 1
 		parent = "00" + parent[2:53] + "0" + strconv.Itoa(sampled)
 	}
@@ -52,7 +53,7 @@ func isHex(text string) bool {
 	return true
 }
 
-// isID reports whether text is a hexadecimal ID other than zero.
+// isID reports whether text is hexadecimal and not zero, as trace IDs and parent IDs must be.
 func isID(text string) bool { return isHex(text) && strings.Trim(text, "0") != "" }
 
 // parseTraceState returns the members of a tracestate in their order; "" for an invalid tracestate.

@@ -5,12 +5,12 @@ import "time"
 // A TrainStep is one round of training of a trainer job with keepAlive or serviceMode: the dataset
 // to train on, and the model to create.
 type TrainStep struct {
-	Number      int    `json:"number"` // from 1
+	Number      int    `json:"number"` // number of the train step, from 1
 	Dataset     string `json:"dataset"`
-	OutputModel string `json:"outputModel"` // ID of the model, in the job's account
+	OutputModel string `json:"outputModel"` // ID of the model to create, in the job's account
 }
 
-// Waits reports whether the job waits for a further train step after each step, instead of
+// Waits reports whether the job waits for another train step after each train step, instead of
 // completing.
 func (s TrainerSpec) Waits() bool { return s.KeepAlive || s.ServiceMode }
 
@@ -26,8 +26,8 @@ type TrainerStepGiven struct {
 	Time time.Time `json:"time,omitzero"` // zero in events of earlier versions
 }
 
-// Evolve queues the job like a new job, because a train step has no node before it starts, and does
-// not resume from a checkpoint of the previous step.
+// Evolve puts the job into the queue like a new job: before a train step starts, the job has no
+// nodes, and the step does not resume from a checkpoint of the previous step.
 func (e TrainerStepGiven) Evolve(j *TrainerJob) {
 	j.Step = e.TrainStep
 	j.arrive(e.Time)
@@ -55,8 +55,8 @@ type TrainerAwaiting struct{}
 
 func (TrainerAwaiting) Evolve(j *TrainerJob) { j.State, j.Status = JobIdleState, StatusOf(nil) }
 
-// ExecuteTrainStep queues the next train step of an idle job. The caller checks that the dataset
-// exists, and that the name of the output model is free.
+// ExecuteTrainStep queues the next train step of a job that is IDLE. The caller checks that the
+// dataset exists, and that the name of the output model is free.
 type ExecuteTrainStep struct{ Dataset, OutputModel string }
 
 func (c ExecuteTrainStep) Decide(j TrainerJob, now time.Time) (Event[TrainerJob], error) {
@@ -88,8 +88,9 @@ func (c ExecuteTrainStep) Decide(j TrainerJob, now time.Time) (Event[TrainerJob]
 	return TrainerStepGiven{step, now}, j.must(JobIdleState)
 }
 
-// FinishTrainStep records the result of a train step. After StoreResults, Attempt is the only field
-// that is needed: the stored outcome is recorded, and its model is already registered.
+// FinishTrainStep records the result of a train step, and makes the job IDLE. After StoreResults,
+// all fields but Attempt are ignored, because the outcome is stored already and its model is
+// registered.
 type FinishTrainStep struct {
 	Attempt  int
 	Output   Name
@@ -114,8 +115,8 @@ func (c FinishTrainStep) Decide(j TrainerJob, now time.Time) (Event[TrainerJob],
 		j.must(JobRunningState, JobWritingResultsState)
 }
 
-// AwaitStep sets the state to IDLE when the job has no unfinished train step. The job then waits
-// for ExecuteTrainStep.
+// AwaitStep makes a job with keepAlive or serviceMode IDLE when it has no unfinished train step.
+// The job then waits for ExecuteTrainStep.
 type AwaitStep struct{}
 
 func (AwaitStep) Decide(j TrainerJob, _ time.Time) (Event[TrainerJob], error) {

@@ -1,6 +1,8 @@
 package domain_test
 
 import (
+	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -67,4 +69,29 @@ func TestTrainSteps(t *testing.T) {
 	require.Equal(t, domain.JobRunningState, at.State)
 	require.Equal(t, domain.Name("accounts/a/models/m1"), at.From(), "a step starts from the output of the previous step")
 	require.Empty(t, fold(t, domain.TrainerJobs, idle...).Nodes, "a job that waits for a step holds no node")
+}
+
+// TestIdleEventsOfEarlierVersions checks that a log in which the attempt of a trainer job waited for
+// a train step, as earlier versions could record it, still folds.
+func TestIdleEventsOfEarlierVersions(t *testing.T) {
+	for kind := range domain.JobKinds() {
+		var prefix string
+		for name := range kind.EventTypes() {
+			if p, ok := strings.CutSuffix(name, ".idled.v1"); ok {
+				prefix = p
+			}
+		}
+		require.NotEmpty(t, prefix, "%s has no event idled.v1", kind.CollectionID())
+		var state any
+		for _, c := range []struct{ event, data, want string }{
+			{".started.v1", `{"attempt":1,"nodes":["accounts/system/nodes/n1"]}`, domain.JobRunningState},
+			{".idled.v1", `{"attempt":1}`, domain.JobIdleState},
+			{".woken.v1", `{"attempt":1}`, domain.JobRunningState},
+		} {
+			var err error
+			state, err = kind.FoldRecord(state, domain.Record{Type: prefix + c.event, Data: json.RawMessage(c.data)})
+			require.NoError(t, err)
+			require.Equal(t, c.want, state.(domain.StateNamer).StateName(), "%s%s", prefix, c.event)
+		}
+	}
 }

@@ -4,7 +4,8 @@ import "math/bits"
 
 // TrackerConfig configures the run of a job in an experiment tracker, which receives the job's
 // parameters, metrics and end state. The API key is sealed before it is recorded, and is never part
-// of a response. URL was recorded by earlier versions only: see JobTracking.
+// of a response. URL is the address of the run, which only earlier versions recorded here: see
+// JobTracking.
 type TrackerConfig struct {
 	Enabled bool    `json:"enabled"`
 	APIKey  *Sealed `json:"apiKey,omitempty"`
@@ -20,7 +21,8 @@ type ObjectStoreConfig struct {
 	IAMRoleARN        string `json:"iamRoleArn,omitempty"`
 }
 
-// DefaultBaseModel is the base model of jobs that name none. Every installation has it.
+// DefaultBaseModel is the base model of jobs whose spec names none. Every installation has this
+// model.
 const DefaultBaseModel = "accounts/default/models/anneal-base"
 
 // Defaults and limits of training settings.
@@ -86,8 +88,8 @@ func (c TrainingConfig) check(v *Violations, prefix string) {
 	oneOf(v, prefix+"region", c.Region, Regions...)
 }
 
-// withDefaults returns the settings with unset fields set to their defaults; jobID is the default
-// of outputModel.
+// withDefaults returns the settings with unset fields set to their defaults. The default of
+// outputModel is jobID.
 func (c TrainingConfig) withDefaults(jobID string) TrainingConfig {
 	if c.BaseModel == "" && c.WarmStartFrom == "" {
 		c.BaseModel = DefaultBaseModel
@@ -108,8 +110,8 @@ func (c TrainingConfig) withDefaults(jobID string) TrainingConfig {
 	return c
 }
 
-// checkData adds violations to v for invalid names of a job's datasets. carveout reports whether
-// evalAutoCarveout is set.
+// checkData adds violations to v for invalid names of a job's training and evaluation datasets.
+// carveout is the field evalAutoCarveout.
 func checkData(v *Violations, dataset, evaluation string, carveout bool) {
 	reference(v, "dataset", dataset, "datasets")
 	reference(v, "evaluationDataset", evaluation, "datasets")

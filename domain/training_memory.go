@@ -6,16 +6,18 @@ import (
 )
 
 const (
-	// trainedBytes is the memory of a trained parameter: the parameter, its gradient and the two moments
-	// of Adam, in four bytes each. With parameters and gradients in two bytes, and a copy in four for the
-	// optimizer, it is the same ("ZeRO", Rajbhandari et al., 2020, section 3.1).
+	// trainedBytes is how many bytes a trained parameter takes: the parameter, its gradient and the
+	// two moments of Adam, in four bytes each. Mixed precision takes the same: parameter and
+	// gradient in two bytes, and the optimizer's copy in four ("ZeRO", Rajbhandari et al., 2020,
+	// section 3.1).
 	trainedBytes = 16
-	// activationBytes is the memory that a layer keeps for a token and an element of the width until the
-	// backward pass ("Reducing Activation Recomputation", Korthikanti et al., 2022, equation 1, without
-	// the scores of attention, which current kernels do not store).
+	// activationBytes is how many bytes each layer keeps until the backward pass, for each token
+	// and each element of the width ("Reducing Activation Recomputation", Korthikanti et al., 2022,
+	// equation 1, without the scores of attention, which current kernels do not store).
 	activationBytes = 34
-	// adapterWidths is how many times the width the rows and columns of the matrices of a layer are, over
-	// all seven that a LoRA adapter can train: an adapter of rank r has r parameters for each of them.
+	// adapterWidths is the number of rows and columns of the seven matrices of a layer that a LoRA
+	// adapter can train, divided by the width. An adapter of rank r has r parameters for each row
+	// and each column.
 	adapterWidths = 20
 )
 
@@ -57,7 +59,7 @@ func (s JobSpec) Memory(model ModelSize) float64 {
 	return memory
 }
 
-// rank returns the rank of the adapter that the job trains; 0 when it trains all parameters.
+// rank returns the rank of the LoRA adapter that the job trains; 0 when it trains all parameters.
 func (s JobSpec) rank() int {
 	if s.Config.LoraRank == nil {
 		return DefaultLoraRank

@@ -97,8 +97,7 @@ func TestJobTransitions(t *testing.T) {
 	commands := []domain.Command[domain.JobLife]{domain.StartValidation{}, domain.PrepareInput{Inputs: inputs},
 		domain.QueueJob{}, domain.HoldJob{For: "a node"}, domain.StartJob{Attempt: 1, Nodes: nodes},
 		domain.AbandonAttempt{Attempt: 2},
-		domain.RecordCheckpoint{JobCheckpoint: domain.JobCheckpoint{Attempt: 1, Step: 10}}, domain.IdleJob{Attempt: 1},
-		domain.WakeJob{Attempt: 1},
+		domain.RecordCheckpoint{JobCheckpoint: domain.JobCheckpoint{Attempt: 1, Step: 10}},
 		domain.WriteResults{Attempt: 1}, domain.StoreResults{JobOutcome: outcome}, domain.CompleteJob{Attempt: 1},
 		domain.RequeueJob{Attempt: 1, Reason: "node lost"},
 		domain.FailJob{Attempt: 1, Status: someStatus}, domain.CancelJob{}, domain.ConfirmCancel{Attempt: 1},
@@ -203,7 +202,7 @@ type requested[S domain.State] struct {
 
 func (c requested[S]) Decide(s S, now time.Time) (domain.Event[S], error) {
 	if s.Exists() {
-		s = c.kind.Reserved(s, now)
+		s = c.kind.WithDeletion(s, now)
 	}
 	return c.delete.Decide(s, now)
 }

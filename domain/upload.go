@@ -6,8 +6,8 @@ import "time"
 // validation, counted from the newest file.
 const UploadTime = 7 * 24 * time.Hour
 
-// uploads is the upload state of a resource whose content is uploaded. Uploads are numbered from 1;
-// each is validated once.
+// uploads is the state of the uploads of a dataset or a model. Uploads are numbered from 1; each is
+// validated once.
 type uploads struct {
 	noun      string
 	ready     bool // the content is READY and cannot change any more
@@ -15,9 +15,9 @@ type uploads struct {
 	validated int  // number of the newest upload with a validation result
 }
 
-// resultRecorded reports whether an upload is already recorded as valid (accepted) or invalid (not
-// accepted). It returns an error when nothing was uploaded, the opposite result is recorded, or a
-// newer upload has replaced the upload.
+// resultRecorded reports whether the upload with this number is already recorded as valid, if
+// accepted is true, or else as invalid. It returns an error when nothing was uploaded, the opposite
+// result is recorded, or a newer upload has replaced this one.
 func (u uploads) resultRecorded(upload int, accepted bool) (bool, error) {
 	switch {
 	case upload == 0:
@@ -30,7 +30,8 @@ func (u uploads) resultRecorded(upload int, accepted bool) (bool, error) {
 	case upload == u.validated:
 		return true, nil
 	case upload != u.newest:
-		return false, precondition("UPLOAD_SUPERSEDED", "upload %d is not the newest upload, which is %d", upload, u.newest)
+		return false, precondition("UPLOAD_SUPERSEDED",
+			"upload %d was replaced by upload %d, so its validation result is not recorded", upload, u.newest)
 	}
 	return false, nil
 }

@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// A usage roll-up is the usage of an account in a month, summed up by hour. The rows are in the events
-// only; the state says which rows are recorded. The resource UsageLedger says which usage records and
-// which events of the log are rolled up: windows, which follow each other without gaps, contain each of
-// them once.
+// A usage roll-up is the usage of an account in a month, summed up by hour. The rows are in the
+// events only; the state says which rows are recorded. The resource UsageLedger says which usage
+// records and which events of the log are rolled up: each of them is in exactly one window, and
+// windows follow each other without gaps.
 //
 //	(none) --OpenUsageWindow--> window 1 open --CompleteUsageWindow--> window 1 complete
 //	window n complete --OpenUsageWindow--> window n+1 open
@@ -21,16 +21,17 @@ var UsageRollups = NewKind("usageRollups", map[string]Event[UsageRollup]{
 	"usage.corrected.v1":       UsageCorrected{},
 })
 
-// UsageLedger is the resource whose events say which usage is rolled up.
+// UsageLedger is the name of the resource whose events open and complete windows.
 const UsageLedger = Name("accounts/" + System + "/usageRollups/ledger")
 
-// MaxUsageRows is the maximum number of rows of an event.
+// MaxUsageRows is the maximum number of rows in one event.
 const MaxUsageRows = 200
 
-// usageMonth is the format of the ID of a month.
+// usageMonth is the time format of the resource ID of a month.
 const usageMonth = "m2006-01"
 
-// UsageMonth returns the resource of an account's usage in the month of a time.
+// UsageMonth returns the name of the resource with the usage of an account in the month that
+// contains t.
 func UsageMonth(account string, t time.Time) Name {
 	return NewName(account, UsageRollups.Collection, t.UTC().Format(usageMonth))
 }
@@ -40,7 +41,7 @@ func UsageMonth(account string, t time.Time) Name {
 type UsageRow struct {
 	Hour        time.Time `json:"hour"` // start of the hour
 	Key         Name      `json:"apiKey,omitempty"`
-	Model       string    `json:"model,omitempty"` // as named in the requests
+	Model       string    `json:"model,omitempty"` // name of the model in the requests
 	Deployment  Name      `json:"deployment,omitempty"`
 	Job         Name      `json:"job,omitempty"`
 	Accelerator string    `json:"acceleratorType,omitempty"`
@@ -53,12 +54,13 @@ type UsageAmounts struct {
 	PromptTokens       int64 `json:"promptTokens,omitempty"`
 	CachedPromptTokens int64 `json:"cachedPromptTokens,omitempty"` // included in PromptTokens
 	CompletionTokens   int64 `json:"completionTokens,omitempty"`
-	AudioMicroseconds  int64 `json:"audioMicroseconds,omitempty"` // each record is rounded
-	// AcceleratorMicroseconds is the time for which devices were allocated, multiplied by their number.
+	AudioMicroseconds  int64 `json:"audioMicroseconds,omitempty"` // audio time, rounded for each usage record
+	// AcceleratorMicroseconds is the time for which accelerators were allocated, multiplied by
+	// their number.
 	AcceleratorMicroseconds int64 `json:"acceleratorMicroseconds,omitempty"`
 }
 
-// Plus returns a + o.
+// Plus returns the sums of the amounts of a and o.
 func (a UsageAmounts) Plus(o UsageAmounts) UsageAmounts {
 	return UsageAmounts{a.Requests + o.Requests, a.PromptTokens + o.PromptTokens,
 		a.CachedPromptTokens + o.CachedPromptTokens, a.CompletionTokens + o.CompletionTokens,
@@ -71,8 +73,8 @@ func CompareUsage(a, b UsageRow) int {
 		cmp.Compare(a.Deployment, b.Deployment), cmp.Compare(a.Job, b.Job), cmp.Compare(a.Accelerator, b.Accelerator))
 }
 
-// UsageRecords are the usage records of one control plane in a window: Count records, whose numbers are
-// between From and To, including both. Records of earlier versions have neither a control plane nor
+// UsageRecords describes the usage records of one control plane in a window: Count records, whose
+// numbers are from From to To. Records of earlier versions have neither a control plane nor
 // numbers.
 type UsageRecords struct {
 	Source string `json:"controlPlane,omitempty"` // ID of the control plane
@@ -81,7 +83,7 @@ type UsageRecords struct {
 	Count  int64  `json:"count"`
 }
 
-// A UsageCursor is a position in the stream of usage records, and one in the log.
+// A UsageCursor is a sequence in the stream of usage records, together with a position in the log.
 type UsageCursor struct {
 	Sequence uint64 `json:"sequence"`
 	Position uint64 `json:"position"`
@@ -89,33 +91,35 @@ type UsageCursor struct {
 
 // A UsageWindow contains the usage records and the events after From, up to To.
 type UsageWindow struct {
-	Number uint64      `json:"window"` // from 1
+	Number uint64      `json:"window"` // number, from 1
 	From   UsageCursor `json:"from"`
 	To     UsageCursor `json:"to"`
-	// Since and Until are ends of hours. Hours that end at Since or earlier were rolled up before: rows
-	// of the window about them are corrections. Allocations that continue count up to Until.
+	// Since and Until are full hours. Hours that end at Since or earlier were rolled up before, so
+	// rows of this window about them are corrections. Allocations that have not ended count up to
+	// Until.
 	Since time.Time `json:"since"`
 	Until time.Time `json:"until"`
-	// Stream is the time at which the stream of usage records was created. The sequences of another
-	// stream begin again.
+	// Stream is the time at which the stream of usage records was created. If the stream is created
+	// again, its sequences begin again.
 	Stream time.Time `json:"stream"`
 }
 
-// UsageRollup is the state of the ledger or of one month of an account.
+// UsageRollup is the state of UsageLedger, or of one month of an account.
 type UsageRollup struct {
-	Window UsageWindow `json:"window,omitzero"` // of a month, only its number
-	Part   int         `json:"part,omitempty"`  // of a month: the last part of the window that is recorded
-	Done   bool        `json:"done,omitempty"`  // of the ledger: all rows of the window are recorded
-	// NewStream says of the ledger that the stream of the window is not that of the window before.
+	Window UsageWindow `json:"window,omitzero"` // newest window; for a month only its Number
+	Part   int         `json:"part,omitempty"`  // for a month: the last recorded part of the window
+	Done   bool        `json:"done,omitempty"`  // for the ledger: all rows of the window are recorded
+	// NewStream is set in the ledger if the stream of usage records was created again after the
+	// previous window.
 	NewStream bool `json:"newStream,omitempty"`
-	// Numbers are the highest numbers of rolled up records, by control plane.
+	// Numbers are the highest numbers of usage records that are rolled up, by control plane.
 	Numbers map[string]uint64 `json:"numbers,omitempty"`
 }
 
 // Exists implements State.
 func (u UsageRollup) Exists() bool { return u.Window.Number > 0 }
 
-// UsageWindowOpened records the window of which rows are recorded next.
+// UsageWindowOpened records the window whose rows are recorded next.
 type UsageWindowOpened struct{ UsageWindow }
 
 func (e UsageWindowOpened) Evolve(u *UsageRollup) {
@@ -123,16 +127,16 @@ func (e UsageWindowOpened) Evolve(u *UsageRollup) {
 	u.Window, u.Done = e.UsageWindow, false
 }
 
-// UsageWindowCompleted records that all rows of a window are recorded. A reader of the ledger proves that
-// no record is missing: in each window, the records of a control plane continue those of its window
-// before, and their count is To - From + 1.
+// UsageWindowCompleted records that all rows of a window are recorded. With it, a reader of the
+// ledger can prove that no record is missing: the numbers of each control plane continue those of
+// its previous window, and their count is To - From + 1.
 type UsageWindowCompleted struct {
 	Window  uint64         `json:"window"`
 	Records []UsageRecords `json:"records,omitempty"` // by control plane
-	// Repeated is the number of records in Records that are not in the rows, because an earlier record
+	// Repeated is how many of the counted records are not in the rows, because an earlier record
 	// has the same ID.
 	Repeated int64        `json:"repeated,omitempty"`
-	Total    UsageAmounts `json:"total"` // of all rows of all accounts
+	Total    UsageAmounts `json:"total"` // sum of all rows of all accounts in the window
 }
 
 func (e UsageWindowCompleted) Evolve(u *UsageRollup) {
@@ -149,19 +153,20 @@ func (e UsageWindowCompleted) Evolve(u *UsageRollup) {
 // A UsagePart is a part of the rows of an account's month in a window.
 type UsagePart struct {
 	Window uint64     `json:"window"`
-	Part   int        `json:"part"`  // from 1
-	Parts  int        `json:"parts"` // of the window, in this month of the account
+	Part   int        `json:"part"`  // number, from 1
+	Parts  int        `json:"parts"` // number of parts of this month in the window
 	Rows   []UsageRow `json:"rows"`
-	// FromSequence and ToSequence bound the window in the stream of usage records: it begins after
-	// FromSequence. The rows of all parts, of both types of event, contain the records between them.
+	// FromSequence and ToSequence are the Sequence of the window's From and To. Together, the rows
+	// of all parts, in both types of event, contain the usage records after FromSequence, up to
+	// ToSequence.
 	FromSequence uint64 `json:"fromSequence"`
 	ToSequence   uint64 `json:"toSequence"`
-	// Records are those that are in the rows of all parts of this type of event; only the first of
-	// these parts has them.
+	// Records describes the usage records in the rows of all parts with this type of event. Only
+	// the first of these parts has it.
 	Records []UsageRecords `json:"records,omitempty"`
 }
 
-// UsagePartOf returns the part that an event records, or false for other events of roll-ups.
+// UsagePartOf returns the part that an event records, or false for an event that records no rows.
 func UsagePartOf(event Event[UsageRollup]) (UsagePart, bool) {
 	switch e := event.(type) {
 	case UsageRolledUp:
@@ -176,24 +181,26 @@ func (e UsagePart) evolve(u *UsageRollup) {
 	*u = UsageRollup{Window: UsageWindow{Number: e.Window}, Part: e.Part}
 }
 
-// UsageRolledUp records usage of hours for the first time, or adds usage to an hour that has not ended.
+// UsageRolledUp records rows for hours that were not rolled up before, or adds usage to an hour
+// that has not ended.
 type UsageRolledUp struct{ UsagePart }
 
 func (e UsageRolledUp) Evolve(u *UsageRollup) { e.evolve(u) }
 
-// UsageCorrected adds usage to hours that were rolled up before, because its records arrived later.
+// UsageCorrected adds usage to hours that were rolled up before, because some usage records arrived
+// later.
 type UsageCorrected struct{ UsagePart }
 
 func (e UsageCorrected) Evolve(u *UsageRollup) { e.evolve(u) }
 
-// OpenUsageWindow opens the window after the last one.
+// OpenUsageWindow opens the window that follows the newest window, which must be complete.
 type OpenUsageWindow struct{ UsageWindow }
 
 func (c OpenUsageWindow) Decide(u UsageRollup, _ time.Time) (Event[UsageRollup], error) {
 	last := u.Window
 	switch {
 	case last.Number >= c.Number:
-		return nil, nil // another control plane has opened it
+		return nil, nil // another control plane has opened the same window
 	case last.Number+1 != c.Number:
 		return nil, precondition("USAGE_WINDOW_OPEN", "window %d cannot be opened: the next window is %d", c.Number,
 			last.Number+1)
@@ -207,7 +214,7 @@ func (c OpenUsageWindow) Decide(u UsageRollup, _ time.Time) (Event[UsageRollup],
 	return UsageWindowOpened(c), nil
 }
 
-// CompleteUsageWindow completes the open window.
+// CompleteUsageWindow records that all rows of the open window are recorded.
 type CompleteUsageWindow struct{ UsageWindowCompleted }
 
 func (c CompleteUsageWindow) Decide(u UsageRollup, _ time.Time) (Event[UsageRollup], error) {
@@ -220,7 +227,8 @@ func (c CompleteUsageWindow) Decide(u UsageRollup, _ time.Time) (Event[UsageRoll
 	return c.UsageWindowCompleted, nil
 }
 
-// RollUpUsage records a part of an account's month. A part that is recorded is not recorded again.
+// RollUpUsage records a part of the rows of an account's month. It records nothing if the part is
+// already recorded.
 type RollUpUsage struct {
 	UsagePart
 	Correction bool
@@ -236,7 +244,8 @@ func (c RollUpUsage) Decide(u UsageRollup, _ time.Time) (Event[UsageRollup], err
 	}
 	var v Violations
 	v.Require(c.Window > 0, "window", "must be positive")
-	v.Require(c.Part == recorded+1, "part", "is %d, but the last recorded part is %d", c.Part, recorded)
+	v.Require(c.Part == recorded+1, "part", "is %d, but the last recorded part is %d, and parts are recorded in order",
+		c.Part, recorded)
 	v.Require(len(c.Rows) <= MaxUsageRows, "rows", "must have at most %d rows, not %d", MaxUsageRows, len(c.Rows))
 	if err := v.Err(); err != nil {
 		return nil, err
@@ -247,7 +256,8 @@ func (c RollUpUsage) Decide(u UsageRollup, _ time.Time) (Event[UsageRollup], err
 	return UsageRolledUp{c.UsagePart}, nil
 }
 
-// SumUsage adds up rows that are equal for CompareUsage, and returns them in its order.
+// SumUsage adds up rows that CompareUsage finds equal, and returns the sums in the order of
+// CompareUsage.
 func SumUsage(rows []UsageRow) (sum []UsageRow) {
 	rows = slices.SortedFunc(slices.Values(rows), CompareUsage)
 	for _, row := range rows {
@@ -260,7 +270,7 @@ func SumUsage(rows []UsageRow) (sum []UsageRow) {
 	return sum
 }
 
-// AccountUsage is a row of an account's usage.
+// AccountUsage is a usage row, together with the ID of its account.
 type AccountUsage struct {
 	Account string
 	UsageRow

@@ -9,10 +9,11 @@ import (
 	"time"
 )
 
-// A Count is a 64-bit number, which is a decimal string in the API and in the log.
+// A Count is a 64-bit integer that JSON in the API and in the log represents as a decimal string,
+// because not every JSON parser reads all 64-bit numbers exactly.
 type Count int64
 
-// Of returns the count with the singular or plural of noun: "1 row", "2 rows".
+// Of formats the count with the singular or plural of noun, for messages: "1 row", "2 rows".
 func (c Count) Of(noun string) string {
 	if c == 1 {
 		return "1 " + noun
@@ -20,7 +21,7 @@ func (c Count) Of(noun string) string {
 	return strconv.FormatInt(int64(c), 10) + " " + noun + "s"
 }
 
-// MarshalJSON returns the decimal string.
+// MarshalJSON returns the count as a decimal string.
 func (c Count) MarshalJSON() ([]byte, error) {
 	return strconv.AppendQuote(nil, strconv.FormatInt(int64(c), 10)), nil
 }
@@ -44,7 +45,7 @@ func (c *Count) UnmarshalJSON(data []byte) error {
 	return err
 }
 
-// Int64 returns the number.
+// Int64 returns the count as an int64.
 func (c Count) Int64() int64 { return int64(c) }
 
 // A Sealed value is encrypted with a separate data key, which is stored outside of the log.
@@ -52,7 +53,7 @@ func (c Count) Int64() int64 { return int64(c) }
 //
 // The ciphertext is bound to its context by additional authenticated data. With scheme 1, the
 // additional data are the resource's name and the key ID. Ciphertexts of earlier versions have
-// scheme 0 and are bound to the resource's name and to Bound, which the fold sets.
+// scheme 0 and are bound to the resource's name and to Bound, which the event's Evolve sets.
 type Sealed struct {
 	KeyID      string `json:"keyId"`
 	Ciphertext []byte `json:"ciphertext"`
@@ -80,8 +81,8 @@ func checkText(v *Violations, displayName, description string) {
 	v.Require(len([]rune(description)) <= MaxDescription, "description", "must have at most %d characters", MaxDescription)
 }
 
-// oneOf adds a violation to v, which suggests similar values, unless value is one of the allowed values
-// or "".
+// oneOf adds a violation of field to v unless value is one of the allowed values or "". Its message
+// suggests similar values.
 func oneOf(v *Violations, field, value string, allowed ...string) {
 	if value == "" {
 		return
@@ -120,14 +121,15 @@ func inFuture(v *Violations, field string, t *time.Time, now time.Time) {
 	v.Require(t == nil || t.After(now), field, "must be in the future")
 }
 
-// notFound returns the error for a command on a resource that does not exist; what is the kind of
-// the resource.
+// notFound returns the error of a command on a resource that does not exist. what names the kind of
+// the resource, such as "job".
 func notFound(what string) error {
 	return &Error{Code: NotFound, Reason: "NOT_FOUND", Message: "the " + what + " does not exist"}
 }
 
-// alreadyExists returns the error for a create of a resource that exists; what is the kind of the
-// resource with its article. Intents add the ID: see existing.
+// alreadyExists returns the error of a command that creates a resource that exists. what names the
+// kind of the resource with its article, such as "a job". Intent.Decide adds the ID to the message:
+// see existing.
 func alreadyExists(what string) *Error {
 	return &Error{Code: AlreadyExists, Reason: reasonAlreadyExists, Message: what + thisIDExists}
 }
@@ -137,8 +139,8 @@ const (
 	thisIDExists        = " with this ID already exists: choose another ID"
 )
 
-// existing returns err. If err is of alreadyExists, it returns an error that also states the ID of the
-// resource and how to see the resource.
+// existing returns err. If alreadyExists returned err, existing adds the ID of the resource and how
+// to see the resource to the message.
 func existing(err error, name Name) error {
 	var e *Error
 	if !errors.As(err, &e) || e.Reason != reasonAlreadyExists {

@@ -7,8 +7,8 @@ import (
 	"anneal/domain"
 )
 
-// Addons yields the deployed models of a deployment from the oldest to the newest, including those
-// of an earlier deployment with the same name until they are removed.
+// Addons yields the deployed models of a deployment from the oldest to the newest. Those of an
+// earlier deployment with the same name are included until they are removed.
 func (v *View) Addons(deployment domain.Name) iter.Seq[*Row[domain.DeployedModel]] {
 	return func(yield func(*Row[domain.DeployedModel]) bool) {
 		for row := range v.DeployedModels.Oldest(deployment.Account()) {
@@ -19,20 +19,19 @@ func (v *View) Addons(deployment domain.Name) iter.Seq[*Row[domain.DeployedModel
 	}
 }
 
-// IsDefault reports whether a deployed model is the default addon of its deployment. A
-// deployment has at most one. The row can be newer than the view, such as the result of a
-// command.
+// IsDefault reports whether a deployed model is the default addon of its deployment, which has at
+// most one. The row can be newer than the view, such as the result of a command.
 func (v *View) IsDefault(row *Row[domain.DeployedModel]) bool {
 	return row.State.Default && !v.LostDefault(row)
 }
 
-// LostDefault reports whether the state of a deployed model says that it is the default, although
-// another deployed model has become the default since.
+// LostDefault reports whether the state of a deployed model says that it is the default addon,
+// although another deployed model of the deployment has become the default since.
 func (v *View) LostDefault(row *Row[domain.DeployedModel]) bool {
 	if !row.State.Default {
 		return false
 	}
-	older := true // the addons before the row are older
+	older := true // Addons yields older addons first: those before the row are older than the row
 	for other := range v.Addons(domain.Name(row.State.Deployment)) {
 		if other.Name == row.Name {
 			older = false
@@ -54,8 +53,8 @@ func (v *View) NextDefaultRank(deployment domain.Name) int {
 	return rank + 1
 }
 
-// AddonSlots returns the maximum number of addons that a replica of a deployment has loaded in its
-// engine at a time, which the deployment's shape version sets; 0 is no limit.
+// AddonSlots returns how many addons a replica of a deployment may have loaded in its engine at a
+// time, as the deployment's shape version says; 0 stands for no limit.
 func AddonSlots(v *View, d *domain.Deployment) int {
 	shape, id, _ := strings.Cut(d.DeploymentShape, "/versions/")
 	row, ok := v.Shapes.Get(domain.Name(shape))

@@ -8,36 +8,37 @@ import (
 	"anneal/domain"
 )
 
-// blockRows is the maximum number of rows of a block: a change of a shared block copies that many. maxDerived
-// is the maximum number of derived values of a block.
+// blockRows is the maximum number of rows of a block, which a change of a shared block copies.
+// maxDerived is the maximum number of derived values that a block keeps.
 const (
 	blockRows  = 128
 	maxDerived = 20
 )
 
-// A Block has some rows of an account, in no particular order. All blocks of an account except the last are
-// full. A block is immutable and safe for concurrent use.
+// A Block holds up to blockRows rows of an account's resources, in no particular order. All blocks
+// of an account except the last are full. A Block is immutable and safe for concurrent use.
 type Block[S domain.State] block
 
 type block struct {
 	account string
-	index   int    // number of the block among those of the account
-	owner   *owner // the table that may change the block
+	index   int         // number of the block among the account's blocks, from 0
+	cow     *cowContext // only the table with the same cow may change the block; others copy it
 	rows    []domain.AnyRow
-	fresh   [blockRows / 64]uint64 // the rows that were written since the block was copied, a bit each
+	fresh   [blockRows / 64]uint64 // a bit for each row that was written since the block was copied
 
 	mu      sync.Mutex
-	derived []derived // the oldest first
+	derived []derived // the oldest value first
 }
 
-// An owner identifies a table whose blocks are not shared with its copies.
-type owner struct{ _ byte }
+// A cowContext identifies one copy of a table for copy-on-write: the table may change the blocks
+// that have its cowContext, because no other copy shares them.
+type cowContext struct{ _ byte }
 
-// A derived value was computed from the rows of a block.
+// A derived value is a value that Block.Derive has computed from the rows of a block.
 type derived struct{ key, value any }
 
-// newBlocks returns an empty tree of blocks, ordered by account and index. Its nodes are small, because a
-// change of a shared tree copies one of each level.
+// newBlocks returns an empty tree of blocks, ordered by account and index. The tree's nodes are
+// small, because a change of a shared tree copies one node of each level.
 func newBlocks() *btree.BTreeG[*block] {
 	return btree.NewBTreeGOptions(func(a, b *block) bool {
 		return a.account < b.account || a.account == b.account && a.index < b.index
@@ -51,14 +52,14 @@ func (t *table) blockAt(account string, index int) *block {
 	return b
 }
 
-// ownBlock returns a block of an account that the table may change. It copies a shared block, without the
-// derived values.
-func (t *table) ownBlock(account string, index int) *block {
+// writableBlock returns a block of an account for a change. It first replaces a block that other
+// copies of the table share by a copy, without the derived values.
+func (t *table) writableBlock(account string, index int) *block {
 	b := t.blockAt(account, index)
-	if b != nil && b.owner == t.owner {
+	if b != nil && b.cow == t.cow {
 		return b
 	}
-	own := &block{account: account, index: index, owner: t.owner}
+	own := &block{account: account, index: index, cow: t.cow}
 	if b != nil {
 		own.rows = append(make([]domain.AnyRow, 0, min(len(b.rows)+1, blockRows)), b.rows...)
 	}
@@ -66,10 +67,10 @@ func (t *table) ownBlock(account string, index int) *block {
 	return own
 }
 
-// setSlot sets the row in a slot of an account, which is at most the number of the account's slots. fresh
-// says that no copy of the table has the row.
+// setSlot sets the row in a slot of an account (see cell). The slot may be the first unused one.
+// fresh says that no copy of the table shares the row.
 func (t *table) setSlot(account string, slot int, row domain.AnyRow, fresh bool) {
-	b, i := t.ownBlock(account, slot/blockRows), slot%blockRows
+	b, i := t.writableBlock(account, slot/blockRows), slot%blockRows
 	if i == len(b.rows) {
 		b.rows = append(b.rows, nil)
 	}
@@ -81,16 +82,17 @@ func (t *table) setSlot(account string, slot int, row domain.AnyRow, fresh bool)
 	}
 }
 
-// owns reports whether no copy of the table has the row in a slot of an account.
-func (t *table) owns(account string, slot int) bool {
+// isUnshared reports whether no copy of the table shares the row in a slot of an account, so that
+// the row can be changed in place.
+func (t *table) isUnshared(account string, slot int) bool {
 	b, i := t.blockAt(account, slot/blockRows), slot%blockRows
-	return b != nil && b.owner == t.owner && b.fresh[i/64]&(1<<(i%64)) != 0
+	return b != nil && b.cow == t.cow && b.fresh[i/64]&(1<<(i%64)) != 0
 }
 
-// freeSlot removes the row in a slot of an account, which has n slots. The row of the last slot takes its
-// place.
+// freeSlot removes the row in a slot of an account, which has n slots. It moves the row of the last
+// slot into the slot.
 func (t *table) freeSlot(account string, slot, n int) {
-	last := t.ownBlock(account, (n-1)/blockRows)
+	last := t.writableBlock(account, (n-1)/blockRows)
 	end := len(last.rows) - 1
 	if row := last.rows[end]; slot != n-1 {
 		t.setSlot(account, slot, row, false)
@@ -103,7 +105,7 @@ func (t *table) freeSlot(account string, slot, n int) {
 	}
 }
 
-// Blocks returns the blocks with the rows of an account.
+// Blocks returns the blocks that hold the rows of an account.
 func (t *Table[S]) Blocks(account string) []*Block[S] {
 	t = t.Of(account)
 	all := make([]*Block[S], 0, (t.Count(account)+blockRows-1)/blockRows)
@@ -117,15 +119,15 @@ func (t *Table[S]) Blocks(account string) []*Block[S] {
 	return all
 }
 
-// Len returns the number of rows.
+// Len returns the number of rows in the block.
 func (b *Block[S]) Len() int { return len(b.rows) }
 
-// Row returns a row by its index in the block.
+// Row returns row number i of the block, from 0.
 func (b *Block[S]) Row(i int) *Row[S] { return b.rows[i].(*Row[S]) }
 
-// Derive returns the value that compute returns for the rows of the block. It keeps the values of the last
-// maxDerived keys, so that compute, which must depend on nothing but the key and the rows, is not called
-// again.
+// Derive returns the result of compute, which must depend on nothing but the key and the rows of
+// the block. It keeps the results of the last maxDerived keys, so that compute is not called again
+// for them.
 func (b *Block[S]) Derive(key any, compute func() any) any {
 	b.mu.Lock()
 	defer b.mu.Unlock()

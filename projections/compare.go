@@ -11,8 +11,8 @@ import (
 	"anneal/domain"
 )
 
-// A Comparison compares two views at one position: the state that was served, and the state that was
-// folded from the log.
+// A Comparison is the result of comparing two views at the same position: the state that was
+// served, and the state that was folded again from the log.
 type Comparison struct {
 	Served Digest `json:"served"`
 	Folded Digest `json:"folded"`
@@ -27,32 +27,32 @@ func (c Comparison) Equal() bool { return c.DifferenceCount == 0 && c.Served.SHA
 
 // Ways in which the served state of a resource differs from the log.
 const (
-	DiffersChanged = "CHANGED" // both have a row of the resource, with different content
-	DiffersMissing = "MISSING" // the served state lacks a row of the log
-	DiffersExtra   = "EXTRA"   // the served state has a row that the log does not have
+	DiffersChanged = "CHANGED" // both states have a row of the resource, with different content
+	DiffersMissing = "MISSING" // the served state lacks the row that follows from the log
+	DiffersExtra   = "EXTRA"   // the served state has a row that does not follow from the log
 )
 
-// A Difference is a resource whose served row is not the one that the log gives.
+// A Difference is a resource whose served row differs from the row that follows from the log.
 type Difference struct {
-	Name string `json:"name"` // of the resource; historyTable for the history of waits
+	Name string `json:"name"` // name of the resource; historyTable for the history of waits
 	Kind string `json:"kind"`
 }
 
 const maxDifferences = 1_000
 
-// An entry is a line of a table, and the name of its resource.
+// An entry is a line of a table (see line), with the name of its resource.
 type entry struct {
-	name domain.Name
-	gone bool
-	text []byte
+	name    domain.Name
+	deleted bool
+	text    []byte
 }
 
-// compare orders entries as table.lines yields them.
+// compare orders entries in the order in which table.lines yields lines.
 func (e entry) compare(o entry) int {
 	switch {
-	case e.gone != o.gone && o.gone:
+	case e.deleted != o.deleted && o.deleted:
 		return -1
-	case e.gone != o.gone:
+	case e.deleted != o.deleted:
 		return 1
 	}
 	return strings.Compare(string(e.name), string(o.name))
@@ -60,14 +60,14 @@ func (e entry) compare(o entry) int {
 
 var errStopped = errors.New("stopped")
 
-// entries yields the lines of a table; nil yields none.
+// entries yields the lines of a table; none for a nil table.
 func (t *table) entries() iter.Seq2[entry, error] {
 	return func(yield func(entry, error) bool) {
 		if t == nil {
 			return
 		}
-		err := t.lines(func(name domain.Name, text []byte, gone bool) error {
-			if !yield(entry{name, gone, text}, nil) {
+		err := t.lines(func(name domain.Name, text []byte, deleted bool) error {
+			if !yield(entry{name, deleted, text}, nil) {
 				return errStopped
 			}
 			return nil
@@ -87,10 +87,10 @@ func Compare(served, folded *View) (Comparison, error) {
 	for _, collection := range slices.Sorted(maps.Keys(collections)) {
 		err := merge(served.tables[collection].entries(), folded.tables[collection].entries(), func(was, is *entry) {
 			if was != nil {
-				servedSums.add(collection, was.text, was.gone)
+				servedSums.add(collection, was.text, was.deleted)
 			}
 			if is != nil {
-				foldedSums.add(collection, is.text, is.gone)
+				foldedSums.add(collection, is.text, is.deleted)
 			}
 			c.add(served.tables[collection], folded.tables[collection], was, is)
 		})
@@ -113,7 +113,8 @@ func Compare(served, folded *View) (Comparison, error) {
 	return c, nil
 }
 
-// addHistory adds the history of waits to sums, and returns its lines, which are at most a few MB.
+// addHistory adds the lines of the history of waits to the sums, and returns them. They are at most
+// a few MB.
 func addHistory(v *View, s sums) (all []byte, err error) {
 	err = historyLines(v, func(line []byte) error {
 		s.add(historyTable, line, false)
@@ -123,20 +124,21 @@ func addHistory(v *View, s sums) (all []byte, err error) {
 	return all, err
 }
 
-// add records the difference between two lines of one resource; nil is an absent line. The line of a
-// deleted resource counts unless the other table has a row of the resource, which counts already.
+// add records a difference between the served line, was, and the folded line, is, of one resource;
+// nil stands for an absent line. It does not count the line of a deleted resource if the other
+// table has a row of the resource, because that row is counted.
 func (c *Comparison) add(served, folded *table, was, is *entry) {
 	switch {
-	case is == nil && !(was.gone && folded.has(was.name)):
+	case is == nil && !(was.deleted && folded.has(was.name)):
 		c.differs(string(was.name), DiffersExtra)
-	case was == nil && !(is.gone && served.has(is.name)):
+	case was == nil && !(is.deleted && served.has(is.name)):
 		c.differs(string(is.name), DiffersMissing)
 	case was != nil && is != nil && !bytes.Equal(was.text, is.text):
 		c.differs(string(is.name), DiffersChanged)
 	}
 }
 
-// has reports whether a table, or nil, has a row of a resource.
+// has reports whether the table has a row of a resource; false for a nil table.
 func (t *table) has(name domain.Name) bool {
 	if t == nil {
 		return false
@@ -151,8 +153,8 @@ func (c *Comparison) differs(name, kind string) {
 	}
 }
 
-// merge calls each for every entry of two ordered sequences. It passes entries of one resource together;
-// one of them is nil if only the other sequence has it.
+// merge calls each for every resource with an entry in one of two ordered sequences. It passes the
+// entry of each sequence; nil if the sequence has none.
 func merge(a, b iter.Seq2[entry, error], each func(a, b *entry)) error {
 	nextA, stopA := iter.Pull2(a)
 	defer stopA()

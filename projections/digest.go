@@ -14,27 +14,28 @@ import (
 	"anneal/eventlog"
 )
 
-// A Digest is a fingerprint of all tables, and of the history of waits, at one position. Worlds that
-// folded the same events have the same digest, whether or not they were loaded from a snapshot.
+// A Digest is a hash of all tables, and of the history of waits, at one position. Worlds that
+// folded the same events have the same Digest, whether or not they were loaded from a snapshot.
 type Digest struct {
 	Position uint64                 `json:"position"`
 	EventID  string                 `json:"eventId"`
-	Tables   map[string]TableDigest `json:"tables"` // by collection; historyTable is the history, if there is one
+	Tables   map[string]TableDigest `json:"tables"` // by collection; historyTable for the history of waits
 	// SHA256 is the digest of the tables' names and SHA256 fields, ordered by name, in hexadecimal.
 	SHA256 string `json:"sha256"`
 }
 
-// A TableDigest is the fingerprint of one table.
+// A TableDigest is the hash of one table.
 type TableDigest struct {
 	Rows   int    `json:"rows"`
 	SHA256 string `json:"sha256"` // SHA-256 of the lines that table.lines yields
 }
 
-// Digest returns the digest of the view. It fails only when a state cannot be encoded as JSON.
+// Digest returns the digest of the view. It returns an error only when a state cannot be encoded as
+// JSON.
 func (v *View) Digest() (Digest, error) {
 	sums := newSums(v)
-	err := linesOf(v, func(table string, line []byte, gone bool) error {
-		sums.add(table, line, gone)
+	err := linesOf(v, func(table string, line []byte, deleted bool) error {
+		sums.add(table, line, deleted)
 		return nil
 	})
 	return sums.digest(v.Checkpoint), err
@@ -45,8 +46,8 @@ type Reader interface {
 	Read(ctx context.Context, filter string, after uint64) iter.Seq2[eventlog.Event, error]
 }
 
-// Verify folds the log from its first event up to a position (0: all events) into a new world, and
-// returns the digest.
+// Verify folds the log from its first event up to the position upTo, or all events if upTo is 0,
+// into a new world. It returns the world's digest.
 func Verify(ctx context.Context, log Reader, upTo uint64) (Digest, error) {
 	return verify(ctx, NewWorld(), log, upTo)
 }
@@ -56,14 +57,14 @@ func verify(ctx context.Context, w *World, log Reader, upTo uint64) (Digest, err
 		return Digest{}, err
 	}
 	if at := w.Position(); at < upTo {
-		return Digest{}, domain.Errorf(domain.OutOfRange, "the log ends at position %d: it cannot be verified up to %d", at,
+		return Digest{}, domain.Errorf(domain.OutOfRange, "the log ends at position %d and cannot be verified up to %d", at,
 			upTo)
 	}
 	return w.View().Digest()
 }
 
-// catchUp folds the events of the log after the world's position, up to the position upTo; 0 is
-// all.
+// catchUp folds the events of the log after the world's position, up to the position upTo, or all
+// if upTo is 0.
 func (w *World) catchUp(ctx context.Context, log Reader, upTo uint64) error {
 	for e, err := range log.Read(ctx, everything, w.Position()) {
 		switch {
@@ -82,7 +83,7 @@ func (w *World) catchUp(ctx context.Context, log Reader, upTo uint64) error {
 	return ctx.Err()
 }
 
-// sums hashes the lines of each table for a digest, by collection.
+// sums computes the TableDigest of each table from its lines, by collection.
 type sums map[string]*tableSum
 
 type tableSum struct {
@@ -90,7 +91,7 @@ type tableSum struct {
 	rows int
 }
 
-// newSums returns sums of the tables of the view without lines.
+// newSums returns sums for the tables of the view, to which no lines were added.
 func newSums(v *View) sums {
 	s := sums{}
 	for collection := range v.tables {
@@ -99,8 +100,9 @@ func newSums(v *View) sums {
 	return s
 }
 
-// add adds a line of a table.
-func (s sums) add(table string, line []byte, gone bool) {
+// add adds a line of a table. deleted says that it is the line of a deleted resource, which counts
+// as no row.
+func (s sums) add(table string, line []byte, deleted bool) {
 	sum := s[table]
 	if sum == nil {
 		sum = &tableSum{hash: sha256.New()}
@@ -108,7 +110,7 @@ func (s sums) add(table string, line []byte, gone bool) {
 	}
 	sum.hash.Write(line)
 	sum.hash.Write([]byte{'\n'})
-	if !gone {
+	if !deleted {
 		sum.rows++
 	}
 }

@@ -26,9 +26,9 @@ type line struct {
 	State       json.RawMessage `json:"state,omitempty"`
 }
 
-// lines yields the lines of all rows ordered by name, and then the lines of deleted resources
-// ordered by name, with gone set.
-func (t *table) lines(yield func(name domain.Name, line []byte, gone bool) error) error {
+// lines yields the lines of all rows, ordered by name, and then the lines of deleted resources,
+// ordered by name, with deleted set.
+func (t *table) lines(yield func(name domain.Name, line []byte, deleted bool) error) error {
 	t = t.of(everyAccount)
 	var err error
 	t.rows.Scan(func(name domain.Name, one cell) bool {
@@ -41,7 +41,7 @@ func (t *table) lines(yield func(name domain.Name, line []byte, gone bool) error
 	if err != nil {
 		return err
 	}
-	t.gone.Scan(func(name domain.Name, version uint64) bool {
+	t.deleted.Scan(func(name domain.Name, version uint64) bool {
 		var text []byte
 		if text, err = json.Marshal(line{Name: name, Version: version}); err == nil {
 			err = yield(name, text, true)
@@ -51,7 +51,7 @@ func (t *table) lines(yield func(name domain.Name, line []byte, gone bool) error
 	return err
 }
 
-// encodeRow returns the line of a row.
+// encodeRow returns the line of a row as JSON.
 func encodeRow(row domain.AnyRow) ([]byte, error) {
 	var text []byte
 	head := row.Head()
@@ -66,17 +66,17 @@ func encodeRow(row domain.AnyRow) ([]byte, error) {
 	return text, nil
 }
 
-// lineName returns the name in a line, which begins with it.
+// lineName returns the resource name in the JSON of a line, whose first field is the name.
 func lineName(text []byte) (domain.Name, error) {
 	rest, ok := bytes.CutPrefix(text, []byte(`{"name":"`))
 	name, _, closed := bytes.Cut(rest, []byte(`"`))
 	if !ok || !closed {
-		return "", errors.New("it has a line without a name")
+		return "", errors.New("a line has no name")
 	}
 	return domain.Name(name), nil
 }
 
-// A rowLine is a line whose state is decoded into a row.
+// A rowLine is a line whose state is decoded directly into a row.
 type rowLine struct {
 	line
 	State any `json:"state"` // the address of the row's state
@@ -92,8 +92,8 @@ type rowDecoder struct {
 	created, updated time.Time
 }
 
-// decode returns the row of a line, which begins with the name. The row of a line of a deleted resource
-// is nil.
+// decode returns the row and the version in the JSON of a line of the named resource; a nil row if the
+// line is that of a deleted resource.
 func (d *rowDecoder) decode(kind domain.AnyKind, name domain.Name, text []byte) (row domain.AnyRow, version uint64,
 	err error) {
 	row = kind.NewRow(name)
@@ -105,11 +105,12 @@ func (d *rowDecoder) decode(kind domain.AnyKind, name domain.Name, text []byte) 
 	}
 	switch exists := bytes.Contains(text, []byte(`,"state":{`)); {
 	case l.Name != name:
-		return nil, 0, fmt.Errorf("%s is the line of %s", name, l.Name)
+		return nil, 0, fmt.Errorf("the line that begins with the name %s has the name %s", name, l.Name)
 	case !exists:
 		return nil, l.Version, nil
 	case d.created.IsZero() || d.updated.IsZero() || l.CreateEvent == "":
-		return nil, 0, fmt.Errorf("%s lacks its create time, update time or the ID of the event that created it", name)
+		return nil, 0, fmt.Errorf(
+			"the line of %s lacks the create time, the update time or the ID of the event that created it", name)
 	}
 	row.SetHead(domain.Row[struct{}]{Name: name, Version: l.Version, CreateVersion: l.CreateAt,
 		ReserveVersion: l.ReserveAt, CreateEvent: l.CreateEvent, CreateTime: canonicalTime(d.created),

@@ -6,7 +6,7 @@ import (
 	"anneal/domain"
 )
 
-// fleetOf returns the fleet of all nodes.
+// fleetOf returns the fleet of all nodes in a table.
 func fleetOf(nodes *Table[domain.Node]) domain.Fleet {
 	return domain.FleetOf(func(yield func(domain.Name, domain.Node) bool) {
 		for row := range nodes.All() {
@@ -17,14 +17,14 @@ func fleetOf(nodes *Table[domain.Node]) domain.Fleet {
 	})
 }
 
-// Fleet returns all nodes. The view computes it once.
+// Fleet returns the fleet of all nodes. The view computes it only once.
 func (v *View) Fleet() domain.Fleet { return v.fleet() }
 
-// Located reports whether any node has a region: see domain.AnyRegion.
+// Located reports whether at least one node has a region: see domain.AnyRegion.
 func (v *View) Located() bool { return v.Fleet().Located }
 
-// EngineNames returns the engines of the registered nodes that are not lost or revoked: see
-// domain.Node.EngineNames.
+// EngineNames returns the names of the engines (see domain.Node.EngineNames) of all registered
+// nodes that are neither lost nor revoked.
 func EngineNames(v *View) (names []string) {
 	for row := range v.Nodes.All() {
 		if row.State.Registered() && !row.State.Absent() {
@@ -34,7 +34,8 @@ func EngineNames(v *View) (names []string) {
 	return names
 }
 
-// EngineNamesOf returns the engines of the nodes on which replicas of a deployment run.
+// EngineNamesOf returns the names of the engines (see domain.Node.EngineNames) of the nodes on
+// which replicas of a deployment run.
 func EngineNamesOf(v *View, d *domain.Deployment) (names []string) {
 	for _, replica := range d.Replicas {
 		if node, ok := v.Nodes.Get(replica.Node); ok {
@@ -44,13 +45,13 @@ func EngineNamesOf(v *View, d *domain.Deployment) (names []string) {
 	return names
 }
 
-// Feasibility returns whether the nodes of the view can meet a need. It names no nodes, because users
-// read it: their names are the operator's.
+// Feasibility returns whether the nodes of the view can meet a need. Its reasons do not name nodes,
+// because users read them, and only the operator may know the nodes' names.
 func (v *View) Feasibility(need domain.Need) domain.Feasibility {
 	return domain.FeasibilityOf(need, v.Fleet()).WithoutNodeNames()
 }
 
-// ForAccount returns the need with the policy of the account whose work it is.
+// ForAccount returns the need with the node policy of the account that owns the replica or the job.
 func ForAccount(v *View, account string, need domain.Need) domain.Need {
 	if row, ok := v.Accounts.Get(domain.NewName(account, domain.Accounts.Collection, account)); ok {
 		need.Policy = row.State.Nodes
@@ -58,8 +59,8 @@ func ForAccount(v *View, account string, need domain.Need) domain.Need {
 	return need
 }
 
-// Alive returns the replicas of a deployment in order, without the replicas on nodes that are lost
-// or revoked, which the scheduler will remove.
+// Alive returns the replicas of a deployment, ordered by number, without those on nodes that are
+// lost or revoked, which the scheduler will remove.
 func (v *View) Alive(d *domain.Deployment) []domain.Replica {
 	return slices.DeleteFunc(d.Ordered(), func(r domain.Replica) bool {
 		node, known := v.Nodes.Get(r.Node)
@@ -67,12 +68,12 @@ func (v *View) Alive(d *domain.Deployment) []domain.Replica {
 	})
 }
 
-// NeedOf returns the resources that one replica of a deployment needs, as far as the deployment's
-// models are known.
+// NeedOf returns what one replica of a deployment requires of the fleet. It is too low if the view
+// does not have the deployment's models.
 func (v *View) NeedOf(d *domain.Deployment) domain.Need { return d.Need(HostedBy(v, d)) }
 
-// HostedBy returns the model of a deployment as its replicas load it, and the draft model, as far as
-// the view has these models.
+// HostedBy returns the model of a deployment as its replicas load it, with the draft model. Fields
+// are 0 for models that the view does not have.
 func HostedBy(v *View, d *domain.Deployment) (hosted domain.Hosted) {
 	row, ok := v.Models.Get(domain.Name(d.BaseModel))
 	switch {
@@ -93,13 +94,14 @@ func HostedBy(v *View, d *domain.Deployment) (hosted domain.Hosted) {
 	return hosted
 }
 
-// NeedOfJob returns the resources that one attempt of a job of an account needs on each of its nodes,
-// as far as the model that the job trains is known.
+// NeedOfJob returns what one attempt of an account's job requires of the fleet. It is too low if
+// the view does not have the model that the job trains.
 func (v *View) NeedOfJob(account string, spec domain.JobSpec) domain.Need {
 	return v.NeedOfJobOn(account, spec, domain.FleetAccelerator(v.Fleet(), ForAccount(v, account, spec.Need())))
 }
 
-// NeedOfJobOn is NeedOfJob for a known result of domain.FleetAccelerator.
+// NeedOfJobOn is NeedOfJob for a caller that knows the result of domain.FleetAccelerator,
+// accelerator.
 func (v *View) NeedOfJobOn(account string, spec domain.JobSpec, accelerator string) domain.Need {
 	row, ok := v.Models.Get(spec.Model())
 	if ok && row.State.Kind == domain.PEFTAddon {

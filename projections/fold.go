@@ -10,11 +10,11 @@ import (
 	"anneal/eventlog"
 )
 
-// A fold has the writable table of one kind, and shared, the last copy of the table that views use.
-// The world's lock guards a fold.
+// A fold holds the table of one kind into which events are folded, and shared, the last copy of the
+// table for views. The world's lock guards a fold.
 type fold struct {
 	kind    domain.AnyKind
-	job     bool // the kind is one of jobs
+	job     bool // the kind is a kind of job
 	table   *table
 	shared  *table
 	changed bool // the table has changed since shared was copied
@@ -24,16 +24,16 @@ func newFold(kind domain.AnyKind) *fold {
 	return &fold{kind: kind, job: domain.IsJob(kind), table: newTable(kind), changed: true}
 }
 
-// change applies a decoded event to the table. After an error the table is unchanged. A row that
-// was written since the last copy is not shared and is changed in place; other rows are cloned
-// first.
+// change applies a decoded event to the table. After an error, the table is unchanged. A row that
+// was written since the last copy of the table is changed in place; other rows are cloned first,
+// because views share them.
 func (f *fold) change(e eventlog.Event, decoded any) error {
 	old, existed := f.table.rows.Get(e.Name)
 	row := old.row
 	switch {
 	case !existed:
 		row = f.kind.NewRow(e.Name)
-	case !f.table.owns(e.Name.Account(), old.slot):
+	case !f.table.isUnshared(e.Name.Account(), old.slot):
 		row = old.row.Clone()
 	}
 	exists, err := apply(row, decoded, e)
@@ -49,7 +49,7 @@ func (f *fold) change(e eventlog.Event, decoded any) error {
 	case existed:
 		f.table.remove(e.Name, row.Head().CreateTime, e.Position)
 	default:
-		f.table.gone.Set(e.Name, e.Position)
+		f.table.deleted.Set(e.Name, e.Position)
 	}
 	return nil
 }
@@ -59,42 +59,44 @@ func (f *fold) change(e eventlog.Event, decoded any) error {
 func apply(row domain.AnyRow, decoded any, e eventlog.Event) (exists bool, err error) {
 	defer func() {
 		if reason := recover(); reason != nil {
-			err = fmt.Errorf("the event panics in Evolve: %v", reason)
+			err = fmt.Errorf("applying the event panics: %v", reason)
 		}
 	}()
 	return row.Apply(decoded, e.Position, e.ID, canonicalTime(e.Time)), nil
 }
 
-// row returns the row of a resource of the kind, for World.Lookup.
+// row returns the row of a resource as eventlog.Rows defines it.
 func (f *fold) row(name domain.Name) eventlog.Row {
 	if one, ok := f.table.rows.Get(name); ok {
 		head := one.row.Head()
 		return eventlog.Row{State: one.row.Value(), Version: head.Version, CreateTime: head.CreateTime,
 			CreateEvent: head.CreateEvent, UpdateTime: head.UpdateTime}
 	}
-	version, _ := f.table.gone.Get(name)
+	version, _ := f.table.deleted.Get(name)
 	return eventlog.Row{Version: version}
 }
 
-// version returns the position of a resource's last event; 0 when the resource never existed.
+// version returns the position of a resource's last event; 0 when the resource has never existed.
 func (f *fold) version(name domain.Name) uint64 {
 	if one, ok := f.table.rows.Get(name); ok {
 		return one.row.Head().Version
 	}
-	version, _ := f.table.gone.Get(name)
+	version, _ := f.table.deleted.Get(name)
 	return version
 }
 
-// share returns an immutable copy of the table, the previous one if the table has not changed.
+// share returns an immutable copy of the table: the previous copy if the table has not changed
+// since.
 func (f *fold) share() *table {
 	if f.changed {
 		f.shared, f.changed = f.table.copy(), false
-		f.table.owner = new(owner)
+		f.table.cow = new(cowContext)
 	}
 	return f.shared
 }
 
-// describe writes a description of the kind's state and event types, for World.schema.
+// describe writes a description of the Go types of the kind's state and events to w, for
+// World.schema.
 func (f *fold) describe(w io.Writer) {
 	describeType(w, f.kind.StateType(), map[reflect.Type]bool{})
 	for name, t := range f.kind.EventTypes() {

@@ -7,11 +7,12 @@ import (
 	"anneal/eventlog"
 )
 
-// ConfirmEvery is the interval at which KeepConfirming compares the world with the log.
+// ConfirmEvery is the interval at which KeepConfirming compares the position of the world with the
+// end of the log.
 const ConfirmEvery = time.Second
 
-// Confirm returns when the world contains all events that the log had at the time of the call. now is
-// that time, which Confirm records for Age.
+// Confirm returns when the world has folded all events that the log had at the time of the call.
+// now is this time, which Confirm records for Age.
 func (w *World) Confirm(ctx context.Context, log eventlog.Log, now time.Time) error {
 	last, err := log.Last(ctx)
 	if err == nil {
@@ -23,14 +24,15 @@ func (w *World) Confirm(ctx context.Context, log eventlog.Log, now time.Time) er
 	return err
 }
 
-// KeepConfirming requests the end of the log every ConfirmEvery until ctx is done. When the world has
-// reached that end, KeepConfirming records the time of the request for Age and requests the end again.
+// KeepConfirming requests the position of the log's last event every ConfirmEvery until ctx is
+// done. When the world has reached this position, KeepConfirming records the time of the request
+// for Age and requests the position again.
 func (w *World) KeepConfirming(ctx context.Context, log eventlog.Log) error {
 	begin := time.Now()
 	w.confirmed.CompareAndSwap(nil, &begin)
 	ticker := time.NewTicker(ConfirmEvery)
 	defer ticker.Stop()
-	var asked time.Time // when the log ended at end; zero when the world has reached end
+	var asked time.Time // time of the request that returned end; zero once the world has reached end
 	var end uint64
 	for {
 		if asked.IsZero() {
@@ -53,8 +55,8 @@ func (w *World) KeepConfirming(ctx context.Context, log eventlog.Log) error {
 	}
 }
 
-// endOf requests the position of the last event of the log, and returns the time of the request and
-// the position. The time is zero when the log does not respond.
+// endOf requests the position of the log's last event. It returns the time of the request and the
+// position; a zero time when the log does not respond.
 func endOf(ctx context.Context, log eventlog.Log) (asked time.Time, end uint64) {
 	ctx, cancel := context.WithTimeout(ctx, 2*ConfirmEvery)
 	defer cancel()
@@ -66,8 +68,9 @@ func endOf(ctx context.Context, log eventlog.Log) (asked time.Time, end uint64) 
 	return now, last.Position
 }
 
-// Age returns the time for which the world may have lacked events of the log: the time since the
-// last confirmation, or since the start of KeepConfirming. It is 0 before both.
+// Age returns how old the state of the world may be: the time since Confirm or KeepConfirming last
+// found that the world had all events of the log, or since KeepConfirming started. It returns 0
+// before both.
 func (w *World) Age(now time.Time) time.Duration {
 	if at := w.confirmed.Load(); at != nil {
 		return now.Sub(*at)
@@ -76,7 +79,7 @@ func (w *World) Age(now time.Time) time.Duration {
 }
 
 // Behind returns since when the world has lacked an event that KeepConfirming has found in the log;
-// zero when there is none. While the log does not respond, nothing is known of newer events.
+// zero when it lacks none. Events that are recorded while the log does not respond are not found.
 func (w *World) Behind() time.Time {
 	if at := w.behind.Load(); at != nil {
 		return *at

@@ -11,7 +11,8 @@ import (
 	"anneal/projections/waits"
 )
 
-// change applies a decoded event to its table, and to the history of waits if it starts a job.
+// change applies a decoded event to the table of f, and to the history of waits if the event starts
+// a job.
 func (w *World) change(f *fold, e eventlog.Event, decoded any) error {
 	if !f.job {
 		return f.change(e, decoded)
@@ -36,7 +37,7 @@ func (w *World) change(f *fold, e eventlog.Event, decoded any) error {
 	return nil
 }
 
-// life returns the life of a job, or nil when it does not exist.
+// life returns the lifecycle state of a job; nil when the job does not exist.
 func (f *fold) life(name domain.Name) *domain.JobLife {
 	one, ok := f.table.rows.Get(name)
 	if !ok {
@@ -45,21 +46,22 @@ func (f *fold) life(name domain.Name) *domain.JobLife {
 	return one.row.Pointer().(domain.Job).Life()
 }
 
-// A historyLine is a line of a snapshot with a part of the history of waits.
+// A historyLine is a line of a snapshot that contains a part of the history of waits.
 type historyLine struct {
 	History waits.Line `json:"history"`
 }
 
 const (
 	historyPrefix = `{"history":`
-	historyTable  = "waits" // its key in digests, beside the collections
+	historyTable  = "waits" // key of the history of waits in digests, where the keys of tables are collections
 )
 
-// linesOf yields the lines of all tables and of the history, each with its key in digests.
-func linesOf(v *View, yield func(table string, line []byte, gone bool) error) error {
+// linesOf yields the lines of all tables and of the history of waits, each with the key of its
+// table in digests.
+func linesOf(v *View, yield func(table string, line []byte, deleted bool) error) error {
 	for _, collection := range slices.Sorted(maps.Keys(v.tables)) {
-		err := v.tables[collection].lines(func(_ domain.Name, line []byte, gone bool) error {
-			return yield(collection, line, gone)
+		err := v.tables[collection].lines(func(_ domain.Name, line []byte, deleted bool) error {
+			return yield(collection, line, deleted)
 		})
 		if err != nil {
 			return err
@@ -68,7 +70,7 @@ func linesOf(v *View, yield func(table string, line []byte, gone bool) error) er
 	return historyLines(v, func(line []byte) error { return yield(historyTable, line, false) })
 }
 
-// historyLines yields the lines of the history of waits.
+// historyLines yields the lines of the history of waits as JSON.
 func historyLines(v *View, yield func(line []byte) error) error {
 	return v.Waits.Lines(func(l waits.Line) error {
 		text, err := json.Marshal(historyLine{l})

@@ -12,18 +12,19 @@ func (v *View) Jobs() iter.Seq[Row[domain.Job]] {
 	return v.jobs(func(t *table) iter.Seq[domain.AnyRow] { return t.all() })
 }
 
-// JobsIn yields the jobs of all kinds of an account, ordered by kind and name.
+// JobsIn yields an account's jobs of all kinds, ordered by kind and name.
 func (v *View) JobsIn(account string) iter.Seq[Row[domain.Job]] {
 	return v.jobs(func(t *table) iter.Seq[domain.AnyRow] { return t.in(account) })
 }
 
-// UnfinishedJobs yields the unfinished jobs of all kinds, ordered by kind and name: see
-// domain.JobLife.Unfinished. Ended jobs cost no time. The caller must not change the states.
+// UnfinishedJobs yields the unfinished jobs of all kinds (see domain.JobLife.Unfinished), ordered
+// by kind and name, in a time that does not depend on the number of ended jobs. The caller must not
+// change the states.
 func UnfinishedJobs(v *View) iter.Seq[Row[domain.Job]] {
 	return v.jobs(func(t *table) iter.Seq[domain.AnyRow] { return t.unfinished(everyAccount) })
 }
 
-// UnfinishedJobsIn yields the unfinished jobs of all kinds of an account.
+// UnfinishedJobsIn is UnfinishedJobs for the jobs of one account.
 func UnfinishedJobsIn(v *View, account string) iter.Seq[Row[domain.Job]] {
 	return v.jobs(func(t *table) iter.Seq[domain.AnyRow] { return t.unfinished(account) })
 }
@@ -53,8 +54,8 @@ func (v *View) Job(name domain.Name) (Row[domain.Job], bool) {
 	return JobOf(row)
 }
 
-// JobOf returns row as the row of a job. The result is false when the row is of a kind that is not
-// a job.
+// JobOf returns row as the row of a job. The result is false when row is that of another kind of
+// resource.
 func JobOf(row domain.AnyRow) (Row[domain.Job], bool) {
 	job, ok := row.Pointer().(domain.Job)
 	return domain.WithState(row.Head(), job), ok

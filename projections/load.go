@@ -20,27 +20,28 @@ import (
 // loadBatch is the approximate number of bytes of a snapshot that are decoded together.
 const loadBatch = 256 << 10
 
-// A batch is a part of a snapshot that consists of complete lines. Batches are used again, because the
-// memory of all of them would be more than that of the rows.
+// A batch is a sequence of complete lines of a snapshot, which are decoded together. Batches are reused,
+// because the memory of all of them would exceed that of the rows.
 type batch struct {
 	buffer  []byte
-	text    []byte // in buffer; without the header and the footer
+	text    []byte // lines of rows or of the history of waits, in buffer; no header and no footer
 	rows    []loadedRow
 	decoded chan struct{} // receives a value when rows is set
 }
 
-// A loadedRow is a decoded line: a row, a deleted resource, which has no row, or a line of the history.
+// A loadedRow is a decoded line of a snapshot: the row of a resource, a deleted resource, which has
+// no row, or a line of the history of waits.
 type loadedRow struct {
 	fold    *fold
 	name    domain.Name
 	row     domain.AnyRow
-	version uint64 // of a deleted resource
+	version uint64 // version of a deleted resource
 	history []byte
-	err     error // the line cannot be decoded; the fields above are not set
+	err     error // why the line cannot be decoded; the fields above are then not set
 }
 
-// read reads the snapshot at path into an empty world and returns the snapshot's checkpoint. It
-// returns the checkpoint together with the error for a snapshot with another schema. It decodes batches
+// read reads the snapshot at path into an empty world and returns the snapshot's checkpoint. For a
+// snapshot with another schema, it returns the checkpoint and errOtherSchema. It decodes batches
 // concurrently, and adds their rows in order.
 func (w *World) read(path string) (eventlog.Checkpoint, error) {
 	file, err := os.Open(path)
@@ -78,7 +79,7 @@ func (w *World) read(path string) (eventlog.Checkpoint, error) {
 	return w.at, nil
 }
 
-// restoreAll adds the rows of a snapshot to the world, up to the footer.
+// restoreAll adds all lines of a snapshot between header and footer to the world.
 func restoreAll(w *World, in *snapshotReader) (err error) {
 	workers := runtime.GOMAXPROCS(0)
 	work, ordered, stop := make(chan *batch), make(chan *batch, 2*workers), make(chan struct{})
@@ -134,7 +135,7 @@ func restoreAll(w *World, in *snapshotReader) (err error) {
 	return err
 }
 
-// decodeLines sets the rows of a batch.
+// decodeLines sets b.rows from b.text, the lines of the batch.
 func decodeLines(folds map[string]*fold, b *batch) {
 	b.rows = b.rows[:0]
 	var decoder rowDecoder
@@ -158,7 +159,7 @@ func decodeLine(folds map[string]*fold, d *rowDecoder, text []byte) (loadedRow, 
 	}
 	fold := folds[name.Collection()]
 	if fold == nil {
-		return loadedRow{}, fmt.Errorf("it has the unknown collection %q", name.Collection())
+		return loadedRow{}, fmt.Errorf("a line has the unknown collection %q", name.Collection())
 	}
 	row, version, err := d.decode(fold.kind, name, text)
 	return loadedRow{fold: fold, name: name, row: row, version: version}, err
@@ -174,7 +175,7 @@ func (w *World) restore(l *loadedRow) error {
 	}
 	l.fold.changed = true
 	if l.row == nil {
-		l.fold.table.gone.Set(l.name, l.version)
+		l.fold.table.deleted.Set(l.name, l.version)
 		return nil
 	}
 	if err := l.fold.table.load(l.row); err != nil {
@@ -186,8 +187,8 @@ func (w *World) restore(l *loadedRow) error {
 // A snapshotReader reads a snapshot and computes its checksum.
 type snapshotReader struct {
 	in       io.Reader
-	checksum hash.Hash // of the bytes before the footer that were read
-	rest     []byte    // read, but not returned
+	checksum hash.Hash // checksum of the bytes before the footer that were read so far
+	rest     []byte    // bytes that were read, but not returned yet
 	footer   []byte
 }
 
@@ -195,7 +196,7 @@ const footerPrefix = `{"digest":`
 
 var errNoFooter = fmt.Errorf("%w: it ends before its footer", errDamaged)
 
-// header returns the first line.
+// header reads and returns the first line of the snapshot.
 func (r *snapshotReader) header() ([]byte, error) {
 	for text := []byte(nil); ; {
 		if line, rest, ok := bytes.Cut(text, []byte("\n")); ok {
@@ -212,7 +213,8 @@ func (r *snapshotReader) header() ([]byte, error) {
 	}
 }
 
-// fill returns the rest and further bytes, in the buffer if it is large enough.
+// fill reads more bytes, and returns them after those of r.rest. It reuses the buffer if that is large
+// enough.
 func (r *snapshotReader) fill(buffer []byte) ([]byte, error) {
 	size := len(r.rest) + loadBatch
 	if cap(buffer) < size {
@@ -230,8 +232,8 @@ func (r *snapshotReader) fill(buffer []byte) ([]byte, error) {
 	return nil, fmt.Errorf("%w: %w", errDamaged, err)
 }
 
-// next sets the text of a batch to the next complete lines. more is false when they are the last before
-// the footer, which next then sets.
+// next sets b.text to the next complete lines. more is false when they are the last lines before the
+// footer; next then sets r.footer.
 func (r *snapshotReader) next(b *batch) (more bool, err error) {
 	b.text = r.rest
 	for end := 0; ; {
@@ -253,7 +255,7 @@ func (r *snapshotReader) next(b *batch) (more bool, err error) {
 	}
 }
 
-// footerIn returns the offset of the footer in lines; -1 if they have none.
+// footerIn returns the offset of the footer in lines; -1 if they do not contain the footer.
 func footerIn(lines []byte) int {
 	if bytes.HasPrefix(lines, []byte(footerPrefix)) {
 		return 0
@@ -286,7 +288,7 @@ func checkFooter(text, checksum []byte) error {
 		return fmt.Errorf("%w: it has no footer", errDamaged)
 	}
 	if footer.Checksum != hex.EncodeToString(checksum) {
-		return fmt.Errorf("%w: its checksum is wrong", errDamaged)
+		return fmt.Errorf("%w: its content does not match its checksum", errDamaged)
 	}
 	return nil
 }

@@ -83,9 +83,9 @@ func (l *Loading) Claim() (eventlog.Checkpoint, error) {
 	return Newest(l.dir)
 }
 
-// load returns the world of the newest snapshot that accept accepts, or an empty world. It returns an
-// error of check, which it calls for each snapshot that is not damaged, and an error of accept other
-// than errNotArchived.
+// load returns the world of the newest snapshot that is usable, or else a fresh world. It calls check for
+// each snapshot that is not damaged, and returns an error of check. It calls accept before it returns the
+// world of a snapshot: errNotArchived makes it try an older snapshot, and it returns any other error.
 func (l *Loading) load(check func(path string, at eventlog.Checkpoint) error,
 	accept func(eventlog.Checkpoint) error) (*World, error) {
 	if l.err != nil {
@@ -111,7 +111,7 @@ func (l *Loading) load(check func(path string, at eventlog.Checkpoint) error,
 		case err == nil:
 			return w, nil
 		case errors.Is(err, errDamaged), errors.Is(err, errOtherSchema), errors.Is(err, errNotArchived):
-			slog.Warn("snapshot skipped: its events are folded again", "snapshot", path, "reason", err.Error())
+			slog.Warn("snapshot skipped: its events are folded from the log again", "snapshot", path, "reason", err.Error())
 		default:
 			return nil, err
 		}
@@ -119,8 +119,9 @@ func (l *Loading) load(check func(path string, at eventlog.Checkpoint) error,
 	return l.fresh(), nil
 }
 
-// Newest returns the checkpoint of the newest intact snapshot in dir, whatever its schema; zero
-// when there is none. The log must contain the event of the checkpoint.
+// Newest returns the checkpoint of the newest snapshot in dir that is not damaged, also if it has
+// another schema; zero when there is none. A log that does not contain the event of this checkpoint
+// has lost events.
 func Newest(dir string) (eventlog.Checkpoint, error) {
 	paths, err := snapshots(dir)
 	if err != nil {

@@ -6,11 +6,11 @@ import (
 	"anneal/domain"
 )
 
-// A Reservation is the reservation of a model's name by the job whose outputModel it is.
+// A Reservation is the reservation of a model's name by a job, whose outputModel is the model.
 type Reservation struct {
 	Model domain.Name
 	Job   domain.Name
-	at    uint64 // position of the job's event that reserved the name
+	at    uint64 // log position of the job's event that reserved the name
 }
 
 // reservationOf returns the reservation of a job; false when the job reserves no name.
@@ -19,11 +19,10 @@ func reservationOf(row Row[domain.Job]) (Reservation, bool) {
 	return Reservation{model, row.Name, row.ReserveVersion}, model != ""
 }
 
-// precedes reports whether r was recorded before o, in the order of the log.
+// precedes reports whether r was recorded before o in the log.
 func (r Reservation) precedes(o Reservation) bool { return r.at < o.at }
 
-// Reservations returns the names of models that jobs reserve, each with the job that reserved it
-// first.
+// Reservations maps each name of a model that jobs reserve to the job that reserved it first.
 func (v *View) Reservations() map[domain.Name]domain.Name {
 	first := map[domain.Name]Reservation{}
 	for row := range UnfinishedJobs(v) {
@@ -40,8 +39,8 @@ func (v *View) Reservations() map[domain.Name]domain.Name {
 	return holders
 }
 
-// ReservedBy returns the job, other than self, that reserves the name of a model; false when there
-// is none.
+// ReservedBy returns the job that reserves the name of a model, if it is another job than self;
+// false when there is none.
 func (v *View) ReservedBy(model, self domain.Name) (holder domain.Name, reserved bool) {
 	var first Reservation
 	for row := range UnfinishedJobsIn(v, model.Account()) {

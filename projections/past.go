@@ -14,24 +14,28 @@ import (
 	"anneal/projections/waits"
 )
 
-// everyAccount is the account of table.of for the rows of all accounts.
+// everyAccount is the argument of table.of, and of similar functions, that stands for the rows of
+// all accounts.
 const everyAccount = ""
 
-// ReasonNoArchive is the reason of the error of a world without an archive.
+// ReasonNoArchive is the reason of the error when an earlier state is requested from a world
+// without an archive.
 const ReasonNoArchive = "NO_ARCHIVE"
 
-// Archive makes the world add each event that it folds to an archive, for ViewAt. It returns an error
-// unless the archive ends where the world does. Call Archive before Run and Apply.
+// Archive makes the world add each event that it folds to an archive, which ViewAt needs. It
+// returns an error unless the archive ends at the position of the world. Call Archive before Run
+// and Apply.
 func (w *World) Archive(a *archive.Archive) error {
 	if last, _ := a.Last(); last < w.Position() {
-		return fmt.Errorf("the archive ends at position %d, before position %d of the world", last, w.Position())
+		return fmt.Errorf("the archive of earlier states ends at position %d, but the world at position %d", last,
+			w.Position())
 	}
 	w.archive = a
 	return nil
 }
 
-// archiveEvent adds an event that was folded to an archive, if any. previous is the position of the previous
-// event of the resource.
+// archiveEvent adds an event that f has folded to an archive; a nil archive is ignored. previous is
+// the position of the previous event of the resource.
 func archiveEvent(to *archive.Archive, f *fold, e eventlog.Event, previous uint64) {
 	if to == nil {
 		return
@@ -45,14 +49,14 @@ func archiveEvent(to *archive.Archive, f *fold, e eventlog.Event, previous uint6
 			state, err = json.Marshal(line{Name: e.Name, Version: e.Position})
 		}
 		if err != nil {
-			state = nil // the state is then folded from earlier events
+			state = nil // ViewAt then folds the state from earlier events
 		}
 	}
 	to.Add(e, previous, state)
 }
 
-// A Moment is an earlier position of the log at which a view shows the world. It records the first
-// error of finding rows, because tables return none.
+// A Moment is the earlier log position of a view that ViewAt returned. Tables find their rows in
+// the archive when they are read, and cannot return an error, so the Moment keeps the first error.
 type Moment struct {
 	ctx      context.Context
 	world    *World
@@ -71,30 +75,31 @@ func (m *Moment) fail(err error) {
 	}
 }
 
-// Err returns the error because of which the view lacks rows, or nil. Check it after reading from the
-// view.
+// Err returns the first error in finding rows of the view, because of which the view may lack rows;
+// nil if there was none. Check it after reading from the view.
 func (m *Moment) Err() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.err
 }
 
-// ViewAt returns a view of the world at an earlier position, which must be at most the position of the
-// world. The view has no live status and no waits, because they are not in the log. Its tables find
-// their rows when these are read, within ctx. When that fails, they have no rows, and Err of View.Past
-// returns the error.
+// ViewAt returns a view of the world at an earlier position, which must be at most the position of
+// the world. The view has no live status and no waits, because they are not in the log. Its tables
+// find their rows in the archive when these are read, until ctx is done. When that fails, they have
+// no rows, and View.Past.Err returns the error.
 //
-// The state of one resource is folded from a few events of the archive. The rows of an account are
-// those of the present, in which the rows that have changed since the position are replaced; a few
+// The state of one resource is folded from a few events of the archive. To list an account's rows,
+// ViewAt copies the present table and replaces the rows that have changed since the position. A few
 // such tables stay in memory.
 func (w *World) ViewAt(ctx context.Context, position uint64) (*View, error) {
 	if w.archive == nil {
 		return nil, &domain.Error{Code: domain.FailedPrecondition, Reason: ReasonNoArchive,
-			Message: "this server has no archive of earlier states: request the present state"}
+			Message: "this server keeps no archive of earlier states: request the current state"}
 	}
 	present := w.View()
 	if position == 0 || position > present.Position {
-		return nil, domain.Errorf(domain.OutOfRange, "position %d is not between 1 and %d", position, present.Position)
+		return nil, domain.Errorf(domain.OutOfRange,
+			"position %d does not exist: it must be from 1 to %d, the position of the newest event", position, present.Position)
 	}
 	last, err := w.archive.Get(position)
 	if err != nil {
@@ -112,25 +117,25 @@ func (w *World) ViewAt(ctx context.Context, position uint64) (*View, error) {
 	return v, nil
 }
 
-// PositionAt returns the position before the first event whose time is later than t, and the latest time
-// of all events. The position is 0 when the first event is later than t.
+// PositionAt returns the position before the first event whose time is later than t; 0 when that is
+// the first event of the log. newest is the latest time of all events.
 func (w *World) PositionAt(t time.Time) (position uint64, newest time.Time, err error) {
 	if w.archive == nil {
 		return 0, time.Time{}, &domain.Error{Code: domain.FailedPrecondition, Reason: ReasonNoArchive,
-			Message: "this server has no archive of earlier states: request the present state"}
+			Message: "this server keeps no archive of earlier states: request the current state"}
 	}
 	position, err = w.archive.At(t)
 	_, newest = w.archive.Last()
 	return min(position, w.Position()), newest, err
 }
 
-// pastRows finds the rows of a table at a moment.
+// pastRows finds the rows of a table as they were at a Moment.
 type pastRows struct {
 	*Moment
 	present *table
 }
 
-// row returns the row of a resource at the moment.
+// row returns the row of a resource at the Moment; false when it did not exist.
 func (p *pastRows) row(name domain.Name) (domain.AnyRow, bool) {
 	row, _, err := p.find(name)
 	if err != nil {
@@ -139,7 +144,7 @@ func (p *pastRows) row(name domain.Name) (domain.AnyRow, bool) {
 	return row, row != nil
 }
 
-// version returns the position of the last event of a resource at the moment; 0 when there is none.
+// version returns the position of a resource's last event up to the Moment; 0 when there is none.
 func (p *pastRows) version(name domain.Name) uint64 {
 	_, version, err := p.find(name)
 	if err != nil {
@@ -148,8 +153,8 @@ func (p *pastRows) version(name domain.Name) uint64 {
 	return version
 }
 
-// find returns the row of a resource at the moment, nil when it does not exist, and the position of its
-// last event.
+// find returns the row of a resource at the Moment, nil when it did not exist, and the position of
+// its last event up to the Moment.
 func (p *pastRows) find(name domain.Name) (domain.AnyRow, uint64, error) {
 	if one, exists := p.present.rows.Get(name); exists {
 		version := one.row.Head().Version
@@ -158,14 +163,14 @@ func (p *pastRows) find(name domain.Name) (domain.AnyRow, uint64, error) {
 		}
 		return p.stateAt(name, version)
 	}
-	version, known := p.present.gone.Get(name)
+	version, known := p.present.deleted.Get(name)
 	if !known || version <= p.position {
 		return nil, version, nil
 	}
 	return p.stateAt(name, version)
 }
 
-// stateAt is find for a resource whose last event, at the position version, is later than the moment.
+// stateAt is find for a resource whose last event, at the position version, is after the Moment.
 func (p *pastRows) stateAt(name domain.Name, version uint64) (domain.AnyRow, uint64, error) {
 	if err := p.ctx.Err(); err != nil {
 		return nil, 0, err
@@ -178,7 +183,8 @@ func (p *pastRows) stateAt(name domain.Name, version uint64) (domain.AnyRow, uin
 	return row, found, err
 }
 
-// foldAt returns the row of a resource after its event at a position; nil when it does not exist then.
+// foldAt returns the row of a resource after its event at a position; nil when the event deleted
+// it.
 func (p *pastRows) foldAt(name domain.Name, position uint64) (domain.AnyRow, error) {
 	chain, err := p.world.archive.Chain(position)
 	var row domain.AnyRow
@@ -188,8 +194,9 @@ func (p *pastRows) foldAt(name domain.Name, position uint64) (domain.AnyRow, err
 	return row, err
 }
 
-// foldEvent returns the row of a resource after the event at a position; nil when it does not exist then.
-// row is the row before. useState permits the state that the event carries instead.
+// foldEvent returns the row of a resource after its event at a position; nil when the event deleted
+// it. row is the row before the event. If useState is set, the state that the archive stores with
+// the event can be used instead of row.
 func (p *pastRows) foldEvent(name domain.Name, row domain.AnyRow, position uint64, useState bool) (domain.AnyRow,
 	error) {
 	entry, err := p.world.archive.Get(position)
@@ -207,8 +214,8 @@ func (p *pastRows) foldEvent(name domain.Name, row domain.AnyRow, position uint6
 	return row, nil
 }
 
-// next returns the row after an event; nil when the resource does not exist then. useState permits the
-// state that the event carries instead of the row.
+// next returns the row of a resource after an event; nil when the event deleted it. row and
+// useState are those of foldEvent.
 func next(kind domain.AnyKind, row domain.AnyRow, entry archive.Entry, useState bool) (domain.AnyRow, error) {
 	if useState && entry.State != nil {
 		row, _, err := new(rowDecoder).decode(kind, entry.Name, entry.State)
@@ -228,7 +235,8 @@ func next(kind domain.AnyKind, row domain.AnyRow, entry archive.Entry, useState 
 	return row, nil
 }
 
-// of returns a table with the rows of an account; everyAccount for all.
+// of returns a table that has the rows of an account, or of all accounts for everyAccount, in
+// memory.
 func (t *table) of(account string) *table {
 	if t.past == nil {
 		return t
@@ -238,7 +246,7 @@ func (t *table) of(account string) *table {
 
 func (p *pastRows) of(account string) *table {
 	key := pastKey{p.position, p.rebuilds, p.present.kind.CollectionID(), account}
-	t, err := p.world.pasts.table(p.ctx, key, func(ctx context.Context) (*table, int, error) {
+	t, err := p.world.pastTableCache.table(p.ctx, key, func(ctx context.Context) (*table, int, error) {
 		m := &Moment{ctx: ctx, world: p.world, position: p.position, rebuilds: p.rebuilds}
 		return (&pastRows{m, p.present}).build(account)
 	})

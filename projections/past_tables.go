@@ -16,55 +16,59 @@ import (
 
 // Limits of the tables of earlier positions.
 const (
-	maxPastRows = 200_000 // rows that one table folds, and that all tables in memory do not share with the
-	// present, except the one that was used last; a table folds at most 10 times as many events
+	// maxPastRows is the maximum number of rows that one table may fold, and that all tables in memory
+	// together, except the one that was used last, may have without sharing them with the present
+	// table. A table may fold at most 10 times as many events.
+	maxPastRows   = 200_000
 	maxPastTables = 32 // tables in memory
 	maxPastBuilds = 2  // tables that are built concurrently
 )
 
-// ReasonTooManyChanges is the reason of the error for a list whose position is too far from the present.
+// ReasonTooManyChanges is the reason of the error for a list at an earlier position after which too
+// many resources have changed.
 const ReasonTooManyChanges = "TOO_MANY_CHANGES_SINCE"
 
-// A pastKey identifies a table of an earlier position with the rows of an account.
+// A pastKey identifies a table with the rows of an account at an earlier position.
 type pastKey struct {
 	position   uint64
-	rebuilds   int // see View.rebuilds
+	rebuilds   int // number of rebuilds, see View.rebuilds
 	collection string
 	account    string
 }
 
-// pasts has the tables of earlier positions that were used last. A table that several requests need is
-// built once.
-type pasts struct {
-	builds chan struct{} // has an element for each build in progress
-	copies sync.Mutex    // guards table.copy of tables of views, which changes their trees
-	limit  int           // see maxPastRows
+// A pastTableCache keeps the tables of earlier positions that were used last. A table that several
+// requests need at the same time is built once.
+type pastTableCache struct {
+	builds chan struct{} // semaphore: has an element for each build in progress
+	copies sync.Mutex    // guards table.copy of tables that views share, because it changes marks in their trees
+	limit  int           // maxPastRows, except in tests
 
 	mu     sync.Mutex
 	tables map[pastKey]*pastTable
-	recent list.List // of *pastTable, the last one used in front
-	rows   int       // of all tables that are built
+	recent list.List // *pastTable elements, the most recently used first
+	rows   int       // sum of pastTable.rows of all tables that are built
 }
 
 type pastTable struct {
 	key     pastKey
 	built   chan struct{} // closed when table or err is set
 	waiting int           // requests that wait for the table
-	cancel  func()        // ends the build
+	cancel  func()        // cancels the context of the build
 	table   *table
 	rows    int // number of rows that are not shared with the present
 	err     error
 	element *list.Element
 }
 
-func newPasts() *pasts {
-	return &pasts{builds: make(chan struct{}, maxPastBuilds), limit: maxPastRows, tables: map[pastKey]*pastTable{}}
+func newPastTableCache() *pastTableCache {
+	return &pastTableCache{builds: make(chan struct{}, maxPastBuilds), limit: maxPastRows,
+		tables: map[pastKey]*pastTable{}}
 }
 
-// table returns the table with a key. It calls build unless the table is in memory or another caller
-// builds it. A build ends when no caller waits for it any more.
-func (p *pasts) table(ctx context.Context, key pastKey, build func(context.Context) (*table, int, error)) (*table,
-	error) {
+// table returns the table with a key. It calls build unless the table is in memory or is being
+// built for another caller. It cancels a build when no caller waits for it any more.
+func (p *pastTableCache) table(ctx context.Context, key pastKey,
+	build func(context.Context) (*table, int, error)) (*table, error) {
 	p.mu.Lock()
 	one := p.tables[key]
 	if one != nil {
@@ -88,8 +92,8 @@ func (p *pasts) table(ctx context.Context, key pastKey, build func(context.Conte
 	}
 }
 
-// leave ends the build of a table for which the last caller has stopped waiting.
-func (p *pasts) leave(one *pastTable) {
+// leave cancels the build of a table when its last waiting caller has stopped waiting.
+func (p *pastTableCache) leave(one *pastTable) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if one.waiting--; one.waiting > 0 {
@@ -99,11 +103,11 @@ func (p *pasts) leave(one *pastTable) {
 	case <-one.built:
 	default:
 		one.cancel()
-		p.remove(one) // the next caller starts another build
+		p.remove(one) // so that the next caller starts another build
 	}
 }
 
-func (p *pasts) build(ctx context.Context, one *pastTable, build func(context.Context) (*table, int, error)) {
+func (p *pastTableCache) build(ctx context.Context, one *pastTable, build func(context.Context) (*table, int, error)) {
 	defer one.cancel()
 	var t *table
 	var rows int
@@ -119,7 +123,7 @@ func (p *pasts) build(ctx context.Context, one *pastTable, build func(context.Co
 	defer p.mu.Unlock()
 	one.table, one.err = t, err
 	close(one.built)
-	if p.tables[one.key] != one { // no caller waits
+	if p.tables[one.key] != one { // leave has removed the table, because no caller waits for it
 		return
 	}
 	one.rows = rows
@@ -136,9 +140,9 @@ func (p *pasts) build(ctx context.Context, one *pastTable, build func(context.Co
 	}
 }
 
-// oldestBuilt returns the table that is built and was not used for the longest time; nil if only the
-// one that was used last remains.
-func (p *pasts) oldestBuilt() *pastTable {
+// oldestBuilt returns the least recently used table that is built; nil if it is the only one, which
+// was used last.
+func (p *pastTableCache) oldestBuilt() *pastTable {
 	for e := p.recent.Back(); e != p.recent.Front(); e = e.Prev() {
 		select {
 		case <-e.Value.(*pastTable).built:
@@ -149,29 +153,29 @@ func (p *pasts) oldestBuilt() *pastTable {
 	return nil
 }
 
-func (p *pasts) remove(one *pastTable) {
+func (p *pastTableCache) remove(one *pastTable) {
 	p.recent.Remove(one.element)
 	delete(p.tables, one.key)
 	p.rows -= one.rows
 }
 
-// A changedRow is a resource that has changed since a moment.
+// A changedRow is a resource that has changed since a Moment.
 type changedRow struct {
 	name    domain.Name
-	version uint64 // position of an event after the moment
-	found   uint64 // position of its last event at the moment; 0 when there is none
+	version uint64 // position of one of its events after the Moment
+	found   uint64 // position of its last event up to the Moment; 0 when there is none
 	row     domain.AnyRow
 }
 
-// build returns a table with the rows of an account at the moment, and the number of rows that it does not
-// share with the present. Rows of other accounts are those of the present.
+// build returns a table with the rows of an account at the Moment, and the number of its rows that
+// the present table does not share. Its rows of other accounts are those of the present.
 func (p *pastRows) build(account string) (*table, int, error) {
 	changed := p.changes(account)
 	parts := make([][]changedRow, 0, runtime.GOMAXPROCS(0))
 	for part := range slices.Chunk(changed, 1+len(changed)/cap(parts)) {
 		parts = append(parts, part)
 	}
-	limit := int64(p.world.pasts.limit)
+	limit := int64(p.world.pastTableCache.limit)
 	left := &foldBudget{}
 	left.rows.Store(limit)
 	left.events.Store(10 * limit)
@@ -188,10 +192,12 @@ func (p *pastRows) build(account string) (*table, int, error) {
 	return t, rows, nil
 }
 
-// A foldBudget has the numbers of rows and events that the parts of a table may still fold.
+// A foldBudget counts down how many rows and events the goroutines that build one table may still
+// fold.
 type foldBudget struct{ rows, events atomic.Int64 }
 
-// changes returns the resources of an account that have changed since the moment, ordered by version.
+// changes returns the resources of an account that have changed since the Moment, ordered by
+// version.
 func (p *pastRows) changes(account string) []changedRow {
 	var changed []changedRow
 	add := func(name domain.Name, version uint64) bool {
@@ -209,25 +215,25 @@ func (p *pastRows) changes(account string) []changedRow {
 	}
 	p.present.rows.Ascend(first, func(name domain.Name, one cell) bool {
 		head := one.row.Head()
-		if head.CreateVersion > p.position { // the events between are of a resource that was created later
+		if head.CreateVersion > p.position { // a later resource of the same name: search before its creation
 			return add(name, head.CreateVersion)
 		}
 		return add(name, head.Version)
 	})
-	p.present.gone.Ascend(first, add)
+	p.present.deleted.Ascend(first, add)
 	slices.SortFunc(changed, func(a, b changedRow) int { return cmp.Compare(a.version, b.version) })
 	return changed
 }
 
-// A foldStep is an event of a changed row.
+// A foldStep is an event that is folded into a changedRow.
 type foldStep struct {
 	position uint64
-	row      int // index of the row
+	row      int // index of the changedRow
 	first    bool
 }
 
-// foldRows sets found and row of changed rows. It reads their events in the order of the log, so that each
-// part of the archive is decompressed once.
+// foldRows sets found and row of changed. It reads the events of all rows in the order of the log,
+// so that each frame of the archive is decompressed once. left limits how much is folded.
 func (p *pastRows) foldRows(changed []changedRow, left *foldBudget) error {
 	var steps []foldStep
 	finder := p.world.archive.Finder()
@@ -262,8 +268,8 @@ func (p *pastRows) foldRows(changed []changedRow, left *foldBudget) error {
 	return nil
 }
 
-// chainOf sets found of a changed row, and returns the positions of the events from which the row is
-// folded: none if it had no event at the moment.
+// chainOf sets one.found, and returns the positions of the events from which the row is folded; none if
+// the resource had no event up to the Moment.
 func (p *pastRows) chainOf(finder *archive.Finder, one *changedRow) (chain []uint64, err error) {
 	if err = p.ctx.Err(); err != nil {
 		return nil, err
@@ -274,9 +280,9 @@ func (p *pastRows) chainOf(finder *archive.Finder, one *changedRow) (chain []uin
 	return p.world.archive.Chain(one.found)
 }
 
-// replace returns the present table with the rows of changed resources replaced, and the number of rows
-// that it does not share with the present. A table most of whose rows have changed is built from its other
-// rows.
+// replace returns a copy of the present table in which the changed rows are replaced, and the
+// number of rows that the two tables do not share. If most rows have changed, it builds a new table
+// from the unchanged and the changed rows instead.
 func (p *pastRows) replace(account string, changed []changedRow) (*table, int) {
 	rows := p.present.count(account)
 	if account == everyAccount {
@@ -289,38 +295,38 @@ func (p *pastRows) replace(account string, changed []changedRow) (*table, int) {
 		for row := range p.unchanged(account) {
 			t.put(row, cell{})
 		}
-		p.present.gone.Scan(func(name domain.Name, version uint64) bool {
+		p.present.deleted.Scan(func(name domain.Name, version uint64) bool {
 			if version <= p.position && (account == everyAccount || name.Account() == account) {
-				t.gone.Set(name, version)
+				t.deleted.Set(name, version)
 			}
 			return true
 		})
 	} else {
-		p.world.pasts.copies.Lock()
+		p.world.pastTableCache.copies.Lock()
 		t = p.present.copy()
-		p.world.pasts.copies.Unlock()
+		p.world.pastTableCache.copies.Unlock()
 	}
 	for _, one := range changed {
 		if !rebuilt { // otherwise t has only unchanged rows
 			if old, exists := t.rows.Get(one.name); exists {
 				t.remove(one.name, old.row.Head().CreateTime, 0)
 			}
-			t.gone.Delete(one.name)
+			t.deleted.Delete(one.name)
 		}
 		switch {
 		case one.row != nil:
 			t.put(one.row, cell{})
 		case one.found > 0:
-			t.gone.Set(one.name, one.found)
+			t.deleted.Set(one.name, one.found)
 		}
 	}
 	if rebuilt {
-		return t, t.rows.Len() + t.gone.Len()
+		return t, t.rows.Len() + t.deleted.Len()
 	}
 	return t, len(changed)
 }
 
-// unchanged yields the rows of an account that have not changed since the moment.
+// unchanged yields the rows of an account that have not changed since the Moment.
 func (p *pastRows) unchanged(account string) func(yield func(domain.AnyRow) bool) {
 	rows := p.present.in(account)
 	if account == everyAccount {

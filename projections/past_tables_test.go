@@ -47,7 +47,7 @@ func toysAt(ctx context.Context, t *testing.T, w *World, position uint64) (*Tabl
 func TestAbandonedBuilds(t *testing.T) {
 	w := archivedToys(t, toyRange{"acme", 1, 100})
 	for range maxPastBuilds {
-		w.pasts.builds <- struct{}{}
+		w.pastTableCache.builds <- struct{}{}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -56,12 +56,12 @@ func TestAbandonedBuilds(t *testing.T) {
 		toys.Count("acme")
 		require.ErrorIs(t, past.Err(), context.Canceled)
 	}
-	w.pasts.mu.Lock()
-	require.Empty(t, w.pasts.tables)
-	require.Zero(t, w.pasts.recent.Len())
-	w.pasts.mu.Unlock()
+	w.pastTableCache.mu.Lock()
+	require.Empty(t, w.pastTableCache.tables)
+	require.Zero(t, w.pastTableCache.recent.Len())
+	w.pastTableCache.mu.Unlock()
 	for range maxPastBuilds {
-		<-w.pasts.builds
+		<-w.pastTableCache.builds
 	}
 
 	ctx, cancel = context.WithCancel(t.Context())
@@ -71,7 +71,7 @@ func TestAbandonedBuilds(t *testing.T) {
 		cancel()
 	}()
 	key := pastKey{5, 0, toytest.Kind.CollectionID(), "acme"}
-	_, err := w.pasts.table(ctx, key, func(ctx context.Context) (*table, int, error) {
+	_, err := w.pastTableCache.table(ctx, key, func(ctx context.Context) (*table, int, error) {
 		close(started)
 		<-ctx.Done()
 		close(ended)
@@ -92,12 +92,12 @@ func TestAbandonedBuilds(t *testing.T) {
 // the log has their changes nor on the number of processors.
 func TestLimitOfChanges(t *testing.T) {
 	w := archivedToys(t, toyRange{"acme", 1, 100}, toyRange{"acme", 101, 400}, toyRange{"acme", 1, 100})
-	w.pasts.limit = 100
+	w.pastTableCache.limit = 100
 	toys, past := toysAt(t.Context(), t, w, 100)
 	require.Equal(t, 100, toys.Count("acme"))
 	require.NoError(t, past.Err())
 
-	w.pasts.limit = 99
+	w.pastTableCache.limit = 99
 	toys, past = toysAt(t.Context(), t, w, 101)
 	require.Zero(t, toys.Count("acme"))
 	require.Equal(t, domain.OutOfRange, domain.CodeOf(past.Err()))
@@ -127,9 +127,9 @@ func TestPastRowsAreCounted(t *testing.T) {
 	}
 	toys, _ := toysAt(t.Context(), t, w, 200)
 	toys.Count("acme")
-	require.Equal(t, 100, w.pasts.rows)
-	w.pasts.limit = 105
+	require.Equal(t, 100, w.pastTableCache.rows)
+	w.pastTableCache.limit = 105
 	toys, _ = toysAt(t.Context(), t, w, 250)
 	toys.Count("acme")
-	require.Equal(t, 10, w.pasts.rows, "the older table is not in memory any more")
+	require.Equal(t, 10, w.pastTableCache.rows, "the older table is not in memory any more")
 }

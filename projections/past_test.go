@@ -217,9 +217,9 @@ func TestPastTablesAreBounded(t *testing.T) {
 		v.Datasets.Count("a0")
 		require.NoError(t, v.Past.Err())
 	}
-	w.pasts.mu.Lock()
-	kept, recent := len(w.pasts.tables), w.pasts.recent.Len()
-	w.pasts.mu.Unlock()
+	w.pastTableCache.mu.Lock()
+	kept, recent := len(w.pastTableCache.tables), w.pastTableCache.recent.Len()
+	w.pastTableCache.mu.Unlock()
 	require.LessOrEqual(t, kept, maxPastTables)
 	require.Equal(t, kept, recent)
 

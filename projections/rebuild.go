@@ -9,24 +9,24 @@ import (
 )
 
 const (
-	rebuildTail     = 1_000   // events behind the served world at which a rebuild follows its tail
-	maxRebuildTail  = 100_000 // events in the tail of a rebuild
-	maxSwitchEvents = 64      // events that are folded while the served world waits
-	progressEvery   = 1_000   // events between two reports
+	backlogStart    = 1_000   // how many events a rebuild may be behind the served world when it starts its backlog
+	maxBacklog      = 100_000 // maximum events in the backlog of a rebuild
+	maxSwitchEvents = 64      // maximum events that are folded while the served world is locked
+	progressEvery   = 1_000   // folded events between two calls of progress
 )
 
-// A tail has the events that the world has folded since a rebuild began to follow it, and that the
+// A backlog holds the events that the served world has folded since startBacklog, and that the
 // rebuild has not folded yet. The world's lock guards it.
-type tail struct {
+type backlog struct {
 	events   []eventlog.Event
-	overflow bool // there were more than maxRebuildTail
+	overflow bool // there were more than maxBacklog events
 }
 
-// add adds an event; a nil tail ignores it.
-func (t *tail) add(e eventlog.Event) {
+// add adds an event; a nil backlog ignores it.
+func (t *backlog) add(e eventlog.Event) {
 	switch {
 	case t == nil || t.overflow:
-	case len(t.events) == maxRebuildTail:
+	case len(t.events) == maxBacklog:
 		t.events, t.overflow = nil, true
 	default:
 		t.events = append(t.events, e)
@@ -41,13 +41,14 @@ type rebuild struct {
 	progress func(folded, end uint64)
 }
 
-// Rebuild folds the log from its first event into new tables beside those of the world, replaces the
-// tables of the world at one position, and compares both. The world can be used meanwhile: it waits
-// only while the last maxSwitchEvents events are folded. progress is called with the number of folded
-// events, and the position of the world.
+// Rebuild folds the log from its first event into new tables, replaces the tables of the world by
+// them at one position, and compares both. The world can be used during a rebuild: it is locked
+// only while the last events, at most maxSwitchEvents, are folded. Rebuild calls progress with the
+// number of events that it has folded, and the position of the world.
 //
 // After an error, the world has the same tables as before, unless the error says that they were
-// replaced. The world must be folding log; only one rebuild may run at a time.
+// replaced. The world must be following the same log (see World.Run). Only one rebuild may run at a
+// time.
 func Rebuild(ctx context.Context, w *World, log Reader, progress func(folded, end uint64)) (Comparison, error) {
 	r := &rebuild{w, log, emptyOf(w), progress}
 	for {
@@ -55,11 +56,11 @@ func Rebuild(ctx context.Context, w *World, log Reader, progress func(folded, en
 		if err := r.foldTo(ctx, end); err != nil {
 			return Comparison{}, err
 		}
-		if w.Position()-r.next.Position() <= rebuildTail {
+		if w.Position()-r.next.Position() <= backlogStart {
 			break
 		}
 	}
-	start, err := r.beginTail()
+	start, err := r.startBacklog()
 	if err != nil {
 		return Comparison{}, err
 	}
@@ -74,12 +75,13 @@ func Rebuild(ctx context.Context, w *World, log Reader, progress func(folded, en
 	progress(folded.Position, folded.Position)
 	c, err := Compare(served, folded)
 	if err != nil {
-		err = fmt.Errorf("the state was replaced at position %d, but cannot be compared: %w", folded.Position, err)
+		err = fmt.Errorf("the served state was replaced at position %d, but cannot be compared with the previous one: %w",
+			folded.Position, err)
 	}
 	return c, err
 }
 
-// emptyOf returns a world of the same kinds without rows.
+// emptyOf returns a world with the same kinds as w, without rows.
 func emptyOf(w *World) *World {
 	kinds := make([]domain.AnyKind, 0, len(w.folds))
 	for _, f := range w.folds {
@@ -90,7 +92,8 @@ func emptyOf(w *World) *World {
 	return fresh
 }
 
-// foldTo folds the events of the log up to the position end, which the log must have.
+// foldTo folds the events of the log into next, up to the position end. It returns an error if the
+// log ends before it.
 func (r *rebuild) foldTo(ctx context.Context, end uint64) error {
 	w := r.next
 	if w.Position() >= end {
@@ -120,30 +123,31 @@ func (r *rebuild) foldTo(ctx context.Context, end uint64) error {
 		w.Position(), end)
 }
 
-// beginTail begins to keep the events that the world folds, and returns the position before them.
-func (r *rebuild) beginTail() (after uint64, err error) {
+// startBacklog makes the served world add the events that it folds from now on to a backlog. It
+// returns the position before these events.
+func (r *rebuild) startBacklog() (after uint64, err error) {
 	w := r.world
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.tail != nil {
+	if w.backlog != nil {
 		return 0, domain.Errorf(domain.FailedPrecondition, "another rebuild is running")
 	}
 	if w.failed != nil {
 		return 0, w.failed
 	}
-	w.tail = &tail{}
+	w.backlog = &backlog{}
 	return w.at.Position, nil
 }
 
 func (r *rebuild) endTail() {
 	r.world.mu.Lock()
 	defer r.world.mu.Unlock()
-	r.world.tail = nil
+	r.world.backlog = nil
 }
 
-// replace folds the tail into next until both worlds are at one position, and replaces the tables of the
-// served one by those of next. It returns the views of both at that position. next must not be used any
-// more.
+// replace folds the backlog into next until both worlds are at the same position, and replaces the
+// tables of the served world by those of next. It returns the views of both worlds at this
+// position. next must not be used after that.
 func (r *rebuild) replace(ctx context.Context) (served, folded *View, err error) {
 	for {
 		events, done, err := r.tryReplace(ctx, &served, &folded)
@@ -158,7 +162,8 @@ func (r *rebuild) replace(ctx context.Context) (served, folded *View, err error)
 	}
 }
 
-// tryReplace replaces the tables if the tail is short, and otherwise returns the events of the tail.
+// tryReplace replaces the tables if the backlog is short, after it has folded the backlog.
+// Otherwise it empties the backlog and returns its events, to be folded first.
 func (r *rebuild) tryReplace(ctx context.Context, served, folded **View) (events []eventlog.Event, done bool,
 	err error) {
 	w, next := r.world, r.next
@@ -169,11 +174,11 @@ func (r *rebuild) tryReplace(ctx context.Context, served, folded **View) (events
 		return nil, false, ctx.Err()
 	case w.failed != nil:
 		return nil, false, w.failed
-	case w.tail.overflow:
-		return nil, false, domain.Errorf(domain.ResourceExhausted, "more than %d events were recorded while the last "+
-			"%d were folded: rebuild again when fewer requests change resources", maxRebuildTail, rebuildTail)
+	case w.backlog.overflow:
+		return nil, false, domain.Errorf(domain.ResourceExhausted, "more than %d events were recorded while the rebuild "+
+			"folded the last %d: rebuild again when fewer requests change resources", maxBacklog, backlogStart)
 	}
-	events, w.tail.events = w.tail.events, nil
+	events, w.backlog.events = w.backlog.events, nil
 	if len(events) > maxSwitchEvents {
 		return events, false, nil
 	}

@@ -68,7 +68,7 @@ func TestRebuildFindsDifferences(t *testing.T) {
 		{"a missing row", func(f *fold) {
 			old, _ := f.table.rows.Get(one)
 			f.table.remove(one, old.row.Head().CreateTime, 1)
-			f.table.gone.Delete(one)
+			f.table.deleted.Delete(one)
 		}, []Difference{{string(one), DiffersMissing}}},
 		{"a row that was deleted", func(f *fold) {
 			old, _ := f.table.rows.Get(one)
@@ -78,11 +78,11 @@ func TestRebuildFindsDifferences(t *testing.T) {
 			row := f.kind.NewRow(three)
 			f.table.put(row, cell{})
 		}, []Difference{{string(three), DiffersExtra}}},
-		{"another version of a deleted resource", func(f *fold) { f.table.gone.Set(three, 1) },
+		{"another version of a deleted resource", func(f *fold) { f.table.deleted.Set(three, 1) },
 			[]Difference{{string(three), DiffersChanged}}},
-		{"no version of a deleted resource", func(f *fold) { f.table.gone.Delete(three) },
+		{"no version of a deleted resource", func(f *fold) { f.table.deleted.Delete(three) },
 			[]Difference{{string(three), DiffersMissing}}},
-		{"a deleted resource that never existed", func(f *fold) { f.table.gone.Set(toytest.Name("acme", 9), 1) },
+		{"a deleted resource that never existed", func(f *fold) { f.table.deleted.Set(toytest.Name("acme", 9), 1) },
 			[]Difference{{string(toytest.Name("acme", 9)), DiffersExtra}}},
 	} {
 		t.Run(line.what, func(t *testing.T) {
@@ -187,7 +187,7 @@ func TestFailedRebuildsChangeNothing(t *testing.T) {
 		_, err = Rebuild(ctx, w, &cutLog{Log: log, after: after, between: cancel}, ignoreProgress)
 		require.ErrorIs(t, err, context.Canceled)
 		require.Equal(t, before, digestOf(t, w))
-		require.Nil(t, w.tail)
+		require.Nil(t, w.backlog)
 	}
 	short := eventlog.NewMemory()
 	toytest.Add(t, short, toytest.Name("acme", 1), toytest.Make("ball", 3))
@@ -205,10 +205,10 @@ func TestFailedRebuildsChangeNothing(t *testing.T) {
 	require.ErrorContains(t, err, "and the served state ends with event")
 	require.Equal(t, before, digestOf(t, w))
 
-	w.tail = &tail{}
+	w.backlog = &backlog{}
 	_, err = Rebuild(t.Context(), w, log, ignoreProgress)
 	require.ErrorContains(t, err, "another rebuild is running")
-	w.tail = nil
+	w.backlog = nil
 	c, err := Rebuild(t.Context(), w, log, ignoreProgress)
 	require.NoError(t, err)
 	require.Equal(t, []Difference{{string(toytest.Name("acme", 1)), DiffersChanged}}, c.Differences)
@@ -278,13 +278,13 @@ func TestRebuildsUnderWrites(t *testing.T) {
 // TestTailsAreBounded checks that a rebuild gives up when it cannot follow.
 func TestTailsAreBounded(t *testing.T) {
 	_, w := threeToys(t)
-	w.tail = &tail{events: make([]eventlog.Event, maxRebuildTail-1)}
-	w.tail.add(eventlog.Event{})
-	require.False(t, w.tail.overflow)
-	w.tail.add(eventlog.Event{})
-	w.tail.add(eventlog.Event{})
-	require.True(t, w.tail.overflow)
-	require.Empty(t, w.tail.events)
+	w.backlog = &backlog{events: make([]eventlog.Event, maxBacklog-1)}
+	w.backlog.add(eventlog.Event{})
+	require.False(t, w.backlog.overflow)
+	w.backlog.add(eventlog.Event{})
+	w.backlog.add(eventlog.Event{})
+	require.True(t, w.backlog.overflow)
+	require.Empty(t, w.backlog.events)
 	_, _, err := (&rebuild{world: w, next: toyWorld()}).replace(t.Context())
 	require.Equal(t, domain.ResourceExhausted, domain.CodeOf(err))
 }

@@ -9,8 +9,8 @@ import (
 	"anneal/domain"
 )
 
-// References yields a pair for each reference in the view: the name of a resource, and the name of
-// a resource that it refers to (see domain.Referrer), which need not exist.
+// References yields a pair of names for each reference in the view: a resource, and a resource that
+// it refers to (see domain.Referrer). The second one need not exist.
 func (v *View) References() iter.Seq2[domain.Name, domain.Name] {
 	return func(yield func(referrer, used domain.Name) bool) {
 		for _, collection := range v.Collections() {
@@ -26,7 +26,8 @@ func (v *View) References() iter.Seq2[domain.Name, domain.Name] {
 // Collections returns the collections of the view, in alphabetical order.
 func (v *View) Collections() []string { return slices.Sorted(maps.Keys(v.tables)) }
 
-// RefersToOthers reports whether resources of a collection can refer to other resources.
+// RefersToOthers reports whether resources of a collection can refer to other resources: see
+// domain.Referrer.
 func (v *View) RefersToOthers(collection string) bool {
 	table := v.tables[collection]
 	return table != nil && table.refers()
@@ -45,8 +46,8 @@ func (v *View) Referrers(name domain.Name) (referrers []domain.Name) {
 	return referrers
 }
 
-// Lost returns the names of the resources that the state of the resource self refers to, but that
-// do not exist, because they were deleted before the reference was recorded.
+// Lost returns the names to which state, the state of the resource self, refers, but whose
+// resources do not exist, because they were deleted before the reference was recorded.
 func (v *View) Lost(self domain.Name, state domain.Referrer) (lost []domain.Name) {
 	for used := range namesOf(self, state) {
 		if table := v.tables[used.Collection()]; table == nil {
@@ -59,8 +60,8 @@ func (v *View) Lost(self domain.Name, state domain.Referrer) (lost []domain.Name
 }
 
 // BeingDeleted returns the names of the resources to which a change of the resource self adds a
-// reference although their deletion has been requested at the time now. before is the state of self
-// before the change, and state is the state after it.
+// reference although a request to delete them is in effect at now. before and state are the states
+// of self before and after the change.
 func (v *View) BeingDeleted(self domain.Name, before, state any, now time.Time) (deleting []domain.Name) {
 	already := slices.Collect(namesOf(self, before))
 	for used := range namesOf(self, state) {
@@ -76,8 +77,8 @@ func (v *View) BeingDeleted(self domain.Name, before, state any, now time.Time) 
 	return deleting
 }
 
-// namesOf yields the names that the state of the resource self refers to; none if the resource does
-// not exist.
+// namesOf yields the names to which state, the state of the resource self, refers; none if state is
+// nil.
 func namesOf(self domain.Name, state any) iter.Seq[domain.Name] {
 	return func(yield func(domain.Name) bool) {
 		referrer, ok := state.(domain.Referrer)
@@ -97,7 +98,8 @@ func (t *table) refers() bool {
 	return ok
 }
 
-// references yields a pair for each reference of the table's resources, as View.References does.
+// references yields a pair of names for each reference of the table's resources: see
+// View.References.
 func (t *table) references() iter.Seq2[domain.Name, domain.Name] {
 	return func(yield func(referrer, used domain.Name) bool) {
 		if !t.refers() {

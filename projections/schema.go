@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// foldVersion is part of the schema. It must be incremented when the Evolve method of an event
-// returns a different state than before, for example a different text, although no type or stored
-// name has changed.
+// foldVersion is part of the schema. Increment it when the Evolve method of an event results in
+// another state than before, for example another text, although no Go type and no stored name has
+// changed.
 const foldVersion = 2
 
 // schema returns a hash of the data that the world can fold and store: the format of lines, the
@@ -34,7 +34,7 @@ func (w *World) schema() string {
 }
 
 // describeType writes the name, the kind, and recursively the fields with json tags of a type to w.
-// met has the types that were written before; for such a type it writes only the name and the kind.
+// met are the types that were written before; for these, it writes only the name and the kind.
 func describeType(w io.Writer, t reflect.Type, met map[reflect.Type]bool) {
 	fmt.Fprintf(w, "%s %s\n", t, t.Kind())
 	if met[t] || t == reflect.TypeFor[time.Time]() {

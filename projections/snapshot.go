@@ -21,7 +21,7 @@ import (
 )
 
 // A snapshot is a file of JSON lines: a header, the lines of all tables and of the history of waits
-// as in a digest, and a footer with the digest and a checksum of all bytes before the footer.
+// (see line), and a footer with the digest and a checksum of all bytes before the footer.
 const (
 	snapshotFormat = 1
 	snapshotsKept  = 2
@@ -59,9 +59,10 @@ func (w *World) Save(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	if w.archive != nil { // first, because the events after a snapshot are archived again: see OpenArchived
+	// The archive comes first, because OpenArchived archives only the events after the snapshot again.
+	if w.archive != nil {
 		if err := w.archive.Flush(); err != nil {
-			slog.Warn("the archive of earlier states cannot be written: lists and reads as of earlier positions fail", "error",
+			slog.Warn("the archive of earlier states cannot be written: reads of earlier states can fail", "error",
 				err)
 		}
 	}
@@ -104,8 +105,8 @@ func (v *View) write(out io.Writer, header snapshotHeader) error {
 	if err := put(header); err != nil {
 		return err
 	}
-	err := linesOf(v, func(table string, line []byte, gone bool) error {
-		sums.add(table, line, gone)
+	err := linesOf(v, func(table string, line []byte, deleted bool) error {
+		sums.add(table, line, deleted)
 		_, err := both.Write(append(line, '\n'))
 		return err
 	})
@@ -115,8 +116,7 @@ func (v *View) write(out io.Writer, header snapshotHeader) error {
 	return put(snapshotFooter{sums.digest(v.Checkpoint), hex.EncodeToString(checksum.Sum(nil))})
 }
 
-// writeDurably atomically and durably replaces the file at path by one with the content that write
-// writes.
+// writeDurably atomically and durably replaces the file at path. write writes the new content.
 func writeDurably(path string, write func(io.Writer) error) error {
 	dir := filepath.Dir(path)
 	file, err := os.CreateTemp(dir, "."+snapshotPrefix+"*.tmp")
@@ -148,7 +148,8 @@ func writeDurably(path string, write func(io.Writer) error) error {
 	return parent.Sync()
 }
 
-// prune removes unfinished snapshots, and all snapshots except the newest snapshotsKept.
+// prune removes the unfinished snapshots in dir, and all snapshots except the snapshotsKept newest
+// ones.
 func prune(dir string) error {
 	paths, err := snapshots(dir)
 	if err != nil {
@@ -166,8 +167,8 @@ func prune(dir string) error {
 	return nil
 }
 
-// RemoveSnapshotsBefore removes the snapshots in a directory of positions before the given one. It first waits for
-// a Save in progress.
+// RemoveSnapshotsBefore removes the snapshots in dir whose position is before the given one. It
+// first waits for a Save in progress.
 func RemoveSnapshotsBefore(w *World, dir string, position uint64) error {
 	w.saving.Lock()
 	defer w.saving.Unlock()
@@ -188,14 +189,15 @@ func snapshotName(position uint64) string {
 	return fmt.Sprintf("%s%020d%s", snapshotPrefix, position, snapshotSuffix)
 }
 
-// snapshots returns the paths of the snapshots in a directory, newest first.
+// snapshots returns the paths of the snapshots in dir, the newest first.
 func snapshots(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
 	var paths []string
-	for _, e := range slices.Backward(entries) { // ReadDir sorts by name, and positions in names are padded
+	// ReadDir sorts by name, and names contain the position with leading zeros.
+	for _, e := range slices.Backward(entries) {
 		if strings.HasPrefix(e.Name(), snapshotPrefix) && strings.HasSuffix(e.Name(), snapshotSuffix) {
 			paths = append(paths, filepath.Join(dir, e.Name()))
 		}
@@ -213,8 +215,9 @@ func Open(ctx context.Context, log eventlog.Log, dir string) (*World, error) {
 	return open(ctx, NewWorld, log, dir, nil)
 }
 
-// OpenArchived is like Open, and makes the world add its events to an archive: see World.Archive. It also
-// skips snapshots before which the archive lacks events, so that those are folded and archived again.
+// OpenArchived is like Open, and makes the world add its events to an archive: see World.Archive.
+// If the archive lacks events before a snapshot, it skips the snapshot, so that these events are
+// folded and archived again.
 func OpenArchived(ctx context.Context, log eventlog.Log, dir string, a *archive.Archive) (*World, error) {
 	return open(ctx, NewWorld, log, dir, a)
 }
@@ -225,9 +228,9 @@ func open(ctx context.Context, fresh func() *World, log eventlog.Log, dir string
 
 func (l *Loading) open(ctx context.Context, log eventlog.Log, a *archive.Archive) (*World, error) {
 	w, err := l.load(func(path string, at eventlog.Checkpoint) error { return contains(ctx, log, path, at) },
-		func(at eventlog.Checkpoint) error { return keep(a, at) })
+		func(at eventlog.Checkpoint) error { return truncateArchive(a, at) })
 	if err == nil && w.Position() == 0 {
-		err = keep(a, eventlog.Checkpoint{})
+		err = truncateArchive(a, eventlog.Checkpoint{})
 	}
 	if err != nil {
 		return nil, err
@@ -236,9 +239,10 @@ func (l *Loading) open(ctx context.Context, log eventlog.Log, a *archive.Archive
 	return w, w.catchUp(ctx, log, 0)
 }
 
-// keep removes the events of an archive, if any, after those that are durable with a snapshot. It
-// returns errNotArchived when the archive lacks events before the snapshot.
-func keep(a *archive.Archive, at eventlog.Checkpoint) error {
+// truncateArchive removes the events after the checkpoint of a snapshot from an archive; a nil
+// archive is ignored. It returns errNotArchived when the archive lacks events before the
+// checkpoint.
+func truncateArchive(a *archive.Archive, at eventlog.Checkpoint) error {
 	if a == nil {
 		return nil
 	}
@@ -249,15 +253,15 @@ func keep(a *archive.Archive, at eventlog.Checkpoint) error {
 	return err
 }
 
-// Load returns the world of the newest usable snapshot in dir, without the events after it. It
-// returns an empty world when there is no usable snapshot.
+// Load returns the world of the newest usable snapshot in dir, without folding the events after the
+// snapshot. It returns an empty world when there is no usable snapshot.
 func Load(dir string) (*World, error) {
 	return StartLoading(dir).load(func(string, eventlog.Checkpoint) error { return nil },
 		func(eventlog.Checkpoint) error { return nil })
 }
 
-// contains returns an error unless the log contains the last event in the snapshot at path; at is
-// the checkpoint of that event.
+// contains returns an error unless the log contains the last event of the snapshot at path, whose
+// checkpoint is at.
 func contains(ctx context.Context, log eventlog.Log, path string, at eventlog.Checkpoint) error {
 	found, err := log.At(ctx, at.Position)
 	switch {
@@ -270,7 +274,7 @@ func contains(ctx context.Context, log eventlog.Log, path string, at eventlog.Ch
 	case err != nil:
 		return fmt.Errorf("read the last event of %s in the log: %w", path, err)
 	case found.ID != at.EventID:
-		return mismatch(path, at, fmt.Sprintf("the log has event %s there", found.ID))
+		return mismatch(path, at, fmt.Sprintf("the log has event %s at this position", found.ID))
 	}
 	return nil
 }

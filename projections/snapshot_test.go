@@ -175,7 +175,7 @@ func TestALogWithoutTheSnapshotsEventIsRefused(t *testing.T) {
 	}
 	_, err = open(t.Context(), toyWorld, other, dir, nil)
 	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
-	require.ErrorContains(t, err, "the log has event other there")
+	require.ErrorContains(t, err, "the log has event other at this position")
 }
 
 func TestASnapshotOfANewerFormatIsRefused(t *testing.T) {
@@ -231,7 +231,7 @@ func TestLoadAndVerify(t *testing.T) {
 	require.Equal(t, 1, verified.Tables["accounts"].Rows)
 	require.Equal(t, "first", verified.EventID)
 	_, err = Verify(t.Context(), log, 2)
-	require.ErrorContains(t, err, "the log ends at position 1: it cannot be verified up to 2")
+	require.ErrorContains(t, err, "the log ends at position 1 and cannot be verified up to 2")
 }
 
 // TestSnapshotAndTailIsTheWholeFold checks that folding the rest of the log into a snapshot of any

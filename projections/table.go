@@ -19,64 +19,66 @@ type Row[S any] = domain.Row[S]
 // concurrent use.
 type Table[S domain.State] table
 
-// table is a Table of any kind. Its rows are *Row[S], where S is the state type of the kind.
+// A table is a Table of any kind of resource. Its rows are *Row[S], where S is the state type of
+// the kind.
 type table struct {
-	kind     domain.AnyKind
-	rows     *btree.Map[domain.Name, cell]
-	ages     *btree.BTreeG[age]
-	blocks   *btree.BTreeG[*block]
-	pivot    block                           // to look up a block, by the goroutine that changes the table
-	owner    *owner                          // of the blocks that the table may change
-	accounts *btree.Map[string, tenant]      // that have rows, by ID
-	gone     *btree.Map[domain.Name, uint64] // version of each deleted resource
-	// open has the unfinished jobs; nil for other kinds, and in views of an earlier position.
-	open   *btree.Map[domain.Name, domain.AnyRow]
-	loaded []age     // rows that are not in ages yet: see load
-	past   *pastRows // of a view of an earlier position; it finds the rows instead
+	kind         domain.AnyKind
+	rows         *btree.Map[domain.Name, cell]
+	byCreateTime *btree.BTreeG[createTimeKey]
+	blocks       *btree.BTreeG[*block]
+	pivot        block                           // key to look up a block, for the goroutine that changes the table
+	cow          *cowContext                     // the table may change the blocks with this context
+	accounts     *btree.Map[string, accountRows] // the accounts that have rows, by ID
+	deleted      *btree.Map[domain.Name, uint64] // version of each deleted resource
+	// openJobs holds the rows of unfinished jobs; nil for other kinds, and in views of an earlier position.
+	openJobs *btree.Map[domain.Name, domain.AnyRow]
+	loaded   []createTimeKey // keys of rows that are not in byCreateTime yet: see load
+	past     *pastRows       // finds the rows, in a view of an earlier position; nil in others
 }
 
-// A tenant is an account that has rows.
-type tenant struct {
+// accountRows is the ID of an account and the number of its rows in a table.
+type accountRows struct {
 	id   *string
 	rows int
 }
 
-// A cell is a row, and its slot: its place in the blocks of its account. The slots of an account are those
-// from 0 to the number of its rows.
+// A cell is a row and the number of its slot. An account has as many slots as rows: slot i is row
+// i%blockRows in block i/blockRows of the account.
 type cell struct {
 	row  domain.AnyRow
 	slot int
 }
 
 func newTable(kind domain.AnyKind) *table {
-	t := &table{kind: kind, rows: new(btree.Map[domain.Name, cell]), ages: newAges(), blocks: newBlocks(),
-		owner: new(owner), accounts: new(btree.Map[string, tenant]), gone: new(btree.Map[domain.Name, uint64])}
+	t := &table{kind: kind, rows: new(btree.Map[domain.Name, cell]), byCreateTime: newCreateTimeIndex(),
+		blocks: newBlocks(), cow: new(cowContext), accounts: new(btree.Map[string, accountRows]),
+		deleted: new(btree.Map[domain.Name, uint64])}
 	if domain.IsJob(kind) {
-		t.open = new(btree.Map[domain.Name, domain.AnyRow])
+		t.openJobs = new(btree.Map[domain.Name, domain.AnyRow])
 	}
 	return t
 }
 
-// copy returns a copy-on-write copy of the table, in constant time. If t is changed later, its owner must be
-// replaced first.
+// copy returns a copy of the table, in constant time, by copy-on-write. Before t is changed again,
+// its cow must be replaced.
 func (t *table) copy() *table {
-	c := &table{kind: t.kind, rows: t.rows.Copy(), ages: t.ages.Copy(), blocks: t.blocks.Copy(), owner: new(owner),
-		accounts: t.accounts.Copy(), gone: t.gone.Copy()}
-	if t.open != nil {
-		c.open = t.open.Copy()
+	c := &table{kind: t.kind, rows: t.rows.Copy(), byCreateTime: t.byCreateTime.Copy(), blocks: t.blocks.Copy(),
+		cow: new(cowContext), accounts: t.accounts.Copy(), deleted: t.deleted.Copy()}
+	if t.openJobs != nil {
+		c.openJobs = t.openJobs.Copy()
 	}
 	return c
 }
 
-// index keeps the index of unfinished jobs up to date after a change of a row.
+// index updates openJobs after a change of a row.
 func (t *table) index(row domain.AnyRow) {
-	if t.open == nil {
+	if t.openJobs == nil {
 		return
 	}
 	if isUnfinished(row) {
-		t.open.Set(row.Head().Name, row)
+		t.openJobs.Set(row.Head().Name, row)
 	} else {
-		t.open.Delete(row.Head().Name)
+		t.openJobs.Delete(row.Head().Name)
 	}
 }
 
@@ -90,7 +92,7 @@ func isUnfinished(row domain.AnyRow) bool {
 func (t *table) unfinished(account string) iter.Seq[domain.AnyRow] {
 	every := account == everyAccount
 	return func(yield func(domain.AnyRow) bool) {
-		if t.open == nil {
+		if t.openJobs == nil {
 			rows := t.all()
 			if !every {
 				rows = t.in(account)
@@ -106,7 +108,7 @@ func (t *table) unfinished(account string) iter.Seq[domain.AnyRow] {
 		if !every {
 			first = t.firstName(account)
 		}
-		t.open.Ascend(first, func(name domain.Name, row domain.AnyRow) bool {
+		t.openJobs.Ascend(first, func(name domain.Name, row domain.AnyRow) bool {
 			return (every || name.Account() == account) && yield(row)
 		})
 	}
@@ -131,7 +133,7 @@ func (t *table) row(name domain.Name) (domain.AnyRow, bool) {
 	return one.row, ok
 }
 
-// count returns the number of rows of an account.
+// count returns the number of an account's rows.
 func (t *table) count(account string) int {
 	t = t.of(account)
 	one, _ := t.accounts.Get(account)
@@ -146,7 +148,7 @@ func (t *table) all() iter.Seq[domain.AnyRow] {
 	}
 }
 
-// in yields the rows of an account, ordered by name.
+// in yields an account's rows, ordered by name.
 func (t *table) in(account string) iter.Seq[domain.AnyRow] {
 	t = t.of(account)
 	return func(yield func(domain.AnyRow) bool) {
@@ -156,8 +158,8 @@ func (t *table) in(account string) iter.Seq[domain.AnyRow] {
 	}
 }
 
-// firstName returns a name that is not greater than any name of the account in the table, and
-// greater than all names of the accounts before.
+// firstName returns a lower bound of the account's names in the table, which is greater than all
+// names of the accounts before it.
 func (t *table) firstName(account string) domain.Name {
 	collection := t.kind.CollectionID()
 	if collection == domain.Accounts.Collection {
@@ -166,13 +168,14 @@ func (t *table) firstName(account string) domain.Name {
 	return domain.NewName(account, collection, "")
 }
 
-// put sets the row of a resource. old is the resource's cell in the table; its row is nil if there is none.
+// put sets the row of a resource. old is the resource's present cell; old.row is nil if the table
+// has no row of the resource.
 func (t *table) put(row domain.AnyRow, old cell) {
 	head := row.Head()
 	account, slot := head.Name.Account(), old.slot
 	one, _ := t.accounts.Get(account)
 	if old.row == nil {
-		t.gone.Delete(head.Name)
+		t.deleted.Delete(head.Name)
 		if one.id == nil {
 			one.id = new(strings.Clone(account))
 		}
@@ -181,17 +184,17 @@ func (t *table) put(row domain.AnyRow, old cell) {
 		t.accounts.Set(*one.id, one)
 	}
 	t.rows.Set(head.Name, cell{row, slot})
-	t.ages.Set(age{one.id, head.CreateTime.UnixNano(), row})
+	t.byCreateTime.Set(createTimeKey{one.id, head.CreateTime.UnixNano(), row})
 	t.setSlot(*one.id, slot, row, true)
 	t.index(row)
 }
 
-// load adds the row of a resource, of which the table has none. Rows must be added in the order of their
-// names, and finish called after the last.
+// load adds the row of a resource while a snapshot is loaded. Rows must be added in the order of
+// their names, and finish must be called after the last one.
 func (t *table) load(row domain.AnyRow) error {
 	name := row.Key()
 	if last, _, ok := t.rows.Max(); ok && last >= name {
-		return fmt.Errorf("%s follows %s", name, last)
+		return fmt.Errorf("the row of %s comes after the row of %s, but rows must be ordered by name", name, last)
 	}
 	account := name.Account()
 	one, ok := t.accounts.Get(account)
@@ -199,7 +202,7 @@ func (t *table) load(row domain.AnyRow) error {
 		one.id = new(strings.Clone(account))
 	}
 	t.rows.Load(name, cell{row, one.rows})
-	t.loaded = append(t.loaded, age{one.id, row.Head().CreateTime.UnixNano(), row})
+	t.loaded = append(t.loaded, createTimeKey{one.id, row.Head().CreateTime.UnixNano(), row})
 	t.setSlot(*one.id, one.rows, row, true)
 	t.index(row)
 	one.rows++
@@ -207,23 +210,23 @@ func (t *table) load(row domain.AnyRow) error {
 	return nil
 }
 
-// finish adds the loaded rows to the index by create time.
+// finish adds the rows that load has added to byCreateTime.
 func (t *table) finish() {
-	slices.SortFunc(t.loaded, compareAges)
+	slices.SortFunc(t.loaded, compareCreateTimeKeys)
 	for _, one := range t.loaded {
-		t.ages.Load(one)
+		t.byCreateTime.Load(one)
 	}
 	t.loaded = nil
 }
 
-// remove deletes the row of a resource that was created at created, and keeps version, the
+// remove deletes the row of a resource, whose create time is created. It keeps version, the
 // position of the event that deleted the resource.
 func (t *table) remove(name domain.Name, created time.Time, version uint64) {
 	old, _ := t.rows.Delete(name)
 	one, _ := t.accounts.Get(name.Account())
-	t.ages.Delete(age{one.id, created.UnixNano(), old.row})
-	if t.open != nil {
-		t.open.Delete(name)
+	t.byCreateTime.Delete(createTimeKey{one.id, created.UnixNano(), old.row})
+	if t.openJobs != nil {
+		t.openJobs.Delete(name)
 	}
 	t.freeSlot(*one.id, old.slot, one.rows)
 	if one.rows--; one.rows > 0 {
@@ -231,7 +234,7 @@ func (t *table) remove(name domain.Name, created time.Time, version uint64) {
 	} else {
 		t.accounts.Delete(*one.id)
 	}
-	t.gone.Set(name, version)
+	t.deleted.Set(name, version)
 }
 
 // TableOf returns the view's table of a kind.
@@ -248,15 +251,15 @@ func (v *View) RowsOf(kind domain.AnyKind) iter.Seq[domain.AnyRow] {
 	return v.tables[kind.CollectionID()].all()
 }
 
-// TableVersion returns a comparable value that is equal for two views only when no row of the kind
-// has changed between the views.
+// TableVersion returns a comparable value. If it is equal for two views, no row of the kind has
+// changed between them.
 func (v *View) TableVersion(kind domain.AnyKind) any { return v.tables[kind.CollectionID()] }
 
 // Collection returns the collection of the table's resources.
 func (t *Table[S]) Collection() string { return t.kind.CollectionID() }
 
-// Of returns a table that has the rows of an account in memory. A table of an earlier position finds
-// them when Of, or a method that yields them, is called for the first time: see World.ViewAt.
+// Of returns a table that has an account's rows in memory. A table of an earlier position finds the
+// rows when Of, or a method that yields rows, is called for the first time: see World.ViewAt.
 func (t *Table[S]) Of(account string) *Table[S] { return (*Table[S])((*table)(t).of(account)) }
 
 // Get returns the row of a resource. The result is false when the resource does not exist.
@@ -277,14 +280,14 @@ func (t *Table[S]) Version(name domain.Name) uint64 {
 	if row, ok := t.Get(name); ok {
 		return row.Version
 	}
-	version, _ := t.gone.Get(name)
+	version, _ := t.deleted.Get(name)
 	return version
 }
 
-// Len returns the number of rows.
+// Len returns the number of rows of all accounts.
 func (t *Table[S]) Len() int { return (*table)(t).of(everyAccount).rows.Len() }
 
-// Count returns the number of rows of an account.
+// Count returns the number of an account's rows.
 func (t *Table[S]) Count(account string) int {
 	return (*table)(t).count(account)
 }
@@ -297,7 +300,7 @@ func (t *Table[S]) All() iter.Seq[*Row[S]] {
 	}
 }
 
-// In yields the rows of an account, ordered by name.
+// In yields an account's rows, ordered by name.
 func (t *Table[S]) In(account string) iter.Seq[*Row[S]] {
 	t = t.Of(account)
 	return func(yield func(*Row[S]) bool) {

@@ -2,7 +2,8 @@ package projections
 
 import "anneal/domain"
 
-// Usage returns the account's usage that quotas limit, without storage, which Storage returns.
+// Usage returns the account's usage that counts toward quotas, except storage, which Storage
+// returns.
 func (v *View) Usage(account string) (sum domain.Usage) {
 	for row := range v.Deployments.In(account) {
 		sum = sum.Plus(row.State.Usage())
@@ -13,8 +14,8 @@ func (v *View) Usage(account string) (sum domain.Usage) {
 	return sum
 }
 
-// Storage returns the number of bytes of the files of an account's datasets, models,
-// evaluators and batches. It iterates over all of these resources.
+// Storage returns the bytes that the files of an account's datasets, models, evaluators and batches
+// take. It iterates over all of these resources.
 func (v *View) Storage(account string) int64 {
 	var sum domain.Usage
 	for row := range v.Datasets.In(account) {
@@ -32,8 +33,8 @@ func (v *View) Storage(account string) int64 {
 	return sum.StorageBytes
 }
 
-// Quota returns the limit that a quota of an account sets. id is the ID of the quota. The result is
-// false when there is no limit.
+// Quota returns the maximum that an account's quota with this ID sets. The result is false when the
+// quota is not set.
 func (v *View) Quota(account, id string) (int64, bool) {
 	row, ok := v.Quotas.Get(domain.NewName(account, domain.Quotas.Collection, id))
 	if !ok || row.State.MaxValue == nil {

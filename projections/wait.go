@@ -5,17 +5,17 @@ import (
 	"fmt"
 )
 
-// A waiter has a channel, done, that is closed when the world reaches a position. All callers that
-// wait for the same position share a waiter.
+// A waiter holds a channel, done, that is closed when the world reaches a position. All callers
+// that wait for the same position share one waiter.
 type waiter struct {
 	done  chan struct{}
-	users int // number of waiting callers; callers of Changed are never subtracted
+	users int // number of callers that wait; callers of Changed are not subtracted when they stop waiting
 }
 
 var past = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
-// Changed returns a channel that is closed once the world has applied an event after a position. It is
-// already closed if the world has.
+// Changed returns a channel that is closed once the world has applied an event after the position
+// after. If the world has done so already, the channel is closed.
 func (w *World) Changed(after uint64) <-chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -66,7 +66,7 @@ func (w *World) stopWaiting(position uint64, one *waiter) {
 	}
 }
 
-// wake releases the callers that wait for the current position or an earlier one.
+// wake releases the callers that wait for the world's current position or an earlier one.
 func (w *World) wake() {
 	for {
 		position, one, waiting := w.waiters.Min()

@@ -40,12 +40,12 @@ type View struct {
 	Batches        *Table[domain.Batch]
 	Subscriptions  *Table[domain.Subscription]
 	Live           live.View
-	Waits          *waits.History // of started jobs; shared, do not change
-	Past           *Moment        // of a view of an earlier position, see World.ViewAt; nil for the present
+	Waits          *waits.History // waits of started jobs; shared with other views, do not change
+	Past           *Moment        // set in a view of an earlier position: see World.ViewAt
 
-	tables   map[string]*table // by collection
+	tables   map[string]*table // tables by collection
 	fleet    func() domain.Fleet
-	rebuilds int // number of rebuilds before the view; tables of earlier positions depend on the present ones
+	rebuilds int // number of rebuilds before the view; each invalidates tables of earlier positions
 }
 
 // NewWorld returns an empty world of all kinds.
@@ -74,46 +74,47 @@ func NewWorld() *World {
 // A World is the current state of all resources. One goroutine folds events into it with Run or
 // Apply. Any number of goroutines can read it concurrently.
 type World struct {
-	mu      sync.Mutex
-	folds   map[string]*fold // by collection; the map itself never changes
-	fields  func(*View)      // sets the typed fields of a view; nil sets none
-	at      eventlog.Checkpoint
-	view    *View                      // the newest view; reused until the position or the live status changes
-	saved   uint64                     // position of the newest snapshot
-	waiters btree.Map[uint64, *waiter] // by position
-	failed  error                      // the error of the event at which the world has stopped
-	broken  chan struct{}              // closed when failed is set
-	live    *live.Status
-	now     func() time.Time
-	waits   *waits.History
-	archive *archive.Archive // see Archive; nil without one
-	pasts   *pasts
-	saving  sync.Mutex // held by Save
+	mu             sync.Mutex
+	folds          map[string]*fold // tables by collection; the map itself never changes
+	fields         func(*View)      // sets the fields of a view that are typed tables, such as Jobs; nil sets none
+	at             eventlog.Checkpoint
+	view           *View                      // the newest view; reused until the position or the live status changes
+	saved          uint64                     // position of the newest snapshot
+	waiters        btree.Map[uint64, *waiter] // waiting callers by position
+	failed         error                      // the error of the event at which the world has stopped
+	broken         chan struct{}              // closed when failed is set
+	live           *live.Status
+	now            func() time.Time
+	waits          *waits.History
+	archive        *archive.Archive // archive that Archive has set; nil without an archive
+	pastTableCache *pastTableCache
+	saving         sync.Mutex // held by Save
 
-	tail     *tail // of a rebuild in progress; nil without one
-	rebuilds int   // number of rebuilds
+	backlog  *backlog // backlog of a rebuild in progress; nil without one
+	rebuilds int      // number of rebuilds of this world
 
-	applied map[string]uint64 // see Applied
+	applied map[string]uint64 // number of applied events by type: see Applied
 
-	confirmed atomic.Pointer[time.Time] // see Confirm
-	behind    atomic.Pointer[time.Time] // see Behind
+	confirmed atomic.Pointer[time.Time] // time of the last confirmation: see Age
+	behind    atomic.Pointer[time.Time] // result of Behind; nil if zero
 }
 
 // NewWorldOf returns an empty world with tables of the given kinds. The typed fields of its views
 // are nil: use TableOf.
 func NewWorldOf(kinds ...domain.AnyKind) *World {
 	w := &World{folds: map[string]*fold{}, broken: make(chan struct{}), live: live.NewStatus(time.Now()), now: time.Now,
-		waits: waits.New(), pasts: newPasts(), applied: map[string]uint64{}}
+		waits: waits.New(), pastTableCache: newPastTableCache(), applied: map[string]uint64{}}
 	for _, kind := range kinds {
 		w.folds[kind.CollectionID()] = newFold(kind)
 	}
 	return w
 }
 
-// Live returns the live status, which is not in the log.
+// Live returns the live status of nodes, jobs and replicas, which is not in the log.
 func (w *World) Live() *live.Status { return w.live }
 
-// SetClock replaces the clock, time.Now, before the first event. Tests simulate clocks that differ.
+// SetClock replaces the clock, time.Now. Tests call it before the first event, to simulate control
+// planes whose clocks differ.
 func (w *World) SetClock(now func() time.Time) { w.now = now }
 
 // Run follows the log and folds its events until ctx is done, reading the log fails, or an event
@@ -132,9 +133,9 @@ func (w *World) Run(ctx context.Context, log eventlog.Log) error {
 
 const everything = "events.>"
 
-// Apply folds the event at the next position. An event that does not fold stops the world: WaitFor
-// and Apply return the error from then on. Apply returns an error for an event at another position;
-// the error is DataLoss when events before it are missing.
+// Apply folds the event at the next position. For an event at another position it returns an error,
+// with code DataLoss when events before it are missing. An event that cannot be folded stops the
+// world: Apply and WaitFor return this error from then on.
 func (w *World) Apply(e eventlog.Event) error {
 	fold, decoded, err := w.decode(e)
 	w.mu.Lock()
@@ -163,12 +164,13 @@ func (w *World) Apply(e eventlog.Event) error {
 	}
 	w.at = eventlog.Checkpoint{Position: e.Position, EventID: e.ID}
 	w.applied[e.Type]++
-	w.tail.add(e)
+	w.backlog.add(e)
 	w.wake()
 	return nil
 }
 
-// Applied returns how many events of each type Apply has applied, without those of a snapshot.
+// Applied returns how many events of each type Apply has applied. It does not count the events
+// before the snapshot that the world was loaded from.
 func Applied(w *World) map[string]uint64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -235,7 +237,8 @@ func (w *World) Row(name domain.Name) (state any, version uint64) {
 	return row.State, row.Version
 }
 
-// After implements eventlog.Rows. It does not change the world.
+// After implements eventlog.Rows: it returns the state after an event, and does not change the
+// world.
 func (w *World) After(name domain.Name, state any, record domain.Record) (any, error) {
 	fold := w.folds[name.Collection()]
 	if fold == nil {

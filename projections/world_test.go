@@ -136,7 +136,7 @@ func TestAFoldThatPanicsStopsTheWorldAndChangesNothing(t *testing.T) {
 	e, err := log.At(t.Context(), at)
 	require.NoError(t, err)
 	require.ErrorContains(t, w.Apply(e),
-		"event 2 (toy.cursed.v1 of accounts/acme/toys/t00001) cannot be applied: the event panics in Evolve: assignment "+
+		"event 2 (toy.cursed.v1 of accounts/acme/toys/t00001) cannot be applied: applying the event panics: assignment "+
 			"to entry in "+
 			"nil map")
 	require.Equal(t, before, digestOf(t, w))

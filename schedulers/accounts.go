@@ -7,15 +7,16 @@ import (
 	"anneal/projections"
 )
 
-// Accounts creates the first API key of an account if the server stopped after it recorded the
-// account and before it recorded the key. It does not create a deleted key again.
+// Accounts creates the first API key of an account (see domain.FirstKey) if the server stopped
+// after it recorded the account and before it recorded the key. It does not create a deleted key
+// again.
 type Accounts struct{}
 
 // Name implements Scheduler.
 func (Accounts) Name() string { return "accounts" }
 
-// MinRest implements Patient.
-func (Accounts) MinRest() time.Duration { return patience }
+// MinRest implements PacedScheduler.
+func (Accounts) MinRest() time.Duration { return pacedRest }
 
 // Plan implements Scheduler.
 func (Accounts) Plan(v *projections.View, _ time.Time) (plan Plan) {

@@ -17,7 +17,7 @@ import (
 //     deleted or is already loaded, or the deployment has MaxAddons older addons
 //  3. in a deployment with enableHotReloadLatestAddon, an addon is undeployed once a newer one is
 //     DEPLOYED, so that one addon is loaded at all times
-//  4. in a deployment that wants no replicas, DEPLOYING addons become DEPLOYED and UNDEPLOYING ones
+//  4. in a deployment that is scaled to zero, DEPLOYING addons become DEPLOYED and UNDEPLOYING ones
 //     are removed, because a replica that starts later loads all wanted addons
 //  5. an addon is no longer recorded as the default once another addon has become the default
 //
@@ -47,10 +47,10 @@ func (Addons) Plan(v *projections.View, _ time.Time) Plan {
 type addonPlan struct {
 	view   *projections.View
 	plan   Plan
-	rows   []*projections.Row[domain.DeployedModel] // rows of all accounts; within an account, the oldest first
-	models map[string]bool                          // deployment, a space and the model of each wanted addon
-	counts map[string]int                           // deployment → number of wanted addons
-	latest map[string]domain.Name                   // deployment → newest deployed model that is DEPLOYED
+	rows   []*projections.Row[domain.DeployedModel] // deployed models; those of an account from old to new
+	models map[string]bool                          // set of the wanted addons, each as deployment, a space and model
+	counts map[string]int                           // number of wanted addons by deployment
+	latest map[string]domain.Name                   // newest deployed model that is DEPLOYED, by deployment
 }
 
 func (p *addonPlan) reconcile(row *projections.Row[domain.DeployedModel]) {
@@ -81,7 +81,7 @@ func (p *addonPlan) reconcile(row *projections.Row[domain.DeployedModel]) {
 	}
 }
 
-// reconcileWanted performs steps 2 to 4 for a wanted addon of a live deployment.
+// reconcileWanted performs steps 2 to 4 of Addons for a wanted addon of a live deployment.
 func (p *addonPlan) reconcileWanted(row *projections.Row[domain.DeployedModel], d *domain.Deployment) {
 	m := &row.State
 	if err := p.notAccepted(row, d); err != nil {
@@ -106,7 +106,8 @@ func (p *addonPlan) older(row *projections.Row[domain.DeployedModel], other doma
 		newer.CreateTime.Equal(row.CreateTime) && other > row.Name)
 }
 
-// notAccepted returns why the deployment does not accept the addon; nil when it does.
+// notAccepted returns why the deployment d does not accept the addon of the deployed model; nil
+// when it does.
 func (p *addonPlan) notAccepted(row *projections.Row[domain.DeployedModel], d *domain.Deployment) *domain.Error {
 	m := &row.State
 	model, ok := p.view.Models.Get(domain.Name(m.Model))

@@ -11,16 +11,16 @@ import (
 )
 
 // ReserveWithin is how long a reservation waits for the start of its attempt or replica before the
-// start is abandoned. Run commits the start immediately after the reservations, unless the control
-// plane stops in between.
+// start is abandoned. Run commits the start immediately after it has recorded the reservations,
+// unless the control plane stops in between.
 const ReserveWithin = 5 * time.Second
 
-// Allocations releases the allocations of attempts that are over and of replicas that were removed.
-// If the reservations of an attempt or replica are not committed within ReserveWithin, Allocations
-// first abandons the start, so that a late commit is refused, and then releases the reservations.
-// So no attempt or replica can use a released allocation.
+// Allocations releases the allocations of attempts that have ended and of replicas that were
+// removed. If the reservations of an attempt or replica are not committed within ReserveWithin,
+// Allocations first abandons the start, so that a late commit is refused, and then releases the
+// reservations. So no attempt or replica can use a released allocation.
 type Allocations struct {
-	ReserveWithin time.Duration // 0 is the constant ReserveWithin
+	ReserveWithin time.Duration // 0 stands for the constant ReserveWithin
 }
 
 // Name implements Scheduler.
@@ -48,8 +48,8 @@ func (s Allocations) Plan(v *projections.View, now time.Time) Plan {
 	return plan
 }
 
-// abandonment returns the intent to abandon the start of the attempt or replica that an allocation
-// is for.
+// abandonment returns the intent that abandons the start of the attempt or replica of an
+// allocation.
 func abandonment(a domain.Allocation, reason string) domain.Intent {
 	if a.Replica != "" {
 		return domain.Intend(domain.Deployments, a.For, domain.Command[domain.Deployment](domain.AbandonReplica{
@@ -58,8 +58,8 @@ func abandonment(a domain.Allocation, reason string) domain.Intent {
 	return domain.IntendJob(a.For, domain.AbandonAttempt{Attempt: a.Attempt, Reason: reason})
 }
 
-// orphaned returns why the allocation cannot be used any more; "" when it can. reserved reports
-// whether the attempt or replica of the allocation may still start.
+// orphaned returns why the allocation a on a node cannot be used any more; "" when it can. reserved
+// reports whether the allocation is a reservation, whose attempt or replica may still start.
 func orphaned(v *projections.View, node domain.Name, a domain.Allocation) (reason string, reserved bool) {
 	if a.Replica != "" {
 		return orphanedReplica(v, node, a)

@@ -16,7 +16,7 @@ import (
 //
 // Each control plane decides on the load in the heartbeats that it has received since it started.
 // All control planes receive the same heartbeats, and the log accepts one of their decisions. A
-// control plane scales down only when it has samples of a whole window.
+// control plane scales down only when it has load samples of a complete scale-down window.
 type Autoscale struct{}
 
 // Name implements Scheduler.
@@ -46,15 +46,15 @@ func (Autoscale) Plan(v *projections.View, now time.Time) Plan {
 	return plan
 }
 
-// quotaLeft holds how many more accelerators the quota of each account allows, after the replicas
+// quotaLeft holds how many more accelerators the quota of each account allows, beyond the replicas
 // that the plan adds.
 type quotaLeft struct {
 	view *projections.View
-	of   map[string]int // devices by account; MaxInt32 without a quota
+	of   map[string]int // accelerators by account; MaxInt32 without a quota
 }
 
-// limit reduces want.Replicas to what the quota of the deployment's account allows, and deducts the
-// accelerators of the added replicas from the quota.
+// limit reduces want.Replicas to what the quota of the deployment's account allows. It deducts the
+// accelerators of the added replicas from quotaLeft.
 func (a quotaLeft) limit(row *projections.Row[domain.Deployment], want *Target) {
 	account, now := row.Name.Account(), row.State.DesiredReplicas
 	more := want.Replicas - row.State.DesiredReplicas
@@ -78,27 +78,29 @@ func (a quotaLeft) limit(row *projections.Row[domain.Deployment], want *Target) 
 	a.of[account] = left - added(more)
 }
 
-// A Target is the result of Scale.
+// A Target is the number of replicas that Scale decides, and why.
 type Target struct {
 	Replicas int
-	Reason   string    // why Replicas differs from the current count
+	Reason   string    // why Replicas differs from the desired replicas; "" if it does not
 	Again    time.Time // when to decide again; zero if only an event can change the target
 }
 
 // maxSampleGap is the maximum gap between samples of a complete window.
 const maxSampleGap = time.Minute
 
-// scaleInterval is the time between two decisions when no event comes in between. Agents with
-// queued requests send heartbeats at the same interval.
+// scaleInterval is the time between two decisions while no event is recorded. Agents with queued
+// requests send heartbeats at the same interval.
 const scaleInterval = time.Second
 
 // Scale returns the number of replicas for a deployment whose desired count is current. A count
-// outside of Min to Max is first set to the nearer of the two. Scale adds no replicas to a deployment
-// that has none and whose Min is 0, because a request wakes such a deployment.
+// below Min or above Max is first set to this limit. Scale adds no replicas to a deployment that
+// has none and whose Min is 0, because a request scales up such a deployment (see
+// domain.WakeDeployment).
 //
-// The need of a load sample is the minimum number of replicas with which no load target is exceeded.
-// The need of a peak is the minimum number of replicas with which no request waits long for a slot:
-// see peakNeed. Scale follows one of these rules:
+// The need of a load sample is the minimum number of replicas with which no load target is
+// exceeded. The need of a peak is the minimum number of replicas with which no request waits long:
+// see peakNeed. The Up, Down and Zero windows are the durations of the policy, until now. Scale
+// follows one of these rules:
 //
 //  1. scale to zero, if Min is 0 and there was no request in the Zero window
 //  2. scale up, to the minimum need of the samples in the Up window
@@ -106,9 +108,9 @@ const scaleInterval = time.Second
 //  4. scale down, to the maximum need of the samples and peaks in the Down window, but not to zero
 //
 // The need is compared with the desired count, so replicas that are still starting count. heldFrom
-// is when something other than load last set the count. No window begins before heldFrom, a window
-// that is not complete changes nothing, and a peak adds no replicas until the length of the Up
-// window has passed since heldFrom.
+// is when something other than load last set the count (see domain.Deployment.HeldFrom). No window
+// begins before heldFrom, a window without complete samples changes nothing, and a peak adds no
+// replicas until the length of the Up window has passed since heldFrom.
 func Scale(policy domain.Scaling, current int, heldFrom time.Time, load live.LoadHistory, now time.Time) Target {
 	switch bounded := max(policy.Min, min(current, policy.Max)); {
 	case bounded != current:
@@ -143,15 +145,15 @@ func Scale(policy domain.Scaling, current int, heldFrom time.Time, load live.Loa
 	return stay
 }
 
-// windows summarizes the load samples: how far back they reach without a gap, and the needs in the
+// windows summarizes load samples: since when there are samples without a gap, and the needs in the
 // Up and Down windows of the policy.
 type windows struct {
-	since           time.Time // start of the newest series of samples without a gap above maxSampleGap; now if none
+	since           time.Time // start of the newest samples without a gap above maxSampleGap; now without samples
 	lowest, highest need      // minimum need in the Up window, maximum need in the Down window
 }
 
-// windowsOf reads the samples from the newest to the oldest. The newest sample belongs to both windows,
-// even if it ended before they begin.
+// windowsOf returns the summary of the load samples at now. The newest sample belongs to both
+// windows, even if it ended before they begin.
 func windowsOf(policy domain.Scaling, load live.LoadHistory, now time.Time) windows {
 	w := windows{since: now}
 	targets := targetsOf(policy)
@@ -190,10 +192,11 @@ func windowsOf(policy domain.Scaling, load live.LoadHistory, now time.Time) wind
 type need struct {
 	replicas   int
 	target     string
-	load, each float64 // load of the deployment, and target of one replica
+	load, each float64 // load of the deployment, and target for the load of one replica
 }
 
-// targets are the load targets of a policy in the order of domain.LoadTargets; 0 means no target.
+// targets are the load targets of a policy in the order of domain.LoadTargets; 0 stands for no
+// target.
 type targets [5]float64
 
 func targetsOf(policy domain.Scaling) (all targets) {
@@ -203,7 +206,7 @@ func targetsOf(policy domain.Scaling) (all targets) {
 	return all
 }
 
-// need returns the replicas that the mean loads of a sample require.
+// need returns the highest need of a sample's mean loads over all load targets.
 func (t targets) need(s live.LoadSample) (highest need) {
 	loads := [len(t)]float64{s.InFlight, s.TokensPerSecond, s.PromptTokensPerSecond, s.RequestsPerSecond, s.InFlight}
 	for i, each := range t {
@@ -218,32 +221,33 @@ func (t targets) need(s live.LoadSample) (highest need) {
 	return highest
 }
 
-// peakTarget is the target in the results of peakNeed.
+// peakTarget is the value of need.target in results of peakNeed.
 const peakTarget = "peak"
 
-// tolerableDelay is the queue delay, in seconds, that adds no replicas: the requests of a Peak that
-// replicas complete in this time need no slots of their own.
+// tolerableDelay is how long, in seconds, requests may wait without causing more replicas. The
+// requests of a Peak that replicas complete within this time do not count.
 const tolerableDelay = 1
 
-// peakNeed returns how many replicas are required so that the requests of a sample's Peak have
-// slots, except for the requests that wait at most tolerableDelay.
+// peakNeed returns how many replicas are required so that all requests of a sample's Peak are
+// served at once, or within tolerableDelay.
 func peakNeed(s live.LoadSample) need {
 	one := needOf(peakTarget, max(0, s.Peak-s.CompletedPerSecond*tolerableDelay), s.Slots)
 	one.load = s.Peak
 	return one
 }
 
-// needOf returns the number of replicas for a load when one replica handles the load each. It returns
-// an empty need if each is 0: the policy has no such target, or no replica has reported its slots.
+// needOf returns how many replicas are required for load when one replica handles the load each. It
+// returns a zero need if each is 0, because the policy has no such target, or no replica has
+// reported how many requests it can serve.
 func needOf(target string, load, each float64) need {
 	if each <= 0 {
 		return need{}
 	}
-	const slack, bound = 1e-9, 1 << 30 // slack hides rounding errors; bound limits the result
+	const slack, bound = 1e-9, 1 << 30 // slack absorbs rounding errors; bound is the maximum result
 	return need{int(min(math.Ceil(load/each-slack), bound)), target, load, each}
 }
 
-// String formats the need: "requests_per_second 8.1 (target 2 per replica)".
+// String formats the need for messages: "requests_per_second 8.1 (target 2 per replica)".
 func (n need) String() string {
 	name := n.target
 	switch name {
@@ -252,12 +256,12 @@ func (n need) String() string {
 	case domain.CapacityTarget:
 		name = "requests in flight"
 	case peakTarget:
-		return fmt.Sprintf("%s requests at once (%s slots per replica)", short(n.load), short(n.each))
+		return fmt.Sprintf("%s requests at once (a replica serves %s)", short(n.load), short(n.each))
 	}
 	return fmt.Sprintf("%s %s (target %s per replica)", name, short(n.load), short(n.each))
 }
 
-// short formats a number with about three digits.
+// short formats a number with about three digits, for messages.
 func short(x float64) string {
 	if x >= 100 {
 		return strconv.FormatFloat(x, 'f', 0, 64)

@@ -86,13 +86,14 @@ func TestAutoscaleLife(t *testing.T) {
 		for i, e := range history {
 			switch was := history[max(0, i-1)].Replicas; {
 			case i == 0 || i == len(history)-1:
-				require.Equal(t, domain.DeploymentScaled{Replicas: 1, Reason: "a request waits", Time: e.Time}, e)
+				require.Equal(t, domain.DeploymentScaled{Replicas: 1, Reason: "a request is waiting for a replica",
+					Time: e.Time}, e)
 			case i == len(history)-2:
 				require.Equal(t, domain.DeploymentScaled{Replicas: 0,
 					Reason: "no requests in the last 3600s", ByLoad: true, Time: e.Time}, e)
 			case i <= peak:
 				require.Greater(t, e.Replicas, was, "the count only grows during the overload")
-				require.Regexp(t, `^[0-9]+ requests at once \(4 slots per replica\)$`,
+				require.Regexp(t, `^[0-9]+ requests at once \(a replica serves 4\)$`,
 					e.Reason)
 			default:
 				require.Less(t, e.Replicas, was, "the count only shrinks after the overload")

@@ -138,7 +138,7 @@ func TestScale(t *testing.T) {
 		{name: "concurrent requests", policy: targets(map[string]float64{domain.ConcurrentTarget: 3}), current: 1,
 			load: rates(live.LoadSample{InFlight: 7}), want: 3},
 		{name: "more requests than slots", policy: plain, current: 1, load: peak(lasting(0, 5*min), 25, 0), want: 3,
-			reason: "25 requests at once (10 slots per replica)"},
+			reason: "25 requests at once (a replica serves 10)"},
 		{name: "slots of starting replicas count", policy: plain, current: 3, load: peak(lasting(0, 5*min), 25, 0), want: 3},
 		{name: "requests that complete within a second", policy: plain, current: 1, load: peak(lasting(0, 5*min), 25, 15),
 			want: 1},

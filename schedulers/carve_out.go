@@ -9,12 +9,13 @@ import (
 	"anneal/projections"
 )
 
-// A job with evalAutoCarveout gets two datasets before its first attempt: an evaluation split, and
-// the remaining rows for training. An event of the job names the datasets, which are created after
-// the event, so that a failure before it leaves no dataset. The datasets outlive the job.
+// A job with evalAutoCarveout gets two derived datasets before its first attempt: an evaluation
+// split, and the remaining rows for training. The datasets are created only after an event of the
+// job (see domain.PrepareInput) names them, so that no dataset exists without a job that names it.
+// The datasets stay when the job is deleted.
 
-// splits returns the names of the two datasets that were created for the job; nil when the job has
-// none, or when one of them is unusable and two others can be created.
+// splits returns the names of the two datasets that were derived for the job. It returns nil when
+// there are none, or when one of them is unusable and two others can still be created.
 func (j job) splits(v *projections.View) *domain.JobInputs {
 	in := j.Life.Inputs
 	if in != nil && j.Life.Attempt == 0 && (unusable(v, in.Train) != nil || unusable(v, in.Evaluation) != nil) {
@@ -23,8 +24,8 @@ func (j job) splits(v *projections.View) *domain.JobInputs {
 	return in
 }
 
-// unusable returns why a derived dataset will never have rows; nil when it has rows or will have
-// them.
+// unusable returns why a derived dataset will never have rows; nil when it has rows, or its rows
+// are being derived.
 func unusable(v *projections.View, name domain.Name) *domain.Error {
 	row, ok := v.Datasets.Get(name)
 	switch {
@@ -38,22 +39,24 @@ func unusable(v *projections.View, name domain.Name) *domain.Error {
 	return nil
 }
 
-// carves reports whether the job's evaluation split must still be created. If an earlier version of
-// anneal started an attempt without an evaluation split, the trainer splits the rows.
-func (j job) carves(v *projections.View) bool {
-	return j.Life.Attempt == 0 && j.carved() != "" && j.splits(v) == nil
+// needsCarveOut reports whether the job's evaluation split must still be created. It is false for a
+// job whose first attempt an earlier version of anneal started without an evaluation split; then
+// the trainer splits the rows.
+func (j job) needsCarveOut(v *projections.View) bool {
+	return j.Life.Attempt == 0 && j.carvedDataset() != "" && j.splits(v) == nil
 }
 
-// carved returns the dataset from which rows are held out for evaluation; "" for none.
-func (j job) carved() string {
+// carvedDataset returns the dataset whose rows are held out for evaluation; "" if the job holds out
+// none.
+func (j job) carvedDataset() string {
 	if spec := j.spec(); spec.AutoCarveout {
 		return spec.Dataset
 	}
 	return ""
 }
 
-// data returns the names of the datasets for training and for evaluation: the splits of the job if
-// there are any, otherwise dataset and evaluation.
+// data returns the names of the datasets that an attempt trains on and is evaluated on: the splits
+// of the job if there are any, otherwise dataset and evaluation.
 func (j job) data(v *projections.View, dataset, evaluation string) (string, string) {
 	if in := j.splits(v); in != nil {
 		return string(in.Train), string(in.Evaluation)
@@ -61,13 +64,13 @@ func (j job) data(v *projections.View, dataset, evaluation string) (string, stri
 	return dataset, evaluation
 }
 
-// afterValidation returns the intent that follows the validation of a job: to create its evaluation split, to
-// wait for its first step, or to queue it.
+// afterValidation returns the intent that follows the successful validation of a job: to create its
+// evaluation split, to wait for its first train step, or to queue it.
 func afterValidation(v *projections.View, j job) domain.Intent {
-	if j.carves(v) {
+	if j.needsCarveOut(v) {
 		return carveOut(v, j)
 	}
-	if j.spec().Awaits() {
+	if j.spec().AwaitsStep() {
 		return await(j)
 	}
 	return domain.IntendJob(j.Name, domain.QueueJob{})
@@ -78,15 +81,16 @@ func await(j job) domain.Intent {
 	return domain.Intend(domain.TrainerJobs, j.Name, domain.Command[domain.TrainerJob](domain.AwaitStep{}))
 }
 
-// carveOut returns the intent to record the names of the two datasets of a job.
+// carveOut returns the intent that records the names of the two datasets that will be derived for a
+// job.
 func carveOut(v *projections.View, j job) domain.Intent {
 	return domain.IntendJob(j.Name, domain.PrepareInput{Inputs: freeNames(v, j)})
 }
 
-// createSide returns the intent to create one of the two datasets that a job names: the remaining
-// rows if rest is true, otherwise the evaluation split. The seed of the split depends only on the
-// job's name.
-func createSide(j job, name domain.Name, rest bool, source *projections.Row[domain.Dataset]) domain.Intent {
+// createSplit returns the intent that creates one of the two datasets derived for a job: the
+// remaining rows of source if rest is true, otherwise the evaluation split. The seed of the split
+// depends only on the job's name.
+func createSplit(j job, name domain.Name, rest bool, source *projections.Row[domain.Dataset]) domain.Intent {
 	hash := fnv.New32a()
 	hash.Write([]byte(j.Name))
 	side := domain.Split{Held: domain.CarveOut(source.State.ExampleCount), Of: source.State.ExampleCount,
@@ -96,9 +100,9 @@ func createSide(j job, name domain.Name, rest bool, source *projections.Row[doma
 		From:        &domain.Derivation{Source: source.Name, Prefix: source.State.Files.Prefix, Split: &side}})
 }
 
-// isSide reports whether d is one of the two parts of the given dataset that were created for the
-// job: the remaining rows if rest is true, otherwise the evaluation split.
-func isSide(d *domain.Dataset, j job, dataset string, rest bool) bool {
+// isSplit reports whether d is one of the two datasets that were derived from dataset for the job:
+// the remaining rows if rest is true, otherwise the evaluation split.
+func isSplit(d *domain.Dataset, j job, dataset string, rest bool) bool {
 	from := d.From
 	return d.SourceJobName == string(j.Name) && from != nil && string(from.Source) == dataset && from.Split != nil &&
 		from.Split.Rest == rest
@@ -131,18 +135,19 @@ func datasetOf(j job, suffix string) domain.Name {
 	return domain.NewName(j.Name.Account(), domain.Datasets.Collection, id+suffix)
 }
 
-// prepare creates the two datasets of a job's evaluation split under the names in Life.Inputs, and
-// queues the job when both are READY. It records other names when one is taken, and fails the job
-// when a dataset cannot be created.
+// prepare plans the next step for a job in CREATING_INPUT_DATASET: to create the two datasets with
+// the names in Life.Inputs, or to queue the job when both are READY. It records other names when
+// one of these is used by another dataset, and fails the job when a dataset cannot be derived.
 func prepare(plan *Plan, v *projections.View, j job) {
 	if j.Life.Inputs == nil {
-		plan.add(domain.IntendJob(j.Name, domain.QueueJob{})) // earlier versions of anneal recorded no names
+		// Earlier versions of anneal recorded no names and derived no datasets.
+		plan.add(domain.IntendJob(j.Name, domain.QueueJob{}))
 		return
 	}
 	fail := func(failure *domain.Error) {
 		plan.add(domain.IntendJob(j.Name, domain.FailJob{Status: domain.StatusOf(failure)}))
 	}
-	dataset := j.carved()
+	dataset := j.carvedDataset()
 	source, found := v.Datasets.Get(domain.Name(dataset))
 	var missing []domain.Intent
 	ready := true
@@ -153,7 +158,7 @@ func prepare(plan *Plan, v *projections.View, j job) {
 		}
 		row, exists := v.Datasets.Get(name)
 		switch {
-		case exists && !isSide(&row.State, j, dataset, rest): // another dataset has the name
+		case exists && !isSplit(&row.State, j, dataset, rest): // another dataset has the name in the meantime
 			plan.add(carveOut(v, j))
 			return
 		case exists && row.State.FillFailed():
@@ -166,7 +171,7 @@ func prepare(plan *Plan, v *projections.View, j job) {
 				"another job", dataset))
 			return
 		default:
-			missing = append(missing, createSide(j, name, rest, source))
+			missing = append(missing, createSplit(j, name, rest, source))
 		}
 	}
 	for _, intent := range missing {

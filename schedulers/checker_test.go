@@ -156,7 +156,7 @@ func (c *checker) gaveWay(e eventlog.Event) error {
 	d := c.serving[e.Name]
 	keep := 0
 	switch {
-	case strings.HasPrefix(removed.Reason, "gave way"):
+	case strings.HasPrefix(removed.Reason, "preempted: "):
 		c.counts["gave way"]++
 		keep = min(d.MinReplicaCount, d.DesiredReplicas)
 		ran := e.Time.Sub(c.nodes[d.Replicas[removed.ID].Node].

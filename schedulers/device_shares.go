@@ -7,7 +7,8 @@ import (
 	"anneal/schedulers/placement"
 )
 
-// slotsOf returns the numbers of the candidate's slots of a type, ascending.
+// slotsOf returns the numbers of the candidate's slots (see domain.DeviceShare) for devices of a
+// type, in ascending order.
 func (c *Candidate) slotsOf(deviceType string) (numbers []int) {
 	for slot := range c.Slots {
 		if slot.Type == deviceType {
@@ -18,8 +19,8 @@ func (c *Candidate) slotsOf(deviceType string) (numbers []int) {
 	return numbers
 }
 
-// left returns what is left of each device of a type, up to n devices: first of the shared devices, in
-// the order of their slots, then of the free ones.
+// left returns the free thousandths of each device of a type, for at most n devices: first of the
+// shared devices, in the order of their slots, then of the unused ones.
 func (c *Candidate) left(deviceType string, n int) []int64 {
 	left := make([]int64, 0, n)
 	for _, number := range c.slotsOf(deviceType) {
@@ -35,7 +36,8 @@ func (c *Candidate) left(deviceType string, n int) []int64 {
 	return left[:n]
 }
 
-// slotAt returns the slot of the device at an index of left: of a shared device, or a new one.
+// slotAt returns the slot number of the device with this index in the result of left: the slot of a
+// shared device, or an unused slot.
 func (c *Candidate) slotAt(deviceType string, index int) int {
 	numbers := c.slotsOf(deviceType)
 	if index < len(numbers) {
@@ -48,8 +50,8 @@ func (c *Candidate) slotAt(deviceType string, index int) int {
 	return number
 }
 
-// withSlot returns resources with a share in a slot: the one that they name, or the first with capacity for
-// the share, or a new one.
+// withSlot returns r with a slot number for its share: the number that r has, or else the first
+// slot with enough free thousandths, or else an unused slot.
 func (c *Candidate) withSlot(r domain.Resources) domain.Resources {
 	if !r.Shared() || r.Share.Slot > 0 {
 		return r
@@ -65,7 +67,8 @@ func (c *Candidate) withSlot(r domain.Resources) domain.Resources {
 	return r
 }
 
-// take deducts resources from the candidate. The first share of a slot takes a device.
+// take deducts resources from what is free on the candidate. The first share in a slot takes a
+// device.
 func (c *Candidate) take(r domain.Resources) {
 	r = c.withSlot(r)
 	if r.Shared() {
@@ -81,8 +84,8 @@ func (c *Candidate) take(r domain.Resources) {
 	c.Free = minus(c.Free, r)
 }
 
-// give undoes take. The last share of a slot gives its device back.
-func (c *Candidate) give(r domain.Resources) {
+// release undoes take. The last share in a slot releases its device.
+func (c *Candidate) release(r domain.Resources) {
 	if r.Shared() {
 		slot := r.DeviceSlot()
 		if c.Slots[slot] -= r.Share.Milli; c.Slots[slot] > 0 {
@@ -94,7 +97,7 @@ func (c *Candidate) give(r domain.Resources) {
 	c.Free = c.Free.Plus(r)
 }
 
-// fits reports whether resources fit on what is free.
+// fits reports whether resources fit on what is free on the candidate.
 func (c *Candidate) fits(r domain.Resources) bool {
 	if r.Shared() && c.shareFits(r) {
 		r.Accelerators = nil
@@ -102,15 +105,16 @@ func (c *Candidate) fits(r domain.Resources) bool {
 	return r.Fits(c.Free)
 }
 
-// shareFits reports whether a device that is already shared has capacity for a share.
+// shareFits reports whether a device that is already shared has enough free thousandths for the
+// share in r.
 func (c *Candidate) shareFits(r domain.Resources) bool {
 	r.Share.Slot = 0
 	_, known := c.Slots[c.withSlot(r).DeviceSlot()]
 	return known
 }
 
-// freesDevice reports whether a device becomes free when resources are released: they have whole
-// devices, or the only share of their device.
+// freesDevice reports whether a device becomes unused when the resources r are released, because r
+// has whole devices, or the only share of its device.
 func (c *Candidate) freesDevice(r domain.Resources) bool {
 	return !r.Shared() || c.Slots[r.DeviceSlot()] <= r.Share.Milli
 }

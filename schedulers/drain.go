@@ -8,7 +8,7 @@ import (
 	"anneal/projections"
 )
 
-// Drain moves the work of nodes that are being drained:
+// Drain moves jobs and replicas from nodes that are being drained:
 //
 //  1. a job's attempt is preempted: it saves a checkpoint and stops, and the job is queued again
 //  2. Replicas replaces a replica, and removes it when its replacement is ready
@@ -19,8 +19,8 @@ type Drain struct{}
 // Name implements Scheduler.
 func (Drain) Name() string { return "drain" }
 
-// MinRest implements Patient.
-func (Drain) MinRest() time.Duration { return patience }
+// MinRest implements PacedScheduler.
+func (Drain) MinRest() time.Duration { return pacedRest }
 
 // Plan implements Scheduler.
 func (Drain) Plan(v *projections.View, now time.Time) Plan {
@@ -47,9 +47,10 @@ func (Drain) Plan(v *projections.View, now time.Time) Plan {
 	return plan
 }
 
-// evict returns the intent that moves the owner of an allocation to other nodes, or, if the drain is
-// overdue, the intent that stops the owner. It returns false when there is nothing to do: the owner
-// is stopping, has ended, or has not started.
+// evict returns the intent that moves the job or replica with the allocation a to other nodes, or,
+// if the deadline of the drain has passed (overdue), the intent that stops it. It returns false
+// when there is nothing to do, because the job or replica is stopping, has ended, or has not
+// started.
 func evict(v *projections.View, node *projections.Row[domain.Node], a domain.Allocation, overdue bool,
 ) (domain.Intent, bool) {
 	reason := drainReason(node)
@@ -83,7 +84,7 @@ func drainReason(node *projections.Row[domain.Node]) string {
 	return fmt.Sprintf("node %s is being drained (%s)", node.Name.ID(), node.State.Cordon.Reason)
 }
 
-// drainsOf returns why the replicas on each node must move; it has no entry for other nodes.
+// drainsOf returns, for each node that is being drained, the reason for moving its replicas.
 func drainsOf(v *projections.View) map[domain.Name]string {
 	drains := map[domain.Name]string{}
 	for row := range v.Nodes.All() {

@@ -14,8 +14,8 @@ type Expiry struct{}
 // Name implements Scheduler.
 func (Expiry) Name() string { return "expiry" }
 
-// MinRest implements Patient.
-func (Expiry) MinRest() time.Duration { return patience }
+// MinRest implements PacedScheduler.
+func (Expiry) MinRest() time.Duration { return pacedRest }
 
 // Plan implements Scheduler.
 func (Expiry) Plan(v *projections.View, now time.Time) Plan {
@@ -37,7 +37,7 @@ func (Expiry) Plan(v *projections.View, now time.Time) Plan {
 			at(d.PurgeTime, domain.Intend(domain.Deployments, row.Name, domain.PurgeDeployment{}))
 		default:
 			at(d.ExpireTime, domain.Intend(domain.Deployments, row.Name,
-				domain.DeleteDeployment{IgnoreChecks: true, Reason: "the deployment's expireTime has passed"}))
+				domain.DeleteDeployment{IgnoreChecks: true, Reason: "the expireTime of the deployment has passed"}))
 		}
 	}
 	for j := range jobs(v) {

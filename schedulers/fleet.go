@@ -10,26 +10,27 @@ import (
 	"anneal/schedulers/placement"
 )
 
-// A fleet holds the READY nodes of a view and the resources that are free after the plan.
+// A fleet holds the READY nodes of a view, and what is free on them after the steps of the plan so
+// far.
 type fleet struct {
 	nodes      []Candidate // sorted by name
 	index      map[domain.Name]int
-	holds      map[domain.Name]int // allocations of each owner on READY nodes
+	holds      map[domain.Name]int // number of allocations on READY nodes by job or deployment
 	placed     map[allocationKey]domain.Allocation
 	registered map[domain.Name]time.Time // time of the last registration of each READY node
-	shutDown   map[domain.Name]bool      // whether the agent of each LOST node was shut down
-	drains     map[domain.Name]string    // see drainsOf
+	shutDown   map[domain.Name]bool      // by LOST node: whether its agent was shut down
+	drains     map[domain.Name]string    // result of drainsOf
 	engines    map[string]bool           // capabilities of all registered nodes, READY or LOST
 	types      map[string]string         // results of domain.FleetAccelerator, by engine, regions and policy of jobs
 
-	pools  map[string]*devicePool                 // by type of devices, made by pool
-	ranks  []int                                  // indexes of nodes by rank; nil before the first pool
-	counts map[string]map[placement.Request]int64 // requests by type of devices
+	pools  map[string]*devicePool                 // pools by type of devices: see fleet.pool
+	ranks  []int                                  // result of ranks; nil before the first pool
+	counts map[string]map[placement.Request]int64 // number of requests by type of devices: see countRequests
 
-	domains *failureDomains // nil before the first use
+	domains *failureDomains // result of failureDomains; nil before the first call
 }
 
-// needOf returns what one attempt of a job needs.
+// needOf returns what one attempt of a job requires of the fleet.
 func (f *fleet) needOf(v *projections.View, job domain.Name, spec domain.JobSpec) domain.Need {
 	need := projections.ForAccount(v, job.Account(), spec.Need())
 	key := need.Engine + " " + strings.Join(need.Regions, " ") + need.Policy.String()
@@ -82,7 +83,7 @@ func (f *fleet) has(node domain.Name, id string) bool {
 	return ok
 }
 
-// take deducts resources from the free resources of each of the nodes.
+// take deducts the resources takes from what is free on each of the named nodes.
 func (f *fleet) take(names []domain.Name, takes domain.Resources) {
 	for _, name := range names {
 		i := f.index[name]
@@ -93,32 +94,33 @@ func (f *fleet) take(names []domain.Name, takes domain.Resources) {
 	}
 }
 
-// give adds resources to the free resources of a node.
-func (f *fleet) give(name domain.Name, gives domain.Resources) {
+// release adds resources to what is free on a node.
+func (f *fleet) release(name domain.Name, released domain.Resources) {
 	i := f.index[name]
-	f.nodes[i].give(gives)
+	f.nodes[i].release(released)
 	for _, p := range f.pools {
 		f.refresh(p, i)
 	}
 }
 
-// fitsWithout reports whether the need fits on a node once an allocation on the node is released.
+// fitsWithout reports whether the need fits on a node after the allocation with this ID on the node
+// is released.
 func (f *fleet) fitsWithout(node domain.Name, id string, need domain.Need) bool {
 	candidate := &f.nodes[f.index[node]]
 	released := f.placed[allocationKey{node, id}].Resources
-	f.give(node, released)
+	f.release(node, released)
 	defer f.take([]domain.Name{node}, released)
 	return candidate.suits(need) && candidate.fits(need.Resources)
 }
 
-// takeChosen deducts what a need takes from the nodes that place chose.
+// takeChosen deducts the resources of a need from the nodes that place has chosen for it.
 func (f *fleet) takeChosen(chosen []chosenNode, need domain.Need) {
 	for _, node := range chosen {
 		f.take([]domain.Name{node.name}, node.resources(need))
 	}
 }
 
-// minus returns a minus b without shares; the result may be negative.
+// minus returns a less b, without shares of devices; amounts may be negative.
 func minus(a, b domain.Resources) domain.Resources {
 	left := domain.Resources{CPUMilli: a.CPUMilli - b.CPUMilli, MemoryMiB: a.MemoryMiB - b.MemoryMiB,
 		Accelerators: maps.Clone(a.Accelerators)}

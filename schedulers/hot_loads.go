@@ -11,7 +11,7 @@ import (
 //
 //  1. weights whose job or model was deleted are withdrawn, because new replicas could not load
 //     them
-//  2. in a deployment that wants no replicas, offered weights are swapped immediately, because a
+//  2. in a deployment that is scaled to zero, offered weights are swapped immediately, because a
 //     later replica loads them
 //  3. a deployment that is not loading other weights is offered the newest weights that jobs have
 //     for it; weights that cannot fit are refused
@@ -54,13 +54,13 @@ func (HotLoads) Plan(v *projections.View, _ time.Time) (plan Plan) {
 	return plan
 }
 
-// trained holds the weights of a job and their base model.
+// trained holds the newest weights of a trainer job, and their base model.
 type trained struct {
 	domain.HotWeights
 	base domain.Name // base model that the weights were trained on; never an addon
 }
 
-// newestWeights returns, for each deployment, the newest weights of the jobs that name the
+// newestWeights returns the newest weights of all trainer jobs that name a deployment, by
 // deployment.
 func newestWeights(v *projections.View) map[domain.Name]trained {
 	newest := map[domain.Name]trained{}
@@ -111,7 +111,7 @@ func weightsOf(v *projections.View, row *projections.Row[domain.TrainerJob]) (tr
 	return weights, true
 }
 
-// baseOf returns the base model of an addon, or the name of the model itself if it is no addon.
+// baseOf returns the base model of the named model if it is an addon, otherwise the name itself.
 func baseOf(v *projections.View, name domain.Name) domain.Name {
 	if row, ok := v.Models.Get(name); ok && row.State.Kind == domain.PEFTAddon {
 		return domain.Name(row.State.BaseModel)
@@ -119,8 +119,8 @@ func baseOf(v *projections.View, name domain.Name) domain.Name {
 	return name
 }
 
-// unfit returns why a deployment cannot serve the weights; nil when no reason is known before the
-// weights are loaded.
+// unfit returns why the deployment d cannot serve the weights; nil when no reason is known before
+// they are loaded.
 func (w trained) unfit(v *projections.View, d *domain.Deployment) *domain.Error {
 	model, ok := v.Models.Get(domain.Name(d.BaseModel))
 	base, known := v.Models.Get(w.base)
@@ -149,7 +149,7 @@ func (w trained) unfit(v *projections.View, d *domain.Deployment) *domain.Error 
 	return nil
 }
 
-// withdrawn returns why the weights must be withdrawn; "" when they need not be.
+// withdrawn returns why the weights must be withdrawn from a deployment; "" when they can stay.
 func withdrawn(v *projections.View, w *domain.HotWeights) string {
 	if w == nil {
 		return ""

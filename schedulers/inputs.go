@@ -10,16 +10,16 @@ import (
 )
 
 // A validation is the result of validating the resources that a job names. waits is set while one
-// of them is still being created or validated. message describes what the job waits for if the wait
-// may be long, and is "" for a short wait.
+// of them is still being created or validated. message says what the job waits for if this may take
+// long; otherwise it is "".
 type validation struct {
 	errors  []*domain.Error
 	waits   bool
 	message string
 }
 
-// status returns a status with the messages of all errors and the first of their codes in the order
-// of rank.
+// status returns the status of a job with these errors: the messages of all errors, and the code
+// that comes first in rank.
 func (v validation) status() domain.Status {
 	code, reasons := v.errors[0].Code, make([]string, len(v.errors))
 	for i, err := range v.errors {
@@ -36,25 +36,26 @@ func rank(code domain.Code) int {
 		domain.FailedPrecondition}, code)
 }
 
-// inputs validates the resources that a job names, and collects the errors. A job may use resources
-// of its own account and public models.
+// inputs validates the resources that a job names and collects the errors. A job may use resources
+// of its own account, and public models.
 type inputs struct {
-	view    *projections.View
-	account string
-	carves  bool // rows of the dataset will be held out, so enough rows must remain for training
+	view          *projections.View
+	account       string
+	needsCarveOut bool // rows will be held out for evaluation, so enough other rows must remain for training
 	validation
 }
 
 func (j job) inputs(v *projections.View) inputs {
-	return inputs{view: v, account: j.Name.Account(), carves: j.carves(v)}
+	return inputs{view: v, account: j.Name.Account(), needsCarveOut: j.needsCarveOut(v)}
 }
 
 func (c *inputs) refuse(code domain.Code, field, format string, args ...any) {
 	c.errors = append(c.errors, domain.Errorf(code, "%s: %s", field, fmt.Sprintf(format, args...)))
 }
 
-// dataset requires a READY dataset with at least minRows rows of one of the shapes. It returns the
-// dataset; nil when it does not exist or is not READY.
+// dataset adds an error unless the named dataset is READY and has at least minRows rows of one of
+// the shapes. It returns the dataset; nil when it does not exist or is not READY. field is the
+// job's field that names it.
 func (c *inputs) dataset(field, name string, minRows domain.Count, shapes ...string) *domain.Dataset {
 	row, ok := c.view.Datasets.Get(domain.Name(name))
 	if !ok || row.Name.Account() != c.account {
@@ -62,7 +63,7 @@ func (c *inputs) dataset(field, name string, minRows domain.Count, shapes ...str
 		return nil
 	}
 	d, user := &row.State, "the job"
-	if c.carves && field == "dataset" {
+	if c.needsCarveOut && field == "dataset" {
 		minRows, user = minRows+domain.CarveOut(minRows+1), "the job, which holds out rows for evaluation,"
 	}
 	switch {
@@ -96,8 +97,9 @@ func (c *inputs) unready(field, name string, d *domain.Dataset) {
 	}
 }
 
-// evaluator requires an evaluator with a built revision, and waits for the first build. revision is
-// the revision that the job's first attempt started with; 0 before that attempt.
+// evaluator adds an error unless the named evaluator has a built revision, for whose first build
+// the job waits. revision is the revision that the job's first attempt started with; 0 before that
+// attempt.
 func (c *inputs) evaluator(field, name string, revision int) {
 	row, ok := c.view.Evaluators.Get(domain.Name(name))
 	kept := revision == 0
@@ -119,22 +121,23 @@ func (c *inputs) evaluator(field, name string, revision int) {
 	}
 }
 
-// models requires that the models that the training starts from are READY, and that the name of the
-// job's output model is unused. prefix precedes the names of the fields in messages.
+// models adds an error for each model that the training starts from and that is not READY, and if
+// the name of the job's output model is in use. prefix precedes the names of the fields of t in
+// messages.
 func (c *inputs) models(prefix string, t domain.TrainingConfig, j job) {
 	c.base(prefix+"baseModel", t.BaseModel)
 	c.adapter(prefix+"warmStartFrom", t.WarmStartFrom)
 	c.output(prefix+"outputModel", t.OutputModel, j)
 }
 
-// base requires that name, if it is not "", is a READY model that is not an addon.
+// base adds an error unless name is "" or a READY model that is not an addon.
 func (c *inputs) base(field, name string) {
 	if m := c.model(field, name); m != nil && m.Kind == domain.PEFTAddon {
 		c.refuse(domain.InvalidArgument, field, "%s is an adapter: name it in warmStartFrom instead", name)
 	}
 }
 
-// adapter requires that name, if it is not "", is a READY adapter whose base model is READY.
+// adapter adds an error unless name is "" or a READY adapter whose base model is READY.
 func (c *inputs) adapter(field, name string) {
 	m := c.model(field, name)
 	switch {
@@ -155,15 +158,15 @@ func (c *inputs) model(field, name string) *domain.Model {
 	case !ok || !row.State.Public && row.Name.Account() != c.account:
 		c.refuse(domain.NotFound, field, "model %s not found, or not public: use a model that this account can use", name)
 	case row.State.State != domain.ModelReady:
-		c.refuse(domain.FailedPrecondition, field, "%s is not READY: upload all of its weights, then try again", name)
+		c.refuse(domain.FailedPrecondition, field, "%s is not READY: upload all of its weights, then resume the job", name)
 	default:
 		return &row.State
 	}
 	return nil
 }
 
-// output requires that the job's output model does not exist, unless the job created it, and that no
-// other job has reserved the model's name before this job.
+// output adds an error if the job's output model exists and was not created by this job, or if
+// another job has reserved its name before this job.
 func (c *inputs) output(field, id string, j job) {
 	name := domain.NewName(c.account, domain.Models.Collection, id)
 	if row, ok := c.view.Models.Get(name); ok && (row.State.SourceJob != j.Name || row.CreateVersion < j.created) {
@@ -177,9 +180,8 @@ func (c *inputs) output(field, id string, j job) {
 	}
 }
 
-// firstViolation returns a message with the first violation of a dataset's rows and the number of
-// the other violations, or the dataset's status message if the dataset has fewer than two
-// violations.
+// firstViolation describes the violations in a rejected upload of a dataset: the first one, and the
+// number of others. It returns the dataset's status message if there are fewer than two.
 func firstViolation(d *domain.Dataset) string {
 	if len(d.Violations) < 2 {
 		return d.Status.Message

@@ -11,12 +11,12 @@ import (
 // A job is the name and the state of a job of any kind, read from a row of the view.
 type job struct {
 	Name    domain.Name
-	Life    *domain.JobLife // shared with the view: do not change
+	Life    *domain.JobLife // shared with the view, so it must not be changed
 	Created time.Time
 	Updated time.Time
 	created uint64                      // position of the event that created the job
-	state   domain.Job                  // shared with the view: do not change
-	outputs map[domain.Name]domain.Name // names of models that jobs reserve; see projections.View.Reservations
+	state   domain.Job                  // shared with the view, so it must not be changed
+	outputs map[domain.Name]domain.Name // result of projections.View.Reservations
 }
 
 func jobOf(row projections.Row[domain.Job]) job {
@@ -25,7 +25,7 @@ func jobOf(row projections.Row[domain.Job]) job {
 		state:   row.State}
 }
 
-// jobs yields the unfinished jobs of every kind, in the order of kinds and then names.
+// jobs yields the unfinished jobs of all kinds, ordered by kind and name.
 func jobs(v *projections.View) iter.Seq[job] {
 	return func(yield func(job) bool) {
 		for row := range projections.UnfinishedJobs(v) {
@@ -47,7 +47,7 @@ func jobNamed(v *projections.View, name domain.Name) (job, bool) {
 
 func (j job) spec() domain.JobSpec { return j.state.Spec() }
 
-// check validates the resources that the job names.
+// check validates the resources that the job names: see inputs.
 func (j job) check(v *projections.View) validation {
 	c, spec := j.inputs(v), j.spec()
 	train, evaluation := j.data(v, spec.Dataset, spec.EvaluationDataset)
@@ -55,10 +55,10 @@ func (j job) check(v *projections.View) validation {
 		train = spec.StepDataset
 	}
 	shapes := spec.Shapes
-	if train != "" || !spec.Waits { // a job that waits for train steps gets a dataset with each step
+	if train != "" || !spec.Waits { // each train step can name its own dataset
 		dataset := c.dataset("dataset", train, spec.MinRows, shapes...)
 		switch {
-		case len(shapes) == 1: // the kind has one shape, so the shape of the training dataset does not matter
+		case len(shapes) == 1: // the kind has only one shape, which does not depend on the training dataset
 		case dataset == nil:
 			evaluation = ""
 		default:
@@ -75,7 +75,7 @@ func (j job) check(v *projections.View) validation {
 		c.model("the output model of the previous step", string(spec.From))
 		spec.Config.BaseModel, spec.Config.WarmStartFrom = "", ""
 	}
-	if !spec.Awaits() {
+	if !spec.AwaitsStep() {
 		c.models(spec.ConfigField, spec.Config, j)
 	}
 	return c.validation

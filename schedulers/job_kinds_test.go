@@ -89,12 +89,12 @@ func TestRowsAreHeldBack(t *testing.T) {
 	s.given(dataset("few", domain.ShapeChat, 3)...)
 	s.given(dataset("samples", domain.ShapeSamples, 2)...)
 	s.given(onDataset("tuned-eval", domain.CreateDataset{}))
-	carved := func(id, rows string) domain.Intent {
+	carvedDataset := func(id, rows string) domain.Intent {
 		return job(id, func(spec *domain.SupervisedSpec) {
 			spec.EvalAutoCarveout, spec.Dataset = true, string(datasetName(rows))
 		})
 	}
-	s.given(carved("tuned", "rows"), carved("too-few", "few"))
+	s.given(carvedDataset("tuned", "rows"), carvedDataset("too-few", "few"))
 	s.given(domain.Intend(domain.TrainerJobs, domain.NewName("acme", domain.TrainerJobs.Collection, "step"),
 		domain.CreateTrainerJob{TrainerSpec: domain.TrainerSpec{Dataset: string(datasetName("samples")),
 			EvalAutoCarveout: true,

@@ -15,12 +15,12 @@ import (
 // suspended. The scheduler resumes only jobs with this message when the account is restored.
 const SuspendedPrefix = "account suspended"
 
-// CancelWithin is the grace period in which the attempt of a canceled or paused job must save its
+// CancelWithin is the grace period in which the attempt of a cancelled or paused job must save its
 // work and stop. An attempt that leaves a node that is being drained has until the deadline of the
 // drain, if that is later.
 const CancelWithin = 5 * time.Minute
 
-// Jobs moves every job from its creation to a node, and ends canceled and deleted jobs:
+// Jobs moves every job from its creation to a node, and ends cancelled and deleted jobs:
 //
 //	CREATING, VALIDATING    -> PENDING, or FAILED with all errors of the resources that it names
 //	VALIDATING, PENDING     -> CREATING_INPUT_DATASET, to create its evaluation split
@@ -38,7 +38,7 @@ const CancelWithin = 5 * time.Minute
 //	                           the account is restored
 //	DELETING                -> DELETING_CLEANING_UP when no node holds an allocation for it
 type Jobs struct {
-	CancelWithin time.Duration // 0 is the constant CancelWithin
+	CancelWithin time.Duration // 0 stands for the constant CancelWithin
 }
 
 // Name implements Scheduler.
@@ -87,13 +87,15 @@ func (s Jobs) Plan(v *projections.View, now time.Time) Plan {
 	return plan
 }
 
-// finishWithin is the time in which the coordinator that recorded results registers the model and
-// completes the job. Until then a plan that did the same would only race with it.
+// finishWithin is the time in which the coordinator that has recorded the results of a job also
+// registers the model and completes the job. Until then, Jobs does not do the same, because the two
+// would only race.
 const finishWithin = time.Second
 
-// finish plans the steps that follow JobResultsStored: registering the output model, and then loading
-// it, if the job asks for that, and completing the job or its train step. It leaves the first and the
-// last of these to the coordinator for finishWithin, unless the model has to be loaded in between.
+// finish plans the steps that follow domain.JobResultsStored: to register the output model, to load
+// it into a deployment if the job requests it, and to complete the job or its train step. Within
+// finishWithin, it leaves registering and completing to the coordinator, unless the model must be
+// loaded in between.
 func finish(plan *Plan, v *projections.View, j job, now time.Time) {
 	o, age := j.Life.Outcome, now.Sub(j.Updated)
 	row, exists := v.Models.Get(o.Output)
@@ -103,7 +105,7 @@ func finish(plan *Plan, v *projections.View, j job, now time.Time) {
 		plan.add(domain.IntendJob(j.Name, domain.FailJob{Status: domain.StatusOf(
 			domain.Errorf(domain.AlreadyExists,
 				"outputModel: model %s already exists: delete the model and resume the job, or create another job", o.Output))}))
-	case age >= 0 && age < finishWithin && !(exists && loads): // a clock that was ahead must not delay it
+	case age >= 0 && age < finishWithin && !(exists && loads): // a clock was ahead if age is negative
 		plan.planAgainAt(j.Updated.Add(finishWithin))
 	case !exists:
 		plan.add(domain.Intend(domain.Models, o.Output, domain.RegisterModel(o.Model)))
@@ -115,7 +117,8 @@ func finish(plan *Plan, v *projections.View, j job, now time.Time) {
 	}
 }
 
-// suspended returns why the job's account may not run jobs; "" when it may.
+// suspended returns why the account of the job is suspended, so that the job must pause; "" when it
+// is not.
 func (Jobs) suspended(v *projections.View, j job) string {
 	row, ok := v.Accounts.Get(domain.NewName("", "accounts", j.Name.Account()))
 	if !ok || !row.State.Suspended() {
@@ -124,8 +127,8 @@ func (Jobs) suspended(v *projections.View, j job) string {
 	return fmt.Sprintf("%s: %s", SuspendedPrefix, row.State.SuspendState)
 }
 
-// admit reports whether all resources that the job names are valid. It fails a job with invalid
-// resources, and records what a job waits for.
+// admit reports whether all resources that the job names are valid. Otherwise it plans to fail the
+// job, or to record in its status what it waits for.
 func (Jobs) admit(plan *Plan, v *projections.View, j job) bool {
 	result := j.check(v)
 	result.errors = append(result.errors, j.unchecked(v, result.errors)...)
@@ -138,19 +141,19 @@ func (Jobs) admit(plan *Plan, v *projections.View, j job) bool {
 	return len(result.errors) == 0 && !result.waits
 }
 
-// waitsFor reports whether the job's status says that it waits for what. A job that waits for several
-// things keeps naming one of them until that one is available (see hold), so that the status does not
-// change with every plan.
+// waitsFor reports whether the job's status says that the job waits for what. The status of a job
+// that waits for several things names one of them until that one is available (see hold), so that
+// it does not change with every plan.
 func (j job) waitsFor(what string) bool { return j.Life.Status.Message == domain.HeldPrefix+what }
 
-// setWaiting records in the job's status what the job waits for; "" clears the status.
+// setWaiting plans to record in the job's status that the job waits for what; "" clears the status.
 func setWaiting(plan *Plan, j job, what string) {
 	if what != "" && !j.waitsFor(what) || what == "" && j.Life.Held() {
 		plan.add(domain.IntendJob(j.Name, domain.HoldJob{For: what}))
 	}
 }
 
-// cancel confirms the cancellation of a job once its attempt cannot be running any more.
+// cancel plans to confirm the cancellation of a job once its attempt cannot be running any more.
 func (s Jobs) cancel(plan *Plan, v *projections.View, fleet *fleet, j job, now time.Time) {
 	requested := j.Updated
 	if j.Life.CancelTime != nil {
@@ -159,8 +162,8 @@ func (s Jobs) cancel(plan *Plan, v *projections.View, fleet *fleet, j job, now t
 	s.stop(plan, fleet, j, s.stopDeadline(v, j, requested), now)
 }
 
-// stopDeadline returns when the attempt of a job must have stopped: CancelWithin after the request, or
-// at the deadline of the drain for which it was preempted, if that is later.
+// stopDeadline returns when the attempt of a job must have stopped: CancelWithin after the request
+// to stop, or at the deadline of the drain for which the job was preempted, if that is later.
 func (s Jobs) stopDeadline(v *projections.View, j job, requested time.Time) time.Time {
 	due := requested.Add(cmp.Or(s.CancelWithin, CancelWithin))
 	if !j.Life.Preempting || j.Life.State == domain.JobCancellingState {
@@ -174,7 +177,7 @@ func (s Jobs) stopDeadline(v *projections.View, j job, requested time.Time) time
 	return due
 }
 
-// stop confirms the cancellation, the pause or the preemption of a job once its attempt cannot be
+// stop plans to confirm the cancellation, pause or preemption of a job once its attempt cannot be
 // running any more, or due has passed.
 func (s Jobs) stop(plan *Plan, fleet *fleet, j job, due, now time.Time) {
 	if j.Life.Active() && fleet.stopReason(j) == "" && now.Before(due) {
@@ -194,7 +197,7 @@ func (s Jobs) start(plan *Plan, v *projections.View, fleet *fleet, pending []job
 	var waiting []waitingJob
 	for _, j := range pending {
 		if len(plan.Steps) >= maxSteps {
-			return // Run executes no more steps of one plan
+			return // Run executes at most maxSteps steps of one plan
 		}
 		if !s.admit(plan, v, j) {
 			continue
@@ -202,10 +205,10 @@ func (s Jobs) start(plan *Plan, v *projections.View, fleet *fleet, pending []job
 		spec := j.spec()
 		need := fleet.needOf(v, j.Name, spec)
 		switch {
-		case j.carves(v):
+		case j.needsCarveOut(v):
 			plan.add(carveOut(v, j))
-		case spec.Awaits():
-			plan.add(await(j)) // the job was resumed between two train steps
+		case spec.AwaitsStep():
+			plan.add(await(j)) // the job was resumed between two train steps, and has nothing to run
 		case !fleet.engines[need.Engine]:
 			setWaiting(plan, j, fmt.Sprintf(
 				"a node that can %s: no registered node has this capability; start an "+
@@ -225,14 +228,14 @@ func (s Jobs) start(plan *Plan, v *projections.View, fleet *fleet, pending []job
 	}
 }
 
-// hold records what the jobs that do not start wait for. A job that lacks both quota and capacity
-// keeps the one that its status names until that one is available.
+// hold plans to record what the jobs that do not start wait for. For a job that lacks both quota
+// and capacity, the status keeps naming the same one until that one is available.
 func (s Jobs) hold(plan *Plan, q *jobQueue, waiting []waitingJob, started map[domain.Name]bool) {
 	v, fleet := q.view, q.fleet
 	quotas, fits := acceleratorQuotas{v, map[string]int64{}}, map[string]bool{}
 	for _, w := range waiting {
 		if started[w.Name] {
-			quotas.exceeded(w.Name.Account(), w.need) // reads the account's usage, which take increases
+			quotas.exceeded(w.Name.Account(), w.need) // caches the usage, which quotas.take increases
 			quotas.take(w.Name.Account(), w.need)
 		}
 	}
@@ -260,9 +263,9 @@ func (s Jobs) hold(plan *Plan, q *jobQueue, waiting []waitingJob, started map[do
 	}
 }
 
-// gang adds the step that starts the next attempt of a job. The step reserves an allocation on
-// every node, and its commit starts the attempt. evaluator is the revision of the job's evaluator;
-// 0 without an evaluator.
+// gang adds to the plan the step that starts the next attempt of a job on the chosen nodes. The
+// step reserves an allocation on each node, and its commit starts the attempt. evaluator is the
+// revision of the job's evaluator; 0 without an evaluator.
 func (f *fleet) gang(plan *Plan, j job, need domain.Need, chosen []chosenNode, evaluator int) {
 	attempt := j.Life.NextAttempt()
 	allocation := domain.Allocation{ID: domain.AllocationID(j.Name, attempt), For: j.Name, Attempt: attempt,
@@ -276,15 +279,16 @@ func (f *fleet) gang(plan *Plan, j job, need domain.Need, chosen []chosenNode, e
 		abandonment(allocation, "the attempt could not start on all of its nodes"))
 }
 
-// allocate returns the intent to reserve an allocation on a node. The intent is refused if the
-// agent has registered the node again since the view was taken.
+// allocate returns the intent that reserves the allocation a on a node. The intent is refused if
+// the agent has registered the node again after the view of the plan.
 func (f *fleet) allocate(node chosenNode, a domain.Allocation) domain.Intent {
 	a.Reason = &node.reason
 	return domain.Intend(domain.Nodes, node.name,
 		domain.PlaceAllocation{Allocation: a, Registered: f.registered[node.name]})
 }
 
-// revision returns the newest built revision of the job's evaluator; 0 without an evaluator.
+// revision returns the newest revision of the job's evaluator that is built; 0 without an
+// evaluator.
 func revision(v *projections.View, j job) int {
 	row, ok := v.Evaluators.Get(domain.Name(j.spec().Evaluator))
 	if !ok {

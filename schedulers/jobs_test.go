@@ -326,7 +326,7 @@ func TestAllocationsWaitForTheirStart(t *testing.T) {
 	j1, _ := projections.TableOf(view, domain.SupervisedJobs).Get(jobName("j1"))
 	_, late := domain.IntendJob(jobName("j1"), domain.StartJob{Attempt: 1, Nodes: []domain.Name{nodeName("n1")},
 		Resources: takes}).Decide(j1.State, s.now)
-	require.ErrorContains(t, late, "the next attempt is 2, not 1")
+	require.ErrorContains(t, late, "attempt 1 cannot start: the next attempt of the job is 2")
 	d1, _ := view.Deployments.Get(deploymentName("d1"))
 	_, late = onDeployment("d1", domain.PlaceReplica{ID: "r1", Node: nodeName("n1"), Generation: 1}).Decide(d1.State,
 		s.now)

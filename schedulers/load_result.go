@@ -6,8 +6,8 @@ import (
 )
 
 // loadResult returns the intent that loads model, the addon that a job has trained, into a
-// deployment of the account that serves the addon's base model and has the capacity for it: the
-// oldest READY or UPDATING one, or else the oldest one. ok is false when the job's options do not
+// deployment of the account that serves the addon's base model and may load more addons: the oldest
+// one that is READY or UPDATING, or else the oldest one. ok is false when the job's options do not
 // request the load, or when there is no such deployment. The intent must be recorded before the job
 // completes. An addon that a user unloaded after the model was created stays unloaded.
 func loadResult(v *projections.View, j job, model *projections.Row[domain.Model]) (intent domain.Intent, ok bool) {
@@ -43,7 +43,7 @@ func loadResult(v *projections.View, j job, model *projections.Row[domain.Model]
 	return domain.Intend(domain.DeployedModels, name, domain.Command[domain.DeployedModel](command)).At(version), true
 }
 
-// mayLoadMore reports whether a deployment may load one more addon.
+// mayLoadMore reports whether a deployment has fewer than MaxAddons addons.
 func mayLoadMore(v *projections.View, deployment domain.Name) bool {
 	loaded := 0
 	for row := range v.Addons(deployment) {

@@ -12,8 +12,8 @@ import (
 // A job or a deployment fails when a resource that it uses was deleted before the use was recorded,
 // so that nothing runs on deleted rows, weights or code. See domain.Deletion.
 
-// lost returns why a running job must not continue, because a resource that it needs does not
-// exist; "" when the job may continue.
+// lost says which resource that a running job needs does not exist, so that the job must fail; ""
+// when all exist.
 func (j job) lost(v *projections.View) string {
 	if !j.Life.Active() || !j.Life.Live() {
 		return ""
@@ -22,8 +22,8 @@ func (j job) lost(v *projections.View) string {
 }
 
 // missing returns the names of the resources that the job needs and that do not exist. The job does
-// not need the deployments that it offers weights to, nor the dataset that its splits were created
-// from.
+// not need the deployments to which it offers weights, or the dataset from which its splits were
+// derived.
 func (j job) missing(v *projections.View) []domain.Name {
 	spec := j.spec()
 	return slices.DeleteFunc(v.Lost(j.Name, j.state), func(name domain.Name) bool {
@@ -37,7 +37,7 @@ func (j job) missing(v *projections.View) []domain.Name {
 	})
 }
 
-// unchecked returns an error for each missing resource whose name is not in the errors in found.
+// unchecked returns an error for each missing resource that none of the errors in found mentions.
 func (j job) unchecked(v *projections.View, found []*domain.Error) (more []*domain.Error) {
 	for _, name := range j.missing(v) {
 		named := slices.ContainsFunc(found, func(f *domain.Error) bool {
@@ -52,21 +52,21 @@ func (j job) unchecked(v *projections.View, found []*domain.Error) (more []*doma
 	return more
 }
 
-// lost returns why a deployment must not continue, because a resource that it needs does not exist;
-// "" when the deployment may continue. The deployment needs its shape only until it is READY,
-// because it has a copy of the shape's settings.
+// lost says which resource that a deployment needs does not exist, so that the deployment must
+// fail; "" when all exist. The deployment needs its shape only until it is READY, because it has a
+// copy of the shape's settings.
 func (d *deployment) lost(v *projections.View) string {
 	excluded := []string(nil)
 	if d.State != domain.DeploymentCreatingState {
 		excluded = append(excluded, domain.DeploymentShapes.Collection)
 	}
 	plain := *d.Deployment
-	plain.Hot.Served = nil // HotLoads withdraws deleted weights
+	plain.Hot.Served = nil // HotLoads withdraws weights that were deleted
 	return lostTo(v.Lost(d.name, plain), "then create another deployment", excluded...)
 }
 
-// lostTo returns a message about the first name whose collection is not excluded; "" if there is
-// none. names holds the names of deleted resources, and remedy is what the user can do after creating
+// lostTo returns a message about the first of names, which are those of deleted resources, whose
+// collection is not excluded; "" if there is none. remedy is what the user can do after creating
 // the resource again.
 func lostTo(names []domain.Name, remedy string, excluded ...string) string {
 	for _, name := range names {

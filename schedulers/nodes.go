@@ -10,37 +10,38 @@ import (
 	"anneal/projections"
 )
 
-// LostAfter is the time without a heartbeat after which a node is lost. ForgetAfter is the time
-// after which a lost node is removed.
+// LostAfter is the time without a heartbeat after which a node becomes LOST. ForgetAfter is the
+// time after which a LOST node is removed.
 const (
 	LostAfter   = 15 * time.Second
 	ForgetAfter = 7 * 24 * time.Hour
 )
 
-// receptionAge is the part of LostAfter for which it is valid that a node was silent. A process that was
-// disconnected after that, or paused, would otherwise conclude from the time before.
+// receptionAge is the divisor of LostAfter for the maximum age of live.View.ReceivedUntil. If the
+// process has not confirmed more recently that it received all heartbeats, it may have been paused
+// or disconnected, and does not conclude that a node was silent.
 const receptionAge = 5
 
-// checkReception is the time after which Nodes plans again if this process has received no heartbeat
-// of a node for LostAfter, but may have missed some.
+// checkReception is the time after which Nodes plans again if this process has received no
+// heartbeat from a node for LostAfter, but may have missed some.
 const checkReception = 500 * time.Millisecond
 
-// Nodes marks nodes without heartbeats as lost, and requeues the jobs that ran on them. It moves the
-// work that a node with failed devices cannot hold any more. It removes a node that stays lost. An
-// agent that returns after that registers a new node.
+// Nodes marks nodes without heartbeats as LOST, and requeues the jobs that ran on them. It moves
+// jobs and replicas from a node whose working devices are fewer than are allocated. It removes a
+// node that stays LOST; an agent that returns after that registers a new node.
 //
-// A node is lost only if this process could receive heartbeats during all of LostAfter: a process that
-// was itself paused or disconnected knows nothing about the nodes. LostAfter ends now, not earlier.
+// A node becomes LOST only if this process could receive heartbeats during all of LostAfter, up to
+// now: a process that was itself paused or disconnected does not know whether a node sent some.
 type Nodes struct {
-	LostAfter   time.Duration // 0 is the constant LostAfter
-	ForgetAfter time.Duration // 0 is the constant ForgetAfter
+	LostAfter   time.Duration // 0 stands for the constant LostAfter
+	ForgetAfter time.Duration // 0 stands for the constant ForgetAfter
 }
 
 // Name implements Scheduler.
 func (Nodes) Name() string { return "nodes" }
 
-// MinRest implements Patient.
-func (Nodes) MinRest() time.Duration { return patience }
+// MinRest implements PacedScheduler.
+func (Nodes) MinRest() time.Duration { return pacedRest }
 
 // Plan implements Scheduler.
 func (s Nodes) Plan(v *projections.View, now time.Time) Plan {
@@ -54,7 +55,7 @@ func (s Nodes) Plan(v *projections.View, now time.Time) Plan {
 		shrunk(&plan, v, row, now)
 		lastSign, seen := v.Live.Seen(row.Name), v.Live.LastHeartbeat(row.Name)
 		if since := row.State.Since; since.After(seen) {
-			seen = since // a node that has just registered may not have sent a heartbeat yet
+			seen = since // the agent of a node that has just registered may not have sent a heartbeat yet
 		}
 		if seen.After(lastSign) {
 			lastSign = seen
@@ -82,9 +83,9 @@ func (s Nodes) Plan(v *projections.View, now time.Time) Plan {
 	return plan
 }
 
-// forget removes a node that has been lost for ForgetAfter and has no allocations. An enrolled node
-// stays until the operator deletes it. A node with a cordon or a taint stays too, because it would
-// return without the cordon or taint.
+// forget plans to remove a node that has been LOST for ForgetAfter and has no allocations. A node
+// whose agent has enrolled stays until the operator deletes it. A node with a cordon or a taint
+// stays too, because its agent would register it again without the cordon or taint.
 func (s Nodes) forget(plan *Plan, row *projections.Row[domain.Node], now time.Time) {
 	if len(row.State.Allocations) > 0 || row.State.Cordon != nil || len(row.State.Taints) > 0 ||
 		row.State.State != domain.NodeLostState || row.State.Access.PublicKey != "" {
@@ -97,8 +98,9 @@ func (s Nodes) forget(plan *Plan, row *projections.Row[domain.Node], now time.Ti
 	plan.add(domain.Intend(domain.Nodes, row.Name, domain.RemoveNode{Lost: true}))
 }
 
-// stopReason returns why the job's current attempt cannot be running; "" when it may be running. An
-// attempt without its allocations has ended, because they are created only before its start.
+// stopReason returns why the job's current attempt cannot be running any more; "" when it may be
+// running. An attempt without its allocations has ended, because allocations are created only
+// before a start.
 func (f *fleet) stopReason(j job) string {
 	id := domain.AllocationID(j.Name, j.Life.Attempt)
 	for _, node := range j.Life.Nodes {
@@ -114,7 +116,8 @@ func (f *fleet) stopReason(j job) string {
 	return ""
 }
 
-// preempted reports whether the agent of a node of the job's current attempt was shut down.
+// preempted reports whether the job's current attempt was preempted, because the agent of one of
+// its nodes was shut down.
 func (f *fleet) preempted(j job) bool {
 	return slices.ContainsFunc(j.Life.Nodes, func(node domain.Name) bool { return f.shutDown[node] })
 }

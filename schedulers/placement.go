@@ -12,37 +12,38 @@ import (
 )
 
 const (
-	// maxModeled is the maximum number of devices of one type that a node has in a devicePool.
+	// maxModeled is the maximum number of devices of a node that a devicePool considers.
 	maxModeled = 1024
-	// lastResort is added to the score of a node with free accelerators when the work needs none.
+	// lastResort is added to the score of a node with free accelerators for a need without
+	// accelerators.
 	lastResort = -100_000
-	// opensDevice is added to the score of a node on which a share takes a free device.
+	// opensDevice is added to the score of a node on which a share takes an unused device.
 	opensDevice = -100_000
 	// wholeNodePercent is the percentage of the requests for a type of devices that are assumed to
-	// need all devices of the largest node, so that whole nodes stay free before the first such
-	// request.
+	// need all devices of the largest node, so that some nodes stay empty for such requests.
 	wholeNodePercent = 10
 )
 
-// A Candidate is a READY node on which work can be placed.
+// A Candidate is a READY node on which replicas and jobs can be placed.
 type Candidate struct {
 	Name     domain.Name
-	Pool     string // "" accepts work of every pool
-	Region   string // see domain.Node.RegionIn
+	Pool     string // domain.NodeSpec.Pool; "" accepts every pool
+	Region   string // result of domain.Node.RegionIn
 	Engines  []string
-	Cordoned bool // the node gets no new work
+	Cordoned bool // the node gets no new allocations
 	Labels   map[string]string
 	Taints   []domain.Taint
 	Capacity domain.Resources
-	Free     domain.Resources          // negative on a node whose capacity has shrunk; without shared devices
-	Slots    map[domain.DeviceSlot]int // thousandths of each shared device that are in use
+	Free     domain.Resources          // without shared devices; negative if the capacity has shrunk
+	Slots    map[domain.DeviceSlot]int // allocated thousandths of each shared device
 }
 
-// suits reports whether the node is not cordoned, accepts work of the need's pool, has the need's
-// engine, is in one of the need's regions, and is allowed by the policy of the need's account.
+// suits reports whether the node could meet the need if it were empty: it is not cordoned, accepts
+// the need's pool, has the need's engine, is in one of the need's regions, and is allowed by the
+// need's policy.
 func (c *Candidate) suits(need domain.Need) bool {
 	return !c.Cordoned && (c.Pool == "" || c.Pool == need.Pool) && slices.Contains(c.Engines, need.Engine) &&
-		need.Allows(c.Region) && need.Admits(c.Labels, c.Taints) &&
+		need.Allows(c.Region) && need.AdmitsNode(c.Labels, c.Taints) &&
 		(!need.Resources.Shared() || slices.Contains(c.Engines, domain.ShareAbility))
 }
 
@@ -50,10 +51,10 @@ func (c *Candidate) suits(need domain.Need) bool {
 type chosenNode struct {
 	name   domain.Name
 	reason domain.PlacementReason
-	slot   int // of a need with a share; 0 for others
+	slot   int // slot of the share; 0 for a need without a share
 }
 
-// resources returns what a need takes on the node.
+// resources returns the resources that a need takes on the node, with the slot of its share.
 func (n chosenNode) resources(need domain.Need) domain.Resources {
 	takes := need.Resources
 	takes.Share.Slot = n.slot
@@ -68,16 +69,17 @@ func namesOf(chosen []chosenNode) []domain.Name {
 	return names
 }
 
-// A devicePool chooses among the nodes that have devices of one type, or among all nodes for work
-// that needs no devices.
+// A devicePool chooses among the nodes with devices of one type, or among all nodes for needs
+// without devices.
 type devicePool struct {
 	fleet     *placement.Fleet
-	indexes   []int                  // of the candidates, in the order of their ranks
-	positions map[int]int            // inverse of indexes
-	needs     map[string]domain.Need // by selector
+	indexes   []int                  // indexes of the pool's nodes in fleet.nodes, in the order of their ranks
+	positions map[int]int            // position of each of these nodes in indexes
+	needs     map[string]domain.Need // need by placement.Request.Selector
 }
 
-// withhold takes the resources of a need, if it fits, so that nothing else gets them in this plan.
+// withhold takes the resources of a need, if it fits, so that this plan gives them to nothing else.
+// It returns false if it does not fit.
 func (f *fleet) withhold(v *projections.View, need domain.Need, replicas *spread) bool {
 	chosen, fits := f.place(v, need, replicas)
 	if fits {
@@ -87,9 +89,9 @@ func (f *fleet) withhold(v *projections.View, need domain.Need, replicas *spread
 }
 
 // place chooses need.Count distinct nodes that suit the need and have enough free resources: those
-// with the highest score of package placement. With the replicas of a deployment, it chooses as
-// spread.order prefers. It changes nothing; call take to deduct the resources. It returns false when
-// there are fewer nodes.
+// with the highest score of package placement. If replicas is not nil, its order decides too: see
+// spread.order. place does not deduct the resources: see take. It returns false when there are too
+// few nodes.
 func (f *fleet) place(v *projections.View, need domain.Need, replicas *spread) ([]chosenNode, bool) {
 	deviceType, request := requestOf(need)
 	p := f.pool(v, deviceType)
@@ -114,8 +116,8 @@ func (f *fleet) place(v *projections.View, need domain.Need, replicas *spread) (
 	return chosen, ok
 }
 
-// requestOf returns the request of one member of a need, and the type of its devices; "" without
-// devices. If a need has several types, the request is for the first one.
+// requestOf returns the placement request for a need on one node, and the type of its devices; ""
+// without devices. If a need has several types, the request is for the first one by name.
 func requestOf(need domain.Need) (deviceType string, r placement.Request) {
 	deviceType, r = classOf(need.Resources)
 	selector := []string{need.Pool, need.Engine, need.Policy.String(), strings.Join(need.Regions, " ")}
@@ -129,7 +131,8 @@ func requestOf(need domain.Need) (deviceType string, r placement.Request) {
 	return deviceType, r
 }
 
-// classOf returns the request for resources without a selector, and the type of its devices.
+// classOf returns the placement request for resources, without a selector, and the type of its
+// devices.
 func classOf(resources domain.Resources) (deviceType string, r placement.Request) {
 	r = placement.Request{CPUMilli: resources.CPUMilli, MemoryMiB: resources.MemoryMiB}
 	if types := typesOf(resources); len(types) > 0 {
@@ -142,7 +145,7 @@ func classOf(resources domain.Resources) (deviceType string, r placement.Request
 	return deviceType, r
 }
 
-// typesOf returns the types of the devices, ordered by name.
+// typesOf returns the types of the devices in r, ordered by name.
 func typesOf(r domain.Resources) []string {
 	var types []string
 	for t, n := range r.Accelerators {
@@ -154,7 +157,8 @@ func typesOf(r domain.Resources) []string {
 	return types
 }
 
-// pool returns the pool of a type of devices; the type "" stands for work without devices.
+// pool returns the pool of the nodes with a type of devices; the type "" stands for needs without
+// devices.
 func (f *fleet) pool(v *projections.View, deviceType string) *devicePool {
 	if p, known := f.pools[deviceType]; known {
 		return p
@@ -178,7 +182,7 @@ func (f *fleet) pool(v *projections.View, deviceType string) *devicePool {
 		nodes = append(nodes, placement.Node{Model: model, Devices: modeled(node.Capacity, model),
 			CPUMilli: node.Capacity.CPUMilli, MemoryMiB: node.Capacity.MemoryMiB})
 	}
-	nodes = nodes[:min(len(nodes), placement.MaxNodes)] // keeps NewFleet from failing
+	nodes = nodes[:min(len(nodes), placement.MaxNodes)] // NewFleet then returns no error
 	p.fleet, _ = placement.NewFleet(nodes, placement.TypicalClasses(f.classesOf(deviceType)), nil)
 	p.fleet.Eligible = func(node int, r *placement.Request) bool {
 		need, candidate := p.needs[r.Selector], &f.nodes[p.indexes[node]]
@@ -208,9 +212,9 @@ func (f *fleet) pool(v *projections.View, deviceType string) *devicePool {
 	return p
 }
 
-// ranks returns the indexes of the nodes in the order of the hashes of their names. So the rank of a
-// node follows from the log, stays the same while other nodes come and go, and does not depend on how
-// operators name similar nodes.
+// ranks returns the indexes of the nodes in the order of the hashes of their names. This order is
+// the same for every control plane, does not change when other nodes are added or removed, and does
+// not depend on how operators name similar nodes.
 func ranks(nodes []Candidate) []int {
 	hashes := make([][sha256.Size]byte, len(nodes))
 	order := make([]int, len(nodes))
@@ -221,7 +225,7 @@ func ranks(nodes []Candidate) []int {
 	return order
 }
 
-// refresh copies the free resources of a node into a pool.
+// refresh copies what is free on a node into a pool.
 func (f *fleet) refresh(p *devicePool, index int) {
 	position, known := p.positions[index]
 	if !known {
@@ -233,19 +237,20 @@ func (f *fleet) refresh(p *devicePool, index int) {
 	p.fleet.Set(position, free.CPUMilli, free.MemoryMiB, left)
 }
 
-// modeled returns the number of devices of a type in r, but at most maxModeled.
+// modeled returns the number of devices of a type in r, at most maxModeled.
 func modeled(r domain.Resources, deviceType string) int {
 	return max(0, min(r.Accelerators[deviceType], maxModeled))
 }
 
-// commonType returns the type with the most devices, and the first by name if several types have
-// the most; "" without devices.
+// commonType returns the type with the most devices in r; of several such types the first by name;
+// "" without devices.
 func commonType(r domain.Resources) string {
 	accelerator, _ := r.Units()
 	return accelerator
 }
 
-// countRequests counts the requests for devices of all running and waiting work, by type.
+// countRequests counts the requests for devices of all running and waiting replicas and jobs, by
+// type of devices.
 func (f *fleet) countRequests(v *projections.View) map[string]map[placement.Request]int64 {
 	counts := map[string]map[placement.Request]int64{}
 	for i := range f.nodes {
@@ -254,7 +259,7 @@ func (f *fleet) countRequests(v *projections.View) map[string]map[placement.Requ
 		}
 	}
 	if len(counts) == 0 {
-		return counts // without devices there is no fragmentation
+		return counts // without devices there is no fragmentation to compute
 	}
 	add := func(resources domain.Resources, n int) {
 		t, r := classOf(resources)
@@ -290,14 +295,14 @@ func (f *fleet) countRequests(v *projections.View) map[string]map[placement.Requ
 	return counts
 }
 
-// classesOf returns the counts of the requests for a type of devices; "" is all types.
+// classesOf returns the counts of the requests for a type of devices; for "", those for all types.
 func (f *fleet) classesOf(deviceType string) map[placement.Request]int64 {
 	if deviceType != "" {
 		return f.counts[deviceType]
 	}
 	all := map[placement.Request]int64{}
 	for _, requests := range f.counts {
-		maps.Copy(all, requests) // requests for different types differ
+		maps.Copy(all, requests) // requests for different types are never equal
 	}
 	return all
 }

@@ -9,9 +9,9 @@ import (
 	"anneal/schedulers/queue"
 )
 
-// wait returns what a job that begins to wait for capacity records: its situation and, with enough
-// history, an estimate of its wait. It returns nil for a job that has recorded this, and for one that
-// starts as soon as others have stopped.
+// wait returns what is recorded when a job begins to wait for capacity: its situation and, if the
+// history is long enough, an estimate of its wait. It returns nil for a job for which this is
+// recorded, and for a job that starts as soon as preempted jobs have stopped.
 func (q *jobQueue) wait(w waitingJob) *domain.JobWait {
 	if w.Life.Wait != nil {
 		return nil
@@ -33,8 +33,8 @@ func (q *jobQueue) wait(w waitingJob) *domain.JobWait {
 	return wait
 }
 
-// Places computes the places of waiting jobs in the queue. It caches the places of all jobs for one
-// position of the log and one second. It is safe for concurrent use.
+// Places computes the positions of waiting jobs in the queue. It caches those of all jobs for one
+// log position and one second. It is safe for concurrent use.
 type Places struct {
 	mu       sync.Mutex
 	position uint64
@@ -56,13 +56,13 @@ func (p *Places) Places(v *projections.View, now time.Time) func(job domain.Name
 	}
 }
 
-// placesOf returns the places of the jobs that are in the queue according to their status. It does not
-// validate the resources that they name: the scheduler records what else a job waits for.
+// placesOf returns the places of all jobs that are in the queue according to their status. It does
+// not validate the resources that the jobs name.
 func placesOf(v *projections.View, now time.Time) map[string]queue.Place {
 	fleet := fleetOf(v)
 	var waiting []waitingJob
 	for j := range jobs(v) {
-		if j.Life.Queued() && !j.spec().Awaits() {
+		if j.Life.Queued() && !j.spec().AwaitsStep() {
 			waiting = append(waiting, waitingJob{j, fleet.needOf(v, j.Name, j.spec())})
 		}
 	}

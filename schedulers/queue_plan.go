@@ -9,40 +9,41 @@ import (
 	"anneal/schedulers/queue"
 )
 
-// queuePeriod is the time between plans while jobs wait and others could be preempted for them:
-// deadlines pass without an event.
+// queuePeriod is the time between plans while jobs wait for which others could be preempted,
+// because deadlines pass without an event.
 const queuePeriod = time.Minute
 
-// Preempted is the status message of a job that is told to stop for another job. It does not name the
+// Preempted is the status message of a job that is preempted for another job. It does not name the
 // other job, which may belong to another account.
 const Preempted = "preempted: the job saves a checkpoint, gives its nodes to another job, and continues when there " +
 	"is capacity again"
 
-// A waitingJob is a pending job with what its next attempt needs.
+// A waitingJob is a PENDING job with the need of its next attempt.
 type waitingJob struct {
 	job
 	need domain.Need
 }
 
-// A jobQueue translates a view for the package queue, and its decisions into steps.
+// A jobQueue converts a view into a snapshot for package queue, and the decisions of that package
+// into steps of a plan.
 type jobQueue struct {
 	view      *projections.View
 	fleet     *fleet
 	now       time.Time
 	waiting   map[domain.Name]*waitingJob
-	replicas  map[string]*replicaEntry     // by ID in the queue
-	minimum   bool                         // a replica within a minimum waits
-	chosen    map[domain.Name][]chosenNode // last result of Place for each job
+	replicas  map[string]*replicaEntry     // replicas by the ID of their queue.Job
+	minimum   bool                         // at least one replica within a minReplicaCount waits
+	chosen    map[domain.Name][]chosenNode // nodes that Place last returned for each job
 	classes   map[string]domain.Need
 	snapshot  queue.Snapshot
 	queue     *queue.Queue
-	places    map[string]queue.Place // of waiting jobs after the decisions; nil before the first estimate
-	running   map[string]int64       // account → accelerators of its running jobs
+	places    map[string]queue.Place // places of waiting jobs after the decisions; nil before the first estimate
+	running   map[string]int64       // accelerators of running jobs by account
 	releasing map[string]domain.Resources
 	decisions []queue.Decision
 }
 
-// newJobQueue returns a queue with the running jobs of a view and the waiting jobs.
+// newJobQueue returns a jobQueue with the running jobs of a view, and with the jobs waiting.
 func newJobQueue(v *projections.View, f *fleet, now time.Time, waiting []waitingJob) *jobQueue {
 	q := &jobQueue{view: v, fleet: f, now: now, waiting: map[domain.Name]*waitingJob{},
 		replicas: map[string]*replicaEntry{}, chosen: map[domain.Name][]chosenNode{},
@@ -66,8 +67,8 @@ func newJobQueue(v *projections.View, f *fleet, now time.Time, waiting []waiting
 	return q
 }
 
-// decide returns a queue with its decisions for the waiting jobs. In the fleet, it allocates nodes to
-// the jobs that start now or when others have stopped.
+// decide returns a jobQueue with the decisions for the jobs waiting. In the fleet f, it allocates
+// nodes to the jobs that start now or when preempted jobs have stopped.
 func decide(v *projections.View, f *fleet, now time.Time, waiting []waitingJob) *jobQueue {
 	q := newJobQueue(v, f, now, waiting)
 	q.decisions = q.queue.Pass(now.Unix())
@@ -88,7 +89,8 @@ func amount(r domain.Resources, kind string) queue.Amount {
 	return queue.Amount{Units: int64(r.Accelerators[kind]), CPUMilli: r.CPUMilli, MemoryMiB: r.MemoryMiB}
 }
 
-// describe returns a job of the package queue with the fields that running and waiting jobs share.
+// describe returns the queue.Job for j, with the fields that are set for both running and waiting
+// jobs.
 func (q *jobQueue) describe(j job, takes domain.Resources, nodes int) *queue.Job {
 	kind := commonType(takes)
 	arrival := j.Created
@@ -100,7 +102,8 @@ func (q *jobQueue) describe(j job, takes domain.Resources, nodes int) *queue.Job
 		Last: j.spec().Pilot, Priority: j.Life.Priority.Level()}
 }
 
-// addRunning adds a job with an attempt on READY nodes. An attempt on other nodes is requeued by Nodes.
+// addRunning adds a running job to the snapshot if all of its nodes are READY. Otherwise, the
+// scheduler Nodes requeues its attempt.
 func (q *jobQueue) addRunning(j job) {
 	d := q.describe(j, j.Life.Resources, len(j.Life.Nodes))
 	id := domain.AllocationID(j.Name, j.Life.Attempt)
@@ -116,7 +119,7 @@ func (q *jobQueue) addRunning(j job) {
 		q.running[d.Account] += d.Nodes * d.Takes.Units
 	}
 	d.Stopping = j.Life.Stopping()
-	d.Start = q.now.Unix() // a job that writes its results is about to end, so it is not preempted
+	d.Start = q.now.Unix() // so that a job that writes its results, and is about to end, is not preempted
 	if j.Life.StartTime != nil && j.Life.State != domain.JobWritingResultsState {
 		d.Start = j.Life.StartTime.Unix()
 	}
@@ -127,17 +130,17 @@ func (q *jobQueue) addRunning(j job) {
 	q.snapshot.Jobs = append(q.snapshot.Jobs, d)
 }
 
-// addReleasing adds the allocations that are about to be released, as jobs that are stopping, so that no
-// further jobs are preempted for a job that gets their capacity.
+// addReleasing adds the allocations that are about to be released as jobs that are stopping. So no
+// jobs are preempted for a job that can get this capacity.
 func (q *jobQueue) addReleasing() {
 	left := map[slotOnNode]int{}
-	for _, a := range q.fleet.over(q.view) {
+	for _, a := range q.fleet.endedAllocations(q.view) {
 		kind, node := commonType(a.resources), q.fleet.index[a.key.node]
 		takes := amount(a.resources, kind)
 		if a.resources.Shared() {
 			slot := slotOnNode{node, a.resources.DeviceSlot()}
 			if left[slot] += a.resources.Share.Milli; left[slot] < q.fleet.nodes[node].Slots[slot.DeviceSlot] {
-				takes.Units = 0 // the last share of a device that is released frees it
+				takes.Units = 0 // only the last share of a device frees the device
 			}
 		}
 		d := &queue.Job{ID: string(a.key.node) + " " + a.key.id, Type: kind, Nodes: 1, Takes: takes, On: []int{node},
@@ -148,14 +151,15 @@ func (q *jobQueue) addReleasing() {
 	}
 }
 
-// A slotOnNode identifies a device that allocations share (see domain.DeviceSlot), by the node's index in
-// the fleet.
+// A slotOnNode identifies a device that allocations share: a slot (see domain.DeviceShare) of the
+// node with this index in the fleet.
 type slotOnNode struct {
 	node int
 	domain.DeviceSlot
 }
 
-// addFree adds what a running job holds to the free capacity of its nodes: see queue.Snapshot.
+// addFree adds what a running job takes to the free capacity of its nodes, as queue.Snapshot
+// requires.
 func (q *jobQueue) addFree(d *queue.Job) {
 	for _, node := range d.On {
 		free := &q.snapshot.Nodes[node].Free
@@ -174,11 +178,11 @@ func (q *jobQueue) addWaiting(w *waitingJob) {
 	q.snapshot.Jobs = append(q.snapshot.Jobs, d)
 }
 
-// addAccounts adds the accounts that have waiting or running jobs, which share the cluster, and those
-// that have replicas in the queue.
+// addAccounts adds the accounts of all jobs and replicas in the snapshot. Only those with jobs have
+// a share of the cluster.
 func (q *jobQueue) addAccounts() {
 	guaranteed := guaranteedAccelerators(q.view)
-	known := map[string]int{"": -1} // index of each account; see addReleasing
+	known := map[string]int{"": -1} // index of each account; "" is the account of addReleasing
 	for _, j := range q.snapshot.Jobs {
 		serving := j.Role != queue.Training
 		if at, added := known[j.Account]; added {
@@ -209,7 +213,7 @@ func (q *jobQueue) Place(j *queue.Job, held []int) ([]int, bool) {
 	name := domain.Name(j.ID)
 	need, replicas, ok := q.needOf(j)
 	if !ok {
-		return nil, false // it has just been preempted, and starts after it has stopped
+		return nil, false // the job has just been preempted, and starts again after it has stopped
 	}
 	chosen, ok := q.fleet.placeOutside(q.view, need, held, replicas)
 	if !ok {
@@ -223,8 +227,8 @@ func (q *jobQueue) Place(j *queue.Job, held []int) ([]int, bool) {
 	return nodes, true
 }
 
-// needOf returns what a waiting job or replica needs, and where the other replicas of a deployment are;
-// false for a job that has just been preempted.
+// needOf returns the need of a waiting job or replica and, for a replica, where the other replicas
+// of its deployment are. It returns false for a job that has just been preempted.
 func (q *jobQueue) needOf(j *queue.Job) (need domain.Need, replicas *spread, ok bool) {
 	if w, ok := q.waiting[domain.Name(j.ID)]; ok {
 		return w.need, nil, true
@@ -235,7 +239,7 @@ func (q *jobQueue) needOf(j *queue.Job) (need domain.Need, replicas *spread, ok 
 	return domain.Need{}, nil, false
 }
 
-// placeOutside does the same as place, but does not choose the nodes with the indexes in held.
+// placeOutside is place without the nodes whose indexes are in reserved.
 func (f *fleet) placeOutside(v *projections.View, need domain.Need, held []int, replicas *spread,
 ) ([]chosenNode, bool) {
 	free := make([]domain.Resources, len(held))
@@ -245,7 +249,7 @@ func (f *fleet) placeOutside(v *projections.View, need domain.Need, held []int, 
 	}
 	chosen, ok := f.place(v, need, replicas)
 	for i, node := range held {
-		f.give(f.nodes[node].Name, free[i])
+		f.release(f.nodes[node].Name, free[i])
 	}
 	return chosen, ok
 }
@@ -276,7 +280,7 @@ func (q *jobQueue) Release(j *queue.Job, nodes []int) {
 		resources = running.Life.Resources
 	}
 	for _, node := range nodes {
-		q.fleet.give(q.fleet.nodes[node].Name, resources)
+		q.fleet.release(q.fleet.nodes[node].Name, resources)
 	}
 }
 
@@ -288,7 +292,8 @@ func (q *jobQueue) names(nodes []int) []domain.Name {
 	return names
 }
 
-// carryOut adds the steps of the decisions: starts and preemptions. It returns the jobs that start.
+// carryOut adds steps for the queue's decisions to the plan: starts and preemptions. It returns the
+// jobs that start.
 func (q *jobQueue) carryOut(plan *Plan) (started map[domain.Name]bool) {
 	started = map[domain.Name]bool{}
 	waits := q.waitsForCores()
@@ -296,15 +301,16 @@ func (q *jobQueue) carryOut(plan *Plan) (started map[domain.Name]bool) {
 		w, ok := q.waiting[domain.Name(d.Job.ID)]
 		switch {
 		case len(plan.Steps) >= maxSteps:
-			return started // Run executes no more steps of one plan
+			return started // Run executes at most maxSteps steps of one plan
 		case d.Waits:
 			if ok && len(d.Preempt) > 0 {
 				plan.add(domain.IntendJob(w.Name, domain.HoldJob{For: capacityOf(w.need), Promised: true}))
 			}
-			for _, victim := range d.Preempt[:min(len(d.Preempt), maxSteps-len(plan.Steps))] { // the next plan continues
-				plan.then(q.giveWay(victim, d))
+			// The next plan preempts the victims for which this plan has no steps left.
+			for _, victim := range d.Preempt[:min(len(d.Preempt), maxSteps-len(plan.Steps))] {
+				plan.then(q.preemptionOf(victim, d))
 			}
-		case !ok: // it has just been preempted, or it is a replica, which Replicas places in what is left free
+		case !ok: // the job has just been preempted, or it is a replica, which the scheduler Replicas places
 		default:
 			started[w.Name] = true
 			need, chosen := w.need, q.chosen[w.Name]
@@ -317,7 +323,7 @@ func (q *jobQueue) carryOut(plan *Plan) (started map[domain.Name]bool) {
 	return started
 }
 
-// waitsForCores reports whether a job without accelerators does not start.
+// waitsForCores reports whether a waiting job without accelerators does not start.
 func (q *jobQueue) waitsForCores() bool {
 	starts := map[string]bool{}
 	for _, d := range q.decisions {
@@ -331,18 +337,18 @@ func (q *jobQueue) waitsForCores() bool {
 	return false
 }
 
-// withReplicas returns what a job needs that starts now, for as many replicas of its model, up to its
-// maximum, as free cores allow, and the nodes with these cores. chosen are nodes that hold the job
-// with one replica.
+// withReplicas returns the need of a job that starts now with as many copies of its model for
+// rollouts as free CPU cores allow, up to the job's maximum, and the nodes for this need. chosen
+// are the nodes for the job with one copy.
 func (f *fleet) withReplicas(v *projections.View, w *waitingJob, chosen []chosenNode) (domain.Need, []chosenNode) {
 	need, low, high := w.need, 1, w.spec().MaxReplicas()
 	if low == high {
 		return need, chosen
 	}
 	for _, node := range chosen {
-		f.give(node.name, need.Resources)
+		f.release(node.name, need.Resources)
 	}
-	for low < high { // the job fits with low replicas
+	for low < high { // the job fits with low copies
 		middle := (low + high + 1) / 2
 		grown := w.need.WithReplicas(middle)
 		if nodes, fits := f.place(v, grown, nil); fits {
@@ -355,8 +361,8 @@ func (f *fleet) withReplicas(v *projections.View, w *waitingJob, chosen []chosen
 	return need, chosen
 }
 
-// capacityOf returns the text that follows domain.HeldPrefix in the status of a job that waits for
-// capacity.
+// capacityOf returns the status text, without domain.HeldPrefix, of a job that waits for capacity
+// for this need.
 func capacityOf(need domain.Need) string {
 	return fmt.Sprintf("%s: %s", domain.HeldForCapacity, need)
 }

@@ -8,28 +8,31 @@ import (
 	"anneal/schedulers/queue"
 )
 
-// PreemptedForReplica is the status message of a job that is told to stop for a deployment that has
+// PreemptedForReplica is the status message of a job that is preempted for a deployment that has
 // fewer replicas than its minReplicaCount.
 const PreemptedForReplica = "preempted: the job saves a checkpoint, gives its nodes to a deployment that has fewer " +
 	"replicas than its minReplicaCount, and continues when there is capacity again"
 
-// Reclaimed is the status message of a job that is told to stop because its account uses more
-// accelerators than are guaranteed to it, and another account needs its own.
+// Reclaimed is the status message of a job that is preempted because its account uses more
+// accelerators than are guaranteed to it, and another account needs those that are guaranteed to
+// that account.
 const Reclaimed = "preempted: the job's account uses more accelerators than are guaranteed to it, and another " +
 	"account needs those that are guaranteed to it; the job saves a checkpoint, gives its nodes back, and continues " +
 	"when there is capacity again"
 
-// maxWaitingReplicas is the maximum number of waiting replicas of one deployment that a plan considers.
+// maxWaitingReplicas is the maximum number of waiting replicas of one deployment in the queue of
+// jobs.
 const maxWaitingReplicas = 16
 
-// A replicaEntry is a replica in the queue of jobs: one that runs and may give way, or one that waits.
+// A replicaEntry is a replica in the queue of jobs: a running one that may be preempted, or a
+// waiting one.
 type replicaEntry struct {
 	of        *deployment
-	id        string // "" for one that waits
+	id        string // ID of a running replica; "" for a waiting one
 	resources domain.Resources
-	need      domain.Need // of one that waits
+	need      domain.Need // need of a waiting replica
 	above     domain.ReplicaBound
-	reason    string // first words of the reason when this one gives way
+	reason    string // first word of the reason when this replica is preempted
 }
 
 // belowMinimum reports whether any deployment has fewer replicas than its minReplicaCount.
@@ -42,9 +45,10 @@ func belowMinimum(v *projections.View) bool {
 	return false
 }
 
-// addReplicas adds the replicas that give way to jobs, and the replicas that wait. Jobs leave capacity to
-// the ones that wait: those within a minimum come before all jobs, and the others wait like fresh jobs.
-// So no deployment starves behind jobs. The scheduler Replicas places them.
+// addReplicas adds running replicas that may be preempted for jobs, and waiting replicas, so that
+// no deployment starves behind jobs: waiting replicas within a minReplicaCount come before all
+// jobs, and others wait like fresh jobs. The scheduler Replicas places waiting replicas in the
+// capacity that jobs leave to them.
 func (q *jobQueue) addReplicas() {
 	for row := range q.view.Deployments.All() {
 		d := &deployment{Deployment: &row.State, name: row.Name, plan: &Plan{}, fleet: q.fleet, now: q.now}
@@ -55,9 +59,9 @@ func (q *jobQueue) addReplicas() {
 		revocable := len(d.revocable())
 		for i, r := range d.aboveMinimum() {
 			if i < revocable {
-				q.addLent(r, queue.Revocable, replicaEntry{of: d, above: domain.AboveMaximum, reason: "revoked"})
+				q.addPreemptible(r, queue.Revocable, replicaEntry{of: d, above: domain.AboveMaximum, reason: "revoked"})
 			} else {
-				q.addLent(r, queue.Elastic, replicaEntry{of: d, above: domain.AboveMinimum, reason: "gave way"})
+				q.addPreemptible(r, queue.Elastic, replicaEntry{of: d, above: domain.AboveMinimum, reason: "preempted"})
 			}
 		}
 		if missing := d.DesiredReplicas - len(d.Replicas); missing > 0 && d.servable(q.view) {
@@ -66,30 +70,30 @@ func (q *jobQueue) addReplicas() {
 	}
 }
 
-// addLent adds a running replica that may give way.
-func (q *jobQueue) addLent(r domain.Replica, role queue.Role, lent replicaEntry) {
-	account, id := lent.of.name.Account(), domain.ReplicaAllocationID(lent.of.name, r.ID)
+// addPreemptible adds a running replica that may be preempted.
+func (q *jobQueue) addPreemptible(r domain.Replica, role queue.Role, p replicaEntry) {
+	account, id := p.of.name.Account(), domain.ReplicaAllocationID(p.of.name, r.ID)
 	a := q.fleet.placed[allocationKey{r.Node, id}]
 	kind := commonType(a.Resources)
 	takes := amount(a.Resources, kind)
 	if !q.fleet.nodes[q.fleet.index[r.Node]].freesDevice(a.Resources) {
-		takes.Units = 0 // other work keeps the device
+		takes.Units = 0 // other allocations share the device, so it does not become free
 	}
 	entry := &queue.Job{ID: id, Account: account, Type: kind, Nodes: 1, Takes: takes, Role: role,
 		On: []int{q.fleet.index[r.Node]}, Start: a.Since.Unix(), Checkpoint: q.now.Unix()}
-	lent.id, lent.resources = r.ID, a.Resources
-	q.replicas[id] = &lent
+	p.id, p.resources = r.ID, a.Resources
+	q.replicas[id] = &p
 	q.addFree(entry)
 	q.snapshot.Jobs = append(q.snapshot.Jobs, entry)
 }
 
-// addMissing adds the replicas up to maxReplicaCount that a deployment lacks. Replicas above the minimum
-// do not wait while failed ones are not yet replaced.
+// addMissing adds the replicas that a deployment lacks, up to maxReplicaCount, as waiting replicas.
+// It adds none above minReplicaCount while a failed replica must not be replaced yet.
 func (q *jobQueue) addMissing(d *deployment) {
 	n := len(d.current) + len(d.old)
 	minimum := max(0, d.minReady()-n)
 	q.minimum = q.minimum || minimum > 0
-	elastic := max(0, d.firm()-n-minimum)
+	elastic := max(0, d.nonRevocable()-n-minimum)
 	if d.backingOff() {
 		elastic = 0
 	}
@@ -105,7 +109,7 @@ func (q *jobQueue) addMissing(d *deployment) {
 		if i >= minimum {
 			role, since = queue.Elastic, d.Short.Desired
 		}
-		if since.IsZero() { // the view has not yet the removal of a replica whose node was lost
+		if since.IsZero() { // in this view, a replica whose node was lost is not removed yet
 			since = q.now
 		}
 		entry := &queue.Job{ID: fmt.Sprintf("%s#+%d", d.name, i+1), Account: d.name.Account(), Type: kind,
@@ -116,7 +120,8 @@ func (q *jobQueue) addMissing(d *deployment) {
 	}
 }
 
-// fitsShared reports whether a need for a share fits on a device that is already shared.
+// fitsShared reports whether a need with a share of a device fits on a device that is already
+// shared.
 func (q *jobQueue) fitsShared(need domain.Need) bool {
 	for i := range q.fleet.nodes {
 		c := &q.fleet.nodes[i]
@@ -129,15 +134,15 @@ func (q *jobQueue) fitsShared(need domain.Need) bool {
 	return false
 }
 
-// giveWay returns the intent by which a running job or replica gives way for a decision. The texts do not
-// name what gets the capacity, which may belong to another account.
-func (q *jobQueue) giveWay(victim *queue.Job, d queue.Decision) domain.Intent {
+// preemptionOf returns the intent that preempts victim, a running job or replica, for a decision.
+// Its reason does not name what gets the capacity, which may belong to another account.
+func (q *jobQueue) preemptionOf(victim *queue.Job, d queue.Decision) domain.Intent {
 	if r, ok := q.replicas[victim.ID]; ok {
-		waits := "a job that waits in the queue"
+		waits := "a job in the queue"
 		if d.Job.Role != queue.Training {
 			waits = "a deployment below its minReplicaCount"
 		}
-		reason := fmt.Sprintf("%s: its capacity is needed for %s (%s)", r.reason, waits, d.Reason)
+		reason := fmt.Sprintf("%s: the capacity is needed for %s (%s)", r.reason, waits, d.Reason)
 		return r.of.intend(domain.RemoveReplica{ID: r.id, Reason: reason, Above: r.above})
 	}
 	j, _ := jobNamed(q.view, domain.Name(victim.ID))
@@ -151,26 +156,27 @@ func (q *jobQueue) giveWay(victim *queue.Job, d queue.Decision) domain.Intent {
 	return domain.IntendJob(j.Name, preempt)
 }
 
-// aboveMinimum returns the replicas above minReplicaCount in the order of removal: first the revocable
-// ones. During a rollout these are all.
+// aboveMinimum returns the replicas above minReplicaCount in the order in which they are removed,
+// the revocable ones first. During a rollout, it returns only the revocable ones.
 func (d *deployment) aboveMinimum() []domain.Replica {
 	if d.rollingOut() {
 		return d.revocable()
 	}
 	extra := len(d.current) + len(d.old) - d.MinReplicaCount
 	if len(d.current)+len(d.old) > d.DesiredReplicas {
-		extra-- // the replica that a drain adds
+		extra-- // a drain adds one replica above the desired number
 	}
-	return firstToGo(d, max(extra, len(d.revocable())))
+	return firstToRemove(d, max(extra, len(d.revocable())))
 }
 
-// servable reports whether the deployment may get replicas: its model and what it refers to exist.
+// servable reports whether the deployment may get replicas: its model can be loaded, and no
+// resource that it needs was deleted.
 func (d *deployment) servable(v *projections.View) bool {
 	return (d.State != domain.DeploymentCreatingState || d.model(v) == nil) && d.lost(v) == ""
 }
 
-// withholdPromised takes the capacity of the jobs for which other work was preempted from the fleet, so
-// that replicas above a minimum do not take what has just been freed for these jobs.
+// withholdPromised deducts from the fleet the capacity of the jobs for which others were preempted,
+// so that replicas above a minReplicaCount do not get what was freed for these jobs.
 func withholdPromised(v *projections.View, fleet *fleet) {
 	type freed struct {
 		node      domain.Name
@@ -193,11 +199,11 @@ func withholdPromised(v *projections.View, fleet *fleet) {
 	if len(needs) == 0 {
 		return
 	}
-	for _, a := range fleet.over(v) {
+	for _, a := range fleet.endedAllocations(v) {
 		freeing = append(freeing, freed{a.key.node, a.resources})
 	}
 	for _, f := range freeing {
-		fleet.give(f.node, f.resources)
+		fleet.release(f.node, f.resources)
 	}
 	for _, need := range needs {
 		fleet.withhold(v, need, nil)

@@ -164,7 +164,7 @@ func TestReplicasAboveTheMinimumGiveWay(t *testing.T) {
 	s.runPlans()
 	require.Equal(t, []string{"r1", "r5", "r6"}, s.placed("d1"))
 	for _, reason := range s.removals("d1") {
-		require.True(t, strings.HasPrefix(reason, "gave way: its capacity is needed for "), reason)
+		require.True(t, strings.HasPrefix(reason, "preempted: the capacity is needed for "), reason)
 		require.NotContains(t, reason, "j1")
 	}
 	s.compare("replicas_give_way")

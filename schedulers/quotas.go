@@ -7,7 +7,8 @@ import (
 	"anneal/projections"
 )
 
-// guaranteedAccelerators returns the numbers of accelerators that quotas guarantee to accounts.
+// guaranteedAccelerators returns how many accelerators are guaranteed to each account: the values
+// of its quotas domain.QuotaGuaranteed.
 func guaranteedAccelerators(v *projections.View) map[string]int64 {
 	numbers := map[string]int64{}
 	for row := range v.Quotas.All() {
@@ -22,12 +23,13 @@ func guaranteedAccelerators(v *projections.View) map[string]int64 {
 // their accounts. The API checks the accelerators of deployments.
 type acceleratorQuotas struct {
 	view *projections.View
-	used map[string]int64 // account → accelerators in use, with those that the plan has allocated
+	used map[string]int64 // accelerators in use by account, with those that the plan allocates
 }
 
-// exceeded returns which quota the attempt of a job would exceed; "" when it exceeds none. The text
-// does not depend on how much the account uses, because the status of each waiting job contains it:
-// a text with the usage would be recorded again for each job at every change of the usage.
+// exceeded returns a text about the quota that an attempt with this need would exceed; "" when it
+// exceeds none. The text does not contain the account's usage, because it becomes part of the
+// status of every waiting job, and would then have to be recorded again for each job at every
+// change of the usage.
 func (q acceleratorQuotas) exceeded(account string, need domain.Need) string {
 	limit, set := q.view.Quota(account, domain.QuotaAccelerators)
 	more := int64(devices(need.Resources) * need.Count)
@@ -46,10 +48,11 @@ func (q acceleratorQuotas) exceeded(account string, need domain.Need) string {
 			domain.HeldForQuota, more, quota, limit)
 	}
 	return fmt.Sprintf("%s: the job needs %d, but fewer are left of the %d that %s allows: "+
-		"scale down or cancel other work, or ask the operator to raise the quota", domain.HeldForQuota, more, limit, quota)
+		"scale down deployments or cancel jobs, or ask the operator to raise the quota",
+		domain.HeldForQuota, more, limit, quota)
 }
 
-// take counts the accelerators of an attempt that the plan starts.
+// take adds the accelerators of an attempt that the plan starts to the account's usage.
 func (q acceleratorQuotas) take(account string, need domain.Need) {
 	if _, known := q.used[account]; known {
 		q.used[account] += int64(devices(need.Resources) * need.Count)

@@ -11,18 +11,18 @@ import (
 
 const (
 	// RebalanceAfter is how long a node must be registered before replicas are moved to it, so that
-	// nothing is moved to a node that comes and goes.
+	// nothing is moved to a node that is often lost.
 	RebalanceAfter = 2 * time.Minute
-	// RebalanceEvery is the minimum time between the beginnings of two moves.
+	// RebalanceEvery is the minimum time between the starts of two moves of replicas.
 	RebalanceEvery = time.Minute
 )
 
-// rebalance moves one replica, to restore the spread that was lost with a node: from a node with several
-// replicas of its deployment to a node without one, on which the replica would be placed now. So replicas
-// with accelerators move only where this costs no fragmentation, and each move leaves fewer replicas that
-// share a node, so that moves come to an end. The replica is removed when its replacement is ready. There
-// is one move at a time, none within RebalanceEvery of the previous one, and none while other work waits
-// for capacity or a deployment changes.
+// rebalance moves one replica from a node with several replicas of its deployment to a node without
+// one, on which the replica would be placed now. This restores the spread after a node was lost.
+// Replicas with accelerators move only where fragmentation does not increase. Each move leaves
+// fewer replicas that share a node, so moves come to an end. The replica is removed when its
+// replacement is ready. Only one replica moves at a time, RebalanceEvery after the previous move at
+// the earliest, and none while a replica or job waits for capacity or a deployment changes.
 func rebalance(v *projections.View, deployments []*deployment) {
 	var latest time.Time
 	for _, d := range deployments {
@@ -37,11 +37,11 @@ func rebalance(v *projections.View, deployments []*deployment) {
 		}
 	}
 	for _, d := range deployments {
-		r, crowded := d.crowded()
-		if !crowded {
+		r, found := d.sharingNode()
+		if !found {
 			continue
 		}
-		to, ok := d.better(v, r)
+		to, ok := d.betterNode(v, r)
 		if !ok {
 			continue
 		}
@@ -58,10 +58,10 @@ func rebalance(v *projections.View, deployments []*deployment) {
 	}
 }
 
-// crowded returns the newest replica that shares its node with another one of a deployment in which
-// nothing else is to be done and the last replica did not fail; false without one. The strategy PACK wants
-// replicas to share nodes.
-func (d *deployment) crowded() (domain.Replica, bool) {
+// sharingNode returns the newest replica that shares its node with another replica of the
+// deployment. It returns false if there is none, if the plan changes the deployment in another way
+// or its last replica failed, and with the strategy PACK, with which replicas should share nodes.
+func (d *deployment) sharingNode() (domain.Replica, bool) {
 	if d.spread.strategy == domain.PlacementPack || d.State != domain.DeploymentReadyState || len(d.old) > 0 ||
 		d.planned > 0 || len(d.current) != d.DesiredReplicas || ready(d.current) < len(d.current) || d.Failures > 0 {
 		return domain.Replica{}, false
@@ -70,7 +70,7 @@ func (d *deployment) crowded() (domain.Replica, bool) {
 	for _, r := range d.current {
 		on[r.Node]++
 	}
-	for _, r := range dispensable(d.current) {
+	for _, r := range removalOrder(d.current) {
 		if on[r.Node] > 1 {
 			return r, true
 		}
@@ -78,11 +78,11 @@ func (d *deployment) crowded() (domain.Replica, bool) {
 	return domain.Replica{}, false
 }
 
-// better returns the node on which a replica would be placed now, if no replica of the deployment is on
-// this node.
-func (d *deployment) better(v *projections.View, r domain.Replica) (chosenNode, bool) {
+// betterNode returns the node on which the replica r would be placed now. It returns false if this
+// node has a replica of the deployment.
+func (d *deployment) betterNode(v *projections.View, r domain.Replica) (chosenNode, bool) {
 	a := d.fleet.placed[allocationKey{r.Node, domain.ReplicaAllocationID(d.name, r.ID)}]
-	d.fleet.give(r.Node, a.Resources)
+	d.fleet.release(r.Node, a.Resources)
 	d.spread.add(d.fleet.index[r.Node], -1)
 	chosen, ok := d.fleet.place(v, d.need(v), d.spread)
 	d.spread.add(d.fleet.index[r.Node], 1)
@@ -93,7 +93,7 @@ func (d *deployment) better(v *projections.View, r domain.Replica) (chosenNode, 
 	return chosen[0], true
 }
 
-// move plans a replica on a node that replaces another one.
+// move plans a new replica on the node to, which replaces the replica r.
 func (d *deployment) move(r domain.Replica, to chosenNode, need domain.Need) {
 	reason := fmt.Sprintf("replica %s shares node %s with another replica of the deployment, and node %s has none", r.ID,
 		r.Node.ID(), to.name.ID())

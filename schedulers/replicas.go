@@ -10,7 +10,7 @@ import (
 	"anneal/projections"
 )
 
-// Defaults of Replicas, and the exponential backoff before a failed replica is replaced.
+// Defaults of Replicas, and limits of the exponential backoff before a failed replica is replaced.
 const (
 	PlaceWithin = 10 * time.Minute
 	KeepDeleted = 30 * 24 * time.Hour
@@ -41,8 +41,8 @@ const (
 //
 // A deployment that is being deleted loses its replicas and is then DELETED.
 type Replicas struct {
-	PlaceWithin time.Duration // time after which a new deployment without capacity fails; 0 is the constant PlaceWithin
-	KeepDeleted time.Duration // how long a deleted deployment can be undeleted; 0 is the constant KeepDeleted
+	PlaceWithin time.Duration // when a new deployment without capacity fails; 0 stands for the constant PlaceWithin
+	KeepDeleted time.Duration // how long a deleted deployment can be undeleted; 0 stands for the constant KeepDeleted
 }
 
 // Name implements Scheduler.
@@ -71,28 +71,30 @@ func (s Replicas) Plan(v *projections.View, now time.Time) Plan {
 	for _, d := range placed {
 		d.short = !d.placeMinimum(v, d.need(v))
 	}
-	if slices.ContainsFunc(placed, func(d *deployment) bool { return d.short || missingReplicas(d) > 0 || lends(d) }) {
-		withholdPromised(v, fleet) // looks at all jobs
+	if slices.ContainsFunc(placed, func(d *deployment) bool {
+		return d.short || missingReplicas(d) > 0 || allowsRevocable(d)
+	}) {
+		withholdPromised(v, fleet) // takes time, because it looks at all jobs
 	}
 	for _, d := range placed {
 		d.short = d.short || !d.place(v, d.need(v))
 		if d.short && d.State == domain.DeploymentCreatingState && d.belowMinimum() {
 			d.failAt(s.placeDue(d), domain.StatusOf(domain.Errorf(domain.ResourceExhausted,
-				"no node has capacity for a replica: %s", v.Feasibility(d.need(v)))))
+				"no node has capacity: %s", v.Feasibility(d.need(v)))))
 		}
 	}
-	share(v, fleet, placed)
+	shareCapacity(v, fleet, placed)
 	rebalance(v, placed)
 	return plan
 }
 
-// placeDue returns when a new deployment without capacity fails.
+// placeDue returns when a new deployment fails for which no node has capacity.
 func (s Replicas) placeDue(d *deployment) time.Time {
 	return d.Since.Add(cmp.Or(s.PlaceWithin, PlaceWithin))
 }
 
-// reconcile performs steps 2, 3 and 6 for one deployment. It returns false when the deployment cannot
-// have replicas.
+// reconcile performs steps 2, 3 and 6 of Replicas for one deployment. It returns false when the
+// deployment gets no replicas.
 func (s Replicas) reconcile(v *projections.View, d *deployment) bool {
 	due := s.placeDue(d)
 	if d.State == domain.DeploymentCreatingState {
@@ -119,7 +121,7 @@ func (s Replicas) reconcile(v *projections.View, d *deployment) bool {
 	return true
 }
 
-// A deployment is the state of Replicas while it plans one deployment.
+// A deployment holds the state of a plan of Replicas for one deployment.
 type deployment struct {
 	*domain.Deployment // shared with the view: do not change
 	name               domain.Name
@@ -127,16 +129,16 @@ type deployment struct {
 	fleet              *fleet
 	now                time.Time
 
-	current []domain.Replica  // live replicas with the newest settings
-	old     []domain.Replica  // live replicas with older settings, on a node that is being drained, or being moved
-	spread  *spread           // where the current replicas are
-	moving  map[string]string // ID of each replica that is moved → why; it is in old
-	planned int               // number of replicas that the plan places
-	short   bool              // no node has capacity for a replica within maxReplicaCount
-	needs   *domain.Need      // result of need; nil before the first call
+	current []domain.Replica  // replicas on available nodes with the newest settings
+	old     []domain.Replica  // replicas with older settings, on a node that is being drained, or being moved
+	spread  *spread           // counts the current replicas by failure domain
+	moving  map[string]string // why a replica in old is being moved, by replica ID
+	planned int               // number of new replicas in the plan
+	short   bool              // a replica within maxReplicaCount is missing, and no node has capacity for it
+	needs   *domain.Need      // result of the method need; nil before the first call
 }
 
-// need returns what one replica needs.
+// need returns what one replica of the deployment requires of the fleet.
 func (d *deployment) need(v *projections.View) domain.Need {
 	if d.needs == nil {
 		need := projections.ForAccount(v, d.name.Account(), v.NeedOf(d.Deployment))
@@ -153,7 +155,7 @@ func (d *deployment) remove(r domain.Replica, reason string) {
 	d.plan.add(d.intend(domain.RemoveReplica{ID: r.ID, Reason: reason}))
 }
 
-// minReady returns the number of ready replicas with which the deployment becomes READY.
+// minReady returns how many replicas must be ready before the deployment becomes READY.
 func (d *deployment) minReady() int { return min(d.MinReplicaCount, d.DesiredReplicas) }
 
 // drain removes every replica, and finishes the deletion of the deployment once the allocations of
@@ -167,7 +169,7 @@ func (d *deployment) drain(keep time.Duration) {
 	}
 }
 
-// classify sets current, old and spread, and removes lost replicas.
+// classify sets current, old and spread, and plans to remove replicas that were lost.
 func (d *deployment) classify() {
 	d.spread, d.moving = d.fleet.newSpread(d.Strategy()), map[string]string{}
 	for _, r := range d.Ordered() {
@@ -193,27 +195,27 @@ func (d *deployment) classify() {
 	}
 }
 
-// trim removes surplus replicas, and old replicas whose replacements are ready.
+// trim plans to remove surplus replicas, and old replicas whose replacements are ready.
 func (d *deployment) trim() {
 	d.current = d.keepOnly(d.current, d.DesiredReplicas, "scaled down")
 	d.old = d.keepOnly(d.old, max(0, d.DesiredReplicas-ready(d.current)), "replaced by replicas with newer settings")
 }
 
 func (d *deployment) keepOnly(replicas []domain.Replica, n int, reason string) []domain.Replica {
-	dispensable := dispensable(replicas)
+	removalOrder := removalOrder(replicas)
 	extra := max(0, len(replicas)-n)
 	if extra > 0 && d.spread.strategy == domain.PlacementSpread {
-		dispensable = d.spread.thin(d.fleet, dispensable)
+		removalOrder = d.spread.thin(d.fleet, removalOrder)
 	}
-	for _, r := range dispensable[:extra] {
+	for _, r := range removalOrder[:extra] {
 		d.remove(r, cmp.Or(d.fleet.drains[r.Node], d.moving[r.ID], reason))
 	}
-	return dispensable[extra:]
+	return removalOrder[extra:]
 }
 
-// dispensable returns the replicas in the order of removal: those that are not ready first, and
-// then the newest.
-func dispensable(replicas []domain.Replica) []domain.Replica {
+// removalOrder returns the replicas in the order in which they are removed: those that are not
+// ready first, and then the newest first.
+func removalOrder(replicas []domain.Replica) []domain.Replica {
 	order := slices.Clone(replicas)
 	slices.SortStableFunc(order, func(a, b domain.Replica) int {
 		return cmp.Or(readiness(a)-readiness(b), domain.ReplicaNumber(b.ID)-domain.ReplicaNumber(a.ID))
@@ -221,7 +223,7 @@ func dispensable(replicas []domain.Replica) []domain.Replica {
 	return order
 }
 
-// readiness returns 1 for a ready replica, and 0 for another one.
+// readiness returns 1 for a ready replica, and 0 for a replica that is not ready.
 func readiness(r domain.Replica) int { return ready([]domain.Replica{r}) }
 
 func ready(replicas []domain.Replica) int {
@@ -234,8 +236,9 @@ func ready(replicas []domain.Replica) int {
 	return n
 }
 
-// placeMinimum plans the replicas that are missing for the minimum. It returns false when no node has
-// capacity for them. Until a failed replica is replaced, its capacity is withheld from other replicas.
+// placeMinimum plans the replicas that the deployment lacks of its minimum. It returns false when
+// no node has capacity for them. While a failed replica must not be replaced yet, its capacity is
+// withheld from other replicas.
 func (d *deployment) placeMinimum(v *projections.View, need domain.Need) bool {
 	missing := d.minReady() - len(d.current) - len(d.old)
 	if !d.backingOff() {
@@ -247,37 +250,42 @@ func (d *deployment) placeMinimum(v *projections.View, need domain.Need) bool {
 	return true
 }
 
-// belowMinimum reports whether the deployment has fewer replicas than its minimum after the plan.
+// belowMinimum reports whether the deployment still has fewer replicas than its minimum after the
+// plan.
 func (d *deployment) belowMinimum() bool {
 	return len(d.current)+len(d.old)+d.planned < d.minReady()
 }
 
-// place plans the other missing replicas up to maxReplicaCount. It returns false when no node has
-// capacity for them. While there are old replicas, the deployment gets at most one replica more than
+// place plans the other missing replicas, up to maxReplicaCount. It returns false when no node has
+// capacity for them. While there are old replicas, the deployment has at most one replica more than
 // desired.
 func (d *deployment) place(v *projections.View, need domain.Need) bool {
 	return d.placeMore(v, need, missingReplicas(d))
 }
 
-// missingReplicas returns how many replicas within maxReplicaCount the plan may add; 0 or less is none.
-func missingReplicas(d *deployment) int { return min(d.firm()-len(d.current)-d.planned, d.placeable()) }
+// missingReplicas returns how many replicas within maxReplicaCount the plan may still add; 0 or a
+// negative number if none.
+func missingReplicas(d *deployment) int {
+	return min(d.nonRevocable()-len(d.current)-d.planned, d.placeable())
+}
 
-// backingOff reports whether a failed replica must not be replaced yet.
+// backingOff reports whether a failed replica must not be replaced yet: see backoff.
 func (d *deployment) backingOff() bool {
 	return d.Failures > 0 && d.now.Before(d.FailedTime.Add(backoff(d.Failures)))
 }
 
-// placeable returns how many replicas the plan may still add: up to one more than desired while there are
-// old replicas.
+// placeable returns how many replicas of any kind the plan may still add. While there are old
+// replicas, the deployment may have one more than desired.
 func (d *deployment) placeable() int {
 	if len(d.old) == 0 {
 		return d.DesiredReplicas
 	}
 	n := len(d.current) + len(d.old)
-	return max(d.firm(), min(d.DesiredReplicas, n)) + 1 - n - d.planned
+	return max(d.nonRevocable(), min(d.DesiredReplicas, n)) + 1 - n - d.planned
 }
 
-// placeMore plans a number of replicas. It returns false when no node has capacity for one of them.
+// placeMore plans as many new replicas as wanted. It returns false when no node has capacity for
+// one of them.
 func (d *deployment) placeMore(v *projections.View, need domain.Need, wanted int) bool {
 	if wanted > 0 && d.backingOff() {
 		d.plan.planAgainAt(d.FailedTime.Add(backoff(d.Failures)))
@@ -305,14 +313,14 @@ func (d *deployment) placeOn(node chosenNode, need domain.Need, replica domain.P
 		abandonment(allocation, "the replica could not be placed"))
 }
 
-// replaceOld removes one old replica if a new replica then fits on the node, unless fewer replicas
-// than desired are running or a new replica is still starting. It returns the ID of the removed
-// replica; "" without one.
+// replaceOld plans to remove one old replica if a new replica then fits on its node, unless fewer
+// replicas than desired are running, or a new replica is still starting. It returns the ID of the
+// removed replica; "" if it removes none.
 func (d *deployment) replaceOld(need domain.Need) string {
-	if len(d.current)+len(d.old) < d.firm() || ready(d.current) < len(d.current) {
+	if len(d.current)+len(d.old) < d.nonRevocable() || ready(d.current) < len(d.current) {
 		return ""
 	}
-	for _, r := range dispensable(d.old) {
+	for _, r := range removalOrder(d.old) {
 		if d.fleet.fitsWithout(r.Node, domain.ReplicaAllocationID(d.name, r.ID), need) {
 			d.remove(r, "replaced by a replica with newer settings")
 			return r.ID
@@ -321,13 +329,13 @@ func (d *deployment) replaceOld(need domain.Need) string {
 	return ""
 }
 
-// backoff returns the time between the last failure of a deployment's replica and the next
-// placement; failures is the number of consecutive failures.
+// backoff returns how long after the last failure of a deployment's replica the next one is placed.
+// failures is the number of consecutive failures.
 func backoff(failures int) time.Duration {
 	return min(minBackoff<<min(failures-1, 20), maxBackoff)
 }
 
-// rollingOut reports whether replicas with older settings are left.
+// rollingOut reports whether the deployment still has replicas with older settings.
 func (d *deployment) rollingOut() bool { return len(d.old) > len(d.leaving()) }
 
 // leaving returns the replicas with the newest settings that are being moved or are on nodes that are
@@ -341,8 +349,8 @@ func (d *deployment) leaving() (replicas []domain.Replica) {
 	return replicas
 }
 
-// markReady marks the deployment as READY when enough replicas with the newest settings are ready and
-// no replica with older settings is left.
+// markReady plans to make the deployment READY when enough replicas with the newest settings are
+// ready and no replica with older settings is left.
 func (d *deployment) markReady() {
 	leaving := d.leaving()
 	if d.State != domain.DeploymentReadyState && len(d.old) == len(leaving) &&
@@ -351,7 +359,7 @@ func (d *deployment) markReady() {
 	}
 }
 
-// model returns why the deployment's model cannot be loaded; nil when no reason is known.
+// model returns the reason why replicas cannot load the deployment's model; nil when none is known.
 func (d *deployment) model(v *projections.View) *domain.Error {
 	c := inputs{view: v, account: d.name.Account()}
 	if m := c.model("baseModel", d.BaseModel); m != nil && m.Kind == domain.PEFTAddon {
@@ -367,8 +375,8 @@ func (d *deployment) fail(status domain.Status) {
 	d.plan.add(d.intend(domain.FailDeployment{Status: status}))
 }
 
-// failAt fails the deployment with the status if due has been reached; otherwise it requests a plan
-// at due.
+// failAt plans to fail the deployment with the status if the time due has been reached; otherwise
+// it requests another plan at due.
 func (d *deployment) failAt(due time.Time, status domain.Status) {
 	if d.now.Before(due) {
 		d.plan.planAgainAt(due)

@@ -8,57 +8,59 @@ import (
 	"anneal/projections"
 )
 
-// firm returns how many replicas the deployment should have without revocable ones: at most
-// maxReplicaCount. During a rollout, the result includes the revocable replicas that already exist,
-// so that the rollout keeps them. A drain does not keep them.
-func (d *deployment) firm() int {
+// nonRevocable returns how many replicas the deployment should have without revocable ones: at most
+// maxReplicaCount. During a rollout, the result includes revocable replicas that exist already, so
+// that the rollout keeps them. A drain does not keep them.
+func (d *deployment) nonRevocable() int {
 	if n := len(d.current) + len(d.old); d.rollingOut() {
 		return min(d.DesiredReplicas, max(d.MaxReplicas(), n))
 	}
 	return min(d.DesiredReplicas, d.MaxReplicas())
 }
 
-// revocable returns the replicas above maxReplicaCount, in the order of removal.
+// revocable returns the replicas above maxReplicaCount, in the order in which they are removed.
 func (d *deployment) revocable() []domain.Replica {
 	n := len(d.current) + len(d.old)
 	extra := n - d.MaxReplicas()
 	if d.rollingOut() || n > d.DesiredReplicas {
-		extra-- // the replica that a rollout or a drain adds
+		extra-- // a rollout or a drain adds one replica above the desired number
 	}
-	return firstToGo(d, extra)
+	return firstToRemove(d, extra)
 }
 
-// lends reports whether the deployment may have revocable replicas.
-func lends(d *deployment) bool { return d.Ceiling() > d.MaxReplicas() }
+// allowsRevocable reports whether the deployment may have revocable replicas.
+func allowsRevocable(d *deployment) bool { return d.MaxWithRevocable() > d.MaxReplicas() }
 
-// firstToGo returns the first n replicas in the order of removal; none if n is negative.
-func firstToGo(d *deployment, n int) []domain.Replica {
-	return append(dispensable(d.old), dispensable(d.current)...)[:max(0, n)]
+// firstToRemove returns the first n of the deployment's replicas in the order in which they are
+// removed; none if n is negative.
+func firstToRemove(d *deployment, n int) []domain.Replica {
+	return append(removalOrder(d.old), removalOrder(d.current)...)[:max(0, n)]
 }
 
-// revocation removes revocable replicas when replicas within maxReplicaCount wait for their capacity,
-// and replicas above minReplicaCount when replicas within it do.
+// A revocation plans to remove revocable replicas when replicas within maxReplicaCount wait for
+// their capacity, and replicas above minReplicaCount when replicas within it wait.
 type revocation struct {
-	view  *projections.View
-	fleet *fleet
-	lent  []lent
+	view        *projections.View
+	fleet       *fleet
+	preemptible []preemptibleReplica
 }
 
-// lent is a replica that may give way, and the resources that are allocated to it.
-type lent struct {
+// A preemptibleReplica is a replica that may be removed for other replicas, and the resources that
+// are allocated to it.
+type preemptibleReplica struct {
 	of        *deployment
 	replica   domain.Replica
 	resources domain.Resources
-	above     domain.ReplicaBound // AboveMinimum gives way only to replicas within a minimum
+	above     domain.ReplicaBound // AboveMinimum: removed only for replicas within a minReplicaCount
 }
 
-// share revokes replicas for other replicas that wait for capacity, and then places revocable replicas
-// in the capacity that no replica and no job waits for. The revocable replicas of the newest deployment
-// are removed first.
-func share(v *projections.View, fleet *fleet, deployments []*deployment) {
+// shareCapacity plans to remove revocable replicas for other replicas that wait for capacity, those
+// of the newest deployment first. It then places revocable replicas in the capacity for which no
+// other replica and no job waits.
+func shareCapacity(v *projections.View, fleet *fleet, deployments []*deployment) {
 	r := revocation{view: v, fleet: fleet}
-	r.lend(deployments)
-	if len(r.lent) == 0 && !slices.ContainsFunc(deployments, lends) {
+	r.collectPreemptible(deployments)
+	if len(r.preemptible) == 0 && !slices.ContainsFunc(deployments, allowsRevocable) {
 		for _, d := range deployments {
 			if d.short {
 				d.replaceOld(d.need(v))
@@ -66,9 +68,9 @@ func share(v *projections.View, fleet *fleet, deployments []*deployment) {
 		}
 		return
 	}
-	over := fleet.over(v)
-	for _, a := range over { // they are released earlier than the allocation of a replica that is revoked now
-		fleet.give(a.key.node, a.resources)
+	over := fleet.endedAllocations(v)
+	for _, a := range over { // they become free before the allocation of a replica that is removed now
+		fleet.release(a.key.node, a.resources)
 	}
 	for _, d := range deployments {
 		if d.short && !r.reserve(d.need(v), d) {
@@ -82,33 +84,34 @@ func share(v *projections.View, fleet *fleet, deployments []*deployment) {
 		fleet.take([]domain.Name{a.key.node}, a.resources)
 	}
 	for _, d := range deployments {
-		if lends(d) && !d.rollingOut() && !d.short {
-			d.placeMore(v, d.need(v), min(d.DesiredReplicas-max(len(d.current), d.firm()), d.placeable()))
+		if allowsRevocable(d) && !d.rollingOut() && !d.short {
+			d.placeMore(v, d.need(v), min(d.DesiredReplicas-max(len(d.current), d.nonRevocable()), d.placeable()))
 		}
 	}
 }
 
-// An overAllocation is an allocation of an attempt that is over or of a replica that was removed,
-// which is about to be released.
-type overAllocation struct {
+// An endedAllocation is the allocation of an attempt that has ended or of a replica that was
+// removed. It is about to be released.
+type endedAllocation struct {
 	key       allocationKey
 	resources domain.Resources
 }
 
-// over returns the allocations on READY nodes that are about to be released, by node and ID.
-func (f *fleet) over(v *projections.View) (over []overAllocation) {
+// endedAllocations returns the allocations on READY nodes that are about to be released, ordered by
+// node and ID.
+func (f *fleet) endedAllocations(v *projections.View) (over []endedAllocation) {
 	for key, a := range f.placed {
 		if reason, _ := orphaned(v, key.node, a); reason != "" {
-			over = append(over, overAllocation{key, a.Resources})
+			over = append(over, endedAllocation{key, a.Resources})
 		}
 	}
-	slices.SortFunc(over, func(a, b overAllocation) int {
+	slices.SortFunc(over, func(a, b endedAllocation) int {
 		return cmp.Or(cmp.Compare(a.key.node, b.key.node), cmp.Compare(a.key.id, b.key.id))
 	})
 	return over
 }
 
-// waitingJobs returns the needs of the jobs that wait for capacity, the oldest first.
+// waitingJobs returns the needs of the jobs that wait for capacity, the oldest job first.
 func waitingJobs(v *projections.View, fleet *fleet) (needs []domain.Need) {
 	var waiting []job
 	for j := range jobs(v) {
@@ -125,10 +128,10 @@ func waitingJobs(v *projections.View, fleet *fleet) (needs []domain.Need) {
 	return needs
 }
 
-// lend collects the replicas that may give way: all revocable ones, and if a deployment lacks replicas
-// within its minimum, those above the minimum of their deployments.
-func (r *revocation) lend(deployments []*deployment) {
-	var elastic []lent
+// collectPreemptible sets r.preemptible: all revocable replicas and, if a deployment lacks replicas
+// within its minReplicaCount, the replicas above minReplicaCount of the others.
+func (r *revocation) collectPreemptible(deployments []*deployment) {
+	var elastic []preemptibleReplica
 	below := slices.ContainsFunc(deployments, func(d *deployment) bool { return d.short && d.belowMinimum() })
 	for _, d := range slices.Backward(deployments) {
 		revocable := len(d.revocable())
@@ -136,33 +139,33 @@ func (r *revocation) lend(deployments []*deployment) {
 			a, ok := r.fleet.placed[allocationKey{replica.Node, domain.ReplicaAllocationID(d.name, replica.ID)}]
 			switch {
 			case ok && i < revocable:
-				r.lent = append(r.lent, lent{d, replica, a.Resources, domain.AboveMaximum})
+				r.preemptible = append(r.preemptible, preemptibleReplica{d, replica, a.Resources, domain.AboveMaximum})
 			case ok && below:
-				elastic = append(elastic, lent{d, replica, a.Resources, domain.AboveMinimum})
+				elastic = append(elastic, preemptibleReplica{d, replica, a.Resources, domain.AboveMinimum})
 			}
 		}
 	}
-	r.lent = append(r.lent, elastic...)
+	r.preemptible = append(r.preemptible, elastic...)
 }
 
-// reserve withholds capacity for a need of a deployment from revocable replicas. If there is not enough,
-// it removes replicas of nodes that can then hold the need, and no others. The replicas of the
-// deployment itself do not give way to it: see replaceOld. reserve returns false when the need does not
-// fit.
+// reserve withholds the capacity for one more replica of a deployment, whose need is given, from
+// revocable replicas. If there is not enough, it plans to remove preemptible replicas from nodes on
+// which the replica then fits, and no others. It does not remove replicas of the deployment itself:
+// see replaceOld. It returns false when the replica fits on no node.
 func (r *revocation) reserve(need domain.Need, of *deployment) bool {
 	if r.fleet.withhold(r.view, need, nil) {
 		return true
 	}
-	var given []lent
-	for _, l := range r.lent {
+	var given []preemptibleReplica
+	for _, l := range r.preemptible {
 		if l.of == of || l.above == domain.AboveMinimum && !of.belowMinimum() {
 			continue
 		}
 		given = append(given, l)
-		r.fleet.give(l.replica.Node, l.resources)
+		r.fleet.release(l.replica.Node, l.resources)
 		if chosen, fits := r.fleet.place(r.view, need, nil); fits {
 			r.revoke(given, namesOf(chosen), need)
-			r.fleet.takeChosen(chosen, need) // not free before the replicas have ended
+			r.fleet.takeChosen(chosen, need) // not free until the removed replicas have ended
 			return true
 		}
 	}
@@ -172,33 +175,37 @@ func (r *revocation) reserve(need domain.Need, of *deployment) bool {
 	return false
 }
 
-// replaceOld replaces an old replica of a deployment, which then cannot be revoked as well.
+// replaceOld calls replaceOld of a deployment. The replica that it removes is not preemptible any
+// more.
 func (r *revocation) replaceOld(d *deployment) {
 	r.forget(d, d.replaceOld(d.need(r.view)))
 }
 
-// forget removes a replica from those that can be revoked.
+// forget removes a replica from r.preemptible.
 func (r *revocation) forget(d *deployment, id string) {
-	r.lent = slices.DeleteFunc(r.lent, func(l lent) bool { return l.of == d && l.replica.ID == id })
+	r.preemptible = slices.DeleteFunc(r.preemptible, func(p preemptibleReplica) bool {
+		return p.of == d && p.replica.ID == id
+	})
 }
 
-// revoke removes the replicas in given whose resources the need requires on the chosen nodes. In the
-// fleet, the resources of all replicas in given count as free before the call and as taken after it.
-func (r *revocation) revoke(given []lent, chosen []domain.Name, need domain.Need) {
-	var revoked []lent
+// revoke plans to remove those replicas in given whose resources the need requires on the chosen
+// nodes. In the fleet, the resources of all replicas in given must be free before the call, and are
+// taken after it.
+func (r *revocation) revoke(given []preemptibleReplica, chosen []domain.Name, need domain.Need) {
+	var revoked []preemptibleReplica
 	for _, g := range given {
 		node := &r.fleet.nodes[r.fleet.index[g.replica.Node]]
 		r.fleet.take([]domain.Name{g.replica.Node}, g.resources)
 		if slices.Contains(chosen, g.replica.Node) && !node.fits(need.Resources) {
-			r.fleet.give(g.replica.Node, g.resources)
+			r.fleet.release(g.replica.Node, g.resources)
 			revoked = append(revoked, g)
 		}
 	}
 	for _, g := range revoked {
 		r.fleet.take([]domain.Name{g.replica.Node}, g.resources)
-		reason := "revoked: its capacity is needed for " + need.String()
+		reason := "revoked: the capacity is needed for another replica: " + need.String()
 		if g.above == domain.AboveMinimum {
-			reason = "gave way: its capacity is needed for a deployment below its minReplicaCount: " + need.String()
+			reason = "preempted: the capacity is needed for a deployment below its minReplicaCount: " + need.String()
 		}
 		g.of.plan.add(g.of.intend(domain.RemoveReplica{ID: g.replica.ID, Reason: reason, Above: g.above}))
 		r.forget(g.of, g.replica.ID)

@@ -56,7 +56,7 @@ func TestRevocableReplicasAreRolledOut(t *testing.T) {
 	s.runPlans()
 	row, _ := s.world.View().Deployments.Get(deploymentName("d1"))
 	require.Equal(t, domain.DeploymentReadyState, row.State.State)
-	require.Equal(t, 3, row.State.Current())
+	require.Equal(t, 3, row.State.CurrentReplicas())
 }
 
 // TestOneReplicaIsRevokedForOneNeed checks that no second replica is revoked before the allocation
@@ -110,5 +110,5 @@ func TestRolloutRevokesNoneOfItsOwn(t *testing.T) {
 	}
 	s.runPlans()
 	row, _ := s.world.View().Deployments.Get(deploymentName("d1"))
-	require.Equal(t, 4, row.State.Current())
+	require.Equal(t, 4, row.State.CurrentReplicas())
 }

@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	maxSteps       = 256 // steps of a plan that are executed before the next plan
+	maxSteps       = 256 // maximum steps of a plan that are executed before the next plan
 	maxFailedPlans = 2   // consecutive failed plans after which events do not wake the loop
 	minPause       = 10 * time.Millisecond
-	maxPause       = 30 * time.Second // after a failed plan
-	maxRest        = time.Second      // pause after each plan, see Run
-	maxConcurrent  = 64               // steps that are executed concurrently
-	maxAge         = 2 * time.Second  // of a plan: a process that was paused plans again
+	maxPause       = 30 * time.Second // maximum pause after a failed plan
+	maxRest        = time.Second      // maximum pause after each plan
+	maxConcurrent  = 64               // maximum steps that are executed concurrently
+	maxAge         = 2 * time.Second  // maximum age of a plan: a process that was paused plans again
 )
 
 // Run executes the plans of s until ctx is done or the world cannot fold an event. It plans again
@@ -37,7 +37,8 @@ func Run(ctx context.Context, log eventlog.Log, world *projections.World, s Sche
 		view := world.View()
 		plan := s.Plan(view, began.UTC())
 		planned := time.Now()
-		rest := max(every, min(planned.Sub(began), maxRest)) // so that planning uses at most half of a core
+		// Rest as long as planning took, so that planning uses at most half of a CPU core.
+		rest := max(every, min(planned.Sub(began), maxRest))
 		recorded, refused, err := l.execute(ctx, view, plan.Steps, planned)
 		if err != nil {
 			return err
@@ -55,15 +56,15 @@ func Run(ctx context.Context, log eventlog.Log, world *projections.World, s Sche
 	return ctx.Err()
 }
 
-// A Patient scheduler need not react to an event at once: Run pauses for MinRest after each of its plans,
-// so that one plan serves the events of that time.
-type Patient interface{ MinRest() time.Duration }
+// A PacedScheduler is a scheduler that need not react to an event at once: Run pauses for MinRest
+// after each of its plans, so that one plan reacts to all events of this time.
+type PacedScheduler interface{ MinRest() time.Duration }
 
-// patience is the MinRest of the schedulers that mostly wait for times or heartbeats.
-const patience = 50 * time.Millisecond
+// pacedRest is the MinRest of the schedulers that mostly react to times or heartbeats.
+const pacedRest = 50 * time.Millisecond
 
 func minRest(s Scheduler) time.Duration {
-	if p, ok := s.(Patient); ok {
+	if p, ok := s.(PacedScheduler); ok {
 		return p.MinRest()
 	}
 	return 0
@@ -76,11 +77,11 @@ type loop struct {
 	logger *slog.Logger
 }
 
-// execute executes the steps and counts those that were recorded and those that were refused. Steps
-// on different resources run concurrently, so that they share the syncs of the log: a step waits for
-// the earlier ones that change one of its resources, or for all earlier ones if its field After is set.
-// execute begins no step of a plan that is older than maxAge. It returns an error only when Run must
-// return.
+// execute executes the steps of a plan, and counts those that were recorded and those that were
+// refused. Steps on different resources run concurrently, so that they share the fsyncs of the log.
+// A step waits for earlier steps that change one of its resources, or for all earlier steps if its
+// field After is set. Once the plan is older than maxAge, execute begins no more steps. It returns
+// an error only when Run must return.
 func (l loop) execute(
 	ctx context.Context, view *projections.View, steps []Step, planned time.Time,
 ) (recorded, refused int, err error) {
@@ -100,21 +101,22 @@ func (l loop) execute(
 	return x.recorded, x.refused, cmp.Or(ctx.Err(), x.failure)
 }
 
-// An execution executes the steps of one plan.
+// An execution is the state of executing the steps of one plan.
 type execution struct {
 	loop
 	view    *projections.View
 	planned time.Time
-	ended   map[domain.Name]chan struct{} // of the last step that changes a resource
-	slots   chan struct{}                 // has an element for each step that was begun
+	ended   map[domain.Name]chan struct{} // closed when the last step that changes the resource has ended, by resource
+	slots   chan struct{}                 // semaphore: has an element for each step that is being executed
 	all     sync.WaitGroup
 
 	mu                sync.Mutex
 	recorded, refused int
-	failure           error // for which Run must return
+	failure           error // error because of which Run must return
 }
 
-// begin executes a step in a goroutine, after the earlier steps that change one of its resources.
+// begin starts a goroutine that executes a step once the earlier steps that change one of its
+// resources have ended.
 func (x *execution) begin(ctx context.Context, step Step) {
 	ended := make(chan struct{})
 	var earlier []chan struct{}
@@ -161,8 +163,8 @@ func (x *execution) note(change func()) {
 	change()
 }
 
-// do executes one step: its reservations, concurrently, and then its commit. If one of these fails
-// after a reservation was recorded, do abandons the step. If the abandonment fails too, the
+// do executes one step: it records the reservations, concurrently, and then the commit. If one of
+// these fails after a reservation was recorded, do records Step.Abandon. If that fails too, the
 // scheduler Allocations abandons the step later.
 func (l loop) do(ctx context.Context, request eventlog.Request, step Step) (eventlog.Change, error) {
 	reserved, err := l.reserve(ctx, request, step.Reserve)
@@ -172,13 +174,14 @@ func (l loop) do(ctx context.Context, request eventlog.Request, step Step) (even
 	}
 	if err != nil && reserved && step.Abandon != nil {
 		if _, late := eventlog.Do(ctx, l.log, l.world, request, *step.Abandon); late != nil {
-			l.logger.Debug("step not abandoned", "step", step.String(), "error", late.Error())
+			l.logger.Debug("a step failed and could not be abandoned: its reservations are released later",
+				"step", step.String(), "error", late.Error())
 		}
 	}
 	return change, err
 }
 
-// reserve records the reservations of a step; reserved reports whether it recorded an event for any
+// reserve records the reservations of a step. reserved reports whether it recorded an event for any
 // of them.
 func (l loop) reserve(ctx context.Context, request eventlog.Request, parts []domain.Intent) (reserved bool, err error) {
 	positions, errs := make([]uint64, len(parts)), make([]error, len(parts))
@@ -197,8 +200,8 @@ func (l loop) reserve(ctx context.Context, request eventlog.Request, parts []dom
 	return slices.Max(append(positions, 0)) > 0, errors.Join(errs...)
 }
 
-// report logs why a step was refused. It logs at debug level if the world has changed after the
-// plan, because a change is the usual reason.
+// report logs why a step was refused: at debug level if the world has changed since the plan,
+// because that is the usual reason, and otherwise as a warning.
 func (l loop) report(ctx context.Context, view *projections.View, step Step, err error) {
 	level := slog.LevelWarn
 	var e *domain.Error
@@ -208,9 +211,9 @@ func (l loop) report(ctx context.Context, view *projections.View, step Step, err
 	l.logger.Log(ctx, level, "step refused", "step", step.String(), "error", err.Error())
 }
 
-// wait returns when the world is beyond the given position, or at the time in again. After a failed
-// plan, wait also returns after a pause. After more than maxFailedPlans consecutive failed plans,
-// it returns only after the pause. failed is the number of consecutive failed plans.
+// wait returns when the world has an event after the given position, or at the time again. failed
+// is the number of consecutive failed plans: if it is not 0, wait also returns after a pause, and
+// if it is above maxFailedPlans, wait returns only after the pause.
 func (l loop) wait(ctx context.Context, position uint64, again time.Time, failed int) {
 	changed := l.world.Changed(position)
 	limit := time.Duration(-1)

@@ -16,18 +16,19 @@ import (
 // A Scheduler proposes what to do next. Plan is pure: for the same view and time, it returns the
 // same plan.
 type Scheduler interface {
-	Name() string // one word; the actor of the scheduler's events is scheduler/NAME
+	Name() string // Name returns one word; the actor of the scheduler's events is scheduler/NAME.
 	Plan(v *projections.View, now time.Time) Plan
 }
 
-// A Step is one decision. Run first records the intents in Reserve, each in a separate event, and
-// then Commit. If a reservation or the commit fails after a reservation was recorded, Run records
-// Abandon, which prevents a late commit of the same step; later plans release the reservations.
+// A Step is one decision of a scheduler. Run first records the intents in Reserve, each as an event
+// of its own, and then Commit. If a reservation or the commit fails after a reservation was
+// recorded, Run records Abandon, which prevents a late commit of the same step; later plans release
+// the reservations.
 type Step struct {
 	Reserve []domain.Intent // intents on different resources, in any order
 	Commit  domain.Intent
 	Abandon *domain.Intent // nil without Reserve
-	After   bool           // begin only when all earlier steps of the plan have ended
+	After   bool           // the step begins only when all earlier steps of the plan have ended
 }
 
 // Intents returns all intents of the step in order.
@@ -42,26 +43,26 @@ type Plan struct {
 
 func (p *Plan) add(intent domain.Intent) { p.Steps = append(p.Steps, Step{Commit: intent}) }
 
-// then adds a step that begins when all earlier steps have ended.
+// then adds a step that begins only when all earlier steps have ended.
 func (p *Plan) then(intent domain.Intent) {
 	p.Steps = append(p.Steps, Step{Commit: intent, After: true})
 }
 
-// reserve adds a step with reservations.
+// reserve adds a step with the reservations parts, its commit and its abandonment.
 func (p *Plan) reserve(parts []domain.Intent, commit, abandon domain.Intent) {
 	p.Steps = append(p.Steps, Step{Reserve: parts, Commit: commit, Abandon: &abandon})
 }
 
-// planAgainAt requests another plan at t, or at an earlier requested time.
+// planAgainAt requests another plan at t. An earlier time that was requested before has precedence.
 func (p *Plan) planAgainAt(t time.Time) {
 	if p.Again.IsZero() || t.Before(p.Again) {
 		p.Again = t
 	}
 }
 
-// String formats the plan for transcripts, with one line for each command. A dash precedes the
-// first command of a step, and a bar precedes each further command of the step. The last command of
-// a step is the commit.
+// String formats the plan for test transcripts, with a line for each command. A dash precedes the
+// first command of a step, and a bar each further command of the same step. The last command of a
+// step is its commit.
 func (p Plan) String() string {
 	var text strings.Builder
 	for _, step := range p.Steps {

@@ -10,12 +10,14 @@ import (
 	"anneal/projections"
 )
 
-// ShrinkWithin is how long the agent of a node whose devices have failed has to report the work that
-// used them. After that time, the newest work that the node cannot hold any more moves.
+// ShrinkWithin is how long the agent of a node with failed devices has to report the attempts and
+// replicas that used these devices. After that time, the newest ones that exceed the devices of the
+// node are moved.
 const ShrinkWithin = 15 * time.Second
 
-// shrunk moves work from a node that has fewer devices than are allocated: an agent reports the work
-// whose device has failed, but not work that was placed before the failure and waits for a device.
+// shrunk plans to move attempts and replicas from a node that has fewer devices than are allocated.
+// An agent reports those whose device has failed, but not those that were placed before the failure
+// and still wait for a device.
 func shrunk(plan *Plan, v *projections.View, row *projections.Row[domain.Node], now time.Time) {
 	over := excess(v, row)
 	if len(over) == 0 {
@@ -38,8 +40,9 @@ func shrunk(plan *Plan, v *projections.View, row *projections.Row[domain.Node], 
 	}
 }
 
-// excess returns the newest allocations without which the devices of the node suffice. All work that
-// shares a device moves together. Allocations that are about to be released do not count.
+// excess returns the newest allocations of a node without which its devices are enough. If one
+// allocation that shares a device is among them, all allocations on this device are. Allocations
+// that are about to be released do not count.
 func excess(v *projections.View, row *projections.Row[domain.Node]) (over []domain.Allocation) {
 	if devicesFit(row.State.Used(), row.State.Capacity) {
 		return nil
@@ -89,7 +92,8 @@ func sumOf(allocations []domain.Allocation) domain.Resources {
 	})
 }
 
-// devicesFit reports whether a node with a capacity has at least the used devices.
+// devicesFit reports whether a node with this capacity has at least as many devices of each type as
+// are used.
 func devicesFit(used, capacity domain.Resources) bool {
 	return domain.Resources{Accelerators: used.Accelerators}.Fits(domain.Resources{Accelerators: capacity.Accelerators})
 }

@@ -207,9 +207,9 @@ func unfinished(v *projections.View) string {
 			if d.ExpireTime != nil {
 				return fmt.Sprintf("%s has not expired", row.Name)
 			}
-			if d.Current() != d.DesiredReplicas || len(d.Replicas) != d.DesiredReplicas {
+			if d.CurrentReplicas() != d.DesiredReplicas || len(d.Replicas) != d.DesiredReplicas {
 				return fmt.Sprintf("%s has %d of %d replicas, %d of them current", row.Name, len(d.Replicas),
-					d.DesiredReplicas, d.Current())
+					d.DesiredReplicas, d.CurrentReplicas())
 			}
 		case domain.DeploymentDeletedState:
 		default:

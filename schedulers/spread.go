@@ -9,15 +9,15 @@ import (
 	"anneal/schedulers/placement"
 )
 
-// failureDomains are the regions and zones of the nodes of a fleet. The zone of a node is its label
-// domain.ZoneLabel; nodes without it are one zone of their region.
+// failureDomains holds the regions and zones of the nodes of a fleet. The zone of a node is the
+// value of its label domain.ZoneLabel; nodes of a region without this label are one zone.
 type failureDomains struct {
-	names  []string // of the zones, with their regions
+	names  []string // names of the zones, with their regions
 	region []int    // index of the region of each zone
 	of     []int    // index of the zone of each node
 }
 
-// failureDomains returns the failure domains of the fleet, which it computes once.
+// failureDomains returns the failure domains of the fleet. It computes them only once.
 func (f *fleet) failureDomains() *failureDomains {
 	if f.domains != nil {
 		return f.domains
@@ -53,13 +53,14 @@ func joinNonEmpty(region, zone string) string {
 	return region + zone
 }
 
-// A spread counts the replicas of a deployment in each failure domain.
+// A spread counts the replicas of a deployment in each failure domain, and orders nodes for the
+// next replica.
 type spread struct {
 	strategy string // domain.PlacementPack, domain.PlacementSpread, or "" for the default
 	domains  *failureDomains
-	regions  []int       // replicas in each region
-	zones    []int       // replicas in each zone
-	nodes    map[int]int // replicas on each node with replicas
+	regions  []int       // number of replicas in each region
+	zones    []int       // number of replicas in each zone
+	nodes    map[int]int // number of replicas on each node, without nodes that have none
 }
 
 func (f *fleet) newSpread(strategy string) *spread {
@@ -68,7 +69,7 @@ func (f *fleet) newSpread(strategy string) *spread {
 		zones: make([]int, len(domains.names)), nodes: map[int]int{}}
 }
 
-// add adds n, which may be negative, to the replicas on a node.
+// add adds n, which may be negative, to the number of replicas on a node.
 func (s *spread) add(node, n int) {
 	zone := s.domains.of[node]
 	s.regions[s.domains.region[zone]] += n
@@ -76,11 +77,13 @@ func (s *spread) add(node, n int) {
 	s.nodes[node] += n
 }
 
-// countBits is the number of bits for a count of replicas in the result of crowding.
+// countBits is the number of bits for each count of replicas in the results of crowding and
+// distance.
 const countBits = 20
 
-// crowding compares nodes by the replicas in their region, then in their zone, and then on the node
-// itself. A loss of a whole region or zone then stops as few replicas as possible.
+// crowding returns a cost of placing the next replica on a node, for the order of nodes: the number
+// of replicas in its region, then in its zone, and then on the node itself. With the lowest cost,
+// the loss of a whole region or zone stops as few replicas as possible.
 func (s *spread) crowding(node int) int64 {
 	return s.crowdingOf(s.domains.of[node]) + int64(s.nodes[node])
 }
@@ -89,16 +92,17 @@ func (s *spread) crowdingOf(zone int) int64 {
 	return int64(s.regions[s.domains.region[zone]])<<(2*countBits) + int64(s.zones[zone])<<countBits
 }
 
-// distance compares nodes by how far they are from the other replicas: the more replicas are on the
-// node, then in its zone, and then in its region, the lower it is.
+// distance returns a cost of placing the next replica on a node, which is lower the closer the node
+// is to the other replicas: the more replicas are on the node, then in its zone, and then in its
+// region.
 func (s *spread) distance(node int) int64 {
 	zone := s.domains.of[node]
 	return -(int64(s.nodes[node])<<(2*countBits) + int64(s.zones[zone])<<countBits +
 		int64(s.regions[s.domains.region[zone]]))
 }
 
-// order returns the order of the nodes for the next replica. nodeOf maps the nodes of the order to
-// those of the fleet.
+// order returns the order in which package placement prefers nodes for the next replica. nodeOf
+// maps the node indexes of that package to those of the fleet.
 func (s *spread) order(nodeOf []int) *placement.Order {
 	if s == nil {
 		return nil
@@ -118,7 +122,8 @@ func (s *spread) order(nodeOf []int) *placement.Order {
 		First: s.strategy == domain.PlacementSpread}
 }
 
-// explain adds to a reason why the node was chosen for the next replica.
+// explain adds to reason what the strategy and the failure domains contributed to the choice of a
+// node for the next replica.
 func (s *spread) explain(reason *domain.PlacementReason, node int) {
 	if s == nil {
 		return
@@ -130,8 +135,8 @@ func (s *spread) explain(reason *domain.PlacementReason, node int) {
 	}
 }
 
-// thin returns replicas, which are in the order of removal, in the order in which their removal leaves
-// the others spread: those that are not ready first, then those in the failure domains with the most
+// thin reorders replicas, which are in the order in which they are removed, so that the remaining
+// ones stay spread: those that are not ready first, then those in the failure domains with the most
 // replicas.
 func (s *spread) thin(f *fleet, replicas []domain.Replica) (order []domain.Replica) {
 	left := slices.Clone(replicas)

@@ -46,7 +46,7 @@ func (res *resource[S, R]) deleteRow(c *call, row *projections.Row[S], command d
 		_, err := c.Do(intent)
 		return err
 	}
-	decided, err := intent.Decide(res.kind.Reserved(row.State, c.Time), c.Time)
+	decided, err := intent.Decide(res.kind.WithDeletion(row.State, c.Time), c.Time)
 	if err != nil {
 		return err
 	}

@@ -32,8 +32,8 @@ func (res *resource[S, R]) list(c *call) (any, error) {
 		c.warnParameters()
 		q.Filter, q.OrderBy = "", ""
 	}
-	render := query.Rendering[S, R]{Whole: func(row *projections.Row[S], out *R) { res.show(c, row, out) },
-		Part: func(field string) func(*projections.Row[S], *R) { return res.computed[field] }}
+	render := query.Rendering[S, R]{All: func(row *projections.Row[S], out *R) { res.show(c, row, out) },
+		Field: func(field string) func(*projections.Row[S], *R) { return res.computed[field] }}
 	page, err := query.ListIn(res.table(c.View()), c.Account, res.visible(c, showDeleted), render, res.fields, q)
 	if err := request.JoinErrors(p.Err(), err); err != nil {
 		return nil, err

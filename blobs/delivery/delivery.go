@@ -1,7 +1,8 @@
-// Package delivery stores what the target of a subscription has received: one small file for each
-// subscription, which is replaced atomically. Each version of the file is true by itself: every event
-// up to its cursor was delivered, or is in its retries or dead letters. So if two processes deliver
-// concurrently, or an older version is restored, events are delivered again and none is lost.
+// Package delivery stores what the target of a subscription has received, in one small file for
+// each subscription, which is replaced atomically. Each version of the file is complete: every
+// event up to its cursor was delivered, or is among its retries or dead letters. So if two
+// processes deliver concurrently, or an older version of the file is restored, events are delivered
+// again, but none is lost.
 package delivery
 
 import (
@@ -15,41 +16,42 @@ import (
 	"anneal/domain"
 )
 
-// A State is what the target of a subscription has received.
+// A State records what the target of a subscription has received.
 type State struct {
-	// Cursor is the last event that was read. Its position is 0 before the first one.
+	// Cursor is the last event that was read for delivery. Its position is 0 before the first
+	// event.
 	Cursor      Cursor   `json:"cursor"`
 	Redelivery  int      `json:"redelivery,omitempty"` // number of the newest redelivery that has started
-	Retries     []Letter `json:"retries,omitempty"`    // ordered by position
+	Retries     []Letter `json:"retries,omitempty"`    // events to deliver again, ordered by position
 	DeadLetters []Letter `json:"deadLetters,omitempty"`
-	Delivered   int64    `json:"delivered"` // successful deliveries, including repeated ones
+	Delivered   int64    `json:"delivered"` // number of successful deliveries, including repeated ones
 
 	LastDelivery time.Time `json:"lastDelivery,omitzero"`
-	LastError    string    `json:"lastError,omitempty"` // of the newest failed attempt
+	LastError    string    `json:"lastError,omitempty"` // error of the newest failed attempt
 	LastFailure  time.Time `json:"lastFailure,omitzero"`
 }
 
-// A Cursor is the position of an event and its ID.
+// A Cursor is an event of the log, by position and ID.
 type Cursor struct {
 	Position uint64 `json:"position"`
 	EventID  string `json:"eventId"`
 }
 
-// A Letter is an event whose delivery has failed, or that waits for an earlier event of its resource
-// whose delivery has failed.
+// A Letter is an event that was not delivered yet, because its delivery has failed, or because it
+// waits for an earlier event of the same resource whose delivery has failed.
 type Letter struct {
 	Cursor
 	Type     string      `json:"type"`
 	Resource domain.Name `json:"resource"`
-	Attempts int         `json:"attempts"`       // 0 while it waits for an earlier event
+	Attempts int         `json:"attempts"`       // number of attempts; 0 while it waits for an earlier event
 	Since    time.Time   `json:"since,omitzero"` // time of the first attempt
 	Due      time.Time   `json:"due,omitzero"`   // time of the next attempt
 	Last     time.Time   `json:"last,omitzero"`  // time of the last attempt
 	Error    string      `json:"error,omitempty"`
 }
 
-// Load reads the state of a subscription; the zero state when none is stored. createEvent is the ID of
-// the event that created the subscription.
+// Load reads the delivery state of a subscription; the zero State when none is stored. createEvent
+// is the ID of the event that created the subscription.
 func Load(ctx context.Context, store *blobs.Store, subscription domain.Name, createEvent string) (state State,
 	err error) {
 	key := blobs.DeliveryFile(subscription, createEvent)
@@ -71,7 +73,8 @@ func Load(ctx context.Context, store *blobs.Store, subscription domain.Name, cre
 	return state, nil
 }
 
-// Save stores the state of a subscription. When it returns, the state is durable.
+// Save stores the delivery state of a subscription. When it returns, the state is durable.
+// createEvent is that of Load.
 func Save(ctx context.Context, store *blobs.Store, subscription domain.Name, createEvent string, state *State) error {
 	data, err := json.Marshal(state)
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package external reads and writes objects of the object stores that accounts name. It connects
-// with the client that the caller gives, and uses only the credentials of the account: never those of
-// this process, its environment or its machine.
+// Package external reads and writes objects in object stores that accounts name. It connects with
+// the HTTP client of the caller, and uses only the credentials of the account: never those of this
+// process, its environment or its machine.
 package external
 
 import (
@@ -22,11 +22,11 @@ import (
 	"anneal/domain"
 )
 
-// defaultRegion is the region of signatures for addresses without one. Servers other than Amazon S3
-// accept it.
+// defaultRegion is the region with which requests are signed when the address has none. Servers
+// other than Amazon S3 accept it.
 const defaultRegion = "us-east-1"
 
-// A Bucket is a bucket of an S3-compatible object store.
+// A Bucket gives access to a bucket of an S3-compatible object store.
 type Bucket struct {
 	bucket *blob.Bucket
 	at     domain.ObjectURL
@@ -35,11 +35,11 @@ type Bucket struct {
 // An Object is an object of a bucket.
 type Object struct {
 	Key  string
-	Size int64 // bytes
+	Size int64 // size in bytes
 }
 
-// Open opens the bucket of an address. It does not connect. Without credentials, requests are
-// anonymous.
+// Open returns the bucket of an address, without connecting to it. With nil credentials, requests
+// are anonymous.
 func Open(
 	ctx context.Context, at domain.ObjectURL, credentials *domain.StoreCredentials, client *http.Client,
 ) (*Bucket, error) {
@@ -64,11 +64,12 @@ func Open(
 	return &Bucket{bucket, at}, nil
 }
 
-// Close releases the bucket.
+// Close closes the bucket, which must not be used after that.
 func (b *Bucket) Close() error { return b.bucket.Close() }
 
-// Objects returns the object at the address. If the address is a directory, it returns the objects
-// directly below it, ordered by key and without empty objects, or an error for more than limit objects.
+// Objects returns the object at the address of the bucket. If the address is a directory, it
+// returns the objects directly below it, ordered by key and without empty objects. It returns an
+// error if there are more than limit objects.
 func (b *Bucket) Objects(ctx context.Context, limit int) ([]Object, error) {
 	if !b.at.Directory() {
 		attributes, err := b.bucket.Attributes(ctx, b.at.Key)
@@ -95,7 +96,7 @@ func (b *Bucket) Objects(ctx context.Context, limit int) ([]Object, error) {
 	}
 }
 
-// Read calls read with the content of an object.
+// Read calls read with the content of the object under key.
 func (b *Bucket) Read(ctx context.Context, key string, read func(io.Reader) error) error {
 	content, err := b.bucket.NewReader(ctx, key, nil)
 	if err != nil {
@@ -104,10 +105,10 @@ func (b *Bucket) Read(ctx context.Context, key string, read func(io.Reader) erro
 	return errors.Join(read(content), content.Close())
 }
 
-// Write stores the content of r under a key. It replaces an existing object.
+// Write stores the content of r as the object under key. It replaces an existing object.
 func (b *Bucket) Write(ctx context.Context, key string, r io.Reader) error {
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // a writer whose context is canceled before Close discards the content
+	defer cancel() // after an error, so that Close discards what was written
 	w, err := b.bucket.NewWriter(ctx, key, &blob.WriterOptions{ContentType: "application/jsonl"})
 	if err != nil {
 		return b.explain(err)
@@ -120,11 +121,12 @@ func (b *Bucket) Write(ctx context.Context, key string, r io.Reader) error {
 	return b.explain(w.Close())
 }
 
-// ignored discards the error of closing a writer that has failed before.
+// ignored discards the error of closing a writer whose Write has returned an error.
 func ignored(error) error { return nil }
 
-// explain returns a domain.Error: Unavailable for an error that a retry may resolve, and another code
-// for an error that requires a correction. Its message has no text of the object store.
+// explain converts an error of the object store into a domain.Error: with the code Unavailable if a
+// retry may succeed, and another code if the user has to correct something. Its message contains no
+// text from the object store.
 func (b *Bucket) explain(err error) error {
 	if err == nil {
 		return nil
@@ -144,7 +146,8 @@ func (b *Bucket) explain(err error) error {
 		return domain.Errorf(domain.PermissionDenied, "the object store refuses access to bucket %q: correct the "+
 			"credentials in the secret, or their permissions", b.at.Bucket)
 	case code == gcerrors.InvalidArgument:
-		return domain.Errorf(domain.InvalidArgument, "the object store rejects the request: correct externalUrl")
+		return domain.Errorf(domain.InvalidArgument,
+			"the object store rejects the request: correct the bucket, key and region in externalUrl")
 	}
 	return fmt.Errorf("%w: %w", domain.Errorf(domain.Unavailable, "the object store does not respond, or its "+
 		"response is not in the S3 protocol (check the endpoint in externalUrl)"), err)

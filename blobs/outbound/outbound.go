@@ -1,6 +1,7 @@
-// Package outbound connects to addresses that clients name. To prevent server-side request forgery
-// it connects only to public addresses, unless configured otherwise. It checks the address of each
-// connection and not the host name, because a host name may resolve differently each time.
+// Package outbound connects to addresses that clients of the API name. To prevent server-side
+// request forgery (SSRF), it connects only to public addresses, unless the operator permits others.
+// It checks the address of each connection instead of the host name, because a host name may
+// resolve to another address each time.
 package outbound
 
 import (
@@ -14,14 +15,14 @@ import (
 	"time"
 )
 
-// DialTimeout bounds the time to connect to an address.
+// DialTimeout is the maximum time to connect to an address.
 const DialTimeout = 10 * time.Second
 
-// ErrPrivate is the error of a connection to an address that is not public.
+// ErrPrivate is the error for a connection to an address that is not public.
 var ErrPrivate = errors.New("the address is not public, and this server connects only to public addresses")
 
-// Dialer returns a function that connects to public addresses only, or, if private is true, to all
-// addresses.
+// Dialer returns a function for http.Transport.DialContext that connects only to public addresses,
+// or to all addresses if private is true.
 func Dialer(private bool) func(ctx context.Context, network, address string) (net.Conn, error) {
 	dialer := &net.Dialer{Timeout: DialTimeout, Control: func(_, address string, _ syscall.RawConn) error {
 		at, err := netip.ParseAddrPort(address)
@@ -33,8 +34,8 @@ func Dialer(private bool) func(ctx context.Context, network, address string) (ne
 	return dialer.DialContext
 }
 
-// Client returns a client that connects as Dialer does, uses no proxy and follows no redirects.
-// timeout bounds a whole request.
+// Client returns an HTTP client that connects with Dialer, uses no proxy and follows no redirects.
+// timeout is the maximum time of a request, including its response.
 func Client(private bool, timeout time.Duration) *http.Client {
 	return &http.Client{Timeout: timeout,
 		Transport: &http.Transport{DialContext: Dialer(private), TLSHandshakeTimeout: DialTimeout,
@@ -42,13 +43,14 @@ func Client(private bool, timeout time.Duration) *http.Client {
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
-// KeepAliveClient is like Client, and uses connections again, for many requests to the same servers.
+// KeepAliveClient returns a client like Client that reuses connections, for many requests to the
+// same servers.
 func KeepAliveClient(private bool, timeout time.Duration) *http.Client {
 	client := Client(private, timeout)
 	transport := client.Transport.(*http.Transport)
 	transport.DisableKeepAlives, transport.IdleConnTimeout = false, idleTimeout
 	transport.MaxIdleConns, transport.MaxIdleConnsPerHost = maxIdle, maxIdlePerHost
-	transport.ForceAttemptHTTP2 = true // DialContext disables it by default
+	transport.ForceAttemptHTTP2 = true // net/http disables HTTP/2 by default for a transport with DialContext
 	return client
 }
 
@@ -58,7 +60,8 @@ const (
 	maxIdlePerHost = 8
 )
 
-// Cause returns the error of a request without its URL, which may be signed.
+// Cause returns the cause of a failed request, without the URL of the request, which may contain a
+// signature.
 func Cause(err error) error {
 	var failed *url.Error
 	if errors.As(err, &failed) {
@@ -67,8 +70,8 @@ func Cause(err error) error {
 	return err
 }
 
-// specialNetworks are the networks of IANA's special-purpose address registries that no method of
-// netip.Addr reports.
+// specialNetworks are the networks in IANA's special-purpose address registries that are not
+// public, and for which netip.Addr has no method.
 var specialNetworks = func() (all []netip.Prefix) {
 	for _, text := range []string{
 		"0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "198.18.0.0/15", "198.51.100.0/24",

@@ -15,32 +15,32 @@ import (
 	"anneal/domain"
 )
 
-// Files in the data directory with which an operator controls deletion.
+// Files in the data directory with which an operator controls the deletion of files and data keys.
 const (
-	// HoldFile stops all deletion while it exists. It contains the reason.
+	// HoldFile stops all deletion of files and data keys while it exists. It contains the reason.
 	HoldFile = "sweep.held"
 	// AdoptFile lets a log take over the bucket and the key store of another log. The reconciler
 	// removes the file after the takeover.
 	AdoptFile = "sweep.adopt"
 )
 
-// claimSkew is the maximum accepted difference between the clock of the bucket and the clock of the
-// log.
+// claimSkew is the maximum accepted difference between the clock of the object store and the clocks
+// that set the times of events.
 const claimSkew = 10 * time.Minute
 
-// errEmptyLog reports that the log has no events, so that it cannot own any file.
-var errEmptyLog = errors.New("the log has no events: nothing is deleted")
+// errEmptyLog is returned for a log without events, which cannot own any files.
+var errEmptyLog = errors.New("the log has no events, so no unreferenced files and data keys are deleted")
 
-// authorize returns an error unless the files and data keys belong to this log: a log that is
-// empty, truncated or of another installation has no references to them, so that all would be
-// deleted. began is the time of the log's first event. The ID of the first event identifies the
-// log.
+// authorize returns an error unless the bucket and the key store belong to this log. A log that is
+// empty, truncated or of another installation does not refer to their content, so all of it would
+// be deleted. began is the time of the log's first event, whose ID identifies the log.
 //
-// authorize claims a bucket or a key store without an owner, unless the content is older than the
-// log. If AdoptFile exists, it claims both in any case. While HoldFile exists, it returns an error.
+// authorize claims a bucket or a key store that no log has claimed, unless its content is older
+// than the log. If AdoptFile exists, it claims both in any case. While HoldFile exists, it returns
+// an error.
 func (r *Reconciler) authorize(ctx context.Context) (began time.Time, err error) {
 	if why, err := os.ReadFile(filepath.Join(r.Dir, HoldFile)); r.Dir != "" && !errors.Is(err, os.ErrNotExist) {
-		return began, fmt.Errorf("%s stops deletion: %s (%w)", filepath.Join(r.Dir, HoldFile),
+		return began, fmt.Errorf("the file %s stops deletion: %s (%w)", filepath.Join(r.Dir, HoldFile),
 			strings.TrimSpace(string(why)),
 			errors.Join(err, errors.New("remove the file to resume deletion")))
 	}
@@ -52,7 +52,8 @@ func (r *Reconciler) authorize(ctx context.Context) (began time.Time, err error)
 		return began, err
 	}
 	began = first.Time
-	if id, err := uuid.Parse(first.ID); err == nil && id.Version() == 7 { // has the time of the append
+	// A UUID of version 7 contains the time of the append.
+	if id, err := uuid.Parse(first.ID); err == nil && id.Version() == 7 {
 		if at := time.Unix(id.Time().UnixTime()); at.Before(began) {
 			began = at
 		}
@@ -70,7 +71,7 @@ func (r *Reconciler) authorize(ctx context.Context) (began time.Time, err error)
 	}{{"bucket", r.Blobs.Owner, r.Blobs.Claim, r.oldestBlob}, {"key store", r.Keys.Owner, r.Keys.Claim, r.oldestKey}} {
 		owner, err := store.owner(ctx)
 		if err != nil && !adopt {
-			return began, r.errForeign("the owner of the %s cannot be read (%v)", store.what, err)
+			return began, r.errForeign("cannot read which log owns the %s (%v)", store.what, err)
 		}
 		if owner == first.ID {
 			continue
@@ -109,18 +110,18 @@ func (r *Reconciler) authorize(ctx context.Context) (began time.Time, err error)
 }
 
 func (r *Reconciler) errForeign(format string, args ...any) error {
-	return fmt.Errorf(format+": nothing is deleted; correct --blobs, --nats-url or --data, or create the file %s if "+
-		"this log replaces the other one", append(args, filepath.Join(r.Dir, AdoptFile))...)
+	return fmt.Errorf(format+": no unreferenced data is deleted; correct --blobs, --nats-url or --data, or create the "+
+		"file %s if this log replaces the other one", append(args, filepath.Join(r.Dir, AdoptFile))...)
 }
 
-// oldestBlob returns the time of the oldest file below blobs.Roots, or the current time when there
-// are no files.
+// oldestBlob returns the time of the oldest file below blobs.Roots; the current time when there are
+// no files.
 func (r *Reconciler) oldestBlob(ctx context.Context) (time.Time, error) {
 	oldest := r.Now()
 	for _, root := range blobs.Roots() {
 		for f, err := range r.Blobs.List(ctx, root) {
 			if domain.CodeOf(err) == domain.NotFound {
-				break // another control plane has just deleted the file
+				break // another control plane has just deleted the files
 			}
 			if err != nil {
 				return oldest, err

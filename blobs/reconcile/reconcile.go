@@ -1,7 +1,7 @@
-// Package reconcile deletes data outside of the log that no resource refers to: files of the blob
+// Package reconcile deletes data outside of the log to which no resource refers: files in the
 // bucket, and data keys of sealed values. Other packages delete only the files of their own
-// requests (see blobs.Store.DeletePrefix). An event deletes a resource; the reconciler deletes the
-// data of the resource once the event is durable.
+// requests (see blobs.Store.DeletePrefix). When an event deletes a resource, the reconciler deletes
+// the data of the resource once the event is durable.
 package reconcile
 
 import (
@@ -19,10 +19,10 @@ import (
 	"anneal/projections"
 )
 
-// A KeyStore holds data keys.
+// A KeyStore stores the data keys of sealed values.
 type KeyStore interface {
 	DataKeys(ctx context.Context) iter.Seq2[secrets.DataKey, error]
-	// Shred erases a data key; a key that does not exist is no error.
+	// Shred erases a data key. If the key does not exist, it returns nil.
 	Shred(ctx context.Context, id string) error
 	// Owner returns the ID of the log that claimed the key store; "" when no log has claimed it.
 	Owner(ctx context.Context) (string, error)
@@ -32,16 +32,16 @@ type KeyStore interface {
 // Options configures a Reconciler.
 type Options struct {
 	Log    eventlog.Log
-	World  *projections.World // follows Log, so that it has durable events only
+	World  *projections.World // world that follows Log, so that it has only durable events
 	Blobs  *blobs.Store
 	Keys   KeyStore
-	Dir    string           // the data directory, for HoldFile and AdoptFile; "" is none
-	Now    func() time.Time // returns the current time, compared with the times of files and keys; nil is time.Now
+	Dir    string           // data directory, for HoldFile and AdoptFile; "" if there is none
+	Now    func() time.Time // returns the current time, to compute ages of files and keys; nil stands for time.Now
 	Logger *slog.Logger     // nil discards log messages
 }
 
-// A Reconciler deletes files and data keys that no resource in the world refers to. Several
-// Reconcilers may run concurrently: deleting data that does not exist is no error.
+// A Reconciler deletes files and data keys to which no resource in the world refers. Several
+// Reconcilers may run concurrently, because deleting data that does not exist is no error.
 type Reconciler struct {
 	Options
 	started time.Time
@@ -57,29 +57,28 @@ func New(o Options) *Reconciler {
 }
 
 const (
-	batchDelay    = time.Second // references dropped within batchDelay are deleted together
-	listShare     = 20          // enumerating takes at most one in listShare of the time
-	retryInterval = time.Minute // between attempts to delete and to authorize
+	batchDelay    = time.Second // data to which resources stop referring within this time is deleted together
+	listShare     = 20          // enumerating the references takes at most one listShare-th of the time
+	retryInterval = time.Minute // time between attempts to delete data, and to authorize
 	sweepInterval = time.Hour
 )
 
-// Run deletes data until ctx is done: within seconds the data that a resource stops referring to, and
-// the uploaded files whose upload has been recorded, whose resource may have been created meanwhile;
-// at the start and every sweepInterval, unreferenced files older than Grace; and at the start and
-// every KeyGrace, unreferenced data keys older than KeyGrace. Run deletes nothing while authorize
-// returns an error.
+// Run deletes data until ctx is done. It deletes data to which a resource stops referring, and
+// uploaded files whose upload is recorded, within seconds. At the start and every sweepInterval, it
+// deletes unreferenced files older than Grace, and at the start and every KeyGrace, unreferenced
+// data keys older than KeyGrace. It deletes nothing while authorize returns an error.
 func (r *Reconciler) Run(ctx context.Context) error {
 	last := referencesOf(r.World.View(), nil)
 	backlog := newReferences()
 	var swept, sweptKeys, authorized, logBegan time.Time
 	var refused error
-	staged := false // uploaded files may be unreferenced
+	staged := false // files below blobs.StagingRoot may be unreferenced
 	for ctx.Err() == nil {
 		now := r.Now()
 		if now.Sub(authorized) >= retryInterval || errors.Is(refused, errEmptyLog) {
 			authorized = now
 			if logBegan, refused = r.authorize(ctx); refused != nil && !errors.Is(refused, errEmptyLog) && ctx.Err() == nil {
-				r.log.Error("no files and no data keys are deleted", "error", refused)
+				r.log.Error("no unreferenced files and data keys are deleted", "error", refused)
 			}
 		}
 		if refused == nil && now.Sub(swept) >= sweepInterval {
@@ -113,8 +112,8 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// wait waits until the world has passed a position, but not longer than timeout, and then for
-// delay. It returns early when ctx is done.
+// wait returns when the world has an event after the position and delay has passed since, or when
+// timeout has passed and then delay. It returns early when ctx is done.
 func (r *Reconciler) wait(ctx context.Context, position uint64, timeout, delay time.Duration) {
 	late := time.NewTimer(timeout)
 	defer late.Stop()
@@ -132,15 +131,15 @@ func (r *Reconciler) wait(ctx context.Context, position uint64, timeout, delay t
 	}
 }
 
-// add adds the references of others to r.
+// add adds the references in others to r.
 func (r *References) add(others *References) {
 	maps.Copy(r.prefixes, others.prefixes)
 	maps.Copy(r.files, others.files)
 	maps.Copy(r.keys, others.keys)
 }
 
-// deleteDropped deletes the data in dropped, except data in refs, such as one file below a dropped
-// prefix. left has the data that could not be deleted.
+// deleteDropped deletes the data to which dropped refers, except data to which refs still refers,
+// such as one file below a dropped prefix. left refers to the data that could not be deleted.
 func (r *Reconciler) deleteDropped(ctx context.Context, refs references, dropped *References) (left *References) {
 	left = newReferences()
 	if dropped.empty() {
@@ -176,7 +175,7 @@ func (r *Reconciler) deleteDropped(ctx context.Context, refs references, dropped
 
 func (r *Reconciler) logFailure(ctx context.Context, what string, err error) {
 	if err != nil && ctx.Err() == nil {
-		r.log.Warn("unreferenced data could not be deleted yet", "what", what, "error", err)
+		r.log.Warn("unreferenced data could not be deleted: the deletion will be retried", "what", what, "error", err)
 	}
 }
 
@@ -188,7 +187,7 @@ func (r *Reconciler) deleteBlob(ctx context.Context, refs references, key string
 }
 
 // Reconcile deletes every unreferenced file and data key that is older than grace, except data that
-// is older than the log. On an empty log it does nothing.
+// is older than the log. If the log has no events, it deletes nothing.
 func (r *Reconciler) Reconcile(ctx context.Context, grace time.Duration) error {
 	began, err := r.authorize(ctx)
 	if errors.Is(err, errEmptyLog) {
@@ -200,9 +199,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, grace time.Duration) error {
 	return errors.Join(r.sweepBlobs(ctx, began, grace, blobs.Roots()), r.sweepKeys(ctx, began, grace))
 }
 
-// sweepBlobs deletes the orphaned files below roots. It lists the files before it calls current. Files
-// below blobs.StagingRoot need no grace period: an event refers to their prefix before they can be
-// stored.
+// sweepBlobs deletes the files below roots that orphanBlobs returns. It lists the files before it
+// calls current. Files below blobs.StagingRoot need no grace period, because an event refers to
+// their prefix before clients can store them.
 func (r *Reconciler) sweepBlobs(ctx context.Context, began time.Time, grace time.Duration, roots []string) error {
 	var listed []blobs.File
 	for _, root := range roots {
@@ -222,13 +221,14 @@ func (r *Reconciler) sweepBlobs(ctx context.Context, began time.Time, grace time
 	for _, key := range orphans {
 		err = errors.Join(err, r.Blobs.Delete(ctx, key))
 	}
-	if len(orphans) > 0 && err == nil && grace > 0 { // the caller logs the error
+	if len(orphans) > 0 && err == nil && grace > 0 { // otherwise the caller logs the error
 		r.log.Info("unreferenced files deleted", "files", len(orphans))
 	}
 	return err
 }
 
-// sweepKeys erases the orphaned data keys. It lists the data keys before it calls current.
+// sweepKeys erases the data keys that orphanKeys returns. It lists the data keys before it calls
+// current.
 func (r *Reconciler) sweepKeys(ctx context.Context, began time.Time, grace time.Duration) error {
 	var listed []secrets.DataKey
 	for key, err := range r.Keys.DataKeys(ctx) {
@@ -246,15 +246,15 @@ func (r *Reconciler) sweepKeys(ctx context.Context, began time.Time, grace time.
 	for _, id := range orphans {
 		err = errors.Join(err, r.Keys.Shred(ctx, id))
 	}
-	if len(orphans) > 0 && err == nil { // the caller logs the error
+	if len(orphans) > 0 && err == nil { // otherwise the caller logs the error
 		r.log.Info("unreferenced data keys erased", "keys", len(orphans))
 	}
 	return err
 }
 
-// current returns the references of the world at the current end of the log or later. A caller that
-// lists a store before it calls current misses no reference to the listed data that was recorded
-// before the listing.
+// current returns the references in the world once the world has all events that the log has at the
+// time of the call. So a caller that has listed a store before gets all references to the listed
+// data that were recorded before the listing.
 func (r *Reconciler) current(ctx context.Context) (references, error) {
 	end, err := r.Log.Last(ctx)
 	if err == nil {

@@ -6,17 +6,17 @@ import (
 	"anneal/projections"
 )
 
-// Referenced is the data outside of the log that the resources of one view refer to.
+// Referenced describes the data outside of the log to which the resources of one view refer.
 type Referenced struct{ all references }
 
-// In returns the data that the resources of a view refer to.
+// In returns the data to which the resources of a view refer.
 func In(v *projections.View) Referenced { return Referenced{referencesOf(v, nil)} }
 
-// Blob reports whether a resource refers to the file under a key of the bucket.
+// Blob reports whether a resource refers to the file under key in the bucket.
 func (r Referenced) Blob(key string) bool { return isManaged(key) && r.all.blob(key) }
 
-// Stored yields the keys and the sizes in bytes of the files that events have recorded, in any order.
-// All of them exist; other files below the prefixes of a resource may exist.
+// Stored yields the keys and the sizes in bytes of the files that events have recorded, in no
+// particular order. All of them exist; below the prefixes of a resource, other files may exist too.
 func (r Referenced) Stored() iter.Seq2[string, int64] {
 	return func(yield func(string, int64) bool) {
 		for _, kind := range r.all {
@@ -31,7 +31,7 @@ func (r Referenced) Stored() iter.Seq2[string, int64] {
 	}
 }
 
-// DataKeys yields the IDs of the data keys that resources refer to, in any order.
+// DataKeys yields the IDs of the data keys to which resources refer, in no particular order.
 func (r Referenced) DataKeys() iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for _, kind := range r.all {

@@ -9,20 +9,20 @@ import (
 	"anneal/projections"
 )
 
-// References holds the data outside of the log that resources refer to: prefixes and files of the
-// blob bucket, and data keys of the key store.
+// References holds the data outside of the log to which resources refer: prefixes and files of the
+// bucket, and data keys of the key store.
 type References struct {
-	prefixes map[string]bool // each ends in a slash; all keys below it are referred to
+	prefixes map[string]bool // prefixes, each ending in a slash; all files below them are referred to
 	files    map[string]bool
 	keys     map[string]bool
-	stored   map[string]map[string]int64 // by prefix, the sizes of the files that an event has recorded
+	stored   map[string]map[string]int64 // sizes of the files that an event has recorded, by prefix and name
 }
 
 func newReferences() *References {
 	return &References{map[string]bool{}, map[string]bool{}, map[string]bool{}, map[string]map[string]int64{}}
 }
 
-// stores adds files that an event has recorded, so that all of them are stored.
+// stores adds files that an event has recorded, all of which are therefore stored.
 func (r *References) stores(files domain.Files) {
 	r.prefix(files.Prefix)
 	if len(files.Sizes) > 0 {
@@ -48,10 +48,10 @@ func (r *References) sealed(value *domain.Sealed) {
 	}
 }
 
-// enumerators maps a collection to the function that adds the references of a resource of that
+// enumerators maps a collection to the function that adds the references of a resource of this
 // collection. It has an entry for each kind whose resources refer to files or data keys, except the
-// kinds of jobs: refer adds the references of a job with the function job.
-// TestEveryKindIsEnumerated checks that no domain.Files or domain.Sealed in any state is left out.
+// kinds of jobs, for which refer calls the function job. TestEveryKindIsEnumerated checks that no
+// domain.Files or domain.Sealed in any state is left out.
 var enumerators = map[string]func(*References, domain.AnyRow){
 	domain.Secrets.Collection:       typed(secret),
 	domain.Models.Collection:        typed(model),
@@ -63,7 +63,7 @@ var enumerators = map[string]func(*References, domain.AnyRow){
 	domain.Subscriptions.Collection: typed(subscription),
 }
 
-// uploading lists the collections whose resources have files that are uploaded to signed URLs.
+// uploading lists the collections of resources whose files clients upload to signed URLs.
 var uploading = []string{domain.Models.Collection, domain.Datasets.Collection, domain.Evaluators.Collection}
 
 func typed[S any](add func(*References, *projections.Row[S])) func(*References, domain.AnyRow) {
@@ -119,9 +119,10 @@ func evaluator(r *References, row *projections.Row[domain.Evaluator]) {
 	r.prefix(blobs.StagingPrefix(row.Name, row.CreateEvent, e.Uploads+1))
 }
 
-// job adds the metrics, the state of the experiment tracker, the logs and rollouts of all attempts (see
-// blobs.Superseded), the kept checkpoints, and the prefix at which the current attempt may store its
-// results. Recorded results belong to the model that was registered from them.
+// job adds the references of a job: its metrics, the state of its experiment tracker, the logs and
+// rollouts of all attempts (see blobs.Superseded), the checkpoints that it keeps, and the prefix
+// below which the current attempt may store its results. Results that are recorded belong to the
+// model that was registered from them.
 func job(r *References, row projections.Row[domain.Job]) {
 	life := row.State.Life()
 	r.file(blobs.MetricsFile(row.Name, row.CreateEvent))
@@ -139,7 +140,7 @@ func job(r *References, row projections.Row[domain.Job]) {
 		r.prefix(blobs.ResultPrefix(row.Name, row.CreateEvent, life.Attempt))
 		r.prefix(blobs.InlinePrefix(row.Name, row.CreateEvent, life.Attempt))
 	}
-	if life.Outcome != nil { // the attempt's results are being registered as a model
+	if life.Outcome != nil { // the results of the last attempt are being registered as a model
 		r.stores(life.Outcome.Results)
 		r.stores(life.Outcome.Model.Files)
 	}
@@ -164,8 +165,8 @@ func batchFile(r *References, row *projections.Row[domain.BatchFile]) {
 	r.stores(row.State.Files)
 }
 
-// batch adds the results that a live batch has stored, and the output files that are made of these
-// results.
+// batch adds the references of a live batch: its partial results, and the result files that are
+// written from them.
 func batch(r *References, row *projections.Row[domain.Batch]) {
 	if row.State.Live() {
 		r.prefix(blobs.BatchPrefix(row.Name, row.CreateEvent))
@@ -184,8 +185,7 @@ func subscription(r *References, row *projections.Row[domain.Subscription]) {
 	}
 }
 
-// references holds the references of the resources of all kinds at one position of the log, by
-// collection.
+// references holds the References of the resources of all kinds in one view, by collection.
 type references map[string]kindReferences
 
 type kindReferences struct {
@@ -193,8 +193,8 @@ type kindReferences struct {
 	*References
 }
 
-// referencesOf returns the references of all resources in a view. before holds the references of an
-// earlier view; for kinds whose rows have not changed since that view, they are reused.
+// referencesOf returns the references of all resources in a view. before is the result for an
+// earlier view, or nil; it is reused for kinds whose rows have not changed since.
 func referencesOf(v *projections.View, before references) references {
 	now := make(references, len(domain.Kinds))
 	for _, kind := range domain.Kinds {
@@ -213,12 +213,13 @@ func referencesOf(v *projections.View, before references) references {
 	return now
 }
 
-// changed reports whether resources of one of the collections have changed since before.
+// changed reports whether resources of at least one of the collections have changed since the view
+// of before.
 func (r references) changed(before references, collections []string) bool {
 	return slices.ContainsFunc(collections, func(c string) bool { return r[c].References != before[c].References })
 }
 
-// blob reports whether a resource refers to a file of the bucket.
+// blob reports whether a resource refers to the file under key.
 func (r references) blob(key string) bool {
 	for _, kind := range r {
 		if kind.files[key] {
@@ -243,8 +244,8 @@ func (r references) dataKey(id string) bool {
 	return false
 }
 
-// dropped returns the data that the references in before refer to, and the references in r do not.
-// Single files below a dropped prefix may still be in r.
+// dropped returns the references that are in before and not in r. r may still refer to single files
+// below a prefix in the result.
 func (r references) dropped(before references) *References {
 	dropped := newReferences()
 	for collection, old := range before {
@@ -273,7 +274,7 @@ func (r references) dropped(before references) *References {
 
 func (r *References) empty() bool { return len(r.prefixes)+len(r.files)+len(r.keys) == 0 }
 
-// isManaged reports whether a key is below a prefix where anneal stores files.
+// isManaged reports whether a key is below a prefix in blobs.Roots, where anneal stores files.
 func isManaged(key string) bool {
 	return slices.ContainsFunc(blobs.Roots(), func(root string) bool { return strings.HasPrefix(key, root) })
 }

@@ -30,7 +30,8 @@ func TestScaleToZero(t *testing.T) {
 	for _, event := range user.list("/deployments/dozer/events?filter=type=deployment.scaled.v1", "events") {
 		reasons = append(reasons, at(event, "data.reason"))
 	}
-	require.Equal(t, []any{"a request waits", "no requests in the last 10s", "a request waits"}, reasons)
+	require.Equal(t, []any{"a request is waiting for a replica", "no requests in the last 10s",
+		"a request is waiting for a replica"}, reasons)
 	status, answer, err := s.user().do(http.MethodPost, "/deployments",
 		object{"baseModel": baseModel, "autoscalingPolicy": object{"scaleToZeroWindow": "9s"}})
 	require.NoError(t, err)

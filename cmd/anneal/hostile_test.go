@@ -194,7 +194,7 @@ func TestHostileDisk(t *testing.T) {
 		}
 	}
 	require.EqualValues(t, 8, lastError["code"])
-	require.Contains(t, errorMessage(lastError), "delete what is not needed")
+	require.Contains(t, errorMessage(lastError), "delete resources that you do not need")
 
 	wrong := testutil.Marshal(t, object{"dataset": object{}, "datasetId": "x", "unknown": strings.Repeat("?", 100)})
 	for i := range 1000 {

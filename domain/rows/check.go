@@ -15,12 +15,12 @@ import (
 const (
 	MinRows   = 3
 	MaxRows   = 3_000_000
-	MaxLine   = 8 << 20 // bytes in one row
+	MaxLine   = 8 << 20 // bytes of one row
 	MaxErrors = 100     // maximum number of LineErrors in a result
 )
 
-// A LineError describes what is wrong with one line of one file. Line counts from 1; 0 is the whole
-// file.
+// A LineError is an error in one line of one file, or, if Line is 0, in the whole file. Lines are
+// numbered from 1.
 type LineError struct {
 	File   string
 	Line   int
@@ -39,8 +39,8 @@ func (f LineError) where() string {
 // A Checker validates the files of one dataset in constant memory.
 type Checker struct {
 	MinRows domain.Count          // minimum number of rows; the constant MinRows by default
-	Count   func(text string) int // counts the tokens of a text; nil estimates one per four bytes
-	format  string                // dataset format that the rows must have; "" is any
+	Count   func(text string) int // counts the tokens of a text; nil: one per four bytes
+	format  string                // dataset format that the rows must have; "" allows any
 	shape   string                // shape of the first valid row
 	reader  reader
 	tokens  estimate
@@ -48,7 +48,7 @@ type Checker struct {
 	bytes   int64
 	turns   int64
 	errors  []LineError
-	more    int // number of errors beyond MaxErrors
+	more    int // number of further errors, which errors does not contain
 }
 
 // NewChecker returns a checker for a dataset format; with "" or FORMAT_UNSPECIFIED, the first row
@@ -73,7 +73,7 @@ func (c *Checker) Read(file string, r io.Reader) error {
 	})
 }
 
-// Row validates one line of a file. A blank line is not a row.
+// Row validates one line of a file, and ignores a blank line.
 func (c *Checker) Row(file string, line int, text []byte) {
 	if len(bytes.TrimSpace(text)) == 0 {
 		return
@@ -81,7 +81,7 @@ func (c *Checker) Row(file string, line int, text []byte) {
 	c.stats.ExampleCount++
 	if c.stats.ExampleCount > MaxRows {
 		if c.stats.ExampleCount == MaxRows+1 {
-			c.reject(file, line, fmt.Sprintf("the dataset has more than %d rows: split it", MaxRows))
+			c.reject(file, line, fmt.Sprintf("the dataset has more than %d rows: split it into several datasets", MaxRows))
 		}
 		return
 	}
@@ -107,7 +107,8 @@ func (c *Checker) Row(file string, line int, text []byte) {
 	c.turns += int64(row.Turns)
 }
 
-// hint returns the shape that the next row with messages should have; "" allows any shape.
+// hint returns the shape that Parse should assume for the next row with messages; "" if it can have
+// any shape.
 func (c *Checker) hint() string {
 	switch {
 	case c.shape != "":
@@ -133,20 +134,21 @@ func (c *Checker) reject(file string, line int, reason string) {
 func (c *Checker) Result() (stats domain.DatasetStats, errs []LineError, more int) {
 	if c.stats.ExampleCount < c.MinRows {
 		c.errors = append(c.errors,
-			LineError{File: "dataset", Reason: fmt.Sprintf("has %s; at least %d are needed", c.stats.ExampleCount.Of("row"),
+			LineError{File: "dataset", Reason: fmt.Sprintf("has %s, but must have at least %d", c.stats.ExampleCount.Of("row"),
 				c.MinRows)})
 	}
 	if len(c.errors) > 0 {
 		return domain.DatasetStats{}, c.errors, c.more
 	}
 	c.stats.Shape, c.stats.Format = c.shape, domain.FormatOf(c.shape)
-	c.stats.EstimatedTokenCount = domain.Count(c.tokens.of(c.bytes))
+	c.stats.EstimatedTokenCount = domain.Count(c.tokens.tokensIn(c.bytes))
 	c.stats.AverageTurnCount = int((c.turns + int64(c.stats.ExampleCount)/2) / int64(c.stats.ExampleCount))
 	return c.stats, nil, 0
 }
 
-// InvalidRows returns an error that lists each LineError as a violation of the field FILE:LINE.
-// Its message states equal reasons once. more is the number of errors that errs does not list.
+// InvalidRows returns an error that lists each LineError as a violation of the field FILE:LINE. Its
+// message states each reason once, with all lines to which it applies. more is the number of
+// further errors, which errs does not contain.
 func InvalidRows(errs []LineError, more int) *domain.Error {
 	violations := make([]domain.Violation, len(errs))
 	for i, f := range errs {

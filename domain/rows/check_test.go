@@ -60,15 +60,15 @@ func TestShapesAndFormats(t *testing.T) {
 
 func TestErrors(t *testing.T) {
 	for name, c := range map[string]struct{ format, text, fault string }{
-		"too few": {"", good, "dataset: has 1 row; at least 3 are needed"},
-		"empty":   {"", "", "dataset: has 0 rows; at least 3 are needed"},
+		"too few": {"", good, "dataset: has 1 row, but must have at least 3"},
+		"empty":   {"", "", "dataset: has 0 rows, but must have at least 3"},
 		"two shapes": {"", good + "\n" + good + "\n" + good + "\n" + `{"text":"x"}`,
 			"data.jsonl:4: the row is a completion row, but the previous rows are chat rows: use one shape per dataset"},
 		"other format": {"COMPLETION", good + "\n" + good + "\n" + good,
 			"data.jsonl:1: the row has format CHAT, but the dataset has format COMPLETION: correct the row, or create " +
 				"another dataset"},
 		"ends with user": {"CHAT", good + "\n" + good + "\n" + `{"messages":[{"role":"user","content":"q"}]}`,
-			"data.jsonl:3: messages: the last message must be of role assistant"},
+			"data.jsonl:3: messages: the last message of a chat row must be of role assistant"},
 		"late system": {"", good + "\n" + good + "\n" +
 			`{"messages":[{"role":"user","content":"q"},{"role":"system","content":"s"},{"role":"assistant","content":"a"}]}`,
 			"data.jsonl:3: messages[1].role: only the first message may have the role system"},

@@ -6,7 +6,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// A cursor iterates over a JSON value and returns the nested values as slices of text, without
+// A cursor iterates over a JSON text and returns nested values as slices of the text, without
 // copying. A cursor can be reused for another text.
 type cursor struct {
 	text    []byte
@@ -16,8 +16,9 @@ type cursor struct {
 	err     error  // first error of the decoder, after which the cursor returns no values
 }
 
-// lenient makes the decoder accept what encoding/json accepts: it decodes an unpaired surrogate as
-// U+FFFD. The reader refuses invalid UTF-8 before decoding, and members handles duplicate names.
+// lenient are the decoder options to accept what encoding/json accepts, such as an unpaired
+// surrogate, which is decoded as U+FFFD. The reader refuses invalid UTF-8 itself before decoding,
+// and cursor.members finds duplicate names.
 var lenient = []jsontext.Options{jsontext.AllowInvalidUTF8(true), jsontext.AllowDuplicateNames(true)}
 
 func (c *cursor) reset(text []byte) {
@@ -26,7 +27,7 @@ func (c *cursor) reset(text []byte) {
 	c.decoder.Reset(&c.source, lenient...)
 }
 
-// enter reads the opening bracket of the list or object that comes next.
+// enter reads the opening bracket of the list or object at the cursor.
 func (c *cursor) enter() { c.token() }
 
 func (c *cursor) token() {
@@ -35,13 +36,13 @@ func (c *cursor) token() {
 	}
 }
 
-// end reports whether only whitespace follows the value that was read, and no error occurred.
+// end reports whether only whitespace is left of the text, and no error occurred.
 func (c *cursor) end() bool {
 	return c.err == nil && len(bytes.Trim(c.text[c.decoder.InputOffset():], " \t\r\n")) == 0
 }
 
-// more reports whether the current list or object has more elements. When it has none, more reads
-// the closing bracket.
+// more reports whether the list or object that the cursor has entered has more elements. If it has
+// none, more reads its closing bracket.
 func (c *cursor) more() bool {
 	if c.err != nil {
 		return false
@@ -54,16 +55,16 @@ func (c *cursor) more() bool {
 	return true
 }
 
-// list reports whether a list comes next.
+// list reports whether the value at the cursor is a list.
 func (c *cursor) list() bool { return c.decoder.PeekKind() == jsontext.KindBeginArray }
 
-// null reports whether null comes next.
+// null reports whether the value at the cursor is null.
 func (c *cursor) null() bool { return c.decoder.PeekKind() == jsontext.KindNull }
 
-// object reports whether an object comes next.
+// object reports whether the value at the cursor is an object.
 func (c *cursor) object() bool { return c.decoder.PeekKind() == jsontext.KindBeginObject }
 
-// value returns the text of the next value; nil after an error.
+// value reads the value at the cursor and returns its text; nil after an error.
 func (c *cursor) value() []byte {
 	value, err := c.decoder.ReadValue()
 	if err != nil {
@@ -76,7 +77,8 @@ func (c *cursor) value() []byte {
 	return c.text[end-len(value) : end : end]
 }
 
-// key returns the name of the next member, which is valid until the next call of key.
+// key reads the name of the next member of an object and returns it. The returned slice is valid
+// until the next call of key.
 func (c *cursor) key() []byte {
 	key := c.value()
 	if len(key) == 0 || bytes.IndexByte(key, '\\') >= 0 {
@@ -86,10 +88,10 @@ func (c *cursor) key() []byte {
 	return key[1 : len(key)-1]
 }
 
-// members reads the object that comes next, and stores the value of the member names[i] in
-// values[i]; nil if the member is absent or null. If a name occurs more than once, members stores
-// the first value and returns the name as duplicate. If first is not nil, members calls first to
-// read the value of names[0], and does not store that value.
+// members reads the object at the cursor, and stores the value of its member names[i] in values[i];
+// nil if the member is absent or null. If a name occurs more than once, members stores the first
+// value and returns the name as duplicate. If first is not nil, members calls first to read the
+// value of names[0] instead of storing it.
 func (c *cursor) members(names []string, values [][]byte, first func()) (duplicate string) {
 	clear(values)
 	seen := 0

@@ -181,6 +181,7 @@ func TestRowsBeyondTheLimitAreRefusedOnce(t *testing.T) {
 	c.stats.ExampleCount = MaxRows - 1
 	require.NoError(t, c.Read("f", strings.NewReader(strings.Repeat(`{"text":"x"}`+"\n", 4))))
 	_, faults, more := c.Result()
-	require.Equal(t, []LineError{{"f", 2, "the dataset has more than 3000000 rows: split it"}}, faults)
+	require.Equal(t, []LineError{{"f", 2, "the dataset has more than 3000000 rows: split it into several datasets"}},
+		faults)
 	require.Zero(t, more)
 }

@@ -6,23 +6,23 @@ import (
 	"anneal/domain"
 )
 
-// Only some texts are tokenized, so that the time to validate a large dataset does not depend on
-// the tokenizer.
+// Only a part of a large dataset is tokenized, so that the time to validate it does not depend on
+// the speed of the tokenizer.
 const (
-	countedFirst = 1 << 20 // bytes of text at the beginning of a dataset that are tokenized
-	countedEvery = 64      // after countedFirst bytes, one in countedEvery rows is tokenized
+	countedFirst = 1 << 20 // bytes of text at the beginning of a dataset that are all tokenized
+	countedEvery = 64      // after these bytes, one in countedEvery rows is tokenized
 )
 
-// An estimate is the number of tokens of a dataset, extrapolated from the tokens per byte of some
-// rows.
+// An estimate counts the tokens and bytes of those rows of a dataset that are tokenized, to
+// extrapolate the number of tokens of the whole dataset.
 type estimate struct {
 	bytes  int64
 	tokens int64
 	count  func(text string)
 }
 
-// counter returns the function that adds a text of a row to the estimate; nil if the row is not
-// tokenized. count returns the number of tokens of a text; row is the number of the row.
+// counter returns a function that tokenizes a text of the row with this number and adds it to the
+// estimate; nil if the row is not tokenized. count returns the number of tokens of a text.
 func (e *estimate) counter(count func(string) int, row domain.Count) func(text string) {
 	if count == nil || e.bytes >= countedFirst && row%countedEvery != 0 {
 		return nil
@@ -36,8 +36,8 @@ func (e *estimate) counter(count func(string) int, row domain.Count) func(text s
 	return e.count
 }
 
-// of returns the estimated number of tokens in a text of this many bytes, rounded up.
-func (e *estimate) of(bytes int64) int64 {
+// tokensIn returns the estimated number of tokens in this many bytes of text, rounded up.
+func (e *estimate) tokensIn(bytes int64) int64 {
 	if e.bytes == 0 {
 		return (bytes + 3) / 4
 	}

@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// A Group is the lines of one file that are wrong for the same reason.
+// A Group holds the lines of one file that have the same error, Reason.
 type Group struct {
 	File   string
-	Lines  []int // ascending; empty for the whole file
+	Lines  []int // in ascending order; empty if the whole file has the error
 	Reason string
 }
 
-// Groups returns errors as groups, in the order of their first lines.
+// Groups returns the errors, grouped by file and reason, in the order of their first lines.
 func Groups(errs []LineError) (groups []Group) {
 	type key struct{ file, reason string }
 	places := map[key]int{}
@@ -42,10 +42,11 @@ func (g Group) String() string {
 	return fmt.Sprintf("%s: %s: %s", g.File, Ranges(g.Lines), g.Reason)
 }
 
-// maxRanges is the maximum number of ranges that Ranges states.
+// maxRanges is the maximum number of ranges in a result of Ranges.
 const maxRanges = 8
 
-// Ranges returns the numbers of several lines as ranges: "lines 1-20, 25 and 11 more".
+// Ranges formats the numbers of several lines as ranges for a message: "lines 1-20, 25 and 11
+// more".
 func Ranges(lines []int) string {
 	lines = slices.Compact(slices.Sorted(slices.Values(lines)))
 	var ranges []string

@@ -7,9 +7,10 @@ import (
 	"io"
 )
 
-// Lines visits the lines of a file in constant memory, without line ends and without a byte order
-// mark. Lines count from 1. For a line longer than MaxLine, text is nil and tooLong is true. The
-// text is valid until visit returns. Lines returns the first error of visit.
+// Lines calls visit with each line of a file, without its line end and without a byte order mark,
+// in constant memory. Lines are numbered from 1. For a line longer than MaxLine, text is nil and
+// tooLong is true. The text is valid until visit returns. Lines stops at the first error of visit
+// and returns it.
 func Lines(r io.Reader, visit func(line int, text []byte, tooLong bool) error) error {
 	lines := lineReader{source: bufio.NewReaderSize(r, 64<<10)}
 	for line := 1; ; line++ {
@@ -37,8 +38,8 @@ type lineReader struct {
 	long   []byte // buffer for lines longer than the buffer of source
 }
 
-// next returns a line without its line end, and io.EOF with the last line. It reads a line longer
-// than MaxLine to the end, and returns errTooLong.
+// next returns the next line without its line end, and io.EOF together with the last line. It skips
+// a line longer than MaxLine and returns errTooLong.
 func (l *lineReader) next() ([]byte, error) {
 	line, err := l.source.ReadSlice('\n')
 	if !errors.Is(err, bufio.ErrBufferFull) {

@@ -5,8 +5,9 @@ import (
 	"strconv"
 )
 
-// list returns the cursor of the level, positioned at the first element of the list in value; nil
-// if value is absent or is not a list.
+// list returns the reader's cursor for a level of nesting, at the first element of the list in
+// value. It returns nil if value is absent, or is not a list, which it rejects as an error of
+// field.
 func (r *reader) list(field string, value []byte, level int) *cursor {
 	switch {
 	case value == nil:
@@ -21,8 +22,8 @@ func (r *reader) list(field string, value []byte, level int) *cursor {
 	return c
 }
 
-// object stores the members of the object that comes next in values, as cursor.members does. It
-// rejects any other value and returns false.
+// object reads the object at the cursor and stores its members in values, as cursor.members does.
+// If the value is not an object, object rejects the row and returns false.
 func (r *reader) object(c *cursor, names []string, values [][]byte) bool {
 	if !c.object() {
 		c.value()
@@ -35,14 +36,14 @@ func (r *reader) object(c *cursor, names []string, values [][]byte) bool {
 
 // A conversation is the result of reading a list of messages.
 type conversation struct {
-	given bool      // the list is present and not null
+	given bool      // the row has the list, and it is not null
 	all   []Message // the messages, if the reader keeps them
 	last  string    // role of the last message; "" if the message has no role
 	turns int       // number of messages
 }
 
-// messages reads the list of messages that comes next in c. The tool calls in them are read with
-// the cursors of the given level and of the level below.
+// messages reads the list of messages at the cursor c, which is the value of field. level is the
+// level of nesting of the messages' tool calls.
 func (r *reader) messages(c *cursor, field string, level int) (read conversation) {
 	if c.null() {
 		c.value()
@@ -98,7 +99,7 @@ func (r *reader) message(c *cursor, index, level int) (m Message) {
 		m.ToolCallID = r.keepText(r.decode(id))
 	}
 	if id := v[messageCallID]; m.Role == "tool" && (id == nil || string(id) == `""`) {
-		r.reject("tool_call_id", " is missing; a message of role tool needs the ID of the call")
+		r.reject("tool_call_id", " is missing: a message of role tool must have the ID of the tool call that it answers")
 	}
 	if name := v[messageName]; name != nil && r.text("name", name) {
 		m.Name = r.keepText(r.decode(name))
@@ -113,7 +114,7 @@ func (r *reader) message(c *cursor, index, level int) (m Message) {
 	return m
 }
 
-// listOf returns copies of the elements of the list in value; nil when value is not a list.
+// listOf returns copies of the elements of the JSON list in value; nil when value is not a list.
 func listOf(value []byte) (all []json.RawMessage) {
 	if json.Unmarshal(value, &all) != nil {
 		return nil // not a list
@@ -121,8 +122,8 @@ func listOf(value []byte) (all []json.RawMessage) {
 	return all
 }
 
-// role returns the role in value of the message at index. It rejects a missing or unknown role, for
-// which it returns "", and the role system after the first message.
+// role returns the role, in value, of the message with this index in its list. It rejects a missing
+// or unknown role and returns "" for it. It also rejects the role system after the first message.
 func (r *reader) role(value []byte, index int) string {
 	if value != nil && !isText(value) {
 		r.reject("role", " must be a string")
@@ -152,8 +153,9 @@ func (r *reader) role(value []byte, index int) string {
 	return ""
 }
 
-// weight returns the weight of a message; nil if value is absent or invalid, or if the reader does not
-// keep values. A valid weight is the number 0 or 1 in any notation, such as 1.0.
+// weight returns the weight of a message, in value; nil if value is absent or invalid, or if the
+// reader does not keep values. It rejects a weight other than the number 0 or 1, in any notation,
+// such as 1.0.
 func (r *reader) weight(value []byte) *float64 {
 	if value == nil {
 		return nil

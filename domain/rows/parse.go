@@ -27,43 +27,43 @@ type Message struct {
 // A Sample is a completion in a trainer's row, with its scores.
 type Sample struct {
 	Messages []Message
-	Metrics  map[string]float64 // scores from 0 to 1, by metric
+	Metrics  map[string]float64 // scores from 0 to 1, by name of the metric
 }
 
 // A Row is one example, in one of five shapes.
 type Row struct {
 	Shape      string
-	Messages   []Message       // of chat and prompt; the common part of preference
-	Tools      json.RawMessage // of chat, prompt and preference; nil if there are none
-	Prompt     string          // of completion
-	Completion string          // of completion; for a {text} row, the whole text
-	Preferred  []Message       // of preference
-	Rejected   []Message       // of preference
-	Samples    []Sample        // of samples
-	Bytes      int             // bytes of text
-	Turns      int             // number of messages of users and assistants; 1 for completion
+	Messages   []Message       // in shapes chat and prompt; in shape preference, the input of both completions
+	Tools      json.RawMessage // tools in shapes chat, prompt and preference; nil if the row has none
+	Prompt     string          // prompt in shape completion
+	Completion string          // completion in shape completion; for a row {"text": …}, all of the text
+	Preferred  []Message       // preferred completion in shape preference
+	Rejected   []Message       // rejected completion in shape preference
+	Samples    []Sample        // samples in shape samples
+	Bytes      int             // bytes of all texts in the row
+	Turns      int             // number of messages of the roles user and assistant; 1 for shape completion
 }
 
-// Parse parses one line. hint is the shape of the previous rows, or "". Parse returns the row and
-// the violated rules, at most MaxErrors. Row.Shape is "" if it cannot be determined. Names of
-// members are case-sensitive. A known name must occur only once in an object. Unknown names are
-// ignored; for some invalid rows, the violated rules also list them.
+// Parse parses one line of a dataset file. hint is the shape of the previous rows, or "". Parse
+// returns the row and the violated rules, at most MaxErrors. Row.Shape is "" if it cannot be
+// determined. Names of members are case-sensitive. A known name must occur only once in an object.
+// Unknown names are ignored; for some invalid rows, the violated rules also list them.
 func Parse(line []byte, hint string) (Row, []string) {
 	r := &reader{keep: true}
 	row := r.read(line, hint)
 	return row, r.reasons
 }
 
-// A reader parses one row after another. Unless keep is set, the reader only counts bytes and
-// messages, without allocating.
+// A reader parses one row after another. Unless keep is set, it only validates a row and counts its
+// bytes and messages, without allocating memory.
 type reader struct {
 	keep    bool
 	onText  func(text string) // called with every text of a row, if not nil
-	cursors [5]cursor         // one for each level: row, samples, messages, calls, function
-	values  [rowFields][]byte // values of the row's members, in the order of rowNames
-	head    conversation      // messages of the row, or of the input of a preference
-	ofRow   func()            // reads head from the row
-	ofInput func()            // reads head from the input of a preference
+	cursors [5]cursor         // one for each level of nesting: row, samples, messages, calls, function
+	values  [rowFields][]byte // values of the row's fields, in the order of rowNames
+	head    conversation      // messages of the row, or of the input of a row of shape preference
+	ofRow   func()            // reads head from the row's field messages
+	ofInput func()            // reads head from the row's field input
 	metrics []string          // names of the metrics of the row's samples
 	path    []byte            // path of the current value, such as messages[2]
 	scratch []byte            // buffer for text without its escapes
@@ -96,7 +96,7 @@ func (r *reader) read(line []byte, hint string) Row {
 	top, v := &r.cursors[0], &r.values
 	top.reset(line)
 	if !top.object() {
-		r.reject("", "%s", explain(line))
+		r.reject("", "%s", explainInvalid(line))
 		return Row{}
 	}
 	if r.ofRow == nil {
@@ -105,7 +105,7 @@ func (r *reader) read(line []byte, hint string) Row {
 	}
 	duplicate := top.members(rowNames, v[:], r.ofRow)
 	if !top.end() {
-		r.reasons = []string{explain(line)}
+		r.reasons = []string{explainInvalid(line)}
 		return Row{}
 	}
 	r.rejectDuplicate(duplicate)
@@ -134,9 +134,9 @@ func (r *reader) read(line []byte, hint string) Row {
 // maxUnknown is the maximum number of unknown fields that are named for an invalid row.
 const maxUnknown = 5
 
-// unknownFields returns the names of up to maxUnknown unknown members of a row, quoted: one may be a
-// known name that is misspelt. It is not used for rows with messages, because evaluators get all
-// members of such rows.
+// unknownFields returns the names of up to maxUnknown unknown fields of a row, quoted, because one
+// of them may be a known name that is misspelt. It is not used for rows with messages, whose
+// further fields evaluators get.
 func unknownFields(line []byte) (names []string) {
 	var c cursor
 	c.reset(line)
@@ -161,11 +161,11 @@ func (r *reader) conversation(hint string) {
 	case hint == domain.ShapePrompt || hint != domain.ShapeChat && last == "user":
 		r.row.Shape = domain.ShapePrompt
 		if last != "user" && last != "" {
-			r.reject("messages", ": the last message must be of role user")
+			r.reject("messages", ": the last message of a prompt row must be of role user")
 		}
 		return
 	case last != "assistant" && last != "":
-		r.reject("messages", ": the last message must be of role assistant")
+		r.reject("messages", ": the last message of a chat row must be of role assistant")
 	}
 	for _, other := range []int{rowText, rowPrompt, rowCompletion} {
 		if r.values[other] != nil {
@@ -222,7 +222,8 @@ func (r *reader) preference() {
 	r.row.Rejected = r.output("non_preferred_output", r.values[rowRejected])
 }
 
-// output reads the preferred or the rejected completion of a preference: a list of one message.
+// output reads the preferred or the rejected completion in a row of shape preference: a list of one
+// message.
 func (r *reader) output(field string, value []byte) []Message {
 	if !isList(value) {
 		r.reject(field, " must hold one message of role assistant")
@@ -240,8 +241,8 @@ func (r *reader) output(field string, value []byte) []Message {
 	return read.all
 }
 
-// content counts the bytes of a required text, and returns the text if the reader keeps texts.
-// empty reports whether the text is the empty string.
+// content counts the bytes of a required text, in value, and returns the text if the reader keeps
+// texts. It rejects a missing text. empty reports whether the text is "".
 func (r *reader) content(field string, value []byte) (text string, empty bool) {
 	if !r.text(field, value) {
 		return "", false
@@ -258,7 +259,7 @@ func (r *reader) count(text []byte) {
 	}
 }
 
-// text reports whether the value is a string, and rejects another value.
+// text reports whether value is a JSON string, and rejects any other value.
 func (r *reader) text(field string, value []byte) bool {
 	switch {
 	case value == nil:
@@ -271,12 +272,14 @@ func (r *reader) text(field string, value []byte) bool {
 	return false
 }
 
-// decode returns the text of a JSON string, which is valid until the next call of decode.
+// decode returns the JSON string in value without its quotes and escapes. The result is valid until
+// the next call of decode.
 func (r *reader) decode(value []byte) []byte {
 	if bytes.IndexByte(value, '\\') < 0 {
 		return value[1 : len(value)-1]
 	}
-	r.scratch, _ = jsontext.AppendUnquote(r.scratch[:0], value) // fails only for an unpaired surrogate, which it replaces
+	// An error is possible only for an unpaired surrogate, which AppendUnquote replaces.
+	r.scratch, _ = jsontext.AppendUnquote(r.scratch[:0], value)
 	return r.scratch
 }
 
@@ -313,8 +316,8 @@ func (r *reader) rejectDuplicate(name string) {
 	}
 }
 
-// reject records that a field of the value at r.path violates a rule, which format and args
-// describe.
+// reject records a violation of the row: that field, in the value at r.path, breaks the rule that
+// format and args describe.
 func (r *reader) reject(field, format string, args ...any) {
 	if len(r.reasons) < MaxErrors {
 		where := appendPath(bytes.Clone(r.path), field)
@@ -322,8 +325,8 @@ func (r *reader) reject(field, format string, args ...any) {
 	}
 }
 
-// explain returns why line is not a JSON object.
-func explain(line []byte) string {
+// explainInvalid returns why line is not a JSON object, for a message.
+func explainInvalid(line []byte) string {
 	var any json.RawMessage
 	var syntax *json.SyntaxError
 	if err := json.Unmarshal(line, &any); errors.As(err, &syntax) {

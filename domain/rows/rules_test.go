@@ -52,7 +52,7 @@ func TestEveryRule(t *testing.T) {
 		{chat(user, `{"role":"assistant","content":"a","weight":"1"}`), "chat", "messages[1].weight must be 0 or 1"},
 		{chat(user, `{"role":"assistant","content":"a","name":1}`), "chat", "messages[1].name must be a string"},
 		{chat(user, `{"role":"tool","content":"4"}`, answer), "chat",
-			"messages[1].tool_call_id is missing; a message of role tool needs the ID of the call"},
+			"messages[1].tool_call_id is missing: a message of role tool must have the ID of the tool call that it answers"},
 		{chat(user, `{"role":"tool","content":"4","tool_call_id":3}`, answer), "chat",
 			"messages[1].tool_call_id must be a string"},
 		{chat(user, `{"role":"tool","tool_call_id":"c1"}`, answer), "chat",
@@ -65,7 +65,7 @@ func TestEveryRule(t *testing.T) {
 			"messages[1].tool_calls[0].id is missing; it must be a string"},
 		{calling(strings.Replace(call, `"c1"`, `""`, 1)), "chat", "messages[1].tool_calls[0].id must not be empty"},
 		{calling(strings.Replace(call, `"type":"function"`, `"type":"tool"`, 1)), "chat",
-			"messages[1].tool_calls[0].type must be function"},
+			`messages[1].tool_calls[0].type must be "function"`},
 		{calling(`{"id":"c1","type":"function"}`), "chat",
 			"messages[1].tool_calls[0].function is missing; it must be an object"},
 		{calling(`{"id":"c1","type":"function","function":"add"}`), "chat",
@@ -124,7 +124,7 @@ func TestEveryRule(t *testing.T) {
 		{`{"samples":[1,{"messages":[` + user + `],"score":1}]}`, "samples", "samples[0] must be a JSON object"},
 		{`{"samples":[{"score":1}]}`, "samples", "samples[0].messages must not be empty"},
 		{`{"samples":[{"messages":[` + user + `]}]}`, "samples",
-			"samples[0] has no metric: besides messages, a sample needs numbers from 0 to 1"},
+			"samples[0] has no metric: a sample must have messages and at least one number from 0 to 1"},
 		{`{"samples":[{"messages":[` + user + `],"score":1.01}]}`, "samples",
 			"samples[0].score must be a number from 0 to 1"},
 		{`{"samples":[{"messages":[` + user + `],"score":"1"}]}`, "samples",
@@ -159,8 +159,10 @@ func preference(input, preferred, rejected string) string {
 
 func TestHintsDecideBetweenChatAndPrompts(t *testing.T) {
 	for _, c := range []struct{ row, hint, shape, fault string }{
-		{chat(user), domain.ShapeChat, domain.ShapeChat, "messages: the last message must be of role assistant"},
-		{chat(user, answer), domain.ShapePrompt, domain.ShapePrompt, "messages: the last message must be of role user"},
+		{chat(user), domain.ShapeChat, domain.ShapeChat,
+			"messages: the last message of a chat row must be of role assistant"},
+		{chat(user, answer), domain.ShapePrompt, domain.ShapePrompt,
+			"messages: the last message of a prompt row must be of role user"},
 		{chat(user), domain.ShapePreference, domain.ShapePrompt, ""},
 		{chat(user, answer), domain.ShapeCompletion, domain.ShapeChat, ""},
 	} {

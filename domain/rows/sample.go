@@ -6,11 +6,11 @@ import (
 	"anneal/domain"
 )
 
-// MaxMetrics is the maximum number of metrics of a trainer's samples.
+// MaxMetrics is the maximum number of metrics of the samples in a row.
 const MaxMetrics = 64
 
-// samples reads a trainer's row: {"samples": [{"messages": […], METRIC: 0..1}]}, with the same
-// metrics in every sample, at least one.
+// samples reads a row of shape samples: {"samples": [{"messages": […], METRIC: 0..1}]}. Every
+// sample must have the same metrics, at least one.
 func (r *reader) samples(value []byte) {
 	r.row.Shape = domain.ShapeSamples
 	r.metrics = r.metrics[:0]
@@ -39,7 +39,7 @@ func (r *reader) sample(c *cursor, first bool) {
 		sample.Metrics = map[string]float64{}
 	}
 	var messages conversation
-	var seen uint64 // a bit for each metric
+	var seen uint64 // a bit for each metric that the sample has
 	given := false
 	for c.enter(); c.more(); {
 		name := c.key()
@@ -75,7 +75,7 @@ func (r *reader) sample(c *cursor, first bool) {
 		}
 	}
 	if len(r.metrics) == 0 {
-		r.reject("", " has no metric: besides messages, a sample needs numbers from 0 to 1")
+		r.reject("", " has no metric: a sample must have messages and at least one number from 0 to 1")
 	}
 	for i, name := range r.metrics {
 		if seen&(1<<i) == 0 {
@@ -91,9 +91,10 @@ func (r *reader) sample(c *cursor, first bool) {
 	}
 }
 
-// metric returns the index in r.metrics of the metric with this name; -1 if the name is unknown. If
-// first is true, for the first sample of a row, metric adds an unknown name, unless r.metrics has
-// MaxMetrics names. To save an allocation, it reuses the string of the previous row if it is equal.
+// metric returns the index in r.metrics of the metric with this name; -1 if the name is unknown.
+// For the first sample of a row, first is true and metric adds an unknown name, unless r.metrics
+// has MaxMetrics names. To save an allocation, it reuses the string of the previous row if the
+// names are equal.
 func (r *reader) metric(name []byte, first bool) int {
 	n := len(r.metrics)
 	if i := indexOf(r.metrics, name); i >= 0 || !first || n == MaxMetrics {

@@ -30,7 +30,7 @@ func slowly(line []byte, hint string) (s slow) {
 	case !utf8.Valid(line):
 		return slow{reasons: []string{"the line is not valid UTF-8"}}
 	case json.Unmarshal(line, &raw) != nil, bytes.TrimLeft(line, " \t\r\n")[0] != '{':
-		return slow{reasons: []string{explain(line)}}
+		return slow{reasons: []string{explainInvalid(line)}}
 	}
 	row := s.members("", raw, rowNames)
 	text, prompt, completion := row["text"], row["prompt"], row["completion"]
@@ -161,7 +161,8 @@ func (s *slow) message(path string, index int, value json.RawMessage) string {
 		id = s.text(path+".tool_call_id", m["tool_call_id"], false)
 	}
 	if role == "tool" && id == "" && (m["tool_call_id"] == nil || m["tool_call_id"][0] == '"') {
-		s.check(false, path+".tool_call_id is missing; a message of role tool needs the ID of the call")
+		s.check(false, path+".tool_call_id is missing: a message of role tool must have the ID of the tool call "+
+			"that it answers")
 	}
 	if m["name"] != nil {
 		s.text(path+".name", m["name"], false)
@@ -207,7 +208,7 @@ func (s *slow) function(path string, value json.RawMessage, call bool) {
 		s.filled(path+".id", m["id"])
 	}
 	if kind := s.text(path+".type", m["type"], false); m["type"] != nil && m["type"][0] == '"' {
-		s.check(kind == "function", path+".type must be function")
+		s.check(kind == "function", path+`.type must be "function"`)
 	}
 	switch path += ".function"; {
 	case m["function"] == nil:
@@ -242,10 +243,10 @@ func (s *slow) conversation(row map[string]json.RawMessage, hint string) {
 	s.shape = domain.ShapeChat
 	if hint == domain.ShapePrompt || hint != domain.ShapeChat && last == "user" {
 		s.shape = domain.ShapePrompt
-		s.check(last == "user" || last == "", "messages: the last message must be of role user")
+		s.check(last == "user" || last == "", "messages: the last message of a prompt row must be of role user")
 		return
 	}
-	s.check(last == "assistant" || last == "", "messages: the last message must be of role assistant")
+	s.check(last == "assistant" || last == "", "messages: the last message of a chat row must be of role assistant")
 	for _, other := range []string{"text", "prompt", "completion"} {
 		s.check(row[other] == nil, other+" cannot be combined with messages: leave one of them out")
 	}
@@ -326,7 +327,7 @@ func (s *slow) sample(path string, element json.RawMessage, metrics []string, fi
 		s.check(json.Unmarshal(m.value, &score) == nil && score >= 0 && score <= 1,
 			name+" must be a number from 0 to 1")
 	}
-	s.check(len(metrics) > 0, path+" has no metric: besides messages, a sample needs numbers from 0 to 1")
+	s.check(len(metrics) > 0, path+" has no metric: a sample must have messages and at least one number from 0 to 1")
 	for _, name := range metrics {
 		s.check(times[name] > 0, path+"."+clip(name)+" is missing; all samples need the metrics of the first sample")
 	}

@@ -12,7 +12,8 @@ var (
 	functionNames = []string{"name", "arguments", "description", "parameters"}
 )
 
-// calls reads the tool calls of a message and reports whether there are any.
+// calls reads the tool calls of a message, in value, and reports whether there are any. level is
+// their level of nesting.
 func (r *reader) calls(value []byte, level int) bool {
 	n := 0
 	for c := r.list("tool_calls", value, level); c != nil && c.more(); n++ {
@@ -27,7 +28,8 @@ func (r *reader) calls(value []byte, level int) bool {
 	return n > 0
 }
 
-// tools reads the tools of a row, and returns them if the reader keeps values.
+// tools reads the tools of a row, in value, and returns them if the reader keeps values. level is
+// their level of nesting.
 func (r *reader) tools(value []byte, level int) json.RawMessage {
 	n := 0
 	for c := r.list("tools", value, level); c != nil && c.more(); n++ {
@@ -44,11 +46,12 @@ func (r *reader) tools(value []byte, level int) json.RawMessage {
 	return bytes.Clone(value)
 }
 
-// function reads {"type": "function", "function": {"name": …}}, the form of both tools and tool
-// calls. It passes the members that tools and tool calls do not share to rest.
+// function reads a tool or a tool call, which both have the form {"type": "function", "function":
+// {"name": …}}; kind and function are the values of these two fields. It passes the fields that
+// only tools or only tool calls have to rest.
 func (r *reader) function(kind, function []byte, level int, rest func(arguments, description, parameters []byte)) {
 	if r.text("type", kind) && string(r.decode(kind)) != "function" {
-		r.reject("type", " must be function")
+		r.reject("type", ` must be "function"`)
 	}
 	switch {
 	case function == nil:
@@ -88,7 +91,7 @@ func (r *reader) offered(_, description, parameters []byte) {
 	}
 }
 
-// requireNonEmpty rejects a value that is not a string, or is empty.
+// requireNonEmpty rejects the row if value is not a JSON string, or is "".
 func (r *reader) requireNonEmpty(field string, value []byte) {
 	if r.text(field, value) && string(value) == `""` {
 		r.reject(field, " must not be empty")

@@ -15,7 +15,7 @@ const (
 	adapterConfigFile = "adapter_config.json"
 	adapterFile       = "adapter_model.safetensors"
 	maxRank           = 1024
-	maxTargets        = 16 << 10 // bytes of target_modules
+	maxTargets        = 16 << 10 // maximum bytes of target_modules
 )
 
 // An AdapterConfig is the content of adapter_config.json.
@@ -23,15 +23,15 @@ type AdapterConfig struct {
 	Type    string          `json:"peft_type"`
 	Rank    int             `json:"r"`
 	Alpha   float64         `json:"lora_alpha"`
-	Targets json.RawMessage `json:"target_modules"` // a list, or a pattern
+	Targets json.RawMessage `json:"target_modules"` // a list of names, or a regular expression
 }
 
-// TargetModules returns the modules that the adapter changes; nil if the config has a pattern
-// instead of a list.
+// TargetModules returns the names of the modules that the adapter changes; nil if the config has a
+// regular expression instead of a list.
 func (a AdapterConfig) TargetModules() []string {
 	var names []string
 	if json.Unmarshal(a.Targets, &names) != nil {
-		return nil // a pattern
+		return nil // a regular expression
 	}
 	return names
 }
@@ -42,11 +42,11 @@ func (f Directory) ReadAdapterConfig() (AdapterConfig, error) {
 	return a, f.readJSON(adapterConfigFile, maxConfig, &a)
 }
 
-// CheckAdapter validates the files of a LoRA adapter in PEFT's layout. base and facts are the
+// CheckAdapter validates the files of a LoRA adapter in PEFT's layout. base and metadata are the
 // configuration and the metadata of the adapter's base model. If the base model is of a known
 // family, the shapes of the adapter's tensors must fit the base model. The report has the type,
 // parameter count and context length of the base model.
-func CheckAdapter(f Directory, base Config, facts domain.ModelMetadata) (Report, error) {
+func CheckAdapter(f Directory, base Config, metadata domain.ModelMetadata) (Report, error) {
 	c := checker{dir: f, shapes: map[string][]int64{}, sizes: map[string]int64{}}
 	if _, ok := f.Sizes[adapterConfigFile]; !ok && f.Sizes["config.json"] > 0 {
 		c.add("kind", "the files are those of a full model: create the model with kind %s", domain.BaseModel)
@@ -73,9 +73,9 @@ func CheckAdapter(f Directory, base Config, facts domain.ModelMetadata) (Report,
 		c.pairs(&base)
 	}
 	report := c.finish()
-	report.ModelMetadata = domain.ModelMetadata{ModelType: facts.ModelType, ParameterCount: facts.ParameterCount,
-		ContextLength: facts.ContextLength,
-		Embedding:     facts.Embedding, Vision: facts.Vision, Precision: report.Precision, LoraRank: config.Rank,
+	report.ModelMetadata = domain.ModelMetadata{ModelType: metadata.ModelType, ParameterCount: metadata.ParameterCount,
+		ContextLength: metadata.ContextLength,
+		Embedding:     metadata.Embedding, Vision: metadata.Vision, Precision: report.Precision, LoraRank: config.Rank,
 		LoraTargets: config.TargetModules()}
 	return report, nil
 }
@@ -95,47 +95,49 @@ func (c *checker) adapterConfig(a AdapterConfig) {
 	}
 	if len(a.Targets) > maxTargets {
 		c.add(adapterConfigFile, "target_modules has %d bytes, but at most %d are allowed: list the last parts of module "+
-			"names, or use one pattern", len(a.Targets), maxTargets)
+			"names, or use one regular expression", len(a.Targets), maxTargets)
 	}
 }
 
 var loraTensor = regexp.MustCompile(
 	`^base_model\.model\.model\.layers\.(\d+)\.(self_attn\.[a-z]+_proj|mlp\.[a-z]+_proj)\.lora_([AB])\.weight$`)
 
-// pairs checks the shapes of each pair of matrices, A of shape [r, in] and B of shape [out, r], against
-// each other and against the projection of the base model, which has the shape [out, in].
+// pairs checks the adapter's tensors. Each pair of matrices, lora_A of shape [r, in] and lora_B of
+// shape [out, r], must fit each other, and the projection of the base model that they change, whose
+// shape is [out, in].
 func (c *checker) pairs(base *Config) {
 	if len(c.shapes) == 0 {
 		c.add(adapterFile, "has no tensors: upload the weights of the adapter")
 	}
 	projections := base.projections()
-	ranks := map[string]int64{} // rank of matrix A, by layer and projection
+	ranks := map[string]int64{} // rank r of lora_A, by layer and projection
 	names := make([]string, 0, len(c.shapes))
 	for name := range c.shapes {
 		names = append(names, name)
 	}
-	slices.Sort(names) // A before B
+	slices.Sort(names) // so that lora_A comes before lora_B of the same projection
 	known := base.isKnownFamily() && len(base.invalidSettings()) == 0
 	for _, name := range names {
 		shape, parts := c.shapes[name], loraTensor.FindStringSubmatch(name)
 		if parts == nil || !known {
-			continue // other tensors are checked by the engine
+			continue // the engine checks other tensors when it loads the adapter
 		}
 		layer, err := strconv.ParseInt(parts[1], 10, 64)
 		want, ok := projections[parts[2]]
 		switch {
 		case err != nil || layer >= base.Layers:
-			c.add(adapterFile, "has the tensor %s for a layer that the base, with %d layers, does not have", quoted(name),
+			c.add(adapterFile, "has the tensor %s for a layer that the base model, with %d layers, does not have", quoted(name),
 				base.Layers)
 			continue
 		case !ok:
-			c.add(adapterFile, "has the tensor %s for a projection that the base does not have", quoted(name))
+			c.add(adapterFile, "has the tensor %s for a projection that the base model does not have", quoted(name))
 			continue
 		}
 		pair := parts[1] + "." + parts[2]
 		if parts[3] == "A" {
 			if len(shape) != 2 || shape[1] != want[1] {
-				c.add(adapterFile, "has the tensor %s with shape %v, but the base needs [r %d]", quoted(name), shape, want[1])
+				c.add(adapterFile, "has the tensor %s with shape %v, but the base model requires [r %d]", quoted(name),
+					shape, want[1])
 			} else {
 				ranks[pair] = shape[0]
 			}
@@ -146,7 +148,7 @@ func (c *checker) pairs(base *Config) {
 		}
 		if rank, ok := ranks[pair]; ok && !slices.Equal(shape, []int64{want[0], rank}) || !ok &&
 			(len(shape) != 2 || shape[0] != want[0]) {
-			c.add(adapterFile, "has the tensor %s with shape %v, but the base and lora_A need %s", quoted(name), shape,
+			c.add(adapterFile, "has the tensor %s with shape %v, but the base model and lora_A require %s", quoted(name), shape,
 				fmt.Sprintf("[%d r]", want[0]))
 		}
 		delete(ranks, pair)

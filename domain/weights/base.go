@@ -14,11 +14,11 @@ const baseField = "base_model_name_or_path"
 var TokenizerFiles = []string{"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
 	"added_tokens.json", "vocab.json", "merges.txt", "tokenizer.model", "chat_template.jinja"}
 
-// NameBase returns the content of adapter_config.json with the base model set to base. If base is "",
-// NameBase sets the base model to fallback, but only if config names no base model, or names one by an
-// absolute path, which another machine may not have. It returns nil if the file needs no change. Other
-// fields stay the same.
-func NameBase(config []byte, base, fallback string) ([]byte, error) {
+// SetBaseModel returns config, the content of adapter_config.json, with the base model set to base.
+// If base is "", it sets the base model to fallback, but only if config names no base model, or
+// names one by an absolute path, which other machines may not have. It returns nil if config needs
+// no change. Other fields stay the same.
+func SetBaseModel(config []byte, base, fallback string) ([]byte, error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(config, &fields); err != nil {
 		return nil, invalidf("is not a JSON object: %v", err)

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestNameBase(t *testing.T) {
+func TestSetBaseModel(t *testing.T) {
 	for name, c := range map[string]struct{ config, base, fallback, want string }{
 		"no name":            {`{"r": 8}`, "", "tiny", "tiny"},
 		"an empty name":      {`{"r": 8, "base_model_name_or_path": ""}`, "", "tiny", "tiny"},
@@ -20,7 +20,7 @@ func TestNameBase(t *testing.T) {
 		"special characters": {`{"r": 8}`, "/a&b <c>", "", "/a&b <c>"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := NameBase([]byte(c.config), c.base, c.fallback)
+			got, err := SetBaseModel([]byte(c.config), c.base, c.fallback)
 			require.NoError(t, err)
 			if c.want == "" {
 				require.Nil(t, got)
@@ -32,6 +32,6 @@ func TestNameBase(t *testing.T) {
 			require.NotContains(t, string(got), `\u0026`)
 		})
 	}
-	_, err := NameBase([]byte("[]"), "a", "b")
+	_, err := SetBaseModel([]byte("[]"), "a", "b")
 	require.True(t, IsInvalid(err))
 }

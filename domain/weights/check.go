@@ -13,8 +13,8 @@ import (
 )
 
 // A Report holds the metadata of a model, read from its files, and the violations of the files. The
-// field of a violation is the name of a file, or "kind" when the files are those of another kind of
-// model.
+// field of a violation is the name of a file, or "kind" when the files are those of a model of
+// another kind.
 type Report struct {
 	domain.ModelMetadata
 	Violations domain.Violations
@@ -56,13 +56,13 @@ func Check(f Directory) (Report, error) {
 // A checker collects the tensors and the violations of a model's files.
 type checker struct {
 	dir    Directory
-	shapes map[string][]int64 // by tensor; nil when a file is invalid, so that no tensor counts as missing
-	sizes  map[string]int64   // count of stored numbers, by their type
+	shapes map[string][]int64 // shape of each tensor; nil once a file is invalid, so that no tensor counts as missing
+	sizes  map[string]int64   // count of stored numbers, by number type
 	report Report
 }
 
-// maxName is the maximum length in bytes of a file name or a model_type in a message. It is needed
-// because the index of the weights can contain names of any length.
+// maxName is the maximum number of bytes of a file name or a model_type in a message, because
+// uploaded files can contain names of any length.
 const maxName = 200
 
 func (c *checker) add(file, format string, args ...any) {
@@ -72,8 +72,8 @@ func (c *checker) add(file, format string, args ...any) {
 	c.report.Violations.Add(file, format, args...)
 }
 
-// invalidFile records a violation if err means that the file is invalid. It returns any other error
-// unchanged.
+// invalidFile records a violation if err says that the content of the file is invalid. It returns
+// any other error unchanged.
 func (c *checker) invalidFile(file string, err error) error {
 	var e invalid
 	if errors.As(err, &e) {
@@ -103,7 +103,7 @@ func (c *checker) finish() Report {
 	return c.report
 }
 
-// precisions maps types of numbers to the precisions of deployments.
+// precisions maps the number types of safetensors files to the precisions of deployments.
 var precisions = map[string]string{"F32": "FP32", "BF16": "BF16", "F16": "FP16", "F8_E4M3": "FP8", "F8_E5M2": "FP8",
 	"F64": "FP64"}
 
@@ -118,8 +118,8 @@ type index struct {
 	WeightMap map[string]string          `json:"weight_map"`
 }
 
-// WeightFiles returns the files that contain the weights: one, or the shards that the index names.
-// Other weight files are not part of the model.
+// WeightFiles returns the names of the files with the model's weights: one file, or the shards that
+// the index names. Other weight files are not part of the model.
 func (f Directory) WeightFiles() ([]string, error) {
 	if _, adapter := f.Sizes[adapterConfigFile]; adapter {
 		return []string{adapterFile}, nil
@@ -143,8 +143,8 @@ func (f Directory) readIndex() (index, error) {
 	return i, err
 }
 
-// TensorPrefix begins the names of the tensors of a decoder in the weights of a causal language
-// model. Weights that were saved without the head lack the prefix.
+// TensorPrefix begins the names of the decoder's tensors in the weights of a causal language model.
+// Weights that were saved without the language model head lack the prefix.
 const TensorPrefix = "model."
 
 // weights reads the headers of all weight files and compares them with the index.
@@ -190,7 +190,7 @@ func (c *checker) weights() error {
 	return nil
 }
 
-// missingWeights returns the message for a model without supported weight files.
+// missingWeights returns the message about a model that has no weight files in a supported format.
 func (c *checker) missingWeights() string {
 	for name := range c.dir.Sizes {
 		switch {
@@ -199,14 +199,14 @@ func (c *checker) missingWeights() string {
 				indexFile)
 		case strings.HasSuffix(name, ".bin"), strings.HasSuffix(name, ".pt"), strings.HasSuffix(name, ".pth"),
 			strings.HasSuffix(name, ".gguf"):
-			return "is missing: only safetensors are supported; convert the weights"
+			return "is missing: only the format safetensors is supported; convert the weights to it"
 		}
 	}
 	return fmt.Sprintf("is missing, and so is %s: upload the weights as safetensors", indexFile)
 }
 
-// header adds the tensors of a file to the checker. where maps each tensor to the file in which the
-// index expects it; nil without an index.
+// header adds the tensors in the header of a file to the checker. where maps each tensor to the
+// file in which the index expects it; nil without an index.
 func (c *checker) header(file string, where map[string]string) error {
 	h, err := c.dir.ReadHeader(file)
 	if err != nil {
@@ -256,7 +256,7 @@ func (c *checker) compareWithConfig(config *Config) {
 	}
 	for name, want := range config.expected() {
 		shape, ok := c.shapes[name]
-		if !ok { // embedding models are often saved without the head, and without the prefix
+		if !ok { // embedding models are often saved without the language model head, and without TensorPrefix
 			shape, ok = c.shapes[strings.TrimPrefix(name, TensorPrefix)]
 		}
 		switch {
@@ -271,7 +271,8 @@ func (c *checker) compareWithConfig(config *Config) {
 	}
 }
 
-// tokenizer requires a tokenizer, without tokens beyond the model's vocabulary.
+// tokenizer records a violation if the model has no tokenizer, or a token whose ID is not below
+// vocabulary, the size of the model's vocabulary.
 func (c *checker) tokenizer(vocabulary int64) error {
 	has := func(name string) bool { _, ok := c.dir.Sizes[name]; return ok }
 	if has("tokenizer_config.json") {
@@ -312,10 +313,11 @@ func (c *checker) tokenizer(vocabulary int64) error {
 	case json.Unmarshal(t.Model.Vocab, &inOrder) == nil:
 		highest = max(highest, int64(len(inOrder))-1)
 	default:
-		c.add("tokenizer.json", "has no vocabulary at model.vocab")
+		c.add("tokenizer.json", "has no vocabulary in the field model.vocab")
 	}
 	if vocabulary > 0 && highest >= vocabulary {
-		c.add("tokenizer.json", "has a token with ID %d, but vocab_size in config.json is %d: upload the files of one model",
+		c.add("tokenizer.json",
+			"has a token with ID %d, but vocab_size in config.json is %d: upload both files of the same model",
 			highest, vocabulary)
 	}
 	return nil

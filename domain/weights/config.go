@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// Config is the part of a config.json that determines the shapes of a model's tensors. A field of 0
-// is absent from the file.
+// Config holds the fields of a config.json that determine the shapes of a model's tensors. A field
+// of 0 is absent from the file.
 type Config struct {
 	Architectures    []string        `json:"architectures"`
 	ModelType        string          `json:"model_type"`
@@ -31,7 +31,7 @@ type Config struct {
 	visionConfig
 }
 
-// Limits of small files, in bytes.
+// Maximum sizes of JSON files, in bytes.
 const (
 	maxConfig    = 4 << 20
 	maxTokenizer = 64 << 20
@@ -62,7 +62,7 @@ func (f Directory) readJSON(name string, limit int64, out any) error {
 	return nil
 }
 
-// jsonError returns where JSON is invalid, without repeating any of its text.
+// jsonError returns what err says about invalid JSON and where, without repeating any of its text.
 func jsonError(err error) string {
 	var syntax *json.SyntaxError
 	var kind *json.UnmarshalTypeError
@@ -74,7 +74,7 @@ func jsonError(err error) string {
 	case errors.As(err, &kind):
 		return fmt.Sprintf("the file must not be a JSON %s", kind.Value)
 	}
-	return "the JSON has an unexpected structure"
+	return "the JSON does not have the structure that this file needs"
 }
 
 // ReadConfig reads config.json and sets fields that the file may omit to their derived values.
@@ -138,7 +138,7 @@ func (c *Config) projections() map[string][2]int64 {
 		"mlp.gate_proj":    {f, h}, "mlp.up_proj": {f, h}, "mlp.down_proj": {h, f}}
 }
 
-// biased reports whether a projection of the family has a bias.
+// biased reports whether a projection has a bias in models of this family.
 func (c *Config) biased(projection string) bool {
 	attention := strings.HasPrefix(projection, "self_attn.")
 	if c.ModelType == "qwen2" {
@@ -179,9 +179,9 @@ func (c *Config) layer(prefix string, yield func(string, []int64) bool) bool {
 	return true
 }
 
-// isEmbedding reports whether the model generates embeddings, not text.
+// isEmbedding reports whether the model in f generates embeddings, not text.
 func (c *Config) isEmbedding(f Directory) bool {
-	if _, ok := f.Sizes["modules.json"]; ok { // the file of a sentence-transformers model
+	if _, ok := f.Sizes["modules.json"]; ok { // only models of sentence-transformers have this file
 		return true
 	}
 	for _, a := range c.Architectures {

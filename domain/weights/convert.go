@@ -12,36 +12,37 @@ import (
 	"strings"
 )
 
-// DTypes maps the precisions that Convert can write to the number types of safetensors files.
+// DTypes maps each precision that Convert can write to its number type in safetensors files.
 var DTypes = map[string]string{"BF16": "BF16", "FP16": "F16", "FP8": float8}
 
-// torchTypes are the names of the types in config.json.
+// torchTypes maps number types of safetensors files to their names in config.json.
 var torchTypes = map[string]string{"BF16": "bfloat16", "F16": "float16"}
 
 // convertible lists the number types that Convert changes. Numbers of other types, such as
 // integers, stay unchanged.
 var convertible = []string{"F32", "BF16", "F16"}
 
-// chunk is how many bytes of a file are converted at a time.
+// chunk is the number of bytes of a file that are converted at a time.
 const chunk = 1 << 18
 
 // A conversion describes how one tensor is converted.
 type conversion struct {
 	from, to Tensor
-	factors  bool // the converted tensor has 8 bits per number and is followed by its scale factors
+	factors  bool // the tensor is converted to 8 bits per number, and its scale factors follow it
 }
 
-// Convert writes a safetensors file with its numbers converted to dtype: BF16 or F16, or F8_E4M3
-// for projections, rounded to nearest, ties to even. It holds only the header and one chunk or row
-// in memory. added has the names of the tensors with scale factors that Convert adds. When the file
-// is invalid or has a number that dtype cannot represent, Convert returns an error for which
-// IsInvalid reports true. After any error the caller must discard the written output.
+// Convert writes the safetensors file with this name to w, with its numbers converted to dtype:
+// BF16 or F16, or F8_E4M3 for projections, rounded to nearest, ties to even. It holds only the
+// header and one chunk or row in memory. added are the names of the tensors with scale factors that
+// Convert adds. When the file is invalid or has a number that dtype cannot represent, Convert
+// returns an error for which IsInvalid reports true. After any error the caller must discard the
+// written output.
 func (f Directory) Convert(w io.Writer, name, dtype string) (added []string, err error) {
 	h, err := f.ReadHeader(name)
 	if err != nil {
 		return nil, err
 	}
-	plan, tensors, err := convert(h, dtype)
+	plan, tensors, err := planConversion(h, dtype)
 	if err != nil {
 		return nil, err
 	}
@@ -66,9 +67,9 @@ func (f Directory) Convert(w io.Writer, name, dtype string) (added []string, err
 	return added, content.Close()
 }
 
-// convert returns the conversion of each tensor of h to dtype, and the tensors of the converted
-// file.
-func convert(h Header, dtype string) (plan []conversion, tensors []Tensor, err error) {
+// planConversion returns the conversion of each tensor of h to dtype, and the tensors of the
+// converted file.
+func planConversion(h Header, dtype string) (plan []conversion, tensors []Tensor, err error) {
 	var at, changed, kept int64
 	place := func(t Tensor) Tensor {
 		t.Begin, t.End = at, at+t.Count()*widths[t.DType]
@@ -103,8 +104,8 @@ func convert(h Header, dtype string) (plan []conversion, tensors []Tensor, err e
 	return plan, tensors, nil
 }
 
-// writeHeader writes the length and the header, padded with spaces so that the numbers are aligned
-// to 8 bytes.
+// writeHeader writes the header of a safetensors file and its length. It pads the header with
+// spaces, so that the tensors begin at a multiple of 8 bytes.
 func writeHeader(w io.Writer, tensors []Tensor, metadata map[string]string) error {
 	var header bytes.Buffer
 	header.WriteByte('{')
@@ -140,7 +141,7 @@ func writeHeader(w io.Writer, tensors []Tensor, metadata map[string]string) erro
 	return err
 }
 
-// convertTensor reads one tensor and writes its numbers as dtype.
+// convertTensor reads the numbers of one tensor from r and writes them to w as dtype.
 func convertTensor(w io.Writer, r io.Reader, t Tensor, dtype string) error {
 	if t.DType == dtype || !slices.Contains(convertible, t.DType) {
 		_, err := io.CopyN(w, r, t.End-t.Begin)
@@ -157,7 +158,7 @@ func convertTensor(w io.Writer, r io.Reader, t Tensor, dtype string) error {
 		numbers, out = numbers[:len(in)/width], out[:2*len(in)/width]
 		widen(numbers, in, t.DType)
 		if i := narrow(out, numbers, dtype); i >= 0 {
-			return invalidf("the tensor %s holds %g, which is too large for %s: prepare the model in BF16 instead",
+			return invalidf("the tensor %s contains %g, which is too large for %s: prepare the model in BF16 instead",
 				quoted(t.Name),
 				numbers[i], dtype)
 		}
@@ -168,7 +169,7 @@ func convertTensor(w io.Writer, r io.Reader, t Tensor, dtype string) error {
 	return nil
 }
 
-// widen decodes numbers of type dtype.
+// widen decodes numbers of type dtype to float32.
 func widen(to []float32, from []byte, dtype string) {
 	switch dtype {
 	case "F32":
@@ -186,8 +187,8 @@ func widen(to []float32, from []byte, dtype string) {
 	}
 }
 
-// narrow encodes numbers as dtype. It returns the index of the first finite number that is infinite
-// in dtype; -1 if there is none.
+// narrow encodes float32 numbers as dtype. It returns the index of the first finite number that is
+// too large for dtype; -1 if there is none.
 func narrow(to []byte, from []float32, dtype string) int {
 	round, infinite := toBfloat, uint16(0x7f80)
 	if dtype == "F16" {
@@ -203,23 +204,24 @@ func narrow(to []byte, from []float32, dtype string) int {
 	return -1
 }
 
-// toBfloat returns the upper half of a float32, rounded to nearest, ties to even.
+// toBfloat returns v as bfloat16, the upper half of a float32, rounded to nearest, ties to even.
 func toBfloat(v float32) uint16 {
 	bits := math.Float32bits(v)
 	if v != v {
-		return uint16(bits>>16) | 0x40 // stays NaN without its low bits
+		return uint16(bits>>16) | 0x40 // a NaN must stay NaN without its low bits
 	}
 	return uint16((bits + 0x7fff + bits>>16&1) >> 16)
 }
 
-// ToHalf returns the IEEE 754 binary16 value nearest to v, ties to even; infinity from 65,520 on.
+// ToHalf returns the IEEE 754 binary16 value that is nearest to v, ties to even; infinity for
+// 65,520 and more.
 func ToHalf(v float32) uint16 {
 	bits := math.Float32bits(v)
 	sign, magnitude := uint16(bits>>16&0x8000), bits&0x7fffffff
 	switch {
 	case magnitude > 0x7f800000: // not a number
 		return sign | 0x7e00
-	case magnitude >= 0x477ff000: // 65,520 and beyond
+	case magnitude >= 0x477ff000: // 65,520 and more become infinity
 		return sign | 0x7c00
 	case magnitude < 0x38800000: // below 2^-14: a multiple of 2^-24
 		return sign | uint16(math.RoundToEven(float64(math.Float32frombits(magnitude))*0x1p24))
@@ -261,8 +263,8 @@ func (f Directory) ConvertedConfig(dtype string) ([]byte, error) {
 	return append(data, '\n'), err
 }
 
-// ConvertedIndex returns the content of a shard index for converted shards: total is their total
-// size in bytes, and added has the tensors that Convert has added to each shard.
+// ConvertedIndex returns the content of the shard index for converted shards. total is their total
+// size in bytes; added are the tensors that Convert has added, by shard.
 func (f Directory) ConvertedIndex(total int64, added map[string][]string) ([]byte, error) {
 	i, err := f.readIndex()
 	if err != nil {
@@ -281,8 +283,8 @@ func (f Directory) ConvertedIndex(total int64, added map[string][]string) ([]byt
 	return append(data, '\n'), err
 }
 
-// IsWeightsFile reports whether a file is of a type that contains weights. A converted copy of a
-// model contains only the weight files that WeightFiles returns.
+// IsWeightsFile reports whether a file contains weights, from the end of its name. Such files are
+// not copied to a converted copy of a model, except those that WeightFiles returns.
 func IsWeightsFile(name string) bool {
 	return slices.ContainsFunc([]string{".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx"},
 		func(suffix string) bool { return strings.HasSuffix(name, suffix) })

@@ -119,7 +119,7 @@ func TestConvert(t *testing.T) {
 	}
 	err := convert(withNumbers(1, 70_000), io.Discard, "F16")
 	require.True(t, weights.IsInvalid(err))
-	require.ErrorContains(t, err, "holds 70000, which is too large for F16: prepare the model in BF16 instead")
+	require.ErrorContains(t, err, "contains 70000, which is too large for F16: prepare the model in BF16 instead")
 	require.NoError(t, convert(withNumbers(1, float32(math.Inf(1)), float32(math.NaN())), io.Discard, "F16"))
 	bytesOnly := files{"model.safetensors": raw(`{"w":{"dtype":"I8","shape":[4],"data_offsets":[0,4]}}`, 4)}
 	require.ErrorContains(t, convert(bytesOnly, io.Discard, "F16"), "cannot be converted")

@@ -23,15 +23,15 @@ const (
 var ErrNoProjections = invalidf(
 	"no weight file has projections (…_proj.weight) to store in 8 bits: prepare the model in BF16 or FP16 instead")
 
-// isQuantizable reports whether a tensor is a projection that is stored in 8 bits.
+// isQuantizable reports whether a tensor is a projection, which a copy in FP8 stores in 8 bits.
 func isQuantizable(t Tensor) bool {
-	const limit = 1 << 22 // of rows and of columns, because one row and all factors are held in memory
+	const limit = 1 << 22 // maximum of rows and of columns, because one row and all scale factors are in memory
 	return len(t.Shape) == 2 && t.Count() > 0 && t.Shape[0] <= limit && t.Shape[1] <= limit &&
 		strings.HasSuffix(t.Name, "_proj.weight")
 }
 
-// quantize reads a matrix row by row, and writes it as F8_E4M3, followed by the factors of its rows
-// as F32.
+// quantize reads the matrix t row by row from r, and writes it to w as F8_E4M3, followed by the
+// scale factors of its rows as F32.
 func quantize(w io.Writer, r io.Reader, t Tensor) error {
 	in := make([]byte, t.Shape[1]*widths[t.DType])
 	row, out := make([]float32, t.Shape[1]), make([]byte, t.Shape[1])
@@ -51,7 +51,7 @@ func quantize(w io.Writer, r io.Reader, t Tensor) error {
 			return invalidf("the tensor %s contains NaN or infinity, which cannot be stored in 8 bits", quoted(t.Name))
 		}
 		factor := largest / maxFloat8
-		if factor == 0 { // all numbers of the row are 0, or too small for a factor
+		if factor == 0 { // all numbers of the row are 0, or too small for a scale factor
 			factor = 1
 		}
 		for i, v := range row {
@@ -73,7 +73,7 @@ func ToFloat8(v float32) byte {
 	switch {
 	case magnitude > 0x7f800000: // not a number
 		return sign | 0x7f
-	case magnitude >= 0x43e00000: // 448 and beyond
+	case magnitude >= 0x43e00000: // 448 and more become 448
 		return sign | 0x7e
 	case magnitude < 0x3c800000: // below 2^-6: a multiple of 2^-9
 		return sign | byte(math.RoundToEven(float64(math.Float32frombits(magnitude))*0x1p9))
@@ -94,7 +94,7 @@ func FromFloat8(b byte) float32 {
 	return math.Float32frombits(sign | (exponent+120)<<23 | fraction<<20)
 }
 
-// quantizationConfig is the quantization_config of a config.json for weights in 8 bits.
+// quantizationConfig is the field quantization_config in the config.json of a copy in FP8.
 const quantizationConfig = `{"quant_method": "compressed-tensors", "format": "float-quantized",` +
 	` "quantization_status": "compressed", "ignore": ["lm_head"],
 	"config_groups": {"group_0": {"targets": ["Linear"], "input_activations": null, "output_activations": null,

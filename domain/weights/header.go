@@ -14,14 +14,15 @@ import (
 	"slices"
 )
 
-// A Directory gives access to the files of a model. Open reads length bytes of a file from an
-// offset; with a negative length, it reads the rest of the file.
+// A Directory gives access to the files of a model. Open returns a reader of length bytes of a file
+// from an offset; with a negative length, up to the end of the file.
 type Directory struct {
-	Sizes map[string]int64 // bytes, by name
+	Sizes map[string]int64 // sizes of the files in bytes, by name
 	Open  func(name string, offset, length int64) (io.ReadCloser, error)
 }
 
-// A Tensor is an entry of a header. Begin and End are its offsets in bytes after the header.
+// A Tensor is an entry in the header of a safetensors file. Begin and End are the offsets of its
+// numbers in bytes, counted from the end of the header.
 type Tensor struct {
 	Name       string
 	DType      string
@@ -29,7 +30,7 @@ type Tensor struct {
 	Begin, End int64
 }
 
-// Count returns the number of elements.
+// Count returns the number of elements of the tensor.
 func (t Tensor) Count() int64 {
 	n := int64(1)
 	for _, d := range t.Shape {
@@ -43,10 +44,11 @@ func (t Tensor) Count() int64 {
 type Header struct {
 	Tensors  []Tensor
 	Metadata map[string]string
-	Start    int64 // offset of the first tensor in the file
+	Start    int64 // offset in the file at which the first tensor begins
 }
 
-// Limits of a header. maxHeader is in bytes, and equals the limit of the reference implementation.
+// Limits of the header of a safetensors file. maxHeader is in bytes, and equals the limit of the
+// reference implementation.
 const (
 	maxHeader  = 100_000_000
 	maxTensors = 200_000
@@ -58,8 +60,8 @@ var widths = map[string]int64{"BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M
 	"F16": 2, "BF16": 2,
 	"U32": 4, "I32": 4, "F32": 4, "U64": 8, "I64": 8, "F64": 8}
 
-// An invalid error describes invalid content of a file. Any other error means that the file could
-// not be read.
+// An invalid error says that the content of a file is invalid, and why. Any other error means that
+// the file could not be read.
 type invalid struct{ why string }
 
 func (e invalid) Error() string { return e.why }
@@ -98,7 +100,7 @@ func readHeader(r io.Reader, size int64) (Header, error) {
 		return Header{}, invalidf("is not a safetensors file, or is truncated: its header claims %d bytes", length)
 	}
 	h := Header{Start: 8 + int64(length)}
-	source := &remembering{r: io.LimitReader(r, int64(length))}
+	source := &errorRecorder{r: io.LimitReader(r, int64(length))}
 	if err := h.parse(json.NewDecoder(source)); err != nil {
 		if source.err != nil {
 			return h, source.err
@@ -108,22 +110,21 @@ func readHeader(r io.Reader, size int64) (Header, error) {
 	return h, h.checkOffsets(size - h.Start)
 }
 
-// remembering is a reader that keeps the error of the reader r, because a JSON decoder wraps the
-// error.
-type remembering struct {
+// An errorRecorder reads from r and keeps the error of r, because a JSON decoder wraps it.
+type errorRecorder struct {
 	r   io.Reader
 	err error
 }
 
-func (m *remembering) Read(p []byte) (int, error) {
-	n, err := m.r.Read(p)
+func (e *errorRecorder) Read(p []byte) (int, error) {
+	n, err := e.r.Read(p)
 	if err != nil && err != io.EOF {
-		m.err = err
+		e.err = err
 	}
 	return n, err
 }
 
-// parse decodes the entries of the header one after another, to save memory.
+// parse decodes the JSON of the header into h, one entry after another to save memory.
 func (h *Header) parse(d *json.Decoder) error {
 	if token, err := d.Token(); err != nil || token != json.Delim('{') {
 		return invalidf("is not a safetensors file: its header is not a JSON object")
@@ -133,7 +134,7 @@ func (h *Header) parse(d *json.Decoder) error {
 		token, err := d.Token()
 		name, ok := token.(string)
 		if err != nil || !ok {
-			return invalidf("its header is not JSON")
+			return invalidf("is not a safetensors file: its header is not valid JSON")
 		}
 		if seen[name] {
 			return invalidf("has the tensor %s twice", quoted(name))
@@ -141,7 +142,7 @@ func (h *Header) parse(d *json.Decoder) error {
 		seen[name] = true
 		if name == "__metadata__" {
 			if err := d.Decode(&h.Metadata); err != nil {
-				return invalidf("its __metadata__ must map text to text")
+				return invalidf("has a __metadata__ in its header that does not map strings to strings")
 			}
 			continue
 		}
@@ -162,16 +163,17 @@ func (h *Header) parse(d *json.Decoder) error {
 		}
 	}
 	if _, err := d.Token(); err != nil {
-		return invalidf("its header is not JSON")
+		return invalidf("is not a safetensors file: its header is not valid JSON")
 	}
 	return nil
 }
 
-// check returns an error unless the tensor's type and shape match its length in bytes.
+// check returns an error unless the tensor has as many bytes as its number type and shape require.
 func (t Tensor) check() error {
 	width := widths[t.DType]
 	if width == 0 {
-		return invalidf("stores the tensor %s as %s, which is not a type of the format", quoted(t.Name), quoted(t.DType))
+		return invalidf("stores the tensor %s as %s, which is not a number type of safetensors", quoted(t.Name),
+			quoted(t.DType))
 	}
 	if len(t.Shape) > maxAxes {
 		return invalidf("has the tensor %s with %d axes, but at most %d are allowed", quoted(t.Name), len(t.Shape), maxAxes)
@@ -184,15 +186,16 @@ func (t Tensor) check() error {
 		count *= d
 	}
 	if t.Begin < 0 || t.End-t.Begin != count*width {
-		return invalidf("has the tensor %s of type %s and shape %v, which takes %d bytes, at %d to %d", quoted(t.Name),
+		return invalidf("has the tensor %s of type %s and shape %v, which takes %d bytes, but its data_offsets are %d and %d",
+			quoted(t.Name),
 			t.DType,
 			t.Shape, count*width, t.Begin, t.End)
 	}
 	return nil
 }
 
-// checkOffsets sorts the tensors by offset, and returns an error unless they fill size bytes
-// exactly.
+// checkOffsets sorts the tensors by offset. It returns an error unless they fill size bytes, the
+// rest of the file, without gaps or overlaps.
 func (h *Header) checkOffsets(size int64) error {
 	slices.SortFunc(h.Tensors, func(a, b Tensor) int {
 		return cmp.Or(cmp.Compare(a.Begin, b.Begin), cmp.Compare(a.End, b.End), cmp.Compare(a.Name, b.Name))
@@ -200,7 +203,8 @@ func (h *Header) checkOffsets(size int64) error {
 	at := int64(0)
 	for _, t := range h.Tensors {
 		if t.Begin != at {
-			return invalidf("has the tensor %s at byte %d, where %d was expected", quoted(t.Name), t.Begin, at)
+			return invalidf("has the tensor %s at byte %d after the header, but the previous tensor ends at byte %d",
+				quoted(t.Name), t.Begin, at)
 		}
 		at = t.End
 	}
@@ -210,7 +214,7 @@ func (h *Header) checkOffsets(size int64) error {
 	return nil
 }
 
-// quoted returns a name in quotes, truncated to 120 bytes.
+// quoted returns a name in quotes, truncated to 120 bytes, for messages.
 func quoted(name string) string {
 	if len(name) > 120 {
 		name = name[:120] + "…"

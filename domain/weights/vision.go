@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// visionConfig has the fields of config.json that describe an image encoder. Each family uses one of
-// them.
+// visionConfig has the fields of config.json that describe an image encoder. Each family of models
+// uses one of them.
 type visionConfig struct {
 	VisionConfig  json.RawMessage `json:"vision_config"`
 	VisionEncoder json.RawMessage `json:"vision_encoder"`
@@ -32,8 +32,8 @@ func (c *Config) readsImages() bool {
 	return slices.ContainsFunc(c.Architectures, func(a string) bool { return slices.Contains(visionArchitectures, a) })
 }
 
-// hasProjector reports whether the files have a multimodal projector in GGUF, with which llama.cpp's
-// server reads images.
+// hasProjector reports whether one of the files is a multimodal projector in the format GGUF, with
+// which the server of llama.cpp reads images.
 func (f Directory) hasProjector() bool {
 	for name := range f.Sizes {
 		if IsProjector(name) {
@@ -43,7 +43,7 @@ func (f Directory) hasProjector() bool {
 	return false
 }
 
-// IsProjector reports whether a file is a multimodal projector, from its name.
+// IsProjector reports whether a file is a multimodal projector in the format GGUF, from its name.
 func IsProjector(name string) bool {
 	return strings.HasPrefix(name, "mmproj") && strings.HasSuffix(name, ".gguf")
 }

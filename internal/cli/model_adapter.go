@@ -48,7 +48,7 @@ func (d download) completeAdapter(c *cobra.Command, client *client, name string,
 			return nil, err
 		}
 	}
-	named, err := weights.NameBase(data, base, id(model.BaseModel))
+	named, err := weights.SetBaseModel(data, base, id(model.BaseModel))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", config, err)
 	}

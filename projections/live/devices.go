@@ -6,7 +6,7 @@ import (
 	"anneal/domain"
 )
 
-// A Device is the state of an accelerator of a node, as its agent reported it last.
+// A Device is the state of an accelerator of a node, as the node's agent has last reported it.
 type Device struct {
 	Type       string `json:"type"`
 	Index      int    `json:"index"`
@@ -14,7 +14,7 @@ type Device struct {
 	// IDs of all allocations that share the device; empty if at most one uses it
 	Sharing []string `json:"sharing,omitempty"`
 	Health  string   `json:"health"` // one of domain.DeviceHealth
-	// nil if unknown
+	// temperature in °C; nil if unknown
 	TemperatureC       *int `json:"temperatureC,omitempty"`
 	UtilizationPercent *int `json:"utilizationPercent,omitempty"`
 	MemoryUsedMiB      *int `json:"memoryUsedMib,omitempty"`
@@ -26,8 +26,8 @@ type nodeDevices struct {
 	time time.Time
 }
 
-// SetDevices records the devices of a node, unless a later report is recorded. The status keeps the
-// list: the caller must not change it.
+// SetDevices records the devices of a node from a report at the given time, unless a later report
+// is recorded. The Status keeps list, so the caller must not change it.
 func (s *Status) SetDevices(node domain.Name, list []Device, at time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"anneal/domain"
 )
 
-// Samples of a LoadStep are kept for LoadDetail. Samples of a LoadMinute are kept for a little more
-// than an hour.
+// A sample covers a LoadStep or a LoadMinute. Samples of a LoadStep are kept for LoadDetail, and
+// those of a LoadMinute for a little more than an hour.
 const (
 	LoadStep      = 5 * time.Second
 	LoadDetail    = 15 * time.Minute
@@ -18,31 +18,33 @@ const (
 	requestStep   = 100 * time.Millisecond
 )
 
-// A LoadSample is the load of all replicas of a deployment from Start to End. A sample of a
-// LoadStep has means and the Peak; a sample of a LoadMinute has the maxima of the minute's steps.
+// A LoadSample is the load of all replicas of a deployment from Start to End. The sample of a
+// LoadStep has the means of the step, and its Peak; the sample of a LoadMinute has the maxima of
+// the samples of its steps.
 type LoadSample struct {
 	Start, End            time.Time
 	InFlight              float64 // number of requests being served or waiting
-	Peak                  float64 // maximum number of requests in flight at one moment
-	Slots                 float64 // maximum concurrent requests of one replica, on average; 0 if no replica was ready
+	Peak                  float64 // maximum number of requests in flight at the same time
+	Slots                 float64 // requests that a replica can serve concurrently, on average; 0: no replica ready
 	RequestsPerSecond     float64
 	CompletedPerSecond    float64 // requests that ended
 	PromptTokensPerSecond float64
 	TokensPerSecond       float64 // generated tokens
 }
 
-// A LoadHistory holds the load of a deployment as reported to this process, in samples ordered from
-// old to new, with gaps for times without reports. LastRequest is the time at which the deployment
-// last received a request or a replica last reported requests; zero if there was none.
+// A LoadHistory holds the load of a deployment, as its replicas reported it to this process, in
+// samples from the oldest to the newest. Times without reports have no samples. LastRequest is when
+// the deployment last received a request, or a replica last reported requests; zero if there was
+// none.
 type LoadHistory struct {
-	Steps       []LoadSample // samples of a LoadStep each
-	Minutes     []LoadSample // samples of a LoadMinute each; the newest cover the same time as Steps
+	Steps       []LoadSample // samples that each cover a LoadStep
+	Minutes     []LoadSample // samples that each cover a LoadMinute; the newest of them cover the same time as Steps
 	Latest      LoadSample   // Peak, CompletedPerSecond and Slots of the LoadStep that has not ended
 	LastRequest time.Time
 }
 
-// Newest yields the samples from the newest to the oldest: Steps, and then the Minutes before the
-// first step.
+// Newest yields the samples from the newest to the oldest: Steps, and then those Minutes that are
+// older than the first step.
 func (h LoadHistory) Newest() iter.Seq[LoadSample] {
 	return func(yield func(LoadSample) bool) {
 		for _, s := range slices.Backward(h.Steps) {
@@ -61,8 +63,9 @@ func (h LoadHistory) Newest() iter.Seq[LoadSample] {
 	}
 }
 
-// A loads is the LoadHistory of a deployment with the time of the last report. Views share the
-// slices, whose elements therefore never change: samples are appended, and removed at the front.
+// A loads value is the LoadHistory of a deployment, with the time of the last report. Views share
+// the slices, whose elements therefore never change: samples are appended, and removed at the
+// front.
 type loads struct {
 	LoadHistory
 	lastReport time.Time
@@ -76,11 +79,12 @@ func (l *loads) add(s LoadSample) {
 			l.closeMinute()
 		}
 	}
-	// The cut is at a whole minute, so that Minutes and Steps join without an overlap.
+	// Samples are dropped up to a full minute, so that Minutes and Steps do not overlap.
 	l.Steps = cutBefore(append(l.Steps, s), s.End.Add(-LoadDetail).Truncate(LoadMinute))
 }
 
-// closeMinute appends to Minutes the maxima of the samples in the minute of the newest sample.
+// closeMinute appends a sample to Minutes: the maxima of the samples in Steps that are in the same
+// minute as the newest one.
 func (l *loads) closeMinute() {
 	last := l.Steps[len(l.Steps)-1]
 	minute := last.Start.Truncate(LoadMinute)
@@ -103,12 +107,12 @@ func cutBefore(samples []LoadSample, t time.Time) []LoadSample {
 	return samples
 }
 
-// A loadStep collects the reports of a LoadStep that has not ended. Each replica contributes the
-// mean of its reports, weighted by the time that each report covers.
+// A loadStep collects the reports of a deployment's replicas in the current LoadStep. Each replica
+// counts with the mean of its reports, weighted by the time that each report covers.
 type loadStep struct {
 	start time.Time      // beginning of the LoadStep
-	first time.Time      // beginning of the sample: start, or the first report after a gap
-	of    map[string]int // index in sums, by replica
+	first time.Time      // beginning of the sample: start, or the first report after a time without reports
+	of    map[string]int // index of each replica in sums
 	sums  []loadSum      // sum of each replica's reports, in the order of the replicas' first reports
 
 	inFlight, peak int     // sum of the replicas' newest reports of requests in flight, and its maximum so far
@@ -149,15 +153,16 @@ func (s *loadStep) add(replica string, load ReplicaLoad, since time.Time) {
 	}
 }
 
-// latest returns a sample of the step up to until, the time of its newest report. Only Peak,
-// CompletedPerSecond and Slots are set.
+// latest returns a sample of the current step up to until, the time of its newest report. Only
+// Peak, CompletedPerSecond and Slots are set.
 func (s *loadStep) latest(until time.Time) LoadSample {
 	return LoadSample{Start: s.first, End: until, Peak: float64(s.peak), CompletedPerSecond: max(0, s.completed),
 		Slots: float64(s.slots) / float64(max(s.ready, 1))}
 }
 
-// sample returns the sample of the whole step. Its rates and InFlight are sums over the replicas, Slots
-// is the mean of the replicas, and Peak is the maximum number of requests in flight.
+// sample returns the sample of the complete step. Its rates and InFlight are sums over the
+// replicas, Slots is the mean of the replicas, and Peak is the maximum number of requests in
+// flight.
 func (s *loadStep) sample() LoadSample {
 	out := s.latest(s.start.Add(LoadStep))
 	out.CompletedPerSecond = 0
@@ -203,8 +208,8 @@ func (s *Status) sampleLoad(deployment domain.Name, replica string, load Replica
 	s.now.loads.Set(deployment, history)
 }
 
-// loadsOf returns the history of a deployment. When there is none and MaxLoads are kept, it evicts
-// the history with the oldest report.
+// loadsOf returns the load history of a deployment. If there is none, and MaxLoads histories are
+// kept, it first removes the history with the oldest report.
 func (s *Status) loadsOf(deployment domain.Name) loads {
 	history, known := s.now.loads.Get(deployment)
 	if !known && s.now.loads.Len() >= MaxLoads {
@@ -213,15 +218,15 @@ func (s *Status) loadsOf(deployment domain.Name) loads {
 	return history
 }
 
-// RecordRequest records that a deployment received a request at a time, so that the request counts
-// before a replica reports it. A time less than a tenth of a second after the recorded one changes
-// nothing.
+// RecordRequest records that a deployment received a request at the given time, so that the request
+// counts before a replica reports it. It ignores a request less than a tenth of a second after the
+// recorded one.
 func (s *Status) RecordRequest(deployment domain.Name, at time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	history := s.loadsOf(deployment)
 	if at.Sub(history.LastRequest) < requestStep {
-		return // avoids a new view for each request
+		return // so that not every request causes a new View
 	}
 	history.LastRequest, history.lastReport = at, later(history.lastReport, at)
 	s.now.loads.Set(deployment, history)

@@ -12,8 +12,8 @@ import (
 	"anneal/domain"
 )
 
-// Limits of the live status. When the maximum number of nodes, jobs, replicas, keys or loads is
-// reached, the entry with the oldest report is dropped.
+// Limits of the live status. When the maximum number of nodes, jobs, replicas, API keys or load
+// histories is reached, the one with the oldest report is dropped.
 const (
 	MaxNodes        = 10_000
 	MaxJobs         = 2_000
@@ -30,18 +30,18 @@ const (
 type Status struct {
 	mu         sync.Mutex
 	now        View
-	shared     View   // the last copy of the field now
-	generation uint64 // number of copies; a jobStatus with a lower generation is shared with a view
+	shared     View   // the last copy of now that View returned
+	generation uint64 // number of copies of now; a jobStatus with a lower generation is shared with a View
 	steps      map[domain.Name]*loadStep
 }
 
 type jobStatus struct {
 	progress   Progress
-	rows       *btree.Map[int, MetricRow] // by step
+	rows       *btree.Map[int, MetricRow] // rows of metrics, by step
 	generation uint64                     // value of Status.generation when this jobStatus was created
 }
 
-// NewStatus returns an empty live status of a process that receives heartbeats from the given time
+// NewStatus returns an empty live status for a process that receives heartbeats from the given time
 // on: see ListenFrom.
 func NewStatus(from time.Time) *Status {
 	return &Status{steps: map[domain.Name]*loadStep{},
@@ -52,9 +52,9 @@ func NewStatus(from time.Time) *Status {
 			joined: new(btree.Map[domain.Name, time.Time])}}
 }
 
-// ListenFrom records that the process may have missed heartbeats that were sent before now. View.Seen
-// then returns at least now for every node, so that no node is lost because of heartbeats that the
-// process could not receive.
+// ListenFrom records that the process may have missed heartbeats that were sent before now.
+// View.Seen then returns at least now for every node, so that no node becomes LOST because of
+// heartbeats that this process could not receive.
 func (s *Status) ListenFrom(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -62,8 +62,8 @@ func (s *Status) ListenFrom(now time.Time) {
 	s.now.reports++
 }
 
-// ReceivedAll records that the process has received all heartbeats that were sent after the time of
-// ListenFrom and before until.
+// ReceivedAll records that the process has received all heartbeats that were sent before until and
+// after the time of ListenFrom: see View.ReceivedUntil.
 func (s *Status) ReceivedAll(until time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -73,7 +73,7 @@ func (s *Status) ReceivedAll(until time.Time) {
 	}
 }
 
-// Heartbeat records the time of a node's heartbeat, unless a later one is recorded.
+// Heartbeat records the time of a node's heartbeat, unless a later heartbeat is recorded.
 func (s *Status) Heartbeat(node domain.Name, at time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,8 +88,8 @@ func (s *Status) Heartbeat(node domain.Name, at time.Time) {
 	s.now.reports++
 }
 
-// Registered records that the event of a node's registration was folded at a time of this process's
-// clock. The time in the event is that of another control plane, whose clock may differ.
+// Registered records when the event of a node's registration was folded, by this process's clock.
+// The time in the event can be that of another control plane, whose clock may differ.
 func (s *Status) Registered(node domain.Name, at time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,7 +116,7 @@ func (s *Status) Report(job domain.Name, progress Progress, rows ...MetricRow) {
 	if known && (progress.Made.Before(old.progress.Made) || progress.Attempt < old.progress.Attempt) {
 		return
 	}
-	next := s.own(job, old)
+	next := s.writable(job, old)
 	switch {
 	case !known || progress.Attempt > old.progress.Attempt:
 		dropAfter(next.rows, progress.Step)
@@ -149,8 +149,8 @@ func (s *Status) Load(deployment domain.Name, replica string, load ReplicaLoad) 
 	s.now.reports++
 }
 
-// UseKey records that an API key was used at a time. It returns false when that time or a later one
-// is already recorded.
+// UseKey records that an API key was used at the given time. It returns false when the same or a
+// later use is already recorded.
 func (s *Status) UseKey(key domain.Name, at time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -201,7 +201,7 @@ func (s *Status) ForgetReplica(deployment domain.Name, replica string) {
 	s.now.reports++
 }
 
-// View returns the current live status.
+// View returns an immutable copy of the current live status.
 func (s *Status) View() View {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -213,9 +213,9 @@ func (s *Status) View() View {
 	return s.shared
 }
 
-// own returns a jobStatus of a job that can be changed: old, or a copy if a view shares old, or a
+// writable returns a jobStatus of a job for a change: old, a copy of old if a View shares it, or a
 // new one if old is nil.
-func (s *Status) own(job domain.Name, old *jobStatus) *jobStatus {
+func (s *Status) writable(job domain.Name, old *jobStatus) *jobStatus {
 	switch {
 	case old == nil:
 		if s.now.jobs.Len() >= MaxJobs {
@@ -231,8 +231,8 @@ func (s *Status) own(job domain.Name, old *jobStatus) *jobStatus {
 	return old
 }
 
-// evict deletes the entry with the earliest time and returns its key. at returns the time of an
-// entry.
+// evict deletes the entry with the earliest time, and returns the entry's key. at returns the time
+// of an entry's value.
 func evict[K ~string, V any](entries *btree.Map[K, V], at func(V) time.Time) K {
 	var oldest K
 	var when time.Time
@@ -252,7 +252,7 @@ func dropAfter(rows *btree.Map[int, MetricRow], step int) {
 	}
 }
 
-// thin removes every second row, but keeps the first and the last.
+// thin removes every second row of a job's metrics, but keeps the first and the last.
 func thin(rows *btree.Map[int, MetricRow]) {
 	for i, step := range rows.Keys() {
 		if i%2 == 1 && i < MaxMetricRows {
@@ -261,8 +261,8 @@ func thin(rows *btree.Map[int, MetricRow]) {
 	}
 }
 
-// finite returns the finite values, at most MaxMetricValues of them. JSON cannot represent NaN and
-// infinity.
+// finite returns those values that are finite, at most MaxMetricValues of them, because JSON cannot
+// represent NaN and infinity.
 func finite(values map[string]float64) map[string]float64 {
 	kept := make(map[string]float64, min(len(values), MaxMetricValues))
 	for _, key := range slices.Sorted(maps.Keys(values)) {

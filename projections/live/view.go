@@ -14,14 +14,14 @@ import (
 type Progress struct {
 	Made         time.Time // creation time of the job, which distinguishes jobs that had the same name
 	Attempt      int       // number of the job's attempt, from 1; reports of earlier attempts are dropped
-	Step, Steps  int       // number of steps done, and expected in total; 0 is unknown
+	Step, Steps  int       // number of finished steps, and of steps expected in total; 0 if unknown
 	Epoch        float64
 	LearningRate float64
 	Tokens       int64 // number of tokens trained on so far
 	Time         time.Time
 }
 
-// Percent returns the finished share of the steps, 0 to 100.
+// Percent returns how many percent of the steps are finished, 0 to 100.
 func (p Progress) Percent() int {
 	if p.Steps <= 0 {
 		return 0
@@ -29,7 +29,7 @@ func (p Progress) Percent() int {
 	return min(100, max(0, p.Step*100/p.Steps))
 }
 
-// A MetricRow is one row of a job's metrics.
+// A MetricRow is one row of a job's metrics: the values at one training step.
 type MetricRow struct {
 	Step         int                `json:"step"`
 	Steps        int                `json:"steps"` // number of steps expected in total
@@ -44,33 +44,33 @@ type MetricRow struct {
 type ReplicaLoad struct {
 	Node                  domain.Name
 	Ready                 bool
-	Active, Queued, Slots int     // requests being served, waiting requests, maximum concurrent requests
-	RequestsPerSecond     float64 // this rate and the next three are means since the previous report
+	Active, Queued, Slots int     // requests that are being served, that wait, and that can be served concurrently
+	RequestsPerSecond     float64 // mean since the previous report, like the next three rates
 	CompletedPerSecond    float64 // requests that ended
 	PromptTokensPerSecond float64
 	TokensPerSecond       float64 // generated tokens
 	Time                  time.Time
-	Addons                map[string]string // state of each addon, by ID; do not modify
+	Addons                map[string]string // state of each addon on the replica, by addon ID; do not modify
 }
 
 // A View is an immutable copy of the live status, safe for concurrent use. The zero value is empty.
 type View struct {
-	from     time.Time // see Status.ListenFrom
-	until    time.Time // see Status.ReceivedAll
+	from     time.Time // time of Status.ListenFrom
+	until    time.Time // time of Status.ReceivedAll
 	reports  uint64    // number of changes of the status
 	nodes    *btree.Map[domain.Name, time.Time]
 	jobs     *btree.Map[domain.Name, *jobStatus]
-	replicas *btree.Map[string, ReplicaLoad] // by replicaKey
+	replicas *btree.Map[string, ReplicaLoad] // load of each replica, by replicaKey
 	loads    *btree.Map[domain.Name, loads]
 	keys     *btree.Map[domain.Name, time.Time]
 	devices  *btree.Map[domain.Name, nodeDevices]
-	joined   *btree.Map[domain.Name, time.Time] // see Status.Registered
+	joined   *btree.Map[domain.Name, time.Time] // time of Status.Registered, by node
 }
 
 // Version returns a number that increases with each change of the live status.
 func (v View) Version() uint64 { return v.reports }
 
-// KeyUsed returns when an API key was last used; zero if unknown.
+// KeyUsed returns when an API key was last used; zero if no use is recorded.
 func (v View) KeyUsed(key domain.Name) time.Time {
 	if v.keys == nil {
 		return time.Time{}
@@ -88,8 +88,9 @@ func (v View) LastHeartbeat(node domain.Name) time.Time {
 	return at
 }
 
-// Seen returns the time of a node's last heartbeat, of its last registration (see Status.Registered),
-// or of NewStatus or ListenFrom, whichever is the latest.
+// Seen returns until when a node is known to have been alive, or when this process began to receive
+// heartbeats: the latest of the node's last heartbeat, its last registration (see
+// Status.Registered), NewStatus and Status.ListenFrom.
 func (v View) Seen(node domain.Name) time.Time {
 	seen := v.from
 	if at := v.LastHeartbeat(node); at.After(seen) {
@@ -103,12 +104,12 @@ func (v View) Seen(node domain.Name) time.Time {
 	return seen
 }
 
-// ReceivedUntil returns the time until which the process has received all heartbeats since
-// Status.ListenFrom: a node has sent no heartbeat between Seen and ReceivedUntil. Nothing is known of
-// the time after ReceivedUntil: the process may have been paused, or disconnected.
+// ReceivedUntil returns the time up to which the process has received all heartbeats since
+// Status.ListenFrom. So a node has sent no heartbeat between Seen and ReceivedUntil. After
+// ReceivedUntil it may have sent some, because the process may have been paused or disconnected.
 func (v View) ReceivedUntil() time.Time { return v.until }
 
-// Progress returns the progress of a job. The result is false when none was reported.
+// Progress returns the progress of a job. The result is false when the job has not reported.
 func (v View) Progress(job domain.Name) (Progress, bool) {
 	if one := v.job(job); one != nil {
 		return one.progress, true
@@ -125,8 +126,8 @@ func (v View) Metrics(job domain.Name, after int) iter.Seq[MetricRow] {
 	}
 }
 
-// Latest returns the row of a job's metrics with the highest step. The result is false when there
-// are no rows.
+// Latest returns the row of a job's metrics with the highest step. The result is false when the job
+// has no metrics.
 func (v View) Latest(job domain.Name) (MetricRow, bool) {
 	if one := v.job(job); one != nil {
 		_, row, ok := one.rows.Max()
@@ -143,7 +144,7 @@ func (v View) job(name domain.Name) *jobStatus {
 	return one
 }
 
-// Replica returns the load of a replica. The result is false when none was reported.
+// Replica returns the load of a replica. The result is false when the replica has not reported.
 func (v View) Replica(deployment domain.Name, replica string) (ReplicaLoad, bool) {
 	if v.replicas == nil {
 		return ReplicaLoad{}, false

@@ -9,16 +9,16 @@ import (
 	"anneal/projections"
 )
 
-// All is like List, but returns all rows that match q, without pages.
+// All returns all rows that match q, rendered and in the order of q, like List without pages.
 func All[S domain.State, R any](rows iter.Seq[*projections.Row[S]], render func(*projections.Row[S], *R),
 	fields *Fields[R], q Query) ([]R, error) {
-	l, err := prepare(Rendering[S, R]{Whole: render}, fields, q)
+	l, err := prepare(Rendering[S, R]{All: render}, fields, q)
 	if err != nil {
 		return nil, err
 	}
 	l.size = math.MaxInt
 	for row := range rows {
-		l.offer(row)
+		l.consider(row)
 	}
 	slices.SortFunc(l.kept.all, l.kept.compare)
 	return l.page(q).Items, nil

@@ -47,7 +47,7 @@ func renderDeployment(row *projections.Row[domain.Deployment], d *wireDeployment
 
 func BenchmarkList(b *testing.B) {
 	v := benchWorld(b).View()
-	render := Rendering[domain.Deployment, wireDeployment]{Whole: renderDeployment}
+	render := Rendering[domain.Deployment, wireDeployment]{All: renderDeployment}
 	for _, c := range []struct {
 		name  string
 		query Query

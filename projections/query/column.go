@@ -6,27 +6,27 @@ import (
 	"time"
 )
 
-// A column has the values of one scalar field for all rows of a block. A scan reads it instead of the rows,
-// each of which takes several accesses to memory. Only fields that depend on nothing but the row have
-// columns.
+// A column holds the values of one scalar field for all rows of a projections.Block. A scan reads
+// columns instead of rows, because each row takes several memory accesses. Only fields that depend
+// on nothing but the row have columns.
 type column struct {
-	absent []uint64  // the rows without a value, a bit each; nil if all have one
-	whole  []int64   // of integers, booleans, durations, and times in nanoseconds since 1970
-	reals  []float64 // of numbers
-	text   string    // the texts of all rows, or the one text that all rows have
-	ends   []uint32  // the ends of the texts; nil if all rows have the same text
+	absent   []uint64  // a bit for each row without a value; nil if all rows have one
+	integers []int64   // values that are integers, booleans, durations, or times in nanoseconds since 1970
+	floats   []float64 // values that are floating-point numbers
+	text     string    // the texts of all rows, concatenated, or the one text that all rows have
+	ends     []uint32  // end of each row's text in text; nil if all rows have the same text
 }
 
-// maxColumns is the maximum number of columns of a list. maxColumnText is the maximum length of a text in a
-// column with several texts, on average.
+// maxColumns is the maximum number of columns that one list uses. maxColumnText is the maximum
+// average length of the texts in a column.
 const (
 	maxColumns    = 8
 	maxColumnText = 64
 )
 
-// A columnKey identifies a column among the values that are derived from a block.
+// A columnKey is the key of a column for Block.Derive.
 type columnKey struct {
-	root *field // of the wire type
+	root *field // root of the fields of the wire type
 	name string
 }
 
@@ -42,15 +42,15 @@ func (c *column) textAt(i int) string {
 	return c.text[c.ends[i-1]:c.ends[i]]
 }
 
-func (c *column) wholeAt(i int) int64 { return c.whole[i] }
+func (c *column) integerAt(i int) int64 { return c.integers[i] }
 
-func (c *column) boolAt(i int) bool { return c.whole[i] != 0 }
+func (c *column) boolAt(i int) bool { return c.integers[i] != 0 }
 
-func (c *column) realAt(i int) float64 { return c.reals[i] }
+func (c *column) floatAt(i int) float64 { return c.floats[i] }
 
-func (c *column) timeAt(i int) time.Time { return time.Unix(0, c.whole[i]).UTC() }
+func (c *column) timeAt(i int) time.Time { return time.Unix(0, c.integers[i]).UTC() }
 
-// valueAt returns the value of a row as an order key of a shape reads it.
+// valueAt returns the value of the block's row i. s is the shape of the column's field.
 func (c *column) valueAt(s shape, i int) keyValue {
 	switch {
 	case c.isAbsent(i):
@@ -58,15 +58,15 @@ func (c *column) valueAt(s shape, i int) keyValue {
 	case s == text:
 		return keyValue{text: c.textAt(i)}
 	case s == number:
-		return keyValue{real: c.reals[i]}
-	case s == instant:
-		return keyValue{at: c.timeAt(i)}
+		return keyValue{float: c.floats[i]}
+	case s == timestamp:
+		return keyValue{time: c.timeAt(i)}
 	}
-	return keyValue{whole: c.whole[i]}
+	return keyValue{integer: c.integers[i]}
 }
 
-// newColumn returns the column of a field with the values of n rows, which read returns. The result is nil
-// if the values are too large for a column.
+// newColumn returns a column with the values of field f in n rows. read returns the value of row i.
+// The result is nil if the values are too large for a column.
 func newColumn(f *field, n int, read func(i int) keyValue) *column {
 	c := &column{}
 	var texts []string
@@ -82,14 +82,14 @@ func newColumn(f *field, n int, read func(i int) keyValue) *column {
 		case f.shape == text:
 			texts = append(texts, v.text)
 		case f.shape == number:
-			c.reals = append(c.reals, v.real)
-		case f.shape == instant:
-			if y := v.at.Year(); !v.missing && (y < 1700 || y > 2200) {
-				return nil // the nanoseconds may not fit
+			c.floats = append(c.floats, v.float)
+		case f.shape == timestamp:
+			if y := v.time.Year(); !v.missing && (y < 1700 || y > 2200) {
+				return nil // the nanoseconds may not fit into an int64
 			}
-			c.whole = append(c.whole, v.at.UnixNano())
+			c.integers = append(c.integers, v.time.UnixNano())
 		default:
-			c.whole = append(c.whole, v.whole)
+			c.integers = append(c.integers, v.integer)
 		}
 	}
 	if texts != nil && !c.setTexts(texts) {
@@ -122,16 +122,17 @@ func (c *column) setTexts(texts []string) (fit bool) {
 	return true
 }
 
-// A columnField is a field with a column.
+// A columnField is a field whose values a scan reads from a column.
 type columnField struct {
 	key  columnKey
 	leaf *field
-	read func(*subject) keyValue // reads a value from the row
+	read func(*candidate) keyValue // reads the value from the row, to compute the column
 }
 
-// column returns the index of the field's column among those of the scope; -1 if it has none.
+// column returns the index in c.columns of the column of the path's field, which it adds if needed;
+// -1 if the field has none.
 func (c *scope) column(p *path) int {
-	if _, ok := p.locate(); !ok || p.part == wholePart || !p.leaf.shape.scalar() || p.leaf.parsed {
+	if _, ok := p.locate(); !ok || p.renderer == fullRenderer || !p.leaf.shape.scalar() || p.leaf.parsed {
 		return -1
 	}
 	key := columnKey{c.root, p.name}
@@ -147,8 +148,8 @@ func (c *scope) column(p *path) int {
 	return len(c.columns) - 1
 }
 
-// column returns the column with an index; nil if it must be read from the row.
-func (s *subject) column(index int) *column {
+// column returns the column with this index; nil if the value must be read from the row.
+func (s *candidate) column(index int) *column {
 	if index < 0 || index >= len(s.columns) {
 		return nil
 	}

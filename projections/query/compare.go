@@ -15,16 +15,16 @@ import (
 	"anneal/domain"
 )
 
-const anything = "*" // the value in field:*, which tests whether the field is set
+const anyValue = "*" // the value of the term field:*, which matches if the field is set
 
-// comparison compiles the comparison of the field at a path with a value, which is written as in
-// the filter.
+// comparison compiles the term of a filter that compares the field at p with value, as it is
+// written in the filter.
 func comparison(p path, op, value string) (predicate, error) {
 	if op == "!=" {
 		equal, err := comparison(p, "=", value)
-		return func(s *subject) bool { return !equal(s) }, err
+		return func(s *candidate) bool { return !equal(s) }, err
 	}
-	if p.leaf.shape == free {
+	if p.leaf.shape == anyJSON {
 		return p.matches(freeTest(p.below, op, value)), nil
 	}
 	t, err := testOf(p.leaf, p.name, op, value)
@@ -36,25 +36,26 @@ func comparison(p path, op, value string) (predicate, error) {
 
 // A test reports whether a value of a field matches.
 type test struct {
-	value  func(reflect.Value) bool    // v is not a pointer
-	at     func(unsafe.Pointer) bool   // the same for the address of a value; nil if there is only value
-	column func(c *column, i int) bool // the same for a value in a column; nil if it has none
+	value   func(reflect.Value) bool    // tests a value that is not a pointer
+	address func(unsafe.Pointer) bool   // the same for a value at an address; nil if values must be read with reflection
+	column  func(c *column, i int) bool // the same for the value of row i in a column; nil if the field has no columns
 }
 
-// scalarTest returns a test that reports whether holds returns true for a value. T has the memory
-// layout of the values, which read returns from reflection, and column from a column.
-func scalarTest[T any](read func(reflect.Value) T, column func(*column, int) T, holds func(T) bool) test {
-	return test{value: func(v reflect.Value) bool { return holds(read(v)) },
-		at:     func(at unsafe.Pointer) bool { return holds(*(*T)(at)) },
-		column: columnTest(column, holds)}
+// scalarTest returns a test that reports whether match returns true for the value of a scalar
+// field. read returns the value from reflection, and column from a column. T must have the memory
+// layout of the field.
+func scalarTest[T any](read func(reflect.Value) T, column func(*column, int) T, match func(T) bool) test {
+	return test{value: func(v reflect.Value) bool { return match(read(v)) },
+		address: func(at unsafe.Pointer) bool { return match(*(*T)(at)) },
+		column:  columnTest(column, match)}
 }
 
-func columnTest[T any](read func(*column, int) T, holds func(T) bool) func(*column, int) bool {
-	return func(c *column, i int) bool { return holds(read(c, i)) }
+func columnTest[T any](read func(*column, int) T, match func(T) bool) func(*column, int) bool {
+	return func(c *column, i int) bool { return match(read(c, i)) }
 }
 
 func testOf(f *field, name, op, value string) (test, error) {
-	if op == ":" && value == anything {
+	if op == ":" && value == anyValue {
 		return presence(f), nil
 	}
 	switch f.shape {
@@ -63,39 +64,39 @@ func testOf(f *field, name, op, value string) (test, error) {
 			return test{}, fmt.Errorf("%s is a list: use %s:VALUE, which tests whether any element is VALUE", name, name)
 		}
 		return elementTest(f, name, value)
-	case mapping:
+	case mapShape:
 		if op != ":" {
 			return test{}, fmt.Errorf("%s is a map: use %s:KEY, which tests whether it has KEY, or compare %s.KEY", name, name,
 				name)
 		}
 		key := reflect.ValueOf(value).Convert(f.typ.Key())
 		return test{value: func(v reflect.Value) bool { return v.MapIndex(key).IsValid() }}, nil
-	case message:
+	case objectShape:
 		return test{}, fmt.Errorf("%s is an object: compare one of its fields, %s, or use %s:*", name,
 			strings.Join(f.names(), ", "), name)
-	case opaque:
-		return test{}, fmt.Errorf("%s can only be tested with %s:*", name, name)
+	case presenceOnly:
+		return test{}, fmt.Errorf("%s cannot be compared: use %s:*, which tests whether it is set", name, name)
 	case text:
 		return textTest(f, name, op, value)
 	case boolean:
 		return booleanTest(name, op, value)
-	case instant:
-		return instantTest(name, op, value)
-	case span:
-		return spanTest(f, name, op, value)
+	case timestamp:
+		return timestampTest(name, op, value)
+	case durationShape:
+		return durationTest(f, name, op, value)
 	}
 	return numberTest(f, name, op, value)
 }
 
-// elementTest returns a predicate that reports whether any element of a list equals value or, when
-// the elements are lists or maps, contains value. name is the field's name, for errors.
+// elementTest returns a test that reports whether any element of a list equals value or, when the
+// elements are lists or maps, contains value. name is the name of the list field, for errors.
 func elementTest(f *field, name, value string) (test, error) {
 	switch {
-	case f.elem.shape == message:
+	case f.elem.shape == objectShape:
 		return test{}, fmt.Errorf("%s is a list of objects: compare one of their fields, %s, as in %s.%s:VALUE",
 			name, strings.Join(f.elem.names(), ", "), name, f.elem.ordered[0].name)
-	case f.elem.shape == opaque:
-		return test{}, fmt.Errorf("%s can only be tested with %s:*", name, name)
+	case f.elem.shape == presenceOnly:
+		return test{}, fmt.Errorf("%s cannot be compared: use %s:*, which tests whether it is set", name, name)
 	}
 	op := "="
 	if !f.elem.shape.scalar() {
@@ -129,20 +130,20 @@ func present(v reflect.Value) bool {
 	return !v.IsZero()
 }
 
-// presence returns the test of field:*.
+// presence returns the test of the term field:* (see present).
 func presence(f *field) test {
 	t := test{value: present}
 	switch f.shape {
 	case text:
-		t.at = func(at unsafe.Pointer) bool { return *(*string)(at) != "" }
+		t.address = func(at unsafe.Pointer) bool { return *(*string)(at) != "" }
 		t.column = func(c *column, i int) bool { return c.textAt(i) != "" }
-	case boolean, integer, span:
-		t.column = func(c *column, i int) bool { return c.wholeAt(i) != 0 }
+	case boolean, integer, durationShape:
+		t.column = func(c *column, i int) bool { return c.integerAt(i) != 0 }
 	case number:
-		t.column = func(c *column, i int) bool { return c.realAt(i) != 0 }
-	case instant:
-		t.at = func(at unsafe.Pointer) bool { return !(*time.Time)(at).IsZero() }
-		t.column = func(*column, int) bool { return true } // a zero time is absent
+		t.column = func(c *column, i int) bool { return c.floatAt(i) != 0 }
+	case timestamp:
+		t.address = func(at unsafe.Pointer) bool { return !(*time.Time)(at).IsZero() }
+		t.column = func(*column, int) bool { return true } // a column has no values of fields that are not set
 	}
 	return t
 }
@@ -159,20 +160,20 @@ func textTest(f *field, name, op, value string) (test, error) {
 func textMatch(op, value string) func(string) bool {
 	switch op {
 	case "=":
-		if !strings.Contains(value, anything) {
+		if !strings.Contains(value, anyValue) {
 			return func(s string) bool { return s == value }
 		}
-		pieces := strings.Split(value, anything)
-		return func(s string) bool { return wild(s, pieces) }
+		pieces := strings.Split(value, anyValue)
+		return func(s string) bool { return matchesPattern(s, pieces) }
 	case ":":
 		return contains(value)
 	}
 	return comparing(op, value)
 }
 
-// wild reports whether a text matches a pattern in which * stands for any characters. pieces are
-// the parts of the pattern between the stars.
-func wild(s string, pieces []string) bool {
+// matchesPattern reports whether a text matches a pattern in which * stands for any characters.
+// pieces are the texts of the pattern between the stars.
+func matchesPattern(s string, pieces []string) bool {
 	first, last := pieces[0], pieces[len(pieces)-1]
 	if len(s) < len(first)+len(last) || !strings.HasPrefix(s, first) || !strings.HasSuffix(s, last) {
 		return false
@@ -188,14 +189,14 @@ func wild(s string, pieces []string) bool {
 	return true
 }
 
-// contains returns a function that reports whether a text contains value, ignoring case. A * in
-// value stands for any characters.
+// contains returns a function that reports whether a text contains value, ignoring case, where a *
+// in value stands for any characters.
 func contains(value string) func(string) bool {
-	pieces := strings.Split(strings.ToLower(anything+value+anything), anything)
+	pieces := strings.Split(strings.ToLower(anyValue+value+anyValue), anyValue)
 	if len(pieces) == 3 && isASCII(value) {
 		return func(s string) bool { return containsFold(s, pieces[1]) }
 	}
-	return func(s string) bool { return wild(strings.ToLower(s), pieces) }
+	return func(s string) bool { return matchesPattern(strings.ToLower(s), pieces) }
 }
 
 func isASCII(s string) bool {
@@ -207,8 +208,8 @@ func isASCII(s string) bool {
 	return true
 }
 
-// containsFold reports whether s contains lower, which is lower-case ASCII, ignoring case. It does
-// not allocate.
+// containsFold reports whether s contains lower, ignoring case, without allocating memory. lower
+// must be lower-case ASCII.
 func containsFold(s, lower string) bool {
 	for i := 0; i+len(lower) <= len(s); i++ {
 		k := 0
@@ -227,13 +228,13 @@ func booleanTest(name, op, value string) (test, error) {
 		return test{}, fmt.Errorf("%s is true or false: compare it with = or !=", name)
 	}
 	if value != "true" && value != "false" {
-		return test{}, fmt.Errorf("%s is true or false: it cannot be compared with %q", name, clip(value))
+		return test{}, fmt.Errorf("%s is true or false: compare it with one of these, not with %q", name, clip(value))
 	}
 	want := value == "true"
 	return scalarTest(reflect.Value.Bool, (*column).boolAt, func(b bool) bool { return b == want }), nil
 }
 
-func instantTest(name, op, value string) (test, error) {
+func timestampTest(name, op, value string) (test, error) {
 	at, err := time.Parse(time.RFC3339Nano, value)
 	if err != nil {
 		if at, err = time.Parse(time.DateOnly, value); err != nil {
@@ -241,25 +242,25 @@ func instantTest(name, op, value string) (test, error) {
 				clip(value))
 		}
 	}
-	holds := ordering(op)
-	return scalarTest(instantOf, (*column).timeAt, func(t time.Time) bool {
-		return !t.IsZero() && holds(t.Compare(at))
+	match := ordering(op)
+	return scalarTest(timestampOf, (*column).timeAt, func(t time.Time) bool {
+		return !t.IsZero() && match(t.Compare(at))
 	}), nil
 }
 
-func spanTest(f *field, name, op, value string) (test, error) {
+func durationTest(f *field, name, op, value string) (test, error) {
 	want, err := time.ParseDuration(value)
 	if err != nil {
 		return test{}, fmt.Errorf("%s is a duration: compare it with one like 30s, not with %q", name, clip(value))
 	}
-	holds := ordering(op)
+	match := ordering(op)
 	if f.parsed {
 		return scalarTest(reflect.Value.String, (*column).textAt, func(s string) bool {
 			d, err := time.ParseDuration(s)
-			return err == nil && holds(cmp.Compare(d, want))
+			return err == nil && match(cmp.Compare(d, want))
 		}), nil
 	}
-	return scalarTest(reflect.Value.Int, (*column).wholeAt, comparing(op, int64(want))), nil
+	return scalarTest(reflect.Value.Int, (*column).integerAt, comparing(op, int64(want))), nil
 }
 
 func numberTest(f *field, name, op, value string) (test, error) {
@@ -271,32 +272,31 @@ func numberTest(f *field, name, op, value string) (test, error) {
 	if err != nil || math.IsNaN(want) {
 		return test{}, fmt.Errorf("%s is %s: it cannot be compared with %q", name, f.shape, clip(value))
 	}
-	holds := ordering(op)
+	match := ordering(op)
 	if f.shape == integer {
-		return integerTest(f, func(n int64) bool { return holds(cmp.Compare(float64(n), want)) }), nil
+		return integerTest(f, func(n int64) bool { return match(cmp.Compare(float64(n), want)) }), nil
 	}
-	t := scalarTest(reflect.Value.Float, (*column).realAt, func(x float64) bool { return holds(cmp.Compare(x, want)) })
+	t := scalarTest(reflect.Value.Float, (*column).floatAt, func(x float64) bool { return match(cmp.Compare(x, want)) })
 	if f.typ.Kind() != reflect.Float64 {
-		t.at = nil
+		t.address = nil
 	}
 	return t, nil
 }
 
-func integerTest(f *field, holds func(int64) bool) test {
-	t := scalarTest(integerOf, (*column).wholeAt, holds)
+func integerTest(f *field, match func(int64) bool) test {
+	t := scalarTest(integerOf, (*column).integerAt, match)
 	if !isInt64(f.typ) {
-		t.at = nil
+		t.address = nil
 	}
 	return t
 }
 
-// isInt64 reports whether the values of a type have the memory layout of an int64.
+// isInt64 reports whether values of type t have the memory layout of an int64.
 func isInt64(t reflect.Type) bool {
 	return t.Kind() == reflect.Int64 || t.Kind() == reflect.Int && t.Size() == reflect.TypeFor[int64]().Size()
 }
 
-// comparing returns a function that reports whether an operator accepts a value on its left and want
-// on its right.
+// comparing returns a function that reports whether v op want is true for its argument v.
 func comparing[T string | int64](op string, want T) func(T) bool {
 	switch op {
 	case "<":
@@ -311,8 +311,8 @@ func comparing[T string | int64](op string, want T) func(T) bool {
 	return func(v T) bool { return v == want }
 }
 
-// ordering returns a function that reports whether an operator accepts the result of a comparison:
-// -1, 0 or 1.
+// ordering returns a function that reports whether the operator is true for two values, given the
+// result of cmp.Compare for them: -1, 0 or 1.
 func ordering(op string) func(int) bool {
 	switch op {
 	case "<":

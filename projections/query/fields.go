@@ -9,50 +9,51 @@ import (
 	"unicode"
 )
 
-// A shape is the type of a field for filters and orders. It determines how values compare.
+// A shape is the type of a field for filters and orders. It determines how values of the field
+// compare.
 type shape int
 
 const (
-	opaque shape = iota // can only be tested with :*
-	text                // strings, and enumerations, which order by name
+	presenceOnly shape = iota // only the term field:* is possible
+	text                      // strings, and enumerations, which are ordered by name
 	boolean
-	integer // 64 bits; includes counts that the API writes as decimal strings
+	integer // 64 bits; also counts, which the API writes as decimal strings
 	number
-	instant // RFC 3339
-	span    // a duration
-	message // has fields
+	timestamp     // a time, in RFC 3339
+	durationShape // a duration, such as 30s
+	objectShape   // an object with fields
 	list
-	mapping // by text keys
-	free    // any JSON, without a schema
+	mapShape // a map with text keys
+	anyJSON  // any JSON value, without a schema
 )
 
-var shapeNames = [...]string{"something that can only be tested with :*", "text", "true or false", "a whole number",
+var shapeNames = [...]string{"a value that can only be tested with :*", "text", "true or false", "a whole number",
 	"a number",
 	"a time", "a duration", "an object", "a list", "a map", "any JSON"}
 
 func (s shape) String() string { return shapeNames[s] }
 
-func (s shape) scalar() bool { return s >= text && s <= span }
+func (s shape) scalar() bool { return s >= text && s <= durationShape }
 
-// Fields holds the fields of a wire type R, a struct with json tags, that filters and orders can
+// Fields holds those fields of a wire type R, a struct with json tags, that filters and orders can
 // use. Names are as in JSON (createTime) or in snake case (create_time); embedded structs are
 // inlined, as in JSON. A field with the tag query:"-" cannot be used; a text with the tag
 // query:"duration" compares as a duration.
 type Fields[R any] struct {
 	root   *field
-	stored *field // the fields that can be read from a row; see StoredFieldsOf
+	stored *field // the fields that are read from a row without rendering it; see StoredFieldsOf
 }
 
-// A field is a node of the tree of R's fields.
+// A field is a node in the tree of the fields of a wire type.
 type field struct {
 	name    string // name in JSON
 	shape   shape
 	index   []int             // index in the enclosing struct, for reflect
-	byName  map[string]*field // fields of a message, by JSON name and by snake case name
-	ordered []*field          // fields of a message, in the order of the struct
-	elem    *field            // element of a list or a mapping
-	typ     reflect.Type      // the type of the value, without pointers
-	parsed  bool              // the value is a text that must be parsed as a duration
+	byName  map[string]*field // fields of an object, by JSON name and by snake case name
+	ordered []*field          // fields of an object, in the order of the struct
+	elem    *field            // type of the elements of a list or a map
+	typ     reflect.Type      // Go type of the value, without pointers
+	parsed  bool              // the value is a text that is parsed as a duration
 	values  []string          // allowed values of a text; empty allows all
 }
 
@@ -82,12 +83,12 @@ func fieldOf(name string, t reflect.Type, tag string, depth int) *field {
 	f := &field{name: name, typ: t, shape: shapeOf(t)}
 	switch {
 	case tag == "duration" && f.shape == text:
-		f.shape, f.parsed = span, true
+		f.shape, f.parsed = durationShape, true
 	case depth == maxFieldDepth:
-		f.shape = opaque
-	case f.shape == message:
+		f.shape = presenceOnly
+	case f.shape == objectShape:
 		f.fill(depth)
-	case f.shape == list || f.shape == mapping:
+	case f.shape == list || f.shape == mapShape:
 		f.elem = fieldOf(name, t.Elem(), "", depth+1)
 	}
 	return f
@@ -122,13 +123,13 @@ func (f *field) know(known func(in reflect.Type, field string) []string) {
 func shapeOf(t reflect.Type) shape {
 	switch {
 	case t == timeType:
-		return instant
+		return timestamp
 	case t == durationType:
-		return span
+		return durationShape
 	case t.Implements(counted) && t.Kind() == reflect.Int64:
 		return integer
 	case t.Implements(jsonWriter) || t.Implements(textWriter):
-		return opaque
+		return presenceOnly
 	}
 	switch t.Kind() {
 	case reflect.String:
@@ -141,21 +142,21 @@ func shapeOf(t reflect.Type) shape {
 	case reflect.Float32, reflect.Float64:
 		return number
 	case reflect.Struct:
-		return message
+		return objectShape
 	case reflect.Slice, reflect.Array:
 		if t.Elem().Kind() != reflect.Uint8 {
 			return list
 		}
 	case reflect.Map:
 		if t.Key().Kind() == reflect.String {
-			return mapping
+			return mapShape
 		}
 	}
-	return opaque
+	return presenceOnly
 }
 
-// fill sets the fields of a message. When several fields have the same name, it uses the least
-// nested one, as encoding/json does.
+// fill sets the fields of an object, down to maxFieldDepth. When several fields have the same name,
+// it uses the least nested one, as encoding/json does.
 func (f *field) fill(depth int) {
 	f.byName = map[string]*field{}
 	for _, sf := range reflect.VisibleFields(f.typ) {
@@ -177,8 +178,9 @@ func (f *field) fill(depth int) {
 	}
 }
 
-// hidden reports whether a field belongs to an embedded struct that is not inlined, because the
-// struct has a name in JSON or the tag query:"-". index is the index of the field for reflect.
+// hidden reports whether a field belongs to an embedded struct whose fields are not inlined,
+// because the struct has a name in JSON or the tag query:"-". index is the index of the field for
+// reflect.
 func (f *field) hidden(index []int) bool {
 	t := f.typ
 	for _, i := range index[:len(index)-1] {
@@ -198,10 +200,10 @@ func structBelow(t reflect.Type) bool {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
-	return t.Kind() == reflect.Struct && shapeOf(t) == message
+	return t.Kind() == reflect.Struct && shapeOf(t) == objectShape
 }
 
-// snake returns a name in lowerCamelCase converted to snake_case.
+// snake converts a name in lowerCamelCase to snake_case.
 func snake(camel string) string {
 	var b strings.Builder
 	for i, r := range camel {
@@ -213,7 +215,7 @@ func snake(camel string) string {
 	return b.String()
 }
 
-// names returns the names of a message's fields, separated by commas, for error messages.
+// names returns the names of an object's fields, for error messages.
 func (f *field) names() (all []string) {
 	for _, child := range f.ordered {
 		all = append(all, child.name)

@@ -19,8 +19,8 @@ import (
 
 // Limits of a filter.
 const (
-	MaxFilter      = 4096 // bytes
-	MaxFilterDepth = 64   // nested parentheses
+	MaxFilter      = 4096 // bytes of a filter
+	MaxFilterDepth = 64   // depth of nested parentheses
 )
 
 // Filter compiles an AIP-160 filter into a function that reports whether a value matches. The empty
@@ -45,7 +45,7 @@ func (f *Fields[R]) Filter(filter string) (func(*R) bool, error) {
 	if err != nil {
 		return nil, err
 	}
-	return func(r *R) bool { return matches(renderedSubject(r)) }, nil
+	return func(r *R) bool { return matches(renderedCandidate(r)) }, nil
 }
 
 func filterOf(c *scope, filter string) (predicate, error) {
@@ -58,12 +58,12 @@ func filterOf(c *scope, filter string) (predicate, error) {
 	return matches, nil
 }
 
-// A predicate reports whether a subject matches a part of a filter.
-type predicate func(*subject) bool
+// A predicate reports whether a candidate matches a term, or several combined terms, of a filter.
+type predicate func(*candidate) bool
 
 func compileFilter(c *scope, filter string) (predicate, error) {
 	if strings.TrimSpace(filter) == "" {
-		return func(*subject) bool { return true }, nil
+		return func(*candidate) bool { return true }, nil
 	}
 	if len(filter) > MaxFilter {
 		return nil, fmt.Errorf("has %d bytes: at most %d are allowed", len(filter), MaxFilter)
@@ -109,59 +109,59 @@ func operators(e *expr.Expr) error {
 	return nil
 }
 
-// syntax returns the error for err, a parser error: the position of the innermost error, in
-// characters from 1, and what is expected at the position. origin maps an offset in parsed, the
-// text that was parsed, to the offset in filter.
+// syntax returns the error for the user from err, an error of the parser: the position of the
+// innermost error, in characters from 1, and what is expected there. parsed is the text that was
+// parsed; origin maps an offset in it to the offset in filter.
 func syntax(err error, filter, parsed string, origin func(int) int) error {
 	var at struct {
 		filtering.Position
 		known bool
 	}
-	message := "is not a filter"
+	problem := "is not a filter"
 	for ; err != nil; err = errors.Unwrap(err) {
 		one, ok := err.(interface {
 			Message() string
 			Position() filtering.Position
 		})
 		if !ok {
-			message = err.Error()
+			problem = err.Error()
 			continue
 		}
-		message, at.Position, at.known = one.Message(), one.Position(), true
+		problem, at.Position, at.known = one.Message(), one.Position(), true
 	}
 	const form = `; write it like state = READY AND displayName = "my *", with quotes around text with spaces or signs`
-	blanks := len(parsed) - len(strings.TrimLeftFunc(parsed, unicode.IsSpace)) // not in the parser's offset
+	blanks := len(parsed) - len(strings.TrimLeftFunc(parsed, unicode.IsSpace)) // the parser does not count these
 	offset := origin(min(blanks+int(at.Offset), len(parsed)))
-	if message == io.EOF.Error() || !at.known {
+	if problem == io.EOF.Error() || !at.known {
 		offset = len(filter)
 	}
-	message = expected(message)
+	problem = expected(problem)
 	rest, before := strings.TrimSpace(filter[offset:]), strings.TrimSpace(filter[:offset])
 	if (rest == filtering.FunctionAnd || rest == filtering.FunctionOr) && before != "" &&
 		!strings.ContainsAny(before[len(before)-1:], "=<>:!") {
-		message = "a term is expected after " + rest
+		problem = "a term is expected after " + rest
 		offset += strings.Index(filter[offset:], rest)
 	}
-	return fmt.Errorf("has a syntax error at character %d: %s%s", utf8.RuneCountInString(filter[:offset])+1, message, form)
+	return fmt.Errorf("has a syntax error at character %d: %s%s", utf8.RuneCountInString(filter[:offset])+1, problem, form)
 }
 
-// expected returns a message of the parser in the words of this package.
-func expected(message string) string {
+// expected translates a message of the parser for the user.
+func expected(problem string) string {
 	switch {
-	case message == io.EOF.Error():
+	case problem == io.EOF.Error():
 		return "it ends where a field, a word or a value is expected"
-	case strings.HasPrefix(message, "unexpected trailing token "):
-		return clip(strings.TrimPrefix(message, "unexpected trailing token ")) +
+	case strings.HasPrefix(problem, "unexpected trailing token "):
+		return clip(strings.TrimPrefix(problem, "unexpected trailing token ")) +
 			" is not expected here: write AND or OR, or end the filter"
-	case strings.HasPrefix(message, "unexpected token "):
-		return clip(strings.TrimPrefix(message, "unexpected token ")) +
+	case strings.HasPrefix(problem, "unexpected token "):
+		return clip(strings.TrimPrefix(problem, "unexpected token ")) +
 			" is not expected here: write a field, a word or a value"
-	case message == "unable to unescape string":
+	case problem == "unable to unescape string":
 		return `unknown escape: write \\ for a backslash`
-	case message == "expected )":
-		return "a ) is expected"
+	case problem == "expected )":
+		return "a closing parenthesis is expected here"
 	}
-	return clip(message)
+	return clip(problem)
 }
 
 func compile(c *scope, e *expr.Expr) (predicate, error) {
@@ -174,7 +174,7 @@ func compile(c *scope, e *expr.Expr) (predicate, error) {
 		return compileChain(c, e, op == filtering.FunctionOr)
 	case filtering.FunctionNot:
 		inner, err := compile(c, call.GetArgs()[0])
-		return func(s *subject) bool { return !inner(s) }, err
+		return func(s *candidate) bool { return !inner(s) }, err
 	case "=", "!=", "<", "<=", ">", ">=", ":":
 		return compileRestriction(c, op, call.GetArgs()[0], call.GetArgs()[1])
 	default:
@@ -183,8 +183,8 @@ func compile(c *scope, e *expr.Expr) (predicate, error) {
 	}
 }
 
-// compileChain compiles a chain of operands that are joined by OR if the parameter or is true,
-// otherwise by AND.
+// compileChain compiles an expression of operands that are joined by OR if the parameter or is
+// true, otherwise by AND.
 func compileChain(c *scope, e *expr.Expr, or bool) (predicate, error) {
 	var parts []predicate
 	for _, operand := range operands(e, or) {
@@ -199,7 +199,7 @@ func compileChain(c *scope, e *expr.Expr, or bool) (predicate, error) {
 
 // join returns the disjunction of the predicates if or is true, otherwise their conjunction.
 func join(parts []predicate, or bool) predicate {
-	return func(s *subject) bool {
+	return func(s *candidate) bool {
 		for _, one := range parts {
 			if one(s) == or {
 				return or
@@ -209,8 +209,8 @@ func join(parts []predicate, or bool) predicate {
 	}
 }
 
-// operands returns the operands of a chain that is joined by OR if the parameter or is true,
-// otherwise by AND. The parser nests a chain to the left.
+// operands returns the operands of an expression that are joined by OR if the parameter or is true,
+// otherwise by AND. The parser nests such an expression to the left.
 func operands(e *expr.Expr, or bool) []*expr.Expr {
 	var reversed []*expr.Expr
 	for {
@@ -250,8 +250,8 @@ func compileRestriction(c *scope, op string, left, right *expr.Expr) (predicate,
 	return compileArgument(p, op, right)
 }
 
-// compileArgument compiles the comparison of the field at a path with an argument, which is a
-// value, or values joined by operators: field = (A OR B) means field = A OR field = B.
+// compileArgument compiles the comparison of the field at p with an argument, which is a value, or
+// values joined by operators: field = (A OR B) means field = A OR field = B.
 func compileArgument(p path, op string, arg *expr.Expr) (predicate, error) {
 	if call := arg.GetCallExpr(); call != nil {
 		var parts []predicate
@@ -268,19 +268,19 @@ func compileArgument(p path, op string, arg *expr.Expr) (predicate, error) {
 			return join(parts, or), nil
 		case filtering.FunctionNot:
 			inner, err := compileArgument(p, op, call.GetArgs()[0])
-			return func(s *subject) bool { return !inner(s) }, err
+			return func(s *candidate) bool { return !inner(s) }, err
 		case filtering.FunctionTimestamp, filtering.FunctionDuration:
 			if len(call.GetArgs()) == 1 {
 				return compileArgument(p, op, call.GetArgs()[0])
 			}
-			return nil, fmt.Errorf("%s takes one value, as in %s(\"…\")", name, name)
+			return nil, fmt.Errorf("the function %s takes one value, as in %s(\"…\")", name, name)
 		default:
-			return nil, fmt.Errorf("%s can be compared with a value, not with %q", p.name, clip(name))
+			return nil, fmt.Errorf("%s can be compared only with a value, not with the expression %q", p.name, clip(name))
 		}
 	}
 	value, ok := spelling(arg)
 	if !ok {
-		return nil, fmt.Errorf("%s must be compared with a value", p.name)
+		return nil, fmt.Errorf("%s must be compared with a value, such as READY", p.name)
 	}
 	return comparison(p, op, value)
 }
@@ -288,7 +288,7 @@ func compileArgument(p path, op string, arg *expr.Expr) (predicate, error) {
 // compileWord compiles a word without a field into a predicate that reports whether any text
 // contains the word.
 func compileWord(c *scope, e *expr.Expr) (predicate, error) {
-	if parts, ok := dotted(e); ok && c.root.shape != free {
+	if parts, ok := dotted(e); ok && c.root.shape != anyJSON {
 		if p, err := c.resolve(parts); err == nil {
 			return nil, fmt.Errorf("%s is a field: compare it, as in %s = VALUE or %s:*, or put it in quotes to search for "+
 				"the word", p.name, p.name, p.name)
@@ -305,19 +305,19 @@ func compileWord(c *scope, e *expr.Expr) (predicate, error) {
 	return c.search(contains(word)), nil
 }
 
-// search returns a predicate that reports whether found returns true for any text of a subject. Texts
-// of the row come first.
+// search returns a predicate that reports whether found returns true for any text of a candidate.
+// It tests fields that are read from the row first, because the others must be rendered.
 func (c *scope) search(found func(string) bool) predicate {
-	if c.root.shape != message {
+	if c.root.shape != objectShape {
 		p := path{root: c.root.typ, leaf: c.root, column: -1}
 		return p.matches(textsTest(c.root, found))
 	}
 	var inRow, inWire []predicate
 	for _, top := range c.root.ordered {
-		in, part := c.source(top)
+		in, renderer := c.source(top)
 		child := in.byName[top.name]
-		p := path{root: in.typ, part: part, leaf: child, steps: []step{{index: child.index}}, column: -1}
-		if part == storedPart {
+		p := path{root: in.typ, renderer: renderer, leaf: child, steps: []step{{index: child.index}}, column: -1}
+		if renderer == storedField {
 			inRow = append(inRow, p.search(found)...)
 		} else {
 			inWire = append(inWire, p.search(found)...)
@@ -326,11 +326,11 @@ func (c *scope) search(found func(string) bool) predicate {
 	return join(append(inRow, inWire...), true)
 }
 
-// search returns predicates, one of which is true if found returns true for a text of the path's field
-// or below it.
+// search returns predicates, at least one of which is true if found returns true for a text in the
+// value of the path's field.
 func (p path) search(found func(string) bool) (all []predicate) {
-	if p.leaf.shape != message {
-		if holdsText(p.leaf) {
+	if p.leaf.shape != objectShape {
+		if hasSearchableText(p.leaf) {
 			all = append(all, p.matches(textsTest(p.leaf, found)))
 		}
 		return all
@@ -343,13 +343,14 @@ func (p path) search(found func(string) bool) (all []predicate) {
 	return all
 }
 
-// holdsText reports whether a word is searched in a field.
-func holdsText(f *field) bool {
-	return f.shape == text || f.shape == free || f.shape == message && slices.ContainsFunc(f.ordered, holdsText) ||
-		f.shape == list && holdsText(f.elem)
+// hasSearchableText reports whether a term that is a word without a field searches the values of f.
+func hasSearchableText(f *field) bool {
+	return f.shape == text || f.shape == anyJSON ||
+		f.shape == objectShape && slices.ContainsFunc(f.ordered, hasSearchableText) ||
+		f.shape == list && hasSearchableText(f.elem)
 }
 
-// textsTest returns a test that reports whether found returns true for a text in a value.
+// textsTest returns a test that reports whether found returns true for any text in a value of f.
 func textsTest(f *field, found func(string) bool) test {
 	if f.shape == text {
 		return scalarTest(reflect.Value.String, (*column).textAt, found)
@@ -364,9 +365,9 @@ func searchTexts(f *field, v reflect.Value, found func(string) bool) bool {
 	switch f.shape {
 	case text:
 		return found(v.String())
-	case free:
+	case anyJSON:
 		return searchFree(v.Interface(), found)
-	case message:
+	case objectShape:
 		for _, child := range f.ordered {
 			if at := fieldAt(v, child.index); at.IsValid() && searchTexts(child, at, found) {
 				return true
@@ -382,8 +383,8 @@ func searchTexts(f *field, v reflect.Value, found func(string) bool) bool {
 	return false
 }
 
-// dotted returns the parts of the dotted name that an expression consists of. The result is false
-// when the expression is not a name.
+// dotted returns the parts of an expression that is a dotted name, such as status.code. The result
+// is false for other expressions.
 func dotted(e *expr.Expr) ([]string, bool) {
 	switch {
 	case e.GetIdentExpr() != nil:
@@ -395,8 +396,8 @@ func dotted(e *expr.Expr) ([]string, bool) {
 	return nil, false
 }
 
-// spelling returns the text of an expression that is a name or a constant. The result is false for
-// other expressions.
+// spelling returns an expression that is a name or a constant as it is written in the filter. The
+// result is false for other expressions.
 func spelling(e *expr.Expr) (string, bool) {
 	if parts, ok := dotted(e); ok {
 		return strings.Join(parts, "."), true

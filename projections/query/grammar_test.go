@@ -137,7 +137,7 @@ func TestGrammarErrors(t *testing.T) {
 		{`name = "\x"`, `has a syntax error at character 8: unknown escape: write \\ for a backslash`},
 		{`on = true AND `, `has a syntax error at character 11: a term is expected after AND`},
 		{`on = true OR`, `has a syntax error at character 11: a term is expected after OR`},
-		{`NOT (on = true`, `has a syntax error at character 15: a ) is expected`},
+		{`NOT (on = true`, `has a syntax error at character 15: a closing parenthesis is expected here`},
 		{`many.k = a`, `many.k is a list: use many.k:VALUE`},
 		{`maps.q = 1`, `maps.q is in a list: use maps.q:VALUE`},
 		{`maps.q:many`, `maps.q is a whole number: it cannot be compared with "many"`},
@@ -168,7 +168,7 @@ func TestOrderByNested(t *testing.T) {
 		shown := slices.Clone(all)
 		slices.SortStableFunc(shown, func(a, b nested) int {
 			for _, key := range order.keys {
-				if c := key.compare(key.read(renderedSubject(&a)), key.read(renderedSubject(&b))); c != 0 {
+				if c := key.compare(key.read(renderedCandidate(&a)), key.read(renderedCandidate(&b))); c != 0 {
 					return c
 				}
 			}

@@ -40,8 +40,8 @@ func renderStored(row *projections.Row[toytest.Toy], w *wireStored) {
 }
 
 // renderingStored renders as renderStored does, and Shown alone.
-var renderingStored = Rendering[toytest.Toy, wireStored]{Whole: renderStored,
-	Part: func(field string) func(*projections.Row[toytest.Toy], *wireStored) {
+var renderingStored = Rendering[toytest.Toy, wireStored]{All: renderStored,
+	Field: func(field string) func(*projections.Row[toytest.Toy], *wireStored) {
 		if field != "shown" {
 			return nil
 		}
@@ -96,7 +96,7 @@ func listNaively(rows func(func(*projections.Row[toytest.Toy]) bool), keep func(
 	slices.SortFunc(all, func(a, b wireStored) int {
 		for i := range order.keys {
 			k := &order.keys[i]
-			if c := k.compare(k.read(renderedSubject(&a)), k.read(renderedSubject(&b))); c != 0 {
+			if c := k.compare(k.read(renderedCandidate(&a)), k.read(renderedCandidate(&b))); c != 0 {
 				return c
 			}
 		}
@@ -110,7 +110,7 @@ func listNaively(rows func(func(*projections.Row[toytest.Toy]) bool), keep func(
 // an index, stored fields of rows, or rendered rows in a concurrent scan, while a writer changes
 // the world.
 func TestAllListPathsAgree(t *testing.T) {
-	for _, n := range []int{60, 3 * scanShare * 128} {
+	for _, n := range []int{60, 3 * minBlocksPerScan * 128} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			w := manyToysWorld(t, n)
 			turn, stopped := make(chan struct{}), make(chan struct{})
@@ -158,7 +158,7 @@ func checkPages(t *testing.T, r *rapid.T, table *projections.Table[toytest.Toy])
 	q := Query{Filter: filter, OrderBy: order, PageSize: rapid.SampledFrom([]int{1, 7, 50, 200}).Draw(r, "size"),
 		Key: []byte("k")}
 	account := rapid.SampledFrom([]string{"a", "a", "a", "A", "a-b", "b"}).Draw(r, "account")
-	render := rapid.SampledFrom([]Rendering[toytest.Toy, wireStored]{renderingStored, {Whole: renderStored}}).Draw(r,
+	render := rapid.SampledFrom([]Rendering[toytest.Toy, wireStored]{renderingStored, {All: renderStored}}).Draw(r,
 		"rendering")
 	plain := FieldsOf[wireStored]()
 	after := ""
@@ -187,7 +187,7 @@ func TestAListRendersOnlyWhatItReturns(t *testing.T) {
 		{OrderBy: "label"}, {Filter: "label:toy AND tags:* OR name:*"}} {
 		rendered := 0
 		render := func(row *projections.Row[toytest.Toy], w *wireStored) { rendered++; renderStored(row, w) }
-		page, err := ListIn(table, "a", nil, Rendering[toytest.Toy, wireStored]{Whole: render}, storedToys, q)
+		page, err := ListIn(table, "a", nil, Rendering[toytest.Toy, wireStored]{All: render}, storedToys, q)
 		require.NoError(t, err)
 		require.Equal(t, 500, page.TotalSize)
 		require.Equal(t, len(page.Items), rendered, "%+v", q)
@@ -201,8 +201,8 @@ func TestColumnsAreReadInsteadOfRows(t *testing.T) {
 	w := manyToysWorld(t, n)
 	var read atomic.Int64
 	render := renderingStored
-	render.Part = func(field string) func(*projections.Row[toytest.Toy], *wireStored) {
-		part := renderingStored.Part(field)
+	render.Field = func(field string) func(*projections.Row[toytest.Toy], *wireStored) {
+		part := renderingStored.Field(field)
 		if part == nil {
 			return nil
 		}
@@ -237,15 +237,16 @@ func TestColumns(t *testing.T) {
 			values []keyValue
 		}{
 			{text, []keyValue{{text: ""}, {text: "a"}, {text: "ä b"}, {text: strings.Repeat("x", 200)}, {missing: true}}},
-			{integer, []keyValue{{whole: 0}, {whole: -1}, {whole: math.MaxInt64}, {missing: true}}},
-			{boolean, []keyValue{{whole: 0}, {whole: 1}}},
-			{number, []keyValue{{real: 0}, {real: math.Inf(1)}, {missing: true}}},
-			{instant, []keyValue{{at: at}, {at: at.Add(1)}, {missing: true}, {at: time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)}}},
+			{integer, []keyValue{{integer: 0}, {integer: -1}, {integer: math.MaxInt64}, {missing: true}}},
+			{boolean, []keyValue{{integer: 0}, {integer: 1}}},
+			{number, []keyValue{{float: 0}, {float: math.Inf(1)}, {missing: true}}},
+			{timestamp, []keyValue{{time: at}, {time: at.Add(1)}, {missing: true},
+				{time: time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)}}},
 		} {
 			all := rapid.SliceOfN(rapid.SampledFrom(c.values), 1, 256).Draw(r, c.shape.String())
 			column := newColumn(&field{shape: c.shape}, len(all), func(i int) keyValue { return all[i] })
 			if column == nil { // its texts are too long, or its times too late
-				require.True(t, slices.ContainsFunc(all, func(v keyValue) bool { return len(v.text) > 64 || v.at.Year() > 2200 }))
+				require.True(t, slices.ContainsFunc(all, func(v keyValue) bool { return len(v.text) > 64 || v.time.Year() > 2200 }))
 				continue
 			}
 			for i, want := range all {
@@ -265,10 +266,10 @@ func TestStoredFieldsMustExist(t *testing.T) {
 // TestAPanicOfAConcurrentScanReachesTheCaller checks that a panic of render in a concurrent scan
 // panics in the goroutine of the caller, which can recover it, instead of ending the process.
 func TestAPanicOfAConcurrentScanReachesTheCaller(t *testing.T) {
-	table := projections.TableOf(manyToysWorld(t, 3*scanShare*128).View(), toytest.Kind)
+	table := projections.TableOf(manyToysWorld(t, 3*minBlocksPerScan*128).View(), toytest.Kind)
 	require.PanicsWithValue(t, "cursed", func() {
 		render := func(*projections.Row[toytest.Toy], *wireStored) { panic("cursed") }
-		_, _ = ListIn(table, "a", nil, Rendering[toytest.Toy, wireStored]{Whole: render}, storedToys,
+		_, _ = ListIn(table, "a", nil, Rendering[toytest.Toy, wireStored]{All: render}, storedToys,
 			Query{Filter: "shown > 1"})
 	})
 }

@@ -20,18 +20,18 @@ const (
 	MaxOrderFields = 8
 )
 
-// An Order is a total order of values of a wire type: by the fields of orderBy, absent values
-// first. Ties are broken by name.
+// An Order is a total order of the values of a wire type R: by the fields of orderBy, absent values
+// first, and then by name.
 type Order[R any] struct{ keys []orderKey }
 
 type orderKey struct {
 	path
-	read       func(*subject) keyValue
+	read       func(*candidate) keyValue
 	descending bool
 	index      rowIndex
 }
 
-// A rowIndex is the index of a table that is ordered by an order key. For these keys, the value is
+// A rowIndex says which index of a table has the order of an order key. The value of such a key is
 // always that of the row.
 type rowIndex int
 
@@ -42,8 +42,8 @@ const (
 )
 
 // Order compiles orderBy, such as "createTime desc, displayName". When orderBy is empty, it
-// compiles def. A field can be any scalar; nested fields are written with dots. The error is a
-// domain.Error with code InvalidArgument and a violation of the field "orderBy".
+// compiles def, the default. A field can be any scalar; nested fields are written with dots. The
+// error is a domain.Error with code InvalidArgument and a violation of the field "orderBy".
 func (f *Fields[R]) Order(orderBy, def string) (*Order[R], error) {
 	if strings.TrimSpace(orderBy) == "" {
 		orderBy = def
@@ -88,9 +88,9 @@ func compileTerm(c *scope, words []string) (orderKey, error) {
 	var key orderKey
 	switch {
 	case len(words) == 0:
-		return key, errors.New("has an empty part: write fields with commas between them, as in createTime desc, name")
+		return key, errors.New("has no field between two commas, or at an end: write it like createTime desc, name")
 	case len(words) > 2 || len(words) == 2 && words[1] != "desc" && words[1] != "asc":
-		return key, fmt.Errorf("%q is not a term: write a field, or a field and desc", clip(strings.Join(words, " ")))
+		return key, fmt.Errorf("%q must be the name of a field, or the name and desc", clip(strings.Join(words, " ")))
 	}
 	p, err := c.resolve(strings.Split(words[0], "."))
 	switch {
@@ -103,11 +103,11 @@ func compileTerm(c *scope, words []string) (orderKey, error) {
 	switch {
 	case p.name == "name" && p.leaf.shape == text:
 		key.index = nameIndex
-	case p.name == "createTime" && p.leaf.shape == instant:
+	case p.name == "createTime" && p.leaf.shape == timestamp:
 		key.index = createTimeIndex
 	}
 	if inRow := key.read; p.column >= 0 {
-		key.read = func(s *subject) keyValue {
+		key.read = func(s *candidate) keyValue {
 			if c := s.column(p.column); c != nil {
 				return c.valueAt(p.leaf.shape, s.index)
 			}
@@ -117,23 +117,23 @@ func compileTerm(c *scope, words []string) (orderKey, error) {
 	return key, nil
 }
 
-// A keyValue is the value of an order key in a row. Only missing, or the field for the key's shape,
-// is set.
+// A keyValue is the value of an order key in a row. Only missing, or the field for the shape of the
+// key, is set.
 type keyValue struct {
 	missing bool
 	text    string
-	whole   int64 // integers, booleans and durations
-	real    float64
-	at      time.Time
+	integer int64 // value of an integer, a boolean (0 or 1) or a duration
+	float   float64
+	time    time.Time
 }
 
-// reader returns a function that reads the value of the path's field in a subject, which must be a
-// scalar.
-func (p *path) reader() func(*subject) keyValue {
+// reader returns a function that reads the value of the path's field, which must be a scalar, in a
+// candidate.
+func (p *path) reader() func(*candidate) keyValue {
 	at, ok := p.locate()
 	read := scalarReader(p.leaf)
 	if !ok || read == nil {
-		return func(s *subject) keyValue {
+		return func(s *candidate) keyValue {
 			v := p.at(s)
 			if !v.IsValid() {
 				return keyValue{missing: true}
@@ -141,8 +141,8 @@ func (p *path) reader() func(*subject) keyValue {
 			return valueOf(p.leaf, v)
 		}
 	}
-	return func(s *subject) keyValue {
-		value := at.find(s.at(p.part))
+	return func(s *candidate) keyValue {
+		value := at.find(s.at(p.renderer))
 		if value == nil {
 			return keyValue{missing: true}
 		}
@@ -150,20 +150,20 @@ func (p *path) reader() func(*subject) keyValue {
 	}
 }
 
-// scalarReader returns a function that reads the value of a field at an address; nil for types that
-// need reflection.
+// scalarReader returns a function that reads a value of f at an address; nil for types that need
+// reflection.
 func scalarReader(f *field) func(unsafe.Pointer) keyValue {
 	switch {
 	case f.shape == text:
 		return func(at unsafe.Pointer) keyValue { return keyValue{text: *(*string)(at)} }
-	case f.shape == integer && isInt64(f.typ), f.shape == span && !f.parsed:
-		return func(at unsafe.Pointer) keyValue { return keyValue{whole: *(*int64)(at)} }
+	case f.shape == integer && isInt64(f.typ), f.shape == durationShape && !f.parsed:
+		return func(at unsafe.Pointer) keyValue { return keyValue{integer: *(*int64)(at)} }
 	case f.shape == number && f.typ.Kind() == reflect.Float64:
-		return func(at unsafe.Pointer) keyValue { return keyValue{real: *(*float64)(at)} }
-	case f.shape == instant:
+		return func(at unsafe.Pointer) keyValue { return keyValue{float: *(*float64)(at)} }
+	case f.shape == timestamp:
 		return func(at unsafe.Pointer) keyValue {
 			t := *(*time.Time)(at)
-			return keyValue{at: t, missing: t.IsZero()}
+			return keyValue{time: t, missing: t.IsZero()}
 		}
 	}
 	return nil
@@ -175,18 +175,18 @@ func valueOf(f *field, v reflect.Value) (value keyValue) {
 		value.text = v.String()
 	case boolean:
 		if v.Bool() {
-			value.whole = 1
+			value.integer = 1
 		}
 	case integer:
-		value.whole = integerOf(v)
+		value.integer = integerOf(v)
 	case number:
-		value.real = v.Float()
-	case instant:
-		value.at = instantOf(v)
-		value.missing = value.at.IsZero()
-	case span:
-		d, ok := spanOf(f, v)
-		value.whole, value.missing = int64(d), !ok
+		value.float = v.Float()
+	case timestamp:
+		value.time = timestampOf(v)
+		value.missing = value.time.IsZero()
+	case durationShape:
+		d, ok := durationOf(f, v)
+		value.integer, value.missing = int64(d), !ok
 	}
 	return value
 }
@@ -201,11 +201,11 @@ func (k *orderKey) compare(a, b keyValue) int {
 	case k.leaf.shape == text:
 		c = strings.Compare(a.text, b.text)
 	case k.leaf.shape == number:
-		c = cmp.Compare(a.real, b.real)
-	case k.leaf.shape == instant:
-		c = a.at.Compare(b.at)
+		c = cmp.Compare(a.float, b.float)
+	case k.leaf.shape == timestamp:
+		c = a.time.Compare(b.time)
 	default:
-		c = cmp.Compare(a.whole, b.whole)
+		c = cmp.Compare(a.integer, b.integer)
 	}
 	if k.descending {
 		return -c
@@ -220,8 +220,8 @@ func boolInt(b bool) int {
 	return 0
 }
 
-// spell returns a value of the key as text for a page token; nil for an absent value.
-func (k *orderKey) spell(v keyValue) *string {
+// encode returns a value of the key as text for a page token; nil for a missing value.
+func (k *orderKey) encode(v keyValue) *string {
 	var s string
 	switch {
 	case v.missing:
@@ -229,28 +229,28 @@ func (k *orderKey) spell(v keyValue) *string {
 	case k.leaf.shape == text:
 		s = v.text
 	case k.leaf.shape == number:
-		s = strconv.FormatFloat(v.real, 'g', -1, 64)
-	case k.leaf.shape == instant:
-		s = v.at.UTC().Format(time.RFC3339Nano)
+		s = strconv.FormatFloat(v.float, 'g', -1, 64)
+	case k.leaf.shape == timestamp:
+		s = v.time.UTC().Format(time.RFC3339Nano)
 	default:
-		s = strconv.FormatInt(v.whole, 10)
+		s = strconv.FormatInt(v.integer, 10)
 	}
 	return &s
 }
 
-// parse returns the value that spell encoded.
-func (k *orderKey) parse(s *string) (v keyValue, err error) {
+// decode returns the value that encode has encoded.
+func (k *orderKey) decode(s *string) (v keyValue, err error) {
 	switch {
 	case s == nil:
 		v.missing = true
 	case k.leaf.shape == text:
 		v.text = *s
 	case k.leaf.shape == number:
-		v.real, err = strconv.ParseFloat(*s, 64)
-	case k.leaf.shape == instant:
-		v.at, err = time.Parse(time.RFC3339Nano, *s)
+		v.float, err = strconv.ParseFloat(*s, 64)
+	case k.leaf.shape == timestamp:
+		v.time, err = time.Parse(time.RFC3339Nano, *s)
 	default:
-		v.whole, err = strconv.ParseInt(*s, 10, 64)
+		v.integer, err = strconv.ParseInt(*s, 10, 64)
 	}
 	return v, err
 }

@@ -17,19 +17,19 @@ import (
 const (
 	DefaultPageSize = 50
 	MaxPageSize     = 200
-	maxPageToken    = 32 << 10 // bytes
+	maxPageToken    = 32 << 10 // bytes of a page token
 )
 
-// A Query describes the page of a list that a caller requests.
+// A Query is a request for a page of a list.
 type Query struct {
 	Filter       string
 	OrderBy      string
-	DefaultOrder string // the order when OrderBy is ""; "" is by name
+	DefaultOrder string // the order when OrderBy is ""; "" orders by name
 	PageSize     int    // maximum number of items; 0 is DefaultPageSize; reduced to MaxPageSize
 	PageToken    string // NextPageToken of the previous page; "" for the first page
-	Binding      string // identifies the list and the request's other parameters; a page token is valid for one Binding
+	Binding      string // identifies the list and the other parameters; a page token is valid for one Binding only
 	Key          []byte // signs page tokens; all processes must use the same key
-	Position     uint64 // position of the rows, which page tokens contain; 0 for rows of the present
+	Position     uint64 // log position of the rows, which page tokens then contain; 0 for the current rows
 }
 
 // A Page is one part of a list.
@@ -40,7 +40,8 @@ type Page[R any] struct {
 }
 
 // List returns one page of the rows that match q. rows can yield the rows in any order. render sets
-// the fields of a zero R from a row; name and createTime must be the row's.
+// the fields of a zero R from a row; the fields name and createTime must have the values of the
+// row.
 //
 // A page begins after the last item of the previous page, not at an offset. So an item that exists
 // during the whole list and whose order keys do not change appears exactly once, even if other
@@ -48,21 +49,21 @@ type Page[R any] struct {
 // InvalidArgument and a violation for each invalid field of q.
 func List[S domain.State, R any](rows iter.Seq[*projections.Row[S]], render func(*projections.Row[S], *R),
 	fields *Fields[R], q Query) (Page[R], error) {
-	l, err := prepare(Rendering[S, R]{Whole: render}, fields, q)
+	l, err := prepare(Rendering[S, R]{All: render}, fields, q)
 	if err != nil {
 		return Page[R]{}, err
 	}
 	for row := range rows {
-		l.offer(row)
+		l.consider(row)
 	}
 	slices.SortFunc(l.kept.all, l.kept.compare)
 	return l.page(q), nil
 }
 
-// ListIn returns one page like List, of the account's rows in the table t for which keep returns
-// true. A nil keep accepts all rows. A page of all rows by ascending name, or by create time, is
-// read from an index; for other pages, ListIn scans the rows concurrently, so keep and the functions
-// of render must be safe for concurrent use.
+// ListIn returns one page like List, of those rows of an account in the table t for which keep
+// returns true. A nil keep accepts all rows. A page of all rows by ascending name, or by create
+// time, is read from an index. For other pages, ListIn scans the rows concurrently, so keep and the
+// functions of render must be safe for concurrent use.
 func ListIn[S domain.State, R any](t *projections.Table[S], account string, keep func(*projections.Row[S]) bool,
 	render Rendering[S, R], fields *Fields[R], q Query) (Page[R], error) {
 	l, err := prepare(render, fields, q)
@@ -86,32 +87,33 @@ func ListIn[S domain.State, R any](t *projections.Table[S], account string, keep
 	return l.page(q), nil
 }
 
-// A Rendering renders rows as a wire type.
+// A Rendering converts rows to their wire type R.
 type Rendering[S domain.State, R any] struct {
-	// Whole sets the fields of a zero R; name and createTime must be the row's.
-	Whole func(*projections.Row[S], *R)
-	// Part returns a function that sets one top-level field, whose JSON name is field, to the value that
-	// Whole sets, whatever it was before; nil if there is no such function. It may be nil. Filters and
-	// orders that need the field then do not render the others. The value must depend on nothing but the
+	// All sets all fields of a zero R; the fields name and createTime must have the values of the
 	// row.
-	Part func(field string) func(*projections.Row[S], *R)
+	All func(*projections.Row[S], *R)
+	// Field returns a function that sets only the top-level field with this JSON name, to the value
+	// that All sets; nil if there is no such function. Filters and orders that need only such
+	// fields then do not call All for every row. The value must depend on nothing but the row.
+	// Field may be nil.
+	Field func(field string) func(*projections.Row[S], *R)
 }
 
-// A listing is a call of List or ListIn in progress. It keeps the first rows after the last item of
-// the previous page.
+// A listing is the state of a call of List or ListIn. It keeps the first rows after the last item
+// of the previous page.
 type listing[S domain.State, R any] struct {
-	parts   []func(*projections.Row[S], *R) // renderers of the parts of a subject
-	keep    func(*projections.Row[S]) bool  // nil accepts all
-	keys    []orderKey
-	matches predicate // nil accepts all
-	after   *entry[S] // last item of the previous page; nil for the first page
-	size    int
-	columns []columnField
-	first   domain.Name // at most the names of the rows of the block that is offered; "" if not known
-	kept    entries[S]  // the first size+1 entries so far; the last shows whether there is another page
-	total   int
-	subject subject // the row that is offered
-	scratch R       // the wire form of the subject
+	renderers []func(*projections.Row[S], *R) // renderers of a candidate: see storedField
+	keep      func(*projections.Row[S]) bool  // nil accepts all rows
+	keys      []orderKey
+	matches   predicate // nil accepts all rows
+	after     *entry[S] // last item of the previous page; nil on the first page
+	size      int
+	columns   []columnField
+	first     domain.Name // lower bound of the names in the block that is considered; "" if unknown
+	kept      entries[S]  // the first size+1 entries so far; entry size+1 shows that there is another page
+	total     int
+	candidate candidate // the row that is considered
+	scratch   R         // the wire form of the candidate
 }
 
 // An entry is a row with the values of its order keys.
@@ -127,7 +129,7 @@ func prepare[S domain.State, R any](render Rendering[S, R], fields *Fields[R], q
 	if l.size == 0 {
 		l.size = DefaultPageSize
 	}
-	v.Require(q.PageSize >= 0, "pageSize", "must not be negative: leave it out for %d", DefaultPageSize)
+	v.Require(q.PageSize >= 0, "pageSize", "must not be negative: leave it out for the default, %d", DefaultPageSize)
 	in := l.scope(render, fields)
 	if strings.TrimSpace(q.Filter) != "" {
 		matches, err := filterOf(in, q.Filter)
@@ -152,47 +154,47 @@ func prepare[S domain.State, R any](render Rendering[S, R], fields *Fields[R], q
 	return l, v.Err()
 }
 
-// scope returns the scope of the listing's filter and order, which read stored fields from the row, and
-// adds to the listing the renderers of the other fields that they name.
+// scope returns the scope for compiling the filter and the order of the listing. Resolving a field
+// in it adds the renderer of the field to the listing, unless the field is stored in the row.
 func (l *listing[S, R]) scope(render Rendering[S, R], fields *Fields[R]) *scope {
 	in := &scope{root: fields.root}
 	if fields.stored != nil && fields.stored.typ == reflect.TypeFor[projections.Row[S]]() {
 		in.stored = fields.stored
 	}
-	l.parts = []func(*projections.Row[S], *R){wholePart: render.Whole}
-	if render.Part == nil {
+	l.renderers = []func(*projections.Row[S], *R){fullRenderer: render.All}
+	if render.Field == nil {
 		return in
 	}
 	known := map[string]int{}
-	in.part = func(name string) int {
-		part, ok := known[name]
-		if ok || len(l.parts) > maxPart {
-			return part
+	in.renderer = func(name string) int {
+		renderer, ok := known[name]
+		if ok || len(l.renderers) > maxRenderers {
+			return renderer
 		}
-		if one := render.Part(name); one != nil {
-			part = len(l.parts)
-			l.parts = append(l.parts, one)
+		if one := render.Field(name); one != nil {
+			renderer = len(l.renderers)
+			l.renderers = append(l.renderers, one)
 		}
-		known[name] = part
-		return part
+		known[name] = renderer
+		return renderer
 	}
 	return in
 }
 
-// order makes the listing order rows by the keys. The name and the create time are always read from the
+// order sets the order keys of the listing. The name and the create time are always read from the
 // row.
 func (l *listing[S, R]) order(keys []orderKey) {
 	for i := range keys {
 		switch keys[i].index {
 		case nameIndex:
-			keys[i].read = func(s *subject) keyValue { return keyValue{text: string((*projections.Row[S])(s.row).Name)} }
+			keys[i].read = func(s *candidate) keyValue { return keyValue{text: string((*projections.Row[S])(s.row).Name)} }
 		case createTimeIndex:
 			if keys[i].column >= 0 {
 				continue
 			}
-			keys[i].read = func(s *subject) keyValue {
+			keys[i].read = func(s *candidate) keyValue {
 				created := (*projections.Row[S])(s.row).CreateTime
-				return keyValue{at: created, missing: created.IsZero()}
+				return keyValue{time: created, missing: created.IsZero()}
 			}
 		}
 	}
@@ -216,14 +218,14 @@ func violations(err error) domain.Violations {
 	return nil
 }
 
-// offer counts a row if it matches, and keeps it if it is among the first size+1 after the previous
-// page.
-func (l *listing[S, R]) offer(row *projections.Row[S]) {
+// consider counts a row if it matches the filter, and keeps it if it is among the first size+1 rows
+// after the previous page.
+func (l *listing[S, R]) consider(row *projections.Row[S]) {
 	if l.keep != nil && !l.keep(row) {
 		return
 	}
-	l.at(row)
-	if l.matches != nil && !l.matches(&l.subject) {
+	l.setCandidate(row)
+	if l.matches != nil && !l.matches(&l.candidate) {
 		return
 	}
 	l.total++
@@ -231,46 +233,46 @@ func (l *listing[S, R]) offer(row *projections.Row[S]) {
 	if !l.precedes(row, values) {
 		return
 	}
-	candidate := entry[S]{name: row.Name, row: row, values: values}
-	if l.after != nil && l.kept.compare(candidate, *l.after) <= 0 {
+	e := entry[S]{name: row.Name, row: row, values: values}
+	if l.after != nil && l.kept.compare(e, *l.after) <= 0 {
 		return
 	}
 	if l.kept.Len() <= l.size {
 		l.kept.used()
-		heap.Push(&l.kept, candidate)
+		heap.Push(&l.kept, e)
 		return
 	}
-	l.kept.replaceLast(candidate)
+	l.kept.replaceLast(e)
 }
 
-// at makes a row the subject.
-func (l *listing[S, R]) at(row *projections.Row[S]) {
-	s := &l.subject
+// setCandidate makes a row the candidate.
+func (l *listing[S, R]) setCandidate(row *projections.Row[S]) {
+	s := &l.candidate
 	s.row, s.rendered = unsafe.Pointer(row), 0
 	if s.wire == nil {
-		s.wire, s.render = unsafe.Pointer(&l.scratch), l.renderPart
+		s.wire, s.render = unsafe.Pointer(&l.scratch), l.renderInto
 	}
 }
 
-// renderPart renders a part of the subject.
-func (l *listing[S, R]) renderPart(part int) {
-	if part == wholePart {
+// renderInto calls a renderer of the listing, which sets fields of the candidate's wire form.
+func (l *listing[S, R]) renderInto(renderer int) {
+	if renderer == fullRenderer {
 		var zero R
 		l.scratch = zero
 	}
-	l.parts[part]((*projections.Row[S])(l.subject.row), &l.scratch)
+	l.renderers[renderer]((*projections.Row[S])(l.candidate.row), &l.scratch)
 }
 
-// precedes reads the values of the order keys of the subject, which is a row, and reports whether there is
-// room for the row or it comes before the last of the kept entries. If not, it reads no more than that
-// takes.
+// precedes reads the values of the order keys of row, the candidate, into values. It reports
+// whether the row must be kept: fewer than size+1 entries are kept, or the row comes before the
+// last of them. If not, it may leave values incomplete.
 func (l *listing[S, R]) precedes(row *projections.Row[S], values []keyValue) bool {
-	var last *entry[S] // nil when the row is known to precede
+	var last *entry[S] // nil once the row is known to be kept
 	if l.kept.Len() > l.size {
 		last = &l.kept.all[0]
 	}
 	for i := range l.keys {
-		values[i] = l.keys[i].read(&l.subject)
+		values[i] = l.keys[i].read(&l.candidate)
 		if last == nil {
 			continue
 		}
@@ -287,18 +289,18 @@ func (l *listing[S, R]) precedes(row *projections.Row[S], values []keyValue) boo
 // entryOf returns the entry of a row when all order keys are the name or the create time.
 func (l *listing[S, R]) entryOf(row *projections.Row[S]) entry[S] {
 	e := entry[S]{name: row.Name, values: make([]keyValue, len(l.keys)), row: row}
-	l.at(row)
+	l.setCandidate(row)
 	for i := range l.keys {
-		e.values[i] = l.keys[i].read(&l.subject)
+		e.values[i] = l.keys[i].read(&l.candidate)
 	}
 	return e
 }
 
-// page renders the kept rows, which must be sorted, and returns them as a page.
+// page returns the kept rows, which must be sorted, as a rendered page.
 func (l *listing[S, R]) page(q Query) Page[R] {
 	p := Page[R]{Items: make([]R, min(len(l.kept.all), l.size)), TotalSize: l.total}
 	for i := range p.Items {
-		l.parts[wholePart](l.kept.all[i].row, &p.Items[i])
+		l.renderers[fullRenderer](l.kept.all[i].row, &p.Items[i])
 	}
 	if len(l.kept.all) > l.size {
 		last := l.kept.all[l.size-1]
@@ -307,11 +309,11 @@ func (l *listing[S, R]) page(q Query) Page[R] {
 	return p
 }
 
-// entries is a heap whose top is the entry that comes last in the order.
+// entries is a heap of the kept entries, whose top is the entry that comes last in the order.
 type entries[S domain.State] struct {
 	keys  []orderKey
 	all   []entry[S]
-	extra []keyValue // memory of a replaced entry's values, for the values of the next entry
+	extra []keyValue // memory for the values of the next entry
 }
 
 func (h *entries[S]) compare(a, b entry[S]) int {
@@ -332,8 +334,8 @@ func (h *entries[S]) spare() []keyValue {
 
 func (h *entries[S]) used() { h.extra = nil }
 
-// replaceLast replaces the entry that comes last in the order by e. The memory of the replaced
-// entry's values is reused.
+// replaceLast replaces the entry that comes last in the order by e. It keeps the memory of the
+// replaced entry's values for the next entry.
 func (h *entries[S]) replaceLast(e entry[S]) {
 	h.extra = h.all[0].values
 	h.all[0] = e

@@ -116,7 +116,7 @@ func TestAPageTokenBelongsToOneRequest(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, err := List(table.All(), renderToy, wireToys, q)
 			require.Equal(t, domain.InvalidArgument, domain.CodeOf(err))
-			require.ErrorContains(t, err, "pageToken: is not a token of this list")
+			require.ErrorContains(t, err, "pageToken: is not a page token of this list")
 		})
 	}
 }

@@ -10,28 +10,28 @@ import (
 	"anneal/domain"
 )
 
-// A path describes how to reach a field from a subject.
+// A path describes where a candidate has the value of a field.
 type path struct {
-	root  reflect.Type // type of the value at which the steps begin
-	part  int          // where that value is: see subject
-	name  string       // dotted name of the field in JSON
-	leaf  *field
-	steps []step
-	below []string // the rest of the name, when leaf has the shape free
-	// column is the index of the field's column in subject.columns; -1 if there is none.
+	root     reflect.Type // Go type of the struct at which the steps begin
+	renderer int          // renderer of that struct, or storedField: see candidate.at
+	name     string       // dotted name of the field in JSON
+	leaf     *field
+	steps    []step
+	below    []string // rest of the name, for a leaf of shape anyJSON
+	// column is the index of the field's column in candidate.columns; -1 if there is none.
 	column int
 }
 
-// A step of a path descends one level: to the field of a struct with the index field, to the value
-// of a map with the key, or, if each is set, to each element of a list.
+// A step of a path descends one level: to a field of a struct, by index; to a value of a map, by
+// key; or, if each is set, to every element of a list.
 type step struct {
 	index []int
 	key   *reflect.Value
 	each  bool
 }
 
-// resolve returns the path to the field whose dotted name has the given parts. The error is shown
-// to the caller of the API.
+// resolve returns the path to the field whose dotted name has the given parts. The error is for the
+// user of the API.
 func (f *field) resolve(parts []string) (path, error) {
 	p := path{root: f.typ, leaf: f, column: -1}
 	for i, part := range parts {
@@ -40,18 +40,18 @@ func (f *field) resolve(parts []string) (path, error) {
 			p.leaf = p.leaf.elem
 		}
 		switch p.leaf.shape {
-		case message:
+		case objectShape:
 			child := p.leaf.byName[part]
 			if child == nil {
 				return p, unknownField(p.leaf, parts[:i+1])
 			}
 			p.steps = append(p.steps, step{index: child.index})
 			p.leaf, part = child, child.name
-		case mapping:
+		case mapShape:
 			key := reflect.ValueOf(part).Convert(p.leaf.typ.Key())
 			p.steps = append(p.steps, step{key: &key})
 			p.leaf = p.leaf.elem
-		case free:
+		case anyJSON:
 			p.below = parts[i:]
 			p.name = strings.Join(parts, ".")
 			return p, nil
@@ -69,19 +69,21 @@ func (f *field) resolve(parts []string) (path, error) {
 func unknownField(in *field, parts []string) error {
 	names := in.names()
 	if len(names) == 0 {
-		return fmt.Errorf("there is no field %q", clip(strings.Join(parts, ".")))
+		return fmt.Errorf("there is no field %q, because the object has none", clip(strings.Join(parts, ".")))
 	}
 	return fmt.Errorf("there is no field %q%s", clip(strings.Join(parts, ".")),
 		domain.UnknownName(parts[len(parts)-1], "the fields are ", names))
 }
 
-// value returns the value of a subject at which the steps begin.
-func (p *path) value(s *subject) reflect.Value { return reflect.NewAt(p.root, s.at(p.part)).Elem() }
+// value returns the struct of a candidate at which the path's steps begin.
+func (p *path) value(s *candidate) reflect.Value {
+	return reflect.NewAt(p.root, s.at(p.renderer)).Elem()
+}
 
-// at returns the value of the path's field in a subject. The value is invalid if the field is
-// absent. The path must not lead through a list.
-func (p *path) at(subject *subject) reflect.Value {
-	v := p.value(subject)
+// at returns the value of the path's field in a candidate; an invalid Value if the field is absent.
+// The path must not lead through a list.
+func (p *path) at(candidate *candidate) reflect.Value {
+	v := p.value(candidate)
 	for _, s := range p.steps {
 		if v = pointee(v); !v.IsValid() {
 			return v
@@ -98,24 +100,24 @@ func (p *path) at(subject *subject) reflect.Value {
 	return pointee(v)
 }
 
-// matches returns a predicate that reports whether t returns true for any value of the path's field.
-// The predicate returns false if the field is absent.
+// matches returns a predicate that reports whether the test t is true for any value of the path's
+// field in a candidate. It is false if the field is absent.
 func (p *path) matches(t test) predicate {
-	holds := func(s *subject) bool { return anyBelow(p.value(s), p.steps, t.value) }
-	if at, ok := p.locate(); ok && t.at != nil {
-		holds = func(s *subject) bool {
-			value := at.find(s.at(p.part))
-			return value != nil && t.at(value)
+	match := func(s *candidate) bool { return anyBelow(p.value(s), p.steps, t.value) }
+	if at, ok := p.locate(); ok && t.address != nil {
+		match = func(s *candidate) bool {
+			value := at.find(s.at(p.renderer))
+			return value != nil && t.address(value)
 		}
 	}
 	if p.column < 0 || t.column == nil {
-		return holds
+		return match
 	}
-	return func(s *subject) bool {
+	return func(s *candidate) bool {
 		if c := s.column(p.column); c != nil {
 			return !c.isAbsent(s.index) && t.column(c, s.index)
 		}
-		return holds(s)
+		return match(s)
 	}
 }
 
@@ -161,7 +163,7 @@ func fieldAt(v reflect.Value, index []int) reflect.Value {
 
 func pointee(v reflect.Value) reflect.Value {
 	for v.Kind() == reflect.Pointer {
-		v = v.Elem() // the zero Value if the pointer is nil
+		v = v.Elem() // the zero reflect.Value if the pointer is nil
 		if !v.IsValid() {
 			return v
 		}
@@ -180,14 +182,14 @@ func (p *path) lists() bool {
 }
 
 // instantOf returns the time in v, for which reflect has no accessor.
-func instantOf(v reflect.Value) time.Time {
+func timestampOf(v reflect.Value) time.Time {
 	if v.CanAddr() {
 		return *v.Addr().Interface().(*time.Time)
 	}
 	return v.Interface().(time.Time)
 }
 
-func spanOf(f *field, v reflect.Value) (time.Duration, bool) {
+func durationOf(f *field, v reflect.Value) (time.Duration, bool) {
 	if !f.parsed {
 		return time.Duration(v.Int()), true
 	}
@@ -204,7 +206,7 @@ func integerOf(v reflect.Value) int64 {
 	return v.Int()
 }
 
-const clipped = 60 // maximum number of characters of the caller's text in a message
+const clipped = 60 // maximum number of characters of the user's text in an error message
 
 func clip(s string) string {
 	if r := []rune(s); len(r) > clipped {

@@ -25,11 +25,12 @@ type quoter struct {
 	out   strings.Builder
 	added []addition
 	depth int
-	right bool // the last token was a comparison operator
+	right bool // the last token was a comparison operator, so a value comes next
 	group int  // depth of the outermost parenthesis on the right of a comparison; 0 outside of such parentheses
 }
 
-// An addition is an offset in the output, and the number of bytes inserted before that offset.
+// An addition records that the given number of bytes was inserted before the offset at in the
+// output.
 type addition struct{ at, bytes int }
 
 func (q *quoter) origin(at int) int {
@@ -79,8 +80,8 @@ func (q *quoter) next() error {
 	return nil
 }
 
-// argument copies the next word to the output, in quotes unless the word is a keyword or the name
-// of a function.
+// argument copies the next word of the filter to the output, in quotes unless it is a keyword or
+// the name of a function.
 func (q *quoter) argument() {
 	q.right = false
 	n := wordLength(q.rest, stops)
@@ -114,8 +115,8 @@ func wordLength(s, stops string) int {
 	return len(s)
 }
 
-// quotedLength returns the length in bytes, with the quotes, of the quoted text at the beginning of
-// s.
+// quotedLength returns the length in bytes, with its quotes, of the quoted text with which s
+// begins.
 func quotedLength(s string) int {
 	for i := 1; i < len(s); i++ {
 		switch s[i] {

@@ -46,11 +46,11 @@ func CompileRowFilter(text string) (func(row []byte) (bool, error), error) {
 		if err != nil {
 			return false, err
 		}
-		return matches(renderedSubject(&object)), nil
+		return matches(renderedCandidate(&object)), nil
 	}, nil
 }
 
-var freeRoot = &field{shape: free, typ: reflect.TypeFor[map[string]any]()}
+var freeRoot = &field{shape: anyJSON, typ: reflect.TypeFor[map[string]any]()}
 
 func decodeRow(row []byte) (map[string]any, error) {
 	decoder := json.NewDecoder(bytes.NewReader(row))
@@ -72,17 +72,17 @@ func decodeRow(row []byte) (map[string]any, error) {
 	return object, nil
 }
 
-// freeTest returns a test of JSON values. The test compares the member that the names in
-// members lead to with the given value.
+// freeTest returns a test of JSON values. The test compares with value the member that has the path
+// members.
 func freeTest(members []string, op, value string) test {
-	holds := freeValueTest(op, value)
+	match := freeValueTest(op, value)
 	each := op == ":"
-	return test{value: func(v reflect.Value) bool { return freeAny(v.Interface(), members, each, holds) }}
+	return test{value: func(v reflect.Value) bool { return freeAny(v.Interface(), members, each, match) }}
 }
 
-// freeAny reports whether test returns true for a member of the JSON value v: the member that the
-// names in members lead to. If each is set, a name is looked up in every element of a list, and one
-// member for which test returns true suffices.
+// freeAny reports whether test returns true for the member of the JSON value v that has the path
+// members. If each is set, the path leads through lists into each of their elements, and one member
+// for which test returns true suffices.
 func freeAny(v any, members []string, each bool, test func(any) bool) bool {
 	for i, name := range members {
 		switch in := v.(type) {
@@ -110,7 +110,7 @@ func freeAny(v any, members []string, each bool, test func(any) bool) bool {
 }
 
 func freeValueTest(op, value string) func(any) bool {
-	if op == ":" && value == anything {
+	if op == ":" && value == anyValue {
 		return freePresent
 	}
 	scalar := freeScalarTest(op, value)
@@ -136,7 +136,7 @@ func freeValueTest(op, value string) func(any) bool {
 }
 
 func freeScalarTest(op, value string) func(any) bool {
-	holds := ordering(op)
+	match := ordering(op)
 	texts := textMatch(op, value)
 	whole, notWhole := strconv.ParseInt(value, 10, 64)
 	real, notReal := strconv.ParseFloat(value, 64)
@@ -147,10 +147,10 @@ func freeScalarTest(op, value string) func(any) bool {
 			return texts(v)
 		case json.Number:
 			if at, err := strconv.ParseInt(v.String(), 10, 64); err == nil && notWhole == nil {
-				return holds(cmp.Compare(at, whole))
+				return match(cmp.Compare(at, whole))
 			}
 			at, err := v.Float64()
-			return err == nil && notReal == nil && real == real && holds(cmp.Compare(at, real))
+			return err == nil && notReal == nil && real == real && match(cmp.Compare(at, real))
 		case bool:
 			return names && strconv.FormatBool(v) == value
 		case nil:
@@ -195,11 +195,11 @@ func searchFree(v any, found func(string) bool) bool {
 	return false
 }
 
-// named returns the parts of the name on the left of a comparison, and whether there is a name.
-// left and ok are the results of dotted. quoted is the text if the left side is a text in quotes,
-// which only a filter over rows may use as a name.
+// named returns the parts of the field name on the left side of a comparison; false if the left
+// side is not a name. left and ok are the results of dotted for it. If the left side is a text in
+// quotes, which only filters over dataset rows accept as a name, quoted is the text.
 func named(root *field, left []string, quoted string, ok bool) ([]string, bool) {
-	if !ok && root.shape == free && strings.TrimSpace(quoted) != "" {
+	if !ok && root.shape == anyJSON && strings.TrimSpace(quoted) != "" {
 		return []string{quoted}, true
 	}
 	return left, ok

@@ -134,7 +134,7 @@ func TestRowFilterErrors(t *testing.T) {
 	for _, c := range []struct{ filter, says string }{
 		{`score >`, `has a syntax error at character 8: it ends where a field, a word or a value is expected`},
 		{`  score > AND`, `has a syntax error at character 11: AND is not expected here: write a field, a word or a value`},
-		{`score = my-value AND (step = 2`, `has a syntax error at character 31: a ) is expected`},
+		{`score = my-value AND (step = 2`, `has a syntax error at character 31: a closing parenthesis is expected here`},
 		{`score = a-b x = c-d)`,
 			`has a syntax error at character 20: ) is not expected here: write AND or OR, or end the filter`},
 		{"näme = \"x", `has a syntax error at character 8: unterminated string`},

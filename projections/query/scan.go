@@ -11,35 +11,35 @@ import (
 	"anneal/projections"
 )
 
-// scanShare is the minimum number of blocks per goroutine.
-const scanShare = 16
+// minBlocksPerScan is the minimum number of blocks for which a scan starts another goroutine.
+const minBlocksPerScan = 16
 
-// scan offers the rows of an account to concurrent listings, at most one per processor, and merges
-// the rows that they keep into l.
+// scan distributes the rows of an account over concurrent listings, at most one per processor, and
+// merges the rows that they keep into l.
 func (l *listing[S, R]) scan(t *projections.Table[S], account string) {
 	c := blocks[S]{all: t.Blocks(account)}
-	c.stride = scatter(len(c.all))
-	parts := make([]*listing[S, R], max(1, min(runtime.GOMAXPROCS(0), len(c.all)/scanShare)))
+	c.stride = coprimeStride(len(c.all))
+	parts := make([]*listing[S, R], max(1, min(runtime.GOMAXPROCS(0), len(c.all)/minBlocksPerScan)))
 	panics := make([]any, len(parts))
 	var all sync.WaitGroup
 	for i := range parts {
-		parts[i] = &listing[S, R]{parts: l.parts, keep: l.keep, keys: l.keys, matches: l.matches, after: l.after,
+		parts[i] = &listing[S, R]{renderers: l.renderers, keep: l.keep, keys: l.keys, matches: l.matches, after: l.after,
 			size: l.size, columns: l.columns}
 		parts[i].kept.keys = l.keys
 		if i > 0 {
 			all.Go(func() {
 				defer func() { panics[i] = recover() }()
-				c.offer(parts[i].offerBlock)
+				c.forEach(parts[i].considerBlock)
 			})
 		}
 	}
 	func() {
 		defer all.Wait() // wait even if render panics
-		c.offer(parts[0].offerBlock)
+		c.forEach(parts[0].considerBlock)
 	}()
 	for i, part := range parts {
 		if panics[i] != nil {
-			panic(panics[i]) // in the goroutine of the caller, which can recover
+			panic(panics[i]) // panic again in the caller's goroutine, where it can be recovered
 		}
 		l.total += part.total
 		l.kept.all = append(l.kept.all, part.kept.all...)
@@ -48,15 +48,15 @@ func (l *listing[S, R]) scan(t *projections.Table[S], account string) {
 	l.kept.all = l.kept.all[:min(len(l.kept.all), l.size+1)]
 }
 
-// offerBlock offers the rows of a block.
-func (l *listing[S, R]) offerBlock(b *projections.Block[S]) {
-	s := &l.subject
+// considerBlock calls consider for the rows of a block, with the columns of the block.
+func (l *listing[S, R]) considerBlock(b *projections.Block[S]) {
+	s := &l.candidate
 	s.columns = s.columns[:0]
 	var columns [maxColumns]*column
 	for i, f := range l.columns {
 		columns[i] = b.Derive(f.key, func() any {
 			return newColumn(f.leaf, b.Len(), func(i int) keyValue {
-				l.at(b.Row(i))
+				l.setCandidate(b.Row(i))
 				return f.read(s)
 			})
 		}).(*column)
@@ -70,24 +70,24 @@ func (l *listing[S, R]) offerBlock(b *projections.Block[S]) {
 		return first
 	}).(domain.Name)
 	for s.index = range b.Len() {
-		l.offer(b.Row(s.index))
+		l.consider(b.Row(s.index))
 	}
 }
 
-// firstName is the key of the first name in a block, which is derived from the block.
+// firstName is the key of the lowest name in a block for Block.Derive.
 type firstName struct{}
 
-// blocks distributes the blocks of an account over concurrent goroutines. Blocks that are taken one after
-// another are far apart, because in a list by descending create time each row of adjacent blocks would
-// displace the previous one.
+// blocks distributes the blocks of an account over concurrent goroutines. Blocks that are taken one
+// after another are far apart. Otherwise, in a list by descending create time, each row would come
+// before the kept rows and replace one of them.
 type blocks[S domain.State] struct {
 	all    []*projections.Block[S]
-	stride int // distance between blocks that are taken one after another
+	stride int // distance of two blocks that are taken one after another
 	taken  atomic.Int64
 }
 
-// offer takes blocks until none is left, and calls a function, to, with each.
-func (c *blocks[S]) offer(to func(*projections.Block[S])) {
+// forEach takes blocks until none is left, and calls to with each.
+func (c *blocks[S]) forEach(to func(*projections.Block[S])) {
 	for {
 		i := int(c.taken.Add(1)) - 1
 		if i >= len(c.all) {
@@ -97,9 +97,10 @@ func (c *blocks[S]) offer(to func(*projections.Block[S])) {
 	}
 }
 
-// scatter returns a stride of about 0.62 n that visits each of n chunks once. 0.62 is the inverse of
-// the golden ratio; with it, neighboring chunks are visited at distant times.
-func scatter(n int) int {
+// coprimeStride returns a stride of about 0.62 n that is coprime to n, so that it visits each of n
+// blocks once. 0.62 is the inverse of the golden ratio, with which neighboring blocks are visited
+// at distant times.
+func coprimeStride(n int) int {
 	for stride := n * 618 / 1000; ; stride++ {
 		a, b := max(stride, 1), n
 		for b != 0 {
@@ -111,8 +112,8 @@ func scatter(n int) int {
 	}
 }
 
-// indexed returns an iterator over the account's rows after the previous page in the order of the
-// listing, if the listing has no filter and an index has that order. Otherwise it returns nil.
+// indexed returns an iterator over the account's rows after the previous page, in the order of the
+// listing. It returns nil if the listing has a filter, or no index of the table has this order.
 func (l *listing[S, R]) indexed(t *projections.Table[S], account string) iter.Seq[*projections.Row[S]] {
 	switch {
 	case l.keep != nil || l.matches != nil || len(l.keys) > 1:
@@ -126,7 +127,7 @@ func (l *listing[S, R]) indexed(t *projections.Table[S], account string) iter.Se
 	}
 	var after *projections.Row[S]
 	if l.after != nil {
-		after = &projections.Row[S]{Name: l.after.name, CreateTime: l.after.values[0].at}
+		after = &projections.Row[S]{Name: l.after.name, CreateTime: l.after.values[0].time}
 	}
 	if l.keys[0].descending {
 		return t.CreatedBefore(account, after)

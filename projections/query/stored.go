@@ -9,16 +9,17 @@ import (
 	"anneal/projections"
 )
 
-// StoredFieldsOf returns the fields of R, the wire type of a state S. names are the JSON names of
-// the top-level fields that render copies unchanged from the row: name, createTime and updateTime
-// from the row, other fields from the field of S with the same Go name. A list that filters and
-// orders only by these fields does not render rows that it does not return.
+// StoredFieldsOf returns the fields of R, the wire type of a state S, like FieldsOf. names are the
+// JSON names of the top-level fields that are read from the row, because rendering copies them
+// unchanged: name, createTime and updateTime from the row itself, others from the field of S with
+// the same Go name. A list that filters and orders only by these fields renders only the rows that
+// it returns.
 //
 // StoredFieldsOf panics when S has no field with the same Go name and type. The caller must ensure
-// that render copies these fields unchanged.
+// that rendering copies these fields unchanged.
 func StoredFieldsOf[S domain.State, R any](names ...string) *Fields[R] {
 	f := FieldsOf[R]()
-	f.stored = &field{shape: message, typ: reflect.TypeFor[projections.Row[S]](), byName: map[string]*field{}}
+	f.stored = &field{shape: objectShape, typ: reflect.TypeFor[projections.Row[S]](), byName: map[string]*field{}}
 	for _, name := range names {
 		shown := f.root.byName[name]
 		if shown == nil {
@@ -36,9 +37,9 @@ func StoredFieldsOf[S domain.State, R any](names ...string) *Fields[R] {
 	return f
 }
 
-// storedAt returns the index of the field of Row[S] that has the value of shown, a field of the
-// wire type; name is the JSON name of shown. The result is false when Row[S] has no such field of
-// the same type.
+// storedAt returns the index, for reflect, of the field of Row[S] from which the wire type's field
+// shown is copied; name is the JSON name of shown. The result is false when Row[S] has no such
+// field of the same type.
 func storedAt[S domain.State](shown reflect.StructField, name string) ([]int, bool) {
 	row := reflect.TypeFor[projections.Row[S]]()
 	switch name {

@@ -11,26 +11,26 @@ import (
 	"anneal/domain"
 )
 
-// A cursor is the content of a page token: the order keys of a page's last item.
+// A cursor is the content of a page token: the values of the order keys of the page's last item.
 type cursor struct {
 	Name   domain.Name `json:"n"`
 	Values []*string   `json:"k,omitempty"`
-	// Position is that of the rows, if they are not those of the present.
+	// Position is the log position of the list's rows; 0 for a list of the current rows.
 	Position uint64 `json:"p,omitempty"`
 }
 
 var errToken = errors.New(
-	"is not a token of this list: send it with the same parameters as the request that returned it, or leave " +
+	"is not a page token of this list: send it with the same parameters as the request that returned it, or leave " +
 		"pageToken out to begin again")
 
 func sealToken(q Query, keys []orderKey, name domain.Name, values []keyValue) string {
 	c := cursor{Name: name, Position: q.Position}
 	for i := range keys {
-		c.Values = append(c.Values, keys[i].spell(values[i]))
+		c.Values = append(c.Values, keys[i].encode(values[i]))
 	}
 	data, err := json.Marshal(c)
 	if err != nil {
-		panic(err) // impossible: a cursor has only strings
+		panic(err) // impossible, because a cursor has only strings and integers
 	}
 	return base64.RawURLEncoding.EncodeToString(append(seal(q, data), data...))
 }
@@ -49,15 +49,16 @@ func openToken(q Query, keys []orderKey) (domain.Name, []keyValue, error) {
 	}
 	values := make([]keyValue, len(keys))
 	for i := range keys {
-		if values[i], err = keys[i].parse(c.Values[i]); err != nil {
+		if values[i], err = keys[i].decode(c.Values[i]); err != nil {
 			return "", nil, errToken
 		}
 	}
 	return c.Name, values, nil
 }
 
-// PinnedPosition returns the position of the rows of the list that returned a page token; 0 for the
-// present, or if the token is not valid. It does not check the seal of the token, as List does.
+// PinnedPosition returns the log position of the rows of the list that returned a page token; 0 if
+// the list has the current rows, or the token cannot be decoded. Unlike List, it does not check the
+// token's HMAC.
 func PinnedPosition(token string) uint64 {
 	var c cursor
 	if len(token) > maxPageToken {
@@ -70,10 +71,10 @@ func PinnedPosition(token string) uint64 {
 	return c.Position
 }
 
-const sealSize = 16 // length in bytes of the HMAC in a token
+const sealSize = 16 // bytes of the HMAC in a page token
 
-// seal returns the HMAC of data, the content of a token, and of the query to which the token
-// belongs.
+// seal returns the HMAC of data, the content of a page token, together with the query for which the
+// token is valid.
 func seal(q Query, data []byte) []byte {
 	mac := hmac.New(sha256.New, q.Key)
 	for _, part := range []string{q.Binding, q.Filter, q.OrderBy, q.DefaultOrder, string(data)} {

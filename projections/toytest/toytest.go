@@ -1,5 +1,5 @@
-// Package toytest has toys, a kind of resource for the tests of projections, and deployments for
-// their benchmarks.
+// Package toytest provides a kind of resource, toys, for the tests of projections, and events of
+// deployments for their benchmarks.
 package toytest
 
 import (
@@ -15,7 +15,7 @@ import (
 	"anneal/eventlog"
 )
 
-// A Toy is the state of a resource of the kind Kind.
+// A Toy is the state of a resource of the kind Kind, which only tests use.
 type Toy struct {
 	Label string            `json:"label"`
 	Size  int64             `json:"size"`
@@ -27,8 +27,8 @@ type Toy struct {
 // Exists implements domain.State.
 func (t Toy) Exists() bool { return t.Alive }
 
-// The events of a toy. Broken deletes the toy. Cursed has a bug: its Evolve changes the toy and
-// then panics.
+// The events of a toy. Made creates it, Tagged adds a tag, and Broken deletes it. Cursed has a bug
+// on purpose: its Evolve changes the toy and then panics.
 type (
 	Made struct {
 		Label string `json:"label"`
@@ -96,13 +96,13 @@ func Add(t testing.TB, log eventlog.Log, name domain.Name, event domain.Event[To
 	return position
 }
 
-// DeploymentName returns the name of the deployment of a benchmark with the number i.
+// DeploymentName returns the name of deployment number i of a benchmark.
 func DeploymentName(i int) domain.Name {
 	return domain.NewName("acme", "deployments", fmt.Sprintf("d-%06d", i))
 }
 
-// DeploymentEvent returns the write of the i-th event of a benchmark's log. Each deployment has
-// three events in a row: it is created, becomes READY, and is scaled.
+// DeploymentEvent returns the write that appends event number i to a benchmark's log. Each
+// deployment has three consecutive events: it is created, becomes READY, and is scaled.
 func DeploymentEvent(t testing.TB, i int) eventlog.Write {
 	fact := domain.Event[domain.Deployment](domain.DeploymentBecameReady{Generation: 1, Time: Epoch})
 	if i%3 == 0 {

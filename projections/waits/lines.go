@@ -5,17 +5,17 @@ import (
 	"slices"
 )
 
-// A Line is a part of a History in a snapshot: the levels with the starts, or a bucket.
+// A Line is a part of a History as a snapshot stores it: one bucket, or the levels and the starts.
 type Line struct {
 	Low    int64   `json:"low,omitempty"`
 	High   int64   `json:"high,omitempty"`
 	Starts []Start `json:"starts,omitempty"`
 	Bucket *uint64 `json:"bucket,omitempty"`
-	Waits  []int64 `json:"waits,omitempty"` // of the bucket
+	Waits  []int64 `json:"waits,omitempty"` // waits of the bucket, in seconds
 	Next   int     `json:"next,omitempty"`
 }
 
-// Lines yields the lines of a history in a fixed order; none for a history without starts.
+// Lines yields the lines of the history in a fixed order; none for a history without starts.
 func (h *History) Lines(yield func(Line) error) error {
 	if len(h.starts) == 0 {
 		return nil
@@ -30,7 +30,7 @@ func (h *History) Lines(yield func(Line) error) error {
 	return err
 }
 
-// Restore adds a line to a history.
+// Restore adds the content of a line, which Lines yielded, to the history.
 func (h *History) Restore(l Line) error {
 	h.shared = nil
 	if l.Bucket == nil {
@@ -38,7 +38,7 @@ func (h *History) Restore(l Line) error {
 		return nil
 	}
 	if len(l.Waits) == 0 || len(l.Waits) > maxWaits || l.Next < 0 || l.Next >= len(l.Waits) {
-		return errors.New("a bucket of waits is not valid")
+		return errors.New("the history of waits has a bucket with no or too many waits, or with an invalid index")
 	}
 	h.buckets.Set(*l.Bucket, &bucket{h.generation, l.Waits, l.Next})
 	return nil

@@ -10,37 +10,38 @@ import (
 )
 
 const (
-	maxWaits   = 512       // waits that a bucket remembers
-	minWaits   = 20        // waits from which a bucket is used; a coarser bucket is used before
-	parts      = 1_000_000 // a quantile level is a number of parts per million
+	maxWaits   = 512       // maximum number of waits that a bucket keeps
+	minWaits   = 20        // minimum number of waits in a bucket for an estimate; with fewer, a coarser bucket is used
+	parts      = 1_000_000 // levels of quantiles are in parts per million
 	lowLevel   = 100_000
 	highLevel  = 900_000
-	stretch    = 4     // see quantile
-	adaptation = 1_000 // how far one wait outside of its interval moves a level
-	rateWindow = 3_600 // seconds in which starts are counted
+	stretch    = 4     // factor with which quantile extrapolates above 100 %
+	adaptation = 1_000 // how far a wait outside of its estimated interval moves a level
+	rateWindow = 3_600 // seconds for which starts of jobs are kept
 )
 
-// A History holds the waits of started jobs, by their situation when they began to wait, and the
-// starts of the last hour. It adapts the levels of its quantiles to the waits that it observes, as
-// adaptive conformal inference does (Gibbs and Candès, NeurIPS 2021). Without the adaptation, the
-// intervals would contain too few waits, because the load changes while jobs wait. Times are seconds
-// since the Unix epoch.
+// A History holds the waits of jobs that have started, by their QueueSituation when they began to
+// wait, and the starts of jobs in the last hour. It estimates a wait from quantiles of the waits in
+// the same situation. It adapts the levels of these quantiles to the observed waits, as adaptive
+// conformal inference does (Gibbs and Candès, NeurIPS 2021): otherwise too few waits would be
+// within their estimates, because the load changes while jobs wait. Times are seconds since the
+// Unix epoch.
 type History struct {
 	buckets    btree.Map[uint64, *bucket]
-	low, high  int64 // levels
+	low, high  int64 // levels of the quantiles that are Low and High of an estimate
 	starts     []Start
-	shared     *History // the last result of Share; nil after a change
-	generation uint64   // number of results of Share; a bucket with a lower generation is shared
+	shared     *History // the last result of Share; nil after a change of the history
+	generation uint64   // number of calls of Share that made a copy; a bucket with a lower generation is shared
 }
 
-// A Start is the start of a job.
+// A Start records the start of a job: when, and how many units of which type it uses.
 type Start struct {
 	At    int64  `json:"at"`
 	Type  string `json:"type,omitempty"` // accelerator type; "" for jobs without accelerators
 	Units int64  `json:"units"`
 }
 
-// A bucket holds the last waits in one situation, in a ring.
+// A bucket holds the last waits in one situation, in a ring buffer.
 type bucket struct {
 	generation uint64
 	last       []int64
@@ -50,7 +51,7 @@ type bucket struct {
 // New returns a History without waits.
 func New() *History { return &History{low: lowLevel, high: highLevel} }
 
-// Share returns a copy that does not change any more.
+// Share returns an immutable copy of the history.
 func (h *History) Share() *History {
 	if h.shared == nil {
 		h.shared = &History{buckets: *h.buckets.Copy(), low: h.low, high: h.high, starts: h.starts}
@@ -59,15 +60,15 @@ func (h *History) Share() *History {
 	return h.shared
 }
 
-// Fork returns a copy that changes independently of h.
+// Fork returns a copy of the history that can be changed independently of h.
 func (h *History) Fork() *History {
 	shared := h.Share()
 	return &History{buckets: *shared.buckets.Copy(), low: shared.low, high: shared.high,
 		starts: slices.Clone(shared.starts), generation: h.generation}
 }
 
-// keys returns the buckets of a situation, the finest first. A coarser bucket ignores parts of the
-// situation.
+// keys returns the keys of the buckets of a situation, the finest bucket first. A coarser bucket
+// ignores some fields of the situation.
 func keys(s domain.QueueSituation) []uint64 {
 	all := []uint64{key(0, s)}
 	s.Age = 0
@@ -82,7 +83,8 @@ func keys(s domain.QueueSituation) []uint64 {
 	return append(all, key(5, s))
 }
 
-// key packs a situation into a number. Each part is a bit length of at most 64, so it fits into 7 bits.
+// key packs a situation into one integer, with coarse as the level of the bucket. Each field of the
+// situation is a bit length of at most 64, so it fits into 7 bits.
 func key(coarse uint64, s domain.QueueSituation) uint64 {
 	packed := coarse
 	for _, part := range []int{bit(s.Over), bit(s.Again), s.Size, s.Load, s.Length, s.Age} {
@@ -98,7 +100,8 @@ func bit(set bool) int {
 	return 0
 }
 
-// Estimate estimates the wait of a job that begins to wait; false without enough history.
+// Estimate returns the estimated wait of a job that begins to wait in a situation; false while the
+// history has too few waits.
 func (h *History) Estimate(s domain.QueueSituation) (domain.WaitEstimate, bool) {
 	for _, k := range keys(s) {
 		b, ok := h.buckets.Get(k)
@@ -113,9 +116,10 @@ func (h *History) Estimate(s domain.QueueSituation) (domain.WaitEstimate, bool) 
 	return domain.WaitEstimate{}, false
 }
 
-// quantile returns the value at a level of sorted values. Below level 0 it returns 0. Above level parts
-// it returns the maximum plus stretch times the maximum for each further parts. Levels may be outside
-// of 0 to parts, because otherwise waits would be outside of their intervals too often.
+// quantile returns the quantile of sorted values at a level, in parts per million. A level below 0
+// gives 0. A level above parts, which is 100 %, extrapolates: each further 100 % adds stretch times
+// the maximum. Such levels are needed because otherwise too many waits would be outside of their
+// estimates.
 func quantile(sorted []int64, level int64) int64 {
 	switch n := int64(len(sorted)); {
 	case level <= 0:
@@ -127,10 +131,10 @@ func quantile(sorted []int64, level int64) int64 {
 	}
 }
 
-// Observe records the wait of a job that has started, in seconds. given is the estimate made when the
-// wait began; nil for none. The low level stays at or below the median, and the high level at or above
-// it. Otherwise jobs that do not wait, whose waits are never below an interval, would raise the low
-// level above the high one.
+// Observe records the wait, in seconds, of a job that has started. given is the estimate that was
+// made when the wait began; nil if there was none. The low level stays at or below the median, and
+// the high level at or above it. Otherwise jobs that do not wait, whose waits are never below their
+// estimate, would raise the low level above the high level.
 func (h *History) Observe(s domain.QueueSituation, given *domain.WaitEstimate, wait int64) {
 	h.shared = nil
 	for _, k := range keys(s) {
@@ -157,7 +161,8 @@ func (h *History) Observe(s domain.QueueSituation, given *domain.WaitEstimate, w
 	h.high = max(parts/2, adapt(h.high, wait <= given.High, highLevel))
 }
 
-// adapt moves a level so that, over time, a share of goal parts of the waits is below the quantile.
+// adapt returns the new level of a quantile after a wait, so that over time goal parts per million
+// of the waits are below the quantile. below says whether this wait was.
 func adapt(level int64, below bool, goal int64) int64 {
 	if below {
 		return max(-4*parts, level-adaptation*(parts-goal)/parts)
@@ -168,13 +173,14 @@ func adapt(level int64, below bool, goal int64) int64 {
 // Start records that a job has started, whether or not it has waited.
 func (h *History) Start(s Start) {
 	h.shared = nil
-	h.starts = append(h.starts, s) // shared copies read only the elements before the new one
+	h.starts = append(h.starts, s) // appending is safe, because shared copies read only the earlier elements
 	for h.starts[0].At < s.At-rateWindow {
 		h.starts = h.starts[1:]
 	}
 }
 
-// Started returns how many units of a type have started in the hour before now.
+// Started returns how many units of an accelerator type were used by the jobs that have started in
+// the hour before now.
 func (h *History) Started(kind string, now int64) (units int64) {
 	for _, s := range h.starts {
 		if s.Type == kind && s.At >= now-rateWindow {

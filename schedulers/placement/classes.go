@@ -6,25 +6,27 @@ import (
 	"strings"
 )
 
-// parts is the sum of the frequencies of all typical classes: frequencies are parts per million.
+// parts is the sum of the frequencies of all typical classes, which are in parts per million.
 const parts = 1_000_000
 
-// typicalPercent is the share of all requests that the typical classes cover, as in the publication.
+// typicalPercent is the percentage of all requests that the typical classes cover, as in the paper
+// (see the package comment).
 const typicalPercent = 95
 
-// A Class is the part of a request on which fragmentation depends, with its frequency.
+// A Class is a class of requests that are equal for the computation of fragmentation, with its
+// frequency.
 type Class struct {
 	CPUMilli  int64
 	Devices   int
 	Share     int64
 	Models    string
-	Frequency int64 // parts per million
+	Frequency int64 // how frequent requests of the class are, in parts per million
 }
 
-// TypicalClasses returns the most frequent classes of the requests, which cover 95 % of them. counts
-// holds the number of requests of each class. The frequencies are rounded down, and the most frequent
-// class gets the remainder, so that they add up to a million. Classes of the same frequency are
-// ordered by CPU, share, devices and models, the greatest first, as in the publication.
+// TypicalClasses returns the most frequent classes of the requests, which cover 95 % of them.
+// counts holds the number of requests of each class. The frequencies are rounded down, and the most
+// frequent class gets the remainder, so that they add up to a million. Classes of the same
+// frequency are ordered by CPU, share, devices and models, the greatest first, as in the paper.
 func TypicalClasses(counts map[Request]int64) []Class {
 	sums := map[Class]int64{}
 	total := int64(0)
@@ -58,7 +60,8 @@ func TypicalClasses(counts map[Request]int64) []Class {
 	return classes
 }
 
-// allows reports whether a list of models, separated by "|", contains the model; "" contains all.
+// allows reports whether models, a list separated by "|", contains the model; "" contains all
+// models.
 func allows(models, model string) bool {
 	if models == "" {
 		return true
@@ -71,16 +74,16 @@ func allows(models, model string) bool {
 	return false
 }
 
-// A classGroup holds the typical classes that differ only in their CPU.
+// A classGroup holds typical classes that differ only in their CPU.
 type classGroup struct {
 	devices   int
 	share     int64
 	frequency int64
-	cpu       []int64 // ascending
-	upTo      []int64 // sum of the frequencies of the classes with at most this CPU
+	cpu       []int64 // CPU of each class, in ascending order
+	upTo      []int64 // sum of the frequencies of the classes with at most cpu[i]
 }
 
-// fitting returns the sum of the frequencies of the group's classes that need at most this CPU.
+// fitting returns the sum of the frequencies of the group's classes that need at most cpu.
 func (g *classGroup) fitting(cpu int64) int64 {
 	n, found := slices.BinarySearch(g.cpu, cpu)
 	if found {
@@ -92,13 +95,13 @@ func (g *classGroup) fitting(cpu int64) int64 {
 	return g.upTo[n-1]
 }
 
-// A fragmentation computes the fragmentation of nodes with one model of device.
+// A fragmentation computes the fragmentation of nodes whose devices are of one model.
 type fragmentation struct {
-	excluded int64 // frequency of the classes that cannot use the model, or need no device
+	excluded int64 // sum of the frequencies of the classes that cannot use the model, or need no device
 	groups   []classGroup
 }
 
-// fragmentationOf returns the fragmentation for a model.
+// fragmentationOf returns the fragmentation for nodes with devices of a model.
 func fragmentationOf(classes []Class, model string) *fragmentation {
 	f := &fragmentation{}
 	var usable []Class
@@ -125,10 +128,11 @@ func fragmentationOf(classes []Class, model string) *fragmentation {
 	return f
 }
 
-// of returns the fragmentation of a node in millionths of a milli-GPU: the sum over all typical
-// classes of frequency × the free part of the devices that the class cannot use. A class cannot use
-// a device with less left than its share. It can use no device at all if it does not fit, is not
-// allowed on the model, or needs no device (Weng et al., section 3).
+// of returns the fragmentation of a node with this free CPU, and left free on each device, in
+// millionths of a milli-GPU: the sum over all typical classes of their frequency × what is free on
+// the devices that they cannot use. A class cannot use a device on which less than its share is
+// free. It can use no device at all if it does not fit on the node, is not allowed on the model, or
+// needs no device (Weng et al., section 3).
 func (f *fragmentation) of(cpu int64, left []int64) int64 {
 	all := int64(0)
 	for _, milli := range left {

@@ -2,39 +2,42 @@ package placement
 
 import "slices"
 
-// maxRankings bounds the memory of a fleet: with more classes, the cached rankings are discarded.
-// This changes no choice.
+// maxRankings is the maximum number of rankings that a fleet caches. When there are more classes of
+// requests, the cached rankings are discarded and computed again, with the same results.
 const maxRankings = 4096
 
-// A Fleet places requests on nodes. The order of the nodes is their rank, which decides between nodes
-// of the same score. An order that does not follow the names or sizes of the nodes gives the best
-// results; it must be the same whenever a choice is repeated. A Fleet must not be used concurrently.
+// A Fleet places requests on nodes. The index of a node is its rank: of nodes with the same score,
+// the first one is chosen. An order of the nodes that does not follow their names or sizes gives
+// the best results; it must be the same whenever a choice is repeated. A Fleet must not be used
+// concurrently.
 //
-// The cost of a choice grows with the number of nodes that changed since the last choice for the same
-// class.
+// The time of a choice grows with the number of nodes that changed since the last choice for an
+// equal request.
 type Fleet struct {
-	// Eligible reports whether a node satisfies a request's Selector. It may depend on what is left of
-	// the node itself. It is called again only after the node has changed. nil accepts every node.
+	// Eligible reports whether a node satisfies a request's Selector. It may depend on what is free
+	// on this node, but on no other node, because it is called again only after the node has
+	// changed. nil accepts every node.
 	Eligible func(node int, r *Request) bool
-	// Preference is added to the score of a node. It is called under the same conditions as
-	// Eligible.
+	// Preference returns a number that is added to the score of a node. It is called under the same
+	// conditions as Eligible.
 	Preference func(node int, r *Request) int64
 
-	// FillShared places a share on a free device only if it fits on no shared device of the node.
+	// If FillShared is set, a share is placed on an unused device only if it fits on no shared
+	// device of the node.
 	FillShared bool
 
 	nodes    []nodeState
 	models   []string
 	rankings map[Request]*ranking
-	changes  []int // nodes, in the order of their changes since base
-	base     int   // number of changes that were discarded
+	changes  []int // indexes of changed nodes, in the order of the changes
+	base     int   // number of earlier changes that were discarded
 
 	buffer  []int64
 	devices []int
 }
 
-// NewFleet returns a fleet of empty nodes. classes is the result of TypicalClasses, and prices that of
-// Prices.
+// NewFleet returns a fleet whose nodes have no requests placed on them. classes is the result of
+// TypicalClasses, and prices that of Prices.
 func NewFleet(nodes []Node, classes []Class, prices map[string]int64) (*Fleet, error) {
 	if len(nodes) > MaxNodes {
 		return nil, ErrTooManyNodes
@@ -57,25 +60,27 @@ func NewFleet(nodes []Node, classes []Class, prices map[string]int64) (*Fleet, e
 	return f, nil
 }
 
-// Len returns the number of nodes.
+// Len returns the number of nodes in the fleet.
 func (f *Fleet) Len() int { return len(f.nodes) }
 
 // Model returns the model of a node's devices.
 func (f *Fleet) Model(node int) string { return f.nodes[node].Model }
 
-// Left returns what is left of a node's devices, in milli-GPU. The caller must not change it.
+// Left returns what is free on each of a node's devices, in milli-GPU. The caller must not change
+// it.
 func (f *Fleet) Left(node int) []int64 { return f.nodes[node].left }
 
-// Free returns the sum of Left.
+// Free returns what is free on all devices of a node together, in milli-GPU.
 func (f *Fleet) Free(node int) int64 { return f.nodes[node].gpu }
 
 // Fragmentation returns the fragmentation of a node in millionths of a milli-GPU.
 func (f *Fleet) Fragmentation(node int) int64 { return f.nodes[node].frag }
 
-// Take deducts a request from a node and the given devices. What is left can become negative.
+// Take deducts a request from what is free on a node and on the given devices, which can become
+// negative.
 func (f *Fleet) Take(node int, r Request, devices []int) { f.change(node, r, devices, -1) }
 
-// Set replaces what is left of a node.
+// Set replaces what is free on a node: CPU, memory, and left on each device.
 func (f *Fleet) Set(node int, cpuMilli, memoryMiB int64, left []int64) {
 	n := &f.nodes[node]
 	n.cpu, n.memory = cpuMilli, memoryMiB
@@ -98,7 +103,7 @@ func (f *Fleet) change(node int, r Request, devices []int, sign int64) {
 	f.touch(node)
 }
 
-// touch records that the keys of a node are outdated.
+// touch records that a node has changed, so that its keys in all rankings are outdated.
 func (f *Fleet) touch(node int) {
 	if len(f.changes) > 4*len(f.nodes)+64 {
 		f.base += len(f.changes)
@@ -108,16 +113,16 @@ func (f *Fleet) touch(node int) {
 	f.changes = append(f.changes, node)
 }
 
-// Place places the request on the node with the highest score, and deducts it from the node. Of
-// several such nodes, it chooses the first that the order prefers; order can be nil. ok is false when the
-// request fits on no node.
+// Place places the request on the node with the highest score, and deducts it from what is free
+// there. order, which can be nil, decides between nodes with the same score (see Order). ok is
+// false when the request fits on no node.
 func (f *Fleet) Place(r Request, order *Order) (choice Choice, ok bool) {
 	k := f.rankingOf(r)
 	f.update(k)
 	return f.place(k, order)
 }
 
-// place does the same as Place, for a ranking that is up to date.
+// place is Place for the request of a ranking that is up to date.
 func (f *Fleet) place(k *ranking, order *Order) (choice Choice, ok bool) {
 	node, ok := k.best()
 	if !ok {
@@ -134,8 +139,8 @@ func (f *Fleet) place(k *ranking, order *Order) (choice Choice, ok bool) {
 	return choice, true
 }
 
-// PlaceGang places a number of equal requests, all or none. If apart is true, each is placed on a
-// different node.
+// PlaceGang places as many requests equal to r as the gang has members, or none if they do not all
+// fit. If apart is true, each is placed on a different node.
 func (f *Fleet) PlaceGang(r Request, members int, apart bool, order *Order) ([]Choice, bool) {
 	choices := make([]Choice, 0, members)
 	k := f.rankingOf(r)
@@ -156,7 +161,7 @@ func (f *Fleet) PlaceGang(r Request, members int, apart bool, order *Order) ([]C
 		case !complete:
 			f.Release(choice.Node, r, choice.Devices)
 		case apart:
-			f.touch(choice.Node) // its key in the ranking of r is infeasible
+			f.touch(choice.Node) // so that the key of this node in the ranking is computed again, which is set to infeasible
 		}
 	}
 	if !complete {
@@ -165,7 +170,8 @@ func (f *Fleet) PlaceGang(r Request, members int, apart bool, order *Order) ([]C
 	return choices, true
 }
 
-// rankingOf returns the ranking of the nodes for a request. It may be outdated.
+// rankingOf returns the ranking of the nodes for requests equal to r, which may be outdated: see
+// update.
 func (f *Fleet) rankingOf(r Request) *ranking {
 	k, known := f.rankings[r]
 	if known {
@@ -182,7 +188,8 @@ func (f *Fleet) rankingOf(r Request) *ranking {
 	return k
 }
 
-// update computes the keys of the nodes that have changed since the last update of a ranking.
+// update brings a ranking up to date: it computes the keys of the nodes that have changed since the
+// last update.
 func (f *Fleet) update(k *ranking) {
 	end := f.base + len(f.changes)
 	if k.seen < f.base {
@@ -206,7 +213,7 @@ func (f *Fleet) update(k *ranking) {
 	k.seen = end
 }
 
-// key returns the key of a node in a ranking.
+// key computes the key of a node in a ranking.
 func (f *Fleet) key(node int, k *ranking) int64 {
 	n := &f.nodes[node]
 	if !n.fits(&k.request) || k.request.Devices > 0 && !k.allowed[n.model] ||

@@ -1,19 +1,20 @@
 package placement
 
-// An Order prefers nodes for a reason that is not in their score, such as the failure domains that
-// already have replicas. A nil Order has no preference.
+// An Order prefers nodes for a reason that is not part of their score, such as the number of
+// replicas in their failure domain. A nil Order prefers none.
 type Order struct {
-	// Cost returns the cost of a node. The node with the lowest cost is chosen, and of equal ones the
-	// one with the highest score and then the first in the fleet.
+	// Cost returns the cost of a node. The node with the lowest cost is preferred.
 	Cost func(node int) int64
-	// First puts the cost before the score. Each choice then looks at all nodes. Otherwise the cost
-	// decides only between the nodes with the highest score.
+	// If First is set, the node with the lowest cost is chosen, and of nodes with the same cost
+	// that with the highest score; each choice then looks at all nodes. Otherwise the cost decides
+	// only between the nodes with the highest score.
 	First bool
-	// Floor is a lower bound of Cost. The search for a node ends at a node with this cost.
+	// Floor is a lower bound of the results of Cost. The search for a node ends at the first node
+	// with this cost.
 	Floor int64
 }
 
-// choose returns the node that the order prefers. best is the first node with the highest score.
+// choose returns the node that the order prefers. best is the node that is chosen without an order.
 func (o *Order) choose(k *ranking, best int) int {
 	if o == nil {
 		return best

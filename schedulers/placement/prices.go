@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// maxPrice is the highest price of a model. It means that the share of the demand for the model is
+// maxPrice is the highest price of a model. A model has this price when its share of the demand is
 // at least its share of the capacity.
 const maxPrice = 1000
 
@@ -52,8 +52,8 @@ func Prices(counts map[Request]int64, nodes []Node) map[string]int64 {
 	return prices
 }
 
-// ratio returns demand · capacityAll · 1000 / (demandAll · capacity), with all values scaled down
-// if the products would not fit into 64 bits.
+// ratio returns demand · capacityAll · 1000 / (demandAll · capacity). It scales the values down if
+// the products would not fit into 64 bits.
 func ratio(demand, demandAll, capacityAll, capacity int64) int64 {
 	for demandAll > 1<<26 || capacityAll > 1<<26 {
 		demand, demandAll, capacityAll, capacity = (demand+1)/2, (demandAll+1)/2, (capacityAll+1)/2, (capacity+1)/2
@@ -64,7 +64,7 @@ func ratio(demand, demandAll, capacityAll, capacity int64) int64 {
 	return demand * capacityAll * 1000 / (demandAll * capacity)
 }
 
-// canonical returns a list of models sorted and without duplicates.
+// canonical returns models, a list separated by "|", sorted and without duplicates.
 func canonical(models string) string {
 	list := strings.Split(models, "|")
 	slices.Sort(list)

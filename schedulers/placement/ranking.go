@@ -5,18 +5,19 @@ import "math"
 // rankBits is the number of low bits of a key that hold the rank of a node.
 const rankBits = 24
 
-// infeasible is the key of a node that the request does not fit on.
+// infeasible is the key of a node on which the request does not fit.
 const infeasible = math.MinInt64
 
-// A ranking orders the nodes of a fleet for one class of requests. It is a tournament tree of keys. Its
-// root is the key of the node with the highest score, and of equal nodes the first one in the fleet.
+// A ranking orders the nodes of a fleet for equal requests. It is a tournament tree of keys, whose
+// root is the key of the node with the highest score, and of nodes with the same score the first
+// one in the fleet.
 type ranking struct {
 	request  Request
-	allowed  []bool // by index of the model in Fleet.models
-	seen     int    // position in Fleet.changes up to which the keys are current
+	allowed  []bool // whether the request allows a model, by index of the model in Fleet.models
+	seen     int    // number of changes in Fleet.changes that the keys include
 	feasible int
-	leaves   int     // a power of two
-	keys     []int64 // root at 1, children of i at 2i and 2i+1, leaf of node n at leaves+n
+	leaves   int     // number of leaves, a power of two
+	keys     []int64 // the tree: root at 1, children of i at 2i and 2i+1, leaf of node n at leaves+n
 }
 
 // keyOf returns the key of a node: the score in the high bits, and below it the rank, so that the
@@ -39,7 +40,7 @@ func newRanking(r Request, nodes int) *ranking {
 	return k
 }
 
-// set replaces the key of a node.
+// set replaces the key of a node, and updates the tree above its leaf.
 func (k *ranking) set(node int, key int64) {
 	i := k.leaves + node
 	if k.keys[i] == key {
@@ -61,7 +62,7 @@ func (k *ranking) set(node int, key int64) {
 	}
 }
 
-// build computes the tree from its leaves.
+// build computes the inner keys of the tree from its leaves.
 func (k *ranking) build() {
 	for i := k.leaves - 1; i > 0; i-- {
 		k.keys[i] = max(k.keys[2*i], k.keys[2*i+1])

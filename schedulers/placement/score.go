@@ -2,24 +2,24 @@ package placement
 
 import "slices"
 
-// The weights of the score. A weight multiplies a quantity in milli-GPU, and the result is in
+// The weights of the score. A weight multiplies a quantity in milli-GPU, and the product is in
 // millionths of a milli-GPU, like fragmentation. The values were fitted on the 17 traces of the
-// publication. The results also hold when weightCPU is multiplied by 0.5 to 1.5, when weightPrice
+// paper. Placements are about as good when weightCPU is multiplied by 0.5 to 1.5, when weightPrice
 // is multiplied by 0.25 to 2, and when the quantum is halved.
 const (
-	surplusPercent = 160        // see surplus
-	weightCPU      = 1_000_000  // multiplies the free devices that lack CPU
-	weightMemory   = 200_000    // multiplies the free devices that lack memory
-	weightLeft     = 10_000     // multiplies the devices that remain free on the node, for requests with devices
-	weightPrice    = 500        // multiplies the requested devices and the price of their model
-	quantum        = 40_000_000 // the score is divided by the quantum, so that small differences are ties
+	surplusPercent = 160        // percentage, see surplus
+	weightCPU      = 1_000_000  // weight of the free devices for which CPU is lacking: see surplus
+	weightMemory   = 200_000    // weight of the free devices for which memory is lacking: see surplus
+	weightLeft     = 10_000     // weight of the devices that remain free on the node, for requests with devices
+	weightPrice    = 500        // weight of the requested devices × the price of their model
+	quantum        = 40_000_000 // scores are divided by it, so that nodes with almost the same score are equal
 )
 
 // A nodeState is a node and its free resources.
 type nodeState struct {
 	Node
 	cpu, memory int64
-	left        []int64 // of each device, in milli-GPU
+	left        []int64 // free part of each device, in milli-GPU
 	gpu         int64   // sum of left
 	frag        int64
 	lacksCPU    int64
@@ -28,14 +28,15 @@ type nodeState struct {
 	model   int // index in Fleet.models
 	table   *fragmentation
 	price   int64
-	changed int // position of the node's last change in Fleet.changes
+	changed int // number of the node's last change in Fleet.changes
 }
 
-// surplus returns the part of a node's free devices gpu, in milli-GPU, for which its free CPU or
-// memory (left of capacity) does not suffice. A free share of the CPU suffices for surplusPercent
-// of that share of the devices: 10 % of the CPU for 16 % of the devices.
+// surplus returns how much of gpu, what is free of a node's devices in milli-GPU, cannot be used
+// because too little of another resource is free: CPU or memory, of whose capacity left is free. A
+// free percentage of CPU is assumed to be enough for 1.6 (surplusPercent) times this percentage of
+// the devices.
 func surplus(gpu int64, devices int, left, capacity int64) int64 {
-	for capacity > 1<<40 { // keeps the product within 64 bits
+	for capacity > 1<<40 { // so that the products below fit into 64 bits
 		left, capacity = left/2, capacity/2
 	}
 	if capacity <= 0 {
@@ -44,7 +45,7 @@ func surplus(gpu int64, devices int, left, capacity int64) int64 {
 	return max(0, gpu-surplusPercent*int64(devices)*10*max(0, left)/capacity)
 }
 
-// refresh computes the values that depend on what is left.
+// refresh computes the fields that depend on what is free on the node.
 func (n *nodeState) refresh() {
 	n.gpu = 0
 	for _, milli := range n.left {
@@ -55,7 +56,8 @@ func (n *nodeState) refresh() {
 	n.lacksMemory = surplus(n.gpu, n.Devices, n.memory, n.MemoryMiB)
 }
 
-// fits reports whether the request fits on what is left of the node. It does not check the model.
+// fits reports whether the request fits on what is free on the node. It does not check the model of
+// the devices.
 func (n *nodeState) fits(r *Request) bool {
 	if r.CPUMilli > n.cpu || r.MemoryMiB > n.memory {
 		return false
@@ -75,10 +77,11 @@ func (n *nodeState) fits(r *Request) bool {
 	return count >= r.Devices
 }
 
-// after returns the fragmentation of the node after the request, and the devices that the request
-// takes. For a request for a share of a device, this is the device with the greatest decrease of
-// fragmentation; otherwise these are the first devices with enough left. The contents of buffer are
-// overwritten. With fill, a share takes a free device only if it fits on no device that is already shared.
+// after returns the fragmentation of the node after the request is placed on it, and the devices
+// that the request takes. A share of a device takes the device with which the fragmentation
+// decreases most; with fill, it takes an unused device only if it fits on no shared one. Whole
+// devices are the first unused ones. buffer and devices are memory for the results, whose contents
+// are overwritten.
 func (n *nodeState) after(r *Request, buffer []int64, devices []int, fill bool) (int64, []int) {
 	devices = devices[:0]
 	copy(buffer, n.left)
@@ -107,7 +110,7 @@ func (n *nodeState) after(r *Request, buffer []int64, devices []int, fill bool) 
 	return best, append(devices, chosen)
 }
 
-// sameBefore reports whether a device before i has as much left as device i.
+// sameBefore reports whether on a device before i as much is free as on device i.
 func sameBefore(left []int64, i int) bool {
 	for _, milli := range left[:i] {
 		if milli == left[i] {
@@ -117,8 +120,8 @@ func sameBefore(left []int64, i int) bool {
 	return false
 }
 
-// score returns the quantized score of a node that the request fits on; a higher score is better.
-// after is the fragmentation of the node after the request.
+// score returns the quantized score of a node on which the request fits; a higher score is better.
+// after is the fragmentation of the node after the request is placed on it.
 func (n *nodeState) score(r *Request, after int64) int64 {
 	left := n.gpu - r.gpu()
 	d := n.frag - after -

@@ -11,7 +11,7 @@ import (
 
 // TestGuarantees checks who may use the accelerators that are guaranteed to accounts.
 func TestGuarantees(t *testing.T) {
-	const reclaimed = ": its account uses less than is guaranteed to it"
+	const reclaimed = ": the account of the job uses less than is guaranteed to it"
 	for name, c := range map[string]struct {
 		guaranteed map[string]int64
 		jobs       []*queue.Job
@@ -42,12 +42,12 @@ func TestGuarantees(t *testing.T) {
 			runs("a1", "a", 8, 600, 0, 0), runs("b1", "b", 2, 60, 0, 1), waits("j", "b", 1, 4, 0)}, nil},
 		"a job within a guarantee gives way to one that claims and is due": {map[string]int64{"a": 8, "b": 8},
 			[]*queue.Job{runs("a1", "a", 8, day, 0, 0), runs("b1", "b", 2, 60, 0, 1), waits("j", "b", 1, 4, day)},
-			[]string{"j on [0] for a1: its deadline in the queue has passed"}},
+			[]string{"j on [0] for a1: the deadline in the queue has passed"}},
 		"a job within a guarantee does not give way to one that borrows": {map[string]int64{"a": 8}, []*queue.Job{
 			runs("a1", "a", 8, day, 0, 0), runs("b1", "b", 2, 60, 0, 1), waits("j", "b", 1, 4, day)}, nil},
 		"it gives way to a replica within a minimum": {map[string]int64{"a": 8}, []*queue.Job{
 			runs("a1", "a", 8, day, 0, 0), runs("b1", "b", 2, 60, 0, 1), as(queue.Minimum, waits("r", "b", 1, 4, day))},
-			[]string{"r on [0] for a1: its deadline in the queue has passed"}},
+			[]string{"r on [0] for a1: the deadline in the queue has passed"}},
 		"a replica above the minimum is given back": {map[string]int64{"b": 6}, []*queue.Job{
 			runs("a1", "a", 2, 60, 0, 1), as(queue.Elastic, runs("r", "a", 8, 600, 0, 0)), runs("b1", "b", 2, 60, 0, 1),
 			waits("j", "b", 1, 4, 0)}, []string{"j on [0] for r" + reclaimed}},

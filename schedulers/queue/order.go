@@ -8,15 +8,15 @@ import (
 	"anneal/domain"
 )
 
-// A Place is the place of a waiting job among the waiting jobs of its type.
+// A Place is the position of a waiting job among the waiting jobs of its accelerator type.
 type Place struct {
-	Position int   // from 1
-	Length   int   // jobs that wait
-	Ahead    int64 // units of the jobs before it
+	Position int   // position in the order of start, from 1
+	Length   int   // number of waiting jobs of this type
+	Ahead    int64 // sum of the units of the jobs before it
 }
 
-// Places returns the places of all waiting jobs by ID. It sorts them once, so it is meant for many
-// jobs at one time.
+// Places returns the places of all waiting jobs, by job ID. It sorts all of them, so call it once
+// for several jobs.
 func (q *Queue) Places(now int64) map[string]Place {
 	q.now = now
 	q.updateLate()
@@ -44,7 +44,7 @@ func (q *Queue) Places(now int64) map[string]Place {
 	return places
 }
 
-// An order holds the values by which compare orders waiting jobs, and the size of the job.
+// An order holds the values of a waiting job by which compare orders jobs, and the size of the job.
 type order struct {
 	promised, last bool
 	key            int64
@@ -54,8 +54,8 @@ type order struct {
 	priority       int64
 }
 
-// prefer reorders the jobs of each account by their priorities, in the places of this account: see
-// preferred.
+// prefer reorders the jobs of each account by their priorities, within the positions that jobs of
+// this account have: see preferred.
 func prefer(q *Queue, sorted []order) {
 	places := map[string][]int{}
 	for i, o := range sorted {
@@ -65,7 +65,7 @@ func prefer(q *Queue, sorted []order) {
 		mine := make([]order, len(at))
 		for i, place := range at {
 			mine[i] = sorted[place]
-			mine[i].key -= q.rules.moved(mine[i].priority)
+			mine[i].key -= q.rules.priorityShift(mine[i].priority)
 		}
 		slices.SortFunc(mine, order.compare)
 		for i, place := range at {
@@ -85,15 +85,15 @@ func (a order) compare(b order) int {
 		cmp.Compare(a.id, b.id))
 }
 
-// Situation describes the queue for a waiting job; false if the job does not wait. ahead is the number
-// of units of the jobs before it, and started is the number of units of its type that started in the
-// last hour.
+// Situation returns the situation of a waiting job, from which its wait is estimated; false if the
+// job does not wait. ahead is the sum of the units of the jobs before it, and started is the number
+// of units of its type that were used by the jobs started in the last hour.
 func (q *Queue) Situation(id string, now, ahead, started int64) (domain.QueueSituation, bool) {
 	e := q.jobs[id]
 	if e == nil || e.group == nil {
 		return domain.QueueSituation{}, false
 	}
-	return domain.QueueSituation{Size: bits.Len64(uint64(q.list[e.shape].size)), Over: q.over(e.account, e.Type),
+	return domain.QueueSituation{Size: bits.Len64(uint64(q.list[e.shape].size)), Over: q.isOverShare(e.account, e.Type),
 		Load:   bits.Len64(uint64(8 * ahead / max(1, started))),
 		Length: bits.Len64(uint64(len(e.group.heap))),
 		Age:    bits.Len64(uint64(max(0, now-e.group.heap[0].Arrival) / 60))}, true

@@ -5,46 +5,48 @@ import (
 	"slices"
 )
 
-// A Reason says why a job starts.
+// A Reason says why the job of a Decision starts, and why others are preempted for it.
 type Reason int
 
 // The reasons of decisions.
 const (
-	Fits      Reason = iota // its nodes have free capacity
-	Due                     // its deadline has passed, so jobs with more slack give way
-	Idle                    // its account runs nothing, so jobs with more slack give way
-	Promised                // jobs were preempted for it in an earlier pass
-	Revoked                 // it waits, so revocable replicas give way
-	Reclaimed               // its account uses less than is guaranteed to it, so jobs of others give way
+	Fits      Reason = iota // the nodes have free capacity: nothing is preempted
+	Due                     // the job's deadline has passed: jobs with more slack are preempted
+	Idle                    // the job's account runs no other job: jobs with more slack are preempted
+	Promised                // an earlier pass preempted jobs for this job
+	Revoked                 // revocable replicas are preempted for every waiting job
+	Reclaimed               // the job's account uses less than its guarantee: jobs of others are preempted
 )
 
-// String returns the reason as a clause for messages.
+// String returns the reason as a clause in messages about what is preempted.
 func (r Reason) String() string {
-	return [...]string{"nodes have free capacity", "its deadline in the queue has passed",
-		"its account runs no other job", "other work gave way to it",
-		"it waits for capacity", "its account uses less than is guaranteed to it"}[r]
+	return [...]string{"nodes have free capacity", "the deadline in the queue has passed",
+		"the account of the job runs no other job", "capacity was freed by preemption",
+		"revocable replicas are removed for every waiting job",
+		"the account of the job uses less than is guaranteed to it"}[r]
 }
 
-// A Decision starts a job on nodes, once the jobs in Preempt, and those that are Stopping there, have
-// stopped.
+// A Decision is to start a job on nodes. If Waits is set, the job starts only when the jobs in
+// Preempt, and those that are Stopping on its nodes, have stopped.
 type Decision struct {
 	Job     *Job
 	Nodes   []int
-	Preempt []*Job // in the order in which they were planned
-	Waits   bool   // jobs on its nodes must stop first
+	Preempt []*Job // jobs to preempt, in the order in which they were planned
+	Waits   bool   // jobs on the nodes must stop first
 	Reason  Reason
 }
 
-// A Snapshot is the state of a cluster.
+// A Snapshot describes the nodes, accounts and jobs of a cluster at one time.
 type Snapshot struct {
-	Nodes    []Node // Free includes what the running jobs in Jobs hold, and excludes all other use
+	Nodes    []Node // Free includes what the running jobs in Jobs use, and excludes all other use
 	Accounts []Account
 	Jobs     []*Job
-	Accepts  func(class string, node int) bool // see New
-	Placer   Placer                            // see New
+	Accepts  func(class string, node int) bool // parameter of New
+	Placer   Placer                            // parameter of New
 }
 
-// Of returns the queue of a snapshot. The queue changes the jobs of the snapshot as it decides.
+// Of returns a queue with the nodes, accounts and jobs of a snapshot. The queue changes these jobs
+// when it decides.
 func Of(r Rules, s Snapshot) *Queue {
 	q := New(r, s.Nodes, s.Accounts, s.Accepts, s.Placer)
 	for _, j := range s.Jobs {
@@ -53,15 +55,16 @@ func Of(r Rules, s Snapshot) *Queue {
 	return q
 }
 
-// Pass decides which waiting jobs start now and which running jobs give way to them, and records
-// the decisions in the queue: a job that starts has its nodes, and a preempted job waits again. Pass
-// is due at every arrival and completion, and every minute while jobs wait, because deadlines pass.
+// Pass decides which waiting jobs start now and which running jobs are preempted for them. It
+// records the decisions in the queue: a job that starts has its nodes, and a preempted job waits
+// again. Call Pass after every Add and Remove, and every minute while jobs wait, because deadlines
+// pass.
 func (q *Queue) Pass(now int64) []Decision {
 	q.now = now
-	decisions := q.keepPromises(nil)
-	defer q.drain()()
+	decisions := q.startPromised(nil)
+	defer q.reserveNodes()()
 	decisions = revoke(q, q.start(decisions))
-	failed := map[attempt]bool{}
+	failed := map[planKey]bool{}
 	for {
 		decision, ok := q.preempt(failed)
 		if !ok {
@@ -71,40 +74,41 @@ func (q *Queue) Pass(now int64) []Decision {
 	}
 }
 
-// drain finds the first gang, or replica within a minimum, whose deadline has passed and that could
-// start if all running jobs ended. It holds the nodes with the most free capacity for it: no other job
-// starts on them in this pass. Without drain, a gang could wait for ever on a cluster of short jobs,
-// which never end at the same time and never run long enough to be preempted. The returned function ends
-// the hold.
-func (q *Queue) drain() func() {
+// reserveNodes finds the first gang, or replica within a minimum, whose deadline has passed and
+// that could start if all running jobs ended. It reserves the nodes with the most free capacity for
+// this job: no other job starts on them in this pass. Otherwise a gang could wait for ever on a
+// cluster of short jobs, which never end at the same time and never run long enough to be
+// preempted. The returned function ends the reservation.
+func (q *Queue) reserveNodes() func() {
 	q.updateLate()
 	impossible := map[*group]bool{}
 	for {
 		g := q.first(func(g *group) bool {
 			return (q.list[g.shape].nodes > 1 || g.role == Minimum) && !g.last && q.due(g) <= q.now &&
-				!limited(q, g.heap[0]) && !impossible[g]
+				!exceedsLimit(q, g.heap[0]) && !impossible[g]
 		})
 		if g == nil {
 			return func() {}
 		}
 		e := g.heap[0]
-		if nodes := q.holdable(e); int64(len(nodes)) >= e.Nodes {
-			q.held, q.heldFor = nodes[:e.Nodes], e
-			return func() { q.held, q.heldFor = nil, nil }
+		if nodes := q.reservableNodes(e); int64(len(nodes)) >= e.Nodes {
+			q.reserved, q.reservedFor = nodes[:e.Nodes], e
+			return func() { q.reserved, q.reservedFor = nil, nil }
 		}
 		impossible[g] = true
 	}
 }
 
-// holdable returns the nodes on which a job would fit if no job were running. The nodes with the most
-// free capacity are first; for a job without accelerators, all nodes without accelerators precede them.
-func (q *Queue) holdable(e *entry) (nodes []int) {
+// reservableNodes returns the nodes on which a job would fit if no job were running, those with the
+// most free capacity first. For a job without accelerators, nodes without accelerators precede all
+// others.
+func (q *Queue) reservableNodes(e *entry) (nodes []int) {
 	for n := range q.nodes {
 		all := q.nodes[n].Free
 		for _, v := range q.running[n] {
 			all = all.plus(v.Takes)
 		}
-		if suits(q, e, n) && e.Takes.fits(all) {
+		if acceptsNode(q, e, n) && e.Takes.fits(all) {
 			nodes = append(nodes, n)
 		}
 	}
@@ -115,18 +119,18 @@ func (q *Queue) holdable(e *entry) (nodes []int) {
 	return nodes
 }
 
-// start starts the first job in the order that fits, until none does. A job that does not fit excludes
-// all larger jobs from the search, except the job for which nodes are held, because only that job may
-// use these nodes.
+// start starts the first job in the order of compare that fits, again and again until none fits.
+// When a job does not fit, larger jobs are not tried, except the job for which nodes are reserved,
+// because only this job may use these nodes.
 func (q *Queue) start(decisions []Decision) []Decision {
 	excluded, tried := make([]bool, len(q.list)), false
 	for {
 		q.updateLate()
 		first := q.first(func(g *group) bool {
-			if g.heap[0] == q.heldFor {
-				return !tried && !limited(q, g.heap[0])
+			if g.heap[0] == q.reservedFor {
+				return !tried && !exceedsLimit(q, g.heap[0])
 			}
-			return !excluded[g.shape] && !limited(q, g.heap[0])
+			return !excluded[g.shape] && !exceedsLimit(q, g.heap[0])
 		})
 		if first == nil {
 			return decisions
@@ -134,7 +138,7 @@ func (q *Queue) start(decisions []Decision) []Decision {
 		e := first.heap[0]
 		nodes, ok := q.place(e)
 		if !ok {
-			tried = tried || e == q.heldFor
+			tried = tried || e == q.reservedFor
 			for s := range q.list {
 				excluded[s] = excluded[s] || q.list[s].covers(q.list[e.shape])
 			}
@@ -145,8 +149,8 @@ func (q *Queue) start(decisions []Decision) []Decision {
 	}
 }
 
-// first returns the group whose first job is the first in the order, among those with jobs that
-// match; nil for none.
+// first returns the group whose first job comes first in the order of compare, among the groups for
+// which match returns true; nil if there is none.
 func (q *Queue) first(match func(*group) bool) *group {
 	var first *group
 	for _, g := range q.groups {
@@ -160,9 +164,10 @@ func (q *Queue) first(match func(*group) bool) *group {
 	return preferred(q, first, match)
 }
 
-// preferred returns the group whose first job its account prefers to the first job of a group, which is
-// the first in the order: priorities decide which job of the account starts, but not when a job of the
-// account does. They move a job by a limited time, so that no job waits for ever.
+// preferred returns the group whose first job should start instead of the first job of first,
+// because both are of one account and its priorities prefer it. Priorities decide which job of an
+// account starts, but not when the account can start one. They move a job by a limited time, so
+// that no job waits for ever.
 func preferred(q *Queue, first *group, match func(*group) bool) *group {
 	kind, best := q.list[first.shape].kind, first
 	for _, g := range q.groups {
@@ -170,7 +175,7 @@ func preferred(q *Queue, first *group, match func(*group) bool) *group {
 			q.list[g.shape].kind != kind || !match(g) {
 			continue
 		}
-		if cmp.Or(cmp.Compare(q.key(g)-q.rules.moved(g.priority), q.key(best)-q.rules.moved(best.priority)),
+		if cmp.Or(cmp.Compare(q.key(g)-q.rules.priorityShift(g.priority), q.key(best)-q.rules.priorityShift(best.priority)),
 			cmp.Compare(g.heap[0].ID, best.heap[0].ID)) < 0 {
 			best = g
 		}
@@ -178,47 +183,49 @@ func preferred(q *Queue, first *group, match func(*group) bool) *group {
 	return best
 }
 
-// limited reports whether a job would exceed the limit of its account.
-func limited(q *Queue, e *entry) bool {
+// exceedsLimit reports whether the account of a job would exceed its Limit if the job started.
+func exceedsLimit(q *Queue, e *entry) bool {
 	return e.Type != "" && e.Role == Training && e.account.Limit >= 0 &&
 		e.account.Used+e.Nodes*e.Takes.Units > e.account.Limit
 }
 
-// begin moves a job from its group to nodes.
+// begin makes a waiting job run on nodes.
 func (q *Queue) begin(e *entry, nodes []int) {
 	q.leave(e)
-	if e == q.heldFor {
-		q.held, q.heldFor = nil, nil
+	if e == q.reservedFor {
+		q.reserved, q.reservedFor = nil, nil
 	}
 	e.Start, e.Checkpoint = q.now, q.now
-	q.hold(e, nodes)
+	q.run(e, nodes)
 	if q.placer != nil {
 		q.placer.Take(e.Job, nodes)
 	}
 }
 
-// suits reports whether a job accepts a node, and the node is not held for another job.
-func suits(q *Queue, e *entry, node int) bool {
-	if e != q.heldFor && slices.Contains(q.held, node) {
+// acceptsNode reports whether a job can run on a node, and the node is not reserved for another
+// job.
+func acceptsNode(q *Queue, e *entry, node int) bool {
+	if e != q.reservedFor && slices.Contains(q.reserved, node) {
 		return false
 	}
 	return (e.Type == "" || q.nodes[node].Type == e.Type) && (q.accepts == nil || q.accepts(e.Class, node))
 }
 
-// place returns the nodes on which a job fits; false if there are too few. The placer chooses them. Without
-// a placer, a job on one node gets the node with the fewest free units, and a gang the first nodes.
+// place returns nodes on which a job fits; false if there are too few. The placer chooses them.
+// Without a placer, a job on one node gets the node with the fewest free units, and a gang gets the
+// first nodes.
 func (q *Queue) place(e *entry) ([]int, bool) {
 	if q.placer != nil {
-		var held []int
-		if q.heldFor != nil && q.heldFor != e {
-			held = q.held
+		var reserved []int
+		if q.reservedFor != nil && q.reservedFor != e {
+			reserved = q.reserved
 		}
-		return q.placer.Place(e.Job, held)
+		return q.placer.Place(e.Job, reserved)
 	}
 	var nodes []int
 	best := -1
 	for i := range q.nodes {
-		if !e.Takes.fits(q.nodes[i].Free) || !suits(q, e, i) {
+		if !e.Takes.fits(q.nodes[i].Free) || !acceptsNode(q, e, i) {
 			continue
 		}
 		if e.Nodes > 1 {
@@ -235,23 +242,24 @@ func (q *Queue) place(e *entry) ([]int, bool) {
 	return []int{best}, true
 }
 
-// keepPromises starts jobs for which others were preempted in an earlier pass, before the others may
-// take what became free, and holds nodes for those whose victims are still stopping.
-func (q *Queue) keepPromises(decisions []Decision) []Decision {
+// startPromised starts the jobs for which an earlier pass preempted others, before any other job
+// can use what has become free. If the preempted jobs are still stopping, it plans the start on
+// their nodes again.
+func (q *Queue) startPromised(decisions []Decision) []Decision {
 	promised := slices.DeleteFunc(q.promised, func(e *entry) bool { return e.group == nil })
 	q.promised = nil
 	slices.SortFunc(promised, func(a, b *entry) int {
 		return cmp.Or(cmp.Compare(a.deadline, b.deadline), cmp.Compare(a.ID, b.ID))
 	})
 	for _, e := range promised {
-		if limited(q, e) {
+		if exceedsLimit(q, e) {
 			continue
 		}
 		if nodes, ok := q.place(e); ok {
 			q.begin(e, nodes)
 			decisions = append(decisions, Decision{Job: e.Job, Nodes: nodes, Reason: Promised})
 		} else if p, ok := q.plan(e, func(v *entry) bool { return v.Stopping }); ok {
-			decisions = append(decisions, q.carryOut(e, p, Promised))
+			decisions = append(decisions, q.apply(e, p, Promised))
 		}
 	}
 	return decisions

@@ -5,58 +5,62 @@ import (
 	"slices"
 )
 
-// An attempt identifies the plans that fail together. Of jobs of one shape that may reclaim, or may not, the
-// first one has the least slack. With priorities that is so only among the jobs of one account, and each
-// account may preempt other jobs: its own.
-type attempt struct {
+// A planKey identifies jobs for which planFor fails if it has failed for the first of them in the
+// order of compare: jobs of one shape that all claim guaranteed accelerators, or all do not. If
+// jobs have priorities, they must also be of one account, because a priority permits to preempt
+// other jobs of the same account.
+type planKey struct {
 	shape   int
 	claims  bool
-	account string // "" without priorities
+	account string // "" if no job has a priority
 }
 
-// preempt plans the start of the first job in the order that may preempt others and for which a
-// complete plan exists. An attempt that fails is not made again in the pass.
-func (q *Queue) preempt(failed map[attempt]bool) (Decision, bool) {
+// preempt starts the first job in the order of compare that may preempt others and for which a plan
+// exists. It returns false when there is no such job. It adds the planKey of each job without a
+// plan to failed, so that this pass does not try equal jobs again.
+func (q *Queue) preempt(failed map[planKey]bool) (Decision, bool) {
 	for {
 		q.updateLate()
 		g := q.first(func(g *group) bool {
-			return !failed[attemptOf(q, g)] && !g.last && !limited(q, g.heap[0]) && (urgent(q, g) || claims(g.heap[0]))
+			return !failed[planKeyOf(q, g)] && !g.last && !exceedsLimit(q, g.heap[0]) &&
+				(urgent(q, g) || claimsGuaranteed(g.heap[0]))
 		})
 		if g == nil {
 			return Decision{}, false
 		}
 		if p, reason, ok := planFor(q, g); ok {
-			return q.carryOut(g.heap[0], p, reason), true
+			return q.apply(g.heap[0], p, reason), true
 		}
-		failed[attemptOf(q, g)] = true
+		failed[planKeyOf(q, g)] = true
 	}
 }
 
-func attemptOf(q *Queue, g *group) attempt {
-	a := attempt{shape: g.shape, claims: claims(g.heap[0])}
+func planKeyOf(q *Queue, g *group) planKey {
+	a := planKey{shape: g.shape, claims: claimsGuaranteed(g.heap[0])}
 	if q.priorities {
 		a.account = g.groupKey.account
 	}
 	return a
 }
 
-// planFor plans the start of the first job of a group. Replicas give way before jobs, and jobs of
-// accounts that borrow before other jobs. Of these, the ones that are borrowed as a whole come first.
-func planFor(q *Queue, g *group) (overlay, Reason, bool) {
+// planFor plans the start of the first job of a group by preemption. It first tries to preempt only
+// replicas; then jobs of accounts that borrow accelerators, first those that are entirely borrowed;
+// and then any jobs that may be preempted for the job.
+func planFor(q *Queue, g *group) (preemptionPlan, Reason, bool) {
 	e, slack, reason := g.heap[0], q.key(g)-q.now, Due
 	if q.due(g) > q.now {
 		reason = Idle
 	}
 	isUrgent := urgent(q, g)
-	if isUrgent && q.lent > 0 {
-		if p, ok := q.plan(e, func(v *entry) bool { return v.Stopping || yields(q, v, e) }); ok {
+	if isUrgent && q.preemptible > 0 {
+		if p, ok := q.plan(e, func(v *entry) bool { return v.Stopping || isPreemptibleReplica(q, v, e) }); ok {
 			return p, reason, true
 		}
 	}
-	if claims(e) {
+	if claimsGuaranteed(e) {
 		for _, whole := range []bool{true, false} {
 			p, ok := q.plan(e, func(v *entry) bool {
-				return v.Stopping || reclaimable(q, v, e) && (borrowed(q, v) || !whole)
+				return v.Stopping || isReclaimable(q, v, e) && (isEntirelyBorrowed(q, v) || !whole)
 			})
 			if ok {
 				return p, Reclaimed, true
@@ -64,39 +68,42 @@ func planFor(q *Queue, g *group) (overlay, Reason, bool) {
 		}
 	}
 	if !isUrgent {
-		return overlay{}, 0, false
+		return preemptionPlan{}, 0, false
 	}
-	p, ok := q.plan(e, func(v *entry) bool { return v.Stopping || yields(q, v, e) || q.eligible(v, e, slack) })
+	p, ok := q.plan(e, func(v *entry) bool {
+		return v.Stopping || isPreemptibleReplica(q, v, e) || q.isPreemptible(v, e, slack)
+	})
 	return p, reason, ok
 }
 
-// revoke plans the starts of jobs for which Revocable replicas give way, in the order. Each job may
-// revoke such replicas, whether it is due or not.
+// revoke starts waiting jobs, in the order of compare, for which only Revocable replicas must be
+// preempted. Every job may preempt these replicas, even before its deadline.
 func revoke(q *Queue, decisions []Decision) []Decision {
 	failed := make([]bool, len(q.list))
-	for q.lent > 0 {
+	for q.preemptible > 0 {
 		q.updateLate()
-		g := q.first(func(g *group) bool { return !failed[g.shape] && g.role == Training && !limited(q, g.heap[0]) })
+		g := q.first(func(g *group) bool { return !failed[g.shape] && g.role == Training && !exceedsLimit(q, g.heap[0]) })
 		if g == nil {
 			return decisions
 		}
 		e := g.heap[0]
 		p, ok := q.plan(e, func(v *entry) bool { return v.Stopping || v.Role == Revocable })
 		if failed[g.shape] = !ok; ok {
-			decisions = q.start(append(decisions, q.carryOut(e, p, Revoked)))
+			decisions = q.start(append(decisions, q.apply(e, p, Revoked)))
 		}
 	}
 	return decisions
 }
 
-// yields reports whether a replica gives way to a candidate that may preempt others. An Elastic replica
-// has run for MinRun, so that it and jobs that are due do not take turns.
-func yields(q *Queue, v, candidate *entry) bool {
+// isPreemptibleReplica reports whether v is a replica that may be preempted for the candidate, a
+// job that may preempt others. An Elastic replica must have run for MinRun, so that the replica and
+// jobs whose deadline has passed do not preempt each other in turn.
+func isPreemptibleReplica(q *Queue, v, candidate *entry) bool {
 	return v.Role == Revocable ||
 		v.Role == Elastic && v.Type == candidate.Type && q.now-v.Start >= q.rules.MinRun
 }
 
-// due returns when the first job of a group may preempt others.
+// due returns the time from which the first job of a group may preempt others.
 func (q *Queue) due(g *group) int64 {
 	if g.role == Minimum {
 		return g.heap[0].deadline
@@ -104,16 +111,18 @@ func (q *Queue) due(g *group) int64 {
 	return g.heap[0].deadline + q.extra(g.account, q.list[g.shape].kind)
 }
 
-// urgent reports whether the first job of a group may preempt others: its deadline has passed, or it
-// is a fresh job whose account runs nothing. An Elastic replica preempts nothing.
+// urgent reports whether the first job of a group may preempt others: its deadline has passed, or
+// it is a fresh job whose account runs no job of its type. An Elastic replica may not preempt
+// others.
 func urgent(q *Queue, g *group) bool {
 	if g.role != Training {
 		return g.role == Minimum && q.due(g) <= q.now
 	}
-	return q.due(g) <= q.now || g.fresh && g.account.held[q.list[g.shape].kind] == 0
+	return q.due(g) <= q.now || g.fresh && g.account.running[q.list[g.shape].kind] == 0
 }
 
-// slack returns how long a running job could wait until its deadline if it waited from now on.
+// slack returns how long until the deadline of a running job it would be if the job were preempted
+// now.
 func (q *Queue) slack(v *entry) int64 {
 	work := v.Work + v.uncheckpointed(q.now)
 	fresh := q.fresh(v, work)
@@ -121,45 +130,46 @@ func (q *Queue) slack(v *entry) int64 {
 		q.boost(v.account, v.Type, fresh)
 }
 
-// claims reports whether a job's account uses only accelerators that are guaranteed to it when the job
-// runs.
-func claims(e *entry) bool {
+// claimsGuaranteed reports whether the account of a waiting job would use no more accelerators than
+// are guaranteed to it if the job ran.
+func claimsGuaranteed(e *entry) bool {
 	return e.Type != "" && e.Role == Training && e.account.Used+e.Nodes*e.Takes.Units <= e.account.Guaranteed
 }
 
-// guaranteed reports whether the account of a running job uses only accelerators that are guaranteed to
-// it. Such a job gives way only to jobs that claim accelerators in the same way, so that an account
-// cannot borrow back what was reclaimed from it.
-func guaranteed(v *entry) bool {
+// withinGuarantee reports whether the account of a running job uses no more accelerators than are
+// guaranteed to it. Such a job is preempted only for jobs that also claim guaranteed accelerators,
+// so that an account cannot borrow back what was reclaimed from it.
+func withinGuarantee(v *entry) bool {
 	return v.Type != "" && v.account.Guaranteed > 0 && v.account.Used <= v.account.Guaranteed
 }
 
-// reclaimable reports whether a running job or replica gives way to a job that claims guaranteed
-// accelerators: its account uses more than is guaranteed to it. It has run for ReclaimAfter, so that it
-// makes progress however often this happens.
-func reclaimable(q *Queue, v, candidate *entry) bool {
+// isReclaimable reports whether the running job or replica v may be preempted for the candidate, a
+// job that claims guaranteed accelerators: the account of v uses more than is guaranteed to it, and
+// v has run for ReclaimAfter, so that it makes progress however often it is preempted.
+func isReclaimable(q *Queue, v, candidate *entry) bool {
 	return q.guarantees && v.Type == candidate.Type && v.Role != Minimum && v.account.Used > v.account.Guaranteed &&
 		(v.Role == Revocable || q.now-v.Start >= q.rules.ReclaimAfter)
 }
 
-// borrowed reports whether the account of a running job still uses what is guaranteed to it without the
-// job.
-func borrowed(q *Queue, v *entry) bool {
+// isEntirelyBorrowed reports whether all accelerators of a running job are borrowed: without the
+// job, its account would still use at least what is guaranteed to it.
+func isEntirelyBorrowed(q *Queue, v *entry) bool {
 	return v.account.Used-q.list[v.shape].size >= v.account.Guaranteed
 }
 
-// eligible reports whether a running job may be preempted for a candidate with the given slack. The
-// margin between the two slacks, the minimum run and the maximum number of preemptions prevent loops.
-// Among jobs of one account, those of a lower priority may be preempted whatever their slack, and those
-// of a higher priority may not.
-func (q *Queue) eligible(v, candidate *entry, slack int64) bool {
+// isPreemptible reports whether the running job v may be preempted for the candidate, whose slack
+// is given. The margin between the two slacks, the minimum run time and the maximum number of
+// preemptions prevent loops. Among jobs of one account, jobs of a lower priority may be preempted
+// whatever their slack, and jobs of a higher priority may not.
+func (q *Queue) isPreemptible(v, candidate *entry, slack int64) bool {
 	return v.Role == Training && v.Type == candidate.Type && (v.Nodes == 1 || candidate.Nodes > 1) &&
-		(claims(candidate) || candidate.Role == Minimum || !guaranteed(v)) &&
+		(claimsGuaranteed(candidate) || candidate.Role == Minimum || !withinGuarantee(v)) &&
 		v.Preemptions < q.rules.MaxPreemptions &&
 		q.now-v.Start >= q.rules.MinRun && outranks(q, candidate, v, slack)
 }
 
-// outranks reports whether the priorities or the slacks allow that a running job is preempted.
+// outranks reports whether the priorities of candidate and v, or else their slacks, permit to
+// preempt v.
 func outranks(q *Queue, candidate, v *entry, slack int64) bool {
 	if v.account == candidate.account && v.Priority != candidate.Priority && candidate.Role == Training {
 		return v.Priority < candidate.Priority
@@ -167,8 +177,8 @@ func outranks(q *Queue, candidate, v *entry, slack int64) bool {
 	return q.slack(v) >= slack+q.rules.Margin
 }
 
-// costOf returns what the preemption of a job costs in units × seconds: the work since its checkpoint,
-// and the restart. A job that is stopping costs nothing more.
+// costOf returns the cost of preempting a job in units × seconds: the work since its last
+// checkpoint, which is lost, and the restart. It is 0 for a job that is stopping already.
 func costOf(q *Queue, v *entry) int64 {
 	switch {
 	case v.Stopping:
@@ -179,16 +189,18 @@ func costOf(q *Queue, v *entry) int64 {
 	return q.list[v.shape].size * (v.uncheckpointed(q.now) + q.rules.Restart)
 }
 
-// An overlay is a complete plan: the nodes of a job, and the running jobs that must leave them first.
-type overlay struct {
+// A preemptionPlan is a plan to start a job: its nodes, and the running jobs that must be preempted
+// first.
+type preemptionPlan struct {
 	nodes   []int
 	victims []*entry
 }
 
-// plan finds the cheapest nodes for a job, on which the running jobs that match may be stopped: on
-// each node the cheapest subset. Ties go to the lowest node. plan returns false if no job has to be
-// stopped, because start has started all jobs that fit. It changes nothing.
-func (q *Queue) plan(e *entry, match func(*entry) bool) (overlay, bool) {
+// plan finds the nodes for a job on which preemption costs least, where only running jobs for which
+// match returns true may be preempted. Of nodes with the same cost, it takes the first. It returns
+// false if there are too few nodes, or no job has to be preempted, because start has started all
+// jobs that fit. It does not change the queue.
+func (q *Queue) plan(e *entry, match func(*entry) bool) (preemptionPlan, bool) {
 	type choice struct {
 		node    int
 		cost    int64
@@ -196,10 +208,10 @@ func (q *Queue) plan(e *entry, match func(*entry) bool) (overlay, bool) {
 	}
 	var choices []choice
 	for n := range q.nodes {
-		if !suits(q, e, n) || !e.Takes.fits(q.nodes[n].Capacity) {
+		if !acceptsNode(q, e, n) || !e.Takes.fits(q.nodes[n].Capacity) {
 			continue
 		}
-		victims, cost, ok := cheapest(q, e, n, match)
+		victims, cost, ok := cheapestVictims(q, e, n, match)
 		if !ok {
 			continue
 		}
@@ -212,14 +224,14 @@ func (q *Queue) plan(e *entry, match func(*entry) bool) (overlay, bool) {
 		choices = append(choices, choice{n, cost, victims})
 	}
 	if int64(len(choices)) < e.Nodes {
-		return overlay{}, false
+		return preemptionPlan{}, false
 	}
 	slices.SortStableFunc(choices, func(a, b choice) int { return cmp.Compare(a.cost, b.cost) })
-	var p overlay
+	var p preemptionPlan
 	for _, c := range choices[:e.Nodes] {
 		p.nodes = append(p.nodes, c.node)
 		for _, v := range c.victims {
-			if !slices.Contains(p.victims, v) { // a gang may be on several of the nodes
+			if !slices.Contains(p.victims, v) { // a victim may be a gang on several of the nodes
 				p.victims = append(p.victims, v)
 			}
 		}
@@ -228,10 +240,10 @@ func (q *Queue) plan(e *entry, match func(*entry) bool) (overlay, bool) {
 	return p, len(p.victims) > 0
 }
 
-// cheapest returns the subset of the matching jobs of a node that costs least and whose stop makes
-// room for the job; false when there is none. It is the 0/1 knapsack problem, solved by dynamic
-// programming over the units that are missing.
-func cheapest(q *Queue, e *entry, node int, match func(*entry) bool) ([]*entry, int64, bool) {
+// cheapestVictims returns which of the matching jobs on a node must be preempted so that the job e
+// fits at the lowest cost, and this cost; false when there is no such subset. This is the 0/1
+// knapsack problem, solved by dynamic programming over the units that are missing.
+func cheapestVictims(q *Queue, e *entry, node int, match func(*entry) bool) ([]*entry, int64, bool) {
 	free := q.nodes[node].Free
 	if e.Takes.fits(free) {
 		return nil, 0, true
@@ -252,15 +264,16 @@ func cheapest(q *Queue, e *entry, node int, match func(*entry) bool) ([]*entry, 
 	for _, v := range victims {
 		left = left.plus(v.Takes)
 	}
-	if !e.Takes.fits(left) { // another resource than the units is missing
-		victims, cost = necessary(q, e, eligible, all)
+	if !e.Takes.fits(left) { // CPU or memory is missing too
+		victims, cost = necessaryVictims(q, e, eligible, all)
 	}
 	return victims, cost, true
 }
 
-// necessary returns the jobs that must stop so that e fits, and their cost. The costliest jobs stay, as
-// long as e still fits. all is what would be free without the jobs.
-func necessary(q *Queue, e *entry, jobs []*entry, all Amount) (victims []*entry, cost int64) {
+// necessaryVictims returns jobs that must be preempted so that e fits, and their cost. It goes
+// through the jobs from the highest cost to the lowest, and keeps each without which e still fits.
+// all is what would be free without the jobs.
+func necessaryVictims(q *Queue, e *entry, jobs []*entry, all Amount) (victims []*entry, cost int64) {
 	order := slices.Clone(jobs)
 	slices.SortStableFunc(order, func(a, b *entry) int { return cmp.Compare(costOf(q, b), costOf(q, a)) })
 	stays := map[*entry]bool{}
@@ -277,8 +290,8 @@ func necessary(q *Queue, e *entry, jobs []*entry, all Amount) (victims []*entry,
 	return victims, cost
 }
 
-// unitsFor returns the units of a node that become free for e when v stops: accelerators of its type,
-// or cores.
+// unitsFor returns the units of a node that become free for e when v stops: accelerators of e's
+// type, or CPU cores.
 func unitsFor(e, v *entry) int64 {
 	switch {
 	case e.Type == "":
@@ -289,7 +302,8 @@ func unitsFor(e, v *entry) int64 {
 	return 0
 }
 
-// available returns the free units that count for a job: accelerators, or cores rounded down.
+// available returns the units in free that the job e can use: accelerators, or CPU cores rounded
+// down.
 func available(e *entry, free Amount) int64 {
 	if e.Type == "" && e.Takes.Units == 0 {
 		return max(0, free.CPUMilli) / 1000
@@ -297,9 +311,9 @@ func available(e *entry, free Amount) int64 {
 	return free.Units
 }
 
-// knapsack returns the subset of the jobs with at least short units for e that costs least; among equal
-// costs, the one that prefers earlier jobs. best[u] is the least cost of u units, where the last u
-// stands for short or more.
+// knapsack returns the subset of jobs with the lowest cost that has at least short units for e; of
+// subsets with the same cost, one with earlier jobs. best[u] is the lowest cost of u units, where
+// the last u stands for short or more.
 func knapsack(q *Queue, e *entry, jobs []*entry, short int64) ([]*entry, int64) {
 	const none = int64(1) << 62
 	best := make([]int64, short+1)
@@ -329,14 +343,15 @@ func knapsack(q *Queue, e *entry, jobs []*entry, short int64) ([]*entry, int64) 
 	return victims, best[short]
 }
 
-// carryOut stops the victims of a plan, which then wait again, and starts the job.
-func (q *Queue) carryOut(e *entry, p overlay, reason Reason) Decision {
+// apply applies a plan to the queue: it stops the victims, which then wait again, and starts the
+// job e.
+func (q *Queue) apply(e *entry, p preemptionPlan, reason Reason) Decision {
 	d := Decision{Job: e.Job, Nodes: p.nodes, Reason: reason, Waits: true}
 	for _, v := range p.victims {
 		if q.placer != nil {
 			q.placer.Release(v.Job, v.On)
 		}
-		q.free(v)
+		q.stop(v)
 		if v.Stopping {
 			delete(q.jobs, v.ID)
 			continue

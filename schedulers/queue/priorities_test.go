@@ -48,10 +48,10 @@ func TestPriorities(t *testing.T) {
 			with(-1, waits("low", "a", 1, 8, 4*day)), waits("new", "a", 1, 8, 0)}, []string{"low on [0]"}},
 		"a job that is due preempts a lower priority of its account": {cluster(8), []*queue.Job{
 			with(-1, runs("low", "a", 8, hour, 0, 0)), waits("due", "a", 1, 8, day)},
-			[]string{"due on [0] for low: its deadline in the queue has passed"}},
+			[]string{"due on [0] for low: the deadline in the queue has passed"}},
 		"whatever their slack": {cluster(8), []*queue.Job{
 			with(-1, waited(day, runs("low", "a", 8, hour, 0, 0))), waits("due", "a", 1, 8, 700)},
-			[]string{"due on [0] for low: its deadline in the queue has passed"}},
+			[]string{"due on [0] for low: the deadline in the queue has passed"}},
 		"the slack decides between equal priorities": {cluster(8), []*queue.Job{
 			waited(day, runs("running", "a", 8, hour, 0, 0)), waits("due", "a", 1, 8, 700)}, nil},
 		"and between accounts": {cluster(8), []*queue.Job{
@@ -85,9 +85,9 @@ func TestPrioritiesDoNotDelayOtherAccounts(t *testing.T) {
 		other := waits("other", "b", 1, 1, 5*hour) // slack: -103,800 s
 		victim := *long
 		got := decide(cluster(1), &victim, preferred, older, other)
-		want := "older on [0] for long: its deadline in the queue has passed"
+		want := "older on [0] for long: the deadline in the queue has passed"
 		if priority > 0 {
-			want = "other on [0] for long: its deadline in the queue has passed"
+			want = "other on [0] for long: the deadline in the queue has passed"
 		}
 		require.Equal(t, []string{want}, got, "priority %d", priority)
 	}

@@ -2,60 +2,60 @@ package queue
 
 import "cmp"
 
-// A Queue holds the waiting and running jobs of a cluster. Pass decides what to do next; the caller
-// reports arrivals and completions with Add and Remove.
+// A Queue holds the waiting and running jobs of a cluster. Pass decides which jobs start and which
+// are preempted; the caller reports new and ended jobs with Add and Remove.
 type Queue struct {
-	rules      Rules
-	nodes      []Node
-	running    [][]*entry // by node
-	accepts    func(class string, node int) bool
-	placer     Placer
-	accounts   map[string]*account
-	weights    int64
-	units      map[string]int64 // by type, the units of the cluster
-	jobs       map[string]*entry
-	promised   []*entry
-	groups     []*group
-	index      map[groupKey]*group
-	shapes     map[shape]int
-	list       []shape
-	now        int64
-	late       int64
-	priorities bool  // a job has a priority other than 0
-	guarantees bool  // an account has guaranteed accelerators
-	lent       int   // running replicas that are Elastic or Revocable
-	held       []int // nodes that are held for heldFor: see drain
-	heldFor    *entry
+	rules       Rules
+	nodes       []Node
+	running     [][]*entry // running jobs by node
+	accepts     func(class string, node int) bool
+	placer      Placer
+	accounts    map[string]*account
+	weights     int64
+	units       map[string]int64 // units of the cluster by accelerator type
+	jobs        map[string]*entry
+	promised    []*entry
+	groups      []*group
+	index       map[groupKey]*group
+	shapes      map[shape]int
+	list        []shape
+	now         int64
+	late        int64
+	priorities  bool  // at least one job has a priority other than 0
+	guarantees  bool  // at least one account has guaranteed accelerators
+	preemptible int   // number of running replicas, which are Elastic or Revocable
+	reserved    []int // nodes that are reserved for reservedFor: see reserveNodes
+	reservedFor *entry
 }
 
-// A Placer chooses the nodes of jobs that start without preemption. It is told of
-// every change of the free capacity that the decisions make.
+// A Placer chooses the nodes of jobs that start without preemption. The queue reports to it every
+// change of the free capacity that its decisions make.
 type Placer interface {
-	// Place returns Job.Nodes distinct nodes with enough free capacity, none of which is held for
-	// another job; false when there are fewer.
-	Place(j *Job, held []int) ([]int, bool)
-	// Take and Release report that a decision gives nodes to a job or takes them from it.
+	// Place returns j.Nodes distinct nodes with enough free capacity for j, none of which is in
+	// reserved; false when there are fewer.
+	Place(j *Job, reserved []int) ([]int, bool)
+	// Take reports that a decision allocates nodes to a job, and Release that one releases them.
 	Take(j *Job, nodes []int)
 	Release(j *Job, nodes []int)
 }
 
 type account struct {
 	Account
-	held map[string]int64 // units of its running jobs, by type
+	running map[string]int64 // units of the account's running jobs, by accelerator type
 }
 
-// entry is a job in the queue.
+// An entry is a job in the queue.
 type entry struct {
 	*Job
 	account  *account
-	group    *group // of a waiting job
-	at       int    // its place in the heap of the group
+	group    *group // group of a waiting job; nil while the job runs
+	at       int    // index of a waiting job in the heap of its group
 	shape    int
-	cluster  int64 // units of the job's type in the cluster
-	deadline int64 // set when the job begins to wait
+	cluster  int64 // units of the job's accelerator type in the cluster
+	deadline int64 // time by which the job should start, set when it begins to wait
 }
 
-// A shape is what jobs need of the cluster. Jobs of one shape fit or do not fit together.
+// A shape is what a job needs of the cluster. If a job does not fit, no job of the same shape does.
 type shape struct {
 	kind  string
 	class string
@@ -64,7 +64,8 @@ type shape struct {
 	size  int64
 }
 
-// covers reports whether a job of shape s fits nowhere if a job of shape smaller fits nowhere.
+// covers reports whether s needs at least what smaller needs: if a job of shape smaller fits
+// nowhere, a job of shape s does not either.
 func (s shape) covers(smaller shape) bool {
 	return s.kind == smaller.kind && s.class == smaller.class && s.nodes >= smaller.nodes &&
 		smaller.takes.fits(s.takes)
@@ -76,21 +77,21 @@ type groupKey struct {
 	fresh   bool
 	last    bool
 	role    Role
-	// priority is that of the jobs
+	// priority of the jobs in the group
 	priority int64
 }
 
-// A group holds the waiting jobs of one account and shape that agree in the other fields. They have the
-// same extra and boost, so their order never changes.
+// A group holds the waiting jobs that have the same groupKey. The same extra and boost apply to all
+// of them, so their order does not change.
 type group struct {
 	groupKey
 	account *account
-	heap    []*entry // by deadline, then ID
+	heap    []*entry // heap of the jobs, ordered by deadline and then ID
 }
 
-// New returns an empty queue for nodes. accepts reports whether jobs of a class can run on a node; nil
-// accepts every node that has the type of the job. placer chooses the nodes; nil uses best fit, and of
-// equal nodes the first.
+// New returns a queue for these nodes and accounts, without jobs. accepts reports whether jobs of a
+// class can run on a node; nil accepts every node with the accelerator type of the job. placer
+// chooses the nodes for a job; nil uses best fit, and of equal nodes the first.
 func New(rules Rules, nodes []Node, accounts []Account, accepts func(class string, node int) bool,
 	placer Placer) *Queue {
 	q := &Queue{rules: rules, nodes: nodes, running: make([][]*entry, len(nodes)), accepts: accepts, placer: placer,
@@ -102,7 +103,8 @@ func New(rules Rules, nodes []Node, accounts []Account, accepts func(class strin
 		}
 		q.units[""] += nodes[i].Capacity.CPUMilli / 1000
 	}
-	q.accounts[""] = &account{Account{Limit: -1}, map[string]int64{}} // of capacity that is about to be released
+	// The account "" is that of jobs that stand for capacity that is about to be released.
+	q.accounts[""] = &account{Account{Limit: -1}, map[string]int64{}}
 	for _, a := range accounts {
 		a.Weight = max(1, a.Weight)
 		q.guarantees = q.guarantees || a.Guaranteed > 0
@@ -114,8 +116,8 @@ func New(rules Rules, nodes []Node, accounts []Account, accepts func(class strin
 	return q
 }
 
-// Add adds a waiting or running job. Its account must be one of New, or "" for a job that stands for
-// capacity that is about to be released.
+// Add adds a waiting or running job. Its account must be one of those passed to New, or "" for a
+// job that stands for capacity that is about to be released.
 func (q *Queue) Add(j *Job) {
 	e := &entry{Job: j, account: q.accounts[j.Account], cluster: q.units[j.Type]}
 	s := shape{j.Type, j.Class, j.Nodes, j.Takes, j.size()}
@@ -134,10 +136,10 @@ func (q *Queue) Add(j *Job) {
 		}
 		return
 	}
-	q.hold(e, j.On)
+	q.run(e, j.On)
 }
 
-// Remove removes a job that has ended. If it was running, its part of its nodes becomes free.
+// Remove removes a job that has ended. What it used on its nodes becomes free.
 func (q *Queue) Remove(id string) {
 	e, ok := q.jobs[id]
 	if !ok {
@@ -148,7 +150,7 @@ func (q *Queue) Remove(id string) {
 		q.leave(e)
 		return
 	}
-	q.free(e)
+	q.stop(e)
 }
 
 // Waiting returns the number of jobs that wait.
@@ -160,12 +162,12 @@ func (q *Queue) Waiting() int {
 	return n
 }
 
-// fresh reports whether the job is fresh after the given work.
+// fresh reports whether a job with this work, in seconds, is fresh: see Rules.fresh.
 func (q *Queue) fresh(e *entry, work int64) bool {
 	return e.Role != Training || q.rules.fresh(q.list[e.shape].size, work, e.cluster)
 }
 
-// wait puts a job into the heap of its group.
+// wait makes a job wait: it puts the job into the heap of its group.
 func (q *Queue) wait(e *entry) {
 	fresh := q.fresh(e, e.Work)
 	e.deadline = e.Arrival + e.Work + q.rules.target(fresh)
@@ -194,25 +196,25 @@ func (q *Queue) leave(e *entry) {
 	e.group = nil
 }
 
-// hold makes a job run on nodes.
-func (q *Queue) hold(e *entry, nodes []int) {
+// run makes a job run on nodes, and deducts what it takes from what is free on them.
+func (q *Queue) run(e *entry, nodes []int) {
 	e.On = nodes
 	for _, n := range nodes {
 		q.nodes[n].Free = q.nodes[n].Free.minus(e.Takes)
 		q.running[n] = append(q.running[n], e)
 	}
 	if e.Role != Training {
-		q.lent++
+		q.preemptible++
 		return
 	}
-	e.account.held[e.Type] += q.list[e.shape].size
+	e.account.running[e.Type] += q.list[e.shape].size
 	if e.Type != "" {
 		e.account.Used += e.Nodes * e.Takes.Units
 	}
 }
 
-// free removes a job from its nodes.
-func (q *Queue) free(e *entry) {
+// stop undoes run: it removes a job from its nodes.
+func (q *Queue) stop(e *entry) {
 	for _, n := range e.On {
 		q.nodes[n].Free = q.nodes[n].Free.plus(e.Takes)
 		for i, other := range q.running[n] {
@@ -224,39 +226,41 @@ func (q *Queue) free(e *entry) {
 	}
 	e.On = nil
 	if e.Role != Training {
-		q.lent--
+		q.preemptible--
 		return
 	}
-	e.account.held[e.Type] -= q.list[e.shape].size
+	e.account.running[e.Type] -= q.list[e.shape].size
 	if e.Type != "" {
 		e.account.Used -= e.Nodes * e.Takes.Units
 	}
 }
 
-// over reports whether the running jobs of an account use more units of a type than its share.
-func (q *Queue) over(a *account, kind string) bool {
-	return a.held[kind]*q.weights > q.units[kind]*a.Weight
+// isOverShare reports whether the running jobs of an account use more units of an accelerator type
+// than the account's share of the cluster.
+func (q *Queue) isOverShare(a *account, kind string) bool {
+	return a.running[kind]*q.weights > q.units[kind]*a.Weight
 }
 
-// extra returns by how many seconds the deadlines of an account are postponed: by Rules.Extra if it
-// uses more than its share, otherwise by 0.
+// extra returns by how many seconds the deadlines of an account's jobs are postponed: Rules.Extra
+// if the account uses more than its share, otherwise 0.
 func (q *Queue) extra(a *account, kind string) int64 {
-	if q.over(a, kind) {
+	if q.isOverShare(a, kind) {
 		return q.rules.Extra
 	}
 	return 0
 }
 
-// boost returns by how many seconds the deadlines of an account's jobs are earlier: see Rules.boost.
+// boost returns how many seconds earlier the deadlines of an account's jobs are: see Rules.boost.
+// It is 0 for jobs that are not fresh.
 func (q *Queue) boost(a *account, kind string, fresh bool) int64 {
 	if !fresh {
 		return 0
 	}
-	return q.rules.boost(q.late, !q.over(a, kind))
+	return q.rules.boost(q.late, !q.isOverShare(a, kind))
 }
 
-// updateLate sets late to the number of seconds by which the most overdue long job has passed its
-// deadline. A long job is one that is neither fresh nor Last.
+// updateLate sets q.late to how many seconds ago the earliest deadline of a waiting long job has
+// passed. A long job is one that is neither fresh nor Last.
 func (q *Queue) updateLate() {
 	q.late = 0
 	for _, g := range q.groups {
@@ -266,15 +270,16 @@ func (q *Queue) updateLate() {
 	}
 }
 
-// key returns the value by which the first job of a group is ordered.
+// key returns the adjusted deadline by which the first job of a group is ordered: with extra and
+// boost.
 func (q *Queue) key(g *group) int64 {
 	kind := q.list[g.shape].kind
 	return g.heap[0].deadline + q.extra(g.account, kind) - q.boost(g.account, kind, g.fresh)
 }
 
-// compare orders the first jobs of two groups: replicas within a minimum come first, and jobs that are
-// Last come last; otherwise the order is by key and then by ID. keepPromises has already started jobs
-// that are Promised.
+// compare orders the first jobs of two groups: replicas within a minimum come first, and jobs that
+// are Last come last; otherwise the order is by key and then by ID. Jobs that are Promised are not
+// considered, because startPromised has started them.
 func (q *Queue) compare(a, b *group) int {
 	return cmp.Or(rank(b.role == Minimum)-rank(a.role == Minimum), rank(a.last)-rank(b.last),
 		cmp.Compare(q.key(a), q.key(b)), cmp.Compare(a.heap[0].ID, b.heap[0].ID))

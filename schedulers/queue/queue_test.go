@@ -94,7 +94,7 @@ func TestDecisions(t *testing.T) {
 		f(j)
 		return j
 	}
-	idle := ": its account runs no other job"
+	idle := ": the account of the job runs no other job"
 	for name, c := range map[string]struct {
 		nodes []queue.Node
 		jobs  []*queue.Job
@@ -142,14 +142,14 @@ func TestDecisions(t *testing.T) {
 			[]*queue.Job{waits("new", "x", 1, 8, 599), runs("old", "x", 8, day, 0, 0)}, nil},
 		"a job within the margin is not preempted": {cluster(8, 8), []*queue.Job{waits("new", "x", 1, 1, day),
 			runs("a", "x", 8, day, 0, 0), change(runs("b", "x", 8, day, 0, 1), func(j *queue.Job) { j.Arrival -= 4 * day })},
-			[]string{"new on [0] for a: its deadline in the queue has passed"}},
+			[]string{"new on [0] for a: the deadline in the queue has passed"}},
 		"a stopping job costs nothing": {cluster(8, 8), []*queue.Job{waits("new", "y", 1, 8, 10),
 			runs("a", "x", 8, day, 0, 0), change(runs("b", "x", 8, 60, 0, 1), func(j *queue.Job) { j.Stopping = true })},
 			[]string{"new on [1]" + idle}},
 		"nodes that were freed for a job are kept for it": {cluster(8, 8), []*queue.Job{
 			change(waits("gang", "x", 2, 8, day), func(j *queue.Job) { j.Promised = true }), waits("new", "y", 1, 8, 10),
 			change(runs("b", "x", 8, 60, 0, 1), func(j *queue.Job) { j.Stopping = true })},
-			[]string{"gang on [0 1]: other work gave way to it"}},
+			[]string{"gang on [0 1]: capacity was freed by preemption"}},
 	} {
 		t.Run(name, func(t *testing.T) { require.Equal(t, c.want, decide(c.nodes, c.jobs...)) })
 	}

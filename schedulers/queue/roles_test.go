@@ -19,12 +19,12 @@ func TestReplicas(t *testing.T) {
 	}{
 		"a replica within the minimum comes before all jobs": {cluster(8), []*queue.Job{
 			waits("j", "a", 1, 8, day), as(queue.Minimum, waits("r", "b", 1, 1, 0))},
-			[]string{"r on [0]: other work gave way to it"}},
+			[]string{"r on [0]: capacity was freed by preemption"}},
 		"it does not preempt before it is due": {cluster(8), []*queue.Job{
 			runs("long", "a", 8, 2*hour, 0, 0), as(queue.Minimum, waits("r", "b", 1, 8, 119))}, nil},
 		"it preempts when it is due": {cluster(8), []*queue.Job{
 			runs("long", "a", 8, 2*hour, 0, 0), as(queue.Minimum, waits("r", "b", 1, 8, 120))},
-			[]string{"r on [0] for long: its deadline in the queue has passed"}},
+			[]string{"r on [0] for long: the deadline in the queue has passed"}},
 		"a node is held for it when it is due": {cluster(8), []*queue.Job{
 			runs("short", "a", 4, 60, 0, 0), as(queue.Minimum, waits("r", "b", 1, 8, 120)), waits("j", "a", 1, 1, 0)}, nil},
 		"a node is not held for it before": {cluster(8), []*queue.Job{
@@ -39,7 +39,7 @@ func TestReplicas(t *testing.T) {
 		"it gives way to a job that is due, before a job does": {cluster(8, 8), []*queue.Job{busy,
 			runs("long", "b", 4, day, 0, 0), as(queue.Elastic, runs("r", "b", 4, old, old, 0)),
 			runs("other", "b", 7, day, 0, 1), waits("j", "a", 1, 4, 700)},
-			[]string{"j on [0] for r: its deadline in the queue has passed"}},
+			[]string{"j on [0] for r: the deadline in the queue has passed"}},
 		"it gives way after half an hour": {cluster(8, 8), []*queue.Job{busy,
 			as(queue.Elastic, runs("r", "b", 8, young, 0, 0)), runs("other", "b", 7, young, 0, 1), waits("j", "a", 1, 4, 700)},
 			nil},
@@ -48,13 +48,13 @@ func TestReplicas(t *testing.T) {
 			nil},
 		"a job and replicas give way together": {cluster(8), []*queue.Job{
 			runs("long", "b", 6, day, 0, 0), as(queue.Elastic, runs("r", "b", 2, old, old, 0)), waits("j", "a", 1, 8, 700)},
-			[]string{"j on [0] for long for r: its deadline in the queue has passed"}},
+			[]string{"j on [0] for long for r: the deadline in the queue has passed"}},
 		"a revocable replica gives way to every job": {cluster(8, 8), []*queue.Job{busy,
 			as(queue.Revocable, runs("r", "b", 8, 10, 0, 0)), runs("other", "b", 7, young, 0, 1), waits("j", "a", 1, 4, 0)},
-			[]string{"j on [0] for r: it waits for capacity"}},
+			[]string{"j on [0] for r: revocable replicas are removed for every waiting job"}},
 		"no more revocable replicas give way than needed": {cluster(8), []*queue.Job{
 			as(queue.Revocable, runs("r1", "b", 4, 10, 0, 0)), as(queue.Revocable, runs("r2", "b", 4, 10, 0, 0)),
-			waits("j", "a", 1, 4, 0)}, []string{"j on [0] for r1: it waits for capacity"}},
+			waits("j", "a", 1, 4, 0)}, []string{"j on [0] for r1: revocable replicas are removed for every waiting job"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.Equal(t, c.want, decide(c.nodes, c.jobs...))

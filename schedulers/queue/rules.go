@@ -16,21 +16,21 @@ package queue
 
 // Rules holds the constants of the policy.
 type Rules struct {
-	FreshSeconds   int64 // a job is fresh while its work × units is below FreshSeconds × units of the cluster
-	WideFraction   int64 // a job with units of the cluster / WideFraction, or more, is wide and so always fresh
-	MinWide        int64 // minimum number of units of a wide job, for small clusters
+	FreshSeconds   int64 // a job is fresh while its seconds of work × units are below this × units of the cluster
+	WideFraction   int64 // a job with at least 1/WideFraction of the cluster's units is wide, and always fresh
+	MinWide        int64 // minimum number of units of a wide job, which matters in small clusters
 	FreshTarget    int64 // seconds that a fresh job waits in total until its deadline
-	LongTarget     int64 // the same for a job that is not fresh
-	ReplicaTarget  int64 // the same for a replica within the minimum of its deployment
-	Extra          int64 // postpones the deadlines of an account that uses more than its share
-	BoostAfter     int64 // lateness of long jobs from which fresh jobs are boosted
-	BoostFactor    int64 // seconds of boost for each second of lateness after BoostAfter
+	LongTarget     int64 // seconds that a job that is not fresh waits in total until its deadline
+	ReplicaTarget  int64 // seconds that a replica within the minimum of its deployment waits until its deadline
+	Extra          int64 // seconds by which deadlines are postponed for an account that uses more than its share
+	BoostAfter     int64 // seconds after the deadline of a long job from which the deadlines of fresh jobs are earlier
+	BoostFactor    int64 // seconds by which they are earlier, for each second after BoostAfter
 	MaxBoost       int64
-	MinBoost       int64 // minimum boost of fresh jobs of an account within its share
-	Margin         int64 // minimum by which the slack of a victim exceeds the slack of the candidate
-	MinRun         int64 // minimum seconds that a victim has run
-	ReclaimAfter   int64 // the same for a victim whose account borrows: see Account.Guaranteed
-	MaxPreemptions int   // maximum preemptions of one job
+	MinBoost       int64 // minimum of these seconds for an account that uses no more than its share
+	Margin         int64 // seconds by which the slack of a preempted job must exceed that of the job that preempts it
+	MinRun         int64 // minimum seconds that a job has run before it is preempted
+	ReclaimAfter   int64 // MinRun for a job whose account borrows accelerators: see Account.Guaranteed
+	MaxPreemptions int   // maximum number of preemptions of one job
 	Restart        int64 // seconds that a preempted job needs to load its checkpoint
 	Priority       int64 // seconds by which one level of Job.Priority moves a job among the jobs of its account
 }
@@ -42,13 +42,13 @@ func Default() Rules {
 		MinRun: 1_800, ReclaimAfter: 600, MaxPreemptions: 6, Restart: 120, Priority: 259_200}
 }
 
-// fresh reports whether a job of n units with the given work is fresh in a cluster of the given
-// number of units.
+// fresh reports whether a job of n units that has run for work seconds is fresh in a cluster of
+// this many units.
 func (r Rules) fresh(n, work, cluster int64) bool {
 	return n >= max(r.MinWide, cluster/r.WideFraction) || work*n < r.FreshSeconds*cluster
 }
 
-// target returns the seconds that a job may wait in total before it is due.
+// target returns how many seconds a job may wait in total until its deadline.
 func (r Rules) target(fresh bool) int64 {
 	if fresh {
 		return r.FreshTarget
@@ -56,10 +56,10 @@ func (r Rules) target(fresh bool) int64 {
 	return r.LongTarget
 }
 
-// boost returns by how many seconds the deadlines of fresh jobs are earlier. late is how late the first
-// long job is; withinShare is true if the account uses no more than its share. The boost decides what
-// an overloaded cluster does: without it, the old long jobs take all the capacity, and fresh jobs wait
-// as long as the long jobs do.
+// boost returns how many seconds earlier the deadlines of fresh jobs are. late is the result of
+// updateLate; withinShare is true if the account uses no more than its share. The boost has an
+// effect in an overloaded cluster: without it, long jobs whose deadlines have passed would take all
+// the capacity, and fresh jobs would wait as long as long jobs do.
 func (r Rules) boost(late int64, withinShare bool) int64 {
 	boost := min(r.BoostFactor*max(0, late-r.BoostAfter), r.MaxBoost)
 	if withinShare {
@@ -68,17 +68,18 @@ func (r Rules) boost(late int64, withinShare bool) int64 {
 	return boost
 }
 
-// moved returns by how many seconds a priority moves a job among the jobs of its account.
-func (r Rules) moved(priority int64) int64 { return r.Priority * priority }
+// priorityShift returns by how many seconds a priority moves a job among the jobs of its account.
+func (r Rules) priorityShift(priority int64) int64 { return r.Priority * priority }
 
-// An Amount is what a job takes of each of its nodes, or what is free on a node.
+// An Amount is a quantity of resources: what a job takes of each of its nodes, or what is free on a
+// node.
 type Amount struct {
-	Units     int64 // accelerators of the type of the job or node
+	Units     int64 // accelerators of the job's or the node's type
 	CPUMilli  int64
 	MemoryMiB int64
 }
 
-// fits reports whether a is at most free in every part.
+// fits reports whether each field of a is at most that of free.
 func (a Amount) fits(free Amount) bool {
 	return a.Units <= free.Units && a.CPUMilli <= free.CPUMilli && a.MemoryMiB <= free.MemoryMiB
 }
@@ -95,58 +96,59 @@ func (a Amount) minus(b Amount) Amount {
 type Node struct {
 	Type     string // accelerator type; "" without accelerators
 	Capacity Amount
-	Free     Amount // without what running jobs of the queue and others hold
+	Free     Amount // what is neither used by running jobs in the queue nor otherwise
 }
 
 // An Account owns jobs.
 type Account struct {
 	Name    string
-	Serving bool  // it has replicas and no jobs, so it has no share
-	Weight  int64 // its share of the cluster, relative to the weights of the other accounts
-	Limit   int64 // maximum accelerators; negative is unlimited
-	Used    int64 // accelerators that count toward Limit and Guaranteed, with those of its running jobs
-	// Guaranteed is the number of accelerators that the account may use at any time. What it uses above
-	// this number is borrowed: its jobs give way when another account needs its guaranteed accelerators.
-	// If no account has guaranteed accelerators, the value has no effect.
+	Serving bool  // the account has replicas but no jobs, so it has no share of the cluster
+	Weight  int64 // share of the cluster, relative to the weights of the other accounts
+	Limit   int64 // maximum of Used; negative if unlimited
+	Used    int64 // accelerators that the account uses, including those of its running jobs
+	// Guaranteed is the number of accelerators that the account may use at any time. What it uses
+	// above this number is borrowed: its jobs are preempted when another account needs the
+	// accelerators that are guaranteed to that account. If no account has guaranteed accelerators,
+	// the value has no effect.
 	Guaranteed int64
 }
 
 // A Role says whether a Job is a job or a replica of a deployment, and which rules hold for it.
 type Role int
 
-// The roles. A replica takes the place of a job on one node. Its account pays for it in Used whether it
-// runs or waits.
+// The roles. In the queue, a replica is a job on one node. Whether it runs or waits, its
+// accelerators are included in Used of its account.
 const (
-	Training  Role = iota // a job
-	Minimum               // waiting replica within the minimum: starts before all jobs, and preempts when due
-	Elastic               // replica above the minimum: waits like a fresh job, and gives way to jobs that are due
-	Revocable             // running replica above the maximum: gives way to every job
+	Training  Role = iota // a job, not a replica
+	Minimum               // waits, within minReplicaCount: starts before all jobs, may preempt after its deadline
+	Elastic               // above minReplicaCount: waits like a fresh job, preempted for jobs after their deadline
+	Revocable             // runs, above maxReplicaCount: preempted for every job
 )
 
 // A Job is a waiting or running job, or a replica: see Role.
 type Job struct {
 	ID      string
 	Account string
-	Type    string // accelerator type; "" for jobs that need only CPUs, whose units are cores
-	Class   string // jobs of one class accept the same nodes: see Snapshot.Accepts
+	Type    string // accelerator type; "" for jobs that need only CPUs, whose units are CPU cores
+	Class   string // jobs of one class can run on the same nodes: see Snapshot.Accepts
 	Nodes   int64  // number of nodes
-	Takes   Amount // of each node
+	Takes   Amount // what the job takes of each node
 	Role    Role
-	Last    bool // all other jobs are ordered before it, and it preempts none
+	Last    bool // the job starts after all others, and preempts none
 
-	Arrival     int64 // when it entered the queue for the first time
-	Work        int64 // seconds of work that are in its last checkpoint
+	Arrival     int64 // when the job entered the queue for the first time
+	Work        int64 // seconds of work that the job's last checkpoint contains
 	Preemptions int
-	Priority    int64 // orders the jobs of its account, and only these; 0 is normal
-	Promised    bool  // other jobs were preempted for it, so it starts before all others
+	Priority    int64 // orders jobs of the same account; 0 is normal
+	Promised    bool  // other jobs were preempted for this job, so it starts before all others
 
 	On         []int // nodes of a running job; nil while it waits
 	Start      int64 // start of the running attempt
 	Checkpoint int64 // time of the attempt's newest checkpoint; before the first, when its work began
-	Stopping   bool  // it has been told to stop, so its nodes become free soon
+	Stopping   bool  // the job was requested to stop, so its nodes become free soon
 }
 
-// units returns what a job takes of one node: accelerators, or cores rounded up.
+// units returns how many units a job takes of one node: accelerators, or CPU cores rounded up.
 func (j *Job) units() int64 {
 	if j.Type == "" && j.Takes.Units == 0 {
 		return (j.Takes.CPUMilli + 999) / 1000
@@ -154,7 +156,7 @@ func (j *Job) units() int64 {
 	return j.Takes.Units
 }
 
-// size returns the units of all nodes of a job.
+// size returns how many units a job takes of all its nodes together.
 func (j *Job) size() int64 { return j.Nodes * j.units() }
 
 // uncheckpointed returns the seconds of work that are lost if the job stops without a checkpoint.

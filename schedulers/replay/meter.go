@@ -12,33 +12,34 @@ import (
 	"anneal/projections"
 )
 
-// cpus is the name of the cores in Result.Utilization.
+// cpus is the type of CPU cores in Result.Utilization.
 const cpus = "CPU"
 
-// A Result is what happened in a period, in the log or in a simulation. Times are in seconds.
+// A Result summarizes what happened in a period, in the log or in a simulation. Times are in
+// seconds.
 type Result struct {
 	Name      string  `json:"name"`
 	Jobs      Jobs    `json:"jobs"`
-	Wait      Waits   `json:"wait"`  // until the first start
-	Gangs     Waits   `json:"gangs"` // Wait of the jobs that need several nodes
+	Wait      Waits   `json:"wait"`  // waits of jobs until their first start
+	Gangs     Waits   `json:"gangs"` // Wait of only the jobs on several nodes
 	InQueue   float64 `json:"meanTimeInQueue"`
 	Accounts  []Group `json:"accounts"`
 	Kinds     []Group `json:"kinds"`
 	Devices   []Use   `json:"utilization"`
-	Preempted int     `json:"preemptions"` // attempts of jobs that were told to stop for other work or a drain
-	Requeued  int     `json:"requeues"`    // attempts that ended without the end of their jobs
+	Preempted int     `json:"preemptions"` // attempts that were preempted for other work or a drain
+	Requeued  int     `json:"requeues"`    // attempts that ended while their jobs did not
 	GaveWay   int     `json:"replicasThatGaveWay"`
 
-	placements map[domain.Name]placement // of first starts
+	placements map[domain.Name]placement // first starts of jobs
 }
 
-// Jobs counts the jobs of a period.
+// Jobs counts the jobs of a period by what happened to them.
 type Jobs struct {
-	Arrived   int `json:"arrived"` // in the queue, or waited there when the period began
-	Started   int `json:"started"` // of those that arrived
+	Arrived   int `json:"arrived"` // entered the queue in the period, or waited in it when the period began
+	Started   int `json:"started"` // arrived jobs that have started
 	Completed int `json:"completed"`
 	Failed    int `json:"failed"`
-	Cancelled int `json:"cancelled"` // or expired, or deleted
+	Cancelled int `json:"cancelled"` // cancelled, expired or deleted
 	Waiting   int `json:"waiting"`   // when the period ended
 	Running   int `json:"running"`   // when the period ended
 }
@@ -60,47 +61,48 @@ type Group struct {
 	Wait      Waits  `json:"wait"`
 }
 
-// A Use is how much of the capacity of the READY nodes was allocated.
+// A Use is how much of the capacity of the READY nodes was allocated, for one type of resource.
 type Use struct {
-	Type     string  `json:"type"` // accelerator type, or CPU for cores
+	Type     string  `json:"type"` // accelerator type, or CPU for CPU cores
 	Percent  float64 `json:"percent"`
-	Used     int64   `json:"usedSeconds"` // devices or cores × seconds
+	Used     int64   `json:"usedSeconds"` // allocated devices or cores × seconds
 	Capacity int64   `json:"capacitySeconds"`
 }
 
-// A placement is when, and on which nodes, a job first started in the replay.
+// A placement is when and on which nodes a job first started in a replay.
 type placement struct {
 	at    time.Time
 	nodes string
 }
 
-// A meter measures the events of a period.
+// A meter computes a Result from the events of a period.
 type meter struct {
 	measure Result
 	jobs    map[domain.Name]*measured
-	ended   []*measured // whose names were used again
+	ended   []*measured // jobs that were deleted and whose names were used again
 	nodes   map[domain.Name]domain.Resources
 	used    map[domain.Name]domain.Resources
 	total   map[string]*use
 	now     time.Time
 }
 
-// A use holds the capacity and the allocations of all nodes, and both × time.
+// A use sums up the capacity and the allocations of all nodes for one type of resource, now and ×
+// time.
 type use struct {
-	capacity, used         int64 // in millis: devices × 1000, or millicores
-	capacityTime, usedTime int64 // × milliseconds
+	capacity, used         int64 // current sums: devices × 1000, or millicores
+	capacityTime, usedTime int64 // the sums × milliseconds
 }
 
-// A measured job.
+// A measured holds the state of a job that the meter follows.
 type measured struct {
 	name     domain.Name
 	gang     bool
-	queued   bool // it has entered the queue
-	arrived  bool // in the period, or it waited when the period began
+	queued   bool // the job is in the queue
+	arrived  bool // the job counts as Jobs.Arrived
 	started  bool
 	waiting  bool
 	arrival  time.Time
-	since    time.Time // since when it waits
+	since    time.Time // since when the job waits
 	wait     time.Duration
 	inQueue  time.Duration
 	complete int
@@ -142,7 +144,7 @@ func (m *meter) job(name domain.Name, state domain.Job) *measured {
 	return j
 }
 
-// enters records that a job waits for capacity.
+// enters records that a job enters the queue, where it waits for capacity.
 func (m *meter) enters(j *measured, at time.Time) {
 	if !j.queued {
 		j.queued, j.arrived, j.arrival = true, true, at
@@ -152,7 +154,7 @@ func (m *meter) enters(j *measured, at time.Time) {
 	}
 }
 
-// leaves records that a job does not wait any more.
+// leaves records that a job leaves the queue.
 func (j *measured) leaves(at time.Time) {
 	if j.waiting {
 		j.waiting = false
@@ -160,7 +162,15 @@ func (j *measured) leaves(at time.Time) {
 	}
 }
 
-// observe measures an event that the world has folded.
+// isPreemption reports whether a replica with this reason of its removal was removed for other work.
+// Earlier versions of anneal recorded "gave way" instead of "preempted".
+func isPreemption(reason string) bool {
+	return slices.ContainsFunc([]string{"revoked: ", "preempted: ", "gave way: "}, func(prefix string) bool {
+		return strings.HasPrefix(reason, prefix)
+	})
+}
+
+// observe adds an event that the world has folded to the result.
 func (m *meter) observe(e eventlog.Event, world *projections.World, at time.Time) {
 	m.advance(at)
 	switch collection := e.Name.Collection(); {
@@ -168,7 +178,7 @@ func (m *meter) observe(e eventlog.Event, world *projections.World, at time.Time
 		state, _ := world.Lookup(e.Name).State.(domain.Node)
 		m.node(e.Name, &state)
 	case e.Type == "replica.removed.v1":
-		if reason := reasonOf(e); strings.HasPrefix(reason, "revoked: ") || strings.HasPrefix(reason, "gave way: ") {
+		if isPreemption(reasonOf(e)) {
 			m.measure.GaveWay++
 		}
 	case isJob(collection):
@@ -225,7 +235,7 @@ func (m *meter) observeJob(e eventlog.Event, world *projections.World, at time.T
 	}
 }
 
-// abandoned records that a job leaves the queue without a start: its wait until then counts.
+// abandoned records that a job leaves the queue without a start. Its wait until then counts.
 func (m *meter) abandoned(j *measured, at time.Time) {
 	if j.waiting && !j.started {
 		j.wait = at.Sub(j.arrival)
@@ -244,7 +254,7 @@ func nodesOf(life *domain.JobLife) string {
 	return strings.Join(names, " ")
 }
 
-// node records the capacity and the allocations of a node.
+// node replaces the capacity and the allocations of a node in the sums.
 func (m *meter) node(name domain.Name, state *domain.Node) {
 	m.addNode(name, -1)
 	delete(m.nodes, name)
@@ -277,7 +287,7 @@ func (m *meter) of(kind string) *use {
 	return m.total[kind]
 }
 
-// advance adds the time since the last event to the utilization.
+// advance adds the time since the previous event to the utilization.
 func (m *meter) advance(at time.Time) {
 	passed := at.Sub(m.now).Milliseconds()
 	if passed <= 0 {
@@ -290,7 +300,7 @@ func (m *meter) advance(at time.Time) {
 	m.now = m.now.Add(time.Duration(passed) * time.Millisecond)
 }
 
-// result returns the result at the end of the period.
+// result returns the Result of the period, which ends at to with the view v.
 func (m *meter) result(v *projections.View, to time.Time) Result {
 	m.advance(to)
 	r := m.measure
@@ -375,7 +385,7 @@ func (w waits) summary() Waits {
 	return Waits{len(w), seconds(sum / time.Duration(len(w))), at(50), at(95), seconds(w[len(w)-1])}
 }
 
-// seconds returns a duration in seconds, rounded to a tenth.
+// seconds converts a duration to seconds, rounded to a tenth.
 func seconds(d time.Duration) float64 {
 	return float64(d.Round(100*time.Millisecond)/(100*time.Millisecond)) / 10
 }

@@ -14,52 +14,52 @@ import (
 	"anneal/projections"
 )
 
-// Assumptions about what the log of a period may not show.
+// Durations that a simulation assumes if the log of the period does not show them.
 const (
-	defaultStop  = 10 * time.Second // from the request to stop an attempt until it has stopped
-	defaultReady = 30 * time.Second // from the placement of a replica until it is ready
+	defaultStop  = 10 * time.Second // time from the request to stop an attempt until it has stopped
+	defaultReady = 30 * time.Second // time from the placement of a replica until it is ready
 )
 
-// A period is a recorded part of the log, ready for simulations.
+// A period is a part of the log, prepared for simulations.
 type period struct {
 	from, to    time.Time
 	first, last uint64
-	base        *projections.World // at from
-	inputs      []input            // in the order of the log
+	base        *projections.World // world at the start of the period
+	inputs      []input            // inputs in the order of the log
 	running     map[domain.Name]*workload
 	recorded    Result
 	estimated   int
-	stop        time.Duration                 // see defaultStop
-	ready       map[domain.Name]time.Duration // time until a replica is ready, by deployment; "" is of all
-	specs       map[string]domain.NodeSpec    // of one node with each type, and of each node by its ID
-	kinds       map[domain.Name]string        // type of each node: see Settings
+	stop        time.Duration                 // time until a requested stop: see defaultStop
+	ready       map[domain.Name]time.Duration // time until a replica is ready, by deployment; "" for all deployments
+	specs       map[string]domain.NodeSpec    // spec of one node of each type, by type, and of each node, by its ID
+	kinds       map[domain.Name]string        // type of each node: see nodeChange.kind
 }
 
 // An input is an event from outside of the schedulers.
 type input struct {
 	at      time.Time
 	event   eventlog.Event
-	intent  *domain.Intent // to decide; nil applies the event as it was recorded
-	creates bool           // the resource did not exist before
-	work    *workload      // of a job that the event creates
+	intent  *domain.Intent // command that is decided again; nil applies the event as it was recorded
+	creates bool           // the event creates its resource
+	work    *workload      // workload of a job that the event creates
 }
 
-// A reading collects a period from the log.
+// A reading is the state of reading a period from the log.
 type reading struct {
 	*period
-	world  *projections.World // the recorded one; nil before the period
+	world  *projections.World // meter of the recorded period; nil before the period begins
 	meter  *meter
-	works  map[domain.Name]*workload // newest workload of each name
+	works  map[domain.Name]*workload // newest workload of each job name
 	all    []*workload
 	now    time.Time
-	stops  map[domain.Name]time.Time // jobs that were told to stop
+	stops  map[domain.Name]time.Time // when jobs were requested to stop
 	stop   median
-	placed map[string]time.Time // replicas that are not ready
+	placed map[string]time.Time // when replicas were placed that are not ready yet
 	ready  map[domain.Name]median
 }
 
-// read reads the log up to its end, because the run times of jobs may be known only from events after
-// the period.
+// read returns the period from the log. It reads the log up to its end, because the run times of
+// jobs may be known only from events after the period.
 func read(ctx context.Context, log projections.Reader, from, to time.Time) (*period, error) {
 	if !to.After(from) {
 		return nil, domain.Errorf(domain.InvalidArgument, "the period ends at %s, which is not after its start, %s",
@@ -75,7 +75,7 @@ func read(ctx context.Context, log projections.Reader, from, to time.Time) (*per
 		if err != nil {
 			return nil, err
 		}
-		if e.Time.After(r.now) { // clocks of control planes differ
+		if e.Time.After(r.now) { // time does not go back, although the clocks of control planes differ
 			r.now = e.Time
 		}
 		if r.world == nil && r.now.After(from) {
@@ -103,7 +103,7 @@ func read(ctx context.Context, log projections.Reader, from, to time.Time) (*per
 	return r.period, nil
 }
 
-// begin begins the period.
+// begin begins the period: it takes the current world as the base.
 func (r *reading) begin() {
 	r.world = projections.Fork(r.base)
 	r.meter = newMeter(Recorded, r.base.View(), r.from)
@@ -123,7 +123,7 @@ func (r *reading) begin() {
 	}
 }
 
-// end ends the period; later events only complete the workloads.
+// end ends the period. Later events only complete the workloads of its jobs.
 func (r *reading) end() {
 	r.last = r.world.Position()
 	r.recorded = r.meter.result(r.world.View(), r.to)
@@ -141,8 +141,8 @@ func (r *reading) finish() {
 	r.purgeEnded()
 }
 
-// purgeEnded removes the jobs that ended before the period from the base, because each plan of a
-// simulation looks at all jobs.
+// purgeEnded removes the jobs that ended before the period from the base, so that plans take less
+// time.
 func (r *reading) purgeEnded() {
 	for row := range r.base.View().Jobs() {
 		if w := r.works[row.Name]; row.State.Life().Terminal() && (w == nil || w.ahead.IsZero()) {
@@ -151,14 +151,14 @@ func (r *reading) purgeEnded() {
 	}
 }
 
-// purgeOf returns an event that removes a job.
+// purgeOf returns a JobPurged event for a job.
 func purgeOf(name domain.Name, position uint64, at time.Time) eventlog.Event {
 	collection := name.Collection()
 	return eventlog.Event{Position: position, ID: simulatedID(position), Name: name, Time: at,
 		Record: domain.Record{Type: strings.TrimSuffix(collection, "s") + ".purged.v1", Data: json.RawMessage("{}")}}
 }
 
-// add folds an event of the log, and adds it to the period if it is a part of it.
+// add folds an event of the log and, unless the period has ended, adds it to the period.
 func (r *reading) add(e eventlog.Event, ended bool) error {
 	if r.world == nil {
 		return r.base.Apply(e)
@@ -189,7 +189,7 @@ func (r *reading) add(e eventlog.Event, ended bool) error {
 	return nil
 }
 
-// job adds an event of a job.
+// job adds an event of a job to the period, as an input or to the job's workload.
 func (r *reading) job(in input) {
 	e := in.event
 	_, change := kindAndChange(e)
@@ -201,7 +201,7 @@ func (r *reading) job(in input) {
 		return
 	}
 	w := r.works[e.Name]
-	if w == nil { // it had ended before the period
+	if w == nil { // the job ended before the period
 		w = newWorkload(e.Name)
 		w.current().end = fails
 		r.works[e.Name], r.running[e.Name] = w, w
@@ -227,7 +227,7 @@ func (r *reading) job(in input) {
 	}
 }
 
-// follow adds an event of a job to its workload.
+// follow adds an event of a job to the job's workload.
 func (r *reading) follow(w *workload, e eventlog.Event) {
 	switch _, change := kindAndChange(e); change {
 	case "resumed.v1", "stepGiven.v1":
@@ -237,7 +237,8 @@ func (r *reading) follow(w *workload, e eventlog.Event) {
 	w.observe(e, r.now)
 }
 
-// commandOf returns the command of a user that an event of a job records; nil for another event.
+// commandOf returns the command of a user that an event of a job records; nil for an event that is
+// not an input.
 func commandOf(e eventlog.Event) domain.Command[domain.JobLife] {
 	if strings.HasPrefix(e.Actor, "scheduler/") {
 		return nil
@@ -260,7 +261,7 @@ func commandOf(e eventlog.Event) domain.Command[domain.JobLife] {
 	return nil
 }
 
-// node adds an event of a node. What the schedulers decide about nodes is no input.
+// node adds an event of a node to the inputs, unless the schedulers decided it.
 func (r *reading) node(in input) {
 	switch in.event.Type {
 	case "allocation.placed.v1", "allocation.released.v1", "node.drained.v1":
@@ -274,10 +275,10 @@ func (r *reading) node(in input) {
 	r.inputs = append(r.inputs, in)
 }
 
-// learn records the spec of a node, for settings that add nodes.
+// learn keeps the spec of a node, for settings that add such nodes.
 func (r *reading) learn(name domain.Name, spec domain.NodeSpec) {
 	if len(spec.Engines) == 0 {
-		return // its agent is shutting down
+		return // the agent is shutting down and has withdrawn its engines
 	}
 	kind, _ := spec.Capacity.Units()
 	r.kinds[name] = cmp.Or(kind, cpus)
@@ -288,8 +289,9 @@ func (r *reading) learn(name domain.Name, spec domain.NodeSpec) {
 	}
 }
 
-// deployment adds an event of a deployment. Replicas, and the states that follow from them, are
-// decisions of the schedulers; a failure for want of capacity is one, too.
+// deployment adds an event of a deployment to the inputs, unless the schedulers decided it: they
+// decide about replicas, the states that follow from them, and failures because of missing
+// capacity.
 func (r *reading) deployment(in input) {
 	e := in.event
 	switch e.Type {

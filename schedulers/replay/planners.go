@@ -11,23 +11,23 @@ import (
 )
 
 const (
-	maxRounds = 20                         // plans of all schedulers at one time
-	maxSteps  = 256                        // as schedulers.Run executes of a plan before the next one
-	never     = 100 * 365 * 24 * time.Hour // nodes are lost when the log says so
+	maxRounds = 20                         // maximum plans of each scheduler at one simulated time
+	maxSteps  = 256                        // maximum steps of a plan that are executed, as in schedulers.Run
+	never     = 100 * 365 * 24 * time.Hour // LostAfter of simulations, in which nodes are lost when the log says so
 )
 
-// A planner is a scheduler and the condition for its next plan. The schedulers of a server plan after
-// every event, and most of these plans are empty. A planner plans only after events to which its
-// scheduler reacts.
+// A planner is a scheduler with the condition for its next plan. On a server, every scheduler plans
+// after every event, and most plans are empty. A planner plans only after events to which its
+// scheduler reacts, to save time.
 type planner struct {
 	schedulers.Scheduler
-	reacts func(e eventlog.Event) bool // whether an event can change the plan
+	reacts func(e eventlog.Event) bool // reports whether an event can change the plan
 	due    bool
 	again  time.Time
 }
 
-// planners returns the schedulers in an order in which most plans need no second round: what has ended
-// releases its nodes before jobs start.
+// planners returns the schedulers of a simulation, ordered so that few of them have to plan again
+// at the same time: allocations are released before jobs start.
 func planners(v *projections.View) []*planner {
 	open := map[domain.Name]bool{}
 	for row := range v.Jobs() {
@@ -46,10 +46,11 @@ func planners(v *projections.View) []*planner {
 	}
 }
 
-// ofNode reports whether a node itself changes, and not only its allocations.
+// ofNode reports whether an event changes a node itself, and not only its allocations.
 func ofNode(e eventlog.Event) bool { return strings.HasPrefix(e.Type, "node.") }
 
-// drains returns a function that reports whether a drain may be in progress.
+// drains returns a function that reports, given each event, whether the drain of a node may be in
+// progress.
 func drains(v *projections.View) func(eventlog.Event) bool {
 	draining := false
 	for row := range v.Nodes.All() {
@@ -67,7 +68,7 @@ func setsDeadline(e eventlog.Event) bool {
 	return change == "created.v1" || change == "resumed.v1" || strings.HasPrefix(e.Type, "deployment.")
 }
 
-// endsWork reports whether an attempt or a replica may have ended.
+// endsWork reports whether an event may end an attempt or a replica.
 func endsWork(e eventlog.Event) bool {
 	switch _, change := kindAndChange(e); change {
 	case "created.v1", "validating.v1", "preparing.v1", "queued.v1", "held.v1", "started.v1", "checkpointed.v1",
@@ -78,10 +79,11 @@ func endsWork(e eventlog.Event) bool {
 	return isJob(e.Name.Collection()) || e.Name.Collection() == domain.Deployments.Collection
 }
 
-// enablesWork returns a function that reports whether an event may let a job continue or start. It
-// returns false for the start and the wait of a job, and for all events while no job is open and there
-// is no deployment, whose replicas wait in the queue of jobs. open has the jobs that are neither running
-// nor ended, or that have been told to stop.
+// enablesWork returns a function that reports whether an event may change the plan of Jobs. It
+// returns false for events that Jobs itself records when a job starts or waits. It also returns
+// false for all events while open is empty and there is no deployment, whose replicas would wait in
+// the queue of jobs. open has the jobs that are neither running nor ended, or that were requested
+// to stop.
 func enablesWork(open map[domain.Name]bool, deployments bool) func(eventlog.Event) bool {
 	return func(e eventlog.Event) bool {
 		deployments = deployments || e.Name.Collection() == domain.Deployments.Collection
@@ -106,8 +108,8 @@ func enablesWork(open map[domain.Name]bool, deployments bool) func(eventlog.Even
 	}
 }
 
-// enablesReplicas returns a function that reports whether an event may change the plan of the replicas. It
-// returns false until there is a deployment.
+// enablesReplicas returns a function that reports whether an event may change the plan of Replicas.
+// It returns false until there is a deployment.
 func enablesReplicas(deployments bool) func(eventlog.Event) bool {
 	return func(e eventlog.Event) bool {
 		deployments = deployments || e.Name.Collection() == domain.Deployments.Collection
@@ -116,7 +118,7 @@ func enablesReplicas(deployments bool) func(eventlog.Event) bool {
 	}
 }
 
-// plan runs the schedulers that are due, and executes their steps, until none is due.
+// plan lets the schedulers that are due plan, and executes their steps, until none is due.
 func (s *simulation) plan() error {
 	for range maxRounds {
 		planned := false

@@ -1,12 +1,13 @@
 // Package replay answers what-if questions about a recorded period of the log: it runs the schedulers
 // with other settings on the recorded workload, with a virtual clock.
 //
-// Read folds the log up to the start of the period, and separates the events of the period into inputs
-// and decisions. Inputs come from outside of the schedulers: jobs that are created, cancelled, paused,
-// resumed and deleted; nodes that register, are lost, cordoned and drained; deployments that are
-// created, updated and scaled; settings of accounts; and the run time of each job. Decisions are what
-// the schedulers and their consequences recorded: starts, preemptions, placements, releases. A simulation
-// repeats the inputs at their recorded times, and lets the same schedulers decide on the same domain.
+// A replay folds the log up to the start of the period, and separates the events of the period into
+// inputs and decisions. Inputs come from outside of the schedulers: jobs that are created,
+// cancelled, paused, resumed and deleted; nodes that register, are lost, cordoned and drained;
+// deployments that are created, updated and scaled; settings of accounts; and the run time of each
+// job. Decisions are the events that the schedulers recorded, and those that follow from them:
+// starts, preemptions, placements, releases. A simulation repeats the inputs at their recorded
+// times, and lets the same schedulers decide again.
 //
 // A simulation is deterministic: the same log and settings give the same result.
 package replay
@@ -26,20 +27,21 @@ import (
 	"anneal/projections"
 )
 
-// Steps of a simulation: see Options.Step.
+// Limits for the default of Options.Step.
 const (
 	minStep = time.Second
-	steps   = 4320 // of a simulation; 20 s for a day
+	steps   = 4320 // number of steps of a period; a step is then 20 s for a day
 )
 
 // Options select a period and the settings to try.
 type Options struct {
-	// From and To bound the period: after From, up to To. A zero To is the time of the last event, and a
-	// zero From is a day before To.
+	// The period begins after From and ends at To. A zero To stands for the time of the last event,
+	// and a zero From for a day before To.
 	From, To time.Time
 	With     []Settings
-	// Step is the minimum time between two plans of the simulation: events within a step are planned
-	// together. 0 is 20 s for a day, and in proportion for other periods, but at least 1 s.
+	// Step is the minimum time between two plans of a simulation: the schedulers plan once for all
+	// events within a step. 0 stands for 20 s if the period is a day, and in proportion for other
+	// periods, but at least 1 s.
 	Step time.Duration
 }
 
@@ -47,11 +49,11 @@ type Options struct {
 type Report struct {
 	From     time.Time `json:"from"`
 	To       time.Time `json:"to"`
-	First    uint64    `json:"firstPosition,string"` // of the events of the period
+	First    uint64    `json:"firstPosition,string"` // log position of the first event of the period
 	Last     uint64    `json:"lastPosition,string"`
-	Step     float64   `json:"step"`              // seconds: see Options.Step
-	Estimate int       `json:"estimatedRunTimes"` // jobs without a complete recorded run
-	Results  []Result  `json:"results"`           // recorded, simulated with the recorded settings, and the variants
+	Step     float64   `json:"step"`              // seconds of a step: see Options.Step
+	Estimate int       `json:"estimatedRunTimes"` // number of jobs whose run the log does not show to its end
+	Results  []Result  `json:"results"`           // recorded, simulated with the recorded settings, and variants
 }
 
 // Names of the first two results.
@@ -105,8 +107,8 @@ func Run(ctx context.Context, log projections.Reader, options Options) (Report, 
 	return report, nil
 }
 
-// complete sets To to the time of the last event, and From to a day before To, but not before the first
-// event, if they are zero.
+// complete sets To and From if they are zero: To to the time of the last event, and From to a day
+// before To, but not before the first event.
 func (o *Options) complete(ctx context.Context, log projections.Reader) error {
 	var first, last time.Time
 	for e, err := range log.Read(ctx, everything, 0) {
@@ -119,7 +121,7 @@ func (o *Options) complete(ctx context.Context, log projections.Reader) error {
 		last = later(last, e.Time)
 	}
 	if last.IsZero() {
-		return domain.Errorf(domain.NotFound, "the log has no events")
+		return domain.Errorf(domain.NotFound, "the log has no events to replay")
 	}
 	if o.To.IsZero() {
 		o.To = last
@@ -132,13 +134,14 @@ func (o *Options) complete(ctx context.Context, log projections.Reader) error {
 
 const everything = "events.>"
 
-// kindAndChange splits the type of an event: jobs of all kinds share the change, such as "started.v1".
+// kindAndChange splits the type of an event, such as "dpoJob.started.v1", into the kind and the
+// change, which is the same for jobs of all kinds.
 func kindAndChange(e eventlog.Event) (kind, change string) {
 	kind, change, _ = strings.Cut(e.Type, ".")
 	return kind, change
 }
 
-// isJob reports whether a collection is one of jobs.
+// isJob reports whether a collection contains jobs.
 func isJob(collection string) bool { return slices.Contains(jobCollections, collection) }
 
 var jobCollections = func() (all []string) {

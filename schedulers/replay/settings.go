@@ -11,23 +11,24 @@ import (
 	"anneal/domain"
 )
 
-// Settings are one variant: changes of weights, quotas, priorities, placement and nodes.
+// Settings are the settings of one variant: other weights, quotas, priorities, placement strategy
+// and nodes than were recorded.
 type Settings struct {
 	Name      string
-	intents   []domain.Intent // decided at the start of the period, and after each recorded change of their resources
+	intents   []domain.Intent // decided at the start, and again after each recorded change of their resources
 	names     map[domain.Name]string
-	placement string // of all deployments; "" leaves it
+	placement string // placementStrategy of all deployments; "" leaves it as recorded
 	nodes     []nodeChange
-	removed   map[domain.Name]bool // nodes
+	removed   map[domain.Name]bool // nodes that are removed
 }
 
 // A nodeChange adds or removes nodes.
 type nodeChange struct {
-	count int    // negative removes
-	kind  string // accelerator type, CPU, or the ID of a node
+	count int    // number of nodes to add; negative to remove nodes
+	kind  string // which nodes: an accelerator type, CPU, or the ID of a node
 }
 
-// SettingsHelp lists the settings.
+// SettingsHelp lists the possible settings, for help texts.
 var SettingsHelp = []string{
 	"weight:ACCOUNT=N",
 	"quota:ACCOUNT.accelerators=N (or none)",
@@ -56,7 +57,7 @@ func (s *Settings) parse(text string) error {
 	case kind == "weight" && domain.ValidID(of):
 		weight, err := strconv.Atoi(value)
 		if err != nil || weight < 1 || weight > domain.MaxQueueWeight {
-			return fmt.Errorf("%s: the weight must be a number from 1 to %d", text, domain.MaxQueueWeight)
+			return fmt.Errorf("setting %s: the weight must be a number from 1 to %d", text, domain.MaxQueueWeight)
 		}
 		name := domain.NewName("", domain.Accounts.Collection, of)
 		s.add(of, domain.Intend(domain.Accounts, name, domain.Command[domain.Account](domain.SetQueueWeight{
@@ -68,11 +69,11 @@ func (s *Settings) parse(text string) error {
 		account, rest, _ := strings.Cut(of, "/")
 		collection, id, _ := strings.Cut(rest, "/")
 		if !domain.ValidID(account) || !isJob(collection) || !domain.ValidID(id) {
-			return fmt.Errorf("%s: give the job as ACCOUNT/COLLECTION/JOB, where COLLECTION is one of %s", text,
+			return fmt.Errorf("setting %s: give the job as ACCOUNT/COLLECTION/JOB, where COLLECTION is one of %s", text,
 				strings.Join(jobCollections, ", "))
 		}
 		if !slices.Contains(domain.JobPriorities, value) {
-			return fmt.Errorf("%s: the priority %s", text, domain.OneOfRule(value, domain.JobPriorities))
+			return fmt.Errorf("setting %s: the priority %s", text, domain.OneOfRule(value, domain.JobPriorities))
 		}
 		s.add(account, domain.IntendJob(domain.NewName(account, collection, id),
 			domain.SetJobPriority{Priority: domain.JobPriority(value)}))
@@ -80,7 +81,7 @@ func (s *Settings) parse(text string) error {
 	case setting == "placement":
 		strategies := []string{domain.PlacementPack, domain.PlacementSpread, "DEFAULT"}
 		if !slices.Contains(strategies, value) {
-			return fmt.Errorf("%s: the placement %s", text, domain.OneOfRule(value, strategies))
+			return fmt.Errorf("setting %s: the placement %s", text, domain.OneOfRule(value, strategies))
 		}
 		s.placement = value
 		return nil
@@ -99,7 +100,7 @@ func (s *Settings) parseQuota(text, of, value string) error {
 	account, id, _ := strings.Cut(of, ".")
 	ids := []string{domain.QuotaAccelerators, domain.QuotaGuaranteed}
 	if !domain.ValidID(account) || !slices.Contains(ids, id) {
-		return fmt.Errorf("%s: the schedulers decide by the quotas %s: give one as quota:ACCOUNT.QUOTA=N", text,
+		return fmt.Errorf("setting %s: only the quotas %s have an effect on schedulers: write quota:ACCOUNT.QUOTA=N", text,
 			strings.Join(ids, " and "))
 	}
 	name := domain.NewName(account, domain.Quotas.Collection, id)
@@ -107,7 +108,7 @@ func (s *Settings) parseQuota(text, of, value string) error {
 	if value != "none" {
 		n, err := strconv.ParseInt(value, 10, 64)
 		if err != nil || n < 0 || n > domain.MaxQuota {
-			return fmt.Errorf("%s: the quota must be a number from 0 to %d, or none", text, int64(domain.MaxQuota))
+			return fmt.Errorf("setting %s: the quota must be a number from 0 to %d, or none", text, int64(domain.MaxQuota))
 		}
 		cmd = domain.SetQuota{MaxValue: domain.Count(n)}
 	}
@@ -119,7 +120,7 @@ func (s *Settings) parseNodes(text, value string) error {
 	number, kind, _ := strings.Cut(value, "x")
 	n, err := strconv.Atoi(number)
 	if err != nil || n == 0 || kind == "" || number[0] != '+' && number[0] != '-' {
-		return fmt.Errorf("%s: give the nodes as +NxTYPE or -NxTYPE, such as +2x%s", text, cpus)
+		return fmt.Errorf("setting %s: give the nodes as +NxTYPE or -NxTYPE, such as +2x%s", text, cpus)
 	}
 	s.nodes = append(s.nodes, nodeChange{n, kind})
 	return nil
@@ -134,22 +135,22 @@ func (s Settings) check(p *period) error {
 	for _, name := range slices.Sorted(maps.Keys(s.names)) {
 		account := domain.NewName("", domain.Accounts.Collection, s.names[name])
 		if _, ok := v.Accounts.Get(account); !ok && !created(account) {
-			return domain.Errorf(domain.NotFound, "%s: account %q does not exist in the period", s.Name, s.names[name])
+			return domain.Errorf(domain.NotFound, "setting %s: account %q does not exist in the period", s.Name, s.names[name])
 		}
 		if _, ok := v.Job(name); isJob(name.Collection()) && !ok && !created(name) {
-			return domain.Errorf(domain.NotFound, "%s: the job %s does not exist in the period", s.Name, name)
+			return domain.Errorf(domain.NotFound, "setting %s: job %s does not exist in the period", s.Name, name)
 		}
 	}
 	for _, change := range s.nodes {
 		if _, known := p.specs[change.kind]; !known {
-			return domain.Errorf(domain.NotFound, "%s: the period has no node %q; it has nodes of %s", s.Name, change.kind,
+			return domain.Errorf(domain.NotFound, "setting %s: the period has no node %q, but nodes of %s", s.Name, change.kind,
 				strings.Join(slices.Sorted(maps.Keys(p.specs)), ", "))
 		}
 	}
 	return nil
 }
 
-// begin applies the settings at the start of the period.
+// begin applies the settings to a simulation at the start of the period.
 func (s *Settings) begin(sim *simulation) error {
 	for _, intent := range s.intents {
 		s.try(sim, intent)
@@ -176,14 +177,15 @@ func (s *Settings) begin(sim *simulation) error {
 	return nil
 }
 
-// try decides an intent. A job may have ended, and an account may be created later: see repeat.
+// try decides an intent of the settings. It ignores a refusal, because a job may have ended, and an
+// account may be created later: see repeat.
 func (s *Settings) try(sim *simulation, intent domain.Intent) {
 	if sim.world.Lookup(intent.Name).State != nil || intent.Name.Collection() == domain.Quotas.Collection {
 		_, _ = sim.try(intent)
 	}
 }
 
-// strategy returns the value of placementStrategy.
+// strategy returns the value of placementStrategy that the settings set; "" if they set none.
 func (s *Settings) strategy() string {
 	if s.placement == "DEFAULT" {
 		return ""
@@ -191,7 +193,7 @@ func (s *Settings) strategy() string {
 	return s.placement
 }
 
-// changeNodes adds copies of a node, or removes nodes.
+// changeNodes adds copies of a node, or removes nodes. number is the index of the change.
 func (s *Settings) changeNodes(sim *simulation, number int, change nodeChange) error {
 	for i := range max(0, change.count) {
 		name := domain.NewName(domain.System, domain.Nodes.Collection, fmt.Sprintf("added-%d-%d", number+1, i+1))
@@ -228,7 +230,7 @@ func (s *Settings) changeNodes(sim *simulation, number int, change nodeChange) e
 }
 
 func removeNode(sim *simulation, name domain.Name) error {
-	for _, cmd := range []domain.Command[domain.Node]{domain.LoseNode{Reason: "removed by the settings"},
+	for _, cmd := range []domain.Command[domain.Node]{domain.LoseNode{Reason: "removed by the settings of the variant"},
 		domain.RemoveNode{}} {
 		if _, err := sim.try(domain.Intend(domain.Nodes, name, cmd)); err != nil {
 			return err
@@ -237,10 +239,10 @@ func removeNode(sim *simulation, name domain.Name) error {
 	return nil
 }
 
-// drops reports whether the settings replace a recorded input.
+// drops reports whether an input is left out, because the settings remove its node.
 func (s *Settings) drops(in input) bool { return s.removed[in.event.Name] }
 
-// change returns the record of an input with the settings.
+// change returns the record of an input, changed as the settings require.
 func (s *Settings) change(r domain.Record) domain.Record {
 	if s.placement == "" || r.Type != "deployment.created.v1" && r.Type != "deployment.updated.v1" {
 		return r
@@ -256,7 +258,8 @@ func (s *Settings) change(r domain.Record) domain.Record {
 	return r
 }
 
-// repeat decides the settings of a resource, or of the resources of an account, after a recorded change.
+// repeat decides the commands of the settings again for a resource that an input has changed, or
+// for the resources of an account that an input has changed.
 func (s *Settings) repeat(sim *simulation, name domain.Name) {
 	for _, intent := range s.intents {
 		if intent.Name == name {

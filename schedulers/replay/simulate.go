@@ -15,11 +15,11 @@ import (
 )
 
 const (
-	minSaves       = time.Minute // minimum time between simulated checkpoints
-	maxCheckpoints = 100         // simulated checkpoints of an attempt
+	minSaves       = time.Minute // minimum time between two simulated checkpoints of an attempt
+	maxCheckpoints = 100         // maximum number of simulated checkpoints of an attempt
 )
 
-// A simulation repeats the inputs of a period with a virtual clock.
+// A simulation repeats the inputs of a period with a virtual clock, and lets the schedulers decide.
 type simulation struct {
 	*period
 	settings   Settings
@@ -30,21 +30,21 @@ type simulation struct {
 	timers     timers
 	jobs       map[domain.Name]*run
 	schedulers []*planner
-	actor      string                 // of the events that are applied
-	recorded   func(e eventlog.Event) // is called for each event; nil except in tests
+	actor      string                 // actor of the events that are applied
+	recorded   func(e eventlog.Event) // called for each event; nil except in tests
 }
 
-// A run is the simulated execution of a workload.
+// A run is the simulated execution of a job's workload.
 type run struct {
 	*workload
 	segment int
-	done    bool          // the segment has ended
-	saved   time.Duration // work of the segment that is saved
-	began   time.Time     // of the running attempt
-	crashes int           // that have happened in the segment
+	done    bool          // the current segment has ended
+	saved   time.Duration // work of the segment that is saved in a checkpoint
+	began   time.Time     // start of the running attempt
+	crashes int           // number of simulated crashes in the segment
 }
 
-// newSimulation returns a simulation. The period must not change any more.
+// newSimulation returns a simulation of the period, which must not be changed any more.
 func newSimulation(p *period, settings Settings, step time.Duration) *simulation {
 	s := &simulation{period: p, settings: settings, world: projections.Fork(p.base), step: step, now: p.from,
 		jobs: map[domain.Name]*run{}}
@@ -56,7 +56,7 @@ func newSimulation(p *period, settings Settings, step time.Duration) *simulation
 	return s
 }
 
-// run simulates the period.
+// run simulates the period and returns the result.
 func (s *simulation) run(ctx context.Context) (Result, error) {
 	s.meter = newMeter(s.settings.Name, s.world.View(), s.from)
 	fail := func(err error) (Result, error) { return Result{Name: s.settings.Name}, err }
@@ -88,8 +88,8 @@ func (s *simulation) run(ctx context.Context) (Result, error) {
 	return s.meter.result(s.world.View(), s.to), nil
 }
 
-// advance applies the inputs and fires the timers up to a time, in their order. It returns the inputs
-// that are left.
+// advance applies the inputs and fires the timers up to the time until, in the order of their
+// times. It returns the inputs after that time.
 func (s *simulation) advance(inputs []input, until time.Time) ([]input, error) {
 	for {
 		at, timed := s.timers.first()
@@ -114,7 +114,7 @@ func (s *simulation) advance(inputs []input, until time.Time) ([]input, error) {
 	}
 }
 
-// next returns the time of the next plan; false at the end of the period.
+// next returns the time at which the schedulers plan next; false at the end of the period.
 func (s *simulation) next(inputs []input) (time.Time, bool) {
 	until := s.to
 	if len(inputs) > 0 {
@@ -146,8 +146,8 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// resume schedules the ends of the attempts and the starts of the replicas that run when the period
-// begins.
+// resume adds timers for what exists when the period begins: for the ends of running attempts, and
+// for replicas that become ready.
 func (s *simulation) resume() {
 	v := s.world.View()
 	for row := range v.Jobs() {
@@ -168,7 +168,7 @@ func (s *simulation) resume() {
 	}
 }
 
-// input applies an input. An event of a resource that does not exist in the simulation is left out.
+// input applies an input. It ignores an event of a resource that does not exist in the simulation.
 func (s *simulation) input(in input) error {
 	name := in.event.Name
 	if s.settings.drops(in) {
@@ -187,16 +187,16 @@ func (s *simulation) input(in input) error {
 	if err := s.apply(name, s.settings.change(in.event.Record)); err != nil {
 		return err
 	}
-	if in.work != nil { // as Jobs decides for each new job; it saves a plan
+	if in.work != nil { // the scheduler Jobs decides this for each new job: doing it here saves a plan
 		_, _ = s.try(domain.IntendJob(name, domain.StartValidation{}))
 	}
 	s.settings.repeat(s, name)
 	return nil
 }
 
-// try decides an intent, and applies its event. It reports whether there was one, and returns the
-// error of a refused intent. Simulations are deterministic, so nothing else changes the resource
-// in between.
+// try decides an intent and applies its event. It reports whether there was an event, and returns
+// the error if the intent is refused. No other goroutine changes the world, so no decision has to
+// be repeated.
 func (s *simulation) try(intent domain.Intent) (applied bool, err error) {
 	row := s.world.Lookup(intent.Name)
 	if intent.IsStale(row.Version) {
@@ -211,7 +211,7 @@ func (s *simulation) try(intent domain.Intent) (applied bool, err error) {
 
 func simulatedID(position uint64) string { return fmt.Sprintf("simulated-%d", position) }
 
-// apply folds an event at the current time, and schedules what follows from it.
+// apply folds an event at the current simulated time, and adds timers for what follows from it.
 func (s *simulation) apply(name domain.Name, record domain.Record) error {
 	e := eventlog.Event{Record: record, Position: s.world.Position() + 1, Name: name, Time: s.now, Actor: s.actor}
 	e.ID = simulatedID(e.Position)
@@ -236,7 +236,7 @@ func (s *simulation) apply(name domain.Name, record domain.Record) error {
 	return nil
 }
 
-// follow schedules what follows from an event of a job.
+// follow adds timers for what follows from an event of a job.
 func (s *simulation) follow(e eventlog.Event) {
 	r, life := s.jobs[e.Name], lifeOf(s.world, e.Name)
 	if r == nil || life == nil {
@@ -259,7 +259,7 @@ func (s *simulation) follow(e eventlog.Event) {
 	}
 }
 
-// started schedules the checkpoints and the end of an attempt that began at the given time.
+// started adds timers for the checkpoints and the end of an attempt that began at the given time.
 func (s *simulation) started(r *run, life *domain.JobLife, began time.Time) {
 	r.began = began
 	part := r.segments[r.segment]
@@ -279,13 +279,13 @@ func (s *simulation) started(r *run, life *domain.JobLife, began time.Time) {
 	}
 }
 
-// placed schedules when a replica is ready.
+// placed adds the timer at which a replica becomes ready.
 func (s *simulation) placed(deployment domain.Name, r domain.Replica) {
 	after := cmp.Or(s.ready[deployment], s.ready[""])
 	s.at(s.now.Add(after), timer{job: deployment, replica: r.ID, node: r.Node, does: serves})
 }
 
-// fire executes a timer. It does nothing for an attempt that has ended meanwhile.
+// fire executes a timer. It ignores a timer of an attempt that has ended.
 func (s *simulation) fire(t timer) error {
 	if t.does == serves {
 		_, err := s.try(domain.Intend(domain.Deployments, t.job, domain.Command[domain.Deployment](
@@ -357,7 +357,7 @@ func (s *simulation) save(r *run, life *domain.JobLife) {
 	}
 }
 
-// unexpected returns an error that is not the refusal of a command.
+// unexpected returns err, or nil if err is the refusal of a command.
 func unexpected(err error) error {
 	var refused *domain.Error
 	if errors.As(err, &refused) && refused.Code != domain.Internal {
@@ -366,7 +366,8 @@ func unexpected(err error) error {
 	return err
 }
 
-// execute carries out one step, as schedulers.Run does. It reports whether the step was refused.
+// execute executes one step of a plan, as schedulers.Run does. It reports whether the step was
+// refused.
 func (s *simulation) execute(step schedulers.Step) (refused bool, err error) {
 	reserved := false
 	for _, intent := range step.Intents() {
@@ -385,7 +386,7 @@ func (s *simulation) execute(step schedulers.Step) (refused bool, err error) {
 	return false, nil
 }
 
-// lifeOf returns the life of a job; nil if it does not exist.
+// lifeOf returns the lifecycle state of a job; nil if the job does not exist.
 func lifeOf(world *projections.World, name domain.Name) *domain.JobLife {
 	row, ok := projections.CurrentJob(world, name)
 	if !ok {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Variants returns a line for each variant: its title in Table, and its settings.
+// Variants returns a line for each variant of the report: its title in Table, and its settings.
 func (r Report) Variants() (lines []string) {
 	for i, result := range r.Results[min(2, len(r.Results)):] {
 		lines = append(lines, fmt.Sprintf("variant %d: %s", i+1, result.Name))
@@ -14,7 +14,8 @@ func (r Report) Variants() (lines []string) {
 	return lines
 }
 
-// Table returns the report as rows of cells: a column for each result. The first row has the titles.
+// Table returns the report as rows of cells, with a column for each result. The first row has the
+// titles.
 func (r Report) Table() [][]string {
 	titles := []string{""}
 	for i, result := range r.Results {
@@ -73,7 +74,7 @@ func (r Report) Table() [][]string {
 	r.addUtilization(add)
 	count("preemptions", func(r Result) int { return r.Preempted })
 	count("requeues", func(r Result) int { return r.Requeued })
-	count("replicas that gave way", func(r Result) int { return r.GaveWay })
+	count("preempted replicas", func(r Result) int { return r.GaveWay })
 	return rows
 }
 
@@ -95,7 +96,8 @@ func (r Report) addUtilization(add func(title string, cell func(Result) string))
 	}
 }
 
-// names returns the names of all results, in the order of their first occurrence.
+// names returns the names that of returns for the results, without duplicates, in the order of
+// their first occurrence.
 func (r Report) names(of func(Result) []string) (all []string) {
 	known := map[string]bool{}
 	for _, result := range r.Results {

@@ -7,31 +7,31 @@ import (
 	"anneal/domain"
 )
 
-// What a timer does.
+// An action is what happens when a timer fires.
 type action int
 
 const (
-	ends    action = iota // the work of an attempt is done
+	ends    action = iota // the attempt has done its work
 	crashes               // the attempt fails
 	saves                 // the attempt records a checkpoint
-	stops                 // the attempt has saved a checkpoint and stops, as it was told
-	serves                // the replica is ready
-	purges                // the ended job is removed, so that plans do not look at it
+	stops                 // the attempt has saved a checkpoint and stops, as requested
+	serves                // the replica becomes ready
+	purges                // the job, which has ended, is removed, so that plans take less time
 )
 
-// A timer is something that happens later, to an attempt of a job or to a replica.
+// A timer is an action on an attempt of a job, or on a replica, at a later simulated time.
 type timer struct {
 	at      time.Time
-	number  int // orders timers of one time
+	number  int // order of timers with the same time
 	job     domain.Name
 	attempt int
 	replica string
 	node    domain.Name
 	does    action
-	every   time.Duration // of saves
+	every   time.Duration // interval of the action saves
 }
 
-// timers is a heap.
+// timers is a heap of timers, ordered by time.
 type timers struct {
 	list   []timer
 	number int
@@ -54,7 +54,7 @@ func (t *timers) Pop() any {
 	return last
 }
 
-// first returns the time of the next timer; false without one.
+// first returns the time of the next timer; false if there is none.
 func (t *timers) first() (time.Time, bool) {
 	if len(t.list) == 0 {
 		return time.Time{}, false
@@ -62,7 +62,7 @@ func (t *timers) first() (time.Time, bool) {
 	return t.list[0].at, true
 }
 
-// at adds a timer.
+// at adds a timer that fires at the given time.
 func (s *simulation) at(at time.Time, t timer) {
 	s.timers.number++
 	t.at, t.number = at, s.timers.number

@@ -10,26 +10,26 @@ import (
 	"anneal/eventlog"
 )
 
-// A workload is what a job demands of its nodes, from the recorded events.
+// A workload describes how long a job has to run on its nodes, from the recorded events.
 type workload struct {
 	name     domain.Name
 	segments []*segment
-	saves    time.Duration // mean time between its checkpoints; 0 if it records none
-	ahead    time.Time     // time of the last input that makes an ended job run again
+	saves    time.Duration // mean time between the job's checkpoints; 0 if it records none
+	ahead    time.Time     // time of the last input that lets the job run again after its end
 
 	began       time.Time // start of the running attempt; zero if none runs
-	saved       time.Time // last checkpoint of the attempt, or began
-	stops       bool      // the attempt was told to stop
+	saved       time.Time // time of the attempt's last checkpoint, or began
+	stops       bool      // the attempt was requested to stop
 	checkpoints int
-	sum         time.Duration // of the times between checkpoints
+	sum         time.Duration // sum of the times between checkpoints
 }
 
-// A segment is the work of a job until it completes or fails, or until a train step is finished. A job
-// that is resumed after a failure, and a further train step, begin another segment.
+// A segment is the work of a job until it completes or fails, or until its train step is finished.
+// When the job is resumed after a failure, or gets another train step, the next segment begins.
 type segment struct {
-	work    time.Duration   // that attempts have to do
-	lower   time.Duration   // of a segment that did not end in the log, the work that is known to be a part of it
-	crashes []time.Duration // times after their starts at which attempts crash
+	work    time.Duration   // run time that the attempts need together
+	lower   time.Duration   // minimum of work, in a segment that did not end in the log
+	crashes []time.Duration // for each attempt that crashed, the time after its start
 	end     end
 	failure domain.Status
 	output  domain.Name
@@ -39,7 +39,7 @@ type segment struct {
 type end int
 
 const (
-	unknown end = iota // the log does not show it; the work is estimated
+	unknown end = iota // the log does not show the end, so the work is estimated
 	completes
 	fails
 )
@@ -48,7 +48,7 @@ func newWorkload(name domain.Name) *workload {
 	return &workload{name: name, segments: []*segment{{}}}
 }
 
-// resumeAt sets the attempt that runs when the period begins.
+// resumeAt sets the attempt that is running when the period begins, from the state of the job.
 func (w *workload) resumeAt(life *domain.JobLife) {
 	if !life.Active() || life.StartTime == nil {
 		return
@@ -89,7 +89,7 @@ func (w *workload) observe(e eventlog.Event, at time.Time) {
 			w.began = time.Time{}
 		}
 	case "failed.v1":
-		if !w.began.IsZero() { // otherwise a scheduler decided it
+		if !w.began.IsZero() { // otherwise no attempt was running, so a scheduler decided it
 			s.work, s.end, s.failure = s.work+w.elapsed(at), fails, statusOf(e)
 			w.began = time.Time{}
 		}
@@ -99,14 +99,14 @@ func (w *workload) observe(e eventlog.Event, at time.Time) {
 	}
 }
 
-// next begins another segment, if the current one has ended.
+// next begins another segment if the current segment has ended.
 func (w *workload) next() {
 	if w.current().end != unknown {
 		w.segments = append(w.segments, &segment{})
 	}
 }
 
-// stop ends the attempt: its work until the last checkpoint stays.
+// stop ends the running attempt. Its work until the last checkpoint counts.
 func (w *workload) stop() {
 	if !w.began.IsZero() {
 		w.current().work += max(0, w.saved.Sub(w.began))
@@ -121,12 +121,13 @@ func (w *workload) elapsed(at time.Time) time.Duration {
 	return max(0, at.Sub(w.began))
 }
 
-// open reports whether later events of the log can show more of the job's run.
+// open reports whether the end of the current segment is not known yet, so that later events can
+// show more of it.
 func (w *workload) open() bool { return w.current().end == unknown }
 
-// estimate sets the work of the segments that did not end in the log. The work is the median of ended
-// jobs of the same account and kind, else of the kind, else of all jobs, but at least a tenth more than
-// is known to be a part of it. It returns the number of jobs with such segments.
+// estimate sets the work of the segments that did not end in the log. It takes the median of the
+// ended jobs of the same account and kind, or else of the same kind, or else of all jobs, but at
+// least a tenth more than segment.lower. It returns the number of jobs with such segments.
 func estimate(all []*workload, last time.Time, period time.Duration) (estimated int) {
 	known := map[string][]time.Duration{}
 	keys := func(w *workload) []string {
@@ -163,7 +164,7 @@ func estimate(all []*workload, last time.Time, period time.Duration) (estimated 
 	return estimated
 }
 
-// A median collects durations.
+// A median collects durations, to compute their median.
 type median []time.Duration
 
 func (m median) value(otherwise time.Duration) time.Duration {

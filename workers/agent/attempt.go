@@ -252,7 +252,7 @@ func nameBase(config []byte, base domain.Name) ([]byte, error) {
 	if base == "" {
 		return config, nil
 	}
-	named, err := weights.NameBase(config, base.ID(), base.ID())
+	named, err := weights.SetBaseModel(config, base.ID(), base.ID())
 	if err != nil || named == nil {
 		return config, err
 	}

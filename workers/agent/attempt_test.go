@@ -11,9 +11,9 @@ import (
 	"anneal/workers/protocol"
 )
 
-// TestNameBase checks that a trained adapter names its base model instead of the directory of this
+// TestSetBaseModel checks that a trained adapter names its base model instead of the directory of this
 // node that the trainer has read it from.
-func TestNameBase(t *testing.T) {
+func TestSetBaseModel(t *testing.T) {
 	dir := t.TempDir()
 	a := &attempt{assignment: protocol.TrainAssignment{BaseModel: "accounts/default/models/tiny"}}
 	require.NoError(t, a.nameBase(dir), "a full model has no adapter_config.json")

@@ -312,7 +312,7 @@ func TestFailedTrialIsInStatus(t *testing.T) {
 	require.Equal(t, domain.EvaluatorActive, state.State)
 	require.Equal(t, "FAILED_PRECONDITION", state.Status.Code)
 	require.Contains(t, state.Status.Message,
-		"the trial call with an example row gave no valid score (ValueError: no luck with [redacted]): preview the")
+		"the trial call with an example row returned no valid score (ValueError: no luck with [redacted]): preview the")
 	spec.EntryPoint, looked.trial = "main.py::evaluate", ""
 	require.NoError(t, builder.Build(t.Context(), b.evaluator("e", domain.UpdateEvaluator{EvaluatorSpec: spec})))
 	require.Equal(t, domain.StatusOf(nil), b.evaluatorState("e").Status)

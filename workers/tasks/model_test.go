@@ -165,7 +165,7 @@ func TestAddonsAreComparedWithTheirBase(t *testing.T) {
 		BaseModel: string(named(domain.Models, "small"))}})
 	require.NoError(t, b.validator().Validate(t.Context(), b.upload("misfit", 1, adapter(t))))
 	require.Contains(t, b.modelState("misfit").Status.Message,
-		"for a layer that the base, with 3 layers, does not have")
+		"for a layer that the base model, with 3 layers, does not have")
 
 	b.model("orphan", domain.CreateModel{ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon,
 		BaseModel: string(named(domain.Models, "gone"))}})

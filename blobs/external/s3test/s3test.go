@@ -1,5 +1,5 @@
-// Package s3test is a small S3-compatible object store for tests: it stores objects in memory and
-// verifies the signature of every request.
+// Package s3test provides a small S3-compatible object store for tests. It stores objects in memory
+// and verifies the signature of every request.
 package s3test
 
 import (
@@ -19,20 +19,20 @@ import (
 	"testing"
 )
 
-// A Server is an object store with one bucket and one access key.
+// A Server is an object store for tests, with one bucket and one access key.
 type Server struct {
 	URL                    string
 	Bucket                 string
 	AccessKeyID, SecretKey string
-	Public                 bool // whether anonymous requests may read
-	IgnoresConditions      bool // whether a PUT with If-None-Match replaces an object
-	RefusesConditions      bool // whether a PUT with If-None-Match gets status 501
+	Public                 bool // anonymous requests may read objects
+	IgnoresConditions      bool // a PUT with If-None-Match replaces an existing object
+	RefusesConditions      bool // a PUT with If-None-Match gets status 501
 	mu                     sync.Mutex
 	objects                map[string]string
 	requests               int
 }
 
-// Start starts a server that ends with the test.
+// Start starts a server that runs until the test ends.
 func Start(t testing.TB) *Server {
 	s := &Server{Bucket: "rows", AccessKeyID: "AKTEST", SecretKey: "secret-of-the-test", objects: map[string]string{}}
 	server := httptest.NewServer(s)
@@ -144,7 +144,8 @@ func (s *Server) list(w http.ResponseWriter, query url.Values) {
 	_ = xml.NewEncoder(w).Encode(page)
 }
 
-// refuse returns the error code for a request that is not signed by the access key; "" if it is.
+// refuse returns the S3 error code for a request that the access key has not signed; "" for a valid
+// request.
 func (s *Server) refuse(r *http.Request, body []byte) string {
 	given, ok := strings.CutPrefix(r.Header.Get("Authorization"), "AWS4-HMAC-SHA256 ")
 	if !ok {

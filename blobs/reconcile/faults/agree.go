@@ -13,9 +13,9 @@ import (
 	"anneal/projections"
 )
 
-// Restart folds the log into a new world and reconciles without a grace period, like a process that
-// starts after another process crashed. The world follows the log until the reconciliation ends, so
-// that it includes the events that other processes append during the reconciliation.
+// Restart folds the log into a new world and deletes unreferenced data without a grace period, like
+// a process that starts after another process has crashed. The world follows the log until Restart
+// ends, so that it includes the events that other processes append in this time.
 func Restart(ctx context.Context, log eventlog.Log, store *blobs.Store, vault *secrets.Vault) (*projections.World,
 	error) {
 	world := projections.NewWorld()
@@ -36,8 +36,8 @@ func Restart(ctx context.Context, log eventlog.Log, store *blobs.Store, vault *s
 	return world, err
 }
 
-// Agree returns an error unless a view, the files and the data keys are consistent: every file of a
-// resource is stored, every sealed value can be decrypted, and every data key is in use.
+// Agree returns an error unless the view, the files and the data keys are consistent: every file of
+// a resource is stored, every sealed value can be decrypted, and every data key is in use.
 func Agree(ctx context.Context, v *projections.View, store *blobs.Store, vault *secrets.Vault) error {
 	if err := filesAgree(ctx, v, store); err != nil {
 		return err
@@ -83,7 +83,7 @@ func Agree(ctx context.Context, v *projections.View, store *blobs.Store, vault *
 			return err
 		}
 		if !keys[key.ID] {
-			return fmt.Errorf("data key %s belongs to no value", key.ID)
+			return fmt.Errorf("data key %s is not used by any sealed value", key.ID)
 		}
 	}
 	return nil
@@ -123,7 +123,7 @@ func filesAgree(ctx context.Context, v *projections.View, store *blobs.Store) er
 		}
 	}
 	for row := range v.Models.All() {
-		if row.State.Upload == 0 && row.State.SourceJob == "" { // a test registered the resource without storing its files
+		if row.State.Upload == 0 && row.State.SourceJob == "" { // a test registered it without files
 			continue
 		}
 		for _, fileSet := range append([]domain.Files{row.State.Files}, copies(row.State)...) {
@@ -151,7 +151,8 @@ func filesAgree(ctx context.Context, v *projections.View, store *blobs.Store) er
 	return nil
 }
 
-// stored returns an error unless the files of a resource are stored with their sizes.
+// stored returns an error unless each of the files of a resource is stored and has the recorded
+// size.
 func stored(ctx context.Context, store *blobs.Store, name domain.Name, files domain.Files) error {
 	for file, size := range files.Sizes {
 		has, err := store.Size(ctx, files.Prefix+file)

@@ -1,6 +1,6 @@
-// Package faults is for tests. It injects a fault at one effect of some work (an append, or a
-// change of a file or data key), and checks that the world, the files and the data keys are
-// consistent afterwards.
+// Package faults injects faults in tests. While a test does some work, it injects a fault at one
+// effect: an append to the log, or a change of a file or a data key. It then checks that the world,
+// the files and the data keys are consistent.
 package faults
 
 import (
@@ -14,25 +14,25 @@ import (
 	"anneal/eventlog"
 )
 
-// Modes lists the faults that a Plan can inject.
+// Modes lists the kinds of faults that a Plan can inject.
 var Modes = []Mode{Crash, Refuse, Full}
 
 // A Mode is the kind of fault that a Plan injects.
 type Mode string
 
 const (
-	Crash  Mode = "crash after it" // the effect is done, but its caller gets an error; all later effects fail
-	Refuse Mode = "refuse it"      // the effect fails; later ones are done
+	Crash  Mode = "crash after it" // the effect happens, but its caller gets an error; all later effects fail
+	Refuse Mode = "refuse it"      // the effect fails, and later ones succeed
 	Full   Mode = "full disk"      // the effect and all later writes fail
 )
 
-// ErrCrashed is the error of the effect at which a crash is injected, and of all later effects.
+// ErrCrashed is returned by the effect at which a crash is injected, and by all later effects.
 var ErrCrashed = errors.New("the process has crashed")
 
-// A Plan counts the effects of some work, and injects a fault at one of them.
+// A Plan counts the effects of a test's work, and injects a fault at one of them.
 type Plan struct {
 	mode Mode
-	at   int // the number of the effect that fails, from 1; 0 injects no fault
+	at   int // number of the effect with the fault, from 1; 0 injects no fault
 
 	mu    sync.Mutex
 	steps []string
@@ -55,9 +55,9 @@ func full() error {
 		Message: "the disk is full: free some space, and try again"}
 }
 
-// Do counts an effect, and runs it by calling do unless the plan makes the effect fail. For Steps,
-// change is the operation of the effect, and what is the object that it changes. A nil plan runs
-// all effects.
+// Do counts an effect and calls do, which has the effect, unless the plan makes the effect fail.
+// change and what describe the operation and its object, for Steps. A nil plan calls do for all
+// effects.
 func (p *Plan) Do(change, what string, do func() error) error {
 	if p == nil {
 		return do()
@@ -85,8 +85,8 @@ func (p *Plan) crashed() bool {
 	return p.over && p.mode == Crash
 }
 
-// Log returns a log that appends to log. Each append is an effect of the plan. Without a plan it
-// returns log.
+// Log returns a log that appends to log, where each append is an effect of the plan. If the plan is
+// nil, it returns log.
 func (p *Plan) Log(log eventlog.Log) eventlog.Log {
 	if p == nil {
 		return log

@@ -10,16 +10,16 @@ import (
 	"anneal/blobs"
 )
 
-// AtEveryEffect runs some work without a fault, which must have at least minSteps effects, and then runs
-// a parallel subtest for each mode and each effect, with a fault at that effect. at is the number of the
-// effect, counted from 1; it is 0 in the run without a fault.
+// AtEveryEffect calls run once without a fault, which must have at least minSteps effects. It then
+// calls run in a parallel subtest for each mode and each effect, with a fault at this effect. at is
+// the number of the effect, from 1; 0 in the call without a fault.
 func AtEveryEffect(t *testing.T, minSteps int, run func(t *testing.T, plan *Plan, at int)) {
 	t.Helper()
 	complete := NewPlan("", 0)
 	run(t, complete, 0)
 	steps := complete.Steps()
 	if len(steps) < minSteps {
-		t.Fatalf("the work has the effects %q: fewer than %d", steps, minSteps)
+		t.Fatalf("the run has only the effects %q: fewer than %d", steps, minSteps)
 	}
 	for _, mode := range Modes {
 		for at := 1; at <= len(steps); at++ {
@@ -31,13 +31,14 @@ func AtEveryEffect(t *testing.T, minSteps int, run func(t *testing.T, plan *Plan
 	}
 }
 
-// Start runs a process until the test ends or stop is called, which waits until the process has ended.
+// Start calls run in a goroutine, and cancels its context when the test ends or stop is called.
+// stop waits until run has returned.
 func Start(t testing.TB, run func(context.Context) error) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = run(ctx) // the error of ctx
+		_ = run(ctx) // run returns the error of its context
 	}()
 	stop = sync.OnceFunc(func() {
 		cancel()
@@ -47,8 +48,8 @@ func Start(t testing.TB, run func(context.Context) error) (stop func()) {
 	return stop
 }
 
-// OpenStore opens a file store in a directory until the test ends. The plan, which may change, injects
-// faults into its changes; nil injects none.
+// OpenStore opens a blobs.Store in a directory until the test ends. The current Plan in plan
+// injects faults into its changes; if plan is nil, there are no faults.
 func OpenStore(t testing.TB, dir string, plan *atomic.Pointer[Plan]) *blobs.Store {
 	t.Helper()
 	store, err := blobs.Open(t.Context(), blobs.Options{Dir: dir, BaseURL: "http://127.0.0.1/blobs",
