@@ -223,26 +223,21 @@ func TestInterruptedRestores(t *testing.T) {
 	from.create(1)
 	to.backup(from)
 	dir := datadir.Dir(filepath.Join(t.TempDir(), "data"))
-	settings := backup.RestoreSettings{Identities: to.identity}
+	settings := backup.RestoreSettings{Identities: to.identity, Logger: slog.New(slog.DiscardHandler)}
 	for _, what := range []string{"events", "state", "data keys", "files", "usage records"} {
 		ctx, cancel := context.WithCancel(t.Context())
-		settings.Logger = slog.New(slog.NewTextHandler(writerFunc(func(line []byte) (int, error) {
-			if strings.Contains(string(line), `"restoring `+what+`"`) {
+		settings.Progress = func(step string) {
+			if step == "restoring "+what {
 				cancel()
 			}
-			return len(line), nil
-		}), nil))
+		}
 		_, err := backup.Restore(ctx, to.bucket, dir, settings)
 		require.ErrorIs(t, err, context.Canceled, what)
 		require.NoDirExists(t, string(dir))
 	}
-	settings.Logger = slog.New(slog.DiscardHandler)
+	settings.Progress = nil
 	_, err := backup.Restore(t.Context(), to.bucket, dir, settings)
 	require.NoError(t, err)
 	require.NoDirExists(t, string(dir)+".restoring")
 	open(t, dir).check(1)
 }
-
-type writerFunc func([]byte) (int, error)
-
-func (w writerFunc) Write(p []byte) (int, error) { return w(p) }

@@ -43,7 +43,10 @@ type RestoreSettings struct {
 	// The cluster's stream of events must be empty, or have the first events of this backup: then a
 	// restore that was interrupted continues.
 	Cluster *natsserver.ConnectOptions
-	Logger  *slog.Logger // reports the progress
+	Logger  *slog.Logger // for warnings
+	// Progress is called at the beginning of each step with a text such as "restoring events"; nil
+	// reports nothing.
+	Progress func(step string)
 	// Key verifies the signatures of the manifests. If it is nil, the key in the backup itself
 	// verifies them: that detects changed manifests, but not the backup of another installation.
 	// Manifests of earlier versions of anneal, which have no signature, are then accepted.
@@ -217,7 +220,9 @@ func (r *restore) fill(ctx context.Context) (err error) {
 		run  func(context.Context) error
 	}{{"events", r.putEvents}, {"state", r.fold}, {"data keys", r.putRecords}, {"files", r.putFiles},
 		{"usage records", r.putUsage}} {
-		r.Logger.Info("restoring "+step.what, "backup", r.from.ID)
+		if r.Progress != nil {
+			r.Progress("restoring " + step.what)
+		}
 		if err := step.run(ctx); err != nil {
 			return fmt.Errorf("restore %s: %w", step.what, err)
 		}

@@ -68,7 +68,8 @@ func subscriptionCreate() *cobra.Command {
 			set("webhook", map[string]any{"url": webhook}, webhook != "")
 			for name, value := range map[string]string{"format": format, "credentials-secret": secret} {
 				if value != "" && files == "" {
-					return usage.Errorf("--%s %s acts only with --files: add --files s3://BUCKET/DIRECTORY/", name, value)
+					return usage.Errorf("--%s %s has an effect only with --files: add --files s3://BUCKET/DIRECTORY/",
+						name, value)
 				}
 			}
 			target := map[string]any{"externalUrl": files, "credentialsSecret": client.name("secrets", secret)}
@@ -109,7 +110,8 @@ func subscriptionCreate() *cobra.Command {
 	return c
 }
 
-// setStart sets the field with the start of a subscription.
+// setStart calls set with the field for the start of a subscription, and its value: begin, a
+// position or a time.
 func setStart(start string, set func(field string, value any, given bool)) error {
 	if start == "begin" {
 		start = "0"
@@ -124,7 +126,7 @@ func setStart(start string, set func(field string, value any, given bool)) error
 	return nil
 }
 
-// given returns the columns for which an item has a value.
+// given returns those of the columns for which an item has a value.
 func given(item map[string]any, columns []column) (some []column) {
 	for _, one := range columns {
 		if cell(item, one.path) != cell(nil, one.path) {
