@@ -228,8 +228,8 @@ func (r *restore) fill(ctx context.Context) (err error) {
 		}
 	}
 	if r.from.Files.References {
-		return r.dir.SuspendDeletions("restored from backup %s, with the bucket of the earlier installation: no file is "+
-			"deleted until you remove this file. Remove it when the earlier installation no longer runs.", r.from.ID)
+		return r.dir.SuspendDeletions("restored from backup %s, with the bucket of the earlier installation: no file "+
+			"is deleted until you remove this file. Remove it when the earlier installation no longer runs.", r.from.ID)
 	}
 	return nil
 }

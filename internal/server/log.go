@@ -43,7 +43,8 @@ func (s *Server) openLog(ctx context.Context) (err error) {
 				Logins: recordLogins(s), TLS: s.certs.cluster, Log: s.logger,
 				Before: checkInstallation(s.dir), Mark: s.dir.Path(datadir.ClusterMark), AcceptLoss: s.acceptLoss()})
 		if err == nil && holdsSharedReader(s.dir) {
-			s.logger.Warn("context.json contained credentials that read the events of all accounts; they are now only in " +
+			s.logger.Warn("context.json contained credentials that read the events of all accounts; they are now " +
+				"only in " +
 				"operator.json: change ANNEAL_NATS_READER_PASSWORD of the NATS servers")
 		}
 		return err
@@ -56,7 +57,8 @@ func (s *Server) openLog(ctx context.Context) (err error) {
 		Logins: recordLogins(s), VerifyReader: s.verifyReader, TLS: s.certs.nats, Holds: holds,
 		Log: s.logger.With("part", "nats"), MaxConnections: s.descriptors.nats}
 	if options.NewReaderPassword = holdsSharedReader(s.dir); options.NewReaderPassword {
-		s.logger.Info("context.json has credentials that read the events of all accounts: they are replaced by new ones in " +
+		s.logger.Info("context.json has credentials that read the events of all accounts: they are replaced by new " +
+			"ones in " +
 			"operator.json, and context.json gets credentials for the account default")
 	}
 	if s.nats, err = natsserver.Start(options); err != nil && options.Listen != s.flags.natsListen &&
@@ -104,7 +106,8 @@ func (s *Server) acceptLoss() func(error) error {
 	return func(why error) error {
 		s.logger.Warn("accepting the log of the NATS cluster although it lacks events, because of --accept-log-loss", "error",
 			why)
-		err := s.dir.SuspendDeletions("'anneal serve --accept-log-loss' accepted a log that lacks events. Files and data keys of " +
+		err := s.dir.SuspendDeletions("'anneal serve --accept-log-loss' accepted a log that lacks events. Files and " +
+			"data keys of " +
 			"those events are kept until you remove this file.")
 		if err != nil {
 			return err

@@ -41,9 +41,9 @@ func Repair(dir datadir.Dir, acceptLoss bool) (integrity.RepairReport, error) {
 	report, err := integrity.Repair(integrity.RepairOptions{Dir: dir.Path("nats"), Holds: holds, AcceptLoss: acceptLoss,
 		Now: time.Now(),
 		BeforeLoss: func(r integrity.RepairReport) error {
-			return dir.SuspendDeletions("'anneal log repair --accept-loss' truncated the log after position %d. Files and data keys "+
-				"of the removed events are kept until this file is removed: first repeat the deletions, "+
-				"revocations and suspensions among the events in %s.",
+			return dir.SuspendDeletions("'anneal log repair --accept-loss' truncated the log after position %d. "+
+				"Files and data keys of the removed events are kept until this file is removed: first repeat the "+
+				"deletions, revocations and suspensions among the events in %s.",
 				r.Events, filepath.Join(r.Aside, removedEventsFile))
 		}})
 	if err != nil || report.Whole() || !report.Changed {
