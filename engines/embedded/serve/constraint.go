@@ -104,7 +104,7 @@ func (m *model) newConstraint(
 	if req.Chat != nil {
 		thinking = template.Thinking(req.Reasoning, rendered)
 		spec.calls, spec.tools = req.Chat.ToolChoice, req.Chat.Tools
-		spec.offered = spec.calls == nil && spec.format == nil && chat.Strict(spec.tools) && template.MarksCalls()
+		spec.offered = spec.calls == nil && spec.format == nil && chat.Strict(spec.tools) && template.DelimitsCalls()
 	}
 	if spec.thinking = thinking; spec.calls == nil && !spec.offered {
 		spec.tools = nil
