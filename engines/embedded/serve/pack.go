@@ -67,23 +67,23 @@ func (l *packedLayer) take(from llama.StoredLayer, workers int) {
 		l.bias[input] = slices.Clone(bias)
 	}
 	to := [...]*kernel.Packed{&l.qkv, &l.o, &l.gateUp, &l.down}
-	parallel(len(to), workers, func(_, input int) { pack(to[input], from.Stacks[input], from.Codes[input]) })
+	parallel(len(to), workers, func(_, input int) { pack(to[input], from.Stacks[input], from.Quantized[input]) })
 }
 
 // pack packs weights [out, in] in the narrowest lossless format, because a step of few rows is
 // memory bound and needs half the time for half the bytes. Weights stored in 8 bits keep their
 // codes. Other weights become bfloat16, binary16 or float32, which give bit-identical products.
-func pack(to *kernel.Packed, w kernel.Matrix, codes *llama.Codes) {
+func pack(to *kernel.Packed, w kernel.Matrix, q *llama.Quantized) {
 	w.Data = w.Data[:w.Rows*w.Cols]
 	switch {
-	case codes != nil && codes.Type == safetensors.F8:
-		to.PackTE4M3(codes.Values, codes.Factors, w.Rows, w.Cols)
-	case codes != nil:
-		signed := make([]int8, len(codes.Values))
-		for i, code := range codes.Values {
-			signed[i] = int8(code)
+	case q != nil && q.Type == safetensors.F8:
+		to.PackTE4M3(q.Values, q.Scales, w.Rows, w.Cols)
+	case q != nil:
+		signed := make([]int8, len(q.Values))
+		for i, v := range q.Values {
+			signed[i] = int8(v)
 		}
-		to.PackTInt8(signed, codes.Factors, w.Rows, w.Cols)
+		to.PackTInt8(signed, q.Scales, w.Rows, w.Cols)
 	case !slices.ContainsFunc(w.Data, func(v float32) bool { return math.Float32bits(v)&0xffff != 0 }):
 		halves := make([]uint16, len(w.Data))
 		kernel.RoundBF16(halves, w.Data)

@@ -202,8 +202,9 @@ func TestNaNCodes(t *testing.T) {
 	for layer := range w.Config.Layers {
 		part, err := r.Layer(layer)
 		require.NoError(t, err)
-		for input, codes := range part.Codes {
-			require.Equal(t, layer == 1 && input == int(llama.ToGateUp), codes == nil, "layer %d, input %d", layer, input)
+		for input, quantized := range part.Quantized {
+			require.Equal(t, layer == 1 && input == int(llama.ToGateUp), quantized == nil, "layer %d, input %d",
+				layer, input)
 		}
 	}
 }
