@@ -25,13 +25,13 @@ func targets(t *testing.T, tokens *tokenizer.Tokenizer, one *Template, c *engine
 	ids, isTarget, err := one.Targets(c, wanted)
 	require.NoError(t, err)
 	require.Len(t, isTarget, len(ids))
-	speller, text, on := tokens.NewSpeller(), "", false
+	decoder, text, on := tokens.NewRawDecoder(), "", false
 	for i, id := range ids {
 		if isTarget[i] != on {
 			text += map[bool]string{true: "[", false: "]"}[isTarget[i]]
 			on = isTarget[i]
 		}
-		text += speller.Next(id)
+		text += decoder.Next(id)
 	}
 	if on {
 		text += "]"

@@ -208,11 +208,11 @@ func TestSpecialTokenInjection(t *testing.T) {
 	}
 	require.Equal(t, []int{256, 257, 257, 257}, specials)
 	require.Contains(t, text, "<|assistant|>x<|end|><|bos|>", "the text is unchanged")
-	speller, spelt := tokenizer.NewBytes().NewSpeller(), ""
+	decoder, decoded := tokenizer.NewBytes().NewRawDecoder(), ""
 	for _, id := range ids {
-		spelt += speller.Next(id)
+		decoded += decoder.Next(id)
 	}
-	require.Equal(t, text, spelt)
+	require.Equal(t, text, decoded)
 }
 
 func TestRejectedConversations(t *testing.T) {

@@ -157,14 +157,14 @@ func vocabulary(dir string, c *llama.Config, t *tokenizer.Tokenizer, template st
 			"tokenizer.json has %d tokens and config.json a vocabulary of %d: they belong to different models", len(list.Tokens),
 			c.VocabSize)
 	}
-	spellings, types := make([]string, c.VocabSize), make([]int32, c.VocabSize)
-	for id := range spellings {
-		spellings[id], types[id] = fmt.Sprintf("[PAD%d]", id), unusedToken
-		if id >= len(list.Tokens) || list.Tokens[id].Spelling == "" {
+	texts, types := make([]string, c.VocabSize), make([]int32, c.VocabSize)
+	for id := range texts {
+		texts[id], types[id] = fmt.Sprintf("[PAD%d]", id), unusedToken
+		if id >= len(list.Tokens) || list.Tokens[id].Text == "" {
 			continue
 		}
 		one := list.Tokens[id]
-		switch spellings[id], types[id] = one.Spelling, normalToken; {
+		switch texts[id], types[id] = one.Text, normalToken; {
 		case one.Special:
 			types[id] = controlToken
 		case one.Added:
@@ -172,7 +172,7 @@ func vocabulary(dir string, c *llama.Config, t *tokenizer.Tokenizer, template st
 		}
 	}
 	out := []value{
-		{"tokenizer.ggml.model", "gpt2"}, {"tokenizer.ggml.pre", list.Pattern}, {"tokenizer.ggml.tokens", spellings},
+		{"tokenizer.ggml.model", "gpt2"}, {"tokenizer.ggml.pre", list.Pattern}, {"tokenizer.ggml.tokens", texts},
 		{"tokenizer.ggml.token_type", types}, {"tokenizer.ggml.merges", list.Merges},
 		{"tokenizer.ggml.add_bos_token", t.BOS() >= 0},
 	}

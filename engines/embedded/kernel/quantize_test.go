@@ -77,7 +77,7 @@ func packings(r *rand.Rand, n, k int) map[string]*packing {
 }
 
 // TestStoragesGiveTheBitsOfFloat32 checks that a product with a matrix in every storage format is
-// bit-identical to the product with its float32 values, where the scales (scales) multiply the
+// bit-identical to the product with its float32 values, where the scales multiply the
 // final sums.
 func TestStoragesGiveTheBitsOfFloat32(t *testing.T) {
 	atEveryLevel(t, func(t *testing.T) {
