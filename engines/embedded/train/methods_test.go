@@ -55,7 +55,7 @@ func promptRows(n int) []string {
 	return out
 }
 
-var shortAnswers = &engines.Rollouts{
+var shortResponses = &engines.Rollouts{
 	InferenceParameters: domain.InferenceParameters{MaxOutputTokens: 6, ResponseCandidatesCount: 4},
 }
 

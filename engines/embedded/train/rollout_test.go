@@ -39,7 +39,7 @@ func rolloutRequest(t *testing.T, base string, rows []string, with evaluatorFunc
 	return engines.TrainRequest{Method: engines.Reinforcement, BaseDir: base,
 		DataFiles: []string{writeRows(t, "rows.jsonl",
 			rows...)}, WorkDir: t.TempDir(),
-		Evaluation: with, Settings: engines.TrainSettings{LoraRank: 2, BatchSizeSamples: 16, Rollouts: shortAnswers}}
+		Evaluation: with, Settings: engines.TrainSettings{LoraRank: 2, BatchSizeSamples: 16, Rollouts: shortResponses}}
 }
 
 func TestNoRewardSignalStopsEarly(t *testing.T) {
@@ -168,7 +168,7 @@ func TestConcurrencyLimits(t *testing.T) {
 			scores, err := letterEvaluator{}.Score(t.Context(), []map[string]any{row})
 			return scores[0], err
 		})
-		how := *shortAnswers
+		how := *shortResponses
 		how.MaxConcurrent, how.MaxConcurrentEvaluations = limit, limit
 		request.Settings.Rollouts = &how
 		result := mustTrain(t, request, &recorder{t: t})
@@ -232,7 +232,7 @@ func TestGuardStopsPreferenceTraining(t *testing.T) {
 	watch := &recorder{t: t}
 	result := mustTrain(t, request, watch)
 	require.True(t, result.StoppedEarly)
-	require.Contains(t, result.Reason, "log-probability of the chosen answers fell")
+	require.Contains(t, result.Reason, "log-probability of the chosen responses fell")
 	require.Less(t, result.Steps, 400)
 	require.Less(t, watch.rows[len(watch.rows)-1].Values["train/chosen_shift"], -maxFall)
 }

@@ -189,11 +189,11 @@ func trainings() map[string]training {
 		"own answers": {engines.Reinforcement, promptRows(11),
 			engines.TrainSettings{
 				Epochs: 2, LoraRank: 4, LearningRate: 0.01, BatchSizeTokens: 100, BatchSizeSamples: 16, EvalAutoCarveout: true,
-				Rollouts: shortAnswers,
+				Rollouts: shortResponses,
 			}},
 		"own answers, all parameters": {engines.Reinforcement, promptRows(11),
 			engines.TrainSettings{
-				Epochs: 2, BatchSizeSamples: 12, CheckpointSteps: 2, Rollouts: shortAnswers,
+				Epochs: 2, BatchSizeSamples: 12, CheckpointSteps: 2, Rollouts: shortResponses,
 				Loss: &domain.LossConfig{Method: domain.LossGSPO},
 			}},
 	}
