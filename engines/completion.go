@@ -173,7 +173,7 @@ type Chunk struct {
 	Logprobs  []Logprob  `json:"logprobs,omitempty"` // one element for each token, if logprobs were requested
 	// Raw are the tokens of the chunk as text with special tokens, if RawOutput was requested.
 	Raw string `json:"raw,omitempty"`
-	// a part of the rendered prompt, if ReturnTokenIDs or RawOutput was requested
+	// Prompt is a part of the rendered prompt, if ReturnTokenIDs or RawOutput was requested.
 	Prompt *RenderedPrompt `json:"prompt,omitempty"`
 	Finish string          `json:"finish,omitempty"` // set on the last chunk only
 }

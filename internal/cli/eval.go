@@ -14,7 +14,8 @@ import (
 )
 
 const (
-	// Maximum number of rows that one request scores, because a request may take at most a minute.
+	// maxPreviewRows is the maximum number of rows that one request scores, because a request may
+	// take at most a minute.
 	maxPreviewRows = 10
 	maxRowBytes    = 64 << 20 // maximum size of a row; the server has a lower limit for the size of a request
 )

@@ -12,7 +12,8 @@ import (
 const (
 	jobPoll       = 250 * time.Millisecond
 	progressWidth = 24 // width of progress bars and loss curves, in characters
-	// Minimum progress, in percent, between two printed lines if standard error is not a terminal.
+	// progressStride is the minimum progress, in percent, between two printed lines if standard
+	// error is not a terminal.
 	progressStride = 20
 
 	// progressEvery is the maximum time between two printed lines if standard error is not a

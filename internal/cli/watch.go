@@ -13,7 +13,8 @@ import (
 const (
 	watchPoll  = 100 * time.Millisecond // time between two reads of the watched resource
 	watchRetry = 250 * time.Millisecond
-	// Maximum time to wait for a server that does not respond, because it may be restarting.
+	// watchTimeout is the maximum time to wait for a server that does not respond, because it may
+	// be restarting.
 	watchTimeout = time.Minute
 )
 

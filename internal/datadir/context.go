@@ -25,9 +25,9 @@ type Context struct {
 	NATSURL      string `json:"natsUrl,omitempty"`
 	NATSUser     string `json:"natsUser,omitempty"`
 	NATSPassword string `json:"natsPassword,omitempty"`
-	// File with CA certificates to trust in addition to the system's.
+	// CAFile is the file with CA certificates to trust in addition to the system's.
 	CAFile string `json:"caFile,omitempty"`
-	// File with the client certificate for a server that requires one.
+	// CertFile is the file with the client certificate for a server that requires one.
 	CertFile string `json:"certFile,omitempty"`
 	KeyFile  string `json:"keyFile,omitempty"`
 }

@@ -36,7 +36,7 @@ const (
 	rebuildsFile = "rebuilds.json"
 	maxRebuilds  = 16 // maximum number of recorded rebuilds
 	loggedNames  = 10 // maximum number of resources that differ in a log line
-	// name of the file that makes the next start write the archive again
+	// staleArchive is the name of the file that makes the next start write the archive again.
 	staleArchive = "archive.stale"
 )
 

@@ -74,7 +74,7 @@ const (
 	snapshotEvery = 10_000 // number of events between two snapshots
 	snapshotPause = 30 * time.Second
 	drainTimeout  = 10 * time.Second // maximum time for running requests at shutdown
-	// Maximum time for the local worker to store checkpoints and deregister.
+	// leaveTimeout is the maximum time for the local worker to store checkpoints and deregister.
 	leaveTimeout             = 30 * time.Second
 	leaveInstallationTimeout = 2 * time.Second
 	blobPath                 = "/blobs"

@@ -15,7 +15,8 @@ import (
 // TLSFlags are the flags that name the certificates of a server.
 type TLSFlags struct {
 	cert, key, clientCA string // files for HTTP and, without natsCert, for the embedded NATS server
-	// Files for the embedded NATS server or, with --nats-url, for connections to the NATS cluster.
+	// natsCert are the files for the embedded NATS server or, with --nats-url, for connections to
+	// the NATS cluster.
 	natsCert, natsKey, natsCA string
 }
 

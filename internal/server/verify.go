@@ -21,7 +21,7 @@ import (
 // A Verification compares the world that is folded from the log with the world that the server
 // serves.
 type Verification struct {
-	// Where Served comes from: "running server" or "snapshot"; "" if there is neither.
+	// Against is the source of Served: "running server" or "snapshot"; "" if there is neither.
 	Against string             `json:"against"`
 	Equal   bool               `json:"equal"`
 	Seconds float64            `json:"seconds"`

@@ -16,7 +16,8 @@ type CallForm struct {
 type Function struct {
 	Name       string
 	Parameters json.RawMessage // JSON Schema of the arguments; nil allows any object
-	// Report unsupported keywords of Parameters; otherwise they allow any object as arguments.
+	// Strict reports unsupported keywords of Parameters; otherwise they allow any object as
+	// arguments.
 	Strict bool
 	Field  string // request field with the Parameters, for errors
 }

@@ -42,7 +42,7 @@ type node struct {
 	op    op
 	edges []edge  // opBytes
 	split []int32 // opSplit: nodes of the alternatives
-	// OpCall: index of the rule, which build replaces by its first node; opRepeat: first node of
+	// opCall: index of the rule, which build replaces by its first node; opRepeat: first node of
 	// the body.
 	body     int32
 	next     int32 // opCall, opRepeat: the node after the body

@@ -24,7 +24,8 @@ const (
 type Grammar struct {
 	nodes []node
 	start int32
-	// For each node inside the reasoning, the node that matches the rest of the closing delimiter.
+	// closing has, for each node inside the reasoning, the node that matches the rest of the
+	// delimiter.
 	closing map[int32]int32
 
 	mu     sync.Mutex

@@ -10,8 +10,8 @@ import (
 type Vocabulary struct {
 	size  int
 	bytes [][]byte
-	// Nodes of the tree; the first one is the root, and the children of a node are adjacent and
-	// sorted.
+	// nodes are the nodes of the tree; the first one is the root, and the children of a node are
+	// adjacent and sorted.
 	nodes []branch
 	ids   []int32 // token IDs, grouped by the node at which the tokens end
 }

@@ -34,9 +34,9 @@ type Config struct {
 	MLPBias           bool     `json:"mlp_bias"`
 	HiddenAct         string   `json:"hidden_act"`
 	InitializerRange  float64  `json:"initializer_range"`
-	// Number format of the weights: float32, bfloat16 or float16.
+	// TorchDType is the number format of the weights: float32, bfloat16 or float16.
 	TorchDType string `json:"torch_dtype"`
-	// Name of torch_dtype in newer files, whose value is copied to TorchDType.
+	// DType is the name of torch_dtype in newer files, whose value is copied to TorchDType.
 	DType string   `json:"dtype,omitempty"`
 	BOS   *int     `json:"bos_token_id,omitempty"`
 	EOS   TokenIDs `json:"eos_token_id,omitempty"`

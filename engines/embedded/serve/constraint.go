@@ -18,7 +18,8 @@ import (
 type constraint struct {
 	grammar    *grammar.Grammar
 	vocabulary *grammar.Vocabulary
-	// State of the grammar after the text so far; nil when the rest of the text is unconstrained.
+	// state is the state of the grammar after the text so far; nil when the rest of the text is
+	// unconstrained.
 	state      *grammar.State
 	stopTokens []int // tokens that end a completion
 	free       bool  // only the reasoning is constrained, not the text after it

@@ -24,7 +24,7 @@ type decoder struct {
 
 	x, normed, qkv, attn, gateUp, act kernel.Matrix // activations of the rows of a step
 	hidden                            kernel.Matrix // hidden states of the tokens that an embedding pools
-	// Hidden states and logits of the rows whose logits are computed.
+	// lastHidden and logits are the hidden states and logits of the rows whose logits are computed.
 	lastHidden, logits kernel.Matrix
 	starts             []int           // number of the first row of each span
 	scores             []kernel.Matrix // attention scores, one matrix for each worker

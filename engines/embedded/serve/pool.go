@@ -35,7 +35,7 @@ type entry struct {
 // equal, and requests of different cache scopes or adapters never share a prefix.
 type blockKey struct {
 	scope string // cache scope; only in the key of a first block
-	// Adapter; only in the key of a first block. It distinguishes adapters that were loaded under
+	// addon is only in the key of a first block. It distinguishes adapters that were loaded under
 	// the same ID.
 	addon  weak.Pointer[addon]
 	before uint64             // ID of the block before this one; 0 for a first block

@@ -10,8 +10,8 @@ import (
 type bpe struct {
 	bytes [256]int32     // token of each byte
 	units map[rune]int32 // tokens of characters; nil if words are split into bytes
-	// Tokens of words that are not merged from smaller ones; nil if the vocabulary has no such
-	// words.
+	// words are the tokens of words that are not merged from smaller ones; nil if the vocabulary
+	// has no such words.
 	words  map[string]int32
 	merges map[uint64]merged
 }

@@ -33,8 +33,8 @@ type Loop struct {
 	variance  []float32 // second moment of AdamW
 	steps     int       // number of optimizer steps
 	total     *llama.Gradient
-	// Sum of the gradients of a part of a batch; nil before the first batch with several shards in
-	// a part.
+	// part is the sum of the gradients of a part of a batch; nil before the first batch with
+	// several shards in a part.
 	part    *llama.Gradient
 	lanes   []*lane
 	ranges  []decayRange

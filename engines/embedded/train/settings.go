@@ -19,8 +19,8 @@ const (
 	defaultBatchTokens = 2048
 	defaultSamples     = 8
 	evaluations        = 10 // number of evaluations in a training run with held-out rows
-	// Number of evaluations without improvement, or of chunks without a signal, before an early
-	// stop.
+	// patience is the number of evaluations without improvement, or of chunks without a signal,
+	// before an early stop.
 	patience = 3
 )
 

@@ -59,7 +59,7 @@ type state struct {
 	// The following fields are the progress of rollouts.
 	Chunk int `json:"chunk,omitempty"` // number of chunks that have begun
 	At    int `json:"at,omitempty"`    // number of completed steps of the current chunk
-	// Number of consecutive chunks without a training signal.
+	// Flat is the number of consecutive chunks without a training signal.
 	Flat        int           `json:"flat,omitempty"`
 	EvaluatedAt float64       `json:"evaluatedAt,omitempty"` // number of completed epochs at the last evaluation
 	Rollouts    rolloutCounts `json:"rollouts"`              // counts of all chunks that have begun
