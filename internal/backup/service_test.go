@@ -75,3 +75,8 @@ func TestTargetsThatChangeDuringABackup(t *testing.T) {
 	require.NoError(t, backup.PutManifest(t.Context(), to.bucket, from.signer(), &future))
 	to.backupFails(from, "is newer than the clock of this machine")
 }
+
+// writerFunc is a writer whose Write is a function; a test reads the lines of a log with it.
+type writerFunc func([]byte) (int, error)
+
+func (w writerFunc) Write(p []byte) (int, error) { return w(p) }
