@@ -166,7 +166,7 @@ func RoundMetrics(values map[string]float64) {
 const (
 	RolloutsExpected = "rollout/expected"      // planned number of rollouts
 	RolloutsDone     = "rollout/done"          // number of rollouts that were generated and scored
-	RolloutsFailed   = "rollout/failed"        // number of those without a valid score
+	RolloutsFailed   = "rollout/failed"        // number of rollouts that were generated but got no valid score
 	RolloutRows      = "rollout/rows"          // number of dataset rows with rollouts
 	RolloutPrompts   = "rollout/prompt_tokens" // number of prompt tokens, counted for each rollout
 	RolloutCached    = "rollout/cached_tokens" // number of prompt tokens that came from the prefix cache

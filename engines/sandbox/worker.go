@@ -173,7 +173,7 @@ func socketPair() (ours, theirs *os.File, err error) {
 }
 
 // errTimeout is the error of a worker that has not responded in time.
-var errTimeout = errors.New("no response in time")
+var errTimeout = errors.New("the program that scores rows has not responded in time")
 
 // receive reads the response with an ID. It returns errTimeout after timeout, io.EOF if the socket
 // is closed, and another error if the response is too large or the code has written to the socket.

@@ -86,7 +86,7 @@ func decode(ctx context.Context, runner *sandbox.Runner, file *os.File, filter s
 	d.unwatch = context.AfterFunc(ctx, d.stop)
 	_ = out.Close() // the samples then end when ffmpeg exits
 	if _, err := d.peek(); err != nil && !errors.Is(err, io.EOF) {
-		_ = d.Close() // the earlier error is returned
+		_ = d.Close() // err, which came first, says more
 		return nil, err
 	}
 	return d, nil
@@ -117,7 +117,7 @@ func (d *decoder) Read(p []byte) (int, error) {
 	return n, d.explain(err)
 }
 
-// explain returns the reason why the samples have ended, in place of err, the error of a read.
+// explain replaces err, the error of reading samples, by the reason why they ended.
 func (d *decoder) explain(err error) error {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):

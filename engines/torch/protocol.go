@@ -50,7 +50,7 @@ func (m message) err() error {
 		code = domain.FailedPrecondition
 	}
 	if m.Message == "" {
-		m.Message = "the trainer's script failed without an error message"
+		m.Message = "the training script failed without an error message"
 	}
 	return domain.Errorf(code, "%s", m.Message)
 }

@@ -61,7 +61,7 @@ func (r *training) follow(ctx context.Context) (result engines.TrainResult, err 
 	for lines.Scan() {
 		var m message
 		if err := json.Unmarshal(lines.Bytes(), &m); err != nil {
-			return result, fmt.Errorf("the trainer's script sent an invalid message: %w", err)
+			return result, fmt.Errorf("the training script sent an invalid message: %w", err)
 		}
 		if m.Type == resultMessage {
 			return r.result(m)
@@ -115,12 +115,12 @@ func (r *training) exitError(ctx context.Context, readErr error) error {
 	select {
 	case <-r.program.Done():
 	case <-time.After(r.grace): // the script has closed its socket, but has not exited
-		return fmt.Errorf("the trainer's script closed its socket without a result%s", r.program.LastOutput())
+		return fmt.Errorf("the training script closed its socket without a result%s", r.program.LastOutput())
 	}
 	if err := errors.Join(readErr, r.program.Err()); err != nil {
-		return fmt.Errorf("the trainer's script failed: %w", err)
+		return fmt.Errorf("the training script failed: %w", err)
 	}
-	return fmt.Errorf("the trainer's script ended without a result%s", r.program.LastOutput())
+	return fmt.Errorf("the training script ended without a result%s", r.program.LastOutput())
 }
 
 // handle processes a message of the script, and returns the reply; nil for none. After an error,
@@ -129,7 +129,7 @@ func (r *training) handle(ctx context.Context, m message) (any, error) {
 	switch m.Type {
 	case stepMessage:
 		if m.Row == nil {
-			return nil, errors.New("the trainer's script reported a step without a row")
+			return nil, errors.New("the training script reported a step without a row")
 		}
 		r.watch.Step(*m.Row)
 		return nil, nil
@@ -156,13 +156,13 @@ func (r *training) handle(ctx context.Context, m message) (any, error) {
 	case errorMessage:
 		return nil, m.err()
 	}
-	return nil, fmt.Errorf("the trainer's script sent a message of unknown type %q", m.Type)
+	return nil, fmt.Errorf("the training script sent a message of unknown type %q", m.Type)
 }
 
 // result converts a message of the type resultMessage to the result of the training.
 func (r *training) result(m message) (engines.TrainResult, error) {
 	if m.Result == nil {
-		return engines.TrainResult{}, errors.New("the trainer's script sent an empty result")
+		return engines.TrainResult{}, errors.New("the training script sent an empty result")
 	}
 	dir, err := r.take(m.Result.Dir, "result")
 	if err != nil {
@@ -179,7 +179,7 @@ func (r *training) result(m message) (engines.TrainResult, error) {
 func (r *training) take(dir, name string) (string, error) {
 	below, err := filepath.Rel(r.writable, dir)
 	if err != nil || !filepath.IsLocal(below) {
-		return "", fmt.Errorf("the trainer's script sent the directory %q, which is outside of %s", dir, r.writable)
+		return "", fmt.Errorf("the training script sent the directory %q, which is outside of %s", dir, r.writable)
 	}
 	to := filepath.Join(r.request.WorkDir, name)
 	if err := sandbox.MoveFiles(r.writable, below, to); err != nil {

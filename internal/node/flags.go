@@ -101,7 +101,7 @@ func (n *Flags) Labels() map[string]string {
 	return labels
 }
 
-// devices returns the numbers of devices that --device declares, by type.
+// devices returns how many devices of each type the flag --device declares.
 func (n *Flags) devices() (map[string]int, error) {
 	devices := map[string]int{}
 	for _, text := range n.accelerators {

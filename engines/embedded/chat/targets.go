@@ -33,7 +33,7 @@ func (t *Template) Targets(c *engines.Chat, wanted func(turn int) bool) (ids []i
 		}
 		if !strings.HasPrefix(after, before) {
 			return nil, nil, domain.Errorf(domain.InvalidArgument,
-				"messages[%d]: this model's chat template renders the prompt of this answer differently when the answer follows: "+
+				"messages[%d]: this model's chat template renders the prompt of this response differently if the response follows: "+
 					"train with prompt and completion instead", i)
 		}
 		l.add(before, false)

@@ -102,7 +102,7 @@ func TestTargetsOfChangedTurns(t *testing.T) {
 	require.NoError(t, err)
 	_, _, err = one.Targets(talk, every())
 	require.ErrorContains(t, err,
-		"messages[1]: this model's chat template renders the prompt of this answer differently")
+		"messages[1]: this model's chat template renders the prompt of this response differently")
 }
 
 // hermes is a template that renders tools, calls and results of calls like the template of Qwen

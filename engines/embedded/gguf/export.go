@@ -47,7 +47,7 @@ type Replaced struct {
 // String describes the replaced matrices in one sentence, without a period.
 func (r Replaced) String() string {
 	return fmt.Sprintf(
-		"%d matrices with rows of %d values, which is not a multiple of %d, are stored as %s in place of %s",
+		"%d matrices with rows of %d values, which is not a multiple of %d, are stored as %s instead of %s",
 		r.Matrices, r.Columns, r.Wanted.Block(), r.Stored, r.Wanted)
 }
 

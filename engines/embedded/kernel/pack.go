@@ -46,7 +46,7 @@ func (p *Packed) PackT(w Matrix) {
 	}
 }
 
-// Pack packs b, which is [k × n], for C = A·B.
+// Pack stores b, a [k × n] matrix, in panels, as the operand B of C = A·B.
 func (p *Packed) Pack(b Matrix) {
 	b.check("b")
 	p.size(b.Rows, b.Cols)

@@ -32,7 +32,7 @@ func (m *model) LoadAddon(ctx context.Context, id, dir string) error {
 		return domain.Errorf(domain.InvalidArgument, "id: must not be empty")
 	case m.merged:
 		return domain.Errorf(domain.FailedPrecondition,
-			"the model was loaded with a merged adapter: load addons on the base model")
+			"an adapter was merged into this model, so it cannot load others: load adapters into the base model")
 	}
 	adapter, err := llama.LoadAdapter(dir, m.hash, m.config)
 	if err != nil {

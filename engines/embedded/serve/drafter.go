@@ -22,8 +22,8 @@ const (
 type ngramDrafter struct {
 	context     []int // tokens of the prompt and the completion
 	predicted   []int
-	at          int         // index in predicted at which the completion continues
-	diverged    bool        // the completion differs from predicted at the index at
+	next        int         // index in predicted at which the completion continues
+	diverged    bool        // the completion differs from predicted at the index next
 	ngram       int         // length of the n-grams; 0 disables the search for n-grams
 	maxDraft    int         // maximum number of draft tokens in a step
 	draft       []int       // latest draft
@@ -73,8 +73,8 @@ func (d *ngramDrafter) propose(limit int) []int {
 		d.resync()
 	}
 	switch {
-	case !d.diverged && d.at < len(d.predicted):
-		d.draft = append(d.draft, d.predicted[d.at:min(d.at+limit, len(d.predicted))]...)
+	case !d.diverged && d.next < len(d.predicted):
+		d.draft = append(d.draft, d.predicted[d.next:min(d.next+limit, len(d.predicted))]...)
 	case d.ngram > 0 && len(d.context) > d.ngram:
 		d.fromContext = true
 		d.draft = append(d.draft, d.lookup(limit)...)
@@ -97,12 +97,12 @@ func (d *ngramDrafter) resync() {
 		}
 		return -1
 	}
-	place := after(max(d.at-resyncTokens, 0))
+	place := after(max(d.next-resyncTokens, 0))
 	if place < 0 {
 		place = after(0)
 	}
 	if place >= 0 {
-		d.at, d.diverged = place, false
+		d.next, d.diverged = place, false
 	}
 }
 
@@ -163,8 +163,8 @@ func (d *ngramDrafter) observe(token int) {
 func (d *ngramDrafter) follow(token int) {
 	switch {
 	case d.diverged:
-	case d.at < len(d.predicted) && d.predicted[d.at] == token:
-		d.at++
+	case d.next < len(d.predicted) && d.predicted[d.next] == token:
+		d.next++
 	default:
 		d.diverged = len(d.predicted) > 0
 	}

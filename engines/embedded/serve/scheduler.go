@@ -31,7 +31,7 @@ type scheduler struct {
 // A batchItem is the part of a step that belongs to one request.
 type batchItem struct {
 	request *request
-	at      int // position of the span's first token in the sequence
+	first   int // position of the span's first token in the sequence
 	span    span
 }
 
@@ -239,12 +239,12 @@ func (s *scheduler) prefillChunk(r *request, n int) int {
 // samples a token after the last position.
 func (s *scheduler) advance(t batchItem, logits kernel.Matrix) {
 	r := t.request
-	if t.at >= len(r.prompt) {
+	if t.first >= len(r.prompt) {
 		s.verify(t, logits)
 		return
 	}
 	if t.span.all {
-		r.score(t.at, logits)
+		r.score(t.first, logits)
 	}
 	if !t.span.last {
 		return
@@ -265,7 +265,7 @@ func (s *scheduler) verify(t batchItem, logits kernel.Matrix) {
 		s.draw(r, logits.Row(drawn))
 		drawn++
 	}
-	r.cache.truncate(t.at + drawn)
+	r.cache.truncate(t.first + drawn)
 }
 
 // draw samples the next token of a request, and emits the text that the token completes.

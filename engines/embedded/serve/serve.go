@@ -147,7 +147,7 @@ func (o Options) within(weights *llama.Reader, memory int64) (Options, error) {
 	if bytes+available > memory {
 		return o, domain.Errorf(domain.ResourceExhausted,
 			"the model's weights take %d MiB of memory, but the replica was allocated %d MiB including its KV cache: "+
-				"the replica is rescheduled when the memory that the model needs is known",
+				"the server places the replica again once it knows how much memory the model needs",
 			bytes>>20, memory>>20)
 	}
 	if o.CacheBytes = available; o.maxCache > 0 {

@@ -234,7 +234,7 @@ func TestReplicaMemory(t *testing.T) {
 	_, err := New(Options{}).Load(t.Context(), engines.ModelFiles{Dir: dir, MemoryBytes: 16 << 20})
 	require.EqualError(
 		t, err, "the model's weights take 3 MiB of memory, but the replica was allocated 16 MiB including its KV cache: "+
-			"the replica is rescheduled when the memory that the model needs is known")
+			"the server places the replica again once it knows how much memory the model needs")
 	_, err = New(Options{}).Load(t.Context(), engines.ModelFiles{Dir: dir, MemoryBytes: 1 << 50})
 	require.ErrorContains(t, err, "the embedded engine needs")
 	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))

@@ -328,7 +328,7 @@ func (j *job) step(ctx context.Context) error {
 	if errors.Is(err, errDiverged) {
 		return &domain.Error{
 			Code: errDiverged.Code, Reason: errDiverged.Reason,
-			Message: fmt.Sprintf("step %d: %s", s.Step+1, errDiverged.Message),
+			Message: fmt.Sprintf("in step %d, %s", s.Step+1, errDiverged.Message),
 		}
 	}
 	if err != nil {
