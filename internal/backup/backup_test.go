@@ -94,10 +94,10 @@ func TestRestoreRefuses(t *testing.T) {
 	_, err = backup.Run(t.Context(), stranger.source(), to.bucket, to.settings, func(int64) {})
 	require.ErrorContains(t, err, "backups of another installation")
 	_, err = backup.Run(t.Context(), from.source(), to.bucket, backup.Settings{}, func(int64) {})
-	require.ErrorContains(t, err, "recipients: a backup has the keys")
+	require.ErrorContains(t, err, "recipients: a backup contains the keys of the installation, and needs a recipient")
 	_, err = backup.Run(t.Context(), from.source(), to.bucket, backup.Settings{Recipients: []string{"age1x"}},
 		func(int64) {})
-	require.ErrorContains(t, err, `recipient "age1x" is not an age recipient`)
+	require.ErrorContains(t, err, `recipients: "age1x" is not a public key of age`)
 }
 
 // TestDamagedBackups checks that a restore from a backup with a flipped byte, or without one of its

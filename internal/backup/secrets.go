@@ -51,14 +51,14 @@ func NewIdentity(logKey string) (content, recipient string, err error) {
 
 func parseRecipients(texts []string) (all []age.Recipient, err error) {
 	if len(texts) == 0 {
-		return nil, domain.Errorf(domain.InvalidArgument, "a backup contains the keys of the installation, and needs "+
-			"a recipient for which it encrypts them: create one with `anneal backup key FILE`")
+		return nil, domain.Errorf(domain.InvalidArgument, "recipients: a backup contains the keys of the "+
+			"installation, and needs a recipient for which it encrypts them: create one with `anneal backup key FILE`")
 	}
 	for _, text := range texts {
 		recipient, err := age.ParseX25519Recipient(text)
 		if err != nil {
-			return nil, domain.Errorf(domain.InvalidArgument, "recipient %q is not a public key of age, such as "+
-				"age1…: create one with `anneal backup key FILE`", text)
+			return nil, domain.Errorf(domain.InvalidArgument, "recipients: %q is not a public key of age, "+
+				"such as age1…: create one with `anneal backup key FILE`", text)
 		}
 		all = append(all, recipient)
 	}

@@ -16,7 +16,7 @@ var rebuildColumns = []column{{"ID", "id"}, {"STATE", "state"}, {"STARTED", "sta
 	{"EVENTS", "foldedEvents"}, {"DIFFERENT", "differenceCount"}, {"MESSAGE", statusMessage}}
 
 func worldCommand() *cobra.Command {
-	c := group("world", "Rebuild a server's state, the world, from the event log (run on the server's machine)",
+	c := group("world", "Rebuild a server's state from the event log (run on the server's machine)",
 		worldRebuild(), worldStatus(), worldCancel())
 	dataFlag(c.PersistentFlags())
 	return c

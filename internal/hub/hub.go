@@ -94,7 +94,7 @@ func (h *Hub) Model(ctx context.Context, ref Ref) (Model, error) {
 		}
 	}
 	if err := json.NewDecoder(io.LimitReader(res.Body, maxList)).Decode(&list); err != nil || list.SHA == "" {
-		return Model{}, fmt.Errorf("%s did not respond like a hub of models: check the address (%v)", h.URL, err)
+		return Model{}, fmt.Errorf("%s did not respond like a model hub: check the address (%v)", h.URL, err)
 	}
 	m := Model{Repo: ref.Repo, Commit: list.SHA}
 	if !revisionName.MatchString(m.Commit) {

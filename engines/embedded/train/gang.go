@@ -97,8 +97,8 @@ func (j *job) enlist(ctx context.Context) error {
 		}
 		name := fmt.Sprintf("node %d of the gang", i+2)
 		if theirs != own {
-			j.logf("%s computes with %s, and this node with %s, whose results differ: %s is not used", name,
-				theirs.Level, own.Level, name)
+			j.logf("%s does not help: it computes with %s, and this node with %s, so their results would differ",
+				name, theirs.Level, own.Level)
 			if err := send(ctx, link, order{End: true}); err != nil {
 				return err
 			}
@@ -106,7 +106,7 @@ func (j *job) enlist(ctx context.Context) error {
 		}
 		j.loop.helpers = append(j.loop.helpers, &helper{link, name})
 	}
-	j.logf("training on %d nodes", 1+len(j.loop.helpers))
+	j.logf("number of nodes that share each step: %d", 1+len(j.loop.helpers))
 	return nil
 }
 
