@@ -326,10 +326,9 @@ func (j *job) step(ctx context.Context) error {
 		report, err = j.loop.Step(ctx, batch, rate)
 	}
 	if errors.Is(err, errDiverged) {
-		return &domain.Error{
-			Code: errDiverged.Code, Reason: errDiverged.Reason,
-			Message: fmt.Sprintf("in step %d, %s", s.Step+1, errDiverged.Message),
-		}
+		diverged := *errDiverged
+		diverged.Message = fmt.Sprintf("in step %d, %s", s.Step+1, errDiverged.Message)
+		return &diverged
 	}
 	if err != nil {
 		return err
