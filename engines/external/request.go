@@ -25,7 +25,7 @@ func (p *preset) bodyOf(
 		"is not supported by the node's engine for conversations: leave it out, or send a prompt")
 	v.Require(!req.Echo && req.EchoLast == 0 || !req.Logprobs, "echo",
 		"the node's engine returns no logprobs of the prompt: leave out either echo or logprobs")
-	v.Require(req.Format == nil || known(req.Format.Type), "format",
+	v.Require(req.Format == nil || knownFormat(req.Format.Type), "format",
 		"the node's engine does not support the type %q", formatOf(req))
 	b = standard(model, req)
 	path = "/v1/completions"
@@ -155,7 +155,8 @@ func (b body) format(f *engines.ResponseFormat) {
 	}
 }
 
-func known(format string) bool {
+// knownFormat reports whether format is a type of engines.ResponseFormat.
+func knownFormat(format string) bool {
 	return format == engines.FormatJSON || format == engines.FormatSchema || format == engines.FormatGrammar
 }
 

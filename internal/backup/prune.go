@@ -17,7 +17,7 @@ import (
 // Retention selects the backups that Prune keeps. It always keeps the newest one.
 type Retention struct {
 	Newest int       // keep this number of the newest backups
-	Since  time.Time // keep backups with a state of this time or later; zero keeps none for its age
+	Since  time.Time // keep also backups whose state is of this time or later; the zero time selects none
 }
 
 // Pruned reports what Prune has kept and removed.

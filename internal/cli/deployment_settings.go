@@ -148,7 +148,8 @@ func newDeploymentFlags(minReplicas int) *deploymentFlags {
 		{flag: "accelerator-count", path: "acceleratorCount", value: 0,
 			usage: "devices per replica (default: as many as the model needs)"},
 		{flag: "accelerator-share", path: "acceleratorShare", value: 0,
-			usage: "share of one device for each replica, in thousandths, on nodes with --share-accelerators (default: " +
+			usage: "share of one device for each replica, in thousandths, on nodes with --share-accelerators " +
+				"(default: " +
 				"whole devices)"},
 		{flag: "placement-strategy", path: "placementStrategy", value: "",
 			usage: "PACK places replicas together, SPREAD over regions, zones and nodes (default: packed onto accelerators " +

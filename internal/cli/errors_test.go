@@ -43,7 +43,8 @@ func TestErrorsNameFlags(t *testing.T) {
 		{"transcribe -m a/b http://x/y.wav --translate", `{"error":{"message":"task: cannot translate","param":"task"}}`,
 			"--translate: cannot translate"},
 		{"deployment scale d 5", violations("replicaCount: must be from 1 to 2"),
-			"REPLICAS: must be from 1 to 2\nhint: change the allowed range with `anneal deployment update d --min-replicas N " +
+			"REPLICAS: must be from 1 to 2\nhint: change the allowed range with `anneal deployment update d " +
+				"--min-replicas N " +
 				"--max-replicas N`"},
 		{"quota set a jobs 5", violations("maxValue: must be at most 4"), "LIMIT: must be at most 4"},
 		{"dataset create X", violations("datasetId: must be short"), "ID \"X\": must be short"},

@@ -242,7 +242,8 @@ func (r checkReport) print(w io.Writer) {
 	fmt.Fprintf(w, "  %-14s %s, %d events, root %s, cosigned by %d of the given witnesses\n", "checkpoint",
 		r.Checkpoint.Origin, r.Checkpoint.Size, r.Checkpoint.Root, r.Checkpoint.Witnesses)
 	if r.Since != nil {
-		fmt.Fprintf(w, "  %-14s a checkpoint of %d events, root %s: the log still has all of them, unchanged\n", "since",
+		fmt.Fprintf(w, "  %-14s a checkpoint of %d events, root %s: the log still has all of them, unchanged\n",
+			"since",
 			r.Since.Size, r.Since.Root)
 	}
 }

@@ -320,6 +320,6 @@ func TestAnEvaluatorThatFailsItsTrialWarns(t *testing.T) {
 	out, output, err := runOutput(t, server, "evaluator", "create", "e", "--dir", dir)
 	require.NoError(t, err)
 	require.Equal(t, 1, strings.Count(out+output, "KeyError"), "the reason is printed once: %s", output)
-	require.Contains(t, output, "anneal: warning: evaluator e is ACTIVE, but the trial call of its code failed: try it on "+
-		"your own rows with `anneal evaluator preview e --file ROWS.jsonl`\n")
+	require.Contains(t, output, "anneal: warning: evaluator e is ACTIVE, but the trial call of its code failed: try "+
+		"it on your own rows with `anneal evaluator preview e --file ROWS.jsonl`\n")
 }

@@ -52,8 +52,8 @@ func subscriptionCreate() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			set := func(field string, value any, given bool) {
-				if given {
+			set := func(field string, value any, columnsWithValue bool) {
+				if columnsWithValue {
 					item[keyOf(item, field)] = value
 				}
 			}
@@ -88,7 +88,7 @@ func subscriptionCreate() *cobra.Command {
 			if err := client.call(c.Context(), http.MethodPost, client.path(subscriptions.name), nil, body, &out); err != nil {
 				return err
 			}
-			return printItem(c, out, given(out, subscriptions.details)...)
+			return printItem(c, out, columnsWithValue(out, subscriptions.details)...)
 		}}
 	c.Flags().StringVar(&webhook, "webhook", "", "`URL` to which each event is sent")
 	c.Flags().StringVar(&files, "files", "", "s3://BUCKET/DIRECTORY/ in which files with events are written")
@@ -112,7 +112,7 @@ func subscriptionCreate() *cobra.Command {
 
 // setStart calls set with the field for the start of a subscription, and its value: begin, a
 // position or a time.
-func setStart(start string, set func(field string, value any, given bool)) error {
+func setStart(start string, set func(field string, value any, columnsWithValue bool)) error {
 	if start == "begin" {
 		start = "0"
 	}
@@ -126,8 +126,8 @@ func setStart(start string, set func(field string, value any, given bool)) error
 	return nil
 }
 
-// given returns those of the columns for which an item has a value.
-func given(item map[string]any, columns []column) (some []column) {
+// columnsWithValue returns those of the columns for which an item has a value.
+func columnsWithValue(item map[string]any, columns []column) (some []column) {
 	for _, one := range columns {
 		if cell(item, one.path) != cell(nil, one.path) {
 			some = append(some, one)
@@ -154,7 +154,7 @@ func subscriptionGet() *cobra.Command {
 			}
 			item = maps.Clone(item)
 			item["delivery"] = delivery
-			return printItem(c, item, given(item, subscriptions.details)...)
+			return printItem(c, item, columnsWithValue(item, subscriptions.details)...)
 		}}
 }
 
@@ -180,7 +180,7 @@ func subscriptionUpdate() *cobra.Command {
 				&item); err != nil {
 				return err
 			}
-			return printItem(c, item, given(item, subscriptions.details)...)
+			return printItem(c, item, columnsWithValue(item, subscriptions.details)...)
 		}}
 	c.Flags().StringVar(&displayName, "display-name", "", "display name")
 	c.Flags().StringVar(&webhook, "webhook", "", "`URL` to which each event is sent")
@@ -202,7 +202,7 @@ func subscriptionRotate() *cobra.Command {
 				nil, map[string]any{"overlap": fmt.Sprintf("%.0fs", overlap.Seconds())}, &item); err != nil {
 				return err
 			}
-			return printItem(c, item, given(item, subscriptions.details)...)
+			return printItem(c, item, columnsWithValue(item, subscriptions.details)...)
 		}}
 	c.Flags().DurationVar(&overlap, "overlap", 24*time.Hour, "time for which requests also have the signatures of the "+
 		"old secret")

@@ -195,7 +195,7 @@ func (l *transcript) event(data []byte) error {
 		if err := l.end(e); err != nil {
 			return err
 		}
-		fmt.Fprintf(l.progress, "transcribed %s of audio\n", inTime(e.Usage.Seconds))
+		fmt.Fprintf(l.progress, "transcribed %s of audio\n", audioTime(e.Usage.Seconds))
 	}
 	return nil
 }
@@ -237,11 +237,11 @@ func (l *transcript) endLine() error {
 func (l *transcript) report(seconds float64) {
 	switch {
 	case l.terminal && (l.printed == "" || strings.HasSuffix(l.printed, "\n")): // not within a line of text
-		redraw(l.progress, "transcribed "+inTime(seconds))
+		redraw(l.progress, "transcribed "+audioTime(seconds))
 		l.shown = true
 	case !l.terminal && seconds >= l.reported+progressSeconds:
 		l.reported = seconds
-		fmt.Fprintf(l.progress, "transcribed %s\n", inTime(seconds))
+		fmt.Fprintf(l.progress, "transcribed %s\n", audioTime(seconds))
 	}
 }
 
@@ -253,7 +253,7 @@ func (l *transcript) clear() {
 	}
 }
 
-// inTime formats a duration of audio in seconds, such as 1h2m3.4s.
-func inTime(seconds float64) string {
+// audioTime formats a duration of audio in seconds, such as 1h2m3.4s.
+func audioTime(seconds float64) string {
 	return time.Duration(seconds * float64(time.Second)).Round(100 * time.Millisecond).String()
 }

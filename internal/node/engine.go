@@ -69,7 +69,8 @@ func (e *EngineFlags) build(ctx context.Context, dir string, runner *sandbox.Run
 	case domain.CodeOf(err) == domain.InvalidArgument:
 		return engine, usage.Errorf("--%w", err)
 	case err != nil:
-		logger.Error("the model server cannot be used, so this node will not get replicas", "engine", e.completer, "reason", err)
+		logger.Error("the model server cannot be used, so this node will not get replicas", "engine",
+			e.completer, "reason", err)
 		engine.Completer, engine.Missing["complete"] = nil, fmt.Sprintf("%s: %v", e.completer, err)
 	default:
 		engine.Programs = append(engine.Programs, e.completer)

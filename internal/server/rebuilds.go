@@ -98,21 +98,21 @@ func (r *rebuilds) Start() (rest.Rebuild, error) {
 		r.all = before
 		return rest.Rebuild{}, err
 	}
-	wanted, cancel := context.WithCancel(context.Background())
+	rebuild, cancel := context.WithCancel(context.Background())
 	r.cancel = cancel
 	r.run(func(ctx context.Context) error {
 		ctx, stop := context.WithCancel(ctx)
 		defer stop()
-		defer context.AfterFunc(wanted, stop)()
-		r.finish(ctx, wanted)
+		defer context.AfterFunc(rebuild, stop)()
+		r.finish(ctx, rebuild)
 		return nil
 	})
 	return one, nil
 }
 
-// finish runs the rebuild that Start has recorded, and records its result. wanted is done when the
+// finish runs the rebuild that Start has recorded, and records its result. rebuild is done when the
 // operator cancels the rebuild; ctx also when the server stops.
-func (r *rebuilds) finish(ctx, wanted context.Context) {
+func (r *rebuilds) finish(ctx, rebuild context.Context) {
 	c, err := projections.Rebuild(ctx, r.world, r.log, func(folded, logEvents uint64) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -136,7 +136,7 @@ func (r *rebuilds) finish(ctx, wanted context.Context) {
 		end(one, rest.RebuildCompleted, nil)
 		r.logger.Info("the state was rebuilt from the log", "position", c.Folded.Position, "sha256", c.Folded.SHA256,
 			"differences", c.DifferenceCount)
-	case wanted.Err() != nil && one.Folded == nil:
+	case rebuild.Err() != nil && one.Folded == nil:
 		end(one, rest.RebuildCancelled, errCancelled)
 	default:
 		end(one, rest.RebuildFailed, err)

@@ -33,8 +33,8 @@ func (t *Template) Targets(c *engines.Chat, wanted func(turn int) bool) (ids []i
 		}
 		if !strings.HasPrefix(after, before) {
 			return nil, nil, domain.Errorf(domain.InvalidArgument,
-				"messages[%d]: this model's chat template renders the prompt of this response differently if the response follows: "+
-					"train with prompt and completion instead", i)
+				"messages[%d]: this model's chat template renders the prompt of this response differently if the "+
+					"response follows: train with prompt and completion instead", i)
 		}
 		l.add(before, false)
 		l.add(after, wanted(i))

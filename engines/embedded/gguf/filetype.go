@@ -80,7 +80,7 @@ func (f FileType) Mixed() bool { return f == Q4_K_M || f == Q5_K_M }
 // Their attn_v matrices are small, because eight query heads share one.
 const largeLayers = 80
 
-// A role describes which matrix of a model matrixType is asked for.
+// A role describes which matrix of a model a matrix is; matrixType chooses the type by it.
 type role struct {
 	head  bool         // the matrix computes the logits: the head, or the embeddings if they are tied
 	layer int          // number of the layer; -1 if the matrix is in none

@@ -80,9 +80,9 @@ func Offered(t *Thinking, delimiter string, form CallForm, functions []Function)
 		case t == nil:
 			return free
 		case t.Started:
-			return whole.thoughts(b, t.Close, free)
+			return whole.untilDelimiter(b, t.Close, free)
 		}
-		return b.opening(t.Open, delimiter, next, whole.thoughts(b, t.Close, free), free)
+		return b.opening(t.Open, delimiter, next, whole.untilDelimiter(b, t.Close, free), free)
 	})
 	g, err := kit.build(root)
 	if err != nil {

@@ -27,7 +27,7 @@ func After(t Thinking, g *Grammar) *Grammar {
 	}
 	layout := repeat(text("\n"), 0, maxBlank)(b, answer)
 	whole := &Grammar{closing: map[int32]int32{}}
-	inside := whole.thoughts(b, t.Close, layout)
+	inside := whole.untilDelimiter(b, t.Close, layout)
 	start := inside
 	if !t.Started {
 		blank := runes(newClass(span{' ', ' '}, span{'\n', '\n'}, span{'\r', '\r'}, span{'\t', '\t'}))
@@ -58,10 +58,10 @@ func (n node) moved(shift int32) node {
 	return n
 }
 
-// thoughts adds nodes that match any text up to the first delimiter, one node for each prefix of
+// untilDelimiter adds nodes that match any text up to the first delimiter, one node for each prefix of
 // the delimiter (Knuth, Morris, Pratt 1977), and returns the first one. It records in g.closing how
 // to complete the delimiter from each node.
-func (g *Grammar) thoughts(b *builder, delimiter string, next int32) int32 {
+func (g *Grammar) untilDelimiter(b *builder, delimiter string, next int32) int32 {
 	first := int32(len(b.nodes))
 	for range delimiter {
 		b.nodes = append(b.nodes, node{op: opBytes})
@@ -122,7 +122,7 @@ func (g *Grammar) Reasoning(s *State) bool {
 func (g *Grammar) Close(s *State) (*State, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.tidy()
+	g.prepareCall()
 	s = g.adopt(s)
 	return g.closure([]config{{g.closing[s.configs[0].node], s.configs[0].stack}}), g.exceeded()
 }

@@ -88,7 +88,7 @@ func (s *State) Complete() bool { return s.accepts && len(s.configs) == 0 }
 func (g *Grammar) Start() (*State, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.tidy()
+	g.prepareCall()
 	if g.tables.begin == nil {
 		g.tables.begin = g.closure([]config{{g.start, nil}})
 	}
@@ -99,7 +99,7 @@ func (g *Grammar) Start() (*State, error) {
 func (g *Grammar) Next(s *State, text []byte) (*State, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.tidy()
+	g.prepareCall()
 	s = g.adopt(s)
 	for _, c := range text {
 		if s = g.step(s, c); s == dead {
@@ -111,7 +111,7 @@ func (g *Grammar) Next(s *State, text []byte) (*State, error) {
 
 // exceeded returns an error if the current call has exceeded its limits.
 func (g *Grammar) exceeded() error {
-	if !g.tables.spent() {
+	if !g.tables.limitReached() {
 		return nil
 	}
 	g.tables.states, g.tables.begin = nil, nil // the cached states may be incomplete, so they are dropped
@@ -120,13 +120,13 @@ func (g *Grammar) exceeded() error {
 			"make alternatives differ at their beginning")
 }
 
-// spent reports whether the current call has exceeded its limits.
-func (t *tables) spent() bool {
+// limitReached reports whether the current call has exceeded its limits.
+func (t *tables) limitReached() bool {
 	return t.work > maxWork || t.fresh > maxFresh || len(t.frames) > maxFrames
 }
 
-// tidy resets the counters at the start of a call, and drops the cache if it exceeds its limits.
-func (g *Grammar) tidy() {
+// prepareCall resets the counters at the start of a call, and drops the cache if it exceeds its limits.
+func (g *Grammar) prepareCall() {
 	t := &g.tables
 	t.work, t.fresh = 0, 0
 	if t.states == nil || len(t.states) > maxStates || t.masks > maxMasks || len(t.frames) > maxFrames/4 {
@@ -215,7 +215,7 @@ func (g *Grammar) closure(open []config) *State {
 			push(config{n.next, up})
 		}
 	}
-	for len(open) > 0 && len(configs) <= maxConfigs && !g.tables.spent() {
+	for len(open) > 0 && len(configs) <= maxConfigs && !g.tables.limitReached() {
 		c := open[len(open)-1]
 		open = open[:len(open)-1]
 		g.tables.work++

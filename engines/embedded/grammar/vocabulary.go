@@ -88,7 +88,7 @@ func NewMask(size int) Mask { return make(Mask, (size+63)/64) }
 func (g *Grammar) Allowed(s *State, v *Vocabulary) (Mask, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.tidy()
+	g.prepareCall()
 	s = g.adopt(s)
 	if s.masked == v {
 		return s.mask, nil
@@ -104,7 +104,7 @@ func (g *Grammar) Allowed(s *State, v *Vocabulary) (Mask, error) {
 }
 
 func (g *Grammar) allow(mask Mask, v *Vocabulary, s *State, at *branch) {
-	for i := at.child; i < at.child+at.children && !g.tables.spent(); i++ {
+	for i := at.child; i < at.child+at.children && !g.tables.limitReached(); i++ {
 		child := &v.nodes[i]
 		next := g.step(s, child.byte)
 		if next == dead {

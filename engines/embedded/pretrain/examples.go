@@ -39,7 +39,7 @@ const (
 // writeExamples writes the files of the directory examples/.
 func writeExamples(dir string, seed uint64) error {
 	var base []string
-	for _, e := range heldOld(200) {
+	for _, e := range heldOutOfBase(200) {
 		base = append(base, pairRow(e))
 	}
 	if err := writeLines(filepath.Join(dir, "base-tasks.jsonl"), base); err != nil {
@@ -59,8 +59,8 @@ func writeExamples(dir string, seed uint64) error {
 	return writeRewarded(dir, seed)
 }
 
-// heldOld returns n examples of base tasks that the base model was not trained on.
-func heldOld(n int) []example {
+// heldOutOfBase returns n examples of base tasks that the base model was not trained on.
+func heldOutOfBase(n int) []example {
 	rng := rand.New(rand.NewPCG(0x62617365, 1))
 	var out []example
 	for range n {

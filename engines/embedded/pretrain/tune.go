@@ -67,7 +67,7 @@ func tuneAll(ctx context.Context, base string, settings engines.TrainSettings) e
 	}
 	defer os.RemoveAll(dir)
 	for _, t := range newTasks {
-		got, err := tune(ctx, base, dir, t, newRows, oldRows, settings, heldOld(100))
+		got, err := tune(ctx, base, dir, t, newRows, oldRows, settings, heldOutOfBase(100))
 		if err != nil {
 			return err
 		}

@@ -40,7 +40,7 @@ func tuneUnseen(ctx context.Context, base string) error {
 	settings := engines.TrainSettings{Epochs: 1, LoraRank: 8} // default settings of a job
 	for _, t := range unseenTasks {
 		for _, old := range []int{unseenOldRows, 0} {
-			got, err := tune(ctx, base, dir, t, unseenRows, old, settings, heldOld(100))
+			got, err := tune(ctx, base, dir, t, unseenRows, old, settings, heldOutOfBase(100))
 			if err != nil {
 				return err
 			}

@@ -34,11 +34,11 @@ func encodeQ50(to []byte, x []float32) {
 	d := putHalf(to, symmetric(x, 16))
 	var q [small]uint8
 	roundTo(q[:], x, d, -16*d, 31)
-	putFive(to[2:], &q)
+	putFiveBits(to[2:], &q)
 }
 
 func decodeQ50(x []float32, from []byte) {
-	d, q := half(from), five(from[2:])
+	d, q := half(from), fiveBits(from[2:])
 	for i := range x {
 		x[i] = d * (float32(q[i]) - 16)
 	}
@@ -50,19 +50,19 @@ func encodeQ51(to []byte, x []float32) {
 	d, m := putHalf(to, scale), putHalf(to[2:], low)
 	var q [small]uint8
 	roundTo(q[:], x, d, m, 31)
-	putFive(to[4:], &q)
+	putFiveBits(to[4:], &q)
 }
 
 func decodeQ51(x []float32, from []byte) {
-	d, m, q := half(from), half(from[2:]), five(from[4:])
+	d, m, q := half(from), half(from[2:]), fiveBits(from[4:])
 	for i := range x {
 		x[i] = d*float32(q[i]) + m
 	}
 }
 
-// putFive stores 5-bit integers: bit i of a 32-bit word is the highest bit of q[i]. The next 16
+// putFiveBits stores 5-bit integers: bit i of a 32-bit word is the highest bit of q[i]. The next 16
 // bytes have the lower four bits of q[i] and, shifted by four, of q[i+16].
-func putFive(to []byte, q *[small]uint8) {
+func putFiveBits(to []byte, q *[small]uint8) {
 	high := uint32(0)
 	for i, v := range q {
 		high |= uint32(v>>4) << i
@@ -73,7 +73,8 @@ func putFive(to []byte, q *[small]uint8) {
 	}
 }
 
-func five(from []byte) (q [small]uint8) {
+// fiveBits returns the 5-bit integers that putFiveBits has stored.
+func fiveBits(from []byte) (q [small]uint8) {
 	high := binary.LittleEndian.Uint32(from)
 	for i := range small / 2 {
 		q[i], q[i+small/2] = from[4+i]&15, from[4+i]>>4

@@ -129,4 +129,5 @@ func putHalf(to []byte, v float32) float32 {
 	return weights.FromHalf(bits)
 }
 
+// half returns the 16-bit float that putHalf has stored.
 func half(from []byte) float32 { return weights.FromHalf(binary.LittleEndian.Uint16(from)) }

@@ -259,7 +259,8 @@ func (f *File) checkPlaces(size int64) error {
 	at := int64(0)
 	for _, e := range f.inOrder() {
 		if e.begin != at {
-			return f.invalid("tensor %s begins at byte %d, but the tensor before it ends at byte %d: the file is damaged", e.Name, e.begin, at)
+			return f.invalid("tensor %s begins at byte %d, but the tensor before it ends at byte %d: the file is "+
+				"damaged", e.Name, e.begin, at)
 		}
 		at = e.end
 	}

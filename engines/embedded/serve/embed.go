@@ -24,7 +24,7 @@ func (m *model) Embed(ctx context.Context, req engines.EmbeddingRequest) (engine
 	if err != nil {
 		return engines.Embedding{}, engines.Usage{}, err
 	}
-	usage, err := m.answer(ctx, r, func(engines.Chunk) error { return nil })
+	usage, err := m.process(ctx, r, func(engines.Chunk) error { return nil })
 	if err != nil {
 		return engines.Embedding{}, usage, err
 	}

@@ -41,7 +41,7 @@ type Options struct {
 	ContextLength int
 
 	maxCache    int64 // CacheBytes before within has changed it
-	longPrompts bool  // see engines.ModelFiles.LongPrompts
+	longPrompts bool  // compute more prompt tokens per step (engines.ModelFiles.LongPrompts)
 }
 
 // New returns a completer that loads models from Hugging Face directories.
@@ -303,11 +303,11 @@ func (m *model) Complete(
 		}
 		return r.usage, nil
 	}
-	return m.answer(ctx, r, emit)
+	return m.process(ctx, r, emit)
 }
 
-// answer enqueues a request, and passes its chunks to emit until it has ended.
-func (m *model) answer(ctx context.Context, r *request, emit func(engines.Chunk) error) (engines.Usage, error) {
+// process enqueues a request, and passes its chunks to emit until it has ended.
+func (m *model) process(ctx context.Context, r *request, emit func(engines.Chunk) error) (engines.Usage, error) {
 	r.enqueued = time.Now()
 	if err := m.enqueue(r); err != nil {
 		return r.usage, err

@@ -14,7 +14,7 @@ type dpo struct{ beta float64 }
 func (dpo) weight(*Sample) float64 { return 1 }
 
 func (o dpo) loss(s *Sample, logp, slopes []float32, metrics means) float64 {
-	n := s.learned()
+	n := s.targets()
 	shift := total(logp[:n]) - total(s.Reference[:n])
 	chosen, rejected := o.beta*shift, o.beta*(total(logp[n:])-total(s.Reference[n:]))
 	margin := chosen - rejected

@@ -14,7 +14,7 @@ type orpo struct{ lambda float64 }
 func (orpo) weight(*Sample) float64 { return 1 }
 
 func (o orpo) loss(s *Sample, logp, slopes []float32, metrics means) float64 {
-	n := s.learned()
+	n := s.targets()
 	chosen, rejected := total(logp[:n])/float64(n), total(logp[n:])/float64(len(logp)-n)
 	better, rise := logOdds(chosen)
 	worse, fall := logOdds(rejected)

@@ -29,13 +29,13 @@ func (s *Sample) inputs() int {
 // scored returns the number of target tokens of all sequences.
 func (s *Sample) scored() int {
 	if s.Rejected != nil {
-		return s.learned() + s.Rejected.scored()
+		return s.targets() + s.Rejected.scored()
 	}
-	return s.learned()
+	return s.targets()
 }
 
-// learned returns the number of target tokens of the first sequence.
-func (s *Sample) learned() int {
+// targets returns the number of target tokens of the first sequence.
+func (s *Sample) targets() int {
 	n := 0
 	for i, on := range s.Scored {
 		if on && i > 0 {

@@ -136,7 +136,7 @@ func (s shape) tile(a *assembly, f storage, rows int) {
 	a.op("DECQ CX")
 	a.op("JNZ loop")
 	if s.name == "Y" {
-		s.storeWhole(a, at, rows)
+		s.storeFullTile(a, at, rows)
 		s.mask(a, at) // the loop has overwritten the registers of the mask
 	}
 	s.eachRow(a, rows, func(r, v int) { s.store(a, v, s.sum(r, v)) })
@@ -144,9 +144,9 @@ func (s shape) tile(a *assembly, f storage, rows int) {
 	a.op("RET")
 }
 
-// storeWhole appends the end of the function for tiles that have all columns. It stores them
+// storeFullTile appends the end of the function for tiles that have all columns. It stores them
 // without a mask, because masked 256-bit stores are slow on some processors.
-func (s shape) storeWhole(a *assembly, at map[string]string, rows int) {
+func (s shape) storeFullTile(a *assembly, at map[string]string, rows int) {
 	a.op("MOVQ %s, AX", at["cols"])
 	a.op("CMPQ AX, $%d", 2*s.width)
 	a.op("JNE some")
