@@ -11,7 +11,7 @@ const (
 	errorBytes = 1500     // number of bytes of the output in an error
 )
 
-// A tail is a writer that keeps the end of what is written, at least keptBytes bytes.
+// A tail is a writer that keeps the end of the written text, at least keptBytes bytes.
 type tail struct {
 	mu   sync.Mutex
 	kept []byte

@@ -254,7 +254,7 @@ func (w *worker) startError(err error, timeout time.Duration) error {
 	return domain.Errorf(domain.InvalidArgument, "the code cannot be used: %s", err)
 }
 
-// A boundedBuffer records the beginning of what is written, up to a limit.
+// A boundedBuffer records the beginning of the written text, up to a limit.
 type boundedBuffer struct {
 	limit int
 	mu    sync.Mutex

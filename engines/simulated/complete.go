@@ -183,7 +183,7 @@ func (m *model) enter(ctx context.Context) (release func(), err error) {
 	return nil, err
 }
 
-// token waits for the duration of a token.
+// token waits as long as the engine pretends to compute token number of a completion.
 func (m *model) token(ctx context.Context, number int) error {
 	if err := m.options.fault(CompleteToken, number); err != nil {
 		return err

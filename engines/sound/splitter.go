@@ -33,8 +33,7 @@ type Splitter struct {
 
 const (
 	frame = 10 * engines.SampleRate / 1000 * sampleBytes // size of a frame of 10 ms, in bytes
-	// pauseFrames is the number of frames (0.3 s) around a position whose mean level is that of the
-	// position.
+	// pauseFrames is the number of frames (0.3 s) around a position over which its level is averaged.
 	pauseFrames = 30
 	// quietLevel is the level in decibels below which all frames of a silent chunk are.
 	quietLevel = -60.0

@@ -129,7 +129,7 @@ func (r *training) handle(ctx context.Context, m message) (any, error) {
 	switch m.Type {
 	case stepMessage:
 		if m.Row == nil {
-			return nil, errors.New("the training script reported a step without a row")
+			return nil, errors.New("the training script reported a step without metrics")
 		}
 		r.watch.Step(*m.Row)
 		return nil, nil

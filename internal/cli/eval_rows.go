@@ -31,7 +31,7 @@ type heldOutRow struct {
 }
 
 // A rowFile is a JSONL file of rows. name is its name in messages.
-type rowFile struct{ name, path string } // name is the name of the file in messages
+type rowFile struct{ name, path string }
 
 // files returns the files with the rows, and a function that removes temporary ones. It downloads
 // the rows of --dataset, but at most --max, into a temporary directory.

@@ -21,8 +21,8 @@ import (
 )
 
 // An export is one run of `anneal model export`. The command converts files that its user may
-// download. So the server needs no jobs, no storage and no permission for exports: whoever may
-// download an adapter and its base model can merge them.
+// download. So the server needs no jobs, no storage and no permission for exports: any user
+// who may download an adapter and its base model can merge them.
 type export struct {
 	gguf, hf     string // file or directory that is written
 	kind         string // name of the GGUF file type; "" is the default

@@ -8,6 +8,7 @@ import (
 
 	"anneal/eventlog/transparency"
 	"anneal/internal/backup"
+	"anneal/internal/datadir"
 	"anneal/internal/server"
 	"anneal/internal/usage"
 )
@@ -65,23 +66,7 @@ ANNEAL_NATS_ISSUER_SEED must be set, as for serve.`,
 			if inJSON, _ := wantsJSON(c); inJSON {
 				return printJSON(c.OutOrStdout(), restored)
 			}
-			note(c, "restored backup %s to %s: position %d, event %s, files %d (%d bytes), data keys %d\nstate %s",
-				restored.Backup, to.Dir, restored.Position, restored.EventID, restored.Files, restored.Bytes, restored.DataKeys,
-				restored.SHA256)
-			switch {
-			case restored.Key == "":
-				note(c, "the backup is not signed: an earlier version of anneal created it, or its signatures were "+
-					"removed")
-			case settings.Key == nil:
-				note(c, "signed with the key %s, which the backup itself contains: compare it with `anneal log key` "+
-					"of the earlier server", restored.Key)
-			default:
-				note(c, "signed with the key %s", restored.Key)
-			}
-			for _, missing := range restored.Missing {
-				note(c, "not in any backup, and therefore not restored: %s", missing)
-			}
-			note(c, "start the server with: anneal serve --data %s", to.Dir)
+			printRestored(c, restored, to.Dir, settings.Key != nil)
 			return nil
 		}}
 	f := c.Flags()
@@ -96,4 +81,26 @@ ANNEAL_NATS_ISSUER_SEED must be set, as for serve.`,
 	f.IntVar(&to.Replicas, "nats-replicas", 0, "replicas of each stream in the NATS cluster (default: 3)")
 	certificates.AddCluster(f)
 	return c
+}
+
+// printRestored prints the result of a restore to dir. trusted reports whether the user gave the key
+// with which the signatures were verified.
+func printRestored(c *cobra.Command, restored backup.Restored, dir datadir.Dir, trusted bool) {
+	note(c, "restored backup %s to %s: position %d, event %s, files %d (%d bytes), data keys %d\nSHA-256 of the state: %s",
+		restored.Backup, dir, restored.Position, restored.EventID, restored.Files, restored.Bytes, restored.DataKeys,
+		restored.SHA256)
+	switch {
+	case restored.Key == "":
+		note(c, "the backup is not signed: an earlier version of anneal created it, or its signatures were "+
+			"removed")
+	case !trusted:
+		note(c, "signed with the key %s, which the backup itself contains: compare it with `anneal log key` "+
+			"of the earlier server", restored.Key)
+	default:
+		note(c, "signed with the key %s", restored.Key)
+	}
+	for _, missing := range restored.Missing {
+		note(c, "not in any backup, and therefore not restored: %s", missing)
+	}
+	note(c, "start the server with: anneal serve --data %s", dir)
 }

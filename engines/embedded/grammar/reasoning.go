@@ -37,8 +37,8 @@ func After(t Thinking, g *Grammar) *Grammar {
 	return whole
 }
 
-// moved returns a copy of the node in which shift is added to all references, except to the node
-// returns.
+// moved returns a copy of the node in which shift is added to all references, except references to
+// returns, the node at the end of every rule.
 func (n node) moved(shift int32) node {
 	to := func(at int32) int32 {
 		if at == returns {
