@@ -24,12 +24,9 @@ type Options struct {
 	Env     []string
 	Runner  *sandbox.Runner // starts servers
 
-	// If a server exits, it is restarted after RestartDelay, which doubles with each crash. After
-	// MaxCrashes consecutive crashes, it is no longer restarted. A server that has run for
-	// StableAfter begins a new count.
-	RestartDelay time.Duration // default 1 s
-	MaxCrashes   int           // default 5
-	StableAfter  time.Duration // default 10 min
+	RestartDelay time.Duration // time from a crash to the restart, doubled by each consecutive crash; default 1 s
+	MaxCrashes   int           // number of consecutive crashes after which a server is not restarted; default 5
+	StableAfter  time.Duration // a crash after this running time is the first of a new count; default 10 min
 
 	GracePeriod time.Duration // time between SIGTERM and SIGKILL; default 10 s
 	// ToGGUF converts the model in a Hugging Face directory to a GGUF file, for servers that read

@@ -86,7 +86,8 @@ ANNEAL_NATS_ISSUER_SEED must be set, as for serve.`,
 // printRestored prints the result of a restore to dir. trusted reports whether the user gave the key
 // with which the signatures were verified.
 func printRestored(c *cobra.Command, restored backup.Restored, dir datadir.Dir, trusted bool) {
-	note(c, "restored backup %s to %s: position %d, event %s, files %d (%d bytes), data keys %d\nSHA-256 of the state: %s",
+	note(c, "restored backup %s to %s: position %d, event %s, files %d (%d bytes), data keys %d\nSHA-256 of the "+
+		"state: %s",
 		restored.Backup, dir, restored.Position, restored.EventID, restored.Files, restored.Bytes, restored.DataKeys,
 		restored.SHA256)
 	switch {

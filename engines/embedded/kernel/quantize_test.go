@@ -20,7 +20,7 @@ func dense(r *rand.Rand, rows, cols int) Matrix {
 }
 
 // A packing holds weights [n × k] packed in one format, and what they represent: the float32
-// value of each element, and the factor of each row.
+// value of each element, and the scale of each row.
 type packing struct {
 	packed  Packed
 	numbers Matrix
@@ -28,7 +28,7 @@ type packing struct {
 }
 
 // packings returns random weights in every format. Those in float16 include subnormal numbers, and
-// those in E4M3 include all codes except NaN.
+// those in E4M3 include all values except NaN.
 func packings(r *rand.Rand, n, k int) map[string]*packing {
 	all := map[string]*packing{}
 	for _, name := range []string{"F32", "BF16", "F16", "Int8", "E4M3"} {
@@ -150,10 +150,10 @@ func TestInt8(t *testing.T) {
 	})
 }
 
-// quantizeInt8 writes row in 8 bits to dst, and returns the factor by which dst must be
-// multiplied: the largest absolute value divided by 127. Each dst[i]·factor differs from row[i]
-// by at most half a factor. The row must be finite.
-func quantizeInt8(dst []int8, row []float32) (factor float32) {
+// quantizeInt8 writes row in 8 bits to dst, and returns the scale by which dst must be
+// multiplied: the largest absolute value divided by 127. Each dst[i]·scale differs from row[i]
+// by at most half the scale. The row must be finite.
+func quantizeInt8(dst []int8, row []float32) (scale float32) {
 	same("length of dst", len(dst), len(row))
 	top := float32(0)
 	for _, v := range row {

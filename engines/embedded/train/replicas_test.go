@@ -59,7 +59,7 @@ func letters(t *testing.T) evaluatorFunc {
 }
 
 // withoutCached returns rows of metrics without what depends on time: which of two concurrent
-// answers to a prompt is first, and finds nothing in the prefix cache.
+// responses to a prompt is first, and finds nothing in the prefix cache.
 func withoutCached(rows []engines.Metrics) []engines.Metrics {
 	rows = numbers(rows)
 	for _, row := range rows {
