@@ -34,7 +34,7 @@ var (
 		"agent reported it.", []string{"node", "type", "index"}, nil)
 	utilization = prometheus.NewDesc("anneal_accelerator_utilization_ratio", "Utilization of an accelerator, from 0 to 1.",
 		[]string{"node", "type", "index"}, nil)
-	deviceMemory = prometheus.NewDesc("anneal_accelerator_memory_used_bytes", "Memory of an accelerator in use.",
+	deviceMemory = prometheus.NewDesc("anneal_accelerator_memory_used_bytes", "Used memory of an accelerator.",
 		[]string{"node", "type", "index"}, nil)
 	deploymentReplicas = prometheus.NewDesc("anneal_deployment_replicas", "Replicas, by deployment and state: see "+
 		"anneal_replicas.", []string{"account", "deployment", "state"}, nil)
