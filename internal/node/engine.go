@@ -30,8 +30,8 @@ func (e *EngineFlags) runner(ctx context.Context, logger *slog.Logger) *sandbox.
 			"all permissions of this user; use only models and files that you trust")
 	}
 	if err := runner.Check(ctx); err != nil {
-		logger.Warn("sandboxes do not work on this machine, so this node starts no engine that runs as a program of its own",
-			"reason", err)
+		logger.Warn("sandboxes do not work on this machine, so this node starts no engine that runs as a program of "+
+			"its own", "reason", err)
 	}
 	return runner
 }
