@@ -89,7 +89,7 @@ func (s *hubSource) open(c *cobra.Command, speech bool) (hubDownload, error) {
 		model.Name()}
 	if err := d.fetch(c, server, model, files); err != nil {
 		return d, onInterrupt(c, withHint(err, "run the command again: it continues with the files in "+d.dir),
-			"The downloaded files are in %s; the same command continues.", d.dir)
+			"The downloaded files are kept in %s; run the same command again to continue.", d.dir)
 	}
 	return d, nil
 }

@@ -23,7 +23,7 @@ type Pass struct {
 	rows    []int32       // indices of the tokens whose next token is a target
 	last    kernel.Matrix // output of the last layer at rows: [targets, hidden]
 	inverse []float32
-	final   kernel.Matrix // last after the final norm
+	final   kernel.Matrix // result of the final norm on last
 	probs   kernel.Matrix // probabilities of all tokens at rows: [targets, vocab]
 	logp    []float32
 
