@@ -52,8 +52,8 @@ func subscriptionCreate() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			set := func(field string, value any, columnsWithValue bool) {
-				if columnsWithValue {
+			set := func(field string, value any, given bool) {
+				if given {
 					item[keyOf(item, field)] = value
 				}
 			}
@@ -112,7 +112,7 @@ func subscriptionCreate() *cobra.Command {
 
 // setStart calls set with the field for the start of a subscription, and its value: begin, a
 // position or a time.
-func setStart(start string, set func(field string, value any, columnsWithValue bool)) error {
+func setStart(start string, set func(field string, value any, given bool)) error {
 	if start == "begin" {
 		start = "0"
 	}
