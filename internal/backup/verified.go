@@ -27,15 +27,15 @@ func damaged(id, format string, args ...any) error {
 		": move " + manifestPrefix + id + manifestSuffix + " and all later manifests out of the target"}
 }
 
-// Advice that an operation appends to errors of damaged, which already advise to move manifests
-// away.
+// Endings that an operation appends to an error of the function damaged. The error already advises
+// to move manifests out of the target.
 const (
 	restoreAdvice = "; restore then uses the backup before them"
 	createAdvice  = "; the next backup then continues the one before them"
 	pruneAdvice   = ", and prune again"
 )
 
-// advise appends advice to err if it is an error of damaged.
+// advise appends advice to err if the function damaged has returned it.
 func advise(err error, advice string) error {
 	var e *domain.Error
 	if !errors.As(err, &e) || e.Reason != reasonDamaged {

@@ -136,8 +136,8 @@ func parseAcceleratorRow(text string) (map[string]any, error) {
 	count, accelerator, typed := strings.Cut(accelerators, "x")
 	n, err := strconv.Atoi(count)
 	if !found || !ok || err != nil || typed && accelerator == "" || row["method"] == "" {
-		return nil, usage.Errorf("row %q must be [METHOD:]SIZE=COUNT[xTYPE], such as 8B=1 (1 accelerator for models of "+
-			"at most 8 billion parameters) or dpo:70B=8xVENDOR_A_H100_80GB", text)
+		return nil, usage.Errorf("row %q must be [METHOD:]SIZE=COUNT[xTYPE], such as 8B=1 (1 accelerator for models "+
+			"of at most 8 billion parameters) or dpo:70B=8xVENDOR_A_H100_80GB", text)
 	}
 	if row["acceleratorCount"] = n; typed {
 		row["acceleratorType"] = accelerator

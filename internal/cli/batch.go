@@ -286,7 +286,7 @@ func batchResults() *cobra.Command {
 			_, err = io.Copy(c.OutOrStdout(), res.Body)
 			return err
 		}}
-	c.Flags().BoolVar(&errorFile, "errors", false, "print the errors of the failed requests instead")
+	c.Flags().BoolVar(&errorFile, "errors", false, "print the errors of the failed requests instead of the results")
 	return c
 }
 

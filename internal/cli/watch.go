@@ -24,7 +24,7 @@ type watch struct {
 	cmd       *cobra.Command
 	name      string
 	responded bool      // a request has succeeded before
-	since     time.Time // time of the first of the latest failed requests; zero if the last request succeeded
+	since     time.Time // time of the first failure since a request succeeded; zero if the last request succeeded
 }
 
 // read returns the resource. If the server has responded before, read repeats a request that fails
