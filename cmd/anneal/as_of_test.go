@@ -100,7 +100,7 @@ func TestEarlierStates(t *testing.T) {
 		"diff datasets/none 5 6":                      "exists neither at position 5 nor at position 6",
 		"diff colours/red 5 6":                        `"colours/red" is not a resource`,
 		"why datasets/none":                           "has no events",
-		"why datasets/kept none":                      `the position "none" must be a whole number`,
+		"why datasets/kept none":                      `position "none" must be a whole number`,
 	} {
 		refused := s.run(strings.Fields(args)...)
 		require.NotZero(t, refused.code, args)

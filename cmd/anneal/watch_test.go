@@ -69,7 +69,7 @@ func TestWorkerReportsAnUnreachableServer(t *testing.T) {
 	log := logFor(t, "anneal work")
 	worker := launch(t, log, "work", "--join", "nats://"+freePort(t), "--token-file", token, "--data", t.TempDir())
 	log.awaits(worker, "time=") // long before the worker gives up
-	require.Contains(t, log.output(), "cannot reach the server, retrying")
+	require.Contains(t, log.output(), "cannot reach the server; retrying")
 	require.NotZero(t, worker.end())
 }
 
