@@ -10,11 +10,11 @@ import (
 // A Device is an accelerator of a node, allocated to one replica or to one attempt of a job.
 type Device struct {
 	Type  string // accelerator type that the node declares
-	Index int    // index among the vendor's devices, ordered by their PCI bus IDs
+	Index int    // index among the devices of the same vendor, in the order of their PCI bus IDs
 }
 
-// NumberDevices returns the devices of a node that declares only the number of devices of each
-// type. It numbers the devices of each vendor from 0.
+// NumberDevices returns a device for each of the numbers of devices that a node declares by type.
+// It numbers the devices of each vendor from 0.
 func NumberDevices(counts map[string]int) []Device {
 	var all []Device
 	next := map[string]int{}
@@ -28,8 +28,8 @@ func NumberDevices(counts map[string]int) []Device {
 	return all
 }
 
-// VisibleDevicesEnv returns the environment variables that restrict a program to devices. For an
-// empty list it returns no variables, so that the program sees all devices of the machine.
+// VisibleDevicesEnv returns the environment variables that limit a program to the given devices.
+// Without devices it returns no variables, so that the program sees all devices of the machine.
 func VisibleDevicesEnv(devices []Device) []string {
 	indices := map[string][]string{}
 	for _, d := range devices {
@@ -40,7 +40,7 @@ func VisibleDevicesEnv(devices []Device) []string {
 	for _, name := range slices.Sorted(maps.Keys(indices)) {
 		env = append(env, name+"="+strings.Join(indices[name], ","))
 		if name == cudaVisible {
-			env = append(env, "CUDA_DEVICE_ORDER=PCI_BUS_ID") // the default order is fastest first
+			env = append(env, "CUDA_DEVICE_ORDER=PCI_BUS_ID") // by default, CUDA orders devices by their speed
 		}
 	}
 	return env
@@ -48,8 +48,8 @@ func VisibleDevicesEnv(devices []Device) []string {
 
 const cudaVisible = "CUDA_VISIBLE_DEVICES"
 
-// visibility returns the name of the environment variable that restricts a program to devices of
-// the accelerator type's vendor.
+// visibility returns the name of the environment variable that limits a program to devices of the
+// vendor of an accelerator type.
 func visibility(kind string) string {
 	if strings.HasPrefix(kind, "VENDOR_B_") {
 		return "HIP_VISIBLE_DEVICES"

@@ -2,11 +2,13 @@ package engines
 
 import "context"
 
-// A Gang is the place of this node in an attempt that runs on several nodes. The leader is the
-// first node, of rank 0: it trains, and reports for all. The others assist it.
+// A Gang describes the nodes of an attempt that runs on several nodes, for one of them. The leader
+// is the node of rank 0: it trains, and reports for all nodes. The others assist it.
 type Gang struct {
-	Rank  int    // of this node
-	Links []Link // of the leader: to each other node, by rank; of another node: to the leader only
+	Rank int // rank of this node
+	// Links of the leader to each other node, by rank; a node that is not the leader has only the
+	// link to the leader.
+	Links []Link
 }
 
 // A Link exchanges messages with one other node of a gang. It delivers every message once and in
@@ -16,11 +18,10 @@ type Link interface {
 	Receive(ctx context.Context) ([]byte, error)
 }
 
-// A GangTrainer is a Trainer that uses all nodes of a gang. The leader calls Train, and the other
-// nodes call Assist with the same request, which lacks the data files, the evaluation and the
-// recorder of rollouts.
+// A GangTrainer is a Trainer that uses all nodes of a gang. The leader calls Train. The other nodes
+// call Assist with the same request, but without data files, evaluation and OnRollouts.
 type GangTrainer interface {
 	Trainer
-	// Assist computes for the leader until ctx is done or the leader ends the training.
+	// Assist computes for the leader until ctx is done, or until the leader ends the training.
 	Assist(ctx context.Context, request TrainRequest) error
 }

@@ -7,36 +7,36 @@ import (
 	"anneal/domain"
 )
 
-// MaxImages is the maximum number of images of one request.
+// MaxImages is the maximum number of images in a request.
 const MaxImages = 30
 
-// ImagePlaceholder marks the place of each image in the text of CompletionRequest.Prompt.
+// ImagePlaceholder stands for an image in the text of CompletionRequest.Prompt.
 const ImagePlaceholder = "<image>"
 
 // An Image is a PNG, JPEG, WebP or GIF image of a prompt or message.
 type Image struct {
 	Type string `json:"type"` // media type, such as image/png
-	URL  string `json:"url"`  // where the node downloads the image
-	Size int64  `json:"size"` // bytes
-	Data []byte `json:"-"`    // content, which the node sets before it calls the engine
+	URL  string `json:"url"`  // URL from which the node downloads the image
+	Size int64  `json:"size"` // size in bytes
+	Data []byte `json:"-"`    // content of the image file, which the node sets before it calls the engine
 }
 
-// A Part is one part of the content of a message: a text or an image.
+// A Part is a part of the content of a message: a text or an image.
 type Part struct {
 	Text  string `json:"text,omitempty"`
-	Image *Image `json:"image,omitempty"` // used instead of Text unless nil
+	Image *Image `json:"image,omitempty"` // image; if it is not nil, Text is not used
 }
 
 // An ImageReader is a Model that can complete requests with images.
 type ImageReader interface {
 	Model
-	// CheckImages returns an error, usually ImagesError, when the model cannot read the images of the
-	// request. Their Data need not be set yet.
+	// CheckImages returns an error, usually ImagesError, if the model cannot read the images of the
+	// request. It is called before their Data is set.
 	CheckImages(req *CompletionRequest) error
 }
 
 // AllImages yields the images of a prompt or conversation in their order, each with its path in the
-// request: images[0], or messages[2].content[1].
+// request, such as images[0] or messages[2].content[1].
 func (r *CompletionRequest) AllImages() iter.Seq2[string, *Image] {
 	return func(yield func(string, *Image) bool) {
 		for i, image := range r.Images {
@@ -65,8 +65,8 @@ func (r *CompletionRequest) HasImages() bool {
 	return false
 }
 
-// ImagesError returns the error of a request whose images cannot be read. why completes a sentence
-// that begins with the path of the first image.
+// ImagesError returns the error of a request whose images the model cannot read. why completes a
+// sentence that begins with the path of the first image.
 func ImagesError(req *CompletionRequest, why string) error {
 	var v domain.Violations
 	for at := range req.AllImages() {

@@ -1,12 +1,14 @@
 package engines
 
-// Reasons of errors with the code Unavailable that report whether a replica may have run a request.
+// Reasons of errors with the code Unavailable. They state whether a replica may have executed a
+// part of the request.
 const (
 	// ReplicaUnreachable: the request was not delivered to the node of the replica.
 	ReplicaUnreachable = "REPLICA_UNREACHABLE"
-	// ReplicaGone: the node does not serve the replica, so the request did not run to its end.
+	// ReplicaGone: the node does not serve the replica (any more), so the request was not
+	// completed.
 	ReplicaGone = "REPLICA_GONE"
-	// ReplicaLost: the node stopped responding after the request was sent to it. The replica may have
-	// run a part of the request, and cannot complete it any more.
+	// ReplicaLost: the node stopped responding after it had received the request. The replica may
+	// have executed a part of the request, but cannot complete it.
 	ReplicaLost = "REPLICA_LOST"
 )

@@ -12,48 +12,50 @@ import (
 	"unicode/utf8"
 )
 
-// RolloutsFile is the name of the file with the kept rollouts of a job: JSONL with one Rollout per
-// line, in the order of training.
+// RolloutsFile is the name of the file with the rollouts that a job keeps: a Rollout as JSON in
+// each line, in the order of the training.
 const RolloutsFile = "rollouts.jsonl"
 
 // Limits of the rollouts that a job keeps.
 const (
-	MaxRolloutsBytes     = 8 << 20  // the rollouts file
-	MaxStepRolloutsBytes = 1 << 20  // the rollouts of one step or one evaluation; the first are kept
-	maxRolloutText       = 16 << 10 // bytes of a response, and of a row in JSON
-	maxRolloutReason     = 2 << 10  // bytes of the reason of a score
-	maxRolloutMetrics    = 32       // metrics of a score
-	maxMetricName        = 128      // bytes
+	MaxRolloutsBytes = 8 << 20 // maximum size of the rollouts file, in bytes
+	// MaxStepRolloutsBytes is the maximum size of the rollouts of a step or an evaluation, in
+	// bytes; the first ones are kept.
+	MaxStepRolloutsBytes = 1 << 20
+	maxRolloutText       = 16 << 10 // maximum size of a response, and of a row as JSON, in bytes
+	maxRolloutReason     = 2 << 10  // maximum size of the reason of a score, in bytes
+	maxRolloutMetrics    = 32       // maximum number of metrics of a score
+	maxMetricName        = 128      // maximum size of a metric's name, in bytes
 )
 
-// A Rollout is a response that the model in training generated for a row of the dataset, and its
-// score.
+// A Rollout is a response that the model in training has generated for a row of the dataset, with
+// its score.
 type Rollout struct {
 	// Step is the first step that trains on the response. For an evaluation, it is the number of
 	// completed steps.
 	Step       int                `json:"step"`
-	Epoch      float64            `json:"epoch"` // completed epochs when the response was generated
+	Epoch      float64            `json:"epoch"` // number of completed epochs when the response was generated
 	Time       time.Time          `json:"time"`
-	Evaluation bool               `json:"evaluation,omitempty"` // the row is held out from training
+	Evaluation bool               `json:"evaluation,omitempty"` // the row is held out from the training
 	Row        int                `json:"row"`                  // number of the row in its dataset, from 1
 	Candidate  int                `json:"candidate"`            // number of the response to the row, from 1
-	Input      json.RawMessage    `json:"input"`                // the row: messages and its other fields
+	Input      json.RawMessage    `json:"input"`                // row of the dataset: messages and other fields
 	Response   string             `json:"response"`
-	Score      float64            `json:"score"` // 0 unless Valid
+	Score      float64            `json:"score"` // score of the response; 0 if it is not Valid
 	Valid      bool               `json:"valid"`
 	Reason     string             `json:"reason,omitempty"`
 	Metrics    map[string]float64 `json:"metrics,omitempty"`
-	Truncated  bool               `json:"truncated,omitempty"` // a text was longer than its limit
+	Truncated  bool               `json:"truncated,omitempty"` // a text was shortened to its maximum size
 }
 
 // A RolloutRecorder receives all rollouts of a step before the step, and all rollouts of an
-// evaluation after the evaluation. A trainer that resumes from a checkpoint passes the rollouts of
-// the steps after the checkpoint a second time. It is called from the goroutine that calls the
+// evaluation after the evaluation. A training that resumes from a checkpoint passes the rollouts of
+// the steps after the checkpoint again. The recorder is called from the same goroutine as the
 // TrainWatcher.
 type RolloutRecorder func([]Rollout)
 
-// NewRollout returns the rollout for a row that an evaluator has scored. The last message of the
-// row is the response. NewRollout shortens long texts. The caller sets the fields from Step to
+// NewRollout returns the rollout of a row with the evaluator's score. The last message of the row
+// is the response. NewRollout shortens long texts. The caller sets the fields from Step to
 // Candidate.
 func NewRollout(row map[string]any, score Score) Rollout {
 	r := Rollout{Valid: score.Valid && score.Value >= 0 && score.Value <= 1}
@@ -86,8 +88,8 @@ func NewRollout(row map[string]any, score Score) Rollout {
 	return r
 }
 
-// ReadRollouts calls each for the rollouts in a rollouts file, with their lines, until each returns
-// false. It skips lines that are not rollouts, and everything after MaxRolloutsBytes.
+// ReadRollouts calls each with the rollouts in a rollouts file and their lines, until each returns
+// false. It skips lines that are not rollouts, and all that follows the first MaxRolloutsBytes.
 func ReadRollouts(file io.Reader, each func(r *Rollout, line []byte) bool) error {
 	lines := bufio.NewScanner(io.LimitReader(file, MaxRolloutsBytes))
 	lines.Buffer(nil, MaxStepRolloutsBytes)
@@ -100,7 +102,8 @@ func ReadRollouts(file io.Reader, each func(r *Rollout, line []byte) bool) error
 	return lines.Err()
 }
 
-// shorten returns the beginning of text, with at most limit bytes.
+// shorten returns the beginning of text, at most limit bytes. If it shortens the text, it sets
+// r.Truncated.
 func (r *Rollout) shorten(text string, limit int) string {
 	if len(text) <= limit {
 		return text
@@ -115,7 +118,7 @@ func (r *Rollout) shorten(text string, limit int) string {
 }
 
 // shortenRow returns a row as JSON of at most maxRolloutText bytes. It shortens the texts in the
-// row and, if the row is still too long, leaves out all but the end of the last message.
+// row. If that does not suffice, it keeps only the end of the last message.
 func (r *Rollout) shortenRow(row map[string]any) json.RawMessage {
 	for _, limit := range []int{math.MaxInt, 4 << 10, 1 << 10, 256} {
 		if data, err := json.Marshal(r.shortenTexts(row, limit)); err == nil && len(data) <= maxRolloutText {
@@ -130,11 +133,11 @@ func (r *Rollout) shortenRow(row map[string]any) json.RawMessage {
 		role, _ := message["role"].(string)
 		rest["messages"] = []any{map[string]any{"role": r.shorten(role, 64), "content": r.shorten(text, 1<<10)}}
 	}
-	data, _ := json.Marshal(rest) // encoding never fails, because the values are texts
+	data, _ := json.Marshal(rest) // cannot fail, because the values are texts
 	return data
 }
 
-// shortenTexts returns a copy of a JSON value whose texts have at most limit bytes.
+// shortenTexts returns a copy of a JSON value in which texts have at most limit bytes.
 func (r *Rollout) shortenTexts(value any, limit int) any {
 	switch v := value.(type) {
 	case string:

@@ -8,8 +8,8 @@ import (
 
 type traceKey struct{}
 
-// WithTrace returns a context that carries the trace of a request to the engine, which sends the
-// trace to its model server.
+// WithTrace returns a context with the trace of a request. The engine sends the trace to its model
+// server.
 func WithTrace(ctx context.Context, trace domain.Trace) context.Context {
 	if trace == (domain.Trace{}) {
 		return ctx
@@ -17,7 +17,7 @@ func WithTrace(ctx context.Context, trace domain.Trace) context.Context {
 	return context.WithValue(ctx, traceKey{}, trace)
 }
 
-// TraceOf returns the trace that a context carries, or no trace.
+// TraceOf returns the trace in a context; the zero value if there is none.
 func TraceOf(ctx context.Context) domain.Trace {
 	trace, _ := ctx.Value(traceKey{}).(domain.Trace)
 	return trace

@@ -97,10 +97,10 @@ func TestEarlierStates(t *testing.T) {
 		"dataset get kept --as-of soon":               `"soon" is neither a position`,
 		"dataset list --as-of " + strconv.Itoa(end*9): "is after the last event of the log",
 		"diff datasets/kept 1":                        "give a resource or --all-accounts, and two positions or times",
-		"diff datasets/none 5 6":                      "does not exist at position 5 and at position 6",
+		"diff datasets/none 5 6":                      "exists neither at position 5 nor at position 6",
 		"diff colours/red 5 6":                        `"colours/red" is not a resource`,
 		"why datasets/none":                           "has no events",
-		"why datasets/kept none":                      `the position "none" must be a whole number`,
+		"why datasets/kept none":                      `position "none" must be a whole number`,
 	} {
 		refused := s.run(strings.Fields(args)...)
 		require.NotZero(t, refused.code, args)

@@ -32,7 +32,7 @@ const (
 
 // TestHostileClients checks that the server survives attacks, and serves other clients during the
 // attacks. ANNEAL_HOSTILE is the duration of each attack, such as 20s. With it, the 99th percentile
-// of a well-behaved tenant during an attack must be at most slowdown times the one without an
+// of a well-behaved account during an attack must be at most slowdown times the one without an
 // attack. Without it, the test is short and only prints the figures.
 func TestHostileClients(t *testing.T) {
 	long := os.Getenv("ANNEAL_HOSTILE")
@@ -45,9 +45,9 @@ func TestHostileClients(t *testing.T) {
 	s := &plane{t: t, dir: t.TempDir(), files: hostileFiles, data: hostileData >> 10, log: logFor(t, "anneal serve"),
 		args: []string{"--worker=false", "--max-body-memory", strconv.Itoa(hostileMemory)}}
 	s.start()
-	tenant, mallory := s.user(), s.otherAccount("mallory")
+	victim, mallory := s.user(), s.otherAccount("mallory")
 	for i := range 20 {
-		tenant.must(http.MethodPost, "/datasets", object{"datasetId": fmt.Sprintf("d%d", i), "dataset": object{}})
+		victim.must(http.MethodPost, "/datasets", object{"datasetId": fmt.Sprintf("d%d", i), "dataset": object{}})
 	}
 	address, err := url.Parse(s.context.Address)
 	require.NoError(t, err)
@@ -61,7 +61,7 @@ func TestHostileClients(t *testing.T) {
 	} else {
 		_ = conn.Close()
 	}
-	m := &measurement{tenant: tenant, server: s}
+	m := &measurement{victim: victim, server: s}
 	for _, one := range attacks {
 		t.Run(one.name, func(t *testing.T) {
 			m.T = t
@@ -76,13 +76,13 @@ func TestHostileClients(t *testing.T) {
 			}
 		})
 	}
-	tenant.must(http.MethodPost, "/datasets", object{"datasetId": "after", "dataset": object{}})
+	victim.must(http.MethodPost, "/datasets", object{"datasetId": "after", "dataset": object{}})
 	require.NotContains(t, s.log.output(), "stops after a failure")
 	require.Zero(t, s.end())
 	require.Contains(t, s.run("log", "verify", "--data", s.dir).ok(t), "equal")
 }
 
-// timing is how fast a tenant was served.
+// timing is how fast an account was served.
 type timing struct {
 	p99         time.Duration // 99th percentile of requests on reused connections
 	newConns    time.Duration // 99th percentile of requests on new connections
@@ -90,15 +90,15 @@ type timing struct {
 	descriptors int // maximum number that the server had open
 }
 
-// A measurement times the reads and writes of a well-behaved tenant.
+// A measurement times the reads and writes of a well-behaved account.
 type measurement struct {
 	*testing.T
-	tenant caller
+	victim caller
 	server *plane
 	made   int
 }
 
-// compare returns the timings of the tenant without an attack, and during an attack.
+// compare returns the timings of the account without an attack, and during an attack.
 func (m *measurement) compare(length time.Duration, order attackOrder) (quiet, during timing) {
 	m.Helper()
 	quiet = m.measure(length)
@@ -113,17 +113,17 @@ func (m *measurement) compare(length time.Duration, order attackOrder) (quiet, d
 	return quiet, during
 }
 
-// measure sends the tenant's requests for the duration length, and returns their timing. Each
+// measure sends the account's requests for the duration length, and returns their timing. Each
 // request must succeed; one in ten uses a new connection.
 func (m *measurement) measure(length time.Duration) (found timing) {
 	m.Helper()
-	newConns := m.tenant
+	newConns := m.victim
 	newConns.http = &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
 	var kept, fresh []time.Duration
 	for begun := time.Now(); time.Since(begun) < length || len(kept) < 100; {
 		m.made++
 		asked := time.Now()
-		method, path, body, who, took := http.MethodGet, "/datasets?pageSize=20", any(nil), m.tenant, &kept
+		method, path, body, who, took := http.MethodGet, "/datasets?pageSize=20", any(nil), m.victim, &kept
 		switch {
 		case m.made%4 == 0:
 			method, path, body = http.MethodPost, "/datasets",
@@ -174,9 +174,9 @@ func (s *plane) descriptors() int {
 func TestHostileDisk(t *testing.T) {
 	dir := smallDisk(t)
 	s := serve(t, filepath.Join(dir, "data"), "--worker=false")
-	tenant, mallory := s.user(), s.otherAccount("mallory")
-	tenant.dataset("kept", 5)
-	tenant.must(http.MethodPost, "/datasets", object{"datasetId": "waste", "dataset": object{}})
+	victim, mallory := s.user(), s.otherAccount("mallory")
+	victim.dataset("kept", 5)
+	victim.must(http.MethodPost, "/datasets", object{"datasetId": "waste", "dataset": object{}})
 	rows := bytes.Repeat(exampleRows(t, 1), 40_000)
 	var lastError object
 	for i := 0; lastError == nil; i++ {
@@ -204,9 +204,9 @@ func TestHostileDisk(t *testing.T) {
 		_ = res.Body.Close()
 		require.GreaterOrEqual(t, res.StatusCode, 400)
 	}
-	require.Len(t, tenant.list("/datasets", "datasets"), 2)
-	tenant.get("/datasets/kept")
-	tenant.must(http.MethodDelete, "/datasets/waste", nil)
+	require.Len(t, victim.list("/datasets", "datasets"), 2)
+	victim.get("/datasets/kept")
+	victim.must(http.MethodDelete, "/datasets/waste", nil)
 	require.Zero(t, s.end())
 	s.start()
 	s.user().get("/datasets/kept")

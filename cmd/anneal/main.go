@@ -12,7 +12,7 @@ import (
 	"anneal/internal/cli"
 )
 
-// version is set by the linker; see the Makefile.
+// version is set by the linker, in the Makefile.
 var version = "dev"
 
 func main() {

@@ -97,8 +97,9 @@ func TestDocuments(t *testing.T) {
 		"docs/batches.md":       {`"custom_id":"q-3"`, `"status_code":200`, `"object":"batch"`},
 		"docs/events.md":        {"id: 1", ": equal"},
 		"docs/subscriptions.md": {"whsec_", "whpk_", "subscription catalog paused", "subscription archive deleted"},
-		"docs/proofs.md":        {"VALID: position", "model.registered.v1", "only grew", "none is missing between them"},
-		"docs/what-if.md":       {"wait until the first start: mean", "variant 2: weight:default=3,placement=SPREAD"},
+		"docs/proofs.md": {"VALID: position", "model.registered.v1", "still has all of them, unchanged",
+			"no event between them is missing"},
+		"docs/what-if.md": {"wait until the first start: mean", "variant 2: weight:default=3,placement=SPREAD"},
 	}
 	for _, page := range pages {
 		var script strings.Builder

@@ -69,7 +69,7 @@ func TestWorkerReportsAnUnreachableServer(t *testing.T) {
 	log := logFor(t, "anneal work")
 	worker := launch(t, log, "work", "--join", "nats://"+freePort(t), "--token-file", token, "--data", t.TempDir())
 	log.awaits(worker, "time=") // long before the worker gives up
-	require.Contains(t, log.output(), "cannot reach the server, retrying")
+	require.Contains(t, log.output(), "cannot reach the server; retrying")
 	require.NotZero(t, worker.end())
 }
 
@@ -94,7 +94,7 @@ func TestFollowingEventsBeginsNow(t *testing.T) {
 	require.NoError(t, err)
 	require.Greater(t, from, 1)
 	require.Regexp(t, fmt.Sprintf("^%d ", from), follow.stdout.output(), "no earlier events")
-	require.Regexp(t, `(?m)^seen up to position \d+; --from \d+ continues from there$`, log.output())
+	require.Regexp(t, `(?m)^the last event has position \d+; --from \d+ continues after it$`, log.output())
 
 	all := launch(t, logFor(t, "anneal events --from begin"), "events", "--follow", "--from", "begin", "--context",
 		context)

@@ -17,13 +17,13 @@ import (
 	"anneal/engines/embedded/train"
 )
 
-// Options limit the engine's resources. A zero field selects its default.
+// Options limit the engine's resources. A field that is zero has its default.
 type Options struct {
-	Parallelism int // CPU cores for each training run or model; default: one less than the machine has
-	Slots       int // concurrent requests of each model; default 32
-	Queue       int // requests that may wait for a model; default 256
-	// CacheBytes is the maximum size of a model's KV cache. The default is the part of the replica's
-	// memory that domain.KVCacheCapacity returns, or 1 GiB if no memory was allocated to the replica.
+	Parallelism int // number of CPU cores for each training run or model; default: all but one
+	Slots       int // number of concurrent requests to a model; default 32
+	Queue       int // number of requests that may wait for a model; default 256
+	// CacheBytes is the maximum size of a model's KV cache. The default is domain.KVCacheCapacity
+	// of the replica's memory, or 1 GiB if no memory was allocated to the replica.
 	CacheBytes int64
 }
 
@@ -43,7 +43,7 @@ func New(o Options) engines.Engine {
 	}
 }
 
-// A trainer is the embedded trainer with a default number of cores.
+// A trainer is a train.Trainer with a default number of cores.
 type trainer struct{ parallelism int }
 
 func (t trainer) Train(
@@ -63,15 +63,14 @@ func (t trainer) Assist(ctx context.Context, request engines.TrainRequest) error
 	return train.Trainer{}.Assist(ctx, request)
 }
 
-// base is the Hugging Face directory of the shipped model.
+// base has the Hugging Face directory of the shipped base model.
 //
 //go:embed base/model
 var base embed.FS
 
 const baseDir = "base/model"
 
-// WriteBase writes the Hugging Face directory of the shipped model to dir, which it creates if
-// necessary.
+// WriteBase writes the shipped base model to the directory dir, which it creates if necessary.
 func WriteBase(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -92,14 +91,14 @@ func WriteBase(dir string) error {
 	return nil
 }
 
-// Info describes the shipped model.
+// Info describes the shipped base model.
 type Info struct {
 	ParameterCount int64
-	ContextLength  int   // tokens
-	Bytes          int64 // size of the directory
+	ContextLength  int   // maximum number of tokens
+	Bytes          int64 // size of the model's files
 }
 
-// BaseInfo describes the shipped model.
+// BaseInfo returns the description of the shipped base model.
 func BaseInfo() Info { return baseInfo() }
 
 var baseInfo = sync.OnceValue(func() Info {

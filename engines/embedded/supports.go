@@ -8,8 +8,8 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// Supports returns an error if the engine cannot serve the model in dir. It reads only the small
-// files of the Hugging Face or PEFT directory, not the weights.
+// Supports returns an error if the engine cannot serve the model in dir, a Hugging Face or PEFT
+// directory. It reads only the small files, not the weights.
 func Supports(dir string) error {
 	if _, err := os.Stat(filepath.Join(dir, "adapter_config.json")); err == nil {
 		return llama.CheckAdapter(dir)

@@ -16,15 +16,15 @@ import (
 	"anneal/engines"
 )
 
-// A Completion is the result of a request.
+// A Completion is the result of a completion request.
 type Completion struct {
 	Text   string
 	Finish string
 	Usage  engines.Usage
 }
 
-// Complete sends req to m, checks the invariants of the chunks, and returns the completion and the
-// error that m returned.
+// Complete sends a request to m, checks the invariants of the chunks, and returns the completion
+// and the error that m returned.
 func Complete(t *testing.T, m engines.Model, req engines.CompletionRequest) (a Completion, err error) {
 	t.Helper()
 	a.Usage, err = m.Complete(t.Context(), req, func(c engines.Chunk) error {
@@ -40,8 +40,8 @@ func Complete(t *testing.T, m engines.Model, req engines.CompletionRequest) (a C
 	return a, err
 }
 
-// Model runs the tests that every model must pass. load loads a model with a context length of at
-// most 8192 tokens; Model closes it.
+// Model runs the tests that every implementation of engines.Model must pass. load loads a model
+// with a context length of at most 8192 tokens; Model closes it.
 func Model(t *testing.T, load func(t *testing.T) engines.Model) {
 	open := func(t *testing.T) engines.Model {
 		m := load(t)

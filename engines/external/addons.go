@@ -15,14 +15,14 @@ import (
 // A loader is a model whose server loads adapters while it serves requests.
 type loader struct{ *model }
 
-// An addon is an adapter that the server has loaded. A restarted server loads it again from dir,
-// a copy of the adapter's files.
+// An addon is an adapter that the server has loaded. dir has a copy of its files, from which a
+// restarted server loads it again.
 type addon struct {
 	dir   string
-	users sync.WaitGroup // counts the running requests for the addon
+	users sync.WaitGroup // running requests that use the adapter
 }
 
-// addonName returns the name of an addon in the server's API.
+// addonName returns the name under which the server's API has an adapter.
 func addonName(id string) string { return "addon-" + id }
 
 var _ engines.AddonLoader = loader{}
@@ -47,7 +47,7 @@ func (m loader) LoadAddon(ctx context.Context, id, dir string) error {
 		err = m.server.loadAddon(ctx, id, own)
 	}
 	if err != nil {
-		_ = os.RemoveAll(own) // the first error is returned
+		_ = os.RemoveAll(own) // the error of the load is returned
 		return err
 	}
 	m.mu.Lock()
@@ -68,19 +68,19 @@ func (m loader) UnloadAddon(id string) error {
 	_, err := m.server.unloadAddon(context.Background(), id)
 	go func() {
 		one.users.Wait()
-		_ = os.RemoveAll(one.dir) // if the removal fails, Close removes the directory with that of the model
+		_ = os.RemoveAll(one.dir) // if this fails, Close removes the directory with the model's
 	}()
 	return err
 }
 
-// unloadTimeout limits the unloading of an addon. While vLLM is loading an addon, a request to
-// unload the addon waits until the load has finished.
+// unloadTimeout is the maximum time to unload an adapter. While vLLM loads an adapter, a request to
+// unload it waits until the load has finished.
 const unloadTimeout = 30 * time.Second
 
-// loadAddon loads the adapter in dir into the server. After an error loadAddon unloads the adapter,
-// because the server may have loaded it although the response was lost or ctx was canceled. A
-// server that already has the adapter rejects it; loadAddon then unloads the adapter and loads it
-// once more.
+// loadAddon loads the adapter in dir into the server. If that fails, it unloads the adapter,
+// because the server may have loaded it although the response was lost or ctx was canceled. If the
+// server rejects an adapter that it already has, loadAddon unloads the adapter and loads it once
+// more.
 func (s *server) loadAddon(ctx context.Context, id, dir string) error {
 	load := func() error {
 		return s.call(ctx, http.MethodPost, "/v1/load_lora_adapter", body{"lora_name": addonName(id), "lora_path": dir}, nil)
@@ -89,18 +89,18 @@ func (s *server) loadAddon(ctx context.Context, id, dir string) error {
 	if err == nil {
 		return nil
 	}
-	unloaded, _ := s.unloadAddon(ctx, id) // the first error is returned
+	unloaded, _ := s.unloadAddon(ctx, id) // the error of the load is returned
 	if !unloaded || domain.CodeOf(err) != domain.InvalidArgument {
 		return err
 	}
 	if err = load(); err != nil {
-		_, _ = s.unloadAddon(ctx, id) // the first error is returned
+		_, _ = s.unloadAddon(ctx, id) // the error of the load is returned
 	}
 	return err
 }
 
-// unloadAddon unloads an addon from the server, also when ctx is done. unloaded is false if the
-// server did not have the addon, which is not an error.
+// unloadAddon unloads an adapter from the server, also when ctx is done. unloaded is false if the
+// server did not have the adapter, which is no error.
 func (s *server) unloadAddon(ctx context.Context, id string) (unloaded bool, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), unloadTimeout)
 	defer cancel()
@@ -111,9 +111,9 @@ func (s *server) unloadAddon(ctx context.Context, id string) (unloaded bool, err
 	return err == nil, err
 }
 
-// acquire returns the name in the server's API of the addon with the ID, or of the model if id is
-// "", and marks the addon as in use. The caller calls release when its request is done. If the
-// addon is not loaded, acquire returns ErrAddonNotLoaded.
+// acquire returns the name under which the server's API has the adapter with the ID, or the model
+// if id is "". Until the caller calls release, the adapter is not removed. It returns
+// ErrAddonNotLoaded if the adapter is not loaded.
 func (m *model) acquire(id string) (name string, release func(), err error) {
 	if id == "" {
 		return m.name, func() {}, nil
@@ -128,7 +128,7 @@ func (m *model) acquire(id string) (name string, release func(), err error) {
 	return addonName(id), one.users.Done, nil
 }
 
-// restore loads the addons into a restarted server, whose URL is url.
+// restore loads the adapters into a restarted server at url.
 func (m *model) restore(ctx context.Context, url string) error {
 	m.mu.Lock()
 	dirs := map[string]string{}

@@ -14,17 +14,17 @@ import (
 	"anneal/engines"
 )
 
-// A body is the JSON object of a request.
+// A body is the JSON body of a request to the server.
 type body map[string]any
 
 const (
-	maxResponse = 64 << 20 // bytes of a response that is not streamed
-	maxError    = 64 << 10 // bytes of an error response
-	maxMessage  = 500      // characters of a server's error message that are passed on
+	maxResponse = 64 << 20 // maximum size of a response that is not streamed, in bytes
+	maxError    = 64 << 10 // maximum size of an error response, in bytes
+	maxMessage  = 500      // maximum number of characters of a server's error message
 )
 
-// send sends a request with the JSON body b to the server at url, and returns a response with
-// status 200, whose body the caller closes. Any other status is an error.
+// send sends a request with a JSON body to the server at url. It returns the response if its status
+// is 200, and the caller closes its body. Any other status is an error.
 func (s *server) send(ctx context.Context, url, method, path string, b body) (*http.Response, error) {
 	var content io.Reader
 	if b != nil {
@@ -42,8 +42,8 @@ func (s *server) send(ctx context.Context, url, method, path string, b body) (*h
 	return s.do(request)
 }
 
-// do sends a request and returns a response with status 200, whose body the caller closes. Any
-// other status is an error.
+// do sends a request. It returns the response if its status is 200, and the caller closes its body.
+// Any other status is an error.
 func (s *server) do(request *http.Request) (*http.Response, error) {
 	ctx := request.Context()
 	request.Header.Set("Authorization", "Bearer "+s.key)
@@ -68,7 +68,7 @@ func (s *server) do(request *http.Request) (*http.Response, error) {
 	return nil, responseError(response.StatusCode, data)
 }
 
-// call sends a request with the JSON body b and decodes the response into out, unless out is nil.
+// call sends a request with a JSON body, and decodes the response into out, unless out is nil.
 func (s *server) call(ctx context.Context, method, path string, b body, out any) error {
 	url, err := s.address()
 	if err != nil {
@@ -85,7 +85,7 @@ func (s *server) callAt(ctx context.Context, url, method, path string, b body, o
 	return s.read(ctx, path, response, out)
 }
 
-// read decodes the JSON body of a response into out, unless out is nil, and closes the body.
+// read decodes the JSON of a response into out, unless out is nil, and closes the response's body.
 func (s *server) read(ctx context.Context, path string, response *http.Response, out any) error {
 	defer response.Body.Close()
 	data, err := io.ReadAll(io.LimitReader(response.Body, maxResponse))
@@ -101,7 +101,7 @@ func (s *server) read(ctx context.Context, path string, response *http.Response,
 	return nil
 }
 
-// connectionError returns the error for a request whose connection failed.
+// connectionError returns the error of a request whose connection failed.
 func (s *server) connectionError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -111,29 +111,29 @@ func (s *server) connectionError(ctx context.Context, err error) error {
 	}
 	var inner interface{ Unwrap() error }
 	if errors.As(err, &inner) && inner.Unwrap() != nil {
-		err = inner.Unwrap() // without the address, which users must not see
+		err = inner.Unwrap() // users must not see the address of the server
 	}
 	return domain.Errorf(domain.Unavailable, "the connection to the model server failed (%v): retry the request", err)
 }
 
-// An apiError is the error object of a server: the value of OpenAI's {error: …},
-// or the whole response.
+// An apiError is the error object of a server: the value of OpenAI's field error, or the whole
+// response.
 type apiError struct {
 	Message string `json:"message"`
 	Param   string `json:"param"`
 	Detail  any    `json:"detail"`
 }
 
-// responseError returns the error for a response with an error status and the body data.
+// responseError returns the error of a response with an error status. data is its body.
 func responseError(status int, data []byte) *domain.Error {
 	var wrapped struct {
 		apiError
 		Error json.RawMessage `json:"error"`
 	}
-	_ = json.Unmarshal(data, &wrapped) // a body that is not JSON becomes the message
+	_ = json.Unmarshal(data, &wrapped) // if the body is not JSON, it becomes the message
 	parsed := wrapped.apiError
 	if len(wrapped.Error) > 0 && json.Unmarshal(wrapped.Error, &parsed) != nil {
-		_ = json.Unmarshal(wrapped.Error, &parsed.Message) // some servers send a string instead of an object
+		_ = json.Unmarshal(wrapped.Error, &parsed.Message) // some servers have a string instead of an object
 	}
 	message := parsed.Message
 	if message == "" && parsed.Detail != nil {

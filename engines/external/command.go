@@ -10,7 +10,7 @@ import (
 	"anneal/engines"
 )
 
-// A template is the words of a command line with these placeholders:
+// A template is the words of a server's command line, which can contain these placeholders:
 //
 //	{dir}      the model's Hugging Face directory
 //	{gguf}     the model's GGUF file
@@ -25,23 +25,25 @@ import (
 //	{vad}      the options of the voice activity model, if there is one; must be a separate word
 type template []string
 
-// arguments are the values of a template's placeholders, and the environment and the options that a
-// server starts with.
+// arguments are the values of the placeholders of a template, and the environment and the options
+// with which a server starts.
 type arguments struct {
-	dir, gguf, adapter string   // adapter is a directory, or a file for servers that read GGUF
-	file, vad          string   // file of a speech model, and of its voice activity model
-	embeddings         []string // options of an embedding model
+	dir, gguf, adapter string   // directory of the adapter, or its file for servers that read GGUF
+	file, vad          string   // file of a speech model, and that of its voice activity model
+	embeddings         []string // options for an embedding model
 	projector          string   // file of the multimodal projector
 	env                []string
 	port               int
 	devices            []engines.Device
-	share              int // thousandths of the device: see engines.ModelFiles.DeviceShare
-	longPrompts        bool
-	draft              string // directory of the draft model, or its GGUF file for servers that read GGUF
-	speculation        engines.SpeculationMode
+	// share is the part of the device's memory that the server may use, in thousandths: see
+	// engines.ModelFiles.DeviceShare.
+	share       int
+	longPrompts bool
+	draft       string // directory of the draft model, or its GGUF file for servers that read GGUF
+	speculation engines.SpeculationMode
 }
 
-// baseName is the name of the base model in the server's API.
+// baseName is the name under which a server's API has the base model.
 const baseName = "model"
 
 const (
@@ -55,9 +57,9 @@ const (
 	wordProjector  = "{projector}"
 )
 
-// parse splits a command line into words as a shell does, with quotes and with backslashes outside
-// of single quotes. It expands no variables and no patterns. It returns an error for an empty
-// command line, for an open quote or a backslash at the end, and if {port} is missing.
+// parse splits a command line into words as a shell does, with quotes, and with backslashes outside
+// of single quotes. It expands no variables and no patterns. It returns an error if the command
+// line is empty, has an open quote, ends with a backslash, or lacks {port}.
 func parse(line string) (template, error) {
 	var words template
 	var word strings.Builder
@@ -104,7 +106,7 @@ func parse(line string) (template, error) {
 	return words, nil
 }
 
-// contains reports whether the template has a placeholder.
+// contains reports whether the template contains a placeholder.
 func (t template) contains(word string) bool {
 	for _, w := range t {
 		if strings.Contains(w, word) {
@@ -114,7 +116,7 @@ func (t template) contains(word string) bool {
 	return false
 }
 
-// check rejects an adapter if the template has no {adapter}.
+// check returns an error if args has an adapter but the template lacks {adapter}.
 func (t template) check(args arguments) error {
 	if args.adapter != "" && !t.contains(wordAdapter) {
 		return domain.Errorf(domain.FailedPrecondition,
@@ -124,7 +126,8 @@ func (t template) check(args arguments) error {
 	return nil
 }
 
-// commandLine returns the command line of a server: the expanded template, and the options that follow.
+// commandLine returns the command line of a server: the words of t with the values of the
+// placeholders, and the options for args.
 func (p *preset) commandLine(t template, args arguments) []string {
 	line := t.expand(args, p.adapter)
 	if args.longPrompts {
@@ -139,8 +142,8 @@ func (p *preset) commandLine(t template, args arguments) []string {
 	return line
 }
 
-// expand returns the command line with the values of the placeholders. adapter returns the options
-// that load an adapter's file or directory.
+// expand returns the words of the template with the values of the placeholders. adapter returns the
+// options that load an adapter.
 func (t template) expand(args arguments, adapter func(string) []string) []string {
 	fill := strings.NewReplacer("{dir}", args.dir, wordGGUF, args.gguf, wordFile, args.file,
 		"{port}", strconv.Itoa(args.port), "{name}", baseName, "{devices}", strconv.Itoa(max(1, len(args.devices))),
@@ -175,9 +178,9 @@ func fraction(milli int) string {
 // memoryOption is vLLM's option for the part of the device's memory that the server may use.
 const memoryOption = "--gpu-memory-utilization"
 
-// SharesDevices reports whether the servers of a preset, with a command line or the default one, limit
-// their memory to a share of a device: the command line has {share}, or the preset has an option that the
-// command line does not set.
+// SharesDevices reports whether a server of the preset name, started with command or, if command is
+// "", with the default command line, limits its memory to a share of a device: the command line has
+// {share}, or the preset adds an option that the command line lacks.
 func SharesDevices(name, command string) bool {
 	p := presets[name]
 	return p.sharesDevices(template{cmp.Or(command, p.command)})

@@ -12,14 +12,14 @@ import (
 // A dialect describes the transcription API of a kind of server.
 type dialect struct {
 	preset      preset
-	model       string // the model's name; "" sends none
-	slots       int    // concurrent requests
-	translation string // path of translations; "" if a field requests them
-	diarization string // path of diarization; "" if it is not supported
+	model       string // name of the model in requests; "" sends no name
+	slots       int    // number of concurrent requests
+	translation string // path of translations; "" if a field of the request selects them
+	diarization string // path of diarization; "" if the server has none
 	hub         bool   // the server loads the model from a Hugging Face cache
-	vadFile     bool   // the VAD model is an argument of the server's command line
-	increments  bool   // requests contain a temperature and an increment instead of a list
-	tokens      bool   // responses contain tokens instead of words
+	vadFile     bool   // the voice activity model is a file in the server's command line
+	increments  bool   // requests have a temperature and an increment instead of a list of temperatures
+	tokens      bool   // responses have tokens instead of words
 	fields      func(f *form, s domain.SpeechSettings, o engines.TranscriptionOptions)
 }
 
@@ -52,7 +52,8 @@ var dialects = map[string]dialect{
 		slots: 1, vadFile: true, increments: true, tokens: true,
 		fields: func(f *form, _ domain.SpeechSettings, o engines.TranscriptionOptions) {
 			f.add("language", cmp.Or(o.Language, "auto"))
-			f.add("no_language_probabilities", "true") // computing them takes as long as the transcription
+			// Computing these probabilities takes as long as the transcription.
+			f.add("no_language_probabilities", "true")
 			if o.Translate {
 				f.add("translate", "true")
 			}
@@ -84,7 +85,7 @@ var dialects = map[string]dialect{
 	},
 }
 
-// openAIFields adds the form fields of OpenAI's transcription and translation APIs.
+// openAIFields adds the fields of OpenAI's transcription and translation APIs to a form.
 func openAIFields(f *form, o engines.TranscriptionOptions) {
 	if o.Language != "" && !o.Translate {
 		f.add("language", o.Language)
@@ -103,8 +104,8 @@ func openAIFields(f *form, o engines.TranscriptionOptions) {
 	}
 }
 
-// namedModels adds the names of the VAD and alignment models, which the settings s map to the names
-// on the server.
+// namedModels adds the names of the voice activity model and the alignment model to a form. The
+// settings s have the names on the server.
 func namedModels(f *form, s domain.SpeechSettings, o engines.TranscriptionOptions) {
 	if o.VAD != "" {
 		f.add("vad_model", s.VADModels[o.VAD])
@@ -114,8 +115,8 @@ func namedModels(f *form, s domain.SpeechSettings, o engines.TranscriptionOption
 	}
 }
 
-// increment returns the increment of a list of temperatures that rises evenly to 1.0, 0 for a list
-// of at most one temperature, and -1 for any other list.
+// increment returns the increment of a list of temperatures that rises in equal steps to 1.0. It
+// returns 0 for a list with at most one temperature, and -1 for any other list.
 func increment(list []float64) float64 {
 	const epsilon = 1e-6
 	if len(list) < 2 {

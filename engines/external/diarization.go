@@ -14,7 +14,7 @@ type turn struct {
 	Speaker string  `json:"speaker"`
 }
 
-// diarize returns the speaker turns of a recording, from the server.
+// diarize requests the turns of the speakers in a recording from the server.
 func (m *speechModel) diarize(ctx context.Context, pcm *os.File) ([]turn, error) {
 	select {
 	case m.slots <- struct{}{}:
@@ -58,8 +58,8 @@ func label(s *engines.Segment, turns []turn) {
 	s.Speaker = mainSpeaker(s.Start, s.End, turns)
 }
 
-// mainSpeaker returns who speaks longest between two times. If several speak equally long, it
-// returns the first of them; if nobody speaks, "".
+// mainSpeaker returns the speaker who speaks longest between two times; the first one if several
+// speak equally long, and "" if nobody speaks.
 func mainSpeaker(from, until float64, turns []turn) (speaker string) {
 	total := map[string]float64{}
 	for _, t := range turns {

@@ -6,11 +6,11 @@ import (
 	"strconv"
 )
 
-// defaultDraftTokens is the maximum number of draft tokens of a step, unless draftTokenCount sets
-// another.
+// defaultDraftTokens is the maximum number of draft tokens in a step, unless the deployment sets
+// draftTokenCount.
 const defaultDraftTokens = 5
 
-// draftsOfVLLM implements preset.drafts. vLLM drafts either with a second model or with n-grams.
+// draftsOfVLLM implements preset.drafts. vLLM drafts with either a second model or n-grams.
 func draftsOfVLLM(a arguments) []string {
 	config := body{"num_speculative_tokens": cmp.Or(a.speculation.Tokens, defaultDraftTokens)}
 	switch {
@@ -26,13 +26,13 @@ func draftsOfVLLM(a arguments) []string {
 	}
 	text, err := json.Marshal(config)
 	if err != nil {
-		panic(err) // encoding texts and numbers never fails
+		panic(err) // unreachable: texts and numbers can always be encoded
 	}
 	return []string{"--speculative-config", string(text)}
 }
 
-// draftsOfLlama implements preset.drafts. Options for n-grams differ among versions of llama.cpp's
-// server.
+// draftsOfLlama implements preset.drafts. It sets no options for n-grams, because they differ among
+// versions of llama.cpp's server.
 func draftsOfLlama(a arguments) []string {
 	if a.draft == "" || a.speculation.Disabled {
 		return nil

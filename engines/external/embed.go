@@ -16,9 +16,9 @@ import (
 
 var _ engines.Embedder = (*model)(nil)
 
-// Embed implements engines.Embedder with the operation /v1/embeddings of the server. The server
-// decides whether its model computes embeddings: vLLM does for models whose files say so, and
-// llama.cpp's server for models that it was started with as embedding models.
+// Embed implements engines.Embedder with the path /v1/embeddings of the server. The server decides
+// whether its model computes embeddings: vLLM by the model's files, and llama.cpp's server by the
+// options with which it was started.
 func (m *model) Embed(ctx context.Context, req engines.EmbeddingRequest) (engines.Embedding, engines.Usage, error) {
 	name, release, err := m.acquire(req.Addon)
 	if err != nil {
@@ -54,8 +54,8 @@ func (m *model) Embed(ctx context.Context, req engines.EmbeddingRequest) (engine
 	return engines.NewEmbedding(engines.Shorten(vector, req.Dimensions)), usage, nil
 }
 
-// embeddingError returns the NoEmbeddings error for the responses of servers whose model computes
-// no embeddings, and other errors unchanged.
+// embeddingError returns an error with the reason NoEmbeddings for a server's error that its model
+// computes no embeddings. It returns any other error unchanged.
 func embeddingError(err error) error {
 	var refused *domain.Error
 	if !errors.As(err, &refused) || refused.Code != domain.InvalidArgument {
@@ -71,9 +71,9 @@ func embeddingError(err error) error {
 	return err
 }
 
-// embeddingOptions returns the options of llama.cpp's server for the embedding model in dir, as
-// modules.json and the config.json of its module Pooling say. It returns nil for any other model,
-// because a server with these options completes no prompts.
+// embeddingOptions returns the options of llama.cpp's server for the embedding model in dir,
+// according to modules.json and the config.json of its module Pooling. It returns nil for any other
+// model, because a server with these options does not complete prompts.
 func embeddingOptions(dir string) []string {
 	var modules []struct{ Type, Path string }
 	if readJSON(filepath.Join(dir, "modules.json"), &modules) != nil {

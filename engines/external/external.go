@@ -16,34 +16,31 @@ import (
 	"anneal/engines/sandbox"
 )
 
-// Options configure the servers. A zero field has its default.
+// Options configure the servers. A field that is zero has its default.
 type Options struct {
 	Preset  string // VLLM, LlamaCpp or OpenAI; for a transcriber, one of Formats
-	Command string // command line of the server, see template; the default is that of the preset
-	Dir     string // directory for temporary files; default the system's temporary directory
+	Command string // command line of the server, see template; default: that of the preset
+	Dir     string // directory for temporary files; default: the system's
 	Env     []string
 	Runner  *sandbox.Runner // starts servers
 
-	// A server that exits is restarted after RestartDelay, which doubles after each crash. After
-	// MaxCrashes crashes in a row the server is not restarted; running for StableAfter resets
-	// the count.
-	RestartDelay time.Duration // default 1 s
-	MaxCrashes   int           // default 5
-	StableAfter  time.Duration // default 10 min
+	RestartDelay time.Duration // time from a crash to the restart, doubled by each consecutive crash; default 1 s
+	MaxCrashes   int           // number of consecutive crashes after which a server is not restarted; default 5
+	StableAfter  time.Duration // a crash after this running time is the first of a new count; default 10 min
 
 	GracePeriod time.Duration // time between SIGTERM and SIGKILL; default 10 s
-	// ToGGUF converts a Hugging Face directory to a GGUF file, for servers that read
-	// only that format. If ToGGUF is nil, such servers need a GGUF file in the model's directory.
+	// ToGGUF converts the model in a Hugging Face directory to a GGUF file, for servers that read
+	// only GGUF. If it is nil, a model for such a server must have a GGUF file.
 	ToGGUF func(dir, file string) error
 
-	port func() (int, error) // selects the server's port; nil is freePort
+	port func() (int, error) // returns the port for the server; nil stands for freePort
 }
 
 // Values of Options.Preset for a completer.
 const (
 	VLLM     = "vllm"
 	LlamaCpp = "llama.cpp"
-	OpenAI   = "openai" // any server with OpenAI's API; needs a Command
+	OpenAI   = "openai" // any server with OpenAI's API; requires a Command
 )
 
 // Presets returns the names of the presets.
@@ -55,8 +52,8 @@ type completer struct {
 	template template
 }
 
-// New returns a completer. It fails if the preset or the command is invalid, if the server's
-// program is not installed, or if o.Runner cannot start programs on this machine.
+// New returns a completer. It returns an error if the preset or the command is invalid, if the
+// server's program is not installed, or if o.Runner cannot start programs on this machine.
 func New(o Options) (engines.Completer, error) {
 	kind, known := presets[o.Preset]
 	if !known {
@@ -70,9 +67,9 @@ func New(o Options) (engines.Completer, error) {
 	return completer{o, kind, words}, nil
 }
 
-// prepared returns the options with their defaults and the parsed command line. It returns an error
-// if the command is invalid, if the server's program is not installed, or if o.Runner cannot start
-// programs on this machine.
+// prepared returns the options with their defaults, and the parsed command line. It returns an
+// error if the command is invalid, if the server's program is not installed, or if o.Runner cannot
+// start programs on this machine.
 func prepared(o Options, kind preset) (Options, template, error) {
 	o.Command = cmp.Or(o.Command, kind.command)
 	if o.Command == "" {
@@ -95,8 +92,7 @@ func prepared(o Options, kind preset) (Options, template, error) {
 	return o, words, nil
 }
 
-// Load implements engines.Completer. It starts a server and waits until it is
-// healthy.
+// Load implements engines.Completer. It starts a server, and waits until it is healthy.
 func (c completer) Load(ctx context.Context, files engines.ModelFiles) (engines.Model, error) {
 	own, err := os.MkdirTemp(c.options.Dir, "anneal-model-*")
 	if err != nil {
@@ -105,7 +101,7 @@ func (c completer) Load(ctx context.Context, files engines.ModelFiles) (engines.
 	m := &model{preset: c.preset, own: own, addons: map[string]*addon{}}
 	m.preset.noReasoning = lacksReasoning(files.Dir)
 	if err := c.open(ctx, m, files); err != nil {
-		_ = os.RemoveAll(own) // the first error is returned
+		_ = os.RemoveAll(own) // the earlier error is returned
 		return nil, err
 	}
 	if c.preset.hotAddons {
@@ -151,13 +147,13 @@ func (c completer) open(ctx context.Context, m *model, files engines.ModelFiles)
 	}
 	info, err := c.preset.describe(ctx, m.server)
 	if err != nil {
-		_ = m.server.close() // the first error is returned
+		_ = m.server.close() // the earlier error is returned
 		return err
 	}
 	m.info = info
 	if c.preset.vision != nil {
 		if err := c.preset.vision(ctx, m.server, &m.preset); err != nil {
-			_ = m.server.close() // the first error is returned
+			_ = m.server.close() // the earlier error is returned
 			return err
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"anneal/engines"
 )
 
-// A form is the multipart body of a transcription request: fields, followed by the audio.
+// A form is the multipart body of a transcription request: fields, and then the audio.
 type form struct {
 	head   bytes.Buffer
 	writer *multipart.Writer
@@ -25,15 +25,15 @@ func newForm() *form {
 	return f
 }
 
-func (f *form) add(name, value string) { _ = f.writer.WriteField(name, value) } // a buffer never fails
+func (f *form) add(name, value string) { _ = f.writer.WriteField(name, value) } // writing to a buffer never fails
 
-// request returns a POST request with the form and samples as a WAV file.
+// request returns a POST request with the form and the samples as a WAV file.
 func (f *form) request(ctx context.Context, url string, pcm []byte) (*http.Request, error) {
 	return f.newRequest(ctx, url, int64(len(pcm)), func() io.Reader { return bytes.NewReader(pcm) })
 }
 
-// fileRequest returns a POST request with the form and the samples of a file. It does not load
-// the file into memory.
+// fileRequest returns a POST request with the form and the samples in a file, which it does not
+// load into memory.
 func (f *form) fileRequest(ctx context.Context, url string, pcm *os.File) (*http.Request, error) {
 	info, err := pcm.Stat()
 	if err != nil {
@@ -65,7 +65,7 @@ func (f *form) newRequest(
 	body := func() (io.ReadCloser, error) {
 		return io.NopCloser(io.MultiReader(bytes.NewReader(before), pcm(), bytes.NewReader(after))), nil
 	}
-	first, _ := body() // body never fails
+	first, _ := body() // body of the first request never returns an error
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, first)
 	if err != nil {
 		return nil, err

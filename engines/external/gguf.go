@@ -8,9 +8,9 @@ import (
 	"anneal/domain"
 )
 
-// findFiles sets the GGUF files of a model and its adapter, for servers that read GGUF. If the
-// model has no GGUF file, findFiles converts the model to GGUF and stores the file in own, a
-// directory of the loaded model.
+// findFiles sets the GGUF files of the model and its adapter, for servers that read GGUF. If the
+// model has no GGUF file, it converts the model to one in own, the directory for the files of the
+// loaded model.
 func (c completer) findFiles(args *arguments, own string) error {
 	if !c.preset.readsGGUF && !c.template.contains(wordGGUF) {
 		return nil
@@ -39,8 +39,8 @@ func (c completer) findFiles(args *arguments, own string) error {
 	return err
 }
 
-// ggufOf returns the GGUF file of a model's directory or, if it has none, the file converted, to which
-// it converts the model.
+// ggufOf returns the GGUF file in the directory of a model. If there is none, it converts the model
+// to the file converted, and returns that.
 func (c completer) ggufOf(dir, converted string) (string, error) {
 	file, err := findGGUF(dir)
 	if err != nil || file != "" {
@@ -54,8 +54,8 @@ func (c completer) ggufOf(dir, converted string) (string, error) {
 	return converted, c.options.ToGGUF(dir, converted)
 }
 
-// findGGUF returns the GGUF file of a directory, or "" if it has none. For a model that is split
-// into parts it returns the first part, from which servers find the other parts.
+// findGGUF returns the GGUF file in a directory; "" if there is none. If the model is split into
+// several files, it returns the first, from which servers find the others.
 func findGGUF(dir string) (string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

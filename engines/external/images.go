@@ -12,8 +12,9 @@ import (
 
 var _ engines.ImageReader = (*model)(nil)
 
-// CheckImages implements engines.ImageReader. The server of llama.cpp reports whether it has loaded a
-// multimodal projector. Other servers reject the images that their model cannot read.
+// CheckImages implements engines.ImageReader. llama.cpp's server reports whether it has loaded a
+// multimodal projector. Other servers reject images that their model cannot read when they get
+// them.
 func (m *model) CheckImages(req *engines.CompletionRequest) error {
 	if m.preset.noImages != "" {
 		return engines.ImagesError(req, m.preset.noImages)
@@ -25,8 +26,8 @@ func (m *model) CheckImages(req *engines.CompletionRequest) error {
 	return nil
 }
 
-// checkTokens returns an error for token IDs that the server cannot take or return because it has a
-// projector.
+// checkTokens returns an error if the request has or requests token IDs that llama.cpp's server
+// does not support with a projector.
 func (m *model) checkTokens(req *engines.CompletionRequest) error {
 	if m.preset.vision == nil || m.preset.noImages != "" {
 		return nil
@@ -75,12 +76,11 @@ func withoutImages(req *engines.CompletionRequest) *engines.CompletionRequest {
 	return &plain
 }
 
-// defaultMarker marks the places of images in prompts, unless the server of llama.cpp reports another
-// marker.
+// defaultMarker stands for an image in prompts, unless llama.cpp's server reports another marker.
 const defaultMarker = "<__media__>"
 
-// imagePrompt replaces the fields of OpenAI's completions in b with those of llama.cpp's own operation
-// /completion: with a projector, its /v1/completions takes no images. It returns the path.
+// imagePrompt replaces the fields of OpenAI's completions in b by those of llama.cpp's own path
+// /completion, because its /v1/completions takes no images. It returns the path.
 func (p *preset) imagePrompt(b body, req *engines.CompletionRequest, v *domain.Violations) string {
 	const leave = "is not supported by llama.cpp's server for prompts with images: leave it out, or send messages"
 	v.Require(!req.Logprobs, "logprobs", leave)
@@ -104,11 +104,11 @@ func (p *preset) imagePrompt(b body, req *engines.CompletionRequest, v *domain.V
 	return p.imageCompletions
 }
 
-// A nativeEvent has the fields of an event of llama.cpp's operation /completion.
+// A nativeEvent has the fields of an event of llama.cpp's path /completion.
 type nativeEvent struct {
 	Content  string `json:"content"`
-	Stop     bool   `json:"stop"`      // set in the last event
-	StopType string `json:"stop_type"` // eos, word or limit, in the last event
+	Stop     bool   `json:"stop"`      // reports the last event
+	StopType string `json:"stop_type"` // in the last event: eos, word or limit
 	Prompt   int    `json:"tokens_evaluated"`
 	Tokens   int    `json:"tokens_predicted"`
 	Timings  struct {
@@ -117,7 +117,7 @@ type nativeEvent struct {
 }
 
 // choice converts the event to a choice of OpenAI's completions. It returns false for an event
-// without content, such as one that already has OpenAI's format.
+// without content, for example one that already has OpenAI's format.
 func (e *nativeEvent) choice(s *stream) (choice, bool) {
 	if !e.Stop {
 		return choice{Text: e.Content}, e.Content != ""
@@ -132,7 +132,7 @@ func (e *nativeEvent) choice(s *stream) (choice, bool) {
 	return choice{Text: e.Content, FinishReason: finish}, true
 }
 
-// findProjector returns the multimodal projector in the directory of a model, or "" without one.
+// findProjector returns the multimodal projector in the directory of a model; "" if there is none.
 func findProjector(dir string) (string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

@@ -2,8 +2,8 @@ package external
 
 import "strings"
 
-// languageNames contains the name of each of Whisper's languages, followed by its code. OpenAI's
-// API and whisper.cpp's server return the names.
+// languageNames has the name and then the code of each language of Whisper. OpenAI's API and
+// whisper.cpp's server return the names.
 var languageNames = strings.Fields(`
 english en chinese zh german de spanish es russian ru korean ko french fr japanese ja portuguese pt turkish tr
 polish pl catalan ca dutch nl arabic ar swedish sv italian it indonesian id hindi hi finnish fi vietnamese vi
@@ -17,7 +17,7 @@ uzbek uz faroese fo pashto ps turkmen tk nynorsk nn maltese mt sanskrit sa luxem
 bo tagalog tl malagasy mg assamese as tatar tt hawaiian haw lingala ln hausa ha bashkir ba javanese jw
 sundanese su cantonese yue`)
 
-// languageCode returns the code of a language that a server returned by name or code.
+// languageCode returns the code of a language, which a server returned by its name or its code.
 func languageCode(language string) string {
 	language = strings.ToLower(strings.TrimSpace(language))
 	if language == "haitian creole" {

@@ -8,11 +8,11 @@ import (
 	"anneal/engines"
 )
 
-// unknownToken is the ID of a token if the server does not report it.
+// unknownToken is the ID of a token that the server does not report.
 const unknownToken = -1
 
-// logprobs are the logprobs of a choice, in the format of OpenAI's chat completions (with the
-// IDs that llama.cpp's server adds) or of OpenAI's text completions.
+// logprobs are the log-probabilities of a choice, in the format of OpenAI's chat completions (with
+// the IDs that llama.cpp's server adds) or of OpenAI's text completions.
 type logprobs struct {
 	Content []tokenLogprob `json:"content"`
 
@@ -29,8 +29,8 @@ type tokenLogprob struct {
 	Top     []tokenLogprob `json:"top_logprobs"`
 }
 
-// list returns the logprobs of a choice at the current offset of the stream. ids are the
-// choice's tokens, if the server reports them separately.
+// list returns the log-probabilities of a choice at the current offset of the stream. ids are the
+// tokens of the choice, if the server reports them separately.
 func (l *logprobs) list(s *stream, ids []int) []engines.Logprob {
 	content := l.Content
 	for i, text := range l.Tokens {
@@ -50,8 +50,8 @@ func (l *logprobs) list(s *stream, ids []int) []engines.Logprob {
 			logprob.Token = ids[i]
 		}
 		logprob.Offset = offset
-		// Servers report only the model's unfiltered distribution, which stands in for the distribution
-		// after the filters. With greedy decoding, the sampled token has probability 1.
+		// Servers report only the model's distribution before the filters, which stands in for the
+		// one after them. With greedy decoding, the sampled token has the probability 1.
 		if logprob.Sampling = logprob.Logprob; s.req.Temperature == 0 {
 			logprob.Sampling = 0
 		}
@@ -97,7 +97,7 @@ func byLikelihood(tops map[string]float64) []tokenLogprob {
 	return all
 }
 
-// tokensOf returns the token IDs of a choice's logprobs, or nil if one of the IDs is unknown.
+// tokensOf returns the token IDs of log-probabilities; nil if an ID is unknown.
 func tokensOf(logprob []engines.Logprob) []int {
 	var tokens []int
 	for _, one := range logprob {

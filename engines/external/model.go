@@ -12,24 +12,24 @@ import (
 	"anneal/engines"
 )
 
-// A model is one server with its addons.
+// A model is a loaded model: its server and its adapters.
 type model struct {
 	preset preset
 	server *server
 	info   engines.ModelInfo
-	name   string // name of the base model in the server's API
-	own    string // directory that is removed with the model
+	name   string // name under which the server's API has the base model
+	own    string // directory with generated files, which Close removes
 
 	mu     sync.Mutex
-	scope  *string // cache scope of the first request; nil before the first request
-	mixed  bool    // requests have had more than one scope
+	scope  *string // cache scope of all requests so far; nil before the first request
+	mixed  bool    // requests have had different cache scopes
 	addons map[string]*addon
 }
 
 // Info implements engines.Model.
 func (m *model) Info() engines.ModelInfo { return m.info }
 
-// contextLength returns the model's context length, or 0 if the server does not report it.
+// contextLength returns the model's context length; 0 if the server does not report it.
 func (m *model) contextLength() int {
 	if m.preset.tokenize == nil {
 		return 0
@@ -42,11 +42,11 @@ func (m *model) Close() error { return errors.Join(m.server.close(), os.RemoveAl
 
 var _ engines.FailureNotifier = (*model)(nil)
 
-// Failed implements engines.FailureNotifier: a server that crashes too often is not restarted.
+// Failed implements engines.FailureNotifier: a server that has crashed too often is not restarted.
 func (m *model) Failed() <-chan error { return m.server.failed }
 
-// Complete implements engines.Model. Servers require at least one token: for MaxTokens 0, Complete
-// requests one token and drops it.
+// Complete implements engines.Model. If MaxTokens is 0, it requests one token and drops it, because
+// servers require at least one.
 func (m *model) Complete(ctx context.Context, req engines.CompletionRequest,
 	emit func(engines.Chunk) error) (engines.Usage, error) {
 	name, release, err := m.acquire(req.Addon)
@@ -88,8 +88,8 @@ func (m *model) Complete(ctx context.Context, req engines.CompletionRequest,
 	return s.usage, err
 }
 
-// setPromptCache enables the prefix cache of a server that does not isolate scopes, as long as
-// all requests have had the same scope.
+// setPromptCache enables the prefix cache of a server that does not isolate cache scopes, as long
+// as all requests have had the same scope.
 func (m *model) setPromptCache(b body, scope string) {
 	if m.preset.cacheField == "" {
 		return
@@ -103,9 +103,9 @@ func (m *model) setPromptCache(b body, scope string) {
 	b[m.preset.cacheField] = !m.mixed
 }
 
-// limitTokens lowers max_tokens to the remaining context length, for servers that reject more.
-// It requests the prompt's token count only when the byte count may exceed the limit: a text has
-// at most as many tokens as bytes, besides those that a chat template adds.
+// limitTokens lowers max_tokens to the rest of the context length, for servers that reject more. It
+// requests the number of prompt tokens from the server only if the prompt could be too long: a text
+// has at most as many tokens as bytes, plus those that a chat template adds.
 func (m *model) limitTokens(ctx context.Context, name string, req *engines.CompletionRequest, b body) error {
 	if m.preset.truncates {
 		return nil
@@ -117,7 +117,8 @@ func (m *model) limitTokens(ctx context.Context, name string, req *engines.Compl
 		if err != nil {
 			return err
 		}
-		req = withoutImages(req) // image tokens are not counted: the server itself enforces the context length
+		// The tokens of images are not counted, so the server itself enforces the context length.
+		req = withoutImages(req)
 		if len(data)+template+req.MaxTokens <= m.info.ContextLength {
 			return nil
 		}
@@ -140,8 +141,8 @@ func (m *model) limitTokens(ctx context.Context, name string, req *engines.Compl
 	return nil
 }
 
-// tokenize returns the tokens of a prompt: those in the request, or those that the server returns
-// for its text.
+// tokenize returns the tokens of a prompt: those of the request, or those that the server returns
+// for the text.
 func (m *model) tokenize(ctx context.Context, name string, req *engines.CompletionRequest) ([]int, error) {
 	if req.Chat == nil && req.PromptTokens != nil {
 		return req.PromptTokens, nil
@@ -161,7 +162,7 @@ func (m *model) tokenize(ctx context.Context, name string, req *engines.Completi
 	return response.Tokens, err
 }
 
-// render returns the prompt that llama.cpp's server renders for a conversation.
+// render returns a request with the prompt that llama.cpp's server renders for the conversation.
 func (m *model) render(ctx context.Context, req *engines.CompletionRequest) (*engines.CompletionRequest, error) {
 	b := body{"messages": messages(req)}
 	if len(req.Chat.Tools) > 0 {
@@ -174,12 +175,12 @@ func (m *model) render(ctx context.Context, req *engines.CompletionRequest) (*en
 	return &engines.CompletionRequest{Prompt: response.Prompt}, err
 }
 
-// text returns the text of tokens, from the server.
+// text requests the text of tokens from the server.
 func (m *model) text(ctx context.Context, tokens []int) (string, error) {
 	path, b := m.preset.detokenize(tokens)
 	var response struct {
-		Prompt  string `json:"prompt"`  // field of vLLM's response
-		Content string `json:"content"` // field of the response of llama.cpp's server
+		Prompt  string `json:"prompt"`  // in vLLM's response
+		Content string `json:"content"` // in the response of llama.cpp's server
 	}
 	err := m.post(ctx, path, b, &response)
 	return response.Prompt + response.Content, err
@@ -189,8 +190,8 @@ func (m *model) post(ctx context.Context, path string, b body, out any) error {
 	return m.server.call(ctx, http.MethodPost, path, b, out)
 }
 
-// emitEcho emits the requested parts of the prompt before the completion: the token IDs, the text,
-// or the end of the text.
+// emitEcho emits the parts of the prompt that the request wants to have returned before the
+// completion: its token IDs, its text, or the end of its text.
 func (m *model) emitEcho(ctx context.Context, name string, req *engines.CompletionRequest,
 	emit func(engines.Chunk) error) error {
 	if req.ReturnTokenIDs && !m.preset.tokenIDs {
@@ -226,7 +227,7 @@ func (m *model) emitEcho(ctx context.Context, name string, req *engines.Completi
 	return nil
 }
 
-// emitPrompt emits the tokens of a prompt, in chunks that fit into messages.
+// emitPrompt emits the tokens of a prompt in chunks of at most engines.MaxChunk tokens.
 func emitPrompt(tokens []int, emit func(engines.Chunk) error) error {
 	for len(tokens) > 0 {
 		n := min(len(tokens), engines.MaxChunk)
@@ -238,7 +239,7 @@ func emitPrompt(tokens []int, emit func(engines.Chunk) error) error {
 	return nil
 }
 
-// splitText splits a text between characters into parts that fit into messages.
+// splitText splits a text into parts that fit into messages, without splitting a character.
 func splitText(text string) []string {
 	const maxRunes = 1024
 	var all []string

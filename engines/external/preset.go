@@ -10,41 +10,42 @@ import (
 	"anneal/engines"
 )
 
-// A preset describes the command line and the completion API of a kind of server.
+// A preset describes a kind of server: its command line and its completion API.
 type preset struct {
-	longPrompts []string // options for long prompts: see engines.ModelFiles.LongPrompts
-	// drafts returns the options for speculative decoding; nil for a server without a draft model.
-	drafts    func(arguments) []string
-	shares    func(fraction string) []string // options for a share of a device; nil without such options
-	command   string                         // default command line, see template
-	install   string                         // how to install the program, for errors
-	health    string                         // path that returns status 200 when the server is ready
-	keyEnv    string                         // environment variable of the API key
+	longPrompts []string // options for long prompts, see engines.ModelFiles.LongPrompts
+	// drafts returns the options for speculative decoding; nil for a server without draft models.
+	drafts func(arguments) []string
+	// shares returns the options for a share of a device; nil without such options.
+	shares    func(fraction string) []string
+	command   string // default command line, see template
+	install   string // how to install the program, for errors
+	health    string // path that returns the status 200 when the server is ready
+	keyEnv    string // environment variable with the API key
 	env       []string
-	prefixes  []string // prefixes of the environment variables inherited from this process
-	readsGGUF bool     // reads GGUF files instead of Hugging Face directories
+	prefixes  []string // prefixes of the environment variables that the server inherits from this process
+	readsGGUF bool     // the server reads GGUF files instead of Hugging Face directories
 
-	adapter     func(file string) []string // command-line options of a LoRA adapter
-	adapterName string                     // name of a model with an adapter; "" is baseName
-	hotAddons   bool                       // loads adapters while it serves requests
+	adapter     func(file string) []string // returns the options that load a LoRA adapter
+	adapterName string                     // name of a model with an adapter; "" stands for baseName
+	hotAddons   bool                       // the server loads adapters while it serves requests
 
 	describe func(context.Context, *server) (engines.ModelInfo, error)
-	// vision reads from the server whether and how the loaded model reads images; nil for a server that
-	// reports errors for the images that its model cannot read.
+	// vision asks the server whether and how the loaded model reads images; nil for a server that
+	// returns errors for images that its model cannot read.
 	vision           func(context.Context, *server, *preset) error
-	imageCompletions string // path of completions with images; "" if the server has none
+	imageCompletions string // path of completions with images; "" if there is none
 	noImages         string // why the loaded model reads no images, see ImagesError; "" if it may read them
-	mediaMarker      string // marks the places of images in prompts
-	// extend adds the fields that OpenAI's API lacks to a body, and reports the fields of the
-	// request that the server does not support as violations.
+	mediaMarker      string // stands for an image in prompts
+	// extend adds fields to a body that OpenAI's API lacks. It reports the fields of the request
+	// that the server does not support as violations.
 	extend func(b body, contextLength int, req *engines.CompletionRequest, v *domain.Violations)
 	// truncates reports that the server ends a completion at the context length. Other servers
-	// reject a max_tokens beyond the context length.
+	// reject a max_tokens that exceeds it.
 	truncates   bool
 	noReasoning bool // the chat template of the loaded model does not support reasoning
-	tokenIDs    bool // streams contain the token IDs of prompt and completion
-	// cacheField is the field that enables the prefix cache, for servers that share it
-	// among all requests; "" for servers that isolate scopes.
+	tokenIDs    bool // streams contain the token IDs of the prompt and the completion
+	// cacheField is the field of a request that enables the prefix cache, for servers that share
+	// the cache among all requests; "" for servers that isolate cache scopes.
 	cacheField string
 	tokenize   func(model string, req *engines.CompletionRequest) (path string, b body)
 	detokenize func(tokens []int) (path string, b body)
@@ -110,12 +111,12 @@ var presets = map[string]preset{
 	},
 }
 
-// adapterName is the name of the adapter that a server is started with, for servers in whose API
-// the adapter and the base model have different names.
+// adapterName is the name of the adapter with which a server is started, if the server's API has
+// the adapter under its own name.
 const adapterName = "tuned"
 
-// unknownContextLength is reported for a server that does not report its context length; the
-// server itself rejects requests that are too long.
+// unknownContextLength is reported for a server that does not report its context length. The server
+// itself rejects longer requests.
 const unknownContextLength = 4096
 
 func describeVLLM(ctx context.Context, s *server) (info engines.ModelInfo, err error) {
@@ -138,7 +139,7 @@ func describeVLLM(ctx context.Context, s *server) (info engines.ModelInfo, err e
 			"the model server reports no max_model_len for a model %q: its command line must pass {name} as the model's name",
 			baseName)
 	}
-	info.Slots = 256 // the default of --max-num-seqs, which vLLM does not report
+	info.Slots = 256 // default of --max-num-seqs, which vLLM does not report
 	return info, nil
 }
 
@@ -170,7 +171,8 @@ func describeLlama(ctx context.Context, s *server) (info engines.ModelInfo, err 
 	return info, nil
 }
 
-// visionOfLlama implements preset.vision. Versions of the server without modalities read no images.
+// visionOfLlama implements preset.vision. Versions of llama.cpp's server that report no modalities
+// read no images.
 func visionOfLlama(ctx context.Context, s *server, p *preset) error {
 	var props struct {
 		Modalities struct {

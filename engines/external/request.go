@@ -13,7 +13,7 @@ import (
 	"anneal/engines"
 )
 
-// bodyOf returns the body of a request for the server. The error lists all fields that the server
+// bodyOf returns the body of a request to the server. The error lists all fields that the server
 // does not support.
 func (p *preset) bodyOf(
 	model string, contextLength int, req *engines.CompletionRequest,
@@ -25,7 +25,7 @@ func (p *preset) bodyOf(
 		"is not supported by the node's engine for conversations: leave it out, or send a prompt")
 	v.Require(!req.Echo && req.EchoLast == 0 || !req.Logprobs, "echo",
 		"the node's engine returns no logprobs of the prompt: leave out either echo or logprobs")
-	v.Require(req.Format == nil || known(req.Format.Type), "format",
+	v.Require(req.Format == nil || knownFormat(req.Format.Type), "format",
 		"the node's engine does not support the type %q", formatOf(req))
 	b = standard(model, req)
 	path = "/v1/completions"
@@ -48,8 +48,8 @@ func (p *preset) bodyOf(
 	return path, b, v.Err()
 }
 
-// whyNoReasoning returns why the effort or the token budget of reasoning has no effect. It returns
-// "" if the request sets neither, or if the server decides.
+// whyNoReasoning returns why the effort or the token budget of the reasoning has no effect; "" if
+// the request sets neither, or if the server decides.
 func (p *preset) whyNoReasoning(req *engines.CompletionRequest) string {
 	switch {
 	case !req.Reasoning.Acts():
@@ -63,7 +63,8 @@ func (p *preset) whyNoReasoning(req *engines.CompletionRequest) string {
 	return ""
 }
 
-// lacksReasoning reports whether dir has a chat template that does not support reasoning.
+// lacksReasoning reports whether the model in dir has a chat template that does not support
+// reasoning.
 func lacksReasoning(dir string) bool {
 	if source, err := os.ReadFile(filepath.Join(dir, "chat_template.jinja")); err == nil {
 		return !engines.TemplateReasons(string(source))
@@ -78,12 +79,12 @@ func lacksReasoning(dir string) bool {
 	return !engines.TemplateReasons(fmt.Sprint(config.Template))
 }
 
-// standard returns the fields of OpenAI's API. Sampling parameters are always sent, since the
+// standard returns the fields of OpenAI's API. It always sets the sampling parameters, because the
 // defaults of servers differ.
 func standard(model string, req *engines.CompletionRequest) body {
 	b := body{
 		"model": model, "stream": true, "stream_options": body{"include_usage": true},
-		"max_tokens":  max(1, req.MaxTokens), // servers reject 0; see model.Complete
+		"max_tokens":  max(1, req.MaxTokens), // servers reject 0, see model.Complete
 		"temperature": req.Temperature, "top_p": cmp.Or(req.TopP, 1),
 		"frequency_penalty": req.FrequencyPenalty, "presence_penalty": req.PresencePenalty,
 	}
@@ -123,7 +124,8 @@ func standard(model string, req *engines.CompletionRequest) body {
 	return b
 }
 
-// logprobs requests logprobs, with the fields of chat completions or of completions.
+// logprobs adds the fields that request log-probabilities, those of chat completions or of
+// completions.
 func (b body) logprobs(req *engines.CompletionRequest) {
 	if req.Chat != nil {
 		b["logprobs"], b["top_logprobs"] = true, req.TopLogprobs
@@ -153,7 +155,8 @@ func (b body) format(f *engines.ResponseFormat) {
 	}
 }
 
-func known(format string) bool {
+// knownFormat reports whether format is a type of engines.ResponseFormat.
+func knownFormat(format string) bool {
 	return format == engines.FormatJSON || format == engines.FormatSchema || format == engines.FormatGrammar
 }
 
@@ -164,7 +167,7 @@ func formatOf(req *engines.CompletionRequest) string {
 	return req.Format.Type
 }
 
-// messages returns the messages of a conversation for the server. Earlier reasoning is included
+// messages returns the messages of a conversation for the server. They include earlier reasoning,
 // unless the request disables it.
 func messages(req *engines.CompletionRequest) []body {
 	hide := req.Reasoning != nil && req.Reasoning.History == "disabled"
@@ -178,7 +181,7 @@ func messages(req *engines.CompletionRequest) []body {
 			one["tool_call_id"] = m.ToolCallID
 		}
 		if m.Reasoning != "" && !hide {
-			// Some servers read the one field, some the other.
+			// servers read one of these two fields
 			one["reasoning"], one["reasoning_content"] = m.Reasoning, m.Reasoning
 		}
 		var calls []body
@@ -194,7 +197,7 @@ func messages(req *engines.CompletionRequest) []body {
 	return all
 }
 
-// extendVLLM adds vLLM's own fields: see CompletionRequest and ChatCompletionRequest in its
+// extendVLLM adds vLLM's own fields: see CompletionRequest and ChatCompletionRequest in vLLM's
 // source code.
 func extendVLLM(b body, _ int, req *engines.CompletionRequest, v *domain.Violations) {
 	rejectTypical(req, v, "vLLM")
@@ -218,8 +221,8 @@ func extendVLLM(b body, _ int, req *engines.CompletionRequest, v *domain.Violati
 	}
 }
 
-// extendLlama adds the fields of llama.cpp's server: see its README. Unlike OpenAI's, its
-// presence and frequency penalties also count the tokens of the prompt.
+// extendLlama adds the fields of llama.cpp's server, which its README describes. Unlike OpenAI's,
+// its presence and frequency penalties also count the tokens of the prompt.
 func extendLlama(b body, contextLength int, req *engines.CompletionRequest, v *domain.Violations) {
 	b["top_k"], b["min_p"], b["typical_p"] = req.TopK, req.MinP, cmp.Or(req.TypicalP, 1)
 	b["repeat_penalty"], b["repeat_last_n"] = cmp.Or(req.RepetitionPenalty, 1), contextLength
@@ -229,15 +232,15 @@ func extendLlama(b body, contextLength int, req *engines.CompletionRequest, v *d
 		b["mirostat"], b["mirostat_tau"], b["mirostat_eta"] = 2, math.Log2(req.MirostatTarget), cmp.Or(req.MirostatRate, 0.1)
 	}
 	if req.Seed != nil {
-		// The server's seeds have 32 bits. If all bits are set, the server chooses a seed.
+		// the server's seeds have 32 bits; if all are set, it chooses a seed itself
 		b["seed"] = (*req.Seed ^ *req.Seed>>32) & math.MaxInt32
 	}
 	if !req.Logprobs && req.ReturnTokenIDs {
-		// The server returns token IDs only with logprobs.
+		// the server returns token IDs only with log-probabilities
 		b.logprobs(&engines.CompletionRequest{Chat: req.Chat, TopLogprobs: 1})
 	}
 	if req.Logprobs && req.TopLogprobs == 0 {
-		// The server returns no logprobs for a TopLogprobs of 0.
+		// the server returns no log-probabilities for a TopLogprobs of 0
 		b.logprobs(&engines.CompletionRequest{Chat: req.Chat, TopLogprobs: 1})
 	}
 	if req.Format != nil && req.Format.Type == engines.FormatGrammar {
@@ -251,7 +254,8 @@ func extendLlama(b body, contextLength int, req *engines.CompletionRequest, v *d
 	}
 }
 
-// extendOpenAI adds the reasoning effort, and rejects the fields that OpenAI's API does not have.
+// extendOpenAI adds the reasoning effort. It reports the fields that OpenAI's API does not have as
+// violations.
 func extendOpenAI(b body, _ int, req *engines.CompletionRequest, v *domain.Violations) {
 	const leave = "the node's engine supports only OpenAI's fields: leave this field out"
 	rejectTypical(req, v, "the node's engine")
@@ -280,7 +284,7 @@ func rejectPreserved(r *engines.Reasoning, v *domain.Violations) {
 		"the node's engine cannot make the chat template render all earlier reasoning: use interleaved or disabled")
 }
 
-// setEffort sets the reasoning effort in both ways that chat templates support.
+// setEffort sets the reasoning effort in the two ways that chat templates support.
 func setEffort(b body, r *engines.Reasoning) {
 	if r.Effort != "" {
 		b["reasoning_effort"] = r.Effort

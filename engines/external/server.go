@@ -20,38 +20,39 @@ import (
 	"anneal/engines/sandbox"
 )
 
-// A server runs the program that serves one model. It restarts the program when it exits, until it
-// has crashed Options.MaxCrashes times in a row.
+// A server runs the program that serves one model. It restarts the program when it exits, until the
+// program has crashed Options.MaxCrashes times in succession.
 type server struct {
-	options   Options
-	preset    preset
-	template  template
-	args      arguments
-	own       string                                      // directory of generated files that the program reads
-	scratch   string                                      // directory that the program may write
-	onRestart func(ctx context.Context, url string) error // restores the state of a restarted program
+	options  Options
+	preset   preset
+	template template
+	args     arguments
+	own      string // directory with generated files that the program reads
+	scratch  string // directory that the program may write
+	// onRestart is called with the URL of a restarted program, and restores its state.
+	onRestart func(ctx context.Context, url string) error
 
-	key    string // API key
+	key    string // API key of the program
 	http   *http.Client
 	life   context.Context
 	end    context.CancelFunc
-	ended  chan struct{} // closed when the server is closed, or has crashed too often
+	ended  chan struct{} // closed when the server is closed or has crashed too often
 	failed chan error    // receives the reason when the server has crashed too often
 
-	dialers sync.Map // address of a program → *sandbox.Process
+	dialers sync.Map // *sandbox.Process of the program by address
 
 	mu          sync.Mutex
 	url         string // URL of the running program; "" while none is running
-	unavailable error  // why no program is running
+	unavailable error  // error that states why no program is running
 }
 
 const (
 	healthInterval = 100 * time.Millisecond
-	healthTimeout  = 5 * time.Second // limit of one health check
-	maxPorts       = 3               // attempts to find a free port
+	healthTimeout  = 5 * time.Second // maximum time of a health check
+	maxPorts       = 3               // maximum number of ports that start tries
 )
 
-// open starts the program and waits until it is healthy.
+// open starts the program, and waits until it is healthy.
 func (s *server) open(ctx context.Context) error {
 	s.key = rand.Text()
 	s.http = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64, DisableCompression: true,
@@ -66,7 +67,7 @@ func (s *server) open(ctx context.Context) error {
 	program, url, err := s.start(ctx)
 	if err != nil {
 		s.end()
-		_ = os.RemoveAll(s.scratch) // the first error is returned
+		_ = os.RemoveAll(s.scratch) // the error of the start is returned
 		return err
 	}
 	s.set(url, nil)
@@ -91,15 +92,15 @@ func (s *server) set(url string, unavailable error) {
 	}
 }
 
-// address returns the URL of the running program, or the error that states why none is running.
+// address returns the URL of the running program, or an error that states why none is running.
 func (s *server) address() (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.url, s.unavailable
 }
 
-// start runs the program on a free port, and returns the program and its URL when it is healthy. If
-// another process binds the port before the program does, start retries with another port.
+// start runs the program on a free port until it is healthy, and returns the program and its URL.
+// If another process takes the port before the program does, it tries another port.
 func (s *server) start(ctx context.Context) (program *sandbox.Process, url string, err error) {
 	free := s.options.port
 	if free == nil {
@@ -117,7 +118,7 @@ func (s *server) start(ctx context.Context) (program *sandbox.Process, url strin
 	return program, url, err
 }
 
-// startWith runs the program with the arguments and waits until it is healthy or ctx is done. It
+// startWith runs the program with the arguments, and waits until it is healthy or ctx is done. It
 // returns the program and its URL.
 func (s *server) startWith(ctx context.Context, args arguments) (*sandbox.Process, string, error) {
 	env := slices.Concat([]string{"HF_HUB_OFFLINE=1", "DO_NOT_TRACK=1"}, s.preset.env,
@@ -126,7 +127,7 @@ func (s *server) startWith(ctx context.Context, args arguments) (*sandbox.Proces
 		env = append(env, s.preset.keyEnv+"="+s.key)
 	}
 	env = append(env, s.options.Env...)
-	if s.options.Runner.Confined() { // the loopback is the sandbox's only interface
+	if s.options.Runner.Confined() { // the loopback is the only network interface of the sandbox
 		env = append(env, "VLLM_HOST_IP=127.0.0.1", "NCCL_SOCKET_IFNAME=lo", "GLOO_SOCKET_IFNAME=lo")
 	}
 	line := s.preset.commandLine(s.template, args)
@@ -151,9 +152,8 @@ func (s *server) startWith(ctx context.Context, args arguments) (*sandbox.Proces
 	return program, url, nil
 }
 
-// limits apply to each server. They do not include memory, because the memory that a server
-// needs depends on the model, and accelerator libraries map far more address space than they
-// use.
+// limits are the resource limits of a program. They do not limit the memory: it depends on the
+// model, and accelerator libraries map far more address space than they use.
 var limits = sandbox.Limits{Processes: 8192, Files: 1 << 16}
 
 // readable returns the files and directories that the program may read.
@@ -167,7 +167,7 @@ func (s *server) readable() []string {
 	return all
 }
 
-// dial connects to address in the network namespace of the program that listens there.
+// dial connects to an address in the network namespace of the program that listens there.
 func (s *server) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	program, running := s.dialers.Load(address)
 	if !running {
@@ -176,8 +176,8 @@ func (s *server) dial(ctx context.Context, network, address string) (net.Conn, e
 	return program.(*sandbox.Process).Dial(ctx, network, address)
 }
 
-// waitHealthy polls the program's health endpoint until it succeeds. It returns an error if the
-// program exits, ctx is done or the server is closed first.
+// waitHealthy requests the program's health path until that succeeds. It returns an error if the
+// program exits, if ctx is done, or if the server is closed.
 func (s *server) waitHealthy(ctx context.Context, program *sandbox.Process, url string) error {
 	for {
 		if s.isHealthy(ctx, url+s.preset.health) {
@@ -209,7 +209,7 @@ func (s *server) isHealthy(ctx context.Context, url string) bool {
 	if err != nil {
 		return false
 	}
-	_ = response.Body.Close() // only the status matters
+	_ = response.Body.Close() // only the status is needed
 	return response.StatusCode == http.StatusOK
 }
 
@@ -239,9 +239,8 @@ func (s *server) supervise(program *sandbox.Process) {
 	}
 }
 
-// restart starts the program again after it has exited, and adds one to crashes for each attempt.
-// why is the reason of the exit. restart returns nil when the server is closed or has crashed too
-// often.
+// restart starts the program again after it has exited for the reason why. It increments crashes
+// for each attempt. It returns nil if the server is closed or has crashed too often.
 func (s *server) restart(why error, crashes *int) *sandbox.Process {
 	for {
 		*crashes++
@@ -269,8 +268,8 @@ func (s *server) restart(why error, crashes *int) *sandbox.Process {
 	}
 }
 
-// freePort returns an unused port of the loopback interface. Another process may bind it before
-// the caller does.
+// freePort returns an unused port of the loopback interface. Another process can take the port
+// before the caller does.
 func freePort() (int, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -280,7 +279,7 @@ func freePort() (int, error) {
 	return port, l.Close()
 }
 
-// inUse reports whether a port of the loopback interface is bound.
+// inUse reports whether a process listens on a port of the loopback interface.
 func inUse(port int) bool {
 	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 	if err != nil {

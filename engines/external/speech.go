@@ -13,7 +13,7 @@ import (
 	"anneal/engines"
 )
 
-// Formats returns the formats of speech models that have a preset server.
+// Formats returns the formats of speech models for which there is a preset.
 func Formats() []string {
 	return []string{domain.SpeechFasterWhisper, domain.SpeechWhisperCPP, domain.SpeechOpenAI}
 }
@@ -24,7 +24,7 @@ type transcriber struct {
 	template template
 }
 
-// NewTranscriber returns a transcriber for the speech models of the format o.Preset. It returns an
+// NewTranscriber returns a transcriber for speech models of the format o.Preset. It returns an
 // error if the preset or the command is invalid, if the server's program is not installed, or if
 // o.Runner cannot start programs on this machine.
 func NewTranscriber(o Options) (engines.Transcriber, error) {
@@ -40,7 +40,7 @@ func NewTranscriber(o Options) (engines.Transcriber, error) {
 	return transcriber{o, kind, words}, nil
 }
 
-// LoadSpeech implements engines.Transcriber. It starts a server and waits until it is healthy.
+// LoadSpeech implements engines.Transcriber. It starts a server, and waits until it is healthy.
 func (t transcriber) LoadSpeech(ctx context.Context, files engines.SpeechFiles) (engines.SpeechModel, error) {
 	if err := t.check(files.Settings); err != nil {
 		return nil, err
@@ -53,7 +53,7 @@ func (t transcriber) LoadSpeech(ctx context.Context, files engines.SpeechFiles) 
 		dialect: t.dialect, settings: files.Settings, own: own, slots: make(chan struct{}, t.dialect.slots),
 	}
 	if err := t.open(ctx, m, files); err != nil {
-		_ = os.RemoveAll(own) // the first error is returned
+		_ = os.RemoveAll(own) // the earlier error is returned
 		return nil, err
 	}
 	return m, nil
@@ -83,7 +83,7 @@ func (t transcriber) open(ctx context.Context, m *speechModel, files engines.Spe
 	return m.server.open(ctx)
 }
 
-// check rejects settings that the server of a format does not support.
+// check returns an error if the server does not support the settings of a speech model.
 func (t transcriber) check(s domain.SpeechSettings) error {
 	var v domain.Violations
 	if t.dialect.vadFile {
@@ -100,8 +100,8 @@ func (t transcriber) check(s domain.SpeechSettings) error {
 	return v.Err()
 }
 
-// findWeights returns the weights file of a directory. It returns an error unless the directory has
-// exactly one weights file.
+// findWeights returns the file with weights in a directory. It returns an error unless there is
+// exactly one.
 func findWeights(dir string) (string, error) {
 	var found []string
 	for _, pattern := range []string{"*.bin", "*.gguf", "*.ggml"} {
@@ -123,9 +123,9 @@ func findWeights(dir string) (string, error) {
 // hubName is the name of the model's repository in the Hugging Face cache of a server.
 const hubName = "anneal/model"
 
-// writeHubCache creates a Hugging Face cache that links to the model's files in dir, and returns
-// the environment variables that select the cache. The cache is in own, a directory of the loaded
-// model.
+// writeHubCache creates a Hugging Face cache with links to the model's files in dir, and returns
+// the environment variables that select the cache. The cache is below own, the directory for the
+// files of the loaded model.
 func writeHubCache(own, dir string) (env []string, err error) {
 	const revision = "0000000000000000000000000000000000000001"
 	repo := filepath.Join(own, "models--"+strings.ReplaceAll(hubName, "/", "--"))
@@ -150,13 +150,13 @@ func writeHubCache(own, dir string) (env []string, err error) {
 	return []string{"HF_HUB_CACHE=" + own}, nil
 }
 
-// A speechModel is a loaded speech model with its server.
+// A speechModel is a loaded speech model: its server and its settings.
 type speechModel struct {
 	dialect  dialect
 	settings domain.SpeechSettings
 	server   *server
-	own      string        // directory that is removed with the model
-	slots    chan struct{} // semaphore of concurrent requests to the server
+	own      string        // directory with generated files, which Close removes
+	slots    chan struct{} // semaphore for the concurrent requests to the server
 }
 
 // Info implements engines.SpeechModel.

@@ -14,27 +14,27 @@ import (
 	"anneal/engines/process"
 )
 
-// maxEvent is the maximum size of an event of a stream, in bytes.
+// maxEvent is the maximum size of an event in a stream, in bytes.
 const maxEvent = 16 << 20
 
-// A stream reads the server's event stream of one completion.
+// A stream reads the event stream of one completion from the server.
 type stream struct {
 	req         *engines.CompletionRequest
 	emit        func(engines.Chunk) error
-	emitsPrompt bool // the stream contains the prompt's tokens
+	emitsPrompt bool // emit the tokens of the prompt, which the stream contains
 	usage       engines.Usage
-	counted     bool // usage holds the server's token count
+	counted     bool // usage has the server's numbers of tokens
 	offset      int  // number of characters of the completion so far
 	finished    bool
 	ended       bool // the server sends no event after the last one
-	permanent   bool // read failed, but not because of the connection
+	permanent   bool // read has failed, and not because of the connection
 }
 
-// An event is one event of a stream of completions or chat completions.
+// An event is an event in the stream of a completion or a chat completion.
 type event struct {
 	Choices        []choice        `json:"choices"`
 	Usage          *usage          `json:"usage"`
-	PromptTokenIDs []int           `json:"prompt_token_ids"` // tokens of a chat's prompt, in the first event
+	PromptTokenIDs []int           `json:"prompt_token_ids"` // tokens of a chat's prompt, only in the first event
 	Error          json.RawMessage `json:"error"`
 	nativeEvent
 }
@@ -45,7 +45,7 @@ type choice struct {
 	Logprobs       *logprobs `json:"logprobs"`
 	FinishReason   string    `json:"finish_reason"`
 	TokenIDs       []int     `json:"token_ids"`
-	PromptTokenIDs []int     `json:"prompt_token_ids"` // tokens of a completion's prompt, in the first event
+	PromptTokenIDs []int     `json:"prompt_token_ids"` // tokens of a completion's prompt, only in the first event
 }
 
 type delta struct {
@@ -73,7 +73,7 @@ type usage struct {
 	} `json:"completion_tokens_details"`
 }
 
-// read emits the stream's chunks until it ends.
+// read emits the chunks of the stream until it ends.
 func (s *stream) read(response *http.Response) error {
 	if kind, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type")); kind != "text/event-stream" {
 		return s.fail(domain.Errorf(domain.Internal,
@@ -108,13 +108,13 @@ func (s *stream) read(response *http.Response) error {
 
 var errCut = errors.New("the model server ended the stream before its last event")
 
-// fail sets s.permanent and returns err.
+// fail records that an error is permanent, and returns it.
 func (s *stream) fail(err error) error {
 	s.permanent = true
 	return err
 }
 
-// handle processes one event.
+// handle processes an event.
 func (s *stream) handle(data []byte) error {
 	var e event
 	if err := json.Unmarshal(data, &e); err != nil {
@@ -146,7 +146,7 @@ func (s *stream) handle(data []byte) error {
 	return nil
 }
 
-// statusOf returns the HTTP status of an error within a stream, 500 if the error has none.
+// statusOf returns the HTTP status of an error in a stream; 500 if it has none.
 func statusOf(data []byte) int {
 	var body struct {
 		Code int `json:"code"`
@@ -171,7 +171,7 @@ func (s *stream) count(u *usage) {
 	}
 }
 
-// emitPrompt emits the prompt's tokens at its first call, if the stream contains them.
+// emitPrompt emits the tokens of the prompt at its first call, if the stream contains them.
 func (s *stream) emitPrompt(tokens []int) error {
 	if !s.emitsPrompt || len(tokens) == 0 {
 		return nil
@@ -180,7 +180,7 @@ func (s *stream) emitPrompt(tokens []int) error {
 	return emitPrompt(tokens, s.emit)
 }
 
-// emitChoice emits one choice of an event.
+// emitChoice emits a choice of an event.
 func (s *stream) emitChoice(c choice) error {
 	if s.req.MaxTokens == 0 {
 		if c.FinishReason == "" {
@@ -220,8 +220,8 @@ func (s *stream) emitChoice(c choice) error {
 	return s.send(chunk)
 }
 
-// send emits a chunk. It splits a chunk with more than engines.MaxChunk tokens; the first part
-// has the text.
+// send emits a chunk. It splits a chunk of more than engines.MaxChunk tokens; the first part gets
+// the text.
 func (s *stream) send(chunk engines.Chunk) error {
 	rest := chunk
 	for len(rest.Tokens) > engines.MaxChunk {

@@ -13,12 +13,12 @@ import (
 	"anneal/engines/sound"
 )
 
-// maxChunk is the maximum duration of the audio of one request: long enough for the model's
-// context, short enough to fit in memory.
+// maxChunk is the maximum duration of the audio in a request: long enough for the context of the
+// model, and short enough for the memory.
 const maxChunk = 2 * time.Minute
 
-// Transcribe implements engines.SpeechModel. It sends the chunks of the recording to the server one
-// after the other. For diarization, which needs the whole recording first, Transcribe buffers the
+// Transcribe implements engines.SpeechModel. It sends the chunks of a recording to the server one
+// after the other. Diarization needs the whole recording first, so Transcribe then stores the
 // samples on disk.
 func (m *speechModel) Transcribe(ctx context.Context, pcm io.Reader, o engines.TranscriptionOptions,
 	emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
@@ -75,8 +75,8 @@ func (m *speechModel) Transcribe(ctx context.Context, pcm io.Reader, o engines.T
 	}
 }
 
-// bufferAudio returns an unlinked file with the samples, which the system deletes when the file is
-// closed.
+// bufferAudio stores the samples in a file without a name, which the system deletes when the file
+// is closed.
 func (m *speechModel) bufferAudio(pcm io.Reader) (*os.File, error) {
 	file, err := os.CreateTemp(m.own, "sound-*")
 	if err != nil {
@@ -87,15 +87,15 @@ func (m *speechModel) bufferAudio(pcm io.Reader) (*os.File, error) {
 		_, err = io.Copy(file, pcm)
 	}
 	if err != nil {
-		_ = file.Close() // the first error is returned
+		_ = file.Close() // the earlier error is returned
 		return nil, err
 	}
 	return file, nil
 }
 
-// transcribe returns the transcript of one chunk. If the server accepts only one temperature per
-// request, transcribe tries each temperature in turn until the transcript is acceptable. If none
-// is, it returns the last one.
+// transcribe returns the transcript of a chunk. If the server takes only one temperature in a
+// request, it tries each temperature in order until a transcript is acceptable, and otherwise
+// returns the last one.
 func (m *speechModel) transcribe(
 	ctx context.Context, s sound.Chunk, o engines.TranscriptionOptions,
 ) (t transcript, err error) {
@@ -133,7 +133,7 @@ func (m *speechModel) transcribe(
 	return t, nil
 }
 
-// post waits for a free slot of the server, sends a form with samples, and decodes the response
+// post waits until the server has a free slot, sends a form with samples, and decodes the response
 // into out.
 func (m *speechModel) post(ctx context.Context, path string, f *form, pcm []byte, out any) error {
 	select {
@@ -157,7 +157,7 @@ func (m *speechModel) post(ctx context.Context, path string, f *form, pcm []byte
 	return m.server.read(ctx, path, response, out)
 }
 
-// errNoWords is the error of a server that returns no word timestamps.
+// errNoWords returns the error for a server that returns no word timestamps.
 func errNoWords() error {
 	return domain.Errorf(domain.FailedPrecondition,
 		"timestamp_granularities: the model server returns no word timestamps: use segment, or another model")

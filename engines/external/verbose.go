@@ -8,7 +8,7 @@ import (
 	"anneal/engines"
 )
 
-// verboseJSON is OpenAI's verbose_json with the fields that servers add.
+// verboseJSON is OpenAI's format verbose_json, with fields that servers add.
 type verboseJSON struct {
 	Language string        `json:"language"`
 	Text     string        `json:"text"`
@@ -35,14 +35,14 @@ type segmentJSON struct {
 	Words            []wordJSON `json:"words"`
 }
 
-// transcript is the transcript of one chunk.
+// A transcript is the transcript of a chunk.
 type transcript struct {
 	language string
 	segments []engines.Segment
 }
 
-// transcript converts the response for a chunk of the given seconds. tokens reports that the words
-// of the response are tokens.
+// transcript converts the response for a chunk with a duration in seconds. tokens reports that the
+// words of the response are tokens.
 func (v verboseJSON) transcript(
 	seconds float64, tokens bool, o engines.TranscriptionOptions,
 ) (t transcript, err error) {
@@ -83,7 +83,7 @@ func (v verboseJSON) transcript(
 }
 
 // assignWords assigns words to the segments that contain their midpoints, if the response lists
-// words separately from the segments.
+// words separately from segments.
 func (v *verboseJSON) assignWords() {
 	if len(v.Segments) == 0 || slices.ContainsFunc(v.Segments, func(s segmentJSON) bool { return len(s.Words) > 0 }) {
 		return
@@ -97,8 +97,8 @@ func (v *verboseJSON) assignWords() {
 	}
 }
 
-// joinTokens returns the words that the tokens form: a word starts at a space, or at each token of
-// a script without spaces.
+// joinTokens combines tokens to words: a word begins at a space, or at each token of a script
+// without spaces.
 func joinTokens(tokens []wordJSON) (words []wordJSON) {
 	for _, t := range tokens {
 		if len(words) == 0 || strings.HasPrefix(t.Word, " ") || isSpaceless(t.Word) {
@@ -111,7 +111,7 @@ func joinTokens(tokens []wordJSON) (words []wordJSON) {
 	return words
 }
 
-// isSpaceless reports whether a text starts in a script without spaces between words.
+// isSpaceless reports whether a text begins in a script without spaces between words.
 func isSpaceless(text string) bool {
 	for _, r := range text {
 		return r >= 0x0E00 && r < 0x0F00 || r >= 0x1000 && r < 0x10A0 || r >= 0x1780 && r < 0x1800 || r >= 0x3040 &&
@@ -120,7 +120,8 @@ func isSpaceless(text string) bool {
 	return false
 }
 
-// Whisper's thresholds of a failed transcription, which is retried with the next temperature.
+// Whisper's thresholds above or below which a transcription has failed, and is repeated with the
+// next temperature.
 const (
 	maxCompressionRatio = 2.4
 	minAvgLogprob       = -1.0
@@ -137,9 +138,9 @@ func (t transcript) acceptable() bool {
 	return true
 }
 
-// placeAt converts a segment's times, which count from the start of its chunk, to times in the
+// placeAt converts the times of a segment, which count from the start of its chunk, to times in the
 // recording. start and end are the times of the chunk, and last is the start of the previous
-// segment. placeAt clamps the times to the range from last to end, and orders the words.
+// segment. placeAt moves times into the range from last to end, and orders the words.
 func placeAt(s *engines.Segment, start, last, end float64) {
 	clamp := func(x, lower float64) float64 { return min(max(x+start, lower), end) }
 	s.Start = clamp(s.Start, max(last, start))

@@ -5,8 +5,8 @@ import (
 	"bytes"
 )
 
-// ScanWholeLines is a bufio.SplitFunc like bufio.ScanLines, except that it drops
-// a last line without a newline: its writer ended before the line was complete.
+// ScanWholeLines is a bufio.SplitFunc like bufio.ScanLines, but it drops a last line without a
+// newline, because the writer has ended before the line was complete.
 func ScanWholeLines(data []byte, atEOF bool) (advance int, line []byte, err error) {
 	if atEOF && bytes.IndexByte(data, '\n') < 0 {
 		return len(data), nil, nil

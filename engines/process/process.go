@@ -18,36 +18,36 @@ import (
 
 // A Command is a program to run.
 type Command struct {
-	Args  []string   // the program and its arguments
-	Dir   string     // working directory; "" is this process's
-	Env   []string   // the complete environment
-	Files []*os.File // inherited from descriptor 3 on; this process's copies stay open
+	Args  []string   // program and its arguments
+	Dir   string     // working directory; "" stands for that of this process
+	Env   []string   // complete environment of the program
+	Files []*os.File // files that the program gets as descriptors from 3 on; this process's copies stay open
 
-	// Output, if it is not nil, receives everything that the program writes. The Process itself keeps
-	// only the last part of it. Write must not return errors.
+	// Output, unless it is nil, receives all output of the program. The Process keeps only the end
+	// of it. Write must not return errors.
 	Output io.Writer
 
-	User *syscall.Credential // nil is this process's user
-	// Interrupt asks the program to exit and reports whether the request was sent; nil sends
+	User *syscall.Credential // user of the program; nil stands for that of this process
+	// Interrupt requests the program to exit, and reports whether the request was sent; nil sends
 	// SIGTERM to the program's process group.
 	Interrupt func() bool
-	// Sandboxed reports that exit statuses above 128 are signals, as in a shell:
-	// bubblewrap exits with 128 plus the signal of the program that it ran.
+	// Sandboxed reports that exit statuses above 128 stand for signals, as in a shell: bubblewrap
+	// exits with 128 plus the signal that ended its program.
 	Sandboxed bool
 }
 
-// A Process is a running or exited program.
+// A Process is a program that is running or has exited.
 type Process struct {
 	cmd       *exec.Cmd
 	interrupt func() bool
 	sandboxed bool
 	output    tail
 	done      chan struct{} // closed when the program has exited
-	err       error         // exit error of the program; set before done is closed
+	err       error         // exit error of the program, set before done is closed
 }
 
-// Find returns the path of a program in PATH. The error for a program that is not installed ends
-// with install, which explains how to install it.
+// Find returns the path of a program in PATH. If the program is not installed, the error ends with
+// install, which states how to install it.
 func Find(program, install string) (path string, err error) {
 	path, err = exec.LookPath(program)
 	if err != nil {
@@ -57,8 +57,8 @@ func Find(program, install string) (path string, err error) {
 	return path, nil
 }
 
-// Start runs a command. On Linux the program is killed when this process exits,
-// even if this process is killed.
+// Start starts a program. On Linux, the program is killed when this process exits, even if this
+// process is killed.
 func Start(command Command) (*Process, error) {
 	p := &Process{
 		cmd: exec.Command(command.Args[0], command.Args[1:]...), done: make(chan struct{}),
@@ -70,20 +70,21 @@ func Start(command Command) (*Process, error) {
 		output = io.MultiWriter(&p.output, command.Output)
 	}
 	p.cmd.Stdout, p.cmd.Stderr = output, output
-	p.cmd.WaitDelay = time.Second // limit for descendants that hold the output open
+	// Maximum wait for descendants that keep the output open after the program has exited.
+	p.cmd.WaitDelay = time.Second
 	p.cmd.SysProcAttr = attributes()
 	p.cmd.SysProcAttr.Credential = command.User
 	started := make(chan error)
 	go func() {
-		// Pdeathsig is sent when the thread that started the program exits, so
-		// this thread must live as long as the program.
+		// The kernel sends the signal when the thread that started the program exits, so this
+		// thread must exist as long as the program.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := p.cmd.Start()
 		started <- err
 		if err == nil {
 			p.err = p.cmd.Wait()
-			_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) // descendants
+			_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) // kills the descendants of the program
 			close(p.done)
 		}
 	}()
@@ -96,8 +97,8 @@ func Start(command Command) (*Process, error) {
 // Done returns a channel that is closed when the program has exited.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Err returns the exit error of a program that is done, with the end of its
-// output; nil is success.
+// Err returns the exit error of a program that has exited, with the end of its output; nil for
+// success.
 func (p *Process) Err() error {
 	if p.err == nil {
 		return nil
@@ -105,7 +106,8 @@ func (p *Process) Err() error {
 	return fmt.Errorf("%w%s", p.ExitError(), p.LastOutput())
 }
 
-// ExitError returns the exit error of a program that is done; nil is success.
+// ExitError returns the exit error of a program that has exited, without its output; nil for
+// success.
 func (p *Process) ExitError() error {
 	if p.cmd.ProcessState == nil {
 		return p.err
@@ -116,8 +118,8 @@ func (p *Process) ExitError() error {
 	return p.err
 }
 
-// LastOutput returns the end of the program's output, to be appended to an error
-// message; "" without output.
+// LastOutput returns the end of the program's output, in a form to append to an error message; ""
+// if there is none.
 func (p *Process) LastOutput() string {
 	text := p.output.String()
 	if text == "" {
@@ -126,10 +128,10 @@ func (p *Process) LastOutput() string {
 	return OutputMark + text
 }
 
-// OutputMark separates an error from the output that LastOutput appends.
+// OutputMark separates an error message from the output that LastOutput returns.
 const OutputMark = "; last output: "
 
-// Interrupt asks the program to exit, and kills the program if the request cannot be sent.
+// Interrupt requests the program to exit. It kills the program if the request cannot be sent.
 func (p *Process) Interrupt() {
 	select {
 	case <-p.done:
@@ -144,8 +146,8 @@ func (p *Process) Interrupt() {
 	}
 }
 
-// Stop interrupts the program, and kills its process group if it has not exited
-// within grace or before ctx is done. It returns when the program has exited.
+// Stop interrupts the program. If it has not exited after grace, or when ctx is done, Stop kills
+// its process group. Stop returns when the program has exited.
 func (p *Process) Stop(ctx context.Context, grace time.Duration) {
 	p.Interrupt()
 	timer := time.NewTimer(grace)
@@ -160,19 +162,19 @@ func (p *Process) Stop(ctx context.Context, grace time.Duration) {
 	<-p.done
 }
 
-// signal signals the process group of the program. It does nothing when the program has exited,
-// because the kernel may then reuse the ID of the group.
+// signal sends a signal to the program's process group. It does nothing if the program has exited,
+// because the kernel may have reused the group's ID.
 func (p *Process) signal(s syscall.Signal) {
 	select {
 	case <-p.done:
 	default:
-		_ = syscall.Kill(-p.cmd.Process.Pid, s) // fails only if the group has exited
+		_ = syscall.Kill(-p.cmd.Process.Pid, s) // returns an error only if no process of the group exists
 	}
 }
 
-// Environment returns the variables of this process that a program inherits, and then the variables
-// in more. A program inherits the variables that every program needs, and those that begin with one
-// of the prefixes. No other variable is passed on, since it may be a secret.
+// Environment returns the variables that a program inherits from this process, followed by more. A
+// program inherits the variables that every program needs, and those whose names begin with one of
+// the prefixes. It gets no other variable, because that could be a secret.
 func Environment(prefixes []string, more ...string) []string {
 	var env []string
 	for _, entry := range os.Environ() {
@@ -184,7 +186,7 @@ func Environment(prefixes []string, more ...string) []string {
 	return append(env, more...)
 }
 
-// alwaysInherited are the variables that every program gets.
+// alwaysInherited are the names of the variables that every program inherits.
 var alwaysInherited = map[string]bool{
 	"PATH": true, "HOME": true, "LD_LIBRARY_PATH": true, "LANG": true, "TMPDIR": true, "USER": true,
 	"VIRTUAL_ENV": true,

@@ -7,11 +7,11 @@ import (
 )
 
 const (
-	keptBytes  = 16 << 10 // bytes of a program's output that are kept
-	errorBytes = 1500     // bytes of the output in an error
+	keptBytes  = 16 << 10 // number of bytes at the end of a program's output that are kept
+	errorBytes = 1500     // number of bytes of the output in an error
 )
 
-// A tail is a writer that keeps at least the last keptBytes bytes.
+// A tail is a writer that keeps the end of the written text, at least keptBytes bytes.
 type tail struct {
 	mu   sync.Mutex
 	kept []byte
@@ -27,8 +27,8 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// String returns at most the last errorBytes bytes, as valid UTF-8. If it cuts off earlier bytes,
-// it also cuts off the incomplete first line, unless there is only one line.
+// String returns the last errorBytes bytes as valid UTF-8. If there are more, it leaves out the
+// incomplete first line, unless there is only one line.
 func (t *tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

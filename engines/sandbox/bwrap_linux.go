@@ -11,14 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Paths and descriptors in an evaluator's sandbox.
+// Paths and descriptors in the sandbox of an evaluator.
 const (
 	codeDir    = "/code"
-	socketFile = 3 // the harness's end of the socket
-	filterFile = 4 // the seccomp filter, which bubblewrap reads
+	socketFile = 3 // harness's end of the socket
+	filterFile = 4 // seccomp filter, which bubblewrap reads
 )
 
-// nobody is the user ID of programs within a user namespace.
+// nobody is the user ID of programs in a user namespace.
 const nobody = "65534"
 
 // args returns bubblewrap's options. filter is the descriptor of the seccomp filter.
@@ -27,7 +27,7 @@ func (v confinement) args(filter int) ([]string, error) {
 		"--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net", "--unshare-cgroup-try",
 		"--die-with-parent", "--new-session", "--hostname", "sandbox", "--cap-drop", "ALL",
 	}
-	if v.privileged { // setpriv needs the capabilities to change the user, and then drops them
+	if v.privileged { // setpriv needs the capabilities to change the user, and drops them after that
 		args = append(args, "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--cap-add", "CAP_SETPCAP")
 	} else {
 		args = append(args, "--unshare-user", "--disable-userns", "--uid", nobody, "--gid", nobody)
@@ -78,7 +78,8 @@ func (v confinement) args(filter int) ([]string, error) {
 	return append(args, "--remount-ro", "/", "--chdir", v.dir, "--seccomp", strconv.Itoa(filter)), nil
 }
 
-// parents returns the options that create the missing parent directories of a path with mode 0755.
+// parents returns the options that create the missing parent directories of a path with the mode
+// 0755.
 func parents(path string) (args []string) {
 	at := ""
 	for _, part := range strings.Split(strings.Trim(filepath.Dir(path), "/"), "/") {
@@ -91,8 +92,8 @@ func parents(path string) (args []string) {
 	return args
 }
 
-// bwrapArgs returns bubblewrap's options for a worker with the code in dir, and the seccomp filter,
-// which the caller closes.
+// bwrapArgs returns bubblewrap's options for a worker with the code in dir, and a file with the
+// seccomp filter, which the caller closes.
 func (s *Sandbox) bwrapArgs(dir string) ([]string, *os.File, error) {
 	v := confinement{tmp: s.options.FileBytes, dir: "/tmp", env: environment()}
 	if dir != "" {
@@ -106,10 +107,10 @@ func (s *Sandbox) bwrapArgs(dir string) ([]string, *os.File, error) {
 	return append([]string{"--clearenv"}, args...), file, err
 }
 
-// filterFileOf returns a file with a seccomp filter.
+// filterFileOf returns a file with the seccomp filter that also allows the system calls c.
 func filterFileOf(c extraCalls) (*os.File, error) { return memoryFile(filter(c)) }
 
-// memoryFile returns a file in memory.
+// memoryFile returns a file in memory with the given content.
 func memoryFile(content []byte) (*os.File, error) {
 	fd, err := unix.MemfdCreate("sandbox", unix.MFD_CLOEXEC)
 	if err != nil {
@@ -126,7 +127,7 @@ func memoryFile(content []byte) (*os.File, error) {
 	return file, nil
 }
 
-// linkFile creates a hard link to an open file.
+// linkFile creates a hard link named name to an open file.
 func linkFile(file *os.File, name string) error {
 	return unix.Linkat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(int(file.Fd())), unix.AT_FDCWD, name,
 		unix.AT_SYMLINK_FOLLOW)

@@ -6,8 +6,8 @@ import (
 	"syscall"
 )
 
-// closeOnExec keeps programs from inheriting the descriptors that this process inherited: Go sets
-// the flag only for descriptors that it opens itself.
+// closeOnExec sets the flag close-on-exec of the descriptors that this process has inherited, so
+// that programs do not inherit them. Go sets the flag only for descriptors that it opens itself.
 func closeOnExec() {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {

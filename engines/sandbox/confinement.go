@@ -1,10 +1,10 @@
 package sandbox
 
-// A confinement describes a sandbox: read-only system programs, an empty /tmp, private /proc and
-// /dev, a network namespace with only a loopback interface, and the following files.
+// A confinement describes a sandbox: read-only system programs, an empty /tmp, its own /proc and
+// /dev, a network namespace with only a loopback interface, and the files in the following fields.
 type confinement struct {
-	// privileged means that bubblewrap runs as root, and that setpriv changes to the program's user
-	// inside the sandbox. Otherwise the sandbox uses a user namespace.
+	// privileged reports that bubblewrap runs as root, and that setpriv changes to the program's
+	// user in the sandbox. Otherwise the sandbox uses a user namespace.
 	privileged bool
 	tmp        int64  // size of /tmp in bytes
 	dir        string // working directory
@@ -20,11 +20,10 @@ type bind struct {
 	write    bool
 }
 
-// extraCalls are the system calls that a program is allowed in addition to those that an evaluator
-// is allowed.
+// extraCalls selects system calls that a program may use although an evaluator may not.
 type extraCalls struct {
 	netlink bool // list network interfaces, as servers do
-	// memory allows memory policies of NUMA nodes and memory shared among the program's
-	// processes, which accelerator libraries use.
+	// memory selects memory policies for NUMA nodes, and memory that the program's processes share.
+	// Accelerator libraries use both.
 	memory bool
 }

@@ -9,15 +9,15 @@ import (
 	"syscall"
 )
 
-// acceleratorFiles are patterns of the device files of NVIDIA's and AMD's accelerators; /dev/dri
-// contains the render devices of both vendors.
+// acceleratorFiles are patterns of the device files of NVIDIA's and AMD's accelerators. /dev/dri
+// has the render devices of both.
 var acceleratorFiles = []string{"/dev/nvidia*", "/dev/nvidia-caps/*", "/dev/kfd", "/dev/dri"}
 
-// accelerators returns the device files of this machine's accelerators, and the groups that own
-// the files that only some users can access.
+// accelerators returns the device files of this machine's accelerators, and the groups that own the
+// files which only some users can open.
 func accelerators() (files, groups []string) {
 	for _, pattern := range acceleratorFiles {
-		found, _ := filepath.Glob(pattern) // the patterns are constants
+		found, _ := filepath.Glob(pattern) // cannot fail, because the patterns are constants
 		for _, path := range found {
 			info, err := os.Stat(path)
 			if err != nil || info.IsDir() && path != "/dev/dri" {

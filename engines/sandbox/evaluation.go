@@ -14,27 +14,27 @@ import (
 	"anneal/engines"
 )
 
-// An evaluation is an evaluator's code with the workers that run it.
+// An evaluation is a copy of an evaluator's code, with the workers that run it.
 type evaluation struct {
 	sandbox *Sandbox
 	code    engines.EvaluatorCode
-	dir     string        // copy of the code
-	lock    *os.File      // marks dir as in use
-	busy    chan struct{} // semaphore of the slots in use
+	dir     string        // directory of the copy
+	lock    *os.File      // lock of dir
+	busy    chan struct{} // semaphore for the slots in use
 
 	mu     sync.Mutex
-	idle   []*slot // the last one was used most recently
+	idle   []*slot // slots that are not in use; the last one was used most recently
 	once   sync.Once
 	closed bool
 }
 
-// A slot is a user that is reserved for one worker. The worker is started on demand.
+// A slot is a user for one worker. The worker is started when the slot is used.
 type slot struct {
 	user   user
-	worker *worker // nil if none is running
+	worker *worker // nil if no worker is running
 }
 
-// start starts a worker as user and waits until the worker has imported the code.
+// start starts a worker as a user, and waits until the worker has imported the code.
 func (e *evaluation) start(ctx context.Context, user user) (*worker, error) {
 	w, err := e.sandbox.launch(e.dir, user, setup{Entry: e.code.EntryFile, Function: e.code.EntryFunc, Env: e.code.Env})
 	if err != nil {
@@ -58,8 +58,8 @@ func (e *evaluation) start(ctx context.Context, user user) (*worker, error) {
 	return w, nil
 }
 
-// build checks the code and its requirements in a separate worker. It returns the build log even if
-// the code is invalid.
+// build checks the code and its requirements in a separate worker. It returns the log of the build
+// even if the code is invalid.
 func (e *evaluation) build(ctx context.Context, requirements string) (engines.BuildReport, error) {
 	timeout := e.sandbox.options.OpenTime + e.sandbox.options.RowTime
 	w, err := e.sandbox.launch(e.dir, e.idle[0].user, setup{
@@ -94,9 +94,9 @@ func (e *evaluation) build(ctx context.Context, requirements string) (engines.Bu
 	return report, nil
 }
 
-// score sends all rows without waiting for responses in between, and returns the scores in order.
-// If ok is false the worker must be replaced: the worker failed on the row of the last score, or
-// has used more than half of its CPU time. The rows after that one are not scored.
+// score scores rows, which it sends without waiting for each response, and returns the scores in
+// order. If ok is false, the worker must be replaced: it has failed on the row of the last score,
+// or has used more than half of its CPU time. Later rows are then not scored.
 func (w *worker) score(ctx context.Context, rows [][]byte, o Options) (scores []engines.Score, ok bool) {
 	stop := w.killOnDone(ctx)
 	defer stop()
@@ -104,15 +104,15 @@ func (w *worker) score(ctx context.Context, rows [][]byte, o Options) (scores []
 	defer sending.Wait()
 	defer func() {
 		if !ok {
-			_ = w.conn.SetWriteDeadline(time.Now()) // stops the sender
+			_ = w.conn.SetWriteDeadline(time.Now()) // ends the goroutine that sends
 		}
 	}()
 	_ = w.conn.SetWriteDeadline(time.Time{})
-	first := o.Rows - w.rowsLeft + 1 // the IDs of a worker's rows count from 1
+	first := o.Rows - w.rowsLeft + 1 // the IDs of rows count from 1 for each worker
 	sending.Go(func() {
 		for i, row := range rows {
 			if _, err := fmt.Fprintf(w.conn, "{\"id\":%d,\"row\":%s}\n", first+i, row); err != nil {
-				return // receive fails, too, and returns the reason
+				return // receive also fails, and returns the reason
 			}
 		}
 	})
@@ -126,15 +126,15 @@ func (w *worker) score(ctx context.Context, rows [][]byte, o Options) (scores []
 		}
 		scores = append(scores, r.toScore(w.stdout.take(), w.stderr.take(), o.Output))
 		if r.CPU > o.CPUTime.Seconds()/2 {
-			return scores, false // otherwise the CPU limit would fail a later row
+			return scores, false // the CPU limit could otherwise fail a later row
 		}
 	}
 	return scores, true
 }
 
-// toScore converts a response. stdout and stderr are output that did not pass through Python's
-// streams, such as the output of child processes, and belong to the row that was being scored.
-// limit is the maximum length of each text.
+// toScore converts a response of a worker. stdout and stderr are output that did not pass through
+// Python's streams while the row was scored, such as that of child processes. limit is the maximum
+// length of each text.
 func (r response) toScore(stdout, stderr string, limit int) engines.Score {
 	cut := func(text string) string {
 		if len(text) > limit+16 {

@@ -16,10 +16,10 @@ import (
 const (
 	allow       = 0x7fff0000 // SECCOMP_RET_ALLOW
 	killProcess = 0x80000000 // SECCOMP_RET_KILL_PROCESS
-	returnError = 0x00050000 // SECCOMP_RET_ERRNO, or-ed with an error number
+	returnError = 0x00050000 // SECCOMP_RET_ERRNO, to which an error number is added
 )
 
-// Offsets in struct seccomp_data of linux/seccomp.h, which the filter reads.
+// Offsets in the struct seccomp_data of linux/seccomp.h, which the filter reads.
 const (
 	offsetNumber   = 0
 	offsetArch     = 4
@@ -27,14 +27,15 @@ const (
 )
 
 const (
-	x32        = 1 << 30 // first system call number of the x32 ABI on amd64
+	x32        = 1 << 30 // first number of the system calls of the x32 ABI on amd64
 	namespaces = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC |
 		unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET
 )
 
-// denied are system calls that evaluators do not need and that have been used to escape from
-// sandboxes: keys, which have no namespace; kernel subsystems with many vulnerabilities; memory and
-// descriptors of other processes; mounts and namespaces; and the machine's clock, modules and log.
+// denied are system calls that evaluators do not need, and that were used to escape from sandboxes.
+// They concern keys, which have no namespace; kernel subsystems with many vulnerabilities; memory
+// and descriptors of other processes; mounts and namespaces; and the machine's clock, modules and
+// log.
 var denied = []uint32{
 	unix.SYS_KEYCTL, unix.SYS_ADD_KEY, unix.SYS_REQUEST_KEY,
 	unix.SYS_BPF, unix.SYS_PERF_EVENT_OPEN, unix.SYS_USERFAULTFD,
@@ -54,27 +55,27 @@ var denied = []uint32{
 	unix.SYS_MEMFD_SECRET,
 }
 
-// memoryCalls are the denied calls that accelerator libraries need. They affect only processes of
-// the same user in the same PID namespace.
+// memoryCalls are denied calls that accelerator libraries need. They affect only processes of the
+// same user in the same PID namespace.
 var memoryCalls = []uint32{
 	unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_KCMP, unix.SYS_PIDFD_GETFD,
 	unix.SYS_MIGRATE_PAGES, unix.SYS_MOVE_PAGES, unix.SYS_MBIND, unix.SYS_SET_MEMPOLICY,
 }
 
 // unimplemented are calls that fail with ENOSYS, so that libraries use other calls. A filter cannot
-// check clone3, whose flags are in memory.
+// check the flags of clone3, which are in memory.
 var unimplemented = []uint32{
 	unix.SYS_CLONE3, unix.SYS_IO_URING_SETUP, unix.SYS_IO_URING_ENTER, unix.SYS_IO_URING_REGISTER,
 }
 
-// families are the allowed address families, which a network namespace isolates. Other families,
-// such as AF_VSOCK, reach the machine or its hypervisor from any namespace.
+// families are the address families that the filter allows, because a network namespace isolates
+// them. Other families, such as AF_VSOCK, reach the machine or its hypervisor from every namespace.
 var families = []uint32{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6}
 
 var architectures = map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}
 
-// filter returns the seccomp filter, a BPF program that the kernel runs for each system call. The
-// filter also allows the calls that more selects.
+// filter returns a seccomp filter: a BPF program that the kernel runs for each system call. It also
+// allows the calls that more selects.
 func filter(more extraCalls) []byte {
 	denied, families := denied, families
 	if more.memory {
@@ -117,11 +118,11 @@ func filter(more extraCalls) []byte {
 	return assemble(program)
 }
 
-// assemble encodes a program as an array of struct sock_filter.
+// assemble encodes a BPF program as an array of struct sock_filter.
 func assemble(program []bpf.Instruction) []byte {
 	raw, err := bpf.Assemble(program)
 	if err != nil {
-		panic("sandbox: assemble the seccomp filter: " + err.Error()) // a bug: the program has no inputs
+		panic("sandbox: assemble the seccomp filter: " + err.Error()) // unreachable: the program has no inputs
 	}
 	var out bytes.Buffer
 	for _, one := range raw {

@@ -6,8 +6,9 @@ import (
 	"path/filepath"
 )
 
-// Grant lets running programs of this runner read path, which must be below a path in their field
-// Program.Read. A path that exists when a program starts needs no Grant.
+// Grant lets the running programs of this runner read path. It must be below a path in the
+// programs' field Read, and created after their start: a path that exists at the start needs no
+// Grant.
 func (r *Runner) Grant(path string) error {
 	if r == nil {
 		r = standard
@@ -15,13 +16,13 @@ func (r *Runner) Grant(path string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.launcher == nil || r.launcher.first == 0 {
-		return nil // the programs run as this user
+		return nil // the programs run as the user of this process
 	}
 	return grantRead(path, r.launcher.first)
 }
 
-// grant gives user, a program's user, access to the program's files. If the program runs as this
-// process's user, grant does nothing.
+// grant gives a user access to the files of the program p. It does nothing if the program runs as
+// the user of this process.
 func (m *launcher) grant(p *Program, user int) error {
 	if m.first == 0 {
 		return nil
@@ -52,8 +53,8 @@ func (m *launcher) grant(p *Program, user int) error {
 	})
 }
 
-// grantDescriptor lets a user open a descriptor by its path below /proc/self/fd, for which the
-// system checks the file's permissions. It makes the user the owner of a pipe, and a regular file
+// grantDescriptor lets a user open a descriptor by its path in /proc/self/fd, for which the system
+// checks the file's permissions. The user becomes the owner of a pipe; a regular file becomes
 // readable by the group.
 func grantDescriptor(file *os.File, user, group int) error {
 	info, err := file.Stat()
@@ -71,7 +72,7 @@ func grantDescriptor(file *os.File, user, group int) error {
 	return nil
 }
 
-// grantRead makes files and directories below a path readable by a group. It skips links, and
+// grantRead makes the files and directories below a path readable by a group. It skips links, and
 // files that all users can read.
 func grantRead(path string, group int) error {
 	return filepath.WalkDir(path, func(path string, entry fs.DirEntry, err error) error {

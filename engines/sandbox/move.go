@@ -10,11 +10,11 @@ import (
 	"syscall"
 )
 
-// MoveFiles moves the files that a program wrote into target, a new directory that the program
-// cannot access. The files are below dir, a path relative to writable, the directory that the
-// program may write. MoveFiles rejects links and devices. On one file system it links the files
-// instead of copying them; a program that still has a file open can then change its content, but
-// nothing else.
+// MoveFiles moves files of a program to target, a new directory to which the program has no access.
+// The files are in dir, a path relative to writable, the directory that the program may write.
+// MoveFiles returns an error for links and devices. On the same file system, it links files instead
+// of copying them; a program that still has a file open can then change its content, but nothing
+// else.
 func MoveFiles(writable, dir, target string) (err error) {
 	root, err := os.OpenRoot(writable)
 	if err != nil {
@@ -47,8 +47,8 @@ func MoveFiles(writable, dir, target string) (err error) {
 	})
 }
 
-// moveFile links or copies one file. It checks the type of the file again, because the program may
-// have replaced the file after it was listed.
+// moveFile links or copies a file. It checks the file's type again, because the program may have
+// replaced the file since it was listed.
 func moveFile(from *os.Root, path, to string) error {
 	file, err := from.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
 	if err != nil {

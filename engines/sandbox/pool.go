@@ -11,13 +11,13 @@ import (
 	"anneal/engines"
 )
 
-// maxBatch is the maximum number of rows sent to a worker at a time: enough to keep it busy, few
-// enough that all workers finish at about the same time.
+// maxBatch is the maximum number of rows that are sent to a worker at a time: enough to keep the
+// worker busy, but few enough that all workers finish at about the same time.
 const maxBatch = 64
 
 var errClosed = domain.Errorf(domain.FailedPrecondition, "the evaluation is closed")
 
-// Score implements engines.Evaluation. It distributes the rows in batches among the idle workers.
+// Score implements engines.Evaluation. It distributes batches of rows among idle workers.
 func (e *evaluation) Score(ctx context.Context, rows []map[string]any) ([]engines.Score, error) {
 	encoded := make([][]byte, len(rows))
 	for i, row := range rows {
@@ -53,8 +53,8 @@ func (e *evaluation) Score(ctx context.Context, rows []map[string]any) ([]engine
 	return scores, nil
 }
 
-// scoreBatch scores rows in one slot. When a row makes the worker fail, a new worker scores the
-// following rows.
+// scoreBatch scores rows in one slot. If a row makes the worker fail, a new worker scores the rows
+// after it.
 func (e *evaluation) scoreBatch(ctx context.Context, rows [][]byte, scores []engines.Score) error {
 	s, release, err := e.acquire(ctx)
 	if err != nil {
@@ -80,8 +80,9 @@ func (e *evaluation) scoreBatch(ctx context.Context, rows [][]byte, scores []eng
 	return nil
 }
 
-// acquire waits for an idle slot and returns the most recently used one, so that the evaluation
-// starts only as many workers as are busy concurrently. The caller returns the slot with release.
+// acquire waits for an idle slot, and returns the one that was used most recently. So the
+// evaluation starts only as many workers as are busy at the same time. The caller returns the slot
+// with release.
 func (e *evaluation) acquire(ctx context.Context) (s *slot, release func(), err error) {
 	select {
 	case e.busy <- struct{}{}:
@@ -103,7 +104,7 @@ func (e *evaluation) acquire(ctx context.Context) (s *slot, release func(), err 
 	}, nil
 }
 
-// kill kills the slot's worker, if any.
+// kill kills the worker of the slot, if there is one.
 func (s *slot) kill() {
 	if s.worker != nil {
 		s.worker.kill()
@@ -128,7 +129,7 @@ func (e *evaluation) Close() error {
 	return nil
 }
 
-// discard kills all workers, removes the copy of the code and releases the users.
+// discard kills all workers, removes the copy of the code, and releases the users.
 func (e *evaluation) discard() {
 	for _, s := range e.idle {
 		s.kill()

@@ -14,17 +14,18 @@ import (
 	"time"
 )
 
-// A relay connects to a program that listens on the loopback of its network namespace. A process of
-// the relay is the program's parent in the sandbox. That process dials on request and passes the
-// connected socket back, so the data of the connection does not pass through the process.
+// A relay connects to a program that listens on the loopback interface of its own network
+// namespace. A process of the relay is the program's parent in the sandbox. It connects on request,
+// and passes the connected socket to this process, so the data does not go through the relay.
 type relay struct {
 	theirs *os.File // socket of the relay's process
 
-	mu   sync.Mutex // serializes requests
+	mu   sync.Mutex // serializes requests to the relay's process
 	ours *net.UnixConn
 }
 
-// relayProgram is the path in a sandbox of the relay's program, which is this executable.
+// relayProgram is the path in a sandbox of the relay's program, which is the executable of this
+// process.
 const relayProgram = "/run/anneal/relay"
 
 const (
@@ -32,7 +33,7 @@ const (
 	controlFile = 3 // descriptor of theirs in the relay's process
 )
 
-// init runs the relay if this executable was started as the relay's program.
+// init runs the relay if this executable was started as relayProgram.
 func init() {
 	if os.Args[0] == relayProgram {
 		os.Exit(serveRelay(os.Args[1:]))
@@ -57,7 +58,7 @@ func newRelay(p *Program) (*relay, error) {
 	return &relay{theirs: theirs, ours: conn.(*net.UnixConn)}, nil
 }
 
-// closeTheirs closes this process's copy of theirs, the socket of the relay's process.
+// closeTheirs closes this process's copy of the socket of the relay's process.
 func (r *relay) closeTheirs() { _ = r.theirs.Close() }
 
 func (r *relay) close() {
@@ -66,8 +67,8 @@ func (r *relay) close() {
 	}
 }
 
-// Dial connects as net.Dialer.DialContext does, in the network namespace of the program. A
-// program without a sandbox uses the network of the machine.
+// Dial connects to an address in the network namespace of the program, as net.Dialer.DialContext
+// does. For a program without a sandbox, that is the network of the machine.
 func (p *Process) Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	if p.relay == nil {
 		var d net.Dialer
@@ -94,8 +95,8 @@ func (r *relay) dial(ctx context.Context, address string) (net.Conn, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	// ctx does not interrupt the request, because its response would then be read as the
-	// response to the next request. The relay responds within dialTimeout.
+	// ctx must not interrupt the request, because the next request would then read its response.
+	// The relay responds within dialTimeout.
 	_ = r.ours.SetDeadline(time.Now().Add(2 * dialTimeout))
 	if _, err := r.ours.Write(binary.BigEndian.AppendUint16(nil, uint16(port))); err != nil {
 		return nil, err
@@ -103,7 +104,7 @@ func (r *relay) dial(ctx context.Context, address string) (net.Conn, error) {
 	response, rights := make([]byte, 1), make([]byte, syscall.CmsgSpace(4))
 	_, n, _, _, err := r.ours.ReadMsgUnix(response, rights)
 	if err != nil {
-		_ = r.ours.Close() // later responses could not be matched to requests
+		_ = r.ours.Close() // responses could no longer be matched to requests
 		return nil, err
 	}
 	fd, err := parseDescriptor(rights[:n])
@@ -130,8 +131,8 @@ func parseDescriptor(rights []byte) (int, error) {
 	return 0, syscall.ECONNREFUSED
 }
 
-// serveRelay runs a program and serves dial requests until the program exits. It returns the exit
-// status of the program.
+// serveRelay runs a program, and serves requests to connect until the program exits. It returns the
+// program's exit status.
 func serveRelay(args []string) int {
 	syscall.CloseOnExec(controlFile)
 	control := os.NewFile(controlFile, "control")
@@ -187,7 +188,7 @@ func serveDials(conn *net.UnixConn) {
 	}
 }
 
-// serveDial connects to a port and sends the connected socket. If the connection fails, it sends a
+// serveDial connects to a port, and sends the connected socket. If it cannot connect, it sends a
 // response without a socket.
 func serveDial(conn *net.UnixConn, port uint16) error {
 	var rights []byte

@@ -1,7 +1,6 @@
 package sandbox
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -24,76 +23,90 @@ import (
 
 // RunnerOptions configure a Runner.
 type RunnerOptions struct {
-	Plain bool     // start programs as processes of this process's user, without a sandbox
-	Files []string // further files and directories that every program can read
+	Plain bool     // start programs as the user of this process, without a sandbox
+	Files []string // further files and directories that every program may read
 }
 
-// A Runner starts the programs of engines, each in a sandbox. A nil Runner has the default options.
-// It is safe for concurrent use.
+// A Runner starts the programs of engines, each in its own sandbox. A nil Runner has the default
+// options. It is safe for concurrent use.
 type Runner struct {
 	options RunnerOptions
-	next    atomic.Uint32 // number of the next program, which determines its user
+	next    atomic.Uint32 // number of the next program, which determines the program's user
 
 	mu       sync.Mutex
-	launcher *launcher // nil until Check succeeds
+	launcher *launcher // nil until Check has succeeded
 }
 
-// A launcher creates sandboxes in the way that works on this machine.
+// A launcher starts programs in sandboxes, in the way that works on this machine.
 type launcher struct {
 	bwrap, prlimit, setpriv string // paths of the programs
-	privileged              bool   // whether bubblewrap runs as root, see confinement
-	first                   int    // user ID of the first program and group of all programs; 0 is this user
+	privileged              bool   // bubblewrap runs as root, see confinement
+	// first is the user ID of the first program, and the group of all programs; 0 runs them as the
+	// user of this process.
+	first int
 }
 
-// NewRunner returns a Runner. Its method Check reports whether this machine can run it.
+// NewRunner returns a Runner. Its method Check reports whether sandboxes work on this machine.
 func NewRunner(o RunnerOptions) *Runner { return &Runner{options: o} }
 
 var standard = NewRunner(RunnerOptions{})
 
-// InstallRunner is the command that installs the packages that a Runner needs.
+// InstallRunner is the command that installs the packages which a Runner needs.
 const InstallRunner = "apt-get install bubblewrap util-linux"
 
-// Limits are the resource limits of a program. A zero field is no limit.
+// Limits are the resource limits of a program. A field that is zero sets no limit.
 type Limits struct {
-	Memory    int64         // bytes that each process may map
-	FileBytes int64         // size of each written file, and of /tmp; 0 is 64 MiB for /tmp
-	Processes int           // processes and threads; ignored if the program runs as this user
-	Files     int           // open files of each process
-	CPU       time.Duration // CPU time of each process
+	Memory int64 // maximum address space of each process, in bytes
+	// FileBytes is the maximum size of each written file, and of /tmp, in bytes; 0 stands for 64
+	// MiB for /tmp.
+	FileBytes int64
+	// Processes is the maximum number of processes and threads; ignored if the program runs as the
+	// user of this process.
+	Processes int
+	Files     int           // maximum number of open files of each process
+	CPU       time.Duration // maximum CPU time of each process
 }
 
-// A Program is a program to start, with all that it can access besides the system's programs and
-// libraries. In the sandbox, files have the same paths as outside.
+// A Program is a program to start, with all that it may access besides the system's programs and
+// libraries. Files have the same paths in the sandbox as outside.
 type Program struct {
 	Args  []string
-	Dir   string   // working directory; default /tmp
-	Env   []string // the complete environment
+	Dir   string   // working directory; "" stands for /tmp
+	Env   []string // complete environment of the program
 	Files []*os.File
 
-	Programs []string // further files and directories of software to read, besides that of Args[0]
-	Read     []string // files and directories to read; Start makes them readable by the program's group
-	Write    string   // directory to write, which is also $HOME; Start changes its owner. "" is none
-	Socket   string   // Unix socket to connect to, below one of Read
-	Serves   bool     // the program listens on the loopback of its network namespace, where only Dial connects to it
-	Devices  bool     // the program uses accelerators
-	Limits   Limits
-	Output   io.Writer // see process.Command
-	// Trusted reports that the program reads no files of tenants, which could exploit it. A
-	// trusted program is started without a sandbox on machines that do not support sandboxes.
+	// Programs are further files and directories with software that the program may read, besides
+	// that of Args[0].
+	Programs []string
+	// Read are the files and directories that the program may read; Start makes them readable by
+	// the program's group.
+	Read []string
+	// Write is the directory that the program may write, which is also $HOME; Start changes its
+	// owner. "" for none.
+	Write  string
+	Socket string // Unix socket to which the program may connect; it is below a path of Read
+	// The program listens on the loopback interface of its own network namespace, to which only
+	// Dial connects.
+	Serves  bool
+	Devices bool // the program uses accelerators
+	Limits  Limits
+	Output  io.Writer // receives the output, see process.Command
+	// Trusted reports that the program reads no files of accounts, which could exploit it. On a
+	// machine on which sandboxes do not work, a trusted program is started without one.
 	Trusted bool
 }
 
-// A Process is a program that a Runner started.
+// A Process is a program that a Runner has started.
 type Process struct {
 	*process.Process
-	relay *relay // nil unless the program is confined and serves
+	relay *relay // nil unless the program is in a sandbox and Serves is true
 }
 
 // Confined reports whether the runner starts programs in sandboxes.
 func (r *Runner) Confined() bool { return r == nil || !r.options.Plain }
 
-// Check returns a FailedPrecondition error if the runner cannot create sandboxes on this machine.
-// Success is cached.
+// Check returns a FailedPrecondition error if sandboxes do not work on this machine. A success is
+// cached.
 func (r *Runner) Check(ctx context.Context) error {
 	if !r.Confined() {
 		return nil
@@ -102,7 +115,7 @@ func (r *Runner) Check(ctx context.Context) error {
 	return err
 }
 
-// getLauncher returns the cached launcher, or creates and caches one.
+// getLauncher returns the cached launcher, or creates one.
 func (r *Runner) getLauncher(ctx context.Context) (*launcher, error) {
 	if r == nil {
 		r = standard
@@ -124,8 +137,8 @@ func (r *Runner) getLauncher(ctx context.Context) (*launcher, error) {
 	return m, nil
 }
 
-// newLauncher returns a launcher that works on this machine. As root it prefers one without user
-// namespaces: in a user namespace bubblewrap cannot open files that only root can access.
+// newLauncher returns a launcher that works on this machine. As root, it prefers one without user
+// namespaces: in a user namespace, bubblewrap cannot open files that only root can open.
 func newLauncher(ctx context.Context) (m *launcher, err error) {
 	m = &launcher{}
 	for name, path := range map[string]*string{"bwrap": &m.bwrap, "prlimit": &m.prlimit, "setpriv": &m.setpriv} {
@@ -148,7 +161,7 @@ func newLauncher(ctx context.Context) (m *launcher, err error) {
 	return m, m.probe(ctx)
 }
 
-// probe returns an error if a program cannot be run in a sandbox.
+// probe returns an error if a program cannot run in a sandbox.
 func (m *launcher) probe(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -161,14 +174,15 @@ func (m *launcher) probe(ctx context.Context) error {
 	cmd := exec.CommandContext(ctx, c.Args[0], c.Args[1:]...)
 	cmd.Env, cmd.ExtraFiles, cmd.Dir = []string{}, c.Files, "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: c.User}
-	cmd.WaitDelay = time.Second // limit for a process that holds the output open after the program's exit
+	// Maximum wait for a process that keeps the output open after the program has exited.
+	cmd.WaitDelay = time.Second
 	if output, err := cmd.CombinedOutput(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
 		return errors.New(bwrapError(strings.TrimSpace(string(output)), err))
 	}
 	return nil
 }
 
-// Start starts a program in a sandbox, or without one if the options or Program.Trusted allow it.
+// Start starts a program in a sandbox, or without one if the options or Program.Trusted allow that.
 func (r *Runner) Start(p Program) (*Process, error) {
 	if r == nil {
 		r = standard
@@ -215,7 +229,8 @@ func (r *Runner) startConfined(m *launcher, p Program) (_ *Process, err error) {
 		return nil, err
 	}
 	defer infoWriter.Close()
-	p.Files = append(p.Files[:len(p.Files):len(p.Files)], infoWriter) // command passes the last one as --info-fd
+	// Command passes the last file to bubblewrap as --info-fd.
+	p.Files = append(p.Files[:len(p.Files):len(p.Files)], infoWriter)
 	c, done, err := m.command(&p, user)
 	if err == nil {
 		defer done()
@@ -231,12 +246,13 @@ func (r *Runner) startConfined(m *launcher, p Program) (_ *Process, err error) {
 			return &Process{started, relay}, nil
 		}
 	}
-	_ = info.Close() // the first error is returned
+	_ = info.Close() // the earlier error is returned
 	relay.close()
 	return nil, err
 }
 
-// childPID reads the ID of the sandbox's first process from bubblewrap's output; 0 if that failed.
+// childPID reads the ID of the first process in the sandbox from the output of bubblewrap; 0 if
+// that fails.
 func childPID(info *os.File) int {
 	defer info.Close()
 	var output struct {
@@ -248,9 +264,9 @@ func childPID(info *os.File) int {
 	return output.PID
 }
 
-// interrupt sends SIGTERM to the program, which is a child of the sandbox's first process, and
-// reports whether the signal was sent. If bubblewrap itself received the signal, it would exit
-// immediately and kill the program. first holds the ID of the sandbox's first process.
+// interrupt sends SIGTERM to the program, and reports whether it was sent. The program is a child
+// of the first process in the sandbox, whose ID is in first. If bubblewrap itself received the
+// signal, it would exit immediately and kill the program.
 func interrupt(first chan int) bool {
 	pid := <-first
 	first <- pid
@@ -270,7 +286,8 @@ func interrupt(first chan int) bool {
 	return sent
 }
 
-// texts returns generated system files, from which programs read their user and host names.
+// texts returns the contents of generated system files, from which programs read the names of their
+// user and host.
 func (m *launcher) texts(user int) map[string]string {
 	id, group := nobodyID, nobodyID
 	if m.privileged {
@@ -286,8 +303,9 @@ func (m *launcher) texts(user int) map[string]string {
 
 const nobodyID = 65534
 
-// command returns the command that starts a program in a sandbox. bubblewrap writes its child's
-// process ID to the last of p.Files, if any. done closes the files that only bubblewrap reads.
+// command returns the command that starts a program in a sandbox. If p.Files has a last file for
+// it, bubblewrap writes its child's process ID there. done closes the files that only bubblewrap
+// reads.
 func (m *launcher) command(p *Program, user int) (c process.Command, done func(), err error) {
 	c = process.Command{Files: p.Files, Dir: "/", Sandboxed: true}
 	var opened []*os.File
@@ -356,7 +374,8 @@ func (m *launcher) command(p *Program, user int) (c process.Command, done func()
 	return c, done, nil
 }
 
-// limits returns a command line prefix that sets the limits, capped at those of this process.
+// limits returns the beginning of a command line that sets the limits, which cannot exceed those of
+// this process.
 func (m *launcher) limits(l Limits) []string {
 	args := []string{m.prlimit, "--core=0"}
 	add := func(name string, resource int, value int64) {
@@ -372,14 +391,15 @@ func (m *launcher) limits(l Limits) []string {
 	add("fsize", syscall.RLIMIT_FSIZE, l.FileBytes)
 	add("nofile", syscall.RLIMIT_NOFILE, int64(l.Files))
 	add("cpu", syscall.RLIMIT_CPU, int64(l.CPU/time.Second))
-	if m.first != 0 { // otherwise the limit would count all processes of this user
+	if m.first != 0 { // without users of its own, the limit would count all processes of this user
 		const processes = 6 // RLIMIT_NPROC
 		add("nproc", processes, int64(l.Processes))
 	}
 	return append(args, "--")
 }
 
-// environment returns the program's environment, with the directory that it can write as $HOME.
+// environment returns the environment of the program, with $HOME set to the directory that it may
+// write.
 func (p *Program) environment() []string {
 	home := "/tmp"
 	if p.Write != "" {
@@ -392,8 +412,8 @@ func (p *Program) environment() []string {
 	return append(env, "HOME="+home, "TMPDIR="+home, "USER=anneal", "LOGNAME=anneal")
 }
 
-// binds returns the bind mounts of the program's files. A path within another path comes after
-// that path.
+// binds returns the bind mounts of the program's files. A path inside of another path comes after
+// that one.
 func (p *Program) binds() (binds []bind, err error) {
 	for _, path := range append(p.Programs[:len(p.Programs):len(p.Programs)], p.Read...) {
 		if path, err = filepath.Abs(path); err != nil {
@@ -415,85 +435,4 @@ func (p *Program) binds() (binds []bind, err error) {
 		binds = append(binds, bind{from: p.Write, at: p.Write, write: true})
 	}
 	return binds, nil
-}
-
-// inSystemDir reports whether a path is in one of the directories that every sandbox contains.
-func inSystemDir(path string) bool {
-	for _, dir := range []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64"} {
-		if path == dir || strings.HasPrefix(path, dir+"/") {
-			return true
-		}
-	}
-	return false
-}
-
-// softwareDirs returns the directories that a program needs besides the system's: the directory or
-// Python environment of the program, of its interpreter, and of the targets of symbolic links.
-func softwareDirs(program string) (dirs []string) {
-	path, err := exec.LookPath(program)
-	seen := map[string]bool{}
-	for queue := []string{path}; err == nil && len(queue) > 0; queue = queue[1:] {
-		path := queue[0]
-		if path, err = filepath.Abs(path); err != nil || seen[path] || inSystemDir(path) {
-			continue
-		}
-		seen[path] = true
-		dirs = append(dirs, softwareDir(path))
-		if config, err := os.ReadFile(filepath.Join(filepath.Dir(filepath.Dir(path)), "pyvenv.cfg")); err == nil {
-			for line := range strings.Lines(string(config)) {
-				if key, home, _ := strings.Cut(line, "="); strings.TrimSpace(key) == "home" {
-					queue = append(queue, filepath.Join(strings.TrimSpace(home), "python3"))
-				}
-			}
-		}
-		if target, err := os.Readlink(path); err == nil {
-			if !filepath.IsAbs(target) {
-				target = filepath.Join(filepath.Dir(path), target)
-			}
-			queue = append(queue, target)
-		} else if interpreter := interpreterOf(path); interpreter != "" {
-			queue = append(queue, interpreter)
-		}
-	}
-	return dirs
-}
-
-// softwareDir returns the Python environment of a program, or its directory. If the directory also
-// contains unrelated files, as a home directory does, softwareDir returns only the program.
-func softwareDir(path string) string {
-	dir := filepath.Dir(path)
-	if above := filepath.Dir(dir); filepath.Base(dir) == "bin" {
-		libraries, _ := filepath.Glob(filepath.Join(above, "lib", "python3*")) // the pattern is a constant
-		if _, err := os.Stat(filepath.Join(above, "pyvenv.cfg")); err == nil || len(libraries) > 0 &&
-			filepath.Base(above) != ".local" {
-			return above
-		}
-	}
-	if home, err := os.UserHomeDir(); err != nil || dir == "/" || dir == os.TempDir() ||
-		strings.HasPrefix(home+"/", dir+"/") {
-		return path
-	}
-	return dir
-}
-
-// interpreterOf returns the interpreter of a script's #! line; "" if there is none.
-func interpreterOf(path string) string {
-	file, err := os.Open(path)
-	if err != nil {
-		return ""
-	}
-	defer file.Close()
-	head := make([]byte, 256)
-	n, _ := io.ReadFull(file, head)
-	line, _, _ := bytes.Cut(head[:n], []byte("\n"))
-	words := strings.Fields(strings.TrimPrefix(string(line), "#!"))
-	if !bytes.HasPrefix(line, []byte("#!")) || len(words) == 0 {
-		return ""
-	}
-	if filepath.Base(words[0]) == "env" && len(words) > 1 {
-		if found, err := exec.LookPath(words[len(words)-1]); err == nil {
-			return found
-		}
-	}
-	return words[0]
 }

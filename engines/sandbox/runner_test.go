@@ -108,7 +108,7 @@ print("ended", file=out)
 `
 
 // TestProgramsDoNotEscape checks that a hostile program in each profile cannot read keys, blobs and
-// other tenants' files, use the network or signal other processes.
+// other accounts' files, use the network or signal other processes.
 func TestProgramsDoNotEscape(t *testing.T) {
 	r := newRunner(t)
 	tcp, err := net.Listen("tcp", "127.0.0.1:0")

@@ -1,6 +1,6 @@
-// Package sandbox confines evaluators, which are Python code of tenants (a Sandbox), and the
-// programs that engines start on tenants' files (a Runner). Each runs in bubblewrap as a separate
-// user, without access to the network and to files, processes and memory of others.
+// Package sandbox confines the Python code of evaluators (a Sandbox), and the programs that engines
+// run on files of accounts (a Runner). Each runs in bubblewrap as a separate user, without access
+// to the network or to files, processes and memory of others.
 package sandbox
 
 import (
@@ -21,23 +21,25 @@ import (
 	"anneal/engines"
 )
 
-// Options are the limits of evaluators. A zero field has its default.
+// Options are the limits of evaluators. A field that is zero has its default.
 type Options struct {
-	// Plain runs code as processes of this user, without a sandbox: for operators who run only
-	// their own code, on machines without bubblewrap.
+	// Plain runs code as the user of this process, without a sandbox. It is for operators who run
+	// only their own code, on machines without bubblewrap.
 	Plain bool
-	Dir   string // directory for copies of code, readable by all users; default the system's temporary directory
+	// Directory for copies of code, which all users can read; default: the system's temporary
+	// directory.
+	Dir string
 
-	RowTime   time.Duration // time to score one row; default 10 s
-	OpenTime  time.Duration // time to start and import the code; default 30 s
-	CPUTime   time.Duration // CPU time of each process of a worker; default 5 min
-	Memory    int64         // bytes that each process of a worker may map; default 512 MiB
-	Processes int           // processes and threads of a worker; default 16
-	Files     int           // open files of each process; default 256
-	FileBytes int64         // size of each file, and of all files together; default 64 MiB
-	Output    int           // bytes recorded of each of stdout and stderr for a row; default 16 KiB
-	Rows      int           // rows that a worker scores before it is replaced; default 1000
-	Workers   int           // concurrent workers; default 32
+	RowTime   time.Duration // maximum time to score a row; default 10 s
+	OpenTime  time.Duration // maximum time to start a worker and import the code; default 30 s
+	CPUTime   time.Duration // maximum CPU time of each process of a worker; default 5 min
+	Memory    int64         // maximum address space of each process of a worker, in bytes; default 512 MiB
+	Processes int           // maximum number of processes and threads of a worker; default 16
+	Files     int           // maximum number of open files of each process; default 256
+	FileBytes int64         // maximum size of each file, and of all files together, in bytes; default 64 MiB
+	Output    int           // maximum recorded size of stdout, and of stderr, for a row in bytes; default 16 KiB
+	Rows      int           // number of rows that a worker scores before it is replaced; default 1000
+	Workers   int           // maximum number of concurrent workers; default 32
 }
 
 func (o Options) withDefaults() Options {
@@ -51,25 +53,25 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// A Sandbox runs evaluators' code. It is safe for concurrent use.
+// A Sandbox runs the code of evaluators. It is safe for concurrent use.
 type Sandbox struct {
 	options Options
 	users   users
 
 	mu     sync.Mutex
-	python string // path of the interpreter; "" until Check succeeds
+	python string // path of the interpreter; "" until Check has succeeded
 }
 
-// New returns a Sandbox. Its method Check reports whether this machine can run it.
+// New returns a Sandbox. Its method Check reports whether evaluators can run on this machine.
 func New(o Options) *Sandbox {
 	o = o.withDefaults()
 	return &Sandbox{options: o, users: newUsers(o.Workers)}
 }
 
-// Install is the command that installs the packages that evaluators need.
+// Install is the command that installs the packages which evaluators need.
 const Install = "apt-get install bubblewrap python3"
 
-// Check returns an Unavailable error if this machine cannot run evaluators. Success is cached.
+// Check returns an Unavailable error if evaluators cannot run on this machine. A success is cached.
 func (s *Sandbox) Check(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,9 +93,9 @@ func (s *Sandbox) Check(ctx context.Context) error {
 	return nil
 }
 
-// findPython returns the path of the system's Python interpreter. Sandboxes do not contain the
-// directories of other interpreters. If plain is set, findPython falls back to an interpreter in
-// PATH.
+// findPython returns the path of the system's Python interpreter, because sandboxes do not contain
+// the directories of other interpreters. If plain is true and the system has none, it returns one
+// in PATH.
 func findPython(plain bool) (string, error) {
 	for _, path := range []string{"/usr/bin/python3", "/usr/local/bin/python3"} {
 		if _, err := os.Stat(path); err == nil {
@@ -112,7 +114,7 @@ func unavailable(format string, args ...any) error {
 	return err
 }
 
-// probe returns an error if Python cannot be run in a sandbox.
+// probe returns an error if Python cannot run in a sandbox.
 func (s *Sandbox) probe(ctx context.Context, python string) error {
 	bwrap, err := exec.LookPath("bwrap")
 	if err != nil {
@@ -131,7 +133,7 @@ func (s *Sandbox) probe(ctx context.Context, python string) error {
 	}
 	defer filter.Close()
 	cmd := exec.CommandContext(ctx, bwrap, append(args, python, "-I", "-c", "import ctypes, ssl")...)
-	cmd.ExtraFiles = []*os.File{os.Stdin, filter} // descriptors socketFile and filterFile
+	cmd.ExtraFiles = []*os.File{os.Stdin, filter} // get the descriptors socketFile and filterFile
 	cmd.SysProcAttr, cmd.Env = user.attributes(), []string{}
 	output, err := cmd.CombinedOutput()
 	text := strings.TrimSpace(string(output))
@@ -180,7 +182,7 @@ func (s *Sandbox) Open(ctx context.Context, code engines.EvaluatorCode) (engines
 }
 
 // prepare copies the code, reserves users for its workers, and returns an evaluation without
-// running workers.
+// workers.
 func (s *Sandbox) prepare(code engines.EvaluatorCode) (e *evaluation, err error) {
 	first, err := s.users.acquire()
 	if err != nil {
@@ -196,7 +198,7 @@ func (s *Sandbox) prepare(code engines.EvaluatorCode) (e *evaluation, err error)
 		e.discard()
 		return nil, err
 	}
-	e.lock, _ = lockDir(e.dir) // fails only on systems without file locks, where removeLeftovers removes nothing
+	e.lock, _ = lockDir(e.dir) // fails only on systems without file locks, on which removeLeftovers removes nothing
 	return e, nil
 }
 
@@ -220,8 +222,8 @@ const (
 	maxCodeBytes = 64 << 20
 )
 
-// copyCode copies code to a new directory that only a worker's user can read, and returns the
-// directory. It rejects links.
+// copyCode copies code to a new directory that only the user of a worker can read, and returns the
+// directory. It returns an error for links.
 func (s *Sandbox) copyCode(from string, user user) (dir string, err error) {
 	if dir, err = os.MkdirTemp(s.options.Dir, copyPrefix); err != nil {
 		return "", err

@@ -10,21 +10,21 @@ import (
 	"anneal/domain"
 )
 
-// maxWorkers is the number of users that an anneal process has for its workers.
+// maxWorkers is the number of users that each anneal process has for its workers.
 const maxWorkers = 32
 
-// maxPrograms is the number of users that an anneal process has for programs of Runners; further
-// programs share them.
+// maxPrograms is the number of users that each anneal process has for the programs of Runners. If
+// there are more programs, they share users.
 const maxPrograms = 24
 
 // maxProcessID is one more than the highest process ID of Linux.
 const maxProcessID = 1 << 22
 
-// A block is a range of user IDs. Each anneal process uses a separate part of the range.
+// A block is a range of user IDs, of which each anneal process uses its own part.
 type block struct {
-	first int   // start of the range; used if the user namespace maps these IDs
-	tops  []int // ends of alternative ranges, for a user namespace with few IDs
-	each  int   // number of users of a process
+	first int   // first ID of the range, if the user namespace maps these IDs
+	tops  []int // ends of other ranges, for a user namespace with few IDs
+	each  int   // number of users of each process
 }
 
 // The ranges are above the IDs that systemd assigns to containers, and below 2^31, because some
@@ -34,16 +34,17 @@ var (
 	programUsers = block{first: 1_900_000_000 + maxProcessID*maxWorkers, tops: []int{51_000, 21_000}, each: maxPrograms}
 )
 
-// users is a pool of users for workers. If this process is root, each worker has a separate
-// user, so that bubblewrap does not run as root, and the limit of processes applies to each
-// worker. Otherwise all workers run as this process's user.
+// users is a pool of users for workers. If this process is root, each worker has its own user, so
+// that bubblewrap does not run as root, and the limit of processes applies to each worker.
+// Otherwise all workers run as the user of this process.
 type users struct {
 	free chan user
 	err  error
 }
 
-// A user is the user and group that a worker runs as; id 0 is this process's user. The group can
-// read the code; the users of one evaluation have the group of their first user.
+// A user is the user and the group with which a worker runs. The ID 0 stands for the user of this
+// process. The group can read the code: all users of an evaluation have the group of its first
+// user.
 type user struct{ id, group int }
 
 func newUsers(n int) users {
@@ -108,13 +109,13 @@ func (u users) acquire() (user, error) {
 	}
 }
 
-// acquireMore acquires and returns up to n further users, but leaves half of all users to other
-// evaluations.
+// acquireMore acquires up to n further users, and returns them. It leaves half of all users to
+// other evaluations.
 func (u users) acquireMore(n, group int) (acquired []user) {
 	for len(acquired) < n && len(u.free) > cap(u.free)/2 {
 		one, err := u.acquire()
 		if err != nil {
-			break // another evaluation has acquired the last one
+			break // another evaluation has acquired the last user
 		}
 		one.group = group
 		acquired = append(acquired, one)
@@ -124,7 +125,7 @@ func (u users) acquireMore(n, group int) (acquired []user) {
 
 func (u users) release(one user) { u.free <- user{one.id, one.id} }
 
-// attributes returns the attributes that start a process as the user, in a separate process group.
+// attributes returns the attributes that start a process as the user, in its own process group.
 func (u user) attributes() *syscall.SysProcAttr {
 	a := &syscall.SysProcAttr{Setpgid: true}
 	if u.id > 0 {
@@ -133,7 +134,7 @@ func (u user) attributes() *syscall.SysProcAttr {
 	return a
 }
 
-// grantRead lets the user read a directory, whose files are readable by all users.
+// grantRead lets the user read a directory whose files all users can read.
 func (u user) grantRead(dir string) error {
 	if u.id == 0 {
 		return nil

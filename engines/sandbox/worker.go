@@ -28,15 +28,15 @@ var harness string
 // maxResponse is the maximum size of a response of a worker, in bytes.
 const maxResponse = 1 << 20
 
-// A worker is a process that imports the code and runs it on rows.
+// A worker is a process that has imported an evaluator's code and runs it on rows.
 type worker struct {
 	cmd            *exec.Cmd
 	conn           *os.File // this process's end of the socket
 	responses      *bufio.Reader
-	token          string         // authenticates the harness: every response contains it
+	token          string         // token that every response must contain, so that the code cannot forge one
 	stdout, stderr *boundedBuffer // output that did not pass through Python's streams
 	done           chan struct{}  // closed when the process has exited
-	rowsLeft       int            // number of rows to score until the worker is replaced
+	rowsLeft       int            // number of rows that the worker scores before it is replaced
 	release        func()
 }
 
@@ -47,30 +47,31 @@ type setup struct {
 	Entry        string            `json:"entry"`
 	Function     string            `json:"function"`
 	Env          map[string]string `json:"env"`
-	Limits       map[string]int64  `json:"limits"` // resource limits, by the name of the limit after RLIMIT_
+	Limits       map[string]int64  `json:"limits"` // resource limits by name, which follows RLIMIT_
 	Output       int               `json:"output"`
 	Build        bool              `json:"build"`
 	Requirements string            `json:"requirements"`
 }
 
-// A response is a message of a worker. The response to the setup has the ID 0, others have the ID
-// of the row.
+// A response is a message of a worker. The response to the setup has the ID 0; any other has the ID
+// of its row.
 type response struct {
 	Token   string             `json:"token"`
 	ID      int                `json:"id"`
-	CPU     float64            `json:"cpu"` // seconds since the worker's start
+	CPU     float64            `json:"cpu"` // CPU time since the start of the worker, in seconds
 	Score   float64            `json:"score"`
 	Valid   bool               `json:"valid"`
 	Reason  string             `json:"reason"`
 	Metrics map[string]float64 `json:"metrics"`
 	Stdout  string             `json:"stdout"`
 	Stderr  string             `json:"stderr"`
-	Error   string             `json:"refused"` // why the code cannot be used; the user must correct the code
+	Error   string             `json:"refused"` // why the code cannot be used, which the user must correct
 	Log     []string           `json:"log"`     // log of a build
-	Trial   string             `json:"trial"`   // why a build's call with an example row gave no valid score
+	// Trial is the reason why the call with an example row in a build returned no valid score.
+	Trial string `json:"trial"`
 }
 
-// environment returns the environment variables of workers, as pairs.
+// environment returns the names and values of the environment variables of workers.
 func environment() [][2]string {
 	return [][2]string{
 		{"PATH", "/usr/local/bin:/usr/bin:/bin"}, {"HOME", "/tmp"}, {"TMPDIR", "/tmp"}, {"LANG", "C.UTF-8"},
@@ -79,7 +80,7 @@ func environment() [][2]string {
 	}
 }
 
-// launch starts a worker for the code in dir and sends its setup.
+// launch starts a worker for the code in dir, and sends its setup.
 func (s *Sandbox) launch(dir string, user user, o setup) (_ *worker, err error) {
 	ours, theirs, err := socketPair()
 	if err != nil {
@@ -97,14 +98,14 @@ func (s *Sandbox) launch(dir string, user user, o setup) (_ *worker, err error) 
 	o.Token, o.Code, o.Output, o.Limits = w.token, codeDir, s.options.Output, s.limits()
 	if s.options.Plain {
 		o.Code = dir
-		delete(o.Limits, "NPROC") // NPROC counts all processes of this user
+		delete(o.Limits, "NPROC") // the limit NPROC would count all processes of this user
 	}
 	if err := w.cmd.Start(); err != nil {
 		w.release()
 		return nil, errors.Join(err, ours.Close())
 	}
 	go func() {
-		_ = w.cmd.Wait() // the error is not needed, because exitReason reads the process state
+		_ = w.cmd.Wait() // the error is not needed, because exitReason reads the state of the process
 		w.release()
 		close(w.done)
 	}()
@@ -152,8 +153,8 @@ func (s *Sandbox) limits() map[string]int64 {
 	}
 }
 
-// socketPair returns two connected sockets. Unlike a pipe, a socket cannot be opened again by
-// another process through /proc.
+// socketPair returns two connected sockets. Another process cannot open a socket through /proc,
+// unlike a pipe.
 func socketPair() (ours, theirs *os.File, err error) {
 	syscall.ForkLock.RLock()
 	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
@@ -171,11 +172,11 @@ func socketPair() (ours, theirs *os.File, err error) {
 	return os.NewFile(uintptr(pair[0]), "worker"), os.NewFile(uintptr(pair[1]), "harness"), nil
 }
 
-// errTimeout is the error for a worker that did not respond in time.
-var errTimeout = errors.New("no response in time")
+// errTimeout is the error of a worker that has not responded in time.
+var errTimeout = errors.New("the program that scores rows has not responded in time")
 
-// receive reads the response with the given ID. It returns errTimeout after timeout, io.EOF if the
-// socket is closed, and another error if the response is too large or the code wrote to the socket.
+// receive reads the response with an ID. It returns errTimeout after timeout, io.EOF if the socket
+// is closed, and another error if the response is too large or the code has written to the socket.
 // After an error, the worker must be killed.
 func (w *worker) receive(id int, timeout time.Duration) (r response, err error) {
 	_ = w.conn.SetReadDeadline(time.Now().Add(timeout))
@@ -208,7 +209,7 @@ func (w *worker) kill() {
 	<-w.done
 }
 
-// exitReason returns how a worker that closed its socket exited.
+// exitReason returns how a worker has exited that closed its socket.
 func (w *worker) exitReason() string {
 	timer := time.NewTimer(time.Second) // the socket closes slightly before the process exits
 	defer timer.Stop()
@@ -222,7 +223,7 @@ func (w *worker) exitReason() string {
 	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
 		code = 128 + int(status.Signal())
 	}
-	if code > 128 && code < 128+65 { // bubblewrap's exit status for a signal
+	if code > 128 && code < 128+65 { // exit status of bubblewrap for a signal
 		reason = fmt.Sprintf("killed by signal %d (%s)", code-128, syscall.Signal(code-128))
 	}
 	if lines := strings.Split(strings.TrimSpace(w.stderr.text()), "\n"); lines[len(lines)-1] != "" {
@@ -231,13 +232,13 @@ func (w *worker) exitReason() string {
 	return reason
 }
 
-// killOnDone kills the worker when ctx is done, unless stop is called first. stop reports whether
-// it prevented the kill.
+// killOnDone kills the worker when ctx is done, unless stop is called before. stop reports whether
+// it was called in time.
 func (w *worker) killOnDone(ctx context.Context) (stop func() bool) {
 	return context.AfterFunc(ctx, func() { _ = syscall.Kill(-w.cmd.Process.Pid, syscall.SIGKILL) })
 }
 
-// startError returns the error for a worker that failed before it had imported the code.
+// startError returns the error of a worker that failed before it had imported the code.
 func (w *worker) startError(err error, timeout time.Duration) error {
 	switch {
 	case errors.Is(err, errTimeout):
@@ -253,7 +254,7 @@ func (w *worker) startError(err error, timeout time.Duration) error {
 	return domain.Errorf(domain.InvalidArgument, "the code cannot be used: %s", err)
 }
 
-// A boundedBuffer records the first bytes that are written, up to a limit.
+// A boundedBuffer records the beginning of the written text, up to a limit.
 type boundedBuffer struct {
 	limit int
 	mu    sync.Mutex
@@ -273,7 +274,7 @@ func (b *boundedBuffer) text() string {
 	return strings.ToValidUTF8(b.buf.String(), "\ufffd")
 }
 
-// take returns the text and empties the buffer.
+// take returns the recorded text, and empties the buffer.
 func (b *boundedBuffer) take() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()

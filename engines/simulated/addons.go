@@ -7,15 +7,15 @@ import (
 	"anneal/engines"
 )
 
-// addons holds the states of the addons that a model has loaded, by ID.
+// addons are the states of the adapters and weights that a model has loaded, by ID.
 type addons struct {
 	mu     sync.Mutex
 	states map[string]string
-	full   map[string]bool // complete weights instead of adapters
+	full   map[string]bool // IDs of complete weights, not adapters
 }
 
-// state returns the state that determines a completion: the base model's state followed by the
-// addon's. The result equals the state of a model that was loaded with the adapter.
+// state returns the state that determines a completion: the base model's, followed by that of the
+// adapter. It equals the state of a model that was loaded with the adapter.
 func (a *addons) state(base, id string) (string, error) {
 	if id == "" {
 		return base, nil
@@ -32,7 +32,7 @@ func (a *addons) state(base, id string) (string, error) {
 	return base + state, nil
 }
 
-// The agent finds by type assertion that the model loads addons and weights.
+// the agent finds by a type assertion that models load adapters and weights
 var _ engines.WeightsLoader = (*model)(nil)
 
 // LoadAddon implements engines.AddonLoader.

@@ -15,8 +15,8 @@ import (
 
 type completer struct{ options Options }
 
-// A model generates words that are determined by the prompt, the seed and the
-// state that a simulated training wrote to its directories.
+// A model generates words that depend on the prompt, the seed, and the state that a simulated
+// training wrote to its directories.
 type model struct {
 	options Options
 	state   string
@@ -27,8 +27,8 @@ type model struct {
 	addons  addons
 }
 
-// words are the vocabulary; a token is an index into it. Words of a completion
-// are separated by spaces.
+// words is the vocabulary: a token is an index of words. The words of a completion are separated by
+// spaces.
 var words = strings.Fields(`
 amber birch cedar delta ember fjord grove heron iris jade kelp larch maple north ochre pearl quartz river stone tidal
 umber vivid willow xenon yarrow zephyr naïve café 東京 and or not`)
@@ -59,7 +59,7 @@ func (c completer) Load(ctx context.Context, files engines.ModelFiles) (engines.
 	return m, nil
 }
 
-// stateOf returns the state that a simulated training wrote to a directory, or "" if there is none.
+// stateOf returns the state that a simulated training wrote to a directory; "" if there is none.
 func stateOf(dir string) (string, error) {
 	if dir == "" {
 		return "", nil
@@ -90,9 +90,9 @@ func (m *model) Close() error {
 	return nil
 }
 
-// Complete counts one prompt token for the beginning of the text and one for each
-// of its bytes. It supports chats, simple schemas, required tool calls, Echo and Seed,
-// and ignores logprobs, raw output and the other sampling parameters.
+// Complete implements engines.Model. A prompt has one token for its beginning and one for each of
+// its bytes. Complete supports chats, simple schemas, required tool calls, Echo and Seed. It
+// ignores logprobs, raw output and the other sampling parameters.
 func (m *model) Complete(ctx context.Context, req engines.CompletionRequest,
 	emit func(engines.Chunk) error) (engines.Usage, error) {
 	if req.Reasoning.Acts() {
@@ -158,7 +158,7 @@ func promptOf(c *engines.Chat) string {
 	return text.String()
 }
 
-// enter waits for a slot. It returns ResourceExhausted if the queue is full.
+// enter waits for a slot. It returns ResourceExhausted if too many requests wait.
 func (m *model) enter(ctx context.Context) (release func(), err error) {
 	select {
 	case <-m.closed:
@@ -183,7 +183,7 @@ func (m *model) enter(ctx context.Context) (release func(), err error) {
 	return nil, err
 }
 
-// token waits for the duration of one token.
+// token waits as long as the engine pretends to compute token number of a completion.
 func (m *model) token(ctx context.Context, number int) error {
 	if err := m.options.fault(CompleteToken, number); err != nil {
 		return err
@@ -199,8 +199,8 @@ func (m *model) token(ctx context.Context, number int) error {
 	}
 }
 
-// generate returns the whole completion, one token per chunk and cut before the first stop
-// sequence, and its finish reason. capacity is the maximum number of tokens.
+// generate returns the completion, one token in each chunk and cut before the first stop sequence,
+// and its finish reason. capacity is the maximum number of tokens.
 func (m *model) generate(
 	state string, req engines.CompletionRequest, capacity int,
 ) (chunks []engines.Chunk, finish string, err error) {
@@ -237,7 +237,7 @@ func (m *model) generate(
 	return chunks, finish, nil
 }
 
-// firstStop returns the offset of the first stop sequence in text, or -1.
+// firstStop returns the offset of the first stop sequence in text; -1 if there is none.
 func firstStop(text string, stops []string) int {
 	first := -1
 	for _, stop := range stops {
@@ -248,7 +248,7 @@ func firstStop(text string, stops []string) int {
 	return first
 }
 
-// trim removes the last n bytes of text from the chunks.
+// trim removes the last n bytes of the text from the chunks.
 func trim(chunks []engines.Chunk, n int) []engines.Chunk {
 	for i := len(chunks) - 1; n > 0; i-- {
 		cut := min(n, len(chunks[i].Text))

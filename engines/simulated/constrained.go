@@ -8,15 +8,15 @@ import (
 	"anneal/engines"
 )
 
-// An output is a completion under a constraint, as chunks of one token each: a
-// character of JSON or the name of a function.
+// An output is a constrained completion, in chunks of one token each: a character of JSON or the
+// name of a function.
 type output struct {
 	chunks []engines.Chunk
 	finish string
 }
 
-// constrainedOutput generates the completion of a request with a response format or a required
-// tool call. It returns nil for a request without either.
+// constrainedOutput generates the completion of a request with a response format or a required tool
+// call; nil if the request has neither.
 func constrainedOutput(req engines.CompletionRequest, source *rand.Rand) (*output, error) {
 	switch {
 	case req.Chat != nil && req.Chat.ToolChoice != nil:
@@ -42,8 +42,8 @@ func constrainedOutput(req engines.CompletionRequest, source *rand.Rand) (*outpu
 	return f, f.write(content, func(text string) engines.Chunk { return engines.Chunk{Text: text} })
 }
 
-// toolCall returns one call of the required function or, if any function is allowed, of the first
-// function.
+// toolCall returns a call of the required function or, if every function is allowed, of the first
+// one.
 func toolCall(chat *engines.Chat, source *rand.Rand) (*output, error) {
 	for _, data := range chat.Tools {
 		var tool struct {
@@ -86,8 +86,8 @@ func (f *output) write(content any, chunk func(string) engines.Chunk) error {
 	return err
 }
 
-// within returns at most limit chunks of the output, cut before the first stop sequence, and the
-// finish reason.
+// within returns the first chunks of the output, at most limit and cut before the first stop
+// sequence, and the finish reason.
 func (f *output) within(limit int, stops []string) ([]engines.Chunk, string) {
 	chunks, finish := f.chunks, f.finish
 	if len(chunks) > limit {

@@ -12,8 +12,9 @@ var _ engines.Embedder = (*model)(nil)
 // embeddingSize is the number of dimensions of an embedding.
 const embeddingSize = 32
 
-// Embed counts the bytes, or the tokens, of the input by their remainders modulo embeddingSize, and
-// normalizes the counts: texts with the same bytes have the same embedding.
+// Embed implements engines.Embedder. The embedding counts the bytes, or the tokens, of the input by
+// their remainders modulo embeddingSize, and is normalized. So texts with the same bytes have the
+// same embedding.
 func (m *model) Embed(ctx context.Context, req engines.EmbeddingRequest) (engines.Embedding, engines.Usage, error) {
 	tokens := req.Tokens
 	if tokens == nil {

@@ -11,12 +11,12 @@ import (
 	"anneal/domain"
 )
 
-// maxGenerated is the maximum number of items of a generated array and of characters of a generated
-// string.
+// maxGenerated is the maximum number of items in a generated array, and of characters in a
+// generated string.
 const maxGenerated = 1000
 
-// An instance generates a value that conforms to a JSON Schema. It supports the
-// most common keywords and rejects all others.
+// An instance generates a value that conforms to a JSON Schema. It supports the most common
+// keywords and reports all others.
 type instance struct {
 	source     *rand.Rand
 	violations domain.Violations
@@ -91,7 +91,7 @@ func (i *instance) of(schema any, at string) any {
 	return nil
 }
 
-// kindOf returns the first type of a schema, or the type that its keywords imply.
+// kindOf returns the first type of a schema, or the type to which its keywords apply.
 func kindOf(s map[string]any) string {
 	switch t := s["type"].(type) {
 	case string:
@@ -109,7 +109,7 @@ func kindOf(s map[string]any) string {
 	return "null"
 }
 
-// allowOnly reports a violation for each keyword of a schema that is neither one of words nor an
+// allowOnly reports a violation for each keyword of a schema that is not in words and not an
 // annotation.
 func (i *instance) allowOnly(s map[string]any, at string, words ...string) {
 	for word := range s {
@@ -162,9 +162,8 @@ func (i *instance) text(s map[string]any, at string) any {
 	return string(text[:length])
 }
 
-// between draws and returns a count between the values of the keywords minWord and maxWord in the
-// schema. The default of minWord is defaultMin, and the default of maxWord is the minimum plus
-// spread. The count is at most the minimum plus spread.
+// between returns a random count that meets the keywords minWord and maxWord of a schema. The
+// minimum is defaultMin if minWord is missing. The count is at most the minimum plus spread.
 func (i *instance) between(s map[string]any, at, minWord, maxWord string, defaultMin, spread int) int {
 	low, given := s[minWord].(float64)
 	if !given {

@@ -12,9 +12,8 @@ import (
 )
 
 // meanReward returns the mean reward of all samples in the request's rows. The reward of a sample
-// is the sum of its values, each multiplied by the weight of the same name in RewardWeights. A
-// sample that lacks one of these values is an InvalidArgument error. Without RewardWeights, every
-// value of a sample has the weight 1.
+// is the sum of its values, each multiplied by its weight in RewardWeights, or by 1 if
+// RewardWeights is empty. It returns InvalidArgument if a sample lacks a value with a weight.
 func meanReward(request engines.TrainRequest) (float64, error) {
 	sum, samples := 0.0, 0
 	for _, file := range request.DataFiles {
@@ -47,7 +46,7 @@ func meanReward(request engines.TrainRequest) (float64, error) {
 		if err == nil {
 			err = lines.Err()
 		}
-		_ = f.Close() // the file is only read
+		_ = f.Close() // the file is only read, so its data cannot be lost
 		if err != nil {
 			return 0, err
 		}

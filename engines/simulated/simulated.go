@@ -1,5 +1,5 @@
-// Package simulated is a deterministic engine for tests. It satisfies the
-// contracts of package engines without training or running a model.
+// Package simulated is a deterministic engine for tests, which implements package engines without
+// training or running a model.
 package simulated
 
 import (
@@ -11,31 +11,30 @@ import (
 	"anneal/engines"
 )
 
-// Options configure the engine. With the zero value every action takes no time
-// and succeeds.
+// Options configure the engine. With the zero value, every action takes no time and succeeds.
 type Options struct {
 	Seed uint64
-	// Steps is the number of steps of every training run; 0 computes it from the rows,
-	// the epochs and the batch size.
+	// Steps is the number of steps of every training run; 0 computes it from the rows, the epochs
+	// and the batch size.
 	Steps int
-	// StepTime is the duration of a training step, TokenTime that of a completion token; nil is
-	// 0. Both use timers, so that synctest can advance them.
+	// StepTime returns the duration of a training step, and TokenTime that of a token of a
+	// completion; nil stands for 0. Both use timers, which synctest can advance.
 	StepTime  func(step int) time.Duration
 	TokenTime func(token int) time.Duration
-	// Fault is called before each action. If Fault returns an error, the action fails with this error.
-	// Fault must be safe for concurrent use.
+	// Fault is called before each action; if it returns an error, the action fails with it. It must
+	// be safe for concurrent use.
 	Fault func(Action) error
-	// ContextLength and Slots describe every model; 0 is 512 tokens, and 8 slots.
+	// ContextLength and Slots describe every model; 0 stands for 512 tokens and for 8 slots.
 	ContextLength int
 	Slots         int
-	// Queue is the number of requests that may wait for a slot; 0 is 64.
+	// Queue is the maximum number of requests that wait for a slot; 0 stands for 64.
 	Queue int
 }
 
-// An Action is a point at which a fault can be injected.
+// An Action is a point at which Options.Fault can inject a fault.
 type Action struct {
 	Name string // TrainStep, WriteCheckpoint, LoadModel, LoadAddon, CompleteToken or TranscribeWord
-	Step int    // training step, token or word, from 1; 0 for a load
+	Step int    // number of the training step, token or word, from 1; 0 for a load
 }
 
 // Values of Action.Name.
@@ -77,7 +76,7 @@ func (o Options) tokenTime(number int) time.Duration {
 	return o.TokenTime(number)
 }
 
-// wait sleeps for d, or returns ctx's error when ctx is done.
+// wait waits for d, or returns the error of ctx when ctx is done.
 func wait(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return ctx.Err()
@@ -92,7 +91,7 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// random returns a source of random numbers that is determined by the seed and the words.
+// random returns a random number generator that depends only on the seed and the words.
 func random(seed uint64, words ...string) *rand.Rand {
 	hash := fnv.New64a()
 	for _, word := range words {

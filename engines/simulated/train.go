@@ -21,10 +21,10 @@ import (
 
 type trainer struct{ options Options }
 
-// stateFile is the name of the file that holds the state of a training run in each checkpoint. A
-// training resumes from this file. Results have the state in their configuration instead, in the field
-// stateField; it makes the completions of the tuned model differ from those of its base model. Results of
-// earlier versions have the file.
+// stateFile is the name of the file with the state of a training run, which each checkpoint has. A
+// training resumes from this file. A result has the state in its configuration instead, in the
+// field stateField; the completions of the tuned model depend on it. Results of earlier versions
+// have the file.
 const (
 	stateFile  = "simulated.json"
 	stateField = "simulated"
@@ -39,7 +39,7 @@ type state struct {
 	Best   float64 `json:"best"` // lowest evaluation loss so far
 }
 
-// A training is one running attempt.
+// A training is one attempt in progress.
 type training struct {
 	options Options
 	request engines.TrainRequest
@@ -48,7 +48,7 @@ type training struct {
 	bytes   int64
 	metrics []engines.Metrics
 	stopped bool
-	reward  *float64 // mean over the samples of RLOR
+	reward  *float64 // mean reward of the samples, for RLOR
 }
 
 func (t trainer) Train(ctx context.Context, request engines.TrainRequest,
@@ -75,7 +75,7 @@ func (t trainer) Train(ctx context.Context, request engines.TrainRequest,
 	return run.result()
 }
 
-// begin returns a training run that has read the data and the checkpoint to resume from.
+// begin returns a training run that has read its data and the checkpoint from which it resumes.
 func begin(options Options, request engines.TrainRequest) (*training, error) {
 	if request.Method != "" && request.Method != engines.Supervised && request.Method != engines.RLOR {
 		return nil, domain.Errorf(domain.InvalidArgument,
@@ -141,8 +141,8 @@ func (r *training) resume() error {
 	return nil
 }
 
-// step runs one step. Its metrics are determined by the seed and the step:
-// loss = 0.2 + 3 e^(-4 step/steps) + noise in ±0.05.
+// step executes a step. Its metrics depend on the seed and the step: loss = 0.2 + 3 e^(-4
+// step/steps) + noise in ±0.05.
 func (r *training) step(ctx context.Context) error {
 	next := r.state.Step + 1
 	if err := r.options.fault(TrainStep, next); err != nil {
@@ -205,7 +205,7 @@ func (r *training) result() (engines.TrainResult, error) {
 	}, nil
 }
 
-// write creates a model directory with its state and metrics.
+// write writes a model directory with the state and the metrics.
 func (r *training) write(dir string) error {
 	files, err := r.files(map[string]any{})
 	if err == nil {
@@ -225,9 +225,9 @@ func (r *training) write(dir string) error {
 	return nil
 }
 
-// files returns the files of a model directory with its metrics, and with settings in its
-// configuration. Its .safetensors is a valid file without tensors: the length of the header, and the
-// header {}.
+// files returns the files of a model directory with the metrics, whose configuration contains
+// settings. Its .safetensors file is valid and has no tensors: it consists of the length of the
+// header and the header {}.
 func (r *training) files(settings map[string]any) (map[string][]byte, error) {
 	config, weights := "config.json", "model.safetensors"
 	if r.request.Settings.LoraRank > 0 {
@@ -253,8 +253,8 @@ func (r *training) files(settings map[string]any) (map[string][]byte, error) {
 		"metrics.jsonl": metrics}, nil
 }
 
-// countRows returns the number of rows of a JSONL file and the number of their bytes. A line that
-// is not a JSON object is an InvalidArgument error.
+// countRows returns the number of rows in a JSONL file, and the size of the rows in bytes. It
+// returns InvalidArgument for a line that is not a JSON object.
 func countRows(file string) (rows int, size int64, err error) {
 	f, err := os.Open(file)
 	if errors.Is(err, fs.ErrNotExist) {

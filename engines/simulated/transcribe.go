@@ -41,14 +41,14 @@ func (m *speechModel) Check(options engines.TranscriptionOptions) error {
 }
 
 const (
-	wordSamples  = engines.SampleRate / 2 // each word takes half a second
+	wordSamples  = engines.SampleRate / 2 // a word takes half a second
 	segmentWords = 8
-	maxSilence   = 1e-4 // root mean square of half a second without speech
+	maxSilence   = 1e-4 // maximum root mean square of half a second without speech
 	wordSeconds  = float64(wordSamples) / engines.SampleRate
 )
 
-// Transcribe emits one word for each half second that is not silent. The position determines the
-// word. Each half second takes Options.TokenTime.
+// Transcribe implements engines.SpeechModel. It emits a word for each half second that is not
+// silent; the position determines the word. Each half second takes Options.TokenTime.
 func (m *speechModel) Transcribe(ctx context.Context, pcm io.Reader, _ engines.TranscriptionOptions,
 	emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
 	transcript := engines.Transcript{Language: "en"}

@@ -16,7 +16,7 @@ import (
 	"anneal/engines/sandbox"
 )
 
-// filters are ffmpeg's audio filters for each preprocessing; "" is none.
+// filters are ffmpeg's audio filters, by the value of preprocessing; "" for none.
 var filters = map[string]string{
 	"":                        "",
 	engines.PreprocessNone:    "",
@@ -29,8 +29,8 @@ var filters = map[string]string{
 
 const dynamic = "dynaudnorm=f=250:g=15:p=0.95:m=20"
 
-// containers are the demuxers that ffmpeg may use. Demuxers of playlists, manifests and scripts are
-// excluded, because they open other files that the input refers to.
+// containers are the demuxers that ffmpeg may use. They do not include those of playlists,
+// manifests and scripts, which open other files.
 var containers = strings.Join([]string{
 	"aac", "ac3", "eac3", "aiff", "amr", "amrnb", "amrwb", "ape", "asf", "au", "avi", "caf", "dts", "dtshd", "dsf",
 	"flac", "flv",
@@ -42,24 +42,25 @@ const (
 	ffmpeg        = "ffmpeg"
 	installFFmpeg = "install it with `apt install ffmpeg`; without it only WAV files of 16 kHz, mono, 16 bits can be " +
 		"transcribed, without preprocessing"
-	readTimeout = time.Minute // maximum wait for ffmpeg's next samples
+	readTimeout = time.Minute // maximum wait for the next samples of ffmpeg
 	readAhead   = 64 << 10
 )
 
 // limits are several times what ffmpeg needs for a recording of 24 hours.
 var limits = sandbox.Limits{Memory: 2 << 30, FileBytes: 1 << 20, Processes: 64, Files: 64, CPU: 2 * time.Hour}
 
-// A decoder is an ffmpeg process that decodes one file.
+// A decoder is an ffmpeg process that decodes a file. It is a reader of the samples.
 type decoder struct {
 	ctx     context.Context
 	program *sandbox.Process
 	pcm     *os.File
 	ahead   *bufio.Reader
-	unwatch func() bool // stops watching the context
+	unwatch func() bool // ends the watching of the context
 	stop    func()      // kills the process group
 }
 
-// decode starts ffmpeg on a file, which the caller closes, and returns the decoded samples.
+// decode starts ffmpeg on a file, which the caller closes, and returns a reader of the decoded
+// samples.
 func decode(ctx context.Context, runner *sandbox.Runner, file *os.File, filter string) (io.ReadCloser, error) {
 	program, err := process.Find(ffmpeg, installFFmpeg)
 	if err != nil {
@@ -78,21 +79,21 @@ func decode(ctx context.Context, runner *sandbox.Runner, file *os.File, filter s
 		Args: arguments(program, filter), Env: process.Environment(nil), Files: []*os.File{file, out}, Limits: limits,
 	})
 	if err != nil {
-		_ = pcm.Close() // the first error is returned
+		_ = pcm.Close() // the earlier error is returned
 		return nil, err
 	}
 	d.stop = sync.OnceFunc(func() { d.program.Stop(context.Background(), 0) })
 	d.unwatch = context.AfterFunc(ctx, d.stop)
-	_ = out.Close() // so that the stream ends when ffmpeg exits
+	_ = out.Close() // the samples then end when ffmpeg exits
 	if _, err := d.peek(); err != nil && !errors.Is(err, io.EOF) {
-		_ = d.Close() // the first error is returned
+		_ = d.Close() // err, which came first, says more
 		return nil, err
 	}
 	return d, nil
 }
 
-// arguments returns ffmpeg's command line. ffmpeg reads descriptor 3, so that it does not
-// interpret a file name as a protocol, and writes samples to descriptor 4.
+// arguments returns ffmpeg's command line. ffmpeg reads the input from descriptor 3, so that it
+// does not take a file name for a protocol, and writes samples to descriptor 4.
 func arguments(program, filter string) []string {
 	return []string{
 		program, "-nostdin", "-hide_banner", "-loglevel", "error", "-max_alloc", "268435456", "-threads", "1",
@@ -105,7 +106,7 @@ func arguments(program, filter string) []string {
 const input = "file:/dev/fd/3"
 
 func (d *decoder) peek() ([]byte, error) {
-	_ = d.pcm.SetReadDeadline(time.Now().Add(readTimeout)) // pipes support deadlines
+	_ = d.pcm.SetReadDeadline(time.Now().Add(readTimeout)) // cannot fail, because pipes support deadlines
 	first, err := d.ahead.Peek(1)
 	return first, d.explain(err)
 }
@@ -116,7 +117,7 @@ func (d *decoder) Read(p []byte) (int, error) {
 	return n, d.explain(err)
 }
 
-// explain replaces the error of a read with the reason why the samples end.
+// explain replaces err, the error of reading samples, by the reason why they ended.
 func (d *decoder) explain(err error) error {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
@@ -143,11 +144,11 @@ func (d *decoder) Close() error {
 	return d.pcm.Close()
 }
 
-// noise matches the parts of ffmpeg's messages that are useless to users: the addresses of ffmpeg's
+// noise matches parts of ffmpeg's messages that do not help users: the addresses of ffmpeg's
 // components, and the name of the input.
 var noise = regexp.MustCompile(`\[[^\]]*@ 0x[0-9a-f]+\] *|` + regexp.QuoteMeta(input) + `:? *`)
 
-const maxReason = 200 // characters
+const maxReason = 200 // maximum number of characters
 
 // reason returns why ffmpeg failed: a fixed text for common errors, otherwise the last line of its
 // output, shortened.

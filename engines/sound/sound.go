@@ -1,5 +1,5 @@
-// Package sound decodes recordings of any format into a stream of samples, and
-// splits it into chunks at pauses.
+// Package sound decodes recordings of any format to a stream of samples, and splits the stream into
+// chunks at pauses.
 package sound
 
 import (
@@ -23,12 +23,11 @@ type Opener struct {
 	Runner *sandbox.Runner // starts ffmpeg
 }
 
-// Open decodes a recording to the 16-bit little-endian mono samples at 16 kHz
-// that engines.SpeechModel reads. A WAV file in this format is read directly;
-// every other file, and preprocessing, requires ffmpeg. Open or a later Read
-// returns the error for a file that cannot be decoded; a recording without
-// samples is not an error. Read returns an error after MaxDuration, and ctx's
-// error when ctx is done.
+// Open decodes a recording to the samples that engines.SpeechModel reads: 16-bit, little-endian,
+// mono, 16 kHz. It reads a WAV file of this format itself; any other file, and preprocessing, needs
+// ffmpeg. If the file cannot be decoded, Open or a later Read returns an error. A recording without
+// samples is no error. Read returns an error after MaxDuration, and the error of ctx when ctx is
+// done.
 func (o Opener) Open(ctx context.Context, path, preprocessing string) (io.ReadCloser, error) {
 	return o.open(ctx, path, preprocessing, MaxDuration)
 }
@@ -52,13 +51,13 @@ func (o Opener) open(ctx context.Context, path, preprocessing string, longest ti
 		decoded, err = decode(ctx, o.Runner, file, filter)
 	}
 	if err != nil {
-		_ = file.Close() // the first error is returned
+		_ = file.Close() // the earlier error is returned
 		return nil, err
 	}
 	return &bounded{ReadCloser: decoded, ctx: ctx, left: bytesOf(longest), longest: longest}, nil
 }
 
-// plain returns the samples of a WAV file that needs no decoding, and nil for any other file.
+// plain returns the samples of a WAV file that needs no decoding; nil for any other file.
 func plain(file *os.File) (io.ReadCloser, error) {
 	samples, err := wav(file)
 	if errors.Is(err, errNotPlain) {
@@ -79,7 +78,7 @@ func bytesOf(d time.Duration) int64 {
 
 const sampleBytes = 2
 
-// A bounded stream fails when it exceeds its maximum length or ctx is done.
+// A bounded reader returns an error when its maximum length is exceeded or ctx is done.
 type bounded struct {
 	io.ReadCloser
 	ctx     context.Context
@@ -98,14 +97,14 @@ func (b *bounded) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// invalidFile returns the InvalidArgument error for a recording.
+// invalidFile returns the InvalidArgument error for an invalid recording.
 func invalidFile(format string, args ...any) error {
 	var v domain.Violations
 	v.Add("file", format, args...)
 	return v.Err()
 }
 
-// withoutPath removes the path from an error of a file.
+// withoutPath returns an error of a file without the file's path.
 func withoutPath(err error) error {
 	var at *os.PathError
 	if errors.As(err, &at) {

@@ -12,40 +12,44 @@ import (
 
 // A Chunk is a part of a recording.
 type Chunk struct {
-	Start  float64 // seconds from the start of the recording
-	PCM    []byte  // complete samples
+	Start  float64 // start in seconds from the beginning of the recording
+	PCM    []byte  // samples, never a part of one
 	Silent bool    // all frames are quieter than quietLevel
 }
 
 // Seconds returns the duration of the chunk.
 func (s Chunk) Seconds() float64 { return float64(len(s.PCM)/sampleBytes) / engines.SampleRate }
 
-// A Splitter splits a stream of samples into chunks, at pauses between words if
-// possible. It holds one chunk in memory.
+// A Splitter splits a stream of samples into chunks, at pauses between words if there are any. It
+// has one chunk in memory.
 type Splitter struct {
 	pcm   io.Reader
 	held  []byte
-	level []float64 // level of each complete frame held, in decibels of full scale
-	max   int       // maximum bytes held
-	start int64     // number of samples before those held
+	level []float64 // level of each complete frame in memory, in decibels of full scale
+	max   int       // maximum number of bytes in memory
+	start int64     // number of samples before those in memory
 	ended bool
 }
 
 const (
-	frame       = 10 * engines.SampleRate / 1000 * sampleBytes // bytes of 10 ms
-	pauseFrames = 30                                           // the level of a position is the mean of 0.3 s around it
-	quietLevel  = -60.0                                        // decibels; all frames of a silent chunk are below it
-	floorLevel  = -96.0                                        // decibels; the loudness of digital silence
+	frame = 10 * engines.SampleRate / 1000 * sampleBytes // size of a frame of 10 ms, in bytes
+	// pauseFrames is the number of frames (0.3 s) around a position over which its level is averaged.
+	pauseFrames = 30
+	// quietLevel is the level in decibels below which all frames of a silent chunk are.
+	quietLevel = -60.0
+	floorLevel = -96.0 // level in decibels of digital silence
 
-	// Levels up to floorMargin decibels above the quietest tenth of frames count as equal.
+	// floorMargin is the number of decibels above the quietest tenth of the frames up to which
+	// levels count as equal.
 	floorMargin = 3.0
 
-	// A split at half of the maximum duration costs earlyCost decibels more than one at the end.
+	// earlyCost is the cost in decibels of a split at half of the maximum duration. A split at the
+	// maximum duration costs nothing.
 	earlyCost = 6.0
 )
 
-// NewSplitter returns a Splitter whose chunks have at most the duration longest, or 2 s if longest
-// is shorter.
+// NewSplitter returns a Splitter of samples whose chunks last at most longest, or 2 s if longest is
+// less.
 func NewSplitter(pcm io.Reader, longest time.Duration) *Splitter {
 	return &Splitter{pcm: pcm, max: int(max(longest, 2*time.Second)/(10*time.Millisecond)) * frame}
 }
@@ -73,7 +77,7 @@ func (c *Splitter) Next() (Chunk, error) {
 	return s, nil
 }
 
-// fill reads until max bytes are held or the stream ends.
+// fill reads until max bytes are in memory or the stream ends.
 func (c *Splitter) fill() error {
 	if c.held == nil {
 		c.held = make([]byte, 0, c.max)
@@ -92,9 +96,9 @@ func (c *Splitter) fill() error {
 }
 
 // quietest returns the frame at which to split: the quietest position in the second half of the
-// samples held. Early positions have a cost. Levels up to floorMargin above the level of the
-// quietest tenth of the frames count as equal, so that the later of two pauses with the same noise
-// is chosen.
+// samples in memory. An early position has a cost. Levels of up to floorMargin above that of the
+// quietest tenth of the frames count as equal, so that of two pauses with the same noise the later
+// one is chosen.
 func (c *Splitter) quietest() int {
 	sorted := slices.Sorted(slices.Values(c.level))
 	floor := sorted[len(sorted)/10] + floorMargin

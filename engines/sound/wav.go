@@ -9,23 +9,23 @@ import (
 	"anneal/engines"
 )
 
-// errNotPlain is the error for a file that needs a decoder, because it is not a WAV file with
-// the sample format that engines transcribe.
+// errNotPlain is the error for a file that needs ffmpeg, because it is not a WAV file in the sample
+// format of engines.SpeechModel.
 var errNotPlain = errors.New("not a WAV file of 16 kHz, mono, 16 bits")
 
 const (
 	formatPCM        = 1
 	formatExtensible = 0xFFFE
-	maxFormat        = 1 << 10 // bytes of a fmt chunk
-	maxHeader        = 1 << 20 // bytes before the samples
+	maxFormat        = 1 << 10 // maximum size of a fmt chunk, in bytes
+	maxHeader        = 1 << 20 // maximum number of bytes before the samples
 	unknownSize      = 0xFFFFFFFF
 )
 
-// pcmGUID is the subformat of PCM in an extensible format (KSDATAFORMAT_SUBTYPE_PCM).
+// pcmGUID is the subformat of PCM in WAVE_FORMAT_EXTENSIBLE (KSDATAFORMAT_SUBTYPE_PCM).
 var pcmGUID = []byte("\x01\x00\x00\x00\x00\x00\x10\x00\x80\x00\x00\xaa\x00\x38\x9b\x71")
 
-// wav reads the header of a WAV file and returns a reader of its samples. It returns errNotPlain
-// for a file that needs a decoder.
+// wav reads the header of a WAV file, and returns a reader of its samples. It returns errNotPlain
+// for a file that needs ffmpeg.
 func wav(r io.Reader) (io.Reader, error) {
 	var riff struct {
 		ID   [4]byte
@@ -76,9 +76,9 @@ func wav(r io.Reader) (io.Reader, error) {
 	return nil, errNotPlain
 }
 
-// samples returns the content of a data chunk of the given size. A writer that streams does not
-// know the size and writes 0 or the maximum; the chunk then extends to the end of the file. If more
-// is set, other chunks follow, and the size 0 means an empty chunk.
+// samples returns a reader of a data chunk of the given size. A program that streams does not know
+// the size, and writes 0 or the maximum: the chunk then ends with the file. If more is true, other
+// chunks follow, and the size 0 means an empty chunk.
 func samples(r io.Reader, size uint32, more bool) io.Reader {
 	if size == unknownSize || size == 0 && !more {
 		return r
@@ -86,7 +86,7 @@ func samples(r io.Reader, size uint32, more bool) io.Reader {
 	return io.LimitReader(r, int64(size))
 }
 
-// supported reports whether a fmt chunk describes the sample format that engines transcribe.
+// supported reports whether a fmt chunk describes the sample format of engines.SpeechModel.
 func supported(format []byte) bool {
 	if len(format) < 16 {
 		return false
@@ -108,8 +108,8 @@ func parse(r io.Reader, into any) error {
 	return notPlain(binary.Read(r, binary.LittleEndian, into))
 }
 
-// notPlain returns errNotPlain for the end of a file, because a file with a truncated header is
-// not a WAV file. It returns any other error unchanged.
+// notPlain returns errNotPlain for the end of a file, because a file with a truncated header is no
+// WAV file. It returns any other error unchanged.
 func notPlain(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return errNotPlain

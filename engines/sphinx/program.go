@@ -16,23 +16,22 @@ import (
 	"anneal/engines/sandbox"
 )
 
-// A program is a PocketSphinx process. It reads the names of utterances and writes the words of
+// A program is a PocketSphinx process, which reads the names of utterances and writes the words of
 // each. It is reused, because it takes longer to start than to transcribe a sentence. It is not
 // safe for concurrent use.
 type program struct {
-	dir        string // directory of the model; removed from error messages
+	dir        string // directory of the model, which error messages must not contain
 	process    *sandbox.Process
-	requests   *os.File // names of utterances
+	requests   *os.File // receives the names of utterances
 	responses  *os.File
 	lines      *bufio.Scanner
-	sound      *os.File // the samples of the next utterance, an unlinked file
-	utterances int      // utterances transcribed so far
+	sound      *os.File // file without a name, with the samples of the next utterance
+	utterances int      // number of utterances transcribed so far
 	stop       func()   // kills the process group
 }
 
-// arguments returns the command line: requests come from descriptor 3 and
-// responses go to 4. Silence is not removed, since that would shift the times of
-// words.
+// arguments returns PocketSphinx's command line: it reads requests from descriptor 3 and writes
+// responses to 4. It keeps silence, because the times of words would otherwise be wrong.
 func arguments(path, dir string) []string {
 	return []string{
 		path, "-hmm", filepath.Join(dir, acoustic), "-lm", filepath.Join(dir, language),
@@ -42,14 +41,14 @@ func arguments(path, dir string) []string {
 	}
 }
 
-// startProgram starts a process that reads its samples from descriptor 5.
+// startProgram starts a process, which reads samples from descriptor 5.
 func (m *speechModel) startProgram() (*program, error) {
 	p := &program{dir: m.dir}
 	var files []*os.File
 	fail := func(err error) (*program, error) {
 		p.close()
 		for _, file := range files {
-			_ = file.Close() // the first error is returned
+			_ = file.Close() // the earlier error is returned
 		}
 		return nil, err
 	}
@@ -86,18 +85,18 @@ func (m *speechModel) startProgram() (*program, error) {
 	return p, nil
 }
 
-// limits are several times what Debian's model needs, which is 115 MiB.
+// limits are several times what Debian's model needs, 115 MiB.
 var limits = sandbox.Limits{Memory: 2 << 30, FileBytes: 1 << 20, Processes: 16, Files: 64}
 
-// unlinkedFile returns a new temporary file without a name, which is deleted when its last
-// descriptor is closed.
+// unlinkedFile returns a temporary file without a name, which is deleted when its last descriptor
+// is closed.
 func unlinkedFile(dir string) (*os.File, error) {
 	file, err := os.CreateTemp(dir, "anneal-sound-*")
 	if err != nil {
 		return nil, err
 	}
 	if err := os.Remove(file.Name()); err != nil {
-		_ = file.Close() // the first error is returned
+		_ = file.Close() // the earlier error is returned
 		return nil, err
 	}
 	return file, nil
@@ -114,19 +113,21 @@ func (p *program) close() {
 	}
 }
 
-// utteranceTimeout bounds the transcription of one utterance.
+// utteranceTimeout is the maximum time to transcribe an utterance.
 const utteranceTimeout = 10 * time.Minute
 
-// exitTimeout bounds the exit of a process that closed its pipes.
+// exitTimeout is the maximum time for a process to exit after it has closed its pipes.
 const exitTimeout = 2 * time.Second
 
-// errEnded is the error for a process that closed its pipes, usually because it exited.
+// errEnded is the error of a process that has closed its pipes, usually because it exited.
 var errEnded = errors.New("the process exited")
 
-// transcribe returns the words of an utterance. The program is unusable after an error.
+// transcribe returns the words of an utterance. After an error, the program cannot be used any
+// more.
 func (p *program) transcribe(ctx context.Context, pcm []byte) ([]engines.Word, error) {
 	unwatch := context.AfterFunc(ctx, p.stop)
-	_ = p.responses.SetReadDeadline(time.Now().Add(utteranceTimeout)) // pipes support deadlines
+	// Cannot fail, because pipes support deadlines.
+	_ = p.responses.SetReadDeadline(time.Now().Add(utteranceTimeout))
 	words, err := p.request(pcm)
 	if !unwatch() {
 		return nil, ctx.Err()
@@ -149,8 +150,8 @@ func (p *program) transcribe(ctx context.Context, pcm []byte) ([]engines.Word, e
 	return nil, fmt.Errorf("%w%s", err, p.lastError())
 }
 
-// request requests the utterance and then an empty one, because only the response to the next
-// utterance marks the end of a response. It returns the words of the utterance.
+// request requests an utterance and then an empty one, because a response ends only with the
+// beginning of the next one. It returns the words of the utterance.
 func (p *program) request(pcm []byte) (words []engines.Word, err error) {
 	if err := p.sound.Truncate(0); err != nil {
 		return nil, err
@@ -182,8 +183,8 @@ func (p *program) request(pcm []byte) (words []engines.Word, err error) {
 	return nil, errEnded
 }
 
-// lastError returns the exit error of the process and the last error that it logged, to be appended
-// to a message.
+// lastError returns the exit error of the process and the last error that it logged, in a form to
+// append to a message.
 func (p *program) lastError() string {
 	<-p.process.Done()
 	last := ""

@@ -1,5 +1,5 @@
-// Package sphinx transcribes English on CPUs with CMU PocketSphinx, in processes
-// that run while the model is loaded.
+// Package sphinx transcribes English on CPUs with CMU PocketSphinx. Its processes run as long as
+// the model is loaded.
 package sphinx
 
 import (
@@ -18,19 +18,19 @@ import (
 	"anneal/engines/sandbox"
 )
 
-// Options configure the transcriber. A zero field has its default.
+// Options configure the transcriber. A field that is zero has its default.
 type Options struct {
 	Runner *sandbox.Runner // starts PocketSphinx
 
-	Dir   string // directory for temporary audio files; default the system's temporary directory
-	Slots int    // concurrent processes; default one for each core, at most maxSlots
+	Dir   string // directory for temporary audio files; default: the system's
+	Slots int    // maximum number of concurrent processes; default: one for each core, at most maxSlots
 }
 
-// DebianModel is the directory of the model of the package pocketsphinx-en-us.
+// DebianModel is the directory of the model in Debian's package pocketsphinx-en-us.
 const DebianModel = "/usr/share/pocketsphinx/model/en-us"
 
-// maxSlots is the maximum of Options.Slots. That many processes of 115 MiB each fit into the memory
-// of a speech replica.
+// maxSlots is the maximum of Options.Slots. The memory of a speech replica suffices for this number
+// of processes, which need 115 MiB each.
 const maxSlots = 4
 
 const (
@@ -43,7 +43,7 @@ type transcriber struct {
 	program string
 }
 
-// New returns a transcriber. It fails if PocketSphinx is not installed.
+// New returns a transcriber. It returns an error if PocketSphinx is not installed.
 func New(o Options) (engines.Transcriber, error) {
 	program, err := process.Find(batch, install)
 	if err != nil {
@@ -54,7 +54,7 @@ func New(o Options) (engines.Transcriber, error) {
 	return transcriber{o, program}, nil
 }
 
-// The files of a model, in the layout of pocketsphinx-en-us.
+// Files of a model, in the layout of pocketsphinx-en-us.
 const (
 	acoustic   = "en-us"
 	language   = "en-us.lm.bin"
@@ -62,8 +62,8 @@ const (
 	english    = "en"
 )
 
-// LoadSpeech implements engines.Transcriber. It starts one process to check that the model can be
-// loaded; further processes start on demand.
+// LoadSpeech implements engines.Transcriber. It starts a process to check that the model can be
+// loaded. Others are started when they are needed.
 func (t transcriber) LoadSpeech(ctx context.Context, files engines.SpeechFiles) (engines.SpeechModel, error) {
 	if err := check(files); err != nil {
 		return nil, err
@@ -100,7 +100,7 @@ func (t transcriber) LoadSpeech(ctx context.Context, files engines.SpeechFiles) 
 	return m, nil
 }
 
-// check rejects directories without an English model of PocketSphinx, and settings
+// check returns an error for a directory without an English model of PocketSphinx, and for settings
 // that PocketSphinx does not support.
 func check(files engines.SpeechFiles) error {
 	var v domain.Violations
@@ -122,7 +122,7 @@ func check(files engines.SpeechFiles) error {
 	return v.Err()
 }
 
-// allFillers are hesitations, transcribed only if the prompt contains one.
+// allFillers are hesitations, which are transcribed only if the prompt contains one.
 var allFillers = []string{"ah", "eh", "er", "hm", "hmm", "mhm", "mm", "uh", "um"}
 
 // knownFillers returns the fillers that a dictionary contains.

@@ -18,9 +18,9 @@ type speechModel struct {
 	options Options
 	args    []string
 	dir     string // directory of the model
-	trusted bool   // whether the operator provides the model
+	trusted bool   // the operator provides the model
 	fillers []string
-	free    chan *program // idle processes; nil is a slot without a process, which is started on demand
+	free    chan *program // idle processes; nil stands for a process that is not started yet
 	life    context.Context
 	end     context.CancelFunc
 	closing sync.Once
@@ -54,19 +54,19 @@ func (m *speechModel) hasFiller(prompt string) bool {
 	return slices.ContainsFunc(words, func(word string) bool { return slices.Contains(m.fillers, word) })
 }
 
-// maxChunk is the maximum duration of a chunk: long enough for the language model
-// to see the context, short enough to transcribe several chunks concurrently.
+// maxChunk is the maximum duration of a chunk: long enough for the context of the language model,
+// and short enough that several chunks are transcribed concurrently.
 const maxChunk = 30 * time.Second
 
-// A result is the transcript of one chunk.
+// A result is the transcript of a chunk.
 type result struct {
-	until float64 // seconds from the start of the recording
+	until float64 // end of the chunk, in seconds from the beginning of the recording
 	words []engines.Word
 	err   error
 }
 
-// Transcribe implements engines.SpeechModel. It transcribes chunks concurrently on
-// idle processes and emits their segments in order of time.
+// Transcribe implements engines.SpeechModel. It transcribes chunks concurrently in idle processes,
+// and emits their segments in the order of their times.
 func (m *speechModel) Transcribe(ctx context.Context, pcm io.Reader, options engines.TranscriptionOptions,
 	emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
 	transcript := engines.Transcript{Language: english}
@@ -108,7 +108,7 @@ func (m *speechModel) Transcribe(ctx context.Context, pcm io.Reader, options eng
 	}
 }
 
-// start transcribes a chunk in the background, and sends the result to the returned channel.
+// start transcribes a chunk in another goroutine, which sends the result to the returned channel.
 func (m *speechModel) start(ctx context.Context, c sound.Chunk) <-chan result {
 	done := make(chan result, 1)
 	r := result{until: c.Start + c.Seconds()}
@@ -126,8 +126,8 @@ func (m *speechModel) start(ctx context.Context, c sound.Chunk) <-chan result {
 	return done
 }
 
-// recognize waits for an idle process and returns the words of the samples. If the process exits,
-// recognize retries once with another process.
+// recognize waits for an idle process, and returns the words of the samples. If the process exits,
+// recognize tries once more with another process.
 func (m *speechModel) recognize(ctx context.Context, pcm []byte) (words []engines.Word, err error) {
 	var p *program
 	select {
@@ -165,7 +165,7 @@ func (m *speechModel) recognize(ctx context.Context, pcm []byte) (words []engine
 	return nil, domain.Errorf(domain.Internal, "PocketSphinx failed on a part of the recording: %v", err)
 }
 
-// Close stops all processes and waits for the busy ones.
+// Close stops all processes, after it has waited for the busy ones.
 func (m *speechModel) Close() error {
 	m.closing.Do(func() {
 		m.end()

@@ -12,11 +12,11 @@ import (
 
 const (
 	frameSeconds   = 0.01
-	segmentPause   = 0.5  // seconds without a word that end a segment
-	segmentSeconds = 10.0 // maximum duration of a segment of several words
+	segmentPause   = 0.5  // pause between words that ends a segment, in seconds
+	segmentSeconds = 10.0 // maximum duration of a segment with several words, in seconds
 )
 
-// wordOf parses the fields of a line in NIST's CTM format that follow the name and the channel: the
+// wordOf parses the fields of a line in NIST's format CTM after the name and the channel: the
 // start, the duration up to the last frame, the word and the confidence.
 func wordOf(line string) (w engines.Word, err error) {
 	fields := strings.Fields(line)
@@ -35,7 +35,7 @@ func wordOf(line string) (w engines.Word, err error) {
 	}, nil
 }
 
-// place converts the times of a chunk's words to times in the recording. start and end are the
+// place converts the times of the words of a chunk to times in the recording. start and end are the
 // times of the chunk.
 func place(words []engines.Word, start, end float64) {
 	for i := range words {
@@ -46,8 +46,7 @@ func place(words []engines.Word, start, end float64) {
 
 func round(seconds float64) float64 { return math.Round(seconds*1000) / 1000 }
 
-// emitSegments emits the segments of a chunk. If the chunk has no segments, it emits only the
-// progress, up to the chunk's end.
+// emitSegments emits the segments of a chunk. If it has none, emitSegments emits only the progress.
 func emitSegments(r result, fillers bool, emit func(engines.TranscriptEvent) error) error {
 	words := slices.DeleteFunc(r.words, func(w engines.Word) bool { return isNoise(w.Text, fillers) })
 	if len(words) == 0 {
@@ -72,8 +71,8 @@ func emitSegments(r result, fillers bool, emit func(engines.TranscriptEvent) err
 	return nil
 }
 
-// isNoise reports whether the model's output is not a word: a noise marker, or a
-// filler unless fillers are requested.
+// isNoise reports whether a text of the model is not a word: a marker of noise, or a filler unless
+// fillers are requested.
 func isNoise(text string, fillers bool) bool {
 	return strings.HasPrefix(text, "<") || strings.HasPrefix(text, "[") || strings.HasPrefix(text, "++") ||
 		!fillers && slices.Contains(allFillers, text)
@@ -97,8 +96,8 @@ func segmentOf(words []engines.Word) *engines.Segment {
 // minProbability is half of the lowest probability that PocketSphinx prints.
 const minProbability = 0.0005
 
-// dither adds one bit of noise to digital silence, since the model takes the
-// logarithm of the energy. It is deterministic.
+// dither adds noise of one bit to digital silence, because the model takes the logarithm of the
+// energy. It is deterministic.
 func dither(pcm []byte) {
 	state := uint32(1)
 	before := false

@@ -1,8 +1,9 @@
 package torch
 
-// ignored are the settings of jobs that the script ignores, by TYPE.FIELD of package engines.
+// ignored are the settings of jobs that the training script ignores, as TYPE.FIELD of package
+// engines.
 var ignored = []string{"Rollouts.ChunkSize", "Rollouts.MaxReplicas", "Rollouts.MaxConcurrent"}
 
-// Ignored returns the fields of engines.TrainSettings and engines.Rollouts that the trainer ignores, as
-// TYPE.FIELD.
+// Ignored returns the fields of engines.TrainSettings and engines.Rollouts that the trainer
+// ignores, as TYPE.FIELD.
 func Ignored() []string { return ignored }

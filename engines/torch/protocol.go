@@ -5,15 +5,15 @@ import (
 	"anneal/engines"
 )
 
-// Values of message.Type, with the other fields that a message of the type has. The script sends
-// each message as a JSON object on one line. After a checkpoint or a score message, it waits for
-// the reply, which is also one line.
+// Types of the messages of the training script, with the other fields that a message of each type
+// has. The script sends each message as a JSON object in one line. After a message
+// checkpointMessage or scoreMessage, it waits for the reply, which is also one line.
 const (
-	stepMessage       = "step"       // row
-	checkpointMessage = "checkpoint" // step, dir; the reply is {}
-	scoreMessage      = "score"      // rows, numbers, step, epoch, evaluation; the reply is {scores}
-	errorMessage      = "fault"      // code, message; the last message
-	resultMessage     = "result"     // result; the last message
+	stepMessage       = "step"       // fields: row
+	checkpointMessage = "checkpoint" // fields: step, dir; the reply is {}
+	scoreMessage      = "score"      // fields: rows, numbers, step, epoch, evaluation; the reply is {scores}
+	errorMessage      = "fault"      // fields: code, message; it is the last message
+	resultMessage     = "result"     // fields: result; it is the last message
 )
 
 type message struct {
@@ -24,7 +24,7 @@ type message struct {
 	Rows    []map[string]any `json:"rows"`
 	Numbers []int            `json:"numbers"` // numbers of the rows in the dataset, from 1
 	Epoch   float64          `json:"epoch"`
-	Held    bool             `json:"evaluation"` // the rows are held out from training
+	Held    bool             `json:"evaluation"` // the rows are held out from the training
 	Code    string           `json:"code"`
 	Message string           `json:"message"`
 	Result  *result          `json:"result"`
@@ -36,12 +36,11 @@ type result struct {
 	Steps        int                `json:"steps"`
 	Tokens       int64              `json:"tokens"`
 	StoppedEarly bool               `json:"stoppedEarly"`
-	Reason       string             `json:"reason"` // why training stopped early
+	Reason       string             `json:"reason"` // reason why the training stopped early
 	Values       map[string]float64 `json:"values"`
 }
 
-// err returns the error that the script reports: an error with the script's code, or an Internal
-// error.
+// err returns the error that the script reports: with the script's code, or an Internal error.
 func (m message) err() error {
 	code := domain.Internal
 	switch m.Code {
@@ -51,14 +50,14 @@ func (m message) err() error {
 		code = domain.FailedPrecondition
 	}
 	if m.Message == "" {
-		m.Message = "the trainer's script failed without an error message"
+		m.Message = "the training script failed without an error message"
 	}
 	return domain.Errorf(code, "%s", m.Message)
 }
 
 type body map[string]any
 
-// A trainRequest is an engines.TrainRequest in JSON.
+// A trainRequest is an engines.TrainRequest as JSON.
 type trainRequest struct {
 	Method      string                `json:"method"`
 	BaseDir     string                `json:"baseDir"`

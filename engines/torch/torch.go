@@ -1,5 +1,5 @@
-// Package torch trains models with PyTorch: an embedded Python script runs as a
-// separate process and reports its progress over a Unix socket.
+// Package torch trains models with PyTorch: an embedded Python script runs in its own process, and
+// reports its progress over a Unix socket.
 package torch
 
 import (
@@ -23,25 +23,25 @@ import (
 	"anneal/engines/sandbox"
 )
 
-// script is the Python program that trains; train.py documents its protocol.
+// script is the Python program that trains. train.py documents its protocol.
 //
 //go:embed script/*.py
 var script embed.FS
 
-// Options configure the trainer. A zero field has its default.
+// Options configure the trainer. A field that is zero has its default.
 type Options struct {
-	Python string // the interpreter; default python3
+	Python string // path of the Python interpreter; default python3
 	Runner *sandbox.Runner
-	// GracePeriod is the time to save a checkpoint after the script was asked to
+	// GracePeriod is the time that the script has to save a checkpoint after it was requested to
 	// stop; default 1 min.
 	GracePeriod time.Duration
 }
 
 type trainer struct {
 	python    string
-	software  []string // directories from which Python imports
+	software  []string // directories from which Python imports modules
 	script    fs.FS
-	processes int // number of devices that PyTorch sees, at least 1; see processesOn
+	processes int // number of devices that PyTorch sees, at least 1: see processesOn
 	grace     time.Duration
 	runner    *sandbox.Runner
 }
@@ -51,8 +51,8 @@ func Methods() []string { return []string{engines.DPO, engines.Reinforcement} }
 
 const install = "install them with `pip install torch transformers peft`"
 
-// probe prints the missing libraries, the number of devices, and where Python
-// imports from.
+// probe is a Python program that prints the missing libraries, the number of devices, and the
+// directories from which Python imports modules.
 const probe = `
 import importlib.util, json, sys
 missing = [n for n in ("torch", "transformers", "peft") if importlib.util.find_spec(n) is None]
@@ -67,7 +67,7 @@ print("\n` + foundMark + `" + json.dumps(found))
 
 const foundMark = "anneal-found:"
 
-// New returns a trainer. It fails if the interpreter or a library is missing.
+// New returns a trainer. It returns an error if the interpreter or a library is missing.
 func New(ctx context.Context, o Options) (engines.Trainer, error) {
 	o.Python = cmp.Or(o.Python, "python3")
 	python, err := process.Find(o.Python, "install Python 3.10 or newer")
@@ -80,9 +80,11 @@ func New(ctx context.Context, o Options) (engines.Trainer, error) {
 	command.Env = process.Environment(prefixes)
 	out, err := command.Output()
 	var found struct {
-		Missing    []string `json:"missing"`
-		Devices    int      `json:"devices"`
-		Executable string   `json:"executable"` // the interpreter's binary; o.Python may be a wrapper script
+		Missing []string `json:"missing"`
+		Devices int      `json:"devices"`
+		// Executable is the path of the interpreter's program; o.Python may be a script that starts
+		// it.
+		Executable string   `json:"executable"`
 		Software   []string `json:"software"`
 	}
 	if err == nil {
@@ -102,7 +104,7 @@ func New(ctx context.Context, o Options) (engines.Trainer, error) {
 	if err := o.Runner.Check(ctx); err != nil {
 		return nil, err
 	}
-	// sys.path also contains archives and an empty entry for the current directory.
+	// sys.path also contains archives, and an empty entry for the current directory.
 	software := slices.DeleteFunc(found.Software, func(path string) bool {
 		info, err := os.Stat(path)
 		return err != nil || !filepath.IsAbs(path) || !info.IsDir()
@@ -114,7 +116,7 @@ func New(ctx context.Context, o Options) (engines.Trainer, error) {
 	}, err
 }
 
-// prefixes are prefixes of the environment variables that Python's libraries read.
+// prefixes are the prefixes of the environment variables that Python and its libraries read.
 var prefixes = []string{
 	"PYTHON", "TORCH", "CUDA_", "NVIDIA_", "NCCL_", "HF_HOME", "XDG_CACHE_", "OMP_", "ROCR_", "HIP_",
 }
@@ -132,7 +134,7 @@ func (t trainer) Train(
 		return engines.TrainResult{}, domain.Errorf(domain.FailedPrecondition,
 			"inferenceParameters.extraBody: the PyTorch trainer supports only temperature, topP and topK: leave it out")
 	}
-	own, err := os.MkdirTemp("", "anneal-torch-*") // the path of a Unix socket is limited to 107 bytes
+	own, err := os.MkdirTemp("", "anneal-torch-*") // a Unix socket's path may have at most 107 bytes
 	if err != nil {
 		return engines.TrainResult{}, err
 	}
@@ -151,8 +153,8 @@ func emptyBody(text string) bool {
 	return strings.TrimSpace(text) == "" || json.Unmarshal([]byte(text), &object) == nil && len(object) == 0
 }
 
-// processesOn returns the number of processes of a training run: one for each allocated device.
-// Without allocated devices, the training uses all devices that PyTorch sees.
+// processesOn returns the number of processes of a training run: one for each allocated device or,
+// without allocated devices, for each device that PyTorch sees.
 func (t trainer) processesOn(devices []engines.Device) int {
 	if len(devices) > 0 {
 		return len(devices)
@@ -160,8 +162,8 @@ func (t trainer) processesOn(devices []engines.Device) int {
 	return t.processes
 }
 
-// start starts the script. The request is a file, since all processes of the script read it; only
-// the first process connects to the socket.
+// start starts the script. The request is in a file, because all processes of the script read it.
+// Only the first process connects to the socket.
 func (t trainer) start(
 	own string, request engines.TrainRequest, watch engines.TrainWatcher,
 ) (*training, error) {
@@ -196,7 +198,7 @@ func (t trainer) start(
 		args = append(torchrun, args[1:]...)
 	}
 	env := []string{"HF_HUB_OFFLINE=1", "TOKENIZERS_PARALLELISM=false", "PYTHONUNBUFFERED=1"}
-	if t.runner.Confined() { // the loopback is the sandbox's only interface
+	if t.runner.Confined() { // the loopback is the only network interface of the sandbox
 		env = append(env, "NCCL_SOCKET_IFNAME=lo", "GLOO_SOCKET_IFNAME=lo")
 	}
 	read := slices.Concat([]string{own, request.BaseDir, request.AdapterDir, request.ResumeDir},

@@ -17,10 +17,10 @@ import (
 	"anneal/engines/sandbox"
 )
 
-// maxLine is the maximum size of a message, in bytes.
+// maxLine is the maximum size of a message of the script, in bytes.
 const maxLine = 64 << 20
 
-// A training is one run of the script.
+// A training is one run of the training script.
 type training struct {
 	request  engines.TrainRequest
 	writable string // directory that the script may write
@@ -45,9 +45,9 @@ func (r *training) close() {
 	}
 }
 
-// follow handles the script's messages up to the result of the training, which it returns. If the
-// script exits without a result, follow returns an error. When ctx is done, follow asks the script
-// to save a checkpoint and to exit.
+// follow handles the messages of the script, and returns the result of the training. If the script
+// exits without a result, it returns an error. When ctx is done, it requests the script to save a
+// checkpoint and to exit.
 func (r *training) follow(ctx context.Context) (result engines.TrainResult, err error) {
 	conn, err := r.accept(ctx)
 	if err != nil {
@@ -61,7 +61,7 @@ func (r *training) follow(ctx context.Context) (result engines.TrainResult, err 
 	for lines.Scan() {
 		var m message
 		if err := json.Unmarshal(lines.Bytes(), &m); err != nil {
-			return result, fmt.Errorf("the trainer's script sent an invalid message: %w", err)
+			return result, fmt.Errorf("the training script sent an invalid message: %w", err)
 		}
 		if m.Type == resultMessage {
 			return r.result(m)
@@ -74,16 +74,16 @@ func (r *training) follow(ctx context.Context) (result engines.TrainResult, err 
 			continue
 		}
 		if err := json.NewEncoder(conn).Encode(reply); err != nil {
-			break // the script has exited; exitError returns the reason
+			break // the script has exited, and exitError returns the reason
 		}
 	}
 	return result, r.exitError(ctx, lines.Err())
 }
 
-// accept waits for the script to connect, and returns the connection. When the script exits, accept
-// connects to the socket itself, so that Listener.Accept does not block forever. The connection of
-// a script that connected before it exited comes first. From accept's own connection, the caller
-// reads nothing, and ends the training.
+// accept waits until the script connects, and returns the connection. When the script exits, accept
+// itself connects to the socket, so that Listener.Accept does not block forever: the caller then
+// reads nothing and ends the training. If the script has connected before it exited, its connection
+// comes first.
 func (r *training) accept(ctx context.Context) (net.Conn, error) {
 	wait, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -94,7 +94,7 @@ func (r *training) accept(ctx context.Context) (net.Conn, error) {
 		}
 		ours, err := net.Dial("unix", r.listener.Addr().String())
 		if err != nil {
-			_ = r.listener.SetDeadline(time.Unix(1, 0)) // ends Accept, too
+			_ = r.listener.SetDeadline(time.Unix(1, 0)) // also ends Accept
 			return
 		}
 		_ = ours.Close()
@@ -106,7 +106,7 @@ func (r *training) accept(ctx context.Context) (net.Conn, error) {
 	return conn, nil
 }
 
-// exitError returns the reason why the script ended without a result. readErr is the error of
+// exitError returns the error of a script that has ended without a result. readErr is the error of
 // reading from the socket.
 func (r *training) exitError(ctx context.Context, readErr error) error {
 	if ctx.Err() != nil {
@@ -114,22 +114,22 @@ func (r *training) exitError(ctx context.Context, readErr error) error {
 	}
 	select {
 	case <-r.program.Done():
-	case <-time.After(r.grace): // the script has closed the socket but keeps running
-		return fmt.Errorf("the trainer's script closed its socket without a result%s", r.program.LastOutput())
+	case <-time.After(r.grace): // the script has closed its socket, but has not exited
+		return fmt.Errorf("the training script closed its socket without a result%s", r.program.LastOutput())
 	}
 	if err := errors.Join(readErr, r.program.Err()); err != nil {
-		return fmt.Errorf("the trainer's script failed: %w", err)
+		return fmt.Errorf("the training script failed: %w", err)
 	}
-	return fmt.Errorf("the trainer's script ended without a result%s", r.program.LastOutput())
+	return fmt.Errorf("the training script ended without a result%s", r.program.LastOutput())
 }
 
-// handle processes a message and returns the reply, if any. An error ends the
-// training.
+// handle processes a message of the script, and returns the reply; nil for none. After an error,
+// the training ends.
 func (r *training) handle(ctx context.Context, m message) (any, error) {
 	switch m.Type {
 	case stepMessage:
 		if m.Row == nil {
-			return nil, errors.New("the trainer's script reported a step without a row")
+			return nil, errors.New("the training script reported a step without metrics")
 		}
 		r.watch.Step(*m.Row)
 		return nil, nil
@@ -145,7 +145,8 @@ func (r *training) handle(ctx context.Context, m message) (any, error) {
 		return body{}, nil
 	case scoreMessage:
 		if r.request.Evaluation == nil {
-			return nil, domain.Errorf(domain.FailedPrecondition, "evaluator: the job has no evaluator to score its rollouts")
+			return nil, domain.Errorf(domain.FailedPrecondition, "evaluator: the training script requested scores, "+
+				"but the job has no evaluator: create a job with an evaluator")
 		}
 		scores, err := r.request.Evaluation.Score(ctx, m.Rows)
 		if err != nil {
@@ -155,13 +156,13 @@ func (r *training) handle(ctx context.Context, m message) (any, error) {
 	case errorMessage:
 		return nil, m.err()
 	}
-	return nil, fmt.Errorf("the trainer's script sent a message of unknown type %q", m.Type)
+	return nil, fmt.Errorf("the training script sent a message of unknown type %q", m.Type)
 }
 
 // result converts a message of the type resultMessage to the result of the training.
 func (r *training) result(m message) (engines.TrainResult, error) {
 	if m.Result == nil {
-		return engines.TrainResult{}, errors.New("the trainer's script sent an empty result")
+		return engines.TrainResult{}, errors.New("the training script sent an empty result")
 	}
 	dir, err := r.take(m.Result.Dir, "result")
 	if err != nil {
@@ -173,12 +174,12 @@ func (r *training) result(m message) (engines.TrainResult, error) {
 	}, nil
 }
 
-// take moves dir, a directory that the script wrote, to a directory that the script cannot change,
-// and returns the new path. It rejects a directory outside of r.writable.
+// take moves dir, a directory that the script has written, to a directory that the script cannot
+// change, and returns the new path. It returns an error if dir is outside of r.writable.
 func (r *training) take(dir, name string) (string, error) {
 	below, err := filepath.Rel(r.writable, dir)
 	if err != nil || !filepath.IsLocal(below) {
-		return "", fmt.Errorf("the trainer's script sent the directory %q, which is outside of %s", dir, r.writable)
+		return "", fmt.Errorf("the training script sent the directory %q, which is outside of %s", dir, r.writable)
 	}
 	to := filepath.Join(r.request.WorkDir, name)
 	if err := sandbox.MoveFiles(r.writable, below, to); err != nil {

@@ -27,47 +27,47 @@ import (
 	"anneal/projections"
 )
 
-// A Source is a running installation.
+// A Source is the running installation that is backed up.
 type Source struct {
-	Control  *nats.Conn // connection into the account with the streams
+	Control  *nats.Conn // connection to the NATS account with the streams
 	Log      eventlog.Log
-	World    *projections.World // follows the log; has durable events only
+	World    *projections.World // follows the log; has only events that are durable
 	Files    *blobs.Store
 	DataKeys kv.Store
-	Answers  kv.Store // stored responses, by idempotency key
+	Answers  kv.Store // idempotency store: stored responses by key
 	Dir      datadir.Dir
-	Version  string               // of anneal
+	Version  string               // version of this program
 	Signer   *transparency.Signer // signs the manifests
 	Logger   *slog.Logger
 }
 
-// Settings are the settings of one backup.
+// Settings are the recipients of one backup, and whether it copies files.
 type Settings struct {
-	Recipients []string // age recipients of the secrets, such as age1…; at least one
-	References bool     // record the files instead of copying them, because their bucket keeps them
+	Recipients []string // public keys of age, the encryption tool, such as age1…; at least one
+	References bool     // only list the files, because the installation's own bucket keeps them
 }
 
 // A run is one backup in progress.
 type run struct {
 	Source
 	Settings
-	copying func(bytes int64) // reports the number of bytes that were copied
+	copying func(bytes int64) // is called with the number of bytes copied so far
 	target  *blobs.Store
-	last    *Manifest // the last backup of the same log; nil if there is none
+	last    *Manifest // last signed backup of the same log, which this one continues; nil if there is none
 	id      string
 	newest  string // ID of the newest backup in the bucket when this one began; "" if there was none
 	copied  int64
-	added   int // files that were copied, or recorded without a copy
+	added   int // number of files that were copied or, with References, listed
 
-	files  map[string]File // by key: those of the last backup, and those that this backup has copied
+	files  map[string]File // by key: files of the last backup, and files that this backup has copied or listed
 	keys   map[string][]byte
-	absent []string // recorded files and data keys that the installation lacks
+	absent []string // keys of files and IDs of data keys that the log records but the installation lacks
 }
 
-// Run adds a backup to the bucket target, and returns when it is complete. The installation may change
-// meanwhile: the backup has its state at one position. Run copies what changed since the last backup in
-// the bucket. The error is FailedPrecondition when the bucket has the backups of another installation.
-// copying is called with the number of bytes that were copied so far.
+// Run adds a backup to target, and returns its manifest when it is complete. The installation may
+// change while Run copies it: the backup has the state at one position of the log. Run copies only
+// what changed since the last backup in target. It returns FailedPrecondition if target has the
+// backups of another installation. Run calls copying with the number of bytes copied so far.
 func Run(ctx context.Context, from Source, target *blobs.Store, s Settings, copying func(bytes int64)) (Manifest,
 	error) {
 	r := &run{Source: from, Settings: s, copying: copying, target: target, id: time.Now().UTC().Format(idLayout),
@@ -105,7 +105,8 @@ func Run(ctx context.Context, from Source, target *blobs.Store, s Settings, copy
 	return m, r.putManifest(ctx, &m)
 }
 
-// resume finds the last backup of the log, whose first event has the given ID.
+// resume finds the last signed backup of the same log in the target. log is the ID of the first
+// event.
 func (r *run) resume(ctx context.Context, log string) error {
 	ids, err := IDs(ctx, r.target)
 	if err != nil {
@@ -137,7 +138,7 @@ func (r *run) resume(ctx context.Context, log string) error {
 		}
 		e, err := r.Log.At(ctx, m.Position)
 		if domain.CodeOf(err) == domain.NotFound || err == nil && e.ID != m.EventID {
-			continue // the installation was restored from an earlier backup
+			continue // the log at this position has another event, because the installation was restored since
 		}
 		if err != nil {
 			return err
@@ -163,8 +164,8 @@ func newestOf(ids []string) string {
 	return ids[len(ids)-1]
 }
 
-// checkTarget returns an error if another process has added or removed manifests since the backup began, so
-// that this one would lack its parent, or not be the newest.
+// checkTarget returns an error if another process has added or removed backups in the target since
+// this backup began. This backup would then lack its parent, or would not be the newest.
 func (r *run) checkTarget(ctx context.Context) error {
 	ids, err := IDs(ctx, r.target)
 	switch {
@@ -172,24 +173,23 @@ func (r *run) checkTarget(ctx context.Context) error {
 		return err
 	case r.last != nil && !slices.Contains(ids, r.last.ID):
 		return domain.Errorf(domain.FailedPrecondition, "backup %s, which this backup continues, was removed from the "+
-			"target meanwhile: create the backup again, and "+
+			"target while this backup ran: create the backup again, and "+
 			"prune the target only through the server that backs up to it", r.last.ID)
 	case newestOf(ids) > r.newest:
-		return domain.Errorf(domain.FailedPrecondition, "another server has added backup %s to the target meanwhile: create "+
-			"the backup again, and back up to each target from one server only", newestOf(ids))
+		return domain.Errorf(domain.FailedPrecondition, "another server added backup %s to the target while this "+
+			"backup ran: create the backup again, and back up to each target from one server only", newestOf(ids))
 	}
 	return nil
 }
 
-// maxPasses is how often copyReferenced copies what was added meanwhile, before it reports what is
-// absent.
+// maxPasses is the maximum number of times that copyReferenced copies files and data keys before it
+// reports those that are still missing.
 const maxPasses = 10
 
-// copyReferenced copies files and data keys, and returns a view to which they belong: it has
-// everything that the resources of the view have recorded. Something may be deleted before it is
-// copied; copyReferenced then copies what was added since, and takes a later view. A later pass is
-// short, and the reconciler deletes the data of a resource a second after its event, so few passes
-// are needed.
+// copyReferenced copies files and data keys until it has all that the resources of the newest view
+// refer to, and returns that view. A file can be deleted before it is copied; the next pass then
+// uses a later view, whose resources no longer refer to the file. Few passes are needed, because
+// the reconciler deletes the files of a resource within a second after the event.
 func (r *run) copyReferenced(ctx context.Context) (*projections.View, error) {
 	for pass := 1; ; pass++ {
 		view := r.World.View()
@@ -203,7 +203,8 @@ func (r *run) copyReferenced(ctx context.Context) (*projections.View, error) {
 		r.absent = r.lacking(refs)
 		if len(r.absent) == 0 || pass == maxPasses {
 			if len(r.absent) > 0 {
-				r.Logger.Warn("the backup lacks files or data keys that the log records but the installation does not have",
+				r.Logger.Warn("the backup is incomplete: the log records files or data keys that the installation no "+
+					"longer has",
 					"count", len(r.absent), "first", r.absent[0])
 			}
 			return view, nil
@@ -211,7 +212,8 @@ func (r *run) copyReferenced(ctx context.Context) (*projections.View, error) {
 	}
 }
 
-// lacking returns the keys of the recorded files and the IDs of the data keys that were not copied.
+// lacking returns the keys of the files and the IDs of the data keys that refs has and that were
+// not copied.
 func (r *run) lacking(refs reconcile.Referenced) (absent []string) {
 	for key, size := range refs.Stored() {
 		if f, ok := r.files[key]; !ok || f.Size != size {
@@ -227,8 +229,9 @@ func (r *run) lacking(refs reconcile.Referenced) (absent []string) {
 	return absent
 }
 
-// copyFiles copies the files that resources refer to, except those that were copied before. A file that
-// an event has recorded never changes; any other file has changed if its time has.
+// copyFiles copies the files that refs has, except those that were copied before. A file whose size
+// an event has recorded never changes. Any other file has changed if its modification time or size
+// has.
 func (r *run) copyFiles(ctx context.Context, refs reconcile.Referenced) error {
 	recorded := maps.Collect(refs.Stored())
 	for _, root := range blobs.Roots() {
@@ -251,8 +254,8 @@ func (r *run) copyFiles(ctx context.Context, refs reconcile.Referenced) error {
 	return nil
 }
 
-// copyFile copies a file, unless it was deleted or is damaged: copyReferenced reports what is then
-// absent.
+// copyFile copies a file. It skips a file that was deleted or is damaged, which copyReferenced then
+// reports as missing.
 func (r *run) copyFile(ctx context.Context, f blobs.File) error {
 	if r.References {
 		r.added++
@@ -269,7 +272,7 @@ func (r *run) copyFile(ctx context.Context, f blobs.File) error {
 	object, err := putContent(ctx, r.target, objectKey("files/"+r.id+"/", f.Key), content)
 	switch err := errors.Join(err, content.Close()); {
 	case domain.CodeOf(err) == domain.DataLoss:
-		r.Logger.Error("a file is damaged, and not in the backup", "file", f.Key, "error", err)
+		r.Logger.Error("a file is damaged, so the backup does not contain it", "file", f.Key, "error", err)
 		return nil
 	case err != nil:
 		return err
@@ -280,14 +283,14 @@ func (r *run) copyFile(ctx context.Context, f blobs.File) error {
 	return nil
 }
 
-// add counts an object that was stored.
+// add adds the size of a stored object to the copied bytes, and reports the progress.
 func (r *run) add(o Object) {
 	r.copied += o.Size
 	r.copying(r.copied)
 }
 
-// readKeys reads the records of all data keys. It keeps those of keys that were erased meanwhile: the
-// resources of the view may still refer to them.
+// readKeys adds the records of all data keys to r.keys. It does not remove data keys that were
+// erased since the last pass, because resources of the view may still refer to them.
 func (r *run) readKeys(ctx context.Context) error {
 	read, err := records(ctx, r.DataKeys)
 	maps.Copy(r.keys, read)
@@ -312,7 +315,7 @@ func records(ctx context.Context, store kv.Store) (map[string][]byte, error) {
 	return all, nil
 }
 
-// listFiles stores the list of the files that resources of the view refer to.
+// listFiles stores the list of the copied files that resources of the view refer to.
 func (r *run) listFiles(ctx context.Context, view *projections.View) (list FileList, err error) {
 	refs := reconcile.In(view)
 	list.References, list.Missing = r.References, r.absent[:min(len(r.absent), maxMissing)]
@@ -327,7 +330,7 @@ func (r *run) listFiles(ctx context.Context, view *projections.View) (list FileL
 	case list.Count == 0:
 		return list, nil
 	case r.last != nil && r.added == 0 && list.Count == r.last.Files.Count && r.References == r.last.Files.References:
-		list.List = r.last.Files.List // the same files
+		list.List = r.last.Files.List // the last backup has the same files
 		return list, nil
 	}
 	object, err := put(ctx, r.target, "lists/"+r.id+".zst", compressed(func(w io.Writer) error {
@@ -344,13 +347,15 @@ func (r *run) listFiles(ctx context.Context, view *projections.View) (list FileL
 	return list, err
 }
 
-// putStreams stores the messages of the streams since the last backup, and sets the hash of m.
+// putStreams stores the messages that the streams EVENTS and USAGE got since the last backup, and
+// sets the fields of the manifest that describe them.
 func (r *run) putStreams(ctx context.Context, m *Manifest) error {
 	var chain integrity.HashChain
 	if r.last != nil {
 		hash, err := hex.DecodeString(r.last.Hash)
 		if err != nil || len(hash) != len(chain.Hash) {
-			return advise(damaged(r.last.ID, "the manifest of backup %s has an invalid hash", r.last.ID), createAdvice)
+			return advise(damaged(r.last.ID, "the manifest of backup %s has an invalid hash chain",
+				r.last.ID), createAdvice)
 		}
 		chain.Checkpoint, m.Parent, m.UsageLast = r.last.Checkpoint, r.last.ID, r.last.UsageLast
 		copy(chain.Hash[:], hash)
@@ -363,7 +368,7 @@ func (r *run) putStreams(ctx context.Context, m *Manifest) error {
 		return err
 	}
 	if chain.Checkpoint != m.Checkpoint {
-		return fmt.Errorf("the log ends at position %d (event %s), and the backup has position %d (event %s)",
+		return fmt.Errorf("read the log: it ends at position %d (event %s) instead of position %d (event %s)",
 			chain.Position, chain.EventID, m.Position, m.EventID)
 	}
 	m.Hash = chain.Hash.String()
@@ -371,7 +376,7 @@ func (r *run) putStreams(ctx context.Context, m *Manifest) error {
 	if err != nil {
 		return err
 	}
-	if last < m.UsageLast { // the stream was created again
+	if last < m.UsageLast { // the stream USAGE was deleted and created again
 		m.UsageLast = 0
 	}
 	m.Usage, err = putSegments(ctx, r.target, "usage/", r.id,

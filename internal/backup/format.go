@@ -1,17 +1,17 @@
 // Package backup copies an installation to a bucket while it runs, and restores it.
 //
-// A backup consists of objects below the following keys, and is complete when its manifest exists:
+// A backup consists of objects with the following keys. It is complete when its manifest exists:
 //
-//	manifests/ID.json            the manifest and its signature; ID is the time at which the backup began
-//	events/FIRST-ID.zst          messages of the stream EVENTS, from position FIRST on
-//	usage/FIRST-ID.zst           messages of the stream USAGE
-//	files/ID/KEY                 a file of the bucket of the installation
-//	lists/ID.zst                 the list of the files, one JSON object per line
-//	secrets/ID.age               keys, data keys and stored responses, encrypted for the recipients
+//	manifests/ID.json            the manifest and its signature; ID is the start time of the backup
+//	events/FIRST-ID.zst          messages of the stream EVENTS, beginning with position FIRST
+//	usage/FIRST-ID.zst           messages of the stream USAGE, beginning with sequence FIRST
+//	files/ID/KEY                 a file of the installation: KEY is its key in the installation's bucket
+//	lists/ID.zst                 the list of all files of the backup, one JSON object per line
+//	secrets/ID.age               keys, data keys and the idempotency store, encrypted for the recipients
 //
-// Objects never change, except manifests: see Prune. A later backup refers to the objects of earlier
-// ones instead of copying the same data again: its events follow those of its parent, and its list names
-// copies of earlier backups.
+// Objects never change, except manifests, which Prune can replace. A backup does not copy data
+// again that an earlier backup has: its events continue those of its parent, the backup before it,
+// and its list of files refers to files/ objects of earlier backups.
 package backup
 
 import (
@@ -37,7 +37,7 @@ import (
 	"anneal/eventlog"
 )
 
-// format is the version of the format of backups.
+// format is the version of the object layout above, which each manifest states.
 const format = 1
 
 const (
@@ -50,55 +50,60 @@ const (
 type Manifest struct {
 	Format  int    `json:"format"`
 	ID      string `json:"id"`
-	Version string `json:"version"` // of anneal
+	Version string `json:"version"` // version of anneal that created the backup
 	// Log is the ID of the first event, which identifies the installation.
 	Log string `json:"log"`
-	// Parent is the ID of the backup that has the events before those of this one; "" if this one has
-	// the first event.
+	// Parent is the ID of the backup whose events precede those of this one; "" if this backup has
+	// the log from its first event on.
 	Parent string `json:"parent,omitempty"`
-	// Checkpoint is the position of the state that the backup has, and Hash the hash chain there.
+	// Checkpoint is the position of the log whose state the backup has. Hash is the hash chain of
+	// the events up to there.
 	eventlog.Checkpoint
 	Hash       string    `json:"hash"`
-	Time       time.Time `json:"time"`    // at which the installation had the state
-	EndTime    time.Time `json:"endTime"` // at which the backup was complete
-	Events     []Segment `json:"events"`  // from the parent's position to the checkpoint
+	Time       time.Time `json:"time"`    // time of the state that the backup contains
+	EndTime    time.Time `json:"endTime"` // time at which the backup was complete
+	Events     []Segment `json:"events"`  // events after the parent's position, up to Checkpoint
 	Usage      []Segment `json:"usage,omitempty"`
-	UsageLast  uint64    `json:"usageLast"` // last position of the stream USAGE in this backup or a parent
+	UsageLast  uint64    `json:"usageLast"` // last sequence of the stream USAGE that this backup or a parent has
 	Files      FileList  `json:"files"`
 	Secrets    Object    `json:"secrets"`
-	Recipients []string  `json:"recipients"` // age recipients that can decrypt Secrets
+	Recipients []string  `json:"recipients"` // age public keys for which Secrets is encrypted
 	// Copied is the number of bytes that this backup added to the bucket of backups.
 	Copied int64 `json:"copied"`
 
-	digest    string // of the JSON in the object
-	signature []byte // see Manifest.verify; empty in backups of earlier versions
+	digest    string // SHA-256 of the manifest's JSON in the bucket, hexadecimal
+	signature []byte // signed note, see Manifest.verify; empty in backups of earlier versions
 }
 
-// An Object is an object of the bucket of backups. SHA256 is hexadecimal.
+// An Object is an object in the bucket of backups. SHA256 is hexadecimal.
 type Object struct {
 	Key    string `json:"key"`
 	Size   int64  `json:"size"` // bytes
 	SHA256 string `json:"sha256"`
 }
 
-// A Segment has the messages of a stream from one position to another, both included.
+// A Segment has the messages of a stream from sequence First to sequence Last, both included.
 type Segment struct {
 	First uint64 `json:"first"`
 	Last  uint64 `json:"last"`
 	Object
 }
 
-// A FileList describes the copies of files. List is absent if the installation has no files.
+// A FileList describes the files of a backup. List is the object that lists them; nil if there are
+// no files.
 type FileList struct {
-	List       *Object `json:"list,omitempty"`
-	Count      int     `json:"count"`
-	Bytes      int64   `json:"bytes"`
-	References bool    `json:"references,omitempty"` // the files are not copied: their bucket keeps them
-	// Missing are the keys of recorded files that the installation no longer has, at most maxMissing.
+	List  *Object `json:"list,omitempty"`
+	Count int     `json:"count"`
+	Bytes int64   `json:"bytes"`
+	// References reports that the files are listed but not copied: the installation's own bucket keeps them.
+	References bool `json:"references,omitempty"`
+	// Missing are the keys of recorded files that the installation no longer had, at most
+	// maxMissing.
 	Missing []string `json:"missing,omitempty"`
 }
 
-// A File is one file of the installation. Object has no key in a list with references.
+// A File is one file of the installation: Key is its key in the installation's bucket, and Object
+// its copy. If the backup only lists files (see FileList.References), Object.Key is "".
 type File struct {
 	Key      string    `json:"file"`
 	Modified time.Time `json:"modified"`
@@ -107,10 +112,11 @@ type File struct {
 
 const maxMissing = 100
 
-// Open opens the bucket of backups at a target: a directory, or the URL of a bucket, such as
-// s3://BUCKET?prefix=PREFIX/. It creates a directory that does not exist.
+// Open opens a bucket of backups. target is a directory, which Open creates if it does not exist,
+// or the URL of a bucket, such as s3://BUCKET?prefix=PREFIX/.
 func Open(ctx context.Context, target string) (*blobs.Store, error) {
-	o := blobs.Options{URL: target, BaseURL: "http://localhost/unused", Key: make([]byte, 16)} // no URL is signed
+	// No URL is signed with BaseURL and Key.
+	o := blobs.Options{URL: target, BaseURL: "http://localhost/unused", Key: make([]byte, 16)}
 	if !strings.Contains(target, "://") {
 		o.URL, o.Dir = "", target
 		if err := os.MkdirAll(target, 0o700); err != nil {
@@ -121,7 +127,8 @@ func Open(ctx context.Context, target string) (*blobs.Store, error) {
 	return blobs.Open(ctx, o)
 }
 
-// OpenExisting is like Open for a target that has backups, and creates nothing.
+// OpenExisting opens a bucket that has backups. It returns NotFound if target is a directory
+// without backups, and creates no directory.
 func OpenExisting(ctx context.Context, target string) (*blobs.Store, error) {
 	if !strings.Contains(target, "://") {
 		if _, err := os.Stat(filepath.Join(target, manifestPrefix)); err != nil {
@@ -165,17 +172,18 @@ func readManifest(ctx context.Context, target *blobs.Store, id string) (m Manife
 	}
 	body, signature, _ := bytes.Cut(all, []byte("\n"))
 	if err := json.Unmarshal(body, &m); err != nil || len(all) > maxManifest || m.ID != id {
-		return m, damaged(id, "%s is not the manifest of backup %s", key, id)
+		return m, damaged(id, "%s is not the manifest of backup %s, or is damaged", key, id)
 	}
 	m.digest, m.signature = digestOf(body), signature
 	if m.Format != format {
-		return m, domain.Errorf(domain.FailedPrecondition, "%s has format %d, and this version of anneal reads format %d: "+
-			"use the version of anneal that wrote it (%s), or a later one", key, m.Format, format, m.Version)
+		return m, domain.Errorf(domain.FailedPrecondition, "%s has format %d of backups, but this version of anneal "+
+			"reads only format %d: use anneal %s, which created the backup, or a later version",
+			key, m.Format, format, m.Version)
 	}
 	return m, nil
 }
 
-// put stores the content that write writes under a key.
+// put stores an object under a key. write writes the content of the object.
 func put(ctx context.Context, target *blobs.Store, key string, write func(io.Writer) error) (Object, error) {
 	r, w := io.Pipe()
 	written := make(chan struct{})
@@ -186,7 +194,7 @@ func put(ctx context.Context, target *blobs.Store, key string, write func(io.Wri
 		w.CloseWithError(errors.Join(err, buffered.Flush()))
 	}()
 	object, err := putContent(ctx, target, key, r)
-	_ = r.Close() // ends write if the bucket has failed
+	_ = r.Close() // makes write fail if the bucket has failed
 	<-written
 	return object, err
 }
@@ -200,7 +208,7 @@ func putContent(ctx context.Context, target *blobs.Store, key string, content io
 	return Object{key, n, hex.EncodeToString(sum.Sum(nil))}, nil
 }
 
-// compressed returns a function that writes what write writes, compressed.
+// compressed returns a function that writes the output of write compressed with Zstandard.
 func compressed(write func(io.Writer) error) func(io.Writer) error {
 	return func(w io.Writer) error {
 		z, err := zstd.NewWriter(w)

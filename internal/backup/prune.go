@@ -14,26 +14,26 @@ import (
 	"anneal/eventlog/transparency"
 )
 
-// Retention selects the backups to keep; the newest is always kept.
+// Retention selects the backups that Prune keeps. It always keeps the newest one.
 type Retention struct {
-	Newest int       // this number of the newest backups
-	Since  time.Time // backups whose state is at most as old; zero for none
+	Newest int       // keep this number of the newest backups
+	Since  time.Time // keep also backups whose state is of this time or later; the zero time selects none
 }
 
-// Pruned is the result of Prune.
+// Pruned reports what Prune has kept and removed.
 type Pruned struct {
-	Kept    []string `json:"kept"`    // IDs
-	Removed []string `json:"removed"` // IDs
-	Objects int      `json:"objects"` // that were deleted
-	Bytes   int64    `json:"bytes"`   // of the deleted objects
+	Kept    []string `json:"kept"`    // IDs of backups
+	Removed []string `json:"removed"` // IDs of backups
+	Objects int      `json:"objects"` // number of deleted objects
+	Bytes   int64    `json:"bytes"`   // total size of the deleted objects
 }
 
-// A pruning is a Prune in progress.
+// A pruning is the state of one call of Prune.
 type pruning struct {
 	target *blobs.Store
 	from   Source
 	all    map[string]*Manifest
-	ids    []string // oldest first
+	ids    []string // IDs of all backups, oldest first
 	kept   map[string]bool
 	used   map[string]bool // keys of the objects that kept backups refer to
 	result Pruned
@@ -41,13 +41,15 @@ type pruning struct {
 
 // Prune removes backups, and the objects that no other backup refers to.
 //
-// A backup refers to the events of its parents. Prune first replaces the manifest of a kept backup whose
-// parent it removes by one that has the segments of all parents itself; then it deletes manifests, and then
-// objects. So all kept backups can be restored after each step, and an interrupted Prune can be repeated. No
-// backup to the target may run meanwhile; objects of later IDs than the newest backup are not deleted.
+// A backup needs the events of its parents. If Prune removes the parent of a kept backup, it first
+// replaces the manifest of the kept backup by one that lists the segments of all its parents. Then
+// it deletes the manifests of the removed backups, and then objects. So all kept backups can be
+// restored after each step, and an interrupted Prune can be repeated. No backup to the target may
+// run at the same time. Prune does not delete objects whose ID is later than the newest backup's:
+// they belong to a backup in progress.
 //
-// A manifest without a signature is not replaced: the parents of its backup are kept as well. It does not
-// count as one of the newest if another backup has a signature.
+// Prune does not replace a manifest without a signature, but keeps the parents of its backup. If
+// any backup has a signature, those without one do not count toward Retention.Newest.
 func Prune(ctx context.Context, target *blobs.Store, from Source, keep Retention) (Pruned, error) {
 	p := &pruning{target: target, from: from, all: map[string]*Manifest{}, kept: map[string]bool{}}
 	if err := p.readManifests(ctx); err != nil || len(p.ids) == 0 {
@@ -65,8 +67,8 @@ func Prune(ctx context.Context, target *blobs.Store, from Source, keep Retention
 	return p.result, p.deleteObjects(ctx)
 }
 
-// deleteManifests deletes the manifests of the removed backups, newest first: no backup is left without its
-// parents, so that after an interruption a Prune can keep more.
+// deleteManifests deletes the manifests of the removed backups, newest first. So a remaining backup
+// always has its parents, and after an interruption a Prune can keep more of the backups.
 func (p *pruning) deleteManifests(ctx context.Context) error {
 	for _, id := range p.ids {
 		if p.kept[id] {
@@ -113,22 +115,24 @@ func (p *pruning) readManifests(ctx context.Context) (err error) {
 	return nil
 }
 
-// counted returns the IDs of the backups among which the newest are kept, oldest first: all backups with a
-// signature, because a program that can write to the target can add others; all backups if none has one.
+// counted returns the IDs of the backups that count toward Retention.Newest, oldest first: those
+// with a signature, because a program that can write to the target can add backups without one. If
+// no backup has a signature, counted returns all.
 func (p *pruning) counted() ([]string, error) {
 	signed := slices.DeleteFunc(slices.Clone(p.ids), func(id string) bool { return len(p.all[id].signature) == 0 })
 	if len(signed) == 0 {
 		return p.ids, nil
 	}
 	if newest := p.ids[len(p.ids)-1]; newest != signed[len(signed)-1] {
-		return nil, domain.Errorf(domain.FailedPrecondition, "the manifest of backup %s is not signed, but that of the "+
-			"earlier backup %s is: create a backup, or move %s out of the target, and try again", newest, signed[len(signed)-1],
+		return nil, domain.Errorf(domain.FailedPrecondition, "the manifest of backup %s is not signed, but the "+
+			"manifest of the earlier backup %s is: create a backup, or move %s out of the target, and try again",
+			newest, signed[len(signed)-1],
 			manifestPrefix+newest+manifestSuffix)
 	}
 	return signed, nil
 }
 
-// choose selects the backups that are kept.
+// choose selects the backups to keep: those of the Retention, and the parents that they need.
 func (p *pruning) choose(keep Retention) error {
 	counted, err := p.counted()
 	if err != nil {
@@ -176,8 +180,9 @@ func (p *pruning) chain(m *Manifest) (all []*Manifest, err error) {
 	return all, nil
 }
 
-// replaceManifests replaces the manifests of the kept backups whose parents are removed. Before it changes
-// the target, it signs all of them, and so checks their sizes, and reads the lists of files.
+// replaceManifests replaces the manifests of kept backups whose parents are removed. It first signs
+// all of them, which also checks their sizes, and reads the lists of files: an error then changes
+// nothing.
 func (p *pruning) replaceManifests(ctx context.Context) error {
 	contents := map[string][]byte{}
 	for _, id := range p.ids {
@@ -205,7 +210,7 @@ func (p *pruning) replaceManifests(ctx context.Context) error {
 	return nil
 }
 
-// makeFull replaces a manifest by one that has the segments of its parents.
+// makeFull replaces a manifest in p.all by one that also lists the segments of its parents.
 func (p *pruning) makeFull(m *Manifest) error {
 	chain, err := p.chain(m)
 	if err != nil {
@@ -270,7 +275,8 @@ func (p *pruning) usedObjects(ctx context.Context) (map[string]bool, error) {
 	return used, nil
 }
 
-// objectID returns the ID of the backup that has stored an object; "" for another object.
+// objectID returns the ID in the key of an object, that of the backup that stored the object; "" if
+// the key is not one of a backup.
 func objectID(key string) string {
 	prefix, rest, _ := strings.Cut(key, "/")
 	switch prefix {

@@ -330,7 +330,8 @@ func TestUnsignedManifestsDoNotCount(t *testing.T) {
 	unsign(all[3])
 	before := to.contents()
 	_, err := backup.Prune(t.Context(), to.bucket, from.source(), backup.Retention{Newest: 1})
-	require.ErrorContains(t, err, "the manifest of backup "+all[3].ID+" is not signed, but that of the earlier backup "+
+	require.ErrorContains(t, err, "the manifest of backup "+all[3].ID+" is not signed, but the manifest of the "+
+		"earlier backup "+
 		all[2].ID)
 	require.Equal(t, before, to.contents())
 	require.NoError(t, to.bucket.Delete(t.Context(), "manifests/"+all[3].ID+".json"))

@@ -18,13 +18,13 @@ import (
 
 func parent(dir datadir.Dir) string { return filepath.Dir(filepath.Clean(string(dir))) }
 
-// errEnough ends the reading of a segment.
+// errEnough ends the reading of a segment after the last usage record to restore.
 var errEnough = errors.New("all messages are restored")
 
-// putEvents publishes the events up to the wanted position or time. It reads the events of the whole
-// backup, and compares their hash chain with the manifest's.
+// putEvents publishes the events of the backup up to Position or Time. It reads also the events
+// after that, because it compares the hash chain of all events with the manifest's.
 func (r *restore) putEvents(ctx context.Context) error {
-	there, err := r.log.Log().Last(ctx) // zero, unless a restore to a cluster was interrupted
+	there, err := r.log.Log().Last(ctx) // zero, unless an interrupted restore has published events to the cluster
 	if err != nil {
 		return err
 	}
@@ -65,24 +65,27 @@ func (r *restore) putEvents(ctx context.Context) error {
 		return err
 	}
 	if chain.Checkpoint != r.from.Checkpoint || chain.Hash.String() != r.from.Hash {
-		return damaged(r.from.ID, "the events of backup %s do not match its manifest (position %d, hash %s; "+
-			"position %d, hash %s)", r.from.ID, chain.Position, chain.Hash, r.from.Position, r.from.Hash)
+		return damaged(r.from.ID, "the events of backup %s do not match its manifest (the events end at position %d "+
+			"with hash %s, the manifest has position %d and hash %s)",
+			r.from.ID, chain.Position, chain.Hash, r.from.Position, r.from.Hash)
 	}
 	switch {
 	case r.result.Position == 0:
-		return domain.Errorf(domain.OutOfRange, "the log has no event at or before %s", r.Time.Format(time.RFC3339))
+		return domain.Errorf(domain.OutOfRange, "the log of the backup has no event at or before %s: give a later time",
+			r.Time.Format(time.RFC3339))
 	case there.Position > r.result.Position:
-		return domain.Errorf(domain.FailedPrecondition, "the stream %s has %d events, more than are restored: restore to an "+
-			"empty NATS cluster", eventlog.Stream, there.Position)
+		return domain.Errorf(domain.FailedPrecondition, "the stream %s already has %d events, more than this "+
+			"restore: restore to an empty NATS cluster", eventlog.Stream, there.Position)
 	}
 	return r.sync()
 }
 
-// segments yields the segments of the chosen backup and its parents, in the order of their positions.
-func (r *restore) segments(of func(Manifest) []Segment) iter.Seq[Segment] {
+// segments returns the segments that list selects of the chosen backup and its parents, in the
+// order of their positions.
+func (r *restore) segments(list func(Manifest) []Segment) iter.Seq[Segment] {
 	return func(yield func(Segment) bool) {
 		for _, m := range slices.Backward(r.all) {
-			for _, s := range of(m) {
+			for _, s := range list(m) {
 				if !yield(s) {
 					return
 				}
@@ -94,7 +97,7 @@ func (r *restore) segments(of func(Manifest) []Segment) iter.Seq[Segment] {
 // putUsage publishes the usage records up to the time of the last restored event.
 func (r *restore) putUsage(ctx context.Context) error {
 	if last, err := streamcopy.Last(ctx, r.log.Control(), metering.Stream); err != nil || last > 0 {
-		return err // a restore to a cluster was interrupted
+		return err // an interrupted restore to a cluster has published them
 	}
 	publisher, err := streamcopy.NewPublisher(r.log.Control())
 	if err != nil {

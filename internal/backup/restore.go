@@ -29,58 +29,65 @@ import (
 	"anneal/projections"
 )
 
-// RestoreSettings are the settings of a restore. At most one of Position and Time is set; without
-// both, the newest backup is restored.
+// RestoreSettings are the settings of a restore. At most one of Position and Time is set. If both
+// are zero, the state of the newest backup is restored.
 type RestoreSettings struct {
-	Position   uint64    // restore the state at this position
+	Position   uint64    // restore the state at this position of the log
 	Time       time.Time // restore the state at this time
 	Identities []age.Identity
-	// Bucket is the URL of the bucket for files; "" is the directory blobs in the data directory. With
-	// a backup that has references, it is the bucket that has the files.
+	// Bucket is the URL of the bucket for the restored files; "" is the directory blobs in the data
+	// directory. If the backup only lists files (see FileList.References), Bucket is the bucket
+	// that has them.
 	Bucket string
-	// Cluster are the options of the NATS cluster for the log; nil is the embedded server. The stream
-	// of events in the cluster must be empty, or have the first events of the backup: a restore that
-	// was interrupted continues.
+	// Cluster are the options of the NATS cluster for the log; nil restores to an embedded server.
+	// The cluster's stream of events must be empty, or have the first events of this backup: then a
+	// restore that was interrupted continues.
 	Cluster *natsserver.ConnectOptions
-	Logger  *slog.Logger // reports the progress
-	// Key verifies the manifests. If it is nil, they must have the signature of the key that the backup
-	// has itself, unless an earlier version made them: that finds changes, but not another installation.
+	Logger  *slog.Logger // for warnings
+	// Progress is called at the beginning of each step with a text such as "restoring events"; nil
+	// reports nothing.
+	Progress func(step string)
+	// Key verifies the signatures of the manifests. If it is nil, the key in the backup itself
+	// verifies them: that detects changed manifests, but not the backup of another installation.
+	// Manifests of earlier versions of anneal, which have no signature, are then accepted.
 	Key note.Verifier
 }
 
-// Restored is the result of a restore.
+// Restored describes a restored installation.
 type Restored struct {
-	Backup string `json:"backup"` // ID of the backup
+	Backup string `json:"backup"` // ID of the chosen backup
 	eventlog.Checkpoint
-	Time     time.Time `json:"time"` // of the last event
+	Time     time.Time `json:"time"` // time of the last restored event
 	Files    int       `json:"files"`
-	Bytes    int64     `json:"bytes"` // of the files
+	Bytes    int64     `json:"bytes"` // total size of the restored files
 	DataKeys int       `json:"dataKeys"`
-	// Key is the name of the key whose signatures the manifests have; "" if there is one without.
+	// Key is the name of the key that signed all manifests; "" if a manifest is not signed.
 	Key    string `json:"key,omitempty"`
 	SHA256 string `json:"sha256"` // digest of the restored state, as GET /v1/system/digest returns it
-	// Missing are the recorded files and data keys at the position that no backup has.
+	// Missing are the files and data keys that the resources refer to and that no backup has.
 	Missing []string `json:"missing,omitempty"`
 }
 
-// A restore is one restore in progress. dir is a temporary directory beside the data directory.
+// A restore is the state of one call of Restore. dir is a temporary directory beside the data
+// directory.
 type restore struct {
 	RestoreSettings
 	target *blobs.Store
 	dir    datadir.Dir
-	read   []Manifest // the newest and its parents
-	all    []Manifest // from and its parents, newest first
+	read   []Manifest // manifests of the newest backup and its parents
+	all    []Manifest // manifests of the chosen backup, from, and of its parents, newest first
 	from   Manifest
 	result Restored
 
 	log    *natsserver.Connection
-	sync   func() error // makes what was published durable
+	sync   func() error // makes published messages durable
 	refs   reconcile.Referenced
 	secret confidential
 }
 
-// Restore creates the data directory dir from a backup. The directory appears when the restore is
-// complete; it must not exist, or be empty. The digest of the log is compared with the manifest's.
+// Restore creates the data directory dir from a backup. dir must not exist, or must be empty:
+// Restore fills a temporary directory, and renames it when the restore is complete. It compares the
+// hash chain of the events with the manifest's.
 func Restore(ctx context.Context, target *blobs.Store, dir datadir.Dir, s RestoreSettings) (Restored, error) {
 	restored, err := restoreTo(ctx, target, dir, s)
 	return restored, advise(err, restoreAdvice)
@@ -95,7 +102,7 @@ func restoreTo(ctx context.Context, target *blobs.Store, dir datadir.Dir, s Rest
 	if err := r.choose(ctx); err != nil {
 		return Restored{}, err
 	}
-	if err := os.RemoveAll(string(r.dir)); err != nil { // of a restore that was interrupted
+	if err := os.RemoveAll(string(r.dir)); err != nil { // left by an interrupted restore
 		return Restored{}, err
 	}
 	release, err := disk.LockDir(string(r.dir))
@@ -115,7 +122,8 @@ func restoreTo(ctx context.Context, target *blobs.Store, dir datadir.Dir, s Rest
 	return r.result, disk.Sync(parent(dir))
 }
 
-// choose selects the backup: the newest, or the first of its parents that has the position or time.
+// choose selects the backup to restore: the newest, or the earliest one that has the position or
+// time.
 func (r *restore) choose(ctx context.Context) error {
 	ids, err := IDs(ctx, r.target)
 	if err != nil {
@@ -131,10 +139,10 @@ func (r *restore) choose(ctx context.Context) error {
 	switch {
 	case r.Position > m.Position:
 		return domain.Errorf(domain.OutOfRange, "position %d is after the newest backup, which ends at position %d: "+
-			"give an earlier position, or leave it out for the newest backup", r.Position, m.Position)
+			"give an earlier position, or none for the newest backup", r.Position, m.Position)
 	case r.Time.After(m.Time):
 		return domain.Errorf(domain.OutOfRange, "%s is after the newest backup, which has the state at %s: give "+
-			"an earlier time, or leave it out for the newest backup", r.Time.Format(time.RFC3339), m.Time.Format(time.RFC3339))
+			"an earlier time, or none for the newest backup", r.Time.Format(time.RFC3339), m.Time.Format(time.RFC3339))
 	}
 	r.all = []Manifest{m}
 	for m.Parent != "" {
@@ -142,7 +150,7 @@ func (r *restore) choose(ctx context.Context) error {
 			return fmt.Errorf("read the backup before %s: %w", r.all[len(r.all)-1].ID, err)
 		}
 		if r.Position > 0 && m.Position >= r.Position || !r.Time.IsZero() && !m.Time.Before(r.Time) {
-			r.all = nil // the parent has the state as well
+			r.all = nil // the parent also has the wanted state
 		}
 		r.all = append(r.all, m)
 	}
@@ -151,7 +159,7 @@ func (r *restore) choose(ctx context.Context) error {
 	return nil
 }
 
-// readManifest reads a manifest, and verifies it if the key is given.
+// readManifest reads a manifest, and verifies its signature if r.Key is set.
 func (r *restore) readManifest(ctx context.Context, id string) (Manifest, error) {
 	m, err := readManifest(ctx, r.target, id)
 	if err == nil && r.Key != nil {
@@ -161,7 +169,8 @@ func (r *restore) readManifest(ctx context.Context, id string) (Manifest, error)
 	return m, err
 }
 
-// verifyManifests verifies the manifests with the given key, or with the key that the backup has itself.
+// verifyManifests verifies the signatures of all manifests with r.Key or, if it is nil, with the
+// key in the backup.
 func (r *restore) verifyManifests() error {
 	key := r.Key
 	if key == nil {
@@ -181,7 +190,8 @@ func (r *restore) verifyManifests() error {
 	for _, m := range r.read {
 		switch err := m.verify(key); {
 		case isUnsigned(err) && r.Key == nil:
-			r.Logger.Warn("the manifest is not signed, because an earlier version of anneal made the backup", "id", m.ID)
+			r.Logger.Warn("the manifest has no signature: an earlier version of anneal created the backup, or the "+
+				"signature was removed", "id", m.ID)
 			r.result.Key = ""
 		case err != nil:
 			return err
@@ -210,14 +220,16 @@ func (r *restore) fill(ctx context.Context) (err error) {
 		run  func(context.Context) error
 	}{{"events", r.putEvents}, {"state", r.fold}, {"data keys", r.putRecords}, {"files", r.putFiles},
 		{"usage records", r.putUsage}} {
-		r.Logger.Info("restoring "+step.what, "backup", r.from.ID)
+		if r.Progress != nil {
+			r.Progress("restoring " + step.what)
+		}
 		if err := step.run(ctx); err != nil {
 			return fmt.Errorf("restore %s: %w", step.what, err)
 		}
 	}
 	if r.from.Files.References {
-		return r.dir.HoldSweeps("restored from backup %s, with the bucket of the earlier installation: its files are kept "+
-			"until you remove this file. Remove it when the earlier installation is gone.", r.from.ID)
+		return r.dir.SuspendDeletions("restored from backup %s, with the bucket of the earlier installation: no file "+
+			"is deleted until you remove this file. Remove it when the earlier installation no longer runs.", r.from.ID)
 	}
 	return nil
 }
@@ -240,7 +252,7 @@ func (r *restore) openLog(ctx context.Context) (closeLog func(), err error) {
 		if err != nil {
 			return nil, err
 		}
-		r.sync = func() error { return nil } // the cluster acknowledges what is durable
+		r.sync = func() error { return nil } // the cluster acknowledges only durable messages
 		return r.log.Close, nil
 	}
 	server, err := natsserver.Start(natsserver.Options{Dir: r.dir.Path("nats"), Log: r.Logger})
@@ -251,7 +263,7 @@ func (r *restore) openLog(ctx context.Context) (closeLog func(), err error) {
 	return server.Close, nil
 }
 
-// fold computes the state at the restored position, and saves it as a snapshot.
+// fold folds the restored events into the world, and saves it as a snapshot.
 func (r *restore) fold(ctx context.Context) (err error) {
 	states, err := archive.Open(r.dir.Path(datadir.Archive))
 	if err != nil {
@@ -275,7 +287,7 @@ func (r *restore) fold(ctx context.Context) (err error) {
 	return world.Save(r.dir.Path("snapshots"))
 }
 
-// putRecords stores the data keys and the stored responses.
+// putRecords stores the data keys and the responses of the idempotency store.
 func (r *restore) putRecords(ctx context.Context) error {
 	if err := r.findKeys(ctx); err != nil {
 		return err
@@ -312,8 +324,8 @@ func (r *restore) putRecords(ctx context.Context) error {
 	return errors.Join(putAll(ctx, answers.Records(), r.secret.Answers), answers.Close())
 }
 
-// findKeys takes data keys that were erased before the chosen backup, and that the resources at the
-// restored position refer to, from earlier backups.
+// findKeys finds the data keys that resources at the restored position refer to but that were
+// erased before the chosen backup. It takes them from earlier backups.
 func (r *restore) findKeys(ctx context.Context) error {
 	needed := map[string]bool{}
 	for id := range r.refs.DataKeys() {
@@ -328,7 +340,7 @@ func (r *restore) findKeys(ctx context.Context) error {
 		}
 		earlier, err := readSecrets(ctx, r.target, m, r.Identities)
 		if domain.CodeOf(err) == domain.FailedPrecondition {
-			continue // encrypted for another identity
+			continue // the earlier backup is encrypted for other recipients
 		}
 		if err != nil {
 			return err
@@ -359,8 +371,8 @@ func putAll(ctx context.Context, store kv.Store, records map[string][]byte) erro
 	return nil
 }
 
-// putFiles copies the files that the resources at the restored position refer to. Files that were
-// deleted before the chosen backup come from earlier backups.
+// putFiles copies the files that resources at the restored position refer to. It takes files that
+// were deleted before the chosen backup from earlier backups.
 func (r *restore) putFiles(ctx context.Context) error {
 	bucket, err := blobs.Open(ctx, blobs.Options{URL: r.Bucket, Dir: r.dir.Path("blobs"), Logger: r.Logger,
 		BaseURL: "http://localhost/unused", Key: make([]byte, 16)})
@@ -377,9 +389,10 @@ func (r *restore) copyFiles(ctx context.Context, bucket *blobs.Store) error {
 		return err
 	}
 	if owner != "" && !r.from.Files.References {
-		return domain.Errorf(domain.FailedPrecondition, "the bucket has the files of an installation: choose an empty bucket")
+		return domain.Errorf(domain.FailedPrecondition, "the bucket for the restored files already has the files of "+
+			"an installation: choose an empty bucket")
 	}
-	wanted := map[string]int64{} // recorded files that are not copied yet
+	wanted := map[string]int64{} // sizes of the recorded files that are not copied yet, by key
 	for key, size := range r.refs.Stored() {
 		wanted[key] = size
 	}
@@ -413,7 +426,7 @@ func (r *restore) copyFiles(ctx context.Context, bucket *blobs.Store) error {
 func (r *restore) copyFile(ctx context.Context, bucket *blobs.Store, f File) error {
 	r.result.Files++
 	r.result.Bytes += f.Size
-	if f.Object.Key == "" { // a reference: the bucket must have the file
+	if f.Object.Key == "" { // the backup only lists the file: the bucket must have it
 		size, err := bucket.Size(ctx, f.Key)
 		if domain.CodeOf(err) == domain.NotFound || err == nil && size != f.Size {
 			r.result.Files--

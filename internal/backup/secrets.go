@@ -22,18 +22,20 @@ import (
 	"anneal/internal/datadir"
 )
 
-// confidential is the encrypted part of a backup.
+// confidential is the encrypted part of a backup, as JSON.
 type confidential struct {
-	Files    map[string][]byte `json:"files"`    // of the data directory, by path
-	DataKeys map[string][]byte `json:"dataKeys"` // wrapped by the master keys in Files
+	Files    map[string][]byte `json:"files"`    // contents of files, by path in the data directory
+	DataKeys map[string][]byte `json:"dataKeys"` // data keys, by ID, wrapped by the master keys in Files
 	Answers  map[string][]byte `json:"answers"`
 }
 
-// keyPrefix begins the line of an identity file with the public key that verifies manifests.
+// keyPrefix is the beginning of the line of an identity file that has the public key of the log,
+// which verifies manifests.
 const keyPrefix = "# log key: "
 
-// NewIdentity returns the content of a new identity file, and the recipient of what it can decrypt. logKey
-// is the public key of the installation, which a restore with the file then requires; "" for none.
+// NewIdentity returns the content of a new identity file (a private key of age), and the recipient
+// (its public key). If logKey, the public key of the installation's log, is not "", the file
+// contains it, and a restore with the file accepts only backups that this key has signed.
 func NewIdentity(logKey string) (content, recipient string, err error) {
 	identity, err := age.GenerateX25519Identity()
 	if err != nil {
@@ -49,21 +51,22 @@ func NewIdentity(logKey string) (content, recipient string, err error) {
 
 func parseRecipients(texts []string) (all []age.Recipient, err error) {
 	if len(texts) == 0 {
-		return nil, domain.Errorf(domain.InvalidArgument, "recipients: a backup has the keys of the installation, and needs "+
-			"a recipient to encrypt them for: create one with `anneal backup key FILE`")
+		return nil, domain.Errorf(domain.InvalidArgument, "recipients: a backup contains the keys of the "+
+			"installation, and needs a recipient for which it encrypts them: create one with `anneal backup key FILE`")
 	}
 	for _, text := range texts {
 		recipient, err := age.ParseX25519Recipient(text)
 		if err != nil {
-			return nil, domain.Errorf(domain.InvalidArgument, "recipient %q is not an age recipient (age1…): create one with "+
-				"`anneal backup key FILE`", text)
+			return nil, domain.Errorf(domain.InvalidArgument, "recipients: %q is not a public key of age, "+
+				"such as age1…: create one with `anneal backup key FILE`", text)
 		}
 		all = append(all, recipient)
 	}
 	return all, nil
 }
 
-// ReadIdentities reads an identity file, as NewIdentity or the program age-keygen writes it.
+// ReadIdentities reads the private keys in an identity file, which NewIdentity or the program
+// age-keygen has written.
 func ReadIdentities(path string) ([]age.Identity, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -72,13 +75,14 @@ func ReadIdentities(path string) ([]age.Identity, error) {
 	defer file.Close()
 	all, err := age.ParseIdentities(file)
 	if err != nil {
-		return nil, fmt.Errorf("%s is not an age identity file: give the file of `anneal backup key FILE`", path)
+		return nil, fmt.Errorf("%s contains no private key of age: give the file that `anneal backup key FILE` wrote",
+			path)
 	}
 	return all, nil
 }
 
-// ReadKey returns the public key that an identity file has for the verification of manifests; nil if it
-// has none.
+// ReadKey returns the log's public key in an identity file, which verifies manifests; nil if the
+// file has none.
 func ReadKey(path string) (note.Verifier, error) {
 	content, err := os.ReadFile(path)
 	if err != nil {
@@ -92,19 +96,20 @@ func ReadKey(path string) (note.Verifier, error) {
 	return nil, nil
 }
 
-// createdSuffix is the suffix of files that say that a store of the data directory exists. A restore
-// creates the stores again.
+// createdSuffix is the suffix of files that record that a store in the data directory exists. A
+// restore does not copy them, because it creates the stores again.
 const createdSuffix = ".made"
 
-// contextFiles are the contexts in the data directory that a backup has.
+// contextFiles are the context files of the data directory that a backup contains.
 var contextFiles = []string{"context.json", "operator.json"}
 
-// isKeyFile reports whether a path is one that keyFiles returns: a context, or a file below keys.
+// isKeyFile reports whether a path is one that keyFiles returns: a context file, or a file below
+// keys.
 func isKeyFile(path string) bool {
 	return slices.Contains(contextFiles, path) || fs.ValidPath(path) && strings.HasPrefix(path, "keys/")
 }
 
-// keyFiles returns the contents of the keys and contexts in the data directory.
+// keyFiles returns the contents of the key files and context files of the data directory, by path.
 func keyFiles(dir datadir.Dir) (map[string][]byte, error) {
 	all := map[string][]byte{}
 	err := fs.WalkDir(os.DirFS(string(dir)), "keys", func(path string, entry fs.DirEntry, err error) error {
@@ -152,14 +157,15 @@ func readSecrets(ctx context.Context, target *blobs.Store, m Manifest, identitie
 	var wrong *age.NoIdentityMatchError
 	plain, err := age.Decrypt(content, identities...)
 	if errors.As(err, &wrong) {
-		return c, domain.Errorf(domain.FailedPrecondition, "the identity cannot decrypt backup %s, whose recipients are %s: "+
-			"give the identity file of one of them with --identity", m.ID, strings.Join(m.Recipients, ", "))
+		return c, domain.Errorf(domain.FailedPrecondition, "the identity file cannot decrypt backup %s, which is "+
+			"encrypted for %s: give the identity file of one of these recipients with --identity",
+			m.ID, strings.Join(m.Recipients, ", "))
 	}
 	if err == nil {
 		err = json.NewDecoder(plain).Decode(&c)
 	}
 	if err == nil {
-		_, err = io.Copy(io.Discard, plain) // age authenticates the end
+		_, err = io.Copy(io.Discard, plain) // age verifies the last block only when it is read
 	}
 	if err != nil {
 		return c, domain.Errorf(domain.DataLoss, "%s of the backup cannot be decrypted: %v", m.Secrets.Key, err)
@@ -172,7 +178,8 @@ func readSecrets(ctx context.Context, target *blobs.Store, m Manifest, identitie
 	return c, nil
 }
 
-// objectKey returns the key below a prefix for the copy of a file.
+// objectKey returns the key of the copy of a file: prefix and the file's key, whose hash replaces
+// it if the result is too long.
 func objectKey(prefix, file string) string {
 	if key := prefix + file; len(key) <= blobs.MaxKey {
 		return key

@@ -16,53 +16,54 @@ import (
 	"anneal/internal/datadir"
 )
 
-// States of the backups to a target.
+// States of the newest backup to a target.
 const (
 	Running   = "RUNNING"
 	Completed = "COMPLETED"
 	Failed    = "FAILED"
 )
 
-// A Status describes the backups to one target.
+// A Status describes the newest backup to one target, and the last complete one.
 type Status struct {
 	Target     string    `json:"target"`
 	Recipients []string  `json:"recipients"`
 	References bool      `json:"references,omitempty"`
-	State      string    `json:"state"`             // of the newest backup
-	StartTime  time.Time `json:"startTime"`         // of the newest backup
-	Copied     int64     `json:"copied"`            // bytes that the newest backup has copied
-	Failure    string    `json:"failure,omitempty"` // why the newest backup failed
-	// FailureCode is the name of the code of the failure.
+	State      string    `json:"state"`             // state of the newest backup
+	StartTime  time.Time `json:"startTime"`         // start of the newest backup
+	Copied     int64     `json:"copied"`            // bytes that the newest backup has copied so far
+	Failure    string    `json:"failure,omitempty"` // error with which the newest backup failed
+	// FailureCode is the name of the domain.Code of the failure.
 	FailureCode string   `json:"failureCode,omitempty"`
-	Last        *Summary `json:"last,omitempty"` // the last complete backup
+	Last        *Summary `json:"last,omitempty"` // last complete backup; nil if there is none
 }
 
-// A Summary is the part of a manifest that Status shows.
+// A Summary has the fields of a manifest that a Status shows.
 type Summary struct {
 	ID string `json:"id"`
 	eventlog.Checkpoint
-	Time    time.Time `json:"time"` // at which the installation had the state of the backup
+	Time    time.Time `json:"time"` // time of the state that the backup contains
 	EndTime time.Time `json:"endTime"`
 	Files   int       `json:"files"`
-	Bytes   int64     `json:"bytes"`  // of the files
-	Copied  int64     `json:"copied"` // bytes that the backup added
+	Bytes   int64     `json:"bytes"`  // total size of the files
+	Copied  int64     `json:"copied"` // bytes that the backup copied
 	Missing []string  `json:"missing,omitempty"`
 }
 
-// A Service runs the backups of an installation, one at a time, and records their results in a file of
-// the data directory.
+// A Service runs the backups of an installation, one at a time, and records their results in a file
+// of the data directory.
 type Service struct {
 	source Source
-	run    func(func(context.Context) error) // starts a function in the background
+	run    func(func(context.Context) error) // runs a function in the background until the server stops
 
 	mu      sync.Mutex
 	targets map[string]*Status
-	pruning string // target from which backups are removed; "" if none
+	pruning string // target from which Prune removes backups now; "" if none
 }
 
 const statusFile = "backups.json"
 
-// NewService returns a service. background runs a function until the server stops.
+// NewService returns a service. It runs its backups with background, which must call the function
+// in its own goroutine and cancel the context when the server stops.
 func NewService(from Source, background func(func(context.Context) error)) (*Service, error) {
 	s := &Service{source: from, run: background, targets: map[string]*Status{}}
 	content, err := os.ReadFile(from.Dir.Path(statusFile))
@@ -80,21 +81,21 @@ func NewService(from Source, background func(func(context.Context) error)) (*Ser
 	return s, err
 }
 
-// Start starts a backup to a target in the background and returns its status. Without recipients, the
-// backup has the recipients and references of the last one to the target.
+// Start starts a backup to a target in the background and returns its status. If settings has no
+// recipients, the backup has the recipients and references of the last backup to the target.
 func (s *Service) Start(ctx context.Context, target string, settings Settings) (Status, error) {
 	bucket, one, err := s.begin(ctx, target, settings)
 	if err != nil {
 		return Status{}, err
 	}
 	s.run(func(ctx context.Context) error {
-		_ = s.finish(ctx, bucket, one) // recorded in the status
+		_ = s.finish(ctx, bucket, one) // finish records the error in the status
 		return nil
 	})
 	return s.status(one), nil
 }
 
-// busyPause is the time after which RunEvery tries again if another backup, or a prune, is running.
+// busyPause is the time after which RunEvery tries again while another backup or a Prune runs.
 const busyPause = time.Minute
 
 // RunEvery runs a backup to a target now and after each interval, until ctx is done.
@@ -109,7 +110,7 @@ func (s *Service) RunEvery(ctx context.Context, target string, settings Settings
 			pause = min(busyPause, interval)
 		}
 		if err != nil && ctx.Err() == nil {
-			s.source.Logger.Error("the backup failed; it is tried again later", "target", target, "again", pause,
+			s.source.Logger.Error("the backup failed and will be retried", "target", target, "retryAfter", pause,
 				"error", err)
 		}
 		if !eventlog.Sleep(ctx, pause) {
@@ -118,7 +119,7 @@ func (s *Service) RunEvery(ctx context.Context, target string, settings Settings
 	}
 }
 
-// begin opens the bucket of a target, and records that a backup runs.
+// begin opens the bucket of a target, and records that a backup to the target is running.
 func (s *Service) begin(ctx context.Context, target string, settings Settings) (*blobs.Store, *Status, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,22 +154,24 @@ func (s *Service) begin(ctx context.Context, target string, settings Settings) (
 
 const reasonBusy = "BACKUP_RUNNING"
 
-// checkIdle returns an error while a backup runs or backups are removed. The caller holds the lock.
+// checkIdle returns an error with reasonBusy while a backup or a Prune runs. The caller holds the
+// lock.
 func (s *Service) checkIdle() error {
 	for _, one := range s.targets {
 		if one.State == Running {
-			return &domain.Error{Code: domain.FailedPrecondition, Reason: reasonBusy, Message: fmt.Sprintf("a backup to %s is "+
-				"running since %s: wait until it ends", one.Target, one.StartTime.Format(time.RFC3339))}
+			return &domain.Error{Code: domain.FailedPrecondition, Reason: reasonBusy, Message: fmt.Sprintf("a backup "+
+				"to %s has been running since %s: wait until it ends", one.Target, one.StartTime.Format(time.RFC3339))}
 		}
 	}
 	if s.pruning != "" {
-		return &domain.Error{Code: domain.FailedPrecondition, Reason: reasonBusy, Message: fmt.Sprintf("backups are being "+
-			"removed from %s: wait until that ends", s.pruning)}
+		return &domain.Error{Code: domain.FailedPrecondition, Reason: reasonBusy, Message: fmt.Sprintf("old backups "+
+			"are being removed from %s: wait until the removal ends", s.pruning)}
 	}
 	return nil
 }
 
-// Prune removes backups from a target: see Prune. No backup runs meanwhile.
+// Prune removes backups from a target like the function Prune. It returns an error while a backup
+// runs.
 func (s *Service) Prune(ctx context.Context, target string, keep Retention) (Pruned, error) {
 	s.mu.Lock()
 	err := s.checkIdle()
@@ -194,7 +197,7 @@ func (s *Service) Prune(ctx context.Context, target string, keep Retention) (Pru
 	return pruned, errors.Join(err, bucket.Close())
 }
 
-// finish runs the backup that begin has begun, and records its result.
+// finish runs the backup to bucket for which begin returned the status one, and records its result.
 func (s *Service) finish(ctx context.Context, bucket *blobs.Store, one *Status) error {
 	m, err := Run(ctx, s.source, bucket, Settings{one.Recipients, one.References}, func(bytes int64) {
 		s.mu.Lock()
@@ -232,7 +235,7 @@ func (s *Service) status(one *Status) Status {
 	return *one
 }
 
-// All returns the status of every target, ordered by target.
+// All returns the status of every target, sorted by target.
 func (s *Service) All() (all []Status) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -34,8 +34,8 @@ func TestScheduledBackupsWaitForPrune(t *testing.T) {
 		time.AfterFunc(3*time.Hour, stop)
 		<-ctx.Done()
 		synctest.Wait()
-		for n, begin := range []string{"0s \"backups are being removed from /mnt/backups",
-			"1m0s \"backups are being removed from /mnt/backups", "2m0s \"recipients: ", "1h2m0s \"recipients: "} {
+		for n, begin := range []string{"0s \"old backups are being removed from /mnt/backups",
+			"1m0s \"old backups are being removed from /mnt/backups", "2m0s \"recipients: ", "1h2m0s \"recipients: "} {
 			require.Greater(t, len(failures), n)
 			require.True(t, strings.HasPrefix(failures[n], begin), failures[n])
 		}
@@ -52,7 +52,7 @@ func TestTargetsThatChangeDuringABackup(t *testing.T) {
 		"which this backup continues, was removed": func() {
 			require.NoError(t, to.bucket.Delete(t.Context(), "manifests/"+last.ID+".json"))
 		},
-		"another server has added backup ": func() { last = to.backup(from) },
+		"another server added backup ": func() { last = to.backup(from) },
 	} {
 		from.create(len(to.ids()) + 10*int(from.world.Position()))
 		ids, changed := to.ids(), false
@@ -75,3 +75,8 @@ func TestTargetsThatChangeDuringABackup(t *testing.T) {
 	require.NoError(t, backup.PutManifest(t.Context(), to.bucket, from.signer(), &future))
 	to.backupFails(from, "is newer than the clock of this machine")
 }
+
+// writerFunc is a writer whose Write is a function; a test reads the lines of a log with it.
+type writerFunc func([]byte) (int, error)
+
+func (w writerFunc) Write(p []byte) (int, error) { return w(p) }

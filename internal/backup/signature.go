@@ -17,8 +17,9 @@ import (
 	"anneal/eventlog/transparency"
 )
 
-// The object of a manifest is the manifest as a line of JSON, and a signed note of C2SP with the ID and
-// the SHA-256 of that line. Earlier versions of anneal read the first line only.
+// noteText returns the text that is signed for a manifest: its ID and the digest of its JSON. The
+// object of a manifest consists of the JSON, as one line, and of the signed note (C2SP
+// signed-note). Earlier versions of anneal read only the first line.
 func noteText(id, digest string) string {
 	return fmt.Sprintf("anneal backup manifest\n%s\n%s\n", id, digest)
 }
@@ -28,7 +29,7 @@ func digestOf(content []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// signManifest signs a manifest, and returns the content of its object.
+// signManifest signs a manifest, and returns the content of the manifest's object.
 func signManifest(signer *transparency.Signer, m *Manifest) ([]byte, error) {
 	body, err := json.Marshal(m)
 	if err != nil {
@@ -41,13 +42,14 @@ func signManifest(signer *transparency.Signer, m *Manifest) ([]byte, error) {
 	content := slices.Concat(body, []byte("\n"), m.signature)
 	if len(content) > maxManifest {
 		return nil, domain.Errorf(domain.FailedPrecondition, "the manifest of backup %s would have %d bytes, and the limit "+
-			"is %d; nothing was changed: back up to a new target, whose first backup has fewer segments, or keep more backups",
+			"is %d: back up to a new target, whose first backup has fewer segments, or keep more backups when you "+
+			"prune",
 			m.ID, len(content), maxManifest)
 	}
 	return content, nil
 }
 
-// storeManifest stores the content of a manifest's object, or replaces that of the manifest with its ID.
+// storeManifest stores a manifest's object under the manifest's ID, and replaces an earlier one.
 func storeManifest(ctx context.Context, target *blobs.Store, id string, content []byte) error {
 	_, err := putContent(ctx, target, manifestPrefix+id+manifestSuffix, bytes.NewReader(content))
 	return err
@@ -65,7 +67,8 @@ func (r *run) putManifest(ctx context.Context, m *Manifest) error {
 	return putManifest(ctx, r.target, r.Signer, m)
 }
 
-// checkLog returns an error unless the manifest is of the installation whose log begins with an event.
+// checkLog returns an error unless the log of the manifest begins with the event whose ID is first.
+// Otherwise the backup belongs to another installation.
 func (m *Manifest) checkLog(first string) error {
 	if m.Log == first {
 		return nil
@@ -76,7 +79,7 @@ func (m *Manifest) checkLog(first string) error {
 
 const reasonUnsigned = "UNSIGNED_BACKUP"
 
-// isUnsigned reports whether an error of verify states that the manifest has no signature.
+// isUnsigned reports whether err is the error of verify for a manifest without a signature.
 func isUnsigned(err error) bool { return hasReason(err, reasonUnsigned) }
 
 func hasReason(err error, reason string) bool {
@@ -84,7 +87,7 @@ func hasReason(err error, reason string) bool {
 	return errors.As(err, &e) && e.Reason == reason
 }
 
-// verify returns an error unless the manifest has the signature of a key.
+// verify returns an error unless the manifest has a valid signature of key.
 func (m *Manifest) verify(key note.Verifier) error {
 	if len(m.signature) == 0 {
 		return &domain.Error{Code: domain.FailedPrecondition, Reason: reasonUnsigned, Message: fmt.Sprintf("the manifest of "+

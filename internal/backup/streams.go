@@ -11,9 +11,10 @@ import (
 	"anneal/eventlog/streamcopy"
 )
 
-const segmentMessages = 100_000 // maximum messages of a segment
+const segmentMessages = 100_000 // maximum number of messages in a segment
 
-// putSegments stores messages in segments below a prefix, and calls each for every message.
+// putSegments stores the messages of a stream in segments, whose keys begin with prefix. It calls
+// each with every message before it stores the message.
 func putSegments(ctx context.Context, target *blobs.Store, prefix, id string,
 	messages iter.Seq2[streamcopy.Message, error], each func(streamcopy.Message) error) (all []Segment, err error) {
 	next, stop := iter.Pull2(messages)
@@ -51,7 +52,7 @@ func putSegments(ctx context.Context, target *blobs.Store, prefix, id string,
 	return all, nil
 }
 
-// segment calls each for every message of a segment.
+// segment reads the messages of a segment, and calls each with every message.
 func segment(ctx context.Context, target *blobs.Store, s Segment, each func(streamcopy.Message) error) error {
 	return lines(ctx, target, s.Object, func(line []byte) error {
 		var m streamcopy.Message

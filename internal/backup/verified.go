@@ -20,20 +20,22 @@ import (
 
 const reasonDamaged = "DAMAGED_BACKUP"
 
-// damaged returns an error of a backup that has the given ID; later backups may need the same object.
+// damaged returns the error of a damaged or missing object of the backup with the given ID. It
+// advises to remove later backups too, because they may need the same object.
 func damaged(id, format string, args ...any) error {
 	return &domain.Error{Code: domain.DataLoss, Reason: reasonDamaged, Message: fmt.Sprintf(format, args...) +
 		": move " + manifestPrefix + id + manifestSuffix + " and all later manifests out of the target"}
 }
 
-// Advice for damaged backups, after that to move manifests away.
+// Endings that an operation appends to an error of the function damaged. The error already advises
+// to move manifests out of the target.
 const (
 	restoreAdvice = "; restore then uses the backup before them"
 	createAdvice  = "; the next backup then continues the one before them"
 	pruneAdvice   = ", and prune again"
 )
 
-// advise appends the advice of an operation to an error of damaged.
+// advise appends advice to err if the function damaged has returned it.
 func advise(err error, advice string) error {
 	var e *domain.Error
 	if !errors.As(err, &e) || e.Reason != reasonDamaged {
@@ -42,8 +44,9 @@ func advise(err error, advice string) error {
 	return &domain.Error{Code: e.Code, Reason: e.Reason, Message: err.Error() + advice}
 }
 
-// A verified reads an object. It returns DataLoss if the content is not the one that was stored: at the
-// end of the content, or as soon as it is too long. Only a reader that reads to the end has verified it.
+// A verified is a reader of an object. Read returns DataLoss instead of io.EOF if the size or the
+// SHA-256 of the content differs from the object's, and before that if the content is too long.
+// Only a reader that reads up to io.EOF has verified the content.
 type verified struct {
 	content io.ReadCloser
 	object  Object
@@ -54,7 +57,7 @@ type verified struct {
 func streamObject(ctx context.Context, target *blobs.Store, o Object) (*verified, error) {
 	content, err := target.Get(ctx, o.Key)
 	if domain.CodeOf(err) == domain.NotFound {
-		err = damaged(objectID(o.Key), "the object %s of the backup is missing", o.Key)
+		err = damaged(objectID(o.Key), "the object %s is missing in the bucket of backups", o.Key)
 	}
 	if err != nil {
 		return nil, err
@@ -69,15 +72,17 @@ func (v *verified) Read(p []byte) (int, error) {
 	ended := errors.Is(err, io.EOF)
 	if v.read > v.object.Size ||
 		ended && (v.read < v.object.Size || hex.EncodeToString(v.sum.Sum(nil)) != v.object.SHA256) {
-		err = damaged(objectID(v.object.Key), "the object %s of the backup is damaged", v.object.Key)
+		err = damaged(objectID(v.object.Key), "the object %s in the bucket of backups is damaged: its content does "+
+			"not match its SHA-256", v.object.Key)
 	}
 	return n, err
 }
 
 func (v *verified) Close() error { return v.content.Close() }
 
-// openObject returns the content of an object after it has verified all of it, so that a reader may stop
-// anywhere. A temporary file without a name has the content.
+// openObject verifies the whole content of an object and returns a reader of it, which need not be
+// read to the end. The content is in a temporary file, which has no name and disappears when it is
+// closed.
 func openObject(ctx context.Context, target *blobs.Store, o Object) (file io.ReadCloser, err error) {
 	content, err := streamObject(ctx, target, o)
 	if err != nil {
@@ -100,8 +105,8 @@ func openObject(ctx context.Context, target *blobs.Store, o Object) (file io.Rea
 	return temporary, nil
 }
 
-// copyObject stores the content of an object under a key of another bucket. Put stores nothing if reading
-// fails, and it reads to the end.
+// copyObject copies the content of an object to a key of another bucket, and verifies it: Put
+// stores nothing if the reader fails.
 func copyObject(ctx context.Context, target *blobs.Store, o Object, to *blobs.Store, key string) error {
 	content, err := streamObject(ctx, target, o)
 	if err != nil {
@@ -115,7 +120,7 @@ func copyObject(ctx context.Context, target *blobs.Store, o Object, to *blobs.St
 	return err
 }
 
-// lines calls each for every line of a compressed object, whose content is verified first.
+// lines verifies the content of a compressed object, and calls each with every line of it.
 func lines(ctx context.Context, target *blobs.Store, o Object, each func([]byte) error) error {
 	content, err := openObject(ctx, target, o)
 	if err != nil {

@@ -58,7 +58,7 @@ func TestReplacedSecrets(t *testing.T) {
 	for _, spaces := range []int{0, padding} {
 		to.overwrite(path, to.encrypt(to.secretsOf(m), spaces))
 		dir, _, err := to.restore(backup.RestoreSettings{Key: from.key()})
-		require.ErrorContains(t, err, m.Secrets.Key+" of the backup is damaged", spaces)
+		require.ErrorContains(t, err, m.Secrets.Key+" in the bucket of backups is damaged", spaces)
 		require.Equal(t, domain.DataLoss, domain.CodeOf(err))
 		require.NoDirExists(t, string(dir))
 	}

@@ -15,8 +15,8 @@ import (
 	"anneal/internal/usage"
 )
 
-// KeyPair is a certificate with its private key in files. It is reloaded when one of the files
-// changes, so that a certificate is renewed without a restart.
+// A KeyPair is a certificate and its private key, which are in two files. Current loads them again
+// when one of the files has changed, so that a certificate can be renewed without a restart.
 type KeyPair struct {
 	certFile, keyFile string
 
@@ -26,11 +26,11 @@ type KeyPair struct {
 	pair     *tls.Certificate
 }
 
-// checkInterval is the interval at which the modification times of the files are checked.
+// checkInterval is the minimum time between two checks of the files' modification times.
 const checkInterval = time.Second
 
-// Current returns the certificate. While the files are being replaced and do not match, it returns
-// the certificate that was loaded before.
+// Current returns the certificate in the files. If they cannot be loaded, for example because only
+// one of them has been replaced yet, it returns the certificate that it loaded last.
 func (k *KeyPair) Current() (*tls.Certificate, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -64,21 +64,23 @@ func (k *KeyPair) getClientCertificate(*tls.CertificateRequestInfo) (*tls.Certif
 	return k.Current()
 }
 
-// Open loads the pair in certFile and keyFile, whose settings are named certSetting and keySetting
-// in error messages. It returns nil when both files are "".
+// Open loads the certificate in certFile and its private key in keyFile. It returns nil if both
+// names are "". certSetting and keySetting are the flags or fields with the file names, for error
+// messages.
 func Open(certSetting, certFile, keySetting, keyFile string) (*KeyPair, error) {
 	switch {
 	case certFile == "" && keyFile == "":
 		return nil, nil
 	case certFile == "" || keyFile == "":
-		return nil, usage.Errorf("%s and %s must be given together", certSetting, keySetting)
+		return nil, usage.Errorf("%s and %s require each other: give both or neither", certSetting, keySetting)
 	}
 	pair := &KeyPair{certFile: certFile, keyFile: keyFile}
 	_, err := pair.Current()
 	return pair, err
 }
 
-// loadPool returns the certificates of PEM files, in addition to the system's if system is true.
+// loadPool returns a pool with the CA certificates in PEM files and, if system is true, the
+// system's.
 func loadPool(system bool, files ...string) (*x509.CertPool, error) {
 	pool := x509.NewCertPool()
 	if system {
@@ -92,14 +94,15 @@ func loadPool(system bool, files ...string) (*x509.CertPool, error) {
 			return nil, fmt.Errorf("load trusted certificates: %w", err)
 		}
 		if !pool.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("load trusted certificates: %s contains no PEM certificate", file)
+			return nil, fmt.Errorf("load trusted certificates: %s contains no certificate in PEM format", file)
 		}
 	}
 	return pool, nil
 }
 
-// ServerConfig returns the configuration of a server. If clientCA is not "", it is a file with
-// CA certificates, and a client must present a certificate that one of these CAs signed.
+// ServerConfig returns the TLS configuration of a server with the certificate pair. If clientCA is
+// not "", it is a file of CA certificates, and a client must present a certificate that one of
+// these CAs signed.
 func ServerConfig(pair *KeyPair, clientCA string) (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: pair.getCertificate,
 		NextProtos: []string{"http/1.1"}}
@@ -113,8 +116,9 @@ func ServerConfig(pair *KeyPair, clientCA string) (*tls.Config, error) {
 	return config, nil
 }
 
-// ClientConfig returns the configuration of a client, which trusts the system's authorities and
-// those in caFiles, and presents pair unless it is nil. Empty names in caFiles are ignored.
+// ClientConfig returns the TLS configuration of a client. The client trusts the system's CAs and
+// those in caFiles, whose empty names are ignored, and presents pair as its certificate unless pair
+// is nil.
 func ClientConfig(pair *KeyPair, caFiles ...string) (*tls.Config, error) {
 	files := slices.DeleteFunc(caFiles, func(file string) bool { return file == "" })
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
@@ -129,18 +133,19 @@ func ClientConfig(pair *KeyPair, caFiles ...string) (*tls.Config, error) {
 	return config, err
 }
 
-// HTTPClient returns an HTTP client with a TLS configuration.
+// HTTPClient returns a client with the default transport and a TLS configuration.
 func HTTPClient(config *tls.Config) *http.Client {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.TLSClientConfig = config
 	return &http.Client{Transport: transport}
 }
 
-// Trusting returns a client configuration that also trusts own, the certificate of this process,
-// under any host name. If config has no client certificate, the client presents own.
+// Trusting returns a copy of a client's configuration that also trusts the certificate own, which
+// this process uses as a server, under any host name. If config has no client certificate, the
+// client presents own.
 func Trusting(own *KeyPair, config *tls.Config) *tls.Config {
 	config = config.Clone()
-	config.InsecureSkipVerify = true // VerifyConnection verifies instead
+	config.InsecureSkipVerify = true // VerifyConnection below verifies the server's certificate
 	if config.GetClientCertificate == nil {
 		config.GetClientCertificate = own.getClientCertificate
 	}
@@ -150,7 +155,7 @@ func Trusting(own *KeyPair, config *tls.Config) *tls.Config {
 			return err
 		}
 		if len(state.PeerCertificates) == 0 {
-			return errors.New("the server presents no certificate")
+			return errors.New("verify the server: it presents no certificate")
 		}
 		leaf := state.PeerCertificates[0]
 		if slices.Equal(leaf.Raw, pair.Certificate[0]) {

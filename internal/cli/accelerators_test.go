@@ -70,11 +70,11 @@ func TestAcceleratorsAreSetAndShown(t *testing.T) {
 	out, _, err = runOutput(t, handler, "accelerators", "list", "acme")
 	require.NoError(t, err)
 	require.Regexp(t, shown, out)
-	require.Contains(t, out, "account acme has no table of its own")
+	require.Contains(t, out, "account acme has no rows of its own")
 	out, _, err = runOutput(t, handler, "accelerators", "set", "none", "--account", "acme", "-o", "json")
 	require.NoError(t, err)
 	require.JSONEq(t, "[]", out)
 	require.Equal(t, map[string]any{"rows": []any{}}, posted)
 	_, _, err = runOutput(t, handler, "accelerators", "set", "none", "8B=1")
-	require.ErrorContains(t, err, `the row "none"`)
+	require.ErrorContains(t, err, `row "none" must be [METHOD:]SIZE=COUNT[xTYPE]`)
 }

@@ -99,7 +99,7 @@ func accountWeight() *cobra.Command {
 		RunE: func(c *cobra.Command, args []string) error {
 			weight, err := strconv.Atoi(args[1])
 			if err != nil || weight < 1 || weight > domain.MaxQueueWeight {
-				return usage.Errorf("the weight %q must be a number from 1 to %d", args[1], domain.MaxQueueWeight)
+				return usage.Errorf("weight %q must be a whole number from 1 to %d", args[1], domain.MaxQueueWeight)
 			}
 			return accountVerb(c, args[0], "setQueueWeight", map[string]any{"queueWeight": weight}, "has weight "+args[1])
 		}}
@@ -139,7 +139,7 @@ func accountGet() *cobra.Command {
 		Args:  arguments(0, 1), RunE: func(c *cobra.Command, args []string) error {
 			caller, err := newClient(c)
 			if len(args) == 1 && (err != nil || args[0] != caller.Account) {
-				caller, err = newOperator(c) // only the operator can read the account of another caller
+				caller, err = newOperator(c) // only the operator can read an account that is not the caller's
 			}
 			if err != nil {
 				return err

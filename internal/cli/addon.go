@@ -73,14 +73,15 @@ func addonLoad() *cobra.Command {
 	bindReference(c, "model", "model", "models")
 	bindReference(c, "deployment", "deployment", "deployments")
 	bindFlag(c, "deployment", "deployment", listHint("deployments"),
-		"a deployment accepts addons after `anneal deployment update DEPLOYMENT --addons`")
+		"make the deployment accept addons with `anneal deployment update DEPLOYMENT --addons`")
 	f.StringVar(&displayName, "display-name", "", "display name")
 	f.BoolVar(&byDefault, "default", false, "use the adapter for requests that name only the deployment")
-	f.BoolVarP(&watch, "watch", "w", false, "wait until the adapter is DEPLOYED")
+	f.BoolVarP(&watch, "watch", "w", false, "wait until the adapter is loaded (DEPLOYED)")
 	return c
 }
 
-// awaitAddon waits until an addon is DEPLOYED, and returns it. A FAILED addon is an error.
+// awaitAddon waits until an addon is DEPLOYED, and returns it. It returns an error if the addon is
+// FAILED.
 func awaitAddon(cmd *cobra.Command, c *client, name string) (map[string]any, error) {
 	last := ""
 	for {
@@ -107,7 +108,7 @@ func awaitAddon(cmd *cobra.Command, c *client, name string) (map[string]any, err
 
 func addonUnload() *cobra.Command {
 	return &cobra.Command{Use: "unload ID",
-		Short: "Unload an adapter from its deployment after the adapter's running requests end",
+		Short: "Unload an adapter from its deployment, when the adapter's running requests have ended",
 		Args:  arguments(1, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			client, err := newClient(c)

@@ -129,10 +129,10 @@ func TestLoginSaysWhichContextIsUsed(t *testing.T) {
 	t.Setenv(contextVariable, path)
 	server := func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"role":"admin"}`) }
 	output := loginAt(t, server, key.Text)
-	require.Contains(t, output, "this login is stored in "+path+", which $ANNEAL_CONTEXT names: commands use it while "+
-		"the variable has this value\n")
+	require.Contains(t, output, "this login is stored in "+path+", the value of $ANNEAL_CONTEXT: commands use it "+
+		"while the variable has this value\n")
 	t.Setenv(keyVariable, key.Text)
-	require.Contains(t, loginAt(t, server, key.Text), "commands use $ANNEAL_API_KEY instead")
+	require.Contains(t, loginAt(t, server, key.Text), "commands will use the API key in $ANNEAL_API_KEY instead")
 }
 
 // TestModelsAreListedByID checks that the list of models shows IDs, as the other lists do.

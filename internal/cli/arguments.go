@@ -8,7 +8,8 @@ import (
 	"anneal/internal/usage"
 )
 
-// arguments requires from min to max arguments, which the usage line names.
+// arguments returns a check for cobra that the command line has from min to max arguments. Its
+// errors show the usage line.
 func arguments(min, max int) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		switch {
@@ -26,8 +27,8 @@ func arguments(min, max int) cobra.PositionalArgs {
 	}
 }
 
-// missingArguments returns the error of a command line without the arguments names, with an example if
-// the command has one.
+// missingArguments returns the error of a command line that lacks the arguments with these names.
+// The error contains the first example of the command, if it has one.
 func missingArguments(c *cobra.Command, names []string) error {
 	are, example := " is", ""
 	if len(names) > 1 {

@@ -85,7 +85,7 @@ func TestEmptyTables(t *testing.T) {
 		require.NoError(t, c.ParseFlags(flags))
 		none := noRows{"no usage", "request an earlier period"}
 		if c.Name() == "list" {
-			none = datasets.none(c)
+			none = datasets.emptyList(c)
 		}
 		require.NoError(t, printItems(c, none, []map[string]any{}, column{"ID", "#name"}))
 		return stdout.String(), stderr.String()

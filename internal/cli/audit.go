@@ -23,16 +23,13 @@ func auditCommand() *cobra.Command {
 	c := &cobra.Command{Use: "audit", Short: "Show refused and failed requests, logins and reads of secrets",
 		Args:    arguments(0, 0),
 		Example: "  anneal audit\n  anneal audit --since 24h --filter 'kind = LOGIN_REFUSED'",
-		Long: `Shows the newest audit records first. They are not part of the log, and are kept for 90 days. COUNT is
-the number of events that a record represents, because one client caused too many. In a record without
-ACCOUNT the caller was not authenticated, and KEY is only what it claims; the operator sees these with
---all-accounts.`,
+		Long: `Shows the newest audit records first. They are not part of the event log, and are kept for 90
+days. COUNT is the number of requests that a record stands for: requests of one client that come too fast
+share records. In a record without ACCOUNT the caller was not authenticated, and KEY is only what the caller
+claimed; the operator sees these records with --all-accounts.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if limit < 1 {
-				return usage.Errorf("--limit must be at least 1, not %d", limit)
-			}
-			if since < 0 {
-				return usage.Errorf("--since must not be negative, not %v", since)
+				return usage.Errorf("--limit %d must be at least 1", limit)
 			}
 			client, err := newClient(c)
 			if err != nil {
@@ -62,12 +59,12 @@ ACCOUNT the caller was not authenticated, and KEY is only what it claims; the op
 	c.Flags().BoolVar(&allAccounts, "all-accounts", false,
 		"show the records of all accounts and of unauthenticated callers; requires the operator's context file")
 	c.Flags().StringVar(&filter, "filter", "", `AIP-160 filter, such as 'kind = LOGIN_REFUSED AND status = 401'`)
-	c.Flags().DurationVar(&since, "since", 0, "show only records of this time until now, such as 24h (default: all)")
+	c.Flags().DurationVar(&since, "since", 0, "show only records of this last period, such as 24h (default: all)")
 	c.Flags().IntVar(&limit, "limit", maxShownRecords, "maximum number of records")
 	return c
 }
 
-// auditRecords returns the newest records of a list, at most limit.
+// auditRecords returns the newest records of the list at path that match the filter, at most limit.
 func (c *client) auditRecords(cmd *cobra.Command, path, filter string, limit int) ([]map[string]any, error) {
 	items, query := []map[string]any{}, url.Values{}
 	if filter != "" {

@@ -30,15 +30,15 @@ func backupCreate() *cobra.Command {
 	var recipients []string
 	var references bool
 	c := &cobra.Command{Use: "create TARGET",
-		Short: "Copy what changed in the installation since the last backup to a target",
+		Short: "Add a backup to a target; it copies only what changed since the last backup",
 		Args:  arguments(1, 1),
 		Example: "  anneal backup create /mnt/backups --recipient age1…\n" +
 			"  anneal backup create 's3://BUCKET?region=eu-west-1&prefix=anneal/' --recipient age1…",
-		Long: `Copies the events, the files of datasets and models, the usage records and the keys of a running
-installation to TARGET, a directory or the URL of a bucket. The backup has the state at one position of
-the log; requests continue meanwhile. Later backups to the same target copy only what changed. Keys and
-secrets are encrypted for the recipients, which are needed for the first backup only. 'anneal restore'
-restores any backup, and any position in between.
+		Long: `Copies the events, the files of datasets and models, the usage records and the keys of a
+running installation to TARGET, a directory or the URL of a bucket. The backup has the state at one position
+of the log; requests continue meanwhile. Later backups to the same target copy only what changed. Keys and
+secrets are encrypted for the recipients; a later backup without --recipient uses those of the last one.
+'anneal restore' restores any backup, and the state at any position before the newest one.
 
 To back up regularly, start the server with --backup TARGET --backup-recipient age1….`,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -60,13 +60,14 @@ To back up regularly, start the server with --backup TARGET --backup-recipient a
 	c.Flags().StringArrayVar(&recipients, "recipient", nil,
 		"`RECIPIENT` for which the keys are encrypted, as 'anneal backup key' prints it; repeat the flag for more")
 	c.Flags().BoolVar(&references, "references", false,
-		"do not copy files, because the bucket of serve --blobs keeps them")
+		"do not copy files of datasets and models, because the bucket of serve --blobs keeps them")
 	bindArgument(c, "TARGET", "target", "")
 	bindFlag(c, "recipient", "recipients")
 	return c
 }
 
-// absoluteTarget returns a target that does not depend on the working directory.
+// absoluteTarget returns a target whose path does not depend on the working directory of the
+// server.
 func absoluteTarget(target string) (string, error) {
 	if strings.Contains(target, "://") {
 		return target, nil
@@ -76,7 +77,7 @@ func absoluteTarget(target string) (string, error) {
 
 const backupPoll = 200 * time.Millisecond
 
-// awaitBackup shows the progress of the backup to a target until it ends.
+// awaitBackup shows the progress of the backup to a target until the backup ends.
 func awaitBackup(c *cobra.Command, operator *client, target string) error {
 	out := c.ErrOrStderr()
 	terminal := onTerminal(out)
@@ -109,7 +110,7 @@ func awaitBackup(c *cobra.Command, operator *client, target string) error {
 			return err
 		}
 		if missing := cell(item, "last.missing"); missing != "-" {
-			return fmt.Errorf("the backup is complete but lacks what the installation itself lacks: %s", missing)
+			return fmt.Errorf("the backup is complete, except for files that the installation has lost: %s", missing)
 		}
 		return nil
 	}
@@ -125,7 +126,7 @@ func backupTo(c *cobra.Command, operator *client, target string) (map[string]any
 			return item, nil
 		}
 	}
-	return nil, fmt.Errorf("the server has no backup to %s", target)
+	return nil, fmt.Errorf("the server has made no backup to %s: list its backups with `anneal backup status`", target)
 }
 
 func backups(c *cobra.Command, operator *client) ([]map[string]any, error) {
@@ -135,7 +136,8 @@ func backups(c *cobra.Command, operator *client) ([]map[string]any, error) {
 }
 
 func backupStatus() *cobra.Command {
-	return &cobra.Command{Use: "status", Short: "Show the last backup to each target, and how many events came after it",
+	return &cobra.Command{Use: "status", Short: "Show the last backup to each target, and how many newer events it " +
+		"lacks",
 		Args: arguments(0, 0), RunE: func(c *cobra.Command, _ []string) error {
 			operator, err := newOperator(c)
 			if err != nil {
@@ -151,20 +153,22 @@ func backupStatus() *cobra.Command {
 }
 
 func backupKey() *cobra.Command {
-	return &cobra.Command{Use: "key FILE", Short: "Create a key that decrypts backups, and print its recipient",
+	return &cobra.Command{Use: "key FILE", Short: "Create a key that decrypts backups, and print the recipient for " +
+		"'backup create'",
 		Args:    arguments(1, 1),
 		Example: "  anneal backup key backup.key",
-		Long: `Writes an age identity to a new FILE and prints its recipient, for 'anneal backup create --recipient'. Keep the
-file apart from the server and from the backups: without it, no backup can be restored. On the server's machine,
-the file also gets the public key of the installation (see 'anneal log key'): 'anneal restore' then accepts only
-backups that this installation has signed.`,
+		Long: `Writes a private key of the tool age to a new FILE, and prints its public key, for
+'anneal backup create --recipient'. Keep the file apart from the server and from the backups: without it, no
+backup can be restored. On the server's machine, the file also gets the public key of the installation (see
+'anneal log key'): 'anneal restore' then accepts only backups that this installation has signed.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			var recipient string
 			key, err := server.LogKey(operatorDir(c))
 			if err != nil {
 				key = ""
-				fmt.Fprintf(c.ErrOrStderr(), "no server data in %s: restores with this file do not check who signed the backup; "+
-					"run it on the server's machine or pass --key to restore\n", operatorDir(c))
+				fmt.Fprintf(c.ErrOrStderr(), "%s is no data directory of a server: restores with this key file do "+
+					"not check who signed the backup; run the command on the server's machine, or pass --key to "+
+					"`anneal restore`\n", operatorDir(c))
 			}
 			err = storeSecret(c, args[0], func() (content []byte, err error) {
 				text, public, err := backup.NewIdentity(key)
@@ -179,7 +183,8 @@ backups that this installation has signed.`,
 		}}
 }
 
-// positionOrTime returns the position or the time that a flag gives.
+// positionOrTime parses the value of --at, which is a position of the log or a time. It returns 0 or
+// the zero time for the one that text is not.
 func positionOrTime(text string) (position uint64, at time.Time, err error) {
 	if text == "" {
 		return 0, at, nil
@@ -198,12 +203,12 @@ func backupPrune() *cobra.Command {
 	c := &cobra.Command{Use: "prune TARGET", Short: "Remove old backups from a target", Args: arguments(1, 1),
 		Example: "  anneal backup prune /mnt/backups --keep 24 --keep-days 30",
 		Long: `Removes the backups of a target except the newest --keep and those of the last --keep-days days, and deletes
-what no other backup refers to. The newest backup always stays, and all events: a position before the oldest
-backup can still be restored, without the files that were deleted since. If the command is interrupted, all
-backups that stay can be restored; run it again.`,
+what no other backup needs. The newest backup and all events are always kept: a position before the oldest
+backup can still be restored, without the files that were deleted since then. If the command is interrupted, all
+remaining backups can be restored; run it again.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if keep == 0 && days == 0 {
-				return usage.Errorf("set --keep or --keep-days")
+				return usage.Errorf("--keep or --keep-days is required: which backups to keep")
 			}
 			target, err := absoluteTarget(args[0])
 			if err != nil {

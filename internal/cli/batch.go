@@ -31,11 +31,12 @@ var (
 )
 
 func batchCommand() *cobra.Command {
-	return group("batch", "Send the requests of a file at low priority", batchCreate(), batchGet(), batchList(),
+	return group("batch", "Send the inference requests of a file at low priority",
+		batchCreate(), batchGet(), batchList(),
 		batchResults(), batchCancel())
 }
 
-// batchTable adds to a batch the values that only tables show.
+// batchTable adds to a batch the values that only the tables show, and returns it.
 func batchTable(c *cobra.Command, item map[string]any) map[string]any {
 	if inJSON, err := wantsJSON(c); err != nil || inJSON {
 		return item
@@ -112,7 +113,8 @@ func batchCreate() *cobra.Command {
 	return c
 }
 
-// awaitBatch waits until a batch has ended, and returns it. On standard error it prints the progress.
+// awaitBatch prints the progress of a batch on standard error until the batch has ended, and
+// returns it.
 func awaitBatch(c *cobra.Command, client *client, item map[string]any) (map[string]any, error) {
 	ctx := c.Context()
 	shown, out := "", c.ErrOrStderr()
@@ -136,7 +138,7 @@ func awaitBatch(c *cobra.Command, client *client, item map[string]any) (map[stri
 	return item, nil
 }
 
-// batchOutcome returns an error unless an ended batch is completed.
+// batchOutcome returns an error unless the batch, which has ended, is completed.
 func batchOutcome(item map[string]any) error {
 	if status := cell(item, "status"); status != domain.BatchCompletedState {
 		return fmt.Errorf("batch %s is %s", cell(item, "id"), status)
@@ -144,15 +146,17 @@ func batchOutcome(item map[string]any) error {
 	return nil
 }
 
-// withoutFile returns why a batch has no file of results, or of errors.
+// withoutFile returns the error for a batch without the wanted file: of the failed requests if
+// errorFile is true, otherwise of the results.
 func withoutFile(item map[string]any, errorFile bool) error {
 	batch := cell(item, "id")
 	switch {
 	case !endedBatch(item):
-		return fmt.Errorf("batch %s is %s, and gets its files when it has ended: `anneal batch get %s` shows its progress",
+		return fmt.Errorf("batch %s is %s and has no results until it has ended: `anneal batch get %s` shows its "+
+			"progress",
 			batch, cell(item, "status"), batch)
 	case errorFile && cell(item, "error_file_id") == "-" && cell(item, "output_file_id") != "-":
-		return fmt.Errorf("batch %s has no file of errors, because no request failed: leave out --errors", batch)
+		return fmt.Errorf("batch %s has no errors, because no request failed: leave out --errors", batch)
 	case !errorFile && cell(item, "error_file_id") != "-":
 		return fmt.Errorf("batch %s has no results, because every request failed: print the errors with --errors", batch)
 	}
@@ -165,7 +169,7 @@ func endedBatch(item map[string]any) bool {
 		domain.BatchCancelledState}, cell(item, "status"))
 }
 
-// uploadRequests uploads a file of requests, and returns its ID.
+// uploadRequests uploads the JSONL file at path, and returns the ID of the uploaded file.
 func uploadRequests(ctx context.Context, client *client, path string) (string, error) {
 	if err := isFile(path); err != nil {
 		return "", err
@@ -194,12 +198,14 @@ func batchGet() *cobra.Command {
 }
 
 func batchCancel() *cobra.Command {
-	c := batchVerb("cancel", "Cancel a batch; results so far are kept", http.MethodPost, "/cancel")
+	c := batchVerb("cancel", "Cancel a batch, and keep the results of its completed requests",
+		http.MethodPost, "/cancel")
 	c.Flags().BoolP("watch", "w", false, "wait until the batch has ended")
 	return c
 }
 
-// batchVerb returns a command that sends a request for one batch, and prints the batch.
+// batchVerb returns a command that sends a request for one batch, to its path with suffix, and
+// prints the batch.
 func batchVerb(verb, short, method, suffix string) *cobra.Command {
 	return &cobra.Command{Use: verb + " BATCH", Short: short, Args: arguments(1, 1),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -252,7 +258,7 @@ func batchList() *cobra.Command {
 
 func batchResults() *cobra.Command {
 	var errorFile bool
-	c := &cobra.Command{Use: "results BATCH", Short: "Print the results of a batch, one JSON object a line",
+	c := &cobra.Command{Use: "results BATCH", Short: "Print the results of a batch, one JSON object in each line",
 		Args: arguments(1, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			client, err := newClient(c)
@@ -280,11 +286,12 @@ func batchResults() *cobra.Command {
 			_, err = io.Copy(c.OutOrStdout(), res.Body)
 			return err
 		}}
-	c.Flags().BoolVar(&errorFile, "errors", false, "print the results of the requests that have failed")
+	c.Flags().BoolVar(&errorFile, "errors", false, "print the errors of the failed requests instead of the results")
 	return c
 }
 
-// completeBatches completes the IDs of batches, with their states as descriptions.
+// completeBatches returns the IDs of batches for shell completion, with their states as
+// descriptions.
 func completeBatches(c *cobra.Command) (words []string, _ cobra.ShellCompDirective) {
 	path := func(*client) string { return batchesPath }
 	for _, item := range completionItems(c, completionClient, path, "data") {

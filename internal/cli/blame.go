@@ -20,9 +20,9 @@ func blameCommand() *cobra.Command {
 		Example: "  anneal blame deployments/codes\n  anneal blame deployments/codes maxReplicaCount",
 		Long: `Without FIELD, shows the newest change of each field of a resource, or its deletion. With FIELD,
 shows all changes of the field and of the fields below it, and the deletions of the resource. KEY is
-the API key whose request caused the change, also if a task of the server made it, and ADDRESS the
+the API key whose request caused the change, even if a task of the server made it later, and ADDRESS the
 address of its client. Fields are those of
-the events, which can have other names than those of the API; values of secrets are not shown.`,
+the events, whose names can differ from those of the API. Values of secrets are not shown.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			client, err := newClient(c)
 			if err != nil {
@@ -59,7 +59,8 @@ the events, which can have other names than those of the API; values of secrets 
 		}}
 }
 
-// resourceName returns the name of a resource that is given as COLLECTION/ID or as its name.
+// resourceName returns the name of a resource that the user gives as COLLECTION/ID or as its full
+// name.
 func (c *client) resourceName(given string) (domain.Name, error) {
 	given = strings.Trim(given, "/")
 	name := domain.Name(given)
@@ -76,10 +77,11 @@ func (c *client) resourceName(given string) (domain.Name, error) {
 	return name, nil
 }
 
-// wholeResource is the field of a change that creates or deletes the resource.
+// wholeResource stands for all fields, in a change that creates or deletes the resource.
 const wholeResource = "(resource)"
 
-// changesOf folds the events of a resource, and returns the changes of its fields in their order.
+// changesOf folds the events of a resource, and returns all changes of its fields, in the order of
+// the events.
 func changesOf(name domain.Name, events []map[string]any) (changes []map[string]any, err error) {
 	kind := domain.KindOf(name.Collection())
 	var state any
@@ -114,14 +116,15 @@ func changesOf(name domain.Name, events []map[string]any) (changes []map[string]
 	return changes, nil
 }
 
-// A root is the request that caused an event.
+// A root is the origin of the request that caused an event.
 type root struct {
-	key     string // API key of the request; "" if none is known
-	address string // address of the client; "" if it is not recorded
+	key     string // name of the API key of the request; "" if it is unknown
+	address string // IP address of the client; "" if it is not recorded
 }
 
-// rootsOf returns the request that caused each event, by the ID of the event: that of the event, or
-// else of its cause, or of an event of the same request.
+// rootsOf returns the origin of the request that caused each event, by the ID of the event. An
+// event whose actor is not an API key has the origin of its cause or, without a cause, of an event
+// with the same correlation.
 func rootsOf(events []map[string]any) map[string]root {
 	roots, byRequest := map[string]root{}, map[any]root{}
 	for _, event := range events {
@@ -139,8 +142,8 @@ func rootsOf(events []map[string]any) map[string]root {
 	return roots
 }
 
-// fieldsOf returns the values of a state by the paths of their fields; lists are one value. A state
-// that exists has the field wholeResource.
+// fieldsOf returns the values of the fields of a state by their dotted paths. A list is one value.
+// A state that exists also has the field wholeResource.
 func fieldsOf(state any) (map[string]any, error) {
 	fields := map[string]any{}
 	existing, ok := pointerTo(state).(domain.State)
@@ -160,7 +163,7 @@ func fieldsOf(state any) (map[string]any, error) {
 	return fields, nil
 }
 
-// pointerTo returns a pointer to a copy of the value, because some states implement their methods on
+// pointerTo returns a pointer to a copy of state, because some states implement their methods on
 // pointers.
 func pointerTo(state any) any {
 	p := reflect.New(reflect.TypeOf(state))
@@ -186,8 +189,8 @@ func collectFields(fields map[string]any, prefix string, tree map[string]any) {
 	}
 }
 
-// fieldsChanged returns the fields in which two states differ: only wholeResource when the second state
-// does not exist.
+// fieldsChanged returns the paths of the fields in which two states differ. If the second state
+// does not exist, it returns only wholeResource.
 func fieldsChanged(before, after map[string]any) (changed []string) {
 	if len(after) == 0 && len(before) > 0 {
 		return []string{wholeResource}
@@ -206,13 +209,13 @@ func fieldsChanged(before, after map[string]any) (changed []string) {
 	return changed
 }
 
-// valueText returns a value of a field for a table.
+// valueText returns the value of a field as text for a table.
 func valueText(value any) string {
-	const longest = 60 // characters
+	const longest = 60 // maximum number of characters
 
 	text, isText := value.(string)
 	if !isText && value != nil {
-		data, _ := json.Marshal(value) // the value was decoded from JSON
+		data, _ := json.Marshal(value) // cannot fail: the value was decoded from JSON
 		text = string(data)
 	}
 	if runes := []rune(text); len(runes) > longest {
@@ -221,7 +224,8 @@ func valueText(value any) string {
 	return text
 }
 
-// newestChanges returns the newest change of each field that the resource has, or its deletion.
+// newestChanges returns the newest change of each field that the resource still has. If the
+// resource is deleted, it returns only the deletion.
 func newestChanges(changes []map[string]any) []map[string]any {
 	newest := map[string]bool{}
 	var kept []map[string]any
@@ -237,15 +241,15 @@ func newestChanges(changes []map[string]any) []map[string]any {
 			if change["new"] == nil && len(kept) == 0 {
 				kept = append(kept, change) // the resource is deleted
 			}
-			break // the events before belong to an earlier resource, or created this one
+			break // this change created the resource, or deleted an earlier resource of the same name
 		}
 	}
 	slices.Reverse(kept)
 	return kept
 }
 
-// changesOfField returns the changes of a field and of the fields below it, and the deletions of the
-// resource.
+// changesOfField returns the changes of a field and of the fields below it, and the deletions of
+// the resource. It returns an error if the resource never had the field.
 func changesOfField(changes []map[string]any, name domain.Name, field string) ([]map[string]any, error) {
 	found := false
 	known := map[string]bool{}
@@ -259,7 +263,7 @@ func changesOfField(changes []map[string]any, name domain.Name, field string) ([
 		return at != wholeResource || change["new"] != nil
 	})
 	if !found {
-		return nil, fmt.Errorf("%s never had the field %q%s", name, field,
+		return nil, fmt.Errorf("resource %s never had the field %q%s", name, field,
 			domain.UnknownName(field, "its fields are ", wire.SortedKeys(known)))
 	}
 	return kept, nil

@@ -15,18 +15,18 @@ import (
 	"anneal/internal/usage"
 )
 
-// fileFlag adds the flag --file for a file with a request body, and stores the flag's value in
-// path. noun is the word for the resource in the help.
+// fileFlag adds the flag --file to c, which stores the name of a file with a request body in path.
+// noun is the word for the resource in the help.
 func fileFlag(c *cobra.Command, path *string, noun string) {
 	c.Flags().StringVar(path, "file", "",
 		"JSON file of the "+noun+" as the API accepts it; other flags override its fields; - reads standard input")
 }
 
-// required returns the usage error for a command line without a required flag.
+// required returns the usage error for a command line without the required flag.
 func required(flag string) error { return usage.Errorf("--%s is required", flag) }
 
-// readJSONFile reads the JSON object in a file, or on standard input if path is "-". If path is "",
-// it returns an empty object.
+// readJSONFile reads the JSON object in the file at path, or on standard input if path is "-". If
+// path is "", it returns an empty object.
 func readJSONFile(c *cobra.Command, path string) (map[string]any, error) {
 	object := map[string]any{}
 	if path == "" {
@@ -37,7 +37,7 @@ func readJSONFile(c *cobra.Command, path string) (map[string]any, error) {
 		return nil, err
 	}
 	decoder := json.NewDecoder(bytes.NewReader(text))
-	decoder.UseNumber() // numbers are sent unchanged
+	decoder.UseNumber() // keeps the digits of numbers as they are
 	if err := decoder.Decode(&object); err != nil || object == nil {
 		return nil, fmt.Errorf("%s must contain one JSON object: %w", inputName(path),
 			cmp.Or(err, errors.New("it contains null")))
@@ -48,8 +48,8 @@ func readJSONFile(c *cobra.Command, path string) (map[string]any, error) {
 	return object, nil
 }
 
-// keyOf returns the key of a field in an object. The key is in snake_case, which the API also
-// accepts, if the object uses snake_case for the field, and in camelCase otherwise.
+// keyOf returns the key of a field in an object that a user wrote: in snake_case, which the API
+// also accepts, if the object has that key, and otherwise in camelCase.
 func keyOf(object map[string]any, field string) string {
 	var snake strings.Builder
 	for _, r := range field {

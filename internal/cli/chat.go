@@ -25,7 +25,7 @@ func chatCommand() *cobra.Command {
 		Example: `  anneal chat --model polite --system "You are brief." "good morning"` + "\n  anneal chat --model polite" +
 			"\n  anneal chat --model seer --image lamp.jpg \"what is broken?\"",
 		Long: `Without TEXT, every line of the terminal or of standard input is a message of one conversation, whose
-earlier messages are sent again with each request. Ctrl-C stops a response; /clear begins again, and
+earlier messages are sent again with each request. Ctrl-C stops a response; /clear begins a new conversation, and
 /exit or Ctrl-D leaves. Images belong to the first message of a conversation.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			parts, err := readImages(images)
@@ -57,19 +57,19 @@ earlier messages are sent again with each request. Ctrl-C stops a response; /cle
 	return c
 }
 
-// conversation is a chat with a model.
+// A conversation is a chat of `anneal chat` with a model.
 type conversation struct {
 	generation
 	flags    *completionFlags
-	system   []any          // system message, if any
-	images   []any          // parts of the first message of the user
-	messages []any          // messages of the user and of the model
-	begun    bool           // the input had a message or a command
-	signals  chan os.Signal // interrupts; nil before run
+	system   []any          // system message; nil if there is none
+	images   []any          // image parts of the first message of the user
+	messages []any          // messages of the user and of the model so far
+	begun    bool           // the user has given a message or a command
+	signals  chan os.Signal // receives interrupts of the process; nil before run
 }
 
-// send sends a message with the earlier messages of the conversation, prints the response, and adds
-// the message and the response to messages. A message without a response is not added.
+// send sends text as a message, together with the earlier messages of the conversation, and prints
+// the response. It adds the message and the response to t.messages, unless the request fails.
 func (t *conversation) send(ctx context.Context, text string) error {
 	body, err := t.flags.body(t.cmd)
 	if err != nil {
@@ -89,14 +89,14 @@ func (t *conversation) send(ctx context.Context, text string) error {
 	return nil
 }
 
-// Texts of a conversation on a terminal.
+// Texts that the conversation prints on a terminal.
 const (
 	chatPrompt   = "> "
-	chatGreeting = "Type a message; /clear begins again, /exit leaves, Ctrl-C stops a response."
+	chatGreeting = "Type a message; /clear begins a new conversation, /exit leaves, Ctrl-C stops a response."
 )
 
-// run reads messages line by line until the input ends. At a terminal an error does not end the
-// conversation.
+// run reads messages line by line until the input ends. On a terminal it prints an error of a
+// message and continues; otherwise it returns the error.
 func (t *conversation) run(in io.Reader) error {
 	file, ok := in.(*os.File)
 	interactive := ok && isTerminal(file)
@@ -109,13 +109,13 @@ func (t *conversation) run(in io.Reader) error {
 	return t.converse(linesOf(in), interactive)
 }
 
-// line is a line of the input, or the error that ended it.
+// A line is a line of the input, or the error that ended the input.
 type line struct {
 	text string
 	err  error
 }
 
-// linesOf returns a channel with the lines of a reader. It is closed at the end of the input.
+// linesOf returns a channel with the lines of a reader, which is closed at the end of the input.
 func linesOf(in io.Reader) <-chan line {
 	lines := make(chan line)
 	go func() {
@@ -135,10 +135,10 @@ func linesOf(in io.Reader) <-chan line {
 	return lines
 }
 
-// converse responds to lines. An interrupt stops the current response. At the prompt, the second
-// interrupt in a row ends the conversation.
+// converse sends each line as a message. An interrupt stops the response in progress. At the prompt
+// of a terminal, two interrupts in a row end the conversation.
 func (t *conversation) converse(lines <-chan line, interactive bool) error {
-	leaving := false // an interrupt came at the prompt
+	leaving := false // the last input at the prompt was an interrupt
 	for {
 		if interactive {
 			fmt.Fprint(t.cmd.ErrOrStderr(), chatPrompt)
@@ -170,7 +170,8 @@ func (t *conversation) converse(lines <-chan line, interactive bool) error {
 	}
 }
 
-// respond executes a command or sends a message. leave reports that the conversation has ended.
+// respond executes a line that is a command such as /clear, or sends it as a message. leave reports
+// that the conversation has ended.
 func (t *conversation) respond(text string, interactive bool) (leave bool, err error) {
 	if text = strings.TrimSpace(text); text == "" {
 		return false, nil
@@ -188,7 +189,7 @@ func (t *conversation) respond(text string, interactive bool) (leave bool, err e
 	case strings.HasPrefix(text, "/") && !strings.ContainsAny(text[1:], "/ "):
 		return false, fmt.Errorf("unknown command %s: the commands are /clear, /exit and /help", text)
 	}
-	// An interrupt also cancels the context of the command, so the request needs another context.
+	// An interrupt also cancels the command's context, but must only cancel this request.
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.cmd.Context()))
 	defer stop()
 	sent := make(chan error, 1)

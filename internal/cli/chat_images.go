@@ -12,15 +12,16 @@ import (
 	"anneal/api/request"
 )
 
-// imageTypes are the media types of images that messages can have.
+// imageTypes are the media types of image files that a message can contain.
 var imageTypes = []string{"image/png", "image/jpeg", "image/webp", "image/gif"}
 
-// maxImageFiles is the maximum size of the files of all images together. They are part of the body of
-// the request, in Base64, and the rest is for the conversation.
+// maxImageFiles is the maximum total size of the image files of a request, in bytes. They are
+// encoded as Base64 in the request's body, in which 256 KiB remain for the texts of the
+// conversation.
 var maxImageFiles = (request.DefaultLimits.Body - 256<<10) / 4 * 3
 
-// readImages returns a part of a message for each image: a file, which becomes a part of the request, or
-// a URL, from which the server downloads the image.
+// readImages returns a part of a message for each source. A source is a file, whose content becomes
+// part of the request, or a URL, from which the server downloads the image.
 func readImages(sources []string) (parts []any, err error) {
 	var total int64
 	for _, source := range sources {
@@ -40,7 +41,7 @@ func isURL(source string) bool {
 	return err == nil && (parsed.Scheme == "data" || parsed.Scheme == "http" || parsed.Scheme == "https")
 }
 
-// readImage returns a data: URL of the image in a file, and adds its size to total.
+// readImage returns the image in a file as a data: URL, and adds the size of the file to total.
 func readImage(path string, total *int64) (string, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -59,8 +60,8 @@ func readImage(path string, total *int64) (string, error) {
 		return "", fmt.Errorf("%s is not a PNG, JPEG, WebP or GIF image: convert it", path)
 	}
 	if *total += int64(len(content)); *total > maxImageFiles {
-		return "", fmt.Errorf("%s is too large: the images of a request have at most %s together; scale it down, or give an "+
-			"http or https URL", path, request.ByteSize(maxImageFiles))
+		return "", fmt.Errorf("image %s is too large: all images of a request together may have at most %s; scale it "+
+			"down, or give an http or https URL", path, request.ByteSize(maxImageFiles))
 	}
 	return "data:" + kind + ";base64," + base64.StdEncoding.EncodeToString(content), nil
 }

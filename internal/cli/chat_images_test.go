@@ -66,7 +66,8 @@ func TestInvalidImagesAreNotSent(t *testing.T) {
 	large := writeImage(t, maxImageFiles+1)
 	for want, images := range map[string][]string{
 		text + " is not a PNG, JPEG, WebP or GIF image: convert it": {text},
-		large + " is too large: the images of a request have at most 2880 KiB together; scale it down, or give an http or " +
+		large + " is too large: all images of a request together may have at most 2880 KiB; scale it down, or give " +
+			"an http or " +
 			"https URL": {large},
 		empty + " is empty: give a PNG, JPEG, WebP or GIF image": {empty},
 		half + " is too large":             {half, half},

@@ -143,7 +143,7 @@ func TestOneRequestForOneChat(t *testing.T) {
 	}, "chat", "-m", "clever", "hello")
 	require.NoError(t, err)
 	require.Equal(t, "seen 1\n", out)
-	require.Equal(t, "clever is an alias of accounts/a/deployments/d\n", output)
+	require.Equal(t, "clever is an alias of the deployment accounts/a/deployments/d\n", output)
 	require.Equal(t, "clever", alias.bodies[0]["model"])
 }
 

@@ -16,15 +16,15 @@ import (
 	"anneal/internal/datadir"
 )
 
-// client sends requests to one server on behalf of one account.
+// A client sends requests to one server, with the API key of one account.
 type client struct {
 	datadir.Context
-	warn func(text string) // is called with the server's warnings; may be nil
-	http *http.Client      // nil is the default client
+	warn func(text string) // is called with each warning in a response; nil ignores warnings
+	http *http.Client      // nil is http.DefaultClient
 }
 
-// configureTLS makes the client trust the authorities in the file ca or, if ca is "", in the
-// context file.
+// configureTLS sets the HTTP client if the context has certificates. The client trusts the
+// certificate authorities in the file ca or, if ca is "", in the context's file.
 func (c *client) configureTLS(ca string) error {
 	if ca != "" {
 		c.CAFile = ca
@@ -49,7 +49,7 @@ func (c *client) path(parts ...string) string {
 	return path
 }
 
-// name returns the resource name of a resource that is given by its name or ID.
+// name returns the name of a resource of the collection, which is given as its name or as its ID.
 func (c *client) name(collection, idOrName string) string {
 	if idOrName == "" || strings.HasPrefix(idOrName, "accounts/") {
 		return idOrName
@@ -57,10 +57,11 @@ func (c *client) name(collection, idOrName string) string {
 	return "accounts/" + c.Account + "/" + collection + "/" + idOrName
 }
 
-// id returns the last part of a resource name.
+// id returns the last part of a resource name, the ID.
 func id(name string) string { return name[strings.LastIndexByte(name, '/')+1:] }
 
-// request sends a request with a body, if any, and returns a successful response.
+// request sends a request with a body, unless it is nil, and returns the response. A response with
+// an error status becomes an error.
 func (c *client) request(
 	ctx context.Context, method, path string, query url.Values, contentType string, body io.Reader,
 ) (*http.Response, error) {
@@ -98,7 +99,7 @@ func (c *client) request(
 	return res, nil
 }
 
-// send sends a request, and returns any response.
+// send sends a request, and returns its response, whatever its status.
 func (c *client) send(req *http.Request) (*http.Response, error) {
 	res, err := cmp.Or(c.http, http.DefaultClient).Do(req)
 	switch {
@@ -115,8 +116,8 @@ func (c *client) send(req *http.Request) (*http.Response, error) {
 		"another server with --context (%w)", req.URL.Scheme, req.URL.Host, withoutURL(err))
 }
 
-// call sends in as a JSON body, unless in is nil, and decodes the JSON response into out, unless
-// out is nil.
+// call sends the value in as a JSON body, unless in is nil, and decodes the JSON response into the
+// value that out points to, unless out is nil.
 func (c *client) call(ctx context.Context, method, path string, query url.Values, in, out any) error {
 	var body io.Reader
 	contentType := ""
@@ -142,7 +143,8 @@ func (c *client) call(ctx context.Context, method, path string, query url.Values
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case errors.As(err, &syntax):
-		return fmt.Errorf("%s did not respond with JSON, unlike an anneal server: select another server with --context",
+		return fmt.Errorf("%s did not respond with JSON, so it is no anneal server: select another server with "+
+			"--context",
 			c.Address)
 	case err != nil:
 		return errTruncated(err)
@@ -155,10 +157,11 @@ func (c *client) list(ctx context.Context, path, field string, query url.Values)
 	return c.pages(ctx, http.MethodGet, path, field, query, nil)
 }
 
-// pageSize is the number of items requested with each page.
+// pageSize is the number of items that are requested with each page of a list.
 const pageSize = "200"
 
-// pages returns all items of a list, page by page. body, if not nil, is sent with every request.
+// pages requests all pages of a list, and returns their items, which are in the given field of a
+// page. If body is not nil, it is sent with every request.
 func (c *client) pages(ctx context.Context, method, path, field string, query url.Values, body any) ([]map[string]any,
 	error) {
 	items := []map[string]any{}
@@ -187,7 +190,8 @@ func (c *client) pages(ctx context.Context, method, path, field string, query ur
 	}
 }
 
-// openURL requests a signed URL, and returns a successful response.
+// openURL requests a signed URL, which needs no API key, and returns the response. A response with
+// an error status becomes an error.
 func (c *client) openURL(ctx context.Context, link string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, link, nil)
 	if err != nil {
@@ -204,7 +208,7 @@ func (c *client) openURL(ctx context.Context, link string) (*http.Response, erro
 	return res, nil
 }
 
-// stream posts a JSON body and returns the response while it arrives.
+// stream posts a JSON body, and returns the response while the server is still sending it.
 func (c *client) stream(ctx context.Context, path string, body any) (*http.Response, error) {
 	data, err := json.Marshal(body)
 	if err != nil {

@@ -12,9 +12,9 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// collection describes the commands that resources of a kind share.
+// A collection describes the commands that resources of every kind have, for one kind.
 type collection struct {
-	name    string // name of the collection in URLs and in responses
+	name    string // collection ID in URLs and in responses, such as datasets
 	noun    string
 	columns []column // columns of the list command
 	details []column // fields that the get command shows
@@ -43,15 +43,15 @@ func (k collection) listCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return printItems(c, k.none(c), items, withStatus(withQueue(k.columns, items), items)...)
+			return printItems(c, k.emptyList(c), items, withStatus(withQueue(k.columns, items), items)...)
 		}})
 	c.Flags().StringVar(&filter, "filter", "", "AIP-160 filter, such as '"+k.filterExample()+"'")
 	c.Flags().StringVar(&orderBy, "order-by", "", "fields to sort by, such as 'createTime desc'")
 	return c
 }
 
-// withStatus returns the columns, with a column for the status message added if an item has such a
-// message: why a resource failed, or what it waits for.
+// withStatus returns columns and, if an item has a status message, a column for it: the message
+// states why the resource failed, or what it waits for.
 func withStatus(columns []column, items []map[string]any) []column {
 	hasMessage := func(item map[string]any) bool { return cell(item, statusMessage) != cell(nil, statusMessage) }
 	if !slices.ContainsFunc(items, hasMessage) {
@@ -60,7 +60,7 @@ func withStatus(columns []column, items []map[string]any) []column {
 	return append(slices.Clip(columns), column{"STATUS", statusMessage})
 }
 
-// filterExample returns a filter for the help of the list command.
+// filterExample returns an example of --filter for the help of the list command.
 func (k collection) filterExample() string {
 	if strings.HasSuffix(k.name, "Jobs") {
 		return "state = JOB_STATE_COMPLETED"
@@ -82,8 +82,9 @@ func (k collection) filterExample() string {
 	return "state = READY"
 }
 
-// none returns what an empty list prints: how to create a resource.
-func (k collection) none(list *cobra.Command) noRows {
+// emptyList returns what the list command prints for an empty list: which command creates a
+// resource.
+func (k collection) emptyList(list *cobra.Command) noRows {
 	for _, c := range list.Parent().Commands() {
 		if c.Name() == "create" || c.Name() == "load" {
 			return noRows{"no " + k.noun + "s", "`" + c.CommandPath() + " --help` shows how to " + c.Name() + " one"}
@@ -136,7 +137,8 @@ func withArticle(noun string) string {
 	return "a " + noun
 }
 
-// verbCommand returns a command that posts a custom method without a body: {name}:{verb}.
+// verbCommand returns a command that calls the custom method {name}:{verb}, without a body, and
+// then prints done.
 func (k collection) verbCommand(verb, short, done string) *cobra.Command {
 	return &cobra.Command{Use: verb + " ID", Short: short, Args: arguments(1, 1),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -152,8 +154,8 @@ func (k collection) verbCommand(verb, short, done string) *cobra.Command {
 		}}
 }
 
-// watchedVerb returns a verbCommand with the flag --watch, which calls watch instead of printing what
-// was done.
+// watchedVerb returns a verbCommand with the flag --watch. If the flag is given, the command calls
+// watch instead of printing done. usage is the help of the flag.
 func (k collection) watchedVerb(verb, short, done, usage string,
 	watch func(c *cobra.Command, client *client, name string) error) *cobra.Command {
 	var on bool
@@ -177,7 +179,7 @@ func (k collection) watchedVerb(verb, short, done, usage string,
 	return c
 }
 
-// printDone prints the noun and ID of a resource and what was done to it, such as "model m
+// printDone prints the noun and the ID of a resource, and what was done to it, such as "model m
 // exported". With -o json it prints an empty object.
 func printDone(c *cobra.Command, noun, name, done string) error {
 	inJSON, err := wantsJSON(c)
@@ -191,7 +193,8 @@ func printDone(c *cobra.Command, noun, name, done string) error {
 	return nil
 }
 
-// maxInput is the maximum number of bytes read from a file or from standard input.
+// maxInput is the maximum size of a file or of standard input that a command reads into memory, in
+// bytes.
 const maxInput = 1 << 20
 
 // readInput returns the content of a file, or of standard input if path is "-".
@@ -207,12 +210,12 @@ func readInput(c *cobra.Command, path string) ([]byte, error) {
 	}
 	text, err := io.ReadAll(io.LimitReader(in, maxInput+1))
 	if err == nil && len(text) > maxInput {
-		err = fmt.Errorf("%s exceeds the limit of %d bytes", inputName(path), maxInput)
+		err = fmt.Errorf("%s exceeds the maximum size of %d bytes", inputName(path), maxInput)
 	}
 	return text, err
 }
 
-// inputName returns the name of a path in messages: the path, or "standard input" for "-".
+// inputName returns how messages name an input path: "standard input" for "-", otherwise the path.
 func inputName(path string) string {
 	if path == "-" {
 		return "standard input"

@@ -43,7 +43,7 @@ func completeCommand() *cobra.Command {
 	return c
 }
 
-// completionFlags are the sampling parameters of a completion.
+// completionFlags are the flags with the sampling parameters of a request.
 type completionFlags struct {
 	model             string
 	maxTokens, topK   int
@@ -53,7 +53,7 @@ type completionFlags struct {
 	stream            bool
 }
 
-// modelNamesHint is the hint for a model that cannot be used.
+// modelNamesHint is the hint that is printed if the server rejects the name of a model.
 const modelNamesHint = "list the names of models with `anneal model names`"
 
 func (q *completionFlags) add(c *cobra.Command) {
@@ -70,7 +70,7 @@ func (q *completionFlags) add(c *cobra.Command) {
 	f.BoolVar(&q.stream, "stream", true, "print tokens as they are generated")
 }
 
-// body returns the body of a request with the sampling parameters.
+// body returns the body of a request with the sampling parameters whose flags are given.
 func (q *completionFlags) body(c *cobra.Command) (map[string]any, error) {
 	inJSON, err := wantsJSON(c)
 	if err != nil {
@@ -90,7 +90,8 @@ func (q *completionFlags) body(c *cobra.Command) (map[string]any, error) {
 	return body, nil
 }
 
-// readPrompt returns the argument PROMPT, or the text of standard input if it is "-" or absent.
+// readPrompt returns the argument PROMPT. If it is "-" or absent, readPrompt returns the text of
+// standard input.
 func readPrompt(c *cobra.Command, args []string) (string, error) {
 	if len(args) == 1 {
 		return readText(c, args[0])
@@ -105,7 +106,7 @@ func readPrompt(c *cobra.Command, args []string) (string, error) {
 	return prompt, err
 }
 
-// readText returns the text of an argument, or standard input for "-".
+// readText returns the argument, or the text of standard input if the argument is "-".
 func readText(c *cobra.Command, argument string) (string, error) {
 	if argument != "-" {
 		return argument, nil
@@ -114,10 +115,10 @@ func readText(c *cobra.Command, argument string) (string, error) {
 	return strings.TrimRight(string(read), "\r\n"), err
 }
 
-// resolveModel returns the resource name of the account's model with the ID name, and name itself if
-// the account has no such model: name is then a resource name, an alias of a deployment, or the ID of a
-// deployment or of a deployed model, which the server resolves. If name is an alias that is set with
-// --model, resolveModel prints the deployment.
+// resolveModel returns the name of a model for a request. If the account has a model with the ID
+// name, it returns the model's resource name. Otherwise it returns name itself, which the server
+// resolves: a resource name, an alias of a deployment, or the ID of a deployment or of a deployed
+// model. If the user gives an alias with --model, resolveModel prints the deployment.
 func resolveModel(ctx context.Context, cmd *cobra.Command, c *client, name string) (string, error) {
 	if strings.ContainsAny(name, "/#") {
 		return name, nil
@@ -138,13 +139,13 @@ func resolveModel(ctx context.Context, cmd *cobra.Command, c *client, name strin
 		}
 	}
 	if bound != "" && cmd.Flags().Changed("model") {
-		fmt.Fprintf(cmd.ErrOrStderr(), "%s is an alias of %s\n", name, bound)
+		fmt.Fprintf(cmd.ErrOrStderr(), "%s is an alias of the deployment %s\n", name, bound)
 	}
 	return name, nil
 }
 
-// completion is a response, or a chunk of a streamed response. A completion has a text, a chat
-// completion has a message, and a chunk of a chat completion has a delta.
+// A completion is a response of the server, or a chunk of a streamed response. A text completion
+// has text, a chat completion has a message, and a chunk of a chat completion has a delta.
 type completion struct {
 	Choices []struct {
 		Text    string `json:"text"`
@@ -169,7 +170,7 @@ func (a completion) text() (text string) {
 	return text
 }
 
-// finishReason returns why the generation of the first choice ended; "" while it continues.
+// finishReason returns the finish_reason of the first choice; "" while the generation continues.
 func (a completion) finishReason() string {
 	if len(a.Choices) == 0 {
 		return ""
@@ -177,16 +178,17 @@ func (a completion) finishReason() string {
 	return a.Choices[0].FinishReason
 }
 
-// generation sends requests to a model and prints the responses.
+// A generation sends requests to a model and prints the responses.
 type generation struct {
 	*client
 	cmd   *cobra.Command
 	path  string
-	model string // name that the server accepted in an earlier request; "" before the first request
+	model string // model name that the server accepted in an earlier request; "" before the first request
 }
 
-// run sends a body, prints the response, and returns its text. A name of a model without slashes is
-// tried as a model of the account first, so that one request suffices unless it is an alias.
+// run sends a request with a body, prints the response, and returns its text. If the body names a
+// model without a slash, run first takes it for the ID of a model of the account: only for another
+// name a second request is needed.
 func (g *generation) run(ctx context.Context, body map[string]any) (text string, err error) {
 	given, _ := body["model"].(string)
 	body["model"] = cmp.Or(g.model, g.modelName(given))
@@ -210,8 +212,8 @@ func isUnknownModel(err error) bool {
 	return errors.As(err, &failed) && failed.Reason == "MODEL_NOT_FOUND"
 }
 
-// modelName returns the name of the account's model with the ID name; a name with slashes is
-// returned unchanged.
+// modelName returns the resource name of the account's model with the ID name. It returns a name
+// with slashes unchanged.
 func (g *generation) modelName(name string) string {
 	if strings.ContainsAny(name, "/#") {
 		return name
@@ -219,7 +221,7 @@ func (g *generation) modelName(name string) string {
 	return g.name("models", name)
 }
 
-// send sends a request and prints the response, on a line of its own.
+// send sends a request, prints the text of the response on its own line, and returns the text.
 func (g *generation) send(ctx context.Context, body map[string]any) (text string, err error) {
 	out := g.cmd.OutOrStdout()
 	var said completion
@@ -263,7 +265,7 @@ func (g *generation) send(ctx context.Context, body map[string]any) (text string
 	return text, err
 }
 
-// reportEmpty prints a message with the reason when the text of a response is empty.
+// reportEmpty prints the finish_reason on standard error if the text of a response is empty.
 func (g *generation) reportEmpty(text, reason string) {
 	if strings.TrimSpace(text) == "" {
 		fmt.Fprintf(g.cmd.ErrOrStderr(), "the model generated no text (finish_reason %s)\n", cmp.Or(reason, "unknown"))

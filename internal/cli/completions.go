@@ -15,28 +15,31 @@ import (
 	"anneal/domain"
 )
 
-// A completer returns the words that can replace the last word of a command line. before are the
-// arguments before that word.
+// A completer returns the words by which the shell can complete the last word of a command line.
+// before are the arguments before that word.
 type completer = cobra.CompletionFunc
 
-// completionTimeout limits the request that a completion sends, because the user's shell waits.
+// completionTimeout limits the request that a shell completion sends, because the user waits for
+// it.
 const completionTimeout = 2 * time.Second
 
-// annotationCollection is a flag annotation: the collection of the resources that the flag names,
-// or usableModels.
+// annotationCollection is the annotation of a flag whose value names a resource: the collection of
+// the resource, or usableModels.
 const annotationCollection = "collection"
 
-// usableModels stands for the names by which models can be used; no single collection contains all
-// of them.
+// usableModels is the value of annotationCollection for a flag that names a model for requests: a
+// model, a deployment or an alias, which are in several collections.
 const usableModels = "names"
 
-// addCompletions adds the completion of arguments and flags to a command and to those below it.
+// addCompletions adds shell completion of arguments and flags to a command and all commands below
+// it.
 func addCompletions(c *cobra.Command) {
 	if c.ValidArgsFunction == nil && !c.HasSubCommands() {
 		c.ValidArgsFunction = completeArguments
 	}
 	complete := func(f *pflag.Flag) {
-		_ = c.RegisterFlagCompletionFunc(f.Name, completerOf(f)) // fails for a flag that has a completion already
+		// The error is that the flag already has a completion.
+		_ = c.RegisterFlagCompletionFunc(f.Name, completerOf(f))
 	}
 	c.LocalFlags().VisitAll(complete)
 	for _, child := range c.Commands() {
@@ -44,7 +47,7 @@ func addCompletions(c *cobra.Command) {
 	}
 }
 
-// argumentNames returns the names of a command's arguments in its usage line, such as ID and FILE.
+// argumentNames returns the names of the arguments in a command's usage line, such as ID and FILE.
 func argumentNames(c *cobra.Command) (names []string) {
 	for _, word := range strings.Fields(c.Use)[1:] {
 		if strings.HasPrefix(strings.Trim(word, "["), "--") {
@@ -59,7 +62,8 @@ func argumentNames(c *cobra.Command) (names []string) {
 // namingCommands are the commands whose argument ID is the ID of a new resource.
 var namingCommands = []string{"create", "derive", "load"}
 
-// completeArguments completes the arguments of a command by their names in its usage line.
+// completeArguments completes an argument of a command. The name of the argument in the usage line,
+// such as FILE or ID, determines the words.
 func completeArguments(c *cobra.Command, before []string, word string) ([]string, cobra.ShellCompDirective) {
 	names := argumentNames(c)
 	if len(before) >= len(names) {
@@ -92,13 +96,13 @@ func completeArguments(c *cobra.Command, before []string, word string) ([]string
 	return nil, cobra.ShellCompDirectiveNoFileComp
 }
 
-// enumerations are the values of flags whose help does not list them.
+// enumerations are the values of flags whose help does not list their values, by flag name.
 var enumerations = map[string][]string{
 	"accelerator-type": domain.ShapeAcceleratorTypes[1:],
 	"precision":        domain.Precisions[1:],
 }
 
-// completerOf returns the completion of a flag.
+// completerOf returns the completer of the values of a flag.
 func completerOf(f *pflag.Flag) completer {
 	values := enumerations[f.Name]
 	if f.Value.Type() == "string" {
@@ -121,12 +125,12 @@ func completerOf(f *pflag.Flag) completer {
 	return cobra.NoFileCompletions
 }
 
-// isDirectory reports whether the value of a flag is a directory.
+// isDirectory reports whether the value of a flag is the path of a directory.
 func isDirectory(f *pflag.Flag) bool {
 	return f.Name == "dir" || f.Name == "base-dir" || f.Name == "hf" || f.Name == "data" || f.Name == "engine-files"
 }
 
-// pathFlags matches the names of flags whose values are paths of files.
+// pathFlags matches the names of flags whose value is the path of a file.
 var pathFlags = regexp.MustCompile(`^(.*-)?file$|^(context|ca|gguf|image)$|-(ca|cert|key)$`)
 
 func isPath(f *pflag.Flag) bool { return pathFlags.MatchString(f.Name) }
@@ -147,7 +151,7 @@ func shownValues(usage string) (values []string) {
 	return values
 }
 
-// completionClient returns a client for completions, which print no warnings.
+// completionClient returns a client for shell completion, which prints no warnings.
 func completionClient(c *cobra.Command) (*client, error) {
 	made, err := newClient(c)
 	if err == nil {
@@ -156,8 +160,9 @@ func completionClient(c *cobra.Command) (*client, error) {
 	return made, err
 }
 
-// completeIDs returns the completion of the IDs of a collection of the account, with their states as
-// descriptions. It completes nothing when the server does not respond.
+// completeIDs returns the completer of the IDs of the account's resources in a collection. The
+// words have the resources' states as descriptions. Without a response of the server there are no
+// words.
 func completeIDs(collection string) completer {
 	return func(c *cobra.Command, _ []string, word string) (words []string, _ cobra.ShellCompDirective) {
 		path := func(made *client) string { return made.path(collection) }
@@ -172,8 +177,8 @@ func completeIDs(collection string) completer {
 	}
 }
 
-// completionWord returns a resource as a word with a description. The word is the resource name if
-// the typed word is the beginning of one, and otherwise the ID.
+// completionWord returns the word for a resource, with its state as a description. The word is the
+// resource name if the user has typed the beginning of a resource name, and otherwise the ID.
 func completionWord(item map[string]any, typed string) string {
 	name := cell(item, "#name")
 	if strings.HasPrefix(typed, "accounts/") {
@@ -185,7 +190,8 @@ func completionWord(item map[string]any, typed string) string {
 	return name
 }
 
-// completionItems returns the first page of a collection; nil when the server does not return it.
+// completionItems requests a collection and returns the items of its first page, which are in the
+// given field of the response. It returns nil if the request fails.
 func completionItems(c *cobra.Command, connect func(*cobra.Command) (*client, error), path func(*client) string,
 	field string) []map[string]any {
 	made, err := connect(c)
@@ -195,7 +201,7 @@ func completionItems(c *cobra.Command, connect func(*cobra.Command) (*client, er
 	ctx, stop := context.WithTimeout(c.Context(), completionTimeout)
 	defer stop()
 	query := url.Values{}
-	if strings.HasPrefix(path(made), "/v1/accounts") { // other lists do not have the parameter pageSize
+	if strings.HasPrefix(path(made), "/v1/accounts") { // lists at other paths do not accept the parameter pageSize
 		query.Set("pageSize", pageSize)
 	}
 	var page map[string]any
@@ -212,7 +218,7 @@ func completionItems(c *cobra.Command, connect func(*cobra.Command) (*client, er
 	return items
 }
 
-// completionOperator returns a client of the operator for completions.
+// completionOperator returns a client for shell completion with the operator's key.
 func completionOperator(c *cobra.Command) (*client, error) {
 	made, err := newOperator(c)
 	if err == nil {
@@ -237,7 +243,7 @@ func completeNodes(c *cobra.Command) (words []string, _ cobra.ShellCompDirective
 	return words, cobra.ShellCompDirectiveNoFileComp
 }
 
-// completeCheckpoints completes the checkpoints of the job that the first argument names.
+// completeCheckpoints completes the ID of a checkpoint of the job that is the first argument.
 func completeCheckpoints(c *cobra.Command, before []string) (words []string, _ cobra.ShellCompDirective) {
 	for collection, command := range commandOf {
 		if command != c.Parent().Name() || len(before) == 0 {
@@ -251,8 +257,8 @@ func completeCheckpoints(c *cobra.Command, before []string) (words []string, _ c
 	return words, cobra.ShellCompDirectiveNoFileComp
 }
 
-// completeModels completes the names by which models can be used: the IDs of the account's models,
-// the names of public models and the aliases of deployments.
+// completeModels completes the names of models for requests: IDs of the account's models, names of
+// public models, and aliases of deployments.
 func completeModels(c *cobra.Command, _ []string, word string) (words []string, _ cobra.ShellCompDirective) {
 	path := func(*client) string { return "/inference/v1/models" }
 	made, err := completionClient(c)

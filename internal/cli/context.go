@@ -14,17 +14,19 @@ import (
 	"anneal/internal/usage"
 )
 
-// Environment variables that select the server and the API key, in place of a context file.
+// Environment variables that select the server and the API key. They replace those of a context
+// file.
 const (
 	contextVariable = "ANNEAL_CONTEXT" // path of a context file
 	keyVariable     = "ANNEAL_API_KEY"
 	urlVariable     = "ANNEAL_URL"
 )
 
-// defaultURL is the address of a server that was started without --listen.
+// defaultURL is the default address of `anneal serve`.
 const defaultURL = "http://127.0.0.1:8080"
 
-// contextPath returns the context file that a command line selects.
+// contextPath returns the path of the context file: --context, $ANNEAL_CONTEXT, the file of a
+// server in the working directory, or the one in the user's configuration directory.
 func contextPath(c *cobra.Command) string {
 	if path, _ := c.Flags().GetString("context"); path != "" {
 		return path
@@ -38,12 +40,12 @@ func contextPath(c *cobra.Command) string {
 	return cmp.Or(datadir.UserContext(), datadir.LocalContext)
 }
 
-// dataFlag adds --data to a command of the operator.
+// dataFlag adds the flag --data to a command of the operator.
 func dataFlag(f *pflag.FlagSet) {
 	f.String("data", "", "data directory of the server (default: the directory of the context file)")
 }
 
-// operatorDir returns the data directory that an operator's command selects.
+// operatorDir returns the data directory that --data names, or else the one with the context file.
 func operatorDir(c *cobra.Command) datadir.Dir {
 	if dir, err := c.Flags().GetString("data"); err == nil && dir != "" {
 		return datadir.Dir(dir)
@@ -51,7 +53,7 @@ func operatorDir(c *cobra.Command) datadir.Dir {
 	return datadir.Dir(filepath.Dir(contextPath(c)))
 }
 
-// newClient returns a client of the server and account that a command line selects.
+// newClient returns a client for the server and the account that the command line selects.
 func newClient(c *cobra.Command) (*client, error) {
 	file, _, err := selectContext(c)
 	if err != nil {
@@ -60,10 +62,11 @@ func newClient(c *cobra.Command) (*client, error) {
 	return clientOf(c, file)
 }
 
-// selectContext returns the server and the API key that a command line selects, and where they come
-// from. The flag --context comes first, then $ANNEAL_API_KEY with $ANNEAL_URL, then a context file.
-// A key in the environment replaces the key of the file. The server is $ANNEAL_URL, else that of the
-// file, else defaultURL. The certificates of the file are used for the file's server only.
+// selectContext returns the server and the API key for a command, and their source for messages: a
+// context file or a variable. The flag --context comes first, then $ANNEAL_API_KEY with
+// $ANNEAL_URL, then a context file. With $ANNEAL_API_KEY, the server is $ANNEAL_URL, else the one
+// in the context file, else defaultURL; the certificates in the context file are used only for the
+// server in it.
 func selectContext(c *cobra.Command) (selected datadir.Context, source string, err error) {
 	path := contextPath(c)
 	key, address := os.Getenv(keyVariable), os.Getenv(urlVariable)
@@ -74,7 +77,7 @@ func selectContext(c *cobra.Command) (selected datadir.Context, source string, e
 		}
 		return selected, path, err
 	}
-	if key == "" { // a key of a file is not sent to another server
+	if key == "" { // the API key of a context file must not be sent to the server of the variable
 		return selected, "", usage.Errorf("%s is set without %s: set both, or unset %s and log in with `anneal login`",
 			urlVariable, keyVariable, urlVariable)
 	}
@@ -93,8 +96,8 @@ func selectContext(c *cobra.Command) (selected datadir.Context, source string, e
 	return selected, keyVariable, err
 }
 
-// accountOf returns the account of a context: the one that it names or, if it names none, the one
-// in its API key. source is the file or the variable that contains the key.
+// accountOf returns the account in a context or, if the context has none, the account in its API
+// key. source names the file or variable with the key, for messages.
 func accountOf(file datadir.Context, source string) (string, error) {
 	if file.Account != "" {
 		return file.Account, nil
@@ -107,7 +110,8 @@ func accountOf(file datadir.Context, source string) (string, error) {
 	return name.Account(), nil
 }
 
-// newOperator returns a client with the operator's key, which is only on the server's machine.
+// newOperator returns a client with the operator's API key. The key is in the server's data
+// directory.
 func newOperator(c *cobra.Command) (*client, error) {
 	if err := checkOperator(operatorDir(c)); err != nil {
 		return nil, err
@@ -119,7 +123,7 @@ func newOperator(c *cobra.Command) (*client, error) {
 	return clientOf(c, file)
 }
 
-// checkOperator returns an error unless dir contains the operator's context file.
+// checkOperator returns an error unless the data directory contains the operator's context file.
 func checkOperator(dir datadir.Dir) error {
 	if _, err := os.Stat(dir.Path("operator.json")); err != nil {
 		return fmt.Errorf("only the operator can run this command: run it on the server's machine with --data DIR "+
@@ -129,14 +133,15 @@ func checkOperator(dir datadir.Dir) error {
 	return nil
 }
 
-// clientOf returns a client that prints the server's warnings to the command's standard error.
+// clientOf returns a client for the server in a context, which prints warnings of responses on the
+// command's standard error.
 func clientOf(c *cobra.Command, file datadir.Context) (*client, error) {
 	ca, _ := c.Flags().GetString("ca")
 	made := &client{Context: file, warn: func(text string) { warn(c, "%s", text) }}
 	return made, made.configureTLS(ca)
 }
 
-// warn prints a warning to the command's standard error.
+// warn prints a warning on the command's standard error.
 func warn(c *cobra.Command, format string, args ...any) {
 	fmt.Fprintf(c.ErrOrStderr(), "anneal: warning: "+format+"\n", args...)
 }

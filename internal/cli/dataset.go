@@ -53,7 +53,8 @@ func datasetCreate() *cobra.Command {
 			var item map[string]any
 			err = client.call(c.Context(), http.MethodPost, client.path("datasets"), nil, body, &item)
 			if file != "" && canUploadInto(c.Context(), client, "datasets", args[0], err) {
-				fmt.Fprintf(c.ErrOrStderr(), "dataset %s exists without valid rows: uploading into it\n", args[0])
+				fmt.Fprintf(c.ErrOrStderr(), "dataset %s already exists without valid rows: uploading the file into "+
+					"it\n", args[0])
 				err = nil
 			}
 			if err != nil {
@@ -88,7 +89,7 @@ func datasetUpload() *cobra.Command {
 		}}
 }
 
-// printDataset prints a dataset and suggests the command that trains on its rows.
+// printDataset prints a dataset, and suggests the command that creates a job for its kind of rows.
 func printDataset(c *cobra.Command, item map[string]any) error {
 	if err := printItem(c, item, datasets.details...); err != nil || item["state"] != "READY" {
 		return err

@@ -8,7 +8,7 @@ import (
 	"anneal/internal/usage"
 )
 
-// deriveFlags select the rows of a derived dataset.
+// deriveFlags are the flags that select the rows of a derived dataset.
 type deriveFlags struct {
 	from, filter, displayName string
 	holdOut                   float64
@@ -23,10 +23,10 @@ func datasetDerive() *cobra.Command {
 		Example: "  anneal dataset derive hard --from all --filter 'difficulty > 3'\n" +
 			"  anneal dataset derive held --from all --hold-out 0.1\n" +
 			"  anneal dataset derive kept --from all --hold-out 0.1 --rest",
-		Long: `Derives a dataset from the rows that match a filter, from one side of a split, or, with neither, from
-all rows. A filter refers to the fields of a row, such as messages.role:tool or score >= 0.5 AND NOT
-draft = true, or is a word that any text of the row contains. A split with the same share and seed
-always holds out the same rows.`,
+		Long: `Derives a dataset from the rows that match --filter, from one part of a split with
+--hold-out, or, without both flags, from all rows. A filter refers to fields of a row, such as
+messages.role:tool or score >= 0.5 AND NOT draft = true, or is a word that a text of the row must contain. A
+split with the same share and seed always holds out the same rows.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			body, err := flags.body(args[0])
 			if err != nil {
@@ -47,10 +47,11 @@ always holds out the same rows.`,
 		}}
 	c.Flags().StringVar(&flags.from, "from", "", "source dataset")
 	bindReference(c, "from", "sourceDatasetId", "datasets")
-	c.Flags().StringVar(&flags.filter, "filter", "", "filter of the rows")
+	c.Flags().StringVar(&flags.filter, "filter", "", "derive only the rows that match this filter")
 	c.Flags().StringVar(&flags.displayName, "display-name", "", "display name")
 	c.Flags().Float64Var(&flags.holdOut, "hold-out", 0,
-		"share of the rows to hold out, between 0 and 1; the new dataset gets these rows, or the others with --rest")
+		"share of the rows to hold out, between 0 and 1; the new dataset gets the held-out rows or, with --rest, the "+
+			"others")
 	c.Flags().IntVar(&flags.seed, "seed", 0, "seed that selects which rows are held out")
 	c.Flags().BoolVar(&flags.rest, "rest", false, "with --hold-out, the new dataset gets the rows that are not held out")
 	return c

@@ -17,7 +17,7 @@ func datasetImport() *cobra.Command {
 	c := &cobra.Command{Use: "import ID URL",
 		Short: "Create a dataset from rows in an object store and wait until it is READY", Args: arguments(2, 2),
 		Example: "  anneal dataset import chats 's3://my-rows/chats/?region=eu-west-1' --secret store",
-		Long:    "Imports rows into a new dataset, or into one without valid rows.\n\n" + objectStoreHelp,
+		Long:    "Imports rows into a new dataset, or into an existing one without valid rows.\n\n" + objectStoreHelp,
 		RunE: func(c *cobra.Command, args []string) error {
 			client, err := newClient(c)
 			if err != nil {
@@ -28,7 +28,8 @@ func datasetImport() *cobra.Command {
 				map[string]any{"datasetId": args[0], "dataset": store}, nil)
 			name := client.name("datasets", args[0])
 			if canUploadInto(c.Context(), client, "datasets", args[0], err) {
-				fmt.Fprintf(c.ErrOrStderr(), "dataset %s exists without valid rows: importing into it\n", args[0])
+				fmt.Fprintf(c.ErrOrStderr(), "dataset %s already exists without valid rows: importing into it\n",
+					args[0])
 				err = client.call(c.Context(), http.MethodPost, "/v1/"+name+":import", nil, store, nil)
 			}
 			if err != nil {
@@ -48,7 +49,7 @@ func datasetImport() *cobra.Command {
 func datasetExport() *cobra.Command {
 	var secret string
 	c := &cobra.Command{Use: "export ID URL --secret SECRET",
-		Short: "Write a dataset's files to an object store and wait until they are written", Args: arguments(2, 2),
+		Short: "Copy a dataset's files to an object store and wait until they are copied", Args: arguments(2, 2),
 		Example: "  anneal dataset export chats s3://my-rows/exported/ --secret store", Long: objectStoreHelp,
 		RunE: func(c *cobra.Command, args []string) error {
 			if secret == "" {
@@ -82,7 +83,8 @@ func datasetExport() *cobra.Command {
 	return c
 }
 
-// secretName returns the resource name of a secret; "" for none.
+// secretName returns the resource name of a secret that is given by its name or ID; "" if secret is
+// "".
 func secretName(client *client, secret string) string {
 	if secret == "" {
 		return ""

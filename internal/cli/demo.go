@@ -34,11 +34,12 @@ func demoCommand() *cobra.Command {
 			defer os.RemoveAll(temp)
 			return demo(c, temp)
 		}}
-	c.Flags().StringVar(&keep, "data", "", "directory for all files (default: a temporary one)")
+	c.Flags().StringVar(&keep, "data", "", "new directory for the server's data and all files of the demo (default: "+
+		"a temporary directory)")
 	return c
 }
 
-// demo runs the script of the examples against a server of its own, with all files in dir.
+// demo starts a server and runs the script examples/demo.sh against it. All files are in dir.
 func demo(c *cobra.Command, dir string) error {
 	began := time.Now()
 	dir, err := filepath.Abs(dir)
@@ -48,11 +49,11 @@ func demo(c *cobra.Command, dir string) error {
 	flags := server.DefaultFlags()
 	flags.Data, flags.Listen = filepath.Join(dir, "server"), "127.0.0.1:0"
 	if _, err := os.Stat(filepath.Join(flags.Data, "version")); err == nil {
-		return fmt.Errorf("%s contains an earlier demo: choose another directory, or inspect the demo with `anneal serve "+
-			"--data %s`", dir, flags.Data)
+		return fmt.Errorf("%s contains an earlier demo: choose another directory with --data, or inspect the demo "+
+			"with `anneal serve --data %s`", dir, flags.Data)
 	}
 	if files, err := os.ReadDir(dir); err == nil && len(files) > 0 {
-		return fmt.Errorf("%s is not empty: choose a new directory for the demo", dir)
+		return fmt.Errorf("%s is not empty: choose a new directory for the demo with --data", dir)
 	}
 	logger := newLogger()
 	if os.Getenv("ANNEAL_LOG") == "" {
@@ -64,19 +65,20 @@ func demo(c *cobra.Command, dir string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(c.OutOrStdout(), "A server with everything embedded is ready at %s\n", running.Context().Address)
+	fmt.Fprintf(c.OutOrStdout(), "A server with an embedded NATS server and a local worker is ready at %s\n",
+		running.Context().Address)
 	err = runDemoScript(ctx, dir, running.Dir().Path("context.json"))
 	stop()
 	if err = errors.Join(err, running.Wait(ctx)); err == nil {
-		fmt.Fprintf(c.OutOrStdout(), "\nDone in %s. Next: `make run`, and the README.\n",
+		fmt.Fprintf(c.OutOrStdout(), "\nDone in %s. Next: start your own server with `make run`, and read README.md.\n",
 			time.Since(began).Round(100*time.Millisecond))
 	}
 	return err
 }
 
-// runDemoScript runs the script in a copy of the examples, where `anneal` is this program. It prints
-// directly to the files of the process, so that the progress of commands is redrawn. When ctx is
-// done, all processes of the script end.
+// runDemoScript runs the script in a copy of the examples, in which `anneal` is this program. The
+// script prints directly to the files of this process, so that commands can redraw their progress.
+// When ctx is done, runDemoScript ends all processes of the script.
 func runDemoScript(ctx context.Context, dir, contextFile string) error {
 	program, err := os.Executable()
 	if err != nil {
@@ -88,7 +90,8 @@ func runDemoScript(ctx context.Context, dir, contextFile string) error {
 	}
 	script := exec.CommandContext(ctx, "sh", filepath.Join(files, "demo.sh"))
 	script.Env = append(os.Environ(), "ANNEAL="+program, "ANNEAL_CONTEXT="+contextFile)
-	script.Stdout, script.Stderr = stdout.out, stderr.out // its commands escape what they print
+	// The commands of the script escape their output themselves.
+	script.Stdout, script.Stderr = stdout.out, stderr.out
 	script.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	script.Cancel = func() error { return syscall.Kill(-script.Process.Pid, syscall.SIGKILL) }
 	if err := script.Run(); err != nil {

@@ -32,7 +32,7 @@ func deploymentCommand() *cobra.Command {
 	list := deployments.listCommand()
 	list.Flags().Bool("show-deleted", false, "include deleted deployments that can be restored")
 	remove := deployments.deleteCommand()
-	remove.Flags().Bool("hard", false, "delete the deployment permanently")
+	remove.Flags().Bool("hard", false, "delete the deployment permanently, so that it cannot be restored")
 	remove.Flags().Bool("ignore-checks", false, "delete the deployment even if it served a request within the last hour")
 	return group("deployment", "Manage deployments of models", deploymentCreate(), deploymentWatch(), list,
 		deployments.getCommand(), deploymentUpdate(), deploymentScale(), deploymentAlias(), remove,
@@ -51,7 +51,7 @@ func deploymentScale() *cobra.Command {
 		RunE: func(c *cobra.Command, args []string) error {
 			count, err := strconv.Atoi(args[1])
 			if err != nil {
-				return usage.Errorf("REPLICAS must be a number, not %q", args[1])
+				return usage.Errorf("REPLICAS %q must be a whole number", args[1])
 			}
 			client, err := newClient(c)
 			if err != nil {
@@ -65,7 +65,7 @@ func deploymentScale() *cobra.Command {
 			return printDone(c, "deployment", args[0], "scaled to "+args[1])
 		}}
 	bindArgument(c, "REPLICAS", "replicaCount",
-		"change the limits with `anneal deployment update ID --min-replicas N --max-replicas N`")
+		"change the allowed range with `anneal deployment update ID --min-replicas N --max-replicas N`")
 	return c
 }
 

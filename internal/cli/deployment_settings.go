@@ -51,7 +51,8 @@ func deploymentCreate() *cobra.Command {
 	c.Flags().StringVar(&model, "model", "", "model to serve")
 	bindReference(c, "model", "baseModel", "models")
 	settings.add(c)
-	c.Flags().BoolVar(&skipShape, "skip-shape-validation", false, "accept a version of the shape that is not validated")
+	c.Flags().BoolVar(&skipShape, "skip-shape-validation", false, "accept a version of the shape that is not marked "+
+		"as validated (see anneal shape validate)")
 	c.Flags().BoolVarP(&watch, "watch", "w", false, "wait until the deployment is READY")
 	return c
 }
@@ -83,14 +84,14 @@ func deploymentUpdate() *cobra.Command {
 			return printDeployment(c, client, item, watch)
 		}}
 	settings.add(c)
-	// An update has no defaults, because a flag that is not given changes nothing.
+	// An update keeps the settings whose flags are not given, so the help must not show defaults.
 	c.Flags().VisitAll(func(f *pflag.Flag) { f.Usage, _, _ = strings.Cut(f.Usage, " (default") })
 	c.Flags().BoolVarP(&watch, "watch", "w", false, "wait until the deployment is READY again")
 	return c
 }
 
-// maskOf returns the paths of the update mask of a body. For an autoscaling policy it returns only
-// the fields that are set.
+// maskOf returns the paths of the fields of a body, for the update mask of the request: of an
+// autoscaling policy, only the fields that the body has.
 func maskOf(body map[string]any) (paths []string) {
 	for _, field := range slices.Sorted(maps.Keys(body)) {
 		policy, ok := body[field].(map[string]any)
@@ -124,14 +125,14 @@ func printDeployment(cmd *cobra.Command, c *client, item map[string]any, watch b
 	return nil
 }
 
-// deploymentFlags are the flags of the settings of a deployment.
+// deploymentFlags are the flags for the settings of a deployment.
 type deploymentFlags struct {
 	fields  []field
 	scaling scalingFlags
 	expire  time.Duration
 }
 
-// newDeploymentFlags returns the flags; minReplicas is the default of --min-replicas.
+// newDeploymentFlags returns the flags. minReplicas is the default of --min-replicas.
 func newDeploymentFlags(minReplicas int) *deploymentFlags {
 	return &deploymentFlags{fields: []field{
 		{flag: "shape", path: "deploymentShape", value: "", collection: shapes.name,
@@ -147,7 +148,9 @@ func newDeploymentFlags(minReplicas int) *deploymentFlags {
 		{flag: "accelerator-count", path: "acceleratorCount", value: 0,
 			usage: "devices per replica (default: as many as the model needs)"},
 		{flag: "accelerator-share", path: "acceleratorShare", value: 0,
-			usage: "thousandths of one device for each replica, on nodes that share their devices (default: whole devices)"},
+			usage: "share of one device for each replica, in thousandths, on nodes with --share-accelerators " +
+				"(default: " +
+				"whole devices)"},
 		{flag: "placement-strategy", path: "placementStrategy", value: "",
 			usage: "PACK places replicas together, SPREAD over regions, zones and nodes (default: packed onto accelerators " +
 				"in use, and spread where this costs no accelerators)"},
@@ -175,7 +178,7 @@ func (d *deploymentFlags) add(c *cobra.Command) {
 	bindFlag(c, "expire", "expireTime")
 }
 
-// fill sets the fields of a body for the flags that are given.
+// fill sets the fields of a request body from the flags that are given.
 func (d *deploymentFlags) fill(c *cobra.Command, client *client, body map[string]any) error {
 	if err := fillBody(c, client, d.fields, body); err != nil {
 		return err
@@ -186,7 +189,7 @@ func (d *deploymentFlags) fill(c *cobra.Command, client *client, body map[string
 	return setExpiry(c, d.expire, body)
 }
 
-// scalingFlags are the flags of the autoscaling policy.
+// scalingFlags are the flags for the autoscaling policy of a deployment.
 type scalingFlags struct {
 	up, down, zero time.Duration
 	targets        map[string]string
@@ -206,10 +209,10 @@ func (s *scalingFlags) add(c *cobra.Command) {
 		"scale-to-zero-window": "scaleToZeroWindow", "load-target": "loadTargets"} {
 		bindFlag(c, flag, "autoscalingPolicy."+field)
 	}
-	f.Lookup("load-target").DefValue = "" // hides the empty map
+	f.Lookup("load-target").DefValue = "" // hides the empty map in the help
 }
 
-// fill sets the fields of the policy in a body for the flags that are given.
+// fill sets the fields of the autoscaling policy in a body from the flags that are given.
 func (s *scalingFlags) fill(c *cobra.Command, body map[string]any) error {
 	policy, targets := map[string]any{}, map[string]float64{}
 	for flag, window := range map[string]time.Duration{"scale-up-window": s.up, "scale-down-window": s.down,
@@ -221,7 +224,7 @@ func (s *scalingFlags) fill(c *cobra.Command, body map[string]any) error {
 	for name, text := range s.targets {
 		number, err := strconv.ParseFloat(text, 64)
 		if err != nil || math.IsNaN(number) || math.IsInf(number, 0) {
-			return usage.Errorf("--load-target %s must be a number, not %q", name, text)
+			return usage.Errorf("--load-target %s=%q must be a number", name, text)
 		}
 		targets[name] = number
 	}

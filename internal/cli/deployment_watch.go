@@ -19,8 +19,8 @@ func deploymentWatch() *cobra.Command {
 }
 
 // watchDeployment prints the progress of a deployment until it is READY, and returns the
-// deployment. A FAILED deployment is an error. When the command is interrupted, watchDeployment
-// prints that the deployment continues.
+// deployment. It returns an error if the deployment is FAILED. If the user interrupts the command,
+// it prints that the deployment continues on the server.
 func watchDeployment(cmd *cobra.Command, c *client, name string) (map[string]any, error) {
 	item, err := followDeployment(cmd, c, name)
 	return item, onInterrupt(cmd, err,
@@ -28,11 +28,11 @@ func watchDeployment(cmd *cobra.Command, c *client, name string) (map[string]any
 			"or `anneal deployment delete %s` to delete it.", id(name), id(name))
 }
 
-// followDeployment prints the progress of a deployment and what delays it, and returns the
-// deployment when it is READY.
+// followDeployment prints the progress of a deployment, and what delays it, until the deployment is
+// READY, and returns the deployment.
 func followDeployment(cmd *cobra.Command, c *client, name string) (map[string]any, error) {
 	out := cmd.ErrOrStderr()
-	last, message := "", "-" // progress line and status message that were printed last
+	last, message := "", "-" // last printed progress line and status message
 	watch := watch{client: c, cmd: cmd, name: name}
 	for {
 		item, err := watch.read()

@@ -23,9 +23,9 @@ func diffCommand() *cobra.Command {
 		Args: arguments(2, 3),
 		Example: "  anneal diff deployments/codes 1250 1310\n  anneal diff accounts/default 2026-03-01T12:00:00Z " +
 			"2026-03-02T12:00:00Z\n  anneal diff --all-accounts 1250 1310 --context data/operator.json",
-		Long: `A and B are positions of the log, or times. Of a resource, diff shows the fields that differ. Of an
+		Long: `A and B are positions of the log, or times. For a resource, diff shows the fields that differ. For an
 account, it shows which of its resources were created, deleted and changed, with the names of the fields
-that differ; a resource that was replaced by another one of its name is changed. The fields are those of the
+that differ. A resource that was deleted and created again is shown as changed. The fields are those of the
 API. Values of secrets are not shown. Resources of kinds that the API key may not list are left out, and so
 are the files and batches of the OpenAI API.`,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -67,7 +67,7 @@ are the files and batches of the OpenAI API.`,
 	return c
 }
 
-var noDifference = noRows{"nothing differs between the two positions", ""}
+var noDifference = noRows{"the states at the two positions are equal", ""}
 
 func printChanges(c *cobra.Command, changes []map[string]any, err error) error {
 	if err != nil {
@@ -77,20 +77,21 @@ func printChanges(c *cobra.Command, changes []map[string]any, err error) error {
 		column{"CHANGE", "change"}, column{"RESOURCE", "resource"}, column{"FIELDS", "fields"})
 }
 
-// A comparison compares the states at two positions.
+// A comparison compares the states of resources at two positions of the log, through the API.
 type comparison struct {
 	*client
 	at [2]string
 }
 
-// Changes of a resource between two positions.
+// How a resource has changed between two positions.
 const (
 	changeCreated = "created"
 	changeDeleted = "deleted"
 	changeChanged = "changed"
 )
 
-// resource returns the fields of a resource that differ. A resource that does not exist has none.
+// resource returns the fields of a resource whose values differ. A resource that does not exist has
+// no fields; if it exists at neither position, resource returns an error.
 func (d *comparison) resource(ctx context.Context, name domain.Name) ([]map[string]any, error) {
 	var states [2]map[string]any
 	for i := range d.at {
@@ -106,7 +107,7 @@ func (d *comparison) resource(ctx context.Context, name domain.Name) ([]map[stri
 		states[i] = flat(item)
 	}
 	if states[0] == nil && states[1] == nil {
-		return nil, fmt.Errorf("%s does not exist at position %s and at position %s: list its events with "+
+		return nil, fmt.Errorf("%s exists neither at position %s nor at position %s: list its events with "+
 			"'anneal events --resource %s'", name, d.at[0], d.at[1], name)
 	}
 	differ := []map[string]any{}
@@ -118,14 +119,14 @@ func (d *comparison) resource(ctx context.Context, name domain.Name) ([]map[stri
 	return differ, nil
 }
 
-// flat returns the values of a resource by the paths of their fields.
+// flat returns the values of a resource by the dotted paths of their fields.
 func flat(item map[string]any) map[string]any {
 	fields := map[string]any{wholeResource: "exists"}
 	collectFields(fields, "", item)
 	return fields
 }
 
-// world returns the changes of the resources of all accounts.
+// world returns the changed resources of all accounts.
 func (d *comparison) world(ctx context.Context) ([]map[string]any, error) {
 	ids := map[string]bool{domain.System: true}
 	for i := range d.at {
@@ -148,7 +149,7 @@ func (d *comparison) world(ctx context.Context) ([]map[string]any, error) {
 	return all, nil
 }
 
-// account returns the changes of an account and of its resources.
+// account returns the account, if it has changed, and its changed resources.
 func (d *comparison) account(ctx context.Context, account string) ([]map[string]any, error) {
 	changes := []map[string]any{}
 	if account != domain.System {
@@ -177,8 +178,8 @@ func (d *comparison) account(ctx context.Context, account string) ([]map[string]
 	return changes, nil
 }
 
-// collection returns the changes of an account's resources of one kind. It returns none if the API key may
-// not list them.
+// collection returns the changed resources in one collection of an account. It returns nil if the
+// API key may not list the collection.
 func (d *comparison) collection(ctx context.Context, account, collection string) ([]map[string]any, error) {
 	var states [2]map[string]map[string]any
 	names := map[string]bool{}
@@ -214,7 +215,8 @@ func (d *comparison) collection(ctx context.Context, account, collection string)
 	return changes, nil
 }
 
-// changeOf returns the change of a resource with the given fields that differ.
+// changeOf returns a row of the output for a resource: whether it was created, deleted or changed,
+// and the paths of the fields that differ.
 func changeOf(name string, fields []map[string]any) map[string]any {
 	change, differ := changeChanged, []any{}
 	for _, field := range fields {

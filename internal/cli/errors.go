@@ -20,38 +20,40 @@ import (
 	"anneal/domain/weights"
 )
 
-// apiError is an error response of the API.
+// An apiError is an error response of the API.
 type apiError struct {
-	Status     int // HTTP status
+	Status     int // HTTP status code
 	Reason     string
 	Message    string
 	Violations []violation
 
-	request string // path of the request
+	request string // URL path of the request
 }
 
-// violation is a field of a request that is wrong.
+// A violation is an invalid field of a request, with the reason.
 type violation struct {
 	Field       string `json:"field"`
 	Description string `json:"description"`
 }
 
-// maxViolations is how many violations of one request are printed.
+// maxViolations is the maximum number of violations of a request that are printed.
 const maxViolations = 20
 
-// minTruncated is the smallest number of violations at which a server may have truncated the list
-// of violations.
+// minTruncated is the smallest number of listed violations at which the server may have truncated
+// the list.
 const minTruncated = min(rows.MaxErrors, weights.MaxViolations, domain.MaxViolations)
 
-// fieldPath matches the path of a field at the beginning of a message.
+// fieldPath matches the dotted path of a field. It is compared with the beginning of a server's
+// message.
 var fieldPath = regexp.MustCompile(`^[a-z][a-zA-Z0-9_.\[\]]*$`)
 
 func (e *apiError) Error() string { return e.text(func(field string) string { return field }) }
 
-// text returns the message of the server, in which name replaces the names of violated fields.
+// text returns the message of the server. It replaces the name of each invalid field by the result
+// of name.
 func (e *apiError) text(name func(field string) string) string {
 	if n := len(e.Violations); n > 1 {
-		return fmt.Sprintf("%s things are wrong:", numberOf(n, n)) + listViolations(e.Violations, name)
+		return fmt.Sprintf("%s fields or rows are invalid:", numberOf(n, n)) + listViolations(e.Violations, name)
 	}
 	for _, v := range e.Violations {
 		if rest, found := strings.CutPrefix(e.Message, v.Field+": "); found {
@@ -65,8 +67,8 @@ func (e *apiError) text(name func(field string) string) string {
 	return e.Message
 }
 
-// numberOf returns a number of violations as text. listed is the length of their list, which the
-// server may have truncated.
+// numberOf returns a number of violations as text, such as "at least 100". listed is the length of
+// the server's list, which may be truncated.
 func numberOf(n, listed int) string {
 	if listed >= minTruncated {
 		return fmt.Sprintf("at least %d", n)
@@ -74,8 +76,8 @@ func numberOf(n, listed int) string {
 	return strconv.Itoa(n)
 }
 
-// listViolations returns violations with one line each; those of several lines of a file that have one
-// reason share a line.
+// listViolations returns violations as text, one per line. Lines of a file that violate the same
+// rule share a line of the text.
 func listViolations(violations []violation, name func(field string) string) string {
 	var text strings.Builder
 	groups, shown := rows.Groups(lineErrors(violations, name)), 0
@@ -89,7 +91,8 @@ func listViolations(violations []violation, name func(field string) string) stri
 	return text.String()
 }
 
-// lineErrors returns violations as errors of lines: the field of a line is FILE:LINE.
+// lineErrors returns violations as errors of lines of files. The field of such a violation is
+// FILE:LINE.
 func lineErrors(violations []violation, name func(field string) string) (errs []rows.LineError) {
 	for _, v := range violations {
 		at := strings.LastIndexByte(v.Field, ':')
@@ -103,10 +106,11 @@ func lineErrors(violations []violation, name func(field string) string) (errs []
 	return errs
 }
 
-// readError reads the error that a response contains.
+// readError reads the error in the body of a response.
 func readError(res *http.Response) error {
 	text, _ := io.ReadAll(io.LimitReader(res.Body, 1<<20))
-	var body struct { // body of the management API; the inference API has the field error
+	// Errors of the management API have message and details; those of the inference API have error.
+	var body struct {
 		Message string `json:"message"`
 		Details []struct {
 			Reason     string      `json:"reason"`
@@ -118,7 +122,7 @@ func readError(res *http.Response) error {
 			Code    string `json:"code"`
 		} `json:"error"`
 	}
-	_ = json.Unmarshal(text, &body) // a body that is not JSON leaves the message empty
+	_ = json.Unmarshal(text, &body) // if the body is not JSON, the message stays empty
 	e := &apiError{Status: res.StatusCode, Reason: body.Error.Code, Message: body.Message + body.Error.Message,
 		request: res.Request.URL.Path}
 	for _, d := range body.Details {
@@ -133,19 +137,19 @@ func readError(res *http.Response) error {
 			res.Request.URL.Host)
 	}
 	if e.Message == "" {
-		e.Message = fmt.Sprintf("%s responded %s, unlike an anneal server: select another server with --context",
+		e.Message = fmt.Sprintf("%s responded with %s, so it is no anneal server: select another server with --context",
 			res.Request.URL.Host, res.Status)
 	}
 	return e
 }
 
-// errTruncated is the error of a response that ends too early.
+// errTruncated returns the error of a response that ended before its end.
 func errTruncated(err error) error {
 	return fmt.Errorf("the response was truncated: %w; try again", err)
 }
 
-// withoutURL returns the cause of a failed request without its URL, which may be long and contain a
-// signature.
+// withoutURL returns the cause of a failed request without the request's URL, which may be long and
+// contain a signature.
 func withoutURL(err error) error {
 	var of *url.Error
 	if errors.As(err, &of) {
@@ -154,14 +158,14 @@ func withoutURL(err error) error {
 	return err
 }
 
-// apiAdvice matches the end of a message that advises a request of the API.
+// apiAdvice matches the end of a server's message that advises to send an API request.
 var apiAdvice = regexp.MustCompile(`[:;] (?:[^:;\n]*\b(?:GET|POST|PATCH) /?[A-Za-z]|set ignoreChecks)[^;\n]*`)
 
-// describe returns the text of an error for the user of a command. For an error of the API, it
-// names the flags and arguments that set the violated fields, and replaces advice to send API
-// requests with hints about commands.
+// describe returns the text of an error for the user of a command. In an error of the API, it
+// replaces the invalid fields by the flags and arguments that set them, and advice to send API
+// requests by hints about commands.
 //
-// An error of a file begins with the flag or the argument that names the file.
+// The text of an error with a file begins with the flag or argument that names the file.
 func describe(c *cobra.Command, err error) string {
 	var e *apiError
 	if !errors.As(err, &e) {
@@ -178,7 +182,7 @@ func describe(c *cobra.Command, err error) string {
 	return text + hintOf(err)
 }
 
-// hintedError is an error with a hint about what the user can do.
+// A hintedError is an error with a hint that tells the user what to do.
 type hintedError struct {
 	error
 	hint string
@@ -186,7 +190,7 @@ type hintedError struct {
 
 func (e hintedError) Unwrap() error { return e.error }
 
-// withHint adds a hint to an error, unless the hint is "".
+// withHint adds a hint to an error. If err is nil or the hint is "", it returns err.
 func withHint(err error, hint string) error {
 	if err == nil || hint == "" {
 		return err
@@ -194,7 +198,8 @@ func withHint(err error, hint string) error {
 	return hintedError{err, hint}
 }
 
-// hintOf returns the line with the hint of an error; "" if it has none.
+// hintOf returns the hint of an error as a line of text, which begins with a newline; "" if it has
+// none.
 func hintOf(err error) string {
 	var hinted hintedError
 	if !errors.As(err, &hinted) {
@@ -203,8 +208,9 @@ func hintOf(err error) string {
 	return "\nhint: " + hinted.hint
 }
 
-// describeFile returns the text of an error. The error of a file that the command line names begins
-// with the flag or argument that names it, instead of with the failed system call.
+// describeFile returns the text of an error. If the error is of a file, the text begins with the
+// file and, if the command line names it, with the flag or argument, instead of the failed system
+// call.
 func describeFile(c *cobra.Command, err error) string {
 	var at *fs.PathError
 	if !errors.As(err, &at) {
@@ -217,8 +223,8 @@ func describeFile(c *cobra.Command, err error) string {
 	return strings.Replace(err.Error(), at.Error(), where+": "+at.Err.Error(), 1)
 }
 
-// sourceOf returns the flag or the argument of a command line that is set to value; "" if there is
-// none.
+// sourceOf returns the name of the flag or argument of a command line whose value is value; "" if
+// there is none.
 func sourceOf(c *cobra.Command, value string) (source string) {
 	names := strings.Fields(c.Use)
 	for i, arg := range c.Flags().Args() {

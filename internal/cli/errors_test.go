@@ -43,7 +43,8 @@ func TestErrorsNameFlags(t *testing.T) {
 		{"transcribe -m a/b http://x/y.wav --translate", `{"error":{"message":"task: cannot translate","param":"task"}}`,
 			"--translate: cannot translate"},
 		{"deployment scale d 5", violations("replicaCount: must be from 1 to 2"),
-			"REPLICAS: must be from 1 to 2\nhint: change the limits with `anneal deployment update d --min-replicas N " +
+			"REPLICAS: must be from 1 to 2\nhint: change the allowed range with `anneal deployment update d " +
+				"--min-replicas N " +
 				"--max-replicas N`"},
 		{"quota set a jobs 5", violations("maxValue: must be at most 4"), "LIMIT: must be at most 4"},
 		{"dataset create X", violations("datasetId: must be short"), "ID \"X\": must be short"},
@@ -54,9 +55,9 @@ func TestErrorsNameFlags(t *testing.T) {
 		{"sft create --dataset d", violations("dataset: is not a dataset"),
 			"--dataset: is not a dataset\nhint: list datasets with `anneal dataset list`"},
 		{"sft create --dataset d", violations("epochs: must be positive", "loraRank: must be a power of two"),
-			"2 things are wrong:\n  --epochs: must be positive\n  --lora-rank: must be a power of two"},
-		{"dpo create --dataset d --epochs -1", violations("trainingConfig.epochs: must be positive"),
-			"--epochs: must be positive"},
+			"2 fields or rows are invalid:\n  --epochs: must be positive\n  --lora-rank: must be a power of two"},
+		{"dpo create --dataset d --epochs 1001", violations("trainingConfig.epochs: must be at most 1000"),
+			"--epochs: must be at most 1000"},
 		{"dpo create --dataset d", violations("trainingConfig.epochs: must be positive"),
 			"trainingConfig.epochs: must be positive"},
 		{"dpo create --dataset d --warm-start-from m", violations("trainingConfig.warmStartFrom: is not a model"),
@@ -111,11 +112,11 @@ func TestHintsReplaceAdviceForTheAPI(t *testing.T) {
 		{"addon load x --model m --deployment d", `{"message":"deployment: d accepts no addons: set its ` +
 			`enableAddons with PATCH /v1/accounts/a/deployments/d, or name another deployment","details":[{"reason":` +
 			`"INVALID_FIELDS"},{"fieldViolations":[{"field":"deployment","description":"d accepts no addons"}]}]}`,
-			"--deployment: d accepts no addons\nhint: list deployments with `anneal deployment list`\nhint: a deployment " +
-				"accepts addons after `anneal deployment update d --addons`"},
+			"--deployment: d accepts no addons\nhint: list deployments with `anneal deployment list`\nhint: make the " +
+				"deployment accept addons with `anneal deployment update d --addons`"},
 		{"events --resource nosuch/x", `{"message":"there is no path","details":[{"reason":"NO_SUCH_PATH"}]}`,
 			"--resource: the server has no collection \"nosuch\"\nhint: the column RESOURCE of `anneal events` shows " +
-				"resources with events"},
+				"the resources that have events"},
 		{"dataset list", `{"message":"nothing here: try GET /v1/accounts"}`, "nothing here: try GET /v1/accounts"},
 	} {
 		server := func(w http.ResponseWriter, _ *http.Request) { http.Error(w, test.body, http.StatusBadRequest) }
@@ -129,8 +130,8 @@ func TestHintsReplaceAdviceForTheAPI(t *testing.T) {
 // may have truncated their list.
 func TestNumberOfViolations(t *testing.T) {
 	for n, shown := range map[int][]string{
-		99:  {"99 things are wrong:\n", "\n  and 79 more"},
-		100: {"at least 100 things are wrong:\n", "\n  and at least 80 more"},
+		99:  {"99 fields or rows are invalid:\n", "\n  and 79 more"},
+		100: {"at least 100 fields or rows are invalid:\n", "\n  and at least 80 more"},
 	} {
 		e := &apiError{Violations: make([]violation, n)}
 		require.True(t, strings.HasPrefix(e.Error(), shown[0]), e.Error())
@@ -212,7 +213,7 @@ func TestMessagesOfInvalidUploadsNameTheRemedy(t *testing.T) {
 		}
 	}
 	c, err := runAgainst(t, rows, "dataset", "upload", "d", file)
-	require.Equal(t, "2 things are wrong:\n  f.jsonl: lines 1-2: wrong\n"+
+	require.Equal(t, "2 fields or rows are invalid:\n  f.jsonl: lines 1-2: wrong\n"+
 		"hint: upload the corrected file with `anneal dataset upload d FILE`", describe(c, err))
 	c, err = runAgainst(t, server, "dataset", "derive", "d", "--from", "e")
 	require.NotContains(t, describe(c, err), "hint:", "a derived dataset has no file")
@@ -267,7 +268,7 @@ func TestWrongSchemes(t *testing.T) {
 	t.Setenv(keyVariable, key.Text)
 	host := func(s *httptest.Server) string { return s.Listener.Addr().String() }
 	for address, shown := range map[string]string{
-		host(plain):              "unlike an anneal server",
+		host(plain):              "so it is no anneal server",
 		"https://" + host(plain): "speaks HTTP without TLS: give its address as http://" + host(plain),
 		"http://" + host(secure): "speaks TLS: give its address as https://" + host(secure),
 		"ftp://" + host(plain):   "must be the address of a server",

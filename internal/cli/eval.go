@@ -14,8 +14,10 @@ import (
 )
 
 const (
-	maxPreviewRows = 10       // rows that one request scores: its time is limited to a minute
-	maxRowBytes    = 64 << 20 // limit of a row; the server's limit of a request is lower
+	// maxPreviewRows is the maximum number of rows that one request scores, because a request may
+	// take at most a minute.
+	maxPreviewRows = 10
+	maxRowBytes    = 64 << 20 // maximum size of a row; the server has a lower limit for the size of a request
 )
 
 // evalFlags are the flags of `anneal eval`.
@@ -28,7 +30,7 @@ type evalFlags struct {
 func evalCommand() *cobra.Command {
 	var flags evalFlags
 	c := &cobra.Command{Use: "eval",
-		Short: "Send held-out rows to models and count the expected responses, or score the responses",
+		Short: "Send held-out rows to models, and count the correct responses or score them",
 		Long: "Send held-out rows to models, at temperature 0, and count the responses that equal the expected one: " +
 			"the completion, the preferred output, the ground truth or the last message of the row. With --evaluator, " +
 			"the evaluator scores the responses instead.",
@@ -51,14 +53,14 @@ func evalCommand() *cobra.Command {
 	return c
 }
 
-// evaluation is the result for one model.
+// An evaluation is the result of `anneal eval` for one model.
 type evaluation struct {
 	Model     string   `json:"model"`
 	Rows      int      `json:"rows"`
-	Expected  int      `json:"expected"`            // rows with an expected response
-	Exact     int      `json:"exact"`               // responses that equal the expected one
-	Scored    int      `json:"scored"`              // responses with a score
-	MeanScore *float64 `json:"meanScore,omitempty"` // mean of the scores; nil without scored responses
+	Expected  int      `json:"expected"`            // number of rows with an expected response
+	Exact     int      `json:"exact"`               // number of responses that equal the expected one
+	Scored    int      `json:"scored"`              // number of responses with a score
+	MeanScore *float64 `json:"meanScore,omitempty"` // mean of the scores; nil if there are none
 
 	sum float64 // sum of the scores
 }
@@ -67,9 +69,11 @@ func (q *evalFlags) eval(c *cobra.Command) error {
 	if (q.file == "") == (q.dataset == "") || len(q.models) == 0 {
 		return usage.Errorf("either --file or --dataset is required, and --model at least once")
 	}
-	if q.maxRows < 0 || q.show < 0 || q.maxTokens < 1 {
-		return usage.Errorf("--max (%d) and --show (%d) must not be negative, and --max-tokens (%d) must be at least 1",
-			q.maxRows, q.show, q.maxTokens)
+	if q.show < 0 {
+		return usage.Errorf("--show %d must not be negative", q.show)
+	}
+	if q.maxTokens < 1 {
+		return usage.Errorf("--max-tokens %d must be at least 1", q.maxTokens)
 	}
 	client, err := newClient(c)
 	if err != nil {
@@ -80,12 +84,13 @@ func (q *evalFlags) eval(c *cobra.Command) error {
 		return err
 	}
 	defer done()
-	total := 0 // number of rows; all are checked before the first one is sent
+	total := 0 // number of rows; all rows are checked before the first one is sent
 	if err := q.each(files, func(*heldOutRow) error { total++; return nil }); err != nil {
 		return err
 	}
 	if total == 0 {
-		return fmt.Errorf("%s contains no rows", cmp.Or(q.file, q.dataset))
+		return fmt.Errorf("%s contains no rows: give a JSONL file or a dataset with at least one row",
+			cmp.Or(q.file, q.dataset))
 	}
 	run := evalRun{evalFlags: q, cmd: c, client: client, total: total}
 	for _, name := range q.models {
@@ -102,27 +107,28 @@ func (q *evalFlags) eval(c *cobra.Command) error {
 		defer run.printed.close()
 	}
 	err = run.send(files)
-	if run.results[0].Rows > 0 || err == nil { // after an error, the results of the earlier rows are printed
+	if run.results[0].Rows > 0 || err == nil { // after an error, print the results of the rows before it
 		err = errors.Join(run.print(), err)
 	}
 	return err
 }
 
-// evalRun sends rows in batches, so that its memory does not depend on their number.
+// An evalRun is an evaluation in progress. It sends rows in batches, so that its memory does not
+// depend on their number.
 type evalRun struct {
 	*evalFlags
 	cmd    *cobra.Command
 	client *client
 	total  int
-	models []string // resource names or aliases
+	models []string // resource names or aliases of the models
 
-	batch   []*heldOutRow // sent, and not counted yet
-	results []evaluation  // one for each model
-	shown   []*heldOutRow // the first rows, for the table
-	printed *rowSpool     // all rows, for -o json; else nil
+	batch   []*heldOutRow // rows that were sent, but whose responses are not counted yet
+	results []evaluation  // results by the index of the model
+	shown   []*heldOutRow // first rows, which the table shows
+	printed *rowSpool     // all rows, for -o json; nil for a table
 }
 
-// send sends all rows and counts the responses.
+// send sends all rows of the files, and counts the responses.
 func (r *evalRun) send(files []rowFile) error {
 	out := r.cmd.ErrOrStderr()
 	err := r.each(files, func(row *heldOutRow) error {
@@ -146,8 +152,8 @@ func (r *evalRun) send(files []rowFile) error {
 	return err
 }
 
-// count scores and counts the responses of the batch. Responses that cannot be scored are also
-// counted.
+// count scores the responses to the rows of the batch, if there is an evaluator, and counts them.
+// It also counts them if scoring fails.
 func (r *evalRun) count() (err error) {
 	if r.evaluator != "" {
 		err = scoreResponses(r.cmd, r.client, r.client.name("evaluators", r.evaluator), r.batch, len(r.models))
@@ -171,7 +177,7 @@ func (r *evalRun) count() (err error) {
 	return err
 }
 
-// add counts a row; model is the index of the model.
+// add counts a row. model is the index of the model whose response is counted.
 func (e *evaluation) add(row *heldOutRow, model int) {
 	e.Rows++
 	if row.isExact(model) {
@@ -188,7 +194,8 @@ func (e *evaluation) add(row *heldOutRow, model int) {
 	}
 }
 
-// scoreResponses scores the responses of all models to rows with an evaluator.
+// scoreResponses stores the scores that an evaluator gives to the responses to rows. models is the
+// number of models.
 func scoreResponses(cmd *cobra.Command, c *client, evaluator string, rows []*heldOutRow, models int) error {
 	for model := range models {
 		samples := make([]any, len(rows))
@@ -215,14 +222,15 @@ func scoreResponses(cmd *cobra.Command, c *client, evaluator string, rows []*hel
 				rows[i].scores[model] = &result.Score
 				continue
 			}
-			fmt.Fprintf(cmd.ErrOrStderr(), "row %d: evaluator %s does not score the response: %s\n", rows[i].number,
+			fmt.Fprintf(cmd.ErrOrStderr(), "row %d: evaluator %s returned no valid score: %s\n", rows[i].number,
 				id(evaluator), result.Reason)
 		}
 	}
 	return nil
 }
 
-// print prints the first rows and then the result of each model, or everything as JSON.
+// print prints the first rows as a table, and then the result of each model. With -o json it prints
+// all rows and results as JSON.
 func (r *evalRun) print() error {
 	out := r.cmd.OutOrStdout()
 	if r.printed != nil {
@@ -236,7 +244,7 @@ func (r *evalRun) print() error {
 		for _, row := range r.shown {
 			cells := []string{shorten(cmp.Or(row.prompt, lastContent(row.messages)), 60), shorten(row.expected, 24)}
 			for i, response := range row.responses {
-				cells = append(cells, shorten(response, 24)+" "+row.mark(i))
+				cells = append(cells, shorten(response, 24)+" "+row.outcome(i))
 			}
 			table = append(table, cells)
 		}
@@ -248,7 +256,7 @@ func (r *evalRun) print() error {
 	return printResults(out, r.results)
 }
 
-// printResults prints a line for each model.
+// printResults prints one line for each model.
 func printResults(out io.Writer, results []evaluation) error {
 	table := [][]string{{"MODEL", "ROWS", "EXACT", "MEAN SCORE"}}
 	for _, result := range results {

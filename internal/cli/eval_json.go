@@ -9,8 +9,8 @@ import (
 	"os"
 )
 
-// rowSpool collects the rows of an evaluation as JSON in a temporary file, because the results of
-// the models are printed before them.
+// A rowSpool collects rows as JSON in a temporary file, because the JSON of an evaluation has the
+// results of the models before the rows.
 type rowSpool struct {
 	file *os.File
 	out  *bufio.Writer
@@ -27,7 +27,8 @@ func newRowSpool() (*rowSpool, error) {
 
 func (s *rowSpool) close() { _ = errors.Join(s.file.Close(), os.Remove(s.file.Name())) }
 
-// indented returns a value as indented JSON. Each line except the first begins with prefix.
+// indented returns a value as indented JSON, in which each line except the first begins with
+// prefix.
 func indented(value any, prefix string) ([]byte, error) {
 	var text bytes.Buffer
 	to := json.NewEncoder(&text)
@@ -49,7 +50,7 @@ func (s *rowSpool) add(item any) error {
 	return errors.Join(err, writeErr)
 }
 
-// print prints the results and the rows as one object.
+// print prints the results and the collected rows as one JSON object.
 func (s *rowSpool) print(out io.Writer, results []evaluation) error {
 	models, err := indented(results, "  ")
 	if err != nil {

@@ -17,24 +17,24 @@ import (
 	"sync"
 )
 
-// A heldOutRow is a row whose prompt is sent to models.
+// A heldOutRow is a row of a dataset whose prompt is sent to models.
 type heldOutRow struct {
-	number   int            // from 1, among all rows
-	fields   map[string]any // the row as it stands in the file
-	prompt   string         // the prompt of a completion; "" for a chat
-	messages []any          // the messages of a chat, without the expected response
-	expected string         // "" if the row has none
-	// Responses and scores have an element for each model. A score is nil if the evaluator returned
-	// none for the response.
+	number   int            // line number among all rows, from 1
+	fields   map[string]any // decoded JSON of the row
+	prompt   string         // prompt of a completion; "" if the row is a chat
+	messages []any          // messages of a chat, without the expected response
+	expected string         // expected response; "" if the row has none
+	// Responses and scores have one element for each model. A score is nil if the evaluator
+	// returned no valid score.
 	responses []string
 	scores    []*float64
 }
 
-// rowFile is a file of rows.
-type rowFile struct{ name, path string } // name is the name of the file in messages
+// A rowFile is a JSONL file of rows. name is its name in messages.
+type rowFile struct{ name, path string }
 
-// files returns the files that contain the rows. For a dataset, it downloads only the first rows,
-// up to --max, into a temporary directory, which done removes.
+// files returns the files with the rows, and a function that removes temporary ones. It downloads
+// the rows of --dataset, but at most --max, into a temporary directory.
 func (q *evalFlags) files(ctx context.Context, client *client) (all []rowFile, done func(), err error) {
 	if q.dataset == "" {
 		return []rowFile{{q.file, q.file}}, func() {}, nil
@@ -64,8 +64,8 @@ func (q *evalFlags) files(ctx context.Context, client *client) (all []rowFile, d
 	return all, done, err
 }
 
-// fetch stores lines of a URL in a file, and adds the number of rows in them to rows, until rows
-// reaches --max. Without --max it stores all lines and does not count the rows.
+// fetch downloads lines of the file at a URL to path, until rows, to which it adds the number of
+// lines, reaches --max. Without --max it downloads the whole file, and does not count.
 func (q *evalFlags) fetch(ctx context.Context, client *client, link, path string, rows *int) (err error) {
 	res, err := client.openURL(ctx, link)
 	if err != nil {
@@ -99,7 +99,7 @@ func scanRows(r io.Reader) *bufio.Scanner {
 	return lines
 }
 
-// each calls visit with every row of the files, up to --max in total. Unless the responses are
+// each calls visit with the rows of the files, at most --max in total. If the responses will not be
 // scored, each row must have an expected response.
 func (q *evalFlags) each(files []rowFile, visit func(*heldOutRow) error) error {
 	rows := 0
@@ -147,12 +147,12 @@ func (q *evalFlags) eachOf(from rowFile, rows *int, visit func(*heldOutRow) erro
 	return nil
 }
 
-// split separates the prompt of a row from its expected response.
+// split sets the prompt or the messages of a row, and its expected response.
 func (r *heldOutRow) split() {
 	r.prompt, _ = r.fields["prompt"].(string)
 	r.expected, _ = r.fields["completion"].(string)
 	r.messages, _ = r.fields["messages"].([]any)
-	if input, ok := r.fields["input"].(map[string]any); ok { // a row of a preference dataset
+	if input, ok := r.fields["input"].(map[string]any); ok { // rows of a preference dataset
 		r.messages, _ = input["messages"].([]any)
 		r.expected = lastContent(r.fields["preferred_output"])
 	}
@@ -167,7 +167,8 @@ func (r *heldOutRow) split() {
 	}
 }
 
-// lastContent returns the text of the last message of an array of messages.
+// lastContent returns the content of the last message in a decoded JSON array of messages; "" if
+// there is none.
 func lastContent(array any) string {
 	messages, _ := array.([]any)
 	if len(messages) == 0 {
@@ -178,8 +179,7 @@ func lastContent(array any) string {
 	return text
 }
 
-// send sends the row's prompt to all models concurrently and stores their responses. A model that is
-// listed several times responds several times.
+// send sends the row's prompt to all models concurrently, and stores their responses.
 func (r *heldOutRow) send(ctx context.Context, c *client, models []string, maxTokens int, temperature float64) error {
 	r.responses, r.scores = make([]string, len(models)), make([]*float64, len(models))
 	errs := make([]error, len(models))
@@ -204,7 +204,7 @@ func (r *heldOutRow) send(ctx context.Context, c *client, models []string, maxTo
 	return cmp.Or(errs...)
 }
 
-// sample returns the row with a model's response as its last message, as evaluators score it.
+// sample returns the row as evaluators score it: with the response of a model as its last message.
 func (r *heldOutRow) sample(model int) map[string]any {
 	messages := r.messages
 	if r.prompt != "" {
@@ -220,9 +220,9 @@ func (r *heldOutRow) isExact(model int) bool {
 	return r.expected != "" && strings.TrimSpace(r.responses[model]) == strings.TrimSpace(r.expected)
 }
 
-// mark returns the score of a response or, without a score, a mark that shows whether the response
-// equals the expected one; "" if no response is expected.
-func (r *heldOutRow) mark(model int) string {
+// outcome returns the score of a response for the table. Without an evaluator, it returns a sign
+// that shows whether the response equals the expected one; "" if the row has none.
+func (r *heldOutRow) outcome(model int) string {
 	switch {
 	case r.scores[model] != nil:
 		return fmt.Sprintf("%.2f", *r.scores[model])
@@ -234,7 +234,7 @@ func (r *heldOutRow) mark(model int) string {
 	return "✗"
 }
 
-// shorten returns a text on one line. It cuts a longer text after length characters, and appends
+// shorten returns a text on one line. A text of more than length characters is cut, and ends with
 // "…".
 func shorten(text string, length int) string {
 	text = strings.Join(strings.Fields(text), " ")

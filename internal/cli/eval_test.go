@@ -72,7 +72,7 @@ func TestEvalScoresInBatches(t *testing.T) {
 	out, output, err := runOutput(t, server, "eval", "--dataset", "d", "--model", "a/b", "--evaluator", "e", "-o", "json")
 	require.NoError(t, err)
 	require.Equal(t, []int{10, 10, 3}, batches)
-	require.Equal(t, "row 22: evaluator e does not score the response: even\n", output)
+	require.Equal(t, "row 22: evaluator e returned no valid score: even\n", output)
 	var printed struct {
 		Models []evaluation
 		Rows   []struct {

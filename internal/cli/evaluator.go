@@ -23,8 +23,8 @@ func evaluatorCommand() *cobra.Command {
 		evaluatorPreview(), evaluatorLogs(), evaluators.listCommand(), evaluators.getCommand(), evaluators.deleteCommand())
 }
 
-// printEvaluator prints an evaluator, whose status has the reason if its trial call failed, warns when
-// it is ACTIVE nevertheless, and suggests how to try it.
+// printEvaluator prints an evaluator and suggests how to try it. It prints a warning if the
+// evaluator is ACTIVE although the server's trial call of its code failed.
 func printEvaluator(c *cobra.Command, item map[string]any) error {
 	if err := printItem(c, item, evaluators.details...); err != nil {
 		return err
@@ -34,8 +34,8 @@ func printEvaluator(c *cobra.Command, item map[string]any) error {
 	case item["state"] != domain.EvaluatorActive:
 		suggest(c, "evaluator logs %s", name)
 	case message != "-":
-		warn(c, "evaluator %s is ACTIVE, but its trial call failed: try it on rows of your own with `anneal evaluator "+
-			"preview %s --file ROWS.jsonl`", name, name)
+		warn(c, "evaluator %s is ACTIVE, but the trial call of its code failed: try it on your own rows with `anneal "+
+			"evaluator preview %s --file ROWS.jsonl`", name, name)
 	default:
 		suggest(c, "evaluator preview %s --file ROWS.jsonl", name)
 	}

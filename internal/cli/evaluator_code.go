@@ -18,11 +18,11 @@ import (
 	"anneal/domain"
 )
 
-// packedCode is the name of the archive into which readCode packs a directory.
+// packedCode is the name of the archive that readCode creates.
 const packedCode = "code.tar.gz"
 
-// codeFiles returns the names of the files in a directory of code, except those that are hidden or
-// below a hidden directory or a __pycache__.
+// codeFiles returns the paths of the files in a directory of code, except hidden files and files in
+// hidden directories or in a __pycache__.
 func codeFiles(dir string) (names []string, err error) {
 	err = filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 		name, _ := filepath.Rel(dir, path)
@@ -39,25 +39,26 @@ func codeFiles(dir string) (names []string, err error) {
 		return nil
 	})
 	if err == nil && len(names) == 0 {
-		err = fmt.Errorf("%s contains no files: hidden files are not uploaded", dir)
+		err = fmt.Errorf("%s contains no files that can be uploaded: hidden files are ignored", dir)
 	}
 	return names, err
 }
 
-// readCode returns the files of a directory of code. If some cannot be uploaded as they are, such
-// as empty files and those in subdirectories, it packs all into an archive, which done removes.
+// readCode returns the files of a directory of code, as they are uploaded. If single uploads do not
+// support a file, because it is empty or in a subdirectory, code consists of one archive of all
+// files, which done removes.
 func readCode(dir string) (code modelFiles, done func(), err error) {
 	code, done = modelFiles{dir: dir, sizes: map[string]int64{}}, func() {}
 	names, err := codeFiles(dir)
 	packed := false
 	for _, name := range names {
-		info, err := os.Stat(filepath.Join(dir, filepath.FromSlash(name))) // follows links
+		info, err := os.Stat(filepath.Join(dir, filepath.FromSlash(name))) // Stat follows symbolic links
 		if err != nil {
 			return code, done, err
 		}
 		code.sizes[name] = info.Size()
-		// Only an archive can contain empty files, names with a leading underscore and
-		// subdirectories.
+		// packed is the single uploads do not support empty files, names that begin with an
+		// underscore, and subdirectories.
 		packed = packed || info.Size() == 0 || name[0] == '_' || strings.Contains(name, "/")
 	}
 	if err != nil || !packed {
@@ -108,8 +109,8 @@ func packFile(to *tar.Writer, path, name string) error {
 	return err
 }
 
-// uploadCode uploads the code of the pending revision, and returns the evaluator. If wait is true,
-// it first waits until the evaluator is built.
+// uploadCode uploads the code of the evaluator's pending revision, and returns the evaluator. If
+// wait is true, it first waits until the evaluator is built.
 func uploadCode(cmd *cobra.Command, c *client, id string, code modelFiles, wait bool) (item map[string]any, err error) {
 	name := c.name("evaluators", id)
 	if err := putFiles(cmd, c, name, code); err != nil {
@@ -124,15 +125,15 @@ func uploadCode(cmd *cobra.Command, c *client, id string, code modelFiles, wait 
 		"The code is uploaded and still being built; `anneal evaluator get %s` shows the result.", id)
 }
 
-// notBuilt begins the last line of the log of a build that failed, which ends with the message of the
-// evaluator's status.
+// notBuilt is the beginning of the last line in the log of a failed build. The message of the
+// evaluator's status follows it.
 const notBuilt = "not built: "
 
-// awaitBuild waits until an evaluator is built, and returns it. If the build fails, it prints the
-// log and returns an error.
+// awaitBuild waits until an evaluator is built, and returns it. If the build fails, awaitBuild
+// prints the log of the build and returns an error.
 func awaitBuild(cmd *cobra.Command, c *client, name string) (item map[string]any, err error) {
 	for {
-		item = nil // fields that the response lacks must not remain
+		item = nil // the next response may lack fields that this one has
 		if err := c.call(cmd.Context(), http.MethodGet, "/v1/"+name, nil, nil, &item); err != nil {
 			return nil, err
 		}
@@ -141,9 +142,11 @@ func awaitBuild(cmd *cobra.Command, c *client, name string) (item map[string]any
 			return item, nil
 		case domain.EvaluatorFailed:
 			var log strings.Builder
-			_ = copyBuildLog(cmd, c, name, &log) // an error is ignored because the status has the reason
+			// The error is ignored, because the status has the reason of the failure.
+			_ = copyBuildLog(cmd, c, name, &log)
 			text, message := strings.TrimRight(log.String(), "\n"), cell(item, statusMessage)
-			text = strings.TrimRight(strings.TrimSuffix(text, notBuilt+message), "\n") // the error states it
+			// The error below contains this line.
+			text = strings.TrimRight(strings.TrimSuffix(text, notBuilt+message), "\n")
 			if text != "" {
 				fmt.Fprintln(cmd.ErrOrStderr(), text)
 			}
@@ -155,7 +158,7 @@ func awaitBuild(cmd *cobra.Command, c *client, name string) (item map[string]any
 	}
 }
 
-// copyBuildLog writes the log of the newest build.
+// copyBuildLog writes the log of the newest build of an evaluator to a writer.
 func copyBuildLog(cmd *cobra.Command, c *client, name string, to io.Writer) error {
 	var at struct {
 		URL string `json:"buildLogSignedUri"`

@@ -25,12 +25,13 @@ func evaluatorPreview() *cobra.Command {
 			"anneal evaluator preview exact --file rows.jsonl --max 5\n  " +
 			"anneal evaluator preview exact --file rows.jsonl --model polite --samples 4",
 		Long: "With --model, the rows are first sent to the model, and its responses are scored instead of the last " +
-			"messages of the rows. With several samples of each row, the command counts the rows whose responses have " +
+			"messages of the rows. With several responses to each row, the command counts the rows whose responses " +
+			"have " +
 			"different scores: a reinforcement job learns only from these.",
 		RunE: func(c *cobra.Command, args []string) error { return flags.preview(c, args) }}
 	f := c.Flags()
 	f.StringVar(&flags.file, "file", "", "JSONL file of rows; the last message of a row is the response that is scored")
-	f.StringVar(&flags.dir, "dir", "", "directory of code to run instead of an evaluator")
+	f.StringVar(&flags.dir, "dir", "", "directory of code to run, instead of the code of an evaluator")
 	f.StringVar(&flags.entryPoint, "entry-point", "", "function in --dir that scores, such as main.py::evaluate")
 	f.IntVar(&flags.maxRows, "max", 0, "maximum number of rows (default: all)")
 	f.StringVarP(&flags.model, "model", "m", "", "`MODEL`, deployment or deployment alias whose responses to score")
@@ -42,13 +43,11 @@ func evaluatorPreview() *cobra.Command {
 	return c
 }
 
-// check returns an error for flags that exclude each other or are out of range.
+// check returns a usage error if flags exclude each other or are out of range.
 func (p *previewFlags) check(c *cobra.Command, args []string) error {
 	switch {
 	case p.file == "" || (p.dir == "") == (len(args) == 0):
 		return usage.Errorf("--file is required, and either the ID of an evaluator or --dir")
-	case p.maxRows < 0:
-		return usage.Errorf("--max %d must not be negative", p.maxRows)
 	case p.maxTokens < 1:
 		return usage.Errorf("--max-tokens %d must be at least 1", p.maxTokens)
 	case p.perRow < 1 || p.perRow > maxSamples:
@@ -62,7 +61,7 @@ func (p *previewFlags) check(c *cobra.Command, args []string) error {
 		}
 	}
 	if !c.Flags().Changed("temperature") && p.perRow > 1 {
-		p.temperature = 0.7 // as in reinforcement jobs
+		p.temperature = 0.7 // default of reinforcement jobs
 	}
 	return nil
 }
@@ -98,7 +97,8 @@ func (p *previewFlags) preview(c *cobra.Command, args []string) error {
 	return run.print()
 }
 
-// inlineCode returns a directory of code as a criterion of an evaluator.
+// inlineCode returns the files in a directory of code, as the API takes them in a criterion of an
+// evaluator.
 func inlineCode(dir string) (any, error) {
 	contents := map[string]string{}
 	names, err := codeFiles(dir)
@@ -112,7 +112,7 @@ func inlineCode(dir string) (any, error) {
 	return []any{map[string]any{"type": "CODE_SNIPPETS", "codeSnippets": map[string]any{"fileContents": contents}}}, err
 }
 
-// readSamples returns the lines of a file that are not empty.
+// readSamples returns the lines of a JSONL file, without empty lines.
 func readSamples(path string) (samples []string, err error) {
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -15,24 +15,25 @@ import (
 )
 
 const (
-	maxSamples     = 16 // responses to a row
-	previewSenders = 4  // rows sent to the model concurrently
+	maxSamples     = 16 // maximum number of responses to a row
+	previewSenders = 4  // number of rows that are sent to the model concurrently
 )
 
-// previewRun is a preview in progress. It samples responses in the order of the rows, and then
-// scores them in batches, because the time of one request is limited to a minute.
+// A previewRun is a preview in progress. It first sends the rows to the model, if there is one, and
+// then scores the responses in batches, because one request may take at most a minute.
 type previewRun struct {
 	*previewFlags
 	cmd       *cobra.Command
 	client    *client
 	evaluator map[string]any
 
-	rows    []int // number of the row of each sample, from 1
-	samples []any // JSON texts, or rows with a response of the model
+	rows    []int // row number of each sample, from 1
+	samples []any // what the evaluator scores: lines of the file, or rows with a response of the model
 	results []map[string]any
 }
 
-// sample fills in the samples. With a model, each row becomes one sample for each response.
+// sample sets r.samples and r.rows. Without a model, each line is a sample. With one, each response
+// to a row is a sample.
 func (r *previewRun) sample(lines []string) error {
 	if r.model == "" {
 		for i, line := range lines {
@@ -46,7 +47,7 @@ func (r *previewRun) sample(lines []string) error {
 	}
 	rows := make([]*heldOutRow, len(lines))
 	for i, line := range lines {
-		if rows[i], err = r.parse(i+1, line); err != nil { // before any row is sent
+		if rows[i], err = r.parse(i+1, line); err != nil { // all rows are parsed before one is sent
 			return err
 		}
 	}
@@ -74,7 +75,8 @@ func (r *previewRun) parse(number int, line string) (*heldOutRow, error) {
 	return row, nil
 }
 
-// send sends rows to models, several at a time. After an error it sends no further row.
+// send sends rows to models, up to previewSenders rows concurrently. After an error it sends no
+// further row.
 func (r *previewRun) send(rows []*heldOutRow, models []string) error {
 	ctx, cancel := context.WithCancelCause(r.cmd.Context())
 	defer cancel(nil)
@@ -100,10 +102,11 @@ func (r *previewRun) send(rows []*heldOutRow, models []string) error {
 	return context.Cause(ctx)
 }
 
-// score scores the samples in batches.
+// score scores all samples, in batches of maxPreviewRows.
 func (r *previewRun) score() error {
 	defer r.progress("")
-	for at := 0; at < max(len(r.samples), 1); at += maxPreviewRows { // without rows, the server explains what is missing
+	// Without rows, one request is sent, whose error explains what is missing.
+	for at := 0; at < max(len(r.samples), 1); at += maxPreviewRows {
 		batch := r.samples[at:min(at+maxPreviewRows, len(r.samples))]
 		if len(r.samples) > maxPreviewRows {
 			r.progress("scored %d of %d responses", at, len(r.samples))
@@ -120,7 +123,7 @@ func (r *previewRun) score() error {
 			return r.numbered(err, at)
 		}
 		if len(answer.Results) != len(batch) {
-			return fmt.Errorf("the evaluator returned %d results for %d rows", len(answer.Results), len(batch))
+			return fmt.Errorf("the evaluator returned %d results for %d responses", len(answer.Results), len(batch))
 		}
 		r.results = append(r.results, answer.Results...)
 		r.progress("")
@@ -136,8 +139,9 @@ func (r *previewRun) score() error {
 	return nil
 }
 
-// numbered returns err, the error of the batch whose first sample has the index at. In its
-// violations, numbered replaces the row numbers of the batch by those of the file.
+// numbered returns err, an error for a batch of samples. at is the index of the batch's first
+// sample. The violations of err name samples of the batch; numbered replaces them by the row
+// numbers of the file.
 func (r *previewRun) numbered(err error, at int) error {
 	var e *apiError
 	if !errors.As(err, &e) {
@@ -157,7 +161,7 @@ func (r *previewRun) numbered(err error, at int) error {
 	return err
 }
 
-// print prints the results; with responses of a model, also what was scored.
+// print prints the scores and, with a model, the responses.
 func (r *previewRun) print() error {
 	columns := []column{{"SCORE", "score"}, {"VALID", "success"}, {"METRICS", "perMetricEvals"}, {"REASON", "reason"}}
 	if r.model != "" {
@@ -201,8 +205,8 @@ func (r *previewRun) mixed() (mixed, all int) {
 	return mixed, len(scores)
 }
 
-// progress shows a text in place of the last one, if standard error is a terminal. An empty text
-// removes it.
+// progress replaces the last line of progress on a terminal. An empty text removes the line. It
+// prints nothing if standard error is not a terminal.
 func (r *previewRun) progress(format string, args ...any) {
 	if out := r.cmd.ErrOrStderr(); onTerminal(out) {
 		redraw(out, fmt.Sprintf(format, args...))

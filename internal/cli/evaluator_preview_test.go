@@ -146,7 +146,7 @@ func TestPreviewErrors(t *testing.T) {
 		"--samples 2":                          "--samples requires --model",
 		"--temperature 3 --model m":            "--temperature 3 must be from 0 to 2",
 		"--max-tokens 5":                       "--max-tokens requires --model",
-		"--max -1":                             "--max -1 must not be negative",
+		"--max -1":                             "--max must be above 0, not -1",
 		"--dir elsewhere":                      "either the ID of an evaluator or --dir",
 		"--model m --max-tokens 0 --samples 1": "--max-tokens 0 must be at least 1",
 	} {

@@ -23,7 +23,8 @@ import (
 func eventsCommand() *cobra.Command {
 	var follow, allAccounts bool
 	var filter, resource, from string
-	c := &cobra.Command{Use: "events", Short: "Show events; with --follow, as they happen", Args: arguments(0, 0),
+	c := &cobra.Command{Use: "events", Short: "Show the events of an account; with --follow, as they happen",
+		Args: arguments(0, 0),
 		Example: "  anneal events --follow\n  anneal events --follow --from begin\n  anneal events --resource " +
 			"deployments/polite",
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -36,7 +37,8 @@ func eventsCommand() *cobra.Command {
 				return err
 			}
 			if allAccounts && resource != "" {
-				return usage.Errorf("--all-accounts and --resource exclude each other: the resource is of one account")
+				return usage.Errorf("--all-accounts and --resource exclude each other: a resource belongs to one " +
+					"account")
 			}
 			path, err := client.eventsPath(resource)
 			if err != nil {
@@ -81,8 +83,8 @@ func eventsCommand() *cobra.Command {
 	return c
 }
 
-// noCollection replaces the error of a path that the server does not have: the resource of the flag
-// --resource is of no collection.
+// noCollection replaces the error of the server for a URL path that it does not have: the value of
+// --resource names an unknown collection. It returns any other error unchanged.
 func noCollection(resource string, err error) error {
 	var response *apiError
 	if resource == "" || !errors.As(err, &response) || response.Reason != "NO_SUCH_PATH" {
@@ -90,10 +92,10 @@ func noCollection(resource string, err error) error {
 	}
 	return withHint(fmt.Errorf("--resource: the server has no collection %q%s", collectionOf(resource),
 		domain.DidYouMean(collectionOf(resource), domain.Collections())),
-		"the column RESOURCE of `anneal events` shows resources with events")
+		"the column RESOURCE of `anneal events` shows the resources that have events")
 }
 
-// firstPosition returns the position that the flag --from selects, or 0 if the flag is not given.
+// firstPosition returns the position that the value of --from selects; 0 if it is "".
 func firstPosition(from string) (uint64, error) {
 	switch from {
 	case "":
@@ -103,12 +105,12 @@ func firstPosition(from string) (uint64, error) {
 	}
 	position, err := strconv.ParseUint(from, 10, 63)
 	if err != nil || position == 0 {
-		return 0, usage.Errorf("--from must be a position from 1 on, or begin, not %q", from)
+		return 0, usage.Errorf("--from %q must be a position of the log (a whole number from 1), or begin", from)
 	}
 	return position, nil
 }
 
-// eventsPath returns the URL path of the events of the account or of a resource.
+// eventsPath returns the URL path of the events of a resource; of the account's if resource is "".
 func (c *client) eventsPath(resource string) (string, error) {
 	switch {
 	case resource == "":
@@ -122,16 +124,16 @@ func (c *client) eventsPath(resource string) (string, error) {
 	return c.path(resource, "events"), nil
 }
 
-// follower prints events as they happen. On standard error it prints the positions at which it
-// started and stopped.
+// A follower prints events as they happen. On standard error it prints the position from which it
+// follows, and the last one when it stops.
 type follower struct {
 	*client
-	cmd   *cobra.Command
-	path  string
-	query url.Values
-	after string // position of the last event; "" follows from now on
-	begun bool
-	alone bool // the last request failed
+	cmd     *cobra.Command
+	path    string
+	query   url.Values
+	after   string // position of the last printed event; "" begins with the next event
+	begun   bool
+	failing bool // the last request failed
 }
 
 func (f *follower) run() error {
@@ -151,8 +153,8 @@ func (f *follower) run() error {
 			return nil
 		case errors.As(err, &refused) && refused.Status < 500:
 			return err
-		case err != nil && !f.alone:
-			f.alone = true
+		case err != nil && !f.failing:
+			f.failing = true
 			fmt.Fprintf(f.cmd.ErrOrStderr(), "request to %s failed, retrying: %v\n", f.Address, withoutURL(err))
 		}
 		if sleep(ctx, time.Second) != nil {
@@ -162,12 +164,12 @@ func (f *follower) run() error {
 	}
 }
 
-// reached records the position of the stream.
+// reached records that all events up to a position are printed.
 func (f *follower) reached(position string) {
-	if f.alone {
+	if f.failing {
 		fmt.Fprintf(f.cmd.ErrOrStderr(), "connected to %s again\n", f.Address)
 	}
-	f.after, f.alone = position, false
+	f.after, f.failing = position, false
 	if n, err := strconv.ParseUint(position, 10, 63); err == nil && !f.begun {
 		f.begun = true
 		fmt.Fprintf(f.cmd.ErrOrStderr(), "following from position %d; --from begin also shows earlier events\n", n+1)
@@ -176,7 +178,7 @@ func (f *follower) reached(position string) {
 
 func (f *follower) leave() {
 	if n, err := strconv.ParseUint(f.after, 10, 63); err == nil && f.begun {
-		fmt.Fprintf(f.cmd.ErrOrStderr(), "seen up to position %d; --from %d continues from there\n", n, n+1)
+		fmt.Fprintf(f.cmd.ErrOrStderr(), "the last event has position %d; --from %d continues after it\n", n, n+1)
 	}
 }
 
@@ -190,8 +192,7 @@ func printEvent(out io.Writer, inJSON bool, event map[string]any, raw []byte) er
 	return err
 }
 
-// tail reads events from one connection until it ends, and calls the function each with every
-// event.
+// tail reads events until the connection ends, and calls each with every event.
 func (f *follower) tail(ctx context.Context, each func(event map[string]any, raw []byte) error) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet,
 		strings.TrimRight(f.Address, "/")+f.path+"?"+f.query.Encode(), nil)
@@ -229,7 +230,7 @@ func (f *follower) tail(ctx context.Context, each func(event map[string]any, raw
 				}
 			}
 			return each(event, value)
-		case "": // the event is complete
+		case "": // end of an event
 			f.reached(last)
 		}
 		return nil

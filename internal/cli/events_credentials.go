@@ -35,7 +35,7 @@ credentials are written to a context file, which "anneal events --context FILE" 
 			}
 			if file != "" {
 				if at, err := os.Stat(filepath.Dir(file)); err != nil || !at.IsDir() {
-					return usage.Errorf("--file %s: there is no directory %s", file, filepath.Dir(file))
+					return usage.Errorf("--file %s: the directory %s does not exist", file, filepath.Dir(file))
 				}
 			}
 			key := map[string]any{"role": "reader", "displayName": displayName}
@@ -74,7 +74,8 @@ credentials are written to a context file, which "anneal events --context FILE" 
 	return c
 }
 
-// readerContext returns the content of a context file for a reader with the key in item.
+// readerContext returns the content of a context file for a reader of events. item is the API key
+// that the server has created.
 func readerContext(client *client, item map[string]any) ([]byte, error) {
 	text := func(field string) string { value, _ := item[field].(string); return value }
 	context := datadir.Context{Address: client.Address, Account: client.Account, APIKey: text("key"),

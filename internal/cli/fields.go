@@ -9,17 +9,17 @@ import (
 	"anneal/internal/usage"
 )
 
-// field is a field of a request's body that a flag sets.
+// A field is a field of a request's body that a flag of its own sets.
 type field struct {
 	flag       string
-	path       string // dotted path in the body
-	value      any    // default of the flag, of its type: string, int, float64 or bool
+	path       string // dotted path of the field
+	value      any    // default of the flag, which determines its type: string, int, float64 or bool
 	usage      string
-	collection string // collection of the resource that the value names; "" if the value is no name
+	collection string // collection of the resource that the flag names; "" if it names no resource
 	required   bool
 }
 
-// addFields adds the flags of fields to a command.
+// addFields adds a flag to c for each field.
 func addFields(c *cobra.Command, fields []field) {
 	flags := c.Flags()
 	for _, f := range fields {
@@ -43,8 +43,8 @@ func addFields(c *cobra.Command, fields []field) {
 	}
 }
 
-// fillBody sets the fields of a body for the flags that are set, and replaces fields from a file.
-// It returns an error if a required field is missing.
+// fillBody sets the fields of a body whose flags are given, also if the body already has them from
+// --file. It returns a usage error if a required field is missing.
 func fillBody(c *cobra.Command, client *client, fields []field, body map[string]any) error {
 	for _, f := range fields {
 		if c.Flags().Changed(f.flag) {
@@ -59,7 +59,7 @@ func fillBody(c *cobra.Command, client *client, fields []field, body map[string]
 	return nil
 }
 
-// read returns the value of the flag as the body contains it.
+// read returns the value of the flag as the JSON of the API has it: a resource by its full name.
 func (f field) read(c *cobra.Command, client *client) (value any) {
 	switch flags := c.Flags(); f.value.(type) {
 	case string:
@@ -78,7 +78,7 @@ func (f field) read(c *cobra.Command, client *client) (value any) {
 	return value
 }
 
-// setField sets the field of a JSON object at a dotted path. Missing objects are created.
+// setField sets the field at a dotted path of a JSON object, and creates the objects on the path.
 func setField(object map[string]any, path string, value any) error {
 	first, rest, nested := strings.Cut(path, ".")
 	key := keyOf(object, first)
@@ -96,7 +96,7 @@ func setField(object map[string]any, path string, value any) error {
 	return setField(inner, rest, value)
 }
 
-// fieldAt returns the field of a JSON object at a dotted path; nil if there is none.
+// fieldAt returns the field at a dotted path of a JSON object; nil if it is missing.
 func fieldAt(object map[string]any, path string) any {
 	first, rest, nested := strings.Cut(path, ".")
 	value := object[keyOf(object, first)]

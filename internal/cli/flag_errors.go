@@ -12,9 +12,9 @@ import (
 	"anneal/internal/usage"
 )
 
-// flagError returns the error of an invalid flag. For an unknown flag it suggests the most similar
-// flag of the command. When c only contains other commands and an argument stands before the flag,
-// the argument is a misspelt command.
+// flagError returns the usage error for err, cobra's error of an invalid or unknown flag. For an
+// unknown flag it suggests the most similar flag. If c is a group of commands, an argument before
+// the flag is a misspelt command, which the error names instead.
 func flagError(c *cobra.Command, err error) error {
 	if args := c.Flags().Args(); c.HasSubCommands() && len(args) > 0 {
 		return onlyCommands(c, args)
@@ -25,7 +25,7 @@ func flagError(c *cobra.Command, err error) error {
 	}
 	var unknown *pflag.NotExistError
 	if errors.As(err, &unknown) && strings.ContainsAny(unknown.GetSpecifiedShortnames(), "0123456789") {
-		return usage.Errorf("-%s is not a number that the command accepts: numbers begin at 0; usage: %s",
+		return usage.Errorf("argument -%s must not be negative; usage: %s",
 			unknown.GetSpecifiedShortnames(), c.UseLine())
 	}
 	if !errors.As(err, &unknown) || !strings.HasPrefix(err.Error(), "unknown flag: --") {
@@ -40,13 +40,13 @@ func flagError(c *cobra.Command, err error) error {
 	return usage.Errorf("unknown flag --%s%s (see %s --help)", name, hint, c.CommandPath())
 }
 
-// valuesOfTypes describes the values that a flag of a type takes.
+// valuesOfTypes describes the valid values of flags, by type.
 var valuesOfTypes = map[string]string{"int": "a whole number", "int32": "a whole number", "int64": "a whole number",
 	"uint": "a whole number from 0 on", "uint64": "a whole number from 0 on", "float64": "a number, such as 0.5",
 	"bool": "true or false", "duration": "a duration, such as 30s, 10m or 720h",
 	"stringToString": "NAME=VALUE"}
 
-// whyInvalid returns why the value of a flag is invalid, without the names of Go's functions.
+// whyInvalid describes why the value of a flag is invalid, and which values are valid.
 func whyInvalid(invalid *pflag.InvalidValueError) string {
 	value, cause := invalid.GetValue(), invalid.Unwrap()
 	takes := valuesOfTypes[invalid.GetFlag().Value.Type()]
@@ -59,9 +59,9 @@ func whyInvalid(invalid *pflag.InvalidValueError) string {
 	return fmt.Sprintf("%q must be %s", value, takes)
 }
 
-// similarFlag returns the shown flag of a command that is most similar to name. A flag is similar
-// if it begins with name or ends with the words of name, or if it differs from name by at most
-// maxTypos letters and by at most a third of name's letters. It returns "" when no flag is similar.
+// similarFlag returns the visible flag of c that is most similar to name; "" if none is similar. A
+// similar flag begins with name, ends with "-" and name, or differs from name by at most maxTypos
+// letters and by at most a third of the letters of name.
 func similarFlag(c *cobra.Command, name string) (similar string) {
 	limit := min(maxTypos, len(name)/3)
 	smallest := maxTypos + 1
@@ -78,8 +78,9 @@ func similarFlag(c *cobra.Command, name string) (similar string) {
 	return similar
 }
 
-// similarCommand returns the shown command below c whose name or alias is most similar to name: it
-// differs by at most maxTypos letters, or it begins with name. It returns "" when none is similar.
+// similarCommand returns the visible command of the group c whose name or alias is most similar to
+// name; "" if none is similar. A similar one begins with name, or differs from it by at most
+// maxTypos letters.
 func similarCommand(c *cobra.Command, name string) (similar string) {
 	smallest := maxTypos + 1
 	for _, child := range c.Commands() {
@@ -88,7 +89,7 @@ func similarCommand(c *cobra.Command, name string) (similar string) {
 		}
 		for _, known := range append([]string{child.Name()}, child.Aliases...) {
 			distance := domain.EditDistance(name, known)
-			if strings.HasPrefix(known, name) { // more likely than a word with two other letters
+			if strings.HasPrefix(known, name) { // a beginning is more likely than two wrong letters
 				distance = min(distance, maxTypos-1)
 			}
 			if distance < smallest && distance < len(name) {

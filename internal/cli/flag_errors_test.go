@@ -50,9 +50,9 @@ func TestUnknownFlagsShowArguments(t *testing.T) {
 		"batch create --file r.jsonl":            "unknown flag --file; usage: anneal batch create FILE [flags]",
 		"model upload m --dir d":                 "unknown flag --dir; usage: anneal model upload ID DIR [flags]",
 		"deployment scale d --count 2":           "unknown flag --count; usage: anneal deployment scale ID REPLICAS [flags]",
-		"deployment scale d -1":                  "-1 is not a number that the command accepts: numbers begin at 0; usage: ",
-		"quota set acme jobs -1":                 "-1 is not a number that the command accepts: numbers begin at 0; usage: ",
-		"quota set acme requests-per-minute -60": "-60 is not a number",
+		"deployment scale d -1":                  "argument -1 must not be negative; usage: ",
+		"quota set acme jobs -1":                 "argument -1 must not be negative; usage: ",
+		"quota set acme requests-per-minute -60": "argument -60 must not be negative",
 	} {
 		require.Contains(t, usageError(t, line), shown, line)
 	}

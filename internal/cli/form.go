@@ -11,14 +11,15 @@ import (
 	"strings"
 )
 
-// form is a multipart body of fields and a file, which is read while it is sent.
+// A form is a multipart body with fields and a file. The file is read while the body is sent.
 type form struct {
 	io.Reader
 	contentType string
-	size        int64 // total bytes; -1 is unknown
+	size        int64 // size of the body in bytes; -1 if it is unknown
 }
 
-// newForm returns a form; file may be nil. path is the file's name.
+// newForm returns a form with fields, of which empty ones are left out, and with a file, unless
+// file is nil. path is the path of the file, whose last part the form contains.
 func newForm(fields map[string]string, path string, file io.Reader) (*form, error) {
 	var around bytes.Buffer
 	w := multipart.NewWriter(&around)
@@ -49,7 +50,7 @@ func newForm(fields map[string]string, path string, file io.Reader) (*form, erro
 	return f, nil
 }
 
-// unread returns the number of bytes of a reader after its current offset; -1 if it is unknown.
+// unread returns the number of bytes that a reader has not returned yet; -1 if it is unknown.
 func unread(r io.Reader) int64 {
 	file, ok := r.(*os.File)
 	if !ok {
@@ -66,8 +67,9 @@ func unread(r io.Reader) int64 {
 	return max(0, info.Size()-at)
 }
 
-// announce sets the length of the request, so that the server can reject a body that is too large
-// before it is sent.
+// announce sets the length of a request with the form, and lets the client wait for the server's
+// consent (Expect: 100-continue), so that the server can reject a body that is too large before it
+// is sent.
 func (f *form) announce(req *http.Request) {
 	req.ContentLength = f.size
 	req.Header.Set("Expect", "100-continue")

@@ -6,7 +6,7 @@ import (
 	"anneal/internal/usage"
 )
 
-// Commands and flags are shown in the order in which they were added, flags in sections.
+// Help shows commands and flags in the order in which they were added.
 func init() {
 	cobra.EnableCommandSorting = false
 	cobra.AddTemplateFunc("sections", usage.Sections)
@@ -18,7 +18,7 @@ const (
 	groupOther    = "shell"
 )
 
-// addGroup adds commands below a title.
+// addGroup adds commands to root, which the help shows below title.
 func addGroup(root *cobra.Command, id, title string, commands ...*cobra.Command) {
 	root.AddGroup(&cobra.Group{ID: id, Title: title})
 	for _, c := range commands {
@@ -27,7 +27,8 @@ func addGroup(root *cobra.Command, id, title string, commands ...*cobra.Command)
 	}
 }
 
-// keepFlagOrder disables the sorting of the flags of a command and of those below it.
+// keepFlagOrder disables the sorting of flags in the help of a command and of all commands below
+// it.
 func keepFlagOrder(c *cobra.Command) {
 	c.Flags().SortFlags, c.PersistentFlags().SortFlags = false, false
 	for _, child := range c.Commands() {
@@ -35,8 +36,8 @@ func keepFlagOrder(c *cobra.Command) {
 	}
 }
 
-// helpCommand returns the command help, which shows what --help shows, and rejects unknown
-// commands.
+// helpCommand returns the command `help`, which shows the same text as --help, and returns an error
+// for an unknown command.
 func helpCommand() *cobra.Command {
 	return &cobra.Command{Use: "help [COMMAND...]", Short: "Show the help of a command", GroupID: groupOther,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -52,7 +53,7 @@ func helpCommand() *cobra.Command {
 		}}
 }
 
-// usageTemplate is the part of the help below a command's description.
+// usageTemplate is the template of the part of the help after the description of a command.
 const usageTemplate = `Usage:
   {{if .HasAvailableSubCommands}}{{.CommandPath}} COMMAND{{else}}{{.UseLine}}{{end}}
 {{- if .Aliases}}

@@ -10,43 +10,47 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Annotations of flags.
+// Annotations of flags, which connect them with fields of requests.
 const (
-	annotationField = "field" // dotted path of the field of the request that the flag sets
-	annotationHint  = "hint"  // printed if the field of annotationField is violated
+	annotationField = "field" // dotted path of the request's field that the flag sets
+	annotationHint  = "hint"  // hints that are printed if the server rejects that field
 )
 
-// bindFlag records that a flag sets a field of the request, so that violations name the flag.
-// Without a binding a flag sets the field of its own name: --max-tokens sets maxTokens or
-// max_tokens.
+// bindFlag records that a flag sets a field of the request, so that errors about the field name the
+// flag and have the hints. Without bindFlag, a flag sets the field of its own name: --max-tokens
+// sets maxTokens or max_tokens.
 func bindFlag(c *cobra.Command, flag, field string, hints ...string) {
-	_ = c.Flags().SetAnnotation(flag, annotationField, []string{field}) // the flag exists
+	_ = c.Flags().SetAnnotation(flag, annotationField, []string{field}) // fails only if the flag does not exist
 	_ = c.Flags().SetAnnotation(flag, annotationHint, hints)
 }
 
-// bindArgument records that an argument sets a field of the request.
+// bindArgument records that an argument sets a field of the request, so that errors about the field
+// name the argument and have the hint.
 func bindArgument(c *cobra.Command, argument, field, hint string) {
 	c.Annotations = map[string]string{annotationField + ":" + field: argument, annotationHint + ":" + field: hint}
 }
 
-// bindReference records that a flag names a resource of a collection.
+// bindReference records that a flag names a resource of a collection, and sets a field of the
+// request.
 func bindReference(c *cobra.Command, flag, field, collection string) {
 	bindFlag(c, flag, field, listHint(collection))
-	_ = c.Flags().SetAnnotation(flag, annotationCollection, []string{collection}) // the flag exists
+	// Fails only if the flag does not exist.
+	_ = c.Flags().SetAnnotation(flag, annotationCollection, []string{collection})
 }
 
-// bindModel records that a flag names a model, deployment or alias to send requests to. hint is
-// printed if the server rejects the name.
+// bindModel records that the flag --model names a model, deployment or alias to send requests to.
+// hint is printed if the server rejects the name.
 func bindModel(c *cobra.Command, hint string) {
 	bindFlag(c, "model", "model", hint)
-	_ = c.Flags().SetAnnotation("model", annotationCollection, []string{usableModels}) // the flag exists
+	// Fails only if the flag does not exist.
+	_ = c.Flags().SetAnnotation("model", annotationCollection, []string{usableModels})
 }
 
-// flagFor returns the flag of a command that sets a field; nil if none does. It returns the flag
-// of a nested field only if the flag is given, because the field may come from a file.
+// flagFor returns the flag of c that sets a field of the request; nil if none does. For a nested
+// field it returns a flag only if it is given, because a file can also set the field.
 func flagFor(c *cobra.Command, field string) (found *pflag.Flag) {
 	last := field[strings.LastIndexByte(field, '.')+1:]
-	element, _, _ := strings.Cut(field, "[") // the list of an element
+	element, _, _ := strings.Cut(field, "[") // the field without the index of an element
 	c.Flags().VisitAll(func(f *pflag.Flag) {
 		fields := f.Annotations[annotationField]
 		if fields == nil {
@@ -61,7 +65,7 @@ func flagFor(c *cobra.Command, field string) (found *pflag.Flag) {
 	return found
 }
 
-// fieldName returns a flag's name in camelCase.
+// fieldName returns the name of a flag in camelCase, as a field has it.
 func fieldName(flag string) string {
 	words := strings.Split(flag, "-")
 	for i, word := range words[1:] {
@@ -72,8 +76,8 @@ func fieldName(flag string) string {
 	return strings.Join(words, "")
 }
 
-// nameOf returns the part of the command line that sets a field: a flag or an argument. It returns
-// the field itself when no part does, as for a field of a JSON file.
+// nameOf returns the flag or argument of the command line that sets a field of the request. If none
+// does, as for a field in a JSON file, it returns the field.
 func nameOf(c *cobra.Command, field string) string {
 	if argument := c.Annotations[annotationField+":"+field]; argument != "" {
 		return argument
@@ -92,14 +96,14 @@ func nameOf(c *cobra.Command, field string) string {
 	return field
 }
 
-// hintsByReason maps the reason of an error to the hint that is printed after the error.
+// hintsByReason are the hints for errors of the API, by the reason of the error.
 var hintsByReason = map[string]string{
 	"MODEL_NOT_FOUND":    modelNamesHint,
 	"MODEL_NOT_DEPLOYED": "deploy the model with `anneal deployment create --model MODEL --watch`",
 	"RECENTLY_USED":      "delete the deployment anyway with --ignore-checks",
 }
 
-// hintsFor returns what a user can do about an error.
+// hintsFor returns hints about what the user can do after an error of the API.
 func hintsFor(c *cobra.Command, e *apiError) (hints []string) {
 	add := func(hint string) {
 		if hint = withArguments(c, hint); hint != "" && !slices.Contains(hints, hint) {
@@ -126,11 +130,11 @@ func hintsFor(c *cobra.Command, e *apiError) (hints []string) {
 	return hints
 }
 
-// withArguments returns a hint whose commands have the arguments of the command line c in place of
-// their names, such as `anneal deployment update d3 …` for ID.
+// withArguments returns a hint in whose commands the words ID, DEPLOYMENT and MODEL are replaced by
+// the values in the command line, such as `anneal deployment update d3 …`.
 func withArguments(c *cobra.Command, hint string) string {
 	parts := strings.Split(hint, "`")
-	for i := 1; i < len(parts); i += 2 { // commands stand between backticks
+	for i := 1; i < len(parts); i += 2 { // every second part is a command, which stands between backticks
 		words := strings.Fields(parts[i])
 		for j, word := range words {
 			if value := argumentOf(c, word); value != "" {
@@ -142,8 +146,8 @@ func withArguments(c *cobra.Command, hint string) string {
 	return strings.Join(parts, "`")
 }
 
-// argumentOf returns the value that a command line gives to ID, DEPLOYMENT or MODEL, an argument or a
-// flag; "" without one.
+// argumentOf returns the value of the argument or flag that word (ID, DEPLOYMENT or MODEL) stands
+// for; "" if the command line does not have it.
 func argumentOf(c *cobra.Command, word string) string {
 	if word != "ID" && word != "DEPLOYMENT" && word != "MODEL" {
 		return ""
@@ -156,13 +160,13 @@ func argumentOf(c *cobra.Command, word string) string {
 	}
 	value, _ := c.Flags().GetString(strings.ToLower(word))
 	if word == "MODEL" {
-		return value // the model of another account keeps its name
+		return value // the model can belong to another account
 	}
 	return id(value)
 }
 
-// existsHint returns how to show the resource whose ID a create would use again; "" when no command
-// shows it.
+// existsHint returns a hint about the resource that already has the ID of a create; "" if e does
+// not name it.
 func existsHint(c *cobra.Command, e *apiError) string {
 	_, path, found := strings.Cut(e.Message, "see the existing one with GET ")
 	if !found {
@@ -181,7 +185,7 @@ func existsHint(c *cobra.Command, e *apiError) string {
 	return fmt.Sprintf("choose another ID; `anneal %s get %s` shows the existing one", command, id(name))
 }
 
-// commandOf maps a collection to the command for its resources.
+// commandOf is the command for the resources of a collection, by collection.
 var commandOf = map[string]string{"accounts": "account", "datasets": "dataset", "models": "model",
 	"deployments":    "deployment",
 	"deployedModels": "addon", "deploymentShapes": "shape", "evaluators": "evaluator", "secrets": "secret",
@@ -189,7 +193,7 @@ var commandOf = map[string]string{"accounts": "account", "datasets": "dataset", 
 	"quotas": "quota", "supervisedFineTuningJobs": "sft", "dpoJobs": "dpo", "reinforcementFineTuningJobs": "rft",
 	"rlorTrainerJobs": "rlor", "subscriptions": "subscription"}
 
-// listHint returns a hint about how to list a collection, or "" if no command lists the collection.
+// listHint returns a hint with the command that lists a collection; "" if there is no such command.
 func listHint(collection string) string {
 	command := commandOf[collection]
 	switch {
@@ -203,7 +207,8 @@ func listHint(collection string) string {
 	return fmt.Sprintf("list %ss with `anneal %s list`", command, command)
 }
 
-// notFoundHint returns how to list the collection of the resource that a request names.
+// notFoundHint returns a hint with the command that lists the collection in the path of a failed
+// request.
 func notFoundHint(e *apiError) string {
 	path, _, _ := strings.Cut(strings.TrimPrefix(e.request, "/v1/"), ":")
 	job, _, found := strings.Cut(path, "/checkpoints/")
@@ -223,7 +228,7 @@ func notFoundHint(e *apiError) string {
 	return listHint(collectionOf(path))
 }
 
-// collectionOf returns the collection of a resource name.
+// collectionOf returns the collection in a resource name.
 func collectionOf(name string) string {
 	parts := strings.Split(name, "/")
 	if len(parts) < 2 {
@@ -232,12 +237,12 @@ func collectionOf(name string) string {
 	return parts[(len(parts)/2-1)*2]
 }
 
-// hintsVariable is the environment variable that shows or hides the suggested next commands: never,
-// always, or auto (the default), which shows them on a terminal.
+// hintsVariable is the environment variable that controls whether commands suggest the next
+// command: never, always, or auto (the default), which suggests it on a terminal.
 const hintsVariable = "ANNEAL_HINTS"
 
-// suggest prints the command that usually follows a successful command, if $ANNEAL_HINTS (see
-// hintsVariable) permits it. With -o json it prints nothing.
+// suggest prints the command that usually follows this one, if hintsVariable permits it. With -o
+// json it prints nothing.
 func suggest(c *cobra.Command, format string, args ...any) {
 	setting := os.Getenv(hintsVariable)
 	inJSON, _ := wantsJSON(c)

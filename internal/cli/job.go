@@ -12,21 +12,21 @@ import (
 	"anneal/internal/usage"
 )
 
-// jobKind describes the commands of one kind of training jobs.
+// A jobKind describes the commands for one kind of training jobs.
 type jobKind struct {
 	collection
-	command  string // anneal COMMAND
-	short    string // short help of the group
-	create   string // short help of its create
-	long     string // long help of its create
+	command  string // name of the command, such as sft
+	short    string // short help of the command
+	create   string // short help of the subcommand create
+	long     string // long help of the subcommand create
 	examples []string
-	fields   []field  // fields of the create command, besides those of training
-	training string   // prefix of the paths of the fields of training
-	metrics  []column // columns of metrics, besides those of every kind
-	stepwise bool     // jobs can wait for further steps
+	fields   []field  // fields that create sets, in addition to trainingFields
+	training string   // beginning of the paths of trainingFields, such as trainingConfig.
+	metrics  []column // columns of the subcommand metrics, in addition to those of all kinds
+	stepwise bool     // a job can wait for further steps, and has the subcommand step
 }
 
-// group returns the commands of the kind.
+// group returns the command for the kind, with its subcommands.
 func (k jobKind) group() *cobra.Command {
 	c := group(k.command, k.short, k.createCommand(), k.watchCommand(), k.listCommand(), k.getCommand(),
 		k.metricsCommand(), k.logsCommand(), k.checkpointsCommand(), k.promoteCommand(),
@@ -56,7 +56,7 @@ func (k jobKind) resumeCommand() *cobra.Command {
 		})
 }
 
-// priorityCommand returns the command that sets the priority of a job.
+// priorityCommand returns the subcommand that sets the priority of a job.
 func (k jobKind) priorityCommand() *cobra.Command {
 	levels := map[string]domain.JobPriority{"low": domain.PriorityLow, "normal": domain.PriorityNormal,
 		"high": domain.PriorityHigh}
@@ -66,7 +66,7 @@ func (k jobKind) priorityCommand() *cobra.Command {
 		RunE: func(c *cobra.Command, args []string) error {
 			priority, known := levels[args[1]]
 			if !known {
-				return usage.Errorf("the priority %q must be low, normal or high%s", args[1],
+				return usage.Errorf("priority %q must be low, normal or high%s", args[1],
 					domain.DidYouMean(args[1], []string{"low", "normal", "high"}))
 			}
 			client, err := newClient(c)
@@ -82,8 +82,8 @@ func (k jobKind) priorityCommand() *cobra.Command {
 		}}
 }
 
-// trainingFields returns the fields that configure training. prefix is the beginning of their paths
-// in the request.
+// trainingFields returns the fields that configure training, which all kinds have. prefix is the
+// beginning of their paths in the request.
 func trainingFields(prefix string) []field {
 	return []field{
 		{flag: "base-model", path: prefix + "baseModel", value: domain.DefaultBaseModel, usage: "model to start from",
@@ -91,7 +91,7 @@ func trainingFields(prefix string) []field {
 		{flag: "warm-start-from", path: prefix + "warmStartFrom", value: "",
 			usage: "adapter to continue from, instead of a base model", collection: "models"},
 		{flag: "output-model", path: prefix + "outputModel", value: "", usage: "ID of the tuned model (default: the job ID)"},
-		{flag: "epochs", path: prefix + "epochs", value: 1, usage: "passes through the dataset"},
+		{flag: "epochs", path: prefix + "epochs", value: 1, usage: "number of passes through the dataset"},
 		{flag: "lora-rank", path: prefix + "loraRank", value: 8, usage: "rank of the LoRA adapter; 0 trains all parameters"},
 		{flag: "learning-rate", path: prefix + "learningRate", value: 0.0, usage: "learning rate; 0 is the engine's default"},
 	}
@@ -140,7 +140,7 @@ func (k jobKind) createCommand() *cobra.Command {
 	return c
 }
 
-// ends returns, as a verb phrase for the help, when --watch stops showing a job.
+// ends returns the end of a sentence in the help: when --watch stops showing a job.
 func (k jobKind) ends() string {
 	if k.stepwise {
 		return "ends or waits for a step"
@@ -148,7 +148,8 @@ func (k jobKind) ends() string {
 	return "ends"
 }
 
-// show prints a job. If watch is true, it first waits until the job has ended or waits for a step.
+// show prints a job. If watch is true, it first shows the progress until the job ends or waits for
+// a step.
 func (k jobKind) show(c *cobra.Command, client *client, item map[string]any, watch bool) (err error) {
 	if watch {
 		if item, err = watchJob(c, client, cell(item, "name")); err != nil {
@@ -171,8 +172,8 @@ func (k jobKind) show(c *cobra.Command, client *client, item map[string]any, wat
 	return nil
 }
 
-// warnUnready warns when a dataset of a new job is not READY, because the job fails later unless its
-// rows arrive in time.
+// warnUnready prints a warning if a dataset of a new job is not READY: the job fails if its rows do
+// not arrive in time.
 func warnUnready(c *cobra.Command, client *client, job map[string]any) {
 	for _, field := range []string{"dataset", "evaluationDataset"} {
 		name, _ := job[field].(string)
@@ -182,8 +183,8 @@ func warnUnready(c *cobra.Command, client *client, job map[string]any) {
 		var dataset map[string]any
 		err := client.call(c.Context(), http.MethodGet, "/v1/"+name, nil, nil, &dataset)
 		if state := cell(dataset, "state"); err == nil && state != "READY" {
-			warn(c, "dataset %s is %s and has no valid rows yet: the job fails without them; `anneal dataset get %s` shows "+
-				"why", id(name), state, id(name))
+			warn(c, "dataset %s is %s and has no valid rows yet, without which the job will fail: `anneal dataset "+
+				"get %s` shows why", id(name), state, id(name))
 		}
 	}
 }
@@ -203,7 +204,7 @@ func (k jobKind) stepCommand() *cobra.Command {
 	var dataset, output string
 	var watch bool
 	c := &cobra.Command{Use: "step ID --dataset DATASET --output-model MODEL",
-		Short: "Start the next step of a waiting job", Args: arguments(1, 1),
+		Short: "Start the next training step of a job that waits for one (IDLE)", Args: arguments(1, 1),
 		Example: "  anneal rlor step tutor --dataset scored-2 --output-model tutor-2 --watch",
 		RunE: func(c *cobra.Command, args []string) error {
 			if dataset == "" || output == "" {
@@ -224,7 +225,7 @@ func (k jobKind) stepCommand() *cobra.Command {
 	f := c.Flags()
 	f.StringVar(&dataset, "dataset", "", "training dataset, of rows with scored responses")
 	bindReference(c, "dataset", "dataset", "datasets")
-	f.StringVar(&output, "output-model", "", "ID of the resulting model")
-	f.BoolVarP(&watch, "watch", "w", false, "show progress until the job waits again")
+	f.StringVar(&output, "output-model", "", "ID of the model that the step creates")
+	f.BoolVarP(&watch, "watch", "w", false, "show progress until the job waits for the next step")
 	return c
 }

@@ -4,7 +4,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Fields of several kinds of jobs.
+// Fields that several kinds of jobs have.
 var (
 	datasetField = field{flag: "dataset", path: "dataset", value: "", usage: "training dataset",
 		collection: "datasets", required: true}
@@ -58,7 +58,8 @@ func rftCommand() *cobra.Command {
 
 func rlorCommand() *cobra.Command {
 	dataset := datasetField
-	dataset.required, dataset.usage = false, "training dataset, of rows with scored responses; optional with --keep-alive"
+	dataset.required, dataset.usage = false, "training dataset, whose rows have scored responses; optional with "+
+		"--keep-alive"
 	return jobKind{collection: jobCollection("rlorTrainerJobs", "trainingConfig."), command: "rlor",
 		short:  "Manage reinforcement trainer jobs, which train step by step on scored responses",
 		create: "Train a model on responses that were scored elsewhere",
@@ -69,15 +70,15 @@ func rlorCommand() *cobra.Command {
 		training: "trainingConfig.",
 		fields: []field{dataset, evaluationDatasetField,
 			{flag: "rollout-deployment", path: "rolloutDeploymentName", value: "",
-				usage: "deployment that loads the weights of each step", collection: "deployments"},
+				usage: "deployment that loads the new weights after each step", collection: "deployments"},
 			{flag: "keep-alive", path: "keepAlive", value: false,
 				usage: "after the first step, wait for further steps instead of completing"}},
 		metrics:  []column{{"REWARD", "reward/mean"}, {"EVAL", "eval/loss"}},
 		stepwise: true}.group()
 }
 
-// jobCollection returns the collection of a kind of jobs. training is the prefix of the paths of
-// the fields that configure training.
+// jobCollection returns the collection of a kind of jobs, with the columns of its commands.
+// training is the beginning of the paths of trainingFields.
 func jobCollection(name, training string) collection {
 	return collection{name, "job",
 		[]column{{"ID", "#name"}, {"STATE", "state"}, {"DONE %", "jobProgress.percent"}, {"DATASET", "#dataset"},

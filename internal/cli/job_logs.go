@@ -13,7 +13,7 @@ import (
 	"anneal/internal/usage"
 )
 
-// followInterval is the time between two reads of a log that is followed.
+// followInterval is the time between two reads of the log with --follow.
 const followInterval = 2 * time.Second
 
 func (k jobKind) logsCommand() *cobra.Command {
@@ -51,7 +51,7 @@ func (k jobKind) logsCommand() *cobra.Command {
 	return c
 }
 
-// readLog reads the log of a job.
+// readLog downloads the log of a job.
 func readLog(ctx context.Context, client *client, name string) ([]byte, error) {
 	var endpoint struct {
 		SignedURL string `json:"signedUrl"`
@@ -67,13 +67,13 @@ func readLog(ctx context.Context, client *client, name string) ([]byte, error) {
 	return io.ReadAll(res.Body)
 }
 
-// followLog prints the log of a job, and its new lines until no attempt can add more. A job without a
-// log gets one when its first attempt starts. The last lines can arrive shortly after the end of
-// the job, so followLog reads the log once more after the job has ended.
+// followLog prints the log of a job, and then its new lines until the job ends. It waits for a log
+// that does not exist yet. It reads the log once more after the end of the job, because the last
+// lines can arrive shortly after it.
 func followLog(c *cobra.Command, client *client, name string) error {
 	var shown []byte
 	for last := true; ; {
-		var job map[string]any // read before the log
+		var job map[string]any // is read before the log, so that no line is missed
 		if err := client.call(c.Context(), http.MethodGet, "/v1/"+name, nil, nil, &job); err != nil {
 			return err
 		}
@@ -97,13 +97,14 @@ func followLog(c *cobra.Command, client *client, name string) error {
 	}
 }
 
-// isNoLog reports whether err means that a job has no log yet.
+// isNoLog reports whether err is the API's error for a job without a log.
 func isNoLog(err error) bool {
 	var failure *apiError
 	return errors.As(err, &failure) && failure.Reason == "NO_LOGS"
 }
 
-// ended reports whether a job adds no lines to its log, unless it is resumed or gets a further step.
+// ended reports whether a job has ended or is paused, or waits for a step (IDLE): it then writes no
+// lines to its log.
 func ended(job map[string]any) bool {
 	switch jobState(job) {
 	case "COMPLETED", "EARLY_STOPPED", "IDLE", "FAILED", "CANCELLED", "EXPIRED", "PAUSED":
@@ -112,10 +113,10 @@ func ended(job map[string]any) bool {
 	return false
 }
 
-// newLines returns the lines of log that follow the lines in shown. The log may lack the first
-// lines of shown.
+// newLines returns the lines of log after those in shown, the log when it was last read. The server
+// may have removed the first lines of the log since then.
 func newLines(shown, log []byte) []byte {
-	const tail = 4096 // bytes that identify the end of the shown lines
+	const tail = 4096 // number of bytes at the end of shown that are searched in log
 	end := shown[max(0, len(shown)-tail):]
 	if len(end) == 0 {
 		return log

@@ -17,10 +17,10 @@ import (
 	"anneal/internal/usage"
 )
 
-// maxMetricsLine is the maximum length of a line of a metrics file, in bytes.
+// maxMetricsLine is the maximum length of a line in a metrics file, in bytes.
 const maxMetricsLine = 1 << 20
 
-// readMetrics reads a job's metrics file, which has one object per step.
+// readMetrics downloads the metrics file of a job, and returns one JSON object for each step.
 func readMetrics(ctx context.Context, client *client, name string) (rows []map[string]any, err error) {
 	var endpoint struct {
 		SignedURL string `json:"signedUrl"`
@@ -44,7 +44,7 @@ func readMetrics(ctx context.Context, client *client, name string) (rows []map[s
 	return rows, scanner.Err()
 }
 
-// metricsFlags select which metrics are shown, and how.
+// metricsFlags are the flags that select the metrics and their format.
 type metricsFlags struct {
 	last      int
 	csv, plot bool
@@ -82,7 +82,7 @@ func (k jobKind) metricsCommand() *cobra.Command {
 					k.metrics,
 					[]column{{"RATE", "learning_rate"}, {"TOKENS", "tokens"}, {"TIME", "time"}})...)
 		}}
-	c.Flags().IntVar(&flags.last, "last", 0, "show only the last steps (default: all)")
+	c.Flags().IntVar(&flags.last, "last", 0, "show only this number of the last steps (default: all)")
 	c.Flags().BoolVar(&flags.csv, "csv", false, "print all metrics as comma-separated values")
 	c.Flags().BoolVar(&flags.plot, "plot", false, "draw the metrics over the steps")
 	return c
@@ -93,18 +93,17 @@ func (f metricsFlags) check(c *cobra.Command) error {
 	switch {
 	case err != nil:
 		return err
-	case c.Flags().Changed("last") && f.last < 1:
-		return usage.Errorf("--last %d must be at least 1", f.last)
 	case f.csv && f.plot, inJSON && f.csv, inJSON && f.plot:
 		return usage.Errorf("--csv, --plot and -o json exclude each other: give one of them")
 	}
 	return nil
 }
 
-// firstMetrics are the first columns of the metrics as comma-separated values.
+// firstMetrics are the metrics in the first columns of the CSV.
 var firstMetrics = []string{"step", "epoch", "time", "learning_rate", "tokens"}
 
-// printCSV prints all metrics of the steps. A step without a metric has an empty value.
+// printCSV prints all metrics of the steps as CSV. The value of a metric that a step does not have
+// is empty.
 func printCSV(out io.Writer, rows []map[string]any) error {
 	names := map[string]bool{}
 	for _, row := range rows {
@@ -115,7 +114,7 @@ func printCSV(out io.Writer, rows []map[string]any) error {
 	maps.DeleteFunc(names, func(_ string, further bool) bool { return !further })
 	columns := slices.Concat(firstMetrics, slices.Sorted(maps.Keys(names)))
 	w := csv.NewWriter(out)
-	_ = w.Write(columns) // w.Error returns its error
+	_ = w.Write(columns) // w.Error below returns the error
 	for _, row := range rows {
 		values := make([]string, len(columns))
 		for i, name := range columns {

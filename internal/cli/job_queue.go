@@ -6,11 +6,10 @@ import (
 	"time"
 )
 
-// queuePath is the path of the field that contains the place of a job in the queue.
+// queuePath is the path of a job's field with its place in the queue.
 const queuePath = "queue"
 
-// withQueue returns the columns, with a column for the place in the queue added if an item waits in
-// one.
+// withQueue returns columns and, if an item has a place in the queue, a column for it.
 func withQueue(columns []column, items []map[string]any) []column {
 	waits := func(item map[string]any) bool { return cell(item, queuePath) != cell(nil, queuePath) }
 	if !slices.ContainsFunc(items, waits) {
@@ -19,8 +18,8 @@ func withQueue(columns []column, items []map[string]any) []column {
 	return append(slices.Clip(columns), column{"QUEUE", queuePath})
 }
 
-// queueText formats the place of a job in the queue: "3 of 12, starts about 12:25 (12:10 to 12:40)". It
-// returns "-" for a job that does not wait in a queue.
+// queueText returns the place of a job in the queue as text, such as "3 of 12, starts about 12:25
+// (12:10 to 12:40)"; "-" if the job is not in a queue.
 func queueText(queue map[string]any, now time.Time) string {
 	if cell(queue, "position") == "-" {
 		return "-"
@@ -39,7 +38,8 @@ func queueText(queue map[string]any, now time.Time) string {
 	return fmt.Sprintf("%s, starts about %s (%s to %s)", text, times[0], times[1], times[2])
 }
 
-// nearTime formats a time to the minute, with its date if that is not the date of now.
+// nearTime returns a time to the minute, in the time zone of now, with the date if it is another
+// day.
 func nearTime(t, now time.Time) string {
 	if t.Format(time.DateOnly) == now.Format(time.DateOnly) {
 		return t.Format("15:04")

@@ -16,7 +16,7 @@ import (
 	"anneal/internal/usage"
 )
 
-// rolloutFlags select which rollouts are shown.
+// rolloutFlags are the flags that select rollouts.
 type rolloutFlags struct {
 	step, limit         int
 	min, max            float64
@@ -58,7 +58,7 @@ func (k jobKind) rolloutsCommand() *cobra.Command {
 			for _, one := range rollouts {
 				describeRollout(one)
 			}
-			return printItems(c, flags.none(c), rollouts,
+			return printItems(c, flags.emptyList(c), rollouts,
 				column{"ID", "#name"}, column{"STEP", "step"}, column{"EPOCH", "shownEpoch"},
 				column{"SCORE", "shownScore"}, column{"PROMPT", "prompt"}, column{"RESPONSE", "response"},
 				column{"REASON", "reason"})
@@ -78,8 +78,6 @@ func (f *rolloutFlags) check(c *cobra.Command) error {
 	switch {
 	case f.limit < 0:
 		return usage.Errorf("--limit %d must not be negative", f.limit)
-	case given("step") && f.step < 0:
-		return usage.Errorf("--step %d must not be negative", f.step)
 	case f.min < 0 || f.min > 1, f.max < 0 || f.max > 1:
 		return usage.Errorf("--min-score %g and --max-score %g must be from 0 to 1", f.min, f.max)
 	case f.min > f.max:
@@ -90,7 +88,7 @@ func (f *rolloutFlags) check(c *cobra.Command) error {
 	return nil
 }
 
-// filter returns the filter of the list for the flags that are given.
+// filter returns the filter of the API request for the flags that are given.
 func (f *rolloutFlags) filter(c *cobra.Command) string {
 	var terms []string
 	add := func(flag, term string) {
@@ -107,16 +105,16 @@ func (f *rolloutFlags) filter(c *cobra.Command) string {
 	return strings.Join(terms, " AND ")
 }
 
-// none returns what a job without such rollouts prints.
-func (f *rolloutFlags) none(c *cobra.Command) noRows {
+// emptyList returns what the command prints if no rollout matches the flags.
+func (f *rolloutFlags) emptyList(c *cobra.Command) noRows {
 	if f.filter(c) != "" {
-		return noRows{"no rollout of the job matches the flags", "leave one out"}
+		return noRows{"no rollout of the job matches the flags", "leave out a flag"}
 	}
 	return noRows{"the job has no rollouts yet", ""}
 }
 
-// readRollouts returns at most limit rollouts that match a filter, the newest steps first, and the
-// number of all that match. A limit of 0 is no limit.
+// readRollouts returns the rollouts of a job that match a filter, at most limit, the newest steps
+// first, and the number of all matching rollouts. A limit of 0 returns all.
 func readRollouts(
 	ctx context.Context, client *client, job, filter string, limit int,
 ) (rollouts []map[string]any, total int, err error) {
@@ -148,7 +146,7 @@ func readRollouts(
 	}
 }
 
-// describeRollout adds the texts that tables show.
+// describeRollout adds to a rollout the texts that only tables show.
 func describeRollout(rollout map[string]any) {
 	input, _ := rollout["input"].(map[string]any)
 	rollout["prompt"] = lastContent(input["messages"])
@@ -161,7 +159,7 @@ func describeRollout(rollout map[string]any) {
 	}
 }
 
-// printRollout prints one rollout in full.
+// printRollout prints all fields of one rollout.
 func printRollout(c *cobra.Command, client *client, job, rollout string) error {
 	name := job + "/rollouts/" + id(rollout)
 	found, _, err := readRollouts(c.Context(), client, job, "name = "+strconv.Quote(name), 1)

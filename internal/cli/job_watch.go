@@ -10,21 +10,25 @@ import (
 )
 
 const (
-	jobPoll        = 250 * time.Millisecond
-	progressWidth  = 24 // width of bars and curves, in characters
-	progressStride = 20 // percent between two lines that are printed without a terminal
+	jobPoll       = 250 * time.Millisecond
+	progressWidth = 24 // width of progress bars and loss curves, in characters
+	// progressStride is the minimum progress, in percent, between two printed lines if standard
+	// error is not a terminal.
+	progressStride = 20
 
-	// progressEvery is the maximum time between two such lines.
+	// progressEvery is the maximum time between two printed lines if standard error is not a
+	// terminal.
 	progressEvery = time.Minute
 )
 
-// jobState returns a job's state without its prefix.
+// jobState returns the state of a job without the prefix JOB_STATE_.
 func jobState(item map[string]any) string {
 	return strings.TrimPrefix(cell(item, "state"), "JOB_STATE_")
 }
 
-// watchJob shows a job's progress until the job ends or waits for a step. It returns an error if
-// the job does not succeed. When the command is interrupted, it prints that the job continues.
+// watchJob shows the progress of a job until the job ends or waits for a step, and returns the job.
+// It returns an error if the job fails or is cancelled. If the user interrupts the command, it
+// prints that the job continues on the server.
 func watchJob(cmd *cobra.Command, client *client, name string) (map[string]any, error) {
 	item, err := (&jobWatch{watch: watch{client: client, cmd: cmd, name: name}, message: "-"}).run()
 	command := commandOf[collectionOf(name)]
@@ -34,15 +38,15 @@ func watchJob(cmd *cobra.Command, client *client, name string) (map[string]any, 
 		command, id(name), command, id(name))
 }
 
-// jobWatch draws a job's progress, loss and remaining time, and prints what delays it.
+// A jobWatch shows the progress, the loss and the remaining time of a job, and what delays it.
 type jobWatch struct {
 	watch
 	metrics lossCurve
-	message string // status message that was printed last
+	message string // last printed status message
 
-	state   string // state that was printed last without a terminal
+	state   string // last printed state, if standard error is not a terminal
 	percent float64
-	printed time.Time // when the last line was printed
+	printed time.Time // time of the last printed line
 }
 
 func (w *jobWatch) run() (map[string]any, error) {
@@ -52,7 +56,7 @@ func (w *jobWatch) run() (map[string]any, error) {
 		item, err := w.read()
 		if err != nil {
 			if terminal && w.cmd.Context().Err() == nil {
-				fmt.Fprintln(out) // the error is printed on its own line
+				fmt.Fprintln(out) // ends the line of progress
 			}
 			return nil, err
 		}
@@ -81,8 +85,8 @@ func (w *jobWatch) run() (map[string]any, error) {
 	}
 }
 
-// draw prints the progress: on a terminal by redrawing a line, else at every progressStride
-// and progressEvery.
+// draw shows the progress: on a terminal it redraws a line; otherwise it prints a line after
+// progressStride or progressEvery.
 func (w *jobWatch) draw(out io.Writer, terminal bool, item map[string]any) {
 	state, percent := jobState(item), jobPercent(item)
 	line := progressLine(item, w.metrics.add(item))
@@ -96,7 +100,7 @@ func (w *jobWatch) draw(out io.Writer, terminal bool, item map[string]any) {
 	}
 }
 
-// progressLine returns the line that shows a job's progress: its metrics, or its place in the queue.
+// progressLine returns the line with the progress of a job, its metrics and its place in the queue.
 func progressLine(item map[string]any, metrics string) string {
 	percent := jobPercent(item)
 	line := fmt.Sprintf("%-15s %s %3.0f%%%s", jobState(item), bar(percent/100, progressWidth), percent, metrics)
@@ -116,14 +120,14 @@ func jobPercent(item map[string]any) (percent float64) {
 	return percent
 }
 
-// lossCurve collects a job's loss.
+// A lossCurve collects the losses of a job, to draw a curve.
 type lossCurve struct {
 	losses []float64
-	metric string // the newest metric besides the loss
+	metric string // last value of the accuracy or the reward, as text
 }
 
-// add records the newest metrics, and returns the text after the progress bar: the loss, a further
-// metric and the remaining time.
+// add adds the newest metrics of a job, and returns the text after the progress bar: the loss, the
+// accuracy or reward, and the remaining time.
 func (l *lossCurve) add(item map[string]any) string {
 	progress, _ := item["jobProgress"].(map[string]any)
 	if metrics, ok := progress["metrics"].(map[string]any); ok {
@@ -137,7 +141,7 @@ func (l *lossCurve) add(item map[string]any) string {
 			}
 		}
 	}
-	if len(l.losses) == 0 && l.metric == "" { // equally scored responses have no loss
+	if len(l.losses) == 0 && l.metric == "" { // jobs whose responses all have equal scores report no loss
 		return ""
 	}
 	line := l.metric

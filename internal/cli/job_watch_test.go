@@ -35,8 +35,9 @@ func TestBatchesWithoutFile(t *testing.T) {
 		errors                 bool
 		message                string
 	}{
-		{"in_progress", "", "", false, "batch b is in_progress, and gets its files when it has ended: `anneal batch get b`"},
-		{"completed", "o", "", true, "batch b has no file of errors, because no request failed: leave out --errors"},
+		{"in_progress", "", "", false, "batch b is in_progress and has no results until it has ended: `anneal batch " +
+			"get b`"},
+		{"completed", "o", "", true, "batch b has no errors, because no request failed: leave out --errors"},
 		{"completed", "", "e", false, "batch b has no results, because every request failed: print the errors with --errors"},
 		{"failed", "", "", false, "batch b is failed and sent no request: `anneal batch get b` shows why"},
 		{"failed", "", "", true, "batch b is failed and sent no request: `anneal batch get b` shows why"},

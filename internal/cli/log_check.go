@@ -17,24 +17,25 @@ import (
 	"anneal/internal/usage"
 )
 
-// maxBundleLine limits one bundle. An event has at most 1 MiB, which JSON may escape.
+// maxBundleLine is the maximum length of a line with a bundle. The line contains an event of at
+// most 1 MiB, which is longer in JSON.
 const maxBundleLine = 16 << 20
 
-// A logCheck is a run of `anneal log check`.
+// A logCheck is one run of `anneal log check`.
 type logCheck struct {
 	key       string
 	witnesses []string
 	since     string
 	log       signednote.Verifier
-	keys      []signednote.Verifier // of witnesses
+	keys      []signednote.Verifier // public keys of the witnesses that must have cosigned
 }
 
-// A checkReport is the result of a check.
+// A checkReport is the result of `anneal log check`.
 type checkReport struct {
 	Events     []checkedEvent         `json:"events"`
 	Checkpoint checkedHead            `json:"checkpoint"`
 	Since      *checkedHead           `json:"onlyGrewSince,omitempty"`
-	Account    string                 `json:"account,omitempty"` // of all events, whose sequence has no gap
+	Account    string                 `json:"account,omitempty"` // account of all events, which are consecutive
 	last       *transparency.Verified // the bundle with the newest checkpoint
 }
 
@@ -58,10 +59,10 @@ func logCheckFile() *cobra.Command {
 	c := &cobra.Command{Use: "check FILE", Short: "Verify a bundle of 'anneal log prove' offline", Args: arguments(1, 1),
 		Example: "  anneal log check deployment.proof --key ANNEAL/…+…+…\n  anneal log check deployment.proof --key KEY " +
 			"--since checkpoint-of-last-week",
-		Long: `Needs only the file and the log's public key, and no server. It fails unless every byte of the bundle
-is as the log committed to it. In a file of several bundles, as 'prove --all' writes it, missing, swapped
-and repeated events of the account are found. With --since it also fails unless the log only grew since
-that checkpoint.`,
+		Long: `Needs no server, only the file and the log's public key. The check fails unless the log's
+signed checkpoint covers every byte of the event in the bundle. In a file with several bundles, as
+'anneal log prove --all' writes it, it also fails if an event of the account is missing, swapped or
+repeated. With --since it fails unless all events of the earlier checkpoint are still in the log, unchanged.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			report, err := k.run(args[0])
 			if err != nil {
@@ -76,13 +77,14 @@ that checkpoint.`,
 	f := c.Flags()
 	f.StringVar(&k.key, "key", "", "public `KEY` of the log, as 'anneal log key' prints it")
 	f.StringArrayVar(&k.witnesses, "witness", nil,
-		"public `KEY` of a witness that must have cosigned; repeat the flag for more")
-	f.StringVar(&k.since, "since", "", "`FILE` with an earlier checkpoint, since which the log must only have grown")
+		"public `KEY` of a witness that must have cosigned the checkpoint; repeat the flag for more")
+	f.StringVar(&k.since, "since", "", "`FILE` with an earlier checkpoint, whose events must still be in the log, "+
+		"unchanged")
 	return c
 }
 
-// notValid returns the error of a bundle that is not valid. An error of the command line, or of a
-// file that cannot be read, says nothing about the bundle and is returned unchanged.
+// notValid returns the error for a bundle that is not valid. It returns usage errors and errors of
+// unreadable files unchanged, because they are not about the bundle.
 func notValid(path string, err error) error {
 	var wrong usage.Error
 	var unread *fs.PathError
@@ -124,7 +126,7 @@ func (k *logCheck) read(file io.Reader, report *checkReport) error {
 	n := 0
 	for ; lines.Scan(); n++ {
 		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
-			return fmt.Errorf("line %d is empty", n+1)
+			return fmt.Errorf("line %d is empty: each line must be a bundle", n+1)
 		}
 		b, err := transparency.ParseBundle(lines.Bytes())
 		if err != nil {
@@ -135,7 +137,8 @@ func (k *logCheck) read(file io.Reader, report *checkReport) error {
 			return fmt.Errorf("line %d: %w", n+1, err)
 		}
 		if v.Cosigned < len(k.keys) {
-			return fmt.Errorf("line %d: the checkpoint is cosigned by %d of the %d witnesses", n+1, v.Cosigned, len(k.keys))
+			return fmt.Errorf("line %d: the checkpoint is cosigned by only %d of the %d witnesses of --witness",
+				n+1, v.Cosigned, len(k.keys))
 		}
 		if err := report.add(v, &history, n); err != nil {
 			return fmt.Errorf("line %d: %w", n+1, err)
@@ -145,12 +148,13 @@ func (k *logCheck) read(file io.Reader, report *checkReport) error {
 		return err
 	}
 	if n == 0 {
-		return fmt.Errorf("the file has no bundle")
+		return fmt.Errorf("the file is empty: create a bundle with 'anneal log prove'")
 	}
 	return nil
 }
 
-// add adds the bundle of line n. Several bundles must be the events of one account, in order.
+// add adds the verified bundle of line n. If the file has several bundles, they must have
+// consecutive events of one account.
 func (r *checkReport) add(v transparency.Verified, history *transparency.History, n int) error {
 	if v.Event != nil || n > 0 {
 		if err := history.Add(v); err != nil {
@@ -177,11 +181,12 @@ func headOf(c transparency.Checkpoint, cosigned int) checkedHead {
 	return checkedHead{c.Origin, c.Size, c.Root.String(), cosigned}
 }
 
-// checkSince compares the bundle with the checkpoint of --since.
+// checkSince compares the bundle with the checkpoint of --since: all of its events must still be in
+// the log.
 func (k *logCheck) checkSince(report *checkReport) error {
 	v := report.last
 	if k.since == "" {
-		if v.Since < v.Checkpoint.Size { // without a checkpoint of the verifier, the earlier root is the bundle's own
+		if v.Since < v.Checkpoint.Size { // without --since, only the bundle itself states the earlier root
 			head := headOf(transparency.Checkpoint{Origin: v.Checkpoint.Origin, Size: v.Since, Root: v.SinceRoot}, 0)
 			report.Since = &head
 		}
@@ -197,7 +202,8 @@ func (k *logCheck) checkSince(report *checkReport) error {
 	}
 	switch {
 	case v.Since != old.Size:
-		return fmt.Errorf("the bundle does not prove growth since the %d events of %s: prove it with --since %s", old.Size,
+		return fmt.Errorf("the bundle does not prove that the log still has the %d events of %s: create it with "+
+			"'anneal log prove --since %s'", old.Size,
 			k.since, k.since)
 	case v.SinceRoot != old.Root:
 		return fmt.Errorf("the log was REWRITTEN: its first %d events have root hash %s, but %s was signed with %s", old.Size,
@@ -223,17 +229,21 @@ func (r checkReport) print(w io.Writer) {
 		if e.Payload != nil {
 			fmt.Fprintf(w, "  %-14s %s\n", "data", *e.Payload)
 		} else {
-			fmt.Fprintf(w, "  %-14s not disclosed; the log commits to them\n", "data")
+			fmt.Fprintf(w, "  %-14s not disclosed; the log has only their hash\n", "data")
 		}
 	} else if n := len(r.Events); n > 1 {
-		fmt.Fprintf(w, "VALID: events %d to %d of accounts/%s, at positions %d to %d; none is missing between them\n",
+		fmt.Fprintf(w, "VALID: events %d to %d of accounts/%s, at positions %d to %d; no event between them is "+
+			"missing\n",
 			r.Events[0].Sequence, r.Events[n-1].Sequence, r.Account, r.Events[0].Position, r.Events[n-1].Position)
 	} else {
-		fmt.Fprintln(w, "VALID: proof of growth; compare the root with a checkpoint that you kept, or give it as --since")
+		fmt.Fprintln(w, "VALID: all events of the earlier checkpoint are still in the log; compare its root with a "+
+			"checkpoint that you kept, or give that as --since")
 	}
 	fmt.Fprintf(w, "  %-14s %s, %d events, root %s, cosigned by %d of the given witnesses\n", "checkpoint",
 		r.Checkpoint.Origin, r.Checkpoint.Size, r.Checkpoint.Root, r.Checkpoint.Witnesses)
 	if r.Since != nil {
-		fmt.Fprintf(w, "  %-14s since the log had %d events, root %s\n", "only grew", r.Since.Size, r.Since.Root)
+		fmt.Fprintf(w, "  %-14s a checkpoint of %d events, root %s: the log still has all of them, unchanged\n",
+			"since",
+			r.Since.Size, r.Since.Root)
 	}
 }

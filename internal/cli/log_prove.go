@@ -37,8 +37,8 @@ together with the log.`,
 func logCheckpoint() *cobra.Command {
 	c := &cobra.Command{Use: "checkpoint", Short: "Print the newest signed checkpoint of the log", Args: arguments(0, 0),
 		Example: "  anneal log checkpoint > checkpoint-of-today",
-		Long: `Prints a signature over all events so far. Keep it: 'anneal log prove --since FILE' later proves that
-nothing was rewritten since.`,
+		Long: `Prints a signature over all events so far. Keep it: 'anneal log prove --since FILE' later
+proves that none of them was changed or removed.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			client, err := newOperator(c)
 			if err != nil {
@@ -58,7 +58,7 @@ nothing was rewritten since.`,
 	return c
 }
 
-// logFile returns a file of C2SP's tlog-tiles.
+// logFile requests a file of the log's Merkle tree, as C2SP's tlog-tiles defines the paths.
 func (c *client) logFile(ctx context.Context, path string) ([]byte, error) {
 	res, err := c.request(ctx, http.MethodGet, "/log/"+path, nil, "", nil)
 	if err != nil {
@@ -68,10 +68,10 @@ func (c *client) logFile(ctx context.Context, path string) ([]byte, error) {
 	return io.ReadAll(res.Body)
 }
 
-// A prover is a run of `anneal log prove`.
+// A prover is one run of `anneal log prove`.
 type prover struct {
 	*client
-	operator      bool // the client has the operator's key
+	operator      bool // the client has the operator's API key
 	all           bool
 	since         string
 	from, to      uint64
@@ -80,22 +80,24 @@ type prover struct {
 
 func logProve() *cobra.Command {
 	var p prover
-	c := &cobra.Command{Use: "prove [EVENT|POSITION]", Short: "Prove an event, or that the log only grew",
+	c := &cobra.Command{Use: "prove [EVENT|POSITION]", Short: "Prove that an event is in the log, or that no event " +
+		"of the log was changed",
 		Args: arguments(0, 1),
 		Example: "  anneal log prove 41 --file deployment.proof\n  anneal log prove 41 --since checkpoint-of-last-week " +
 			"--file deployment.proof\n  anneal log prove --all --file account.proof\n  anneal log prove --from 1000 --to 2000",
-		Long: `Writes a bundle that 'anneal log check' verifies offline: the event, the salts that open its entry in
-the log's tree, the proof that the log has the entry, and a signed checkpoint. EVENT is the ID of an
-event. With --since the bundle also proves that the log only grew since an earlier checkpoint.
+		Long: `Writes a bundle that 'anneal log check' verifies offline: the event, the salts of the hashes
+in its entry in the log's Merkle tree, the proof that the tree contains the entry, and a signed checkpoint.
+EVENT is the ID of an event. With --since the bundle also proves that the log still has all events of an
+earlier checkpoint.
 
-On the server's machine the command proves events of all accounts, elsewhere those of the context's
-account. --from needs the operator's key, or a server with --public-log.`,
+On the server's machine the command proves events of all accounts, elsewhere those of the context's account.
+--from needs the operator's key, or a server with --public-log.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) == 1 {
 				p.eventID = args[0]
 			}
 			if modes := count(len(args) == 1, p.all, p.from > 0); modes != 1 {
-				return usage.Errorf("give an event, its position, --all or --from")
+				return usage.Errorf("exactly one of EVENT, POSITION, --all and --from is required: what to prove")
 			}
 			return p.run(c)
 		}}
@@ -104,9 +106,10 @@ account. --from needs the operator's key, or a server with --public-log.`,
 	f.StringVar(&p.file, "file", "", "write the bundle to a new `FILE` (default: standard output)")
 	f.BoolVar(&p.all, "all", false, "prove all events of the context's account, one bundle in each line")
 	f.StringVar(&p.since, "since", "",
-		"also prove that the log only grew since a `CHECKPOINT`: a file, or a number of events")
-	f.Uint64Var(&p.from, "from", 0, "prove that the log only grew since it had this number of events")
-	f.Uint64Var(&p.to, "to", 0, "number of events up to which --from proves first (default: the newest checkpoint)")
+		"also prove that the log still has all events of a `CHECKPOINT`: a file, or a number of events")
+	f.Uint64Var(&p.from, "from", 0, "prove that the log still has this number of its first events, unchanged")
+	f.Uint64Var(&p.to, "to", 0, "with --from, prove it for the log when it had this number of events (default: the "+
+		"newest checkpoint)")
 	return c
 }
 
@@ -146,7 +149,8 @@ func (p *prover) run(c *cobra.Command) (err error) {
 	return jsonOnly(c, map[string]string{"file": p.file})
 }
 
-// sizeOf returns the number of events of a checkpoint, which is a file or a number; 0 without one.
+// sizeOf returns the number of events of a checkpoint, which is given as a file or as that number;
+// 0 if checkpoint is "".
 func sizeOf(checkpoint string) (uint64, error) {
 	if n, err := strconv.ParseUint(checkpoint, 10, 63); err == nil || checkpoint == "" {
 		return n, nil
@@ -181,12 +185,12 @@ func (p *prover) bundles(ctx context.Context, since uint64) ([]byte, error) {
 			return nil, err
 		}
 		all = append(all, data...)
-		since = 0 // one proof suffices
+		since = 0 // the first bundle has the proof
 	}
 	return all, nil
 }
 
-// positions returns the positions of the events to prove.
+// positions returns the positions of the events that are proved.
 func (p *prover) positions(ctx context.Context) (positions []string, err error) {
 	if _, err := strconv.ParseUint(p.eventID, 10, 63); err == nil {
 		return []string{p.eventID}, nil
@@ -227,7 +231,7 @@ func (p *prover) bundle(ctx context.Context, position string, since uint64) ([]b
 		return nil, errTruncated(err)
 	}
 	if _, err := transparency.ParseBundle(data); err != nil {
-		return nil, fmt.Errorf("the response of %s is %w", p.Address, err)
+		return nil, fmt.Errorf("the response of %s is not valid: %w", p.Address, err)
 	}
 	return []byte(strings.TrimSpace(string(data)) + "\n"), nil
 }

@@ -17,11 +17,12 @@ func logRepair() *cobra.Command {
 	c := &cobra.Command{Use: "repair", Short: "Restore damaged and missing events in the log of a stopped server",
 		Args:    arguments(0, 0),
 		Example: "  anneal log repair --data data",
-		Long: `Takes damaged and missing events from the mirror, which the same server keeps, if the hash chain of
-the result matches the high-water mark. Events that no copy contains are reported by their positions,
-and nothing is changed, unless --accept-loss is given: it truncates the log before the first lost
-event. The former files, the events after the loss and a report are kept in DATA/nats.repaired-TIME,
-and the file DATA/sweep.held keeps all stored files and data keys until you remove it.`,
+		Long: `Replaces damaged and missing events by those of the mirror, the second copy of the log on the
+same server, if the hash chain of the repaired log then matches the high-water mark. If an event is lost in
+both copies, the command reports its position and changes nothing, unless --accept-loss is given: then it
+truncates the log before the first lost event. The former files, the events after the loss and a report are
+kept in DATA/nats.repaired-TIME. While the file DATA/sweep.held exists, no stored file and no data key is
+deleted.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			report, err := server.Repair(operatorDir(c), acceptLoss)
 			if err != nil {
@@ -34,7 +35,7 @@ and the file DATA/sweep.held keeps all stored files and data keys until you remo
 			}
 			switch {
 			case report.Whole():
-			case report.Changed: // --accept-loss allowed the change
+			case report.Changed: // --accept-loss has permitted the change
 				note(c, "%s", lossAdvice(report))
 			default:
 				return errors.New("nothing was changed: restore the directory from a backup, or repair with --accept-loss")
@@ -47,13 +48,14 @@ and the file DATA/sweep.held keeps all stored files and data keys until you remo
 	return c
 }
 
-// lossAdvice returns what an operator must do after a repair that accepted a loss.
+// lossAdvice returns what the operator must do after a repair that removed events or accepted
+// changed ones.
 func lossAdvice(r integrity.RepairReport) string {
 	if len(r.Lost) > 0 {
 		return fmt.Sprintf("the log was truncated after position %d: the removed events are in %s; "+
 			"files and data keys of those events are kept until you remove %s", r.Events, r.Aside, reconcile.HoldFile)
 	}
-	return fmt.Sprintf("the altered log is now accepted without changes to its events; the former files are in %s",
+	return fmt.Sprintf("the altered log was accepted as it is; the former files are in %s",
 		r.Aside)
 }
 
@@ -71,9 +73,9 @@ func printRepair(w io.Writer, r integrity.RepairReport) {
 			"and no copy contains the original events")
 	}
 	if r.GivenUp > 0 && len(r.Lost) > 0 {
-		fmt.Fprintf(w, "removed after the loss: %d intact events\n", r.GivenUp)
+		fmt.Fprintf(w, "removed because they follow a lost event: %d intact events\n", r.GivenUp)
 		for _, event := range server.RevertedEvents(r) {
-			fmt.Fprintln(w, "no longer in force: "+event)
+			fmt.Fprintln(w, "no longer in effect: "+event)
 		}
 	}
 	switch {

@@ -44,8 +44,8 @@ func printVerification(w io.Writer, v server.Verification) {
 	}
 	if v.Against == "" {
 		if v.Log != nil && v.Log.Whole() {
-			fmt.Fprintln(w, "there is no snapshot to compare with: start the server, and stop it with SIGTERM to write a "+
-				"snapshot")
+			fmt.Fprintln(w, "there is no snapshot to compare the log with: start the server, and stop it with "+
+				"SIGTERM to write a snapshot")
 		}
 		return
 	}
@@ -60,7 +60,7 @@ func printVerification(w io.Writer, v server.Verification) {
 	}
 }
 
-// printDigests compares the digests of a collection.
+// printDigests prints whether the digests of a collection are equal, with the number of rows.
 func printDigests(w io.Writer, name string, folded, served projections.TableDigest) {
 	sign := "="
 	if folded != served {

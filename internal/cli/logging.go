@@ -5,8 +5,8 @@ import (
 	"os"
 )
 
-// newLogger returns the logger of a server or an agent, and makes it the default logger, which
-// packages use that have no logger of their own. ANNEAL_LOG sets its level.
+// newLogger returns the logger of a server or an agent, with the level in the variable ANNEAL_LOG.
+// It also makes it the default logger, for packages that get no logger.
 func newLogger() *slog.Logger {
 	level := slog.LevelInfo
 	if err := level.UnmarshalText([]byte(os.Getenv("ANNEAL_LOG"))); err != nil {
@@ -21,7 +21,7 @@ func logOptions(level slog.Level) *slog.HandlerOptions {
 	return &slog.HandlerOptions{Level: level, ReplaceAttr: withoutNil}
 }
 
-// withoutNil leaves out attributes that are nil, such as the error of an operation that succeeded.
+// withoutNil leaves out attributes whose value is nil, such as the error of a successful operation.
 func withoutNil(_ []string, a slog.Attr) slog.Attr {
 	if a.Value.Kind() == slog.KindAny && a.Value.Any() == nil {
 		return slog.Attr{}
@@ -29,7 +29,7 @@ func withoutNil(_ []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// newErrorLogger returns a logger that only shows errors.
+// newErrorLogger returns a logger that writes only errors.
 func newErrorLogger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(os.Stderr, logOptions(slog.LevelError)))
 }

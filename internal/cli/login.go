@@ -88,7 +88,8 @@ func logoutCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return printDone(c, "context file", path, "deleted; the API key stays valid until `anneal key delete`")
+			return printDone(c, "context file", path, "deleted; the API key remains valid until you delete it with "+
+				"`anneal key delete`")
 		}}
 }
 
@@ -116,11 +117,11 @@ func whoamiCommand() *cobra.Command {
 		}}
 }
 
-// roleInError matches the role in the error for a request that the role does not permit.
+// roleInError matches the role in the API's error for a request that the role does not permit.
 var roleInError = regexp.MustCompile(`\brole is ([a-z]+)\b`)
 
-// whoAmI returns the account, the ID and the role of the client's API key. It returns an error
-// unless the server accepts the key.
+// whoAmI returns the account, the ID and the role of the client's API key. It returns an error if
+// the server rejects the key.
 func (c *client) whoAmI(ctx context.Context) (map[string]any, error) {
 	self := map[string]any{"address": c.Address, "account": c.Account}
 	name, ok := request.KeyName(c.APIKey)
@@ -138,7 +139,8 @@ func (c *client) whoAmI(ctx context.Context) (map[string]any, error) {
 		if expires, ok := key["expireTime"]; ok {
 			self["expireTime"] = expires
 		}
-	case errors.As(err, &refused) && refused.Reason == "ROLE": // only admins can read keys
+	// Only an admin can read API keys, but the error states the key's role.
+	case errors.As(err, &refused) && refused.Reason == "ROLE":
 		if role := roleInError.FindStringSubmatch(refused.Message); role != nil {
 			self["role"] = role[1]
 		}
@@ -148,8 +150,8 @@ func (c *client) whoAmI(ctx context.Context) (map[string]any, error) {
 	return self, nil
 }
 
-// serverURL returns the address of a server that a user typed. Without a scheme it is https, except
-// for an address of this machine.
+// serverURL returns the URL of a server for an address that the user typed. The default scheme is
+// https, but http for an address of this machine.
 func serverURL(text string) (string, error) {
 	text = strings.TrimRight(strings.TrimSpace(text), "/")
 	if !strings.Contains(text, "://") {
@@ -167,8 +169,8 @@ func serverURL(text string) (string, error) {
 	return text, nil
 }
 
-// loginPath returns the context file that login writes. It returns an error for a file that a server
-// wrote, which contains more than a login.
+// loginPath returns the context file that login writes. It returns an error if a server has written
+// the file, because that file contains more than a login.
 func loginPath(c *cobra.Command) (string, error) {
 	path, _ := c.Flags().GetString("context")
 	path = cmp.Or(path, os.Getenv(contextVariable), datadir.UserContext())
@@ -184,7 +186,7 @@ func loginPath(c *cobra.Command) (string, error) {
 	}
 	var existing datadir.Context
 	if err := json.Unmarshal(data, &existing); err != nil || existing.Address == "" {
-		return "", fmt.Errorf("%s is not a context file: give another file with --context", path)
+		return "", fmt.Errorf("%s exists, but is not a context file: give another file with --context", path)
 	}
 	if existing.NATSURL != "" {
 		return "", fmt.Errorf("%s was written by a server or by `anneal events credentials`: give another file with "+
@@ -204,10 +206,10 @@ func storeLogin(path string, file datadir.Context) error {
 	return datadir.WritePrivate(path, append(data, '\n'))
 }
 
-// warnHidden warns when further commands would not use the context file at path.
+// warnHidden prints a warning if the next commands will not use the context file at path.
 func warnHidden(c *cobra.Command, path string) {
 	if os.Getenv(keyVariable) != "" {
-		warn(c, "commands use $%s instead: unset it", keyVariable)
+		warn(c, "commands will use the API key in $%s instead of this login: unset the variable", keyVariable)
 		return
 	}
 	if c.Flags().Changed("context") && os.Getenv(contextVariable) != path {
@@ -215,19 +217,19 @@ func warnHidden(c *cobra.Command, path string) {
 		return
 	}
 	if variable := os.Getenv(contextVariable); variable != "" && variable == path {
-		fmt.Fprintf(c.ErrOrStderr(), "this login is stored in %s, which $%s names: commands use it while the variable has "+
-			"this value\n", path, contextVariable)
+		fmt.Fprintf(c.ErrOrStderr(), "this login is stored in %s, the value of $%s: commands use it while the "+
+			"variable has this value\n", path, contextVariable)
 		return
 	}
 	if used := contextPath(c); used != path {
-		warn(c, "commands in this directory use %s instead: give --context %s", used, path)
+		warn(c, "commands in this directory will use %s instead of this login: give them --context %s", used, path)
 	}
 }
 
-// maxKeyLine is the maximum length of the line with an API key, in bytes.
+// maxKeyLine is the maximum length of an input line with an API key, in bytes.
 const maxKeyLine = 4096
 
-// readKey reads an API key from the terminal, without showing it, or from standard input.
+// readKey reads an API key from standard input. On a terminal it does not show the typed key.
 func readKey(c *cobra.Command, address string) (key string, err error) {
 	in := c.InOrStdin()
 	if file, ok := in.(*os.File); ok && isTerminal(file) {
@@ -241,7 +243,8 @@ func readKey(c *cobra.Command, address string) (key string, err error) {
 		return "", err
 	}
 	if key = strings.TrimSpace(key); key == "" {
-		return "", usage.Errorf("no API key was given: type it, or pass it on standard input, such as `anneal login URL " +
+		return "", usage.Errorf("an API key is required: type it, or pass it on standard input, such as `anneal " +
+			"login URL " +
 			"< key.txt`; an admin creates keys with `anneal key create`")
 	}
 	return key, nil

@@ -29,7 +29,7 @@ func modelCommand() *cobra.Command {
 		modelNames(), models.getCommand(), modelDownload(), modelExport(), modelPrepare(), models.deleteCommand())
 }
 
-// modelNames returns the command that lists the names by which models can be used, including the
+// modelNames returns the command that lists the names of models for requests, including the
 // operator's aliases.
 func modelNames() *cobra.Command {
 	return &cobra.Command{Use: "names", Short: "List the names by which models can be used, and which are deployed",
@@ -69,7 +69,8 @@ func modelDownload() *cobra.Command {
 			d.dir = cmp.Or(d.dir, id(args[0]))
 			if withBase {
 				if model, err := getModel(c.Context(), client, name); err != nil || model.Kind != domain.PEFTAddon {
-					return cmp.Or(err, usage.Errorf("--with-base is for adapters, and %s is not one", args[0]))
+					return cmp.Or(err, usage.Errorf("--with-base is only for adapters, and model %s is not an adapter",
+						args[0]))
 				}
 			}
 			files, err := d.run(c, client, "/v1/"+name+":getDownloadEndpoint")
@@ -123,7 +124,8 @@ func modelPrepare() *cobra.Command {
 	return c
 }
 
-// awaitCopy waits until a copy of a model is READY. A FAILED copy is an error.
+// awaitCopy waits until the copy of a model in a precision is READY. It returns an error if the
+// copy is FAILED.
 func awaitCopy(ctx context.Context, c *client, name, precision string) error {
 	for {
 		var model struct {

@@ -11,14 +11,13 @@ import (
 	"anneal/domain/weights"
 )
 
-// baseDirectory is the directory, below that of an adapter, to which --with-base downloads the base
-// model.
+// baseDirectory is the subdirectory of an adapter to which --with-base downloads the base model.
 const baseDirectory = "base"
 
-// completeAdapter makes the files of a downloaded adapter usable without the server: it names the
-// base model in adapter_config.json, where PEFT's from_pretrained methods look for it, and downloads
-// the base model if withBase is set. It returns the paths of the files that it downloads. It does
-// nothing for a full model.
+// completeAdapter makes a downloaded adapter usable without the server. It writes the name of the
+// base model to adapter_config.json, where PEFT's from_pretrained looks for it. If withBase is
+// true, it also downloads the base model, and returns the paths of the files. It does nothing for a
+// model that is not an adapter.
 func (d download) completeAdapter(c *cobra.Command, client *client, name string, withBase bool) (files []string,
 	err error) {
 	config := filepath.Join(d.dir, weights.AdapterConfigFile)

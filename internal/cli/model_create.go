@@ -76,12 +76,12 @@ func modelCreate() *cobra.Command {
 	bindReference(c, "base-model", "baseModel", "models")
 	f.StringVar(&displayName, "display-name", "", "display name")
 	f.StringVar(&description, "description", "", "description")
-	f.BoolVar(&public, "public", false, "let every account read and deploy the model")
+	f.BoolVar(&public, "public", false, "make the model public: every account can read and deploy it")
 	speechFlags(f, &speech)
 	return c
 }
 
-// speechFlags adds the flags of a speech model.
+// speechFlags adds the flags for the settings of a speech model.
 func speechFlags(f *pflag.FlagSet, speech *domain.SpeechSettings) {
 	f.StringVar(&speech.Format, speechFormatFlag, "", "format of a speech model, which selects its engine: "+
 		strings.Join([]string{domain.SpeechPocketsphinx, domain.SpeechFasterWhisper, domain.SpeechWhisperCPP,
@@ -94,7 +94,7 @@ func speechFlags(f *pflag.FlagSet, speech *domain.SpeechSettings) {
 		"`MODEL=NAME` of alignment models: the value of alignment_model in requests, and its name on the transcription "+
 			"server, such as mms_fa=mms")
 	for _, name := range []string{"vad-models", "alignment-models"} {
-		f.Lookup(name).DefValue = "" // hides the empty map
+		f.Lookup(name).DefValue = "" // hides the empty map in the help
 	}
 	f.StringVar(&speech.DiarizationModel, "diarization-model", "",
 		"name of a speech model's diarization model on the transcription server")
@@ -102,15 +102,16 @@ func speechFlags(f *pflag.FlagSet, speech *domain.SpeechSettings) {
 
 const speechFormatFlag = "speech-format"
 
-// openModelDir reads the files of a model in dir. If format is not "", the model is a speech model
-// of that format.
+// openModelDir lists and checks the files of a model in dir. If format is not "", it is the format
+// of a speech model.
 func openModelDir(c *cobra.Command, dir, base, format string) (modelFiles, error) {
 	if format != "" {
 		return readSpeechFiles(dir, format)
 	}
 	for _, flag := range []string{speechFormatFlag, "languages", "vad-models", "alignment-models", "diarization-model"} {
 		if c.Flags().Changed(flag) {
-			return modelFiles{}, usage.Errorf("--%s is for speech models: give the format of the speech model with --%s", flag,
+			return modelFiles{}, usage.Errorf("--%s is only for speech models: give the format of the model with --%s",
+				flag,
 				speechFormatFlag)
 		}
 	}
@@ -144,7 +145,7 @@ func modelUpload() *cobra.Command {
 		}}
 }
 
-// uploadModel uploads the files of a model and waits for their validation.
+// uploadModel uploads files into a model, waits for their validation, and prints the model.
 func uploadModel(cmd *cobra.Command, c *client, id string, files modelFiles) error {
 	ctx, name := cmd.Context(), c.name("models", id)
 	if err := putFiles(cmd, c, name, files); err != nil {

@@ -20,19 +20,18 @@ import (
 	"anneal/internal/usage"
 )
 
-// An export describes what `anneal model export` writes. The command computes everything itself from
-// files that its user may download, so the server needs no jobs for exports, no storage for their
-// results and no permission of its own for them: an adapter can be merged if the user may download
-// the adapter and its base model.
+// An export is one run of `anneal model export`. The command converts files that its user may
+// download. So the server needs no jobs, no storage and no permission for exports: any user
+// who may download an adapter and its base model can merge them.
 type export struct {
-	gguf, hf     string // file or directory to write
-	kind         string // name of the file type; "" for the default
+	gguf, hf     string // file or directory that is written
+	kind         string // name of the GGUF file type; "" is the default
 	merge        bool
-	dir, baseDir string // directories with local files; "" exports files of the server
+	dir, baseDir string // local directories with the model and its base model; "" exports a model of the server
 
 	as      gguf.FileType
 	name    string
-	adapter bool // dir has an adapter
+	adapter bool // dir contains an adapter
 }
 
 func modelExport() *cobra.Command {
@@ -79,7 +78,7 @@ func modelExport() *cobra.Command {
 	return c
 }
 
-// check validates the flags.
+// check returns a usage error if the flags exclude each other or a flag is missing.
 func (e *export) check(c *cobra.Command) (err error) {
 	switch {
 	case e.gguf == "" && e.hf == "":
@@ -87,11 +86,12 @@ func (e *export) check(c *cobra.Command) (err error) {
 	case e.gguf != "" && e.hf != "":
 		return usage.Errorf("give either --gguf or --hf")
 	case e.hf != "" && !e.merge:
-		return usage.Errorf("--hf needs --merge: `anneal model download` writes the files of a model unchanged")
+		return usage.Errorf("--hf requires --merge: to write the files of a model unchanged, use `anneal model " +
+			"download`")
 	case e.hf != "" && e.kind != "":
-		return usage.Errorf("--type is for --gguf: a directory keeps the number types of the base model")
+		return usage.Errorf("--type requires --gguf: a directory of --hf has the number types of the base model")
 	case e.baseDir != "" && e.dir == "":
-		return usage.Errorf("--base-dir needs --dir, the directory with the adapter")
+		return usage.Errorf("--base-dir requires --dir, the directory with the adapter")
 	}
 	if e.kind != "" {
 		if e.as, err = gguf.ParseFileType(e.kind); err != nil {
@@ -106,8 +106,8 @@ func (e *export) check(c *cobra.Command) (err error) {
 	return err
 }
 
-// openFiles sets dir and baseDir to the files to export, and downloads them to work unless they are
-// local.
+// openFiles sets dir and baseDir to the directories with the files to export. It downloads the
+// files of a model of the server into the directory work.
 func (e *export) openFiles(c *cobra.Command, model, work string) error {
 	if e.dir == "" {
 		if err := e.download(c, model, work); err != nil {
@@ -120,19 +120,19 @@ func (e *export) openFiles(c *cobra.Command, model, work string) error {
 	}
 	switch {
 	case !e.adapter && e.merge:
-		return usage.Errorf("--merge is for adapters, and %s is a full model", e.name)
+		return usage.Errorf("--merge is only for adapters, and %s is a full model", e.name)
 	case !e.adapter && e.baseDir != "":
-		return usage.Errorf("--base-dir is for adapters, and %s contains a full model", e.dir)
+		return usage.Errorf("--base-dir is only for adapters, and %s contains a full model", e.dir)
 	case e.adapter && !e.merge && e.as.Mixed():
-		return usage.Errorf("--type %s is for full models: add --merge, or give f32, f16, bf16 or q8_0", e.as)
+		return usage.Errorf("--type %s is only for full models: add --merge, or give f32, f16, bf16 or q8_0", e.as)
 	case e.kind == "" && (!e.adapter || e.merge):
 		e.as = gguf.F16
 	}
 	return nil
 }
 
-// download downloads the files of a model. It downloads only the configuration and the chat
-// template of the base model of an adapter that is not merged.
+// download downloads the files of a model into work. For an adapter that is not merged, it
+// downloads only the configuration and the chat template of the base model.
 func (e *export) download(c *cobra.Command, model, work string) error {
 	client, err := newClient(c)
 	if err != nil {
@@ -144,7 +144,7 @@ func (e *export) download(c *cobra.Command, model, work string) error {
 	}
 	e.dir, e.adapter = filepath.Join(work, "model"), got.Kind == domain.PEFTAddon
 	if !e.adapter && e.merge {
-		return nil // openFiles reports it before a download
+		return nil // openFiles has reported this error before the download
 	}
 	p := newProgress(c, map[string]int64{got.Name: got.bytes()})
 	if !e.adapter {
@@ -166,7 +166,7 @@ func (e *export) download(c *cobra.Command, model, work string) error {
 	return base.download(c, client, e.baseDir, only, p)
 }
 
-// A modelResource is the part of a model that commands with files read.
+// A modelResource has the fields of a model that commands with files need.
 type modelResource struct {
 	Name      string `json:"name"`
 	Kind      string `json:"kind"`
@@ -179,11 +179,12 @@ func getModel(ctx context.Context, c *client, name string) (m modelResource, err
 }
 
 func (m modelResource) bytes() int64 {
-	n, _ := strconv.ParseInt(m.Size, 10, 64) // 0 if the model has no files yet
+	n, _ := strconv.ParseInt(m.Size, 10, 64) // Size is "" if the model has no files yet
 	return n
 }
 
-// download downloads the files of the model for which only returns true; all files if only is nil.
+// download downloads the model's files, for whose names only returns true, into dir. If only is
+// nil, it downloads all.
 func (m modelResource) download(c *cobra.Command, client *client, dir string, only func(string) bool,
 	p *progress) error {
 	d := download{dir: dir, only: only, progress: p}
@@ -191,7 +192,8 @@ func (m modelResource) download(c *cobra.Command, client *client, dir string, on
 	return err
 }
 
-// write writes the target completely or not at all. work is a directory on the target's disk.
+// write writes the exported file or directory, completely or not at all. work is a temporary
+// directory on the same file system.
 func (e *export) write(c *cobra.Command, work string) error {
 	part := filepath.Join(work, "part")
 	if e.hf != "" {
@@ -232,8 +234,9 @@ func (e *export) writeGGUF(c *cobra.Command, f *os.File) (replaced []gguf.Replac
 	}
 	if !e.merge {
 		if options.Template != "" {
-			fmt.Fprintf(c.ErrOrStderr(), "the adapter has its own chat template, which a LoRA file cannot hold: "+
-				"give chat_template.jinja of the downloaded adapter to llama.cpp with --chat-template-file\n")
+			fmt.Fprintf(c.ErrOrStderr(), "the adapter has its own chat template, which a GGUF file of an adapter "+
+				"cannot contain: start llama.cpp with --chat-template-file and the chat_template.jinja of the "+
+				"downloaded adapter\n")
 		}
 		return gguf.ExportAdapter(c.Context(), f, e.dir, e.baseDir, options)
 	}
@@ -243,7 +246,7 @@ func (e *export) writeGGUF(c *cobra.Command, f *os.File) (replaced []gguf.Replac
 	return gguf.Export(c.Context(), f, e.baseDir, options)
 }
 
-// writeDir writes the merged model to an existing directory.
+// writeDir writes the merged model to a directory that exists.
 func (e *export) writeDir(c *cobra.Command, dir string) error {
 	adapter, err := llama.LoadAdapterFor(c.Context(), e.dir, e.baseDir)
 	if err != nil {
@@ -267,8 +270,8 @@ func (e *export) writeDir(c *cobra.Command, dir string) error {
 
 const templateFile = "chat_template.jinja"
 
-// ownTemplate returns the chat template of an adapter that was trained with another template than
-// its base model's; "" if it has none.
+// ownTemplate returns the chat template of the adapter if it differs from the one of its base
+// model; "" if it does not.
 func (e *export) ownTemplate() (string, error) {
 	own, err := readTemplate(e.dir)
 	if err != nil || own == "" {

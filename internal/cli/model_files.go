@@ -21,15 +21,17 @@ import (
 	"anneal/internal/usage"
 )
 
-// modelFiles are the files in a local directory of a model, or of the code of an evaluator.
+// modelFiles are the files that are uploaded from a local directory: of a model, or of an
+// evaluator's code.
 type modelFiles struct {
 	dir   string
 	kind  string
-	sizes map[string]int64 // size in bytes, by file name
+	sizes map[string]int64 // size in bytes, by path in the directory
 }
 
-// openModelFiles returns the files of a directory after it has validated them, before anything is
-// uploaded. Only the server compares an adapter with its base model.
+// openModelFiles returns the files of the model in dir. It validates them as the server does, so
+// that nothing invalid is uploaded. base is the base model of an adapter; only the server compares
+// the two.
 func openModelFiles(dir, base string) (modelFiles, error) {
 	files, err := readModelFiles(dir)
 	if err != nil {
@@ -48,8 +50,8 @@ func openModelFiles(dir, base string) (modelFiles, error) {
 	return files, files.invalid(report.Violations)
 }
 
-// readModelFiles lists the files of a directory that belong to a model: those at the top level
-// that are not hidden. It lists a file with weights only if the model refers to it, or if it is a
+// readModelFiles lists the files of a model in dir: those at the top level that are not hidden. A
+// file with weights belongs to the model only if the index of the weights names it, or if it is a
 // GGUF file.
 func readModelFiles(dir string) (modelFiles, error) {
 	files := modelFiles{dir: dir, kind: domain.BaseModel, sizes: map[string]int64{}}
@@ -64,7 +66,7 @@ func readModelFiles(dir string) (modelFiles, error) {
 	}
 	needed, err := files.contents().WeightFiles()
 	if weights.IsInvalid(err) {
-		return files, nil // the validation of the files reports the error
+		return files, nil // the validation reports this error
 	}
 	if err != nil {
 		return files, err
@@ -76,14 +78,14 @@ func readModelFiles(dir string) (modelFiles, error) {
 	return files, nil
 }
 
-// listSpeechFiles lists the files of a speech model, including those in subdirectories.
+// listSpeechFiles lists the files of a speech model in dir and its subdirectories.
 func listSpeechFiles(dir string) (modelFiles, error) {
 	files := modelFiles{dir: dir, kind: domain.SpeechModel, sizes: map[string]int64{}}
 	return files, files.list("", true)
 }
 
-// readSpeechFiles lists the files of a speech model, and checks that the files that its format
-// requires exist.
+// readSpeechFiles lists the files of a speech model in dir, and returns an error if files that the
+// format requires are missing.
 func readSpeechFiles(dir, format string) (modelFiles, error) {
 	files, err := listSpeechFiles(dir)
 	if err != nil {
@@ -93,7 +95,8 @@ func readSpeechFiles(dir, format string) (modelFiles, error) {
 	return files, files.invalid(settings.CheckFiles(domain.Files{Sizes: files.sizes}))
 }
 
-// list adds the files of the directory, or of a subdirectory, that are neither hidden nor empty.
+// list adds the files of the directory, or of its subdirectory below, that are neither hidden nor
+// empty. If subdirs is true, it adds those in subdirectories too.
 func (f modelFiles) list(below string, subdirs bool) error {
 	entries, err := os.ReadDir(filepath.Join(f.dir, below))
 	if err != nil {
@@ -101,7 +104,7 @@ func (f modelFiles) list(below string, subdirs bool) error {
 	}
 	for _, entry := range entries {
 		name := path.Join(below, entry.Name())
-		info, err := os.Stat(filepath.Join(f.dir, name)) // follows links
+		info, err := os.Stat(filepath.Join(f.dir, name)) // Stat follows symbolic links
 		switch {
 		case err != nil:
 			return err
@@ -120,8 +123,8 @@ func (f modelFiles) list(below string, subdirs bool) error {
 	return nil
 }
 
-// listModules adds the files of the modules of a sentence-transformers model, which modules.json
-// names and which are in subdirectories.
+// listModules adds the files of a sentence-transformers model that are in subdirectories.
+// modules.json names the subdirectories.
 func (f modelFiles) listModules() error {
 	if f.sizes["modules.json"] == 0 {
 		return nil
@@ -136,7 +139,7 @@ func (f modelFiles) listModules() error {
 	}
 	for _, one := range modules {
 		if info, err := os.Stat(filepath.Join(f.dir, one.Path)); one.Path == "" || !filepath.IsLocal(one.Path) ||
-			err != nil || !info.IsDir() { // a module without files, such as Normalize, may have no directory
+			err != nil || !info.IsDir() { // a module without files, such as Normalize, may have no subdirectory
 			continue
 		}
 		if err := f.list(one.Path, false); err != nil {
@@ -146,7 +149,7 @@ func (f modelFiles) listModules() error {
 	return nil
 }
 
-// invalid returns the violations of a directory as an error; nil if there are none.
+// invalid returns the error of a directory with these violations; nil if there are none.
 func (f modelFiles) invalid(violations domain.Violations) error {
 	if len(violations) == 0 {
 		return nil
@@ -160,7 +163,7 @@ func (f modelFiles) invalid(violations domain.Violations) error {
 	return errors.New(message)
 }
 
-// contents returns the directory as the validation reads it.
+// contents returns the directory in the form that the validation takes.
 func (f modelFiles) contents() weights.Directory {
 	return weights.Directory{Sizes: f.sizes, Open: func(name string, offset, length int64) (io.ReadCloser, error) {
 		file, err := os.Open(filepath.Join(f.dir, name))
@@ -179,7 +182,7 @@ func (f modelFiles) contents() weights.Directory {
 
 func (f modelFiles) names() []string { return slices.Sorted(maps.Keys(f.sizes)) }
 
-// putFiles uploads every file to its signed URL, which the server returns.
+// putFiles uploads every file to the signed URL that the server returns for it.
 func putFiles(cmd *cobra.Command, c *client, name string, files modelFiles) error {
 	var endpoint struct {
 		URLs map[string]string `json:"filenameToSignedUrls"`
@@ -198,7 +201,7 @@ func putFiles(cmd *cobra.Command, c *client, name string, files modelFiles) erro
 	return nil
 }
 
-// send uploads a file to a signed URL.
+// send uploads the file name to a signed URL, and reports the progress to p.
 func (f modelFiles) send(ctx context.Context, c *client, name, link string, p *progress) error {
 	file, err := os.Open(filepath.Join(f.dir, name))
 	if err != nil {

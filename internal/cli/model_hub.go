@@ -17,9 +17,9 @@ import (
 	"anneal/internal/usage"
 )
 
-// hubSource describes a model that is downloaded from a hub.
+// A hubSource is the model on a hub that the flags of a command select.
 type hubSource struct {
-	from    string // hf://ORG/NAME[@REVISION]
+	from    string // name of the model: hf://ORG/NAME[@REVISION]
 	url     string
 	include []string
 }
@@ -34,7 +34,8 @@ func (s *hubSource) flags(f *pflag.FlagSet) {
 		"(default the safetensors files or the GGUF file, with configuration and tokenizer)")
 }
 
-// mustBeNew returns an error if a model is READY, so that nothing is downloaded for it.
+// mustBeNew returns an error if the model id is already READY, so that nothing is downloaded for
+// it.
 func mustBeNew(ctx context.Context, c *client, id string) error {
 	var model struct{ State string }
 	var refused *apiError
@@ -51,14 +52,14 @@ func mustBeNew(ctx context.Context, c *client, id string) error {
 	return nil
 }
 
-// A hubDownload is a directory with the downloaded files of a model.
+// A hubDownload is a directory with the files of a model that were downloaded from a hub.
 type hubDownload struct {
 	dir  string
-	name string // the model with its commit
+	name string // name of the model with its commit
 }
 
-// open downloads the files of the model to the user's cache directory. A speech model needs all of
-// its files.
+// open downloads the files of the model to the user's cache directory. If speech is true, it
+// downloads all files, which a speech model needs.
 func (s *hubSource) open(c *cobra.Command, speech bool) (hubDownload, error) {
 	ref, err := hub.ParseRef(s.from)
 	if err != nil {
@@ -88,12 +89,12 @@ func (s *hubSource) open(c *cobra.Command, speech bool) (hubDownload, error) {
 		model.Name()}
 	if err := d.fetch(c, server, model, files); err != nil {
 		return d, onInterrupt(c, withHint(err, "run the command again: it continues with the files in "+d.dir),
-			"The downloaded files are in %s; the same command continues.", d.dir)
+			"The downloaded files are kept in %s; run the same command again to continue.", d.dir)
 	}
 	return d, nil
 }
 
-// fetch downloads the files and shows the progress.
+// fetch downloads files of a model and shows the progress.
 func (d hubDownload) fetch(c *cobra.Command, server *hub.Hub, model hub.Model, files []hub.File) error {
 	sizes := map[string]int64{}
 	total := int64(0)
@@ -113,7 +114,7 @@ func (d hubDownload) fetch(c *cobra.Command, server *hub.Hub, model hub.Model, f
 	return nil
 }
 
-// remove deletes the downloaded files, which the server has after an upload.
+// remove deletes the directory, when the server has the files.
 func (d hubDownload) remove() error {
 	if d.dir == "" {
 		return nil

@@ -49,7 +49,7 @@ func TestModelNamesAreResolved(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, want, asked, "%v --model %s", command, name)
 			if name == "clever" {
-				require.Contains(t, output, "clever is an alias of accounts/system/deployments/d\n")
+				require.Contains(t, output, "clever is an alias of the deployment accounts/system/deployments/d\n")
 			} else {
 				require.NotContains(t, output, " is an alias of ")
 			}

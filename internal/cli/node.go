@@ -25,7 +25,7 @@ var nodes = collection{"nodes", "node",
 		{"Allocations", "allocations"}, {"Version", "version"}, {"Key", "publicKey"}, {"Enrolled", "enrollTime"},
 		{"Revoked", "revokeTime"}, {"Last seen", "seenTime"}, {"Created", "createTime"}}}
 
-// shownKey is the number of characters of a public key that a list shows.
+// shownKey is the number of characters of a node's public key that the list shows.
 const shownKey = 12
 
 func nodeCommand() *cobra.Command {
@@ -83,7 +83,7 @@ func nodeCommand() *cobra.Command {
 
 func nodeRevoke() *cobra.Command {
 	var reason string
-	c := &cobra.Command{Use: "revoke ID", Short: "Revoke a node's key and the token it enrolled with",
+	c := &cobra.Command{Use: "revoke ID", Short: "Revoke a node's key, and the join token with which it enrolled",
 		Args:    arguments(1, 1),
 		Example: "  anneal node revoke gpu-7 --reason 'the machine was sold'",
 		Long: `Closes the node's connections and rejects the node's key from then on. The node's jobs resume on other

@@ -38,9 +38,9 @@ func nodeDrain() *cobra.Command {
 		Args:    arguments(1, 1),
 		Example: "  anneal node drain gpu-7 --deadline 30m --reason 'new driver' --wait",
 		Long: `Cordons the node and moves its work. Jobs save a checkpoint and are queued again. Each replica is replaced,
-and stops when its replacement is ready, so that no request fails. At the deadline, what is left is
-stopped: jobs continue from their last checkpoint. The node is DRAINED when no work is left, and stays
-cordoned until ` + "`anneal node uncordon`.",
+and stops when its replacement is ready, so that no request fails. At the deadline, the jobs and replicas that
+still run are stopped: jobs continue on other nodes from their last checkpoint. The node is DRAINED when nothing
+runs on it, and remains cordoned until ` + "`anneal node uncordon`.",
 		RunE: func(c *cobra.Command, args []string) error {
 			if deadline < 0 || deadline > domain.MaxDrain {
 				return usage.Errorf("--deadline %s must be from 0s to %s", deadline, domain.MaxDrain)
@@ -56,13 +56,14 @@ cordoned until ` + "`anneal node uncordon`.",
 			return awaitDrained(c, args[0])
 		}}
 	c.Flags().StringVar(&reason, "reason", "", "reason to record in the event log")
-	c.Flags().DurationVar(&deadline, "deadline", domain.DefaultDrain, "time after which the work that is left is stopped")
+	c.Flags().DurationVar(&deadline, "deadline", domain.DefaultDrain, "time after which the jobs and replicas that "+
+		"still run on the node are stopped")
 	c.Flags().BoolVar(&wait, "wait", false, "return when the node is DRAINED")
 	return c
 }
 
-// changeNode posts a custom verb of a node, and then prints done, which says what was done; ""
-// prints nothing.
+// changeNode calls a custom method of a node, verb, with a body, and then prints done, which
+// describes the change. It prints nothing if done is "".
 func changeNode(c *cobra.Command, node, verb string, body map[string]any, done string) error {
 	operator, err := newOperator(c)
 	if err != nil {
@@ -79,7 +80,7 @@ func changeNode(c *cobra.Command, node, verb string, body map[string]any, done s
 	return printDone(c, "node", node, done)
 }
 
-// awaitDrained returns when the node is DRAINED.
+// awaitDrained waits until the node is DRAINED. It returns an error if the drain is ended.
 func awaitDrained(c *cobra.Command, node string) error {
 	operator, err := newOperator(c)
 	if err != nil {
@@ -98,7 +99,7 @@ func awaitDrained(c *cobra.Command, node string) error {
 			return printDone(c, "node", node, "drained")
 		case domain.NodeDrainingState:
 		default:
-			return domain.Errorf(domain.Aborted, "the drain of node %s was ended: the node is %s", id(node), state)
+			return domain.Errorf(domain.Aborted, "the drain of node %s was cancelled: the node is %s", id(node), state)
 		}
 		select {
 		case <-again.C:

@@ -38,7 +38,7 @@ func accountNodes() *cobra.Command {
 		Example: "  anneal account nodes acme --selector tier=spot --tolerate dedicated=acme:NoSchedule",
 		Long: `Replaces the policy of the account. New jobs and replicas of the account are placed only on nodes that have
 all labels of --selector (see ` + "`anneal work --label`" + `), and not on nodes with a taint that is not
-tolerated. What is running stays where it is.`,
+tolerated. Running jobs and replicas stay on their nodes.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			labels, tolerated := map[string]any{}, []any{}
 			for _, text := range selector {
@@ -64,12 +64,13 @@ tolerated. What is running stays where it is.`,
 	return c
 }
 
-// parseTaint parses KEY=VALUE:NoSchedule or KEY:NoSchedule.
+// parseTaint parses a taint KEY=VALUE:NoSchedule or KEY:NoSchedule, and returns it as the JSON of
+// the API.
 func parseTaint(text string) (map[string]any, error) {
 	label, effect, _ := strings.Cut(text, ":")
 	key, value, _ := strings.Cut(label, "=")
 	if effect != domain.NoSchedule || !domain.ValidLabel(key, value) {
-		return nil, usage.Errorf("the taint %q must be KEY=VALUE:%s: key and value %s", text, domain.NoSchedule,
+		return nil, usage.Errorf("taint %q must be KEY=VALUE:%s: key and value %s", text, domain.NoSchedule,
 			domain.LabelRule)
 	}
 	return map[string]any{"key": key, "value": value, "effect": effect}, nil

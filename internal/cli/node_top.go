@@ -41,8 +41,8 @@ that nvidia-smi reports.`,
 		}}
 }
 
-// topRows returns a row for each allocation of a node and each of its devices, those that nothing
-// uses last.
+// topRows returns the table rows of a node: one for each allocation on each of its devices, and
+// then one for each device without an allocation.
 func topRows(node map[string]any) (rows []map[string]any) {
 	state := cell(node, "state")
 	if scheduling := cell(node, "scheduling"); state == "READY" && scheduling != "SCHEDULABLE" {
@@ -72,7 +72,8 @@ func topRows(node map[string]any) (rows []map[string]any) {
 		for _, device := range devices {
 			if device["allocation"] == allocation["id"] || shares(device, allocation["id"]) {
 				row(cell(allocation, "id"), allocation, device)
-				allocation = map[string]any{"id": allocation["id"]} // its CPU and memory are shown once
+				// The CPU and the memory of an allocation are shown only in its first row.
+				allocation = map[string]any{"id": allocation["id"]}
 				used++
 			}
 		}
@@ -91,7 +92,7 @@ func topRows(node map[string]any) (rows []map[string]any) {
 	return rows
 }
 
-// shares reports whether an allocation is one of several that use a device.
+// shares reports whether the allocation with an ID shares the device with other allocations.
 func shares(device map[string]any, id any) bool {
 	sharing, _ := device["sharing"].([]any)
 	return slices.Contains(sharing, id)

@@ -18,7 +18,8 @@ import (
 	"anneal/internal/usage"
 )
 
-// wantsJSON reports whether the output format of a command is JSON.
+// wantsJSON reports whether the user wants JSON (-o json). It returns a usage error for an unknown
+// format.
 func wantsJSON(c *cobra.Command) (bool, error) {
 	switch format, _ := c.Flags().GetString("output"); format {
 	case "json":
@@ -26,7 +27,7 @@ func wantsJSON(c *cobra.Command) (bool, error) {
 	case "table":
 		return false, nil
 	default:
-		return false, usage.Errorf("-o must be table or json, not %q%s", format,
+		return false, usage.Errorf("-o %q must be table or json%s", format,
 			domain.DidYouMean(format, []string{"table", "json"}))
 	}
 }
@@ -38,20 +39,20 @@ func printJSON(w io.Writer, v any) error {
 	return enc.Encode(v)
 }
 
-// column is a column of a table: its title, and the dotted path of its values.
+// A column is a column of a table: its title, and the dotted path of its values in a resource.
 type column struct{ title, path string }
 
-// noRows is what a command prints on standard error instead of the rows of an empty table: that there
-// are none, and what the user can do.
+// noRows is what a command prints on standard error if a table has no rows: that there are none
+// (what), and what the user can do (hint).
 type noRows struct{ what, hint string }
 
-// narrowing are the flags that select rows. If one is given, it is the likely reason of an empty table.
-var narrowing = []string{"filter", "resource", "since", "from", "to", "as-of"}
+// filterFlags are the flags that select rows. If one is given, it is the likely reason for an empty table.
+var filterFlags = []string{"filter", "resource", "since", "from", "to", "as-of"}
 
-// print prints the text for the command line c.
+// print prints the text on the standard error of c.
 func (n noRows) print(c *cobra.Command) {
 	var given []string
-	for _, name := range narrowing {
+	for _, name := range filterFlags {
 		if f := c.Flags().Lookup(name); f != nil && f.Changed {
 			given = append(given, fmt.Sprintf("--%s %s", name, strconv.Quote(f.Value.String())))
 		}
@@ -66,9 +67,9 @@ func (n noRows) print(c *cobra.Command) {
 	fmt.Fprintln(c.ErrOrStderr(), withArguments(c, what))
 }
 
-// printItems prints resources as a table or as JSON. Without resources, it prints none on standard
-// error, unless the format is JSON.
-func printItems(c *cobra.Command, none noRows, items []map[string]any, columns ...column) error {
+// printItems prints resources as a table or as JSON. If a table has no rows, it prints empty on
+// standard error.
+func printItems(c *cobra.Command, empty noRows, items []map[string]any, columns ...column) error {
 	inJSON, err := wantsJSON(c)
 	if err != nil {
 		return err
@@ -91,20 +92,20 @@ func printItems(c *cobra.Command, none noRows, items []map[string]any, columns .
 		rows = append(rows, cells)
 	}
 	if len(items) == 0 {
-		defer none.print(c)
+		defer empty.print(c)
 	}
 	return printTable(c.OutOrStdout(), rows)
 }
 
-// lineBreaks replaces the tabs and newlines of a value, so that the value fits into one row of a
-// table.
+// lineBreaks replaces tabs and newlines, so that a value fits into one row of a table.
 var lineBreaks = strings.NewReplacer("\t", " ", "\n", " ")
 
-// statusMessage is the path of the message of a resource's status.
+// statusMessage is the dotted path of the message in a resource's status.
 const statusMessage = "status.message"
 
-// maxStatus is the maximum number of characters of a status message in a table: the message of a
-// refused dataset lists up to 100 violations. A get prints the whole message.
+// maxStatus is the maximum number of characters of a status message in a table, because the message
+// of a dataset with invalid rows lists up to 100 violations. The get command prints the whole
+// message.
 const maxStatus = 200
 
 // printItem prints a resource: one field per line, or JSON.
@@ -119,15 +120,16 @@ func printItem(c *cobra.Command, item map[string]any, columns ...column) error {
 	w := tabwriter.NewWriter(c.OutOrStdout(), 0, 8, 2, ' ', 0)
 	for _, col := range columns {
 		if text := cell(item, col.path); text != "-" {
-			text = strings.NewReplacer("\t", " ", "\n", "\n\t").Replace(text) // indents further lines
+			// Further lines of the value are indented.
+			text = strings.NewReplacer("\t", " ", "\n", "\n\t").Replace(text)
 			fmt.Fprintf(w, "%s:\t%s\n", col.title, text)
 		}
 	}
 	return w.Flush()
 }
 
-// cell returns the text of the value at a dotted path. If the path begins with "#", the value is a
-// resource name, and cell returns the last part of the name.
+// cell returns the value at a dotted path of a resource as text; "-" if there is none. If the path
+// begins with "#", the value is a resource name, of which cell returns the last part.
 func cell(item map[string]any, path string) string {
 	short := strings.HasPrefix(path, "#")
 	var value any = item
@@ -153,7 +155,7 @@ func cell(item map[string]any, path string) string {
 		}
 		return v
 	case float64:
-		if v == math.Trunc(v) && math.Abs(v) < 1<<53 { // an integer is shown in full
+		if v == math.Trunc(v) && math.Abs(v) < 1<<53 { // an integer is shown with all its digits
 			return strconv.FormatFloat(v, 'f', -1, 64)
 		}
 		return strconv.FormatFloat(v, 'g', 6, 64)
@@ -176,7 +178,7 @@ func cell(item map[string]any, path string) string {
 	}
 }
 
-// listed returns a list of strings as text separated by commas, and any other list as JSON.
+// listed returns a list as text: strings separated by commas, and any other list as JSON.
 func listed(values []any) string {
 	texts := make([]string, len(values))
 	for i, value := range values {
@@ -190,7 +192,7 @@ func listed(values []any) string {
 	return strings.Join(texts, ", ")
 }
 
-// zeroTime is the JSON of a time that is not set. It is never shown.
+// zeroTime is the JSON of Go's zero time, which stands for an unset time and is never shown.
 const zeroTime = "0001-01-01T00:00:00Z"
 
 func localTime(text string) string {
@@ -201,20 +203,20 @@ func localTime(text string) string {
 	return t.Local().Format("2006-01-02 15:04:05")
 }
 
-// note prints a line, unless the output format is JSON.
+// note prints a line on standard output, unless the output format is JSON.
 func note(c *cobra.Command, format string, args ...any) {
 	if inJSON, _ := wantsJSON(c); !inJSON {
 		fmt.Fprintf(c.OutOrStdout(), format+"\n", args...)
 	}
 }
 
-// bar returns a progress bar as text.
+// bar returns a progress bar of width characters. done is between 0 and 1.
 func bar(done float64, width int) string {
 	filled := min(width, max(0, int(done*float64(width)+0.5)))
 	return strings.Repeat("█", filled) + strings.Repeat("░", width-filled)
 }
 
-// sparkline returns a curve as one line of text.
+// sparkline returns a curve of the values, as one line of at most width characters.
 func sparkline(values []float64, width int) string {
 	if len(values) == 0 {
 		return ""

@@ -199,7 +199,7 @@ func TestAWatchSurvivesAServerRestart(t *testing.T) {
 	}, "deployment", "watch", "d")
 	require.NoError(t, err)
 	require.Contains(t, out, "READY")
-	require.Equal(t, 1, strings.Count(output, "failed, retrying for a minute"), output)
+	require.Equal(t, 1, strings.Count(output, "failed; retrying for a minute"), output)
 	require.Regexp(t, `(?s)retrying for a minute\n.*connected to http://127[^ ]+ again\n.*READY`, output)
 
 	_, output, err = runOutput(t, func(w http.ResponseWriter, _ *http.Request) { broken(w) }, "sft", "watch", "j")
@@ -297,8 +297,8 @@ func TestAJobOnUnreadyRowsWarns(t *testing.T) {
 	}
 	_, output, err := runOutput(t, server, "sft", "create", "j", "--dataset", "d")
 	require.NoError(t, err)
-	require.Equal(t, "anneal: warning: dataset d is UPLOADING and has no valid rows yet: the job fails "+
-		"without them; `anneal dataset get d` shows why\n", output)
+	require.Equal(t, "anneal: warning: dataset d is UPLOADING and has no valid rows yet, without which "+
+		"the job will fail: `anneal dataset get d` shows why\n", output)
 	state = "READY"
 	_, output, err = runOutput(t, server, "sft", "create", "j", "--dataset", "d")
 	require.NoError(t, err)
@@ -320,6 +320,6 @@ func TestAnEvaluatorThatFailsItsTrialWarns(t *testing.T) {
 	out, output, err := runOutput(t, server, "evaluator", "create", "e", "--dir", dir)
 	require.NoError(t, err)
 	require.Equal(t, 1, strings.Count(out+output, "KeyError"), "the reason is printed once: %s", output)
-	require.Contains(t, output, "anneal: warning: evaluator e is ACTIVE, but its trial call failed: try it on rows of "+
-		"your own with `anneal evaluator preview e --file ROWS.jsonl`\n")
+	require.Contains(t, output, "anneal: warning: evaluator e is ACTIVE, but the trial call of its code failed: try "+
+		"it on your own rows with `anneal evaluator preview e --file ROWS.jsonl`\n")
 }

@@ -10,14 +10,15 @@ import (
 )
 
 const (
-	plotHeight   = 10 // lines of a plot
-	plotLabels   = 10 // characters of the labels to the left of a plot
-	minPlotWidth = 20 // characters of a plot without its labels
+	plotHeight   = 10 // height of a plot, in lines
+	plotLabels   = 10 // width of the labels to the left of a plot, in characters
+	minPlotWidth = 20 // minimum width of a plot without its labels, in characters
 	maxPlotWidth = 120
-	defaultWidth = 80 // width of an output that is not a terminal
+	defaultWidth = 80 // width of an output that is not a terminal, in characters
 )
 
-// plotMetrics draws a curve for each metric that at least one step has, over the steps.
+// plotMetrics draws a curve over the steps for each metric that at least one step has. rows are the
+// metrics of the steps.
 func plotMetrics(out io.Writer, rows []map[string]any, metrics []column) error {
 	width := widthOf(out)
 	if width == 0 {
@@ -48,7 +49,8 @@ func plotMetrics(out io.Writer, rows []map[string]any, metrics []column) error {
 	return err
 }
 
-// Dots of a braille character, by column and row. Each character has 2 columns and 4 rows.
+// Bits of the dots in a braille character, by column and row. A character has 2 columns and 4 rows
+// of dots.
 const (
 	brailleBase = 0x2800
 	dotColumns  = 2
@@ -57,15 +59,15 @@ const (
 
 var brailleDots = [dotColumns][dotRows]rune{{0x01, 0x02, 0x04, 0x40}, {0x08, 0x10, 0x20, 0x80}}
 
-// plot draws a curve of values over xs in a field of width × height characters. The labels on the
-// left show the range of values, and the labels below the curve show the range of xs.
+// plot draws the values over the numbers xs as a curve of width × height characters. The labels on
+// the left show the range of the values, and those below the curve the range of xs.
 func plot(xs, values []float64, width, height int) string {
 	low, high, begin, end := slices.Min(values), slices.Max(values), slices.Min(xs), slices.Max(xs)
 	cells := make([][]rune, height)
 	for i := range cells {
 		cells[i] = []rune(strings.Repeat(string(rune(brailleBase)), width))
 	}
-	place := func(v, from, to float64, dots int) float64 { // position of a value on an axis, in dots
+	place := func(v, from, to float64, dots int) float64 { // coordinate of a number on an axis, in dots
 		if to == from {
 			return float64(dots-1) / 2
 		}
@@ -83,7 +85,7 @@ func plot(xs, values []float64, width, height int) string {
 		}
 		x0, y0 := place(xs[i-1], begin, end, width*dotColumns), place(values[i-1], low, high, height*dotRows)
 		parts := int(max(math.Abs(x-x0), math.Abs(y-y0)))
-		for part := 1; part < parts; part++ { // the line from the previous point
+		for part := 1; part < parts; part++ { // draws the line from the previous point
 			share := float64(part) / float64(parts)
 			set(x0+(x-x0)*share, y0+(y-y0)*share)
 		}
@@ -105,8 +107,8 @@ func plot(xs, values []float64, width, height int) string {
 	return text.String()
 }
 
-// shortNumber returns integers below 1e9 in full, and other numbers with at most four significant
-// digits.
+// shortNumber formats a number: an integer below 1e9 with all digits, any other number with at most
+// four significant digits.
 func shortNumber(v float64) string {
 	if v == math.Trunc(v) && math.Abs(v) < 1e9 {
 		return strconv.FormatFloat(v, 'f', -1, 64)

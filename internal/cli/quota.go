@@ -23,7 +23,8 @@ func quotaList() *cobra.Command {
 		RunE: func(c *cobra.Command, args []string) error {
 			caller, err := newClient(c)
 			if len(args) == 1 && (err != nil || args[0] != caller.Account) {
-				caller, err = newOperator(c) // only the operator can read the quotas of another account
+				// Only the operator can read the quotas of an account that is not the caller's.
+				caller, err = newOperator(c)
 			}
 			if err != nil {
 				return err
@@ -52,11 +53,11 @@ func quotaSet() *cobra.Command {
 			"nothing: it guarantees accelerators to the account, which returns what it uses above them when another " +
 			"account needs its own.",
 		RunE: func(c *cobra.Command, args []string) error {
-			var limit any // null removes the quota
+			var limit any // null in JSON removes the quota
 			if args[2] != "none" {
 				n, err := strconv.ParseInt(args[2], 10, 64)
 				if err != nil || n < 0 {
-					return usage.Errorf("the limit %q must be a whole number from 0, or none", args[2])
+					return usage.Errorf("limit %q must be a whole number from 0, or none", args[2])
 				}
 				limit = n
 			}

@@ -14,7 +14,8 @@ import (
 	"anneal/schedulers/replay"
 )
 
-// replayGCPercent saves a quarter of the time: simulations allocate much that they do not keep.
+// replayGCPercent is the garbage collector's target while simulations run. They allocate much
+// memory that they soon release; with this value they take a quarter less time.
 const replayGCPercent = 400
 
 func replayCommand() *cobra.Command {
@@ -27,11 +28,11 @@ func replayCommand() *cobra.Command {
 			"--with nodes=+2xCPU",
 		Long: `Reads the event log, and runs the schedulers on the workload of the period with a virtual clock: with the
 recorded settings, and with the settings of each --with. The table compares what was recorded with the
-simulations. The difference between the columns recorded and simulated is the error of the model: compare
-the variants with simulated.
+simulations. The difference between the columns recorded and simulated is the error of the simulation: compare
+variants with the column simulated, not with recorded.
 
-The log of the data directory is only read: the mirror of a running server, or the files of a stopped one.
-One --with is one variant; commas separate its settings:
+The command only reads the log in the data directory: the mirror of a running server, or the files of a stopped
+one. Each --with is one variant; commas separate its settings:
 
   ` + strings.Join(replay.SettingsHelp, "\n  "),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -65,9 +66,6 @@ One --with is one variant; commas separate its settings:
 }
 
 func replayOptions(from, to string, with []string, step time.Duration) (options replay.Options, err error) {
-	if step < 0 {
-		return options, usage.Errorf("--step is %s: it must not be negative", step)
-	}
 	options.Step = step
 	for _, one := range []struct {
 		flag, text string
@@ -77,11 +75,11 @@ func replayOptions(from, to string, with []string, step time.Duration) (options 
 			continue
 		}
 		if *one.time, err = time.Parse(time.RFC3339, one.text); err != nil {
-			return options, usage.Errorf("--%s is %q: give a time such as 2026-03-01T00:00:00Z", one.flag, one.text)
+			return options, usage.Errorf("--%s %q must be a time such as 2026-03-01T00:00:00Z", one.flag, one.text)
 		}
 	}
 	if !options.From.IsZero() && !options.To.IsZero() && !options.From.Before(options.To) {
-		return options, usage.Errorf("--from %s is not before --to %s", from, to)
+		return options, usage.Errorf("--from %s must be before --to %s", from, to)
 	}
 	for _, text := range with {
 		settings, err := replay.ParseSettings(text)

@@ -31,9 +31,11 @@ func TestIncompleteResponses(t *testing.T) {
 		says    string
 	}{
 		"a page": {writes(200, "<html>"), []string{"model", "list"},
-			`^http://127.0.0.1:\d+ did not respond with JSON, unlike an anneal server: select another server with --context$`},
+			`^http://127.0.0.1:\d+ did not respond with JSON, so it is no anneal server: select another server ` +
+				`with --context$`},
 		"a page that is not": {writes(404, "<html>"), []string{"model", "list"},
-			`^127.0.0.1:\d+ responded 404 Not Found, unlike an anneal server: select another server with --context$`},
+			`^127.0.0.1:\d+ responded with 404 Not Found, so it is no anneal server: select another server ` +
+				`with --context$`},
 		"a list that is cut": {cut, []string{"model", "list"}, `^the response was truncated: unexpected EOF; try again$`},
 		"a stream that is cut": {cut, []string{"complete", "-m", "a/b", "x"},
 			`^the response was truncated: unexpected EOF; try again$`},

@@ -1,5 +1,5 @@
-// Package cli is the command line: the commands of users and operators, most of which are clients
-// of a server's API, and those that run a server or an agent.
+// Package cli has the commands of the program anneal. Most are clients of a server's API; the
+// others run a server or an agent, or read the data directory of a server.
 package cli
 
 import (
@@ -33,14 +33,14 @@ func Run(ctx context.Context, version string, args []string) int {
 		fmt.Fprintf(stderr, "anneal: %v\n", err)
 		return exitUsage
 	case errors.Is(err, context.Canceled) && ctx.Err() != nil:
-		return exitInterrupted // the exit code reports the interruption
+		return exitInterrupted // the user knows about the interruption
 	}
 	fmt.Fprintf(stderr, "anneal: %s\n", describe(command, err))
 	return exitFailed
 }
 
-// NewRoot returns the command `anneal` with all commands below it. Version is shown by --version
-// and reported by agents.
+// NewRoot returns the command `anneal` with all its subcommands. Agents report version to the
+// server.
 func NewRoot(version string) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "anneal",
@@ -50,11 +50,12 @@ func NewRoot(version string) *cobra.Command {
 		SilenceUsage:  true,
 		Args:          onlyCommands,
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
-		PersistentPreRunE: func(c *cobra.Command, _ []string) error { // before the command has any effect
+		// Checks the flags of every command before it runs.
+		PersistentPreRunE: func(c *cobra.Command, _ []string) error {
 			if _, err := wantsJSON(c); err != nil {
 				return err
 			}
-			return rejectZeros(c)
+			return rejectNotPositive(c)
 		},
 	}
 	root.SetOut(stdout)
@@ -86,7 +87,7 @@ func NewRoot(version string) *cobra.Command {
 	return root
 }
 
-// group returns a command that only contains others.
+// group returns a command that only has subcommands.
 func group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	c := &cobra.Command{Use: use, Short: short, Args: onlyCommands, RunE: func(c *cobra.Command, _ []string) error {
 		return c.Help()
@@ -95,10 +96,11 @@ func group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	return c
 }
 
-// maxTypos is how many letters of a command or flag may be wrong for it to be suggested.
+// maxTypos is the maximum number of wrong letters in a command or flag for which a similar one is
+// suggested.
 const maxTypos = 2
 
-// onlyCommands rejects arguments of a command that only contains others.
+// onlyCommands returns a usage error for the arguments of a group, which has only subcommands.
 func onlyCommands(c *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil

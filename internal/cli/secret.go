@@ -22,8 +22,8 @@ func secretCommand() *cobra.Command {
 		secrets.deleteCommand())
 }
 
-// secretWrite returns a command that reads the value from standard input or a file, never from the
-// command line, which other users of the machine can see.
+// secretWrite returns the command that creates a secret or updates it. The command reads the value
+// from standard input or a file, because other users of the machine can see command lines.
 func secretWrite(verb, short string) *cobra.Command {
 	var keyName, file string
 	c := &cobra.Command{Use: verb + " ID", Short: short, Args: arguments(1, 1),

@@ -23,8 +23,8 @@ func serverBundle() *cobra.Command {
 		Long: `Control planes of one installation share a NATS cluster (serve --nats-url), a bucket (serve --blobs) and
 their keys. The file has these keys, and the keys of the accounts default and system: a user who can
 read it controls the installation. Move it over an encrypted connection, and delete it after 'anneal server
-join'. The server may run meanwhile. An installation with an embedded NATS server has one control plane,
-and no such file.`,
+join'. The server may run meanwhile. An installation with an embedded NATS server can have only one control
+plane, and the command fails.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			err := storeSecret(c, args[0], func() ([]byte, error) {
 				bundle, err := operatorDir(c).Bundle()
@@ -74,8 +74,8 @@ func serverList() *cobra.Command {
 	c := &cobra.Command{Use: "list", Short: "List the control planes of an installation", Args: arguments(0, 0),
 		Example: "  anneal server list --nats-url nats://nats-1:4222",
 		Long: `Lists the control planes whose log is in a NATS cluster, with their versions. A control plane that was
-killed is listed for half a minute. EVENTS is the maximum version of events that a control plane can
-read: newer events are recorded only when all control planes can read them.
+killed remains listed for half a minute. EVENTS is the newest event format that a control plane can read:
+events of a newer format are recorded only when all control planes can read it.
 
 The environment variable ANNEAL_NATS_PASSWORD must be set.`,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -99,7 +99,7 @@ The environment variable ANNEAL_NATS_PASSWORD must be set.`,
 	return c
 }
 
-// jsonOnly prints the value if the command's output is JSON.
+// jsonOnly prints the value if the output format is JSON, and otherwise nothing.
 func jsonOnly(c *cobra.Command, value any) error {
 	if inJSON, err := wantsJSON(c); err != nil || !inJSON {
 		return err

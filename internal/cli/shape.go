@@ -16,7 +16,7 @@ var shapes = collection{"deploymentShapes", "shape",
 		{"Preset", "presetType"}, {"Context length", "maxContextLength"},
 		{"Addons", "enableAddons"}, {"Created", "createTime"}, {"Updated", "updateTime"}}}
 
-// shapeVersions is the name of the collection of the versions of all shapes.
+// shapeVersions is the collection with the versions of all shapes.
 const shapeVersions = "deploymentShapeVersions"
 
 var (
@@ -91,7 +91,7 @@ func shapeVersionList() *cobra.Command {
 func shapeValidate() *cobra.Command {
 	var public bool
 	c := &cobra.Command{Use: "validate SHAPE VERSION",
-		Short:   "Mark a version of a shape as validated, so that deployments can use it",
+		Short:   "Mark a version of a shape as validated, so that deployments use it by default",
 		Args:    arguments(2, 2),
 		Example: "  anneal shape validate fast v1",
 		RunE: func(c *cobra.Command, args []string) error {

@@ -10,8 +10,8 @@ import (
 // maxSSELine is the maximum length of a line of server-sent events, in bytes.
 const maxSSELine = 16 << 20
 
-// readStream calls the function each with the data of every server-sent event up to [DONE]. It
-// returns an error if the response ends without [DONE].
+// readStream calls each with the data of every server-sent event until the event [DONE]. It returns
+// an error if the response ends before [DONE].
 func readStream(r io.Reader, each func(data []byte) error) error {
 	done := false
 	err := readSSE(r, func(field string, value []byte) error {
@@ -33,20 +33,20 @@ func readStream(r io.Reader, each func(data []byte) error) error {
 	return err
 }
 
-// connectionError is an error of the connection on which a response arrives.
+// A connectionError is an error of the connection while a response is read.
 type connectionError struct{ error }
 
 func (e connectionError) Unwrap() error { return e.error }
 
-// readSSE calls the function each with the fields of server-sent events until the stream ends. At
-// the end of an event, it calls the function with the empty field name.
+// readSSE reads server-sent events until the response ends. It calls each with every field, and at
+// the end of an event with the field "".
 func readSSE(r io.Reader, each func(field string, value []byte) error) error {
 	scanner := bufio.NewScanner(r)
 	scanner.Buffer(nil, maxSSELine)
-	for scanner.Scan() && scanner.Err() == nil { // a truncated last line is ignored
+	for scanner.Scan() && scanner.Err() == nil { // a truncated last line is ignored, and the error reported below
 		name, value, _ := bytes.Cut(scanner.Bytes(), []byte(":"))
 		if len(name) == 0 && len(scanner.Bytes()) > 0 {
-			continue // a comment
+			continue // a comment, which keeps the connection open
 		}
 		if err := each(string(name), bytes.TrimSpace(value)); err != nil {
 			return err

@@ -68,7 +68,8 @@ func subscriptionCreate() *cobra.Command {
 			set("webhook", map[string]any{"url": webhook}, webhook != "")
 			for name, value := range map[string]string{"format": format, "credentials-secret": secret} {
 				if value != "" && files == "" {
-					return usage.Errorf("--%s %s acts only with --files: add --files s3://BUCKET/DIRECTORY/", name, value)
+					return usage.Errorf("--%s %s has an effect only with --files: add --files s3://BUCKET/DIRECTORY/",
+						name, value)
 				}
 			}
 			target := map[string]any{"externalUrl": files, "credentialsSecret": client.name("secrets", secret)}
@@ -87,7 +88,7 @@ func subscriptionCreate() *cobra.Command {
 			if err := client.call(c.Context(), http.MethodPost, client.path(subscriptions.name), nil, body, &out); err != nil {
 				return err
 			}
-			return printItem(c, out, given(out, subscriptions.details)...)
+			return printItem(c, out, columnsWithValue(out, subscriptions.details)...)
 		}}
 	c.Flags().StringVar(&webhook, "webhook", "", "`URL` to which each event is sent")
 	c.Flags().StringVar(&files, "files", "", "s3://BUCKET/DIRECTORY/ in which files with events are written")
@@ -109,7 +110,8 @@ func subscriptionCreate() *cobra.Command {
 	return c
 }
 
-// setStart sets the field with the start of a subscription.
+// setStart calls set with the field for the start of a subscription, and its value: begin, a
+// position or a time.
 func setStart(start string, set func(field string, value any, given bool)) error {
 	if start == "begin" {
 		start = "0"
@@ -124,8 +126,8 @@ func setStart(start string, set func(field string, value any, given bool)) error
 	return nil
 }
 
-// given returns the columns for which an item has a value.
-func given(item map[string]any, columns []column) (some []column) {
+// columnsWithValue returns those of the columns for which an item has a value.
+func columnsWithValue(item map[string]any, columns []column) (some []column) {
 	for _, one := range columns {
 		if cell(item, one.path) != cell(nil, one.path) {
 			some = append(some, one)
@@ -152,7 +154,7 @@ func subscriptionGet() *cobra.Command {
 			}
 			item = maps.Clone(item)
 			item["delivery"] = delivery
-			return printItem(c, item, given(item, subscriptions.details)...)
+			return printItem(c, item, columnsWithValue(item, subscriptions.details)...)
 		}}
 }
 
@@ -178,7 +180,7 @@ func subscriptionUpdate() *cobra.Command {
 				&item); err != nil {
 				return err
 			}
-			return printItem(c, item, given(item, subscriptions.details)...)
+			return printItem(c, item, columnsWithValue(item, subscriptions.details)...)
 		}}
 	c.Flags().StringVar(&displayName, "display-name", "", "display name")
 	c.Flags().StringVar(&webhook, "webhook", "", "`URL` to which each event is sent")
@@ -200,7 +202,7 @@ func subscriptionRotate() *cobra.Command {
 				nil, map[string]any{"overlap": fmt.Sprintf("%.0fs", overlap.Seconds())}, &item); err != nil {
 				return err
 			}
-			return printItem(c, item, given(item, subscriptions.details)...)
+			return printItem(c, item, columnsWithValue(item, subscriptions.details)...)
 		}}
 	c.Flags().DurationVar(&overlap, "overlap", 24*time.Hour, "time for which requests also have the signatures of the "+
 		"old secret")

@@ -11,12 +11,12 @@ import (
 )
 
 const (
-	columnGap      = 3 // spaces between two columns
-	minColumnWidth = 8 // characters; a column is not narrowed further
+	columnGap      = 3 // number of spaces between two columns
+	minColumnWidth = 8 // minimum width in characters to which a column is shortened
 )
 
-// printTable prints rows of cells in aligned columns. On a terminal it narrows the table to the
-// width of the terminal.
+// printTable prints rows of cells in aligned columns. On a terminal, lines are at most as wide as
+// the terminal.
 func printTable(out io.Writer, rows [][]string) error {
 	if width := widthOf(out); width > 0 {
 		rows = narrow(rows, width)
@@ -28,16 +28,16 @@ func printTable(out io.Writer, rows [][]string) error {
 	return w.Flush()
 }
 
-// narrow returns a table whose lines have at most width characters. It shortens the cells of the
-// widest columns, and then leaves out columns from the right. The first column is never changed,
-// because users copy the IDs in it.
+// narrow returns a table whose lines have at most width characters. It shortens cells in the widest
+// columns, and if that does not suffice, leaves out columns from the right. It never changes the
+// first column, because users copy the IDs in it.
 func narrow(rows [][]string, width int) [][]string {
 	shown := make([][]string, len(rows))
 	widths := make([]int, len(rows[0]))
 	for i, cells := range rows {
 		shown[i] = make([]string, len(cells))
 		for j, text := range cells {
-			shown[i][j] = domain.Printable(text) // as the terminal prints it
+			shown[i][j] = domain.Printable(text) // text as the terminal shows it
 			widths[j] = max(widths[j], utf8.RuneCountInString(shown[i][j]))
 		}
 	}
@@ -60,7 +60,7 @@ func narrow(rows [][]string, width int) [][]string {
 		case len(widths) > 1:
 			widths = widths[:len(widths)-1]
 		default:
-			excess = 0 // one column is printed as it is
+			excess = 0 // a table with one column cannot become narrower
 		}
 		if excess == 0 {
 			break

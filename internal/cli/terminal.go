@@ -11,21 +11,21 @@ import (
 	"anneal/domain"
 )
 
-// terminal is the writer that commands print to. It escapes every control character except newline
-// and tab (as \u001b, which is the same character inside JSON), so that no text of a server, a
-// model or a file can control the user's terminal. Commands print only through their cobra streams,
-// which NewRoot makes terminals; they redraw lines with redraw.
+// A terminal is the writer to which commands print. It escapes every control character except
+// newline and tab, as \u001b, which means the same inside JSON. So no text of a server, a model or
+// a file can control the user's terminal. NewRoot makes the output streams of cobra terminals, and
+// commands print only to these; redraw replaces a line.
 type terminal struct {
 	out   io.Writer
-	width int // width in characters, for tests; 0 is the width of out if that is a terminal
+	width int // width in characters, set by tests; 0 stands for the width of out, if out is a terminal
 
 	mu      sync.Mutex
-	partial []byte // incomplete character at the end of the last write
+	partial []byte // bytes of an incomplete character at the end of the last write
 }
 
 var stdout, stderr = &terminal{out: os.Stdout}, &terminal{out: os.Stderr}
 
-// Write implements io.Writer. It does not escape a carriage return before a newline.
+// Write implements io.Writer. It writes a carriage return before a newline unescaped.
 func (t *terminal) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -55,8 +55,8 @@ func (t *terminal) Write(p []byte) (int, error) {
 
 const clearLine = "\r\x1b[2K"
 
-// redraw replaces the current line with an escaped text. If w is not a terminal, as in tests, it
-// writes only the text.
+// redraw replaces the current line by a text, which it escapes. If w is not a terminal, it only
+// writes the text.
 func redraw(w io.Writer, text string) {
 	if t, ok := w.(*terminal); ok {
 		_, _ = io.WriteString(t.out, clearLine)
@@ -64,8 +64,8 @@ func redraw(w io.Writer, text string) {
 	_, _ = io.WriteString(w, text)
 }
 
-// widthOf returns the width in characters of the terminal that w prints to; 0 if w prints to
-// something else, whose lines have no limit.
+// widthOf returns the width of the terminal to which w writes, in characters; 0 if w writes to
+// something else, whose lines have no maximum width.
 func widthOf(w io.Writer) int {
 	t, ok := w.(*terminal)
 	if !ok {
@@ -80,7 +80,7 @@ func widthOf(w io.Writer) int {
 	return 0
 }
 
-// onTerminal reports whether lines can be redrawn.
+// onTerminal reports whether w writes to a terminal, whose lines can be redrawn.
 func onTerminal(w io.Writer) bool {
 	if t, ok := w.(*terminal); ok {
 		w = t.out

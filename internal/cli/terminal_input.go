@@ -13,8 +13,8 @@ func isTerminal(file *os.File) bool {
 	return err == nil
 }
 
-// readHidden reads a line from a terminal without echo. It enables the echo again before it
-// returns, also when ctx is done first.
+// readHidden reads a line from a terminal without showing what the user types. Before it returns,
+// also because ctx is done, it restores the terminal's settings.
 func readHidden(ctx context.Context, file *os.File) (line string, err error) {
 	fd := int(file.Fd())
 	shown, err := unix.IoctlGetTermios(fd, getTermios)

@@ -59,14 +59,15 @@ printed on standard error.`,
 	return c
 }
 
-// transcription are the parameters of a transcription.
+// A transcription has the parameters of a request for a transcript.
 type transcription struct {
 	model, format, language, prompt, temperature, vad, alignment, preprocessing string
 	words, translate, diarize                                                   bool
 	minSpeakers, maxSpeakers                                                    int
 }
 
-// fields returns the form fields of the request.
+// fields returns the form fields of the request. It returns a usage error if flags exclude each
+// other.
 func (r transcription) fields(client *client, c *cobra.Command) (map[string]string, error) {
 	inJSON, err := wantsJSON(c)
 	if err != nil {
@@ -107,7 +108,8 @@ func (r transcription) fields(client *client, c *cobra.Command) (map[string]stri
 	return fields, nil
 }
 
-// transcribe sends a recording and prints the transcript.
+// transcribe sends a recording, which is a file, "-" for standard input, or a URL, and prints the
+// transcript.
 func (r transcription) transcribe(c *cobra.Command, client *client, from string) error {
 	var sound io.Reader
 	switch {
@@ -150,13 +152,13 @@ func (r transcription) transcribe(c *cobra.Command, client *client, from string)
 	return errors.Join(err, shown.endLine()) // an error is printed on its own line
 }
 
-// transcript prints a streamed transcript: text as it arrives, JSON when the transcript is
-// complete. It prints the progress on another writer.
+// A transcript prints a streamed transcript: text as it arrives, or JSON when the transcript is
+// complete. It prints the progress to another writer.
 type transcript struct {
 	out, progress    io.Writer
 	terminal, asJSON bool
 	shown            bool
-	ends             string // end of the text that was printed
+	printed          string // text that was printed last
 	reported         float64
 }
 
@@ -168,8 +170,8 @@ type transcriptEvent struct {
 	Error             *struct{ Message string }
 }
 
-// progressSeconds is the duration of audio between two lines of progress that are printed without a
-// terminal.
+// progressSeconds is the duration of audio between two printed lines of progress, if they are not
+// printed to a terminal.
 const progressSeconds = 60
 
 func (l *transcript) event(data []byte) error {
@@ -183,7 +185,7 @@ func (l *transcript) event(data []byte) error {
 		return errors.New(e.Error.Message)
 	case e.Delta != "" && !l.asJSON:
 		l.clear()
-		l.ends = e.Delta
+		l.printed = e.Delta
 		_, err := io.WriteString(l.out, e.Delta)
 		return err
 	case e.Type == "transcript.progress":
@@ -193,16 +195,16 @@ func (l *transcript) event(data []byte) error {
 		if err := l.end(e); err != nil {
 			return err
 		}
-		fmt.Fprintf(l.progress, "transcribed %s of audio\n", inTime(e.Usage.Seconds))
+		fmt.Fprintf(l.progress, "transcribed %s of audio\n", audioTime(e.Usage.Seconds))
 	}
 	return nil
 }
 
-// end prints what has not been printed yet.
+// end prints the rest of the transcript, at the last event e.
 func (l *transcript) end(e transcriptEvent) error {
 	switch {
-	case !l.asJSON && l.ends == "": // there were no deltas
-		l.ends = e.Text
+	case !l.asJSON && l.printed == "": // the server has sent no deltas
+		l.printed = e.Text
 		if _, err := io.WriteString(l.out, e.Text); err != nil {
 			return err
 		}
@@ -220,30 +222,30 @@ func (l *transcript) end(e transcriptEvent) error {
 	return err
 }
 
-// endLine ends an unfinished line of text.
+// endLine ends the line of a text that does not end with a newline.
 func (l *transcript) endLine() error {
-	if l.ends == "" || strings.HasSuffix(l.ends, "\n") {
+	if l.printed == "" || strings.HasSuffix(l.printed, "\n") {
 		return nil
 	}
-	l.ends = "\n"
+	l.printed = "\n"
 	_, err := fmt.Fprintln(l.out)
 	return err
 }
 
-// report prints the progress: on a terminal by redrawing a line, else with one line per minute of
-// sound.
+// report shows that a duration of audio is transcribed. On a terminal it redraws a line; otherwise
+// it prints a line for each minute of audio.
 func (l *transcript) report(seconds float64) {
 	switch {
-	case l.terminal && (l.ends == "" || strings.HasSuffix(l.ends, "\n")): // not within a line of text
-		redraw(l.progress, "transcribed "+inTime(seconds))
+	case l.terminal && (l.printed == "" || strings.HasSuffix(l.printed, "\n")): // not within a line of text
+		redraw(l.progress, "transcribed "+audioTime(seconds))
 		l.shown = true
 	case !l.terminal && seconds >= l.reported+progressSeconds:
 		l.reported = seconds
-		fmt.Fprintf(l.progress, "transcribed %s\n", inTime(seconds))
+		fmt.Fprintf(l.progress, "transcribed %s\n", audioTime(seconds))
 	}
 }
 
-// clear removes the line of progress.
+// clear removes the line of progress from the terminal.
 func (l *transcript) clear() {
 	if l.shown {
 		redraw(l.progress, "")
@@ -251,7 +253,7 @@ func (l *transcript) clear() {
 	}
 }
 
-// inTime formats a duration of audio in seconds, such as 1h2m3.4s.
-func inTime(seconds float64) string {
+// audioTime formats a duration of audio in seconds, such as 1h2m3.4s.
+func audioTime(seconds float64) string {
 	return time.Duration(seconds * float64(time.Second)).Round(100 * time.Millisecond).String()
 }

@@ -29,8 +29,8 @@ func isFile(path string) error {
 	return err
 }
 
-// canUploadInto reports whether a create failed because an earlier attempt left the resource
-// without a valid upload.
+// canUploadInto reports whether err, of a request that creates the resource id, means that the
+// resource already exists but an earlier upload into it failed. A new upload can then use it.
 func canUploadInto(ctx context.Context, c *client, collection, id string, err error) bool {
 	var response *apiError
 	if !errors.As(err, &response) || response.Status != http.StatusConflict {
@@ -41,7 +41,8 @@ func canUploadInto(ctx context.Context, c *client, collection, id string, err er
 	return err == nil && item["state"] == "UPLOADING"
 }
 
-// upload uploads a file into a dataset, waits for its validation, and returns the dataset.
+// upload uploads the file at path into a dataset, waits for its validation, and returns the
+// dataset.
 func upload(ctx context.Context, c *client, dataset, path string) (map[string]any, error) {
 	if err := isFile(path); err != nil {
 		return nil, err
@@ -68,8 +69,8 @@ func upload(ctx context.Context, c *client, dataset, path string) (map[string]an
 	return awaitUpload(ctx, c, c.name("datasets", dataset), hint)
 }
 
-// uploadAgain returns how to repeat an upload that a quota refuses, because the resource exists; it
-// returns "" for other errors.
+// uploadAgain returns a hint with the command that repeats an upload, if err is the refusal of a
+// quota; otherwise "". The resource then exists without files.
 func uploadAgain(err error, command, id, path string) string {
 	var refused *apiError
 	if !errors.As(err, &refused) || refused.Reason != "QUOTA_EXCEEDED" && refused.Reason != request.ReasonQuotaTooSmall {
@@ -80,7 +81,7 @@ func uploadAgain(err error, command, id, path string) string {
 }
 
 // awaitUpload waits until the files uploaded into a resource are validated, and returns the
-// resource. hint is what the user can do if they are invalid; it may be "".
+// resource. If they are invalid, it returns an error with the hint, which may be "".
 func awaitUpload(ctx context.Context, c *client, name, hint string) (map[string]any, error) {
 	for {
 		var item map[string]any
@@ -100,7 +101,7 @@ func awaitUpload(ctx context.Context, c *client, name, hint string) (map[string]
 	}
 }
 
-// printFiles prints the names of written files.
+// printFiles prints the paths of written files.
 func printFiles(c *cobra.Command, files []string) error {
 	if inJSON, err := wantsJSON(c); err != nil || inJSON {
 		return errors.Join(err, printJSON(c.OutOrStdout(), map[string]any{"files": files}))
@@ -111,13 +112,13 @@ func printFiles(c *cobra.Command, files []string) error {
 	return nil
 }
 
-// A download writes files of the server into a directory. It fails when one of the files exists
-// there, unless overwrite is set.
+// A download writes files of the server into a directory. Unless overwrite is set, it fails if one
+// of the files exists.
 type download struct {
 	dir       string
 	query     url.Values
-	only      func(name string) bool // whether to download a file; nil downloads all
-	progress  *progress              // nil shows no progress
+	only      func(name string) bool // reports whether to download a file; nil downloads all files
+	progress  *progress              // shows the progress; nil shows none
 	overwrite bool
 }
 
@@ -126,8 +127,8 @@ func (d *download) flags(f *pflag.FlagSet, noun string) {
 	f.BoolVar(&d.overwrite, "overwrite", false, "replace files of the directory that have the names of downloaded files")
 }
 
-// run downloads the files of an endpoint, and returns their paths. Each file is written completely or
-// not at all.
+// run downloads the files whose signed URLs the API returns at path, and returns the paths of the
+// written files. Each file is written completely or not at all.
 func (d *download) run(cmd *cobra.Command, c *client, path string) (files []string, err error) {
 	var endpoint struct {
 		URLs map[string]string `json:"filenameToSignedUrls"`
@@ -168,7 +169,7 @@ func (d *download) run(cmd *cobra.Command, c *client, path string) (files []stri
 	return files, nil
 }
 
-// file downloads a file to part, and then renames it to target.
+// file downloads a file to the path part, and then renames it to target.
 func (d *download) file(cmd *cobra.Command, c *client, link, name, part, target string) error {
 	if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
 		return err
@@ -202,24 +203,24 @@ func (d *download) file(cmd *cobra.Command, c *client, link, name, part, target 
 	return publish(cmd, part, target)
 }
 
-// diskFull adds what to do to an error that says that the disk of a file is full.
+// diskFull adds a hint to err if it means that the disk of the file at path is full.
 func diskFull(err error, path string) error {
 	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
 		return err
 	}
 	return withHint(fmt.Errorf("the disk of %s is full: %w", path, err),
-		"free some space, or write to another disk; nothing incomplete was left")
+		"free some space, or write to another disk; the incomplete file was removed")
 }
 
-// redrawInterval is the minimum time between two redraws of a line.
+// redrawInterval is the minimum time between two redraws of a line of progress.
 const redrawInterval = 100 * time.Millisecond
 
-// progress prints how many bytes were transferred: on a terminal by redrawing a line, else with one
-// line per file.
+// A progress shows how many bytes were transferred. On a terminal it redraws a line; otherwise it
+// prints a line for each file.
 type progress struct {
 	out      io.Writer
 	terminal bool
-	total    int64 // total bytes of all files
+	total    int64 // total size of all files, in bytes
 	moved    int64
 	shown    time.Time
 }
@@ -233,12 +234,12 @@ func newProgress(c *cobra.Command, sizes map[string]int64) *progress {
 	return p
 }
 
-// of returns a reader that counts the bytes of a file.
+// of returns a reader of a file that counts the bytes that are read.
 func (p *progress) of(name string, r io.Reader) io.Reader {
 	return io.TeeReader(r, counting(func(n int) { p.add(name, int64(n)) }))
 }
 
-// add counts n bytes of a file. The total grows with files that it did not contain.
+// add adds n transferred bytes of a file. A file that total does not contain increases total.
 func (p *progress) add(name string, n int64) {
 	p.moved += n
 	p.total = max(p.total, p.moved)
@@ -248,7 +249,7 @@ func (p *progress) add(name string, n int64) {
 	}
 }
 
-// clear removes the redrawn line.
+// clear removes the line of progress from the terminal.
 func (p *progress) clear() {
 	if p.terminal {
 		redraw(p.out, "")
@@ -260,7 +261,7 @@ func (p *progress) done(name string) {
 	fmt.Fprintf(p.out, "%s of %s  %s\n", inBytes(p.moved), inBytes(p.total), name)
 }
 
-// counting is an io.Writer that calls the function with the number of bytes of each write.
+// A counting is an io.Writer that calls the function with the number of bytes of each write.
 type counting func(n int)
 
 func (c counting) Write(p []byte) (int, error) {
@@ -268,7 +269,7 @@ func (c counting) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// inBytes formats a number of bytes.
+// inBytes formats a number of bytes with a unit.
 func inBytes(n int64) string {
 	unit, rest := 0, float64(n)
 	for ; rest >= 1000 && unit < 4; unit++ {

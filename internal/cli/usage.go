@@ -14,7 +14,7 @@ import (
 	"anneal/internal/usage"
 )
 
-// usageFields are the columns that a value of --group-by adds to the table.
+// usageFields are the columns of the table for each field of --group-by.
 var usageFields = map[string][]column{
 	"hour":            {{"HOUR", "startTime"}},
 	"day":             {{"DAY", "startDay"}},
@@ -77,7 +77,7 @@ usage is rolled up; the usage of the current hour is included.`,
 				}
 			}
 			return printItems(c, noRows{"no usage",
-				"the period is the current month unless --from and --to give another one"},
+				"the default period is the current month: give another one with --from and --to"},
 				items, append(columns, usageAmounts...)...)
 		}}
 	f := c.Flags()
@@ -112,7 +112,8 @@ func usageParameters(groups []string, from, to, filter string) (url.Values, erro
 	return query, nil
 }
 
-// usageClient returns the client of the user or, for all accounts, of the operator, and the path.
+// usageClient returns a client and the URL path of usage records: of the user's account or, if all
+// is true, of the operator and all accounts.
 func usageClient(c *cobra.Command, all bool) (*client, string, error) {
 	if all {
 		operator, err := newOperator(c)

@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// requireNew returns an error if path exists, so that a command that would not overwrite it fails
-// before it does its work.
+// requireNew returns an error if path exists. A command that never overwrites files calls it before
+// its work.
 func requireNew(c *cobra.Command, path, hint string) error {
 	switch _, err := os.Lstat(path); {
 	case err == nil:
@@ -33,7 +33,7 @@ func existsError(c *cobra.Command, path, hint string) error {
 	return withHint(fmt.Errorf("%s already exists", text), hint)
 }
 
-// createNew creates a file for the user that only they can read. It fails if path exists.
+// createNew creates a file that only the user can read. It returns an error if path exists.
 func createNew(c *cobra.Command, path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if errors.Is(err, fs.ErrExist) {
@@ -42,8 +42,9 @@ func createNew(c *cobra.Command, path string) (*os.File, error) {
 	return f, err
 }
 
-// storeSecret writes what create returns to a new file that only the user can read. It creates the
-// file first, because a secret that cannot be stored is lost, and removes it after an error.
+// storeSecret writes the result of create to a new file that only the user can read. It creates the
+// file before it calls create, because a secret that cannot be stored would be lost, and removes
+// the file after an error.
 func storeSecret(c *cobra.Command, path string, create func() ([]byte, error)) error {
 	f, err := createNew(c, path)
 	if err != nil {
@@ -57,15 +58,15 @@ func storeSecret(c *cobra.Command, path string, create func() ([]byte, error)) e
 		err = closed
 	}
 	if err != nil {
-		_ = os.Remove(path) // the first error is returned
+		_ = os.Remove(path) // the error of the write is returned
 	}
 	return err
 }
 
-// publish renames a complete file or directory to a target that must not exist. It never overwrites
-// a target that another program creates at the same time: for a file, publish first creates the
-// target as an empty file, which fails if the target exists; for a directory, the rename fails if
-// the target is a file or a directory with files.
+// publish renames a complete file or directory, part, to target, which must not exist. It never
+// overwrites a target that another program creates at the same time. For a file, it first creates
+// the target as an empty file, which fails if the target exists. For a directory, the rename itself
+// fails if the target is a file or a directory with files.
 func publish(c *cobra.Command, part, target string) error {
 	info, err := os.Lstat(part)
 	if err == nil && !info.IsDir() {
@@ -87,7 +88,7 @@ func publish(c *cobra.Command, part, target string) error {
 	return err
 }
 
-// replaceFile replaces a file, completely or not at all.
+// replaceFile replaces the content of a file, completely or not at all.
 func replaceFile(path string, data []byte) error {
 	work, err := os.MkdirTemp(filepath.Dir(path), ".anneal-")
 	if err != nil {

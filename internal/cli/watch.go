@@ -11,22 +11,24 @@ import (
 )
 
 const (
-	watchPoll    = 100 * time.Millisecond // between two reads of the watched resource
-	watchRetry   = 250 * time.Millisecond
-	watchTimeout = time.Minute // maximum wait for a server that stops responding, because it may be restarting
+	watchPoll  = 100 * time.Millisecond // time between two reads of the watched resource
+	watchRetry = 250 * time.Millisecond
+	// watchTimeout is the maximum time to wait for a server that does not respond, because it may
+	// be restarting.
+	watchTimeout = time.Minute
 )
 
-// watch reads a resource repeatedly.
+// A watch reads a resource repeatedly.
 type watch struct {
 	*client
 	cmd       *cobra.Command
 	name      string
-	responded bool      // a request has succeeded
-	since     time.Time // time at which requests began to fail; zero while they succeed
+	responded bool      // a request has succeeded before
+	since     time.Time // time of the first failure since a request succeeded; zero if the last request succeeded
 }
 
-// read returns the resource. If the server has responded before, read retries requests that fail or
-// get a 5xx response, for watchTimeout.
+// read returns the resource. If the server has responded before, read repeats a request that fails
+// or gets a 5xx response, for at most watchTimeout.
 func (w *watch) read() (map[string]any, error) {
 	ctx, out := w.cmd.Context(), w.cmd.ErrOrStderr()
 	for {
@@ -49,7 +51,7 @@ func (w *watch) read() (map[string]any, error) {
 			if onTerminal(out) {
 				redraw(out, "")
 			}
-			fmt.Fprintf(out, "request to %s failed, retrying for a minute\n", w.Address)
+			fmt.Fprintf(out, "request to %s failed; retrying for a minute\n", w.Address)
 		}
 		if err := sleep(ctx, watchRetry); err != nil {
 			return nil, err
@@ -57,17 +59,17 @@ func (w *watch) read() (map[string]any, error) {
 	}
 }
 
-// onInterrupt returns err. If the command was interrupted, it prints the formatted text, which
-// explains what continues, and returns the error of the context instead.
+// onInterrupt returns err. If the user has interrupted the command, it prints the text, which
+// explains what continues on the server, and returns the error of the context instead.
 func onInterrupt(cmd *cobra.Command, err error, format string, args ...any) error {
 	if err != nil && cmd.Context().Err() != nil {
 		fmt.Fprintf(cmd.ErrOrStderr(), "\n"+format+"\n", args...)
-		return cmd.Context().Err() // replaces the error of the interrupted request
+		return cmd.Context().Err() // instead of the error of the interrupted request
 	}
 	return err
 }
 
-// sleep returns after d, or when ctx is done.
+// sleep waits for d, and returns nil. It returns ctx's error as soon as ctx is done.
 func sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-time.After(d):

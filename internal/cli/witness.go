@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	witnessTimeout = 10 * time.Second // of a request, and for requests in progress at shutdown
+	witnessTimeout = 10 * time.Second // timeout of a request, and of requests in progress at shutdown
 	witnessHeader  = 5 * time.Second
 )
 
@@ -27,11 +27,12 @@ func witnessCommand() *cobra.Command {
 	c := &cobra.Command{Use: "witness", Short: "Cosign the checkpoints of other installations' logs",
 		Args:    arguments(0, 0),
 		Example: "  anneal witness --log KEY --name witness.example.com --data witness",
-		Long: `Serves C2SP's tlog-witness: it signs a checkpoint only if the log only grew since the one that it
-signed before, and refuses a fork or a rewind. Run it where the operator of the log has no access. KEY is
-what 'anneal log key' prints there; give the key that the witness prints to 'anneal serve --witness
-URL=KEY'. DATA holds the witness's key and the last checkpoint of each log: a lost directory forgets
-what was signed.`,
+		Long: `Serves C2SP's tlog-witness: it signs a checkpoint of a log only if the log still has all
+events of the checkpoint that it signed before. So the operator of the log cannot change or remove an event
+unnoticed. Run the witness on a machine to which that operator has no access. KEY is the log's public key,
+which 'anneal log key' prints; start the log's server with --witness and the URL and key that the witness
+prints. DATA contains the witness's key and the last checkpoint of each log: if it is lost, the witness no
+longer knows what it signed.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			var keys []signednote.Verifier
 			for _, text := range logs {
@@ -60,8 +61,9 @@ what was signed.`,
 	f.StringVar(&listen, "listen", "127.0.0.1:8090", "address for HTTP; port 0 picks a free port")
 	f.StringVar(&dir, "data", "witness", "directory for the key and the checkpoints")
 	f.StringVar(&name, "name", "anneal-witness",
-		"name of the witness in its cosignatures, such as its domain; set at the first start")
-	f.StringArrayVar(&logs, "log", nil, "public `KEY` of a log whose checkpoints to cosign; repeat the flag for more")
+		"name of the witness in its cosignatures, such as its domain; required at the first start")
+	f.StringArrayVar(&logs, "log", nil, "public `KEY` of a log to witness, as 'anneal log key' prints it on the "+
+		"log's server; repeat the flag for more logs")
 	return c
 }
 

@@ -19,7 +19,7 @@ func workCommand() *cobra.Command {
 	c := &cobra.Command{Use: "work --join URL [--token-file FILE]", Short: "Run the agent of a node that joins a server",
 		Args:    arguments(0, 0),
 		Example: "  anneal work --join nats://SERVER:4222 --token-file node.token",
-		Long: `At first contact the agent generates its own key, node.nkey in its directory, and enrolls with the
+		Long: `At its first start the agent generates its own key, node.nkey in its directory, and enrolls with the
 token. From then on it authenticates by the key alone: the token may expire, and no other agent can
 use the node's name. If the key is lost or stolen, revoke the node and join with a new token.`,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -63,7 +63,8 @@ use the node's name. If the key is lost or stolen, revoke the node and join with
 	f.StringVar(&natsCert, "nats-cert", "",
 		"PEM file of this node's certificate, for a server with --tls-client-ca; reloaded when the file changes")
 	f.StringVar(&natsKey, "nats-key", "", "private key of --nats-cert")
-	f.StringVar(&tokenFile, "token-file", "", "file with the join token with which this node enrolls at first contact")
+	f.StringVar(&tokenFile, "token-file", "", "file with the join token, with which this node enrolls at its first "+
+		"start")
 	f.StringVar(&dir, "data", "",
 		"directory for the node's key and downloads (default: one per node below the user's cache directory)")
 	return c

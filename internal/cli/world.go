@@ -16,21 +16,22 @@ var rebuildColumns = []column{{"ID", "id"}, {"STATE", "state"}, {"STARTED", "sta
 	{"EVENTS", "foldedEvents"}, {"DIFFERENT", "differenceCount"}, {"MESSAGE", statusMessage}}
 
 func worldCommand() *cobra.Command {
-	c := group("world", "Rebuild the state of a server from the event log (run on the server's machine)",
+	c := group("world", "Rebuild a server's state from the event log (run on the server's machine)",
 		worldRebuild(), worldStatus(), worldCancel())
 	dataFlag(c.PersistentFlags())
 	return c
 }
 
 func worldRebuild() *cobra.Command {
-	return &cobra.Command{Use: "rebuild", Short: "Replay the event log, and replace the state of the server by the result",
+	return &cobra.Command{Use: "rebuild", Short: "Replay the event log, and replace the server's state by the result",
 		Args: arguments(0, 0), Example: "  anneal world rebuild",
-		Long: `Replays all events into new tables while the server continues to use the present ones, replaces the tables
-at one position, and compares both, collection by collection. A difference is reported with the names of its
-resources, and recorded; the exit status is then not zero. A rebuild that fails or is cancelled changes nothing.
+		Long: `Replays all events into new tables while the server continues to use its present tables, then
+replaces those at one position, and compares both, collection by collection. If they differ, the command
+reports and records the names of the resources, and exits with a status other than zero. A rebuild that
+fails or is cancelled changes nothing.
 
-Until it ends, a rebuild needs memory for a second copy of all resources. With several servers, each has
-its own state: run the command on each machine.`,
+Until it ends, a rebuild needs memory for a second copy of all resources. With several servers, each has its
+own state: run the command on each machine.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			operator, err := newOperator(c)
 			if err != nil {
@@ -44,7 +45,7 @@ its own state: run the command on each machine.`,
 		}}
 }
 
-// awaitRebuild shows the progress of a rebuild until it ends.
+// awaitRebuild shows the progress of the rebuild with an ID until it ends, and prints its result.
 func awaitRebuild(c *cobra.Command, operator *client, id string) error {
 	out := c.ErrOrStderr()
 	terminal := onTerminal(out)
@@ -82,10 +83,11 @@ func rebuildOf(c *cobra.Command, operator *client, id string) (rest.Rebuild, err
 			return one, nil
 		}
 	}
-	return rest.Rebuild{}, fmt.Errorf("the server has no rebuild %s: list them with `anneal world status`", id)
+	return rest.Rebuild{}, fmt.Errorf("the server has no rebuild %s: list rebuilds with `anneal world status`", id)
 }
 
-// printRebuild prints the result of a rebuild, and returns an error unless the tables were equal.
+// printRebuild prints the result of a rebuild. It returns an error unless the rebuild completed and
+// the tables were equal.
 func printRebuild(c *cobra.Command, r rest.Rebuild) error {
 	inJSON, err := wantsJSON(c)
 	if err != nil {
@@ -113,7 +115,7 @@ func printRebuild(c *cobra.Command, r rest.Rebuild) error {
 	}
 	switch {
 	case r.State != rest.RebuildCompleted:
-		return fmt.Errorf("the rebuild %s is %s: %s", r.ID, r.State, r.Status.Message)
+		return fmt.Errorf("rebuild %s is %s: %s", r.ID, r.State, r.Status.Message)
 	case r.DifferenceCount > 0:
 		return fmt.Errorf("the state differed from the log in %d resources, and was replaced by that of the log: save "+
 			"the output of `anneal world status -o json` and report it as a bug", r.DifferenceCount)
@@ -132,7 +134,7 @@ func worldStatus() *cobra.Command {
 			if err := operator.call(c.Context(), http.MethodGet, "/v1/rebuilds", nil, nil, &list); err != nil {
 				return err
 			}
-			return printItems(c, noRows{"no rebuilds", "begin one with `anneal world rebuild`"}, list.Rebuilds,
+			return printItems(c, noRows{"no rebuilds", "start one with `anneal world rebuild`"}, list.Rebuilds,
 				rebuildColumns...)
 		}}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// zeroFlags says what 0 means in the numeric flags that accept it, or why it is refused elsewhere.
+// zeroFlags describes what 0 means in the numeric flags that accept it, or why it is refused elsewhere.
 var zeroFlags = map[string]string{
 	"accelerator-share": "whole devices", "lora-rank": "trains all parameters",
 	"learning-rate": "documented", "batch-size": "documented",
@@ -24,8 +24,12 @@ var zeroFlags = map[string]string{
 	"scale-up-window": "at once", "scale-down-window": "at once", "scale-to-zero-window": "refused by its minimum",
 }
 
-// TestZeroInNumericFlags checks for every numeric flag of every command of users that 0 either is
-// refused, with the default, before a request is sent, or has a meaning.
+// refusedValues are values that a flag of aboveZero refuses, by the type of the flag.
+var refusedValues = map[string][]string{"int": {"0", "-1"}, "int64": {"0", "-1"}, "uint64": {"0"},
+	"float64": {"0", "-0.5"}, "duration": {"0", "-1m0s"}}
+
+// TestZeroInNumericFlags checks for every numeric flag of every command of users that 0 either has a
+// meaning, or is refused like a negative number, with the default, before a request is sent.
 func TestZeroInNumericFlags(t *testing.T) {
 	numeric := []string{"int", "int64", "uint64", "float64", "duration"}
 	refused := 0
@@ -47,16 +51,18 @@ func TestZeroInNumericFlags(t *testing.T) {
 			for range strings.Count(strings.SplitN(c.Use+" [", "[", 2)[0], " ") {
 				line = append(line, "x")
 			}
-			root := NewRoot("test")
-			root.SetOut(io.Discard)
-			root.SetErr(io.Discard)
-			root.SetArgs(append([]string{line[0]}, append(line[1:], "--"+f.Name, "0")...))
-			found, _, err := root.Find(line)
-			require.NoError(t, err)
-			found.Args = nil // only the flag is wrong
-			err = root.Execute()
-			require.ErrorContains(t, err, "--"+f.Name+" must be above 0, not 0; leave the flag out for the default",
-				c.CommandPath())
+			for _, value := range refusedValues[f.Value.Type()] {
+				root := NewRoot("test")
+				root.SetOut(io.Discard)
+				root.SetErr(io.Discard)
+				root.SetArgs(append([]string{line[0]}, append(slices.Clone(line[1:]), "--"+f.Name, value)...))
+				found, _, err := root.Find(line)
+				require.NoError(t, err)
+				found.Args = nil // only the flag is wrong
+				err = root.Execute()
+				require.ErrorContains(t, err, "--"+f.Name+" must be above 0, not "+value+
+					"; leave the flag out for the default", c.CommandPath())
+			}
 			refused++
 		})
 	}
@@ -74,6 +80,8 @@ func TestZeroEpochs(t *testing.T) {
 	}
 	_, err := runAgainst(t, server, "sft", "create", "--dataset", "d", "--epochs", "0")
 	require.EqualError(t, err, "--epochs must be above 0, not 0; leave the flag out for the default, 1")
+	_, err = runAgainst(t, server, "sft", "create", "--dataset", "d", "--epochs", "-1")
+	require.EqualError(t, err, "--epochs must be above 0, not -1; leave the flag out for the default, 1")
 	_, err = runAgainst(t, server, "eval", "-m", "m", "--dataset", "d", "--max", "0")
 	require.EqualError(t, err, "--max must be above 0, not 0; leave the flag out for the default: all")
 	require.Empty(t, sent, "no request is sent")

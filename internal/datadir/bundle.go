@@ -14,23 +14,24 @@ import (
 	"anneal/eventlog/secrets"
 )
 
-// SharedKeys are the names of the keys that all control planes of an installation share; see Dir.Key.
+// SharedKeys are the names, for Dir.Key, of the keys that all control planes of an installation
+// share.
 var SharedKeys = []string{"pepper", "nodes", "blobs"}
 
-// A Bundle holds what a further control plane of an installation needs from the data directory of
-// another one: the shared keys, the master keys, and the context files with the keys of the accounts
-// default and system. It is stored as a file with mode 0600.
+// A Bundle has the files that a further control plane of an installation needs from the data
+// directory of another control plane: the shared keys, the master keys, and the context files of
+// the accounts default and system. It is stored in a file that only its owner can read.
 type Bundle struct {
 	Format int               `json:"format"`
-	Files  map[string]string `json:"files"` // contents by path in the data directory
+	Files  map[string]string `json:"files"` // contents of the files, by path in the data directory
 }
 
 const (
 	bundleFormat = 1
-	maxBundle    = 1 << 20 // bytes
+	maxBundle    = 1 << 20 // maximum size of a bundle's file, in bytes
 )
 
-// bundled returns the paths in the data directory of the files in a bundle.
+// bundled returns the paths, in the data directory, of the files that a bundle has.
 func bundled() []string {
 	paths := []string{"context.json", "operator.json", "keys/ring"}
 	for _, name := range SharedKeys {
@@ -39,8 +40,9 @@ func bundled() []string {
 	return paths
 }
 
-// Bundle returns the bundle of the directory of a server that has started at least once. It returns an
-// error if the server stores its log in its embedded NATS server, which only one control plane can use.
+// Bundle returns the bundle of a server's data directory. The server must have started at least
+// once. Bundle returns an error if the log is in an embedded NATS server, which only one control
+// plane can use.
 func (d Dir) Bundle() (Bundle, error) {
 	if err := d.CheckExists(); err != nil {
 		return Bundle{}, err
@@ -55,21 +57,21 @@ func (d Dir) Bundle() (Bundle, error) {
 	for _, path := range bundled() {
 		content, err := os.ReadFile(d.Path(path))
 		if err != nil {
-			return Bundle{}, fmt.Errorf("read what control planes share: %w: start the server once, or restore the file from "+
-				"a backup", err)
+			return Bundle{}, fmt.Errorf("read the keys that control planes share: %w: start the server once, or "+
+				"restore the file from a backup", err)
 		}
 		b.Files[path] = string(content)
 	}
 	return b, nil
 }
 
-// Content returns the content of the bundle's file.
+// Content returns the bundle as the content of its file.
 func (b Bundle) Content() ([]byte, error) {
 	content, err := json.Marshal(b)
 	return append(content, '\n'), err
 }
 
-// ReadBundle reads and checks the bundle in the file at path. Its errors contain no key.
+// ReadBundle reads and checks the bundle in a file. Its errors contain no key.
 func ReadBundle(path string) (b Bundle, err error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -90,8 +92,8 @@ func ReadBundle(path string) (b Bundle, err error) {
 	return b, b.check(path)
 }
 
-// check returns an error unless the bundle has exactly the files of bundled, and its keys are
-// valid.
+// check returns an error if files are missing from the bundle or unknown, or if a key is invalid.
+// path is the bundle's file, for messages.
 func (b Bundle) check(path string) error {
 	want := bundled()
 	for name := range b.Files {
@@ -117,9 +119,9 @@ func (b Bundle) check(path string) error {
 	return nil
 }
 
-// Install writes the files of the bundle to the data directory of a further control plane, which it
-// creates if necessary. It writes nothing and returns an error if the directory has other keys, is in
-// use, or has its own log. The same bundle can be installed again.
+// Install writes the files of the bundle to the data directory of a further control plane, and
+// creates the directory if necessary. If the directory is in use, or has other keys or a log of its
+// own, Install returns an error and writes nothing. The same bundle can be installed again.
 func (b Bundle) Install(d Dir) error {
 	release, err := disk.LockDir(string(d))
 	if err != nil {
@@ -130,7 +132,8 @@ func (b Bundle) Install(d Dir) error {
 		return fmt.Errorf("%s has the log of another installation: choose an empty directory with --data", d)
 	}
 	pepper, _ := os.ReadFile(d.Path("keys", "pepper"))
-	sameInstallation := string(pepper) == b.Files["keys/pepper"] // but the ring may have changed: see RotateKeyRing
+	// Only the ring of master keys may differ, because RotateKeyRing changes it.
+	sameInstallation := string(pepper) == b.Files["keys/pepper"]
 	var other []string
 	for _, name := range bundled() {
 		content, err := os.ReadFile(d.Path(name))

@@ -14,10 +14,10 @@ import (
 	"anneal/internal/certs"
 )
 
-// Context is a context file: the settings with which a client connects to a server. A server or
-// `anneal login` writes the file. A client takes a missing account from the API key. The NATS
-// credentials in the file only permit reading events and usage records: those of the account or, in
-// the operator's file, those of all accounts.
+// A Context is the content of a context file: with which server and which API key a client works. A
+// server or `anneal login` writes the file. Without an account in the file, the client takes the
+// account in the API key. The NATS credentials in the file can only read events and usage records:
+// those of the account or, in the operator's file, those of all accounts.
 type Context struct {
 	Address      string `json:"address"`
 	Account      string `json:"account"`
@@ -25,16 +25,19 @@ type Context struct {
 	NATSURL      string `json:"natsUrl,omitempty"`
 	NATSUser     string `json:"natsUser,omitempty"`
 	NATSPassword string `json:"natsPassword,omitempty"`
-	CAFile       string `json:"caFile,omitempty"`   // CA certificates to trust in addition to the system's
-	CertFile     string `json:"certFile,omitempty"` // client certificate for a server that requires one
-	KeyFile      string `json:"keyFile,omitempty"`
+	// CAFile is the file with CA certificates to trust in addition to the system's.
+	CAFile string `json:"caFile,omitempty"`
+	// CertFile is the file with the client certificate for a server that requires one.
+	CertFile string `json:"certFile,omitempty"`
+	KeyFile  string `json:"keyFile,omitempty"`
 }
 
-// LocalContext is the context file of a server started in the working directory.
+// LocalContext is the path of the context file of a server that was started in the working
+// directory.
 var LocalContext = filepath.Join("data", "context.json")
 
-// UserContext returns the context file in the user's configuration directory; "" if there is no
-// such directory.
+// UserContext returns the path of the context file in the user's configuration directory; "" if the
+// user has no such directory.
 func UserContext() string {
 	dir, err := os.UserConfigDir()
 	if err != nil {
@@ -43,7 +46,7 @@ func UserContext() string {
 	return filepath.Join(dir, "anneal", "context.json")
 }
 
-// ReadContext reads a context file.
+// ReadContext reads the context file at path.
 func ReadContext(path string) (Context, error) {
 	var file Context
 	data, err := os.ReadFile(path)
@@ -51,8 +54,8 @@ func ReadContext(path string) (Context, error) {
 		if _, err := os.Stat(LocalContext); err != nil && path == UserContext() {
 			path = LocalContext + " or " + path
 		}
-		return file, fmt.Errorf("no context file %s: start a server with `anneal serve --data DIR` "+
-			"and give --context DIR/context.json, or log in to a server with `anneal login URL`", path)
+		return file, fmt.Errorf("the context file %s does not exist: start a server with `anneal serve --data DIR` "+
+			"and use --context DIR/context.json, or log in to a server with `anneal login URL`", path)
 	}
 	if err != nil {
 		return file, err
@@ -63,7 +66,7 @@ func ReadContext(path string) (Context, error) {
 	return file, nil
 }
 
-// TLSConfig returns the TLS configuration of a client with this context.
+// TLSConfig returns the TLS configuration for clients of the server in this context.
 func (c Context) TLSConfig() (*tls.Config, error) {
 	pair, err := certs.Open("certFile", c.CertFile, "keyFile", c.KeyFile)
 	if err != nil {
@@ -71,13 +74,14 @@ func (c Context) TLSConfig() (*tls.Config, error) {
 	}
 	config, err := certs.ClientConfig(pair, c.CAFile)
 	if err != nil {
-		return nil, fmt.Errorf("%w; set the certificate authorities of the server with --ca FILE, or as caFile in the "+
-			"context file", err)
+		return nil, fmt.Errorf("%w: set the file of the server's certificate authorities with --ca FILE, or as "+
+			"caFile in the context file", err)
 	}
 	return config, nil
 }
 
-// NATSOptions returns the options of a NATS connection that reads events.
+// NATSOptions returns the options for a NATS connection that reads events with the credentials in
+// this context.
 func (c Context) NATSOptions() ([]nats.Option, error) {
 	options := []nats.Option{nats.UserInfo(c.NATSUser, c.NATSPassword)}
 	if c.CAFile == "" && c.CertFile == "" || !strings.HasPrefix(c.NATSURL, "tls://") {
@@ -87,7 +91,8 @@ func (c Context) NATSOptions() ([]nats.Option, error) {
 	return append(options, nats.Secure(config)), err
 }
 
-// KeepCertificates copies the certificates that an operator added to an existing context file.
+// KeepCertificates copies the certificate files from an existing context file, to which an operator
+// has added them.
 func (c *Context) KeepCertificates(existing Context) {
 	c.CertFile, c.KeyFile = existing.CertFile, existing.KeyFile
 	if _, err := os.Stat(existing.CAFile); err == nil && existing.CAFile != "" {

@@ -8,7 +8,8 @@ import (
 	"anneal/disk"
 )
 
-// WritePrivate atomically replaces a file with mode 0600 and syncs it and its directory to disk.
+// WritePrivate replaces the content of a file, completely or not at all, and syncs the file and its
+// directory to disk. Only the owner can read the file (mode 0600).
 func WritePrivate(path string, data []byte) error {
 	temp := path + ".new"
 	file, err := os.OpenFile(temp, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)

@@ -7,13 +7,14 @@ import (
 	"strings"
 )
 
-// weightSuffixes are the suffixes of files with weights. Without patterns, Choose prefers the first
-// suffix to the second, and ignores the others, whose formats cannot be served.
+// weightSuffixes are the suffixes of files with weights. Without patterns, Choose prefers files
+// with the first suffix to files with the second, and ignores the others, whose formats cannot be
+// served.
 var weightSuffixes = []string{".safetensors", ".gguf", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx",
 	".ot",
 	".tflite", ".npz"}
 
-// suffixOf returns the suffix of a file with weights; "" for other files.
+// suffixOf returns the suffix of weightSuffixes that a file name has; "" if it has none.
 func suffixOf(name string) string {
 	for _, suffix := range weightSuffixes {
 		if strings.HasSuffix(name, suffix) {
@@ -23,10 +24,11 @@ func suffixOf(name string) string {
 	return ""
 }
 
-// Choose returns the files of a model that are needed to serve it: the safetensors files, or the only
-// GGUF file, with the other files of the top level and of the modules of a sentence-transformers
-// model. If patterns are given, Choose returns the files that match one of them instead, in the
-// syntax of path.Match; a pattern without a slash matches in every directory.
+// Choose returns the files of a model that are needed to serve it: the weights, in safetensors
+// files or in the only GGUF file, and the other files at the top level and in the modules of a
+// sentence-transformers model. If patterns are given, it returns the files that match one of them
+// instead. Patterns have the syntax of path.Match; a pattern without a slash matches files in every
+// directory.
 func (m Model) Choose(patterns []string) ([]File, error) {
 	if len(patterns) > 0 {
 		return m.matching(patterns)
@@ -49,15 +51,16 @@ func (m Model) Choose(patterns []string) ([]File, error) {
 	case len(gguf) == 1:
 		return append(chosen, gguf...), nil
 	case len(gguf) > 1:
-		return nil, fmt.Errorf("%s has %d GGUF files: choose with --include, such as --include '%s'", m.Name(), len(gguf),
+		return nil, fmt.Errorf("%s has %d GGUF files: choose one with --include, such as --include '%s'",
+			m.Name(), len(gguf),
 			gguf[0].Name)
 	}
 	return nil, fmt.Errorf("%s has no safetensors and no GGUF files at its top level: convert its weights, or choose "+
 		"files with --include", m.Name())
 }
 
-// withoutConsolidated leaves out files such as consolidated.safetensors, which some models have
-// beside the same weights in the usual layout.
+// withoutConsolidated removes from tensors, a list of safetensors files, those that repeat the
+// weights of the others in another layout, such as consolidated.safetensors.
 func withoutConsolidated(tensors []File) []File {
 	usual := slices.DeleteFunc(slices.Clone(tensors),
 		func(f File) bool { return strings.HasPrefix(f.Name, "consolidated") })

@@ -16,17 +16,16 @@ import (
 	"time"
 )
 
-// Maximum number of consecutive attempts that receive no data, and the wait after the first.
+// Maximum number of consecutive attempts without data, and the wait after the first of them.
 const (
 	maxAttempts = 5
 	firstPause  = 500 * time.Millisecond
 )
 
-// Download downloads a file of a model into a directory, and compares it with the digest of the
-// hub. It reports progress by calling moved with the number of bytes that arrived since the last
-// call; the number is negative when bytes must be downloaded again. An interrupted download
-// continues where it ended, also in a later call: until the file is complete, its name has the
-// suffix .part.
+// Download downloads a file of a model into the directory dir, and compares it with the digest in
+// the hub's list. It calls moved with the number of bytes received since the last call; the number
+// is negative if bytes must be downloaded again. Until the file is complete, its name has the
+// suffix .part, and a later call continues an interrupted download.
 func (h *Hub) Download(ctx context.Context, m Model, f File, dir string, moved func(n int64)) error {
 	target := filepath.Join(dir, filepath.FromSlash(f.Name))
 	if info, err := os.Stat(target); err == nil && info.Size() == f.Size {
@@ -54,18 +53,18 @@ func (h *Hub) Download(ctx context.Context, m Model, f File, dir string, moved f
 	return os.Rename(part.Name(), target)
 }
 
-// A download is one file that is being downloaded into part.
+// A download is a file that is being downloaded to the path part.
 type download struct {
 	hub   *Hub
 	model Model
 	file  File
 	part  *os.File
-	have  int64 // bytes in part
+	have  int64 // number of bytes in part
 	moved func(n int64)
 }
 
-// run requests the rest of the file until it is complete. It gives up after maxAttempts consecutive
-// requests that returned no data.
+// run requests the rest of the file until it is complete. It returns an error after maxAttempts
+// consecutive requests that returned no data.
 func (d *download) run(ctx context.Context) error {
 	info, err := d.part.Stat()
 	if err != nil {
@@ -87,7 +86,7 @@ func (d *download) run(ctx context.Context) error {
 			continue
 		}
 		if err == nil {
-			err = fmt.Errorf("the connection ended without data: %w", errTryAgain)
+			err = fmt.Errorf("the connection ended before data arrived: %w", errTryAgain)
 		}
 		if failed++; failed == maxAttempts || !errors.Is(err, errTryAgain) {
 			return err
@@ -102,7 +101,7 @@ func (d *download) run(ctx context.Context) error {
 	return nil
 }
 
-// request appends the data that one request returns.
+// request requests the rest of the file, and appends the data of the response to part.
 func (d *download) request(ctx context.Context) error {
 	path := "/" + d.model.Repo + "/resolve/" + d.model.Commit + "/" + (&url.URL{Path: d.file.Name}).EscapedPath()
 	res, err := d.hub.get(ctx, path, d.have)
@@ -116,7 +115,8 @@ func (d *download) request(ctx context.Context) error {
 	if err := d.hub.responseError(res, Ref{d.model.Repo, d.model.Commit}); err != nil {
 		return err
 	}
-	if d.have > 0 && res.StatusCode != http.StatusPartialContent { // the server sends the whole file
+	// The server ignores the range and sends the whole file.
+	if d.have > 0 && res.StatusCode != http.StatusPartialContent {
 		if err := d.restart(); err != nil {
 			return err
 		}
@@ -142,7 +142,8 @@ func (d *download) restart() error {
 	return d.part.Truncate(0)
 }
 
-// verify compares the digest of the downloaded file with that of the hub's list.
+// verify compares the digest of the downloaded file with the one in the hub's list. If they differ,
+// it removes the file.
 func (d *download) verify() error {
 	if _, err := d.part.Seek(0, io.SeekStart); err != nil {
 		return err
@@ -156,7 +157,7 @@ func (d *download) verify() error {
 		digest, want = sha1.New(), d.file.GitID //nolint:gosec // detects damage, not an attack
 		fmt.Fprintf(digest, "blob %d\x00", d.file.Size)
 	default:
-		return fmt.Errorf("%s lists %s without a digest", d.hub.URL, d.file.Name)
+		return fmt.Errorf("%s lists the file %s without a digest, so it cannot be verified", d.hub.URL, d.file.Name)
 	}
 	if _, err := io.Copy(digest, d.part); err != nil {
 		return err
@@ -169,7 +170,7 @@ func (d *download) verify() error {
 	return nil
 }
 
-// counter is an io.Writer that calls the function with the number of bytes of each write.
+// A counter is an io.Writer that calls the function with the number of bytes of each write.
 type counter func(n int64)
 
 func (c counter) Write(p []byte) (int, error) {

@@ -15,22 +15,23 @@ import (
 	"strings"
 )
 
-// DefaultURL is the hub that is used when the user names no other.
+// DefaultURL is the hub to use unless the user names another one.
 const DefaultURL = "https://huggingface.co"
 
 // Scheme is the prefix of the names of models on a hub.
 const Scheme = "hf://"
 
-// A Ref names a model on a hub, and its revision: a branch, a tag or a commit.
+// A Ref names a model on a hub: Repo is ORG/NAME, and Revision a branch, a tag or a commit.
 type Ref struct{ Repo, Revision string }
 
-// repoName and revisionName are the names that the hub accepts.
+// repoName and revisionName match the names of repositories and revisions that the hub accepts.
 var (
 	repoName     = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,95}(/[A-Za-z0-9][A-Za-z0-9._-]{0,95})?$`)
 	revisionName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/-]{0,127}$`)
 )
 
-// ParseRef parses hf://ORG/NAME[@REVISION]. Without a revision it is main.
+// ParseRef parses the name of a model on a hub, hf://ORG/NAME[@REVISION]. The default revision is
+// main.
 func ParseRef(text string) (Ref, error) {
 	rest, ok := strings.CutPrefix(text, Scheme)
 	repo, revision, given := strings.Cut(rest, "@")
@@ -44,35 +45,35 @@ func ParseRef(text string) (Ref, error) {
 	return Ref{repo, revision}, nil
 }
 
-// A Hub is a server with models.
+// A Hub is a server with the HTTP API of the Hugging Face Hub.
 type Hub struct {
-	URL    string // without a path, such as DefaultURL
-	Token  string // access token of a user; "" for models that are public
+	URL    string // scheme and host, such as DefaultURL
+	Token  string // access token of a user; "" reads only public models
 	Client *http.Client
 }
 
-// A Model lists the files of a model at one commit.
+// A Model has the list of a model's files at one commit.
 type Model struct {
 	Repo   string
 	Commit string
 	Files  []File
 }
 
-// Name returns the name of the model at its commit, as ParseRef parses it.
+// Name returns the name of the model with its commit, which ParseRef can parse.
 func (m Model) Name() string { return Scheme + m.Repo + "@" + m.Commit }
 
-// A File is one file of a model, with the digest in the hub's list.
+// A File is a file in the hub's list of a model's files.
 type File struct {
 	Name   string // path in the repository, with slashes
-	Size   int64  // bytes
+	Size   int64  // size in bytes
 	SHA256 string // digest of the content, in hexadecimal; "" for small files
 	GitID  string // git's blob ID of the content, a SHA-1; used when SHA256 is ""
 }
 
-// maxList is the maximum size of the hub's list of the files of one model, in bytes.
+// maxList is the maximum size of the hub's list of the files of a model, in bytes.
 const maxList = 16 << 20
 
-// Model returns the list of a model's files.
+// Model requests the list of a model's files.
 func (h *Hub) Model(ctx context.Context, ref Ref) (Model, error) {
 	path := "/api/models/" + ref.Repo + "/revision/" + url.PathEscape(ref.Revision) + "?blobs=true"
 	res, err := h.get(ctx, path, 0)
@@ -97,7 +98,8 @@ func (h *Hub) Model(ctx context.Context, ref Ref) (Model, error) {
 	}
 	m := Model{Repo: ref.Repo, Commit: list.SHA}
 	if !revisionName.MatchString(m.Commit) {
-		return Model{}, fmt.Errorf("%s sent the invalid commit %q", h.URL, m.Commit)
+		return Model{}, fmt.Errorf("%s sent the commit %q, which is not a hexadecimal commit ID: check the address",
+			h.URL, m.Commit)
 	}
 	for _, s := range list.Siblings {
 		if !filepath.IsLocal(filepath.FromSlash(s.Name)) {
@@ -108,14 +110,15 @@ func (h *Hub) Model(ctx context.Context, ref Ref) (Model, error) {
 	return m, nil
 }
 
-// get requests a path of the hub, from the byte at an offset.
+// get requests a path of the hub. The response begins with the byte at offset.
 func (h *Hub) get(ctx context.Context, path string, offset int64) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimRight(h.URL, "/")+path, nil)
 	if err != nil {
 		return nil, err
 	}
 	if h.Token != "" {
-		req.Header.Set("Authorization", "Bearer "+h.Token) // net/http does not send it to hosts of redirects
+		// Net/http does not send the token to another host after a redirect.
+		req.Header.Set("Authorization", "Bearer "+h.Token)
 	}
 	if offset > 0 {
 		req.Header.Set("Range", fmt.Sprintf("bytes=%d-", offset))
@@ -123,10 +126,11 @@ func (h *Hub) get(ctx context.Context, path string, offset int64) (*http.Respons
 	return h.Client.Do(req)
 }
 
-// errTryAgain is wrapped by errors of requests that may succeed when they are repeated.
+// errTryAgain is wrapped by the errors of requests that may succeed if they are repeated.
 var errTryAgain = errors.New("try again later")
 
-// responseError returns why the hub refused a request for a model; nil if it did not.
+// responseError returns an error that states why the hub refused a request for a model; nil if it
+// did not.
 func (h *Hub) responseError(res *http.Response, ref Ref) error {
 	of := Scheme + ref.Repo
 	switch {

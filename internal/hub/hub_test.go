@@ -129,7 +129,7 @@ func TestRefusals(t *testing.T) {
 	for what, answer := range map[string]string{
 		"did not respond like a model hub":   `<html>`,
 		"outside of the model's directory":   `{"sha": "0123", "siblings": [{"rfilename": "../../.bashrc"}]}`,
-		"invalid commit":                     `{"sha": "../0123"}`,
+		"is not a hexadecimal commit ID":     `{"sha": "../0123"}`,
 		"did not respond like a model hub: ": `{}`,
 	} {
 		other := httptest.NewServer(
@@ -161,7 +161,7 @@ func TestChoose(t *testing.T) {
 		},
 		"one GGUF file": {files: []string{"README.md", "m-Q8_0.gguf"}, want: []string{"README.md", "m-Q8_0.gguf"}},
 		"several GGUF files": {files: []string{"m-Q4_K_M.gguf", "m-Q8_0.gguf"},
-			err: "has 2 GGUF files: choose with --include"},
+			err: "has 2 GGUF files: choose one with --include"},
 		"a chosen GGUF file": {files: []string{"m-Q4_K_M.gguf", "m-Q8_0.gguf", "x/a.json"},
 			patterns: []string{"*Q8_0.gguf", "*.json"},
 			want:     []string{"m-Q8_0.gguf", "x/a.json"}},

@@ -9,8 +9,8 @@ import (
 	"anneal/eventlog"
 )
 
-// Appends registers the metric of appends to the log, and returns the function for
-// eventlog.JetStream.Measure.
+// Appends registers the metric of appends to the log. It returns the function that
+// eventlog.JetStream.Measure calls after each append.
 func Appends(registry prometheus.Registerer) func(time.Duration, error) {
 	took := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "anneal_log_append_seconds",
 		Help: "Time until an event was durable, by result: appended, conflict (another event of the resource came first) " +

@@ -1,5 +1,5 @@
-// Package metrics exports the state of the cluster to Prometheus: jobs, nodes, accelerators, replicas and
-// events, as the world has them when they are read.
+// Package metrics exports metrics of the cluster to Prometheus: jobs, nodes, accelerators, replicas
+// and events, as they are in the world when Prometheus reads the metrics.
 package metrics
 
 import (
@@ -11,32 +11,33 @@ import (
 	"anneal/projections"
 )
 
-// States of an accelerator in anneal_accelerators.
+// Values of the label state in anneal_accelerators.
 const (
 	deviceFree      = "free"
 	deviceAllocated = "allocated"
 	deviceFailed    = "failed"
-	deviceCordoned  = "cordoned" // free, on a node that gets no new allocations
-	deviceLost      = "lost"     // of a node that is lost
+	deviceCordoned  = "cordoned" // without an allocation, on a cordoned node
+	deviceLost      = "lost"     // on a lost node
 )
 
 var (
 	jobs = prometheus.NewDesc("anneal_jobs", "Unfinished jobs, by kind and state.", []string{"kind", "state"}, nil)
-	wait = prometheus.NewDesc("anneal_job_wait_seconds", "Time since the job that has waited longest for capacity was "+
+	wait = prometheus.NewDesc("anneal_job_wait_seconds", "Time since the job that has waited longest for nodes was "+
 		"queued, by kind; 0 when none waits.", []string{"kind"}, nil)
 	nodes        = prometheus.NewDesc("anneal_nodes", "Registered nodes, by state.", []string{"state"}, nil)
 	accelerators = prometheus.NewDesc("anneal_accelerators", "Accelerators of the registered nodes, by type and state: "+
-		"free, allocated, failed, cordoned (free, on a cordoned node) or lost (on a lost node). A shared one is allocated.",
+		"free, allocated, failed, cordoned (free, on a cordoned node) or lost (on a lost node). A shared accelerator "+
+		"is allocated.",
 		[]string{"type", "state"}, nil)
 	replicas = prometheus.NewDesc("anneal_replicas", "Replicas of all deployments: desired, starting or ready.",
 		[]string{"state"}, nil)
-	waiting = prometheus.NewDesc("anneal_deployments_waiting", "Deployments that have fewer replicas than they desire, "+
-		"for lack of capacity.", nil, nil)
+	waiting = prometheus.NewDesc("anneal_deployments_waiting", "Deployments that have fewer replicas than desired, "+
+		"because no node can hold another one.", nil, nil)
 	events = prometheus.NewDesc("anneal_events_total", "Events that this process has applied since it started, by type.",
 		[]string{"type"}, nil)
 )
 
-// Cluster collects metrics without names of accounts, resources or nodes.
+// Cluster collects metrics that contain no names of accounts, resources or nodes.
 type Cluster struct {
 	World *projections.World
 	Now   func() time.Time
@@ -104,7 +105,7 @@ func collectNodes(ch chan<- prometheus.Metric, v *projections.View) {
 	}
 }
 
-// devicesOf counts the accelerators of a node, by type and state.
+// devicesOf returns the numbers of a node's accelerators, by type and state.
 func devicesOf(node domain.Node) map[string]map[string]int {
 	counts := map[string]map[string]int{}
 	used, free := node.Used(), deviceFree
@@ -148,7 +149,8 @@ func collectReplicas(ch chan<- prometheus.Metric, v *projections.View) {
 	ch <- gauge(waiting, float64(short))
 }
 
-// States of replicas in metrics. The desired number counts replicas that are not placed yet too.
+// Values of the label state in metrics of replicas. desired also counts replicas that are not
+// placed yet.
 const (
 	replicasDesired  = "desired"
 	replicasStarting = "starting"

@@ -14,13 +14,14 @@ import (
 	"anneal/projections/live"
 )
 
-// maxNamed limits the accounts, the nodes and the deployments that Named exports: those with the most
-// jobs, accelerators and desired replicas. The sums of all others have the name _other.
+// maxNamed is the maximum number of accounts, of nodes and of deployments with metrics of their
+// own: those with the most jobs, accelerators and desired replicas. All others together have the
+// name other.
 const (
 	maxNamed = 500
-	other    = "_other" // no ID begins with an underscore
+	other    = "_other" // cannot be an ID, because no ID begins with an underscore
 
-	// maxLoadAge is the maximum age of the load of a deployment.
+	// maxLoadAge is the maximum age of a deployment's reported load. An older one is not exported.
 	maxLoadAge = 30 * time.Second
 )
 
@@ -33,21 +34,23 @@ var (
 		"agent reported it.", []string{"node", "type", "index"}, nil)
 	utilization = prometheus.NewDesc("anneal_accelerator_utilization_ratio", "Utilization of an accelerator, from 0 to 1.",
 		[]string{"node", "type", "index"}, nil)
-	deviceMemory = prometheus.NewDesc("anneal_accelerator_memory_used_bytes", "Memory of an accelerator in use.",
+	deviceMemory = prometheus.NewDesc("anneal_accelerator_memory_used_bytes", "Used memory of an accelerator.",
 		[]string{"node", "type", "index"}, nil)
 	deploymentReplicas = prometheus.NewDesc("anneal_deployment_replicas", "Replicas, by deployment and state: see "+
 		"anneal_replicas.", []string{"account", "deployment", "state"}, nil)
-	inFlight = prometheus.NewDesc("anneal_deployment_requests_in_flight", "Requests that are served or wait, on average "+
-		"over the newest 5 seconds: an input of the autoscaler.", []string{"account", "deployment"}, nil)
-	requestRate = prometheus.NewDesc("anneal_deployment_requests_per_second", "Requests a second over the newest 5 "+
+	inFlight = prometheus.NewDesc("anneal_deployment_requests_in_flight", "Running and waiting requests, on average "+
+		"over the last 5 seconds: an input of the autoscaler.", []string{"account", "deployment"}, nil)
+	requestRate = prometheus.NewDesc("anneal_deployment_requests_per_second", "Requests per second over the last 5 "+
 		"seconds: an input of the autoscaler.", []string{"account", "deployment"}, nil)
-	tokenRate = prometheus.NewDesc("anneal_deployment_tokens_per_second", "Tokens a second over the newest 5 seconds, by "+
-		"kind (prompt, completion): inputs of the autoscaler.", []string{"account", "deployment", "kind"}, nil)
+	tokenRate = prometheus.NewDesc("anneal_deployment_tokens_per_second", "Tokens per second over the last 5 "+
+		"seconds, by kind (prompt, completion): inputs of the autoscaler.", []string{"account", "deployment",
+		"kind"}, nil)
 	slots = prometheus.NewDesc("anneal_deployment_slots", "Requests that one ready replica serves concurrently.",
 		[]string{"account", "deployment"}, nil)
 )
 
-// Named collects metrics with the names of accounts, nodes and deployments, which are for the operator.
+// Named collects metrics that contain names of accounts, nodes and deployments. Only the operator
+// may read them.
 type Named struct {
 	World *projections.World
 	Now   func() time.Time
@@ -69,7 +72,7 @@ func (c Named) Collect(ch chan<- prometheus.Metric) {
 	collectDeployments(ch, v, c.Now())
 }
 
-// A ranking counts by name and state, and has the names with the highest weights.
+// A ranking has counts by name and state, and a weight for each name.
 type ranking struct {
 	counts map[string]map[string]int
 	weight map[string]int
@@ -85,8 +88,8 @@ func (r *ranking) add(name, state string, n, weight int) {
 	r.weight[name] += weight
 }
 
-// first returns the maxNamed names with the highest weights.
-func (r *ranking) first() map[string]bool {
+// top returns the names with the highest weights, at most maxNamed.
+func (r *ranking) top() map[string]bool {
 	names := slices.SortedFunc(maps.Keys(r.counts), func(a, b string) int {
 		return cmp.Or(cmp.Compare(r.weight[b], r.weight[a]), cmp.Compare(a, b))
 	})
@@ -97,9 +100,10 @@ func (r *ranking) first() map[string]bool {
 	return first
 }
 
-// each calls use for each of the first names and state, and for the sums of all others.
+// each calls use with the counts of the top names, and with the sums of all other names under the
+// name other.
 func (r *ranking) each(use func(name, state string, n int)) {
-	first, rest := r.first(), map[string]int{}
+	first, rest := r.top(), map[string]int{}
 	for name, counts := range r.counts {
 		for state, n := range counts {
 			if first[name] {
@@ -142,8 +146,8 @@ func collectEachNode(ch chan<- prometheus.Metric, v *projections.View) {
 	for kind, nodes := range byType {
 		nodes.each(func(node, state string, n int) { ch <- gauge(nodeAccelerators, float64(n), node, kind, state) })
 	}
-	for node := range named.first() {
-		seen := map[string]bool{} // an agent may report a device twice
+	for node := range named.top() {
+		seen := map[string]bool{} // an agent can report the same device twice
 		for _, d := range v.Live.Devices(domain.NewName(domain.System, domain.Nodes.Collection, node)) {
 			if key := fmt.Sprint(d.Type, " ", d.Index); !seen[key] {
 				seen[key] = true
@@ -177,7 +181,7 @@ func collectDeployments(ch chan<- prometheus.Metric, v *projections.View, now ti
 		account, id := labelsOf(name)
 		ch <- gauge(deploymentReplicas, float64(n), account, id, state)
 	})
-	for name := range all.first() {
+	for name := range all.top() {
 		if steps := v.Live.Loads(domain.Name(name)).Steps; len(steps) > 0 {
 			if newest := steps[len(steps)-1]; now.Sub(newest.End) < maxLoadAge {
 				collectLoad(ch, name, newest)
@@ -195,7 +199,8 @@ func collectLoad(ch chan<- prometheus.Metric, name string, sample live.LoadSampl
 	ch <- gauge(slots, sample.Slots, account, id)
 }
 
-// labelsOf returns the labels account and deployment.
+// labelsOf returns the values of the labels account and deployment for the resource name of a
+// deployment.
 func labelsOf(name string) (account, id string) {
 	if name == other {
 		return other, other

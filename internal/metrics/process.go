@@ -7,8 +7,9 @@ import (
 	"anneal/disk"
 )
 
-// Process registers the metrics of the process: of Go, of the operating system, the free space on its disk,
-// and whether it is connected to NATS. connected returns an error when it is not.
+// Process registers metrics of this process: of the Go runtime, of the operating system, the free
+// space on the disk of the data directory, and whether the process is connected to NATS. connected
+// returns nil if it is.
 func Process(registry prometheus.Registerer, space *disk.Space, connected func() error) {
 	registry.MustRegister(collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),

@@ -11,14 +11,14 @@ import (
 	"anneal/workers/agent"
 )
 
-// RunAgent runs the agent of a node until ctx is done. It sets the fields of o that flags
-// configure.
+// RunAgent runs the agent of a node until ctx is done. flags set the engines, the devices and the
+// labels in o; evaluators is the sandbox in which the agent runs evaluators.
 func RunAgent(ctx context.Context, o agent.Options, flags Flags, evaluators *sandbox.Sandbox) error {
 	devices, err := flags.devices()
 	if err != nil {
 		return err
 	}
-	if o.Dir, err = filepath.Abs(o.Dir); err != nil { // engines run in other working directories
+	if o.Dir, err = filepath.Abs(o.Dir); err != nil { // engines have other working directories
 		return err
 	}
 	runner := flags.Engine.runner(ctx, o.Log)
@@ -38,7 +38,8 @@ func RunAgent(ctx context.Context, o agent.Options, flags Flags, evaluators *san
 	case len(devices) > 0:
 		o.Capacity = devices
 	case !flags.Engine.usesDevices():
-		o.Capacity = map[string]int{} // an empty map hides the devices, which no engine of the node would use
+		// An empty map declares no devices, because no engine of the node would use them.
+		o.Capacity = map[string]int{}
 	}
 	a, err := agent.New(o)
 	if err != nil {
@@ -48,10 +49,10 @@ func RunAgent(ctx context.Context, o agent.Options, flags Flags, evaluators *san
 	return a.Run(ctx)
 }
 
-// setMemoryLimit sets the memory limit of the Go runtime to 90% of memory, the machine's memory in
-// bytes, so that the garbage collector runs before a process that holds models exhausts the memory.
-// By default, garbage may grow to the size of the weights. configured is the value of GOMEMLIMIT,
-// which takes precedence.
+// setMemoryLimit sets the memory limit of the Go runtime to 90% of memory, the size of the
+// machine's memory in bytes. Without a limit, garbage may grow to the size of the models' weights
+// before the garbage collector runs. If configured, the value of GOMEMLIMIT, is set, setMemoryLimit
+// does nothing.
 func setMemoryLimit(memory int64, configured string) {
 	if configured == "" {
 		debug.SetMemoryLimit(memory / 10 * 9)

@@ -21,24 +21,24 @@ import (
 	"anneal/internal/usage"
 )
 
-// runner returns the runner that starts the programs of engines. It logs a warning if the programs
-// cannot run in a sandbox.
+// runner returns the runner of the engines' programs. It logs a warning if it runs them without a
+// sandbox, or if the sandbox does not work on this machine.
 func (e *EngineFlags) runner(ctx context.Context, logger *slog.Logger) *sandbox.Runner {
 	runner := sandbox.NewRunner(sandbox.RunnerOptions{Plain: e.unconfined, Files: e.files})
 	if e.unconfined {
-		logger.Warn("the programs of engines run WITHOUT a sandbox: a file that exploits one of them gets all " +
-			"permissions of this user; " +
-			"use only models and files that you trust")
+		logger.Warn("the programs of engines run WITHOUT a sandbox: a model or file that exploits a program gets " +
+			"all permissions of this user; use only models and files that you trust")
 	}
 	if err := runner.Check(ctx); err != nil {
-		logger.Warn("the programs of engines cannot run in a sandbox on this machine, and get no files of accounts", "reason",
-			err)
+		logger.Warn("sandboxes do not work on this machine, so this node starts no engine that runs as a program of "+
+			"its own", "reason", err)
 	}
 	return runner
 }
 
-// build returns the engine of a node, which keeps files in dir. It logs why a capability is
-// missing, and stores the reason in the engine's Missing; the node offers the other capabilities.
+// build returns the engine of a node, whose files are in dir. If a capability such as training is
+// not available, build logs the reason and stores it in the engine's Missing; the node offers the
+// other capabilities.
 func (e *EngineFlags) build(ctx context.Context, dir string, runner *sandbox.Runner,
 	logger *slog.Logger) (engines.Engine, error) {
 	engine := embedded.New(embedded.Options{})
@@ -56,7 +56,7 @@ func (e *EngineFlags) build(ctx context.Context, dir string, runner *sandbox.Run
 		}
 		engine.Methods = torch.Methods()
 	}
-	engine.SharesDevices = true // the embedded engine uses no memory of devices
+	engine.SharesDevices = true // the embedded engine uses no memory of accelerators
 	if cmp.Or(e.completer, embeddedEngine) == embeddedEngine {
 		return engine, nil
 	}
@@ -69,7 +69,8 @@ func (e *EngineFlags) build(ctx context.Context, dir string, runner *sandbox.Run
 	case domain.CodeOf(err) == domain.InvalidArgument:
 		return engine, usage.Errorf("--%w", err)
 	case err != nil:
-		logger.Error("this node cannot serve models", "engine", e.completer, "reason", err)
+		logger.Error("the model server cannot be used, so this node will not get replicas", "engine",
+			e.completer, "reason", err)
 		engine.Completer, engine.Missing["complete"] = nil, fmt.Sprintf("%s: %v", e.completer, err)
 	default:
 		engine.Programs = append(engine.Programs, e.completer)
@@ -77,8 +78,8 @@ func (e *EngineFlags) build(ctx context.Context, dir string, runner *sandbox.Run
 	return engine, nil
 }
 
-// addTranscribers adds the transcription engines: PocketSphinx if it is installed, and the server
-// chosen by --speech.
+// addTranscribers adds transcription engines: PocketSphinx if it is installed, and the server of
+// --speech.
 func (e *EngineFlags) addTranscribers(engine *engines.Engine, dir string, runner *sandbox.Runner,
 	logger *slog.Logger) error {
 	if e.Speech == NoSpeech {
@@ -110,7 +111,8 @@ func (e *EngineFlags) addTranscribers(engine *engines.Engine, dir string, runner
 	return nil
 }
 
-// exportGGUF writes the model in dir, which has no GGUF file, to a GGUF file with 16-bit matrices.
+// exportGGUF converts the model in dir, which has no GGUF file, to a GGUF file with 16-bit
+// matrices.
 func exportGGUF(dir, file string) error {
 	f, err := os.Create(file)
 	if err != nil {

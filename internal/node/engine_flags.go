@@ -12,14 +12,14 @@ import (
 	"anneal/engines/external"
 )
 
-// EngineFlags configure the engines with which a node trains, completes and transcribes.
+// EngineFlags select the engines with which a node trains, completes and transcribes.
 type EngineFlags struct {
-	Speech string // format of the transcription engine, or NoSpeech
+	Speech string // name of the transcription engine, or NoSpeech
 
 	completer, command string
 	trainer            string
 	speechCommand      string
-	unconfined         bool // programs of engines run without a sandbox
+	unconfined         bool // run the programs of engines without a sandbox
 	files              []string
 }
 
@@ -33,10 +33,10 @@ const (
 
 var trainers = []string{embeddedEngine, torchTrainer}
 
-// completers returns the values of --engine.
+// completers returns the possible values of --engine.
 func completers() []string { return append([]string{embeddedEngine}, external.Presets()...) }
 
-// transcribers returns the values of --speech.
+// transcribers returns the possible values of --speech.
 func transcribers() []string {
 	return append([]string{domain.SpeechPocketsphinx, NoSpeech}, external.Formats()...)
 }
@@ -60,14 +60,14 @@ func (e *EngineFlags) Add(f *pflag.FlagSet) {
 			"and {port} (default: the command line of --speech)")
 }
 
-// usesDevices reports whether any engine of the node computes on accelerators. The embedded engines
+// usesDevices reports whether an engine of the node computes on accelerators. The embedded engines
 // and PocketSphinx compute on CPUs.
 func (e *EngineFlags) usesDevices() bool {
 	return cmp.Or(e.completer, embeddedEngine) != embeddedEngine || e.trainer == torchTrainer ||
 		slices.Contains(external.Formats(), e.Speech)
 }
 
-// check validates the flags.
+// check adds the violations of the flags to v.
 func (e *EngineFlags) check(v *domain.Violations) {
 	v.Require(e.completer == "" || slices.Contains(completers(), e.completer),
 		"--engine", "%s", domain.OneOfRule(e.completer, completers()))

@@ -18,11 +18,12 @@ import (
 	"anneal/workers/agent"
 )
 
-// Flags configure the agent of a node: the local worker of `serve`, or the agent that `work` runs.
+// Flags configure the agent of a node: the local worker of `anneal serve`, or the agent of `anneal
+// work`.
 type Flags struct {
 	ID, Pool, Region string
 	Engine           EngineFlags
-	Version          string // version of the program
+	Version          string // version of this program
 
 	accelerators, labels []string
 	checkDevices         time.Duration
@@ -30,13 +31,14 @@ type Flags struct {
 	shareAccelerators    bool
 }
 
-// maxDevices is the maximum number of devices of one type that a node may declare.
+// maxDevices is the maximum number of devices of one type that --device may declare.
 const maxDevices = 1024
 
-// minCheckDevices is the minimum time between two readings of the devices.
+// minCheckDevices is the minimum of --check-devices, the interval at which the agent reads the
+// state of devices.
 const minCheckDevices = 100 * time.Millisecond
 
-// Add adds the flags to a command, in two sections of its help.
+// Add adds the flags to f, in two sections of the help.
 func (n *Flags) Add(f *pflag.FlagSet) {
 	usage.AddSection(f, "Node", n.add)
 	usage.AddSection(f, "Engines of the node", n.Engine.Add)
@@ -61,7 +63,7 @@ func (n *Flags) add(f *pflag.FlagSet) {
 		"of detected devices, which withdraw failed devices from the node; 0 disables the readings")
 }
 
-// Check validates the flags.
+// Check returns an error with all violations of the flags; nil if they are valid.
 func (n *Flags) Check() error {
 	var v domain.Violations
 	v.Require(n.ID == "" || domain.ValidID(n.ID), "--node-id", domain.IDRule)
@@ -86,7 +88,7 @@ func (n *Flags) Check() error {
 	return nil
 }
 
-// Labels returns the labels of the node; nil without any.
+// Labels returns the labels of --label; nil if there are none.
 func (n *Flags) Labels() map[string]string {
 	var labels map[string]string
 	for _, text := range n.labels {
@@ -99,7 +101,7 @@ func (n *Flags) Labels() map[string]string {
 	return labels
 }
 
-// devices returns the declared number of devices by type.
+// devices returns how many devices of each type the flag --device declares.
 func (n *Flags) devices() (map[string]int, error) {
 	devices := map[string]int{}
 	for _, text := range n.accelerators {
@@ -113,8 +115,8 @@ func (n *Flags) devices() (map[string]int, error) {
 	return devices, nil
 }
 
-// Sandbox returns the sandbox in which evaluators run. It logs a warning if the sandbox is turned
-// off, and if this node cannot run evaluators.
+// Sandbox returns the sandbox in which evaluators run. It logs a warning if the sandbox is
+// disabled, or if it does not work on this node.
 func (n *Flags) Sandbox(ctx context.Context, logger *slog.Logger) *sandbox.Sandbox {
 	box := sandbox.New(sandbox.Options{Plain: n.evaluatorsUnconfined})
 	if n.evaluatorsUnconfined {

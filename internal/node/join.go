@@ -26,20 +26,20 @@ import (
 	"anneal/workers/agent"
 )
 
-// JoinOptions configure the agent of a node that joins a server.
+// JoinOptions configure the agent of a node that joins the server of another machine.
 type JoinOptions struct {
-	URL   string // NATS address of the server
-	Token string // join token; only needed until the node has enrolled
-	Dir   string // directory of the node's key and downloads; "" is one below the user's cache directory
+	URL   string // NATS URL of the server
+	Token string // join token; not needed after the node has enrolled
+	Dir   string // directory for the node's key and downloads; "" stands for one in the user's cache directory
 	Flags Flags
-	TLS   *tls.Config   // TLS settings of downloads and uploads of files
-	NATS  []nats.Option // options of the connection to URL
+	TLS   *tls.Config   // TLS settings of HTTP downloads and uploads
+	NATS  []nats.Option // additional options of the NATS connection
 
 	Stdout io.Writer
 	Log    *slog.Logger
 }
 
-// Join runs the agent of a node until ctx is done.
+// Join enrolls the node if necessary, and runs its agent until ctx is done.
 func Join(ctx context.Context, o JoinOptions) error {
 	dir, release, err := o.lockDir()
 	if err != nil {
@@ -53,7 +53,7 @@ func Join(ctx context.Context, o JoinOptions) error {
 	}
 	keyPath := dir.Path(agent.KeyFile)
 	if _, err := os.Stat(keyPath); err != nil && o.Token == "" {
-		return usage.Errorf("this node has not enrolled yet (no %s): give --token-file with a token "+
+		return usage.Errorf("this node has not enrolled yet (%s does not exist): give --token-file with a token "+
 			"from `anneal node token` on the server's machine", keyPath)
 	}
 	key, err := agent.OpenKey(keyPath)
@@ -70,13 +70,14 @@ func Join(ctx context.Context, o JoinOptions) error {
 		o.Flags, o.Flags.Sandbox(ctx, o.Log))
 }
 
-// maxCacheDirs is the maximum number of agents that one user may run on a machine without --data.
+// maxCacheDirs is the maximum number of agents without --data that a user can run on one machine.
 const maxCacheDirs = 64
 
-// lockDir locks the node's directory, and returns it with the function that unlocks it. If Dir is
-// "", the directory is one below the user's cache directory that no other agent uses. Its name
-// depends on the server and, if given, on the node's ID, so that an agent that restarts finds its
-// ID, key and downloads. A directory that an older version named after the token is used again.
+// lockDir locks the node's directory, and returns the directory and the function that unlocks it.
+// If Dir is "", it finds a directory in the user's cache directory that no other agent uses. Its
+// name depends on the server and on the node's ID, if that is given. So an agent that restarts
+// finds its ID, its key and its downloads again. lockDir also finds a directory that an older
+// version named after the join token.
 func (o JoinOptions) lockDir() (datadir.Dir, func(), error) {
 	if o.Dir != "" {
 		release, err := disk.LockDir(o.Dir)
@@ -107,8 +108,9 @@ func (o JoinOptions) lockDir() (datadir.Dir, func(), error) {
 	return "", nil, err
 }
 
-// cacheDir returns the prefix of the directories below cache for one server. server is the server's
-// address or, for directories of older versions, a join token.
+// cacheDir returns the prefix of the names of agents' directories in cache, the user's cache
+// directory. server is the address of the server or, for directories of older versions, a join
+// token.
 func cacheDir(cache, server string) string {
 	sum := sha256.Sum256([]byte(server))
 	return filepath.Join(cache, "anneal", fmt.Sprintf("worker-%x", sum[:6]))
@@ -117,15 +119,15 @@ func cacheDir(cache, server string) string {
 const (
 	loginTimeout = 10 * time.Second
 	loginRetry   = 500 * time.Millisecond
-	loginWarning = 3 * time.Second // interval of warnings about a server that does not respond
+	loginWarning = 3 * time.Second // time between two warnings about a server that does not respond
 )
 
-// checkLogin returns once the server has accepted the node's login. After the first login, the
-// agent reconnects without a time limit.
+// checkLogin waits until the server accepts the node, and returns an error if the server rejects
+// it. After this first login, the agent reconnects without a time limit.
 func checkLogin(ctx context.Context, url string, options []nats.Option, node string, logger *slog.Logger) error {
 	if scheme, _, found := strings.Cut(url, "://"); found && scheme != "nats" && scheme != "tls" {
-		return usage.Errorf("--join %s must be the server's NATS address, like nats://HOST:4222 or tls://HOST:4222; use "+
-			"natsUrl of the server's context file", url)
+		return usage.Errorf("--join %s must be the server's NATS address, such as nats://HOST:4222 or "+
+			"tls://HOST:4222: use natsUrl of the server's context file", url)
 	}
 	deadline, nextWarning := time.Now().Add(loginTimeout), time.Now()
 	for {
@@ -135,8 +137,8 @@ func checkLogin(ctx context.Context, url string, options []nats.Option, node str
 			conn.Close()
 			return nil
 		case errors.Is(err, nats.ErrAuthorization):
-			return fmt.Errorf("%s rejected node %s: the join token has expired or is for another node, another agent has "+
-				"enrolled with this name, "+
+			return fmt.Errorf("the server %s rejected node %s: the join token has expired or is for another node, "+
+				"another agent has enrolled with this name, "+
 				"or the node was revoked; check `anneal node list` on the server's machine, and create a token there with "+
 				"`anneal node token`", url, node)
 		case errors.Is(err, nats.ErrNkeysNotSupported):
@@ -147,7 +149,8 @@ func checkLogin(ctx context.Context, url string, options []nats.Option, node str
 				"and that --nats-ca matches its certificate", url, err)
 		}
 		if now := time.Now(); !now.Before(nextWarning) {
-			logger.Warn("cannot reach the server, retrying", "address", url, "for", time.Until(deadline).Round(time.Second),
+			logger.Warn("cannot reach the server; retrying", "address", url, "for",
+				time.Until(deadline).Round(time.Second),
 				"error", err)
 			nextWarning = now.Add(loginWarning)
 		}
@@ -161,8 +164,8 @@ func checkLogin(ctx context.Context, url string, options []nats.Option, node str
 
 var notInID = regexp.MustCompile(`[^a-z0-9]+`)
 
-// storedNodeID returns the node ID stored in a directory. The first call generates it from the host
-// name.
+// storedNodeID returns the node ID in a directory. At the first call it generates an ID from the
+// host name, and stores it.
 func storedNodeID(dir datadir.Dir) (string, error) {
 	path := dir.Path("node.id")
 	if text, err := os.ReadFile(path); err == nil && domain.ValidID(strings.TrimSpace(string(text))) {

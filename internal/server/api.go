@@ -20,7 +20,7 @@ import (
 	"anneal/workers/coordinator"
 )
 
-// listen opens the address, or returns an error that says what to do.
+// listen opens a TCP listener. Its errors advise the user what to do.
 func listen(address string) (net.Listener, error) {
 	listener, err := net.Listen("tcp", address)
 	switch {

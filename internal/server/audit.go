@@ -10,7 +10,7 @@ import (
 	"anneal/eventlog/secrets"
 )
 
-// openAudit starts the recorder of the audit stream.
+// openAudit returns the step of Start that opens the audit stream, to which s.audit records.
 func openAudit(s *Server) func(context.Context) error {
 	return func(context.Context) error {
 		store, err := audit.OpenStream(s.events.Control(), s.logSpace())
@@ -25,7 +25,8 @@ func openAudit(s *Server) func(context.Context) error {
 	}
 }
 
-// observed returns the vault for code that reads secrets: each read is recorded.
+// observed returns the vault for code that reads secrets, which records each read in the audit
+// stream.
 func observed(s *Server, vault *secrets.Vault) secrets.ObservedVault {
 	return secrets.ObservedVault{Vault: vault, Observe: func(_ context.Context, read secrets.Read) {
 		s.audit.Load().Record(recordOfRead(read))
@@ -48,11 +49,12 @@ func recordOfRead(read secrets.Read) audit.Record {
 	return record
 }
 
-// controlPlaneActor is the actor of records of the control plane itself. The field controlPlane has
-// its ID.
+// controlPlaneActor is the actor in audit records of the control plane itself, whose ID is in the
+// field controlPlane.
 const controlPlaneActor = "control-plane"
 
-// recordLogins returns a function that records that NATS accepted or refused a node or a reader.
+// recordLogins returns the function that records each login of a node or a reader that NATS accepts
+// or refuses.
 func recordLogins(s *Server) func(natsserver.Login) {
 	return func(login natsserver.Login) { s.audit.Load().Record(recordOfLogin(login)) }
 }
@@ -79,7 +81,7 @@ func recordOfLogin(login natsserver.Login) audit.Record {
 		}
 	}
 	if login.Err != nil {
-		record.Reason = audit.LoginRefused // the message of the error can repeat what the client sent
+		record.Reason = audit.LoginRefused // the error's message can contain text of the client
 	}
 	return record
 }

@@ -9,13 +9,14 @@ import (
 	"anneal/internal/backup"
 )
 
-// backupMetrics are the metrics of the backups to each target: what a restore would lack now.
+// backupMetrics are metrics of the backups to each target: their age, and the events that a restore
+// would lack now.
 type backupMetrics struct {
 	all      func() []backup.Status
 	position func() uint64
 	now      func() time.Time
 
-	mu      sync.Mutex // held by Collect
+	mu      sync.Mutex // guards age and missing during Collect
 	age     *prometheus.GaugeVec
 	missing *prometheus.GaugeVec
 }
@@ -23,10 +24,10 @@ type backupMetrics struct {
 func newBackupMetrics(all func() []backup.Status, position func() uint64, now func() time.Time) *backupMetrics {
 	return &backupMetrics{all: all, position: position, now: now,
 		age: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "anneal_backup_age_seconds",
-			Help: "Time since the state of the last complete backup to a target; absent before the first one."},
+			Help: "Age of the state in the last complete backup to a target; absent before the first backup."},
 			[]string{"target"}),
 		missing: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "anneal_backup_missing_events",
-			Help: "Events that the last complete backup to a target does not have."}, []string{"target"})}
+			Help: "Number of events in the log that the last complete backup to a target lacks."}, []string{"target"})}
 }
 
 // Describe implements prometheus.Collector.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"os"
 	"time"
 
@@ -17,7 +18,7 @@ import (
 	"anneal/internal/datadir"
 )
 
-// backupFlags configure regular backups.
+// backupFlags are the flags for regular backups.
 type backupFlags struct {
 	target     string
 	recipients []string
@@ -44,13 +45,13 @@ func (b backupFlags) check() error {
 	case b.target == "" && len(b.recipients) > 0:
 		return errors.New("--backup-recipient requires --backup, the directory or bucket for backups")
 	case b.every < minBackupInterval:
-		return errors.New("--backup-every must be at least 1m")
+		return fmt.Errorf("--backup-every %s must be at least %s", b.every, minBackupInterval)
 	}
 	return nil
 }
 
-// openBackups prepares backups, and starts the regular ones. One control plane of an installation
-// makes them.
+// openBackups prepares backups and starts the regular ones of --backup. One control plane of the
+// installation, the leader, runs them.
 func openBackups(s *Server) (err error) {
 	signer, err := logSigner(s.dir)
 	if err != nil {
@@ -77,7 +78,8 @@ func openBackups(s *Server) (err error) {
 	return nil
 }
 
-// backups implements rest.Backups.
+// backups implements rest.Backups, and translates between its types and those of the backup
+// service.
 type backups struct{ *backup.Service }
 
 func (b *backups) Start(ctx context.Context, target string, recipients []string, references bool) (rest.Backup, error) {
@@ -116,16 +118,16 @@ func rendered(s backup.Status) rest.Backup {
 	return b
 }
 
-// A RestoreTarget is where Restore creates the installation.
+// A RestoreTarget describes the installation that Restore creates.
 type RestoreTarget struct {
 	Dir      datadir.Dir
-	Blobs    string // bucket as in Flags; "" is DIR/blobs
-	NATSURL  string // "" is the embedded server
+	Blobs    string // URL of the bucket for files; "" stands for DIR/blobs
+	NATSURL  string // NATS cluster for the log; "" stands for the embedded server
 	Replicas int
-	TLS      *tls.Config // for the NATS cluster
+	TLS      *tls.Config // for connections to the NATS cluster
 }
 
-// Restore restores an installation from the bucket of backups from.
+// Restore restores an installation from a bucket of backups.
 func Restore(ctx context.Context, from *blobs.Store, to RestoreTarget, s backup.RestoreSettings) (backup.Restored,
 	error) {
 	s.Bucket = to.Blobs

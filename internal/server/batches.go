@@ -9,8 +9,8 @@ import (
 	"anneal/workers/batches"
 )
 
-// openBatches starts running batches. The control planes of a NATS cluster share a lease, so that one
-// of them runs batches.
+// openBatches starts the service that runs batches. The control planes of a NATS cluster share a
+// lease, so that only one of them runs batches.
 func openBatches(s *Server) {
 	runner := &batches.Runner{Log: s.events.Log(), World: s.world, Blobs: s.blobs, Gateway: gateway{s.handler},
 		Now: time.Now, Logger: s.logger}
@@ -22,7 +22,8 @@ func openBatches(s *Server) {
 	})
 }
 
-// gateway sends requests of batches through the api.
+// gateway implements batches.Gateway: it sends the requests of batches through the HTTP handlers of
+// the api.
 type gateway struct{ api *api.Server }
 
 // Resolve implements batches.Gateway.

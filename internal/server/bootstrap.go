@@ -17,15 +17,15 @@ import (
 	"anneal/internal/datadir"
 )
 
-// newModelDir returns a new directory for the files of a model that the server itself stores in an
-// account. Each attempt to store the files uses a new directory.
+// newModelDir returns the key prefix of a new directory for files of a model that the server stores
+// in an account. Each attempt to store them uses a new directory.
 func newModelDir(account string) string {
 	return blobs.ModelRoot + account + "/" + uuid.NewString() + "/"
 }
 
-// bootstrap creates what every installation has: the accounts system and default, an admin key for
-// each, the base model and, where its engine is installed, a speech model. It runs at every start,
-// so that the next start completes an interrupted bootstrap.
+// bootstrap creates the resources that every installation has: the accounts system and default, an
+// admin key for each account, the base model and, if PocketSphinx is installed, a speech model. It
+// runs at every start, and so completes an interrupted bootstrap.
 func (s *Server) bootstrap(ctx context.Context) error {
 	for _, one := range []struct{ account, displayName, file string }{
 		{domain.System, "The operator", "operator.json"}, {defaultAccount, "Default", "context.json"},
@@ -42,7 +42,8 @@ func (s *Server) bootstrap(ctx context.Context) error {
 	return errors.Join(s.ensureBaseModel(ctx), s.ensureSpeech(ctx))
 }
 
-// bootstrapDo executes a command; an existing resource is no error.
+// bootstrapDo executes a command on a resource. It ignores the error that the resource already
+// exists.
 func bootstrapDo[S any](ctx context.Context, s *Server, kind *domain.Kind[S], name domain.Name,
 	cmd domain.Command[S]) error {
 	request := eventlog.Request{Time: time.Now().UTC(), Actor: "bootstrap"}
@@ -53,9 +54,9 @@ func bootstrapDo[S any](ctx context.Context, s *Server, kind *domain.Kind[S], na
 	return s.world.WaitFor(ctx, result.Position())
 }
 
-// ensureKey creates an admin key when the file cannot be read: at the first start, and after the
-// file was lost or damaged, because a key cannot be read back. It also replaces the file when the
-// log has no admin key, because the file then belongs to a log that was lost.
+// ensureKey creates an admin key for an account, and stores it in a context file, if the file
+// cannot be read: at the first start, or because the file was lost. It also replaces the file if
+// the log has no admin key, because the file then belongs to a log that was lost.
 func (s *Server) ensureKey(ctx context.Context, file, account string) error {
 	known := s.world.View().APIKeys.Version(domain.NewName(account, domain.APIKeys.Collection, "admin")) > 0
 	if _, err := datadir.ReadContext(s.dir.Path(file)); err == nil && known {
@@ -65,8 +66,8 @@ func (s *Server) ensureKey(ctx context.Context, file, account string) error {
 	if err != nil {
 		return err
 	}
-	// The event comes first: a file with a key that was never recorded would be rejected by the
-	// server; a key without a file is replaced at the next start.
+	// The key is recorded before the file is written: the server would reject a key that it has not
+	// recorded, whereas the next start replaces a key without a file.
 	key, _, err := s.createKey(ctx, pepper, account, "admin",
 		domain.APIKeySpec{DisplayName: "created at the first start", Role: domain.RoleAdmin})
 	if err != nil {
@@ -77,7 +78,7 @@ func (s *Server) ensureKey(ctx context.Context, file, account string) error {
 	return s.dir.WriteContext(file, context)
 }
 
-// ensureBaseModel stores the shipped model where every account can read it.
+// ensureBaseModel stores the base model, which is embedded in this program, as a public model.
 func (s *Server) ensureBaseModel(ctx context.Context) error {
 	name := domain.Name(domain.DefaultBaseModel)
 	if row, ok := s.world.View().Models.Get(name); ok && row.State.State == domain.ModelReady {
@@ -120,7 +121,7 @@ func (s *Server) ensureBaseModel(ctx context.Context) error {
 		Files: files, CreatedBy: "bootstrap"})
 }
 
-// baseTokens returns a function that counts the tokens of a text for the shipped model.
+// baseTokens returns a function that counts the tokens of a text with the base model's tokenizer.
 func baseTokens() func(text string) int {
 	base := tokenizer.NewBytes()
 	return func(text string) int { return len(base.Encode(text)) }

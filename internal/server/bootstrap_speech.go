@@ -12,21 +12,22 @@ import (
 	"anneal/internal/node"
 )
 
-// By default, SpeechAliases are aliases of a deployment of PocketSphinx's model, which scales to
-// zero without requests. The deployment and the model belong to the operator.
+// SpeechAliases are by default aliases of a deployment of PocketSphinx's model, which scales to
+// zero without requests. The deployment and the model belong to the account system.
 var (
 	speechModelName      = domain.NewName(domain.System, domain.Models.Collection, "pocketsphinx-en-us")
 	speechDeploymentName = domain.NewName(domain.System, domain.Deployments.Collection, "speech")
 	SpeechAliases        = []string{"speech-v3", "speech-v3-turbo"}
 )
 
-// speechFiles are the files of PocketSphinx's model that transcription needs.
+// speechFiles are the files of PocketSphinx's model that transcription needs, by path in its
+// directory.
 var speechFiles = []string{"en-us.lm.bin", "cmudict-en-us.dict", "en-us/feat.params", "en-us/mdef", "en-us/means",
 	"en-us/noisedict",
 	"en-us/sendump", "en-us/transition_matrices", "en-us/variances"}
 
-// SpeechInstalled returns the reason why SpeechAliases are unavailable by default, or nil when they
-// are available.
+// SpeechInstalled returns nil if PocketSphinx is installed, so that SpeechAliases work by default.
+// Otherwise the error states what is missing.
 func SpeechInstalled() error {
 	_, err := sphinx.New(sphinx.Options{})
 	if err == nil {
@@ -41,9 +42,9 @@ func SpeechInstalled() error {
 	return nil
 }
 
-// ensureSpeech binds SpeechAliases to a deployment of PocketSphinx's model, if PocketSphinx is
-// installed on the control plane's machine and the operator has not bound the aliases to another
-// deployment. It keeps later changes of the operator.
+// ensureSpeech makes SpeechAliases aliases of a deployment of PocketSphinx's model, if PocketSphinx
+// is installed on this machine and the operator has not assigned the aliases to another deployment.
+// It never changes an existing deployment or model.
 func (s *Server) ensureSpeech(ctx context.Context) error {
 	if s.flags.Node.Engine.Speech == node.NoSpeech {
 		return nil
@@ -72,7 +73,7 @@ func (s *Server) ensureSpeech(ctx context.Context) error {
 			DisplayName: "Speech", BaseModel: string(speechModelName), Aliases: free, SpeechFormat: domain.SpeechPocketsphinx}})
 }
 
-// ensureSpeechModel stores PocketSphinx's model where every node can download it.
+// ensureSpeechModel stores PocketSphinx's model as a public model, which every node can download.
 func (s *Server) ensureSpeechModel(ctx context.Context) error {
 	if _, there := s.world.View().Models.Get(speechModelName); there {
 		return nil

@@ -13,26 +13,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// File descriptors are divided so that clients can never exhaust those of the log, because a
+// File descriptors are divided so that clients can never use up those of the log, because a
 // JetStream store that cannot open its files is damaged. Of the descriptors that are not reserved,
-// a third is for HTTP connections, a third for NATS, and a third for the files that requests read
-// and write.
+// HTTP connections get a third, NATS connections a third, and the files that requests read and
+// write a third.
 const (
-	reservedDescriptors = 256   // always kept free for the log
-	minDescriptors      = 512   // required to start a server
-	maxHTTPConnections  = 4096  // default limit of --max-connections
-	maxNATSConnections  = 16384 // limit of NATS connections of nodes and readers
-	descriptorLook      = 100 * time.Millisecond
+	reservedDescriptors = 256   // descriptors that are always kept free for the log
+	minDescriptors      = 512   // minimum number of descriptors with which a server starts
+	maxHTTPConnections  = 4096  // maximum default of --max-connections
+	maxNATSConnections  = 16384 // maximum number of NATS connections of nodes and readers
+	descriptorInterval  = 100 * time.Millisecond
 )
 
-// A descriptorPlan limits the numbers of connections.
+// A descriptorPlan has the maximum numbers of connections for the file descriptors of this process.
 type descriptorPlan struct {
-	limit      int // descriptors of this process
+	limit      int // number of descriptors that this process may open
 	http, nats int
 }
 
-// planDescriptors returns a division of the process's file descriptor limit. The Go runtime has
-// raised the soft limit to the hard one before main.
+// planDescriptors divides the file descriptors of this process. The Go runtime has raised the soft
+// limit to the hard limit before main.
 func planDescriptors() (descriptorPlan, error) {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
@@ -51,7 +51,8 @@ func shareDescriptors(limit int) (descriptorPlan, error) {
 	return descriptorPlan{limit: limit, http: min(third, maxHTTPConnections), nats: min(third, maxNATSConnections)}, nil
 }
 
-// connectionLimits returns the limits of the flags, if the descriptors suffice for them.
+// connectionLimits returns the maximum numbers of HTTP connections that the flags set. It returns
+// an error if there are not enough descriptors for them.
 func (p descriptorPlan) connectionLimits(flags Flags) (connection.Limits, error) {
 	limits := connection.Limits{Total: p.http, PerAddress: flags.maxConnectionsPerAddress,
 		Spare: p.spare()}
@@ -69,9 +70,9 @@ func (p descriptorPlan) connectionLimits(flags Flags) (connection.Limits, error)
 	return limits, nil
 }
 
-// spare returns a function that reports whether more descriptors are free than are reserved. The
-// function counts at most once every descriptorLook. Where it cannot count, it returns true, unless
-// the process is out of descriptors.
+// spare returns a function that reports whether more descriptors are free than are reserved for the
+// log. The function counts them at most once every descriptorInterval. On a system where it cannot
+// count, it returns true unless the process has no descriptors left.
 func (p descriptorPlan) spare() func() bool {
 	var mu sync.Mutex
 	var looked time.Time
@@ -79,7 +80,7 @@ func (p descriptorPlan) spare() func() bool {
 	return func() bool {
 		mu.Lock()
 		defer mu.Unlock()
-		if now := time.Now(); now.Sub(looked) >= descriptorLook {
+		if now := time.Now(); now.Sub(looked) >= descriptorInterval {
 			looked = now
 			open, err := openDescriptors()
 			free = err == nil && p.limit-open > reservedDescriptors || err != nil && !outOfDescriptors(err)
@@ -88,7 +89,7 @@ func (p descriptorPlan) spare() func() bool {
 	}
 }
 
-// openDescriptors returns the number of open descriptors of this process, on Linux.
+// openDescriptors returns the number of open descriptors of this process. It works only on Linux.
 func openDescriptors() (int, error) {
 	dir, err := os.Open("/proc/self/fd")
 	if err != nil {

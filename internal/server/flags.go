@@ -22,7 +22,7 @@ import (
 	"anneal/workers/tracking"
 )
 
-// Flags configure a server.
+// Flags are the flags of `anneal serve`, which configure a server.
 type Flags struct {
 	Data, Listen, publicURL  string
 	natsURL, natsListen      string
@@ -30,7 +30,7 @@ type Flags struct {
 	acceptLogLoss            bool
 	publicLog                bool
 	privateMetrics           bool
-	witnesses                []string // URL=KEY
+	witnesses                []string // URL=KEY of each witness
 	lameDuck                 time.Duration
 	lameDuckFlag             *pflag.Flag
 	blobs                    string
@@ -57,22 +57,22 @@ type Flags struct {
 	name                     string
 	clientAddresses          bool
 	currency                 string
-	price, fullPrice         string // decimal amounts of a currency
-	tracker                  string // KIND=URL
+	price, fullPrice         string // decimal amounts in the currency
+	tracker                  string // KIND=URL of the experiment tracker
 	backup                   backupFlags
 	Node                     node.Flags
 	tls                      TLSFlags
 
-	intercept func(change, key string, do func() error) error // for tests: see blobs.Options
+	intercept func(change, key string, do func() error) error // set by tests: see blobs.Options
 }
 
-// DefaultFlags returns the flags of an empty command line.
+// DefaultFlags returns the flags of a command line without flags.
 func DefaultFlags() (flags Flags) {
 	flags.Add(pflag.NewFlagSet("serve", pflag.ContinueOnError))
 	return flags
 }
 
-// Add adds the flags to a command, in sections of its help.
+// Add adds the flags to f, in sections of the help.
 func (flags *Flags) Add(f *pflag.FlagSet) {
 	usage.AddSection(f, "Addresses and data", flags.addAddresses)
 	usage.AddSection(f, "Log and NATS", flags.addLog)
@@ -93,7 +93,7 @@ func (flags *Flags) addAddresses(f *pflag.FlagSet) {
 	f.StringVar(&flags.cluster, "cluster", api.DefaultCluster,
 		"name of this installation, shown in its deployments")
 	f.StringVar(&flags.name, "name", "",
-		"ID of this control plane in the events that it decides, which all readers of events see (default: a random ID, "+
+		"ID of this control plane, which its events contain and all readers of events see (default: a random ID, "+
 			"stored in DATA/control-plane)")
 	f.StringVar(&flags.directDomain, "direct-domain", "",
 		"domain in which each deployment with directRouteType INTERNET has a host name; DNS must resolve "+
@@ -118,15 +118,15 @@ func (flags *Flags) addLog(f *pflag.FlagSet) {
 	f.IntVar(&flags.natsReplicas, "nats-replicas", 0,
 		"replicas of each stream in the NATS cluster (default: 3 for a new stream, unchanged for an existing one)")
 	f.BoolVar(&flags.acceptLogLoss, "accept-log-loss", false,
-		"start although the log of the NATS cluster lacks events that this control plane has seen, for example after the "+
-			"cluster is restored from a backup; no file is deleted until DATA/sweep.held is removed")
+		"start even if the log of the NATS cluster lacks events that this control plane has seen, for example after "+
+			"the cluster is restored from a backup; no file is deleted until DATA/sweep.held is removed")
 	f.BoolVar(&flags.clientAddresses, "client-addresses", true,
 		"record the IP addresses of clients in events and audit records; events are never deleted")
 	f.BoolVar(&flags.privateMetrics, "private-metrics", false,
-		"answer GET /metrics only with the operator's API key, as GET /metrics/detailed")
+		"require the operator's API key for GET /metrics, as for GET /metrics/detailed")
 	f.BoolVar(&flags.publicLog, "public-log", false,
-		"serve /log/, the checkpoints and tiles of the event log, to everyone (default: only to the operator); they show "+
-			"how many events there are and when, and salted hashes")
+		"serve /log/, the checkpoints and Merkle tree tiles of the event log, to everyone (default: only to the "+
+			"operator); they show how many events there are and when, and salted hashes")
 	f.StringArrayVar(&flags.witnesses, "witness", nil,
 		"`URL=KEY` of a witness that cosigns the checkpoints of the event log; 'anneal witness' prints its key; repeat the "+
 			"flag for more (default: none)")
@@ -143,11 +143,11 @@ func (flags *Flags) addScheduling(f *pflag.FlagSet) {
 	f.DurationVar(&flags.jobDeadline, "job-deadline", 0,
 		"age at which an unfinished job expires (default: never)")
 	f.StringVar(&flags.tracker, "tracker", tracking.DefaultAddress,
-		"experiment tracker for jobs with trackerConfig, as wandb=`URL` or mlflow=URL; a URL given here may have a private "+
+		"experiment tracker for jobs with trackerConfig: wandb=`URL` or mlflow=URL; this URL may have a private "+
 			"address")
 	f.DurationVar(&flags.coldStartTimeout, "cold-start-timeout", request.DefaultLimits.Wake,
 		"time for which a request waits until a replica of its deployment is ready and reachable, for example when the "+
-			"deployment is scaled to zero or its node is gone")
+			"deployment is scaled to zero or its node is lost")
 	f.DurationVar(&flags.zeroFloor, "scale-to-zero-floor", domain.MinScaleToZeroWindow,
 		"minimum scaleToZeroWindow of a deployment")
 	f.DurationVar(&flags.keepDeleted, "keep-deleted", 30*24*time.Hour,
@@ -162,7 +162,7 @@ func (flags *Flags) addLimits(f *pflag.FlagSet) {
 		"maximum number of HTTP connections from one address; set a higher number behind a proxy, since all its "+
 			"connections have the proxy's address (default: a quarter of --max-connections)")
 	f.Int64Var(&flags.maxBodyMemory, "max-body-memory", request.DefaultLimits.Bodies,
-		"maximum memory for JSON bodies that are read and decoded concurrently, in bytes; each account may use "+
+		"maximum memory for all JSON bodies that are being read and decoded, in bytes; each account may use "+
 			"a quarter of this memory")
 	f.Int64Var(&flags.maxUpload, "max-upload", request.DefaultLimits.Upload,
 		"maximum size of one uploaded dataset file, in bytes")
@@ -174,7 +174,7 @@ func (flags *Flags) addLimits(f *pflag.FlagSet) {
 	f.DurationVar(&flags.transcriptionTimeout, "transcription-timeout", request.DefaultLimits.Transcription,
 		"maximum time to transcribe one recording")
 	f.DurationVar(&flags.fileInterval, "subscription-file-interval", subscriptions.DefaultPolicy.FileInterval,
-		"time from an event until the file of a subscription that contains it is written")
+		"maximum time from an event until the file of a subscription that contains it is written")
 	f.BoolVar(&flags.fetchPrivate, "fetch-private", false,
 		"also connect to URLs of this machine and of private networks that a caller names: to fetch recordings and "+
 			"images, to upload metrics files, to import and export datasets, and to deliver events to subscriptions")
@@ -195,28 +195,28 @@ func (flags *Flags) addPrices(f *pflag.FlagSet) {
 		"price per million training tokens of jobs that train all parameters (default: --training-price)")
 }
 
-// deprecatedFlags maps the former name of a flag to its current name. The former names are removed
-// in the release after the one that renames the flags, as CHANGELOG.md announces.
+// deprecatedFlags are the current names of renamed flags, by former name. CHANGELOG.md announces a
+// rename; the release after it removes the former name.
 var deprecatedFlags = map[string]string{
 	"hold": "cold-start-timeout", "max-listening": "transcription-timeout", "max-kept-answers": "max-idempotency-keys",
 	"max-kept-answer-bytes": "max-idempotency-bytes",
 }
 
-// addDeprecated adds the former names of flags, which warn and set the same values.
+// addDeprecated adds the former names of flags, which print a warning and set the same values.
 func addDeprecated(f *pflag.FlagSet) {
 	for old, name := range deprecatedFlags {
 		f.Var(f.Lookup(name).Value, old, "former name of --"+name)
 		if err := f.MarkDeprecated(old, "use --"+name); err != nil {
-			panic(err) // the flag was added above
+			panic(err) // the loop in Add has added the flag
 		}
 	}
 }
 
-// defaultLameDuck is the default of --lame-duck with --nats-url, when other servers may serve the
-// installation.
+// defaultLameDuck is the default of --lame-duck with --nats-url: other control planes may serve the
+// installation meanwhile.
 const defaultLameDuck = 5 * time.Second
 
-// lameDuckTime returns the value of --lame-duck, or its default.
+// lameDuckTime returns the value of --lame-duck or, if the flag is not given, its default.
 func (f Flags) lameDuckTime() time.Duration {
 	if f.natsURL == "" || f.lameDuckFlag != nil && f.lameDuckFlag.Changed {
 		return f.lameDuck
@@ -224,11 +224,11 @@ func (f Flags) lameDuckTime() time.Duration {
 	return defaultLameDuck
 }
 
-// minBodyMemory is the minimum of --max-body-memory. It leaves each account, which may use a
-// quarter of the memory, enough for a text of 4 MiB.
+// minBodyMemory is the minimum of --max-body-memory. Each account may use a quarter of it, which
+// suffices for a text of 4 MiB.
 const minBodyMemory = 96 << 20
 
-// Check returns an error with all violations of the flags, or nil.
+// Check returns an error with all violations of the flags; nil if they are valid.
 func (f Flags) Check() error {
 	var wrong []string
 	require := func(holds bool, format string, args ...any) {
@@ -265,7 +265,8 @@ func (f Flags) Check() error {
 	require(!f.acceptLogLoss || f.natsURL != "",
 		"--accept-log-loss requires --nats-url: for the embedded server use 'anneal log repair --accept-loss'")
 	require(f.maxBodyMemory >= minBodyMemory,
-		"--max-body-memory %d must be at least %d, so that the quarter of one account suffices for a large body",
+		"--max-body-memory %d must be at least %d, so that a quarter of it, the share of an account, suffices for a "+
+			"large body",
 		f.maxBodyMemory, minBodyMemory)
 	require(f.maxConnections >= 0, "--max-connections %d must not be negative", f.maxConnections)
 	require(f.maxConnectionsPerAddress >= 0, "--max-connections-per-address %d must not be negative",
@@ -295,14 +296,15 @@ func (f Flags) Check() error {
 	return usage.Errorf("%d flags are invalid:\n  %s", len(wrong), strings.Join(wrong, "\n  "))
 }
 
-// maxDirectDomain is the maximum length of --direct-domain. It leaves space for a deployment's
-// label in a host name of 253 characters.
+// maxDirectDomain is the maximum length of --direct-domain, so that a host name of 253 characters
+// has space for the label of a deployment.
 const maxDirectDomain = 200
 
 var dnsName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*$`)
 
-// checkDirectDomain rejects an invalid domain. It also rejects a domain that contains the server's
-// own host name, because requests to that name would be treated as requests to a deployment.
+// checkDirectDomain returns an error if --direct-domain is invalid. The domain must not contain the
+// server's own host name, because requests to that name would be treated as requests to a
+// deployment.
 func (f Flags) checkDirectDomain() error {
 	if f.directDomain == "" {
 		return nil

@@ -14,12 +14,13 @@ import (
 	"anneal/internal/metrics"
 )
 
-// identityFile is the file with the ID of a control plane that was started without --name.
+// identityFile is the name of the file with the generated ID of a control plane that was started
+// without --name.
 const identityFile = "control-plane"
 
-// identify returns the step of Start that sets the control plane in the envelopes of events: --name,
-// or a random ID that stays the same. Readers of events see the ID, so by default it does not contain
-// the name of the host.
+// identify returns the step of Start that sets the control plane's ID in events: --name, or a
+// random ID that is the same at every start. Readers of events see the ID, so by default it does
+// not contain the name of the host.
 func identify(s *Server) func(context.Context) error {
 	return func(context.Context) (err error) {
 		id := s.flags.name
@@ -32,13 +33,13 @@ func identify(s *Server) func(context.Context) error {
 		s.id = id
 		s.events.Log().DecideAs(id)
 		s.events.Log().Measure = metrics.Appends(s.metrics)
-		s.logger.Info("the events of this control plane contain its ID", "controlplane", id)
+		s.logger.Info("events that this control plane records will contain its ID", "controlplane", id)
 		return nil
 	}
 }
 
-// storedIdentity returns the ID in the file at path, and creates the file with a new ID if it does
-// not exist.
+// storedIdentity returns the ID in the file at path. If the file does not exist, it creates it with
+// a random ID.
 func storedIdentity(path string) (id string, err error) {
 	content, err := os.ReadFile(path)
 	if id = strings.TrimSpace(string(content)); err == nil && domain.ValidID(id) {
@@ -51,7 +52,7 @@ func storedIdentity(path string) (id string, err error) {
 		return "", err
 	}
 	random := make([]byte, 4)
-	_, _ = rand.Read(random) // never fails
+	_, _ = rand.Read(random) // crypto/rand never returns an error
 	id = "cp-" + hex.EncodeToString(random)
 	return id, datadir.WritePrivate(path, []byte(id+"\n"))
 }

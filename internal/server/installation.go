@@ -17,10 +17,11 @@ import (
 	"anneal/internal/datadir"
 )
 
-// ringKey is the name of the key ring among the keys that control planes share.
+// ringKey is the name of the ring of master keys in the record of an installation.
 const ringKey = "ring"
 
-// fingerprints returns the fingerprints of the keys in the data directory, by name. It creates no key.
+// fingerprints returns the fingerprints of the keys in a data directory, by name of the key. It
+// creates no key.
 func fingerprints(dir datadir.Dir) (map[string][]string, error) {
 	prints := map[string][]string{}
 	for _, name := range datadir.SharedKeys {
@@ -31,7 +32,7 @@ func fingerprints(dir datadir.Dir) (map[string][]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		key, _ := hex.DecodeString(strings.TrimSpace(string(text))) // Dir.Key reports a damaged file
+		key, _ := hex.DecodeString(strings.TrimSpace(string(text))) // Dir.Key reports a damaged file at the start
 		prints[name] = []string{installation.Fingerprint(name, key)}
 	}
 	if _, err := os.Stat(dir.RingPath()); errors.Is(err, os.ErrNotExist) {
@@ -46,9 +47,10 @@ func fingerprints(dir datadir.Dir) (map[string][]string, error) {
 
 func ringFingerprint(key []byte) string { return installation.Fingerprint(ringKey, key) }
 
-// checkInstallation returns a function that checks whether the control plane of the data directory
+// checkInstallation returns a function that checks whether a control plane with this data directory
 // can join the installation whose log is in the NATS cluster. The function returns an error if the
-// keys of the installation are missing or differ, or if the control plane cannot read its events.
+// directory lacks the installation's keys or has others, or if this version of anneal cannot read
+// the installation's events.
 func checkInstallation(dir datadir.Dir) func(context.Context, *nats.Conn) error {
 	return func(ctx context.Context, nc *nats.Conn) error {
 		record, ok, err := installation.Read(ctx, nc)
@@ -66,14 +68,15 @@ func checkInstallation(dir datadir.Dir) func(context.Context, *nats.Conn) error 
 			return err
 		}
 		return &domain.Error{Code: domain.FailedPrecondition, Reason: installation.Reason,
-			Message: fmt.Sprintf("the NATS cluster has the log of an installation, but %s has no keys: start with the data "+
-				"directory of that installation's control plane, or choose another NATS cluster with --nats-url", dir)}
+			Message: fmt.Sprintf("the NATS cluster has the log of an installation, but %s has none of its keys: "+
+				"start with the data directory of that installation's control plane, or choose another NATS cluster "+
+				"with --nats-url", dir)}
 	}
 }
 
-// joinInstallation returns the step of Start that makes the control plane a member of the installation
-// whose log is in a NATS cluster. The first control plane creates the installation's record, with its
-// own keys. An installation with an embedded NATS server has one control plane, and no record.
+// joinInstallation returns the step of Start that adds the control plane to the installation whose
+// log is in the NATS cluster. The first control plane creates the record of the installation, with
+// its own keys. An installation with an embedded NATS server has one control plane and no record.
 func joinInstallation(s *Server) func(context.Context) error {
 	return func(ctx context.Context) (err error) {
 		if s.nats == nil {
@@ -122,7 +125,7 @@ func join(ctx context.Context, s *Server) (*installation.Membership, error) {
 	return m, nil
 }
 
-// checkBucket returns the step of Start that compares the bucket with the installation's.
+// checkBucket returns the step of Start that checks that the bucket belongs to the installation.
 func checkBucket(s *Server) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if s.membership == nil {
@@ -132,9 +135,9 @@ func checkBucket(s *Server) func(context.Context) error {
 	}
 }
 
-// whileLeading calls run while the control plane leads its installation, with a context that is
-// canceled when it no longer leads. Another control plane may lead at the same time. With a nil
-// Membership, the control plane is the only one.
+// whileLeading calls run whenever this control plane becomes the leader of its installation, and
+// cancels run's context when it is no longer the leader. For a short time another control plane may
+// lead too. If m is nil, this is the only control plane, which always leads.
 func whileLeading(ctx context.Context, m *installation.Membership, run func(context.Context) error) error {
 	if m == nil {
 		return run(ctx)

@@ -43,8 +43,9 @@ func (s *Server) openLog(ctx context.Context) (err error) {
 				Logins: recordLogins(s), TLS: s.certs.cluster, Log: s.logger,
 				Before: checkInstallation(s.dir), Mark: s.dir.Path(datadir.ClusterMark), AcceptLoss: s.acceptLoss()})
 		if err == nil && holdsSharedReader(s.dir) {
-			s.logger.Warn("context.json contained credentials that read every account's events; they are now in operator.json " +
-				"only: change ANNEAL_NATS_READER_PASSWORD of the NATS servers")
+			s.logger.Warn("context.json contained credentials that read the events of all accounts; they are now " +
+				"only in " +
+				"operator.json: change ANNEAL_NATS_READER_PASSWORD of the NATS servers")
 		}
 		return err
 	}
@@ -58,12 +59,14 @@ func (s *Server) openLog(ctx context.Context) (err error) {
 		Logins: recordLogins(s), VerifyReader: s.verifyReader, TLS: s.certs.nats, Holds: holds,
 		Log: s.logger.With("part", "nats"), MaxConnections: s.descriptors.nats}
 	if options.NewReaderPassword = holdsSharedReader(s.dir); options.NewReaderPassword {
-		s.logger.Info("context.json has credentials that read every account's events: they are replaced by new ones in " +
-			"operator.json, and context.json gets credentials of account default")
+		s.logger.Info("context.json has credentials that read the events of all accounts: they are replaced by new " +
+			"ones in " +
+			"operator.json, and context.json gets credentials for the account default")
 	}
 	if s.nats, err = natsserver.Start(options); err != nil && options.Listen != s.flags.natsListen &&
 		!integrity.IsDamaged(err) {
-		s.logger.Warn("NATS did not start on the port of the last start: choosing another port", "address", options.Listen)
+		s.logger.Warn("the embedded NATS server cannot listen on the port of the last start: choosing another port",
+			"address", options.Listen)
 		options.Listen = s.flags.natsListen
 		s.nats, err = natsserver.Start(options)
 	}
@@ -82,8 +85,8 @@ func (s *Server) openLog(ctx context.Context) (err error) {
 	return datadir.WritePrivate(s.dir.Path(natsPortFile), []byte(port+"\n"))
 }
 
-// moveMark moves the high-water mark of a cluster's log from the directory of snapshots, where
-// earlier versions stored it. The directory of snapshots can be deleted.
+// moveMark moves the high-water mark of a cluster's log out of the directory of snapshots, where
+// earlier versions of anneal stored it, because an operator may delete that directory.
 func moveMark(dir datadir.Dir) error {
 	earlier := dir.Path("snapshots", datadir.ClusterMark)
 	content, err := os.ReadFile(earlier)
@@ -99,9 +102,10 @@ func moveMark(dir datadir.Dir) error {
 	return os.Remove(earlier)
 }
 
-// acceptLoss returns a function that prepares for a cluster's log that lacks events: it suspends
-// deletions of files and data keys, and moves the snapshots and the tree aside, because they may
-// contain the lost events. It returns nil without --accept-log-loss.
+// acceptLoss returns the function that is called if the cluster's log lacks events, with the error
+// that describes them. The function suspends deletions of files and data keys, and renames the
+// directories of snapshots and of the Merkle tree, which may contain the lost events. acceptLoss
+// returns nil without --accept-log-loss: the server then does not start.
 func (s *Server) acceptLoss() func(error) error {
 	if !s.flags.acceptLogLoss {
 		return nil
@@ -109,7 +113,8 @@ func (s *Server) acceptLoss() func(error) error {
 	return func(why error) error {
 		s.logger.Warn("accepting the log of the NATS cluster although it lacks events, because of --accept-log-loss", "error",
 			why)
-		err := s.dir.HoldSweeps("'anneal serve --accept-log-loss' accepted a log that lacks events. Files and data keys of " +
+		err := s.dir.SuspendDeletions("'anneal serve --accept-log-loss' accepted a log that lacks events. Files and " +
+			"data keys of " +
 			"those events are kept until you remove this file.")
 		if err != nil {
 			return err
@@ -124,8 +129,8 @@ func (s *Server) acceptLoss() func(error) error {
 	}
 }
 
-// natsAddress returns the address of the embedded NATS server: with port 0, the port of the last
-// start, so that workers and subscribers can reconnect.
+// natsAddress returns the listen address of the embedded NATS server. If the configured port is 0,
+// it is the port of the last start, so that workers and subscribers can reconnect.
 func natsAddress(flags Flags, dir datadir.Dir) string {
 	host, port, err := net.SplitHostPort(flags.natsListen)
 	if err != nil || port != "0" {
@@ -168,7 +173,7 @@ func (s *Server) openWorld(ctx context.Context) (err error) {
 	return nil
 }
 
-// logSpace returns the disk space of the log; nil when the log is stored in a cluster.
+// logSpace returns the free space of the disk with the log; nil if the log is in a NATS cluster.
 func (s *Server) logSpace() *disk.Space {
 	if s.nats == nil {
 		return nil
@@ -186,7 +191,7 @@ func (s *Server) saveSnapshots(ctx context.Context) error {
 			_, err = s.world.SaveEvery(s.dir.Path("snapshots"), snapshotEvery)
 		}
 		if err != nil {
-			s.logger.Error("cannot write a snapshot; the next start will read more of the log", "error", err)
+			s.logger.Error("cannot write a snapshot, so the next start will take longer", "error", err)
 		}
 	}
 }

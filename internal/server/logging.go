@@ -5,7 +5,8 @@ import (
 	"log/slog"
 )
 
-// warnings returns a logger that logs only warnings and errors, for parts that log much.
+// warnings returns a logger that writes only warnings and errors, for services that log every
+// request.
 func warnings(logger *slog.Logger) *slog.Logger { return slog.New(warnHandler{logger.Handler()}) }
 
 type warnHandler struct{ slog.Handler }

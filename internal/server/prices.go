@@ -11,7 +11,7 @@ import (
 
 var currencyCode = regexp.MustCompile(`^[A-Z]{3}$`)
 
-// prices returns the training prices of the flags.
+// prices returns the prices of training in the flags.
 func (f Flags) prices() (domain.Prices, error) {
 	if !currencyCode.MatchString(f.currency) {
 		return domain.Prices{}, usage.Errorf("--currency %q must be three capital letters, such as EUR", f.currency)
@@ -26,7 +26,8 @@ func (f Flags) prices() (domain.Prices, error) {
 
 var amount = regexp.MustCompile(`^[0-9]{1,6}(\.[0-9]{1,9})?$`)
 
-// nanosOf returns the decimal amount in text, the value of a flag, in billionths.
+// nanosOf parses a decimal amount, and returns it in billionths. flag is the name of its flag, for
+// errors.
 func nanosOf(flag, text string) (int64, error) {
 	if !amount.MatchString(text) {
 		return 0, usage.Errorf("%s %q must be an amount below 1000000 with at most 9 decimals, such as 0.5", flag, text)

@@ -8,12 +8,12 @@ import (
 	"anneal/internal/datadir"
 )
 
-// treeDir is the directory of the log's tree in the data directory.
+// treeDir is the subdirectory of the data directory with the log's Merkle tree.
 const treeDir = "tree"
 
-// openProofs returns the step of Start that publishes the tree of the log. It precedes the world,
-// whose follower passes the events on to the tree. A failure of the publisher does not stop the
-// server.
+// openProofs returns the step of Start that opens the publisher of the log's Merkle tree. It
+// precedes the step that opens the world, which passes each event on to the tree. If the publisher
+// fails, the server continues.
 func openProofs(s *Server) func(context.Context) error {
 	return func(ctx context.Context) error {
 		signer, err := logSigner(s.dir)
@@ -44,8 +44,8 @@ func openProofs(s *Server) func(context.Context) error {
 	}
 }
 
-// logSigner returns the signer of the log's checkpoints. All control planes derive it from a key that
-// they share.
+// logSigner returns the signer of the log's checkpoints, whose key is derived from a key that all
+// control planes share.
 func logSigner(dir datadir.Dir) (*transparency.Signer, error) {
 	pepper, err := dir.Key("pepper")
 	if err != nil {
@@ -54,7 +54,8 @@ func logSigner(dir datadir.Dir) (*transparency.Signer, error) {
 	return transparency.NewSigner(pepper)
 }
 
-// LogKey returns the public key that verifies the checkpoints of the server in a data directory.
+// LogKey returns the public key that verifies the checkpoints of the server with this data
+// directory.
 func LogKey(dir datadir.Dir) (string, error) {
 	if err := dir.CheckExists(); err != nil {
 		return "", err

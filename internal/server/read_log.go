@@ -12,8 +12,9 @@ import (
 	"anneal/projections"
 )
 
-// ReadLog calls read with the log of a data directory: of a running server, the mirror for readers, and of
-// a stopped server, the files. It changes nothing. While it reads the files, the server cannot start.
+// ReadLog calls read with the log of a data directory. If the server is running, it reads the
+// mirror of the log; otherwise it reads the files, and the server cannot start meanwhile. It
+// changes nothing.
 func ReadLog(ctx context.Context, dir datadir.Dir, read func(projections.Reader) error) error {
 	if err := dir.CheckExists(); err != nil {
 		return err
@@ -28,7 +29,8 @@ func ReadLog(ctx context.Context, dir datadir.Dir, read func(projections.Reader)
 	operator, err := datadir.ReadContext(dir.Path("operator.json"))
 	if err != nil {
 		if running == nil {
-			return domain.Errorf(domain.NotFound, "%s has no event log: give the data directory of a server", dir)
+			return domain.Errorf(domain.NotFound, "%s has no event log: give the data directory of a server with "+
+				"--data", dir)
 		}
 		return running
 	}
@@ -40,7 +42,7 @@ func ReadLog(ctx context.Context, dir datadir.Dir, read func(projections.Reader)
 	return read(log)
 }
 
-// openMirror opens the mirror of the log of a server for readers.
+// openMirror connects to a server's mirror of the log, as a reader with the operator's credentials.
 func openMirror(ctx context.Context, operator datadir.Context) (log *eventlog.JetStream, closeLog func(), err error) {
 	options, err := operator.NATSOptions()
 	if err != nil {

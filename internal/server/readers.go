@@ -14,17 +14,19 @@ import (
 	"anneal/internal/datadir"
 )
 
-// sharedReader is the NATS user that reads every account's events: the operator's.
+// sharedReader is the NATS user that can read the events of all accounts. Only the operator has its
+// password.
 const sharedReader = "reader"
 
-// holdsSharedReader reports whether context.json contains the credentials that read every account's
-// events, as older versions wrote it.
+// holdsSharedReader reports whether context.json contains the credentials of sharedReader, which
+// older versions wrote there.
 func holdsSharedReader(dir datadir.Dir) bool {
 	file, err := datadir.ReadContext(dir.Path("context.json"))
 	return err == nil && file.NATSUser == sharedReader
 }
 
-// verifyReader returns the reader with these NATS credentials, after the server has started.
+// verifyReader returns the reader with a NATS user and password; false if the password is not the
+// API key of a reader. It waits until the server has started.
 func (s *Server) verifyReader(ctx context.Context, user, password string) (natsserver.Reader, bool) {
 	select {
 	case <-s.started:
@@ -39,14 +41,15 @@ func (s *Server) verifyReader(ctx context.Context, user, password string) (natss
 	return reader, true
 }
 
-// sweepPause is how long a revoked reader can stay connected.
-const sweepPause = time.Second
+// revocationInterval is the maximum time that a revoked reader remains connected.
+const revocationInterval = time.Second
 
-// sweepReaders closes the connections of readers whose key was deleted. After a key was created
-// again under the same ID, it closes the connections that are older than the new key.
-func (s *Server) sweepReaders(ctx context.Context) error {
+// closeRevokedReaders closes the NATS connections of readers whose API key was deleted. If a key
+// with the same ID exists again, it closes the connections that are older than the new key. It
+// returns when ctx is done.
+func (s *Server) closeRevokedReaders(ctx context.Context) error {
 	for {
-		if err := sleep(ctx, sweepPause); err != nil {
+		if err := sleep(ctx, revocationInterval); err != nil {
 			return err
 		}
 		keys := s.world.View().APIKeys
@@ -61,11 +64,12 @@ func (s *Server) sweepReaders(ctx context.Context) error {
 	}
 }
 
-// ensureReader sets the NATS credentials for context.json. They read only the events of account
-// default. It keeps valid credentials of the existing file, and otherwise creates new ones.
+// ensureReader sets the NATS credentials for context.json, which can read only the events of the
+// account default. It keeps the credentials in the existing file if they are valid, and otherwise
+// creates an API key for new ones.
 func (s *Server) ensureReader(ctx context.Context) error {
 	if s.nats == nil {
-		return nil // a cluster has no readers of one account
+		return nil // a NATS cluster has no credentials for a single account
 	}
 	pepper, err := s.dir.Key("pepper")
 	if err != nil {
@@ -87,8 +91,8 @@ func (s *Server) ensureReader(ctx context.Context) error {
 	return nil
 }
 
-// createKey creates a key, and returns the key and its name. The ID of the key is the argument
-// first or, if that ID is taken, the next free ID such as FIRST-2.
+// createKey creates an API key in an account, and returns the key and its resource name. The ID of
+// the key is first or, if that ID is taken, the next free one, such as FIRST-2.
 func (s *Server) createKey(
 	ctx context.Context, pepper []byte, account, first string, spec domain.APIKeySpec,
 ) (request.Key, domain.Name, error) {
@@ -108,8 +112,8 @@ func (s *Server) createKey(
 		domain.CreateAPIKey{APIKeySpec: spec, Hash: key.Hash, Prefix: key.Prefix, CreatedBy: "bootstrap"})
 }
 
-// operatorContext returns the operator's context file: its NATS credentials read the events of
-// every account.
+// operatorContext returns the content of the operator's context file, whose NATS credentials can
+// read the events of all accounts.
 func (s *Server) operatorContext() datadir.Context {
 	file := s.context
 	file.Account = domain.System
@@ -123,7 +127,8 @@ func (s *Server) operatorContext() datadir.Context {
 	return file
 }
 
-// readerURL returns the URL for the readers of one account; "" when there is none.
+// readerURL returns the NATS URL for readers of a single account; "" if the log is in a NATS
+// cluster.
 func readerURL(embedded *natsserver.Server) string {
 	if embedded == nil {
 		return ""

@@ -17,32 +17,33 @@ import (
 	"anneal/projections"
 )
 
-// rebuilds implements rest.Rebuilds. It runs the rebuilds of the world, one at a time, and records them
-// in a file of the data directory.
+// rebuilds implements rest.Rebuilds. It runs rebuilds of the world, one at a time, and records
+// their results in a file of the data directory.
 type rebuilds struct {
 	world        *projections.World
 	log          projections.Reader
 	dir          datadir.Dir
 	logger       *slog.Logger
 	controlPlane string
-	run          func(func(context.Context) error) // starts a function in the background
+	run          func(func(context.Context) error) // runs a function in the background until the server stops
 
 	mu     sync.Mutex
-	all    []rest.Rebuild // newest first
+	all    []rest.Rebuild // running and past rebuilds, newest first
 	cancel context.CancelFunc
 }
 
 const (
 	rebuildsFile = "rebuilds.json"
-	maxRebuilds  = 16 // that are recorded
-	loggedNames  = 10 // of resources that differ
-	// staleArchive is the file that tells the next start to write the archive again.
+	maxRebuilds  = 16 // maximum number of recorded rebuilds
+	loggedNames  = 10 // maximum number of resources that differ in a log line
+	// staleArchive is the name of the file that makes the next start write the archive again.
 	staleArchive = "archive.stale"
 )
 
 var errCancelled = domain.Errorf(domain.Canceled, "the operator cancelled the rebuild")
 
-// openRebuilds prepares rebuilds.
+// openRebuilds reads the results of earlier rebuilds. A rebuild that was running is recorded as
+// failed.
 func openRebuilds(s *Server) (err error) {
 	s.rebuilds, err = newRebuilds(&rebuilds{world: s.world, log: s.events.Log(), dir: s.dir, controlPlane: s.id,
 		logger: s.logger.With("part", "rebuild"),
@@ -64,7 +65,8 @@ func newRebuilds(r *rebuilds) (*rebuilds, error) {
 		}
 	}
 	if err != nil {
-		err = fmt.Errorf("%s cannot be read: remove it, which forgets the results of rebuilds: %w", r.dir.Path(rebuildsFile),
+		err = fmt.Errorf("%s cannot be read: remove it to start without the results of earlier rebuilds: %w",
+			r.dir.Path(rebuildsFile),
 			err)
 	}
 	return r, err
@@ -83,8 +85,8 @@ func (r *rebuilds) Start() (rest.Rebuild, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.running() {
-		return rest.Rebuild{}, domain.Errorf(domain.FailedPrecondition, "the rebuild %s is running: wait until it ends, or "+
-			"cancel it", r.all[0].ID)
+		return rest.Rebuild{}, domain.Errorf(domain.FailedPrecondition, "rebuild %s is running: wait until it ends, "+
+			"or cancel it with `anneal world cancel`", r.all[0].ID)
 	}
 	now := time.Now().UTC()
 	one := rest.Rebuild{ID: "r" + strconv.FormatInt(now.UnixMicro(), 10), Plane: r.controlPlane,
@@ -96,21 +98,21 @@ func (r *rebuilds) Start() (rest.Rebuild, error) {
 		r.all = before
 		return rest.Rebuild{}, err
 	}
-	wanted, cancel := context.WithCancel(context.Background())
+	rebuild, cancel := context.WithCancel(context.Background())
 	r.cancel = cancel
 	r.run(func(ctx context.Context) error {
 		ctx, stop := context.WithCancel(ctx)
 		defer stop()
-		defer context.AfterFunc(wanted, stop)()
-		r.finish(ctx, wanted)
+		defer context.AfterFunc(rebuild, stop)()
+		r.finish(ctx, rebuild)
 		return nil
 	})
 	return one, nil
 }
 
-// finish runs the rebuild that Start has recorded, and records its result. wanted ends when the operator
-// cancels the rebuild.
-func (r *rebuilds) finish(ctx, wanted context.Context) {
+// finish runs the rebuild that Start has recorded, and records its result. rebuild is done when the
+// operator cancels the rebuild; ctx also when the server stops.
+func (r *rebuilds) finish(ctx, rebuild context.Context) {
 	c, err := projections.Rebuild(ctx, r.world, r.log, func(folded, logEvents uint64) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -119,8 +121,8 @@ func (r *rebuilds) finish(ctx, wanted context.Context) {
 	if err == nil {
 		if err = r.replaceDerived(c); err != nil {
 			err = fmt.Errorf("the state differed in %d resources and was replaced at position %d, but the next start may "+
-				"bring the former state back, because a file was not written: %w: free disk space, and run `anneal world "+
-				"rebuild` again", c.DifferenceCount, c.Folded.Position, err)
+				"load the former state again, because a file was not written: %w: free disk space, and run `anneal "+
+				"world rebuild` again", c.DifferenceCount, c.Folded.Position, err)
 		}
 	}
 	r.mu.Lock()
@@ -134,7 +136,7 @@ func (r *rebuilds) finish(ctx, wanted context.Context) {
 		end(one, rest.RebuildCompleted, nil)
 		r.logger.Info("the state was rebuilt from the log", "position", c.Folded.Position, "sha256", c.Folded.SHA256,
 			"differences", c.DifferenceCount)
-	case wanted.Err() != nil && one.Folded == nil:
+	case rebuild.Err() != nil && one.Folded == nil:
 		end(one, rest.RebuildCancelled, errCancelled)
 	default:
 		end(one, rest.RebuildFailed, err)
@@ -145,8 +147,8 @@ func (r *rebuilds) finish(ctx, wanted context.Context) {
 	}
 }
 
-// replaceDerived replaces what was derived from a former state that differed: the snapshots now, and the archive
-// of earlier states at the next start.
+// replaceDerived replaces data that was derived from the former state, if that differed from the
+// log: the snapshots now, and the archive of earlier states at the next start.
 func (r *rebuilds) replaceDerived(c projections.Comparison) error {
 	if c.Equal() {
 		return nil
@@ -155,7 +157,8 @@ func (r *rebuilds) replaceDerived(c projections.Comparison) error {
 	for _, d := range c.Differences[:min(len(c.Differences), loggedNames)] {
 		names = append(names, d.Name+" "+d.Kind)
 	}
-	r.logger.Error("the state differed from the log, and was replaced", "position", c.Folded.Position, "count",
+	r.logger.Error("the state differed from the log, and was replaced by that of the log", "position",
+		c.Folded.Position, "count",
 		c.DifferenceCount, "first", names)
 	err := datadir.WritePrivate(r.dir.Path(staleArchive), []byte("The state differed from the log at position "+
 		strconv.FormatUint(c.Folded.Position, 10)+". The next start writes the archive of earlier states again.\n"))
@@ -168,7 +171,8 @@ func (r *rebuilds) replaceDerived(c projections.Comparison) error {
 	return err
 }
 
-// removeStaleArchive removes the archive if a rebuild has found that it may have wrong states.
+// removeStaleArchive removes the archive of earlier states if a rebuild has found that it may be
+// wrong. The server then writes it again.
 func removeStaleArchive(dir datadir.Dir) error {
 	if _, err := os.Stat(dir.Path(staleArchive)); errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -179,7 +183,7 @@ func removeStaleArchive(dir datadir.Dir) error {
 	return os.Remove(dir.Path(staleArchive))
 }
 
-// save writes the file of the rebuilds. The caller holds the lock.
+// save writes the file with the results. The caller holds r.mu.
 func (r *rebuilds) save() error {
 	content, err := json.MarshalIndent(r.all, "", "  ")
 	if err != nil {
@@ -196,7 +200,8 @@ func (r *rebuilds) Cancel(id string) (rest.Rebuild, error) {
 			continue
 		}
 		if one.State != rest.RebuildRunning {
-			return rest.Rebuild{}, domain.Errorf(domain.FailedPrecondition, "the rebuild %s is %s", id, one.State)
+			return rest.Rebuild{}, domain.Errorf(domain.FailedPrecondition, "rebuild %s is %s: only a running "+
+				"rebuild can be cancelled", id, one.State)
 		}
 		r.cancel()
 		return r.all[i], nil

@@ -168,7 +168,7 @@ func TestRebuildsThatEndEarly(t *testing.T) {
 	require.NoError(t, err)
 	<-reached
 	_, err = r.Start()
-	require.ErrorContains(t, err, "the rebuild "+one.ID+" is running")
+	require.ErrorContains(t, err, "rebuild "+one.ID+" is running")
 	_, err = r.Cancel("r1")
 	require.Equal(t, domain.NotFound, domain.CodeOf(err))
 	_, err = r.Cancel(one.ID)

@@ -17,13 +17,14 @@ import (
 	"anneal/projections"
 )
 
-// givenUpFile is the file with the events that a repair removed. It is in the directory of the
-// former files.
-const givenUpFile = "given-up.jsonl"
+// removedEventsFile is the name of the file with the events that a repair removed, in the directory
+// with the former files.
+const removedEventsFile = "given-up.jsonl"
 
-// Repair repairs the log of a stopped server, and returns what it found and changed. It discards
-// events that it cannot restore only if acceptLoss is set; then it also moves the snapshots and the
-// tree aside, because they may contain lost events.
+// Repair repairs the log of a stopped server, and reports what it found and changed. Only if
+// acceptLoss is true, it removes events: those from the first event that no copy contains. It then
+// also renames the directories of snapshots and of the Merkle tree, because they may contain
+// removed events.
 func Repair(dir datadir.Dir, acceptLoss bool) (integrity.RepairReport, error) {
 	if err := dir.CheckExists(); err != nil {
 		return integrity.RepairReport{}, err
@@ -40,10 +41,10 @@ func Repair(dir datadir.Dir, acceptLoss bool) (integrity.RepairReport, error) {
 	report, err := integrity.Repair(integrity.RepairOptions{Dir: dir.Path("nats"), Holds: holds, AcceptLoss: acceptLoss,
 		Now: time.Now(),
 		BeforeLoss: func(r integrity.RepairReport) error {
-			return dir.HoldSweeps("'anneal log repair --accept-loss' truncated the log after position %d. Files and data keys "+
-				"of the removed events are kept until this file is removed: first repeat the deletions, "+
-				"revocations and suspensions among the events in %s.",
-				r.Events, filepath.Join(r.Aside, givenUpFile))
+			return dir.SuspendDeletions("'anneal log repair --accept-loss' truncated the log after position %d. "+
+				"Files and data keys of the removed events are kept until this file is removed: first repeat the "+
+				"deletions, revocations and suspensions among the events in %s.",
+				r.Events, filepath.Join(r.Aside, removedEventsFile))
 		}})
 	if err != nil || report.Whole() || !report.Changed {
 		return report, err
@@ -58,11 +59,12 @@ func Repair(dir datadir.Dir, acceptLoss bool) (integrity.RepairReport, error) {
 }
 
 // RevertedEvents returns the deletions, revocations and suspensions among the events that a repair
-// removed. After the next start they have no effect, so that an operator must repeat them.
+// removed. They have no effect any more, so an operator must repeat them. Each text has the
+// resource's name and the event's type.
 func RevertedEvents(report integrity.RepairReport) (reverted []string) {
-	content, err := os.ReadFile(filepath.Join(report.Aside, givenUpFile))
+	content, err := os.ReadFile(filepath.Join(report.Aside, removedEventsFile))
 	if err != nil {
-		return nil // no events were removed
+		return nil // the repair removed no events
 	}
 	for line := range bytes.Lines(content) {
 		var event struct {

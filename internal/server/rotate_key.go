@@ -24,7 +24,7 @@ import (
 )
 
 // RotateKey replaces the master key of a stopped server, and returns the number of data keys that
-// the new one wraps. The former master keys are removed only when the new one wraps all data keys.
+// the new master key wraps. It removes the former master keys only after that.
 func RotateKey(ctx context.Context, dir datadir.Dir, natsURL string, cluster *tls.Config) (wrapped int, err error) {
 	if err := dir.CheckExists(); err != nil {
 		return 0, err
@@ -73,7 +73,8 @@ func RotateKey(ctx context.Context, dir datadir.Dir, natsURL string, cluster *tl
 	return wrapped, secrets.RetireKeys(dir.RingPath())
 }
 
-// connectControl connects to the NATS account CONTROL of a cluster.
+// connectControl connects to a NATS cluster as the user of its account CONTROL, which has the
+// streams.
 func connectControl(natsURL string, cluster *tls.Config) (*nats.Conn, error) {
 	options := []nats.Option{nats.UserInfo("control", os.Getenv("ANNEAL_NATS_PASSWORD"))}
 	if cluster != nil {
@@ -86,14 +87,16 @@ func connectControl(natsURL string, cluster *tls.Config) (*nats.Conn, error) {
 	return conn, nil
 }
 
-// A vaultLog is the connection to the log of a stopped server, to open its vault.
+// A vaultLog is a connection to the log of a stopped server, through which its vault of data keys
+// is opened.
 type vaultLog struct {
 	open   func(context.Context, *secrets.KeyRing) (*secrets.Vault, error)
-	shared *nats.Conn // connection to the cluster that control planes share; nil for an embedded server
+	shared *nats.Conn // connection to the NATS cluster; nil for an embedded server
 	close  func()
 }
 
-// stoppedLog connects to the log of a stopped server.
+// stoppedLog connects to the log of a stopped server. For an embedded server it starts the NATS
+// server.
 func stoppedLog(dir datadir.Dir, natsURL string, cluster *tls.Config) (vaultLog, error) {
 	if natsURL != "" {
 		conn, err := connectControl(natsURL, cluster)

@@ -30,31 +30,31 @@ import (
 	"anneal/workers/coordinator"
 )
 
-// A Server is a running control plane.
+// A Server is a running control plane with all its services.
 type Server struct {
 	dir     datadir.Dir
 	flags   Flags
 	logger  *slog.Logger
 	certs   serverCerts
-	context datadir.Context // context file for users of account default
+	context datadir.Context // content of context.json, for users of the account default
 
 	id         string                   // ID of the control plane
-	membership *installation.Membership // nil with the embedded NATS server
-	backups    *backups                 // started by openBackups
+	membership *installation.Membership // nil if the log is in the embedded NATS server
+	backups    *backups                 // set by openBackups
 	rebuilds   *rebuilds
 
 	events  *natsserver.Connection
-	nats    *natsserver.Server // nil when the log is stored in a cluster
+	nats    *natsserver.Server // embedded server; nil if the log is in a NATS cluster
 	world   *projections.World
 	loading *projections.Loading // the snapshots, before world is set
 	collect func()               // ends postponeCollections
 	archive *archive.Archive
-	nodeKey []byte        // verifies join tokens; set before admits is closed
-	admits  chan struct{} // closed once agents can be authenticated
+	nodeKey []byte        // key that verifies join tokens; set before admits is closed
+	admits  chan struct{} // closed when the server can authenticate agents
 	blobs   *blobs.Store
 	handler *api.Server
 	metrics *prometheus.Registry
-	named   *prometheus.Registry // metrics with names, for the operator
+	named   *prometheus.Registry // metrics with names, which only the operator may read
 
 	admission   *coordinator.Admission
 	descriptors descriptorPlan
@@ -62,21 +62,22 @@ type Server struct {
 	code        *sandbox.Sandbox // sandbox in which evaluators are built and previewed
 	http        *http.Server
 
-	audit       atomic.Pointer[audit.Recorder] // nil until openAudit opens it; a nil Recorder records nothing
+	audit       atomic.Pointer[audit.Recorder] // set by openAudit; a nil Recorder records nothing
 	proofs      *transparency.Publisher
-	vault       *secrets.Vault     // nil until sealer opens it
-	idempotency *idempotency.Store // nil until openIdempotency opens it
-	started     chan struct{}      // closed when requests are served
-	release     func()             // releases the data directory's lock
-	stop        context.CancelFunc // ends every service
+	vault       *secrets.Vault     // set by sealer
+	idempotency *idempotency.Store // set by openIdempotency
+	started     chan struct{}      // closed when the server serves requests
+	release     func()             // unlocks the data directory
+	stop        context.CancelFunc // stops every service
 	services    services
 }
 
 const (
-	snapshotEvery            = 10_000 // events between two snapshots
-	snapshotPause            = 30 * time.Second
-	drainTimeout             = 10 * time.Second // limit of running requests at shutdown
-	leaveTimeout             = 30 * time.Second // limit of the local worker to store checkpoints and deregister
+	snapshotEvery = 10_000 // number of events between two snapshots
+	snapshotPause = 30 * time.Second
+	drainTimeout  = 10 * time.Second // maximum time for running requests at shutdown
+	// leaveTimeout is the maximum time for the local worker to store checkpoints and deregister.
+	leaveTimeout             = 30 * time.Second
 	leaveInstallationTimeout = 2 * time.Second
 	blobPath                 = "/blobs"
 	localNode                = "local"
@@ -85,8 +86,8 @@ const (
 	defaultAccount           = "default"
 )
 
-// Start starts all services and returns when requests are served. The server runs until ctx is
-// done: see Wait.
+// Start starts all services, and returns when the server serves requests. The server runs until ctx
+// is done; Wait waits for its end.
 func Start(ctx context.Context, flags Flags, logger *slog.Logger) (_ *Server, err error) {
 	s := &Server{dir: datadir.Dir(flags.Data), flags: flags, logger: logger, started: make(chan struct{}),
 		metrics: prometheus.NewRegistry(), named: prometheus.NewRegistry()}
@@ -150,12 +151,13 @@ func Start(ctx context.Context, flags Flags, logger *slog.Logger) (_ *Server, er
 	}
 	close(s.started)
 	if s.nats != nil {
-		s.services.start("readers", s.sweepReaders)
+		s.services.start("readers", s.closeRevokedReaders)
 	}
 	return s, s.writeContexts()
 }
 
-// Wait returns when ctx is done and all services have ended, or when a service failed.
+// Wait returns when ctx is done and all services have ended, or with the error of a service that
+// failed.
 func (s *Server) Wait(ctx context.Context) error {
 	var failed error
 	select {
@@ -171,12 +173,12 @@ func (s *Server) Wait(ctx context.Context) error {
 	case failed = <-s.services.failed:
 	}
 	if failed != nil {
-		s.logger.Error("the server stops after a failure", "error", failed)
+		s.logger.Error("the server stops, because a service failed", "error", failed)
 	}
 	return errors.Join(failed, s.close())
 }
 
-// close ends all services in the order of their dependencies, and writes a snapshot. The local
+// close stops all services in the order of their dependencies, and writes a snapshot. The local
 // worker stops first, because it uploads its last checkpoints over HTTP.
 func (s *Server) close() error {
 	if s.http != nil {
@@ -187,11 +189,12 @@ func (s *Server) close() error {
 		drain, cancel := context.WithTimeout(context.Background(), drainTimeout)
 		defer cancel()
 		if s.http.Shutdown(drain) != nil {
-			_ = s.http.Close() // drainTimeout has passed for the requests that are still open
+			_ = s.http.Close() // closes connections of requests that still run after drainTimeout
 		} else {
 			s.handler.Drain()
 			if s.meter.Drain(drain) != nil {
-				s.logger.Warn("usage records wait on disk: the next start with this data directory sends them", "records",
+				s.logger.Warn("usage records that the stream has not acknowledged remain on disk: the next start "+
+					"with this data directory sends them", "records",
 					s.meter.Waiting())
 			}
 		}
@@ -207,8 +210,8 @@ func (s *Server) close() error {
 		err = errors.Join(err, failed)
 	}
 	if s.archive != nil {
-		if failed := s.archive.Close(); failed != nil { // the next start writes it again
-			s.logger.Warn("the archive of earlier states is incomplete", "error", failed)
+		if failed := s.archive.Close(); failed != nil { // the next start completes the archive
+			s.logger.Warn("the archive of earlier states is incomplete: the next start completes it", "error", failed)
 		}
 	}
 	if s.blobs != nil {
@@ -223,7 +226,8 @@ func (s *Server) close() error {
 	if s.membership != nil {
 		leave, cancel := context.WithTimeout(context.Background(), leaveInstallationTimeout)
 		if late := s.membership.Leave(leave); late != nil {
-			s.logger.Debug("the control plane did not leave the installation; another one removes it", "error", late)
+			s.logger.Debug("this control plane could not deregister from the installation: another control plane "+
+				"removes it after half a minute", "error", late)
 		}
 		cancel()
 	}
@@ -253,8 +257,8 @@ func (s *Server) writeContexts() error {
 	return errors.Join(s.dir.WriteContext("operator.json", operator), s.dir.WriteContext("context.json", s.context))
 }
 
-// Context returns the context of users of account default.
+// Context returns the content of the context file for users of the account default.
 func (s *Server) Context() datadir.Context { return s.context }
 
-// Dir returns the data directory.
+// Dir returns the data directory of the server.
 func (s *Server) Dir() datadir.Dir { return s.dir }

@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// services are the parts of a server that run until it stops. A service that fails stops the
-// server, because the other services depend on it.
+// services are the parts of a server that run until it stops. If one fails, the server stops,
+// because the others depend on it.
 type services struct {
 	ctx    context.Context
 	failed chan error
 	wait   *sync.WaitGroup
 
-	worker     context.Context // context of the local worker, which needs the other services while it stops
+	worker     context.Context // context of the local worker, which stops before the other services
 	stopWorker context.CancelFunc
 	waitWorker *sync.WaitGroup
 }
@@ -26,12 +26,13 @@ func newServices(ctx context.Context) services {
 		worker: worker, stopWorker: stop, waitWorker: &sync.WaitGroup{}}
 }
 
-// start runs a service until the context of all services is done.
+// start runs a service until the context of all services is done. name is for the error if the
+// service fails.
 func (s services) start(name string, run func(context.Context) error) {
 	s.run(s.ctx, s.wait, name, run)
 }
 
-// startWorker runs the local worker, which stops before the services.
+// startWorker runs the local worker, which endWorker stops before the other services.
 func (s services) startWorker(run func(context.Context) error) {
 	s.run(s.worker, s.waitWorker, "worker", run)
 }
@@ -44,7 +45,7 @@ func (s services) run(ctx context.Context, group *sync.WaitGroup, name string, r
 		}
 		select {
 		case s.failed <- fmt.Errorf("%s: %w", name, err):
-		default: // only the first failure is reported
+		default: // only the error of the first service that failed is kept
 		}
 	})
 }
@@ -55,7 +56,7 @@ func (s services) endWorker() {
 	s.waitWorker.Wait()
 }
 
-// sleep returns after d, or when ctx is done.
+// sleep waits for d, and returns nil. It returns ctx's error as soon as ctx is done.
 func sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-time.After(d):

@@ -8,9 +8,9 @@ import (
 	"anneal/eventlog/secrets"
 )
 
-// sealer returns the vault that seals deletable values. The vault stores its data keys, wrapped by
-// the key ring of the data directory, in local files or, with a NATS cluster, in the cluster,
-// where control planes share them.
+// sealer opens the vault, which encrypts sealed values. Their data keys, wrapped by the master keys
+// of the data directory, are stored in local files or, with a NATS cluster, in a bucket of the
+// cluster that all control planes share.
 func (s *Server) sealer(ctx context.Context) (_ *secrets.Vault, err error) {
 	if s.vault != nil {
 		return s.vault, nil
@@ -33,8 +33,8 @@ func (s *Server) sealer(ctx context.Context) (_ *secrets.Vault, err error) {
 	return s.vault, s.vault.CheckRing(ctx)
 }
 
-// openIdempotency opens the idempotency store; it must be called only once. The store is in files
-// of the data directory or, with a NATS cluster, in a bucket that control planes share.
+// openIdempotency opens the idempotency store: files of the data directory or, with a NATS cluster,
+// a bucket that all control planes share. It must be called only once.
 func (s *Server) openIdempotency(ctx context.Context) (_ *idempotency.Store, err error) {
 	if s.nats == nil {
 		s.idempotency, err = idempotency.Open(ctx, s.events.Control())

@@ -9,8 +9,8 @@ import (
 	"anneal/workers/subscriptions"
 )
 
-// openSubscriptions starts delivering events to the targets of subscriptions. The control planes of a
-// NATS cluster share a lease, so that one of them delivers.
+// openSubscriptions starts the service that delivers events to subscriptions. The control planes of
+// a NATS cluster share a lease, so that only one of them delivers.
 func openSubscriptions(ctx context.Context, s *Server) error {
 	sealer, err := s.sealer(ctx)
 	if err != nil {

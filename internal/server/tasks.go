@@ -14,14 +14,14 @@ import (
 	"anneal/workers/tasks"
 )
 
-// uploadTimeout bounds the upload of a file to a URL that a job names.
+// uploadTimeout is the maximum time of an upload of metrics to a URL that a job names.
 const uploadTimeout = 30 * time.Second
 
-// taskTimeout bounds one attempt of a task.
+// taskTimeout is the maximum time of one attempt of a task.
 const taskTimeout = 10 * time.Minute
 
-// openTasks starts the handlers of tasks, and resumes pending tasks. The control planes of an
-// installation compete for tasks.
+// openTasks starts the handlers of tasks, which also continue pending tasks. Any control plane of
+// an installation can execute a task.
 func (s *Server) openTasks(sealer *secrets.Vault) error {
 	log := s.events.Log()
 	router, err := pubsub.NewRouter(s.events.Control(),
@@ -61,8 +61,8 @@ func (s *Server) openTasks(sealer *secrets.Vault) error {
 	return nil
 }
 
-// rowsRead records the progress of a derived dataset: done of total rows of its source have been
-// processed. If total is 0, the derivation has ended, and rowsRead removes the progress.
+// rowsRead records the progress of a derived dataset: that done of total rows of its source have
+// been read. A total of 0 means that the derivation has ended, and removes the progress.
 func (s *Server) rowsRead(dataset domain.Name, done, total int64) {
 	if total == 0 {
 		s.world.Live().Forget(dataset)

@@ -12,10 +12,12 @@ import (
 	"anneal/internal/usage"
 )
 
-// TLSFlags name the certificates of a server.
+// TLSFlags are the flags that name the certificates of a server.
 type TLSFlags struct {
-	cert, key, clientCA       string // files for HTTP, and for the embedded NATS server unless natsCert is given
-	natsCert, natsKey, natsCA string // files for the embedded NATS server or, with --nats-url, for its client
+	cert, key, clientCA string // files for HTTP and, without natsCert, for the embedded NATS server
+	// natsCert are the files for the embedded NATS server or, with --nats-url, for connections to
+	// the NATS cluster.
+	natsCert, natsKey, natsCA string
 }
 
 func (t *TLSFlags) add(f *pflag.FlagSet) {
@@ -27,7 +29,7 @@ func (t *TLSFlags) add(f *pflag.FlagSet) {
 	t.AddCluster(f)
 }
 
-// AddCluster adds the flags for NATS.
+// AddCluster adds the flags for TLS of NATS.
 func (t *TLSFlags) AddCluster(f *pflag.FlagSet) {
 	f.StringVar(&t.natsCert, "nats-cert", "",
 		"PEM certificate for NATS: of the embedded NATS server (default: --tls-cert), or, with --nats-url, "+
@@ -37,21 +39,21 @@ func (t *TLSFlags) AddCluster(f *pflag.FlagSet) {
 		"PEM file of certificate authorities to trust for the NATS cluster of --nats-url, in addition to the system's")
 }
 
-// serverCerts are the loaded certificates; those that are not configured are nil.
+// serverCerts are the loaded certificates. Those that no flag configures are nil.
 type serverCerts struct {
-	pair       *certs.KeyPair // certificate of HTTP
-	http, nats *tls.Config    // configurations of the listeners
-	cluster    *tls.Config    // configuration of the client of the NATS cluster
+	pair       *certs.KeyPair // certificate for HTTP
+	http, nats *tls.Config    // TLS configurations of the listeners
+	cluster    *tls.Config    // TLS configuration for connections to the NATS cluster
 }
 
-// LoadCluster returns the TLS configuration of a client of a NATS cluster; nil if no flag requires
-// one. cluster reports whether the log is stored in a NATS cluster (--nats-url).
+// LoadCluster returns the TLS configuration for connections to a NATS cluster; nil if no flag
+// requires one. cluster reports whether the log is in a NATS cluster (--nats-url).
 func (t *TLSFlags) LoadCluster(cluster bool) (*tls.Config, error) {
 	loaded, err := t.load(cluster)
 	return loaded.cluster, err
 }
 
-// load reads the certificates.
+// load loads the certificates that the flags name.
 func (t *TLSFlags) load(cluster bool) (loaded serverCerts, err error) {
 	if loaded.pair, err = certs.Open("--tls-cert", t.cert, "--tls-key", t.key); err != nil {
 		return loaded, err
@@ -84,7 +86,7 @@ func (t *TLSFlags) load(cluster bool) (loaded serverCerts, err error) {
 }
 
 // warnWithoutTLS logs a warning if the listener at address has no TLS (plain is true) and other
-// machines can reach it.
+// machines can reach it. what names the listener.
 func warnWithoutTLS(logger *slog.Logger, what, flag, address string, plain bool) {
 	host, _, _ := net.SplitHostPort(address)
 	if ip := net.ParseIP(host); !plain || host == "localhost" || ip != nil && ip.IsLoopback() {

@@ -8,8 +8,8 @@ import (
 	"anneal/workers/tracking"
 )
 
-// openTracking starts sending jobs to the experiment tracker. The control planes of a NATS cluster
-// share a lease, so that one of them sends.
+// openTracking starts the service that sends metrics of jobs to the experiment tracker. The control
+// planes of a NATS cluster share a lease, so that only one of them sends.
 func openTracking(ctx context.Context, s *Server) error {
 	sealer, err := s.sealer(ctx)
 	if err != nil {
@@ -31,13 +31,13 @@ func openTracking(ctx context.Context, s *Server) error {
 	return nil
 }
 
-// leaseTime is how long the lease of a lost process lasts. A holder renews its lease three times in
-// this time.
+// leaseTime is the time after which the lease of a process that does not renew it expires. The
+// holder renews it three times in this time.
 const leaseTime = 30 * time.Second
 
-// holdLease calls run whenever this process gets the lease with a key, and cancels its context when
-// the process loses the lease. It returns when ctx is done. The lease is a claim to an idempotency
-// key, which the control planes of a cluster share.
+// holdLease calls run whenever this process acquires the lease with a key, and cancels run's
+// context when the process loses it. It returns when ctx is done. The lease is an entry of the
+// idempotency store, which the control planes of a cluster share.
 func holdLease(ctx context.Context, store *idempotency.Store, key string, run func(context.Context) error) error {
 	for ctx.Err() == nil {
 		claim, err := store.Claim(ctx, key, []byte(key), time.Now(), leaseTime)
@@ -54,8 +54,8 @@ func holdLease(ctx context.Context, store *idempotency.Store, key string, run fu
 	return ctx.Err()
 }
 
-// underLease calls run until ctx is done or the lease cannot be renewed. It returns an error only
-// if run returns one before that.
+// underLease calls run until ctx is done or the lease can no longer be renewed. It returns an error
+// only if run has returned one before.
 func underLease(
 	ctx context.Context, store *idempotency.Store, claim idempotency.Claim, run func(context.Context) error,
 ) error {
@@ -66,7 +66,7 @@ func underLease(
 	for {
 		select {
 		case err := <-done:
-			// release the lease, so that the next holder need not wait; if this fails, the lease expires
+			// release the lease for the next holder; if that fails, the lease expires
 			_ = store.Release(context.WithoutCancel(ctx), claim)
 			return err
 		case <-time.After(leaseTime / 3):

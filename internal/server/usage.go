@@ -8,8 +8,8 @@ import (
 	"anneal/workers/rollups"
 )
 
-// openUsage starts rolling up usage, and returns what shows the usage that is not rolled up. One control
-// plane of an installation rolls up.
+// openUsage starts the roll-up of usage records into hours and days, which one control plane of an
+// installation does. It returns the runner, which also knows the usage that is not rolled up yet.
 func openUsage(s *Server) (*rollups.Runner, error) {
 	records, err := metering.NewReader(s.events.Control())
 	if err != nil {

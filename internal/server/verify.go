@@ -18,20 +18,23 @@ import (
 	"anneal/projections"
 )
 
-// Verification compares the world, folded again from the log, with the world that is served.
+// A Verification compares the world that is folded from the log with the world that the server
+// serves.
 type Verification struct {
-	Against string             `json:"against"` // "running server", "snapshot" or "", if there is neither
+	// Against is the source of Served: "running server" or "snapshot"; "" if there is neither.
+	Against string             `json:"against"`
 	Equal   bool               `json:"equal"`
 	Seconds float64            `json:"seconds"`
 	Folded  projections.Digest `json:"folded"`
 	Served  projections.Digest `json:"served"`
 
-	Log *integrity.FileReport `json:"log,omitempty"` // report on the files of the embedded server
+	Log *integrity.FileReport `json:"log,omitempty"` // report on the files of the embedded NATS server
 }
 
-// Verify verifies the files of an embedded log and, if they are whole, compares the state folded
-// from the log with the served state: of a running server through its mirror and its API, of a
-// stopped server through its newest snapshot.
+// Verify verifies the files of an embedded log. If they are undamaged, it folds the log and
+// compares the result with the state that the server serves. It reads the log and the state of a
+// running server through the mirror and the API, and those of a stopped server from its files and
+// its newest snapshot.
 func Verify(ctx context.Context, dir datadir.Dir) (Verification, error) {
 	if err := dir.CheckExists(); err != nil {
 		return Verification{}, err
@@ -67,7 +70,7 @@ func Verify(ctx context.Context, dir datadir.Dir) (Verification, error) {
 	return result, err
 }
 
-// hasLog reports whether the directory contains or contained the log of an embedded server.
+// hasLog reports whether the directory has or had the log of an embedded NATS server.
 func hasLog(dir datadir.Dir) bool {
 	_, streams := os.Stat(dir.Path("nats"))
 	_, mark := os.Stat(dir.Path("nats.mark"))
@@ -90,7 +93,7 @@ func verifyRunning(ctx context.Context, operator datadir.Context) (Verification,
 	return compare(ctx, log, "running server", served)
 }
 
-// fetchDigest returns the digest of the world that a server serves.
+// fetchDigest requests the digest of the world that a server serves.
 func fetchDigest(ctx context.Context, operator datadir.Context) (digest projections.Digest, err error) {
 	client := http.DefaultClient
 	if operator.CAFile != "" || operator.CertFile != "" {
@@ -118,11 +121,11 @@ func fetchDigest(ctx context.Context, operator datadir.Context) (digest projecti
 }
 
 const (
-	mirrorTimeout = 30 * time.Second // maximum wait for the mirror to catch up with the log after a start
+	mirrorTimeout = 30 * time.Second // maximum time for the mirror to catch up with the log after a start
 	mirrorPoll    = 100 * time.Millisecond
 )
 
-// awaitMirror returns once the mirror contains a position.
+// awaitMirror waits until the mirror of the log contains a position.
 func awaitMirror(ctx context.Context, log eventlog.Log, position uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, mirrorTimeout)
 	defer cancel()
@@ -132,12 +135,14 @@ func awaitMirror(ctx context.Context, log eventlog.Log, position uint64) error {
 			return err
 		}
 		if sleep(ctx, mirrorPoll) != nil {
-			return fmt.Errorf("the mirror is at position %d of %d: try again later", last.Position, position)
+			return fmt.Errorf("the mirror of the log is still at position %d of %d: try again later",
+				last.Position, position)
 		}
 	}
 }
 
-// verifyStopped reads the log from its files. It does not start the NATS server, which changes files.
+// verifyStopped compares the log in the files with the newest snapshot. It does not start the NATS
+// server, which would change the files.
 func verifyStopped(ctx context.Context, dir datadir.Dir) (Verification, error) {
 	world, err := projections.Load(dir.Path("snapshots"))
 	if err != nil {
@@ -153,8 +158,8 @@ func verifyStopped(ctx context.Context, dir datadir.Dir) (Verification, error) {
 	return compare(ctx, eventlog.Files(dir.Path("nats")), "snapshot", served)
 }
 
-// compare folds the log up to the position of served, and returns the comparison of the result with
-// served. against names the source of served.
+// compare folds the log up to the position of served, the digest of a state, and compares the
+// result with it. against describes where served comes from.
 func compare(ctx context.Context, log projections.Reader, against string,
 	served projections.Digest) (Verification, error) {
 	start := time.Now()
@@ -166,13 +171,14 @@ func compare(ctx context.Context, log projections.Reader, against string,
 		Seconds: time.Since(start).Seconds(), Folded: folded, Served: served}, nil
 }
 
-// Err returns an error that describes what differs or is damaged, or nil.
+// Err returns an error if the log is damaged or the states differ; nil otherwise.
 func (v Verification) Err(dir datadir.Dir) error {
 	switch {
 	case v.Log != nil && !v.Log.Whole():
 		return fmt.Errorf("the log is damaged: stop the server, and run 'anneal log repair --data %s'", dir)
 	case !v.Equal:
-		return errors.New("the log and the served state differ: keep the data directory unchanged and report this")
+		return errors.New("the log and the served state differ: keep a copy of the data directory, and report this " +
+			"as a bug")
 	}
 	return nil
 }

@@ -57,8 +57,8 @@ func (s *Server) startServices(ctx context.Context) error {
 	return s.openWorker(ctx)
 }
 
-// openWorker starts the local worker in this process. It needs no token: access to the data
-// directory allows it to enroll.
+// openWorker starts the local worker in this process. It enrolls without a join token, because it
+// has access to the data directory.
 func (s *Server) openWorker(ctx context.Context) error {
 	flags := s.flags.Node
 	flags.ID = s.localNode()
@@ -86,8 +86,8 @@ func (s *Server) openWorker(ctx context.Context) error {
 	} else if s.certs.cluster != nil {
 		options.NATS = []nats.Option{nats.Secure(s.certs.cluster)}
 	}
-	// The local worker downloads files from this server, whose certificate authority may not be one
-	// of the system's.
+	// The local worker downloads files from this server over HTTP. The system may not trust the
+	// server's certificate.
 	if s.certs.pair != nil {
 		config, err := certs.ClientConfig(nil)
 		if err != nil {
@@ -100,12 +100,12 @@ func (s *Server) openWorker(ctx context.Context) error {
 	return nil
 }
 
-// registrationTimeout is how long the server waits for the first registration of its local worker
-// before it serves requests.
+// registrationTimeout is the maximum time that Start waits for the registration of the local
+// worker.
 const registrationTimeout = 5 * time.Second
 
-// awaitNode returns when the node has registered, or after registrationTimeout. So the first
-// requests to a new installation find the devices of the node: see domain.FleetAccelerator.
+// awaitNode waits until the node has registered, at most registrationTimeout. So the first requests
+// to a new installation already find the node's devices: see domain.FleetAccelerator.
 func (s *Server) awaitNode(ctx context.Context, name domain.Name) {
 	ctx, cancel := context.WithTimeout(ctx, registrationTimeout)
 	defer cancel()

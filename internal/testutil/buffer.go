@@ -5,7 +5,8 @@ import (
 	"sync"
 )
 
-// A Buffer is a buffer for concurrent writers, such as the loggers of several goroutines.
+// A Buffer is a buffer to which several goroutines can write concurrently, for example with
+// loggers.
 type Buffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -18,7 +19,7 @@ func (b *Buffer) Write(p []byte) (int, error) {
 	return b.text.Write(p)
 }
 
-// String returns the text that is written so far.
+// String returns the text that was written so far.
 func (b *Buffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()

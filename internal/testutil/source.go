@@ -9,7 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Inspect calls visit for each node of type N in the tree of root, in the order of ast.Inspect.
+// Inspect calls visit with each node of type N in the syntax tree of root, in the order of
+// ast.Inspect.
 func Inspect[N ast.Node](root ast.Node, visit func(N)) {
 	ast.Inspect(root, func(n ast.Node) bool {
 		if found, ok := n.(N); ok {
@@ -19,8 +20,8 @@ func Inspect[N ast.Node](root ast.Node, visit func(N)) {
 	})
 }
 
-// InspectFiles calls visit for each node of type N in the Go files that match the patterns, without
-// the tests.
+// InspectFiles calls visit with each node of type N in the syntax trees of the Go files that match
+// the patterns, except test files.
 func InspectFiles[N ast.Node](t TB, visit func(path string, node N), patterns ...string) {
 	t.Helper()
 	for _, pattern := range patterns {

@@ -1,4 +1,5 @@
-// Package testutil has functions that fail the test, with the error, instead of returning an error.
+// Package testutil has helpers for tests. On an error they fail the test instead of returning the
+// error.
 package testutil
 
 import (
@@ -10,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TB is what the functions need of *testing.T, *testing.B and *rapid.T.
+// TB has the methods of *testing.T, *testing.B and *rapid.T that the helpers call.
 type TB interface {
 	require.TestingT
 	Helper()
@@ -32,7 +33,7 @@ func ReadDir(t TB, path string) []os.DirEntry {
 	return entries
 }
 
-// Stat returns the description of a file.
+// Stat returns the file information of a file.
 func Stat(t TB, path string) os.FileInfo {
 	t.Helper()
 	info, err := os.Stat(path)

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Variable returns the number in an environment variable, or otherwise when it is not set. Any other
-// text fails the test.
+// Variable returns the integer in an environment variable; otherwise, if the variable is not set.
+// It fails the test for any other value.
 func Variable(t TB, name string, otherwise int) int {
 	t.Helper()
 	text := os.Getenv(name)
@@ -22,8 +22,8 @@ func Variable(t TB, name string, otherwise int) int {
 	return n
 }
 
-// Random returns a random number generator whose seed is in the environment variable ANNEAL_SEED, or
-// new. It logs the seed.
+// Random returns a random number generator. Its seed is the environment variable ANNEAL_SEED or,
+// without it, a new seed, and is logged.
 func Random(t interface {
 	TB
 	Logf(format string, args ...any)

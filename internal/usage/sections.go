@@ -2,10 +2,10 @@ package usage
 
 import "github.com/spf13/pflag"
 
-// sectionAnnotation is the annotation of a flag with the title of its section.
+// sectionAnnotation is the annotation of a flag with the title of its section in the help.
 const sectionAnnotation = "section"
 
-// AddSection calls add, and puts the flags that it adds to f into a section of the command's help.
+// AddSection calls add with a flag set, and adds its flags to f, in the section with a title.
 func AddSection(f *pflag.FlagSet, title string, add func(f *pflag.FlagSet)) {
 	earlier := map[string]bool{}
 	f.VisitAll(func(flag *pflag.Flag) { earlier[flag.Name] = true })
@@ -17,24 +17,24 @@ func AddSection(f *pflag.FlagSet, title string, add func(f *pflag.FlagSet)) {
 	})
 }
 
-// SetSection puts flags of f into a section of the command's help.
+// SetSection moves the named flags of f to the section with a title.
 func SetSection(f *pflag.FlagSet, title string, names ...string) {
 	for _, name := range names {
 		if err := f.SetAnnotation(name, sectionAnnotation, []string{title}); err != nil {
-			panic(err) // the flag does not exist
+			panic(err) // fails only if the flag does not exist
 		}
 	}
 }
 
-// A Section is a part of the flags of a command under a title.
+// A Section is a section of flags in the help of a command.
 type Section struct {
 	Title string
 	Flags *pflag.FlagSet
 }
 
-// Sections returns the shown flags of f by section, in the order of their first flags. The section
-// "Flags", which comes first, has the flags without a section. If --help is the only flag without a
-// section, it is in the section "Other", which comes last.
+// Sections returns the visible flags of f by section, in the order of the first flag of each
+// section. Flags without a section come first, in the section "Flags"; if --help is the only one,
+// it comes last, in the section "Other".
 func Sections(f *pflag.FlagSet) (all []Section) {
 	var titles []string
 	byTitle := map[string]*pflag.FlagSet{}

@@ -3,7 +3,7 @@ package usage
 
 import "fmt"
 
-// Error is the error of an invalid command line. The program exits with code 2.
+// An Error is the error of an invalid command line, for which the program exits with code 2.
 type Error struct{ Err error }
 
 func (e Error) Error() string { return e.Err.Error() }

@@ -11,25 +11,25 @@ import (
 	"github.com/nikolalohinski/gonja/v2/exec"
 )
 
-// The constants limit one rendering of a template. gonja, the Jinja library, has no limits, and
-// a Go process cannot recover from a stack overflow or from running out of memory.
+// Limits of one rendering of a template. gonja, the Jinja library, has no limits, and a Go process
+// cannot recover from a stack overflow or from running out of memory.
 const (
 	renderWithin = 5 * time.Second
-	maxCalls     = 200       // nested macro calls
-	maxValue     = 16 << 20  // bytes of one value, see weigh
-	maxAllocated = 256 << 20 // bytes of text and values in total
-	maxItems     = 1 << 20   // iterations of a loop
-	maxProduct   = 1 << 30   // bytes that a filter or method may create in the worst case
+	maxCalls     = 200       // maximum depth of nested macro calls
+	maxValue     = 16 << 20  // maximum size of one value in bytes, see weigh
+	maxAllocated = 256 << 20 // maximum size of all rendered text and values, in bytes
+	maxItems     = 1 << 20   // maximum number of iterations of a loop
+	maxProduct   = 1 << 30   // maximum size in bytes that a filter or method could create in the worst case
 )
 
 var errTooLarge = fmt.Errorf("a value has more than %d bytes", maxValue)
 
-// A budget counts the resources that a rendering has used.
+// A budget counts the resources that a rendering has used so far.
 type budget struct {
 	until time.Time
-	calls int // nested macro calls
-	// allocated counts the bytes of rendered text, including the text of macros, and of the
-	// results of amplifying filters.
+	calls int // depth of nested macro calls
+	// allocated is the size in bytes of all rendered text, including the text of macros, and of the
+	// results of amplifiers.
 	allocated int
 }
 
@@ -40,7 +40,7 @@ func (b *budget) allocate(bytes int) error {
 	return nil
 }
 
-// tick returns an error if the rendering's deadline has passed.
+// tick returns an error if the deadline of the rendering has passed.
 func (r *rendering) tick() error {
 	if time.Now().After(r.until) {
 		return fmt.Errorf("the template takes longer than %v", renderWithin)
@@ -48,8 +48,8 @@ func (r *rendering) tick() error {
 	return nil
 }
 
-// weigh returns an estimate of the size of value as text, in bytes. It returns an error if the
-// size exceeds maxValue, or if the nesting exceeds maxDepth, for example because value contains
+// weigh returns an estimate of the size of a value as text, in bytes. It returns an error if the
+// size exceeds maxValue or the nesting exceeds maxDepth, for example because the value contains
 // itself.
 func weigh(value any) (int, error) {
 	left := maxValue
@@ -96,7 +96,7 @@ func weighDown(value any, left *int, depth int) (err error) {
 			each(key, one)
 		}
 	default:
-		switch v := reflect.ValueOf(value); v.Kind() { // types of gonja that have no case above
+		switch v := reflect.ValueOf(value); v.Kind() { // other types of gonja
 		case reflect.String:
 			*left -= v.Len()
 		case reflect.Slice, reflect.Array:
@@ -115,8 +115,8 @@ func weighDown(value any, left *int, depth int) (err error) {
 	return err
 }
 
-// bounded is a filter that returns its input, or an error if the input is too large or the
-// deadline has passed.
+// bounded is a filter that returns its input unchanged. It returns an error instead if the input is
+// too large or the deadline has passed.
 func (r *rendering) bounded(_ *exec.Evaluator, in *exec.Value, _ *exec.VarArgs) *exec.Value {
 	if in.IsError() {
 		return r.failed(in)
@@ -130,7 +130,7 @@ func (r *rendering) bounded(_ *exec.Evaluator, in *exec.Value, _ *exec.VarArgs) 
 	return in
 }
 
-// failed returns in. If in is the first error of the rendering, failed records it.
+// failed records the error of in, if it is the first one of the rendering, and returns in.
 func (r *rendering) failed(in *exec.Value) *exec.Value {
 	if err, ok := in.Interface().(error); ok && r.cause == nil {
 		r.cause = err
@@ -138,8 +138,9 @@ func (r *rendering) failed(in *exec.Value) *exec.Value {
 	return in
 }
 
-// output is a filter for rendered values. It adds the size of its input to r.allocated. It returns
-// the input, or an error under the conditions of bounded, or if r.allocated exceeds maxAllocated.
+// output is a filter for values that are rendered as text. It adds the size of its input to
+// r.allocated, and returns the input. It returns an error instead if bounded would, or if
+// r.allocated exceeds maxAllocated.
 func (r *rendering) output(_ *exec.Evaluator, in *exec.Value, _ *exec.VarArgs) *exec.Value {
 	if in.IsError() {
 		return r.failed(in)
@@ -151,8 +152,8 @@ func (r *rendering) output(_ *exec.Evaluator, in *exec.Value, _ *exec.VarArgs) *
 	return in
 }
 
-// iterated is a filter for the sequence of a loop. It returns its input, or an error if the
-// input has more than maxItems items.
+// iterated is a filter for the sequence over which a loop iterates. It returns its input unchanged,
+// or an error if the input has more than maxItems items.
 func (r *rendering) iterated(_ *exec.Evaluator, in *exec.Value, _ *exec.VarArgs) *exec.Value {
 	if !in.IsError() && (in.IsString() || in.IsList()) && in.Len() > maxItems {
 		return exec.AsValue(fmt.Errorf("the template loops over more than %d items", maxItems))
@@ -160,8 +161,8 @@ func (r *rendering) iterated(_ *exec.Evaluator, in *exec.Value, _ *exec.VarArgs)
 	return in
 }
 
-// fromEnd is a filter that returns the item of a list or string at a negative index. Its
-// argument is the index without the sign: 1 selects the last item.
+// fromEnd is a filter that implements negative indices of lists and strings. Its argument is the
+// index without the sign: 1 selects the last item.
 func (r *rendering) fromEnd(_ *exec.Evaluator, in *exec.Value, a *exec.VarArgs) *exec.Value {
 	if in.IsError() {
 		return in
@@ -176,8 +177,8 @@ func (r *rendering) fromEnd(_ *exec.Evaluator, in *exec.Value, a *exec.VarArgs) 
 	return exec.AsValue(nil)
 }
 
-// times is a filter that multiplies its input by its argument. It returns an error if the input
-// is a string whose repetition exceeds maxValue bytes.
+// times is a filter that multiplies its input by its argument. It returns an error if the input is
+// a string and the result would exceed maxValue bytes.
 func (r *rendering) times(_ *exec.Evaluator, in *exec.Value, a *exec.VarArgs) *exec.Value {
 	by := a.First()
 	switch {
@@ -197,16 +198,16 @@ func (r *rendering) times(_ *exec.Evaluator, in *exec.Value, a *exec.VarArgs) *e
 	return exec.AsValue(in.Integer() * by.Integer())
 }
 
-// amplifiers are the filters and methods whose output can be much larger than their input, and
-// those that process each byte of a string.
+// amplifiers are the filters and methods whose output can be much larger than their input, or whose
+// time can be much longer.
 var amplifiers = struct{ filters, methods []string }{
 	strings.Fields("batch center format groupby indent join list map random replace reverse slice sort truncate " +
 		"unique urlize wordwrap xmlattr"),
 	strings.Fields("center count format join ljust partition replace rjust rpartition rsplit split splitlines zfill"),
 }
 
-// filter returns a filter that calls original, a filter of gonja, and limits the size of the
-// input and the output.
+// filter returns a filter that calls original, a filter of gonja, and limits the sizes of the input
+// and the output.
 func (r *rendering) filter(original exec.FilterFunction) exec.FilterFunction {
 	return func(e *exec.Evaluator, in *exec.Value, a *exec.VarArgs) *exec.Value {
 		if in.IsError() {
@@ -223,8 +224,8 @@ func (r *rendering) filter(original exec.FilterFunction) exec.FilterFunction {
 	}
 }
 
-// method returns a string method that calls original, a method of gonja, and limits the size of
-// the input.
+// method returns a string method that calls original, a method of gonja, and limits the size of the
+// input.
 func (r *rendering) method(original exec.Method[string]) exec.Method[string] {
 	return func(self string, value *exec.Value, a *exec.VarArgs) (any, error) {
 		if err := r.within(value, a); err != nil {
@@ -234,9 +235,9 @@ func (r *rendering) method(original exec.Method[string]) exec.Method[string] {
 	}
 }
 
-// within returns an error if an amplifier with the input in and the arguments a may create more
-// than maxProduct bytes. In the worst case, each byte of the input yields all string arguments,
-// and as many bytes as the sum of the integer arguments.
+// within returns an error if an amplifier may create more than maxProduct bytes from the input in
+// and the arguments a. It assumes the worst case: each byte of the input is replaced by all string
+// arguments and by as many bytes as the sum of the integer arguments.
 func (r *rendering) within(in *exec.Value, a *exec.VarArgs) error {
 	size, err := weigh(in)
 	each := 1

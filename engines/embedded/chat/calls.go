@@ -12,8 +12,8 @@ import (
 	"anneal/engines/embedded/grammar"
 )
 
-// Thinking returns a description of the reasoning that an answer may start with, nil if the
-// answer must not start with reasoning. text is the rendered conversation.
+// Thinking describes the reasoning with which a completion may begin; nil if the request disables
+// reasoning. text is the rendered conversation.
 func (t *Template) Thinking(r *engines.Reasoning, text string) *grammar.Thinking {
 	text = strings.TrimSpace(text)
 	off := r != nil && r.Effort == "none" || strings.HasSuffix(text, thinkClose)
@@ -24,20 +24,20 @@ func (t *Template) Thinking(r *engines.Reasoning, text string) *grammar.Thinking
 	return &grammar.Thinking{Open: thinkOpen, Close: thinkClose, Started: started}
 }
 
-// Thinks reports whether the model delimits its reasoning by <think> and </think>.
+// Thinks reports whether the template delimits reasoning by <think> and </think>.
 func (t *Template) Thinks() bool {
 	return strings.Contains(t.source, thinkOpen) || strings.Contains(t.source, "enable_thinking")
 }
 
-// probe is the name of a function whose call is rendered to detect a template's tool-call
-// syntax.
+// probe is the name of a function that is only rendered to detect how the template writes tool
+// calls.
 const probe = "anneal_probe"
 
 var callKey = regexp.MustCompile(`^"\s*,\s*"(?:arguments|parameters)"\s*:\s*`)
 
-// ForcedCalls returns the grammar of an answer that must be tool calls. The error is
-// InvalidArgument for an unknown function, and for a template whose tool-call syntax a Reader does
-// not parse.
+// ForcedCalls returns the grammar of a completion that must consist of tool calls. It returns
+// InvalidArgument if c names an unknown function, or if a Reader cannot parse the calls of this
+// template.
 func (t *Template) ForcedCalls(tools []json.RawMessage, c *engines.ToolChoice) (*grammar.Grammar, error) {
 	functions := functions(tools, c.Name)
 	if len(functions) == 0 {
@@ -51,8 +51,9 @@ func (t *Template) ForcedCalls(tools []json.RawMessage, c *engines.ToolChoice) (
 	return grammar.Calls(form.CallForm, functions, form.many && !c.Single)
 }
 
-// OfferedCalls returns the grammar of an answer that may call the tools. thinking, if not nil,
-// describes the reasoning before the answer. The template must delimit calls: see MarksCalls.
+// OfferedCalls returns the grammar of a completion that may contain tool calls. If thinking is not
+// nil, it describes the reasoning before the rest. The template must delimit calls, see
+// DelimitsCalls.
 func (t *Template) OfferedCalls(tools []json.RawMessage, thinking *grammar.Thinking) (*grammar.Grammar, error) {
 	form, err := t.callForm()
 	if err != nil {
@@ -61,20 +62,20 @@ func (t *Template) OfferedCalls(tools []json.RawMessage, thinking *grammar.Think
 	return grammar.Offered(thinking, callOpen, form.CallForm, functions(tools, ""))
 }
 
-// MarksCalls reports whether the template delimits calls by <tool_call>.
-func (t *Template) MarksCalls() bool {
+// DelimitsCalls reports whether the template begins tool calls with <tool_call>.
+func (t *Template) DelimitsCalls() bool {
 	form, err := t.callForm()
 	return err == nil && strings.HasPrefix(form.Before, callOpen)
 }
 
-// A callForm is a template's syntax of tool calls. many reports whether an answer may contain
-// several calls.
+// A callForm is the syntax in which a template writes tool calls. many reports whether a completion
+// may contain several calls.
 type callForm struct {
 	grammar.CallForm
 	many bool
 }
 
-// readCallForm finds the template's syntax of tool calls by rendering a call. The error is
+// readCallForm detects the template's syntax of tool calls by rendering a call. It returns
 // InvalidArgument for a syntax that a Reader does not parse.
 func (t *Template) readCallForm() (form callForm, err error) {
 	const arguments = `{"anneal_key": "anneal_value"}`
@@ -91,11 +92,12 @@ func (t *Template) readCallForm() (form callForm, err error) {
 	unsupported := domain.Errorf(domain.InvalidArgument,
 		"toolChoice: required calls are not supported for this model's chat template: use auto, and request the function "+
 			"in a message")
-	text, err := t.render(c, nil, newMark(t, c))
+	text, err := t.render(c, nil, newSeparator(t, c))
 	if err != nil {
 		return form, unsupported
 	}
-	_, turn, _ := strings.Cut(text, "anneal_question") // the template may render the tools before the question
+	// Skip the tools, which the template may render before the question.
+	_, turn, _ := strings.Cut(text, "anneal_question")
 	before, after, found := strings.Cut(turn, `{"name": "`+probe)
 	key := callKey.FindString(after)
 	value := regexp.MustCompile(`^\{\s*"anneal_key"\s*:\s*"anneal_value"\s*\}`).FindString(after[len(key):])
@@ -120,20 +122,19 @@ func (t *Template) readCallForm() (form callForm, err error) {
 		form.Begin, form.End, form.Separator = "[", "]", ", "
 		form.many = true
 		return form, nil
-	case strings.HasSuffix(last, ":"), !strings.HasPrefix(rest, "}"): // the call is nested in another JSON object
+	case strings.HasSuffix(last, ":"), !strings.HasPrefix(rest, "}"): // the call is a part of another JSON object
 		return form, unsupported
 	}
 	return form, nil
 }
 
-// Strict reports whether at least one tool is strict, which means that the arguments of its
-// calls must conform to its schema.
+// Strict reports whether a tool has strict set: the arguments of its calls must conform to its
+// schema.
 func Strict(tools []json.RawMessage) bool {
 	return slices.ContainsFunc(functions(tools, ""), func(f grammar.Function) bool { return f.Strict })
 }
 
-// functions returns the functions of tools that have the given name, or all functions if name is
-// empty.
+// functions returns the functions of tools with the given name, or all functions if name is "".
 func functions(tools []json.RawMessage, name string) []grammar.Function {
 	var functions []grammar.Function
 	for i, raw := range tools {

@@ -13,17 +13,17 @@ import (
 	"anneal/domain"
 )
 
-// maxRange is the maximum length of the result of range(): MAX_RANGE of Jinja's sandbox.
+// maxRange is the maximum length of the result of range(), MAX_RANGE in Jinja's sandbox.
 const maxRange = 100_000
 
-// raise implements raise_exception(), with which a template rejects a conversation.
+// raise implements raise_exception(), by which a template rejects a conversation.
 func (r *rendering) raise(_ *exec.Evaluator, a *exec.VarArgs) (any, error) {
 	r.rejection = a.First().String()
 	return nil, errors.New(r.rejection)
 }
 
-// renderError returns an InvalidArgument error for a rendering that failed with err. The message
-// contains the argument of raise_exception if the template called it.
+// renderError returns the InvalidArgument error for a rendering that failed with err. If the
+// template called raise_exception, the error contains its argument.
 func (r *rendering) renderError(err error) error {
 	if r.rejection != "" {
 		return domain.Errorf(domain.InvalidArgument, "messages: the model's chat template rejects them: %s",
@@ -35,26 +35,26 @@ func (r *rendering) renderError(err error) error {
 	return domain.Errorf(domain.InvalidArgument, "messages: the model's chat template cannot render them: %s", short(err))
 }
 
-// short returns the text of err as one line. It shortens a longer text to its last 300
-// characters.
+// short returns the text of err on one line. If the text is longer than 300 characters, it returns
+// the last 300.
 func short(err error) string {
 	text := []rune(strings.Join(strings.Fields(err.Error()), " "))
 	if len(text) > 300 {
-		return "… " + string(text[len(text)-300:]) // the cause is at the end
+		return "… " + string(text[len(text)-300:]) // gonja's errors end with the cause
 	}
 	return string(text)
 }
 
-// A rendering is the state of one execution of a template.
+// A rendering is the state of one rendering of a template.
 type rendering struct {
 	budget
 	order     keyOrder
-	rejection string // message of raise_exception
-	cause     error  // the first error in an expression, which gonja's own error hides
+	rejection string // argument of raise_exception
+	cause     error  // first error in an expression, which gonja's own error does not contain
 }
 
-// environment returns the Jinja environment that transformers defines for chat templates, with
-// limits.
+// environment returns the functions, filters and tests of Jinja that transformers defines for chat
+// templates, with limits.
 func environment(state *rendering) *exec.Environment {
 	globals := exec.EmptyContext().Update(builtins.GlobalFunctions).Update(builtins.GlobalVariables)
 	globals.Set("raise_exception", state.raise)
@@ -71,7 +71,7 @@ func environment(state *rendering) *exec.Environment {
 	}
 	for name, filter := range own {
 		if err := filters.Replace(name, filter); err != nil {
-			panic(err) // unreachable: gonja defines these filters
+			panic(err) // unreachable, because gonja defines these filters
 		}
 	}
 	for name, filter := range map[string]exec.FilterFunction{
@@ -79,7 +79,7 @@ func environment(state *rendering) *exec.Environment {
 		"fromEnd": state.fromEnd,
 	} {
 		if err := filters.Register(name, filter); err != nil {
-			panic(err) // unreachable: gonja does not define these filters
+			panic(err) // unreachable, because gonja does not define these filters
 		}
 	}
 	methods := builtins.Methods
@@ -90,7 +90,7 @@ func environment(state *rendering) *exec.Environment {
 	}
 }
 
-// rangeOf implements range(), limited to maxRange numbers.
+// rangeOf implements the function range(), limited to maxRange numbers.
 func rangeOf(_ *exec.Evaluator, a *exec.VarArgs) ([]int, error) {
 	start, stop, step := 0, 0, 1
 	at := func(i int) int { return a.Args[i].Integer() }
@@ -115,8 +115,8 @@ func rangeOf(_ *exec.Evaluator, a *exec.VarArgs) ([]int, error) {
 	return numbers, nil
 }
 
-// text returns the methods of strings. It makes arguments of three gonja methods optional, as
-// they are in Python.
+// text returns the methods of strings. As in Python, some arguments are optional that gonja
+// requires.
 func (r *rendering) text() *exec.MethodSet[string] {
 	methods := map[string]exec.Method[string]{}
 	for _, name := range strings.Fields(
@@ -147,13 +147,13 @@ func (r *rendering) text() *exec.MethodSet[string] {
 	return exec.NewMethodSet(methods)
 }
 
-// methods returns the methods of objects. They list keys in the order of the JSON source. As in
+// methods returns the methods of objects. They return keys in the order of the JSON source. As in
 // the sandbox of transformers, no method modifies its object.
 func (r *rendering) methods() *exec.MethodSet[map[string]any] {
 	ordered := func(of func(map[string]any) any) exec.Method[map[string]any] {
 		return func(self map[string]any, value *exec.Value, _ *exec.VarArgs) (any, error) {
 			if own, ok := value.Interface().(map[string]any); ok {
-				self = own // self may be a copy, whose key order is unknown
+				self = own // self may be a copy, for which no order of the keys is recorded
 			}
 			return of(self), nil
 		}
@@ -187,7 +187,7 @@ func (r *rendering) pairs(object map[string]any) []any {
 	return pairs
 }
 
-// items implements the filter "items", which lists the [key, value] pairs of an object.
+// items implements the filter "items", which returns the [key, value] pairs of an object.
 func (r *rendering) items(_ *exec.Evaluator, in *exec.Value, _ *exec.VarArgs) *exec.Value {
 	object, ok := in.Interface().(map[string]any)
 	if in.IsError() || !ok && !in.IsNil() {
@@ -196,8 +196,8 @@ func (r *rendering) items(_ *exec.Evaluator, in *exec.Value, _ *exec.VarArgs) *e
 	return exec.AsValue(r.pairs(object))
 }
 
-// toJSON implements the filter "tojson" of transformers: json.dumps with ensure_ascii=False,
-// without escaping for HTML.
+// toJSON implements the filter "tojson" of transformers: json.dumps with ensure_ascii=False and
+// without escapes for HTML.
 func (r *rendering) toJSON(_ *exec.Evaluator, in *exec.Value, a *exec.VarArgs) *exec.Value {
 	if in.IsError() {
 		return in
@@ -221,7 +221,7 @@ func (r *rendering) toJSON(_ *exec.Evaluator, in *exec.Value, a *exec.VarArgs) *
 	return exec.AsSafeValue(w.String())
 }
 
-// strftime formats a time with the C directives that templates use.
+// strftime formats a time with the directives of C's strftime that templates use.
 func strftime(t time.Time, format string) string {
 	layouts := map[byte]string{
 		'Y': "2006", 'y': "06", 'm': "01", 'd': "02", 'e': "_2", 'b': "Jan", 'B': "January", 'a': "Mon", 'A': "Monday",
@@ -235,7 +235,8 @@ func strftime(t time.Time, format string) string {
 			continue
 		}
 		i++
-		bare := format[i] == '-' && i+1 < len(format) // a directive such as %-d omits leading zeros
+		// A directive with a minus sign, such as %-d, omits leading zeros.
+		bare := format[i] == '-' && i+1 < len(format)
 		if bare {
 			i++
 		}

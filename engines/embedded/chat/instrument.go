@@ -8,24 +8,24 @@ import (
 	"github.com/nikolalohinski/gonja/v2/tokens"
 )
 
-// An instrumenter adds the limits of a rendering to a parsed template: a deadline check at the
-// start of each body, and filters around expressions that create values. It knows every node of
-// the statements in statements.go and rejects others, so that no expression escapes the limits.
+// An instrumenter adds the limits of a rendering to a parsed template: it inserts a deadline check
+// at the start of each body, and filters around expressions that create values. It rejects nodes
+// that it does not know, so that no expression escapes the limits.
 type instrumenter struct {
 	state   *rendering
 	visited map[nodes.Node]bool
 	err     error
 }
 
-// instrument adds the limits to a template, in place.
+// instrument adds the limits of a rendering to the nodes of a template.
 func instrument(root *nodes.Template, state *rendering) error {
 	in := &instrumenter{state: state, visited: map[nodes.Node]bool{}}
 	in.body(root.Nodes)
 	return in.err
 }
 
-// body instruments the parts of a body. It skips Template.Macros, because the macro statements
-// of the body contain the same macros.
+// body instruments the nodes of a body. It skips Template.Macros, because the body also has the
+// statements of these macros.
 func (in *instrumenter) body(parts []nodes.Node) {
 	for _, part := range parts {
 		switch part := part.(type) {
@@ -86,9 +86,8 @@ func (in *instrumenter) statement(s nodes.ControlStructure) {
 	}
 }
 
-// expression returns the replacement of e: e with instrumented operands, within a filter if e
-// creates a value. The parser may use one node in two places; the operands of such a node are
-// instrumented once.
+// expression instruments the operands of e, and returns e, or a filter around e if e creates a
+// value. The parser may use one node in two places; such a node is instrumented once.
 func (in *instrumenter) expression(e nodes.Expression) nodes.Expression {
 	if e == nil {
 		return nil
@@ -105,7 +104,7 @@ func (in *instrumenter) expression(e nodes.Expression) nodes.Expression {
 		return in.filtered(e, "bounded")
 	case *nodes.Call, *nodes.FilteredExpression, *nodes.List, *nodes.Tuple, *nodes.Dict:
 		return in.filtered(e, "bounded")
-	case *nodes.GetItem: // because gonja fails on [-1] of a list of one item
+	case *nodes.GetItem: // gonja fails on the index -1 of a list with one item
 		if arg, ok := e.Arg.(*nodes.UnaryExpression); ok && arg.Negative {
 			return in.filtered(e.Node, "fromEnd", arg.Term)
 		}

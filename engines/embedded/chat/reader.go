@@ -11,30 +11,30 @@ import (
 	"anneal/engines"
 )
 
-// Delimiters of reasoning and, for Hermes and Qwen, of tool calls. Llama 3 and Mistral write calls
-// as bare JSON.
+// Delimiters of reasoning and of tool calls, as Hermes and Qwen write them. Llama 3 and Mistral
+// write calls as JSON without delimiters.
 const (
 	thinkOpen, thinkClose = "<think>", "</think>"
 	callOpen, callClose   = "<tool_call>", "</tool_call>"
 )
 
-// A Reader is a streaming parser that separates reasoning and tool calls from the text of an
-// answer. Everything else remains text, except newlines around the reasoning.
+// A Reader parses the stream of a completion. It separates reasoning and tool calls from the text,
+// and drops the newlines around the reasoning.
 type Reader struct {
-	tools    []string // functions that may be called; if empty, calls are not parsed
-	thinks   bool     // reasoning is parsed
+	tools    []string // names of the functions that may be called; without any, calls remain text
+	thinks   bool     // reasoning is separated from the text
 	thinking bool
 	calling  bool
-	started  bool // the answer after the reasoning has started
-	layout   bool // newlines around reasoning are dropped
-	allJSON  bool // the answer may consist of calls as bare JSON
+	started  bool // the text after the reasoning has begun
+	layout   bool // the next newlines follow the reasoning, and are dropped
+	allJSON  bool // the completion may consist of calls as JSON without delimiters
 	pending  string
 	calls    int
-	// ReasoningTokens is the number of tokens of the reasoning.
+	// ReasoningTokens is the number of tokens of the reasoning so far.
 	ReasoningTokens int
 }
 
-// NewReader returns a reader of the answer to a conversation that was rendered as text.
+// NewReader returns a reader for a completion of the conversation c, which was rendered as text.
 func (t *Template) NewReader(c *engines.Chat, text string) *Reader {
 	r := &Reader{thinks: t.Thinks()}
 	r.thinking = r.thinks && strings.HasSuffix(strings.TrimSpace(text), thinkOpen)
@@ -47,9 +47,9 @@ func (t *Template) NewReader(c *engines.Chat, text string) *Reader {
 	return r
 }
 
-// Take parses one chunk. It withholds text that may be the beginning of a delimiter until a
-// later chunk completes or refutes the delimiter. At the chunk with a finish reason, Take
-// withholds nothing.
+// Take parses a chunk, and returns the chunk with its reasoning and calls separated. It withholds
+// text at the end that may be the beginning of a delimiter, until a later chunk shows whether it
+// is. It withholds nothing of the last chunk, which has a finish reason.
 func (r *Reader) Take(c engines.Chunk) engines.Chunk {
 	if c.Echoed {
 		return c
@@ -67,8 +67,8 @@ func (r *Reader) Take(c engines.Chunk) engines.Chunk {
 	return c
 }
 
-// step consumes one part of the pending text, and reports whether step must be called again.
-// last is set for the chunk with the finish reason.
+// step parses the next part of the pending text into c, and reports whether step must be called
+// again. last reports that c is the last chunk.
 func (r *Reader) step(c *engines.Chunk, last bool) bool {
 	if r.layout {
 		r.pending = strings.TrimLeft(r.pending, "\n")
@@ -89,14 +89,14 @@ func (r *Reader) step(c *engines.Chunk, last bool) bool {
 	return r.text(c, last)
 }
 
-// undecided reports whether the pending text may still turn out to begin with reasoning.
+// undecided reports whether the pending text may be the beginning of reasoning.
 func (r *Reader) undecided() bool {
 	text := strings.TrimSpace(r.pending)
 	return text == "" || r.thinks && strings.HasPrefix(thinkOpen, text)
 }
 
-// start classifies the beginning of the answer. It returns false if more text is needed to classify
-// it.
+// start decides whether the completion begins with reasoning or calls. It returns false if more
+// text is needed.
 func (r *Reader) start(last bool) bool {
 	text := strings.TrimLeft(r.pending, " \r\n\t")
 	switch {
@@ -134,15 +134,15 @@ func (r *Reader) call(c *engines.Chunk, last bool) bool {
 		r.add(c, calls)
 		return closed
 	}
-	c.Text += callOpen + inside // not a valid call
+	c.Text += callOpen + inside // the text between the delimiters is no valid call
 	if closed {
 		c.Text += callClose
 	}
 	return closed
 }
 
-// all parses an answer that is either tool calls as bare JSON or text. It reports whether the
-// answer is text.
+// all parses a completion that consists of either calls as JSON without delimiters or text. It
+// reports whether it is text.
 func (r *Reader) all(c *engines.Chunk) bool {
 	r.allJSON = false
 	if calls := parseCalls(r.pending, r.tools); len(calls) > 0 {
@@ -168,7 +168,7 @@ func (r *Reader) text(c *engines.Chunk, last bool) bool {
 		before, rest = splitPartial(r.pending, open, last)
 	}
 	r.pending = rest
-	if r.calls == 0 || strings.TrimSpace(before) != "" { // whitespace between calls is dropped
+	if r.calls == 0 || strings.TrimSpace(before) != "" { // drops whitespace between calls
 		c.Text += before
 	}
 	return found
@@ -182,8 +182,8 @@ func (r *Reader) add(c *engines.Chunk, calls []engines.ToolCall) {
 	}
 }
 
-// splitPartial splits text before a suffix that may begin delimiter, and returns that suffix as
-// later. If last is set, later is empty.
+// splitPartial splits text before a suffix that may be the beginning of delimiter, and returns the
+// suffix as later. If last is true, no text follows, and later is "".
 func splitPartial(text, delimiter string, last bool) (now, later string) {
 	for n := min(len(delimiter)-1, len(text)); n > 0 && !last; n-- {
 		if strings.HasSuffix(text, delimiter[:n]) {
@@ -193,9 +193,9 @@ func splitPartial(text, delimiter string, last bool) (now, later string) {
 	return text, ""
 }
 
-// parseCalls parses calls as JSON objects {name, arguments} or {name, parameters}: one, a list, or
-// several in sequence. It returns nil for any other text. It also returns nil if names is not nil
-// and lacks the function of a call.
+// parseCalls parses text that consists of calls as JSON objects {name, arguments} or {name,
+// parameters}: one object, a list, or several objects. It returns nil for any other text, and if a
+// call names a function that names lacks, unless names is nil.
 func parseCalls(text string, names []string) []engines.ToolCall {
 	var calls []engines.ToolCall
 	dec := json.NewDecoder(strings.NewReader(strings.ReplaceAll(text, "};", "} ")))
@@ -237,7 +237,7 @@ func parseCall(value json.RawMessage) (engines.ToolCall, bool) {
 	switch {
 	case arguments == nil || string(arguments) == "null":
 		written = "{}"
-	case json.Unmarshal(arguments, &written) == nil: // JSON encoded as a string
+	case json.Unmarshal(arguments, &written) == nil: // a JSON object encoded as a string
 	case arguments[0] == '{' && json.Compact(&compact, arguments) == nil:
 		written = compact.String()
 	default:

@@ -9,7 +9,7 @@ import (
 	"anneal/engines"
 )
 
-// TestReader passes each answer to a Reader three times, as one chunk, in chunks of 7 bytes and in
+// TestReader passes each response to a Reader three times, as one chunk, in chunks of 7 bytes and in
 // chunks of 1 byte, and checks the reasoning, the calls and the text that the Reader returns.
 func TestReader(t *testing.T) {
 	call := func(i int, name, arguments string) engines.ToolCall {

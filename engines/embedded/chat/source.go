@@ -9,15 +9,15 @@ import (
 	"anneal/domain"
 )
 
-// The constants limit a template's source, because gonja's parser recurses for each bracket and
-// block, and its errors quote nested expressions.
+// Limits of the source of a template. gonja's parser calls itself for each bracket and block, and
+// its errors quote whole expressions.
 const (
-	maxSource  = 256 << 10 // bytes
-	maxNesting = 100       // brackets and blocks
-	maxTokens  = 4000      // tokens in one tag
+	maxSource  = 256 << 10 // maximum size in bytes
+	maxNesting = 100       // maximum nesting of brackets and blocks
+	maxTokens  = 4000      // maximum number of tokens in a tag
 )
 
-// checkSource returns an error for a source whose size or nesting could exhaust the parser's
+// checkSource returns an error for a template whose size or nesting could exhaust the parser's
 // memory or stack.
 func checkSource(source string, settings *config.Config) error {
 	if len(source) > maxSource {
@@ -47,7 +47,8 @@ func checkSource(source string, settings *config.Config) error {
 	return nil
 }
 
-// nesting returns 1 for a statement that opens a block, -1 for a statement that closes one.
+// nesting returns the change of the block depth by a statement: 1 if it opens a block, -1 if it
+// closes one.
 func nesting(statement string) int {
 	switch {
 	case strings.HasPrefix(statement, "end"):
@@ -55,7 +56,7 @@ func nesting(statement string) int {
 	case statement == "if", statement == "for", statement == "macro", statement == "with":
 		return 1
 	}
-	// A set statement counts 0, because it seldom opens a block. Its endset counts -1 nevertheless,
-	// which only lowers the sum.
+	// A set statement counts as 0, because it seldom opens a block. Its endset still counts as -1,
+	// which can only make the sum too low.
 	return 0
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/nikolalohinski/gonja/v2/tokens"
 )
 
-// statements returns the Jinja statements of chat templates. It omits those that load other
-// templates, or that allow a part of a template to render itself. It replaces gonja's set
-// and with statements, which do not export the expressions that an instrumenter must reach.
+// statements returns the Jinja statements that chat templates may use. It leaves out statements
+// that load other templates, or by which a part of a template can render itself. It replaces
+// gonja's statements set and with, which do not export their expressions to the instrumenter.
 func statements(state *rendering) *exec.ControlStructureSet {
 	known := map[string]parser.ControlStructureParser{"set": parseSet, "with": parseWith}
 	for _, name := range []string{"if", "raw", "do", "break", "continue"} {
@@ -40,7 +40,8 @@ func statements(state *rendering) *exec.ControlStructureSet {
 	return exec.NewControlStructureSet(known)
 }
 
-// A deadlineCheck is the first statement of each body. It ends the rendering after the deadline.
+// A deadlineCheck is a statement that the instrumenter inserts at the start of each body. It
+// returns an error after the deadline of the rendering.
 type deadlineCheck struct {
 	at    *tokens.Token
 	state *rendering
@@ -54,7 +55,7 @@ func (s deadlineCheck) Execute(*exec.Renderer, *nodes.ControlStructureBlock) err
 	return s.state.tick()
 }
 
-// A macroStatement is {% macro %}. It limits the call depth of the macro that it defines.
+// A macroStatement is the statement {% macro %}. It limits the depth of nested calls of the macro.
 type macroStatement struct {
 	*structures.MacroControlStructure
 	state *rendering
@@ -81,11 +82,11 @@ func (s *macroStatement) Execute(r *exec.Renderer, tag *nodes.ControlStructureBl
 	return nil
 }
 
-// A setStatement is {% set target = value [if condition else alternative] %}, or
-// {% set target %}body{% endset %}.
+// A setStatement is the statement {% set target = value [if condition else alternative] %}, or {%
+// set target %}body{% endset %}.
 type setStatement struct {
 	at                            *tokens.Token
-	variable                      string // name of the variable at the root of target
+	variable                      string // name of the variable with which target begins
 	target                        nodes.Expression
 	value, condition, alternative nodes.Expression
 	body                          *nodes.Wrapper
@@ -125,8 +126,8 @@ func parseSet(p, args *parser.Parser) (nodes.ControlStructure, error) {
 	return s, nil
 }
 
-// Execute implements exec.ControlStructure. It returns an error if the variable exceeds the
-// limits after the assignment, because walking a value that contains itself would not terminate.
+// Execute implements exec.ControlStructure. It returns an error if the new value of the variable
+// exceeds the limits, for example because it contains itself.
 func (s *setStatement) Execute(r *exec.Renderer, _ *nodes.ControlStructureBlock) error {
 	value, err := s.evaluate(r)
 	if err != nil {
@@ -188,7 +189,7 @@ func (s *setStatement) assign(r *exec.Renderer, value *exec.Value) error {
 	return owner.Set(key, value.Interface())
 }
 
-// A withStatement is {% with name = value, … %}body{% endwith %}.
+// A withStatement is the statement {% with name = value, … %}body{% endwith %}.
 type withStatement struct {
 	at    *tokens.Token
 	pairs []*nodes.Pair

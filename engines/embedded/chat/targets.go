@@ -8,16 +8,16 @@ import (
 	"anneal/engines"
 )
 
-// Targets tokenizes a conversation for training, like tokenizer.Chat but with the model's own
-// template. wanted selects assistant turns. isTarget[i] reports whether ids[i] is a target of
-// the loss: a token of a selected turn, after the prompt of the turn and up to its end token.
+// Targets tokenizes a conversation for training, with the model's own template. wanted selects the
+// assistant's turns to train on. isTarget[i] reports whether the loss includes the token ids[i]: a
+// token of a selected turn, after the turn's prompt and up to its end token.
 //
-// Each turn is rendered as in inference. A turn that the template renders differently when later
-// turns follow (for example without its reasoning) is then context, not a target.
+// Each turn is rendered as in inference. If the template renders a turn differently once later
+// turns follow, for example without its reasoning, the turn is then context and not a target.
 func (t *Template) Targets(c *engines.Chat, wanted func(turn int) bool) (ids []int, isTarget []bool, err error) {
-	l := targetBuilder{template: t, mark: newMark(t, c)}
+	l := targetBuilder{template: t, sep: newSeparator(t, c)}
 	upTo := func(n int, prompt bool) (string, error) {
-		return t.execute(&engines.Chat{Messages: c.Messages[:n], Tools: c.Tools}, nil, l.mark, prompt)
+		return t.execute(&engines.Chat{Messages: c.Messages[:n], Tools: c.Tools}, nil, l.sep, prompt)
 	}
 	for i, m := range c.Messages {
 		if m.Role != "assistant" {
@@ -33,8 +33,8 @@ func (t *Template) Targets(c *engines.Chat, wanted func(turn int) bool) (ids []i
 		}
 		if !strings.HasPrefix(after, before) {
 			return nil, nil, domain.Errorf(domain.InvalidArgument,
-				"messages[%d]: this model's chat template renders the prompt of this answer differently when the answer follows: "+
-					"train with prompt and completion instead", i)
+				"messages[%d]: this model's chat template renders the prompt of this response differently if the "+
+					"response follows: train with prompt and completion instead", i)
 		}
 		l.add(before, false)
 		l.add(after, wanted(i))
@@ -49,26 +49,26 @@ func (t *Template) Targets(c *engines.Chat, wanted func(turn int) bool) (ids []i
 		l.add(prompt, false)
 	}
 	return l.ids, l.isTarget, t.checkRendered(c, l.text,
-		func(other *engines.Chat) (string, error) { return t.execute(other, nil, l.mark, prompted) })
+		func(other *engines.Chat) (string, error) { return t.execute(other, nil, l.sep, prompted) })
 }
 
-// A targetBuilder accumulates the tokens of a conversation.
+// A targetBuilder collects the tokens of a conversation and whether they are targets.
 type targetBuilder struct {
 	template *Template
-	mark     mark
-	text     string // text added so far
+	sep      separator
+	text     string // rendered text whose tokens were added
 	ids      []int
 	isTarget []bool
 }
 
-// add appends the tokens of the part of rendered that follows l.text. If wanted is set, these
-// tokens up to the first EOS token are targets. If rendered does not begin with l.text, add
-// first discards all tokens.
+// add appends the tokens of rendered that follow l.text. If wanted is true, these tokens are
+// targets up to the first EOS token. If rendered does not begin with l.text, add first discards all
+// tokens.
 func (l *targetBuilder) add(rendered string, wanted bool) {
 	if !strings.HasPrefix(rendered, l.text) {
 		l.text, l.ids, l.isTarget = "", nil, nil
 	}
-	ids := l.template.encode(rendered[len(l.text):], l.mark)
+	ids := l.template.encode(rendered[len(l.text):], l.sep)
 	last := len(ids)
 	if end := slices.Index(ids, l.template.tokens.EOS()); end >= 0 {
 		last = end + 1

@@ -25,13 +25,13 @@ func targets(t *testing.T, tokens *tokenizer.Tokenizer, one *Template, c *engine
 	ids, isTarget, err := one.Targets(c, wanted)
 	require.NoError(t, err)
 	require.Len(t, isTarget, len(ids))
-	speller, text, on := tokens.NewSpeller(), "", false
+	decoder, text, on := tokens.NewRawDecoder(), "", false
 	for i, id := range ids {
 		if isTarget[i] != on {
 			text += map[bool]string{true: "[", false: "]"}[isTarget[i]]
 			on = isTarget[i]
 		}
-		text += speller.Next(id)
+		text += decoder.Next(id)
 	}
 	if on {
 		text += "]"
@@ -102,7 +102,7 @@ func TestTargetsOfChangedTurns(t *testing.T) {
 	require.NoError(t, err)
 	_, _, err = one.Targets(talk, every())
 	require.ErrorContains(t, err,
-		"messages[1]: this model's chat template renders the prompt of this answer differently")
+		"messages[1]: this model's chat template renders the prompt of this response differently")
 }
 
 // hermes is a template that renders tools, calls and results of calls like the template of Qwen

@@ -33,26 +33,26 @@ const (
 	maxRendered  = 64 << 20
 )
 
-// A Template is a model's chat template in Jinja. It is safe for concurrent use.
+// A Template is a model's chat template, in Jinja. It is safe for concurrent use.
 //
-// Special tokens in the template's own text are encoded as special tokens. Text of the
-// conversation never becomes a special token: see mark.
+// Special tokens in the template's own text become special tokens. Text of the conversation never
+// does, see separator.
 type Template struct {
 	source string
 	tokens *tokenizer.Tokenizer
-	named  map[string]any // bos_token, eos_token …
+	named  map[string]any // the tokenizer's special tokens by name, such as bos_token
 
-	callForm func() (callForm, error) // see readCallForm
+	callForm func() (callForm, error) // caches the result of readCallForm
 
-	mu      sync.Mutex // program and state are used by one goroutine at a time
+	mu      sync.Mutex // guards program and state, which only one goroutine may use at a time
 	program *exec.Template
 	state   *rendering
 }
 
-// Load reads the template of a model directory: chat_template.jinja, otherwise the field
-// chat_template of tokenizer_config.json, which may hold several named templates ("default",
-// "tool_use"). It returns nil if the directory has no template, and a FailedPrecondition error
-// if the template cannot be parsed.
+// Load reads the chat template of the model in dir: chat_template.jinja, or else the field
+// chat_template of tokenizer_config.json, which may have several named templates ("default",
+// "tool_use"). It returns nil if there is no template, and FailedPrecondition if the template
+// cannot be parsed.
 func Load(dir string, tokens *tokenizer.Tokenizer) (*Template, error) {
 	own, err := Source(dir)
 	if err != nil {
@@ -61,19 +61,19 @@ func Load(dir string, tokens *tokenizer.Tokenizer) (*Template, error) {
 	return With(own, dir, tokens)
 }
 
-// Source returns the content of chat_template.jinja in dir, "" if the file does not exist.
+// Source returns the content of chat_template.jinja in dir; "" if the file does not exist.
 func Source(dir string) (string, error) {
 	own, err := read(filepath.Join(dir, templateFile))
 	return string(own), err
 }
 
-// Save writes source to dir as chat_template.jinja, from which Load reads it.
+// Save writes source to chat_template.jinja in dir, from which Load reads it.
 func Save(dir, source string) error {
 	return os.WriteFile(filepath.Join(dir, templateFile), []byte(source), 0o644)
 }
 
-// With parses source as the template of the model in dir. If source is empty, With parses the
-// template in dir's tokenizer_config.json, and returns nil if that file has none.
+// With parses source as the chat template of the model in dir. If source is "", it parses the
+// template in tokenizer_config.json instead, and returns nil if there is none.
 func With(source, dir string, tokens *tokenizer.Tokenizer) (*Template, error) {
 	data, err := read(filepath.Join(dir, configFile))
 	if err != nil {
@@ -97,16 +97,16 @@ func With(source, dir string, tokens *tokenizer.Tokenizer) (*Template, error) {
 	return parse(source, tokens, special(fields))
 }
 
-// parse parses a template and adds the limits to it.
+// parse parses the source of a template and adds the limits of a rendering.
 func parse(source string, tokens *tokenizer.Tokenizer, named map[string]any) (_ *Template, err error) {
 	defer recovered(&err, parseFailed)
 	const name = "/template"
-	// The loader knows no other template that an include could load.
+	// the loader has only this template, so that an include cannot load another one
 	loader, err := loaders.NewMemoryLoader(map[string]string{name: source})
 	if err != nil {
 		return nil, err
 	}
-	settings := config.New() // the settings that transformers uses
+	settings := config.New() // settings of transformers
 	settings.TrimBlocks, settings.LeftStripBlocks = true, true
 	if err := checkSource(source, settings); err != nil {
 		return nil, err
@@ -124,8 +124,8 @@ func parse(source string, tokens *tokenizer.Tokenizer, named map[string]any) (_ 
 	return t, nil
 }
 
-// chosen returns the template in raw, the field chat_template of a tokenizer configuration,
-// which holds one template or several named templates.
+// chosen returns the template in raw, the field chat_template of a tokenizer configuration, which
+// has one template or several named ones.
 func chosen(raw json.RawMessage) string {
 	var one string
 	if json.Unmarshal(raw, &one) == nil {
@@ -142,7 +142,7 @@ func chosen(raw json.RawMessage) string {
 	return found
 }
 
-// special returns the named special tokens of a tokenizer configuration, such as bos_token.
+// special returns the special tokens in a tokenizer configuration by name, such as bos_token.
 func special(fields map[string]json.RawMessage) map[string]any {
 	named := map[string]any{}
 	for name, raw := range fields {
@@ -164,36 +164,37 @@ func special(fields map[string]json.RawMessage) map[string]any {
 // Reasons reports whether the template supports reasoning.
 func (t *Template) Reasons() bool { return engines.TemplateReasons(t.source) }
 
-// Prompt renders a conversation up to the assistant's next turn, and returns it as tokens and as
-// text. The error is InvalidArgument if the template rejects or ignores a part of it.
+// Prompt renders a conversation as the prompt of the assistant's next turn, and returns it as
+// tokens and as text. It returns InvalidArgument if the template rejects the conversation or
+// ignores a part of it.
 func (t *Template) Prompt(c *engines.Chat, r *engines.Reasoning) (tokens []int, text string, err error) {
-	mark := newMark(t, c)
-	rendered, err := t.render(c, r, mark)
+	sep := newSeparator(t, c)
+	rendered, err := t.render(c, r, sep)
 	if err != nil {
 		return nil, "", err
 	}
 	if err := t.checkRendered(c, rendered,
-		func(other *engines.Chat) (string, error) { return t.render(other, r, mark) }); err != nil {
+		func(other *engines.Chat) (string, error) { return t.render(other, r, sep) }); err != nil {
 		return nil, "", err
 	}
-	return t.encode(rendered, mark), mark.remove(rendered), nil
+	return t.encode(rendered, sep), sep.remove(rendered), nil
 }
 
-// encode tokenizes rendered text.
-func (t *Template) encode(rendered string, mark mark) (tokens []int) {
+// encode tokenizes rendered text, in which sep separates special tokens of the conversation.
+func (t *Template) encode(rendered string, sep separator) (tokens []int) {
 	for plain, id := range t.tokens.Split(rendered) {
 		if id >= 0 {
 			tokens = append(tokens, id)
 			continue
 		}
-		tokens = append(tokens, t.tokens.Encode(mark.remove(plain))...)
+		tokens = append(tokens, t.tokens.Encode(sep.remove(plain))...)
 	}
 	return tokens
 }
 
 // checkRendered returns an error if the template ignores the tools or the tool calls of c, because
-// the model would then answer another question. The template ignores them if render returns the
-// same text, rendered, for a copy of c without them.
+// the model would then not know them. The template ignores them if render returns the text rendered
+// also for a copy of c without them.
 func (t *Template) checkRendered(c *engines.Chat, rendered string, render func(*engines.Chat) (string, error)) error {
 	var v domain.Violations
 	if len(c.Tools) > 0 {
@@ -217,18 +218,17 @@ func (t *Template) checkRendered(c *engines.Chat, rendered string, render func(*
 	return v.Err()
 }
 
-// render executes the template with add_generation_prompt set.
-func (t *Template) render(c *engines.Chat, r *engines.Reasoning, mark mark) (text string, err error) {
-	return t.execute(c, r, mark, true)
+// render executes the template for the assistant's next turn (add_generation_prompt is true).
+func (t *Template) render(c *engines.Chat, r *engines.Reasoning, sep separator) (text string, err error) {
+	return t.execute(c, r, sep, true)
 }
 
-// execute executes the template. prompt is the value of the template's variable
-// add_generation_prompt.
-func (t *Template) execute(c *engines.Chat, r *engines.Reasoning, mark mark, prompt bool) (text string, err error) {
+// execute executes the template. prompt is the value of its variable add_generation_prompt.
+func (t *Template) execute(c *engines.Chat, r *engines.Reasoning, sep separator, prompt bool) (text string, err error) {
 	defer recovered(&err, "the model's chat template failed on this conversation")
 	order := keyOrder{}
 	values := map[string]any{
-		"messages": t.messages(c, r, mark, order), "add_generation_prompt": prompt, "tools": nil, "documents": nil,
+		"messages": t.messages(c, r, sep, order), "add_generation_prompt": prompt, "tools": nil, "documents": nil,
 	}
 	for name, token := range t.named {
 		values[name] = token
@@ -236,7 +236,7 @@ func (t *Template) execute(c *engines.Chat, r *engines.Reasoning, mark mark, pro
 	if len(c.Tools) > 0 {
 		var tools []any
 		for i, raw := range c.Tools {
-			tool, err := order.parse(raw, mark)
+			tool, err := order.parse(raw, sep)
 			if err != nil {
 				return "", domain.Errorf(domain.InvalidArgument, "tools[%d]: is not JSON: %v", i, err)
 			}
@@ -258,34 +258,35 @@ func (t *Template) execute(c *engines.Chat, r *engines.Reasoning, mark mark, pro
 	return out.text.String(), nil
 }
 
-// messages returns the turns of c as the values that templates expect in the variable messages.
-func (t *Template) messages(c *engines.Chat, r *engines.Reasoning, mark mark, order keyOrder) []any {
+// messages returns the messages of c as templates expect them in their variable messages.
+func (t *Template) messages(c *engines.Chat, r *engines.Reasoning, sep separator, order keyOrder) []any {
 	turns := make([]any, len(c.Messages))
 	for i, m := range c.Messages {
 		role := m.Role
 		if role == "developer" && !strings.Contains(t.source, role) {
-			// "system" is the older name of the role "developer".
+			// the role "developer" has the older name "system"
 			role = "system"
 		}
 		if !keepsReasoning(c, r, i) {
 			m.Reasoning = ""
 		}
-		turn := map[string]any{"role": role, "content": mark.put(m.Content)}
+		turn := map[string]any{"role": role, "content": sep.insert(m.Content)}
 		for name, text := range map[string]string{
 			"name": m.Name, "tool_call_id": m.ToolCallID, "reasoning_content": m.Reasoning,
 		} {
 			if text != "" {
-				turn[name] = mark.put(text)
+				turn[name] = sep.insert(text)
 			}
 		}
 		var calls []any
 		for _, call := range m.ToolCalls {
-			arguments, err := order.parse(json.RawMessage(call.Arguments), mark)
+			arguments, err := order.parse(json.RawMessage(call.Arguments), sep)
 			if err != nil {
-				arguments = mark.put(call.Arguments) // arguments that are not JSON are passed unchanged
+				arguments = sep.insert(call.Arguments) // arguments that are not JSON are passed as they are
 			}
-			function := order.object([]string{"name", "arguments"}, mark.put(call.Name), arguments)
-			calls = append(calls, order.object([]string{"id", "type", "function"}, mark.put(call.ID), "function", function))
+			function := order.object([]string{"name", "arguments"}, sep.insert(call.Name), arguments)
+			calls = append(calls, order.object([]string{"id", "type", "function"}, sep.insert(call.ID), "function",
+				function))
 		}
 		if len(calls) > 0 {
 			turn["tool_calls"] = calls
@@ -296,8 +297,8 @@ func (t *Template) messages(c *engines.Chat, r *engines.Reasoning, mark mark, or
 	return turns
 }
 
-// keepsReasoning reports whether the reasoning of turn i is passed to the template. The value
-// "interleaved" keeps the reasoning after the last user message.
+// keepsReasoning reports whether the template gets the reasoning of turn i. With "interleaved", it
+// gets the reasoning after the last user message.
 func keepsReasoning(c *engines.Chat, r *engines.Reasoning, i int) bool {
 	switch {
 	case r == nil || r.History == "" || r.History == "preserved":
@@ -308,7 +309,7 @@ func keepsReasoning(c *engines.Chat, r *engines.Reasoning, i int) bool {
 	return !slices.ContainsFunc(c.Messages[i:], func(m engines.Message) bool { return m.Role == "user" })
 }
 
-// limited is a writer for rendered text of at most maxRendered bytes.
+// limited is a writer for rendered text. It returns an error after maxRendered bytes.
 type limited struct{ text strings.Builder }
 
 func (l *limited) Write(data []byte) (int, error) {
@@ -318,8 +319,8 @@ func (l *limited) Write(data []byte) (int, error) {
 	return l.text.Write(data)
 }
 
-// recovered must be deferred. If gonja panicked, recovered sets err to an error whose message
-// begins with what.
+// recovered is called by defer. If gonja has panicked, it sets err to an error that begins with
+// what.
 func recovered(err *error, what string) {
 	if cause := recover(); cause != nil {
 		*err = domain.Errorf(domain.FailedPrecondition, "%s: %s", what, short(fmt.Errorf("%v", cause)))

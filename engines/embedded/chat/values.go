@@ -14,11 +14,12 @@ import (
 	"github.com/nikolalohinski/gonja/v2/exec"
 )
 
-// A keyOrder holds the order of the keys of JSON objects, by object. Templates preserve the
-// order, and Go maps do not.
+// A keyOrder records the order of the keys of JSON objects, by address of the object. Templates
+// render keys in that order, which Go maps do not have.
 type keyOrder map[uintptr][]string
 
-// keys returns an object's keys in order; keys without a recorded order follow, sorted.
+// keys returns the keys of an object in their recorded order, and then the keys without one,
+// sorted.
 func (o keyOrder) keys(object map[string]any) []string {
 	var keys, rest []string
 	for _, key := range o[identity(object)] {
@@ -49,12 +50,12 @@ func (o keyOrder) object(keys []string, values ...any) map[string]any {
 	return object
 }
 
-// parse decodes JSON, records the order of the keys of its objects, and inserts mark into its
-// strings.
-func (o keyOrder) parse(raw json.RawMessage, mark mark) (any, error) {
+// parse decodes JSON, records the order of the keys of its objects, and separates special tokens in
+// its strings with sep.
+func (o keyOrder) parse(raw json.RawMessage, sep separator) (any, error) {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.UseNumber()
-	value, err := o.value(dec, mark, 0)
+	value, err := o.value(dec, sep, 0)
 	if err == nil && dec.More() {
 		err = errors.New("trailing data after the JSON value")
 	}
@@ -63,21 +64,21 @@ func (o keyOrder) parse(raw json.RawMessage, mark mark) (any, error) {
 
 const maxDepth = 64
 
-func (o keyOrder) value(dec *json.Decoder, mark mark, depth int) (any, error) {
+func (o keyOrder) value(dec *json.Decoder, sep separator, depth int) (any, error) {
 	token, err := dec.Token()
 	if err != nil || depth > maxDepth {
 		return nil, errors.Join(err, tooDeep(depth))
 	}
 	switch token := token.(type) {
 	case string:
-		return mark.put(token), nil
+		return sep.insert(token), nil
 	case json.Number:
 		return number(token), nil
 	case json.Delim:
 		if token == '[' {
-			return o.list(dec, mark, depth)
+			return o.list(dec, sep, depth)
 		}
-		return o.members(dec, mark, depth)
+		return o.members(dec, sep, depth)
 	}
 	return token, nil
 }
@@ -89,10 +90,10 @@ func tooDeep(depth int) error {
 	return nil
 }
 
-func (o keyOrder) list(dec *json.Decoder, mark mark, depth int) (any, error) {
+func (o keyOrder) list(dec *json.Decoder, sep separator, depth int) (any, error) {
 	list := []any{}
 	for dec.More() {
-		one, err := o.value(dec, mark, depth+1)
+		one, err := o.value(dec, sep, depth+1)
 		if err != nil {
 			return nil, err
 		}
@@ -102,18 +103,18 @@ func (o keyOrder) list(dec *json.Decoder, mark mark, depth int) (any, error) {
 	return list, err
 }
 
-func (o keyOrder) members(dec *json.Decoder, mark mark, depth int) (any, error) {
+func (o keyOrder) members(dec *json.Decoder, sep separator, depth int) (any, error) {
 	object, keys := map[string]any{}, []string{}
 	for dec.More() {
 		token, err := dec.Token()
 		if err != nil {
 			return nil, err
 		}
-		key := mark.put(fmt.Sprint(token))
+		key := sep.insert(fmt.Sprint(token))
 		if _, twice := object[key]; !twice {
 			keys = append(keys, key)
 		}
-		if object[key], err = o.value(dec, mark, depth+1); err != nil {
+		if object[key], err = o.value(dec, sep, depth+1); err != nil {
 			return nil, err
 		}
 	}
@@ -133,8 +134,8 @@ func number(n json.Number) any {
 	return f
 }
 
-// unescaped returns text, which is JSON. If text has \u escapes, unescaped appends the decoded
-// value, so that the result contains the escaped characters themselves.
+// unescaped returns a JSON text. If it has \u escapes, the decoded value follows it, so that the
+// result also contains the escaped characters themselves.
 func unescaped(text string) string {
 	if !strings.Contains(text, `\u`) {
 		return text
@@ -146,11 +147,11 @@ func unescaped(text string) string {
 	return text + fmt.Sprint(value)
 }
 
-// A jsonWriter formats values like json.dumps of Python.
+// A jsonWriter writes values as json.dumps of Python does.
 type jsonWriter struct {
 	strings.Builder
 	order  keyOrder
-	indent int // spaces per level; -1 is one line
+	indent int // number of spaces for each level; -1 writes one line
 }
 
 func (w *jsonWriter) write(value any, depth int) error {
@@ -194,7 +195,7 @@ func (w *jsonWriter) object(object map[string]any, depth int) error {
 	return nil
 }
 
-// literal writes a dict literal of the template.
+// literal writes a dict that the template itself defines.
 func (w *jsonWriter) literal(object exec.Dict, depth int) error {
 	keys, values := []string{}, []any{}
 	for _, pair := range object.Pairs {
@@ -203,7 +204,7 @@ func (w *jsonWriter) literal(object exec.Dict, depth int) error {
 	return w.object(w.order.object(keys, values...), depth)
 }
 
-// goValue converts a template's value to Go.
+// goValue converts a value of a template to the value of Go that jsonWriter writes.
 func goValue(v *exec.Value) any {
 	switch value := v.Interface().(type) {
 	case *exec.Dict:
@@ -230,8 +231,8 @@ func (w *jsonWriter) list(list []any, depth int) error {
 	return nil
 }
 
-// next writes what precedes element i of an object or list: open before the first element, a
-// comma before the others, and the indentation of depth.
+// next writes what precedes element i of an object or list: open before the first element, a comma
+// before the others, and the indentation.
 func (w *jsonWriter) next(open string, i, depth int) {
 	switch {
 	case i == 0:
@@ -275,7 +276,7 @@ func (w *jsonWriter) text(text string) {
 	w.WriteByte('"')
 }
 
-// number writes a float like repr of Python.
+// number writes a float as repr of Python does.
 func (w *jsonWriter) number(f float64) {
 	text := strconv.FormatFloat(f, 'f', -1, 64)
 	if exponent := math.Floor(math.Log10(math.Abs(f))); f != 0 && (exponent < -4 || exponent >= 16) {

@@ -20,39 +20,39 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// architectures holds llama.cpp's name of each model family.
+// architectures are llama.cpp's names of model families, by model_type.
 var architectures = map[string]string{"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
 
-// Options configures an export.
+// Options configure an export.
 type Options struct {
-	Name    string         // general.name
-	Type    FileType       // types of the matrices
-	Adapter *llama.Adapter // merged into the model; nil for none
-	// Template is a chat template that replaces the model's; "" keeps it.
+	Name    string         // value of general.name
+	Type    FileType       // determines the types of the matrices
+	Adapter *llama.Adapter // is merged into the model; nil for none
+	// Template is a chat template to write instead of the model's; "" writes the model's.
 	Template string
-	Workers  int // maximum number of busy cores; 0 is all of them
-	// Progress is called after each tensor with its number of bytes and the bytes of all tensors.
-	// It may be nil.
+	Workers  int // maximum number of cores; 0 uses all
+	// Progress is called after each tensor, with its size and the size of all tensors in bytes; nil
+	// reports nothing.
 	Progress func(tensor string, bytes, total int64)
 }
 
-// A Replaced describes matrices whose rows are not a multiple of a type's block, so that the file
-// stores them in another type.
+// A Replaced describes matrices that are stored in another type than the file type prescribes,
+// because their row length is not a multiple of the type's block.
 type Replaced struct {
 	Wanted, Stored quant.Type
-	Columns        int // length of the rows
+	Columns        int // length of the matrices' rows
 	Matrices       int
 }
 
-// String describes the matrices in one sentence without a full stop.
+// String describes the replaced matrices in one sentence, without a period.
 func (r Replaced) String() string {
 	return fmt.Sprintf(
-		"%d matrices with rows of %d values, which is not a multiple of %d, are stored as %s in place of %s",
+		"%d matrices with rows of %d values, which is not a multiple of %d, are stored as %s instead of %s",
 		r.Matrices, r.Columns, r.Wanted.Block(), r.Stored, r.Wanted)
 }
 
-// addReplaced adds the matrices of one to the entry of all with the same types and columns. Without
-// such an entry, it appends one to all.
+// addReplaced counts the matrices of one in the entry of all with the same types and row length, or
+// appends one to all if there is none.
 func addReplaced(all []Replaced, one Replaced) []Replaced {
 	for i := range all {
 		same := all[i]
@@ -64,9 +64,9 @@ func addReplaced(all []Replaced, one Replaced) []Replaced {
 	return append(all, one)
 }
 
-// Export writes the model in the Hugging Face directory dir to out. It returns the matrices whose
-// type differs from the one that the file type prescribes. The error is FailedPrecondition for a
-// model that the format does not support, and for a value that is too large for its type.
+// Export writes the model in the Hugging Face directory dir to out in GGUF. It returns the matrices
+// whose type differs from the one that the file type prescribes. It returns FailedPrecondition if
+// GGUF does not support the model, or if a value exceeds the range of its type.
 func Export(ctx context.Context, out io.Writer, dir string, o Options) (replaced []Replaced, err error) {
 	if _, err := os.Stat(filepath.Join(dir, "adapter_config.json")); err == nil {
 		return nil, domain.Errorf(domain.FailedPrecondition,
@@ -96,7 +96,7 @@ func Export(ctx context.Context, out io.Writer, dir string, o Options) (replaced
 
 func (o Options) workers() int { return cmp.Or(o.Workers, runtime.GOMAXPROCS(0)) }
 
-// readConfig reads the configuration of a model that the format supports.
+// readConfig reads config.json, and returns an error if GGUF does not support the model.
 func readConfig(dir string) (llama.Config, error) {
 	c, err := llama.ReadConfig(dir)
 	if err != nil {
@@ -109,10 +109,10 @@ func readConfig(dir string) (llama.Config, error) {
 	return c, nil
 }
 
-// quantizationVersion is the version of the layout of ggml's blocks, GGML_QNT_VERSION.
+// quantizationVersion is the version of ggml's block layouts, GGML_QNT_VERSION.
 const quantizationVersion = 2
 
-// settings returns the metadata of the architecture.
+// settings returns the metadata that describes the architecture.
 func settings(c *llama.Config, o Options) []value {
 	arch := architectures[c.ModelType]
 	number := func(key string, n int) value { return value{arch + "." + key, uint32(n)} }
@@ -137,7 +137,7 @@ func settings(c *llama.Config, o Options) []value {
 	return out
 }
 
-// The constants are the token types of the format.
+// Token types of GGUF.
 const (
 	normalToken  = 1
 	controlToken = 3
@@ -145,9 +145,8 @@ const (
 	unusedToken  = 5
 )
 
-// vocabulary returns the metadata of the tokenizer. It invents unique names for the token IDs
-// below the vocabulary size of c that t does not define. The chat template is template, or the
-// model's if template is "".
+// vocabulary returns the metadata that describes the tokenizer t. Token IDs that t does not define
+// get unique invented names. template is the chat template; "" stands for the model's.
 func vocabulary(dir string, c *llama.Config, t *tokenizer.Tokenizer, template string) ([]value, error) {
 	list, err := t.Listing()
 	if err != nil {
@@ -158,14 +157,14 @@ func vocabulary(dir string, c *llama.Config, t *tokenizer.Tokenizer, template st
 			"tokenizer.json has %d tokens and config.json a vocabulary of %d: they belong to different models", len(list.Tokens),
 			c.VocabSize)
 	}
-	spellings, types := make([]string, c.VocabSize), make([]int32, c.VocabSize)
-	for id := range spellings {
-		spellings[id], types[id] = fmt.Sprintf("[PAD%d]", id), unusedToken
-		if id >= len(list.Tokens) || list.Tokens[id].Spelling == "" {
+	texts, types := make([]string, c.VocabSize), make([]int32, c.VocabSize)
+	for id := range texts {
+		texts[id], types[id] = fmt.Sprintf("[PAD%d]", id), unusedToken
+		if id >= len(list.Tokens) || list.Tokens[id].Text == "" {
 			continue
 		}
 		one := list.Tokens[id]
-		switch spellings[id], types[id] = one.Spelling, normalToken; {
+		switch texts[id], types[id] = one.Text, normalToken; {
 		case one.Special:
 			types[id] = controlToken
 		case one.Added:
@@ -173,7 +172,7 @@ func vocabulary(dir string, c *llama.Config, t *tokenizer.Tokenizer, template st
 		}
 	}
 	out := []value{
-		{"tokenizer.ggml.model", "gpt2"}, {"tokenizer.ggml.pre", list.Pattern}, {"tokenizer.ggml.tokens", spellings},
+		{"tokenizer.ggml.model", "gpt2"}, {"tokenizer.ggml.pre", list.Pattern}, {"tokenizer.ggml.tokens", texts},
 		{"tokenizer.ggml.token_type", types}, {"tokenizer.ggml.merges", list.Merges},
 		{"tokenizer.ggml.add_bos_token", t.BOS() >= 0},
 	}
@@ -196,7 +195,7 @@ func vocabulary(dir string, c *llama.Config, t *tokenizer.Tokenizer, template st
 	return out, err
 }
 
-// chatTemplate returns the model's chat template, "" if the model has none or several templates.
+// chatTemplate returns the model's chat template; "" if the model has none, or several.
 func chatTemplate(dir string) (string, error) {
 	own, err := os.ReadFile(filepath.Join(dir, "chat_template.jinja"))
 	if err == nil || !errors.Is(err, fs.ErrNotExist) {

@@ -8,8 +8,8 @@ import (
 	"anneal/engines/embedded/quant"
 )
 
-// A FileType names the types in which a file stores matrices, numbered as llama.cpp's llama_ftype,
-// the value of general.file_type. Vectors are stored as F32 in every file.
+// A FileType selects the types of the matrices in a GGUF file. Its numbers are those of llama.cpp's
+// llama_ftype and of general.file_type. Vectors are always stored as F32.
 type FileType uint32
 
 // The supported file types.
@@ -17,13 +17,13 @@ const (
 	F32    FileType = 0
 	F16    FileType = 1
 	Q8_0   FileType = 7
-	Q4_K_M FileType = 15 // Q4_K and Q6_K: see matrixType
-	Q5_K_M FileType = 17 // Q5_K and Q6_K: see matrixType
+	Q4_K_M FileType = 15 // Q4_K and some Q6_K, see matrixType
+	Q5_K_M FileType = 17 // Q5_K and some Q6_K, see matrixType
 	BF16   FileType = 32
 )
 
-// fileTypes holds the name of each file type, and the type of most of its matrices, in the order
-// of precision.
+// fileTypes are the names of the file types, and the type of most of their matrices, by descending
+// precision.
 var fileTypes = []struct {
 	file   FileType
 	name   string
@@ -33,7 +33,7 @@ var fileTypes = []struct {
 	{Q5_K_M, "q5_k_m", quant.Q5_K}, {Q4_K_M, "q4_k_m", quant.Q4_K},
 }
 
-// FileTypes returns the names of the supported file types: "f32, f16 … or q4_k_m".
+// FileTypes returns the names of the supported file types, such as "f32, f16 … or q4_k_m".
 func FileTypes() string {
 	var names []string
 	for _, one := range fileTypes {
@@ -43,7 +43,7 @@ func FileTypes() string {
 	return strings.Join(names[:last], ", ") + " or " + names[last]
 }
 
-// ParseFileType returns the file type with the given name, one of FileTypes.
+// ParseFileType returns the file type with a name of FileTypes.
 func ParseFileType(name string) (FileType, error) {
 	for _, one := range fileTypes {
 		if one.name == strings.ToLower(name) {
@@ -63,7 +63,7 @@ func (f FileType) String() string {
 	return ""
 }
 
-// matrix returns the type of most matrices.
+// matrix returns the type of most matrices in a file of this type.
 func (f FileType) matrix() quant.Type {
 	for _, one := range fileTypes {
 		if one.file == f {
@@ -73,18 +73,18 @@ func (f FileType) matrix() quant.Type {
 	return quant.F32
 }
 
-// Mixed reports whether the file type stores sensitive matrices in more bits than others.
+// Mixed reports whether some matrices are stored with more bits than most.
 func (f FileType) Mixed() bool { return f == Q4_K_M || f == Q5_K_M }
 
-// largeLayers is the number of layers of models with 70 billion parameters (Llama 2 and 3, and
-// Qwen2), whose attn_v is small because eight query heads share it.
+// largeLayers is the number of layers of models with 70 billion parameters (Llama 2 and 3, Qwen2).
+// Their attn_v matrices are small, because eight query heads share one.
 const largeLayers = 80
 
-// A role describes a matrix for matrixType.
+// A role describes which matrix of a model a matrix is; matrixType chooses the type by it.
 type role struct {
-	head  bool         // it computes the logits: the head, or the embeddings if they are tied
-	layer int          // -1 for none
-	m     llama.Module // of the layer
+	head  bool         // the matrix computes the logits: the head, or the embeddings if they are tied
+	layer int          // number of the layer; -1 if the matrix is in none
+	m     llama.Module // projection of the layer
 }
 
 // matrixType returns the type of a matrix in a file, before its row length is considered. The
@@ -111,14 +111,14 @@ func matrixType(c *llama.Config, file FileType, r role) quant.Type {
 }
 
 // moreBits reports whether a layer is in the first or the last eighth of the layers, or is every
-// third layer between.
+// third layer between them.
 func moreBits(layer, layers int) bool {
 	eighth := layers / 8
 	return layer < eighth || layer >= 7*layers/8 || (layer-eighth)%3 == 2
 }
 
-// fitting returns as, or the type that replaces it, as in llama.cpp, if the length of the rows is
-// not a multiple of its block.
+// fitting returns the type as or, if the row length is not a multiple of its block, the type by
+// which llama.cpp replaces it.
 func fitting(as quant.Type, columns int) quant.Type {
 	smaller := map[quant.Type]quant.Type{quant.Q4_K: quant.Q5_0, quant.Q5_K: quant.Q5_1, quant.Q6_K: quant.Q8_0}
 	for columns%as.Block() != 0 {

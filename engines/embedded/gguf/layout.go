@@ -9,18 +9,18 @@ import (
 	"anneal/engines/embedded/safetensors"
 )
 
-// A layout maps a model's tensors to llama.cpp's names.
+// A layout collects the tensors of a model under llama.cpp's names.
 type layout struct {
 	config  *llama.Config
 	files   *safetensors.Shards
 	as      FileType
-	adapter *llama.Adapter // merged into the projections; may be nil
+	adapter *llama.Adapter // is merged into the projections; nil for none
 	workers int
 
 	replaced []Replaced
 }
 
-// modules holds llama.cpp's names of the projections.
+// modules are llama.cpp's names of the projections.
 var modules = [llama.Modules]string{"attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"}
 
 func (l *layout) tensors() []tensor {
@@ -62,7 +62,7 @@ func (l *layout) layer(i int) []tensor {
 	return all
 }
 
-// projection returns the tensor of a projection, with the adapter merged into it.
+// projection returns the tensor of a projection, into which the adapter is merged.
 func (l *layout) projection(name, from string, i int, m llama.Module, out, in int) tensor {
 	t := l.matrix(name, from, role{layer: i, m: m}, out, in)
 	stored := t.read
@@ -77,9 +77,9 @@ func (l *layout) projection(name, from string, i int, m llama.Module, out, in in
 	return t
 }
 
-// rotatedHeads returns the number of heads in the rows of a projection whose rows must be
-// reordered, because ggml rotates the llama architecture in another order than the checkpoint. For
-// other projections it returns 0.
+// rotatedHeads returns the number of heads of a projection whose rows must be reordered, because
+// ggml's llama architecture rotates other pairs of rows than the checkpoint. It returns 0 for
+// projections that keep their order.
 func rotatedHeads(c *llama.Config, m llama.Module) int {
 	if architectures[c.ModelType] != "llama" {
 		return 0
@@ -87,8 +87,8 @@ func rotatedHeads(c *llama.Config, m llama.Module) int {
 	return map[llama.Module]int{llama.Query: c.Heads, llama.Key: c.KVHeads}[m]
 }
 
-// matrix returns a tensor with the given name and the values of a matrix of the model's files,
-// whose name is from.
+// matrix returns the tensor that has a name in the file and the values of the checkpoint's matrix
+// from.
 func (l *layout) matrix(name, from string, r role, rows, columns int) tensor {
 	wanted := matrixType(l.config, l.as, r)
 	as := fitting(wanted, columns)
@@ -109,9 +109,9 @@ func (l *layout) stored(name, from string, as quant.Type, shape ...int) tensor {
 	return t
 }
 
-// interleaved returns read with the values of each head reordered for ggml's rotation in the llama
-// architecture, from the pairs (j, j + half) to (2j, 2j+1). rows is the number of rows of all
-// heads. If heads is 0, it returns read.
+// interleaved returns a function that calls read, and reorders the rows of each head for ggml's
+// llama architecture: from the pairs (j, j + half) to (2j, 2j+1). rows is the number of rows of all
+// heads. If heads is 0, interleaved returns read.
 func interleaved(read func() ([]float32, error), heads, rows int) func() ([]float32, error) {
 	if heads == 0 {
 		return read
@@ -125,7 +125,8 @@ func interleaved(read func() ([]float32, error), heads, rows int) func() ([]floa
 	}
 }
 
-// interleave moves row j + half of each head after row j. dim is the number of rows of a head.
+// interleave moves row j + half of each head to the place after row j. dim is the number of rows of
+// a head.
 func interleave(data []float32, heads, dim int) []float32 {
 	row, half := len(data)/(heads*dim), dim/2
 	out := make([]float32, 0, len(data))
@@ -139,7 +140,7 @@ func interleave(data []float32, heads, dim int) []float32 {
 	return out
 }
 
-// frequencies returns the tensor of the factors by which ggml divides the rotation angles.
+// frequencies returns the tensor of the numbers by which ggml divides the rotation angles.
 func (l *layout) frequencies() tensor {
 	half := l.config.HeadDim / 2
 	return tensor{name: "rope_freqs.weight", shape: []int{half}, as: quant.F32, read: func() ([]float32, error) {

@@ -10,12 +10,12 @@ import (
 	"anneal/engines/embedded/llama"
 )
 
-// ExportAdapter writes the LoRA adapter in the PEFT directory dir to out as llama.cpp loads it with
-// --lora: general.type is "adapter" and adapter.type is "lora". Each matrix A [rank, in] is a
-// tensor whose name is the name of the model's tensor plus ".lora_a". Each matrix B [out, rank] has
-// a name that ends in ".lora_b" instead. llama.cpp adds alpha/rank·B·A to the model's tensor. base
-// is the directory of the base model, of which only config.json is read. The error is
-// FailedPrecondition for a model or an adapter that the format does not support.
+// ExportAdapter writes the LoRA adapter in the PEFT directory dir to out in GGUF, as llama.cpp's
+// flag --lora reads it. Each matrix A [rank, in] becomes a tensor with the name of the model's
+// tensor and the suffix ".lora_a", and each matrix B [out, rank] one with the suffix ".lora_b".
+// llama.cpp adds alpha/rank·B·A to the model's tensor. base is the directory of the base model, of
+// which only config.json is read. ExportAdapter returns FailedPrecondition if GGUF does not support
+// the model or the adapter.
 func ExportAdapter(ctx context.Context, out io.Writer, dir, base string, o Options) ([]Replaced, error) {
 	if o.Type.Mixed() {
 		return nil, domain.Errorf(domain.InvalidArgument,

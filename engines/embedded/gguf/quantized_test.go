@@ -114,16 +114,16 @@ func TestReplacedTypes(t *testing.T) {
 		gguf.F16:  nil,
 		gguf.Q8_0: nil,
 		gguf.Q4_K_M: {
-			"12 matrices with rows of 64 values, which is not a multiple of 256, are stored as Q5_0 in place of Q4_K",
-			"1 matrices with rows of 96 values, which is not a multiple of 256, are stored as Q5_0 in place of Q4_K",
-			"2 matrices with rows of 64 values, which is not a multiple of 256, are stored as Q8_0 in place of Q6_K",
-			"1 matrices with rows of 96 values, which is not a multiple of 256, are stored as Q8_0 in place of Q6_K",
+			"12 matrices with rows of 64 values, which is not a multiple of 256, are stored as Q5_0 instead of Q4_K",
+			"1 matrices with rows of 96 values, which is not a multiple of 256, are stored as Q5_0 instead of Q4_K",
+			"2 matrices with rows of 64 values, which is not a multiple of 256, are stored as Q8_0 instead of Q6_K",
+			"1 matrices with rows of 96 values, which is not a multiple of 256, are stored as Q8_0 instead of Q6_K",
 		},
 		gguf.Q5_K_M: {
-			"12 matrices with rows of 64 values, which is not a multiple of 256, are stored as Q5_1 in place of Q5_K",
-			"1 matrices with rows of 96 values, which is not a multiple of 256, are stored as Q5_1 in place of Q5_K",
-			"2 matrices with rows of 64 values, which is not a multiple of 256, are stored as Q8_0 in place of Q6_K",
-			"1 matrices with rows of 96 values, which is not a multiple of 256, are stored as Q8_0 in place of Q6_K",
+			"12 matrices with rows of 64 values, which is not a multiple of 256, are stored as Q5_1 instead of Q5_K",
+			"1 matrices with rows of 96 values, which is not a multiple of 256, are stored as Q5_1 instead of Q5_K",
+			"2 matrices with rows of 64 values, which is not a multiple of 256, are stored as Q8_0 instead of Q6_K",
+			"1 matrices with rows of 96 values, which is not a multiple of 256, are stored as Q8_0 instead of Q6_K",
 		},
 	} {
 		replaced, err := gguf.Export(t.Context(), &bytes.Buffer{}, dir, gguf.Options{Type: kind})

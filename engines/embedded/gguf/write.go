@@ -16,7 +16,7 @@ import (
 	"anneal/engines/embedded/quant"
 )
 
-// The constants are the metadata value types of the format.
+// Types of metadata values in GGUF.
 const (
 	typeUint32 = 4
 	typeInt32  = 5
@@ -29,7 +29,7 @@ const (
 const (
 	magic     = "GGUF"
 	version   = 3
-	alignment = 32 // bytes to which tensors are aligned
+	alignment = 32 // tensors begin at multiples of this number of bytes
 )
 
 // A value is an entry of the metadata. data is a uint32, float32, bool, string, []string or
@@ -39,10 +39,10 @@ type value struct {
 	data any
 }
 
-// A tensor describes a tensor to be written. read returns the tensor's values, row by row.
+// A tensor is a tensor to write. read returns its values, row by row.
 type tensor struct {
 	name  string
-	shape []int // outermost first
+	shape []int // outermost dimension first
 	as    quant.Type
 	read  func() ([]float32, error)
 }
@@ -55,7 +55,7 @@ func (t *tensor) count() int {
 	return n
 }
 
-// A writer records its position in the file and the first error.
+// A writer counts the bytes that it writes, and keeps the first error.
 type writer struct {
 	out *bufio.Writer
 	at  int64
@@ -78,14 +78,14 @@ func (w *writer) string(s string) {
 	w.bytes([]byte(s))
 }
 
-// pad writes zeros up to the alignment.
+// pad writes zeros up to the next multiple of alignment.
 func (w *writer) pad() {
 	if rest := w.at % alignment; rest > 0 {
 		w.bytes(make([]byte, alignment-rest))
 	}
 }
 
-// write writes a complete file.
+// write writes a complete GGUF file.
 func write(ctx context.Context, out io.Writer, metadata []value, tensors []tensor, o Options) error {
 	w := &writer{out: bufio.NewWriterSize(out, 1<<20)}
 	w.bytes([]byte(magic))
@@ -102,7 +102,7 @@ func write(ctx context.Context, out io.Writer, metadata []value, tensors []tenso
 		w.string(t.name)
 		w.uint32(uint32(len(t.shape)))
 		for axis := range t.shape {
-			w.uint64(uint64(t.shape[len(t.shape)-1-axis])) // the format has the innermost dimension first
+			w.uint64(uint64(t.shape[len(t.shape)-1-axis])) // GGUF lists the innermost dimension first
 		}
 		w.uint32(uint32(t.as))
 		w.uint64(uint64(offset))
@@ -125,7 +125,7 @@ func write(ctx context.Context, out io.Writer, metadata []value, tensors []tenso
 	return w.out.Flush()
 }
 
-// tensor encodes a tensor on several cores and writes it.
+// tensor encodes a tensor on several cores, and writes it.
 func (w *writer) tensor(ctx context.Context, t *tensor, workers int) error {
 	data, err := t.read()
 	if err != nil {
@@ -134,7 +134,7 @@ func (w *writer) tensor(ctx context.Context, t *tensor, workers int) error {
 	if err := t.check(data); err != nil {
 		return err
 	}
-	const batch = 1 << 15 // values that are encoded at once, a multiple of every block
+	const batch = 1 << 15 // number of values that a core encodes at a time, a multiple of every block
 	encoded := make([]byte, t.as.Bytes(len(data)))
 	llama.Each((len(data)+batch-1)/batch, workers, func(i int) {
 		if ctx.Err() == nil {
@@ -149,7 +149,7 @@ func (w *writer) tensor(ctx context.Context, t *tensor, workers int) error {
 	return w.err
 }
 
-// check returns an error for values that the tensor's type cannot represent.
+// check returns an error if a value is outside of the range of the tensor's type.
 func (t *tensor) check(data []float32) error {
 	limit := t.as.Limit()
 	for i, v := range data {

@@ -12,15 +12,18 @@ type CallForm struct {
 	Begin, Before, Between, After, Separator, End string
 }
 
-// A Function is a function that an answer may call.
+// A Function is a function that a completion may call.
 type Function struct {
 	Name       string
 	Parameters json.RawMessage // JSON Schema of the arguments; nil allows any object
-	Strict     bool            // reject unsupported keywords; otherwise they allow any object as arguments
-	Field      string          // request field that holds Parameters, for errors
+	// Strict reports unsupported keywords of Parameters; otherwise they allow any object as
+	// arguments.
+	Strict bool
+	Field  string // request field with the Parameters, for errors
 }
 
-// Calls returns the grammar of one call of a function, or of one or more calls if many is set.
+// Calls returns the grammar of a call of one of the functions, or of one or more calls if many is
+// true.
 func Calls(form CallForm, functions []Function, many bool) (*Grammar, error) {
 	kit := newJSONKit()
 	ways, err := kit.calls(form, functions)
@@ -35,8 +38,8 @@ func Calls(form CallForm, functions []Function, many bool) (*Grammar, error) {
 	return g, within("tools", err)
 }
 
-// calls returns an expression that matches the functions' names, each followed by the function's
-// arguments.
+// calls returns an expression that matches the name of a function, and the function's arguments
+// after it.
 func (k *jsonKit) calls(form CallForm, functions []Function) (expr, error) {
 	var ways []expr
 	for _, f := range functions {
@@ -57,10 +60,10 @@ func (k *jsonKit) calls(form CallForm, functions []Function) (expr, error) {
 	return alt(ways...), nil
 }
 
-// Offered returns the grammar of an answer that may call functions: any text in which mark, the
-// beginning of form, starts a valid call. If t is not nil, t describes the reasoning before the
-// answer, in which mark does not start a call.
-func Offered(t *Thinking, mark string, form CallForm, functions []Function) (*Grammar, error) {
+// Offered returns the grammar of a completion that may contain calls of functions: any text, in
+// which the delimiter, with which form begins, must be followed by a valid call. If t is not nil,
+// it describes the reasoning before the text, in which the delimiter has no meaning.
+func Offered(t *Thinking, delimiter string, form CallForm, functions []Function) (*Grammar, error) {
 	kit := newJSONKit()
 	ways, err := kit.calls(form, functions)
 	if err != nil {
@@ -68,18 +71,18 @@ func Offered(t *Thinking, mark string, form CallForm, functions []Function) (*Gr
 	}
 	whole := &Grammar{closing: map[int32]int32{}}
 	root := kit.rule("root", func(b *builder, next int32) int32 {
-		free := b.reserve(len(mark))
-		called := seq(text(strings.TrimPrefix(form.Before, mark)), ways, text(form.After))(b, free)
-		for at := range len(mark) {
-			b.free(free+int32(at), next, until(mark, at, free, called))
+		free := b.reserve(len(delimiter))
+		called := seq(text(strings.TrimPrefix(form.Before, delimiter)), ways, text(form.After))(b, free)
+		for at := range len(delimiter) {
+			b.free(free+int32(at), next, until(delimiter, at, free, called))
 		}
 		switch {
 		case t == nil:
 			return free
 		case t.Started:
-			return whole.thoughts(b, t.Close, free)
+			return whole.untilDelimiter(b, t.Close, free)
 		}
-		return b.opening(t.Open, mark, next, whole.thoughts(b, t.Close, free), free)
+		return b.opening(t.Open, delimiter, next, whole.untilDelimiter(b, t.Close, free), free)
 	})
 	g, err := kit.build(root)
 	if err != nil {
@@ -89,7 +92,7 @@ func Offered(t *Thinking, mark string, form CallForm, functions []Function) (*Gr
 	return whole, nil
 }
 
-// reserve adds n nodes, whose edges can then refer to one another, and returns the first node.
+// reserve adds n nodes, whose edges can then refer to one another, and returns the first one.
 func (b *builder) reserve(n int) int32 {
 	first := int32(len(b.nodes))
 	for range n {
@@ -98,16 +101,16 @@ func (b *builder) reserve(n int) int32 {
 	return first
 }
 
-// free sets the alternatives of the reserved node with the number at: either the text ends here and
-// node end follows, or the text continues with a byte of one of edges.
+// free defines the reserved node at: the text either ends there, and node end follows, or continues
+// with one of edges.
 func (b *builder) free(at, end int32, edges []edge) {
 	b.nodes[at].split = []int32{b.add(node{op: opBytes, edges: edges}), end}
 }
 
-// opening returns the entry of a text that may begin with open, after whitespace. The node with the
-// number inside follows open. Any other text continues at the node with the number free, the first
-// of the nodes that recognize mark.
-func (b *builder) opening(open, mark string, end, inside, free int32) int32 {
+// opening returns a node for text that may begin with open, the delimiter of reasoning, after
+// whitespace. The node inside follows open. Any other text continues at free, the first node of
+// those that recognize delimiter.
+func (b *builder) opening(open, delimiter string, end, inside, free int32) int32 {
 	first := b.reserve(len(open))
 	for at := range len(open) {
 		edges := joined(func(c byte) int32 {
@@ -119,7 +122,7 @@ func (b *builder) opening(open, mark string, end, inside, free int32) int32 {
 			case at == 0 && strings.IndexByte(" \n\r\t", c) >= 0:
 				return first
 			}
-			return free + int32(longest(open[:at]+string([]byte{c}), mark))
+			return free + int32(longest(open[:at]+string([]byte{c}), delimiter))
 		})
 		b.free(first+int32(at), end, edges)
 	}

@@ -1,6 +1,6 @@
 package grammar
 
-// nullable returns for each node whether the end of the node's rule is reachable from it without
+// nullable reports for each node whether the end of its rule can be reached from it without
 // consuming a byte.
 func nullable(nodes []node) []bool {
 	return fixpoint(nodes, func(n node, is []bool) bool {
@@ -18,8 +18,8 @@ func nullable(nodes []node) []bool {
 	})
 }
 
-// prune removes the branches that cannot reach the end of their rule. It returns for each node
-// whether the end is reachable.
+// prune removes the branches of nodes from which the end of the rule cannot be reached. It reports
+// for each node whether the end can be reached.
 func prune(nodes []node) []bool {
 	ends := fixpoint(nodes, func(n node, is []bool) bool {
 		switch n.op {
@@ -78,8 +78,9 @@ func some(list []int32, is []bool) bool {
 	return false
 }
 
-// fixpoint computes the least fixpoint of rule, which derives a property of a node from the
-// property of the node's successors. fixpoint revisits a node only after a successor changed.
+// fixpoint computes a property of all nodes: the least solution in which rule, given a node and the
+// property of all nodes, returns the property of that node. It visits a node again only after a
+// successor has changed.
 func fixpoint(nodes []node, rule func(node, []bool) bool) []bool {
 	before := make([][]int32, len(nodes))
 	for i, n := range nodes {
@@ -118,8 +119,8 @@ func follows(n node) []int32 {
 	return to
 }
 
-// leftRecursive returns the entry of a rule that reaches itself without consuming a byte, -1 if
-// there is none. Matching such a rule would not terminate.
+// leftRecursive returns the first node of a rule that can call itself without consuming a byte; -1
+// if there is none. Matching such a rule would not terminate.
 func leftRecursive(nodes []node) int32 {
 	null := nullable(nodes)
 	silent := func(n node) []int32 { // successors that are reached without consuming a byte
@@ -143,9 +144,8 @@ func leftRecursive(nodes []node) int32 {
 	return -1
 }
 
-// components returns for each node the number of its strongly connected component in a graph
-// (Tarjan 1972). to returns the successors of a node in the graph. components is iterative, because
-// grammars may be deeply nested.
+// components returns for each node the number of its strongly connected component (Tarjan 1972). to
+// returns the successors of a node. components is iterative, because grammars can be deeply nested.
 func components(nodes []node, to func(node) []int32) []int32 {
 	const unseen = 0
 	order, low := make([]int32, len(nodes)), make([]int32, len(nodes))

@@ -2,11 +2,11 @@ package grammar
 
 import "slices"
 
-// maxPairs is the maximum number of pairs of alternatives of one oneOf that are compared.
+// maxPairs is the maximum number of pairs of alternatives that requireDisjoint compares.
 const maxPairs = 10_000
 
-// requireDisjoint records a violation unless no value conforms to two alternatives of a group.
-// Only then can oneOf be enforced by allowing any of the alternatives.
+// requireDisjoint records a violation unless it can prove that no value conforms to two
+// alternatives of a oneOf. Only then does a grammar of all alternatives enforce the oneOf.
 func (k *schemaKit) requireDisjoint(g *group) {
 	if n := len(g.ways); n*n/2 > maxPairs {
 		k.require(false, g.at, "has too many alternatives to prove them disjoint: use anyOf")
@@ -22,9 +22,9 @@ func (k *schemaKit) requireDisjoint(g *group) {
 	}
 }
 
-// disjoint reports whether it can prove that no value conforms to both schemas: by their types,
-// by their literals, or by the literals of a property that both schemas require. depth counts
-// the properties on the path from the first call.
+// disjoint reports whether it can prove that no value conforms to both schemas: by their types, by
+// their enum or const values, or by those of a property that both schemas require. depth is the
+// number of properties on the path from the first call.
 func (k *schemaKit) disjoint(a, b *value, depth int) bool {
 	one, other := k.all([]*value{a}, nil), k.all([]*value{b}, nil)
 	aTypes, _ := k.types(one.plain)
@@ -51,9 +51,9 @@ func (k *schemaKit) disjoint(a, b *value, depth int) bool {
 	return false
 }
 
-// listed returns the literals of the first schema that has literals. It returns nil if no schema
-// has literals, or if one of these literals is a number, an object or an array, because equal
-// values of these kinds may differ in their text: 1 and 1.0.
+// listed returns the enum and const values of the first schema that has any, as text. It returns
+// nil if none has, or if one of the values is a number, an object or an array: the texts of equal
+// values can then differ, such as 1 and 1.0.
 func listed(all []*schema) []string {
 	for _, s := range all {
 		if s.literals == nil {

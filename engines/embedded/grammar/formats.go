@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// dayPattern allows 29 February in leap years only.
+// dayPattern allows February 29 only in leap years.
 const (
 	dayPattern = `(?:[0-9]{4}-(?:(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])` +
 		`|(?:0[13-9]|1[0-2])-(?:29|30)|(?:0[13578]|1[02])-31)` +
@@ -16,8 +16,8 @@ const (
 	hostPattern  = labelPattern + `(?:\.` + labelPattern + `){0,3}`
 )
 
-// formats maps each enforced string format to its pattern, which covers only the common variants
-// of the format.
+// formats are the patterns of the string formats that are enforced. A pattern covers only the
+// common variants of its format.
 var formats = map[string]string{
 	"date":      `^` + dayPattern + `$`,
 	"time":      `^` + clockPattern + `$`,
@@ -34,9 +34,9 @@ var formats = map[string]string{
 	"uuid": `^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}$`,
 }
 
-// restated maps formats to the patterns that zod adds to them in a schema. The patterns are not
-// supported or would need too many states. They are ignored, because every string that matches the
-// format's pattern in formats also matches them.
+// restated are patterns that zod, a schema library, adds to formats. The grammar ignores them: they
+// are not supported or need too many states, and all strings that match the pattern in formats also
+// match them.
 var restated = map[string]string{
 	"duration": `^P(?:(\d+W)|(?!.*W)(?=\d|T\d)(\d+Y)?(\d+M)?(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+([.,]\d+)?S)?)?)$`,
 	"hostname": `^(?=.{1,253}\.?$)[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?(?:\.[a-zA-Z0-9](?:[-0-9a-zA-Z]{0,` +

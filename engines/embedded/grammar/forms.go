@@ -24,7 +24,7 @@ func (k *schemaKit) objects(all []*schema) expr {
 			open = append(open, more)
 		}
 	}
-	for _, s := range all { // properties does not list these required names, which come last
+	for _, s := range all { // required properties that properties does not list come last
 		names = append(names, s.object.required...)
 	}
 	names = distinct(names)
@@ -49,8 +49,8 @@ func (k *schemaKit) objects(all []*schema) expr {
 	return braces(members, nil)
 }
 
-// property returns an expression that matches the values of the property called name. possible is
-// false if a schema forbids the property.
+// property returns an expression that matches the values of a property that conform to all schemas.
+// possible is false if a schema forbids the property.
 func (k *schemaKit) property(all []*schema, name string) (e expr, possible bool) {
 	var places []*value
 	for _, s := range all {
@@ -85,20 +85,20 @@ func distinct(names []string) []string {
 	})
 }
 
-// A property is a member of an object including its name.
+// A property is a member of an object: an expression for its name and its value.
 type property struct {
 	member   expr
 	required bool
 }
 
-// braces returns an expression that matches an object with members in the given order. extra
-// matches additional members after the last of members; nil allows none.
+// braces returns an expression that matches an object with members in this order. extra matches
+// additional members after them; nil allows none.
 func braces(members []property, extra expr) expr {
 	return func(b *builder, next int32) int32 {
 		end := seq(space(), text("}"))(b, next)
 		empty := text("}")(b, next)
 		comma := seq(text(","), space())
-		first, later := empty, end // continuations before the first member, and after a member
+		first, later := empty, end // what follows before the first member, and after a member
 		if extra != nil {
 			first = b.add(node{op: opSplit, split: []int32{extra(b, end), empty}})
 			later = b.add(node{op: opSplit, split: []int32{seq(comma, extra)(b, end), end}})
@@ -117,8 +117,7 @@ func braces(members []property, extra expr) expr {
 	}
 }
 
-// otherKeys returns an expression that matches a quoted string without escapes that is not one of
-// names.
+// otherKeys returns an expression that matches a quoted key without escapes that is not in names.
 func otherKeys(names []string) expr {
 	return func(b *builder, next int32) int32 {
 		quote := text(`"`)(b, next)
@@ -134,9 +133,9 @@ func otherKeys(names []string) expr {
 	}
 }
 
-// avoid returns the entry of the keys that are not in taken. A key that differs from all of
-// taken leaves their prefix tree and continues at free. The node quote ends a key. In recursive
-// calls, taken holds the parts of the keys after their common prefix.
+// avoid returns a node that matches the keys that are not in taken. A key that differs from all of
+// these leaves their prefix tree and continues at the node free. The node quote matches the end of
+// a key. In recursive calls, taken has the rest of the keys after their common prefix.
 func (b *builder) avoid(taken [][]rune, free, quote int32) int32 {
 	if len(taken) == 0 {
 		return b.add(node{op: opSplit, split: []int32{free, quote}})

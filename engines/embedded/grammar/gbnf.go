@@ -11,14 +11,15 @@ import (
 	"anneal/domain"
 )
 
-// maxRepeats is the maximum of a repetition's bounds.
+// maxRepeats is the maximum of the numbers in a repetition {m,n}.
 const maxRepeats = 1_000_000
 
-// Parse parses a grammar in GBNF. The rule named root describes the whole answer. Supported are
-// literals, classes, ".", groups, references, the repetitions ? * + {m} {m,} {m,n}, and comments
-// after #. A rule continues on the next line after ::=, inside a group, and before and after |.
+// Parse parses a grammar in GBNF. The rule root matches the whole completion. Parse supports
+// literals, classes, ".", groups, references to rules, the repetitions ? * + {m} {m,} {m,n}, and
+// comments after #. A rule can continue on the next line after ::=, inside a group, and before and
+// after |.
 //
-// field is the request field of the grammar, for errors.
+// field is the request field with the grammar, for errors.
 func Parse(source, field string) (*Grammar, error) {
 	g, err := parse(source)
 	return g, within(field, err)
@@ -45,27 +46,27 @@ func invalid(format string, args ...any) error {
 	return domain.Errorf(domain.InvalidArgument, format, args...)
 }
 
-// A gbnf is the state of the parser of a grammar in GBNF.
+// A gbnf is a parser of a grammar in GBNF.
 type gbnf struct {
 	source     string
 	at         int
 	builder    *builder
 	rules      map[string]int
 	defined    map[string]bool
-	references map[string]int // position of the first reference to a rule
+	references map[string]int // offset of the first reference to each rule
 	err        error
 }
 
-// wrong records a syntax error, unless an earlier error is recorded, and ends parsing. at is the
-// offset of the error in the source.
-func (p *gbnf) wrong(at int, format string, args ...any) {
+// fail records a syntax error at the offset at in the source, unless an error is already recorded,
+// and ends parsing.
+func (p *gbnf) fail(at int, format string, args ...any) {
 	if p.err == nil {
 		before := p.source[:at]
 		line := strings.Count(before, "\n") + 1
 		column := utf8.RuneCountInString(before[strings.LastIndexByte(before, '\n')+1:]) + 1
 		p.err = invalid("line %d, column %d: "+format, append([]any{line, column}, args...)...)
 	}
-	p.at = len(p.source) // ends all loops of the parser
+	p.at = len(p.source) // ends the loops of the parser
 }
 
 func (p *gbnf) all() error {
@@ -81,7 +82,7 @@ func (p *gbnf) all() error {
 	for _, name := range slices.SortedFunc(maps.Keys(p.references),
 		func(a, b string) int { return cmp.Compare(p.references[a], p.references[b]) }) {
 		if !p.defined[name] {
-			p.wrong(p.references[name], "rule %q is not defined: define it, or correct the name", name)
+			p.fail(p.references[name], "rule %q is not defined: define it, or correct the name", name)
 		}
 	}
 	return p.err
@@ -91,16 +92,16 @@ func (p *gbnf) definition() {
 	begin := p.at
 	name := p.name()
 	if name == "" {
-		p.wrong(begin, "expected a rule: a name, ::= and a body")
+		p.fail(begin, "expected a rule: a name, ::= and a body")
 		return
 	}
 	p.blank(false)
 	if !p.take("::=") {
-		p.wrong(p.at, "expected ::= after the name %q", name)
+		p.fail(p.at, "expected ::= after the name %q", name)
 		return
 	}
 	if p.defined[name] {
-		p.wrong(begin, "rule %q is defined twice: rename one", name)
+		p.fail(begin, "rule %q is defined twice: rename one", name)
 		return
 	}
 	p.defined[name] = true
@@ -108,11 +109,11 @@ func (p *gbnf) definition() {
 	body := p.alternatives(0)
 	p.builder.rules[p.reference(name)].body = body
 	if p.at < len(p.source) && p.source[p.at] != '\n' {
-		p.wrong(p.at, "unexpected %q", p.source[p.at:p.at+p.width()])
+		p.fail(p.at, "unexpected %q", p.source[p.at:p.at+p.width()])
 	}
 }
 
-// reference returns the index of the rule called name, which may be defined later.
+// reference returns the index of the rule with a name. The rule may be defined later.
 func (p *gbnf) reference(name string) int {
 	r, ok := p.rules[name]
 	if !ok {
@@ -124,19 +125,20 @@ func (p *gbnf) reference(name string) int {
 
 func (p *gbnf) alternatives(depth int) expr {
 	if depth > maxNesting {
-		p.wrong(p.at, "groups are nested more than %d deep: use rules instead", maxNesting)
+		p.fail(p.at, "groups are nested more than %d deep: use rules instead", maxNesting)
 		return nothing
 	}
 	ways := []expr{p.sequence(depth)}
-	for p.another() {
+	for p.nextAlternative() {
 		p.blank(true)
 		ways = append(ways, p.sequence(depth))
 	}
 	return alt(ways...)
 }
 
-// another consumes the character |, which may be on a later line, and reports whether it was there.
-func (p *gbnf) another() bool {
+// nextAlternative consumes the character |, which may be on a later line, and reports whether it
+// was there.
+func (p *gbnf) nextAlternative() bool {
 	begin := p.at
 	p.blank(true)
 	if p.take("|") {
@@ -161,7 +163,7 @@ func (p *gbnf) sequence(depth int) expr {
 	}
 }
 
-// part parses and returns one element of a sequence, nil at the end of the sequence.
+// part parses the next element of a sequence; it returns nil at the end of the sequence.
 func (p *gbnf) part(depth int) expr {
 	if p.at >= len(p.source) {
 		return nil
@@ -182,11 +184,11 @@ func (p *gbnf) part(depth int) expr {
 		p.blank(true)
 		inside := p.alternatives(depth + 1)
 		if !p.take(")") {
-			p.wrong(begin, "group is not closed: add )")
+			p.fail(begin, "group is not closed: add )")
 		}
 		return inside
 	case c == '<' || c == '!':
-		p.wrong(begin, "token references are not supported: write their text as a literal")
+		p.fail(begin, "token references are not supported: write their text as a literal")
 		return nil
 	}
 	name := p.name()
@@ -199,7 +201,7 @@ func (p *gbnf) part(depth int) expr {
 	return call(p.reference(name))
 }
 
-// repeated applies the repetition operators that follow e.
+// repeated parses the repetition operators after e, and returns the repeated expression.
 func (p *gbnf) repeated(e expr) expr {
 	for {
 		begin := p.at
@@ -223,7 +225,7 @@ func (p *gbnf) repeated(e expr) expr {
 func (p *gbnf) bounds(begin int) (minCount, maxCount int) {
 	inside, _, closed := strings.Cut(p.source[p.at:], "}")
 	if !closed {
-		p.wrong(begin, "repetition is not closed: add }")
+		p.fail(begin, "repetition is not closed: add }")
 		return 0, 0
 	}
 	p.at += len(inside) + 1
@@ -235,7 +237,7 @@ func (p *gbnf) bounds(begin int) (minCount, maxCount int) {
 		}
 		n, err := strconv.ParseUint(text, 10, 32)
 		if err != nil || n > maxRepeats {
-			p.wrong(begin, "a repetition must be {m}, {m,} or {m,n} with numbers up to %d", maxRepeats)
+			p.fail(begin, "a repetition must be {m}, {m,} or {m,n} with numbers up to %d", maxRepeats)
 		}
 		return int(min(n, maxRepeats))
 	}
@@ -244,7 +246,7 @@ func (p *gbnf) bounds(begin int) (minCount, maxCount int) {
 		return minCount, minCount
 	}
 	if maxCount = number(high, unbounded); maxCount != unbounded && maxCount < minCount {
-		p.wrong(begin, "a repetition's maximum must not be less than its minimum")
+		p.fail(begin, "a repetition's maximum must not be less than its minimum")
 	}
 	return minCount, maxCount
 }
@@ -253,7 +255,7 @@ func (p *gbnf) literal(begin int) expr {
 	var all strings.Builder
 	for {
 		if p.at >= len(p.source) || p.source[p.at] == '\n' {
-			p.wrong(begin, "literal is not closed: add a double quote")
+			p.fail(begin, "literal is not closed: add a double quote")
 			return nothing
 		}
 		if p.take(`"`) {
@@ -268,7 +270,7 @@ func (p *gbnf) class(begin int) expr {
 	var spans []span
 	for !p.take("]") {
 		if p.at >= len(p.source) || p.source[p.at] == '\n' {
-			p.wrong(begin, "class is not closed: add ]")
+			p.fail(begin, "class is not closed: add ]")
 			return nothing
 		}
 		s := span{lo: p.character()}
@@ -278,7 +280,7 @@ func (p *gbnf) class(begin int) expr {
 			s.hi = p.character()
 		}
 		if s.hi < s.lo {
-			p.wrong(begin, "a range of a class must be ascending")
+			p.fail(begin, "a range of a class must be ascending")
 		}
 		spans = append(spans, s)
 	}
@@ -294,7 +296,7 @@ var escapes = map[byte]rune{
 	'n': '\n', 'r': '\r', 't': '\t', '\\': '\\', '"': '"', '[': '[', ']': ']', '-': '-', '^': '^', '/': '/',
 }
 
-// character parses and returns one character of a literal or class.
+// character parses a character of a literal or class.
 func (p *gbnf) character() rune {
 	begin := p.at
 	r, size := utf8.DecodeRuneInString(p.source[p.at:])
@@ -308,21 +310,21 @@ func (p *gbnf) character() rune {
 	if digits == 0 {
 		r, ok := escapes[c]
 		if !ok {
-			p.wrong(begin, `unknown escape: use n, r, t, x, u, U, \, ", [ or ]`)
+			p.fail(begin, `unknown escape: use n, r, t, x, u, U, \, ", [ or ]`)
 		}
 		return r
 	}
 	hex := p.source[p.at:min(p.at+digits, len(p.source))]
 	n, err := strconv.ParseUint(hex, 16, 32)
 	if err != nil || len(hex) < digits || !utf8.ValidRune(rune(n)) {
-		p.wrong(begin, `\%c must be followed by %d hexadecimal digits of a character`, c, digits)
+		p.fail(begin, `\%c must be followed by %d hexadecimal digits of a character`, c, digits)
 		return utf8.RuneError
 	}
 	p.at += digits
 	return rune(n)
 }
 
-// name parses and returns a rule's name. It returns "" if no name begins at the position.
+// name parses the name of a rule; "" if there is none at the offset.
 func (p *gbnf) name() string {
 	begin := p.at
 	for p.at < len(p.source) {
@@ -335,7 +337,7 @@ func (p *gbnf) name() string {
 	return p.source[begin:p.at]
 }
 
-// blank skips spaces and comments, and newlines if lines is set.
+// blank skips spaces and comments, and also newlines if lines is true.
 func (p *gbnf) blank(lines bool) {
 	for p.at < len(p.source) {
 		switch c := p.source[p.at]; {
@@ -361,7 +363,7 @@ func (p *gbnf) take(sign string) bool {
 	return found
 }
 
-// width returns the size, in bytes, of the character at the position.
+// width returns the size in bytes of the character at the offset.
 func (p *gbnf) width() int {
 	_, size := utf8.DecodeRuneInString(p.source[p.at:])
 	return size

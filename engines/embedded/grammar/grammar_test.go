@@ -293,7 +293,7 @@ func TestCalls(t *testing.T) {
 	require.ErrorContains(t, err, "tools[2].function.parameters: #/minProperties cannot be enforced")
 }
 
-// TestOfferedCalls checks that the grammar of Offered constrains only text after a mark outside
+// TestOfferedCalls checks that the grammar of Offered constrains only text after a delimiter outside
 // of the reasoning.
 func TestOfferedCalls(t *testing.T) {
 	const mark = "<call>"

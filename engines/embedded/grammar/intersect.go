@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 )
 
-// maxProduct is the maximum number of states that all intersections of one schema may have.
+// maxProduct is the maximum number of states of all intersections in a schema.
 const maxProduct = 4096
 
 // intersect returns an expression that matches the strings that meet all conditions. The conditions
@@ -18,7 +18,7 @@ func (k *schemaKit) intersect(all []condition) expr {
 		case b.err != nil:
 			k.err = b.err
 			return never
-		case err != nil && !c.not: // no string meets the condition
+		case err != nil && !c.not: // no string can meet the condition
 			return never
 		case err == nil:
 			p.parts, p.not = append(p.parts, g), append(p.not, c.not)
@@ -33,7 +33,7 @@ func (k *schemaKit) intersect(all []condition) expr {
 	return p.expr
 }
 
-// A product is the product automaton of several grammars.
+// A product is the product automaton of several grammars: its states are tuples of their states.
 type product struct {
 	limit  int // maximum number of tuples
 	parts  []*Grammar
@@ -41,10 +41,10 @@ type product struct {
 	ids    map[*State]uint32
 	known  map[string]int
 	tuples [][]*State
-	edges  [][]edge // edges of each tuple; next is a tuple
+	edges  [][]edge // edges of each tuple; next is the index of a tuple
 }
 
-// explore enumerates the reachable tuples, and reports whether they are within the limit.
+// explore finds all tuples that can be reached, and reports whether there are at most limit.
 func (p *product) explore() bool {
 	var start []*State
 	for _, g := range p.parts {
@@ -76,7 +76,7 @@ func (p *product) explore() bool {
 	return true
 }
 
-// tuple returns the index of a tuple of states, and adds the tuple if it is new.
+// tuple returns the index of a tuple of states. It adds a tuple that it does not know.
 func (p *product) tuple(states []*State) int {
 	var key []byte
 	for _, s := range states {
@@ -96,7 +96,7 @@ func (p *product) tuple(states []*State) int {
 	return i
 }
 
-// step returns the tuple of states after byte c. ok is false if one of the grammars rejects c.
+// step returns the states after the byte c. ok is false if a grammar rejects c.
 func (p *product) step(from []*State, c byte) (to []*State, ok bool) {
 	to = make([]*State, len(from))
 	for i, s := range from {

@@ -1,28 +1,27 @@
 package grammar
 
-// The constants limit whitespace and numbers, because a model could generate spaces or digits
-// indefinitely.
+// Limits of whitespace and numbers, because a model could generate spaces or digits without end.
 const (
-	maxIndent   = 32 // spaces of indentation
-	maxDigits   = 15 // digits of an integer; float64 represents 15 digits exactly
+	maxIndent   = 32 // maximum indentation in spaces
+	maxDigits   = 15 // maximum digits of an integer; float64 represents 15 digits exactly
 	maxFraction = 16
 )
 
-// A jsonKit holds the rules of JSON (RFC 8259), which are created on first use.
+// A jsonKit is a builder with the rules of JSON (RFC 8259), which it creates on first use.
 type jsonKit struct {
 	*builder
 	created  map[string]int
-	explored int // number of states explored for intersections
+	explored int // number of states that intersections have explored so far
 }
 
 func newJSONKit() *jsonKit { return &jsonKit{builder: newBuilder(), created: map[string]int{}} }
 
-// named returns an expression that refers to the rule called name. body returns the rule's
-// expression; named calls body only on the first use of name.
+// named returns an expression that refers to the rule name. On the first use of name, it creates
+// the rule with the expression that body returns.
 func (k *jsonKit) named(name string, body func() expr) expr {
 	r, ok := k.created[name]
 	if !ok {
-		r = k.rule(name, nil) // the rule exists before body runs, because body may refer to it
+		r = k.rule(name, nil) // body may refer to the rule
 		k.created[name] = r
 		k.rules[r].body = body()
 	}
@@ -36,8 +35,8 @@ func JSON() (*Grammar, error) {
 	return k.build(k.created["object"])
 }
 
-// space returns an expression that matches the whitespace between the parts of a value: none, a
-// space, or a newline with indentation.
+// space returns an expression that matches whitespace between tokens of JSON: none, a space, or a
+// newline with indentation.
 func space() expr {
 	return optional(alt(text(" "), seq(text("\n"), repeat(text(" "), 0, maxIndent))))
 }
@@ -55,7 +54,7 @@ func (k *jsonKit) object() expr {
 	})
 }
 
-// key returns an expression that matches a string and the colon after it.
+// key returns an expression that matches the key of a member, with the colon.
 func (k *jsonKit) key() expr {
 	return k.named("key", func() expr { return seq(k.str(), text(":"), space()) })
 }
@@ -64,7 +63,7 @@ func (k *jsonKit) array() expr {
 	return k.named("array", func() expr { return array(nil, k.value(), 0, unbounded) })
 }
 
-// list returns an expression that matches minCount to maxCount repetitions of e, separated by
+// list returns an expression that matches minCount to maxCount occurrences of e, separated by
 // commas.
 func list(e expr, minCount, maxCount int) expr {
 	if maxCount == 0 {
@@ -81,11 +80,10 @@ func list(e expr, minCount, maxCount int) expr {
 	return all
 }
 
-// array returns an expression that matches a list in brackets with minCount to maxCount items. The
-// expressions in first match the first items; rest matches each other item. A nil rest allows no
-// other items.
+// array returns an expression that matches an array with minCount to maxCount items. first has the
+// expressions of the first items; rest matches each further item, and a nil rest allows none.
 func array(first []expr, rest expr, minCount, maxCount int) expr {
-	after := func(n int) expr { // matches the part after the first n items
+	after := func(n int) expr { // matches what follows the first n items
 		capacity := maxCount
 		if maxCount != unbounded {
 			capacity = max(maxCount-n, 0)
@@ -126,10 +124,10 @@ func (k *jsonKit) str() expr {
 	return k.named("string", func() expr { return seq(text(`"`), repeat(char(), 0, unbounded), text(`"`)) })
 }
 
-// plainChars are the characters of strings that need no escape.
+// plainChars are the characters that JSON strings contain without an escape.
 var plainChars = anyRune.without(class{{0, 0x1F}}).without(one('"')).without(one('\\'))
 
-// oneOf returns an expression that matches any of the ASCII characters of signs.
+// oneOf returns an expression that matches one of the ASCII characters in signs.
 func oneOf(signs string) expr {
 	var spans []span
 	for _, r := range signs {
@@ -138,8 +136,8 @@ func oneOf(signs string) expr {
 	return runes(newClass(spans...))
 }
 
-// char returns an expression that matches one character of a string, plain or escaped. Surrogates
-// occur in pairs only.
+// char returns an expression that matches a character of a JSON string, escaped or not. Surrogates
+// must be pairs.
 func char() expr {
 	hex := oneOf("0123456789abcdefABCDEF")
 	d := oneOf("dD")
@@ -153,8 +151,8 @@ func char() expr {
 
 var digit = runes(class{{'0', '9'}})
 
-// whole returns an expression that matches the digits of a non-negative integer.
-func whole() expr {
+// nonNegative returns an expression that matches the digits of a non-negative integer.
+func nonNegative() expr {
 	return alt(text("0"), seq(runes(class{{'1', '9'}}), repeat(digit, 0, maxDigits-1)))
 }
 
@@ -162,7 +160,8 @@ func (k *jsonKit) number() expr {
 	return k.named("number", func() expr {
 		exponent := seq(runes(newClass(span{'e', 'e'}, span{'E', 'E'})),
 			optional(runes(newClass(span{'+', '+'}, span{'-', '-'}))), repeat(digit, 1, 2))
-		return seq(optional(text("-")), whole(), optional(seq(text("."), repeat(digit, 1, maxFraction))), optional(exponent))
+		return seq(optional(text("-")), nonNegative(),
+			optional(seq(text("."), repeat(digit, 1, maxFraction))), optional(exponent))
 	})
 }
 
@@ -172,8 +171,8 @@ func (k *jsonKit) integer() expr {
 	})
 }
 
-// literals returns an expression that matches any of texts. The texts share a prefix tree, which
-// needs fewer states than one alternative for each text.
+// literals returns an expression that matches one of texts. The texts share a prefix tree, which
+// needs fewer states than an alternative for each text.
 func literals(texts ...string) expr {
 	return func(b *builder, next int32) int32 { return b.fork(texts, 0, next) }
 }

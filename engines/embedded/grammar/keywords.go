@@ -9,82 +9,83 @@ import (
 	"anneal/domain"
 )
 
-// typeNames holds the JSON types in the order in which the grammar lists them as alternatives.
+// typeNames are the JSON types, in the order in which the grammar has them as alternatives.
 var typeNames = []string{"object", "array", "string", "number", "integer", "boolean", "null"}
 
-// maxWhole is the maximum integer up to which float64 represents all integers exactly.
-const maxWhole = 1<<53 - 1
+// maxExactInteger is the largest integer n such that float64 represents all integers up to n
+// exactly.
+const maxExactInteger = 1<<53 - 1
 
-// A schema is one parsed subschema. The subschemas in its $ref, allOf, anyOf and oneOf are JSON values,
-// which schemaKit.read parses when they are needed.
+// A schema is a parsed subschema. The targets of its $ref, and its allOf, anyOf and oneOf are still
+// JSON values, which schemaKit.read parses when they are needed.
 type schema struct {
 	id       int
 	at       string
-	never    bool       // the schema is false, to which no value conforms
-	beside   []*value   // targets of $ref and allOf
+	never    bool       // the subschema is false: no value conforms
+	beside   []*value   // subschemas of $ref and allOf, to which a value must also conform
 	groups   []*group   // alternatives of anyOf and oneOf
-	types    []string   // allowed types; nil for all
-	hints    []string   // JSON types that keywords other than type imply
-	literals []*value   // values of enum and const; nil if absent
-	keywords []*value   // keywords[i] is the value of the keyword that implies hints[i]
+	types    []string   // allowed types; nil allows all
+	hints    []string   // types to which keywords other than type apply
+	literals []*value   // values of enum and const; nil if there are none
+	keywords []*value   // keywords[i] is the value of the keyword that applies to the type hints[i]
 	object   objectRule // keywords that apply to objects
 	array    arrayRule
 	text     textRule
 	number   numberRule
 }
 
-// A group holds the alternatives of anyOf or oneOf. A value must conform to at least one.
+// A group has the alternatives of an anyOf or oneOf. A value must conform to at least one of them.
 type group struct {
 	id        int
 	at        *value
 	ways      []*value
-	exclusive bool // oneOf: a value must conform to exactly one alternative
+	exclusive bool // the group is a oneOf: a value must conform to exactly one alternative
 }
 
 type objectRule struct {
 	declares   bool // the schema has the keyword properties
 	properties []member
 	required   []string
-	additional *value   // nil if absent
-	only       []string // allowed names; nil for all
+	additional *value   // value of additionalProperties; nil if absent
+	only       []string // names that propertyNames allows; nil allows all
 }
 
 type arrayRule struct {
 	first    []*value
-	rest     *value // schema of the items after first; nil if absent
+	rest     *value // schema of the items after those in first; nil if absent
 	min, max int
 }
 
 type textRule struct {
 	min, max int
-	patterns []string // regular expressions
-	at       []*value // at[i] is the place of patterns[i] in the schema
+	patterns []string // regular expressions of the keyword pattern
+	at       []*value // at[i] is the value in the schema from which patterns[i] comes
 }
 
 type numberRule struct{ low, high bound }
 
-// A bound is a lower or upper limit of numbers. An open bound excludes the limit; given is false
+// A bound is a lower or upper limit of a number. An open bound excludes the limit. given is false
 // if the schema has no such bound.
 type bound struct {
 	at          int64
 	open, given bool
 }
 
-// tighten replaces b by the bound other if other allows fewer numbers than b. inward is the
-// direction of the allowed numbers: 1 for a lower bound, -1 for an upper bound.
+// tighten replaces b by other if other is the stricter bound. inward is the direction of the
+// allowed numbers: 1 for a lower bound, -1 for an upper bound.
 func (b *bound) tighten(other bound, inward int64) {
 	if further := (other.at - b.at) * inward; other.given && (!b.given || further > 0 || further == 0 && other.open) {
 		*b = other
 	}
 }
 
-// annotations lists the keywords that have no effect on validation.
+// annotations are the keywords without an effect on validation.
 var annotations = []string{
 	"title", "description", "default", "examples", "example", "$schema", "$comment", "$defs", "definitions",
 	"deprecated", "readOnly", "writeOnly", "contentMediaType", "contentEncoding",
 }
 
-// A keyword parses one keyword of a schema. hint is the JSON type that the keyword implies.
+// A keyword parses a keyword of a schema. hint is the JSON type to which the keyword applies.
 type keyword struct {
 	hint string
 	read func(k *schemaKit, s *schema, v *value)
@@ -123,7 +124,7 @@ var keywords = map[string]keyword{
 
 	"prefixItems": {"array", func(k *schemaKit, s *schema, v *value) { s.array.first = k.list(v) }},
 	"items": {"array", func(_ *schemaKit, s *schema, v *value) {
-		if v.kind == "array" { // items as an array is the form of prefixItems before draft 2020-12
+		if v.kind == "array" { // before draft 2020-12, items as an array had the meaning of prefixItems
 			s.array.first = v.items
 		} else {
 			s.array.rest = v
@@ -156,7 +157,7 @@ var keywords = map[string]keyword{
 	"exclusiveMaximum": {"number", func(k *schemaKit, s *schema, v *value) { k.bound(v, &s.number.high, true, -1) }},
 }
 
-// read parses and returns the subschema at v. It records unsupported keywords as violations.
+// read parses the subschema at v. It records unsupported keywords as violations.
 func (k *schemaKit) read(v *value) *schema {
 	if s := k.schemas[v]; s != nil {
 		return s
@@ -169,7 +170,7 @@ func (k *schemaKit) read(v *value) *schema {
 	for _, m := range v.members {
 		word, known := keywords[m.name]
 		switch {
-		// A format that is not in formats is ignored if a pattern defines it.
+		// A format that formats lacks is ignored if the schema also has a pattern.
 		case m.name == "format" && m.kind == "string" && formats[m.text] == "" && v.get("pattern") != nil:
 		case m.name == "pattern" && v.get("format") != nil && restated[v.get("format").text] == m.text && m.text != "":
 		case known:
@@ -186,8 +187,8 @@ func (k *schemaKit) read(v *value) *schema {
 	return s
 }
 
-// tuples records a violation if the subschema at v combines prefixItems, items and
-// additionalItems in a way that draft 2020-12 and earlier drafts do not allow.
+// tuples records a violation if the subschema at v combines prefixItems, items and additionalItems
+// in a way that no draft allows.
 func (k *schemaKit) tuples(v *value) {
 	items, more := v.get("items"), v.get("additionalItems")
 	listed := items != nil && items.kind == "array"
@@ -199,8 +200,8 @@ func (k *schemaKit) tuples(v *value) {
 	}
 }
 
-// readNames parses propertyNames. It supports only an enum of names, and schemas that allow all
-// names.
+// readNames parses the keyword propertyNames. It supports only an enum of names, and schemas that
+// allow all names.
 func readNames(k *schemaKit, s *schema, v *value) {
 	ok := v.kind == "object" || v.kind == "boolean" && v.on
 	for _, m := range v.members {
@@ -238,8 +239,8 @@ func (k *schemaKit) literals(s *schema, at *value, list []*value) {
 	s.literals = list
 }
 
-// list returns the items of v. It records a violation if v is not a list, or if v is an empty
-// list and not the value of required.
+// list returns the items of v. It records a violation if v is not a list, or if v is an empty list,
+// which only the keyword required allows.
 func (k *schemaKit) list(v *value) []*value {
 	k.require(v.kind == "array", v, "must be a list")
 	k.require(v.kind != "array" || len(v.items) > 0 || strings.HasSuffix(v.at, "/required"), v, "must not be empty")
@@ -256,22 +257,22 @@ func (k *schemaKit) count(v *value) int {
 	return int(n)
 }
 
-// bound parses v as a limit of numbers and tightens b by it. inward is the direction of the
+// bound parses v as a limit of a number, and tightens b by it. inward is the direction of the
 // allowed numbers: 1 for a lower bound, -1 for an upper bound.
 func (k *schemaKit) bound(v *value, b *bound, open bool, inward int64) {
 	f, err := strconv.ParseFloat(v.text, 64)
 	ok := v.kind == "number" && err == nil && f == math.Trunc(f)
 	k.require(ok, v, "must be an integer: other limits cannot be enforced")
 	if ok {
-		b.tighten(bound{int64(max(min(f, maxWhole), -maxWhole)), open, true}, inward)
+		b.tighten(bound{int64(max(min(f, maxExactInteger), -maxExactInteger)), open, true}, inward)
 	}
 }
 
-// target returns the subschema to which v, the value of a $ref, refers.
+// target returns the subschema to which a $ref with the value v refers.
 func (k *schemaKit) target(v *value) *value {
 	at := v.text
 	if v.kind != "string" || at != "#" && !strings.HasPrefix(at, "#/") {
-		k.require(false, v, "must refer to a place in this schema, such as #/$defs/name")
+		k.require(false, v, "must refer to a part of this schema, such as #/$defs/name")
 		return v
 	}
 	to := k.root

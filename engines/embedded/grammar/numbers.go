@@ -5,28 +5,29 @@ import (
 	"strings"
 )
 
-// numbers returns an expression that matches the numbers that conform to all schemas.
-func (k *schemaKit) numbers(all []*schema, whole bool) expr {
+// numbers returns an expression that matches the numbers that conform to all schemas; only integers
+// if integers is true.
+func (k *schemaKit) numbers(all []*schema, integers bool) expr {
 	var low, high bound
 	for _, s := range all {
 		low.tighten(s.number.low, 1)
 		high.tighten(s.number.high, -1)
 	}
 	if !low.given && !high.given {
-		if whole {
+		if integers {
 			return k.integer()
 		}
 		return k.number()
 	}
-	const limit = 1e15 - 1 // the largest integer of maxDigits digits
+	const limit = 1e15 - 1 // largest integer of maxDigits digits
 	if !low.given {
 		low = bound{at: min(-limit, high.at)}
 	}
 	if !high.given {
 		high = bound{at: max(limit, low.at)}
 	}
-	if whole {
-		return wholes(inner(low, 1), inner(high, -1))
+	if integers {
+		return integersBetween(inner(low, 1), inner(high, -1))
 	}
 	var ways []expr
 	if high.at > 0 || high.at == 0 && !high.open { // the bounds allow non-negative numbers
@@ -34,20 +35,20 @@ func (k *schemaKit) numbers(all []*schema, whole bool) expr {
 		if from.at < 0 {
 			from = bound{}
 		}
-		ways = append(ways, upwards(from, high))
+		ways = append(ways, decimals(from, high))
 	}
-	if low.at < 0 { // the bounds allow negative numbers; 0 is not written with a minus sign
+	if low.at < 0 { // the bounds allow negative numbers; 0 has no minus sign
 		from := bound{at: -high.at, open: high.open}
 		if from.at <= 0 {
 			from = bound{open: true}
 		}
-		ways = append(ways, seq(text("-"), upwards(from, bound{at: -low.at, open: low.open})))
+		ways = append(ways, seq(text("-"), decimals(from, bound{at: -low.at, open: low.open})))
 	}
 	return alt(append(ways, never)...)
 }
 
-// inner returns the first integer that the bound b allows in the direction inward: 1 for a lower
-// bound, -1 for an upper bound.
+// inner returns the first integer within the bound b. inward is the direction of the allowed
+// numbers: 1 for a lower bound, -1 for an upper bound.
 func inner(b bound, inward int64) int64 {
 	if b.open {
 		return b.at + inward
@@ -55,26 +56,27 @@ func inner(b bound, inward int64) int64 {
 	return b.at
 }
 
-// upwards returns an expression that matches the non-negative numbers between bounds, with or
+// decimals returns an expression that matches the non-negative numbers within the bounds, with or
 // without a fraction.
-func upwards(low, high bound) expr {
+func decimals(low, high bound) expr {
 	tail := repeat(digit, 0, maxFraction)
 	some := seq(text("."), repeat(digit, 1, maxFraction))
-	ways := []expr{wholes(inner(low, 1), inner(high, -1))}
+	ways := []expr{integersBetween(inner(low, 1), inner(high, -1))}
 	from := low.at
-	if low.open && low.at < high.at { // low itself is excluded, so its digits need a fraction other than 0
+	// The number low is excluded, so its digits must be followed by a fraction other than 0.
+	if low.open && low.at < high.at {
 		part := seq(text("."), repeat(text("0"), 0, maxFraction-1), runes(class{{'1', '9'}}), tail)
 		ways = append(ways, seq(text(strconv.FormatInt(low.at, 10)), part))
 		from++
 	}
 	if from < high.at {
-		ways = append(ways, seq(wholes(from, high.at-1), some))
+		ways = append(ways, seq(integersBetween(from, high.at-1), some))
 	}
 	return alt(ways...)
 }
 
-// wholes returns an expression that matches the integers from low to high.
-func wholes(low, high int64) expr {
+// integersBetween returns an expression that matches the integers from low to high.
+func integersBetween(low, high int64) expr {
 	ways := []expr{never}
 	if low < 0 {
 		ways = append(ways, seq(text("-"), between(max(-high, 1), -low)))
@@ -103,7 +105,7 @@ func between(low, high int64) expr {
 	return alt(ways...)
 }
 
-// digits returns an expression that matches the numbers from low to high, which must have the same
+// digits returns an expression that matches the numbers from low to high, which have the same
 // number of digits.
 func digits(low, high string) expr {
 	rest := len(low) - 1

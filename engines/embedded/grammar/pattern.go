@@ -9,22 +9,22 @@ import (
 	"unicode"
 )
 
-// maxPattern is the maximum length of a regular expression in bytes.
+// maxPattern is the maximum length of a regular expression, in bytes.
 const maxPattern = 4096
 
-// A condition holds a pattern that the content of a string must match or, if not is set, must
-// not match.
+// A condition is a pattern that the content of a string must match or, if not is true, must not
+// match.
 type condition struct {
 	e   expr
 	not bool
 }
 
-// unicodeEscape matches the character escapes of ECMA regular expressions.
+// unicodeEscape matches the \u escapes in regular expressions of ECMAScript.
 var unicodeEscape = regexp.MustCompile(`(\\\\)|\\u([0-9a-fA-F]{4})`)
 
-// readPattern parses source, a pattern in a schema, into conditions. It supports the regular subset
-// of ECMA-262. A string conforms if it contains a match of source. Lookaheads are supported only
-// directly after a ^ at the beginning of source.
+// readPattern parses source, the value of a keyword pattern, into conditions. It supports the part
+// of ECMA-262 that describes regular languages. A string conforms if it contains a match.
+// Lookaheads are supported only after a ^ at the beginning.
 func readPattern(source string) ([]condition, error) {
 	if len(source) > maxPattern {
 		return nil, fmt.Errorf("has %d bytes; give at most %d", len(source), maxPattern)
@@ -59,8 +59,8 @@ func readPattern(source string) ([]condition, error) {
 	return append(all, condition{e: e}), nil
 }
 
-// lookahead splits a pattern that begins with a lookahead into the content of the lookahead and
-// the pattern after it. ok is false if the lookahead is not closed.
+// lookahead splits a pattern that begins with a lookahead into the content of the lookahead and the
+// rest. ok is false if the lookahead is not closed.
 func lookahead(source string) (inside, after string, ok bool) {
 	depth, class := 0, false
 	for i := 0; i < len(source); i++ {
@@ -92,15 +92,14 @@ func readRegexp(source string) (expr, error) {
 	return e, p.err
 }
 
-// A pattern converts a parsed regular expression to an expr, and records the first error.
+// A pattern converts a parsed regular expression to an expr. It keeps the first error.
 type pattern struct{ err error }
 
-// anything returns an expression that matches any number of any characters, which may be written as
-// JSON escapes.
+// anything returns an expression that matches any characters of a JSON string.
 func anything() expr { return repeat(inString(anyRune), 0, unbounded) }
 
-// search returns an expression that matches the strings that contain a match of re. Anchors are
-// supported at the ends of re, and at the ends of its alternatives.
+// search returns an expression that matches the strings that contain a match of re. re may have
+// anchors only at its ends and at the ends of its alternatives.
 func (p *pattern) search(re *syntax.Regexp) expr {
 	for re.Op == syntax.OpCapture {
 		re = re.Sub[0]
@@ -124,7 +123,8 @@ func (p *pattern) search(re *syntax.Regexp) expr {
 		parts, after = parts[:last], nothing
 	}
 	all := []expr{before}
-	if len(parts) == 1 && (parts[0].Op == syntax.OpCapture || parts[0].Op == syntax.OpAlternate) { // ^( … )$ or ( … )
+	// Re is ^( … )$ or ( … ).
+	if len(parts) == 1 && (parts[0].Op == syntax.OpCapture || parts[0].Op == syntax.OpAlternate) {
 		if anchored(parts[0]) {
 			return p.search(parts[0])
 		}
@@ -140,7 +140,7 @@ func anchored(re *syntax.Regexp) bool {
 	return re.Op == syntax.OpBeginText || re.Op == syntax.OpEndText || slices.ContainsFunc(re.Sub, anchored)
 }
 
-// inside returns an expression that matches the strings that re matches entirely.
+// inside returns an expression that matches the strings that re matches as a whole.
 func (p *pattern) inside(re *syntax.Regexp) expr {
 	var subs []expr
 	for _, sub := range re.Sub {
@@ -196,12 +196,13 @@ func folded(r rune, fold bool) class {
 	return newClass(spans...)
 }
 
-// blanks holds the characters that \s matches in ECMA-262 but not in Go.
+// blanks are the characters that \s matches in ECMA-262 but not in Go.
 var blanks = newClass(
 	span{0x0B, 0x0B}, span{0xA0, 0xA0}, span{0x1680, 0x1680}, span{0x2000, 0x200A}, span{0x2028, 0x2029},
 	span{0x202F, 0x202F}, span{0x205F, 0x205F}, span{0x3000, 0x3000}, span{0xFEFF, 0xFEFF})
 
-// ecmaClass removes the characters that \S and [^\s] exclude in ECMA-262 but not in Go.
+// ecmaClass removes from a class the characters that \S and [^\s] exclude in ECMA-262 but not in
+// Go.
 func ecmaClass(c class) class {
 	if c.has(' ') || c.has('\t') || c.has('\n') {
 		return c
@@ -209,8 +210,8 @@ func ecmaClass(c class) class {
 	return c.without(blanks)
 }
 
-// inString returns an expression that matches one character of a class, which may be written as a
-// JSON escape.
+// inString returns an expression that matches a character of a class in a JSON string, escaped or
+// not.
 func inString(c class) expr {
 	ways := []expr{}
 	if plain := c.without(anyRune.without(plainChars)); len(plain) > 0 {

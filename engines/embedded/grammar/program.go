@@ -11,60 +11,61 @@ import (
 	"anneal/domain"
 )
 
-// The constants limit compilation.
+// Limits of a grammar.
 const (
-	maxSource  = 256 << 10 // bytes of a grammar or schema
+	maxSource  = 256 << 10 // maximum size of a grammar or schema, in bytes
 	maxNodes   = 1 << 18
-	maxNesting = 64 // nesting of expressions and values
+	maxNesting = 64 // maximum nesting of expressions and values
 )
 
 type op uint8
 
 const (
-	opBytes  op = iota // one byte, which an edge accepts
-	opSplit            // one of several alternatives
-	opCall             // the body of a rule, then next
-	opRepeat           // a repeated body, then next
-	opReturn           // end of a rule or body
+	opBytes  op = iota // consumes a byte that an edge accepts
+	opSplit            // continues at one of several alternatives
+	opCall             // calls the body of a rule, then continues at next
+	opRepeat           // calls a body repeatedly, then continues at next
+	opReturn           // returns from a rule or body
 )
 
-// unbounded as the maximum of a repetition means that the repetition has no maximum.
+// unbounded is the maximum of a repetition that has none.
 const unbounded = -1
 
-// An edge leads to the node next on the bytes lo to hi.
+// An edge leads to the node next if the next byte is in the range from lo to hi.
 type edge struct {
 	lo, hi byte
 	next   int32
 }
 
-// A node is a state of the automaton. The comment of each field names the operations that use the
-// field.
+// A node is a state of the automaton. The comment of a field names the operations that use it.
 type node struct {
-	op       op
-	edges    []edge  // opBytes
-	split    []int32 // opSplit: the alternatives
-	body     int32   // opCall: the rule's index, replaced by its entry in build; opRepeat: the entry of the repeated part
-	next     int32   // opCall, opRepeat: the node after the body
-	min, max int32   // opRepeat: bounds of the number of repetitions
+	op    op
+	edges []edge  // opBytes
+	split []int32 // opSplit: nodes of the alternatives
+	// opCall: index of the rule, which build replaces by its first node; opRepeat: first node of
+	// the body.
+	body     int32
+	next     int32 // opCall, opRepeat: the node after the body
+	min, max int32 // opRepeat: bounds of the number of repetitions
 }
 
-// returns is the final node of every rule and body.
+// returns is the node that ends every rule and body.
 const returns = 0
 
-// An expr is an expression of a grammar. It adds the nodes that match the expression to b, and
-// returns the first of them. The node next follows the expression.
+// An expr is an expression of a grammar: a function that adds nodes that match the expression to b,
+// and returns the first one. The nodes continue at the node next.
 type expr func(b *builder, next int32) int32
 
-// A builder creates the nodes of a grammar. err is the first error.
+// A builder creates the nodes of a grammar, and keeps the first error.
 type builder struct {
 	nodes   []node
 	rules   []rule
-	waiting []int // rules that are not yet compiled
+	waiting []int // indices of the rules that are not compiled yet
 	tails   map[edge]int32
 	err     error
 }
 
-// A rule is a named expression of a grammar. It may be referenced before it is compiled.
+// A rule is a named expression of a grammar. Other rules can refer to it before it is compiled.
 type rule struct {
 	name  string
 	body  expr
@@ -90,14 +91,14 @@ func (b *builder) add(n node) int32 {
 	return int32(len(b.nodes) - 1)
 }
 
-// rule adds a rule, whose body is compiled later, and returns its index.
+// rule adds a rule, whose body build compiles later, and returns its index.
 func (b *builder) rule(name string, body expr) int {
 	b.rules = append(b.rules, rule{name: name, body: body})
 	b.waiting = append(b.waiting, len(b.rules)-1)
 	return len(b.rules) - 1
 }
 
-// build compiles all rules and returns the grammar that starts at root.
+// build compiles all rules, and returns the grammar that begins with the rule root.
 func (b *builder) build(root int) (*Grammar, error) {
 	for len(b.waiting) > 0 && b.err == nil {
 		r := b.waiting[len(b.waiting)-1]
@@ -108,7 +109,7 @@ func (b *builder) build(root int) (*Grammar, error) {
 	if b.err != nil {
 		return nil, b.err
 	}
-	callers := map[int32]int{} // rules by entry node, for errors
+	callers := map[int32]int{} // rules by their first node, for errors
 	for i := range b.nodes {
 		if n := &b.nodes[i]; n.op == opCall {
 			r := int(n.body)
@@ -131,7 +132,7 @@ func (b *builder) build(root int) (*Grammar, error) {
 
 func nothing(_ *builder, next int32) int32 { return next }
 
-// never is the expression that matches no text.
+// never is an expression that matches no text.
 func never(b *builder, _ int32) int32 { return b.add(node{op: opSplit}) }
 
 func seq(parts ...expr) expr {
@@ -168,7 +169,7 @@ func text(s string) expr {
 	}
 }
 
-// single returns a node whose only edge is e. Calls with equal edges return one node.
+// single returns a node whose only edge is e. It returns the same node for equal edges.
 func (b *builder) single(e edge) int32 {
 	if at, ok := b.tails[e]; ok {
 		return at
@@ -185,7 +186,7 @@ func call(rule int) expr {
 	}
 }
 
-// repeat returns an expression that matches minCount to maxCount repetitions of e; maxCount may be
+// repeat returns an expression that matches minCount to maxCount occurrences of e. maxCount may be
 // unbounded.
 func repeat(e expr, minCount, maxCount int) expr {
 	switch {

@@ -1,19 +1,19 @@
 package grammar
 
-// A Thinking describes the reasoning before an answer.
+// A Thinking describes the reasoning with which a completion may begin.
 type Thinking struct {
 	Open, Close string // delimiters of the reasoning
-	Started     bool   // the answer begins inside the reasoning
+	Started     bool   // the prompt already contains Open, so the completion begins inside the reasoning
 }
 
-// After returns the grammar of an answer that may begin with unconstrained reasoning, as t
-// describes, and then conforms to g. If g is nil, the text after the reasoning is unconstrained
-// and the grammar ends with the reasoning.
+// After returns the grammar of a completion that may begin with reasoning, as t describes it, and
+// then conforms to g. The reasoning is unconstrained. If g is nil, the grammar ends after the
+// reasoning, and the text after it is unconstrained too.
 func After(t Thinking, g *Grammar) *Grammar {
 	b := newBuilder()
 	answer := int32(returns)
 	if g != nil {
-		shift := int32(len(b.nodes)) - 1 // node 0 is shared
+		shift := int32(len(b.nodes)) - 1 // both grammars have the node 0
 		for _, n := range g.nodes[1:] {
 			b.nodes = append(b.nodes, n.moved(shift))
 		}
@@ -27,7 +27,7 @@ func After(t Thinking, g *Grammar) *Grammar {
 	}
 	layout := repeat(text("\n"), 0, maxBlank)(b, answer)
 	whole := &Grammar{closing: map[int32]int32{}}
-	inside := whole.thoughts(b, t.Close, layout)
+	inside := whole.untilDelimiter(b, t.Close, layout)
 	start := inside
 	if !t.Started {
 		blank := runes(newClass(span{' ', ' '}, span{'\n', '\n'}, span{'\r', '\r'}, span{'\t', '\t'}))
@@ -37,8 +37,8 @@ func After(t Thinking, g *Grammar) *Grammar {
 	return whole
 }
 
-// moved returns a copy of the node. It adds shift to all references in the copy, except to the
-// node returns.
+// moved returns a copy of the node in which shift is added to all references, except references to
+// returns, the node at the end of every rule.
 func (n node) moved(shift int32) node {
 	to := func(at int32) int32 {
 		if at == returns {
@@ -58,34 +58,34 @@ func (n node) moved(shift int32) node {
 	return n
 }
 
-// thoughts adds nodes that match any bytes up to the first mark, one node for each prefix of mark
-// (Knuth, Morris, Pratt 1977), and returns the first of them. It records in g.closing how each node
-// completes mark.
-func (g *Grammar) thoughts(b *builder, mark string, next int32) int32 {
+// untilDelimiter adds nodes that match any text up to the first delimiter, one node for each prefix of
+// the delimiter (Knuth, Morris, Pratt 1977), and returns the first one. It records in g.closing how
+// to complete the delimiter from each node.
+func (g *Grammar) untilDelimiter(b *builder, delimiter string, next int32) int32 {
 	first := int32(len(b.nodes))
-	for range mark {
+	for range delimiter {
 		b.nodes = append(b.nodes, node{op: opBytes})
 	}
-	for at := range len(mark) {
-		b.nodes[first+int32(at)].edges = until(mark, at, first, next)
-		g.closing[first+int32(at)] = text(mark[at:])(b, next)
+	for at := range len(delimiter) {
+		b.nodes[first+int32(at)].edges = until(delimiter, at, first, next)
+		g.closing[first+int32(at)] = text(delimiter[at:])(b, next)
 	}
 	return first
 }
 
-// until returns the edges of the node for the prefix of mark with the length at. A byte that
-// completes mark leads to next. Any other byte leads to the node for the longest prefix of mark
-// with which the text then ends. first is the node for the empty prefix.
-func until(mark string, at int, first, next int32) []edge {
+// until returns the edges of the node for the first at bytes of the delimiter. A byte that
+// completes the delimiter leads to next. Any other byte leads to the node for the longest prefix of
+// the delimiter with which the text then ends. first is the node for the empty prefix.
+func until(delimiter string, at int, first, next int32) []edge {
 	return joined(func(c byte) int32 {
-		if reached := longest(mark[:at]+string([]byte{c}), mark); reached < len(mark) {
+		if reached := longest(delimiter[:at]+string([]byte{c}), delimiter); reached < len(delimiter) {
 			return first + int32(reached)
 		}
 		return next
 	})
 }
 
-// joined returns edges for all bytes; adjacent bytes with the same target share an edge.
+// joined returns edges for all bytes. Adjacent bytes with the same target share an edge.
 func joined(to func(c byte) int32) (edges []edge) {
 	for c := range 256 {
 		at := to(byte(c))
@@ -98,17 +98,17 @@ func joined(to func(c byte) int32) (edges []edge) {
 	return edges
 }
 
-// longest returns the length of the longest suffix of s that is a prefix of mark.
-func longest(s, mark string) int {
-	for n := min(len(s), len(mark)); n > 0; n-- {
-		if s[len(s)-n:] == mark[:n] {
+// longest returns the length of the longest suffix of s that is a prefix of delimiter.
+func longest(s, delimiter string) int {
+	for n := min(len(s), len(delimiter)); n > 0; n-- {
+		if s[len(s)-n:] == delimiter[:n] {
 			return n
 		}
 	}
 	return 0
 }
 
-// Reasoning reports whether the text so far ends inside the reasoning.
+// Reasoning reports whether the state s is inside the reasoning.
 func (g *Grammar) Reasoning(s *State) bool {
 	if len(s.configs) != 1 {
 		return false
@@ -117,12 +117,12 @@ func (g *Grammar) Reasoning(s *State) bool {
 	return inside
 }
 
-// Close returns the state that follows s if the reasoning must end now. s must be inside the
-// reasoning.
+// Close returns the state after s if the reasoning must end now: only the rest of its delimiter may
+// follow. s must be inside the reasoning.
 func (g *Grammar) Close(s *State) (*State, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.tidy()
+	g.prepareCall()
 	s = g.adopt(s)
 	return g.closure([]config{{g.closing[s.configs[0].node], s.configs[0].stack}}), g.exceeded()
 }

@@ -6,10 +6,10 @@ import (
 	"unicode/utf8"
 )
 
-// A span is the set of the characters lo to hi.
+// A span is a range of characters, from lo to hi.
 type span struct{ lo, hi rune }
 
-// A class is a set of characters: sorted spans that do not touch.
+// A class is a set of characters: spans in ascending order with gaps between them.
 type class []span
 
 // newClass sorts and merges spans.
@@ -58,7 +58,7 @@ func (c class) has(r rune) bool {
 	return slices.ContainsFunc(c, func(s span) bool { return s.lo <= r && r <= s.hi })
 }
 
-// runes returns an expression that matches one character of a class in UTF-8.
+// runes returns an expression that matches a character of a class, in UTF-8.
 func runes(c class) expr {
 	return func(b *builder, next int32) int32 {
 		var ways [][]edge
@@ -69,8 +69,8 @@ func runes(c class) expr {
 	}
 }
 
-// ways returns a node from which each sequence of edges in ways leads to the node next. ways
-// must be sorted.
+// ways returns a node from which each sequence of edges in ways leads to the node next. ways must
+// be sorted.
 func (b *builder) ways(ways [][]edge, next int32) int32 {
 	var edges []edge
 	for len(ways) > 0 {
@@ -95,8 +95,9 @@ func (b *builder) ways(ways [][]edge, next int32) int32 {
 	return b.add(node{op: opBytes, edges: edges})
 }
 
-// encodings appends the byte ranges that encode the characters of span s. It splits s where the
-// encoded length changes, and where the last bytes do not cover their full range.
+// encodings appends sequences of byte ranges that match the UTF-8 encodings of a span. It splits
+// the span where the length of the encoding changes, and where the last bytes do not have their
+// full range.
 func encodings(ways [][]edge, s span) [][]edge {
 	for _, last := range []rune{0x7F, 0x7FF, 0xFFFF} {
 		if s.lo <= last && s.hi > last {

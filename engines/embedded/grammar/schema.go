@@ -11,27 +11,27 @@ import (
 )
 
 const (
-	maxForms    = 20_000 // combinations of subschemas for which rules are generated
-	maxReported = 20     // violations
+	maxForms    = 20_000 // maximum number of combinations of subschemas that become rules
+	maxReported = 20     // maximum number of reported violations
 )
 
-// A schemaKit compiles a JSON Schema (draft 2020-12, the keywords that an automaton can
-// enforce).
+// A schemaKit compiles a JSON Schema of draft 2020-12 to a grammar. It supports the keywords that
+// an automaton can enforce.
 //
-// The compiled grammar generates a canonical subset of the conforming values: properties in the
-// order of the schema, additional properties only if additionalProperties is present, and for a
-// schema without type only the types that its keywords imply.
+// The grammar generates only some of the values that conform: properties in the order of the
+// schema, additional properties only if the schema has additionalProperties, and without the
+// keyword type only the types to which the other keywords apply.
 type schemaKit struct {
 	*jsonKit
-	id         string // distinguishes the schemas of one grammar
+	id         string // makes the rule names of several schemas in one grammar distinct
 	root       *value
 	schemas    map[*value]*schema
 	violations domain.Violations
 	reported   map[string]bool
 }
 
-// Schema compiles source, the JSON Schema in the request field called field. The error lists the
-// unsupported keywords with their places, at most maxReported of them.
+// Schema compiles source, the JSON Schema in a request field. The error lists unsupported keywords
+// with their paths in the schema, at most maxReported.
 func Schema(source []byte, field string) (*Grammar, error) {
 	k := newSchemaKit(newJSONKit())
 	e, err := k.compile(source, field)
@@ -42,8 +42,8 @@ func Schema(source []byte, field string) (*Grammar, error) {
 	return g, within(field, err)
 }
 
-// within prefixes the message of err with the request field. An error with violations is returned
-// unchanged, because each violation already names its field.
+// within adds the request field to the message of err. It returns an error with violations
+// unchanged, because they already name their fields.
 func within(field string, err error) error {
 	var f *domain.Error
 	if errors.As(err, &f) && len(f.Violations) == 0 {
@@ -56,7 +56,8 @@ func newSchemaKit(kit *jsonKit) *schemaKit {
 	return &schemaKit{jsonKit: kit, schemas: map[*value]*schema{}, reported: map[string]bool{}}
 }
 
-// compile returns an expression that matches the values that conform to the schema in source.
+// compile returns an expression that matches the values that conform to the schema in source. field
+// is the request field, for errors.
 func (k *schemaKit) compile(source []byte, field string) (expr, error) {
 	root, err := readDocument(source)
 	if err != nil {
@@ -71,8 +72,8 @@ func (k *schemaKit) compile(source []byte, field string) (expr, error) {
 	return e, v.Err()
 }
 
-// require records a violation unless ok is set. at is the place of the violation in the schema.
-// require records at most one violation for each place.
+// require records a violation of the subschema at, unless ok is true or one is already recorded for
+// it.
 func (k *schemaKit) require(ok bool, at *value, format string, args ...any) {
 	if !ok && !k.reported[at.at] && len(k.violations) < maxReported {
 		k.reported[at.at] = true
@@ -80,14 +81,14 @@ func (k *schemaKit) require(ok bool, at *value, format string, args ...any) {
 	}
 }
 
-// A conjunction holds schemas and groups. A value must conform to all of them.
+// A conjunction has schemas and groups to all of which a value must conform.
 type conjunction struct {
 	plain  []*schema
 	groups []*group
 }
 
-// all returns the conjunction of the schemas at places. If with is not nil, the result also has the
-// schemas and groups of with.
+// all returns the conjunction of the schemas at places, and of the schemas and groups of with,
+// unless with is nil.
 func (k *schemaKit) all(places []*value, with *conjunction) *conjunction {
 	c := &conjunction{}
 	if with != nil {
@@ -134,7 +135,7 @@ func (k *schemaKit) form(c *conjunction) expr {
 	})
 }
 
-// ways returns an expression with one alternative for each alternative of c's first group,
+// ways returns an expression with an alternative for each alternative of the first group of c, each
 // combined with the rest of c.
 func (k *schemaKit) ways(c *conjunction) expr {
 	first := c.groups[0]
@@ -149,8 +150,8 @@ func (k *schemaKit) ways(c *conjunction) expr {
 	return alt(ways...)
 }
 
-// plain returns an expression that matches the values that conform to all schemas, which have no
-// alternatives.
+// plain returns an expression that matches the values that conform to all schemas. The schemas have
+// no groups.
 func (k *schemaKit) plain(all []*schema) expr {
 	types, literal := k.types(all)
 	if literal {
@@ -176,8 +177,8 @@ func (k *schemaKit) plain(all []*schema) expr {
 	return alt(append(ways, never)...)
 }
 
-// types returns the types that all schemas allow. literal reports whether at least one schema
-// lists literals.
+// types returns the types that all schemas allow. literal reports whether a schema has an enum or
+// const.
 func (k *schemaKit) types(all []*schema) (types []string, literal bool) {
 	types = typeNames
 	given := false
@@ -195,21 +196,21 @@ func (k *schemaKit) types(all []*schema) (types []string, literal bool) {
 	if !given && !literal && len(hints) > 0 {
 		types = both(types, hints)
 	}
-	if slices.Contains(types, "number") { // includes the integers
+	if slices.Contains(types, "number") { // number includes integer
 		types = slices.DeleteFunc(slices.Clone(types), func(t string) bool { return t == "integer" })
 	}
 	return types, literal
 }
 
-// both returns the types of a that b allows. If b contains number, it also allows integer.
+// both returns the types that are in a and in b. If b has number, it includes integer.
 func both(a, b []string) []string {
 	return kept(a, func(name string) bool {
 		return slices.Contains(b, name) || name == "integer" && slices.Contains(b, "number")
 	})
 }
 
-// literal returns an expression that matches the values that enum or const of all schemas list,
-// restricted to types.
+// literal returns an expression that matches the values in the enum and const of all schemas that
+// have a type in types.
 func (k *schemaKit) literal(all []*schema, types []string) expr {
 	var values, kinds []string
 	first := true

@@ -267,7 +267,7 @@ func TestInvalidSchemas(t *testing.T) {
 		"pattern, length": {`{"pattern":"^(a|b)*a(a|b){12}$","maxLength":500}`, "patterns and lengths"},
 		"a type":          {`{"type":"text"}`, "#/type must be one of object, array"},
 		"a reference":     {`{"$ref":"#/$defs/x"}`, `#/$ref refers to "#/$defs/x"`},
-		"far reference":   {`{"$ref":"https://example.com/a"}`, "#/$ref must refer to a place in this schema"},
+		"far reference":   {`{"$ref":"https://example.com/a"}`, "#/$ref must refer to a part of this schema"},
 		"overlap": {
 			`{"oneOf":[{"type":"number"},{"type":"integer"}]}`,
 			"#/oneOf has alternatives that may both match, #/oneOf/0 and #/oneOf/1",

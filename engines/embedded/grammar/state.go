@@ -9,43 +9,45 @@ import (
 	"anneal/domain"
 )
 
-// The constants limit a grammar at run time. The cache is dropped if it exceeds its limits. Next
-// and Allowed return an error if a token exceeds the limits of one token.
+// Limits of a grammar at run time. If the cache of states exceeds its limits, it is dropped. Next
+// and Allowed return an error if a token exceeds the limits of a token.
 const (
 	maxStates  = 4096
-	maxMasks   = 8 << 20 // bytes
-	maxConfigs = 4096    // alternatives in one state
-	maxWork    = 1 << 20 // nodes visited for one token
-	maxFresh   = 1 << 15 // states created for one token
+	maxMasks   = 8 << 20 // maximum size of the cached masks, in bytes
+	maxConfigs = 4096    // maximum number of alternatives in a state
+	maxWork    = 1 << 20 // maximum number of nodes visited for a token
+	maxFresh   = 1 << 15 // maximum number of states created for a token
 	maxFrames  = 1 << 18
 )
 
-// A Grammar constrains answers. It is safe for concurrent use.
+// A Grammar constrains completions. It is safe for concurrent use.
 type Grammar struct {
-	nodes   []node
-	start   int32
-	closing map[int32]int32 // key: node inside the reasoning; value: node that begins the forced end of the reasoning
+	nodes []node
+	start int32
+	// closing has, for each node inside the reasoning, the node that matches the rest of the
+	// delimiter.
+	closing map[int32]int32
 
 	mu     sync.Mutex
 	tables tables
 
 	write sync.Once
-	gbnf  string // result of GBNF, after write
+	gbnf  string // result of the method GBNF, computed once
 }
 
-// tables are the cached states of a grammar.
+// tables are the cached states of a grammar, and counters of the current call.
 type tables struct {
 	generation int
 	frames     map[frameKey]*frame
 	states     map[string]*State
-	masks      int // bytes
-	work       int // nodes visited in this call
-	fresh      int // states created in this call
+	masks      int // size of the cached masks, in bytes
+	work       int // number of nodes visited in this call
+	fresh      int // number of states created in this call
 	begin      *State
 }
 
-// A frame is the continuation at the end of a rule or body. In one generation of the cache, equal
-// frames have the same address.
+// A frame is a return address: where the automaton continues after a rule or body. Equal frames in
+// the cache have the same address.
 type frame struct {
 	frameKey
 	id         uint32
@@ -53,25 +55,25 @@ type frame struct {
 }
 
 type frameKey struct {
-	node  int32 // node that follows the rule or body
-	count int32 // completed repetitions; -1 for a rule
+	node  int32 // node after the rule or body
+	count int32 // number of completed repetitions; -1 for a rule
 	up    *frame
 }
 
-// A config is a node that expects a byte, and the stack of continuations after it.
+// A config is a node that expects a byte, and the stack of frames to which it returns.
 type config struct {
 	node  int32
 	stack *frame
 }
 
-// A State is the set of configurations after a text.
+// A State is the set of configs that the automaton can be in after a text.
 type State struct {
 	configs    []config
 	accepts    bool
 	generation int
-	next       *[256]*State // cached transitions by byte; dead rejects the byte
+	next       *[256]*State // cached states after each byte; dead is the state of a rejected byte
 	mask       Mask
-	masked     *Vocabulary // vocabulary of mask
+	masked     *Vocabulary // vocabulary for which mask was computed
 }
 
 var dead = &State{}
@@ -79,25 +81,25 @@ var dead = &State{}
 // Accepts reports whether the text may end here.
 func (s *State) Accepts() bool { return s.accepts }
 
-// Complete reports whether the text must end here.
+// Complete reports whether the text must end here, because the grammar allows no further byte.
 func (s *State) Complete() bool { return s.accepts && len(s.configs) == 0 }
 
 // Start returns the state before any text.
 func (g *Grammar) Start() (*State, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.tidy()
+	g.prepareCall()
 	if g.tables.begin == nil {
 		g.tables.begin = g.closure([]config{{g.start, nil}})
 	}
 	return g.tables.begin, g.exceeded()
 }
 
-// Next returns the state after s and text, nil if the grammar rejects text.
+// Next returns the state after s and text; nil if the grammar rejects text.
 func (g *Grammar) Next(s *State, text []byte) (*State, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.tidy()
+	g.prepareCall()
 	s = g.adopt(s)
 	for _, c := range text {
 		if s = g.step(s, c); s == dead {
@@ -107,25 +109,24 @@ func (g *Grammar) Next(s *State, text []byte) (*State, error) {
 	return s, g.exceeded()
 }
 
-// exceeded returns an error if the grammar needs too much work.
+// exceeded returns an error if the current call has exceeded its limits.
 func (g *Grammar) exceeded() error {
-	if !g.tables.spent() {
+	if !g.tables.limitReached() {
 		return nil
 	}
-	g.tables.states, g.tables.begin = nil, nil // the cached states may be incomplete
+	g.tables.states, g.tables.begin = nil, nil // the cached states may be incomplete, so they are dropped
 	return domain.Errorf(domain.InvalidArgument,
 		"format: the grammar is too ambiguous: one text has too many derivations; "+
 			"make alternatives differ at their beginning")
 }
 
-// spent reports whether the current call has exceeded its limits of work.
-func (t *tables) spent() bool {
+// limitReached reports whether the current call has exceeded its limits.
+func (t *tables) limitReached() bool {
 	return t.work > maxWork || t.fresh > maxFresh || len(t.frames) > maxFrames
 }
 
-// tidy resets the counters of work at the start of a call, and drops a cache that exceeds its
-// limits.
-func (g *Grammar) tidy() {
+// prepareCall resets the counters at the start of a call, and drops the cache if it exceeds its limits.
+func (g *Grammar) prepareCall() {
 	t := &g.tables
 	t.work, t.fresh = 0, 0
 	if t.states == nil || len(t.states) > maxStates || t.masks > maxMasks || len(t.frames) > maxFrames/4 {
@@ -133,7 +134,7 @@ func (g *Grammar) tidy() {
 	}
 }
 
-// adopt returns the state of the current generation of the cache that equals s.
+// adopt returns the cached state that equals s, which may be from a cache that was dropped.
 func (g *Grammar) adopt(s *State) *State {
 	if s.generation == g.tables.generation {
 		return s
@@ -192,8 +193,8 @@ func (g *Grammar) step(s *State, c byte) *State {
 	return next
 }
 
-// closure returns the state of all configurations that are reachable from those in open without
-// consuming a byte.
+// closure returns the state of all configs that can be reached from those in open without consuming
+// a byte.
 func (g *Grammar) closure(open []config) *State {
 	seen := map[config]bool{}
 	var configs []config
@@ -204,7 +205,7 @@ func (g *Grammar) closure(open []config) *State {
 			open = append(open, c)
 		}
 	}
-	// again adds the configurations of a repetition of which count repetitions are complete.
+	// adds the configs of a repetition with count completed repetitions
 	again := func(node, count int32, up *frame) {
 		n := &g.nodes[node]
 		if n.max == unbounded || count < n.max {
@@ -214,7 +215,7 @@ func (g *Grammar) closure(open []config) *State {
 			push(config{n.next, up})
 		}
 	}
-	for len(open) > 0 && len(configs) <= maxConfigs && !g.tables.spent() {
+	for len(open) > 0 && len(configs) <= maxConfigs && !g.tables.limitReached() {
 		c := open[len(open)-1]
 		open = open[:len(open)-1]
 		g.tables.work++
@@ -225,7 +226,7 @@ func (g *Grammar) closure(open []config) *State {
 			for _, to := range n.split {
 				push(config{to, c.stack})
 			}
-		case n.op == opCall && n.next == returns: // tail call
+		case n.op == opCall && n.next == returns: // a tail call needs no new frame
 			push(config{n.body, c.stack})
 		case n.op == opCall:
 			push(config{n.body, g.frame(frameKey{n.next, -1, c.stack})})
@@ -245,7 +246,7 @@ func (g *Grammar) closure(open []config) *State {
 	return g.intern(configs, accepts)
 }
 
-// counted returns the number of complete repetitions of f plus one. Without a maximum, it does
+// counted returns the number of completed repetitions after another one. Without a maximum it does
 // not count beyond the minimum, because more repetitions make no difference.
 func (g *Grammar) counted(f *frame) int32 {
 	if n := &g.nodes[f.node]; n.max == unbounded && f.count >= n.min {
@@ -254,7 +255,7 @@ func (g *Grammar) counted(f *frame) int32 {
 	return f.count + 1
 }
 
-// intern returns the one State of the cache that holds configs.
+// intern returns the cached state with these configs, and creates it if necessary.
 func (g *Grammar) intern(configs []config, accepts bool) *State {
 	id := func(f *frame) uint32 {
 		if f == nil {

@@ -7,11 +7,10 @@ import (
 	"strings"
 )
 
-// A value is a JSON value with its place in the document. The members of an object are in the
-// order of the document.
+// A value is a JSON value with its path in the document. The members of an object keep their order.
 type value struct {
 	id      int
-	at      string // JSON pointer as a fragment, beginning with #
+	at      string // path as a JSON pointer in a URL fragment, which begins with #
 	kind    string // object, array, string, number, boolean or null
 	members []member
 	items   []*value
@@ -24,7 +23,7 @@ type member struct {
 	*value
 }
 
-// get returns the member of an object called name, nil if the object has none.
+// get returns the member of an object with a name; nil if there is none.
 func (v *value) get(name string) *value {
 	for _, m := range v.members {
 		if m.name == name {
@@ -34,13 +33,13 @@ func (v *value) get(name string) *value {
 	return nil
 }
 
-// A document is the state of a JSON parser.
+// A document is a parser of a JSON document.
 type document struct {
 	dec   *json.Decoder
 	count int
 }
 
-// readDocument parses one JSON value.
+// readDocument parses a document with one JSON value.
 func readDocument(source []byte) (*value, error) {
 	if len(source) > maxSource {
 		return nil, invalid("the schema has %d bytes; give at most %d", len(source), maxSource)
@@ -154,7 +153,7 @@ func (v *value) write(b *strings.Builder) {
 	}
 }
 
-// quoted formats a JSON string with the required escapes only.
+// quoted formats s as a JSON string with only the escapes that JSON requires.
 func quoted(s string) string {
 	var b strings.Builder
 	b.WriteByte('"')
@@ -165,7 +164,7 @@ func quoted(s string) string {
 	return b.String()
 }
 
-// escaped formats a character of a JSON string.
+// escaped formats a character for a JSON string.
 func escaped(r rune) string {
 	switch r {
 	case '"', '\\':

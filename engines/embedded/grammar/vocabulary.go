@@ -6,23 +6,25 @@ import (
 	"slices"
 )
 
-// A Vocabulary holds the tokens of a model as a prefix tree of their bytes.
+// A Vocabulary has the tokens of a model, as a prefix tree of their bytes.
 type Vocabulary struct {
 	size  int
 	bytes [][]byte
-	nodes []branch // the first is the root; children are adjacent and sorted
-	ids   []int32  // token IDs, grouped by node
+	// nodes are the nodes of the tree; the first one is the root, and the children of a node are
+	// adjacent and sorted.
+	nodes []branch
+	ids   []int32 // token IDs, grouped by the node at which the tokens end
 }
 
-// A branch is a node of the prefix tree: its byte, its children and the tokens that end at it.
+// A branch is a node of the tree: its byte, its children, and the tokens that end at it.
 type branch struct {
 	byte                 byte
 	child, children      int32
 	firstToken, numToken int32
 }
 
-// NewVocabulary returns the vocabulary of the tokens 0 to size-1, whose bytes text returns. A
-// token without bytes is never allowed.
+// NewVocabulary returns the vocabulary of the tokens from 0 to size-1. text returns the bytes of a
+// token. A token without bytes is never allowed.
 func NewVocabulary(size int, text func(token int) []byte) *Vocabulary {
 	v := &Vocabulary{size: size, bytes: make([][]byte, size)}
 	var order []int32
@@ -40,8 +42,8 @@ func NewVocabulary(size int, text func(token int) []byte) *Vocabulary {
 	return v
 }
 
-// grow adds the subtree below the node number at. The subtree holds the tokens in [from, to), which
-// share their first depth bytes.
+// grow adds the subtree below the node at. The subtree has the tokens from number from to number to
+// (excluded), whose first depth bytes are equal.
 func (v *Vocabulary) grow(at, from, to, depth int) {
 	v.nodes[at].firstToken = int32(from)
 	for from < to && len(v.bytes[v.ids[from]]) == depth {
@@ -69,24 +71,24 @@ func (v *Vocabulary) grow(at, from, to, depth int) {
 // Bytes returns the bytes of a token.
 func (v *Vocabulary) Bytes(token int) []byte { return v.bytes[token] }
 
-// A Mask is the set of allowed tokens.
+// A Mask is a set of tokens, with one bit for each token.
 type Mask []uint64
 
-// Has reports whether a token is allowed.
+// Has reports whether the mask contains a token.
 func (m Mask) Has(token int) bool { return m[token/64]>>(token%64)&1 == 1 }
 
-// Allow adds a token.
+// Allow adds a token to the mask.
 func (m Mask) Allow(token int) { m[token/64] |= 1 << (token % 64) }
 
-// NewMask returns an empty mask for size tokens.
+// NewMask returns an empty mask for a vocabulary of size tokens.
 func NewMask(size int) Mask { return make(Mask, (size+63)/64) }
 
-// Allowed returns the mask of the tokens of v that the grammar accepts in state s with all their
-// bytes. It caches the mask in s.
+// Allowed returns the mask of the tokens of v that the grammar accepts after the state s. It caches
+// the mask in s.
 func (g *Grammar) Allowed(s *State, v *Vocabulary) (Mask, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.tidy()
+	g.prepareCall()
 	s = g.adopt(s)
 	if s.masked == v {
 		return s.mask, nil
@@ -102,7 +104,7 @@ func (g *Grammar) Allowed(s *State, v *Vocabulary) (Mask, error) {
 }
 
 func (g *Grammar) allow(mask Mask, v *Vocabulary, s *State, at *branch) {
-	for i := at.child; i < at.child+at.children && !g.tables.spent(); i++ {
+	for i := at.child; i < at.child+at.children && !g.tables.limitReached(); i++ {
 		child := &v.nodes[i]
 		next := g.step(s, child.byte)
 		if next == dead {

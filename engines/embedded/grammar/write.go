@@ -9,11 +9,12 @@ import (
 	"unicode/utf8"
 )
 
-// maxGroups is the maximum nesting of groups in a written rule. Deeper groups become rules.
+// maxGroups is the maximum nesting of groups in a written rule. A more deeply nested group becomes
+// a rule.
 const maxGroups = 8
 
 // GBNF returns a grammar in GBNF that accepts the same texts as g. It returns "" if Parse would
-// reject the grammar because it is too large or left-recursive. The text is computed once.
+// reject it, because it is too large or left-recursive. The text is computed once.
 func (g *Grammar) GBNF() string {
 	g.write.Do(func() { g.gbnf = g.text() })
 	return g.gbnf
@@ -35,24 +36,24 @@ func (g *Grammar) text() string {
 	return out.String()
 }
 
-// A writer writes nodes as rules in GBNF. Each node that several others refer to, and each body of a
-// call, is a rule; any other node is written where it is referred to.
+// A writer writes nodes as rules in GBNF. A node to which several others refer, and the body of a
+// call, become rules. Any other node is written where it is referred to.
 type writer struct {
 	nodes  []node
 	names  map[int32]string
-	rules  []int32 // named nodes, in the order in which they are written
+	rules  []int32 // nodes that become rules, in the order in which they are written
 	uses   map[int32]int
 	failed bool
 }
 
 // A step is a terminal or group, and the node after it. literal is the text of a terminal that
-// matches exactly one text.
+// matches only that text.
 type step struct {
 	literal, text string
 	next          int32
 }
 
-// name makes a node a rule.
+// name returns the name of the rule for a node, and creates the rule if necessary.
 func (w *writer) name(n int32) string {
 	if w.names[n] == "" {
 		w.names[n] = "r" + strconv.Itoa(len(w.rules))
@@ -61,7 +62,7 @@ func (w *writer) name(n int32) string {
 	return w.names[n]
 }
 
-// count counts the references to all nodes that are reachable from start, and names the nodes that
+// count counts the references to all nodes that can be reached from start, and names the nodes that
 // become rules.
 func (w *writer) count(start int32) {
 	w.rules = append(w.rules, start)
@@ -97,7 +98,7 @@ func (w *writer) count(start int32) {
 	}
 }
 
-// alternatives returns the body of the rule of a node. depth is the nesting of groups.
+// alternatives returns the body of the rule for a node. depth is the current nesting of groups.
 func (w *writer) alternatives(n int32, depth int) string {
 	steps := w.steps(n, depth)
 	texts := make([]string, len(steps))
@@ -107,7 +108,7 @@ func (w *writer) alternatives(n int32, depth int) string {
 	return strings.Join(texts, " | ")
 }
 
-// sequence returns a step and what follows it up to the end of the rule.
+// sequence returns the text of a step and of all that follows it up to the end of the rule.
 func (w *writer) sequence(s step, depth int) string {
 	var parts []string
 	literal := ""
@@ -151,7 +152,7 @@ func (w *writer) sequence(s step, depth int) string {
 	return strings.Join(parts, " ")
 }
 
-// steps returns the alternatives of a node, which are none for a node that accepts no text.
+// steps returns the alternatives of a node. A node that accepts no text has none.
 func (w *writer) steps(at int32, depth int) []step {
 	switch n := &w.nodes[at]; n.op {
 	case opBytes:
@@ -178,8 +179,9 @@ func (w *writer) steps(at int32, depth int) []step {
 	return []step{{next: returns}}
 }
 
-// choices adds the alternatives of a split to steps. It replaces alternatives that are splits by
-// their own alternatives, so that a rule does not begin with a reference to itself.
+// choices appends the alternatives of the opSplit node at to steps. It replaces an alternative that
+// is itself an opSplit node by its alternatives, so that a rule does not begin with a reference to
+// itself.
 func (w *writer) choices(at int32, seen map[int32]bool, steps *[]step) {
 	for _, to := range w.nodes[at].split {
 		switch {
@@ -196,8 +198,8 @@ func (w *writer) choices(at int32, seen map[int32]bool, steps *[]step) {
 	}
 }
 
-// characters returns the characters with which the texts that start at the opBytes node n begin. It
-// returns one step for each node that follows such a character.
+// characters returns the characters with which the texts of the opBytes node n can begin: a step
+// for each node that follows such a character.
 func (w *writer) characters(n *node) []step {
 	spans := map[int32][]span{}
 	var order []int32
@@ -235,9 +237,9 @@ func (w *writer) characters(n *node) []step {
 	return steps
 }
 
-// spanOf returns the characters whose UTF-8 encoding has at each position i a byte from lo[i] to
-// hi[i]. ok is false if lo or hi is not one character in UTF-8, or if these characters are not
-// contiguous.
+// spanOf returns the characters whose UTF-8 encoding has a byte from lo[i] to hi[i] at each
+// position i. ok is false if lo or hi is not the encoding of a character, or if the characters are
+// not contiguous.
 func spanOf(lo, hi []byte) (s span, ok bool) {
 	low, m := utf8.DecodeRune(lo)
 	high, n := utf8.DecodeRune(hi)
@@ -245,7 +247,7 @@ func spanOf(lo, hi []byte) (s span, ok bool) {
 		return span{}, false
 	}
 	for i := range lo {
-		if lo[i] < hi[i] { // the characters are contiguous only if the bytes after i take all their values
+		if lo[i] < hi[i] { // the characters are contiguous only if all later bytes have their full range
 			full := !slices.ContainsFunc(lo[i+1:], func(c byte) bool { return c != 0x80 }) &&
 				!slices.ContainsFunc(hi[i+1:], func(c byte) bool { return c != 0xBF })
 			return span{low, high}, full
@@ -281,7 +283,8 @@ func quote(text string) string {
 	return `"` + out.String() + `"`
 }
 
-// escape returns a character of a class or literal, escaped in a form that all parsers of GBNF know.
+// escape returns a character for a class or literal, escaped in a way that all parsers of GBNF
+// know.
 func escape(r rune) string {
 	switch {
 	case r == '\n':

@@ -7,20 +7,21 @@ import (
 	"golang.org/x/sys/cpu"
 )
 
-// simd is the width in bits of the vector instructions in use: 512, 256 or 0.
+// simd is the width of the vector registers in use, in bits: 512, 256, or 0 without vector
+// instructions.
 var simd int
 
-// piece is the maximum number of elements that one call into assembly processes. It limits the
-// duration of a call, because Go cannot preempt assembly.
+// piece is the maximum number of elements that one call of an assembly function processes. It
+// limits the duration of the call, because Go cannot preempt assembly.
 const piece = 16 << 10
 
-// packPiece is the maximum number of elements of k that are packed at a time, so that a part of
-// a panel stays in the L1 cache for the four passes over it.
+// packPiece is the maximum number of rows of B that are packed at a time, so that a part of a panel
+// stays in the L1 cache while four passes write to it.
 const packPiece = 256
 
 var negInf = float32(math.Inf(-1))
 
-// levels returns the instruction sets that this processor supports, best first.
+// levels returns the levels that this processor supports, best first.
 func levels() []string {
 	var list []string
 	avx2 := cpu.X86.HasAVX2 && cpu.X86.HasFMA && cpu.X86.HasF16C
@@ -35,7 +36,8 @@ func levels() []string {
 
 func use(level string) { simd = map[string]int{"avx512": 512, "avx2": 256}[level] }
 
-// quadRows returns the maximum number of rows of a call of quad, 0 if quad is not available.
+// quadRows returns the maximum number of rows that a call of quad can compute; 0 if the level has
+// no quad.
 func quadRows() int {
 	switch simd {
 	case 512:
@@ -57,7 +59,7 @@ func tileRows() int {
 	return 4
 }
 
-// packPanel copies up to 32 columns into a panel.
+// packPanel copies up to 32 columns of b into a panel.
 func packPanel(dst []float32, b Matrix) {
 	if simd == 0 {
 		packPanelGo(dst, b)
@@ -68,8 +70,8 @@ func packPanel(dst []float32, b Matrix) {
 	}
 }
 
-// packTile copies up to 16 columns of k rows into rows of 16 elements. Without vector
-// instructions, where the copy does not pay off, it copies nothing and returns false.
+// packTile copies up to 16 columns of k rows into rows of 16 elements. Without vector instructions,
+// with which a copy is not worthwhile, it copies nothing and returns false.
 func packTile(dst, src []float32, stride, k, cols int) bool {
 	if simd == 0 {
 		return false
@@ -78,7 +80,7 @@ func packTile(dst, src []float32, stride, k, cols int) bool {
 	return true
 }
 
-// packPanelT writes the transpose of up to 32 rows into a panel.
+// packPanelT copies the transpose of up to 32 rows of w into a panel.
 func packPanelT(dst []float32, w Matrix) {
 	if simd == 0 {
 		packPanelTGo(dst, w)
@@ -95,7 +97,7 @@ func packPanelT(dst []float32, w Matrix) {
 	clearRest(dst, w.Rows, w.Cols)
 }
 
-// spin runs multiply-adds in registers, for PeakGFlops, and returns the number of operations.
+// spin executes multiply-adds in registers, for PeakGFlops, and returns the number of operations.
 func spin() int {
 	const steps = 4000
 	switch simd {

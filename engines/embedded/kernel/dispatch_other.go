@@ -2,7 +2,7 @@
 
 package kernel
 
-// levels returns the instruction sets that this processor supports, best first.
+// levels returns the levels that this processor supports, best first.
 func levels() []string { return []string{"go"} }
 
 func use(string) {}

@@ -3,20 +3,20 @@ package kernel
 import "sync"
 
 const (
-	// depth is the maximum k of one inner call: the rows of A and the lines of B that it reads
-	// stay in the L1 cache.
+	// depth is the maximum number of products that one inner call adds to a sum: the parts of A and
+	// B that it reads stay in the L1 cache.
 	depth = 512
-	// fewDepth replaces depth when all rows of A fit into one tile and A is not transposed: B is
-	// then read only once, and hardware prefetching works better on long sequential reads.
+	// fewDepth replaces depth if all rows of A fit into one tile and A is not transposed. B is then
+	// read only once, and hardware prefetching works better on longer sequential reads.
 	fewDepth = 1024
-	// block is the maximum number of elements of B between two uses of a panel, so that they
-	// stay in the L2 cache.
+	// block is the maximum number of elements of B that are read before a panel is used again, so
+	// that they stay in the L2 cache.
 	block = 192 << 10
-	// inline is the number of multiplications below which a second goroutine does not pay off.
+	// inline is the number of multiplications below which a second goroutine is not worthwhile.
 	inline = 1 << 20
-	// share is the number of parts per worker, for load balancing.
+	// share is the number of parts of a product for each worker, for load balancing.
 	share = 3
-	// conflict is a row stride, in elements, whose multiples map to few sets of the L1 cache.
+	// conflict is a row stride, in elements, whose multiples are in few sets of the L1 cache.
 	conflict = 256
 )
 
@@ -28,7 +28,7 @@ func Gemm(c, a Matrix, b *Packed, accumulate bool, workers int) {
 	same("rows of a", a.Rows, c.Rows)
 	same("columns of a", a.Cols, b.k)
 	same("columns of b", b.n, c.Cols)
-	if accumulate && b.factors != nil {
+	if accumulate && b.scales != nil {
 		addScaled(c, a, b, workers)
 		return
 	}
@@ -47,8 +47,8 @@ func Gemm(c, a Matrix, b *Packed, accumulate bool, workers int) {
 	cut(c.Rows, b.panels(), workers, byRows, p.part)
 }
 
-// addScaled computes C += A·B for a b with factors. It multiplies the sums by the factors before
-// it adds them to C.
+// addScaled computes C += A·B for a b with scales: it multiplies the sums by the scales before it
+// adds them to C.
 func addScaled(c, a Matrix, b *Packed, workers int) {
 	buffer := sums.Get().(*[]float32)
 	defer sums.Put(buffer)
@@ -62,14 +62,14 @@ func addScaled(c, a Matrix, b *Packed, workers int) {
 	}
 }
 
-// sums holds the buffers of addScaled.
+// sums is a pool of buffers for addScaled.
 var sums = sync.Pool{New: func() any { return new([]float32) }}
 
-// columns holds the buffers of GemmTN for the packed right operand.
+// columns is a pool of buffers for GemmTN, into which it packs the right operand.
 var columns = sync.Pool{New: func() any { return new(Packed) }}
 
-// GemmTN computes C += Aᵀ·B, the gradient of a weight: a is [m × p], b is [m × q], c is [p ×
-// q]. It reduces over m in ascending order.
+// GemmTN computes C += Aᵀ·B, the gradient of a weight: a is [m × p], b is [m × q], c is [p × q]. It
+// adds the products in ascending order of m.
 func GemmTN(c, a, b Matrix, workers int) {
 	c.check("c")
 	a.check("a")
@@ -89,7 +89,7 @@ func GemmTN(c, a, b Matrix, workers int) {
 	})
 }
 
-// gradient computes one part of GemmTN. It packs B in pieces, which are used while they are in
+// gradient computes a part of GemmTN. It packs B piece by piece, and uses each piece while it is in
 // the L2 cache.
 func gradient(c, a, b Matrix) {
 	if c.Rows == 0 || c.Cols == 0 {
@@ -106,8 +106,8 @@ func gradient(c, a, b Matrix) {
 	}
 }
 
-// cut divides C by its rows if byRows is set, by its panels otherwise, and calls part for each
-// division: rows r0 to r1 of panels p0 to p1.
+// cut divides C by its rows if byRows is true, otherwise by its panels, and calls part for each
+// part: rows r0 to r1 of panels p0 to p1.
 func cut(rows, panels, workers int, byRows bool, part func(r0, r1, p0, p1 int)) {
 	if byRows {
 		n := min((rows+tileRows()-1)/tileRows(), share*workers)
@@ -118,17 +118,17 @@ func cut(rows, panels, workers int, byRows bool, part func(r0, r1, p0, p1 int)) 
 	split(n, workers, func(i int) { part(0, rows, panels*i/n, panels*(i+1)/n) })
 }
 
-// A product describes one C = A·B. The element of A for row i and step k is
+// A product describes a product C = A·B. The element of A for row i and step k is
 // a[i*rowStride+k*kStride].
 type product struct {
 	c                  Matrix
 	a                  []float32
 	rowStride, kStride int
 	b                  *Packed
-	load               bool // add to C instead of overwriting it
+	load               bool // add the product to C instead of overwriting C
 }
 
-// clear sets C to zero, the product for k = 0, unless load is set.
+// clear computes the product for k = 0: it sets C to zero, unless load is true.
 func (p product) clear() {
 	if p.load {
 		return
@@ -138,8 +138,8 @@ func (p product) clear() {
 	}
 }
 
-// part computes rows r0 to r1 of panels p0 to p1. It distributes the rows evenly over the tiles,
-// so that no tile has only one or two rows.
+// part computes rows r0 to r1 of panels p0 to p1. It divides the rows evenly into tiles, so that no
+// tile has only one or two rows.
 func (p product) part(r0, r1, p0, p1 int) {
 	rows, k := r1-r0, p.b.k
 	if rows == 0 || p0 == p1 {
@@ -153,7 +153,7 @@ func (p product) part(r0, r1, p0, p1 int) {
 		maxDepth = fewDepth
 	}
 	steps := (k + maxDepth - 1) / maxDepth
-	// Where possible, width is a multiple of the four panels of one call of quad.
+	// width is a multiple of 4, the number of panels of a call of quad, if possible
 	width := max(4, block/((k+steps-1)/steps*panelCols)&^3)
 	for lo := p0; lo < p1; lo += width {
 		hi := min(lo+width, p1)
@@ -164,22 +164,22 @@ func (p product) part(r0, r1, p0, p1 int) {
 			}
 		}
 	}
-	if p.b.factors != nil {
+	if p.b.scales != nil {
 		for i := r0; i < r1; i++ {
-			row, factors := p.c.Row(i)[p0*panelCols:], p.b.factors[p0*panelCols:]
+			row, scales := p.c.Row(i)[p0*panelCols:], p.b.scales[p0*panelCols:]
 			n := min(len(row), (p1-p0)*panelCols)
-			mul(row[:n], row[:n], factors[:n])
+			mul(row[:n], row[:n], scales[:n])
 		}
 	}
 }
 
-// A stage is the part of A for one tile, copied to contiguous memory.
+// A stage is a copy of the part of A for one tile, in contiguous memory.
 type stage [16 * (fewDepth + 16)]float32
 
 var stages = sync.Pool{New: func() any { return new(stage) }}
 
-// strip adds the products of steps k0 to k1 to rows i0 to i1 of panels lo to hi of C. The rows
-// are those of one tile.
+// strip adds the products of steps k0 to k1 to rows i0 to i1 of panels lo to hi of C. The rows are
+// one tile.
 func (p product) strip(s *stage, i0, i1, lo, hi, k0, k1 int) {
 	load := p.load || k0 > 0
 	a, rowStride, kStride := p.gather(s, i0, i1, k0, k1)
@@ -195,7 +195,7 @@ func (p product) strip(s *stage, i0, i1, lo, hi, k0, k1 int) {
 }
 
 // gather returns rows i0 to i1 of A from step k0 on, and their strides. a is a part of p.a, or a
-// copy in s if lines of A would conflict in the cache.
+// copy in s if the rows of A would conflict in the L1 cache.
 func (p product) gather(s *stage, i0, i1, k0, k1 int) (a []float32, rowStride, kStride int) {
 	a = p.a[i0*p.rowStride+k0*p.kStride:]
 	if p.rowStride == 1 && packTile(s[:], a, p.kStride, k1-k0, i1-i0) {

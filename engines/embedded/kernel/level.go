@@ -10,8 +10,8 @@ import (
 // active is the level in use.
 var active = start(os.Getenv("ANNEAL_KERNEL"))
 
-// start returns the requested level, or the best level if the processor does not support
-// requested.
+// start returns the requested level, or the best level if the processor does not support the
+// requested one.
 func start(requested string) string {
 	level := levels()[0]
 	if slices.Contains(levels(), requested) {
@@ -28,7 +28,8 @@ func Level() string { return active }
 // Levels returns the levels that this processor supports, best first.
 func Levels() []string { return levels() }
 
-// SetLevel changes the level. It must not run concurrently with other calls into the package.
+// SetLevel changes the active level. It must not run concurrently with other functions of the
+// package.
 func SetLevel(level string) error {
 	if !slices.Contains(levels(), level) {
 		return fmt.Errorf("kernel level %q: this processor has %s; choose one of these", level, strings.Join(levels(), ", "))

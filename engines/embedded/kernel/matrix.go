@@ -2,7 +2,7 @@ package kernel
 
 import "fmt"
 
-// Matrix is a row-major view: element (i, j) is Data[i*Stride+j].
+// A Matrix is a view of a row-major matrix in a slice: element (i, j) is Data[i*Stride+j].
 type Matrix struct {
 	Data               []float32
 	Rows, Cols, Stride int
@@ -13,12 +13,12 @@ func NewMatrix(rows, cols int) Matrix {
 	return Matrix{Data: make([]float32, rows*cols), Rows: rows, Cols: cols, Stride: cols}
 }
 
-// Row returns row i as a view.
+// Row returns row i, which shares the matrix's memory.
 func (m Matrix) Row(i int) []float32 {
 	return m.Data[i*m.Stride : i*m.Stride+m.Cols : i*m.Stride+m.Cols]
 }
 
-// RowRange returns the view of rows [lo, hi).
+// RowRange returns the rows from lo to hi-1, which share the matrix's memory.
 func (m Matrix) RowRange(lo, hi int) Matrix {
 	if lo < 0 || hi < lo || hi > m.Rows {
 		panic(fmt.Sprintf("kernel: rows %d:%d are outside of a matrix of %d rows", lo, hi, m.Rows))
@@ -30,7 +30,7 @@ func (m Matrix) RowRange(lo, hi int) Matrix {
 	return v
 }
 
-// ColRange returns the view of columns [lo, hi).
+// ColRange returns the columns from lo to hi-1, which share the matrix's memory.
 func (m Matrix) ColRange(lo, hi int) Matrix {
 	if lo < 0 || hi < lo || hi > m.Cols {
 		panic(fmt.Sprintf("kernel: columns %d:%d are outside of a matrix of %d columns", lo, hi, m.Cols))
@@ -42,7 +42,7 @@ func (m Matrix) ColRange(lo, hi int) Matrix {
 	return v
 }
 
-// check panics if the matrix exceeds its data. name names the matrix in the message.
+// check panics if the matrix is larger than its data. name is the matrix's name in the message.
 func (m Matrix) check(name string) {
 	switch {
 	case m.Rows < 0 || m.Cols < 0 || m.Stride < 0:
@@ -56,7 +56,7 @@ func (m Matrix) check(name string) {
 	}
 }
 
-// same panics if got differs from want. what names the length in the message.
+// same panics if two lengths differ. what names the length in the message.
 func same(what string, got, want int) {
 	if got != want {
 		panic(fmt.Sprintf("kernel: %s is %d, want %d", what, got, want))

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// PeakGFlops measures a core's peak rate of multiplications and additions at the current level,
-// in GFLOP/s and without memory accesses. A fused multiply-add counts as two operations. It
-// returns the best of many rounds, because other processes may use the core.
+// PeakGFlops measures the peak rate of multiply-adds of one core at the active level, without
+// memory accesses, in GFLOP/s. A multiply-add counts as two operations. The result is the best of
+// many rounds, because other processes may use the core.
 func PeakGFlops() float64 {
 	const rounds = 200
 	best := 0.0
@@ -19,7 +19,7 @@ func PeakGFlops() float64 {
 	return best
 }
 
-// ReadBandwidth measures a core's memory bandwidth in GB/s (10⁹ bytes) over a buffer larger
+// ReadBandwidth measures the memory bandwidth of one core in GB/s (10⁹ bytes), over a buffer larger
 // than common caches.
 func ReadBandwidth() float64 {
 	const size = 256 << 20 / 4
@@ -36,7 +36,7 @@ func ReadBandwidth() float64 {
 	return best
 }
 
-// spinGo runs multiply-adds in plain Go on eight independent sums, for PeakGFlops, and returns
+// spinGo executes multiply-adds in plain Go on eight independent sums, for PeakGFlops, and returns
 // the number of operations.
 func spinGo(steps int) (flops int) {
 	const half = 0.5

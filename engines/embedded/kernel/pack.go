@@ -2,39 +2,40 @@ package kernel
 
 import "unsafe"
 
-// panelCols is the width of a panel: two AVX-512 registers. All levels use the same layout, so
-// a packed operand remains valid when the level changes.
+// panelCols is the number of columns of a panel: two AVX-512 registers. All levels use the same
+// layout, so a packed operand remains valid when the level changes.
 const panelCols = 32
 
-// Packed is the right operand B [k × n] of a product, divided into panels of 32 columns. In a
-// panel, the 32 elements of one k are adjacent. The last panel is padded with zeros. The
-// elements are float32, bfloat16, binary16, or int8 or E4M3 with a factor for each column.
-// Products are equal to those of the float32 values that the elements represent. The zero value
-// is ready to use, and packing again reuses its memory. A Packed may be read concurrently.
+// A Packed is the right operand B [k × n] of a product, divided into panels of 32 columns. In a
+// panel, the 32 elements of one row of B are adjacent. The last panel is padded with zeros. The
+// elements are float32, bfloat16, binary16, or quantized values (int8 or E4M3) with a scale for
+// each column. Products are equal to those of the float32 values that the elements represent. The
+// zero value is ready to use, and packing again reuses its memory. Several goroutines may read a
+// Packed concurrently.
 type Packed struct {
-	numbers panel // panels() × k × panelCols
-	factors []float32
+	numbers panel // elements of all panels
+	scales  []float32
 	k, n    int
 }
 
-// panel is a run of packed elements; exactly one field is set.
+// A panel has packed elements. Exactly one field is set.
 type panel struct {
 	float []float32
-	bf16  []uint16 // upper half of a float32
+	bf16  []uint16 // upper halves of float32 values
 	f16   []uint16 // IEEE 754 binary16
 	int8  []int8
 	e4m3  []uint8 // OCP 8-bit floating point, without infinities
 }
 
-// codeScale corrects products of E4M3 codes. The codes are widened as if they were binary16,
+// e4m3Scale corrects products of E4M3 values. The kernels convert them as if they were binary16,
 // which makes the products too small by this factor.
-const codeScale = 256
+const e4m3Scale = 256
 
-// Size returns the shape of the operand: k rows, n columns.
+// Size returns the numbers of rows (k) and columns (n) of the operand.
 func (p *Packed) Size() (k, n int) { return p.k, p.n }
 
-// PackT packs B = Wᵀ, for C = A·Wᵀ: w is [n × k], the layout of a linear layer's weight in a
-// checkpoint (out × in).
+// PackT packs B = Wᵀ for a product C = A·Wᵀ. w is [n × k], the layout of a linear layer's weight in
+// a checkpoint (out × in).
 func (p *Packed) PackT(w Matrix) {
 	w.check("w")
 	p.size(w.Cols, w.Rows)
@@ -45,7 +46,7 @@ func (p *Packed) PackT(w Matrix) {
 	}
 }
 
-// Pack packs b, which is [k × n], for C = A·B.
+// Pack stores b, a [k × n] matrix, in panels, as the operand B of C = A·B.
 func (p *Packed) Pack(b Matrix) {
 	b.check("b")
 	p.size(b.Rows, b.Cols)
@@ -56,8 +57,8 @@ func (p *Packed) Pack(b Matrix) {
 	}
 }
 
-// PackTBF16 is PackT of bfloat16 values, the upper halves of float32: w is a dense [n × k]. The
-// packed values remain 16 bits wide, so a memory-bound product takes half the time, and the
+// PackTBF16 is like PackT for bfloat16 values, the upper halves of float32. w is a dense [n × k]
+// matrix. The packed values have 16 bits, so a memory-bound product takes half the time, and the
 // results are bit-identical to those of float32.
 func (p *Packed) PackTBF16(w []uint16, n, k int) {
 	same("length of w", len(w), n*k)
@@ -67,8 +68,8 @@ func (p *Packed) PackTBF16(w []uint16, n, k int) {
 	packDense(data, w, n, k)
 }
 
-// PackTF16 is PackT of IEEE 754 binary16 values: w is a dense [n × k]. The packed values remain
-// 16 bits wide, and the results are bit-identical to those of float32.
+// PackTF16 is like PackT for IEEE 754 binary16 values. w is a dense [n × k] matrix. The packed
+// values have 16 bits, and the results are bit-identical to those of float32.
 func (p *Packed) PackTF16(w []uint16, n, k int) {
 	same("length of w", len(w), n*k)
 	p.size(k, n)
@@ -77,47 +78,47 @@ func (p *Packed) PackTF16(w []uint16, n, k int) {
 	packDense(data, w, n, k)
 }
 
-// PackTInt8 is PackT of W = factors·w. w is a dense [n × k] matrix of bytes, and factors has an
-// element for each row of w, which multiplies the finished sums.
-func (p *Packed) PackTInt8(w []int8, factors []float32, n, k int) {
+// PackTInt8 is like PackT for the matrix W whose row j is scales[j] times row j of w. w is a dense
+// [n × k] matrix. A scale multiplies the finished sums.
+func (p *Packed) PackTInt8(w []int8, scales []float32, n, k int) {
 	same("length of w", len(w), n*k)
-	same("length of factors", len(factors), n)
+	same("length of scales", len(scales), n)
 	p.size(k, n)
 	data := reserve(p.numbers.int8, p.cells())
 	p.numbers = panel{int8: data}
-	p.factors = append([]float32(nil), factors...)
+	p.scales = append([]float32(nil), scales...)
 	packDense(data, w, n, k)
 }
 
-// PackTE4M3 is PackTInt8 of OCP 8-bit floating-point codes, E4M3. The codes must not be NaN
-// (0x7f and 0xff).
-func (p *Packed) PackTE4M3(w []uint8, factors []float32, n, k int) {
+// PackTE4M3 is like PackTInt8 for OCP 8-bit floating-point values (E4M3). The values must not be
+// NaN (0x7f and 0xff).
+func (p *Packed) PackTE4M3(w []uint8, scales []float32, n, k int) {
 	same("length of w", len(w), n*k)
-	same("length of factors", len(factors), n)
+	same("length of scales", len(scales), n)
 	p.size(k, n)
 	data := reserve(p.numbers.e4m3, p.cells())
 	p.numbers = panel{e4m3: data}
-	p.factors = append([]float32(nil), factors...)
-	scale(p.factors, codeScale)
+	p.scales = append([]float32(nil), scales...)
+	scale(p.scales, e4m3Scale)
 	packDense(data, w, n, k)
 }
 
-// RowT writes row j of W as float32 to dst. p must have packed Wᵀ.
+// RowT writes row j of W to dst as float32. p must have packed Wᵀ.
 func (p *Packed) RowT(dst []float32, j int) {
 	same("length of dst", len(dst), p.k)
 	if p.k == 0 {
 		return
 	}
 	p.numbers.slice(j/panelCols*panelCols*p.k+j%panelCols, p.cells()).widen(dst, panelCols)
-	if p.factors != nil {
-		scale(dst, p.factors[j])
+	if p.scales != nil {
+		scale(dst, p.scales[j])
 	}
 }
 
-// Bytes returns the memory of the packed elements and factors in bytes.
+// Bytes returns the size of the packed elements and the scales in bytes.
 func (p *Packed) Bytes() int64 {
 	n := p.numbers
-	return int64(4*(cap(n.float)+len(p.factors)) + 2*(cap(n.bf16)+cap(n.f16)) + cap(n.int8) + cap(n.e4m3))
+	return int64(4*(cap(n.float)+len(p.scales)) + 2*(cap(n.bf16)+cap(n.f16)) + cap(n.int8) + cap(n.e4m3))
 }
 
 // packDense packs the transpose of w.
@@ -131,7 +132,7 @@ func packDense[T any](dst, w []T, n, k int) {
 	}
 }
 
-func (p *Packed) size(k, n int) { p.k, p.n, p.factors = k, n, nil }
+func (p *Packed) size(k, n int) { p.k, p.n, p.scales = k, n, nil }
 
 func (p *Packed) cells() int { return p.panels() * panelCols * p.k }
 
@@ -140,7 +141,7 @@ func (p *Packed) panels() int { return panels(p.n) }
 // panels returns the number of panels that n columns need.
 func panels(n int) int { return (n + panelCols - 1) / panelCols }
 
-// panel returns the elements of panel j from row "from" of B on.
+// panel returns the elements of panel j, beginning with the row from of B.
 func (p *Packed) panel(j, from int) panel {
 	return p.numbers.slice((j*p.k+from)*panelCols, (j+1)*p.k*panelCols)
 }
@@ -160,7 +161,7 @@ func (b panel) slice(lo, hi int) panel {
 }
 
 // reserve returns a slice of size elements: old if its capacity suffices, otherwise a new slice
-// that is aligned to a cache line, so that no load of the inner loop crosses two lines.
+// that begins at a cache line, so that no load of the inner loop crosses two lines.
 func reserve[T any](old []T, size int) []T {
 	if old != nil && cap(old) >= size {
 		return old[:size]

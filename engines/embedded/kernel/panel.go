@@ -3,12 +3,12 @@ package kernel
 // PanelWidth is the number of columns of a panel.
 const PanelWidth = panelCols
 
-// PanelsAtOnce is the number of panels that MulPanels multiplies.
+// PanelsAtOnce is the number of panels that one call of MulPanels multiplies.
 const PanelsAtOnce = 4
 
-// MulPanels applies MulPanel to each of the four rows of A with a separate panel of B; the panel
-// of row i starts at b[i*stride]. The result is bit-identical to that of four calls, and takes a
-// quarter of the time if all operands are in a cache.
+// MulPanels multiplies each of the four rows of A with its own panel of B, like MulPanel. The panel
+// of row i begins at b[i*stride]. The result is bit-identical to that of four calls of MulPanel,
+// and takes a quarter of the time if all operands are in a cache.
 func MulPanels(c, a Matrix, b []float32, stride int, accumulate bool) {
 	c.check("c")
 	a.check("a")
@@ -24,10 +24,10 @@ func MulPanels(c, a Matrix, b []float32, stride int, accumulate bool) {
 	}
 }
 
-// MulPanel computes C = A·B, or C += A·B if accumulate is set, for a B that is one panel: b
-// holds k rows of PanelWidth adjacent elements. c is [m × n], a is [m × k]. n is at most
-// PanelWidth, and the columns of B from n on are ignored. The result is bit-identical to that of
-// Gemm, even if k is divided into several calls with accumulate.
+// MulPanel computes C = A·B, or C += A·B if accumulate is true, for a B that is one panel: b has k
+// rows of PanelWidth adjacent elements. c is [m × n], a is [m × k]. n is at most PanelWidth; the
+// columns of B from n on are ignored. The result is bit-identical to that of Gemm, even if k is
+// divided into several calls with accumulate.
 func MulPanel(c, a Matrix, b []float32, accumulate bool) {
 	c.check("c")
 	a.check("a")

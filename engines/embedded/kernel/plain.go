@@ -7,14 +7,15 @@ import (
 	"anneal/domain/weights"
 )
 
-// These are the kernels in plain Go. Every product is converted to float32 before it is added,
-// which prevents the compiler from using fused multiply-add instructions. It might use them in one
-// loop and not in another, but the bits must not depend on which loop processes an element.
+// The kernels of this file are plain Go. They convert each product to float32 before they add it,
+// so that the compiler cannot use fused multiply-add instructions: it might use them in only some
+// of the loops, but the result must not depend on which loop processes an element.
 
-// widened holds buffers for the float32 values of a panel of narrower elements.
+// widened is a pool of buffers for the float32 values of a panel of narrower elements.
 var widened = sync.Pool{New: func() any { return new([depth * panelCols]float32) }}
 
-// tileGo computes rows × cols elements of C from k steps of A and a panel.
+// tileGo computes rows × cols elements of C from k steps of A and a panel. It adds to C if load is
+// true, and overwrites C otherwise.
 func tileGo(c []float32, ldc int, a []float32, rowStride, kStride int, b panel, k, rows, cols int, load bool) {
 	if b.float == nil {
 		buffer := widened.Get().(*[depth * panelCols]float32)
@@ -37,7 +38,7 @@ func tileGo(c []float32, ldc int, a []float32, rowStride, kStride int, b panel, 
 	}
 }
 
-// widen writes each step-th element of a panel to dst as float32.
+// widen writes every step-th element of a panel to dst, as float32.
 func (b panel) widen(dst []float32, step int) {
 	switch {
 	case b.bf16 != nil:
@@ -63,8 +64,8 @@ func (b panel) widen(dst []float32, step int) {
 	}
 }
 
-// widenF16 converts a binary16 to float32. It shifts the bits into place and corrects the bias
-// of the exponent by a multiplication, which is exact for subnormal numbers too.
+// widenF16 converts a binary16 to float32. It shifts the bits to their places, and corrects the
+// bias of the exponent by a multiplication, which is exact for subnormal numbers too.
 func widenF16(v uint16) float32 {
 	if v&0x7c00 == 0x7c00 {
 		return weights.FromHalf(v) // infinity or NaN
@@ -73,10 +74,11 @@ func widenF16(v uint16) float32 {
 	return math.Float32frombits(math.Float32bits(magnitude) | uint32(v&0x8000)<<16)
 }
 
-// fromE4M3 maps each E4M3 code to its value divided by codeScale, as the assembly kernels do.
+// fromE4M3 maps each E4M3 value to its float32 divided by e4m3Scale, as the assembly kernels
+// compute it.
 var fromE4M3 = func() (table [256]float32) {
 	for code := range table {
-		table[code] = weights.FromFloat8(byte(code)) / codeScale
+		table[code] = weights.FromFloat8(byte(code)) / e4m3Scale
 	}
 	return table
 }()
@@ -98,7 +100,7 @@ func octet(s [8]float32, a []float32, kStride int, b []float32, k int) [8]float3
 	return [8]float32{s0, s1, s2, s3, s4, s5, s6, s7}
 }
 
-// packPanelGo copies up to 32 columns into a panel.
+// packPanelGo copies up to 32 columns of b into a panel.
 func packPanelGo(dst []float32, b Matrix) {
 	for l := range b.Rows {
 		copy(dst[l*panelCols:], b.Row(l))
@@ -106,13 +108,13 @@ func packPanelGo(dst []float32, b Matrix) {
 	clearRest(dst, b.Cols, b.Rows)
 }
 
-// packPanelTGo writes the transpose of up to 32 rows into a panel.
+// packPanelTGo copies the transpose of up to 32 rows of w into a panel.
 func packPanelTGo(dst []float32, w Matrix) {
 	packRowsGo(dst, w, 0, w.Rows, 0)
 	clearRest(dst, w.Rows, w.Cols)
 }
 
-// packRowsGo writes rows j0 to j1 of w into a panel, from column k0 on.
+// packRowsGo writes rows j0 to j1 of w into a panel as columns, beginning with column k0 of w.
 func packRowsGo(dst []float32, w Matrix, j0, j1, k0 int) {
 	for j := j0; j < j1; j++ {
 		for l, v := range w.Row(j)[k0:] {
@@ -121,7 +123,7 @@ func packRowsGo(dst []float32, w Matrix, j0, j1, k0 int) {
 	}
 }
 
-// clearRest zeroes the columns of a panel from cols on.
+// clearRest zeroes the columns of a panel from number cols on.
 func clearRest(dst []float32, cols, k int) {
 	for l := 0; l < k && cols < panelCols; l++ {
 		clear(dst[l*panelCols+cols : (l+1)*panelCols])

@@ -104,8 +104,8 @@ func swigluGo(dst, gate, up []float32) {
 	}
 }
 
-// swigluGradGo computes the gradients of SwiGLU with d silu(x)/dx = s·(1 + x·(1−s)), where s is
-// the logistic function of x.
+// swigluGradGo computes the gradients of SwiGLU. d silu(x)/dx is s·(1 + x·(1−s)), where s is the
+// logistic function of x.
 func swigluGradGo(dGate, dUp, gate, up, d []float32) {
 	for i := range d {
 		x, u, g := gate[i], up[i], d[i]

@@ -8,7 +8,7 @@ func RoundBF16(dst []uint16, x []float32) {
 	for i, v := range x {
 		b := math.Float32bits(v)
 		if v != v {
-			dst[i] = uint16(b>>16) | 0x40 // set a bit of the fraction, because rounding could make a NaN infinite
+			dst[i] = uint16(b>>16) | 0x40 // the set bit keeps a NaN from becoming infinite
 			continue
 		}
 		dst[i] = uint16((b + 0x7fff + b>>16&1) >> 16)

@@ -20,21 +20,21 @@ func dense(r *rand.Rand, rows, cols int) Matrix {
 }
 
 // A packing holds weights [n × k] packed in one format, and what they represent: the float32
-// value of each element, and the factor of each row.
+// value of each element, and the scale of each row.
 type packing struct {
 	packed  Packed
 	numbers Matrix
-	factors []float32
+	scales  []float32
 }
 
 // packings returns random weights in every format. Those in float16 include subnormal numbers, and
-// those in E4M3 include all codes except NaN.
+// those in E4M3 include all values except NaN.
 func packings(r *rand.Rand, n, k int) map[string]*packing {
 	all := map[string]*packing{}
 	for _, name := range []string{"F32", "BF16", "F16", "Int8", "E4M3"} {
-		p := &packing{numbers: dense(r, n, k), factors: make([]float32, n)}
-		for j := range p.factors {
-			p.factors[j] = 1
+		p := &packing{numbers: dense(r, n, k), scales: make([]float32, n)}
+		for j := range p.scales {
+			p.scales[j] = 1
 		}
 		all[name] = p
 		w, halves, codes, small := p.numbers.Data, make([]uint16, n*k), make([]uint8, n*k), make([]int8, n*k)
@@ -56,28 +56,28 @@ func packings(r *rand.Rand, n, k int) map[string]*packing {
 			p.packed.PackTF16(halves, n, k)
 		case "Int8":
 			for j := range n {
-				p.factors[j] = quantizeInt8(small[j*k:(j+1)*k], p.numbers.Row(j))
+				p.scales[j] = quantizeInt8(small[j*k:(j+1)*k], p.numbers.Row(j))
 			}
 			for i, v := range small {
 				w[i] = float32(v)
 			}
-			p.packed.PackTInt8(small, p.factors, n, k)
+			p.packed.PackTInt8(small, p.scales, n, k)
 		case "E4M3":
 			for i := range w {
 				codes[i] = uint8(r.IntN(127)) | uint8(r.IntN(2)<<7)
 				w[i] = weights.FromFloat8(codes[i])
 			}
-			for j := range p.factors {
-				p.factors[j] = r.Float32() / 448
+			for j := range p.scales {
+				p.scales[j] = r.Float32() / 448
 			}
-			p.packed.PackTE4M3(codes, p.factors, n, k)
+			p.packed.PackTE4M3(codes, p.scales, n, k)
 		}
 	}
 	return all
 }
 
 // TestStoragesGiveTheBitsOfFloat32 checks that a product with a matrix in every storage format is
-// bit-identical to the product with its float32 values, where the scales (factors) multiply the
+// bit-identical to the product with its float32 values, where the scales multiply the
 // final sums.
 func TestStoragesGiveTheBitsOfFloat32(t *testing.T) {
 	atEveryLevel(t, func(t *testing.T) {
@@ -91,7 +91,7 @@ func TestStoragesGiveTheBitsOfFloat32(t *testing.T) {
 				before, want := random(r, m, n), NewMatrix(m, n)
 				Gemm(want, a, &wide, false, 1)
 				for i := range m {
-					Mul(want.Row(i), want.Row(i), one.factors)
+					Mul(want.Row(i), want.Row(i), one.scales)
 				}
 				got, added := copyOf(before), copyOf(before)
 				Gemm(got, a, &one.packed, false, 1+r.IntN(3))
@@ -108,7 +108,7 @@ func TestStoragesGiveTheBitsOfFloat32(t *testing.T) {
 				for j := range n {
 					one.packed.RowT(row, j)
 					for l, v := range row {
-						require.Equal(t, one.numbers.Row(j)[l]*one.factors[j], v, "%s: number %d of row %d", name, l, j)
+						require.Equal(t, one.numbers.Row(j)[l]*one.scales[j], v, "%s: number %d of row %d", name, l, j)
 					}
 				}
 			}
@@ -122,23 +122,23 @@ func TestInt8(t *testing.T) {
 		for _, s := range someShapes(r) {
 			m, n, k := s[0], s[1], s[2]
 			a, w := random(r, m, k), dense(r, n, k)
-			small, factors := make([]int8, n*k), make([]float32, n)
+			small, scales := make([]int8, n*k), make([]float32, n)
 			for j := range n {
-				factors[j] = quantizeInt8(small[j*k:(j+1)*k], w.Row(j))
+				scales[j] = quantizeInt8(small[j*k:(j+1)*k], w.Row(j))
 				for l, v := range w.Row(j) {
-					if math.Abs(float64(v-float32(small[j*k+l])*factors[j])) > float64(factors[j])*0.5001 {
-						require.Failf(t, "too far", "%v stored as %d·%v", v, small[j*k+l], factors[j])
+					if math.Abs(float64(v-float32(small[j*k+l])*scales[j])) > float64(scales[j])*0.5001 {
+						require.Failf(t, "too far", "%v stored as %d·%v", v, small[j*k+l], scales[j])
 					}
 				}
 			}
 			var packed Packed
-			packed.PackTInt8(small, factors, n, k)
+			packed.PackTInt8(small, scales, n, k)
 			before := random(r, m, n)
 			got, added := copyOf(before), copyOf(before)
 			Gemm(got, a, &packed, false, 1+r.IntN(3))
 			Gemm(added, a, &packed, true, 1)
 			requireProduct(t, got, NewMatrix(m, n), k, func(i, j, l int) float64 {
-				return float64(a.Row(i)[l]) * float64(small[j*k+l]) * float64(factors[j])
+				return float64(a.Row(i)[l]) * float64(small[j*k+l]) * float64(scales[j])
 			})
 			requireGuards(t, got)
 			for i := range m {
@@ -150,10 +150,10 @@ func TestInt8(t *testing.T) {
 	})
 }
 
-// quantizeInt8 writes row in 8 bits to dst, and returns the factor by which dst must be
-// multiplied: the largest absolute value divided by 127. Each dst[i]·factor differs from row[i]
-// by at most half a factor. The row must be finite.
-func quantizeInt8(dst []int8, row []float32) (factor float32) {
+// quantizeInt8 writes row in 8 bits to dst, and returns the scale by which dst must be
+// multiplied: the largest absolute value divided by 127. Each dst[i]·scale differs from row[i]
+// by at most half the scale. The row must be finite.
+func quantizeInt8(dst []int8, row []float32) (scale float32) {
 	same("length of dst", len(dst), len(row))
 	top := float32(0)
 	for _, v := range row {

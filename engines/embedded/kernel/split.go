@@ -5,8 +5,8 @@ import (
 	"sync/atomic"
 )
 
-// split calls run for parts 0 to parts-1 on at most workers goroutines, including the caller's,
-// and waits for them. A goroutine takes the next part when it has finished one.
+// split calls run for all parts from 0 to parts-1, on at most workers goroutines including the
+// caller's, and waits for the calls. A goroutine that has finished a part takes the next one.
 func split(parts, workers int, run func(part int)) {
 	var next atomic.Int64
 	take := func() {

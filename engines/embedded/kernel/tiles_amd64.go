@@ -1,7 +1,7 @@
 package kernel
 
-// tile computes k steps of rows × cols elements of C. It adds to C if load is set and overwrites
-// C otherwise. The element of A for row i and step l is a[i*rowStride+l*kStride]; b is a panel.
+// tile computes k steps of rows × cols elements of C. It adds to C if load is true, and overwrites
+// C otherwise. The element of A for row i and step l is a[i*rowStride+l*kStride]. b is a panel.
 func tile(c []float32, ldc int, a []float32, rowStride, kStride int, b panel, k, rows, cols int, load bool) {
 	var add int
 	if load {
@@ -37,7 +37,7 @@ func wide(c []float32, ldc int, a []float32, rowStride, kStride int, b panel, k,
 	}
 }
 
-// narrow computes half a tile with 256-bit registers, from column j of the panel on.
+// narrow computes half a tile with 256-bit registers: the columns of the panel from j on.
 func narrow(c []float32, ldc int, a []float32, rowStride, kStride int, b panel, j, k, rows, cols, add int) {
 	switch {
 	case b.bf16 != nil:
@@ -53,7 +53,7 @@ func narrow(c []float32, ldc int, a []float32, rowStride, kStride int, b panel, 
 	}
 }
 
-// quad computes a tile of four full panels for a few rows. Panels begin depth steps apart.
+// quad computes a tile of four full panels for a few rows. The panels begin depth steps apart.
 func quad(c []float32, ldc int, a []float32, rowStride, kStride int, b panel, depth, k, rows int, load bool) {
 	var add int
 	if load {
@@ -92,8 +92,8 @@ func quad(c []float32, ldc int, a []float32, rowStride, kStride int, b panel, de
 	}
 }
 
-// fourRows computes MulPanels. It returns false, and computes nothing, if the instruction set
-// has too few registers.
+// fourRows computes MulPanels. It returns false, and computes nothing, if the level has too few
+// registers.
 func fourRows(c, a Matrix, b []float32, stride int, load bool) bool {
 	var add int
 	if load {

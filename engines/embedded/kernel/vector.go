@@ -14,41 +14,42 @@ func SumSquares(x []float32) float32 { return dot(x, x) }
 // Sum returns the sum of x[i].
 func Sum(x []float32) float32 { return sum(x) }
 
-// Max returns the maximum of x, minus infinity if it is empty.
+// Max returns the maximum of x; minus infinity if x is empty.
 func Max(x []float32) float32 { return greatest(x) }
 
-// Axpy computes y += alpha·x.
+// Axpy computes y += alpha·x, element by element.
 func Axpy(alpha float32, x, y []float32) {
 	same("length of y", len(y), len(x))
 	axpy(x, y, alpha)
 }
 
-// Add computes dst = x + y; dst may be x or y.
+// Add computes dst = x + y, element by element. dst may be x or y.
 func Add(dst, x, y []float32) {
 	same("length of x", len(x), len(dst))
 	same("length of y", len(y), len(dst))
 	add(dst, x, y)
 }
 
-// Mul computes dst = x·y element by element; dst may be x or y.
+// Mul computes dst = x·y, element by element. dst may be x or y.
 func Mul(dst, x, y []float32) {
 	same("length of x", len(x), len(dst))
 	same("length of y", len(y), len(dst))
 	mul(dst, x, y)
 }
 
-// Scale computes x *= alpha.
+// Scale computes x *= alpha, element by element.
 func Scale(alpha float32, x []float32) { scale(x, alpha) }
 
-// Exp computes dst = eˣ to two units in the last place. dst may be x. Results below the smallest
-// normal number are zero, and results above the largest number are infinite.
+// Exp computes dst = eˣ, with an error of at most two units in the last place. dst may be x.
+// Results below the smallest normal number are zero, and results above the largest number are
+// infinite.
 func Exp(dst, x []float32) {
 	same("length of x", len(x), len(dst))
 	exp(dst, x)
 }
 
-// Softmax converts a row of logits to probabilities in place. A logit of minus infinity masks
-// its position. A row with only masked positions becomes zeros.
+// Softmax replaces a row of logits by their probabilities. A logit of minus infinity has the
+// probability 0. If all logits are minus infinity, all probabilities are 0.
 func Softmax(row []float32) {
 	top := greatest(row)
 	if math.IsInf(float64(top), -1) {
@@ -58,15 +59,15 @@ func Softmax(row []float32) {
 	scale(row, 1/expSum(row, row, top))
 }
 
-// SoftmaxGrad converts dp, the gradient with respect to the probabilities p of a Softmax, to
-// the gradient with respect to its logits, in place: p·(dp − Σ p·dp).
+// SoftmaxGrad replaces dp, the gradient with respect to the result p of Softmax, by the gradient
+// with respect to the logits: p·(dp − Σ p·dp).
 func SoftmaxGrad(dp, p []float32) {
 	same("length of p", len(p), len(dp))
 	softmaxGrad(dp, p, dot(dp, p))
 }
 
-// LogSumExp returns log Σ e^x[i], the normalizer of a row of logits. It overwrites scratch,
-// which must have the length of x and may be x.
+// LogSumExp returns log Σ e^x[i], which normalizes a row of logits. It overwrites scratch, which
+// must have the length of x and may be x.
 func LogSumExp(scratch, x []float32) float32 {
 	same("length of scratch", len(scratch), len(x))
 	top := greatest(x)
@@ -76,7 +77,7 @@ func LogSumExp(scratch, x []float32) float32 {
 	return top + float32(math.Log(float64(expSum(scratch, x, top))))
 }
 
-// Silu computes dst = x/(1+e⁻ˣ); dst may be x.
+// Silu computes dst = x/(1+e⁻ˣ), element by element. dst may be x.
 func Silu(dst, x []float32) {
 	same("length of x", len(x), len(dst))
 	silu(dst, x)
@@ -90,9 +91,8 @@ func SwiGLU(dst, gate, up []float32) {
 	swiglu(dst, gate, up)
 }
 
-// SwiGLUGrad computes the gradients with respect to gate and up from d, the gradient with
-// respect to the result of SwiGLU. dGate and dUp may be gate, up or d, but must differ from each
-// other.
+// SwiGLUGrad computes the gradients with respect to gate and up from d, the gradient with respect
+// to the result of SwiGLU. dGate and dUp may be gate, up or d, but must be different slices.
 func SwiGLUGrad(dGate, dUp, gate, up, d []float32) {
 	same("length of dGate", len(dGate), len(d))
 	same("length of dUp", len(dUp), len(d))
@@ -101,8 +101,8 @@ func SwiGLUGrad(dGate, dUp, gate, up, d []float32) {
 	swigluGrad(dGate, dUp, gate, up, d)
 }
 
-// RMSNorm computes dst = x·w/√(mean(x²)+eps) (Zhang and Sennrich, 2019) and returns the factor
-// 1/√(…) for RMSNormGrad; dst may be x.
+// RMSNorm computes dst = x·w/√(mean(x²)+eps) (Zhang and Sennrich, 2019). It returns
+// 1/√(mean(x²)+eps), which RMSNormGrad needs. dst may be x.
 func RMSNorm(dst, x, w []float32, eps float32) (inv float32) {
 	same("length of x", len(x), len(dst))
 	same("length of w", len(w), len(dst))
@@ -112,7 +112,7 @@ func RMSNorm(dst, x, w []float32, eps float32) (inv float32) {
 }
 
 // RMSNormGrad adds the gradients of RMSNorm with respect to x and w to dx and dw. dy is the
-// gradient with respect to the result of RMSNorm. dw may be nil.
+// gradient with respect to the result of RMSNorm. If dw is nil, only dx is computed.
 func RMSNormGrad(dx, dw, dy, x, w []float32, inv float32) {
 	same("length of dx", len(dx), len(dy))
 	same("length of x", len(x), len(dy))
@@ -125,9 +125,9 @@ func RMSNormGrad(dx, dw, dy, x, w []float32, inv float32) {
 	}
 }
 
-// Rope rotates the pairs (x[i], x[i+h]) of one head by their angles in place; cos and sin have
-// h = len(x)/2 elements (Su et al., "RoFormer", 2021, in the halves layout of Hugging Face
-// checkpoints).
+// Rope rotates the pairs (x[i], x[i+h]) of one head by their angles, where h = len(x)/2. cos and
+// sin have h elements (Su et al., "RoFormer", 2021). Hugging Face checkpoints pair elements in this
+// way.
 func Rope(x, cos, sin []float32) {
 	h := len(cos)
 	same("length of x", len(x), 2*h)
@@ -135,7 +135,7 @@ func Rope(x, cos, sin []float32) {
 	rope(x[:h], x[h:], cos, sin, 1)
 }
 
-// RopeGrad rotates the pairs by the negative angles, which computes the gradient of Rope.
+// RopeGrad computes the gradient of Rope: it rotates the pairs by the negative angles.
 func RopeGrad(dx, cos, sin []float32) {
 	h := len(cos)
 	same("length of dx", len(dx), 2*h)
@@ -143,14 +143,15 @@ func RopeGrad(dx, cos, sin []float32) {
 	rope(dx[:h], dx[h:], cos, sin, -1)
 }
 
-// Adam holds the parameters of one step of AdamW (Loshchilov and Hutter, 2019).
+// An Adam has the parameters of one step of AdamW (Loshchilov and Hutter, 2019).
 type Adam struct {
 	Rate, Beta1, Beta2, Epsilon, Decay float64
-	Clip                               float64 // factor by which the gradient is multiplied; 0 means 1
-	Step                               int     // number of the step, from 1
+	Clip                               float64 // factor by which the gradient is multiplied; 0 stands for 1
+	Step                               int     // number of the step, beginning with 1
 }
 
-// Update applies the step to weights w with gradient g and moments m and v.
+// Update updates the weights w by one step, from the gradient g and the moments m and v, which it
+// also updates.
 func (a Adam) Update(w, m, v, g []float32) {
 	same("length of m", len(m), len(w))
 	same("length of v", len(v), len(w))
@@ -167,8 +168,8 @@ func (a Adam) Update(w, m, v, g []float32) {
 	})
 }
 
-// adamFactors holds the constants of a step: with g' = clip·g, m = beta1·m + rest1·g', v =
-// beta2·v + rest2·g'², w = keep·w − step·m/(root·√v + epsilon).
+// adamFactors are the constants of a step of AdamW: with g' = clip·g, m = beta1·m + rest1·g', v =
+// beta2·v + rest2·g'² and w = keep·w − step·m/(root·√v + epsilon).
 type adamFactors struct {
 	clip, beta1, rest1, beta2, rest2, root, epsilon, keep, step float32
 }

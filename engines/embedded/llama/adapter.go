@@ -8,10 +8,10 @@ import (
 	"anneal/engines/embedded/kernel"
 )
 
-// A Module is a projection that an adapter can modify.
+// A Module is a projection of a decoder layer, which an adapter can modify.
 type Module int
 
-// The projections of a decoder layer, in the order of Weights.
+// The projections of a decoder layer, in the order in which Weights has them.
 const (
 	Query Module = iota
 	Key
@@ -25,13 +25,13 @@ const (
 
 var moduleNames = [Modules]string{"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
 
-// inputs lists the modules that are applied to each Input.
+// inputs are the modules that are applied to each Input.
 var inputs = [4][]Module{{Query, Key, Value}, {Output}, {Gate, Up}, {Down}}
 
-// String returns the module's name in checkpoints: q_proj and so on.
+// String returns the module's name in checkpoints, such as q_proj.
 func (m Module) String() string { return moduleNames[m] }
 
-// Path returns the module's name within a layer: self_attn.q_proj and so on.
+// Path returns the module's name within a layer, such as self_attn.q_proj.
 func (m Module) Path() string {
 	if m < Gate {
 		return "self_attn." + m.String()
@@ -39,8 +39,8 @@ func (m Module) Path() string {
 	return "mlp." + m.String()
 }
 
-// ModuleNamed returns the module with the given checkpoint name, such as q_proj. The second
-// result is false if no module has the name.
+// ModuleNamed returns the module with a name in checkpoints, such as q_proj; false if there is
+// none.
 func ModuleNamed(name string) (Module, bool) {
 	for m, n := range moduleNames {
 		if n == name {
@@ -50,7 +50,7 @@ func ModuleNamed(name string) (Module, bool) {
 	return 0, false
 }
 
-// Shape returns the numbers of outputs and inputs of module m in a model with configuration c.
+// Shape returns the numbers of outputs and inputs of the module in a model with configuration c.
 func (m Module) Shape(c *Config) (out, in int) {
 	h, q, kv := c.HiddenSize, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
 	switch m {
@@ -66,7 +66,7 @@ func (m Module) Shape(c *Config) (out, in int) {
 	return c.IntermediateSize, h
 }
 
-// Matrix returns a module's weights in a layer.
+// Matrix returns the weights of a module in the layer.
 func (l *Layer) Matrix(m Module) kernel.Matrix {
 	return [Modules]kernel.Matrix{l.Q, l.K, l.V, l.O, l.Gate, l.Up, l.Down}[m]
 }
@@ -77,22 +77,22 @@ type Pair struct {
 	B kernel.Matrix // [out, rank]
 }
 
-// An Adapter is a LoRA adapter (Hu et al. 2021). Layers[i][m] is the pair of module m in layer
-// i. The pair of a module that the adapter does not modify has nil data.
+// An Adapter is a LoRA adapter (Hu et al. 2021). Layers[i][m] is the pair of module m in layer i.
+// If the adapter does not modify a module, the matrices of its pair have nil data.
 type Adapter struct {
 	Rank     int
 	Alpha    float64
-	BaseHash string // Weights.Hash of the base model
+	BaseHash string // Weights.Hash of the base model on which the adapter was trained; "" if unknown
 	Layers   [][Modules]Pair
 
 	flat []float32
 }
 
-// Scale is the factor of B·A.
+// Scale returns alpha/rank, the factor of B·A.
 func (a *Adapter) Scale() float32 { return float32(a.Alpha / float64(a.Rank)) }
 
-// Flat returns all parameters of the adapter as one vector: by layer, then by input (see inputs).
-// For each input, the A of all its modules precede the B of all its modules.
+// Flat returns all parameters of the adapter as one vector: by layer, and then by input (see
+// inputs). For each input, the matrices A of all its modules precede the matrices B.
 func (a *Adapter) Flat() []float32 { return a.flat }
 
 // Has reports whether the adapter modifies a module.
@@ -121,8 +121,8 @@ func NewAdapter(c Config, rank int, alpha float64, modules []Module) *Adapter {
 	return a
 }
 
-// layOut assigns the parts of flat to the matrices. The A of modules with the same input are
-// adjacent, so that one matrix product applies all of them.
+// layOut divides flat into the matrices of the adapter. The matrices A of modules with the same
+// input are adjacent, so that one product applies all of them.
 func (a *Adapter) layOut(c Config, modules []Module, flat []float32) {
 	a.flat, a.Layers = flat, make([][Modules]Pair, c.Layers)
 	take := func(rows, cols int) kernel.Matrix {
@@ -146,8 +146,8 @@ func (a *Adapter) layOut(c Config, modules []Module, flat []float32) {
 	}
 }
 
-// Initialize draws A from the uniform distribution of PEFT (Kaiming with a = √5, which is
-// ±1/√in) and sets B to 0, so that the model is unchanged.
+// Initialize draws A from the uniform distribution of PEFT (Kaiming with a = √5, which is ±1/√in),
+// and sets B to 0, so that the adapter does not change the model.
 func (a *Adapter) Initialize(seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 0x6c6f7261))
 	for i := range a.Layers {
@@ -162,7 +162,7 @@ func (a *Adapter) Initialize(seed uint64) {
 	}
 }
 
-// Merge returns a copy of the model with the adapter's update added to its weights.
+// Merge returns a copy of the weights w to which the adapter's update is added.
 func (a *Adapter) Merge(w *Weights) *Weights {
 	merged := w.Clone()
 	for i := range a.Layers {
@@ -180,10 +180,11 @@ func (a *Adapter) mergeLayer(i int, l *Layer) {
 	}
 }
 
-// MergeModule adds the adapter's update of a module that it modifies to the module's weights in
-// layer i. It computes the rows on workers goroutines; their number does not affect the result.
+// MergeModule adds the adapter's update of module m to target, the module's weights in layer i. The
+// adapter must modify the module. workers is the number of goroutines, which does not change the
+// result.
 func (a *Adapter) MergeModule(i int, m Module, target kernel.Matrix, workers int) {
-	const rows = 64 // computed at once
+	const rows = 64 // number of rows that a goroutine computes at a time
 	scale, p := a.Scale(), &a.Layers[i][m]
 	Each((target.Rows+rows-1)/rows, workers, func(part int) {
 		for row := part * rows; row < min((part+1)*rows, target.Rows); row++ {

@@ -17,16 +17,17 @@ const (
 )
 
 // baseHashKey is the key of Adapter.BaseHash in the metadata of adapterFile. PEFT ignores unknown
-// metadata; most versions of PEFT reject unknown fields of adapter_config.json, in which earlier
-// versions of this package stored the hash.
+// metadata, but most of its versions reject unknown fields in adapter_config.json, where earlier
+// versions of anneal wrote the hash.
 const baseHashKey = "base_model_hash"
 
-// adapterConfig is the supported part of PEFT's adapter_config.json.
+// adapterConfig has the supported fields of PEFT's adapter_config.json.
 type adapterConfig struct {
-	Type          string          `json:"peft_type"`
-	Task          string          `json:"task_type"`
-	Base          string          `json:"base_model_name_or_path"`
-	BaseHash      string          `json:"base_model_hash,omitempty"` // not written: see baseHashKey
+	Type string `json:"peft_type"`
+	Task string `json:"task_type"`
+	Base string `json:"base_model_name_or_path"`
+	// BaseHash is only read, in adapters of earlier versions: see baseHashKey.
+	BaseHash      string          `json:"base_model_hash,omitempty"`
 	Rank          int             `json:"r"`
 	Alpha         float64         `json:"lora_alpha"`
 	Dropout       float64         `json:"lora_dropout"`
@@ -42,8 +43,8 @@ type adapterConfig struct {
 	LayersPattern any             `json:"layers_to_transform"`
 }
 
-// Save writes the adapter in PEFT's format to dir, which must exist. dropout is recorded for
-// continued training.
+// Save writes the adapter in PEFT's format to the directory dir, which must exist. dropout is
+// recorded for a training that continues from the adapter.
 func (a *Adapter) Save(dir string, dropout float64) error {
 	names := []string{}
 	for _, m := range a.Modules() {
@@ -67,7 +68,7 @@ func (a *Adapter) Save(dir string, dropout float64) error {
 	return safetensors.WriteFile(filepath.Join(dir, adapterFile), a.tensors(), metadata)
 }
 
-// tensors returns the adapter's matrices with the names that PEFT uses.
+// tensors returns the adapter's matrices with PEFT's names.
 func (a *Adapter) tensors() []safetensors.Tensor {
 	var out []safetensors.Tensor
 	for i := range a.Layers {
@@ -85,9 +86,9 @@ func pairNames(layer int, m Module) (a, b string) {
 	return prefix + "lora_A.weight", prefix + "lora_B.weight"
 }
 
-// LoadAdapter reads a PEFT directory for a base model with configuration c. It returns a
-// FailedPrecondition error if the adapter has unsupported features, or was trained on a base
-// model whose hash is not baseHash. An empty baseHash matches all adapters.
+// LoadAdapter loads the adapter in a PEFT directory, for a base model with configuration c. It
+// returns FailedPrecondition if the adapter has unsupported features, or was trained on a base
+// model with another hash than baseHash. A baseHash of "" accepts every adapter.
 func LoadAdapter(dir, baseHash string, c Config) (*Adapter, error) {
 	settings, err := readAdapterConfig(dir)
 	if err != nil {
@@ -125,8 +126,8 @@ func LoadAdapter(dir, baseHash string, c Config) (*Adapter, error) {
 	return a, nil
 }
 
-// Belongs returns a FailedPrecondition error if the adapter was trained on a base model whose
-// hash is not baseHash. If one of the hashes is unknown (""), Belongs returns nil.
+// Belongs returns FailedPrecondition if the adapter was trained on a base model with another hash
+// than baseHash. It returns nil if one of the hashes is "", which means unknown.
 func (a *Adapter) Belongs(baseHash string) error {
 	if a.BaseHash == "" || baseHash == "" || a.BaseHash == baseHash {
 		return nil
@@ -136,7 +137,7 @@ func (a *Adapter) Belongs(baseHash string) error {
 		a.BaseHash, baseHash)
 }
 
-// CheckAdapter returns an error if the adapter_config.json of a PEFT directory has unsupported
+// CheckAdapter returns an error if the adapter_config.json in a PEFT directory has unsupported
 // features.
 func CheckAdapter(dir string) error {
 	_, err := readAdapterConfig(dir)

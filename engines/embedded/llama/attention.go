@@ -6,18 +6,18 @@ import (
 	"anneal/engines/embedded/kernel"
 )
 
-// attendRows is the block size of queries and keys. A block of scores of this size stays in the
-// L1 cache. Blocks above the diagonal are skipped.
+// attendRows is the size of a block of queries and of a block of keys. The scores of two blocks
+// stay in the L1 cache. Blocks whose keys all follow the queries are skipped.
 const attendRows = 64
 
-// A tile holds up to attendRows keys and values of one head, packed.
+// A tile has the packed keys and values of one KV head for up to attendRows tokens.
 type tile struct {
 	lo, hi          int
-	keysT, keys     kernel.Packed // for q·Kᵀ and for ds·K
-	values, valuesT kernel.Packed // for p·V and for do·Vᵀ
+	keysT, keys     kernel.Packed // keys, packed for q·Kᵀ and for ds·K
+	values, valuesT kernel.Packed // values, packed for p·V and for do·Vᵀ
 }
 
-// attend computes causal attention of all sequences from s.qkv into s.attn.
+// attend computes causal attention of all sequences of the batch. It reads s.qkv and writes s.attn.
 func (p *Pass) attend(s *layerState) {
 	p.heads(s, func(q, k, v, head int, lo, hi int) {
 		p.packTiles(s, k, v, lo, hi, false)
@@ -35,8 +35,8 @@ func (p *Pass) attend(s *layerState) {
 	})
 }
 
-// attendBack computes dqkv, the gradient of s.qkv, from dattn, the gradient of s.attn. It
-// recomputes the probabilities instead of storing them.
+// attendBack computes dqkv, the gradient with respect to s.qkv, from dattn, the gradient with
+// respect to s.attn. It computes the probabilities again instead of storing them.
 func (p *Pass) attendBack(s *layerState, dattn, dqkv kernel.Matrix) {
 	clear(dqkv.Data)
 	d := p.net.Weights.Config.HeadDim
@@ -75,8 +75,8 @@ func (p *Pass) attendBack(s *layerState, dattn, dqkv kernel.Matrix) {
 	})
 }
 
-// heads calls do for every sequence and query head. q, k and v are the first columns of the
-// head's query, key and value in a row of qkv; the sequence has the rows lo to hi.
+// heads calls do for every sequence and query head. q, k and v are the first columns of the head's
+// query, key and value in s.qkv; the sequence has the rows from lo to hi-1.
 func (p *Pass) heads(s *layerState, do func(q, k, v, head, lo, hi int)) {
 	c := &p.net.Weights.Config
 	for i := range p.batch.Starts {
@@ -88,7 +88,7 @@ func (p *Pass) heads(s *layerState, do func(q, k, v, head, lo, hi int)) {
 	}
 }
 
-// packTiles packs the keys and values of rows lo to hi. If back is set, it also packs them for
+// packTiles packs the keys and values of rows lo to hi-1. If back is true, it also packs them for
 // the backward pass.
 func (p *Pass) packTiles(s *layerState, k, v, lo, hi int, back bool) {
 	d, n := p.net.Weights.Config.HeadDim, 0
@@ -112,9 +112,9 @@ func (p *Pass) packTiles(s *layerState, k, v, lo, hi int, back bool) {
 	}
 }
 
-// probabilities returns the causal attention weights of the queries in rows [at, to) over the keys
-// in rows [lo, to), as a matrix [to-at, to-lo]. They are zero for keys after the query. q is the
-// first column of the queries in s.qkv.
+// probabilities returns the causal attention weights of the queries in the rows from at to to-1,
+// over the keys in the rows from lo to to-1, as a matrix [to-at, to-lo]. The weights of keys after
+// the query are zero. q is the first column of the queries in s.qkv.
 func (p *Pass) probabilities(s *layerState, q, at, to, lo int) kernel.Matrix {
 	d := p.net.Weights.Config.HeadDim
 	scale := float32(1 / math.Sqrt(float64(d)))
@@ -135,8 +135,7 @@ func (p *Pass) probabilities(s *layerState, q, at, to, lo int) kernel.Matrix {
 	return out
 }
 
-// blockOf returns a matrix of rows × cols scores that uses the memory of m, which it grows if
-// necessary.
+// blockOf returns a matrix of rows × cols scores in the memory of m, which it grows if necessary.
 func (p *Pass) blockOf(m *kernel.Matrix, rows, cols int) kernel.Matrix {
 	if len(m.Data) < rows*cols {
 		*m = kernel.NewMatrix(attendRows, (cols+attendRows-1)/attendRows*attendRows)

@@ -2,7 +2,7 @@ package llama
 
 import "anneal/engines/embedded/kernel"
 
-// Backward adds to g the gradient of an objective. dlogp is the derivative of the objective with
+// Backward adds the gradient of an objective to g. dlogp is the derivative of the objective with
 // respect to the log-probabilities that the last Forward returned.
 func (p *Pass) Backward(dlogp []float32, g *Gradient) {
 	dx := p.scoreBack(dlogp, g)
@@ -16,9 +16,9 @@ func (p *Pass) Backward(dlogp []float32, g *Gradient) {
 	}
 }
 
-// scoreBack converts p.probs to the gradient of the logits, and returns the gradient of the last
-// layer's output. The derivative of log p(target) with respect to logit v is [v = target] -
-// p(v), divided by the temperature.
+// scoreBack computes the gradient of the logits in p.probs, and returns the gradient of the last
+// layer's output. The derivative of log p(target) with respect to logit v is ([v = target] -
+// p(v))/temperature.
 func (p *Pass) scoreBack(dlogp []float32, g *Gradient) kernel.Matrix {
 	w := p.net.Weights
 	for i, row := range p.rows {
@@ -40,12 +40,12 @@ func (p *Pass) scoreBack(dlogp []float32, g *Gradient) kernel.Matrix {
 	return dlast
 }
 
-// backwardLayer returns the gradient of the input of layer i. dx is the gradient of the layer's
-// output; backwardLayer overwrites it.
+// backwardLayer returns the gradient of the input of layer i. dx is the gradient of its output,
+// which backwardLayer overwrites.
 func (p *Pass) backwardLayer(i int, dx kernel.Matrix, g *Gradient) kernel.Matrix {
 	w, s, net, n := p.net.Weights, &p.layers[i], &p.net.layers[i], dx.Rows
 	c, l := &w.Config, &w.Layers[i]
-	var grad Layer // norms and biases are nil if an adapter is trained
+	var grad Layer // the norms and biases of grad are nil if only an adapter is trained
 	if g.weights != nil {
 		grad = g.weights.Layers[i]
 	}
@@ -75,8 +75,8 @@ func (p *Pass) backwardLayer(i int, dx kernel.Matrix, g *Gradient) kernel.Matrix
 	return dx
 }
 
-// normalizeHeadsBack converts dqkv, the gradient of the normalized queries and keys, to the
-// gradient of the queries and keys before normalization, in models with head norms.
+// normalizeHeadsBack converts dqkv from the gradient of the normalized queries and keys to that of
+// the queries and keys before the head norms. It does nothing for a model without head norms.
 func (p *Pass) normalizeHeadsBack(s *layerState, l, grad *Layer, dqkv kernel.Matrix) {
 	if l.QNorm == nil {
 		return
@@ -98,7 +98,7 @@ func (p *Pass) normalizeHeadsBack(s *layerState, l, grad *Layer, dqkv kernel.Mat
 	}
 }
 
-// projectBack computes dx = dy·W and adds the gradients of W or of the adapter.
+// projectBack computes dx = dy·W, and adds the gradients of W or of the adapter to g.
 func (p *Pass) projectBack(dx, dy, x kernel.Matrix, lin *linear, g *Gradient, layer, input int) {
 	kernel.Gemm(dx, dy, &lin.back, false, 1)
 	if g.weights != nil {
@@ -113,8 +113,8 @@ func (p *Pass) projectBack(dx, dy, x kernel.Matrix, lin *linear, g *Gradient, la
 	p.adapterBack(dx, dy, lin, g, layer, input)
 }
 
-// adapterBack adds the gradients of the adapter pairs of lin to g. Unless dx is empty, it adds
-// their part of the input's gradient to dx.
+// adapterBack adds the gradients of the adapter's pairs for lin to g. Unless dx is empty, it adds
+// the adapter's part of the input's gradient to dx.
 func (p *Pass) adapterBack(dx, dy kernel.Matrix, lin *linear, g *Gradient, layer, input int) {
 	if len(lin.low) == 0 {
 		return

@@ -1,19 +1,18 @@
 package llama
 
-// A Batch is several concatenated sequences. Attention does not cross sequences.
+// A Batch has several sequences, one after the other. Attention does not cross sequences.
 type Batch struct {
-	Tokens  []int32 // inputs
-	Targets []int32 // next token for each input, or -1 if the next token is not scored
-	Starts  []int32 // index in Tokens at which each sequence starts
+	Tokens  []int32 // input tokens of all sequences
+	Targets []int32 // next token after each input token; -1 if it is not a target
+	Starts  []int32 // index in Tokens of the first token of each sequence
 }
 
-// Reset empties the batch and keeps its memory.
+// Reset removes all sequences, and keeps the memory.
 func (b *Batch) Reset() {
 	b.Tokens, b.Targets, b.Starts = b.Tokens[:0], b.Targets[:0], b.Starts[:0]
 }
 
-// Add appends a sequence of at least two tokens. scored has one element for each token; token i
-// > 0 is a target if scored[i].
+// Add appends a sequence of at least two tokens. scored[i] reports whether token i > 0 is a target.
 func (b *Batch) Add(tokens []int32, scored []bool) {
 	b.Starts = append(b.Starts, int32(len(b.Tokens)))
 	n := len(tokens) - 1

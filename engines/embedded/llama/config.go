@@ -9,7 +9,7 @@ import (
 	"anneal/domain"
 )
 
-// Config is the supported part of a Hugging Face config.json. Validate rejects unsupported
+// A Config has the supported fields of a Hugging Face config.json. Validate rejects unsupported
 // values.
 type Config struct {
 	Architectures     []string `json:"architectures"`
@@ -21,11 +21,11 @@ type Config struct {
 	KVHeads           int      `json:"num_key_value_heads"`
 	HeadDim           int      `json:"head_dim"`
 	VocabSize         int      `json:"vocab_size"`
-	MaxPositions      int      `json:"max_position_embeddings"` // context length, limited by the sliding window
+	MaxPositions      int      `json:"max_position_embeddings"` // context length, at most the sliding window
 	NormEps           float64  `json:"rms_norm_eps"`
 	RopeTheta         float64  `json:"rope_theta"`
 	RopeScaling       *Rotary  `json:"rope_scaling,omitempty"`
-	RopeParameters    *Rotary  `json:"rope_parameters,omitempty"` // rope_theta in newer files
+	RopeParameters    *Rotary  `json:"rope_parameters,omitempty"` // rotary embedding in the notation of newer files
 	PartialRotary     float64  `json:"partial_rotary_factor,omitempty"`
 	SlidingWindow     *int     `json:"sliding_window,omitempty"`
 	UseSlidingWindow  *bool    `json:"use_sliding_window,omitempty"`
@@ -34,14 +34,15 @@ type Config struct {
 	MLPBias           bool     `json:"mlp_bias"`
 	HiddenAct         string   `json:"hidden_act"`
 	InitializerRange  float64  `json:"initializer_range"`
-	TorchDType        string   `json:"torch_dtype"`     // float32, bfloat16 or float16: format of the weights
-	DType             string   `json:"dtype,omitempty"` // torch_dtype in newer files, read into TorchDType
-	BOS               *int     `json:"bos_token_id,omitempty"`
-	EOS               TokenIDs `json:"eos_token_id,omitempty"`
+	// TorchDType is the number format of the weights: float32, bfloat16 or float16.
+	TorchDType string `json:"torch_dtype"`
+	// DType is the name of torch_dtype in newer files, whose value is copied to TorchDType.
+	DType string   `json:"dtype,omitempty"`
+	BOS   *int     `json:"bos_token_id,omitempty"`
+	EOS   TokenIDs `json:"eos_token_id,omitempty"`
 }
 
-// TokenIDs holds one or several token IDs. config.json has a number for one token ID, and a list
-// for several.
+// TokenIDs are one or several token IDs. In config.json they are a number or a list.
 type TokenIDs []int
 
 // UnmarshalJSON accepts a number, a list of numbers or null.
@@ -104,15 +105,15 @@ func (c *Config) fill() {
 	if c.DType = ""; c.TorchDType == "" {
 		c.TorchDType = "float32"
 	}
-	// The engine computes full attention only. It equals sliding-window attention up to the size of the
-	// window, so the window limits the context.
+	// The engine computes only full attention. That equals sliding-window attention for contexts up
+	// to the size of the window, so the window limits the context length.
 	if reach := c.window(); reach > 0 {
 		c.MaxPositions = min(c.MaxPositions, reach)
 	}
 }
 
-// Validate returns a FailedPrecondition error that lists all violations if this package does not
-// support the model.
+// Validate returns a FailedPrecondition error with all violations if this package does not support
+// the model.
 func (c *Config) Validate() error {
 	var v domain.Violations
 	within := func(field string, value, min, max int) {
@@ -149,7 +150,7 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// Parameters returns the number of parameters. It counts tied embeddings once.
+// Parameters returns the number of parameters. Tied embeddings count once.
 func (c *Config) Parameters() int64 {
 	h := int64(c.HiddenSize)
 	n := int64(c.VocabSize)*h + h + int64(c.Layers)*int64(c.layerParameters())
@@ -171,7 +172,7 @@ func (c *Config) layerParameters() int {
 	return n
 }
 
-// readLimited reads a file of at most limit bytes.
+// readLimited returns the content of a file, or an error if it has more than limit bytes.
 func readLimited(path string, limit int64) ([]byte, error) {
 	info, err := os.Stat(path)
 	if os.IsNotExist(err) {

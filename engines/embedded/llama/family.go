@@ -9,13 +9,13 @@ import (
 
 const llamaType = "llama"
 
-// families maps the supported model types to their architectures in transformers.
+// families are the names of the supported architectures in transformers, by model_type.
 var families = map[string]string{
 	llamaType: "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM",
 	"qwen3": "Qwen3ForCausalLM",
 }
 
-// HeadNorms reports whether queries and keys are normalized per head.
+// HeadNorms reports whether the model normalizes each head of queries and keys.
 func (c *Config) HeadNorms() bool { return c.ModelType == "qwen3" }
 
 // Biased reports whether a projection has a bias.
@@ -40,8 +40,7 @@ func (c *Config) biases(input Input) int {
 	return n
 }
 
-// bias returns the part of the biases of layer l that belongs to module m, nil if the module has
-// none.
+// bias returns the bias of module m in layer l; nil if the module has none.
 func (c *Config) bias(l *Layer, m Module) []float32 {
 	if !c.Biased(m) {
 		return nil
@@ -62,7 +61,7 @@ func (c *Config) bias(l *Layer, m Module) []float32 {
 	return nil
 }
 
-// Rotary is the configuration of rotary embeddings in files that specify more than rope_theta.
+// Rotary is the configuration of rotary embeddings in files that set more than rope_theta.
 type Rotary struct {
 	Type              string  `json:"rope_type,omitempty"`
 	Legacy            string  `json:"type,omitempty"`
@@ -74,13 +73,13 @@ type Rotary struct {
 	Partial           float64 `json:"partial_rotary_factor,omitempty"`
 }
 
-// The constants are the supported kinds of rope scaling.
+// The supported kinds of rope scaling.
 const (
 	LinearRope = "linear"
 	Llama3Rope = "llama3"
 )
 
-// Kind returns LinearRope, Llama3Rope, or "" for no scaling.
+// Kind returns the kind of rope scaling, LinearRope or Llama3Rope; "" if there is none.
 func (r *Rotary) Kind() string {
 	if r == nil {
 		return ""
@@ -95,7 +94,7 @@ func (r *Rotary) Kind() string {
 	return name
 }
 
-// Scaling returns the configuration of the rope scaling, nil without rope scaling.
+// Scaling returns the configuration of rope scaling; nil if there is none.
 func (c *Config) Scaling() *Rotary {
 	for _, r := range []*Rotary{c.RopeParameters, c.RopeScaling} {
 		if r.Kind() != "" {
@@ -105,7 +104,7 @@ func (c *Config) Scaling() *Rotary {
 	return nil
 }
 
-// check adds violations for unsupported values.
+// check adds a violation to v for each unsupported value. field is the path of r in config.json.
 func (r *Rotary) check(v *domain.Violations, field string) {
 	if r == nil {
 		return
@@ -130,12 +129,12 @@ func (r *Rotary) check(v *domain.Violations, field string) {
 	}
 }
 
-// window returns the sliding window of attention in tokens, 0 if attention is full.
+// window returns the sliding window of attention in tokens; 0 if attention is full.
 func (c *Config) window() int {
 	if c.UseSlidingWindow != nil && !*c.UseSlidingWindow || c.SlidingWindow == nil {
 		return 0
 	}
-	// Only Mistral's files enable the sliding window by default.
+	// only Mistral's files enable the sliding window by default
 	if c.UseSlidingWindow == nil && c.ModelType != "mistral" {
 		return 0
 	}

@@ -14,9 +14,9 @@ import (
 
 const weightsFile = "model.safetensors"
 
-// Load reads a model from a Hugging Face directory: config.json and model.safetensors, or the
-// shards of its index, with values in float32, float16 or bfloat16, or in 8 bits with scales. The
-// error is FailedPrecondition for any other directory.
+// Load loads a model from a Hugging Face directory: config.json and model.safetensors, or the files
+// that its index lists. The values can be float32, float16, bfloat16, or 8-bit values with scales.
+// It returns FailedPrecondition for any other directory.
 func Load(dir string) (*Weights, error) {
 	c, file, err := openFiles(dir)
 	if err != nil {
@@ -27,7 +27,7 @@ func Load(dir string) (*Weights, error) {
 	return w, readAll(file, w.Tensors(safetensors.F32))
 }
 
-// openFiles reads the configuration and opens the weights; the caller closes them.
+// openFiles reads config.json and opens the files with weights, which the caller closes.
 func openFiles(dir string) (c Config, file *safetensors.Shards, err error) {
 	if c, err = ReadConfig(dir); err != nil {
 		return c, nil, err
@@ -52,8 +52,8 @@ func readAll(file *safetensors.Shards, tensors []safetensors.Tensor) error {
 	return nil
 }
 
-// Save writes config.json and model.safetensors to dir, which must exist. The values are stored
-// as the configuration's torch_dtype.
+// Save writes config.json and model.safetensors to the directory dir, which must exist. It stores
+// the values in the configuration's torch_dtype.
 func (w *Weights) Save(dir string) error {
 	c := w.Config
 	if len(c.Architectures) == 0 {
@@ -72,7 +72,8 @@ func (w *Weights) Save(dir string) error {
 	return safetensors.WriteFile(filepath.Join(dir, weightsFile), w.Tensors(dtype), nil)
 }
 
-// Tensors returns all parameters with their names in checkpoints, to be stored as dtype.
+// Tensors returns all parameters with their names in checkpoints. dtype is the type in which they
+// will be stored.
 func (w *Weights) Tensors(dtype safetensors.DType) []safetensors.Tensor {
 	out := []safetensors.Tensor{tensorOf(embedName, w.Embed, dtype)}
 	for i := range w.Layers {
@@ -91,13 +92,12 @@ const (
 	headName  = "lm_head.weight"
 )
 
-// projection returns the name of a layer's projection in checkpoints.
+// projection returns the name of a projection in checkpoints.
 func projection(layer int, m Module) string {
 	return fmt.Sprintf("model.layers.%d.%s.weight", layer, m.Path())
 }
 
-// tensors returns the parameters of layer l, the layer with number i, with their names in
-// checkpoints.
+// tensors returns the parameters of layer i, which are in l, with their names in checkpoints.
 func (c *Config) tensors(i int, l *Layer, dtype safetensors.DType) []safetensors.Tensor {
 	prefix := fmt.Sprintf("model.layers.%d.", i)
 	out := []safetensors.Tensor{
@@ -127,7 +127,7 @@ func tensorOf(name string, m kernel.Matrix, dtype safetensors.DType) safetensors
 	}
 }
 
-// writeJSON writes value to path as indented JSON. The file is replaced atomically.
+// writeJSON writes a value as indented JSON to the file at path, completely or not at all.
 func writeJSON(path string, value any) error {
 	data, err := json.MarshalIndent(value, "", "  ")
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 )
 
 // Frozen returns a copy of the net that later training steps do not change. The copy shares the
-// parameters that are not trained: with an adapter, all parameters of the base model.
+// parameters that are not trained: with an adapter, those of the base model.
 func (n *Net) Frozen(workers int) *Net {
 	if n.Adapter == nil {
 		return NewNet(n.Weights.Clone(), nil, workers)

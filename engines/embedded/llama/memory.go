@@ -11,23 +11,22 @@ import (
 	"anneal/engines/embedded/safetensors"
 )
 
-// trainingBytes is the number of bytes that training needs for each parameter: four for the
-// float32 weight, and four for each of its two packed copies. If all parameters are trained,
-// each core needs four more for a gradient, and the optimizer twelve for three values.
+// trainingBytes is the memory that training needs for each parameter, in bytes: four for the
+// float32 value, and four for each of its two packed copies. If all parameters are trained, each
+// core needs four more for a gradient, and the optimizer twelve for three values.
 const trainingBytes = 12
 
-// Fits returns an error if serving the model needs more memory than is free: FailedPrecondition
-// if the need exceeds the machine's total memory, otherwise ResourceExhausted. reserve is the
-// number of bytes that serving needs in addition to the model.
+// Fits returns an error if serving the model needs more memory than is free: FailedPrecondition if
+// it needs more than the machine has, otherwise ResourceExhausted. reserve is the memory in bytes
+// that serving needs in addition to the model.
 func (r *Reader) Fits(reserve int64) error {
 	weights, scratch := r.Bytes()
 	return fits(weights+scratch+reserve, machineMemory(), "serve", fmt.Sprintf("%d parameters in %s, plus %s",
 		r.Config.Parameters(), amount(weights), amount(scratch+reserve)))
 }
 
-// Bytes returns the memory of the served model in bytes. weights is the size of the projections,
-// each in its stored format, and of the embeddings. scratch is what loading the model needs in
-// addition.
+// Bytes returns the memory of the served model in bytes. weights is the size of the projections in
+// their packed formats, and of the embeddings. scratch is the memory that only loading needs.
 func (r *Reader) Bytes() (weights, scratch int64) {
 	c := &r.Config
 	table := int64(c.VocabSize) * int64(c.HiddenSize)
@@ -38,15 +37,15 @@ func (r *Reader) Bytes() (weights, scratch int64) {
 	for layer := range c.Layers {
 		for m := range Modules {
 			out, in := m.Shape(c)
-			if r.adapter != nil { // merged weights are float32
+			if r.adapter != nil { // the merged weights are float32
 				weights += 4 * int64(out*in)
 			} else {
 				weights += int64(out*in) * width(r.file, projection(layer, m))
 			}
 		}
 	}
-	// Loading converts the embeddings, or one layer, at a time. It needs four bytes for each
-	// parameter as float32, and two bytes for the 16-bit copy that is packed.
+	// loading converts the embeddings, or one layer, at a time: each parameter needs four bytes as
+	// float32, and two bytes for a 16-bit copy
 	return weights, 6 * max(table, int64(c.layerParameters()))
 }
 
@@ -55,8 +54,8 @@ func width(file *safetensors.Shards, tensor string) int64 {
 	return int64(info.DType.Size())
 }
 
-// FitsTraining returns the errors of Fits if training needs more memory than is free. adapter
-// selects the training of an adapter instead of all parameters. cores is the number of cores
+// FitsTraining returns an error like Fits if training needs more memory than is free. adapter
+// reports whether an adapter is trained instead of all parameters. cores is the number of cores
 // that train.
 func (c *Config) FitsTraining(adapter bool, cores int) error {
 	doing, each := "train an adapter on", trainingBytes
@@ -67,11 +66,11 @@ func (c *Config) FitsTraining(adapter bool, cores int) error {
 		fmt.Sprintf("%d parameters, %d bytes each", c.Parameters(), each))
 }
 
-// A memory holds the free and the total memory of a machine in bytes. 0 means unknown.
+// A memory has the free and the total memory of a machine in bytes; 0 if unknown.
 type memory struct{ free, total int64 }
 
-// fits returns an error if need, in bytes, exceeds the free memory of m. doing is the verb of
-// the error message, and how states what the need consists of.
+// fits returns an error if need, in bytes, exceeds the free memory of m. doing is the verb in the
+// message, and how describes the parts of need.
 func fits(need int64, m memory, doing, how string) error {
 	if m.free == 0 || need <= m.free {
 		return nil
@@ -95,8 +94,8 @@ func amount(n int64) string {
 	return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
 }
 
-// machineMemory returns the total memory, and the memory that Linux reports as available without
-// swapping, both limited by the control group.
+// machineMemory returns the total memory, and the memory that is available without swapping
+// according to Linux. The limits of the control group reduce both.
 func machineMemory() memory {
 	m := memoryIn("/proc/meminfo")
 	limit, used := number("/sys/fs/cgroup/memory.max"), number("/sys/fs/cgroup/memory.current")
@@ -106,8 +105,8 @@ func machineMemory() memory {
 	return m
 }
 
-// memoryIn parses a file in the format of /proc/meminfo. It returns zeros if the file cannot be
-// read.
+// memoryIn parses a file with the format of /proc/meminfo. It returns zeros if it cannot read the
+// file.
 func memoryIn(path string) (m memory) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -130,7 +129,7 @@ func memoryIn(path string) (m memory) {
 	return m
 }
 
-// number returns the number in the file at path, 0 if the file has no number.
+// number returns the number in the file at path; 0 if there is none.
 func number(path string) int64 {
 	data, err := os.ReadFile(path)
 	if err != nil {

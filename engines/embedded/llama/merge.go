@@ -13,10 +13,9 @@ import (
 	"anneal/engines/embedded/safetensors"
 )
 
-// LoadAdapterFor reads a PEFT directory for the base model in a Hugging Face directory. If the
-// adapter has the hash of the base model that it was trained on, LoadAdapterFor reads all weights
-// of the base model to compare the hashes. The error is FailedPrecondition for an adapter that was
-// trained on another base model.
+// LoadAdapterFor loads the adapter in a PEFT directory for the base model in a Hugging Face
+// directory. If the adapter records the hash of its base model, LoadAdapterFor reads all weights of
+// base to compare the hashes. It returns FailedPrecondition for an adapter of another base model.
 func LoadAdapterFor(ctx context.Context, dir, base string) (*Adapter, error) {
 	r, err := Open(base)
 	if err != nil {
@@ -43,17 +42,17 @@ func LoadAdapterFor(ctx context.Context, dir, base string) (*Adapter, error) {
 	return a, a.Belongs(r.Hash())
 }
 
-// MergeOptions configures MergeDir.
+// MergeOptions configure MergeDir.
 type MergeOptions struct {
-	Workers int // maximum number of busy cores
-	// Progress is called after each file of weights with its number of bytes. It may be nil.
+	Workers int // maximum number of cores
+	// Progress is called after each file with weights, with its size in bytes; nil reports nothing.
 	Progress func(file string, bytes int64)
 }
 
-// MergeDir writes the model in the Hugging Face directory base with an adapter merged into its
-// weights to the directory to, which must exist. The files, the tensors and their number types are
-// those of base; other files with weights, such as GGUF files, are left out. The error is
-// FailedPrecondition for projections stored in 8 bits.
+// MergeDir merges an adapter into the model in the Hugging Face directory base, and writes the
+// result to the directory to, which must exist. The result has the same files, tensors and number
+// formats as base, but no other files with weights, such as GGUF files. MergeDir returns
+// FailedPrecondition if a projection to change is stored in 8 bits.
 func MergeDir(ctx context.Context, to, base string, a *Adapter, o MergeOptions) error {
 	c, shards, err := openFiles(base)
 	if err != nil {
@@ -68,7 +67,8 @@ func MergeDir(ctx context.Context, to, base string, a *Adapter, o MergeOptions) 
 	for _, entry := range entries {
 		name := entry.Name()
 		file := shards.File(name)
-		info, err := os.Stat(filepath.Join(base, name)) // follows links, as in the cache of a model hub
+		// Stat follows symbolic links, which the cache of a model hub contains.
+		info, err := os.Stat(filepath.Join(base, name))
 		if err != nil {
 			return err
 		}
@@ -92,8 +92,8 @@ func MergeDir(ctx context.Context, to, base string, a *Adapter, o MergeOptions) 
 	return nil
 }
 
-// changes returns a function for each projection that the adapter modifies, by its name in
-// checkpoints. The function adds the update to the projection's weights.
+// changes returns a function for each projection that the adapter modifies, by the name of its
+// tensor in checkpoints. The function adds the adapter's update to the projection's weights.
 func (a *Adapter) changes(c *Config, workers int) map[string]safetensors.Change {
 	all := map[string]safetensors.Change{}
 	for i := range a.Layers {
@@ -112,8 +112,8 @@ func (a *Adapter) changes(c *Config, workers int) map[string]safetensors.Change 
 	return all
 }
 
-// writeMerged writes a file with changed tensors, or copies the file from if file is nil. It
-// removes each change that it makes from changes.
+// writeMerged writes a file with changed tensors. If file is nil, it copies the file from
+// unchanged. It removes the changes that it has made from changes.
 func writeMerged(ctx context.Context, to, from string, file *safetensors.File,
 	changes map[string]safetensors.Change) (written int64, err error) {
 	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)

@@ -2,11 +2,11 @@ package llama
 
 import "anneal/engines/embedded/kernel"
 
-// A Net is a model, optionally with an adapter, packed for training. Passes may read it
-// concurrently; Pack must not run at the same time.
+// A Net is a model, with or without an adapter, packed for training. Passes may read it
+// concurrently, but not while Pack runs.
 type Net struct {
 	Weights *Weights
-	Adapter *Adapter // nil trains all parameters of Weights
+	Adapter *Adapter // adapter that is trained; nil trains all parameters of Weights
 
 	rope           *Rope
 	layers         []netLayer
@@ -15,25 +15,25 @@ type Net struct {
 
 type netLayer struct{ qkv, o, gateUp, down linear }
 
-// A linear holds one projection, or several stacked projections with the same input, and the
-// adapter's pairs of the projections.
+// A linear is a projection, or several stacked projections with the same input, and the adapter's
+// pairs for them.
 type linear struct {
 	fwd, back kernel.Packed // W [out, in], packed for x·Wᵀ and for dy·W
 
-	a, aBack kernel.Packed // the stacked A [pairs·rank, in]
+	a, aBack kernel.Packed // matrices A of the pairs, stacked: [pairs·rank, in]
 	low      []lowRank
 }
 
-// A lowRank is the adapter pair of one projection, whose outputs are the outputs lo to hi of a
-// linear.
+// A lowRank is the adapter's pair for one projection. The outputs of the projection are the outputs
+// lo to hi-1 of the linear.
 type lowRank struct {
 	module  Module
 	lo, hi  int
 	b, back kernel.Packed // B [out, rank], packed for z·Bᵀ and for dy·B
 }
 
-// NewNet packs the model w on workers goroutines. If a is not nil, only the adapter a is
-// trained.
+// NewNet packs the weights w on workers goroutines. If a is nil, all parameters of w are trained,
+// otherwise only the adapter a.
 func NewNet(w *Weights, a *Adapter, workers int) *Net {
 	n := &Net{
 		Weights: w, Adapter: a, rope: NewRope(&w.Config, w.Config.MaxPositions), layers: make([]netLayer, w.Config.Layers),
@@ -56,10 +56,11 @@ func NewNet(w *Weights, a *Adapter, workers int) *Net {
 	return n
 }
 
-// linears returns the projections of a layer in the order of inputs.
+// linears returns the linears of a layer, in the order of inputs.
 func (l *netLayer) linears() [4]*linear { return [4]*linear{&l.qkv, &l.o, &l.gateUp, &l.down} }
 
-// Trained returns the vector of the trained parameters, which aliases the model or the adapter.
+// Trained returns the trained parameters as one vector, which shares the memory of the model or of
+// the adapter.
 func (n *Net) Trained() []float32 {
 	if n.Adapter != nil {
 		return n.Adapter.flat
@@ -67,7 +68,7 @@ func (n *Net) Trained() []float32 {
 	return n.Weights.flat
 }
 
-// Pack repacks the net after Trained has changed.
+// Pack packs the net again after the parameters in Trained have changed.
 func (n *Net) Pack(workers int) {
 	if n.Adapter != nil {
 		n.packAdapter()
@@ -112,8 +113,8 @@ func (n *Net) packAdapter() {
 	}
 }
 
-// stacks returns the projections of a layer by Input. The projections of one Input are stacked
-// in one matrix.
+// stacks returns the projections of a layer by Input. Those with the same input are stacked in one
+// matrix.
 func (w *Weights) stacks(layer int) [4]kernel.Matrix {
 	return [4]kernel.Matrix{w.qkv[layer], w.Layers[layer].O, w.gateUp[layer], w.Layers[layer].Down}
 }
@@ -128,14 +129,14 @@ func (a *Adapter) stackedA(layer int, low []lowRank) kernel.Matrix {
 	}
 }
 
-// A Gradient has the layout of the trained parameters.
+// A Gradient is the gradient of an objective with respect to the parameters in Trained.
 type Gradient struct {
 	Flat    []float32
-	weights *Weights // views of Flat; nil if an adapter is trained
+	weights *Weights // parts of Flat, in the layout of the weights; nil if an adapter is trained
 	adapter *Adapter
 }
 
-// NewGradient returns a zero gradient.
+// NewGradient returns a gradient of zeros.
 func (n *Net) NewGradient() *Gradient {
 	g := &Gradient{Flat: make([]float32, len(n.Trained()))}
 	if n.Adapter != nil {
@@ -147,13 +148,13 @@ func (n *Net) NewGradient() *Gradient {
 	return g
 }
 
-// A Part is a range of the vector of trained parameters.
+// A Part is a range of the vector Trained.
 type Part struct {
 	Len    int
-	Matrix bool // the parameters are a matrix, not a norm or a bias
+	Matrix bool // the range is a matrix, not a norm or a bias
 }
 
-// Parts returns the ranges of Trained in order.
+// Parts returns the ranges of the vector Trained, in order.
 func (n *Net) Parts() []Part {
 	if n.Adapter != nil {
 		return []Part{{len(n.Adapter.flat), true}}

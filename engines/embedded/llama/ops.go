@@ -7,8 +7,8 @@ import (
 	"anneal/engines/embedded/kernel"
 )
 
-// Each calls do with every number from 0 to n-1 on at most workers goroutines, starts the calls in
-// ascending order, and waits for them.
+// Each calls do with every number from 0 to n-1, on at most workers goroutines, and waits for the
+// calls. It starts them in ascending order.
 func Each(n, workers int, do func(i int)) {
 	var next atomic.Int64
 	run := func() {
@@ -24,24 +24,26 @@ func Each(n, workers int, do func(i int)) {
 	wg.Wait()
 }
 
-// normalize writes the RMS norm of every row of x to out, and the reciprocal of every row's
-// root mean square to inverse.
+// normalize writes the RMS norm of every row of x to out, and the reciprocal of the root mean
+// square of every row to inverse.
 func normalize(out, x kernel.Matrix, inverse, weight []float32, eps float64) {
 	for i := range x.Rows {
 		inverse[i] = kernel.RMSNorm(out.Row(i), x.Row(i), weight, float32(eps))
 	}
 }
 
-// normalizeBack adds the gradients of normalize to dx and dweight. dweight may be nil.
+// normalizeBack adds the gradients of normalize to dx and dweight. If dweight is nil, it only
+// computes dx.
 func normalizeBack(dx, dout, x kernel.Matrix, inverse, weight, dweight []float32) {
 	for i := range x.Rows {
 		kernel.RMSNormGrad(dx.Row(i), dweight, dout.Row(i), x.Row(i), weight, inverse[i])
 	}
 }
 
-// NormalizeHeads replaces each head of heads, first of the queries and then of the keys, by its RMS
-// norm. It writes the reciprocal of each head's root mean square to inverse, which may be nil.
-// queries and keys are the norm weights; if queries is nil, NormalizeHeads does nothing.
+// NormalizeHeads replaces each head in heads, first those of the queries and then those of the
+// keys, by its RMS norm. It writes the reciprocal of the root mean square of each head to inverse,
+// unless inverse is nil. queries and keys are the weights of the norms; if queries is nil,
+// NormalizeHeads does nothing.
 func (c *Config) NormalizeHeads(heads, queries, keys, inverse []float32) {
 	if queries == nil {
 		return
@@ -59,7 +61,7 @@ func (c *Config) NormalizeHeads(heads, queries, keys, inverse []float32) {
 	}
 }
 
-// AddBias adds bias to every row of y. A nil bias has no effect.
+// AddBias adds bias to every row of y. It does nothing if bias is nil.
 func AddBias(y kernel.Matrix, bias []float32) {
 	if bias == nil {
 		return
@@ -69,7 +71,7 @@ func AddBias(y kernel.Matrix, bias []float32) {
 	}
 }
 
-// gate computes SwiGLU of every row of gu, whose first half is the gate and whose second half is
+// gate computes SwiGLU of every row of gu. The first half of a row is the gate, the second half is
 // up.
 func gate(out, gu kernel.Matrix) {
 	n := out.Cols
@@ -79,7 +81,7 @@ func gate(out, gu kernel.Matrix) {
 	}
 }
 
-// gateBack replaces gu by its gradient. dout is the gradient of gate's output.
+// gateBack replaces gu by its gradient. dout is the gradient of the result of gate.
 func gateBack(gu, dout kernel.Matrix) {
 	n := dout.Cols
 	for i := range dout.Rows {
@@ -88,7 +90,7 @@ func gateBack(gu, dout kernel.Matrix) {
 	}
 }
 
-// copyRows copies src to dst, which is dense and has the same size.
+// copyRows copies src to dst, which has the same size and is dense.
 func copyRows(dst, src kernel.Matrix) {
 	copy(dst.Data[:src.Rows*src.Cols], src.Data[:src.Rows*src.Cols])
 }

@@ -2,10 +2,10 @@ package llama
 
 import "anneal/engines/embedded/kernel"
 
-// An Input is one of the four activations of a layer to which projections are applied.
+// An Input is one of the four activations of a layer that are the input of projections.
 type Input int
 
-// The inputs of a layer, in the order of computation.
+// The inputs of a layer, in the order in which they are computed.
 const (
 	ToQueryKeyValue Input = iota
 	ToOutput
@@ -13,28 +13,29 @@ const (
 	ToDown
 )
 
-// A PackedAdapter is an adapter that is applied to the outputs of an unchanged base model. It is
-// immutable and safe for concurrent use.
+// A PackedAdapter applies an adapter to the outputs of an unchanged base model. It is immutable and
+// safe for concurrent use.
 type PackedAdapter struct {
 	scale  float32
 	rank   int
 	layers [][len(inputs)]packedLow
 }
 
-// A packedLow holds the adapter's pairs of matrices A and B for the projections of one input.
+// A packedLow has the adapter's pairs of matrices A and B for the projections of one input.
 type packedLow struct {
-	a     kernel.Packed // the matrices A of all pairs, stacked: [pairs·rank, in]
+	a     kernel.Packed // matrices A of all pairs, stacked: [pairs·rank, in]
 	pairs []packedPair
 }
 
-// A packedPair holds the matrix B of one projection. The projection's outputs are the columns lo to
-// hi of the stacked outputs of all projections with the same input.
+// A packedPair has the matrix B for one projection. The outputs of the projection are the columns
+// lo to hi-1 of the stacked outputs of all projections with the same input.
 type packedPair struct {
 	lo, hi int
-	b      kernel.Packed // B [out, rank]
+	b      kernel.Packed // matrix B [out, rank]
 }
 
-// Pack packs the adapter for a base model with configuration c. The result does not refer to a.
+// Pack packs the adapter for a base model with configuration c. The result does not share memory
+// with a.
 func (a *Adapter) Pack(c *Config) *PackedAdapter {
 	p := &PackedAdapter{scale: a.Scale(), rank: a.Rank, layers: make([][len(inputs)]packedLow, len(a.Layers))}
 	for i := range p.layers {
@@ -64,9 +65,9 @@ func (a *Adapter) packLow(c *Config, layer int, input Input) (to packedLow) {
 	return to
 }
 
-// Add adds the adapter's update to y [rows, stacked outputs of the input's projections], the
-// base model's output for x [rows, in]: y += scale·(x·Aᵀ)·Bᵀ (LoRA, Hu et al. 2021). The result
-// is bit-identical to that of Pass. scratch is reused between calls.
+// Add adds the adapter's update to y, the base model's output for the input x: y += scale·(x·Aᵀ)·Bᵀ
+// (LoRA, Hu et al. 2021). x is [rows, in], and y [rows, stacked outputs of the input's
+// projections]. The result is bit-identical to that of a Pass. scratch is reused between calls.
 func (p *PackedAdapter) Add(y, x kernel.Matrix, layer int, input Input, scratch *kernel.Matrix, workers int) {
 	low := &p.layers[layer][input]
 	if len(low.pairs) == 0 {

@@ -6,49 +6,49 @@ import (
 	"anneal/engines/embedded/kernel"
 )
 
-// A Pass runs forward and backward passes of a Net, one batch at a time, and keeps the
-// activations for the backward pass. It runs on the caller's goroutine: use one pass for each
-// core.
+// A Pass computes forward and backward passes of a Net, one batch at a time. It keeps the
+// activations of the forward pass for the backward pass. It uses only the caller's goroutine, so
+// each core needs its own Pass.
 type Pass struct {
-	// Temperature divides the logits before the softmax; 0 means 1.
+	// Temperature divides the logits before the softmax; 0 stands for 1.
 	Temperature float64
 
 	net     *Net
 	batch   *Batch
 	arena   arena
-	dropout float64 // dropout of the adapter's inputs, in [0, 1), for the current batch
-	seed    uint64  // seed of the current batch's dropout
+	dropout float64 // dropout rate of the adapter's inputs for the current batch, in [0, 1)
+	seed    uint64  // seed of the dropout of the current batch
 
 	layers  []layerState
-	rows    []int32       // scored positions
-	last    kernel.Matrix // the last layer's output at the scored positions [scored, hidden]
+	rows    []int32       // indices of the tokens whose next token is a target
+	last    kernel.Matrix // output of the last layer at rows: [targets, hidden]
 	inverse []float32
-	final   kernel.Matrix // last after the final norm
-	probs   kernel.Matrix // probabilities of all tokens at the scored positions [scored, vocab]
+	final   kernel.Matrix // result of the final norm on last
+	probs   kernel.Matrix // probabilities of all tokens at rows: [targets, vocab]
 	logp    []float32
 
-	scores, dscores kernel.Matrix // one block of attention [attendRows, keys]
+	scores, dscores kernel.Matrix // scores of one block of attention: [attendRows, keys]
 	tiles           []tile
 }
 
-// layerState holds the activations of a layer. Rows are tokens. In the last layer, attn and the
-// activations computed from it hold the scored tokens only.
+// layerState has the activations of a layer. Rows are tokens. In the last layer, attn and the
+// activations that are computed from it have only the rows with a target.
 type layerState struct {
 	x, norm1, qkv, attn kernel.Matrix
 	mid, norm2, gu, act kernel.Matrix
 	inverse1, inverse2  []float32
 	raw                 kernel.Matrix // queries and keys before the head norms
 	inverseHeads        []float32
-	low                 [4]lowState // adapter activations of each input
+	low                 [4]lowState // activations of the adapter for each input
 }
 
-// lowState holds the adapter's activations for one linear.
+// lowState has the activations of the adapter for one linear.
 type lowState struct {
-	in kernel.Matrix // the input after dropout
-	z  kernel.Matrix // scale · in · Aᵀ [tokens, pairs·rank]
+	in kernel.Matrix // input after dropout
+	z  kernel.Matrix // scale·in·Aᵀ: [tokens, pairs·rank]
 }
 
-// An arena allocates float32 slices that are all freed by reset.
+// An arena allocates float32 slices, which reset frees together.
 type arena struct {
 	data []float32
 	used int
@@ -62,7 +62,7 @@ func (a *arena) reset() {
 	a.used, a.want = 0, 0
 }
 
-// vector allocates n values without clearing them.
+// vector allocates n values, which it does not set to zero.
 func (a *arena) vector(n int) []float32 {
 	a.want += n
 	if a.used+n > len(a.data) {
@@ -82,11 +82,12 @@ func NewPass(net *Net) *Pass {
 	return &Pass{net: net, layers: make([]layerState, len(net.layers))}
 }
 
-// Forward returns the log-probability of each target of batch in order. Sequences must not
-// exceed the model's context length. The result and batch must not be modified before Backward.
+// Forward returns the log-probability of each target of a batch, in order. No sequence may exceed
+// the model's context length. The caller must not change the result or the batch before Backward.
 func (p *Pass) Forward(batch *Batch) []float32 { return p.forward(batch, 0, 0) }
 
-// ForwardDropout is Forward with dropout on the adapter's inputs, seeded by seed.
+// ForwardDropout is like Forward, with dropout of the adapter's inputs. seed determines the dropped
+// elements.
 func (p *Pass) ForwardDropout(batch *Batch, dropout float64, seed uint64) []float32 {
 	return p.forward(batch, dropout, seed)
 }
@@ -126,8 +127,7 @@ func (p *Pass) forwardLayer(i int, x kernel.Matrix) kernel.Matrix {
 	p.turn(s.qkv.ColRange(0, q+kv), p.net.rope.Turn)
 	s.attn = p.arena.matrix(n, q)
 	p.attend(s)
-	// In the last layer, only scored rows continue after attention, because no other row needs
-	// them.
+	// After the attention of the last layer, only rows with a target are needed.
 	if i == len(p.layers)-1 {
 		x, s.attn = p.gather(x), p.gather(s.attn)
 		n = x.Rows
@@ -146,8 +146,8 @@ func (p *Pass) forwardLayer(i int, x kernel.Matrix) kernel.Matrix {
 	return out
 }
 
-// normalizeHeads normalizes queries and keys in models with head norms. It keeps the values
-// before normalization in s.raw.
+// normalizeHeads normalizes each head of the queries and keys, if the model has head norms. It
+// keeps the values before the norms in s.raw.
 func (p *Pass) normalizeHeads(s *layerState, l *Layer) {
 	if l.QNorm == nil {
 		return
@@ -162,7 +162,7 @@ func (p *Pass) normalizeHeads(s *layerState, l *Layer) {
 	}
 }
 
-// gather returns the scored rows of m.
+// gather returns the rows of m with a target.
 func (p *Pass) gather(m kernel.Matrix) kernel.Matrix {
 	out := p.arena.matrix(len(p.rows), m.Cols)
 	for i, row := range p.rows {
@@ -171,8 +171,8 @@ func (p *Pass) gather(m kernel.Matrix) kernel.Matrix {
 	return out
 }
 
-// scatter is the inverse of gather: it returns the rows of m at the scored positions, and zeros
-// in the other rows.
+// scatter is the inverse of gather: it returns a matrix with the rows of m at the rows with a
+// target, and zeros elsewhere.
 func (p *Pass) scatter(m kernel.Matrix) kernel.Matrix {
 	out := p.arena.matrix(len(p.batch.Tokens), m.Cols)
 	clear(out.Data)
@@ -182,8 +182,8 @@ func (p *Pass) scatter(m kernel.Matrix) kernel.Matrix {
 	return out
 }
 
-// turn calls its argument turn, which is Turn or TurnBack of a Rope, for every row, with the row's
-// heads and position.
+// turn calls the function turn, which is Turn or TurnBack of a Rope, with the heads and the
+// position of every row.
 func (p *Pass) turn(heads kernel.Matrix, turn func([]float32, int)) {
 	for i := range p.batch.Starts {
 		lo, hi := p.batch.span(i)
@@ -193,7 +193,7 @@ func (p *Pass) turn(heads kernel.Matrix, turn func([]float32, int)) {
 	}
 }
 
-// project computes y = x·Wᵀ, or y += x·Wᵀ if add is set, and adds the adapter's update to y.
+// project computes y = x·Wᵀ, or y += x·Wᵀ if add is true, and adds the adapter's update to y.
 func (p *Pass) project(y, x kernel.Matrix, lin *linear, layer, input int, add bool) {
 	kernel.Gemm(y, x, &lin.fwd, add, 1)
 	AddBias(y, p.net.Weights.Layers[layer].Bias[input])
@@ -211,7 +211,7 @@ func (p *Pass) project(y, x kernel.Matrix, lin *linear, layer, input int, add bo
 	}
 }
 
-// drop returns a copy of x with dropout applied, or x if the batch has no dropout.
+// drop returns a copy of x after dropout; x itself if the batch has no dropout.
 func (p *Pass) drop(x kernel.Matrix, layer, input int) kernel.Matrix {
 	if p.dropout == 0 {
 		return x
@@ -222,8 +222,8 @@ func (p *Pass) drop(x kernel.Matrix, layer, input int) kernel.Matrix {
 	return out
 }
 
-// mask applies dropout to x: it zeroes elements and scales the others by 1/(1-dropout). It
-// selects the same elements in the forward and the backward pass.
+// mask applies dropout to x: it sets some elements to zero, and multiplies the others by
+// 1/(1-dropout). It selects the same elements in the forward and the backward pass.
 func (p *Pass) mask(x kernel.Matrix, layer, input int) {
 	rng := rand.NewPCG(p.seed, uint64(layer*4+input))
 	keep, below := float32(1/(1-p.dropout)), uint32(p.dropout*(1<<32))
@@ -236,7 +236,7 @@ func (p *Pass) mask(x kernel.Matrix, layer, input int) {
 	}
 }
 
-// score computes the log-probabilities of the targets.
+// score returns the log-probabilities of the targets.
 func (p *Pass) score() []float32 {
 	w := p.net.Weights
 	n, h := len(p.rows), w.Config.HiddenSize
@@ -265,7 +265,7 @@ func (p *Pass) inverseTemperature() float32 {
 	return float32(1 / p.Temperature)
 }
 
-// Hits returns the number of targets of the last Forward that are the most probable token.
+// Hits returns for how many targets of the last Forward the target was the most probable token.
 func (p *Pass) Hits() int {
 	n := 0
 	for i, row := range p.rows {
@@ -276,6 +276,6 @@ func (p *Pass) Hits() int {
 	return n
 }
 
-// Probabilities returns the distribution at each target of the last Forward: [targets, vocab].
-// Backward overwrites it.
+// Probabilities returns the probabilities of all tokens at each target of the last Forward:
+// [targets, vocab]. Backward overwrites them.
 func (p *Pass) Probabilities() kernel.Matrix { return p.probs }

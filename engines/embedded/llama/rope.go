@@ -6,15 +6,15 @@ import (
 	"anneal/engines/embedded/kernel"
 )
 
-// A Rope applies rotary embeddings to query and key heads (Su et al. 2021) in the "rotate half"
-// convention of Hugging Face: element j is paired with element j + HeadDim/2.
+// A Rope rotates query and key heads by rotary embeddings (Su et al. 2021). As in Hugging Face
+// ("rotate half"), element j is paired with element j + HeadDim/2.
 type Rope struct {
 	half     int
-	cos, sin []float32 // [positions, half]
+	cos, sin []float32 // cosines and sines of the angles: [positions, half]
 }
 
-// NewRope tabulates the angles position · theta^(-2j/HeadDim), with the configured scaling, for
-// the given number of positions.
+// NewRope computes the angles position · theta^(-2j/HeadDim), with the configured scaling, for
+// positions from 0 on.
 func NewRope(c *Config, positions int) *Rope {
 	half := c.HeadDim / 2
 	r := &Rope{half: half, cos: make([]float32, positions*half), sin: make([]float32, positions*half)}
@@ -28,8 +28,8 @@ func NewRope(c *Config, positions int) *Rope {
 	return r
 }
 
-// RopeDivisor returns the number by which rope scaling divides the angles of element j, 1
-// without rope scaling.
+// RopeDivisor returns the number by which rope scaling divides the angles of element j; 1 if there
+// is no scaling.
 func (c *Config) RopeDivisor(j int) float64 {
 	r := c.Scaling()
 	switch {
@@ -53,7 +53,7 @@ func (c *Config) RopeDivisor(j int) float64 {
 	return 1 / ((1-kept)/r.Factor + kept)
 }
 
-// Turn rotates heads, which have HeadDim values each, to a position.
+// Turn rotates heads, which have HeadDim values each, by the angles of a position.
 func (r *Rope) Turn(heads []float32, position int) {
 	cos, sin := r.angles(position)
 	for ; len(heads) > 0; heads = heads[2*r.half:] {
@@ -61,7 +61,7 @@ func (r *Rope) Turn(heads []float32, position int) {
 	}
 }
 
-// TurnBack is the inverse, and therefore the gradient, of Turn.
+// TurnBack reverses Turn. It also computes the gradient of Turn.
 func (r *Rope) TurnBack(heads []float32, position int) {
 	cos, sin := r.angles(position)
 	for ; len(heads) > 0; heads = heads[2*r.half:] {

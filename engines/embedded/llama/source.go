@@ -7,9 +7,9 @@ import (
 	"anneal/engines/embedded/safetensors"
 )
 
-// A Source provides a model's parameters. The methods must be called in the order of Weights:
-// embeddings, layers, final norm, and the head unless it is tied. A result is valid until the
-// next call.
+// A Source returns a model's parameters. Its methods must be called in the order of Weights:
+// embeddings, layers, final norm, and the head unless it is tied. A result is valid until the next
+// call.
 type Source interface {
 	Embedding() (kernel.Matrix, error)
 	Layer(i int) (StoredLayer, error)
@@ -17,22 +17,23 @@ type Source interface {
 	Head() (kernel.Matrix, error)
 }
 
-// A StoredLayer is one layer in float32. It also has the 8-bit codes of projections that are
-// stored in 8 bits.
+// A StoredLayer has the parameters of one layer as float32, and the quantized values of projections
+// that are stored in 8 bits.
 type StoredLayer struct {
 	Layer
-	Stacks [len(inputs)]kernel.Matrix // the projections of each Input as one matrix
-	Codes  [len(inputs)]*Codes        // 8-bit codes of each of Stacks; nil if its projections are not stored in 8 bits
+	Stacks [len(inputs)]kernel.Matrix // projections of each Input, as one matrix
+	// Quantized values of each matrix in Stacks; nil if its projections are not stored in 8 bits.
+	Quantized [len(inputs)]*Quantized
 }
 
-// Codes holds a dense matrix in 8 bits, with a scale for each row.
-type Codes struct {
-	Type    safetensors.DType // F8 or I8
-	Values  []byte
-	Factors []float32
+// Quantized is a dense matrix of 8-bit values. An element is the value times the scale of its row.
+type Quantized struct {
+	Type   safetensors.DType // type of the values, F8 or I8
+	Values []byte
+	Scales []float32
 }
 
-// Source returns the weights as a Source, which never fails.
+// Source returns the weights as a Source, which never returns an error.
 func (w *Weights) Source() Source { return inMemory{w} }
 
 type inMemory struct{ w *Weights }
@@ -44,17 +45,17 @@ func (m inMemory) Layer(i int) (StoredLayer, error) {
 	return StoredLayer{Layer: m.w.Layers[i], Stacks: m.w.stacks(i)}, nil
 }
 
-// A Reader is a Source that reads a Hugging Face directory incrementally. Only one layer, or the
+// A Reader is a Source that reads a Hugging Face directory step by step: only one layer, or the
 // embeddings, is in memory as float32 at a time.
 type Reader struct {
 	Config  Config
 	file    *safetensors.Shards
-	adapter *Adapter // merged into the layers that Layer returns
+	adapter *Adapter // is merged into the layers that Layer returns; nil for none
 	hash    *hasher
 	buffer  []float32
 }
 
-// Open opens a model directory that Load accepts. The caller must close the reader.
+// Open opens a model directory that Load can load. The caller must close the reader.
 func Open(dir string) (*Reader, error) {
 	c, file, err := openFiles(dir)
 	if err != nil {
@@ -66,11 +67,11 @@ func Open(dir string) (*Reader, error) {
 // Close closes the files.
 func (r *Reader) Close() error { return r.file.Close() }
 
-// Merge merges an adapter into the layers that the reader returns.
+// Merge makes Layer return layers into which an adapter is merged.
 func (r *Reader) Merge(a *Adapter) { r.adapter = a }
 
 // Hash returns Weights.Hash of the model without an adapter. All parameters must have been read
-// in order.
+// before.
 func (r *Reader) Hash() string { return r.hash.name() }
 
 // Embedding implements Source.
@@ -103,14 +104,14 @@ func (r *Reader) Layer(i int) (p StoredLayer, err error) {
 		return p, nil
 	}
 	for input := range inputs {
-		if p.Codes[input], err = r.codes(i, Input(input)); err != nil {
+		if p.Quantized[input], err = r.quantized(i, Input(input)); err != nil {
 			return p, err
 		}
 	}
 	return p, nil
 }
 
-// read reads the tensors, which are views of flat, and adds flat to the hash of the model.
+// read reads the tensors, which are parts of flat, and adds flat to the hash of the model.
 func (r *Reader) read(flat []float32, tensors ...safetensors.Tensor) error {
 	if err := readAll(r.file, tensors); err != nil {
 		return err
@@ -126,31 +127,31 @@ func (r *Reader) values(n int) []float32 {
 	return r.buffer[:n]
 }
 
-// codes returns the codes of an input's projections. It returns nil unless all projections are
-// stored in 8 bits of one type, or if one of the codes is NaN.
-func (r *Reader) codes(layer int, input Input) (*Codes, error) {
+// quantized returns the quantized values of the projections of an input. It returns nil if the
+// projections are not all stored in the same 8-bit type, or if a value is NaN.
+func (r *Reader) quantized(layer int, input Input) (*Quantized, error) {
 	kind, all := r.stored(layer, input)
 	if !kind.Eight() {
 		return nil, nil
 	}
-	c := &Codes{Type: kind, Values: make([]byte, all)}
+	c := &Quantized{Type: kind, Values: make([]byte, all)}
 	rest := c.Values
 	for _, m := range inputs[input] {
 		out, in := m.Shape(&r.Config)
-		factors, err := r.file.ReadCodes(rest[:out*in], projection(layer, m))
+		scales, err := r.file.ReadQuantized(rest[:out*in], projection(layer, m))
 		if err != nil {
 			return nil, err
 		}
-		c.Factors, rest = append(c.Factors, factors...), rest[out*in:]
+		c.Scales, rest = append(c.Scales, scales...), rest[out*in:]
 	}
-	if kind == safetensors.F8 && slices.ContainsFunc(c.Values, func(code byte) bool { return code&0x7f == 0x7f }) {
-		return nil, nil // the 8-bit weights of kernels cannot represent NaN, but wider formats can
+	if kind == safetensors.F8 && slices.ContainsFunc(c.Values, func(v byte) bool { return v&0x7f == 0x7f }) {
+		return nil, nil // the kernels' 8-bit formats cannot represent NaN, so the float32 values are packed instead
 	}
 	return c, nil
 }
 
-// stored returns kind, the storage type of the projections of an input, and all, the total number
-// of their values. kind is "" if the projections have different types.
+// stored returns the type in which the projections of an input are stored, and the number of their
+// values. kind is "" if the types differ.
 func (r *Reader) stored(layer int, input Input) (kind safetensors.DType, all int) {
 	for i, m := range inputs[input] {
 		out, in := m.Shape(&r.Config)

@@ -16,38 +16,38 @@ import (
 	"anneal/engines/embedded/kernel"
 )
 
-// A Layer is one decoder layer. Projections have the layout [out, in].
+// A Layer has the parameters of a decoder layer. Projections have the layout [out, in].
 type Layer struct {
 	AttnNorm       []float32
 	Q, K, V, O     kernel.Matrix
-	QNorm, KNorm   []float32 // head norms of queries and keys; nil in models without head norms
+	QNorm, KNorm   []float32 // weights of the head norms of queries and keys; nil in a model without head norms
 	MLPNorm        []float32
 	Gate, Up, Down kernel.Matrix
-	Bias           [len(inputs)][]float32 // stacked biases of each Input's projections; nil without biases
+	Bias           [len(inputs)][]float32 // biases of the projections of each Input, stacked; nil without biases
 }
 
-// Weights holds a model's parameters in one slice, in the order embed, layers (AttnNorm Q K V O,
-// their biases, QNorm KNorm, MLPNorm Gate Up Down, their biases), norm, head. Q, K and V can
-// thus be multiplied as one matrix, as can Gate and Up, and an optimizer processes one vector.
+// Weights are the parameters of a model in one slice, in this order: embeddings, layers (AttnNorm Q
+// K V O, their biases, QNorm KNorm, MLPNorm Gate Up Down, their biases), final norm, head. So Q, K
+// and V can be multiplied as one matrix, as can Gate and Up, and an optimizer processes one vector.
 type Weights struct {
 	Config Config
 	Embed  kernel.Matrix // [vocab, hidden]
 	Layers []Layer
 	Norm   []float32
-	Head   kernel.Matrix // shares data with Embed if tied
+	Head   kernel.Matrix // shares the memory of Embed if the embeddings are tied
 
 	flat        []float32
 	qkv, gateUp []kernel.Matrix
 }
 
-// NewWeights returns zero weights of a valid configuration.
+// NewWeights returns weights of zeros for a valid configuration.
 func NewWeights(c Config) *Weights {
 	flat := make([]float32, c.Parameters())
 	return layOut(c, flat)
 }
 
-// layOut returns weights whose matrices and vectors are parts of flat, which has c.Parameters()
-// values.
+// layOut divides flat, which has c.Parameters() values, into the matrices and vectors of the
+// weights.
 func layOut(c Config, flat []float32) *Weights {
 	w := &Weights{Config: c, flat: flat, Layers: make([]Layer, c.Layers)}
 	rest := values(flat)
@@ -64,7 +64,7 @@ func layOut(c Config, flat []float32) *Weights {
 	return w
 }
 
-// layOutLayer takes the parts of one layer from rest. It returns the layer, and the stacked
+// layOutLayer takes the parameters of one layer from rest. It returns the layer, and the stacked
 // projections of each Input.
 func (c *Config) layOutLayer(rest *values) (l Layer, stacks [len(inputs)]kernel.Matrix) {
 	bias := func(input Input) []float32 {
@@ -89,7 +89,7 @@ func (c *Config) layOutLayer(rest *values) (l Layer, stacks [len(inputs)]kernel.
 	return l, stacks
 }
 
-// values is the part of a vector that is not yet assigned.
+// values is the part of a vector that layOut has not assigned yet.
 type values []float32
 
 func (v *values) vector(n int) []float32 {
@@ -105,7 +105,7 @@ func view(data []float32, rows, cols int) kernel.Matrix {
 	return kernel.Matrix{Data: data[:rows*cols], Rows: rows, Cols: cols, Stride: cols}
 }
 
-// Flat returns all parameters as one vector, in the order documented at Weights.
+// Flat returns all parameters as one vector, in the order that Weights documents.
 func (w *Weights) Flat() []float32 { return w.flat }
 
 // Clone returns a copy of the weights.
@@ -113,15 +113,17 @@ func (w *Weights) Clone() *Weights {
 	return layOut(w.Config, append([]float32(nil), w.flat...))
 }
 
-// QKV returns the stacked Q, K and V of a layer: [q+2kv, hidden], as a view.
+// QKV returns the stacked Q, K and V of a layer, [q+2kv, hidden], which share the memory of the
+// weights.
 func (w *Weights) QKV(layer int) kernel.Matrix { return w.qkv[layer] }
 
-// GateUp returns the stacked Gate and Up of a layer: [2·ffn, hidden], as a view.
+// GateUp returns the stacked Gate and Up of a layer, [2·ffn, hidden], which share the memory of the
+// weights.
 func (w *Weights) GateUp(layer int) kernel.Matrix { return w.gateUp[layer] }
 
 // Initialize draws projections and embeddings from a normal distribution with the standard
-// deviation InitializerRange, or 0.02 if that is 0. The two projections that write to the
-// residual stream have this deviation divided by sqrt(2·layers), as in GPT-2. Initialize sets
+// deviation InitializerRange, or 0.02 if that is 0. For the two projections that write to the
+// residual stream, it divides the standard deviation by sqrt(2·layers), as GPT-2 does. It sets
 // norms to 1 and biases to 0.
 func (w *Weights) Initialize(seed uint64) {
 	std := w.Config.InitializerRange
@@ -162,16 +164,15 @@ func (w *Weights) Initialize(seed uint64) {
 	}
 }
 
-// Hash identifies the weights: SHA-256 of the parameters' bits and of the configuration fields
-// that affect the computation. It does not depend on the storage format if the format is
-// lossless.
+// Hash identifies the weights: the SHA-256 of the bits of all parameters and of the configuration
+// fields that affect the result. It is the same for all storage formats that are lossless.
 func (w *Weights) Hash() string {
 	h := w.Config.hash()
 	h.add(w.flat)
 	return h.name()
 }
 
-// A hasher computes Hash incrementally. Parameters must be added in the order of Flat.
+// A hasher computes Weights.Hash step by step. Parameters must be added in the order of Flat.
 type hasher struct {
 	sum hash.Hash
 	buf []byte

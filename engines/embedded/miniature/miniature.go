@@ -1,6 +1,6 @@
-// Package miniature writes small models with random weights in the layout of real checkpoints:
-// a directory for each family, with the files, names and notations of the family's published
-// models. Tests load, fine-tune, convert and export them.
+// Package miniature writes small models with random weights in the layout of published checkpoints.
+// Each family of models has the files, names and notations of its published models. Tests load,
+// fine-tune, convert and export these models.
 package miniature
 
 import (
@@ -16,19 +16,19 @@ import (
 	"anneal/engines/embedded/safetensors"
 )
 
-// A family describes how the checkpoints of a model family differ from those of other families.
+// A family describes the checkpoints of one family of models.
 type family struct {
 	config                llama.Config
 	merges                int
 	pattern               string
-	pairs                 bool // the tokenizer's merges are lists of two tokens
+	pairs                 bool // tokenizer.json has merges as lists of two tokens
 	ignoreMerges, compose bool
 	specials              []string
 	bos, eos              string
 	dtype                 safetensors.DType
 	shards                int
 	template              string
-	newNames              bool // config.json has dtype and rope_parameters, as transformers 5 writes them
+	newNames              bool // config.json has dtype and rope_parameters, as transformers 5 writes it
 }
 
 const chatML = "{% for message in messages %}" +
@@ -48,7 +48,7 @@ func shape(modelType string) llama.Config {
 	}
 }
 
-// families maps the name of each family to a function that returns its description.
+// families are functions that return the descriptions of the families, by name.
 var families = map[string]func() family{
 	"llama": func() family { // like SmolLM2
 		f := family{
@@ -90,10 +90,10 @@ var families = map[string]func() family{
 	},
 }
 
-// Families returns the names of the families that Write accepts.
+// Families returns the names of the families.
 func Families() []string { return slices.Sorted(maps.Keys(families)) }
 
-// Write writes a model of a family to dir, which must exist.
+// Write writes a model of the family name to the directory dir, which must exist.
 func Write(dir, name string) error {
 	f := families[name]()
 	vocabulary := tokenizerFile(f)
@@ -103,7 +103,8 @@ func Write(dir, name string) error {
 		token := one.(map[string]any)
 		numbers[token["content"].(string)] = token["id"].(int)
 	}
-	f.config.VocabSize = numbers[f.specials[len(f.specials)-1]] + 5 // padded like the vocabulary of published models
+	// The vocabulary is padded, as in published models.
+	f.config.VocabSize = numbers[f.specials[len(f.specials)-1]] + 5
 	config, err := f.configFile(numbers)
 	if err != nil {
 		return err
@@ -128,7 +129,7 @@ func Write(dir, name string) error {
 	return f.writeWeights(dir)
 }
 
-// configFile returns the content of config.json in the notation of the family.
+// configFile returns the content of config.json. numbers are the IDs of the tokens.
 func (f family) configFile(numbers map[string]int) (map[string]any, error) {
 	data, err := json.Marshal(f.config)
 	if err != nil {
@@ -161,7 +162,7 @@ func (f family) configFile(numbers map[string]int) (map[string]any, error) {
 	return out, nil
 }
 
-// writeWeights writes random weights to dir. All weights affect the output, so that a test
+// writeWeights writes random weights to dir. Every weight changes the output, so that a test
 // detects a missing one.
 func (f family) writeWeights(dir string) error {
 	w := llama.NewWeights(f.config)

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// The constants are the pre-tokenizer patterns of the families.
+// Pre-tokenizer patterns of the families.
 const (
 	Llama3Pattern = `(?i:'s|'t|'re|'ve|'m|'ll|'d)` +
 		`|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
@@ -15,7 +15,7 @@ const (
 		`|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 )
 
-// Corpus is the text on which the vocabularies are trained.
+// Corpus is the text from which the vocabularies are computed.
 const Corpus = `The small model answers the small questions of the people who ask it. ` +
 	`It's been trained on a machine that they own,
 and they've asked it about numbers: 12, 123, 1234 and 12345. ` +
@@ -23,14 +23,14 @@ and they've asked it about numbers: 12, 123, 1234 and 12345. ` +
 	for i := range items { total += items[i].price }   // the total of the items
 People who own the machine own the answers, and the answers are small: the model is small.`
 
-// merges returns n merges of byte-pair encoding, trained on Corpus, in the spelling of
-// byte-level vocabularies.
+// merges returns the first n merges of a byte-pair encoding that is trained on Corpus, in the
+// characters of byte-level vocabularies.
 func merges(n int) [][2]string {
 	var words [][]string
 	for _, word := range strings.Split(strings.ReplaceAll(Corpus, " ", "\x00 "), "\x00") {
 		var parts []string
 		for i := range len(word) {
-			parts = append(parts, spelling(word[i]))
+			parts = append(parts, charOf(word[i]))
 		}
 		words = append(words, parts)
 	}
@@ -66,8 +66,8 @@ func join(word []string, pair [2]string) []string {
 	return out
 }
 
-// spelling returns the character that represents a byte in a byte-level vocabulary.
-func spelling(b byte) string {
+// charOf returns the character that represents a byte in a byte-level vocabulary.
+func charOf(b byte) string {
 	next := rune(256)
 	for other := range rune(256) {
 		printable := other >= '!' && other <= '~' || other >= '¡' && other <= '¬' || other >= '®'
@@ -84,11 +84,11 @@ func spelling(b byte) string {
 	panic("not a byte")
 }
 
-// tokenizerFile returns a family's tokenizer.json, with the special tokens after the vocabulary.
+// tokenizerFile returns the tokenizer.json of a family. The special tokens follow the vocabulary.
 func tokenizerFile(f family) map[string]any {
 	vocab := map[string]int{}
 	for b := range 256 {
-		vocab[spelling(byte(b))] = b
+		vocab[charOf(byte(b))] = b
 	}
 	var lines []any
 	for _, pair := range merges(f.merges) {
@@ -107,7 +107,8 @@ func tokenizerFile(f family) map[string]any {
 			"single_word": false, "lstrip": false, "rstrip": false, "normalized": false})
 	}
 	file := map[string]any{
-		"version": "1.0", "added_tokens": added, "normalizer": nil, "pre_tokenizer": cuts(f.pattern), "post_processor": nil,
+		"version":      "1.0",
+		"added_tokens": added, "normalizer": nil, "pre_tokenizer": preTokenizer(f.pattern), "post_processor": nil,
 		"model": map[string]any{
 			"type": "BPE", "vocab": vocab, "merges": lines, "ignore_merges": f.ignoreMerges, "byte_fallback": false,
 			"dropout": nil, "unk_token": nil, "continuing_subword_prefix": nil, "end_of_word_suffix": nil,
@@ -128,9 +129,9 @@ func tokenizerFile(f family) map[string]any {
 	return file
 }
 
-// cuts returns a pre-tokenizer that splits at pattern. If pattern is empty, it splits at digits
-// and then at GPT-2's pattern, as SmolLM does.
-func cuts(pattern string) any {
+// preTokenizer returns a pre-tokenizer that splits at pattern. If pattern is "", it splits at
+// digits and then at GPT-2's pattern, as SmolLM does.
+func preTokenizer(pattern string) any {
 	bytes := map[string]any{
 		"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": pattern == "",
 	}

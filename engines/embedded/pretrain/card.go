@@ -29,7 +29,8 @@ func write(dir string, tokens *tokenizer.Tokenizer, weights *llama.Weights) erro
 	return os.WriteFile(filepath.Join(dir, "generation_config.json"), append(generation, '\n'), 0o644)
 }
 
-// card returns the model card: description, origin and measured accuracy.
+// card returns the model card: the description of the model, its origin, and its accuracy on each
+// task.
 func card(o options, weights *llama.Weights, results []result) string {
 	var b strings.Builder
 	c := &weights.Config

@@ -11,14 +11,14 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// A newTask is a task that the base model cannot do and an adapter can learn.
+// A newTask is a task that the base model cannot perform, but can learn with an adapter.
 type newTask struct {
 	name   string
 	sample func(rng *rand.Rand) example
 }
 
-// newTasks lists the tasks on which the training defaults are measured. The first is the task of
-// the demonstration, whose files are in examples/.
+// newTasks are the tasks for which the training defaults are measured. The first one is the task of
+// the demonstration in examples/.
 var newTasks = []newTask{
 	{"packing-codes", packingCode},
 	{"vowel-cipher", vowelCipher},
@@ -26,20 +26,20 @@ var newTasks = []newTask{
 	{"dates", isoDate},
 }
 
-// The constants are the numbers of rows of a tuning file. A quarter of its rows are base tasks,
-// because the model would otherwise forget them.
+// Numbers of rows of a file for fine-tuning. A quarter of its rows are of base tasks, because the
+// model would otherwise forget these.
 const (
 	newRows  = 300
 	oldRows  = 100
 	heldRows = 64
 
-	demoEpochs = 8 // epochs of the demonstration
+	demoEpochs = 8 // number of epochs of the demonstration
 )
 
-// writeExamples writes the files of examples/.
+// writeExamples writes the files of the directory examples/.
 func writeExamples(dir string, seed uint64) error {
 	var base []string
-	for _, e := range heldOld(200) {
+	for _, e := range heldOutOfBase(200) {
 		base = append(base, pairRow(e))
 	}
 	if err := writeLines(filepath.Join(dir, "base-tasks.jsonl"), base); err != nil {
@@ -59,8 +59,8 @@ func writeExamples(dir string, seed uint64) error {
 	return writeRewarded(dir, seed)
 }
 
-// heldOld returns n examples of the base tasks that are held out of training.
-func heldOld(n int) []example {
+// heldOutOfBase returns n examples of base tasks that the base model was not trained on.
+func heldOutOfBase(n int) []example {
 	rng := rand.New(rand.NewPCG(0x62617365, 1))
 	var out []example
 	for range n {
@@ -69,9 +69,9 @@ func heldOld(n int) []example {
 	return out
 }
 
-// tuningRows returns rows of a new task, shuffled with rows of the base tasks, in the dataset
-// format CHAT, and held-out examples of the new task. fresh is the number of rows of the new task,
-// and old that of the base tasks. No row shares a key with a held-out example.
+// tuningRows returns rows for fine-tuning in the dataset format CHAT, and held-out examples of the
+// new task t. The rows are fresh rows of the new task, shuffled with old rows of base tasks. No row
+// has the key of a held-out example.
 func tuningRows(t newTask, fresh, old int, seed uint64) (rows []string, held []example) {
 	rng := rand.New(rand.NewPCG(seed, 0x74756e65))
 	used := map[string]bool{}
@@ -106,13 +106,13 @@ func pairRow(e example) string {
 	}{e.prompt, e.answer})
 }
 
-// jsonLine formats a value on one line, without escaping <, > and &.
+// jsonLine formats a value as JSON on one line, without escapes for <, > and &.
 func jsonLine(value any) string {
 	var b strings.Builder
 	encoder := json.NewEncoder(&b)
 	encoder.SetEscapeHTML(false)
 	if err := encoder.Encode(value); err != nil {
-		panic(err) // strings and maps of strings always encode
+		panic(err) // unreachable: strings and maps of strings can always be encoded
 	}
 	return strings.TrimSpace(b.String())
 }
@@ -121,9 +121,8 @@ func writeLines(path string, lines []string) error {
 	return os.WriteFile(path, []byte(strings.Join(lines, "\n")+"\n"), 0o644)
 }
 
-// packingCode returns an example that applies an invented rule. The answer consists of the first
-// three letters of the customer in upper case, the count, and the initials of color and thing in
-// upper case.
+// packingCode returns an example of an invented rule. The answer is the first three letters of the
+// customer, the number, and the initials of the color and the thing, in upper case.
 func packingCode(rng *rand.Rand) example {
 	count, color, thing, who := 2+rng.IntN(48), pick(rng, colors), pick(rng, things), pick(rng, firstNames)
 	if rng.IntN(2) == 0 {

@@ -8,15 +8,15 @@ import (
 	"strings"
 )
 
-// An example is an instruction with its only correct answer.
+// An example is a prompt with its only correct answer.
 type example struct {
 	task, prompt, answer string
-	// key is what an example must not share with a held-out example: the numbers, the word, or
-	// the whole prompt for tasks with few distinct prompts.
+	// key is what no example for training may share with a held-out example: the numbers, the word
+	// or, for tasks with few different prompts, the whole prompt.
 	key string
 }
 
-// A task generates examples. first and share are weights relative to the sums over all tasks.
+// A task generates examples. Its weights are relative to the sums over all tasks.
 type task struct {
 	name   string
 	first  int // weight in the first fifth of the training
@@ -24,9 +24,9 @@ type task struct {
 	sample func(rng *rand.Rand) example
 }
 
-// tasks lists the base model's tasks. In the first fifth, copying has the largest weight,
-// because the model learns no other task without it. Afterwards arithmetic has the largest
-// weight, because it is the hardest.
+// tasks are the tasks of the base model. In the first fifth of the training, copying has the
+// largest weight, because the model learns no other task without it. Then arithmetic has the
+// largest weight, because it is the hardest.
 var tasks = []task{
 	{"repeat", 30, 4, repeat},
 	{"last", 12, 4, lastWord},
@@ -40,15 +40,15 @@ var tasks = []task{
 	{"difference", 4, 28, difference},
 }
 
-// heldOut reports whether an example is held out of training. One key in twelve is held out.
+// heldOut reports whether an example is not used for training: one key in twelve is held out.
 func heldOut(e example) bool {
 	h := fnv.New32a()
 	h.Write([]byte(e.task + "\x00" + e.key))
 	return h.Sum32()%12 == 0
 }
 
-// draw samples an example of a random task: a held-out example if held is set, otherwise one for
-// training. first selects the task weights of the first fifth of training.
+// draw generates an example of a random task: a held-out one if held is true, otherwise one for
+// training. first selects the task weights of the first fifth of the training.
 func draw(rng *rand.Rand, held, first bool) example {
 	share := func(t *task) int {
 		if first {
@@ -70,7 +70,7 @@ func draw(rng *rand.Rand, held, first bool) example {
 	panic("unreachable: the shares add up")
 }
 
-// drawOf samples an example of task t: a held-out example if held is set, otherwise one for
+// drawOf generates an example of task t: a held-out one if held is true, otherwise one for
 // training.
 func drawOf(t task, rng *rand.Rand, held bool) example {
 	for {
@@ -88,12 +88,12 @@ func drawOf(t task, rng *rand.Rand, held bool) example {
 
 func pick[T any](rng *rand.Rand, from []T) T { return from[rng.IntN(len(from))] }
 
-// ask inserts args into one of several wordings of an instruction.
+// ask returns one of several wordings of a prompt, formatted with args.
 func ask(rng *rand.Rand, wordings []string, args ...any) string {
 	return fmt.Sprintf(pick(rng, wordings), args...)
 }
 
-// politely varies a prompt without changing its meaning.
+// politely varies the wording of a prompt without changing its meaning.
 func politely(rng *rand.Rand, prompt string) string {
 	switch rng.IntN(12) {
 	case 0:
@@ -112,7 +112,7 @@ func politely(rng *rand.Rand, prompt string) string {
 	return prompt
 }
 
-// invented returns a word of one to three syllables that is in no lexicon.
+// invented returns a word of one to three syllables that no lexicon contains.
 func invented(rng *rand.Rand) string {
 	var b strings.Builder
 	for range 1 + rng.IntN(3) {
@@ -122,7 +122,8 @@ func invented(rng *rand.Rand) string {
 	return word[:min(len(word), 9)]
 }
 
-// noise returns a string of letters and digits, so that copying is also learned for non-words.
+// noise returns random letters and digits, so that the model also learns to copy strings that are
+// no words.
 func noise(rng *rand.Rand) string {
 	const letters = "abcdefghijklmnopqrstuvwxyz0123456789"
 	b := make([]byte, 3+rng.IntN(5))
@@ -132,9 +133,9 @@ func noise(rng *rand.Rand) string {
 	return string(b)
 }
 
-// symbols returns a string of any characters: printable ASCII, or letters and symbols of two to
-// four bytes. It trains the bytes that other tasks do not use. An adapter, which does not change
-// the embeddings, could never learn to write untrained bytes.
+// symbols returns random characters: printable ASCII, or letters and symbols of two to four bytes.
+// It trains the bytes that other tasks do not use, because an adapter, which does not change the
+// embeddings, could never learn to write these.
 func symbols(rng *rand.Rand) string {
 	scripts := [][2]rune{
 		{'!', '~'}, {'!', '~'}, {'!', '~'}, {'¡', 'ſ'}, {'Α', 'ω'}, {'А', 'я'}, {'\u0590', '\u07ff'},
@@ -148,7 +149,7 @@ func symbols(rng *rand.Rand) string {
 	return string(b)
 }
 
-// anything returns a word or, one time in four, symbols.
+// anything returns a word or, one time in four, the result of symbols.
 func anything(rng *rand.Rand) string {
 	if rng.IntN(4) == 0 {
 		return symbols(rng)
@@ -262,7 +263,7 @@ func lastWord(rng *rand.Rand) example {
 	}, strings.Join(words, " "))}
 }
 
-// quoted occasionally puts a word in quotation marks.
+// quoted sometimes puts a word in quotation marks.
 func quoted(rng *rand.Rand, w string) string {
 	switch rng.IntN(5) {
 	case 0:

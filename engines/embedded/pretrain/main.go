@@ -28,16 +28,16 @@ import (
 	"anneal/engines/embedded/train"
 )
 
-// options holds the command's flags.
+// options are the flags of the command.
 type options struct {
-	out      string // directory of the model
-	examples string // directory of the example files
-	tune     string // directory of a model to tune on the new tasks
-	unseen   string // directory of a model to tune on the unseen tasks
+	out      string // directory to which the model is written
+	examples string // directory to which the example files are written
+	tune     string // directory of a model to fine-tune on the new tasks
+	unseen   string // directory of a model to fine-tune on the unseen tasks
 	settings engines.TrainSettings
 	seed     uint64
 	steps    int
-	batch    int // tokens per step
+	batch    int // number of tokens in a step
 	rate     float64
 	workers  int
 }
@@ -78,7 +78,7 @@ func run(ctx context.Context, o options) error {
 	case o.unseen != "":
 		return tuneUnseen(ctx, o.unseen)
 	case o.out == "":
-		return errors.New("no action was selected: give -out, -examples, -tune or -unseen with a directory")
+		return errors.New("nothing to do: give -out, -examples, -tune or -unseen with a directory")
 	}
 	if err := os.MkdirAll(o.out, 0o755); err != nil {
 		return err
@@ -104,7 +104,7 @@ func run(ctx context.Context, o options) error {
 	return os.WriteFile(filepath.Join(o.out, "README.md"), []byte(card(o, weights, results)), 0o644)
 }
 
-// configuration is the shipped model's configuration: 0.84 million parameters.
+// configuration returns the configuration of the base model, which has 0.84 million parameters.
 func configuration(t *tokenizer.Tokenizer) llama.Config {
 	bos := t.BOS()
 	return llama.Config{
@@ -116,7 +116,7 @@ func configuration(t *tokenizer.Tokenizer) llama.Config {
 	}
 }
 
-// pretrain trains weights on generated examples. An example repeats only by chance.
+// pretrain trains weights on generated examples. An example can repeat only by chance.
 func pretrain(ctx context.Context, o options, tokens *tokenizer.Tokenizer, weights *llama.Weights) error {
 	loop := train.NewLoop(llama.NewNet(weights, nil, o.workers), o.workers)
 	loop.Decay = 0.05
@@ -153,8 +153,8 @@ func pretrain(ctx context.Context, o options, tokens *tokenizer.Tokenizer, weigh
 	return nil
 }
 
-// shape returns the learning rate of a step as a share of the peak: linear warmup over the first
-// 100 steps, then cosine decay to 0.
+// shape returns the learning rate of a step, as a fraction of the peak: it rises linearly over the
+// first 100 steps, and then falls to 0 like a cosine.
 func shape(step, steps int) float64 {
 	const warmup = 100
 	if step < warmup {
@@ -163,9 +163,9 @@ func shape(step, steps int) float64 {
 	return (1 + math.Cos(math.Pi*float64(step-warmup)/float64(max(steps-warmup, 1)))) / 2
 }
 
-// conversations returns samples with at least size tokens in total. Most are one question and its
-// answer; some have a system message or several turns. first selects the task shares of the first
-// fifth of training.
+// conversations returns samples that have at least size tokens in total. Most are one prompt and
+// its answer; some have a system message or several turns. first selects the task weights of the
+// first fifth of the training.
 func conversations(rng *rand.Rand, tokens *tokenizer.Tokenizer, size int, first bool) ([]*train.Sample, error) {
 	var out []*train.Sample
 	for used := 0; used < size; {

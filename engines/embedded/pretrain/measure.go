@@ -12,8 +12,8 @@ import (
 	"anneal/engines/embedded/serve"
 )
 
-// A result holds the number of held-out prompts of a task, and how many of them the model answers
-// exactly.
+// A result is the number of held-out prompts of a task, and the number of those that the model
+// answers exactly.
 type result struct {
 	task         string
 	right, asked int
@@ -23,7 +23,7 @@ type result struct {
 // perTask is the number of held-out prompts of each task.
 const perTask = 200
 
-// measure returns the result of every task for the model in dir, on held-out prompts.
+// measure evaluates the model in dir on the held-out prompts of every task.
 func measure(ctx context.Context, dir string) ([]result, error) {
 	rng := rand.New(rand.NewPCG(0x6d656173757265, 1))
 	var out []result
@@ -45,7 +45,7 @@ func measure(ctx context.Context, dir string) ([]result, error) {
 }
 
 // exact returns the number of prompts that the model answers exactly, with greedy decoding. The
-// prompts are raw text without special tokens.
+// prompts are plain text without special tokens.
 func exact(ctx context.Context, files engines.ModelFiles, asked []example) (right int, err error) {
 	model, err := serve.New(serve.Options{}).Load(ctx, files)
 	if err != nil {

@@ -8,17 +8,17 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// The constants are the numbers of rows in the files of two new tasks whose rows show no answer to
-// imitate. "shout" is trained with the scores of an evaluator, "loudly" with preference pairs. Both
-// tasks ask for an ability of the base model in a new wording.
+// Numbers of rows in the files of two tasks whose rows contain no answer to imitate: "shout" is
+// trained with the scores of an evaluator, and "loudly" with preference pairs. Both tasks need only
+// an ability that the base model has, in a new wording.
 const (
 	shoutRows     = 160
 	loudlyRows    = 160
-	unlabelledOut = 48 // held-out rows of each task
+	unlabelledOut = 48 // number of held-out rows of each task
 )
 
-// writeRewarded writes the training rows and the held-out rows of the tasks "shout" and
-// "loudly".
+// writeRewarded writes the files with the training rows and the held-out rows of the tasks "shout"
+// and "loudly".
 func writeRewarded(dir string, seed uint64) error {
 	for _, task := range []struct {
 		name string
@@ -55,8 +55,8 @@ func distinctWords(rng *rand.Rand, n int) (words []string) {
 	return words
 }
 
-// shoutRow returns a row for reinforcement learning. The evaluator receives the field that the
-// row has in addition to the messages.
+// shoutRow returns a row for reinforcement learning. Its field besides messages is passed to the
+// evaluator.
 func shoutRow(word string) string {
 	return jsonLine(struct {
 		Messages    []tokenizer.Message `json:"messages"`
@@ -64,7 +64,7 @@ func shoutRow(word string) string {
 	}{[]tokenizer.Message{{Role: "user", Content: "Shout: " + word}}, strings.ToUpper(word)})
 }
 
-// loudlyRow returns a preference pair. The base model answers "word loudly"; the preferred
+// loudlyRow returns a preference pair: the base model would answer "word loudly", and the preferred
 // answer is WORD LOUDLY.
 func loudlyRow(word string) string {
 	answer := func(text string) []tokenizer.Message { return []tokenizer.Message{{Role: "assistant", Content: text}} }

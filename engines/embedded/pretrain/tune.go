@@ -11,18 +11,17 @@ import (
 	"anneal/engines/embedded/train"
 )
 
-// A tuning holds the results of fine-tuning on a new task.
+// A tuning is the result of fine-tuning a model on a new task.
 type tuning struct {
-	before, after, prompts             int // new task: exact matches before and after fine-tuning, of prompts
-	baseBefore, baseAfter, basePrompts int // the same of the base tasks
+	before, after, prompts             int // new task: numbers of exact answers before and after, and of prompts
+	baseBefore, baseAfter, basePrompts int // base tasks: the same numbers
 	took                               time.Duration
 	result                             engines.TrainResult
 }
 
-// tune fine-tunes the base model on rows of a new task and of the base tasks, in a directory that
-// it creates below dir. fresh is the number of rows of the new task, and kept that of the base
-// tasks. tune evaluates the result on held-out prompts of the new task, and on old, which holds
-// examples of the base tasks.
+// tune fine-tunes the model in base on rows of a new task and of base tasks, in a new directory
+// below dir. fresh and kept are the numbers of these rows. It evaluates the result on held-out
+// prompts of the new task, and on the examples old of base tasks.
 func tune(
 	ctx context.Context, base, dir string, t newTask, fresh, kept int, settings engines.TrainSettings, old []example,
 ) (out tuning, err error) {
@@ -60,8 +59,7 @@ func tune(
 	return out, err
 }
 
-// tuneAll fine-tunes the model in base on each new task with the given settings, and prints the
-// results.
+// tuneAll fine-tunes the model in base on each new task with the settings, and prints the results.
 func tuneAll(ctx context.Context, base string, settings engines.TrainSettings) error {
 	dir, err := os.MkdirTemp("", "tune")
 	if err != nil {
@@ -69,7 +67,7 @@ func tuneAll(ctx context.Context, base string, settings engines.TrainSettings) e
 	}
 	defer os.RemoveAll(dir)
 	for _, t := range newTasks {
-		got, err := tune(ctx, base, dir, t, newRows, oldRows, settings, heldOld(100))
+		got, err := tune(ctx, base, dir, t, newRows, oldRows, settings, heldOutOfBase(100))
 		if err != nil {
 			return err
 		}
@@ -83,7 +81,7 @@ func tuneAll(ctx context.Context, base string, settings engines.TrainSettings) e
 	return nil
 }
 
-// silent is a watcher that does nothing.
+// silent is an engines.TrainWatcher that does nothing.
 type silent struct{}
 
 func (silent) Step(engines.Metrics)                          {}

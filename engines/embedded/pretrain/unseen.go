@@ -13,8 +13,8 @@ import (
 	"anneal/engines"
 )
 
-// unseenTasks lists the tasks that validate the training defaults: no setting, default or part
-// of the base model was selected with them.
+// unseenTasks are the tasks that validate the training defaults: no setting, no default and no part
+// of the base model was chosen by their results.
 var unseenTasks = []newTask{
 	{"initials", initials},
 	{"phone", phone},
@@ -23,25 +23,24 @@ var unseenTasks = []newTask{
 	{"record", record},
 }
 
-// The constants are the numbers of rows of an unseen task and of the rows of the base tasks that
-// are added for comparison.
+// Numbers of rows of an unseen task, and of rows of base tasks that are added for comparison.
 const (
 	unseenRows    = 3000
 	unseenOldRows = 1000
 )
 
-// tuneUnseen prints the results of each unseen task after one epoch with the defaults, with and
-// without rows of the base tasks.
+// tuneUnseen prints the results of fine-tuning on each unseen task for one epoch with the default
+// settings, with and without rows of base tasks.
 func tuneUnseen(ctx context.Context, base string) error {
 	dir, err := os.MkdirTemp("", "tune")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	settings := engines.TrainSettings{Epochs: 1, LoraRank: 8} // the defaults of a job
+	settings := engines.TrainSettings{Epochs: 1, LoraRank: 8} // default settings of a job
 	for _, t := range unseenTasks {
 		for _, old := range []int{unseenOldRows, 0} {
-			got, err := tune(ctx, base, dir, t, unseenRows, old, settings, heldOld(100))
+			got, err := tune(ctx, base, dir, t, unseenRows, old, settings, heldOutOfBase(100))
 			if err != nil {
 				return err
 			}
@@ -87,7 +86,8 @@ func phone(rng *rand.Rand) example {
 		}, digits)}
 }
 
-// maskedAddress returns an example that masks a mailbox's name except for its first letter.
+// maskedAddress returns an example that masks the name in an email address except for its first
+// letter.
 func maskedAddress(rng *rand.Rand) example {
 	mailbox, host := invented(rng), pick(rng, realWords)
 	host += pick(rng, []string{".org", ".com", ".net"})
@@ -97,7 +97,7 @@ func maskedAddress(rng *rand.Rand) example {
 		}, mailbox+"@"+host)}
 }
 
-// severities holds log levels with example lines. In a line, %s stands for a thing and %d for a
+// severities are log levels with example lines. In a line, %s stands for a thing and %d for a
 // number.
 var severities = []struct {
 	name  string
@@ -129,7 +129,7 @@ func record(rng *rand.Rand) example {
 		Count    int    `json:"count"`
 	}{who, thing, count})
 	if err != nil {
-		panic(err) // strings and a number always encode
+		panic(err) // unreachable: strings and a number can always be encoded
 	}
 	return example{answer: string(answer), key: line,
 		prompt: ask(rng, []string{"Record: %s", "As a record: %s", "Turn %s into a record.", "Order line %s"}, line)}

@@ -1,6 +1,6 @@
 package main
 
-// The variables are the lexicons from which examples are generated.
+// Lexicons from which examples are generated.
 
 var capitals = [][2]string{
 	{"France", "Paris"}, {"Spain", "Madrid"}, {"Italy", "Rome"}, {"Germany", "Berlin"}, {"Austria", "Vienna"},
@@ -73,8 +73,8 @@ var months = []string{
 	"December",
 }
 
-// departments holds invented labels with the sentences to which they belong. In a sentence, %s
-// stands for a thing.
+// departments are invented labels, with the sentences that belong to them. In a sentence, %s stands
+// for a thing.
 var departments = []struct {
 	name      string
 	sentences []string

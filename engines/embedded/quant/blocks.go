@@ -5,7 +5,7 @@ import (
 	"math"
 )
 
-// encodeQ80 stores x as multiples of d = max|x|/127.
+// encodeQ80 stores x as integers times d = max|x|/127.
 func encodeQ80(to []byte, x []float32) {
 	peak := float32(0)
 	for _, v := range x {
@@ -34,11 +34,11 @@ func encodeQ50(to []byte, x []float32) {
 	d := putHalf(to, symmetric(x, 16))
 	var q [small]uint8
 	roundTo(q[:], x, d, -16*d, 31)
-	putFive(to[2:], &q)
+	putFiveBits(to[2:], &q)
 }
 
 func decodeQ50(x []float32, from []byte) {
-	d, q := half(from), five(from[2:])
+	d, q := half(from), fiveBits(from[2:])
 	for i := range x {
 		x[i] = d * (float32(q[i]) - 16)
 	}
@@ -50,19 +50,19 @@ func encodeQ51(to []byte, x []float32) {
 	d, m := putHalf(to, scale), putHalf(to[2:], low)
 	var q [small]uint8
 	roundTo(q[:], x, d, m, 31)
-	putFive(to[4:], &q)
+	putFiveBits(to[4:], &q)
 }
 
 func decodeQ51(x []float32, from []byte) {
-	d, m, q := half(from), half(from[2:]), five(from[4:])
+	d, m, q := half(from), half(from[2:]), fiveBits(from[4:])
 	for i := range x {
 		x[i] = d*float32(q[i]) + m
 	}
 }
 
-// putFive stores numbers of 5 bits: bit i of a 32-bit word is the highest bit of q[i]. The 16 bytes
-// after it have the lower four bits of q[i] and, shifted by four, of q[i+16].
-func putFive(to []byte, q *[small]uint8) {
+// putFiveBits stores 5-bit integers: bit i of a 32-bit word is the highest bit of q[i]. The next 16
+// bytes have the lower four bits of q[i] and, shifted by four, of q[i+16].
+func putFiveBits(to []byte, q *[small]uint8) {
 	high := uint32(0)
 	for i, v := range q {
 		high |= uint32(v>>4) << i
@@ -73,7 +73,8 @@ func putFive(to []byte, q *[small]uint8) {
 	}
 }
 
-func five(from []byte) (q [small]uint8) {
+// fiveBits returns the 5-bit integers that putFiveBits has stored.
+func fiveBits(from []byte) (q [small]uint8) {
 	high := binary.LittleEndian.Uint32(from)
 	for i := range small / 2 {
 		q[i], q[i+small/2] = from[4+i]&15, from[4+i]>>4
@@ -86,10 +87,10 @@ func five(from []byte) (q [small]uint8) {
 
 const (
 	groups     = super / small // number of groups in a block of Q4_K and Q5_K
-	maxScale   = 63            // maximum of a scale of 6 bits
+	maxScale   = 63            // maximum of a 6-bit scale
 	sixGroup   = 16            // number of values in a group of Q6_K
 	sixGroups  = super / sixGroup
-	quarter    = 32 // distance between the values of Q6_K whose codes share a byte
+	quarter    = 32 // distance between values of Q6_K that share a byte
 	sixPerHalf = super / 2
 )
 
@@ -121,8 +122,8 @@ func decodeQ5K(x []float32, from []byte) {
 	decodeGroups(x, from, &q)
 }
 
-// encodeGroups stores d, m and the scales s and t of the groups of x, and returns the values of x
-// quantized to integers from 0 to top.
+// encodeGroups stores d, m and the scales s and t of the groups of x. It returns the integers from
+// 0 to top for the values of x.
 func encodeGroups(to []byte, x []float32, top int) (q [super]uint8) {
 	var scales, lows [groups]float32
 	peak, deepest := float32(0), float32(0)
@@ -150,9 +151,9 @@ func decodeGroups(x []float32, from []byte, q *[super]uint8) {
 	}
 }
 
-// putScales stores numbers of 6 bits: bytes 0 to 3 have s[0] to s[3], and bytes 4 to 7 t[0] to
-// t[3]; their highest two bits are those of s[4] to s[7] and t[4] to t[7]. Bytes 8 to 11 have the
-// lower four bits of s[4] to s[7] and, shifted by four, of t[4] to t[7].
+// putScales stores 6-bit integers: bytes 0 to 3 have s[0] to s[3], and bytes 4 to 7 t[0] to t[3];
+// their highest two bits are those of s[4] to s[7] and t[4] to t[7]. Bytes 8 to 11 have the lower
+// four bits of s[4] to s[7] and, shifted by four, of t[4] to t[7].
 func putScales(to []byte, s, t *[groups]uint8) {
 	for i := range groups / 2 {
 		to[i] = s[i] | s[i+4]>>4<<6
@@ -191,9 +192,9 @@ func nibbles(from []byte) (q [super]uint8) {
 	return q
 }
 
-// encodeQ6K stores x as d·s·(q-32). Each half of the block has 64 bytes with the lower four bits
-// of its values, and 32 bytes with the upper two, at the place of layoutQ6K; the scales of 8 bits
-// and d follow.
+// encodeQ6K stores x as d·s·(q-32). Each half of the block has 64 bytes with the lower four bits of
+// its values, and 32 bytes with the upper two bits, as layoutQ6K places them. The 8-bit scales and
+// d follow.
 func encodeQ6K(to []byte, x []float32) {
 	var fitted [sixGroups]float32
 	peak := float32(0)
@@ -230,8 +231,8 @@ func decodeQ6K(x []float32, from []byte) {
 	}
 }
 
-// layoutQ6K returns where the code of value i is: the byte and the shift of its lower four bits,
-// and the byte and the shift of its upper two.
+// layoutQ6K returns the place of the integer for value i: the byte and the shift of its lower four
+// bits, and the byte and the shift of its upper two bits.
 func layoutQ6K(i int) (low int, nibble uint, high int, pair uint) {
 	part, at := i/sixPerHalf, i%sixPerHalf
 	row, column := at/quarter, at%quarter

@@ -2,16 +2,16 @@ package quant
 
 import "math"
 
-// Each fit below searches integers q for values x. It rounds x to grids of several widths, and
-// computes for each rounding the scale with the least squared error in closed form, as a linear
+// Each function below searches for integers q that represent values x. It rounds x to grids of
+// several widths. For each result it computes the scale with the least squared error, by a linear
 // regression of x on q.
 const (
-	widths    = 19   // grids that are tried
+	widths    = 19   // number of grids that are tried
 	widthStep = 0.1  // difference between the numbers of steps of successive grids
-	narrowest = -0.9 // steps of the narrowest grid minus the range of q
+	narrowest = -0.9 // number of steps of the narrowest grid, minus the range of q
 )
 
-// sums are the sums of a linear regression of x on q.
+// sums are the sums from which a linear regression of x on q is computed.
 type sums struct{ n, q, qq, x, qx float64 }
 
 // squared returns the squared error of scale·q + low, without the constant Σx².
@@ -19,8 +19,8 @@ func (s *sums) squared(scale, low float64) float64 {
 	return scale*(scale*s.qq-2*s.qx) + low*(low*s.n+2*scale*s.q-2*s.x)
 }
 
-// regress rounds (x-low)·inverse to 0 to top and returns the sums of a regression of x on these
-// integers minus shift.
+// regress rounds (x-low)·inverse to integers from 0 to top, and returns the sums of a regression of
+// x on these integers minus shift.
 func regress(x []float32, inverse, low float32, top int, shift float64) sums {
 	var q, qq, total, qx float64
 	limit := float32(top)
@@ -45,8 +45,8 @@ func nearest(v, limit float32) int32 {
 	return int32(v + 0.5)
 }
 
-// affine returns scale and low such that scale·q + low approximates x with integers q from 0 to
-// top. If below is set, low is not above 0.
+// affine returns the scale and low for which scale·q + low best approximates x, with integers q
+// from 0 to top. If below is true, low is at most 0.
 func affine(x []float32, top int, below bool) (scale, low float32) {
 	lo, hi := x[0], x[0]
 	for _, v := range x {
@@ -64,7 +64,7 @@ func affine(x []float32, top int, below bool) (scale, low float32) {
 		s := regress(x, inverse, lo, top, 0)
 		divisor := s.n*s.qq - s.q*s.q
 		if divisor <= 0 {
-			continue // all q are equal
+			continue // all integers are equal, so there is no scale
 		}
 		a, b := (s.n*s.qx-s.q*s.x)/divisor, (s.qq*s.x-s.q*s.qx)/divisor
 		if below && b > 0 {
@@ -80,9 +80,9 @@ func affine(x []float32, top int, below bool) (scale, low float32) {
 	return scale, low
 }
 
-// symmetric returns the scale such that scale·(q-middle) approximates x with integers q from 0 to
-// 2·middle-1. The range of q-middle has one more negative integer than positive ones, so the scale
-// has the sign for which q-middle is negative for the value of the largest magnitude.
+// symmetric returns the scale for which scale·(q-middle) best approximates x, with integers q from
+// 0 to 2·middle-1. q-middle has one more negative value than positive ones, so the scale gets the
+// sign with which the value of the largest magnitude has a negative q-middle.
 func symmetric(x []float32, middle int) float32 {
 	peak := float32(0)
 	for _, v := range x {
@@ -105,9 +105,9 @@ func symmetric(x []float32, middle int) float32 {
 	return scale
 }
 
-// scaleOf returns the 6-bit integers s and t for which d·s·q - m·t best approximates values whose
-// fit is scale·q + low. It tries the s next to scale/d, each with its best t, and returns the pair
-// with the least squared error.
+// scaleOf returns the 6-bit integers s and t for which d·s·q - m·t best approximates values x that
+// scale·q + low approximates. It tries the integers s next to scale/d, each with its best t, and
+// returns those with the least squared error.
 func scaleOf(x []float32, top int, d, m, scale, low float32) (s, t uint8) {
 	wanted, best := 0, math.Inf(1)
 	if d > 0 {
@@ -135,8 +135,8 @@ func scaleOf(x []float32, top int, d, m, scale, low float32) (s, t uint8) {
 }
 
 // signedScaleOf returns the signed 8-bit integer s for which d·s·(q-middle) best approximates
-// values whose fit is scale·(q-middle): of the integers next to scale/d, the one with the least
-// squared error.
+// values x that scale·(q-middle) approximates: of the integers next to scale/d, the one with the
+// least squared error.
 func signedScaleOf(x []float32, middle int, d, scale float32) (found int8) {
 	if d == 0 {
 		return 0

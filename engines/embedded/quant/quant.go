@@ -19,8 +19,8 @@ import (
 // A Type is a storage type of weights, numbered as ggml's ggml_type.
 type Type uint32
 
-// The supported types. In the formulas, x is a value, q the integer stored for it, and d, m, s
-// and t what the block stores for several values.
+// The supported types. In the formulas, x is a value, q the integer that is stored for it, and d,
+// m, s and t are numbers that the block stores for several values.
 const (
 	F32  Type = 0
 	F16  Type = 1
@@ -36,13 +36,13 @@ const (
 // A format describes a type.
 type format struct {
 	name   string
-	values int // values of a block
-	bytes  int // bytes of a block
+	values int // number of values in a block
+	bytes  int // size of a block in bytes
 	encode func(to []byte, x []float32)
 	decode func(x []float32, from []byte)
 }
 
-// formats describes the supported types. The functions encode and decode one block.
+// formats are the supported types. Their functions encode and decode one block.
 var formats = map[Type]format{
 	F32:  {"F32", 1, 4, encodeF32, decodeF32},
 	F16:  {"F16", 1, 2, encodeF16, decodeF16},
@@ -56,9 +56,9 @@ var formats = map[Type]format{
 }
 
 const (
-	small        = 32  // values of a block of Q5_0, Q5_1 and Q8_0
-	super        = 256 // values of a block of Q4_K, Q5_K and Q6_K
-	packedScales = 12  // bytes of eight scales and eight minimums of 6 bits
+	small        = 32  // number of values in a block of Q5_0, Q5_1 and Q8_0
+	super        = 256 // number of values in a block of Q4_K, Q5_K and Q6_K
+	packedScales = 12  // size in bytes of eight 6-bit scales and eight 6-bit minimums
 )
 
 // String returns ggml's name of the type.
@@ -69,17 +69,17 @@ func (t Type) String() string {
 	return fmt.Sprintf("type %d", uint32(t))
 }
 
-// Block returns the number of values of a block. The length of a row must be a multiple of it.
+// Block returns the number of values in a block. The length of a row must be a multiple of it.
 func (t Type) Block() int { return formats[t].values }
 
-// Bytes returns the size of n values in bytes. n is a multiple of Block.
+// Bytes returns the size of n values in bytes. n must be a multiple of Block.
 func (t Type) Bytes(n int) int64 {
 	f := formats[t]
 	return int64(n/f.values) * int64(f.bytes)
 }
 
-// Limit returns the greatest absolute value that the type represents; a block's scale is a 16-bit
-// float in all types but F32 and BF16.
+// Limit returns the greatest absolute value that the type can represent. In all types but F32 and
+// BF16, the scale of a block is a 16-bit float.
 func (t Type) Limit() float32 {
 	if t == F32 || t == BF16 {
 		return math.MaxFloat32
@@ -87,8 +87,8 @@ func (t Type) Limit() float32 {
 	return 65504
 }
 
-// Encode writes the values of x to the t.Bytes(len(x)) bytes of to. The length of x is a multiple
-// of Block, and no value exceeds Limit.
+// Encode stores the values x in the t.Bytes(len(x)) bytes of to. The length of x must be a multiple
+// of Block, and no absolute value may exceed Limit.
 func (t Type) Encode(to []byte, x []float32) {
 	f := formats[t]
 	for ; len(x) > 0; x, to = x[f.values:], to[f.bytes:] {
@@ -96,7 +96,8 @@ func (t Type) Encode(to []byte, x []float32) {
 	}
 }
 
-// Decode reads len(x) values, a multiple of Block, from the t.Bytes(len(x)) bytes of from.
+// Decode reads len(x) values from the t.Bytes(len(x)) bytes of from. The length of x must be a
+// multiple of Block.
 func (t Type) Decode(x []float32, from []byte) {
 	f := formats[t]
 	for ; len(x) > 0; x, from = x[f.values:], from[f.bytes:] {
@@ -128,4 +129,5 @@ func putHalf(to []byte, v float32) float32 {
 	return weights.FromHalf(bits)
 }
 
+// half returns the 16-bit float that putHalf has stored.
 func half(from []byte) float32 { return weights.FromHalf(binary.LittleEndian.Uint16(from)) }

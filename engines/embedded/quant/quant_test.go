@@ -61,7 +61,7 @@ func TestDecode(t *testing.T) {
 	}{
 		"Q8_0": {quant.Q8_0, join(half(0.5), []byte{1, 0xff, 127, 0x80}, make([]byte, 28)),
 			map[int]float32{0: 0.5, 1: -0.5, 2: 63.5, 3: -64, 4: 0}},
-		// byte 0 has the codes 3 and 12 of values 0 and 16; bits 0 and 17 of the word add 16 to values 0
+		// byte 0 has the integers 3 and 12 of values 0 and 16; bits 0 and 17 of the word add 16 to values 0
 		// and 17
 		"Q5_0": {quant.Q5_0, join(half(2), []byte{1, 0, 2, 0}, at(16, 0, 0xc3)),
 			map[int]float32{0: 2 * (3 + 16 - 16), 16: 2 * (12 - 16), 17: 2 * (0 + 16 - 16), 1: 2 * -16}},

@@ -17,27 +17,29 @@ import (
 	"anneal/domain"
 )
 
-// maxHeader is the maximum header size, as in the format's reference implementation.
+// maxHeader is the maximum size of the header in bytes, that of the format's reference
+// implementation.
 const maxHeader = 100 << 20
 
-// A File is an open file. Its tensors are read on demand. It is safe for concurrent use.
+// A File is an open safetensors file. Its tensors are read on demand. It is safe for concurrent
+// use.
 type File struct {
-	name     string // file name for errors
+	name     string // name of the file, for errors
 	data     io.ReaderAt
-	start    int64 // offset of the values
+	start    int64 // offset of the first tensor's values
 	entries  map[string]entry
 	metadata map[string]string
 	close    func() error
 }
 
-// An entry is a tensor of the header with its byte range.
+// An entry is a tensor in the header, with the range of its bytes after the header.
 type entry struct {
 	Info
 	begin, end int64
 }
 
-// Open opens a file and validates its header. It returns a FailedPrecondition error if the file
-// is invalid.
+// Open opens a file and validates its header. It returns FailedPrecondition if the file is missing
+// or invalid.
 func Open(path string) (*File, error) {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -61,7 +63,7 @@ func Open(path string) (*File, error) {
 // Close closes the file.
 func (f *File) Close() error { return f.close() }
 
-// Tensors lists the tensors, sorted by name.
+// Tensors returns the tensors of the file, sorted by name.
 func (f *File) Tensors() []Info {
 	var out []Info
 	for _, name := range slices.Sorted(maps.Keys(f.entries)) {
@@ -73,16 +75,15 @@ func (f *File) Tensors() []Info {
 // Metadata returns the metadata of the header.
 func (f *File) Metadata() map[string]string { return f.metadata }
 
-// Lookup returns a tensor's type and shape. The second result is false if the file has no such
-// tensor.
+// Lookup returns the type and the shape of a tensor; false if the file does not have the tensor.
 func (f *File) Lookup(name string) (Info, bool) {
 	e, ok := f.entries[name]
 	return e.Info, ok
 }
 
-// Read reads a tensor's values into dst, row by row. It returns a FailedPrecondition error if the
-// file has no such tensor, or if the tensor has another shape. The product of shape must be
-// len(dst).
+// Read reads the values of a tensor into dst, row by row. The product of shape must be len(dst). It
+// returns FailedPrecondition if the file does not have the tensor, or if the tensor has another
+// shape.
 func (f *File) Read(dst []float32, name string, shape ...int) (err error) {
 	whole := dst
 	e, ok := f.entries[name]
@@ -98,7 +99,7 @@ func (f *File) Read(dst []float32, name string, shape ...int) (err error) {
 	if e.DType.Eight() {
 		defer func() {
 			if err == nil {
-				err = f.scale(whole, e)
+				err = f.dequantize(whole, e)
 			}
 		}()
 	}
@@ -115,8 +116,7 @@ func (f *File) Read(dst []float32, name string, shape ...int) (err error) {
 	return nil
 }
 
-// bytes reads len(dst) bytes of tensor e into dst; at is the offset of the first of them in the
-// tensor.
+// bytes reads len(dst) bytes of the tensor e into dst, beginning with the tensor's byte at.
 func (f *File) bytes(dst []byte, e entry, at int) error {
 	if _, err := f.data.ReadAt(dst, f.start+e.begin+int64(at)); err != nil && err != io.EOF {
 		return fmt.Errorf("%s: tensor %s: %w", f.name, e.Name, err)
@@ -124,37 +124,39 @@ func (f *File) bytes(dst []byte, e entry, at int) error {
 	return nil
 }
 
-// ReadCodes reads the codes of the 8-bit matrix called name into dst, and returns the scale of
-// each row.
-func (f *File) ReadCodes(dst []byte, name string) (factors []float32, err error) {
+// ReadQuantized reads the 8-bit values of the matrix name into dst, and returns the scale of each
+// row: an element of the matrix is its value times the scale of its row. It returns an error if the
+// tensor is not stored in 8 bits, or does not have len(dst) values.
+func (f *File) ReadQuantized(dst []byte, name string) (scales []float32, err error) {
 	e := f.entries[name]
 	if !e.DType.Eight() || e.Count() != len(dst) {
-		return nil, fmt.Errorf("tensor %s has type %q and %d values, not %d codes of 8 bits",
+		return nil, fmt.Errorf("tensor %s has type %q and %d values, not %d values of 8 bits",
 			name, e.DType, e.Count(), len(dst))
 	}
-	if factors, err = f.factors(e); err != nil {
+	if scales, err = f.rowScales(e); err != nil {
 		return nil, err
 	}
-	return factors, f.bytes(dst, e, 0)
+	return scales, f.bytes(dst, e, 0)
 }
 
-// scale multiplies matrix, which holds the codes of the 8-bit tensor e, by its scales.
-func (f *File) scale(matrix []float32, e entry) error {
-	factors, err := f.factors(e)
+// dequantize multiplies the values of the 8-bit tensor e, which are in matrix, by the scales of
+// their rows.
+func (f *File) dequantize(matrix []float32, e entry) error {
+	scales, err := f.rowScales(e)
 	if err != nil {
 		return err
 	}
-	for row, factor := range factors {
+	for row, scale := range scales {
 		for i := row * e.Shape[1]; i < (row+1)*e.Shape[1]; i++ {
-			matrix[i] *= factor
+			matrix[i] *= scale
 		}
 	}
 	return nil
 }
 
-// factors returns the scale of each row of the 8-bit matrix e. The file stores the scales as a
-// separate tensor, with one scale for each row or one for the matrix.
-func (f *File) factors(e entry) ([]float32, error) {
+// rowScales returns the scale of each row of the 8-bit matrix e. The file has the scales in another
+// tensor, with one scale for each row or one for the matrix.
+func (f *File) rowScales(e entry) ([]float32, error) {
 	name := e.Name + "_scale"
 	stored, ok := f.entries[name]
 	if !ok || stored.DType.Eight() || len(e.Shape) != 2 || stored.Count() != 1 && !stored.Is(e.Shape[0], 1) &&
@@ -230,7 +232,7 @@ func (f *File) parse(header []byte, size int64) error {
 	return f.checkPlaces(size)
 }
 
-// check validates a tensor's type and shape against its length.
+// check returns an error if the type or the shape of a tensor does not match its number of bytes.
 func (f *File) check(e entry) error {
 	size := int64(e.DType.Size())
 	if size == 0 {
@@ -251,12 +253,14 @@ func (f *File) check(e entry) error {
 	return nil
 }
 
-// checkPlaces returns an error unless the tensors fill size bytes without gap or overlap.
+// checkPlaces returns an error unless the tensors fill the size bytes after the header without a
+// gap or an overlap.
 func (f *File) checkPlaces(size int64) error {
 	at := int64(0)
 	for _, e := range f.inOrder() {
 		if e.begin != at {
-			return f.invalid("tensor %s begins at byte %d; %d was expected", e.Name, e.begin, at)
+			return f.invalid("tensor %s begins at byte %d, but the tensor before it ends at byte %d: the file is "+
+				"damaged", e.Name, e.begin, at)
 		}
 		at = e.end
 	}
@@ -267,7 +271,7 @@ func (f *File) checkPlaces(size int64) error {
 	return nil
 }
 
-// inOrder returns the tensors in the order of their values in the file.
+// inOrder returns the tensors in the order of their bytes in the file.
 func (f *File) inOrder() []entry {
 	return slices.SortedFunc(maps.Values(f.entries), func(a, b entry) int {
 		return cmp.Or(cmp.Compare(a.begin, b.begin), cmp.Compare(a.end, b.end))

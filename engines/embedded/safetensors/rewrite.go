@@ -9,10 +9,11 @@ import (
 // A Change changes the values of a tensor in place.
 type Change func(t Info, values []float32) error
 
-// Rewrite writes the file to w with changed values, and returns the number of bytes. The header and
-// the tensors for which change returns nil stay the same. One tensor is in memory at a time. The
-// error is FailedPrecondition if a tensor to change is stored in 8 bits, or if its type cannot
-// represent a changed value. Rewrite calls stop before each tensor and returns its error.
+// Rewrite writes a copy of the file with changed values to w, and returns the number of bytes.
+// change returns the change of a tensor; nil for none. The header and all other tensors stay the
+// same. One tensor is in memory at a time. Rewrite returns FailedPrecondition if a tensor to change
+// is stored in 8 bits, or if its type cannot represent a changed value. It calls stop before each
+// tensor, and returns stop's error.
 func (f *File) Rewrite(w io.Writer, change func(name string) Change, stop func() error) (written int64, err error) {
 	out := bufio.NewWriterSize(w, 1<<20)
 	n, err := io.Copy(out, io.NewSectionReader(f.data, 0, f.start))
@@ -37,7 +38,7 @@ func (f *File) Rewrite(w io.Writer, change func(name string) Change, stop func()
 	return written, out.Flush()
 }
 
-// rewrite writes the values of a tensor with the change by.
+// rewrite writes the values of the tensor e, changed by by.
 func (f *File) rewrite(w io.Writer, e entry, by Change) error {
 	if e.DType.Eight() {
 		return f.invalid("tensor %s is stored in 8 bits, and cannot be changed without rounding it again: use a copy of the "+
@@ -50,7 +51,7 @@ func (f *File) rewrite(w io.Writer, e entry, by Change) error {
 	if err := by(e.Info, values); err != nil {
 		return err
 	}
-	const limit = 1 << 16 // values that are encoded at once
+	const limit = 1 << 16 // number of values that are encoded at a time
 	chunk := make([]byte, 0, 4*limit)
 	for len(values) > 0 {
 		n := min(len(values), limit)
@@ -68,5 +69,5 @@ func (f *File) rewrite(w io.Writer, e entry, by Change) error {
 	return nil
 }
 
-// maxHalf is the greatest number that F16 represents.
+// maxHalf is the greatest number that F16 can represent.
 const maxHalf = 65504

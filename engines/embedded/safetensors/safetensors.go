@@ -11,22 +11,22 @@ import (
 	"anneal/domain/weights"
 )
 
-// A DType is the storage type of a tensor's values.
+// A DType is the type in which a tensor's values are stored.
 type DType string
 
-// The constants are the supported types.
+// The supported types.
 const (
 	F32  DType = "F32"
 	BF16 DType = "BF16"
 	F16  DType = "F16"
-	F8   DType = "F8_E4M3" // read-only, with scales
-	I8   DType = "I8"      // read-only, with scales
+	F8   DType = "F8_E4M3" // can only be read; a tensor of scales belongs to it
+	I8   DType = "I8"      // can only be read; a tensor of scales belongs to it
 )
 
-// Eight reports whether values are 8-bit codes with scales.
+// Eight reports whether the type has 8-bit values, to which scales belong.
 func (t DType) Eight() bool { return t == F8 || t == I8 }
 
-// Size returns the size of a value in bytes, 0 for an unknown type.
+// Size returns the size of a value in bytes; 0 for an unknown type.
 func (t DType) Size() int {
 	switch t {
 	case F32:
@@ -39,11 +39,11 @@ func (t DType) Size() int {
 	return 0
 }
 
-// Info describes a tensor.
+// An Info describes a tensor.
 type Info struct {
 	Name  string
 	DType DType
-	Shape []int // empty for a scalar
+	Shape []int // dimensions, outermost first; empty for a scalar
 }
 
 // Count returns the number of values.
@@ -58,7 +58,7 @@ func (i Info) Count() int {
 // Is reports whether the tensor has the given shape.
 func (i Info) Is(shape ...int) bool { return slices.Equal(i.Shape, shape) }
 
-// decode converts len(dst) stored values to float32.
+// decode converts len(dst) stored values in src to float32.
 func decode(dst []float32, src []byte, t DType) {
 	switch t {
 	case F32:
@@ -84,7 +84,7 @@ func decode(dst []float32, src []byte, t DType) {
 	}
 }
 
-// encode appends values in their storage type to dst.
+// encode appends values in a storage type to dst.
 func encode(dst []byte, src []float32, t DType) []byte {
 	for _, v := range src {
 		switch t {
@@ -107,7 +107,7 @@ func RoundBF16(v float32) float32 {
 func toBfloat(v float32) uint16 {
 	bits := math.Float32bits(v)
 	if v != v {
-		// Setting a bit of the fraction keeps the value a NaN when the low bits are dropped.
+		// the set bit keeps a NaN from becoming infinite
 		return uint16(bits>>16) | 0x40
 	}
 	return uint16((bits + 0x7fff + bits>>16&1) >> 16)

@@ -16,18 +16,18 @@ import (
 const (
 	weightsFile = "model.safetensors"
 	indexFile   = "model.safetensors.index.json"
-	maxIndex    = 64 << 20 // bytes
+	maxIndex    = 64 << 20 // maximum size of the index in bytes
 )
 
-// Shards holds a model's tensors: those of model.safetensors, or those of the files that
+// Shards are the tensors of a model: those of model.safetensors, or those of the files that
 // model.safetensors.index.json lists.
 type Shards struct {
-	files map[string]*File  // files by name
-	where map[string]string // file of each tensor; nil if there is only one file
+	files map[string]*File  // open files by name
+	where map[string]string // name of the file with each tensor; nil if there is only one file
 }
 
-// OpenDir opens the weights of a Hugging Face directory. It returns a FailedPrecondition error
-// if the directory is invalid. The caller must close the result.
+// OpenDir opens the weights in a Hugging Face directory. It returns FailedPrecondition if they are
+// invalid. The caller must close the result.
 func OpenDir(dir string) (*Shards, error) {
 	s := &Shards{files: map[string]*File{}}
 	data, err := readIndex(filepath.Join(dir, indexFile))
@@ -75,7 +75,7 @@ func readIndex(path string) ([]byte, error) {
 
 var shardName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 
-// find returns the file of a tensor and the tensor's name in it, which may lack
+// find returns the file with a tensor, and the tensor's name in the file, which can lack
 // weights.TensorPrefix. The file is nil if no file has the tensor.
 func (s *Shards) find(tensor string) (*File, string) {
 	for _, name := range []string{tensor, strings.TrimPrefix(tensor, weights.TensorPrefix)} {
@@ -96,11 +96,10 @@ func (s *Shards) find(tensor string) (*File, string) {
 	return s.files[s.where[tensor]], tensor
 }
 
-// File returns the file with the given name, nil if the model's weights are in other files.
+// File returns the file with a name; nil if the model has no such file.
 func (s *Shards) File(name string) *File { return s.files[name] }
 
-// Lookup returns a tensor's type and shape. The second result is false if no file has the
-// tensor.
+// Lookup returns the type and the shape of a tensor; false if no file has the tensor.
 func (s *Shards) Lookup(name string) (Info, bool) {
 	f, name := s.find(name)
 	if f == nil {
@@ -109,7 +108,7 @@ func (s *Shards) Lookup(name string) (Info, bool) {
 	return f.Lookup(name)
 }
 
-// Read reads a tensor's values into dst: see File.Read.
+// Read reads the values of a tensor into dst, as File.Read does.
 func (s *Shards) Read(dst []float32, name string, shape ...int) error {
 	f, name := s.find(name)
 	if f == nil {
@@ -118,14 +117,14 @@ func (s *Shards) Read(dst []float32, name string, shape ...int) error {
 	return f.Read(dst, name, shape...)
 }
 
-// ReadCodes reads the codes of an 8-bit matrix into dst, and returns its scales: see
-// File.ReadCodes.
-func (s *Shards) ReadCodes(dst []byte, name string) (factors []float32, err error) {
+// ReadQuantized reads the 8-bit values of a matrix into dst, and returns the scales of its rows, as
+// File.ReadQuantized does.
+func (s *Shards) ReadQuantized(dst []byte, name string) (scales []float32, err error) {
 	f, name := s.find(name)
 	if f == nil {
 		return nil, domain.Errorf(domain.FailedPrecondition, "%s: tensor %s is missing", indexFile, name)
 	}
-	return f.ReadCodes(dst, name)
+	return f.ReadQuantized(dst, name)
 }
 
 // Close closes the files.

@@ -13,15 +13,14 @@ import (
 	"anneal/disk"
 )
 
-// A Tensor is a tensor to be written. Data holds the values row by row; Write stores them as
-// DType.
+// A Tensor is a tensor to write. Data has its values row by row; Write stores them as DType.
 type Tensor struct {
 	Info
 	Data []float32
 }
 
-// Write writes the tensors in the given order, so that equal input has equal bytes. It adds the
-// metadata {"format": "pt"}, which other readers require.
+// Write writes the tensors in their order, so that equal arguments give equal bytes. It adds the
+// metadata {"format": "pt"}, without which some readers reject a file.
 func Write(w io.Writer, tensors []Tensor, metadata map[string]string) error {
 	header, err := headerOf(tensors, metadata)
 	if err != nil {
@@ -43,7 +42,8 @@ func Write(w io.Writer, tensors []Tensor, metadata map[string]string) error {
 	return nil
 }
 
-// WriteFile writes a file like Write. It replaces an existing file at path atomically.
+// WriteFile writes a file as Write does. It replaces an existing file at path, completely or not at
+// all.
 func WriteFile(path string, tensors []Tensor, metadata map[string]string) (err error) {
 	part := path + ".part"
 	f, err := disk.Create(part)
@@ -62,8 +62,8 @@ func WriteFile(path string, tensors []Tensor, metadata map[string]string) (err e
 	return os.Rename(part, path)
 }
 
-// headerOf returns the length and the header, padded with spaces so that the values are aligned
-// to eight bytes.
+// headerOf returns the length of the header and the header, which ends with spaces so that the
+// values begin at a multiple of eight bytes.
 func headerOf(tensors []Tensor, metadata map[string]string) ([]byte, error) {
 	all := map[string]string{"format": "pt"}
 	for key, value := range metadata {

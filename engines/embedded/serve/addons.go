@@ -11,18 +11,18 @@ import (
 	"anneal/engines/embedded/llama"
 )
 
-// maxAddons is the maximum number of adapters that a model has loaded.
+// maxAddons is the maximum number of adapters that a model can have loaded.
 const maxAddons = 256
 
-// An addon is a LoRA adapter that requests select. An unloaded addon stays in memory until the
-// last request that references it has ended.
+// An addon is a loaded LoRA adapter, which requests select. An unloaded addon stays in memory until
+// the last request that uses it has ended.
 type addon struct {
 	id      string
 	adapter *llama.PackedAdapter
-	chat    *chatFormat // nil selects the base model's chat format
+	chat    *chatFormat // chat format of the adapter; nil stands for that of the base model
 }
 
-// The agent finds by type assertion that the model loads addons and weights.
+// the agent finds by a type assertion that models load adapters and weights
 var _ engines.WeightsLoader = (*model)(nil)
 
 // LoadAddon implements engines.AddonLoader. It does not block running requests.
@@ -32,7 +32,7 @@ func (m *model) LoadAddon(ctx context.Context, id, dir string) error {
 		return domain.Errorf(domain.InvalidArgument, "id: must not be empty")
 	case m.merged:
 		return domain.Errorf(domain.FailedPrecondition,
-			"the model was loaded with a merged adapter: load addons on the base model")
+			"an adapter was merged into this model, so it cannot load others: load adapters into the base model")
 	}
 	adapter, err := llama.LoadAdapter(dir, m.hash, m.config)
 	if err != nil {
@@ -71,8 +71,8 @@ func (m *model) UnloadAddon(id string) error {
 	return nil
 }
 
-// addon returns the loaded addon with the given ID, nil if id is empty, which selects the base
-// model. It returns ErrAddonNotLoaded if the addon is not loaded.
+// addon returns the loaded adapter with the ID; nil if id is "", which selects the base model. It
+// returns ErrAddonNotLoaded if no such adapter is loaded.
 func (m *model) addon(id string) (*addon, error) {
 	if id == "" {
 		return nil, nil
@@ -85,7 +85,8 @@ func (m *model) addon(id string) (*addon, error) {
 	return nil, engines.ErrAddonNotLoaded(id)
 }
 
-// name returns the key by which addons are sorted: "" for the base model, which comes first.
+// name returns the key by which the items of a batch are sorted: the ID of the adapter; "" for the
+// base model.
 func (a *addon) name() string {
 	if a == nil {
 		return ""
@@ -93,20 +94,20 @@ func (a *addon) name() string {
 	return a.id
 }
 
-// sortByAddon makes the items of each addon adjacent, so that a step applies the addon to all
+// sortByAddon makes the items of each adapter adjacent, so that a step applies the adapter to all
 // of their rows at once.
 func sortByAddon(batch []batchItem) {
 	slices.SortStableFunc(batch,
 		func(a, b batchItem) int { return strings.Compare(a.span.addon.name(), b.span.addon.name()) })
 }
 
-// An addonRun is the rows [lo, hi) of a step, all of which use one addon.
+// An addonRun is a range of rows of a step, from lo to hi-1, that use the same adapter.
 type addonRun struct {
 	addon  *addon
 	lo, hi int
 }
 
-// groupAddons sets d.addonRuns to the runs of adjacent rows that use one addon.
+// groupAddons sets d.addonRuns to the ranges of adjacent rows that use the same adapter.
 func (d *decoder) groupAddons(spans []span) {
 	d.addonRuns = d.addonRuns[:0]
 	for i, s := range spans {
@@ -122,8 +123,7 @@ func (d *decoder) groupAddons(spans []span) {
 	}
 }
 
-// applyAddons adds the low-rank updates of the addons to y, which holds the base model's
-// projections of x.
+// applyAddons adds the updates of the adapters to y, the base model's projections of x.
 func (d *decoder) applyAddons(y, x kernel.Matrix, layer int, input llama.Input) {
 	for _, s := range d.addonRuns {
 		s.addon.adapter.Add(y.RowRange(s.lo, s.hi), x.RowRange(s.lo, s.hi), layer, input, &d.loraScratch, d.workers)

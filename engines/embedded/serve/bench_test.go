@@ -234,7 +234,7 @@ func BenchmarkCopying(b *testing.B) {
 							acceptance: initialAcceptance,
 						}
 					}
-					usage, err := m.answer(context.Background(), r, func(engines.Chunk) error { return nil })
+					usage, err := m.process(context.Background(), r, func(engines.Chunk) error { return nil })
 					require.NoError(b, err)
 					if s := usage.Speculation; s != nil {
 						for i := range s.Drafted {

@@ -5,15 +5,15 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// A chatFormat describes how conversations are rendered for a model or an addon.
+// A chatFormat describes how the conversations of a model or an adapter are rendered.
 type chatFormat struct {
 	template *chat.Template // nil if the model has no template
-	parseErr error          // parse error of the model's template
-	dir      string         // the model's directory, whose tokenizer_config.json defines the special tokens
+	parseErr error          // error of parsing the model's template
+	dir      string         // directory of the model, whose tokenizer_config.json has the special tokens
 }
 
-// forDir returns the chat format of a model or adapter in dir. It has the template of dir, or
-// the template of f if dir has none.
+// forDir returns the chat format of the model or adapter in dir: with the template in dir or, if
+// there is none, that of f.
 func (f chatFormat) forDir(dir string, tokens *tokenizer.Tokenizer) chatFormat {
 	source, err := chat.Source(dir)
 	switch {
@@ -25,7 +25,7 @@ func (f chatFormat) forDir(dir string, tokens *tokenizer.Tokenizer) chatFormat {
 	return f
 }
 
-// chatFormatOf returns the chat format of addon a, or of the base model if a is nil.
+// chatFormatOf returns the chat format of the adapter a, or of the base model if a is nil.
 func (m *model) chatFormatOf(a *addon) chatFormat {
 	if a == nil || a.chat == nil {
 		return m.chat

@@ -13,24 +13,26 @@ import (
 	"anneal/engines/embedded/grammar"
 )
 
-// A constraint restricts one completion to a grammar, and the reasoning in it to a number of
-// tokens.
+// A constraint limits one completion to the texts that a grammar accepts, and its reasoning to a
+// number of tokens.
 type constraint struct {
 	grammar    *grammar.Grammar
 	vocabulary *grammar.Vocabulary
-	state      *grammar.State // nil when the rest of the text is unconstrained
-	stopTokens []int          // tokens that end a completion
-	free       bool           // only the reasoning is constrained, not the text after it
-	offered    bool           // calls are optional, and only their arguments are constrained
-	budget     int            // maximum number of reasoning tokens; 0 means no maximum
+	// state is the state of the grammar after the text so far; nil when the rest of the text is
+	// unconstrained.
+	state      *grammar.State
+	stopTokens []int // tokens that end a completion
+	free       bool  // only the reasoning is constrained, not the text after it
+	offered    bool  // tool calls are optional, and only their arguments are constrained
+	budget     int   // maximum number of reasoning tokens; 0 sets no limit
 	spent      int
-	closing    bool // the reasoning must end now
+	closing    bool // the budget is used up, so the reasoning must end now
 	mask       grammar.Mask
 	masked     []float32
 }
 
-// apply returns logits if the next token is unconstrained, otherwise a copy in which the logits
-// of the tokens that the grammar forbids are -Inf.
+// apply returns a copy of the logits in which those of the tokens that the grammar forbids are
+// -Inf. It returns logits itself if the next token is unconstrained.
 func (c *constraint) apply(logits []float32) ([]float32, error) {
 	c.mask = nil
 	if c.state == nil || c.free && !c.closing {
@@ -62,7 +64,7 @@ func (c *constraint) apply(logits []float32) ([]float32, error) {
 	return c.masked, nil
 }
 
-// accept advances the constraint by a sampled token.
+// accept moves the constraint to its state after a sampled token.
 func (c *constraint) accept(token int) error {
 	if c.mask != nil && !c.mask.Has(token) {
 		return errDamaged()
@@ -94,8 +96,8 @@ func (c *constraint) complete() bool {
 	return c != nil && !c.free && c.state != nil && c.state.Complete()
 }
 
-// newConstraint returns the constraint of req, nil if req has none. rendered is the text that
-// template rendered from the conversation.
+// newConstraint returns the constraint of a request; nil if it has none. rendered is the text that
+// template has rendered from the conversation.
 func (m *model) newConstraint(
 	req *engines.CompletionRequest, template *chat.Template, rendered string,
 ) (*constraint, error) {
@@ -104,7 +106,7 @@ func (m *model) newConstraint(
 	if req.Chat != nil {
 		thinking = template.Thinking(req.Reasoning, rendered)
 		spec.calls, spec.tools = req.Chat.ToolChoice, req.Chat.Tools
-		spec.offered = spec.calls == nil && spec.format == nil && chat.Strict(spec.tools) && template.MarksCalls()
+		spec.offered = spec.calls == nil && spec.format == nil && chat.Strict(spec.tools) && template.DelimitsCalls()
 	}
 	if spec.thinking = thinking; spec.calls == nil && !spec.offered {
 		spec.tools = nil
@@ -130,11 +132,12 @@ func (m *model) newConstraint(
 	return c, err
 }
 
-// maxGrammarText is the maximum size of a grammar in a response, in bytes. It fits into one message.
+// maxGrammarText is the maximum size of a grammar in a response, in bytes. A grammar of this size
+// fits into one message.
 const maxGrammarText = 32 << 10
 
-// text returns the grammar in GBNF; "" for a constraint that leaves the text after the reasoning
-// free, and for a grammar that is too large.
+// text returns the grammar in GBNF. It returns "" if the grammar is too large, or if it does not
+// constrain the text after the reasoning.
 func (c *constraint) text() string {
 	if c == nil || c.free || c.offered {
 		return ""
@@ -145,14 +148,14 @@ func (c *constraint) text() string {
 	return ""
 }
 
-// A grammarSpec holds everything on which the grammar of a completion depends.
+// A grammarSpec has all that determines the grammar of a completion.
 type grammarSpec struct {
 	format   *engines.ResponseFormat
-	calls    *engines.ToolChoice // required calls
-	offered  bool                // calls are optional, and some of the functions are strict
-	tools    []json.RawMessage   // tools whose functions the calls may name
+	calls    *engines.ToolChoice // tool calls that the request requires
+	offered  bool                // tool calls are optional, and a tool has strict set
+	tools    []json.RawMessage   // tools that may be called
 	thinking *grammar.Thinking
-	template *chat.Template // the template that determines the tool-call syntax
+	template *chat.Template // chat template, which determines the syntax of tool calls
 }
 
 // A grammarKey identifies a grammarSpec in the cache.
@@ -178,18 +181,19 @@ func (s grammarSpec) key() (grammarKey, error) {
 	return key, nil
 }
 
-// maxGrammars is the capacity of a grammarCache.
+// maxGrammars is the maximum number of grammars in a grammarCache.
 const maxGrammars = 16
 
-// A grammarCache is an LRU cache of compiled grammars, with the token masks of their states.
+// A grammarCache is an LRU cache of compiled grammars, which contain the token masks of their
+// states.
 type grammarCache struct {
 	mu         sync.Mutex
 	vocabulary *grammar.Vocabulary
 	compiled   map[grammarKey]*grammar.Grammar
-	order      []grammarKey // least recently used first
+	order      []grammarKey // keys, least recently used first
 }
 
-// get returns the compiled grammar of spec.
+// get returns the compiled grammar for spec.
 func (c *grammarCache) get(m *model, spec grammarSpec) (*grammar.Grammar, error) {
 	key, err := spec.key()
 	if err != nil {

@@ -5,28 +5,28 @@ import (
 	"time"
 )
 
-// A costModel estimates the duration of a step from its number of rows. From the estimate, it
-// decides how many draft tokens are worth verifying. In a memory-bound step, additional rows take
-// little time; in a compute-bound step, each additional row takes as long as the first.
+// A costModel estimates the duration of a step from its number of rows. From the estimates it
+// decides how many draft tokens are worth verifying: in a memory-bound step, further rows take
+// little time; in a compute-bound step, each further row takes as long as the first.
 type costModel struct {
-	points [10]costPoint // points for 1, 2, 3 to 4, 5 to 8 … rows
+	points [10]costPoint // moving averages for steps of 1, 2, 3 to 4, 5 to 8 … rows
 	steps  int
 }
 
-// A costPoint holds the moving averages of the rows and of the duration (took) of the steps of one
-// size class.
+// A costPoint has the moving averages of the numbers of rows, and of the durations (took), of steps
+// with similar numbers of rows.
 type costPoint struct {
 	rows, took float64
-	at         int // number of the class's latest step
+	at         int // number of the latest step that changed the averages
 }
 
 const (
-	costWeight = 0.2  // weight of the latest step in the moving average
-	costMaxAge = 5000 // steps after which a point is ignored
+	costWeight = 0.2  // weight of the latest step in the moving averages
+	costMaxAge = 5000 // number of steps after which a point is ignored
 	minSpeedup = 1.05 // minimum speedup for which draft tokens are verified
 )
 
-// observe records the duration of a step with the given number of rows.
+// observe records the duration of a step with a number of rows.
 func (p *costModel) observe(rows int, took time.Duration) {
 	p.steps++
 	one := &p.points[min(bits.Len(uint(rows-1)), len(p.points)-1)]
@@ -40,9 +40,9 @@ func (p *costModel) observe(rows int, took time.Duration) {
 	one.at = p.steps
 }
 
-// cost estimates the duration of a step by linear interpolation between the neighboring points.
-// Above the last point, the duration is proportional to the rows. Below the first point, it
-// decreases to half at zero rows.
+// cost estimates the duration of a step by linear interpolation between the two nearest points.
+// Above the last point, the duration is proportional to the rows. Below the first point, it falls
+// to half of that point's at zero rows.
 func (p *costModel) cost(rows float64) float64 {
 	var under, over *costPoint
 	for i := range p.points {
@@ -66,15 +66,15 @@ func (p *costModel) cost(rows float64) float64 {
 	return under.took + (over.took-under.took)*(rows-under.rows)/(over.rows-under.rows)
 }
 
-// draftTokens returns the number of draft tokens, at most limit, that maximizes the token rate of a
-// step, or 0 if no number raises the rate by minSpeedup. rows is the number of rows of the step
-// without draft tokens, and chance is the probability that a draft token is accepted if all draft
-// tokens before it were.
+// draftTokens returns the number of draft tokens, at most limit, with which a step generates the
+// most tokens per second. It returns 0 unless the rate rises by minSpeedup. rows is the number of
+// rows of the step without draft tokens. chance is the probability that a draft token is accepted
+// if all draft tokens before it were.
 func (p *costModel) draftTokens(rows int, chance float64, limit int) int {
 	return p.draftTokensAt(rows, chance, limit, 0)
 }
 
-// draftTokensAt is draftTokens for draft tokens that take the time each to draft.
+// draftTokensAt is like draftTokens for a draft model that takes the time each to draft a token.
 func (p *costModel) draftTokensAt(rows int, chance float64, limit int, each time.Duration) int {
 	n, best, tokens, likely := 0, minSpeedup*float64(rows)/p.cost(float64(rows)), float64(rows), chance
 	for k := 1; k <= limit; k++ {

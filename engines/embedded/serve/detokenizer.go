@@ -8,24 +8,24 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// A detokenizer turns tokens into the chunks that a client receives. A chunk has complete UTF-8
-// characters, without stop sequences and the text after them.
+// A detokenizer converts tokens to the chunks that a client receives. Chunks contain complete UTF-8
+// characters, and neither a stop sequence nor the text after it.
 type detokenizer struct {
 	decoder *tokenizer.Decoder
-	raw     *tokenizer.Decoder // also decodes special tokens; nil unless raw output is requested
+	raw     *tokenizer.Decoder // decoder that also decodes special tokens; nil unless raw output is requested
 	stops   []string
-	pending string // withheld text, which may be the beginning of a stop sequence
-	decoded int    // characters of all tokens so far
-	sent    int    // characters of all chunks so far
+	pending string // withheld text, which may begin a stop sequence
+	decoded int    // number of characters of all tokens so far
+	sent    int    // number of characters of all chunks so far
 
-	tokens   []int // tokens since the last chunk; rawText and logprobs belong to them
+	tokens   []int // tokens since the last chunk, to which rawText and logprobs belong
 	rawText  string
 	logprobs []engines.Logprob
 }
 
-// add decodes a token. It returns the text that can be sent, or an empty chunk if all text is
-// withheld. stopped reports whether the token completes a stop sequence; the chunk then ends
-// with the text before the stop sequence.
+// add decodes a token, and returns a chunk with the text that can be sent, which is empty if all
+// text is withheld. If the token completes a stop sequence, stopped is true, and the chunk ends
+// before the stop sequence.
 func (t *detokenizer) add(token int) (chunk engines.Chunk, stopped bool) {
 	t.tokens = append(t.tokens, token)
 	text := t.decoder.Next(token)
@@ -47,22 +47,22 @@ func (t *detokenizer) add(token int) (chunk engines.Chunk, stopped bool) {
 	return chunk, false
 }
 
-// flush returns the last chunk. stopped reports whether the rest of an incomplete character
-// completes a stop sequence.
+// flush returns the last chunk, with all withheld text. stopped reports whether an incomplete
+// character at the end completes a stop sequence.
 func (t *detokenizer) flush() (chunk engines.Chunk, stopped bool) {
 	t.pending += t.decoder.Rest()
 	text, found := t.cut()
 	return t.last(text), found
 }
 
-// addLogprob records the logprob of the token that is added next.
+// addLogprob records the log-probability of the token that is added next.
 func (t *detokenizer) addLogprob(one engines.Logprob) {
 	one.Offset = t.decoded
 	t.logprobs = append(t.logprobs, one)
 }
 
-// last returns the final chunk. The offsets of tokens whose text was cut off are the length of
-// the text.
+// last returns the last chunk, with the given text. Tokens whose text was cut off get the length of
+// the text as their offset.
 func (t *detokenizer) last(text string) engines.Chunk {
 	if t.raw != nil {
 		t.rawText += t.raw.Rest()
@@ -74,7 +74,7 @@ func (t *detokenizer) last(text string) engines.Chunk {
 	return chunk
 }
 
-// chunk returns a chunk of text and the tokens since the last chunk.
+// chunk returns a chunk with the given text and the tokens since the last chunk.
 func (t *detokenizer) chunk(text string) engines.Chunk {
 	c := engines.Chunk{Text: text, Tokens: t.tokens, Raw: t.rawText, Logprobs: t.logprobs}
 	t.pending, t.tokens, t.rawText, t.logprobs = "", nil, "", nil
@@ -82,8 +82,8 @@ func (t *detokenizer) chunk(text string) engines.Chunk {
 	return c
 }
 
-// cut returns the withheld text before its first stop sequence. found is false, and text is all
-// of the withheld text, if it has no stop sequence.
+// cut returns the withheld text before its first stop sequence. If it has none, found is false, and
+// text is all withheld text.
 func (t *detokenizer) cut() (text string, found bool) {
 	first := len(t.pending)
 	for _, stop := range t.stops {
@@ -94,7 +94,7 @@ func (t *detokenizer) cut() (text string, found bool) {
 	return t.pending[:first], found
 }
 
-// partialStop returns the length of the longest suffix of the withheld text that begins a stop
+// partialStop returns the length of the longest end of the withheld text that may begin a stop
 // sequence.
 func (t *detokenizer) partialStop() int {
 	longest := 0

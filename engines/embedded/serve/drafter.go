@@ -7,36 +7,36 @@ import (
 )
 
 const (
-	defaultDraftTokens = 8    // default of the maximum number of draft tokens of a step
-	resyncTokens       = 3    // tokens that must match to continue in the predicted output
-	lookupWindow       = 4096 // tokens of the context that are searched for an n-gram
-	initialAcceptance  = 0.7  // assumed acceptance rate before any draft token was verified
+	defaultDraftTokens = 8    // default of the maximum number of draft tokens in a step
+	resyncTokens       = 3    // number of tokens that must match to continue in the predicted output
+	lookupWindow       = 4096 // number of tokens at the end of the context in which an n-gram is searched
+	initialAcceptance  = 0.7  // assumed acceptance rate before a draft token was verified
 	acceptanceWeight   = 0.15 // weight of the latest verification in the moving average
 )
 
-// An ngramDrafter drafts the continuation of a completion: from the client's predicted output,
-// or otherwise from the text after an earlier occurrence of the latest n-gram in the context
-// (prompt lookup: Saxena 2023; speculative decoding: Leviathan et al. 2023). One step computes
-// the last token and the draft tokens. A draft token is accepted if the sampler samples the same
-// token, so the output never changes.
+// An ngramDrafter drafts the next tokens of a completion. It takes them from the client's predicted
+// output, or from the text after an earlier occurrence of the last n-gram (prompt lookup: Saxena
+// 2023; speculative decoding: Leviathan et al. 2023). A step computes the last token and the draft
+// tokens together. A draft token is accepted if the sampler samples the same token, so drafts never
+// change the completion.
 type ngramDrafter struct {
-	context     []int // prompt and completion
+	context     []int // tokens of the prompt and the completion
 	predicted   []int
-	at          int         // position in predicted at which the completion continues
-	diverged    bool        // the completion differs from predicted at the position at
-	ngram       int         // length of the n-grams that are looked up; 0 disables lookup
-	maxDraft    int         // maximum number of draft tokens of a step
+	next        int         // index in predicted at which the completion continues
+	diverged    bool        // the completion differs from predicted at the index next
+	ngram       int         // length of the n-grams; 0 disables the search for n-grams
+	maxDraft    int         // maximum number of draft tokens in a step
 	draft       []int       // latest draft
 	submitted   int         // number of tokens of the draft that the step verifies
 	sampled     int         // number of tokens sampled since the draft
-	fromContext bool        // the draft is not from predicted
-	state       *draftState // of the draft model; nil without one
-	acceptance  float64     // moving average of the acceptance rate
+	fromContext bool        // the draft does not come from predicted
+	state       *draftState // state of the draft model; nil if there is none
+	acceptance  float64     // moving average of the rate at which draft tokens are accepted
 	counts      engines.Speculation
 }
 
-// newDrafter returns the drafter of a request. It returns nil if speculative decoding is disabled,
-// or if nothing can draft: no predicted output, no n-gram lookup and no draft model.
+// newDrafter returns the drafter of a request; nil if speculative decoding is disabled, or if there
+// is no predicted output, no n-gram length and no draft model.
 func (m *model) newDrafter(req *engines.CompletionRequest, prompt []int) *ngramDrafter {
 	text := req.Prediction
 	if text == "" {
@@ -73,8 +73,8 @@ func (d *ngramDrafter) propose(limit int) []int {
 		d.resync()
 	}
 	switch {
-	case !d.diverged && d.at < len(d.predicted):
-		d.draft = append(d.draft, d.predicted[d.at:min(d.at+limit, len(d.predicted))]...)
+	case !d.diverged && d.next < len(d.predicted):
+		d.draft = append(d.draft, d.predicted[d.next:min(d.next+limit, len(d.predicted))]...)
 	case d.ngram > 0 && len(d.context) > d.ngram:
 		d.fromContext = true
 		d.draft = append(d.draft, d.lookup(limit)...)
@@ -82,9 +82,8 @@ func (d *ngramDrafter) propose(limit int) []int {
 	return d.draft
 }
 
-// resync looks for the latest tokens of the completion in predicted, first after the position at
-// which they diverged, then from the beginning. If it finds the tokens, drafting continues after
-// them.
+// resync searches the latest tokens of the completion in predicted, first after the index at which
+// the two diverged, then from the beginning. If it finds them, the next draft continues after them.
 func (d *ngramDrafter) resync() {
 	if len(d.context) < resyncTokens {
 		return
@@ -98,17 +97,17 @@ func (d *ngramDrafter) resync() {
 		}
 		return -1
 	}
-	place := after(max(d.at-resyncTokens, 0))
+	place := after(max(d.next-resyncTokens, 0))
 	if place < 0 {
 		place = after(0)
 	}
 	if place >= 0 {
-		d.at, d.diverged = place, false
+		d.next, d.diverged = place, false
 	}
 }
 
-// lookup returns at most limit tokens that follow the most recent earlier occurrence of the
-// n-gram at the end of the context, nil if the last lookupWindow tokens have no earlier one.
+// lookup returns at most limit tokens that follow the most recent earlier occurrence of the n-gram
+// at the end of the context. It returns nil if the last lookupWindow tokens do not contain one.
 func (d *ngramDrafter) lookup(limit int) []int {
 	end := d.context[len(d.context)-d.ngram:]
 	for i := len(d.context) - d.ngram - 1; i >= max(len(d.context)-lookupWindow, 0); i-- {
@@ -130,8 +129,8 @@ func (d *ngramDrafter) submit(n int) {
 	}
 }
 
-// observe records the next sampled token. It updates the acceptance rate by each verified draft
-// token, and by the first draft token even if the step did not verify it.
+// observe records the next sampled token. It updates the acceptance rate for each verified draft
+// token, and for the first draft token even if the step did not verify it.
 func (d *ngramDrafter) observe(token int) {
 	d.context = append(d.context, token)
 	d.follow(token)
@@ -159,13 +158,13 @@ func (d *ngramDrafter) observe(token int) {
 	}
 }
 
-// follow advances the position in predicted if token is the predicted token, and otherwise
-// records the divergence.
+// follow moves to the next token of predicted if token is the predicted one, and otherwise records
+// that the two diverge.
 func (d *ngramDrafter) follow(token int) {
 	switch {
 	case d.diverged:
-	case d.at < len(d.predicted) && d.predicted[d.at] == token:
-		d.at++
+	case d.next < len(d.predicted) && d.predicted[d.next] == token:
+		d.next++
 	default:
 		d.diverged = len(d.predicted) > 0
 	}

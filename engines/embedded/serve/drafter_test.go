@@ -75,7 +75,7 @@ func TestAcceptanceRate(t *testing.T) {
 	require.Equal(t, engines.Speculation{MatchedTokens: 2, Drafted: []int{1, 1, 1}, Accepted: []int{1, 1, 0}}, g.counts)
 	require.InDelta(t, ((0.5*0.85+0.15)*0.85+0.15)*0.85, g.acceptance, 1e-9)
 	require.Empty(t, g.propose(9), "the completion has diverged")
-	g.at, g.diverged = 2, false
+	g.next, g.diverged = 2, false
 	before := g.acceptance
 	step(0, 3)
 	require.Greater(t, g.acceptance, before, "a draft token that was not submitted is rated too")

@@ -10,18 +10,18 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// probeInterval is the number of steps without a draft after which one token is drafted, though not
+// probeInterval is the number of steps without a draft after which one token is drafted, but not
 // verified, to estimate the acceptance rate again.
 const probeInterval = 16
 
-// A draftModel is a smaller model with the same tokens, which drafts the continuations of a model's
-// completions (Leviathan et al. 2023). The model verifies its drafts like those of n-grams, so they
-// never change a completion.
+// A draftModel is a smaller model with the same tokens, which drafts the next tokens of completions
+// (Leviathan et al. 2023). The model verifies its drafts like those from n-grams, so they never
+// change a completion.
 type draftModel struct {
 	decoder *decoder
 	pool    pool
 	window  int // context length
-	chunk   int // maximum number of tokens of a prompt in one step
+	chunk   int // maximum number of prompt tokens in one step
 	vocab   int // number of tokens that both models have
 	spans   []span
 	took    time.Duration // moving average of the duration of a step that drafts one token
@@ -29,13 +29,13 @@ type draftModel struct {
 
 // A draftState is the state of a draft model for one request.
 type draftState struct {
-	shadow   *request // owns the KV cache; nil until the pool has space for it
-	verified int      // number of leading tokens of the cache that match the context
-	skipped  int      // steps without a draft
+	shadow   *request // has the KV cache of the draft model; nil until the pool has space for it
+	verified int      // number of leading tokens in the cache that match the context
+	skipped  int      // number of steps without a draft
 }
 
-// loadDraftModel loads the draft model in dir for a model with the tokenizer tokens and vocab
-// tokens. memory is the host memory of the draft model; 0 is no limit.
+// loadDraftModel loads the draft model in dir, for a model with the tokenizer tokens and vocab
+// tokens. memory is the host memory in bytes that the draft model may use; 0 sets no limit.
 func (c completer) loadDraftModel(dir string, memory int64, tokens *tokenizer.Tokenizer, vocab int) (*draftModel,
 	error) {
 	own, err := tokenizer.Load(dir)
@@ -67,11 +67,11 @@ func (c completer) loadDraftModel(dir string, memory int64, tokens *tokenizer.To
 	return d, nil
 }
 
-// draftChunk is the maximum number of tokens of a prompt that a draft model computes in one step.
+// draftChunk is the maximum number of prompt tokens that a draft model computes in one step.
 const draftChunk = 256
 
-// shortContext is the maximum number of context tokens of each request in a step whose duration is
-// recorded as that of drafting one token.
+// shortContext is the maximum number of context tokens of each request in a step whose duration
+// counts as that of drafting one token.
 const shortContext = 4
 
 // sameTokens reports whether two tokenizers have the same tokens.
@@ -87,7 +87,8 @@ func sameTokens(a, b *tokenizer.Tokenizer) bool {
 	return true
 }
 
-// open reserves the KV cache of a request's drafts, and reports whether the pool has space for it.
+// open reserves the KV cache of a request's drafts. It returns false if the pool has no space for
+// it.
 func (d *draftModel) open(r *request) bool {
 	state := r.drafter.state
 	if state.shadow != nil {
@@ -116,11 +117,11 @@ func (d *draftModel) release(r *request) {
 // A draftItem is the part of a draft step that belongs to one request.
 type draftItem struct {
 	request *request
-	wanted  int // tokens to draft
+	wanted  int // number of tokens to draft
 }
 
-// proposeWithModel drafts tokens for the requests whose drafters have drafted none. rows is the number of rows
-// of the step that will verify them.
+// proposeWithModel drafts tokens with the draft model for the requests whose drafters have no
+// draft. rows is the number of rows of the step that will verify the drafts.
 func (s *scheduler) proposeWithModel(decoding []*request, rows int) {
 	d := s.model.drafts
 	var items []draftItem
@@ -145,9 +146,9 @@ func (s *scheduler) proposeWithModel(decoding []*request, rows int) {
 	}
 }
 
-// catchUp computes the tokens of the contexts that the draft model has not computed yet, and the first
-// drafted token. It returns the requests whose drafts continue. A context that lags by more than
-// chunk tokens takes several steps.
+// catchUp computes the tokens of the contexts that the draft model has not computed yet, and drafts
+// the first token. It returns the requests that need more draft tokens. A context with more than
+// chunk tokens to compute takes several steps.
 func (d *draftModel) catchUp(items []draftItem) (ready []draftItem) {
 	d.spans = d.spans[:0]
 	for _, one := range items {
@@ -185,7 +186,7 @@ func (d *draftModel) catchUp(items []draftItem) (ready []draftItem) {
 	return d.choose(ready, logits)
 }
 
-// observe records the duration of a step that has drafted one token of each request.
+// observe records the duration of a step that drafted one token for each request.
 func (d *draftModel) observe(took time.Duration) {
 	if d.took == 0 {
 		d.took = took
@@ -193,7 +194,7 @@ func (d *draftModel) observe(took time.Duration) {
 	d.took += (took - d.took) / 5
 }
 
-// draftToken drafts the next token of each request, and returns the requests whose drafts continue.
+// draftToken drafts the next token for each request, and returns the requests that need more.
 func (d *draftModel) draftToken(items []draftItem) []draftItem {
 	d.spans = d.spans[:0]
 	for _, one := range items {
@@ -208,8 +209,8 @@ func (d *draftModel) draftToken(items []draftItem) []draftItem {
 	return d.choose(items, logits)
 }
 
-// choose appends the most likely token to the draft of each request, and returns the requests whose
-// drafts continue.
+// choose appends the most likely token to the draft of each request, and returns the requests that
+// need more.
 func (d *draftModel) choose(items []draftItem, logits kernel.Matrix) (more []draftItem) {
 	for i, one := range items {
 		row, best := logits.Row(i)[:d.vocab], 0

@@ -12,8 +12,8 @@ import (
 
 var _ engines.Embedder = (*model)(nil)
 
-// Embed implements engines.Embedder. The request takes part in the steps of completions, and reads
-// and fills the prefix cache.
+// Embed implements engines.Embedder. The scheduler computes the request in the same steps as
+// completions; the request also uses the prefix cache.
 func (m *model) Embed(ctx context.Context, req engines.EmbeddingRequest) (engines.Embedding, engines.Usage, error) {
 	if other, leave := m.acquire(req.Addon); other != nil {
 		defer leave()
@@ -24,7 +24,7 @@ func (m *model) Embed(ctx context.Context, req engines.EmbeddingRequest) (engine
 	if err != nil {
 		return engines.Embedding{}, engines.Usage{}, err
 	}
-	usage, err := m.answer(ctx, r, func(engines.Chunk) error { return nil })
+	usage, err := m.process(ctx, r, func(engines.Chunk) error { return nil })
 	if err != nil {
 		return engines.Embedding{}, usage, err
 	}
@@ -52,7 +52,7 @@ func (m *model) newEmbedding(ctx context.Context, req *engines.EmbeddingRequest)
 	began := time.Now()
 	tokens := slices.Clone(req.Tokens)
 	if req.Tokens == nil {
-		tokens = m.tokenizer.Whole(req.Input)
+		tokens = m.tokenizer.EncodeWithSpecial(req.Input)
 	}
 	v.Require(len(tokens) > 0, "input", "has no tokens: give a text")
 	v.Require(len(tokens) <= m.info.ContextLength, "input",
@@ -71,9 +71,9 @@ func (m *model) newEmbedding(ctx context.Context, req *engines.EmbeddingRequest)
 	}, nil
 }
 
-// poolRows returns how many of the next tokens of a prompt, counted from their end, contribute
-// their hidden states to the embedding. tokens is the number of these next tokens, and last reports
-// whether they are the last tokens of the prompt.
+// poolRows returns how many of the next tokens of a prompt contribute their hidden states to the
+// embedding. These are the last ones among the next tokens. last reports whether the prompt ends
+// with them.
 func (r *request) poolRows(tokens int, last bool) int {
 	switch {
 	case r.pooler == nil:
@@ -86,8 +86,8 @@ func (r *request) poolRows(tokens int, last bool) int {
 	return 0
 }
 
-// embed adds the hidden states of an item to the embedding, and ends the request after the last
-// token.
+// embed adds the hidden states of an item to the embedding. After the last token, it ends the
+// request.
 func (s *scheduler) embed(t batchItem, hidden kernel.Matrix) {
 	r := t.request
 	for i := range hidden.Rows {

@@ -165,7 +165,7 @@ func TestEmbeddingModules(t *testing.T) {
 	require.Len(t, short, 7)
 	require.InDelta(t, 1, norm(short), 1e-6)
 	require.Equal(t, engines.Shorten(scaled, 7), short)
-	same := vectorOf(t, m, engines.EmbeddingRequest{Tokens: m.(*model).tokenizer.Whole("hello")})
+	same := vectorOf(t, m, engines.EmbeddingRequest{Tokens: m.(*model).tokenizer.EncodeWithSpecial("hello")})
 	require.Equal(t, scaled, same, "a text has the embedding of its tokens, including the special tokens")
 	require.NotEqual(t, scaled, vectorOf(t, m, engines.EmbeddingRequest{Input: "hellp"}))
 

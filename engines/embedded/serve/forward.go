@@ -9,10 +9,10 @@ import (
 	"anneal/engines/embedded/llama"
 )
 
-// A decoder computes the forward passes ("steps") of one model. Each row of a step is reduced in
-// an order that depends on that row only. The logits of a token are therefore bit-identical
-// alone, in a batch and under chunked prefill, and equal to those of llama.Pass. Only one
-// goroutine may use a decoder.
+// A decoder computes forward passes ("steps") of one model. The order of summation in a row of a
+// step depends only on that row. So the logits of a token are the same, bit for bit, alone, in a
+// batch and with chunked prefill, and equal to those of llama.Pass. Only one goroutine may use a
+// decoder.
 type decoder struct {
 	config  llama.Config
 	embed   *kernel.Packed // embeddings [vocab, hidden]
@@ -22,28 +22,29 @@ type decoder struct {
 	rope    *llama.Rope
 	workers int
 
-	x, normed, qkv, attn, gateUp, act kernel.Matrix   // activations of a step's rows
-	hidden                            kernel.Matrix   // hidden states of the pooled tokens
-	lastHidden, logits                kernel.Matrix   // hidden states and logits of the rows whose logits are computed
-	starts                            []int           // first row of each span
-	scores                            []kernel.Matrix // one for each worker
-	addonRuns                         []addonRun      // runs of rows that use an addon
-	loraScratch                       kernel.Matrix   // scratch memory for the updates of addons
+	x, normed, qkv, attn, gateUp, act kernel.Matrix // activations of the rows of a step
+	hidden                            kernel.Matrix // hidden states of the tokens that an embedding pools
+	// lastHidden and logits are the hidden states and logits of the rows whose logits are computed.
+	lastHidden, logits kernel.Matrix
+	starts             []int           // number of the first row of each span
+	scores             []kernel.Matrix // attention scores, one matrix for each worker
+	addonRuns          []addonRun      // ranges of rows that use the same adapter
+	loraScratch        kernel.Matrix   // scratch memory for the updates of adapters
 }
 
-// A span holds the next tokens of one sequence. A step processes several spans.
+// A span has the next tokens of one sequence. A step computes several spans.
 type span struct {
 	cache  *cache
 	tokens []int
 	last   bool   // compute the logits after the last token
 	all    bool   // compute the logits after every token
 	embeds bool   // compute hidden states instead of logits
-	pooled int    // number of trailing tokens whose hidden states are computed
-	addon  *addon // nil is the base model
+	pooled int    // number of last tokens whose hidden states are computed
+	addon  *addon // adapter; nil stands for the base model
 }
 
-// step appends the spans' tokens to their caches and returns the requested logits in the order
-// of the spans: [rows, vocab]. The result is valid until the next step.
+// step appends the tokens of the spans to their KV caches. It returns the logits that the spans
+// request, in the order of the spans: [rows, vocab]. The result is valid until the next step.
 func (d *decoder) step(spans []span) kernel.Matrix {
 	rows, outputs, pooled := 0, 0, 0
 	d.starts = d.starts[:0]
@@ -102,8 +103,8 @@ func (d *decoder) layer(i int, spans []span) {
 	d.applyAddons(d.x, d.act, i, llama.ToDown)
 }
 
-// writeKV normalizes queries and keys if the model has head norms, applies the rotary embedding,
-// and writes keys and values to the caches.
+// writeKV normalizes the heads of queries and keys, if the model has head norms, applies the rotary
+// embedding, and writes keys and values to the KV caches.
 func (d *decoder) writeKV(layer int, spans []span) {
 	q, kv := d.config.Heads*d.config.HeadDim, d.config.KVHeads*d.config.HeadDim
 	row := 0
@@ -119,7 +120,7 @@ func (d *decoder) writeKV(layer int, spans []span) {
 	}
 }
 
-// outputRows returns the number of trailing tokens of the span whose logits are requested.
+// outputRows returns the number of last tokens of the span whose logits are requested.
 func (s *span) outputRows() int {
 	switch {
 	case s.embeds:
@@ -150,8 +151,8 @@ func (d *decoder) computeLogits(spans []span) kernel.Matrix {
 	return logits
 }
 
-// resizeBuffers resizes the buffers for a step. rows is the number of its rows, and outputs is the
-// number of rows that need logits.
+// resizeBuffers resizes the buffers for a step with a number of rows. outputs is the number of rows
+// that need logits.
 func (d *decoder) resizeBuffers(rows, outputs int) {
 	c := &d.config
 	q, kv := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
@@ -173,15 +174,15 @@ func resize(m *kernel.Matrix, rows, cols int) {
 }
 
 const (
-	// blockRows is the number of query rows whose scores are in memory at a time.
+	// blockRows is the number of rows of queries whose scores are in memory at a time.
 	blockRows = 64
 	// parallelThreshold is the number of multiplications below which attention runs on one
 	// goroutine.
 	parallelThreshold = 1 << 20
 )
 
-// attend computes causal attention of the queries in d.qkv over the caches, and writes the
-// result to d.attn. A work item is one span and one KV head, or PanelsAtOnce KV heads.
+// attend computes causal attention of the queries in d.qkv over the KV caches, and writes the
+// result to d.attn. Goroutines take one span and one KV head (or PanelsAtOnce KV heads) at a time.
 func (d *decoder) attend(layer int, spans []span) {
 	c, workers, work := &d.config, d.workers, 0
 	for _, s := range spans {
@@ -207,8 +208,8 @@ func (d *decoder) attend(layer int, spans []span) {
 	})
 }
 
-// attendHeads computes attention of a span of one token for PanelsAtOnce query heads, each of
-// which has a separate KV head.
+// attendHeads computes attention of a span of one token for PanelsAtOnce query heads, each of which
+// has its own KV head.
 func (d *decoder) attendHeads(layer, head int, s span, row int, scores *kernel.Matrix) {
 	c := &d.config
 	lo, hi := head*c.HeadDim, (head+kernel.PanelsAtOnce)*c.HeadDim
@@ -224,7 +225,7 @@ func (d *decoder) attendHeads(layer, head int, s span, row int, scores *kernel.M
 }
 
 // attendSpan computes attention of a span for one KV head. row is the first row of the span. The
-// queries that share a KV head are adjacent in a row.
+// queries that share the KV head are adjacent in a row.
 func (d *decoder) attendSpan(layer, head int, s span, row int, scores *kernel.Matrix) {
 	c, group := &d.config, d.config.Heads/d.config.KVHeads
 	lo, hi := head*group*c.HeadDim, (head+1)*group*c.HeadDim
@@ -245,9 +246,9 @@ func (d *decoder) attendSpan(layer, head int, s span, row int, scores *kernel.Ma
 	}
 }
 
-// attendRows computes attention of a block of query rows. visible is the number of positions to
-// which the first row attends. step is the number by which the positions increase from each row to
-// the next. Masked positions get weight 0, which leaves the sums unchanged.
+// attendRows computes attention of a block of query rows. The first row attends to visible
+// positions, and each further row to step more. Masked positions get the weight 0, which does not
+// change the sums.
 func (d *decoder) attendRows(
 	layer, head int, from *cache, queries, out kernel.Matrix, visible, step int, scores *kernel.Matrix,
 ) {
@@ -261,14 +262,14 @@ func (d *decoder) attendRows(
 	from.sumValues(layer, head, *scores, out)
 }
 
-// probabilities computes softmax(scores/√d) in place.
+// probabilities replaces scores by softmax(scores/√d).
 func (d *decoder) probabilities(scores []float32) {
 	kernel.Scale(float32(1/math.Sqrt(float64(d.config.HeadDim))), scores)
 	kernel.Softmax(scores)
 }
 
-// parallel runs do(worker, i) for i in [0, n) on at most workers goroutines, including the
-// caller's, and waits for them.
+// parallel calls do(worker, i) for every i from 0 to n-1, on at most workers goroutines including
+// the caller's, and waits for the calls.
 func parallel(n, workers int, do func(worker, i int)) {
 	var next atomic.Int64
 	run := func(worker int) {

@@ -12,15 +12,15 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// outputOptions states what a request returns besides the generated text.
+// outputOptions select what a request returns besides the generated text.
 type outputOptions struct {
 	tokenizer *tokenizer.Tokenizer
 	logprobs  bool
-	top       int  // number of top logprobs
-	prompt    bool // return the prompt's tokens, and its text if raw
+	top       int  // number of most likely tokens to return for each token
+	prompt    bool // return the tokens of the prompt and, if raw is true, its text
 	raw       bool
-	grammar   string // grammar of the completion, if raw
-	echo      int    // prompt position from which the prompt is echoed; the prompt's length disables echo
+	grammar   string // grammar of the completion, returned if raw is true
+	echo      int    // index of the first prompt token to return; the length of the prompt returns none
 }
 
 func newOutputOptions(t *tokenizer.Tokenizer, req *engines.CompletionRequest, prompt []int) outputOptions {
@@ -35,8 +35,8 @@ func newOutputOptions(t *tokenizer.Tokenizer, req *engines.CompletionRequest, pr
 	return one
 }
 
-// logprob describes a token that was sampled from logits with probability p among the filtered
-// candidates.
+// logprob returns the log-probabilities of a token that was sampled from logits. p is its
+// probability among the candidates that passed the filters.
 func (t *outputOptions) logprob(token int, logits []float32, p float64) engines.Logprob {
 	norm := logSumExp(logits)
 	one := t.describe(token, float64(logits[token])-norm)
@@ -48,7 +48,7 @@ func (t *outputOptions) logprob(token int, logits []float32, p float64) engines.
 }
 
 func (t *outputOptions) describe(token int, logprob float64) engines.Logprob {
-	if math.IsNaN(logprob) { // damaged weights give NaN, which JSON lacks
+	if math.IsNaN(logprob) { // damaged weights give NaN, which JSON cannot represent
 		logprob = engines.MinLogprob
 	}
 	rendered := t.tokenizer.Bytes(token)
@@ -65,7 +65,8 @@ func logarithm(p float64) float64 {
 	return math.Log(p)
 }
 
-// logSumExp returns the logarithm of the sum of e^v, the normalizer of log-probabilities.
+// logSumExp returns the logarithm of the sum of e^v over the logits v, which normalizes
+// log-probabilities.
 func logSumExp(logits []float32) float64 {
 	best, sum := float64(logits[argmax(logits)]), 0.0
 	for _, v := range logits {
@@ -74,8 +75,8 @@ func logSumExp(logits []float32) float64 {
 	return best + math.Log(sum)
 }
 
-// topTokens returns the n tokens with the largest logits in descending order. Tokens with equal
-// logits are in ascending order of their IDs.
+// topTokens returns the n tokens with the largest logits, in descending order. Tokens with equal
+// logits are sorted by ID.
 func topTokens(logits []float32, n int) []int {
 	var best []int
 	for token, v := range logits {
@@ -91,17 +92,17 @@ func topTokens(logits []float32, n int) []int {
 	return best
 }
 
-// parsed returns a function that separates reasoning and tool calls from the text of a chunk,
-// and passes the chunk to emit.
+// parsed returns a function that separates reasoning and tool calls from the text of a chunk, and
+// then passes the chunk to emit.
 func (r *request) parsed(emit func(engines.Chunk) error) func(engines.Chunk) error {
 	return func(c engines.Chunk) error { return emit(r.reader.Take(c)) }
 }
 
-// scored reports whether the request asks for logprobs of prompt tokens.
+// scored reports whether the request needs log-probabilities of prompt tokens.
 func (r *request) scored() bool { return r.output.logprobs && r.output.echo < len(r.prompt) }
 
-// score records the logprobs of the echoed prompt tokens that follow the position with index at.
-// logits[i] holds the logits after position at+i.
+// score records the log-probabilities of the echoed prompt tokens after the position at. logits[i]
+// are the logits after position at+i.
 func (r *request) score(at int, logits kernel.Matrix) {
 	for i := range logits.Rows {
 		next := at + i + 1
@@ -115,22 +116,22 @@ func (r *request) score(at int, logits kernel.Matrix) {
 	}
 }
 
-// prelude returns the chunks before the generated text: the requested parts of the prompt's
-// tokens and of the echo.
+// prelude returns the chunks before the generated text: the parts of the prompt that the request
+// wants to have returned.
 func (r *request) prelude() []engines.Chunk {
 	var chunks []engines.Chunk
 	if r.output.prompt {
-		speller := r.output.tokenizer.NewSpeller()
+		decoder := r.output.tokenizer.NewRawDecoder()
 		for tokens := range slices.Chunk(r.prompt, engines.MaxChunk) {
 			part := &engines.RenderedPrompt{Tokens: tokens}
 			if r.output.raw {
-				part.Text = spell(speller, tokens)
+				part.Text = decodeRaw(decoder, tokens)
 			}
 			chunks = append(chunks, engines.Chunk{Prompt: part})
 		}
 		if r.output.raw {
 			last := chunks[len(chunks)-1].Prompt
-			last.Text, last.Grammar = last.Text+speller.Rest(), r.output.grammar
+			last.Text, last.Grammar = last.Text+decoder.Rest(), r.output.grammar
 		}
 	}
 	if r.output.echo == 0 && r.output.logprobs {
@@ -162,7 +163,7 @@ func (r *request) prelude() []engines.Chunk {
 	return chunks
 }
 
-func spell(d *tokenizer.Decoder, tokens []int) string {
+func decodeRaw(d *tokenizer.Decoder, tokens []int) string {
 	var text strings.Builder
 	for _, token := range tokens {
 		text.WriteString(d.Next(token))

@@ -136,7 +136,7 @@ func TestRawOutputSpellsSpecialTokens(t *testing.T) {
 	w := weights()
 	m := open(t, w, Options{})
 	// The bias lets only the end token follow. The end token ends the completion, and only the
-	// raw output spells it.
+	// raw output has its text.
 	end := map[int]float64{259: 100}
 	all, _, _ := completeWithEcho(t, m,
 		engines.CompletionRequest{Prompt: "ab", MaxTokens: 5, RawOutput: true, LogitBias: end})

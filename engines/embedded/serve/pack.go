@@ -12,13 +12,13 @@ import (
 
 type packedLayer struct {
 	attnNorm, mlpNorm    []float32
-	qNorm, kNorm         []float32 // nil in a model without head norms
+	qNorm, kNorm         []float32 // weights of the head norms; nil in a model without them
 	qkv, o, gateUp, down kernel.Packed
-	bias                 [4][]float32 // biases by llama.Input; nil where the model has none
+	bias                 [4][]float32 // biases by llama.Input; nil if there are none
 }
 
-// newDecoder copies a model's weights into the kernels' packed layout, for a context of at most
-// window tokens. It keeps no reference to the source's data.
+// newDecoder packs a model's weights for package kernel. window is the maximum number of tokens of
+// a sequence. The decoder does not refer to the source's memory.
 func newDecoder(from llama.Source, c llama.Config, window, workers int) (*decoder, error) {
 	d := &decoder{
 		config: c, rope: llama.NewRope(&c, window), workers: workers, embed: new(kernel.Packed),
@@ -52,8 +52,8 @@ func newDecoder(from llama.Source, c llama.Config, window, workers int) (*decode
 	return d, nil
 }
 
-// sharing returns another decoder with the same weights, which uses the given number of cores. d must
-// not have executed a step yet. The two decoders may execute steps concurrently.
+// sharing returns another decoder with the same weights, which uses a number of cores. d must not
+// have executed a step yet. The two decoders can execute steps concurrently.
 func (d *decoder) sharing(workers int) *decoder {
 	other := *d
 	other.workers, other.scores = workers, make([]kernel.Matrix, workers)
@@ -67,23 +67,24 @@ func (l *packedLayer) take(from llama.StoredLayer, workers int) {
 		l.bias[input] = slices.Clone(bias)
 	}
 	to := [...]*kernel.Packed{&l.qkv, &l.o, &l.gateUp, &l.down}
-	parallel(len(to), workers, func(_, input int) { pack(to[input], from.Stacks[input], from.Codes[input]) })
+	parallel(len(to), workers, func(_, input int) { pack(to[input], from.Stacks[input], from.Quantized[input]) })
 }
 
-// pack packs weights [out, in] in the narrowest lossless format, because a step of few rows is
-// memory bound and needs half the time for half the bytes. Weights stored in 8 bits keep their
-// codes. Other weights become bfloat16, binary16 or float32, which give bit-identical products.
-func pack(to *kernel.Packed, w kernel.Matrix, codes *llama.Codes) {
+// pack packs the weights w [out, in] in the narrowest lossless format, because a step of few rows
+// is memory bound and needs half the time for half the bytes. If q is not nil, it packs the
+// quantized values. Other weights become bfloat16, binary16 or float32, whose products are
+// bit-identical.
+func pack(to *kernel.Packed, w kernel.Matrix, q *llama.Quantized) {
 	w.Data = w.Data[:w.Rows*w.Cols]
 	switch {
-	case codes != nil && codes.Type == safetensors.F8:
-		to.PackTE4M3(codes.Values, codes.Factors, w.Rows, w.Cols)
-	case codes != nil:
-		signed := make([]int8, len(codes.Values))
-		for i, code := range codes.Values {
-			signed[i] = int8(code)
+	case q != nil && q.Type == safetensors.F8:
+		to.PackTE4M3(q.Values, q.Scales, w.Rows, w.Cols)
+	case q != nil:
+		signed := make([]int8, len(q.Values))
+		for i, v := range q.Values {
+			signed[i] = int8(v)
 		}
-		to.PackTInt8(signed, codes.Factors, w.Rows, w.Cols)
+		to.PackTInt8(signed, q.Scales, w.Rows, w.Cols)
 	case !slices.ContainsFunc(w.Data, func(v float32) bool { return math.Float32bits(v)&0xffff != 0 }):
 		halves := make([]uint16, len(w.Data))
 		kernel.RoundBF16(halves, w.Data)
@@ -97,9 +98,9 @@ func pack(to *kernel.Packed, w kernel.Matrix, codes *llama.Codes) {
 	}
 }
 
-// binary16 converts numbers to 16 bits. It returns nil if a number is not representable.
+// binary16 converts numbers to IEEE 754 binary16. It returns nil if a number is not representable.
 func binary16(numbers []float32) []uint16 {
-	const atOnce = 4096 // most models that are not in binary16 are rejected by the first block
+	const atOnce = 4096 // the first block already rejects most models that are not in binary16
 	var halves []uint16
 	for lo := 0; lo < len(numbers); lo += atOnce {
 		some := numbers[lo:min(lo+atOnce, len(numbers))]

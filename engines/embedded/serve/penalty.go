@@ -2,16 +2,16 @@ package serve
 
 import "anneal/engines"
 
-// A penalty adjusts logits by logit_bias and by the tokens that the text already contains.
+// A penalty changes logits by logit_bias and by the tokens that the text already contains.
 type penalty struct {
 	bias                            map[int]float64
 	frequency, presence, repetition float64
-	generated                       map[int]int  // occurrences of each token
-	seen                            map[int]bool // tokens of the prompt and the completion
+	generated                       map[int]int  // number of occurrences of each token in the completion
+	seen                            map[int]bool // tokens of the prompt and of the completion
 	adjusted                        []float32
 }
 
-// newPenalty returns the penalty of a request, nil if the request has none.
+// newPenalty returns the penalty of a request; nil if it has none.
 func newPenalty(req *engines.CompletionRequest, prompt []int) *penalty {
 	p := &penalty{
 		bias: req.LogitBias, frequency: req.FrequencyPenalty, presence: req.PresencePenalty,
@@ -30,7 +30,7 @@ func newPenalty(req *engines.CompletionRequest, prompt []int) *penalty {
 	return p
 }
 
-// apply returns an adjusted copy of logits.
+// apply returns a copy of the logits with the penalty.
 func (p *penalty) apply(logits []float32) []float32 {
 	p.adjusted = append(p.adjusted[:0], logits...)
 	for token, bias := range p.bias {
@@ -45,9 +45,9 @@ func (p *penalty) apply(logits []float32) []float32 {
 	return p.adjusted
 }
 
-// applyRepetition divides positive logits of the tokens in the prompt and the completion by the
-// penalty, and multiplies negative logits by it (Keskar et al. 2019, "CTRL", section 4.1,
-// extended to negative logits as is usual).
+// applyRepetition divides the positive logits of tokens in the prompt and the completion by the
+// repetition penalty, and multiplies the negative ones by it (Keskar et al. 2019, "CTRL", section
+// 4.1, with the usual extension to negative logits).
 func (p *penalty) applyRepetition() {
 	for token := range p.seen {
 		if l := p.adjusted[token]; l > 0 {

@@ -8,40 +8,42 @@ import (
 	"anneal/engines/embedded/llama"
 )
 
-// A pool allocates KV cache blocks within a limit. It is also the prefix cache, which finds the
-// blocks that hold the beginning of a new prompt. Unreferenced blocks stay cached until their
-// memory is needed; the least recently used block is evicted first.
+// A pool allocates the blocks of KV caches, up to a limit. It is also the prefix cache: it finds
+// blocks with the beginning of a new prompt. Blocks that no sequence uses stay cached until their
+// memory is needed; the least recently used one is evicted first.
 type pool struct {
 	config    *llama.Config
-	maxBlocks int      // limit of allocated
-	allocated int      // blocks allocated
-	reserved  int      // blocks that running sequences may still take
+	maxBlocks int      // maximum of allocated
+	allocated int      // number of allocated blocks
+	reserved  int      // number of blocks that running sequences may still take
 	free      []*block // blocks without cached content
 	lru       list.List
 	index     map[blockKey]*block
 	lastID    uint64
 }
 
-// An entry is the pool's state of a block.
+// An entry is the state of a block in the pool.
 type entry struct {
-	id      uint64 // never reused
+	id      uint64 // ID of the block's content, which is never reused
 	refs    int    // number of sequences that use the block
 	keys    []blockKey
-	element *list.Element // position in the LRU list; nil if referenced
+	element *list.Element // element of the LRU list; nil if a sequence uses the block
 }
 
-// A blockKey holds everything on which the content of a block depends. The ID of the preceding
-// block stands for all tokens before the block. Two keys are therefore equal only if all tokens
-// up to the end of the block are, and different cache scopes or addons never share a prefix.
+// A blockKey has all that determines the content of a block. The ID of the block before it stands
+// for all earlier tokens. So two keys are equal only if all tokens up to the end of the block are
+// equal, and requests of different cache scopes or adapters never share a prefix.
 type blockKey struct {
-	scope  string              // cache scope, in the key of a first block
-	addon  weak.Pointer[addon] // in the key of a first block; distinguishes addons that were loaded under one ID
-	before uint64              // ID of the preceding block, 0 for a first block
-	tokens [blockTokens]int32  // padded with -1
+	scope string // cache scope; only in the key of a first block
+	// addon is only in the key of a first block. It distinguishes adapters that were loaded under
+	// the same ID.
+	addon  weak.Pointer[addon]
+	before uint64             // ID of the block before this one; 0 for a first block
+	tokens [blockTokens]int32 // tokens of the block; -1 after the last one
 }
 
-// nextKey returns the key of the block that follows the given number of leading blocks of a
-// sequence. tokens are the tokens of that block.
+// nextKey returns the key of the block after a number of leading blocks of a sequence. tokens are
+// the tokens in that block.
 func (c *cache) nextKey(blocks int, r *request, tokens []int) blockKey {
 	var o blockKey
 	if blocks == 0 {
@@ -58,9 +60,9 @@ func (c *cache) nextKey(blocks int, r *request, tokens []int) blockKey {
 	return o
 }
 
-// reusable returns the number of prompt tokens that may come from the prefix cache. The last
-// token is always computed, for the logits after it, and so are the tokens whose logprobs are
-// requested, and all tokens of a mean of hidden states.
+// reusable returns the number of prompt tokens that may come from the prefix cache. The last token
+// is always computed, because its logits are needed, and so are tokens whose log-probabilities are
+// requested and all tokens of an embedding that is a mean.
 func (r *request) reusable() int {
 	if r.scored() {
 		return max(r.output.echo, 1) - 1
@@ -71,14 +73,14 @@ func (r *request) reusable() int {
 	return len(r.prompt) - 1
 }
 
-// nextKey returns the key of the block that holds the request's next prompt token.
+// nextKey returns the key of the block with the next prompt token of the request.
 func (r *request) nextKey() blockKey {
 	whole := r.read / blockTokens
 	return r.cache.nextKey(whole, r, r.prompt[whole*blockTokens:min((whole+1)*blockTokens, len(r.prompt))])
 }
 
-// admit returns a cache with space for the prompt and the whole completion. The cache begins with
-// the cached prefix of the prompt. admit returns nil if the pool has too few free blocks.
+// admit returns a KV cache with space for the prompt and the longest completion. The cache begins
+// with the cached prefix of the prompt. admit returns nil if the pool has too few free blocks.
 func (p *pool) admit(r *request) *cache {
 	c := &cache{reserved: blocksFor(len(r.prompt) + r.limit)}
 	p.reserved += c.reserved
@@ -92,8 +94,8 @@ func (p *pool) admit(r *request) *cache {
 	return c
 }
 
-// match appends cached blocks that continue the prompt to the request's cache. It does nothing
-// unless the cache ends at a block boundary.
+// match appends cached blocks that continue the prompt to the KV cache of a request. It does
+// nothing if the KV cache ends within a block.
 func (p *pool) match(r *request) {
 	c := r.cache
 	if c.length()%blockTokens != 0 {
@@ -118,8 +120,8 @@ func (p *pool) matchBlocks(c *cache, r *request) {
 	}
 }
 
-// matchPartial looks for a cached block that begins with the request's next tokens. It appends a
-// copy of the block, because both sequences will write to their blocks.
+// matchPartial searches a cached block that begins with the next tokens of the request, and appends
+// a copy of it, because both sequences will write to their blocks.
 func (p *pool) matchPartial(c *cache, r *request) {
 	at := c.length()
 	for n := min(r.reusable()-at, blockTokens-1); n > 0; n-- {
@@ -131,22 +133,22 @@ func (p *pool) matchPartial(c *cache, r *request) {
 	}
 }
 
-// take appends block b, which holds tokens, to the cache.
+// take appends the block b, which has the given tokens, to the KV cache.
 func (p *pool) take(c *cache, b *block, tokens []int) {
 	c.blocks, c.tokens = append(c.blocks, b), append(c.tokens, tokens...)
 	c.reserved--
 	p.reserved--
 }
 
-// extend allocates blocks for n more positions from the cache's reservation.
+// extend allocates blocks for n more positions from the reservation of the KV cache.
 func (p *pool) extend(c *cache, n int) {
 	for len(c.blocks) < blocksFor(c.length()+n) {
-		p.take(c, p.fresh(), nil)
+		p.take(c, p.allocate(), nil)
 	}
 }
 
 // keep registers the full blocks of a request in the prefix cache. At the end of the prompt, it
-// also registers the part of the prompt's last block before the prompt's last token.
+// also registers the last block without the last token of the prompt.
 func (p *pool) keep(r *request) {
 	c := r.cache
 	for (c.registered+1)*blockTokens <= c.length() {
@@ -159,8 +161,8 @@ func (p *pool) keep(r *request) {
 	}
 }
 
-// register records the key of the first n tokens of block i. If block i is full and a cached block
-// has the same key, register replaces block i by the cached block.
+// register records the key of block i with its first n tokens. If the block is full and the prefix
+// cache already has one with this key, register replaces block i by that one.
 func (p *pool) register(r *request, i, n int) {
 	c := r.cache
 	o, b := c.nextKey(i, r, c.tokens[i*blockTokens:][:n]), c.blocks[i]
@@ -178,8 +180,8 @@ func (p *pool) register(r *request, i, n int) {
 	}
 }
 
-// release frees a cache's blocks, the last block first. The preceding blocks, without which the
-// last one cannot be found, are thus evicted later.
+// release frees the blocks of a KV cache, the last one first. So earlier blocks, without which
+// later ones cannot be found, are evicted later.
 func (p *pool) release(c *cache) {
 	p.reserved -= c.reserved
 	for _, b := range slices.Backward(c.blocks) {
@@ -188,7 +190,7 @@ func (p *pool) release(c *cache) {
 	*c = cache{}
 }
 
-// retain adds a reference to a block.
+// retain records that one more sequence uses a block.
 func (p *pool) retain(b *block) {
 	if b.entry.refs++; b.entry.element != nil {
 		p.lru.Remove(b.entry.element)
@@ -207,8 +209,8 @@ func (p *pool) unref(b *block) {
 	b.entry.element = p.lru.PushBack(b)
 }
 
-// fresh allocates a block from a sequence's reservation.
-func (p *pool) fresh() *block {
+// allocate takes a block from the reservation of a sequence.
+func (p *pool) allocate() *block {
 	var b *block
 	switch {
 	case len(p.free) > 0:
@@ -233,14 +235,14 @@ func (p *pool) reset(b *block) *block {
 	return b
 }
 
-// copy returns a block that has the content of b, and that a sequence may write to. If the pool has
-// no free block for a copy and no other sequence uses b, copy returns b itself.
+// copy returns a block with the content of b, to which a sequence may write. If the pool has no
+// free block and no other sequence uses b, it returns b itself.
 func (p *pool) copy(b *block) *block {
 	p.retain(b)
 	if b.entry.refs == 1 && len(p.free) == 0 && p.allocated >= p.maxBlocks && p.lru.Len() == 0 {
 		return p.reset(b)
 	}
-	other := p.fresh()
+	other := p.allocate()
 	copy(other.keys, b.keys)
 	copy(other.values, b.values)
 	p.unref(b)

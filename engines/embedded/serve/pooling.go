@@ -14,17 +14,16 @@ import (
 	"anneal/engines"
 )
 
-// pooling states how an embedding is computed from the hidden states of a text, as the files of a
-// sentence-transformers model say: modules.json and the config.json of the module Pooling. For a
-// model without these files, an embedding is the normalized hidden state of the last token, as in
-// vLLM.
+// pooling describes how an embedding is computed from the hidden states of a text, according to
+// modules.json and the config.json of the module Pooling of a sentence-transformers model. For a
+// model without these files, it is the normalized hidden state of the last token, as in vLLM.
 type pooling struct {
-	mean        bool   // mean of all hidden states instead of the last one
-	normalize   bool   // scale the vector to length 1
-	unsupported string // why the model cannot compute embeddings; "" if it can
+	mean        bool   // use the mean of all hidden states instead of the last one
+	normalize   bool   // scale the embedding to length 1
+	unsupported string // reason why the model cannot compute embeddings; "" if it can
 }
 
-// maxModuleFile is the maximum size of modules.json and of a module's config.json in bytes.
+// maxModuleFile is the maximum size in bytes of modules.json and of a module's config.json.
 const maxModuleFile = 1 << 20
 
 // readPooling reads the pooling of the model in dir.
@@ -54,7 +53,7 @@ func readPooling(dir string) (pooling, error) {
 	return p, nil
 }
 
-// readModes reads the config.json of the module Pooling.
+// readModes reads the config.json of the module Pooling in the subdirectory path.
 func (p *pooling) readModes(dir, path string) error {
 	if !filepath.IsLocal(path) {
 		return domain.Errorf(domain.FailedPrecondition,
@@ -106,9 +105,9 @@ func readJSON(path string, out any) error {
 	return nil
 }
 
-// A pooler computes the embedding of one text from hidden states, which arrive in the order of the
-// tokens. It sums them in float64 and in that order, so that the embedding does not depend on how
-// the tokens are divided into steps.
+// A pooler computes the embedding of a text from the hidden states of its tokens, which are added
+// in order. It sums them in float64, so that the embedding does not depend on how the tokens are
+// divided into steps.
 type pooler struct {
 	pooling
 	sum   []float64
@@ -126,7 +125,7 @@ func (p *pooler) add(hidden []float32) {
 	p.count++
 }
 
-// vector returns the embedding.
+// vector returns the embedding of the added tokens.
 func (p *pooler) vector() []float32 {
 	factor := 1 / float64(p.count)
 	if p.normalize {

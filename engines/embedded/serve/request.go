@@ -15,16 +15,16 @@ import (
 	"anneal/engines/embedded/chat"
 )
 
-// maxStop is the maximum length of a stop sequence in bytes.
+// maxStop is the maximum length of a stop sequence, in bytes.
 const maxStop = 1024
 
-// A request is a completion or an embedding in progress. After enqueue, the fields up to pooler
-// belong to the scheduler's goroutine. mu guards the fields below mu.
+// A request is a completion or an embedding in progress. After enqueue, only the scheduler's
+// goroutine may use the fields up to pooler. mu guards the fields after mu.
 type request struct {
 	ctx          context.Context
 	prompt       []int
-	read         int // prompt tokens in the cache
-	cachedTokens int // part of read that came from the prefix cache
+	read         int // number of prompt tokens in the KV cache
+	cachedTokens int // number of these tokens that came from the prefix cache
 	last         int // token that the next step computes, after the prefill
 	limit        int // maximum number of tokens to generate
 	generated    int
@@ -32,17 +32,17 @@ type request struct {
 	sampler      *sampler
 	text         detokenizer
 	output       outputOptions
-	echoed       []engines.Logprob // logprobs of the echoed prompt tokens
+	echoed       []engines.Logprob // log-probabilities of the echoed prompt tokens
 	reader       *chat.Reader      // parser of a chat completion; nil for a text completion
 	drafter      *ngramDrafter     // nil without speculative decoding
 	cache        *cache
-	scope        string // cache scope; requests of one scope share prefixes
+	scope        string // cache scope: only requests of the same scope share prefixes
 	enqueued     time.Time
 	admitted     time.Time
-	addon        *addon  // nil for the base model
+	addon        *addon  // adapter; nil stands for the base model
 	pooler       *pooler // computes the embedding; nil for a completion
 
-	ready chan struct{} // signaled when chunks are pending or the request has ended
+	ready chan struct{} // receives a value when chunks are pending or the request has ended
 
 	mu        sync.Mutex
 	chunks    []engines.Chunk
@@ -82,7 +82,7 @@ func (m *model) newRequest(ctx context.Context, req engines.CompletionRequest) (
 	}
 	if r.output.raw {
 		r.output.grammar = r.sampler.constraint.text()
-		r.text.raw = m.tokenizer.NewSpeller()
+		r.text.raw = m.tokenizer.NewRawDecoder()
 	}
 	if req.Chat != nil {
 		r.reader = format.template.NewReader(req.Chat, rendered)
@@ -90,8 +90,8 @@ func (m *model) newRequest(ctx context.Context, req engines.CompletionRequest) (
 	return r, nil
 }
 
-// prompt tokenizes the prompt or the conversation of req. rendered is the text of the
-// conversation, "" for a prompt.
+// prompt tokenizes the prompt or the conversation of a request. rendered is the text of the
+// conversation; "" for a prompt.
 func (m *model) prompt(req *engines.CompletionRequest, format chatFormat) (prompt []int, rendered string, err error) {
 	if req.Chat == nil {
 		prompt, err = m.plain(req)
@@ -141,8 +141,8 @@ func (m *model) plain(req *engines.CompletionRequest) ([]int, error) {
 	return prompt, nil
 }
 
-// check returns an InvalidArgument error that lists all violations of req. template renders the
-// conversations of the request.
+// check returns an InvalidArgument error with all violations of a request. template renders the
+// conversation of the request.
 func (m *model) check(req *engines.CompletionRequest, template *chat.Template) error {
 	var v domain.Violations
 	v.Require(req.MaxTokens >= 0, "maxTokens", "must be 0 or more, is %d", req.MaxTokens)
@@ -186,7 +186,7 @@ func (m *model) check(req *engines.CompletionRequest, template *chat.Template) e
 	return v.Err()
 }
 
-// checkReasoning returns an error with the violations v, and with those of the request's reasoning
+// checkReasoning returns an error with the violations in v and those of the request's reasoning
 // effort or token budget.
 func checkReasoning(req *engines.CompletionRequest, template *chat.Template, v domain.Violations) error {
 	switch {
@@ -209,7 +209,7 @@ func (r *request) canceled() bool {
 	return r.abandoned || r.ctx.Err() != nil
 }
 
-// abandon cancels the request and returns its usage so far.
+// abandon cancels the request, and returns its usage so far.
 func (r *request) abandon() engines.Usage {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -217,18 +217,18 @@ func (r *request) abandon() engines.Usage {
 	return r.usage
 }
 
-// admit records that the scheduler has admitted the request.
+// admit records that the scheduler has started the request.
 func (r *request) admit() {
 	r.admitted = time.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.usage.Timings.PrefillQueue = r.admitted.Sub(r.enqueued)
-	// Direct is set because tokens are processed locally and a running request takes part in
+	// Direct is set, because tokens are processed in this process, and a running request is part of
 	// every step.
 	r.usage.Timings.Direct = true
 }
 
-// begin records the end of the prefill and emits the chunks of prelude.
+// begin records the end of the prefill, and emits the chunks of prelude.
 func (r *request) begin() {
 	prelude := r.prelude()
 	r.mu.Lock()
@@ -240,8 +240,8 @@ func (r *request) begin() {
 	}
 }
 
-// take returns the chunks since the last call, the usage so far, and whether the request has
-// ended. err is the error of a failed request.
+// take returns the chunks since the last call, the usage so far, and whether the request has ended.
+// err is the error of a failed request.
 func (r *request) take() (chunks []engines.Chunk, usage engines.Usage, ended bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -249,8 +249,7 @@ func (r *request) take() (chunks []engines.Chunk, usage engines.Usage, ended boo
 	return chunks, r.usage, r.ended, r.err
 }
 
-// put emits a chunk and updates the usage. It drops a chunk that has neither text nor a finish
-// reason.
+// put emits a chunk and updates the usage. It drops a chunk without text and finish reason.
 func (r *request) put(chunk engines.Chunk) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

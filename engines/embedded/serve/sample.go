@@ -9,22 +9,21 @@ import (
 	"anneal/engines/embedded/kernel"
 )
 
-// A sampler samples the tokens of one request. Its output depends only on the request and the
-// logits.
+// A sampler samples the tokens of one request. A token depends only on the request and the logits.
 type sampler struct {
 	temperature      float64
 	topK             int
 	topP, minP, typP float64
-	mirostat         *mirostat   // nil if disabled
-	penalty          *penalty    // nil if there is none
-	constraint       *constraint // nil if there is none
+	mirostat         *mirostat   // nil if Mirostat is disabled
+	penalty          *penalty    // nil if there is no penalty
+	constraint       *constraint // nil if the completion is unconstrained
 	source           *rand.Rand
 	probs            []float32
 	candidates       []candidate
 }
 
-// greedyBelow is the temperature below which the probabilities of all tokens but the most
-// probable round to 0 in float32.
+// greedyBelow is the temperature below which the probabilities of all tokens except the most
+// probable one round to 0 in float32.
 const greedyBelow = 1e-4
 
 func newSampler(req *engines.CompletionRequest, prompt []int) *sampler {
@@ -43,8 +42,8 @@ func newSampler(req *engines.CompletionRequest, prompt []int) *sampler {
 	return s
 }
 
-// next samples a token and returns its probability p among the candidates that pass the filters.
-// It applies the filters in the order that engines.CompletionRequest documents.
+// next samples a token, and returns it with its probability among the candidates that pass the
+// filters. The order of the filters is the one that engines.CompletionRequest documents.
 func (s *sampler) next(logits []float32) (token int, p float64, err error) {
 	if !finite(logits) {
 		return 0, 0, errDamaged()
@@ -70,7 +69,7 @@ func (s *sampler) next(logits []float32) (token int, p float64, err error) {
 	kernel.Scale(float32(1/s.temperature), s.probs)
 	kernel.Softmax(s.probs)
 	kept := s.filtered()
-	if len(kept) == 0 { // the probabilities overflowed at a small temperature
+	if len(kept) == 0 { // the probabilities overflowed, because the temperature is small
 		return 0, 0, errDamaged()
 	}
 	token, p = s.draw(kept)
@@ -97,7 +96,7 @@ func finite(logits []float32) bool {
 	return some
 }
 
-// argmax returns the token with the largest logit, the first if several logits are equal.
+// argmax returns the token with the largest logit; the first one if several are equal.
 func argmax(logits []float32) int {
 	top := 0
 	for i, v := range logits {
@@ -117,8 +116,8 @@ func (s *sampler) filtered() []candidate {
 		sortByProbability(all)
 		return s.mirostat.filter(all)
 	}
-	// Without topK, the tokens whose probability is below (1-topP)/len have less than 1-topP in
-	// total. The nucleus has none of these tokens, so they need not be sorted.
+	// Without topK, the tokens with a probability below (1-topP)/len have together less than
+	// 1-topP. The nucleus contains none of them, so they need not be sorted.
 	threshold := float32(0)
 	if nucleus && !limited {
 		threshold = float32((1 - s.topP) / float64(len(s.probs)) / 2)
@@ -155,8 +154,8 @@ func (s *sampler) above(threshold float32) []candidate {
 	return s.candidates
 }
 
-// draw samples a candidate in proportion to the probabilities of candidates, and returns its
-// token and its share of their sum.
+// draw samples a candidate in proportion to the probabilities. It returns the token, and its
+// probability relative to the sum of all.
 func (s *sampler) draw(candidates []candidate) (token int, p float64) {
 	mass := total(candidates)
 	rest := s.source.Float64() * mass

@@ -9,21 +9,21 @@ import (
 	"anneal/engines/embedded/kernel"
 )
 
-// A scheduler is the goroutine that owns a model's decoder and KV cache.
+// A scheduler owns a model's decoder and KV caches. It runs in one goroutine.
 type scheduler struct {
 	model   *model
 	decoder *decoder
 	cost    costModel
-	// draftLen returns the number of draft tokens to verify. It is costModel.draftTokens except in
+	// draftLen returns the number of draft tokens to verify. It is costModel.draftTokens, except in
 	// tests.
 	draftLen func(rows int, chance float64, limit int) int
 	// modelDraftLen returns the number of tokens to draft with the draft model. It is
-	// costModel.draftTokensAt except in tests.
+	// costModel.draftTokensAt, except in tests.
 	modelDraftLen func(rows int, chance float64, limit int, each time.Duration) int
 	slots         int
-	chunk         int // maximum number of prompt tokens of a step
+	chunk         int // maximum number of prompt tokens in a step
 	pool          pool
-	running       []*request // in order of arrival
+	running       []*request // running requests, in order of arrival
 	batch         []batchItem
 	spans         []span
 }
@@ -31,12 +31,12 @@ type scheduler struct {
 // A batchItem is the part of a step that belongs to one request.
 type batchItem struct {
 	request *request
-	at      int // position of the span's first token
+	first   int // position of the span's first token in the sequence
 	span    span
 }
 
-// newScheduler returns a scheduler for m. chunk is the maximum number of prompt tokens of a step, and
-// blocks the maximum number of blocks of the KV cache.
+// newScheduler returns the scheduler of model m. chunk is the maximum number of prompt tokens in a
+// step, and blocks the maximum number of blocks of the KV caches.
 func newScheduler(m *model, d *decoder, chunk, blocks int) *scheduler {
 	s := &scheduler{
 		model: m, decoder: d, slots: m.info.Slots, chunk: chunk, pool: pool{config: &d.config, maxBlocks: blocks},
@@ -45,7 +45,7 @@ func newScheduler(m *model, d *decoder, chunk, blocks int) *scheduler {
 	return s
 }
 
-// run executes steps while requests are running, and otherwise waits for a request.
+// run executes steps while there are running requests, and otherwise waits for a request.
 func (s *scheduler) run() {
 	defer close(s.model.done)
 	for {
@@ -61,8 +61,8 @@ func (s *scheduler) run() {
 	}
 }
 
-// step executes one step for the running requests. A panic fails these requests but does not end
-// the process, because the process serves other models.
+// step executes one step of the running requests. A panic only fails these requests, because the
+// process also serves other models.
 func (s *scheduler) step() {
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -91,7 +91,7 @@ func (s *scheduler) step() {
 	}
 }
 
-// removeEnded removes requests that have ended or whose client has disconnected.
+// removeEnded removes requests that have ended, or whose client has disconnected.
 func (s *scheduler) removeEnded() {
 	s.running = slices.DeleteFunc(s.running, func(r *request) bool {
 		if !r.ended && !r.canceled() {
@@ -105,7 +105,7 @@ func (s *scheduler) removeEnded() {
 	})
 }
 
-// admit starts waiting requests in order of arrival, and reports whether the model is open.
+// admit starts waiting requests in order of arrival. It returns false when the model is closed.
 func (s *scheduler) admit() bool {
 	m := s.model
 	m.mu.Lock()
@@ -133,11 +133,11 @@ func (s *scheduler) admit() bool {
 	return true
 }
 
-// scoredLogits is the maximum number of prompt logits in memory at a time.
+// scoredLogits is the maximum number of logits of prompt tokens in memory at a time.
 const scoredLogits = 4 << 20
 
-// plan builds the batch of the next step: up to chunk prompt tokens (chunked prefill), and for
-// each decoding request its last token and draft tokens.
+// plan builds the batch of the next step: up to chunk prompt tokens (chunked prefill), and the last
+// token and draft tokens of each request in decode.
 func (s *scheduler) plan() {
 	s.batch, s.spans = s.batch[:0], s.spans[:0]
 	var prefilling, decoding []*request
@@ -157,8 +157,8 @@ func (s *scheduler) plan() {
 	}
 }
 
-// scheduleDecode adds the last token of each decoding request to the batch, and as many draft
-// tokens as the cost model chooses for a batch of this size.
+// scheduleDecode adds the last token of each request in decode to the batch, and as many draft
+// tokens as the cost model allows for a batch of this size.
 func (s *scheduler) scheduleDecode(decoding []*request) {
 	rows := len(decoding)
 	for _, t := range s.batch {
@@ -185,10 +185,10 @@ func (s *scheduler) scheduleDecode(decoding []*request) {
 	}
 }
 
-// schedulePrefill distributes the prompt tokens of a step. The oldest prompt gets half of the
-// tokens, which guarantees its progress. The prompts with the fewest remaining tokens get the
-// other half, which limits their delay. A request waits if another request is computing the block
-// that both need next.
+// schedulePrefill distributes the prompt tokens of a step. The oldest prompt gets half of them, so
+// that it always progresses. The prompts with the fewest remaining tokens get the other half, so
+// that they wait less. A request does not take part if another one is computing the block that both
+// need next.
 func (s *scheduler) schedulePrefill(prefilling []*request) {
 	if len(prefilling) == 0 {
 		return
@@ -211,8 +211,8 @@ func (s *scheduler) schedulePrefill(prefilling []*request) {
 	s.prefillChunk(oldest, max(first+left, 1))
 }
 
-// prefillChunk adds at most n tokens of a prompt to the batch, and returns their number. If they
-// reach a block boundary but not the end of the prompt, the chunk ends at the last boundary.
+// prefillChunk adds at most n tokens of a prompt to the batch, and returns their number. Unless the
+// prompt ends, the tokens end at the last block boundary that they reach.
 func (s *scheduler) prefillChunk(r *request, n int) int {
 	n = min(n, len(r.prompt)-r.read)
 	if r.scored() {
@@ -235,16 +235,16 @@ func (s *scheduler) prefillChunk(r *request, n int) int {
 	return n
 }
 
-// advance processes the logits of an item: it records the prompt's logprobs, and samples a
-// token after the last position.
+// advance processes the logits of an item: it records the log-probabilities of the prompt, and
+// samples a token after the last position.
 func (s *scheduler) advance(t batchItem, logits kernel.Matrix) {
 	r := t.request
-	if t.at >= len(r.prompt) {
+	if t.first >= len(r.prompt) {
 		s.verify(t, logits)
 		return
 	}
 	if t.span.all {
-		r.score(t.at, logits)
+		r.score(t.first, logits)
 	}
 	if !t.span.last {
 		return
@@ -257,18 +257,18 @@ func (s *scheduler) advance(t batchItem, logits kernel.Matrix) {
 	s.draw(r, logits.Row(logits.Rows-1))
 }
 
-// verify samples a token after each position of an item until a sampled token differs from the
-// draft token, and drops the positions after the mismatch from the cache.
+// verify samples a token after each position of an item, until a sampled token differs from the
+// draft token. It removes the positions after that from the KV cache.
 func (s *scheduler) verify(t batchItem, logits kernel.Matrix) {
 	r, drawn := t.request, 0
 	for drawn == 0 || drawn < logits.Rows && !r.ended && t.span.tokens[drawn] == r.last {
 		s.draw(r, logits.Row(drawn))
 		drawn++
 	}
-	r.cache.truncate(t.at + drawn)
+	r.cache.truncate(t.first + drawn)
 }
 
-// draw samples a request's next token and emits the text that it completes.
+// draw samples the next token of a request, and emits the text that the token completes.
 func (s *scheduler) draw(r *request, logits []float32) {
 	token, p, err := r.sampler.next(logits)
 	if err != nil {
@@ -297,8 +297,8 @@ func (s *scheduler) draw(r *request, logits []float32) {
 	r.put(chunk)
 }
 
-// finish appends the withheld text to the last chunk. why is the finish reason, unless the
-// withheld text completes a stop sequence.
+// finish appends the withheld text to the last chunk. The finish reason is why, unless the withheld
+// text completes a stop sequence.
 func (s *scheduler) finish(r *request, chunk engines.Chunk, why string) engines.Chunk {
 	rest, stopped := r.text.flush()
 	chunk.Text += rest.Text

@@ -1,8 +1,8 @@
 // Package serve runs inference for models of the Llama architecture on CPU cores.
 //
-// One goroutine owns a model and executes its steps with continuous batching and chunked
-// prefill: a step takes the next token of each decoding request and a bounded number of prompt
-// tokens. A completion does not depend on the other requests.
+// One goroutine for each model executes steps with continuous batching and chunked prefill: a step
+// computes the next token of each request in decode, and a limited number of prompt tokens. A
+// completion does not depend on other requests.
 package serve
 
 import (
@@ -26,21 +26,22 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// Options limit a model's resources. A field of 0 selects the default.
+// Options limit the resources of a model. A field that is 0 has its default.
 type Options struct {
-	Parallelism int // cores used; default one less than the machine has
-	Slots       int // concurrent requests; default 32
-	Queue       int // requests waiting for a slot; default 256
-	// CacheBytes is the maximum size of the KV cache. The default is the part of the replica's memory
-	// that domain.KVCacheCapacity returns, or 1 GiB if no memory was allocated to the replica.
+	Parallelism int // number of cores; default: all but one
+	Slots       int // maximum number of concurrent requests; default 32
+	Queue       int // maximum number of waiting requests; default 256
+	// CacheBytes is the maximum size of the KV caches. The default is domain.KVCacheCapacity of the
+	// replica's memory, or 1 GiB if no memory was allocated to the replica.
 	CacheBytes  int64
-	ChunkTokens int // maximum prompt tokens of a step; default 32 to 256, more for smaller models
+	ChunkTokens int // maximum number of prompt tokens in a step; default 32 to 256, more for smaller models
 
-	// ContextLength is the maximum number of tokens of a sequence; 0 means the model's context length.
+	// ContextLength is the maximum number of tokens of a sequence; 0 stands for the model's context
+	// length.
 	ContextLength int
 
-	maxCache    int64 // CacheBytes as configured
-	longPrompts bool  // see engines.ModelFiles.LongPrompts
+	maxCache    int64 // CacheBytes before within has changed it
+	longPrompts bool  // compute more prompt tokens per step (engines.ModelFiles.LongPrompts)
 }
 
 // New returns a completer that loads models from Hugging Face directories.
@@ -61,9 +62,9 @@ func New(options Options) engines.Completer {
 
 type completer struct{ options Options }
 
-// Load reads a model, merges its adapter and starts its scheduler, which runs until Close. It
-// returns a FailedPrecondition error if the files cannot be served, and a ResourceExhausted error
-// if too little memory is free or allocated.
+// Load loads a model, merges its adapter, and starts its scheduler, which runs until Close. It
+// returns FailedPrecondition if the files cannot be served, and ResourceExhausted if too little
+// memory is free or allocated.
 func (c completer) Load(ctx context.Context, files engines.ModelFiles) (engines.Model, error) {
 	tokens, err := tokenizer.Load(files.Dir)
 	if err != nil {
@@ -98,7 +99,7 @@ func (c completer) Load(ctx context.Context, files engines.ModelFiles) (engines.
 		}
 	}
 	options.ContextLength, options.longPrompts = files.ContextLength, files.LongPrompts
-	// A model whose template cannot be parsed still serves plain prompts.
+	// a model whose template cannot be parsed can still complete plain prompts
 	own := chatFormat{dir: files.Dir}
 	own.template, own.parseErr = templateOf(files, tokens)
 	stopTokens, err := stopTokenIDs(files.Dir, weights.Config, tokens)
@@ -126,17 +127,17 @@ func (c completer) Load(ctx context.Context, files engines.ModelFiles) (engines.
 	return m, nil
 }
 
-// longPromptChunks multiplies Options.ChunkTokens in the performance profile for long prompts.
+// longPromptChunks is the factor by which Options.ChunkTokens is multiplied in the performance
+// profile for long prompts.
 const longPromptChunks = 4
 
-// minCache is the minimum number of bytes that the weights must leave for the KV cache. A model
-// that leaves less of its replica's memory is not loaded.
+// minCache is the minimum size of the KV caches in bytes. A model is not loaded if its weights
+// leave less of the replica's memory.
 const minCache = 16 << 20
 
-// within sets the size of the KV cache to the bytes that the weights leave of the replica's memory,
-// capped at maxCache. memory is the number of bytes allocated to the replica, 0 if unknown; then
-// within does not change the size. It returns an error if the memory of the replica or of the
-// machine does not suffice.
+// within sets the size of the KV caches to the memory that the weights leave, at most maxCache.
+// memory is the memory of the replica in bytes; 0 if unknown, and then within does not change the
+// size. It returns an error if the memory of the replica or of the machine does not suffice.
 func (o Options) within(weights *llama.Reader, memory int64) (Options, error) {
 	if memory == 0 {
 		return o, weights.Fits(0)
@@ -146,7 +147,7 @@ func (o Options) within(weights *llama.Reader, memory int64) (Options, error) {
 	if bytes+available > memory {
 		return o, domain.Errorf(domain.ResourceExhausted,
 			"the model's weights take %d MiB of memory, but the replica was allocated %d MiB including its KV cache: "+
-				"the replica is rescheduled when the memory that the model needs is known",
+				"the server places the replica again once it knows how much memory the model needs",
 			bytes>>20, memory>>20)
 	}
 	if o.CacheBytes = available; o.maxCache > 0 {
@@ -155,8 +156,8 @@ func (o Options) within(weights *llama.Reader, memory int64) (Options, error) {
 	return o, weights.Fits(o.CacheBytes)
 }
 
-// templateOf returns the template that the adapter was trained with, or otherwise the base
-// model's.
+// templateOf returns the chat template with which the adapter was trained or, if it has none, the
+// base model's.
 func templateOf(files engines.ModelFiles, tokens *tokenizer.Tokenizer) (*chat.Template, error) {
 	if files.AdapterDir != "" {
 		if source, err := chat.Source(files.AdapterDir); source != "" || err != nil {
@@ -166,8 +167,8 @@ func templateOf(files engines.ModelFiles, tokens *tokenizer.Tokenizer) (*chat.Te
 	return chat.Load(files.Dir, tokens)
 }
 
-// stopTokenIDs returns the tokens that end a completion: those of generation_config.json,
-// otherwise of config.json, otherwise of tokenizer_config.json.
+// stopTokenIDs returns the tokens that end a completion, from generation_config.json, else from
+// config.json, else from tokenizer_config.json.
 func stopTokenIDs(dir string, config llama.Config, tokens *tokenizer.Tokenizer) ([]int, error) {
 	const name = "generation_config.json"
 	var generation struct {
@@ -194,7 +195,7 @@ func stopTokenIDs(dir string, config llama.Config, tokens *tokenizer.Tokenizer) 
 	return nil, nil
 }
 
-// A model is a loaded model, which a scheduler serves.
+// A model is a loaded model, whose requests a scheduler executes.
 type model struct {
 	info        engines.ModelInfo
 	tokenizer   *tokenizer.Tokenizer
@@ -203,7 +204,7 @@ type model struct {
 	vocab       int
 	queue       int // maximum number of waiting requests
 	speculation engines.SpeculationMode
-	drafts      *draftModel // nil without a draft model; the scheduler's goroutine owns it
+	drafts      *draftModel // nil without a draft model; only the scheduler's goroutine may use it
 	config      llama.Config
 	hash        string // hash of the base model's weights
 	merged      bool   // an adapter is merged into the weights
@@ -213,14 +214,14 @@ type model struct {
 
 	mu       sync.Mutex
 	waiting  []*request
-	addons   map[string]*addon   // by ID
-	variants map[string]*variant // by ID
+	addons   map[string]*addon   // adapters by ID
+	variants map[string]*variant // further weights by ID
 	closed   bool
-	wake     chan struct{} // signaled by enqueue and Close
+	wake     chan struct{} // receives a value from enqueue and Close
 	done     chan struct{} // closed when the scheduler has ended
 }
 
-// newModel returns a model with the given weights, and the scheduler that will serve it.
+// newModel returns a model with given weights, and the scheduler for it.
 func newModel(
 	weights llama.Source, c llama.Config, tokens *tokenizer.Tokenizer, stopTokens []int, o Options,
 ) (*model, *scheduler, error) {
@@ -236,8 +237,8 @@ func newModel(
 		wake: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	if o.ChunkTokens <= 0 {
-		// The default takes about 50 ms of one core, so that a long prompt does not delay running
-		// completions noticeably.
+		// The default takes about 50 ms of one core, so that a long prompt does not noticeably
+		// delay running completions.
 		o.ChunkTokens = int(min(max(1_250_000_000/c.Parameters(), 32), 256))
 	}
 	if o.longPrompts {
@@ -250,8 +251,8 @@ func newModel(
 	return m, newScheduler(m, d, o.ChunkTokens, blocks), nil
 }
 
-// Info describes the model. ContextLength is below the maximum of the model if the KV cache is
-// too small for that, or if a shorter context length was configured.
+// Info describes the model. The context length is that of the model, or less if the KV caches are
+// too small for it or a shorter one was configured.
 func (m *model) Info() engines.ModelInfo { return m.info }
 
 // Close stops the model. Requests in progress fail with Unavailable.
@@ -264,7 +265,7 @@ func (m *model) Close() error {
 	m.signal()
 	<-m.done
 	for _, w := range variants {
-		_ = w.Close() // never fails
+		_ = w.Close() // Close of a model never returns an error
 	}
 	return nil
 }
@@ -277,9 +278,8 @@ func (m *model) signal() {
 	}
 }
 
-// Complete executes one request. Its errors include InvalidArgument for an invalid request,
-// ResourceExhausted if the queue is full, and Unavailable if the model is closed or does not have
-// the addon.
+// Complete executes a request. It returns InvalidArgument for an invalid request, ResourceExhausted
+// if too many requests wait, and Unavailable if the model is closed or has not loaded the adapter.
 func (m *model) Complete(
 	ctx context.Context, req engines.CompletionRequest, emit func(engines.Chunk) error,
 ) (engines.Usage, error) {
@@ -303,11 +303,11 @@ func (m *model) Complete(
 		}
 		return r.usage, nil
 	}
-	return m.answer(ctx, r, emit)
+	return m.process(ctx, r, emit)
 }
 
-// answer enqueues a request and passes its chunks to emit.
-func (m *model) answer(ctx context.Context, r *request, emit func(engines.Chunk) error) (engines.Usage, error) {
+// process enqueues a request, and passes its chunks to emit until it has ended.
+func (m *model) process(ctx context.Context, r *request, emit func(engines.Chunk) error) (engines.Usage, error) {
 	r.enqueued = time.Now()
 	if err := m.enqueue(r); err != nil {
 		return r.usage, err

@@ -8,17 +8,17 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// Trained is the ID of the addon under which the models of Start serve their adapter.
+// Trained is the ID under which the models of Start have loaded their adapter.
 const Trained = "trained"
 
-// Start serves the model w in memory and, unless a is nil, the adapter a under the ID Trained. It
-// copies w and a, so later changes do not affect the completions. dir is the model's directory,
-// whose configuration defines the stop tokens.
+// Start serves n replicas of the model w in memory, and of the adapter a under the ID Trained,
+// unless a is nil. It copies w and a, so later changes do not affect completions. dir is the
+// directory of the model, whose configuration has the stop tokens.
 //
-// Start returns n replicas, which share one copy of the weights. Each has a separate KV cache,
-// executes its steps concurrently with the others, and gives the same completions. The replicas
-// divide the cores and the KV cache of options among them, but each has at least one core, and
-// space for one sequence of the context length unless that exceeds the KV cache of options.
+// The replicas share one copy of the weights. Each has its own KV cache, executes steps
+// concurrently with the others, and gives the same completions. The replicas divide the cores and
+// the memory for KV caches in options, but each has at least one core, and space for one sequence
+// of the context length if that fits into the memory in options.
 func Start(
 	n int, w *llama.Weights, a *llama.Adapter, tokens *tokenizer.Tokenizer, dir string, options Options,
 ) ([]engines.Model, error) {
@@ -48,7 +48,7 @@ func Start(
 			queue: first.queue, options: first.options, addons: maps.Clone(first.addons),
 			wake: make(chan struct{}, 1), done: make(chan struct{}),
 		}
-		own := max(1, (cores+n-1-i)/n) // the first replicas have the remainder
+		own := max(1, (cores+n-1-i)/n) // the first replicas get the cores that remain
 		all[i] = m
 		go newScheduler(m, s.decoder.sharing(own), s.chunk, s.pool.maxBlocks).run()
 	}

@@ -90,17 +90,17 @@ func writeInt8(t testing.TB, out *bytes.Buffer, w *llama.Weights) {
 			continue
 		}
 		cols := tensor.Shape[1]
-		codes, factors := make([]byte, len(tensor.Data)), make([]float32, tensor.Shape[0])
-		for row := range factors {
+		quantized, scales := make([]byte, len(tensor.Data)), make([]float32, tensor.Shape[0])
+		for row := range scales {
 			numbers := tensor.Data[row*cols : (row+1)*cols]
 			amax := max(slices.Max(numbers), -slices.Min(numbers))
-			factors[row] = amax / 127
+			scales[row] = amax / 127
 			for i, v := range numbers {
-				codes[row*cols+i] = byte(int8(math.RoundToEven(float64(v / amax * 127))))
+				quantized[row*cols+i] = byte(int8(math.RoundToEven(float64(v / amax * 127))))
 			}
 		}
-		put(tensor.Name, "I8", tensor.Shape, codes)
-		put(tensor.Name+"_scale", "F32", []int{len(factors), 1}, littleEndian(factors))
+		put(tensor.Name, "I8", tensor.Shape, quantized)
+		put(tensor.Name+"_scale", "F32", []int{len(scales), 1}, littleEndian(scales))
 	}
 	text := testutil.Marshal(t, header)
 	out.Write([]byte{byte(len(text)), byte(len(text) >> 8), byte(len(text) >> 16), 0, 0, 0, 0, 0})
@@ -179,7 +179,7 @@ func TestServedAsStored(t *testing.T) {
 	}
 }
 
-// TestNaNCodes checks that weights are not packed in 8 bits if one of the codes is NaN.
+// TestNaNCodes checks that weights are not packed in 8 bits if one of them is NaN.
 func TestNaNCodes(t *testing.T) {
 	w := weights()
 	w.Layers[1].Up.Row(3)[5] = 1
@@ -202,8 +202,9 @@ func TestNaNCodes(t *testing.T) {
 	for layer := range w.Config.Layers {
 		part, err := r.Layer(layer)
 		require.NoError(t, err)
-		for input, codes := range part.Codes {
-			require.Equal(t, layer == 1 && input == int(llama.ToGateUp), codes == nil, "layer %d, input %d", layer, input)
+		for input, quantized := range part.Quantized {
+			require.Equal(t, layer == 1 && input == int(llama.ToGateUp), quantized == nil, "layer %d, input %d",
+				layer, input)
 		}
 	}
 }
@@ -233,7 +234,7 @@ func TestReplicaMemory(t *testing.T) {
 	_, err := New(Options{}).Load(t.Context(), engines.ModelFiles{Dir: dir, MemoryBytes: 16 << 20})
 	require.EqualError(
 		t, err, "the model's weights take 3 MiB of memory, but the replica was allocated 16 MiB including its KV cache: "+
-			"the replica is rescheduled when the memory that the model needs is known")
+			"the server places the replica again once it knows how much memory the model needs")
 	_, err = New(Options{}).Load(t.Context(), engines.ModelFiles{Dir: dir, MemoryBytes: 1 << 50})
 	require.ErrorContains(t, err, "the embedded engine needs")
 	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))

@@ -13,15 +13,15 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// A variant is a second set of weights of a model, served under an ID with a separate KV
-// cache. It is closed after its last request has ended.
+// A variant is a second set of weights of a model, which requests select by an ID. It has its own
+// KV cache, and is closed when its last request has ended.
 type variant struct {
 	*model
 	users sync.WaitGroup // requests in progress
 }
 
-// LoadWeights implements engines.WeightsLoader. It does not block running requests. The old and
-// the new weights are both in memory until UnloadAddon.
+// LoadWeights implements engines.WeightsLoader. It does not block running requests. The old and the
+// new weights are both in memory until UnloadAddon.
 func (m *model) LoadWeights(ctx context.Context, id, dir string) error {
 	if id == "" {
 		return domain.Errorf(domain.InvalidArgument, "id: must not be empty")
@@ -62,8 +62,7 @@ func (m *model) LoadWeights(ctx context.Context, id, dir string) error {
 	return nil
 }
 
-// compatible returns an error if the model in dir has other dimensions or another tokenizer than
-// m.
+// compatible returns an error if the model in dir has other dimensions or another tokenizer than m.
 func (m *model) compatible(dir string) error {
 	config, err := llama.ReadConfig(dir)
 	if err != nil {
@@ -83,28 +82,28 @@ func (m *model) compatible(dir string) error {
 					"load them into a deployment of the model that they were trained from")
 		}
 	}
-	if errors.Is(err, fs.ErrNotExist) { // a checkpoint may omit the tokenizer
+	if errors.Is(err, fs.ErrNotExist) { // a checkpoint may lack the tokenizer
 		return nil
 	}
 	return err
 }
 
-// dimensions holds the sizes that two models must share so that one can replace the other's
-// weights.
+// dimensions are the sizes that two models must share so that one can have the weights of the
+// other.
 type dimensions struct{ Layers, Hidden, Intermediate, Heads, KVHeads, HeadDim, Vocabulary int }
 
 func dimensionsOf(c llama.Config) dimensions {
 	return dimensions{c.Layers, c.HiddenSize, c.IntermediateSize, c.Heads, c.KVHeads, c.HeadDim, c.VocabSize}
 }
 
-// closeIdle waits for the variant's last request and closes the variant.
+// closeIdle waits for the last request of the variant, and closes it.
 func (w *variant) closeIdle() {
 	w.users.Wait()
-	_ = w.Close() // never fails
+	_ = w.Close() // Close of a model never returns an error
 }
 
-// acquire returns the variant with the given ID, and a function that the caller must call after
-// its request. Both results are nil if no such variant is loaded.
+// acquire returns the variant with an ID, and a function that the caller must call after its
+// request. Both are nil if no such variant is loaded.
 func (m *model) acquire(id string) (v *model, release func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -5,21 +5,23 @@ import (
 	"unicode/utf8"
 )
 
-// A bpe is a byte-pair encoding (Sennrich et al. 2016). It splits a word into its smallest
-// tokens, and merges the pair with the lowest rank until no pair can be merged.
+// A bpe encodes words by byte-pair encoding (Sennrich et al. 2016): it splits a word into its
+// smallest tokens, and repeatedly merges the pair of adjacent tokens with the lowest rank.
 type bpe struct {
-	bytes  [256]int32       // token of each byte
-	units  map[rune]int32   // tokens of characters; nil if words are split into bytes
-	words  map[string]int32 // tokens of whole words that need no merges; nil if the vocabulary has no such words
+	bytes [256]int32     // token of each byte
+	units map[rune]int32 // tokens of characters; nil if words are split into bytes
+	// words are the tokens of words that are not merged from smaller ones; nil if the vocabulary
+	// has no such words.
+	words  map[string]int32
 	merges map[uint64]merged
 }
 
-// A merged is the result of merging a pair.
+// A merged is the result of merging a pair: the rank of the pair and the token that replaces it.
 type merged struct{ rank, token int32 }
 
 func pairOf(a, b int32) uint64 { return uint64(uint32(a))<<32 | uint64(uint32(b)) }
 
-// append appends a word's tokens to ids.
+// append appends the tokens of a word to ids.
 func (b *bpe) append(ids []int, word string) []int {
 	if id, ok := b.words[word]; ok {
 		return append(ids, int(id))
@@ -40,22 +42,22 @@ func (b *bpe) append(ids []int, word string) []int {
 	return ids
 }
 
-// A merger merges the parts of one word. The parts are a linked list, and a heap holds the
-// mergeable pairs, so that a word of n parts takes n·log n steps.
+// A merger merges the tokens of one word. The tokens are a linked list, and the pairs that can be
+// merged a heap, so that a word of n tokens takes n·log n steps.
 type merger struct {
 	parts []part
 	heap  []candidate
 }
 
-// A part is a token in the list. token is -1 after the part was merged into its predecessor.
+// A part is a token in the list. token is -1 after the part was merged into the one before it.
 type part struct{ token, previous, next int32 }
 
-// A candidate is the pair that begins at the part with the index at. It is stale if the parts have
-// changed since it was added to the heap.
+// A candidate is a pair that can be merged: the part at and the next one. It is outdated if the
+// parts have changed since it was added to the heap.
 type candidate struct {
 	rank, at int32
 	pair     uint64
-	token    int32 // token into which the pair is merged
+	token    int32 // token that replaces the pair
 }
 
 func (c candidate) before(o candidate) bool {
@@ -95,8 +97,7 @@ func (m *merger) begin(b *bpe, word string) {
 	}
 }
 
-// consider adds the pair of the part with index at and the next part to the heap if the pair can be
-// merged.
+// consider adds the part at and the next one to the heap, if they can be merged.
 func (m *merger) consider(b *bpe, at int32) {
 	if at < 0 {
 		return
@@ -111,7 +112,7 @@ func (m *merger) consider(b *bpe, at int32) {
 	}
 }
 
-// merge merges pairs in order of rank until no pair can be merged.
+// merge merges pairs in the order of their ranks, until none can be merged.
 func (m *merger) merge(b *bpe) {
 	for len(m.heap) > 0 {
 		c := m.pop()

@@ -2,15 +2,15 @@ package tokenizer
 
 import "anneal/domain"
 
-// A Message is one turn of a conversation.
+// A Message is a turn of a conversation.
 type Message struct {
 	Role    string `json:"role"` // system, user or assistant
 	Content string `json:"content"`
-	// Weight 0 excludes an assistant's turn from the training loss; nil means 1.
+	// Weight is 0 if the training loss excludes an assistant's turn; nil stands for 1.
 	Weight *float64 `json:"weight,omitempty"`
 }
 
-// The constants are the special tokens of the shipped model's conversations.
+// Special tokens of the base model's conversations.
 const (
 	markBOS       = "<|bos|>"
 	markUser      = "<|user|>"
@@ -18,28 +18,29 @@ const (
 	markEnd       = "<|end|>"
 )
 
-// closings maps each role to the special token after its turns. The token after a user's turn opens
-// the answer. Training and inference thus use one template, and a model that has learned to
-// generate this token also answers a prompt that does not end with it.
+// closings are the special tokens that follow a turn, by its role. The token after a user's turn
+// begins the assistant's. So training and inference use one template, and a model that has learned
+// to generate this token also completes a prompt without it.
 var closings = map[string]string{"system": markUser, "user": markAssistant, "assistant": markEnd}
 
-// chatTemplate is a Jinja template for tokenizer_config.json that renders conversations as Chat
-// does.
+// chatTemplate is a Jinja template for tokenizer_config.json, which renders conversations as Chat
+// tokenizes them.
 const chatTemplate = `{{ bos_token }}{% for message in messages %}{{ message['content'] }}` +
 	`{% if message['role'] == 'system' %}<|user|>` +
 	`{% elif message['role'] == 'user' %}<|assistant|>` +
 	`{% elif message['role'] == 'assistant' %}<|end|>` +
 	`{% else %}{{ raise_exception('unknown role ' + message['role']) }}{% endif %}{% endfor %}`
 
-// Chats reports whether the model has the shipped model's template, which Chat implements.
+// Chats reports whether the model has the base model's chat template, which Chat implements.
 func (t *Tokenizer) Chats() bool { return t.chat }
 
-// Chat tokenizes a conversation. isTarget[i] reports whether ids[i] is a target of the loss: an
-// assistant's content, the <|end|> after it and the <|assistant|> before it, unless the turn's
-// weight is 0. If the last turn is the user's, the tokens are the prompt of the answer.
+// Chat tokenizes a conversation. isTarget[i] reports whether the training loss includes the token
+// ids[i]: those of an assistant's turn, of the <|end|> after it and of the <|assistant|> before it,
+// unless the weight of the turn is 0. If the last turn is a user's, the tokens are the prompt of
+// the assistant's next turn.
 //
-// Chat returns a FailedPrecondition error if the model has another template, and InvalidArgument
-// for an unknown role.
+// Chat returns FailedPrecondition if the model has another template, and InvalidArgument for an
+// unknown role.
 func (t *Tokenizer) Chat(messages []Message) (ids []int, isTarget []bool, err error) {
 	if !t.chat {
 		return nil, nil, domain.Errorf(domain.FailedPrecondition,

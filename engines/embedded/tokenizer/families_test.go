@@ -101,8 +101,8 @@ func TestByteFallback(t *testing.T) {
 	for b := range 256 {
 		vocab["<0x"+strings.ToUpper(string("0123456789abcdef"[b>>4])+string("0123456789abcdef"[b&15]))+">"] = 3 + b
 	}
-	for i, spelling := range []string{"\u2581", "h", "i", "é", "\u2581h", "\u2581hi"} {
-		vocab[spelling] = 259 + i
+	for i, token := range []string{"\u2581", "h", "i", "é", "\u2581h", "\u2581hi"} {
+		vocab[token] = 259 + i
 	}
 	special := func(id int, name string) map[string]any {
 		return map[string]any{"id": id, "content": name, "special": true}

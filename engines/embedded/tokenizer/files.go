@@ -21,15 +21,16 @@ const (
 	maxFile        = 64 << 20
 )
 
-// config is the supported part of tokenizer_config.json.
+// config has the supported fields of tokenizer_config.json.
 type config struct {
 	BOS          named `json:"bos_token"`
 	EOS          named `json:"eos_token"`
 	AddBOS       *bool `json:"add_bos_token"`
-	ChatTemplate any   `json:"chat_template"` // a string, or a list of named templates
+	ChatTemplate any   `json:"chat_template"` // a template, or a list of named templates
 }
 
-// A named is a special token, stored as a string or as an object with its content.
+// A named is a special token, which the file has as a string or as an object with the field
+// content.
 type named string
 
 // UnmarshalJSON accepts a string, an object or null.
@@ -45,8 +46,8 @@ func (n *named) UnmarshalJSON(data []byte) error {
 	return json.Unmarshal(data, (*string)(n))
 }
 
-// Load reads the tokenizer of a model directory. It returns a FailedPrecondition error if the
-// tokenizer has unsupported features.
+// Load loads the tokenizer of the model in dir. It returns FailedPrecondition if the tokenizer has
+// unsupported features.
 func Load(dir string) (*Tokenizer, error) {
 	files := map[string][]byte{}
 	for _, name := range []string{vocabularyFile, configFile} {
@@ -65,7 +66,7 @@ func Load(dir string) (*Tokenizer, error) {
 	return parse(files)
 }
 
-// Save writes the files from which the tokenizer was read to dir.
+// Save writes the files from which the tokenizer was loaded to the directory dir.
 func (t *Tokenizer) Save(dir string) error {
 	for name, data := range t.files {
 		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
@@ -75,7 +76,7 @@ func (t *Tokenizer) Save(dir string) error {
 	return nil
 }
 
-// Same reports whether t and o were read from equal vocabulary files.
+// Same reports whether t and o were loaded from equal vocabulary files.
 func (t *Tokenizer) Same(o *Tokenizer) bool {
 	return bytes.Equal(t.files[vocabularyFile], o.files[vocabularyFile])
 }
@@ -104,16 +105,16 @@ func parse(files map[string][]byte) (*Tokenizer, error) {
 	if err := t.takeEnds(&v, &c); err != nil {
 		return nil, err
 	}
-	t.spelt = spelling(slices.Collect(maps.Keys(t.specials)))
-	t.read = spelling(slices.DeleteFunc(slices.Collect(maps.Keys(t.specials)),
+	t.specialPattern = anyOf(slices.Collect(maps.Keys(t.specials)))
+	t.textualPattern = anyOf(slices.DeleteFunc(slices.Collect(maps.Keys(t.specials)),
 		func(name string) bool { return !t.textual[t.specials[name]] }))
 	t.chat = c.ChatTemplate == chatTemplate && t.bos >= 0 &&
 		t.Special(markUser) >= 0 && t.Special(markAssistant) >= 0 && t.Special(markEnd) >= 0
 	return t, nil
 }
 
-// takeEnds determines BOS and EOS. The configuration, or otherwise the post-processor of
-// tokenizer.json, defines whether a text begins with BOS.
+// takeEnds sets the special tokens BOS and EOS. The configuration or, if it does not say, the
+// post-processor of tokenizer.json determines whether a text begins with BOS.
 func (t *Tokenizer) takeEnds(v *vocabulary, c *config) error {
 	t.last = -1
 	if name := v.PostProcessor.last(); name != "" {

@@ -6,21 +6,21 @@ import (
 	"slices"
 )
 
-// A Listing is a byte-level vocabulary in the form that other file formats need: a spelling for
-// each token, and the merges in order.
+// A Listing is a byte-level vocabulary in the form that other file formats need: the text of each
+// token, and the merges in order.
 type Listing struct {
 	Tokens  []Listed
-	Merges  []string // pairs "a b", in order of rank
-	Pattern string   // name that llama.cpp gives the pre-tokenizer: gpt-2, llama-bpe, qwen2 or smollm
+	Merges  []string // pairs "a b" of token texts, in order of rank
+	Pattern string   // llama.cpp's name of the pre-tokenizer: gpt-2, llama-bpe, qwen2 or smollm
 }
 
-// A Listed is one token of a Listing. The zero value stands for an ID without a token.
+// A Listed is a token of a Listing. The zero value stands for an ID without a token.
 type Listed struct {
-	Spelling       string
+	Text           string
 	Special, Added bool
 }
 
-// listed maps pre-tokenizers to the names that llama.cpp gives them.
+// listed are llama.cpp's names of pre-tokenizers.
 var listed = []struct {
 	name string
 	cuts []preTokenizer
@@ -29,8 +29,8 @@ var listed = []struct {
 	{"smollm", []preTokenizer{digits, gpt2}},
 }
 
-// Listing returns the vocabulary as a Listing. It returns a FailedPrecondition error if the
-// vocabulary is not byte-level or has an unknown pre-tokenizer.
+// Listing returns the vocabulary as a Listing. It returns FailedPrecondition if the vocabulary is
+// not byte-level, or if llama.cpp does not have the pre-tokenizer.
 func (t *Tokenizer) Listing() (Listing, error) {
 	var out Listing
 	for _, one := range listed {
@@ -50,11 +50,11 @@ func (t *Tokenizer) Listing() (Listing, error) {
 		return out, fmt.Errorf("tokenizer.json: %w", err)
 	}
 	out.Tokens = make([]Listed, t.size)
-	for spelling, id := range v.Model.Vocab {
-		out.Tokens[id].Spelling = spelling
+	for text, id := range v.Model.Vocab {
+		out.Tokens[id].Text = text
 	}
 	for id, name := range t.names {
-		out.Tokens[id] = Listed{Spelling: name, Special: !t.textual[id], Added: true}
+		out.Tokens[id] = Listed{Text: name, Special: !t.textual[id], Added: true}
 	}
 	for _, pair := range v.Model.Merges {
 		out.Merges = append(out.Merges, pair[0]+" "+pair[1])

@@ -6,9 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// A preTokenizer splits text into words. The merges of BPE apply within each word. It scans
-// the text without regular expressions, because those in tokenizer.json use lookaheads, which
-// Go's regexp does not support.
+// A preTokenizer splits text into words, within which byte-pair encoding merges tokens. It does not
+// use package regexp, because the regular expressions in tokenizer.json have lookaheads.
 type preTokenizer int
 
 const (
@@ -19,7 +18,7 @@ const (
 	numbers
 )
 
-// The constants are the supported regular expressions, as they occur in tokenizer.json.
+// The supported regular expressions, as tokenizer.json contains them.
 const (
 	gpt2Pattern   = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
 	llama3Pattern = `(?i:'s|'t|'re|'ve|'m|'ll|'d)` +
@@ -30,7 +29,7 @@ const (
 
 var patterns = map[string]preTokenizer{gpt2Pattern: gpt2, llama3Pattern: llama3, qwen2Pattern: qwen2}
 
-// next returns the length of the first word of a non-empty text.
+// next returns the length of the first word of a text, which must not be empty.
 func (c preTokenizer) next(text string) int {
 	switch c {
 	case gpt2:
@@ -54,7 +53,7 @@ func (c preTokenizer) next(text string) int {
 	return len(text)
 }
 
-// A class is a character class of the patterns.
+// A class is a character class of the regular expressions.
 type class uint8
 
 const (
@@ -76,7 +75,7 @@ func classOf(r rune) class {
 	return other
 }
 
-// classAt returns the class of the character at an offset. ok is false at the end of text.
+// classAt returns the class of the character at an offset; ok is false at the end of the text.
 func classAt(text string, at int) (c class, ok bool) {
 	if at >= len(text) {
 		return other, false
@@ -85,7 +84,7 @@ func classAt(text string, at int) (c class, ok bool) {
 	return classOf(r), true
 }
 
-// run returns the end of the run of characters of class c that starts at an offset.
+// run returns the end of the characters of class c that begin at an offset.
 func run(text string, at int, c class) int {
 	for i, r := range text[at:] {
 		if classOf(r) != c {
@@ -111,8 +110,8 @@ func nextGPT2(text string) int {
 	return nextSpace(text)
 }
 
-// nextLlama returns the length of the first word in the pattern of Llama 3. A number has at most
-// group digits.
+// nextLlama returns the length of the first word according to Llama 3's regular expression. A
+// number has at most group digits.
 func nextLlama(text string, group int) int {
 	if n := contraction(text); n > 0 {
 		return n
@@ -150,8 +149,8 @@ func nextLlama(text string, group int) int {
 	return nextSpace(text)
 }
 
-// nextSpace returns the length of the spaces at the beginning of text. It excludes the last of
-// several spaces before a word, which belongs to that word.
+// nextSpace returns the length of the whitespace at the beginning of text. If a word follows
+// several spaces, the last one belongs to the word and does not count.
 func nextSpace(text string) int {
 	end := run(text, 0, space)
 	if end == len(text) {
@@ -165,8 +164,8 @@ func nextSpace(text string) int {
 
 var contractions = []string{"'s", "'t", "'re", "'ve", "'m", "'ll", "'d"}
 
-// contraction returns the length of the contraction at the beginning of text, in any case; 0 if
-// there is none.
+// contraction returns the length of a contraction such as 's at the beginning of text, in upper or
+// lower case; 0 if there is none.
 func contraction(text string) int {
 	if text[0] != '\'' {
 		return 0

@@ -6,12 +6,12 @@ import (
 	"slices"
 )
 
-// NewBytes returns the shipped model's tokenizer: the bytes 0 to 255, <|bos|> 256, <|user|>
-// 257, <|assistant|> 258, <|end|> 259.
+// NewBytes returns the tokenizer of the shipped base model: the bytes 0 to 255, <|bos|> 256,
+// <|user|> 257, <|assistant|> 258 and <|end|> 259.
 func NewBytes() *Tokenizer {
 	t, err := parse(map[string][]byte{vocabularyFile: byteVocabulary(), configFile: byteConfig()})
 	if err != nil {
-		panic(err) // the files are constant
+		panic(err) // unreachable: the files are constant
 	}
 	return t
 }
@@ -19,8 +19,8 @@ func NewBytes() *Tokenizer {
 // byteVocabulary returns the tokenizer.json of NewBytes.
 func byteVocabulary() []byte {
 	vocab := map[string]int{}
-	for b, spelling := range spellings() {
-		vocab[spelling] = b
+	for b, char := range byteChars() {
+		vocab[char] = b
 	}
 	var added []any
 	for i, name := range []string{markBOS, markUser, markAssistant, markEnd} {
@@ -66,7 +66,7 @@ func format(value any) []byte {
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", "  ")
 	if err := encoder.Encode(value); err != nil {
-		panic(err) // the values are constant
+		panic(err) // unreachable: the values are constant
 	}
 	return slices.Clip(b.Bytes())
 }

@@ -2,9 +2,9 @@
 // tokenizer_config.json of a Hugging Face directory.
 //
 // It supports byte-level byte-pair encoding, as in GPT-2, Llama 3 and Qwen, and character-level
-// byte-pair encoding with byte fallback, as in Llama 2, with special tokens. Encode does not parse
-// special tokens in text, except those that decode to text. Other methods, such as Prompt, Split
-// and Chat, add special tokens.
+// byte-pair encoding with byte fallback, as in Llama 2, with special tokens. Encode encodes special
+// tokens in a text as ordinary text, except those that decode to text. Other methods, such as
+// Prompt, Split and Chat, produce special tokens.
 package tokenizer
 
 import (
@@ -18,36 +18,36 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// A Tokenizer is immutable and safe for concurrent use.
+// A Tokenizer converts text to tokens and back. It is immutable and safe for concurrent use.
 type Tokenizer struct {
-	bpe      bpe
-	cuts     []preTokenizer // pre-tokenizers, applied in order
-	compose  bool           // text is normalized to NFC first
-	escape   bool           // spaces are written as U+2581, and the text begins with one
-	tokens   [][]byte       // bytes of each token of the vocabulary; nil for an ID without a token
-	specials map[string]int // special tokens by spelling
-	names    map[int]string // spellings of special tokens by ID
-	textual  map[int]bool   // special tokens that decode to text
-	spelt    *regexp.Regexp // matches any special token
-	read     *regexp.Regexp // matches special tokens that decode to text; nil without such tokens
-	size     int
-	bos, eos int // -1 if the model has none
-	last     int // token after a complete text; -1 if there is none
-	chat     bool
-	files    map[string][]byte // files from which the tokenizer was read, by name
+	bpe            bpe
+	cuts           []preTokenizer // pre-tokenizers, which are applied in order
+	compose        bool           // normalize text to NFC first
+	escape         bool           // put U+2581 before a text and in place of each space
+	tokens         [][]byte       // bytes of each token, by ID; nil for an ID without a token
+	specials       map[string]int // IDs of special tokens, by their text
+	names          map[int]string // texts of special tokens, by ID
+	textual        map[int]bool   // special tokens that decode to text, by ID
+	specialPattern *regexp.Regexp // matches the text of any special token
+	textualPattern *regexp.Regexp // matches the texts of special tokens that decode to text; nil if there are none
+	size           int
+	bos, eos       int // tokens at the beginning and the end of a text; -1 if the model has none
+	last           int // special token after a complete text; -1 if there is none
+	chat           bool
+	files          map[string][]byte // contents of the files from which the tokenizer was loaded, by name
 }
 
 // VocabSize returns the largest token ID plus one.
 func (t *Tokenizer) VocabSize() int { return t.size }
 
-// BOS returns the token at the beginning of every text, -1 if texts begin without one.
+// BOS returns the special token at the beginning of every text; -1 if texts begin without one.
 func (t *Tokenizer) BOS() int { return t.bos }
 
-// EOS returns the token at the end of an answer, -1 if the model has none.
+// EOS returns the special token at the end of a completion; -1 if the model has none.
 func (t *Tokenizer) EOS() int { return t.eos }
 
-// Special returns the ID of a special token such as "<|end|>", -1 if the vocabulary lacks the
-// token.
+// Special returns the ID of a special token such as "<|end|>"; -1 if the vocabulary does not have
+// it.
 func (t *Tokenizer) Special(name string) int {
 	if id, ok := t.specials[name]; ok {
 		return id
@@ -55,7 +55,7 @@ func (t *Tokenizer) Special(name string) int {
 	return -1
 }
 
-// Specials returns the special tokens that do not decode to text, sorted.
+// Specials returns the texts of the special tokens that do not decode to text, sorted.
 func (t *Tokenizer) Specials() []string {
 	var names []string
 	for name, id := range t.specials {
@@ -67,9 +67,9 @@ func (t *Tokenizer) Specials() []string {
 	return names
 }
 
-// Split splits text at special tokens, the longest match first. It yields each special token
-// with its ID, and each text between special tokens with -1.
-func (t *Tokenizer) Split(text string) iter.Seq2[string, int] { return t.cutAt(t.spelt, text) }
+// Split splits text at special tokens, of which the longest match wins. It yields each special
+// token with its ID, and each text between special tokens with -1.
+func (t *Tokenizer) Split(text string) iter.Seq2[string, int] { return t.cutAt(t.specialPattern, text) }
 
 func (t *Tokenizer) cutAt(spelt *regexp.Regexp, text string) iter.Seq2[string, int] {
 	return func(yield func(string, int) bool) {
@@ -90,9 +90,9 @@ func (t *Tokenizer) cutAt(spelt *regexp.Regexp, text string) iter.Seq2[string, i
 	}
 }
 
-// spelling returns a regular expression that matches any of names, the longest first; nil if
-// names is empty.
-func spelling(names []string) *regexp.Regexp {
+// anyOf returns a regular expression that matches any of names, the longest first; nil if names is
+// empty.
+func anyOf(names []string) *regexp.Regexp {
 	var parts []string
 	for _, name := range names {
 		if name != "" {
@@ -106,11 +106,10 @@ func spelling(names []string) *regexp.Regexp {
 	return regexp.MustCompile(strings.Join(parts, "|"))
 }
 
-// Encode encodes text. It neither adds special tokens nor parses them, except those that decode
-// to text.
+// Encode encodes text. It produces no special tokens, except those that decode to text.
 func (t *Tokenizer) Encode(text string) []int {
 	ids := make([]int, 0, len(text)/3+1)
-	for plain, id := range t.cutAt(t.read, text) {
+	for plain, id := range t.cutAt(t.textualPattern, text) {
 		if id >= 0 {
 			ids = append(ids, id)
 			continue
@@ -138,7 +137,7 @@ func (t *Tokenizer) encode(ids []int, text string, cuts []preTokenizer) []int {
 	return ids
 }
 
-// Prompt encodes the text that a model continues. The result begins with BOS if the model has
+// Prompt encodes a text that the model is to continue. The result begins with BOS, if the model has
 // one.
 func (t *Tokenizer) Prompt(text string) []int {
 	ids := t.Encode(text)
@@ -148,9 +147,9 @@ func (t *Tokenizer) Prompt(text string) []int {
 	return ids
 }
 
-// Whole encodes a complete text with all special tokens that the post-processor of tokenizer.json
-// adds, as an embedding model receives it.
-func (t *Tokenizer) Whole(text string) []int {
+// EncodeWithSpecial encodes a complete text, as an embedding model receives it: with all special tokens that
+// the post-processor of tokenizer.json adds.
+func (t *Tokenizer) EncodeWithSpecial(text string) []int {
 	ids := t.Prompt(text)
 	if t.last >= 0 {
 		ids = append(ids, t.last)
@@ -158,10 +157,10 @@ func (t *Tokenizer) Whole(text string) []int {
 	return ids
 }
 
-// Count returns the length of Prompt(text) in tokens.
+// Count returns the number of tokens of Prompt(text).
 func (t *Tokenizer) Count(text string) int {
 	n := len(text)
-	if len(t.bpe.merges) > 0 || t.bpe.units != nil || t.read != nil {
+	if len(t.bpe.merges) > 0 || t.bpe.units != nil || t.textualPattern != nil {
 		n = len(t.Encode(text))
 	}
 	if t.bos >= 0 {
@@ -170,8 +169,8 @@ func (t *Tokenizer) Count(text string) int {
 	return n
 }
 
-// Decode decodes the tokens of a complete text. Special and unknown tokens add nothing to the
-// text. Each byte that is not part of a UTF-8 character becomes U+FFFD.
+// Decode decodes the tokens of a complete text. Special and unknown tokens add nothing. Each byte
+// that is not part of a UTF-8 character becomes U+FFFD.
 func (t *Tokenizer) Decode(ids []int) string {
 	d := t.NewDecoder()
 	var text []byte
@@ -185,20 +184,20 @@ func (t *Tokenizer) Decode(ids []int) string {
 	return whole
 }
 
-// A Decoder decodes a stream of tokens into complete UTF-8 characters.
+// A Decoder decodes a stream of tokens to complete UTF-8 characters.
 type Decoder struct {
 	tokenizer *Tokenizer
-	spell     bool   // include special tokens
+	raw       bool   // include the texts of special tokens
 	pending   []byte // bytes of an incomplete character
 }
 
-// NewDecoder returns a decoder that drops special tokens.
+// NewDecoder returns a decoder that leaves out special tokens.
 func (t *Tokenizer) NewDecoder() *Decoder { return &Decoder{tokenizer: t} }
 
-// NewSpeller returns a decoder that includes special tokens.
-func (t *Tokenizer) NewSpeller() *Decoder { return &Decoder{tokenizer: t, spell: true} }
+// NewRawDecoder returns a decoder that includes the texts of special tokens.
+func (t *Tokenizer) NewRawDecoder() *Decoder { return &Decoder{tokenizer: t, raw: true} }
 
-// Bytes returns the bytes of a token. The bytes of a special token are those of its spelling.
+// Bytes returns the bytes of a token; those of its text for a special token.
 func (t *Tokenizer) Bytes(id int) []byte {
 	if name, ok := t.names[id]; ok || id < 0 || id >= len(t.tokens) {
 		return []byte(name)
@@ -206,7 +205,7 @@ func (t *Tokenizer) Bytes(id int) []byte {
 	return slices.Clone(t.tokens[id])
 }
 
-// Text returns the bytes that a token adds to a text, nil if the token does not decode to text.
+// Text returns the bytes that a token adds to a decoded text; nil if it adds none.
 func (t *Tokenizer) Text(id int) []byte {
 	name, special := t.names[id]
 	switch {
@@ -218,11 +217,11 @@ func (t *Tokenizer) Text(id int) []byte {
 	return slices.Clone(t.tokens[id])
 }
 
-// Next decodes a token and returns the text that it completes.
+// Next decodes a token, and returns the text that it completes.
 func (d *Decoder) Next(id int) string {
 	t := d.tokenizer
 	if name, ok := t.names[id]; ok {
-		if !d.spell && !t.textual[id] {
+		if !d.raw && !t.textual[id] {
 			return ""
 		}
 		return d.Rest() + name
@@ -240,7 +239,7 @@ func (d *Decoder) Next(id int) string {
 	return string(text)
 }
 
-// Rest flushes the decoder. It returns U+FFFD for each byte of an incomplete character.
+// Rest ends the stream. It returns U+FFFD for each byte of an incomplete character.
 func (d *Decoder) Rest() string {
 	var text []byte
 	for range d.pending {

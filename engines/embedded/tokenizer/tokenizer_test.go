@@ -110,7 +110,7 @@ func TestSaveAndLoad(t *testing.T) {
 	}
 }
 
-func TestVocabularySpellings(t *testing.T) {
+func TestByteLevelVocabulary(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, tokenizer.NewBytes().Save(dir))
 	data := testutil.ReadFile(t, filepath.Join(dir, "tokenizer.json"))
@@ -120,8 +120,8 @@ func TestVocabularySpellings(t *testing.T) {
 		} `json:"model"`
 	}
 	require.NoError(t, json.Unmarshal(data, &file))
-	for spelling, b := range map[string]int{"!": 33, "A": 65, "Ġ": 32, "Ċ": 10, "Ā": 0, "ÿ": 255, "ł": 160, "Ń": 173} {
-		assert.Equal(t, b, file.Model.Vocab[spelling], spelling)
+	for token, b := range map[string]int{"!": 33, "A": 65, "Ġ": 32, "Ċ": 10, "Ā": 0, "ÿ": 255, "ł": 160, "Ń": 173} {
+		assert.Equal(t, b, file.Model.Vocab[token], token)
 	}
 }
 

@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// vocabulary is the supported part of tokenizer.json. Unsupported features that affect the tokens
-// are errors.
+// A vocabulary has the supported fields of tokenizer.json. Load returns an error for unsupported
+// features that affect the tokens.
 type vocabulary struct {
 	Normalizer    *step     `json:"normalizer"`
 	PreTokenizer  *step     `json:"pre_tokenizer"`
@@ -63,7 +63,7 @@ type processor struct {
 	} `json:"single"`
 }
 
-// first returns the special token that the processor puts before a text, "" if it puts none.
+// first returns the special token that the processor adds before a text; "" if it adds none.
 func (p *processor) first() string {
 	for _, one := range append(p.Processors, *p) {
 		if one.Type == "TemplateProcessing" && len(one.Single) > 0 {
@@ -73,7 +73,7 @@ func (p *processor) first() string {
 	return ""
 }
 
-// last returns the special token that the processor puts after a text, "" if it puts none.
+// last returns the special token that the processor adds after a text; "" if it adds none.
 func (p *processor) last() string {
 	for _, one := range append(p.Processors, *p) {
 		if n := len(one.Single); one.Type == "TemplateProcessing" && n > 1 {
@@ -83,7 +83,8 @@ func (p *processor) last() string {
 	return ""
 }
 
-// A mergedPair is a pair of tokens, stored as a string with a space or as a list of two strings.
+// A mergedPair is a pair of tokens, which the file has as a string with a space or as a list of two
+// strings.
 type mergedPair [2]string
 
 // UnmarshalJSON accepts a string and a list.
@@ -97,13 +98,13 @@ func (m *mergedPair) UnmarshalJSON(data []byte) error {
 	return err
 }
 
-// The constants limit a vocabulary, and the special tokens for which every text is searched.
+// Limits of a vocabulary, and of the special tokens that are searched in every text.
 const (
-	maxTokens   = 1 << 20
-	maxMerges   = 1 << 21
-	maxAdded    = 10_000 // number of added tokens
-	maxSpelling = 1000   // bytes of an added token
-	wordSign    = "\u2581"
+	maxTokens     = 1 << 20
+	maxMerges     = 1 << 21
+	maxAdded      = 10_000 // maximum number of added tokens
+	maxAddedToken = 1000   // maximum size of an added token, in bytes
+	wordSign      = "\u2581"
 )
 
 func (t *Tokenizer) takeModel(v *vocabulary) error {
@@ -124,8 +125,8 @@ func (t *Tokenizer) takeModel(v *vocabulary) error {
 	return nil
 }
 
-// takeNormalizer configures the normalization. It supports no normalizer, NFC, and the
-// normalizer of Llama 2, which writes U+2581 before the text and for every space.
+// takeNormalizer sets the normalization. The supported ones are none, NFC, and that of Llama 2,
+// which puts U+2581 before the text and in place of each space.
 func (t *Tokenizer) takeNormalizer(v *vocabulary) error {
 	steps := sequence(v.Normalizer)
 	if v.Model.ByteFallback {
@@ -147,7 +148,7 @@ func (t *Tokenizer) takeNormalizer(v *vocabulary) error {
 	return nil
 }
 
-// takeCuts selects the pre-tokenizers.
+// takeCuts sets the pre-tokenizers.
 func (t *Tokenizer) takeCuts(v *vocabulary) error {
 	steps := sequence(v.PreTokenizer)
 	if t.escape {
@@ -189,7 +190,7 @@ func (t *Tokenizer) takeCuts(v *vocabulary) error {
 	return nil
 }
 
-// sequence returns the steps of s, which may be nil, a single step or a sequence.
+// sequence returns the steps of s, which is nil, a single step or a sequence.
 func sequence(s *step) []step {
 	if s == nil {
 		return nil
@@ -200,7 +201,7 @@ func sequence(s *step) []step {
 	return append(s.Normalizers, s.PreTokenizers...)
 }
 
-// takeAdded adds the added tokens of v to the tokenizer.
+// takeAdded adds the added tokens of v.
 func (t *Tokenizer) takeAdded(v *vocabulary) error {
 	if len(v.AddedTokens) > maxAdded {
 		return unsupported(vocabularyFile, "has %d added tokens; the embedded engine supports at most %d", len(v.AddedTokens),
@@ -208,9 +209,9 @@ func (t *Tokenizer) takeAdded(v *vocabulary) error {
 	}
 	for _, added := range v.AddedTokens {
 		switch {
-		case len(added.Content) > maxSpelling:
+		case len(added.Content) > maxAddedToken:
 			return unsupported(vocabularyFile, "has an added token of %d bytes; the embedded engine supports at most %d",
-				len(added.Content), maxSpelling)
+				len(added.Content), maxAddedToken)
 		case added.ID < 0 || added.ID >= maxTokens:
 			return unsupported(vocabularyFile, "maps the token %q to the ID %d; IDs must be 0 to %d",
 				added.Content, added.ID, maxTokens-1)
@@ -225,42 +226,42 @@ func (t *Tokenizer) takeAdded(v *vocabulary) error {
 	return nil
 }
 
-// takeTokens adds the tokens of v to the tokenizer. It returns an error if a byte has no token.
+// takeTokens adds the tokens of v. It returns an error if a byte has no token.
 func (t *Tokenizer) takeTokens(v *vocabulary) error {
-	for spelling, id := range v.Model.Vocab {
+	for text, id := range v.Model.Vocab {
 		if id < 0 || id >= maxTokens {
 			return unsupported(vocabularyFile, "maps the token %q to the ID %d; IDs must be 0 to %d",
-				short(spelling), id, maxTokens-1)
+				short(text), id, maxTokens-1)
 		}
-		if own, added := t.specials[spelling]; added && own != id {
+		if own, added := t.specials[text]; added && own != id {
 			return unsupported(vocabularyFile, "maps the token %q to the IDs %d and %d; a token must have one ID",
-				short(spelling), id, own)
+				short(text), id, own)
 		}
 		t.size = max(t.size, id+1)
 	}
 	t.tokens = make([][]byte, t.size)
-	stands, bytes := bytesOf, spellings()
+	decode, bytes := bytesOf, byteChars()
 	if t.escape {
-		stands, bytes = textOf, fallbacks()
+		decode, bytes = textOf, fallbacks()
 		t.bpe.units = map[rune]int32{}
 	}
-	for spelling, id := range v.Model.Vocab {
-		if _, added := t.specials[spelling]; added {
+	for text, id := range v.Model.Vocab {
+		if _, added := t.specials[text]; added {
 			continue
 		}
 		if name, taken := t.names[id]; taken {
-			return unsupported(vocabularyFile, "maps %q and %q to the same ID %d", name, short(spelling), id)
+			return unsupported(vocabularyFile, "maps %q and %q to the same ID %d", name, short(text), id)
 		}
 		if t.tokens[id] != nil {
-			return unsupported(vocabularyFile, "maps two tokens to the ID %d, one of them %q", id, short(spelling))
+			return unsupported(vocabularyFile, "maps two tokens to the ID %d, one of them %q", id, short(text))
 		}
-		t.tokens[id] = stands(spelling)
-		if r, size := utf8.DecodeRuneInString(spelling); t.escape && size == len(spelling) {
+		t.tokens[id] = decode(text)
+		if r, size := utf8.DecodeRuneInString(text); t.escape && size == len(text) {
 			t.bpe.units[r] = int32(id)
 		}
 	}
-	for b, spelling := range bytes {
-		id, ok := v.Model.Vocab[spelling]
+	for b, text := range bytes {
+		id, ok := v.Model.Vocab[text]
 		if !ok {
 			return unsupported(vocabularyFile,
 				"has no token for byte %d; the embedded engine requires a token for every byte", b)
@@ -270,7 +271,7 @@ func (t *Tokenizer) takeTokens(v *vocabulary) error {
 	return nil
 }
 
-// takeMerges adds the merges in order of rank.
+// takeMerges adds the merges of v, in order of rank.
 func (t *Tokenizer) takeMerges(v *vocabulary) error {
 	if v.Model.IgnoreMerges {
 		t.bpe.words = make(map[string]int32, len(v.Model.Vocab))
@@ -301,10 +302,10 @@ func (t *Tokenizer) takeMerges(v *vocabulary) error {
 	return nil
 }
 
-// spellings returns the characters that represent the bytes 0 to 255 in a byte-level vocabulary.
-// Printable Latin-1 characters represent themselves. The characters from U+0100 on represent the
-// other bytes in order, as in GPT-2's vocabulary.
-func spellings() []string {
+// byteChars returns the characters that represent the bytes 0 to 255 in a byte-level vocabulary, as
+// in GPT-2: printable Latin-1 characters represent themselves, and the characters from U+0100 on
+// the other bytes, in order.
+func byteChars() []string {
 	out := make([]string, 256)
 	next := rune(256)
 	for b := range rune(256) {
@@ -318,14 +319,14 @@ func spellings() []string {
 	return out
 }
 
-// bytesOf returns the bytes of a token of a byte-level vocabulary. If the spelling contains a
-// character that represents no byte, bytesOf returns the UTF-8 bytes of the spelling.
-func bytesOf(spelling string) []byte {
-	out := make([]byte, 0, len(spelling))
-	for _, r := range spelling {
+// bytesOf returns the bytes of a token of a byte-level vocabulary. If its text has a character that
+// represents no byte, bytesOf returns the text in UTF-8.
+func bytesOf(text string) []byte {
+	out := make([]byte, 0, len(text))
+	for _, r := range text {
 		b, ok := byteOf[r]
 		if !ok {
-			return []byte(spelling)
+			return []byte(text)
 		}
 		out = append(out, b)
 	}
@@ -334,15 +335,14 @@ func bytesOf(spelling string) []byte {
 
 var byteOf = func() map[rune]byte {
 	out := map[rune]byte{}
-	for b, spelling := range spellings() {
-		r, _ := utf8.DecodeRuneInString(spelling)
+	for b, text := range byteChars() {
+		r, _ := utf8.DecodeRuneInString(text)
 		out[r] = byte(b)
 	}
 	return out
 }()
 
-// fallbacks returns the spellings of the tokens for the bytes 0 to 255 in a character-level
-// vocabulary.
+// fallbacks returns the texts of the tokens for the bytes 0 to 255 in a character-level vocabulary.
 func fallbacks() []string {
 	out := make([]string, 256)
 	for b := range out {
@@ -352,16 +352,16 @@ func fallbacks() []string {
 }
 
 // textOf returns the bytes of a token of a character-level vocabulary.
-func textOf(spelling string) []byte {
-	if len(spelling) == 6 && strings.HasPrefix(spelling, "<0x") && spelling[5] == '>' {
-		if b, err := strconv.ParseUint(spelling[3:5], 16, 8); err == nil {
+func textOf(text string) []byte {
+	if len(text) == 6 && strings.HasPrefix(text, "<0x") && text[5] == '>' {
+		if b, err := strconv.ParseUint(text[3:5], 16, 8); err == nil {
 			return []byte{byte(b)}
 		}
 	}
-	return bytes.ReplaceAll([]byte(spelling), []byte(wordSign), []byte(" "))
+	return bytes.ReplaceAll([]byte(text), []byte(wordSign), []byte(" "))
 }
 
-// short truncates text from an untrusted file for an error message.
+// short shortens a text from an uploaded file for an error message.
 func short(text string) string {
 	if len(text) > 200 {
 		return strings.ToValidUTF8(text[:200], "") + "…"

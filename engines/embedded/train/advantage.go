@@ -2,9 +2,9 @@ package train
 
 import "math"
 
-// advantages returns the group-relative advantages of the answers to one prompt: (score -
+// advantages returns the group-relative advantages of the responses to one prompt: (score -
 // mean)/std (Shao et al. 2024, "DeepSeekMath", section 4.1.2). It returns nil if all scores are
-// equal. The caller then drops the group, as in Yu et al. 2025, "DAPO".
+// equal; the caller then drops the group, as in Yu et al. 2025, "DAPO".
 func advantages(scores []float64) []float64 {
 	mean, std := spread(scores)
 	if std < minSpread {
@@ -17,12 +17,11 @@ func advantages(scores []float64) []float64 {
 	return out
 }
 
-// minSpread is the standard deviation below which scores count as equal, because equal scores
-// may differ by rounding errors.
+// minSpread is the standard deviation below which scores count as equal, because rounding errors
+// can make equal scores differ.
 const minSpread = 1e-9
 
-// spread returns the mean and the population standard deviation of scores, zeros if scores is
-// empty.
+// spread returns the mean and the population standard deviation of scores; zeros if there are none.
 func spread(scores []float64) (mean, std float64) {
 	if len(scores) == 0 {
 		return 0, 0

@@ -19,8 +19,7 @@ import (
 	"anneal/engines/embedded/safetensors"
 )
 
-// The constants are the names in a checkpoint. modelDir is a directory in the format that
-// engines serve.
+// Names of the files in a checkpoint. modelDir is a directory in the format that engines serve.
 const (
 	stateFile     = "state.json"
 	optimizerFile = "optimizer.safetensors"
@@ -28,8 +27,8 @@ const (
 	modelDir      = "model"
 )
 
-// checkpoint writes the complete state of the training to a directory and passes the directory
-// to the watcher. It removes the directory when the watcher has returned without an error.
+// checkpoint writes the complete state of the training to a directory, and passes the directory to
+// the watcher. It removes the directory when the watcher has returned without an error.
 func (j *job) checkpoint(ctx context.Context) error {
 	dir := filepath.Join(j.request.WorkDir, fmt.Sprintf("checkpoint-%d", j.state.Step))
 	if err := j.writeModel(filepath.Join(dir, modelDir), false); err != nil {
@@ -46,7 +45,7 @@ func (j *job) checkpoint(ctx context.Context) error {
 		return err
 	}
 	if r, ok := j.procedure.(*rollouts); ok {
-		if err := r.saveAnswers(dir); err != nil {
+		if err := r.saveSamples(dir); err != nil {
 			return err
 		}
 	}
@@ -66,8 +65,8 @@ func (j *job) checkpoint(ctx context.Context) error {
 	return os.RemoveAll(dir)
 }
 
-// restore loads a checkpoint. It returns a FailedPrecondition error if the checkpoint has another
-// method, base model, dataset, seed or settings than the job.
+// restore loads a checkpoint. It returns FailedPrecondition if the method, the base model, the
+// dataset, the seed or the settings of the checkpoint differ from those of the job.
 func (j *job) restore(dir string) error {
 	s, err := readState(dir)
 	if err != nil {
@@ -84,17 +83,18 @@ func (j *job) restore(dir string) error {
 	note(s.Data == j.state.Data, "dataset")
 	note(s.Seed == j.state.Seed, "seed")
 	if here, there := j.state.Settings.Rollouts, s.Settings.Rollouts; here != nil && there != nil {
-		there.MaxReplicas = here.MaxReplicas // does not affect the results
+		there.MaxReplicas = here.MaxReplicas // this setting does not affect the results
 	}
 	note(reflect.DeepEqual(s.Settings, j.state.Settings), "settings")
 	if len(differ) > 0 {
 		return domain.Errorf(domain.FailedPrecondition,
-			"the checkpoint to resume from was made with another %s: start a new job without it", strings.Join(differ, ", "))
+			"the checkpoint to resume from was written with another %s: start a new job without it",
+			strings.Join(differ, ", "))
 	}
 	j.state = s
 	j.state.Method = j.request.Method
 	if r, ok := j.procedure.(*rollouts); ok {
-		if err := r.restoreAnswers(dir); err != nil {
+		if err := r.restoreSamples(dir); err != nil {
 			return fmt.Errorf("checkpoint: %w", err)
 		}
 	}
@@ -115,7 +115,7 @@ func readState(dir string) (s state, err error) {
 	return s, nil
 }
 
-// restoreParameters loads the trained parameters and the optimizer of a checkpoint.
+// restoreParameters loads the trained parameters and the optimizer's moments of a checkpoint.
 func (j *job) restoreParameters(dir string) error {
 	if err := j.restoreModel(filepath.Join(dir, modelDir)); err != nil {
 		return fmt.Errorf("checkpoint: %w", err)
@@ -143,7 +143,7 @@ func (j *job) restoreModel(dir string) error {
 		saved = w.Flat()
 	}
 	if len(saved) != len(net.Trained()) {
-		return fmt.Errorf("%s holds %d parameters, but this job trains %d", modelDir, len(saved), len(net.Trained()))
+		return fmt.Errorf("%s has %d parameters, but this job trains %d", modelDir, len(saved), len(net.Trained()))
 	}
 	copy(net.Trained(), saved)
 	net.Pack(j.loop.workers)
@@ -167,8 +167,8 @@ func (j *job) restoreOptimizer(path string) error {
 	return errors.Join(file.Read(j.loop.mean, "mean", n), file.Read(j.loop.variance, "variance", n))
 }
 
-// restoreMetrics copies the rows of a checkpoint's metrics file to the job's, and sets j.values
-// to the last value of each metric.
+// restoreMetrics copies the rows of a checkpoint's metrics file to the job's, and sets j.values to
+// the last value of each metric.
 func (j *job) restoreMetrics(path string) error {
 	file, err := os.Open(path)
 	if err != nil {
@@ -191,7 +191,7 @@ func (j *job) restoreMetrics(path string) error {
 	}
 }
 
-// companions lists the files of a model directory that training copies unchanged.
+// companions are the files of a model directory that training copies unchanged.
 var companions = []string{
 	"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json",
 	"chat_template.jinja", "vocab.json", "merges.txt", "LICENSE",

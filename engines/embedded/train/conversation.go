@@ -10,10 +10,10 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// A conversation holds the messages of a dataset row and the loss weights of its turns.
+// A conversation has the messages of a dataset row, and the loss weights of the turns.
 type conversation struct {
 	engines.Chat
-	weights []*float64 // loss weight of each turn; nil means 1
+	weights []*float64 // loss weight of each turn; nil stands for 1
 }
 
 func newConversation(messages []rows.Message, tools json.RawMessage) (*conversation, error) {
@@ -30,7 +30,7 @@ func newConversation(messages []rows.Message, tools json.RawMessage) (*conversat
 				ID       string `json:"id"`
 				Function struct {
 					Name      string `json:"name"`
-					Arguments string `json:"arguments"` // JSON
+					Arguments string `json:"arguments"` // arguments as JSON
 				} `json:"function"`
 			}
 			if err := json.Unmarshal(raw, &call); err != nil {
@@ -45,7 +45,7 @@ func newConversation(messages []rows.Message, tools json.RawMessage) (*conversat
 	return t, nil
 }
 
-// chat tokenizes messages as a prompt, without targets.
+// chat tokenizes messages as a prompt, without targets of the loss.
 func (r *reader) chat(messages []rows.Message, tools json.RawMessage) ([]int, error) {
 	t, err := newConversation(messages, tools)
 	if err != nil {
@@ -71,8 +71,8 @@ func (r *reader) renderChat(t *conversation) ([]int, []bool, error) {
 	return r.template.Targets(&t.Chat, func(i int) bool { return t.weights[i] == nil || *t.weights[i] != 0 })
 }
 
-// plain converts the turns for a template that supports text only. It returns an error if the
-// conversation has tools or other parts that such a template ignores.
+// plain returns the turns for a template that supports only text. It returns an error if the
+// conversation has tools or other parts that such a template would ignore.
 func (t *conversation) plain() ([]tokenizer.Message, error) {
 	if len(t.Tools) > 0 {
 		return nil, errors.New("tools: are not supported by this model's chat template: " +

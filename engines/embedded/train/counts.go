@@ -2,26 +2,25 @@ package train
 
 import "anneal/engines"
 
-// rolloutCounts counts the answers of a job, their rows and their tokens.
+// rolloutCounts counts the rollouts of a job, their rows and their tokens.
 type rolloutCounts struct {
 	Expected int `json:"expected,omitempty"`
 	Done     int `json:"done,omitempty"`
 	Failed   int `json:"failed,omitempty"`
 	Rows     int `json:"rows,omitempty"`
-	Prompts  int `json:"prompts,omitempty"` // prompt tokens
-	Tokens   int `json:"tokens,omitempty"`  // generated tokens
+	Prompts  int `json:"prompts,omitempty"` // number of prompt tokens
+	Tokens   int `json:"tokens,omitempty"`  // number of generated tokens
 	Cached   int `json:"cached,omitempty"`
 }
 
-// countRollouts returns the counts of answers. answers holds the given number of candidates for
-// each row.
-func countRollouts(answers []answer, candidates int) rolloutCounts {
-	t := rolloutCounts{Done: len(answers), Rows: len(answers) / candidates}
-	for i := range answers {
-		t.Prompts += len(answers[i].prompt.tokens)
-		t.Tokens += len(answers[i].tokens)
-		t.Cached += answers[i].cached
-		if !answers[i].score.Valid {
+// countRollouts returns the counts of responses. There are candidates responses to each row.
+func countRollouts(responses []response, candidates int) rolloutCounts {
+	t := rolloutCounts{Done: len(responses), Rows: len(responses) / candidates}
+	for i := range responses {
+		t.Prompts += len(responses[i].prompt.tokens)
+		t.Tokens += len(responses[i].tokens)
+		t.Cached += responses[i].cached
+		if !responses[i].score.Valid {
 			t.Failed++
 		}
 	}

@@ -2,7 +2,7 @@ package train
 
 // dapo is decoupled clip and dynamic sampling policy optimization (Yu et al. 2025, "DAPO: An
 // Open-Source LLM Reinforcement Learning System at Scale", equation 8): the mean over all
-// tokens of all answers of
+// tokens of all responses of
 //
 //	loss = −min(ρ·A, clip(ρ, low, high)·A)
 //

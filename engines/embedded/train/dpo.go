@@ -8,13 +8,13 @@ import "math"
 //	loss = −log σ(reward(chosen) − reward(rejected))
 //	reward(y) = β·(log π(y) − log π_ref(y))
 //
-// where the log-probability of an answer is the sum over its tokens.
+// where the log-probability of a response is the sum over its tokens.
 type dpo struct{ beta float64 }
 
 func (dpo) weight(*Sample) float64 { return 1 }
 
 func (o dpo) loss(s *Sample, logp, slopes []float32, metrics means) float64 {
-	n := s.learned()
+	n := s.targets()
 	shift := total(logp[:n]) - total(s.Reference[:n])
 	chosen, rejected := o.beta*shift, o.beta*(total(logp[n:])-total(s.Reference[n:]))
 	margin := chosen - rejected
@@ -29,7 +29,7 @@ func (o dpo) loss(s *Sample, logp, slopes []float32, metrics means) float64 {
 	return softplus(-margin)
 }
 
-// chosenShift is the name of a metric: the difference of the chosen answers' log-probability
+// chosenShift is the name of a metric: how much the log-probability of the chosen responses differs
 // from that under the reference model, in nats per token.
 const chosenShift = "chosen_shift"
 

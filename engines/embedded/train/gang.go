@@ -16,13 +16,13 @@ import (
 	"anneal/engines/embedded/kernel"
 )
 
-// maxParts is the maximum number of parts of a batch. The gradients of the shards of a part are
-// added first, and then the sums of the parts, both in order. The parts depend on the number of
-// shards only, so the result does not depend on the number of nodes that compute them.
+// maxParts is the maximum number of parts of a batch. First the gradients of the shards of each
+// part are added, and then the sums of the parts, both in order. The parts depend only on the
+// number of shards, so the result does not depend on the number of nodes that compute them.
 const maxParts = 16
 
-// parts returns the bounds of the parts of n shards: part i consists of the shards from bounds[i]
-// to bounds[i+1].
+// parts returns the bounds of the parts of n shards: part i consists of the shards bounds[i] to
+// bounds[i+1]-1.
 func parts(n int) (bounds []int) {
 	count := min(n, maxParts)
 	for i := range count + 1 {
@@ -31,28 +31,28 @@ func parts(n int) (bounds []int) {
 	return bounds
 }
 
-// A batchPart asks a node for the gradients of consecutive parts of a batch.
+// A batchPart is a message that requests the gradients of consecutive parts of a batch from a node.
 type batchPart struct {
-	Steps       int     // optimizer steps that the sender has taken
-	Scale       float32 // of the derivatives of the losses
-	Temperature float64 // see llama.Pass
-	First       int     // index of the first shard in the batch
-	Bounds      []int   // of the parts, relative to First
+	Steps       int     // number of optimizer steps that the leader has taken
+	Scale       float32 // factor of the derivatives of the losses
+	Temperature float64 // softmax temperature, see llama.Pass
+	First       int     // index in the batch of the first shard in Shards
+	Bounds      []int   // bounds of the parts, relative to First
 	Shards      [][]*Sample
 }
 
-// A partSum is the reply for one part. The gradient follows in a message of its own.
+// A partSum is the response for one part. A second message has the gradient.
 type partSum struct {
-	Metrics []map[string][2]float64 // of each shard: name → sum and weight
+	Metrics []map[string][2]float64 // metrics of each shard: sum and weight, by name
 }
 
-// An updateOrder ends a step: every node applies the gradient, which follows in a message of its
-// own, to its copy of the parameters.
+// An updateOrder is a message that ends a step: the node applies the gradient, which is in a second
+// message, to its copy of the parameters.
 type updateOrder struct {
 	Rate, Clip float64
 }
 
-// A helper is another node that computes for this one.
+// A helper is another node of the gang, which computes gradients for this node, the leader.
 type helper struct {
 	link engines.Link
 	name string
@@ -65,12 +65,12 @@ type order struct {
 	End    bool
 }
 
-// A greeting is the first message of a helper. The leader uses only helpers whose greeting equals its
-// own, because other arithmetic or other parameters would change the result.
+// A greeting is the first message of a helper. The leader uses only helpers whose greeting equals
+// its own, because other arithmetic or other parameters would change the result.
 type greeting struct {
 	Version int
-	Level   string // of package kernel
-	State   string // digest of the parameters and the optimizer
+	Level   string // kernel.Level of the helper
+	State   string // digest of the parameters and of the optimizer's moments
 }
 
 const gangVersion = 1
@@ -83,8 +83,8 @@ func (l *Loop) greeting() greeting {
 	return greeting{gangVersion, kernel.Level(), fmt.Sprintf("%d %s", l.steps, hex.EncodeToString(h.Sum(nil)))}
 }
 
-// enlist receives the greetings of the other nodes of a gang, and makes those helpers that compute
-// exactly what this node computes.
+// enlist receives the greetings of the other nodes of the gang, and makes those nodes helpers that
+// compute the same results as this node.
 func (j *job) enlist(ctx context.Context) error {
 	if j.request.Gang == nil {
 		return nil
@@ -97,8 +97,8 @@ func (j *job) enlist(ctx context.Context) error {
 		}
 		name := fmt.Sprintf("node %d of the gang", i+2)
 		if theirs != own {
-			j.logf("%s computes with %s, and this node with %s; their results would differ: %s does not help", name,
-				theirs.Level, own.Level, name)
+			j.logf("%s does not help: it computes with %s, and this node with %s, so their results would differ",
+				name, theirs.Level, own.Level)
 			if err := send(ctx, link, order{End: true}); err != nil {
 				return err
 			}
@@ -106,21 +106,21 @@ func (j *job) enlist(ctx context.Context) error {
 		}
 		j.loop.helpers = append(j.loop.helpers, &helper{link, name})
 	}
-	j.logf("training on %d nodes", 1+len(j.loop.helpers))
+	j.logf("number of nodes that share each step: %d", 1+len(j.loop.helpers))
 	return nil
 }
 
-// logf writes a line to the job's log.
+// logf writes a line to the log of the job.
 func (j *job) logf(format string, args ...any) {
 	if j.request.Log != nil {
 		fmt.Fprintf(j.request.Log, format+"\n", args...)
 	}
 }
 
-// dismiss ends the work of the helpers.
-func (l *Loop) dismiss(ctx context.Context) {
+// endHelpers tells the helpers that the training has ended.
+func (l *Loop) endHelpers(ctx context.Context) {
 	for _, h := range l.helpers {
-		_ = send(ctx, h.link, order{End: true}) // the nodes of an attempt that is over stop anyway
+		_ = send(ctx, h.link, order{End: true}) // the nodes also stop when the attempt has ended
 	}
 	l.helpers = nil
 }
@@ -168,8 +168,8 @@ func (l *Loop) distribute(
 	return ctx.Err()
 }
 
-// compute computes the parts of a batch on this node. It calls add for each part, in order, with the
-// metrics of each shard and the sum of the gradients, which is valid during the call only.
+// compute computes the parts of a batch on this node. It calls add for each part, in order, with
+// the metrics of each shard and the sum of the gradients, which is valid only during the call.
 func (l *Loop) compute(ctx context.Context, part batchPart, add func([]means, []float32) error) error {
 	var metrics []means
 	var failed error
@@ -207,7 +207,7 @@ func (l *Loop) compute(ctx context.Context, part batchPart, add func([]means, []
 	return ctx.Err()
 }
 
-// share sends the gradient of a step to the helpers, which then apply it as this node does.
+// share sends the gradient of a step to the helpers, which apply it as this node does.
 func (l *Loop) share(ctx context.Context, rate, clip float64) error {
 	for _, h := range l.helpers {
 		if err := send(ctx, h.link, order{Update: &updateOrder{rate, clip}}); err != nil {
@@ -257,7 +257,7 @@ func (Trainer) Assist(ctx context.Context, request engines.TrainRequest) error {
 	}
 }
 
-// reply computes parts of a batch, and sends their sums while it computes further ones.
+// reply computes parts of a batch. It sends the sum of each part while it computes the next ones.
 func (l *Loop) reply(ctx context.Context, link engines.Link, part batchPart) error {
 	type result struct {
 		sum      partSum
@@ -277,15 +277,16 @@ func (l *Loop) reply(ctx context.Context, link engines.Link, part batchPart) err
 		sent <- err
 	}()
 	err := l.compute(ctx, part, func(metrics []means, sum []float32) error {
-		results <- result{partSum{fieldsOf(metrics)}, encodeFloats(sum)} // there are at most maxParts
+		// Never blocks, because there are at most maxParts results.
+		results <- result{partSum{fieldsOf(metrics)}, encodeFloats(sum)}
 		return nil
 	})
 	close(results)
 	return cmp.Or(<-sent, err)
 }
 
-// newHelper loads the model, and restores the checkpoint from which the request resumes. A helper
-// reads no rows: the leader sends samples.
+// newHelper loads the model, and the checkpoint from which the request resumes. A helper reads no
+// rows, because the leader sends samples.
 func newHelper(request engines.TrainRequest) (*job, error) {
 	j, weights, err := loadModel(request, nil)
 	if err != nil {

@@ -129,9 +129,9 @@ func TestGangSharesTheWork(t *testing.T) {
 			got := mustTrain(t, request, &recorder{t: t})
 			require.Equal(t, resultOf(t, want, base), resultOf(t, got, base))
 			if same {
-				require.Contains(t, log.String(), "training on 2 nodes")
+				require.Contains(t, log.String(), "number of nodes that share each step: 2")
 			} else {
-				require.Contains(t, log.String(), "training on 1 nodes")
+				require.Contains(t, log.String(), "number of nodes that share each step: 1")
 				require.Contains(t, log.String(), "does not help")
 			}
 		})

@@ -2,14 +2,14 @@ package train
 
 import "math"
 
-// grpo is group relative policy optimization (Shao et al. 2024, "DeepSeekMath", equation 3):
-// the mean over answers of the mean over an answer's tokens of
+// grpo is group relative policy optimization (Shao et al. 2024, "DeepSeekMath", equation 3): the
+// mean over responses of the mean over a response's tokens of
 //
 //	loss = −min(ρ·A, clip(ρ, low, high)·A) + β·KL
 //	ρ = π/π_old,  KL = π_ref/π − log(π_ref/π) − 1
 //
-// where A is the answer's advantage in its group and π_old the policy that generated it.
-// Without a KL term no reference is needed.
+// where A is the response's advantage in its group and π_old the policy that generated it. Without
+// the KL term, no reference model is needed.
 type grpo struct{ low, high, klBeta float64 }
 
 func (grpo) weight(*Sample) float64 { return 1 }
@@ -30,8 +30,8 @@ func (o grpo) loss(s *Sample, logp, slopes []float32, metrics means) float64 {
 	return loss
 }
 
-// tokenTerm returns clippedTerm of a token whose log-probability changed by shift, and records
-// its metrics.
+// tokenTerm returns clippedTerm for a token whose log-probability changed by shift, and adds its
+// metrics to metrics.
 func tokenTerm(shift, advantage, low, high float64, metrics means) (loss, slope float64) {
 	loss, slope, clipped := clippedTerm(shift, advantage, low, high)
 	metrics.add("clipped", share(clipped), 1)
@@ -40,8 +40,8 @@ func tokenTerm(shift, advantage, low, high float64, metrics means) (loss, slope 
 }
 
 // clippedTerm returns −min(ρ·A, clip(ρ, low, high)·A), where ρ = exp(shift), and its derivative
-// with respect to shift (Schulman et al. 2017, "Proximal Policy Optimization Algorithms",
-// equation 7). clipped reports whether the clipping took effect.
+// with respect to shift (Schulman et al. 2017, "Proximal Policy Optimization Algorithms", equation
+// 7). clipped reports whether the clipping had an effect.
 func clippedTerm(shift, advantage, low, high float64) (loss, slope float64, clipped bool) {
 	ratio := ratioOf(shift)
 	if advantage >= 0 && ratio > high || advantage < 0 && ratio < low {
@@ -51,7 +51,7 @@ func clippedTerm(shift, advantage, low, high float64) (loss, slope float64, clip
 }
 
 // drift is the name of a metric: an estimate of the KL divergence per token from the policy that
-// generated the answers (Schulman 2020, "Approximating KL Divergence").
+// generated the responses (Schulman 2020, "Approximating KL Divergence").
 const drift = "drift"
 
 func driftTerm(shift float64) float64 {
@@ -59,13 +59,13 @@ func driftTerm(shift float64) float64 {
 	return ratio - 1 - math.Log(ratio)
 }
 
-// klTerm estimates the KL divergence from the reference by one token that was sampled from the
-// policy. It returns the estimate, which is unbiased and not negative, and its derivative with
-// respect to the token's log-probability.
+// klTerm estimates the KL divergence from the reference model by one token that was sampled from
+// the policy. It returns the estimate, which is unbiased and not negative, and its derivative with
+// respect to the log-probability of the token.
 func klTerm(logp, reference float64) (kl, slope float64) {
 	ratio := ratioOf(reference - logp)
 	return ratio - 1 - math.Log(ratio), 1 - ratio
 }
 
-// ratioOf returns exp(difference). It bounds difference to ±20 to keep sums finite.
+// ratioOf returns exp(difference). It limits difference to ±20, so that sums remain finite.
 func ratioOf(difference float64) float64 { return math.Exp(min(max(difference, -20), 20)) }

@@ -1,12 +1,12 @@
 package train
 
 // gspo is group sequence policy optimization (Zheng et al. 2025, "Group Sequence Policy
-// Optimization", equations 5, 7 and 13): the mean over answers of
+// Optimization", equations 5, 7 and 13): the mean over responses of
 //
 //	loss = −min(s·A, clip(s, low, high)·A)
 //	s = (π(y)/π_old(y))^(1/|y|)
 //
-// Its token variant has the same value and, because all tokens of an answer share one
+// Its token variant has the same value and, because all tokens of a response share one
 // advantage, the same gradient: −s·A/|y| for each token.
 type gspo struct{ low, high float64 }
 

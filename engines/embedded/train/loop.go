@@ -11,51 +11,53 @@ import (
 	"anneal/engines/embedded/llama"
 )
 
-// shardTokens is the approximate number of tokens in a shard of a batch. The result does not
-// depend on the number of cores, because sharding depends on the samples only, and the gradients
-// of shards are added in order.
+// shardTokens is the approximate number of tokens in a shard of a batch. The shards depend only on
+// the samples, and their gradients are added in order, so the result does not depend on the number
+// of cores.
 const shardTokens = 256
 
 // clipNorm is the maximum norm of the gradient.
 const clipNorm = 1
 
-// A Loop is a model in training: its packed weights, its AdamW optimizer (Loshchilov and Hutter
-// 2019) and a pass for each core.
+// A Loop trains a model: it has the packed weights, the AdamW optimizer (Loshchilov and Hutter
+// 2019), and a pass for each core.
 type Loop struct {
 	Net     *llama.Net
-	Decay   float64 // weight decay of matrices, not of norms and biases
-	Dropout float64 // dropout of an adapter's inputs
+	Decay   float64 // weight decay of matrices; norms and biases have none
+	Dropout float64 // dropout rate of the adapter's inputs
 	Seed    uint64  // seed of the dropout
 
 	objective objective
 	workers   int
-	mean      []float32 // AdamW's first moment
-	variance  []float32 // AdamW's second moment
-	steps     int       // optimizer steps
+	mean      []float32 // first moment of AdamW
+	variance  []float32 // second moment of AdamW
+	steps     int       // number of optimizer steps
 	total     *llama.Gradient
-	part      *llama.Gradient // sum of the gradients of a part of a batch; nil before the first large batch
-	lanes     []*lane
-	ranges    []decayRange
-	helpers   []*helper // other nodes that compute parts of batches
+	// part is the sum of the gradients of a part of a batch; nil before the first batch with
+	// several shards in a part.
+	part    *llama.Gradient
+	lanes   []*lane
+	ranges  []decayRange
+	helpers []*helper // other nodes, which compute parts of batches
 }
 
-// A lane holds the state of one worker goroutine.
+// A lane has the state of one worker goroutine.
 type lane struct {
 	pass    *llama.Pass
 	grad    *llama.Gradient
 	batch   llama.Batch
 	slopes  []float32
-	metrics means // metrics of the latest shard
+	metrics means // metrics of the last shard
 }
 
-// A decayRange is a range of the trained vector that one goroutine updates in an optimizer step.
-// decay reports whether weight decay applies to the range.
+// A decayRange is a range of the trained parameters that one goroutine updates in an optimizer
+// step. decay reports whether weight decay applies to it.
 type decayRange struct {
 	lo, hi int
 	decay  bool
 }
 
-// NewLoop returns a loop that trains net on workers cores. The objective is likelihood.
+// NewLoop returns a loop that trains net with workers goroutines. Its objective is likelihood.
 func NewLoop(net *llama.Net, workers int) *Loop {
 	n := len(net.Trained())
 	l := &Loop{
@@ -75,7 +77,7 @@ func NewLoop(net *llama.Net, workers int) *Loop {
 	return l
 }
 
-// newEvalLoop returns a loop that evaluates only: it has no gradients or optimizer.
+// newEvalLoop returns a loop that can only evaluate: it has no gradients and no optimizer.
 func newEvalLoop(net *llama.Net, workers int) *Loop {
 	l := &Loop{Net: net, objective: likelihood{}, workers: workers}
 	for range workers {
@@ -84,24 +86,23 @@ func newEvalLoop(net *llama.Net, workers int) *Loop {
 	return l
 }
 
-// setTemperature sets the temperature at which the objective's probabilities are computed.
+// setTemperature sets the temperature of the probabilities from which the objective is computed.
 func (l *Loop) setTemperature(temperature float64) {
 	for _, lane := range l.lanes {
 		lane.pass.Temperature = temperature
 	}
 }
 
-// A StepReport holds the metrics of an optimizer step.
+// A StepReport describes an optimizer step.
 type StepReport struct {
-	Loss    float64 // mean of the objective before the step; for likelihood in nats per token
+	Loss    float64 // mean of the objective before the step; for likelihood, in nats per token
 	Norm    float64 // norm of the gradient before clipping
-	Tokens  int     // input tokens
+	Tokens  int     // number of input tokens
 	metrics means
 }
 
-// Step takes one optimizer step on samples; rate is the learning rate. Gradients are accumulated
-// over shards in bounded memory. If ctx ends, or if the loss or the gradient is not finite, Step
-// returns an error and changes nothing.
+// Step takes one optimizer step on samples. rate is the learning rate. Step returns an error and
+// changes nothing if ctx is done, or if the loss or the gradient is not finite.
 func (l *Loop) Step(ctx context.Context, samples []*Sample, rate float64) (StepReport, error) {
 	clear(l.total.Flat)
 	report, err := l.gradient(ctx, samples)
@@ -124,8 +125,7 @@ func (l *Loop) Step(ctx context.Context, samples []*Sample, rate float64) (StepR
 	return report, nil
 }
 
-// errDiverged is permanent, because a repeated training with equal rows and settings diverges
-// again.
+// errDiverged is permanent: training again with the same rows and settings would diverge again.
 var errDiverged = &domain.Error{Code: domain.FailedPrecondition, Reason: "TRAINING_DIVERGED",
 	Message: "the loss or its gradient is not finite: lower learningRate, or raise learningRateWarmupSteps"}
 
@@ -145,8 +145,8 @@ func (l *Loop) update(rate, clip float64) {
 	l.Net.Pack(l.workers)
 }
 
-// gradient adds the gradient of the objective's mean over samples to l.total, and reports the
-// loss and the metrics.
+// gradient adds the gradient of the objective's mean over samples to l.total, and returns the loss
+// and the metrics.
 func (l *Loop) gradient(ctx context.Context, samples []*Sample) (StepReport, error) {
 	weight, report := 0.0, StepReport{metrics: means{}}
 	for _, s := range samples {
@@ -167,13 +167,13 @@ func (l *Loop) gradient(ctx context.Context, samples []*Sample) (StepReport, err
 }
 
 // Loss returns the mean negative log-likelihood of the samples' target tokens in nats, and the
-// share of target tokens that are the model's most probable token.
+// fraction of target tokens that are the model's most probable token.
 func (l *Loop) Loss(ctx context.Context, samples []*Sample) (loss, accuracy float64, err error) {
 	metrics, err := l.measure(ctx, samples)
 	return metrics["loss"].value(), metrics["accuracy"].value(), err
 }
 
-// measure computes the objective's metrics without a gradient.
+// measure returns the objective's metrics for samples, without computing a gradient.
 func (l *Loop) measure(ctx context.Context, samples []*Sample) (means, error) {
 	metrics, shards := means{}, cut(samples)
 	l.each(ctx, shards, func(i int, lane *lane) {
@@ -202,8 +202,8 @@ func (l *Loop) logp(ctx context.Context, samples []*Sample) ([][]float32, error)
 	return out, ctx.Err()
 }
 
-// each calls compute for each shard on a free lane, concurrently, and then add in the order of
-// the shards. When ctx ends, it skips the remaining shards.
+// each calls compute for each shard on a free lane, concurrently, and then add in the order of the
+// shards. When ctx is done, it skips the remaining shards.
 func (l *Loop) each(ctx context.Context, shards [][]*Sample, compute, add func(i int, lane *lane)) {
 	free := make(chan *lane, len(l.lanes))
 	for _, lane := range l.lanes {
@@ -236,8 +236,8 @@ func (n *lane) forward(samples []*Sample, dropout float64, seed uint64) []float3
 	return n.pass.ForwardDropout(&n.batch, dropout, seed)
 }
 
-// loss computes the losses of samples and adds them to n.metrics. It writes the derivatives of
-// the losses, before the division by the sum of the weights, to n.slopes.
+// loss computes the losses of samples, and adds them to n.metrics. It writes the derivatives of the
+// losses to n.slopes, which are not yet divided by the sum of the weights.
 func (n *lane) loss(o objective, samples []*Sample, logp []float32) {
 	n.metrics = means{}
 	n.slopes = slices.Grow(n.slopes[:0], len(logp))[:len(logp)]

@@ -10,7 +10,7 @@ import (
 	"anneal/engines"
 )
 
-// losses lists the supported losses of each method. The first loss is the default.
+// losses are the supported losses of each method. The first one is the default.
 var losses = map[string][]string{
 	engines.Supervised:    {""},
 	engines.DPO:           {domain.LossDPO, domain.LossORPO},
@@ -18,19 +18,19 @@ var losses = map[string][]string{
 	engines.RLOR:          {domain.LossGRPO, domain.LossDAPO, domain.LossGSPO},
 }
 
-// The constants are the clipping ranges of the probability ratio between the current policy and
-// the policy that generated the answer. GSPO's range is for the geometric mean over an answer's
-// tokens.
+// Clipping ranges of the ratio between the probabilities of the current policy and of the policy
+// that generated the response. The range of GSPO is for the geometric mean over the tokens of a
+// response.
 const (
 	clipLow      = 0.8
 	clipHigh     = 1.2
 	clipHighDAPO = 1.28
-	clipLowGSPO  = 1 - 3e-4 // both GSPO constants are from Zheng et al. 2025, section 5.1
+	clipLowGSPO  = 1 - 3e-4 // both limits of GSPO are from Zheng et al. 2025, section 5.1
 	clipHighGSPO = 1 + 4e-4
 )
 
-// resolveLoss validates given, the loss of a method, and returns it with defaults for absent
-// fields. It adds violations to v.
+// resolveLoss validates the loss that is given for a method, and returns it with defaults for
+// missing fields. It adds violations to v.
 func resolveLoss(v *domain.Violations, method string, given *domain.LossConfig) *domain.LossConfig {
 	known := losses[method]
 	if method == engines.Supervised {
@@ -69,7 +69,7 @@ func resolveLoss(v *domain.Violations, method string, given *domain.LossConfig) 
 	return &full
 }
 
-// orNew returns a copy of given, or a zero value if given is nil.
+// orNew returns a copy of given; a zero value if given is nil.
 func orNew[T any](given *T) *T {
 	made := new(T)
 	if given != nil {
@@ -78,7 +78,7 @@ func orNew[T any](given *T) *T {
 	return made
 }
 
-// objectiveOf returns the objective of a resolved loss; a nil loss is likelihood.
+// objectiveOf returns the objective of a loss with defaults; likelihood if loss is nil.
 func objectiveOf(loss *domain.LossConfig) objective {
 	if loss == nil {
 		return likelihood{}
@@ -96,7 +96,7 @@ func objectiveOf(loss *domain.LossConfig) objective {
 	return grpo{clipLow, clipHigh, *loss.KLBeta}
 }
 
-// resolveRollouts validates the rollout settings and returns them with defaults for absent
+// resolveRollouts validates the settings of rollouts, and returns them with defaults for missing
 // fields. It adds violations to v.
 func resolveRollouts(v *domain.Violations, given *engines.Rollouts) *engines.Rollouts {
 	full := orNew(given)
@@ -137,7 +137,7 @@ func resolveRollouts(v *domain.Violations, given *engines.Rollouts) *engines.Rol
 	return full
 }
 
-// extra holds the supported fields of extraBody.
+// extra has the supported fields of extraBody.
 type extra struct {
 	MinP              float64 `json:"min_p"`
 	TypicalP          float64 `json:"typical_p"`
@@ -146,7 +146,7 @@ type extra struct {
 	RepetitionPenalty float64 `json:"repetition_penalty"`
 }
 
-// allowed reports whether the values are in the sampler's ranges.
+// allowed reports whether the values are in the ranges of the sampler.
 func (e extra) allowed() bool {
 	share := func(p float64) bool { return p >= 0 && p <= 1 }
 	return share(e.MinP) && share(e.TypicalP) && math.Abs(e.FrequencyPenalty) <= 2 && math.Abs(e.PresencePenalty) <= 2 &&

@@ -10,7 +10,7 @@ import (
 	"anneal/engines"
 )
 
-// pairRows returns n rows of preference pairs. The preferred answer reverses the digits of the
+// pairRows returns n rows of preference pairs. The preferred response reverses the digits of the
 // question.
 func pairRows(n int) []string {
 	rng := rand.New(rand.NewPCG(6, 6))
@@ -26,7 +26,7 @@ func pairRows(n int) []string {
 	return out
 }
 
-// scoredRows returns n rows of three scored answers, with two metrics for each answer.
+// scoredRows returns n rows of three scored responses, with two metrics for each response.
 func scoredRows(n int) []string {
 	rng := rand.New(rand.NewPCG(7, 7))
 	var out []string
@@ -55,11 +55,11 @@ func promptRows(n int) []string {
 	return out
 }
 
-var shortAnswers = &engines.Rollouts{
+var shortResponses = &engines.Rollouts{
 	InferenceParameters: domain.InferenceParameters{MaxOutputTokens: 6, ResponseCandidatesCount: 4},
 }
 
-// letterEvaluator scores an answer by the share of its bytes below 'm'. For prompts that end in
+// letterEvaluator scores a response by the share of its bytes below 'm'. For prompts that end in
 // 7, the score is not valid.
 type letterEvaluator struct{}
 

@@ -1,17 +1,17 @@
 package train
 
-// An objective is the loss that training minimizes: the sum of the samples' losses divided by
-// the sum of their weights. An objective depends on the model only through the log-probabilities
-// of the target tokens.
+// An objective is the loss that training minimizes: the sum of the losses of the samples, divided
+// by the sum of their weights. It depends on the model only through the log-probabilities of the
+// target tokens.
 type objective interface {
-	// weight is the sample's weight in the mean.
+	// weight returns the weight of a sample in the mean.
 	weight(s *Sample) float64
-	// loss returns the loss of s, given logp, the log-probabilities of its target tokens. It
-	// writes the derivatives with respect to logp to slopes, and adds its metrics to metrics.
+	// loss returns the loss of the sample s. logp are the log-probabilities of its target tokens.
+	// loss writes its derivatives with respect to logp to slopes, and adds metrics to metrics.
 	loss(s *Sample, logp, slopes []float32, metrics means) (loss float64)
 }
 
-// means holds weighted means by metric name.
+// means are weighted means by the name of the metric.
 type means map[string]mean
 
 type mean struct{ sum, weight float64 }
@@ -34,7 +34,7 @@ func (f means) merge(more means) {
 	}
 }
 
-// values returns the means by name, with prefix and a slash before each name.
+// values returns the means by name. It puts prefix and a slash before each name.
 func (f means) values(prefix string) map[string]float64 {
 	out := map[string]float64{}
 	for name, m := range f {

@@ -8,13 +8,13 @@ import "math"
 //	loss = −ℓ(chosen) − λ·log σ(odds(chosen) − odds(rejected))
 //	odds(y) = ℓ(y) − log(1 − exp ℓ(y))
 //
-// where ℓ(y) is the mean log-probability of an answer's tokens.
+// where ℓ(y) is the mean log-probability of the tokens of a response.
 type orpo struct{ lambda float64 }
 
 func (orpo) weight(*Sample) float64 { return 1 }
 
 func (o orpo) loss(s *Sample, logp, slopes []float32, metrics means) float64 {
-	n := s.learned()
+	n := s.targets()
 	chosen, rejected := total(logp[:n])/float64(n), total(logp[n:])/float64(len(logp)-n)
 	better, rise := logOdds(chosen)
 	worse, fall := logOdds(rejected)
@@ -29,7 +29,7 @@ func (o orpo) loss(s *Sample, logp, slopes []float32, metrics means) float64 {
 	return -chosen + o.lambda*softplus(-margin)
 }
 
-// minComplement is the lower bound of 1 − p, which keeps odds finite.
+// minComplement is the minimum of 1 − p, so that odds remain finite.
 const minComplement = 1e-6
 
 // logOdds returns log(p/(1−p)) for logp = log p, and its derivative with respect to logp.

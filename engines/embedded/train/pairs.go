@@ -11,7 +11,7 @@ import (
 	"anneal/domain/rows"
 )
 
-// parse parses a dataset row of one of the given shapes.
+// parse parses a dataset row that must have one of the given shapes.
 func parse(line []byte, shapes ...string) (rows.Row, error) {
 	row, faults := rows.Parse(line, shapes[0])
 	switch {
@@ -23,45 +23,46 @@ func parse(line []byte, shapes ...string) (rows.Row, error) {
 	return row, nil
 }
 
-// pair parses a preference row: {input: {messages}, preferred_output, non_preferred_output}.
-// Only the tokens of the answers are targets.
+// pair parses a preference row: {input: {messages}, preferred_output, non_preferred_output}. Only
+// the tokens of the two outputs are targets of the loss.
 func (r *reader) pair(line []byte) error {
 	row, err := parse(line, domain.ShapePreference)
 	if err != nil {
 		return err
 	}
-	s, err := r.answered(row.Messages, row.Preferred, row.Tools)
+	s, err := r.withTarget(row.Messages, row.Preferred, row.Tools)
 	if err != nil {
 		return fmt.Errorf("preferred_output: %w", err)
 	}
-	if s.Rejected, err = r.answered(row.Messages, row.Rejected, row.Tools); err != nil {
+	if s.Rejected, err = r.withTarget(row.Messages, row.Rejected, row.Tools); err != nil {
 		return fmt.Errorf("non_preferred_output: %w", err)
 	}
 	if slices.Equal(s.Tokens, s.Rejected.Tokens) {
-		return errors.New("preferred_output and non_preferred_output are identical: give two different answers")
+		return errors.New("preferred_output and non_preferred_output are identical: give two different responses")
 	}
 	r.keep(s)
 	return nil
 }
 
-// answered renders a conversation and its answer. The tokens of the answer are the targets.
-func (r *reader) answered(asked, answer []rows.Message, tools json.RawMessage) (*Sample, error) {
+// withTarget tokenizes a conversation and a response to it. The tokens of the response are the
+// targets of the loss.
+func (r *reader) withTarget(asked, response []rows.Message, tools json.RawMessage) (*Sample, error) {
 	prompt, err := r.chat(asked, tools)
 	if err != nil {
 		return nil, err
 	}
-	whole, err := r.chat(slices.Concat(asked, answer), tools)
+	whole, err := r.chat(slices.Concat(asked, response), tools)
 	if err != nil {
 		return nil, err
 	}
 	if len(whole) <= len(prompt) || !slices.Equal(whole[:len(prompt)], prompt) {
-		return nil, errors.New("the chat template renders the prompt differently when the answer follows: " +
-			"end the conversation before the answer with a user message, or use another model or chat template")
+		return nil, errors.New("the chat template renders the prompt differently when the response follows: " +
+			"end the conversation before the response with a user message, or use another model or chat template")
 	}
 	return r.sequence(whole, from(len(prompt), len(whole)))
 }
 
-// from returns n values, which are false before the index at and true from there on.
+// from returns n values that are false before the index at, and true from there on.
 func from(at, n int) []bool {
 	isTarget := make([]bool, n)
 	for i := at; i < n; i++ {

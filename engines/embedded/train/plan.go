@@ -2,18 +2,18 @@ package train
 
 import "math/rand/v2"
 
-// A plan divides samples into optimizer steps. It depends on the samples, the settings and the
-// seed only, so a resumed training needs only the number of completed steps.
+// A plan divides samples into optimizer steps. It depends only on the samples, the settings and the
+// seed, so a resumed training needs only the number of completed steps.
 type plan struct {
 	samples    []*Sample
 	epochs     int
-	maxTokens  int // maximum tokens of a micro-batch
-	maxSamples int // maximum samples of a micro-batch
-	accumulate int // micro-batches of one step
+	maxTokens  int // maximum number of tokens in a micro-batch
+	maxSamples int // maximum number of samples in a micro-batch
+	accumulate int // number of micro-batches in a step
 	seed       uint64
 
 	steps  int   // total number of steps
-	starts []int // first step of each epoch
+	starts []int // number of the first step of each epoch
 	epoch  int   // epoch whose steps are in cached
 	cached [][]*Sample
 }
@@ -30,7 +30,7 @@ func newPlan(samples []*Sample, epochs, maxTokens, maxSamples, accumulate int, s
 	return p
 }
 
-// batch returns the samples of a step. The first step has the number 0.
+// batch returns the samples of a step. Steps are numbered from 0.
 func (p *plan) batch(step int) []*Sample {
 	e := p.epochOf(step)
 	return p.batches(e)[step-p.starts[e]]
@@ -44,7 +44,7 @@ func (p *plan) epochOf(step int) int {
 	return e
 }
 
-// progress returns the number of epochs that the given number of steps completes.
+// progress returns the number of epochs that are completed after a number of steps.
 func (p *plan) progress(steps int) float64 {
 	if steps >= p.steps {
 		return float64(p.epochs)
@@ -58,7 +58,7 @@ func (p *plan) progress(steps int) float64 {
 }
 
 // batches returns the samples of each step of an epoch. It shuffles the samples, divides them into
-// micro-batches, and joins p.accumulate micro-batches into a step.
+// micro-batches, and combines p.accumulate micro-batches in a step.
 func (p *plan) batches(epoch int) [][]*Sample {
 	if p.epoch == epoch {
 		return p.cached
@@ -85,8 +85,8 @@ func (p *plan) batches(epoch int) [][]*Sample {
 	return steps
 }
 
-// holdOut moves a tenth of the rows, at least 1 and at most 256, from the training set to the
-// evaluation set.
+// holdOut divides rows into a training set and an evaluation set, which gets a tenth of the rows,
+// at least 1 and at most 256.
 func holdOut[T any](rows []T, seed uint64) (train, held []T) {
 	n := min(max(len(rows)/10, 1), 256)
 	chosen := map[int]bool{}
@@ -103,8 +103,8 @@ func holdOut[T any](rows []T, seed uint64) (train, held []T) {
 	return train, held
 }
 
-// rateAt returns the learning rate of a step: linear warmup, then linear decay to 0. The first
-// step has the number 1.
+// rateAt returns the learning rate of a step: linear warmup, and then linear decay to 0. Steps are
+// numbered from 1.
 func rateAt(step, steps, warmup int, peak float64) float64 {
 	if step <= warmup {
 		return peak * float64(step) / float64(warmup)

@@ -6,9 +6,8 @@ import (
 	"anneal/engines"
 )
 
-// prepare builds the procedure from the rows, and computes everything that depends on the
-// initial model. A resumed training also starts from the initial model, and restores its
-// checkpoint after prepare.
+// prepare creates the procedure for the rows, and computes all that depends on the initial model. A
+// resumed training also begins with the initial model, and loads its checkpoint after prepare.
 func (j *job) prepare(ctx context.Context, train, held *reader) error {
 	if j.request.Method == engines.Reinforcement {
 		j.loop.setTemperature(*j.settings.Rollouts.Temperature)
@@ -43,7 +42,7 @@ func (j *job) prepare(ctx context.Context, train, held *reader) error {
 	return nil
 }
 
-// prepareRollouts builds the procedure for reinforcement learning.
+// prepareRollouts creates the procedure for reinforcement learning.
 func (j *job) prepareRollouts(prompts, held []*prompt) {
 	if len(held) == 0 && j.holdsOut() && len(prompts) > 1 {
 		prompts, held = holdOut(prompts, j.request.Seed)
@@ -59,15 +58,15 @@ func (j *job) prepareRollouts(prompts, held []*prompt) {
 
 func (j *job) holdsOut() bool { return j.settings.EvalAutoCarveout || j.settings.EarlyStop }
 
-// setCheckpointInterval sets the default number of steps between checkpoints.
+// setCheckpointInterval sets the default number of steps between two checkpoints.
 func (j *job) setCheckpointInterval(steps int) {
 	fill(&j.settings.CheckpointSteps, min(max(steps/4, 20), 1000))
 }
 
-// recordLogProbs stores the log-probabilities of samples under the initial model. Preference
-// training uses them as the reference. Training on scored samples uses them as the
-// log-probabilities under the policy that generated the samples. For the objectives likelihood and
-// orpo, which need neither, recordLogProbs does nothing.
+// recordLogProbs stores the log-probabilities of samples under the initial model. For preference
+// training, that is the reference model; for scored samples, it stands for the policy that
+// generated them. The objectives likelihood and orpo need neither, so recordLogProbs does nothing
+// for them.
 func (j *job) recordLogProbs(ctx context.Context, samples []*Sample) error {
 	if _, likely := j.loop.objective.(likelihood); likely {
 		return nil
@@ -85,6 +84,6 @@ func (j *job) recordLogProbs(ctx context.Context, samples []*Sample) error {
 	return nil
 }
 
-// allGroups returns the groups that the reader has read. The last group holds the samples that
-// are alone in their row.
+// allGroups returns the groups that the reader has read. The last group has the samples that are
+// alone in their row.
 func (r *reader) allGroups() []group { return append(r.groups, r.singles) }

@@ -3,28 +3,28 @@ package train
 import "context"
 
 // A procedure supplies the samples of the steps of a training run: fixed samples, or rollouts. Its
-// progress is part of the job's state.
+// progress is part of the state of the job.
 type procedure interface {
 	// next returns the samples of the next step, and metrics about them. It does not change the
 	// state. If batch is empty, the step has no training signal.
 	next(ctx context.Context) (batch []*Sample, metrics map[string]float64, err error)
-	// afterStep advances past the samples that next returned, given the metrics of the step.
+	// afterStep records that the step on the samples of next is completed, with its metrics.
 	afterStep(metrics means)
 	done() bool
-	steps() int     // expected total number of steps
-	epoch() float64 // number of completed epochs
-	rate() float64  // learning rate of the next step
-	evalDue() bool  // reports whether to evaluate
-	// evaluate returns the metrics of the held-out rows, nil if there are no held-out rows.
+	steps() int     // returns the expected total number of steps
+	epoch() float64 // returns the number of completed epochs
+	rate() float64  // returns the learning rate of the next step
+	evalDue() bool  // reports whether an evaluation is due
+	// evaluate returns the metrics of the held-out rows; nil if there are none.
 	evaluate(ctx context.Context) (map[string]float64, error)
 }
 
-// A fixedSamples procedure trains on samples that are known from the start.
+// fixedSamples is the procedure for samples that are known from the start.
 type fixedSamples struct {
 	*job
 	plan    *plan
 	held    []*Sample
-	metrics map[string]float64 // metrics of all samples
+	metrics map[string]float64 // metrics over all samples
 }
 
 func (l *fixedSamples) next(context.Context) ([]*Sample, map[string]float64, error) {

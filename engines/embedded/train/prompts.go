@@ -8,15 +8,15 @@ import (
 	"anneal/domain"
 )
 
-// A prompt is a dataset row that the model answers and an evaluator scores.
+// A prompt is a dataset row to which the model generates responses, which an evaluator scores.
 type prompt struct {
 	tokens []int
-	row    map[string]any // input of the evaluator, without the answer
+	row    map[string]any // input of the evaluator, without the response
 	number int            // number of the row in its dataset, from 1
 }
 
-// prompt parses a row whose last message is a user message. The row may have other fields, which
-// are passed to the evaluator.
+// prompt parses a row whose last message is a user message. Other fields of the row are passed to
+// the evaluator.
 func (r *reader) prompt(line []byte) error {
 	row, err := parse(line, domain.ShapePrompt)
 	if err != nil {
@@ -33,7 +33,7 @@ func (r *reader) prompt(line []byte) error {
 		return err
 	}
 	if len(p.tokens) >= r.window {
-		return fmt.Errorf("the prompt has %d tokens, which leaves no space for an answer within the limit of %d: "+
+		return fmt.Errorf("the prompt has %d tokens, which leaves no space for a response within the limit of %d: "+
 			"shorten it, or raise maxContextLength up to the model's context length",
 			len(p.tokens), r.window)
 	}
@@ -48,13 +48,13 @@ func (r *reader) prompt(line []byte) error {
 	return nil
 }
 
-// withAnswer returns the evaluator's input: the row with answer as its last message.
-func (p *prompt) withAnswer(answer string) map[string]any {
+// withResponse returns the input of the evaluator: the row with a response as its last message.
+func (p *prompt) withResponse(response string) map[string]any {
 	row := make(map[string]any, len(p.row))
 	for name, value := range p.row {
 		row[name] = value
 	}
 	asked := p.row["messages"].([]any)
-	row["messages"] = append(asked[:len(asked):len(asked)], map[string]any{"role": "assistant", "content": answer})
+	row["messages"] = append(asked[:len(asked):len(asked)], map[string]any{"role": "assistant", "content": response})
 	return row
 }

@@ -25,7 +25,7 @@ func TestReplicasGiveTheSameRollouts(t *testing.T) {
 		var checkpoint string
 		for _, replicas := range []int{0, 1, 2, 4, 1000} {
 			request := rolloutRequest(t, base, promptRows(9), letters(t))
-			how := *shortAnswers
+			how := *shortResponses
 			how.MaxReplicas = replicas
 			request.Settings.LoraRank, request.Settings.Rollouts, request.Settings.CheckpointSteps = rank, &how, 1
 			request.EvalFiles, request.Parallelism = []string{held}, 4
@@ -59,7 +59,7 @@ func letters(t *testing.T) evaluatorFunc {
 }
 
 // withoutCached returns rows of metrics without what depends on time: which of two concurrent
-// answers to a prompt is first, and finds nothing in the prefix cache.
+// responses to a prompt is first, and finds nothing in the prefix cache.
 func withoutCached(rows []engines.Metrics) []engines.Metrics {
 	rows = numbers(rows)
 	for _, row := range rows {
@@ -80,7 +80,7 @@ func TestReplicasGenerateConcurrently(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // only a failure takes so long
 			defer cancel()
 			request := rolloutRequest(t, base, promptRows(8), letters(t))
-			how := *shortAnswers
+			how := *shortResponses
 			how.MaxReplicas, how.MaxConcurrent = tc.replicas, tc.concurrent
 			request.Settings.Rollouts, request.Parallelism = &how, tc.cores
 			j, err := newJob(ctx, request, &recorder{t: t})

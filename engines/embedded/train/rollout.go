@@ -10,37 +10,37 @@ import (
 	"anneal/engines"
 )
 
-// rollouts is the procedure of reinforcement learning. The current model generates answers to a
-// chunk of the rows, and the evaluator scores them. The steps of the chunk train on these
-// answers, and the updated model generates the answers of the next chunk. A chunk has at most as
-// many rows as one step, because training on answers of an earlier policy needs about five times
-// as many answers.
+// rollouts is the procedure of reinforcement learning. The current model generates responses to a
+// chunk of the rows, the evaluator scores them, and the steps of the chunk train on them. Then the
+// updated model generates the responses to the next chunk. A chunk has at most as many rows as one
+// step, because training on responses of an earlier policy needs about five times as many
+// responses.
 type rollouts struct {
 	*job
 	prompts   []*prompt
 	held      []*prompt
-	reference *Loop // the reference model of the KL term; nil without a KL term
+	reference *Loop // reference model of the KL term; nil without one
 
-	// startReplicas is startModels except in tests.
+	// startReplicas is startModels, except in tests.
 	startReplicas func(n int) ([]engines.Model, error)
 
-	size    int // prompts of a chunk
+	size    int // number of prompts in a chunk
 	current *chunk
-	ready   *chunk // generated chunk on which training has not started; may be nil
+	ready   *chunk // generated chunk on which training has not begun; may be nil
 }
 
-// A chunk holds the scored answers to some rows. It excludes the rows without a training signal.
+// A chunk has the scored responses to some rows, except rows without a training signal.
 type chunk struct {
 	samples []*Sample
-	plan    *plan // division of the samples into steps
+	plan    *plan // divides the samples into steps
 	metrics map[string]float64
-	counts  rolloutCounts // counts of the chunk's answers
+	counts  rolloutCounts // counts of the chunk's responses
 }
 
 func newRollouts(j *job, prompts, held []*prompt) *rollouts {
 	s := &j.settings
-	answers := s.BatchSizeSamples * s.GradientAccumulationSteps
-	size := max(answers/s.Rollouts.ResponseCandidatesCount, 1)
+	responses := s.BatchSizeSamples * s.GradientAccumulationSteps
+	size := max(responses/s.Rollouts.ResponseCandidatesCount, 1)
 	if len(prompts) > domain.ChunkedAbove {
 		size = min(size, s.Rollouts.ChunkSize)
 	}
@@ -49,10 +49,10 @@ func newRollouts(j *job, prompts, held []*prompt) *rollouts {
 	return r
 }
 
-// chunks returns the number of chunks of an epoch.
+// chunks returns the number of chunks in an epoch.
 func (r *rollouts) chunks() int { return (len(r.prompts) + r.size - 1) / r.size }
 
-// rows returns the prompts of chunk n. Each epoch is shuffled separately.
+// rows returns the prompts of chunk n. They are shuffled in each epoch.
 func (r *rollouts) rows(n int) []*prompt {
 	epoch, at := n/r.chunks(), n%r.chunks()*r.size
 	order := rand.New(rand.NewPCG(r.request.Seed, uint64(epoch))).Perm(len(r.prompts))
@@ -71,7 +71,7 @@ func (r *rollouts) left() int {
 	return r.current.steps() - r.state.At
 }
 
-// steps returns the number of steps of the chunk, 1 if the chunk has no signal.
+// steps returns the number of steps of the chunk; 1 if the chunk has no training signal.
 func (c *chunk) steps() int { return max(c.plan.steps, 1) }
 
 func (r *rollouts) next(ctx context.Context) ([]*Sample, map[string]float64, error) {
@@ -79,7 +79,7 @@ func (r *rollouts) next(ctx context.Context) ([]*Sample, map[string]float64, err
 		return r.current.plan.batch(r.state.At), nil, nil
 	}
 	if r.ready == nil {
-		ready, err := r.generate(ctx, r.state.Chunk)
+		ready, err := r.newChunk(ctx, r.state.Chunk)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -101,35 +101,35 @@ func (r *rollouts) afterStep(metrics means) {
 		r.checkSignal()
 	}
 	s.At++
-	if metrics[drift].value() > maxDrift { // the remaining answers are too far off-policy
+	if metrics[drift].value() > maxDrift { // the other responses are too far off-policy
 		s.At = r.current.steps()
 	}
 }
 
-// checkSignal stops the training after too many chunks without a signal.
+// checkSignal stops the training after too many chunks without a training signal.
 func (r *rollouts) checkSignal() {
 	s := &r.state
 	if s.Flat++; r.current.plan.steps > 0 {
 		s.Flat = 0
 	}
 	if s.Flat >= patience && s.Flat*r.size >= flatRows || s.Flat == s.Chunk && r.done() {
-		s.Stopped, s.Reason = true, fmt.Sprintf("no reward signal: all answers to each prompt have the same score "+
+		s.Stopped, s.Reason = true, fmt.Sprintf("no reward signal: all responses to each prompt have the same score "+
 			"(mean %.3g), so nothing more can be learned: use an evaluator with finer scores, easier or harder prompts, "+
 			"or a higher temperature", r.current.metrics["reward/mean"])
 	}
 }
 
-// done reports whether the training on all chunks is complete.
+// done reports whether the training on all chunks is completed.
 func (r *rollouts) done() bool {
 	return r.state.Chunk == r.settings.Epochs*r.chunks() && (r.left() == 0 || r.current.plan.steps == 0)
 }
 
-// maxSteps returns the number of steps on the answers to the given number of rows if every row has
-// a training signal.
+// maxSteps returns the number of steps on the responses to a number of rows, if every row has a
+// training signal.
 func (r *rollouts) maxSteps(rows int) int {
-	answers := rows * r.settings.Rollouts.ResponseCandidatesCount
+	responses := rows * r.settings.Rollouts.ResponseCandidatesCount
 	batch := r.settings.BatchSizeSamples * r.settings.GradientAccumulationSteps
-	return (answers + batch - 1) / batch
+	return (responses + batch - 1) / batch
 }
 
 func (r *rollouts) steps() int {
@@ -159,8 +159,7 @@ func (r *rollouts) rate() float64 {
 	return rate
 }
 
-// evalDue reports whether enough rows were completed since the last evaluation for another
-// evaluation.
+// evalDue reports whether enough rows were completed since the last evaluation.
 func (r *rollouts) evalDue() bool {
 	part := func(epochs float64) int { return int(epochs / float64(r.settings.Epochs) * evaluations) }
 	return r.left() == 0 && (part(r.epoch()) > part(r.state.EvaluatedAt) || r.done())
@@ -170,12 +169,12 @@ func (r *rollouts) evaluate(ctx context.Context) (map[string]float64, error) {
 	if len(r.held) == 0 {
 		return nil, nil
 	}
-	answers, err := r.answers(ctx, r.held, 1, heldSeed)
+	responses, err := r.generate(ctx, r.held, 1, heldSeed)
 	if err != nil {
 		return nil, err
 	}
-	r.record(answers, engines.Rollout{Step: r.state.Step, Evaluation: true})
-	metrics := answerMetrics(answers)
+	r.record(responses, engines.Rollout{Step: r.state.Step, Evaluation: true})
+	metrics := responseMetrics(responses)
 	r.state.EvaluatedAt = r.epoch()
 	return map[string]float64{
 		"eval/reward": metrics["reward/mean"], "eval/invalid": metrics["reward/invalid"],
@@ -183,22 +182,22 @@ func (r *rollouts) evaluate(ctx context.Context) (map[string]float64, error) {
 	}, nil
 }
 
-// generate generates and scores the answers of chunk n and prepares its samples.
-func (r *rollouts) generate(ctx context.Context, n int) (*chunk, error) {
+// newChunk generates and scores the responses to chunk n, and prepares its samples.
+func (r *rollouts) newChunk(ctx context.Context, n int) (*chunk, error) {
 	candidates := r.settings.Rollouts.ResponseCandidatesCount
-	answers, err := r.answers(ctx, r.rows(n), candidates, uint64(n))
+	responses, err := r.generate(ctx, r.rows(n), candidates, uint64(n))
 	if err != nil {
 		return nil, err
 	}
-	r.record(answers, engines.Rollout{Step: r.state.Step + 1})
-	metrics := answerMetrics(answers)
+	r.record(responses, engines.Rollout{Step: r.state.Step + 1})
+	metrics := responseMetrics(responses)
 	if metrics["reward/invalid"] == 1 {
 		return nil, domain.Errorf(domain.FailedPrecondition,
-			"evaluator: returned no valid score for any of %d answers; the first reason is: %s",
-			len(answers), answers[0].reason())
+			"evaluator: returned no valid score for any of %d responses; the first reason is: %s",
+			len(responses), responses[0].reason())
 	}
 	var groups []group
-	for lot := range slices.Chunk(answers, candidates) {
+	for lot := range slices.Chunk(responses, candidates) {
 		var g group
 		for i := range lot {
 			if lot[i].score.Valid {
@@ -209,7 +208,7 @@ func (r *rollouts) generate(ctx context.Context, n int) (*chunk, error) {
 	}
 	live, compared := computeAdvantages(groups)
 	metrics["reward/flat"] = compared["flat"].value()
-	c := &chunk{samples: live, metrics: metrics, counts: countRollouts(answers, candidates)}
+	c := &chunk{samples: live, metrics: metrics, counts: countRollouts(responses, candidates)}
 	if err := r.recordLogProbs(ctx, live); err != nil {
 		return nil, err
 	}
@@ -224,8 +223,8 @@ func (r *rollouts) planChunk(c *chunk, n int) {
 		r.request.Seed+uint64(n)<<20)
 }
 
-// recordLogProbs stores the log-probabilities of answers under the current policy, which
-// generated the answers, and under the reference.
+// recordLogProbs stores the log-probabilities of responses under the current policy, which
+// generated them, and under the reference model.
 func (r *rollouts) recordLogProbs(ctx context.Context, samples []*Sample) error {
 	wrote, err := r.loop.logp(ctx, samples)
 	if err != nil {

@@ -39,7 +39,7 @@ func rolloutRequest(t *testing.T, base string, rows []string, with evaluatorFunc
 	return engines.TrainRequest{Method: engines.Reinforcement, BaseDir: base,
 		DataFiles: []string{writeRows(t, "rows.jsonl",
 			rows...)}, WorkDir: t.TempDir(),
-		Evaluation: with, Settings: engines.TrainSettings{LoraRank: 2, BatchSizeSamples: 16, Rollouts: shortAnswers}}
+		Evaluation: with, Settings: engines.TrainSettings{LoraRank: 2, BatchSizeSamples: 16, Rollouts: shortResponses}}
 }
 
 func TestNoRewardSignalStopsEarly(t *testing.T) {
@@ -112,8 +112,8 @@ func TestInvalidScores(t *testing.T) {
 	}
 }
 
-// TestInvalidScoresAreExcluded checks that training continues if the scores of some answers are not
-// valid, and that the metrics count these answers as failed.
+// TestInvalidScoresAreExcluded checks that training continues if the scores of some responses are not
+// valid, and that the metrics count these responses as failed.
 func TestInvalidScoresAreExcluded(t *testing.T) {
 	base := smallBase(t, 1)
 	calls := atomic.Int64{}
@@ -168,7 +168,7 @@ func TestConcurrencyLimits(t *testing.T) {
 			scores, err := letterEvaluator{}.Score(t.Context(), []map[string]any{row})
 			return scores[0], err
 		})
-		how := *shortAnswers
+		how := *shortResponses
 		how.MaxConcurrent, how.MaxConcurrentEvaluations = limit, limit
 		request.Settings.Rollouts = &how
 		result := mustTrain(t, request, &recorder{t: t})
@@ -232,7 +232,7 @@ func TestGuardStopsPreferenceTraining(t *testing.T) {
 	watch := &recorder{t: t}
 	result := mustTrain(t, request, watch)
 	require.True(t, result.StoppedEarly)
-	require.Contains(t, result.Reason, "log-probability of the chosen answers fell")
+	require.Contains(t, result.Reason, "log-probability of the chosen responses fell")
 	require.Less(t, result.Steps, 400)
 	require.Less(t, watch.rows[len(watch.rows)-1].Values["train/chosen_shift"], -maxFall)
 }
@@ -251,7 +251,7 @@ func TestInvalidMethodInput(t *testing.T) {
 		{"unknown method", "unheard-of", pair, engines.TrainSettings{}, []string{"unheard-of", "dpo", "rlor"}},
 		{"a chat for pairs", engines.DPO, chatRows(1)[0], engines.TrainSettings{}, []string{"line 1", "chat"}},
 		{
-			"identical answers", engines.DPO, strings.ReplaceAll(
+			"identical responses", engines.DPO, strings.ReplaceAll(
 				`{"input":{"messages":[{"role":"user","content":"a"}]},"preferred_output":[X],"non_preferred_output":[X]}`,
 				"X", `{"role":"assistant","content":"b"}`), engines.TrainSettings{}, []string{"line 1", "identical"},
 		},
@@ -277,18 +277,19 @@ func TestInvalidMethodInput(t *testing.T) {
 			[]string{"line 1", "samples[0]", "nice", "good"},
 		},
 		{
-			"a sample without an answer", engines.RLOR, `{"samples":[{"messages":[{"role":"user","content":"a"}],"good":1}]}`,
+			"a sample of no response",
+			engines.RLOR, `{"samples":[{"messages":[{"role":"user","content":"a"}],"good":1}]}`,
 			engines.TrainSettings{}, []string{"line 1", "samples[0].messages"},
 		},
 		{
-			"a prompt with its answer", engines.Reinforcement, chatRows(1)[0], engines.TrainSettings{},
+			"a prompt with its response", engines.Reinforcement, chatRows(1)[0], engines.TrainSettings{},
 			[]string{"line 1", "user"},
 		},
 		{
 			"a prompt too long", engines.Reinforcement, asked, engines.TrainSettings{MaxContextLength: 5},
 			[]string{"line 1", "no space"},
 		},
-		{"how answers are drawn", engines.Reinforcement, asked, engines.TrainSettings{
+		{"settings of sampling", engines.Reinforcement, asked, engines.TrainSettings{
 			Rollouts: &engines.Rollouts{InferenceParameters: domain.InferenceParameters{ExtraBody: `{"min_p":5}`}},
 		},
 			[]string{"inferenceParameters.extraBody: has a value out of range: min_p"}},

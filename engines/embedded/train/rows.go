@@ -18,34 +18,34 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// The constants limit the size of a dataset.
+// Limits of the datasets of a job.
 const (
-	maxLine   = 8 << 20   // bytes of one row
-	maxRows   = 3_000_000 // rows of all files of a request
-	maxTokens = 1 << 28   // tokens of all files of a request
+	maxLine   = 8 << 20   // maximum size of a row in bytes
+	maxRows   = 3_000_000 // maximum number of rows in all files
+	maxTokens = 1 << 28   // maximum number of tokens in all files
 )
 
 // A reader parses and tokenizes the rows of dataset files.
 type reader struct {
 	tokens   *tokenizer.Tokenizer
-	template *chat.Template // nil if the model has no template
-	parseErr error          // parse error of the model's template
-	given    bool           // the template is the job's, not the model's
-	window   int            // maximum tokens of a sample
+	template *chat.Template // nil if the model has no chat template
+	parseErr error          // error of parsing the model's template
+	given    bool           // the template is that of the job, not the model's
+	window   int            // maximum number of tokens of a sample
 	vocab    int
-	weights  map[string]float64      // weights of the metrics of scored samples
+	weights  map[string]float64      // weights of the rewards of scored samples
 	take     func(line []byte) error // parses one row
 
 	digest  hash.Hash
 	samples []*Sample
-	groups  []group   // scored samples
+	groups  []group   // scored samples, in groups
 	singles group     // scored samples that are alone in their row
-	prompts []*prompt // prompts that the model answers
-	kept    int       // number of samples and prompts
-	count   int       // number of tokens
+	prompts []*prompt // prompts to which the model generates responses
+	kept    int       // number of samples and prompts read so far
+	count   int       // number of tokens read so far
 }
 
-// newReader returns a reader of supervised rows.
+// newReader returns a reader of rows for supervised training.
 func newReader(t *tokenizer.Tokenizer, window, vocab int) *reader {
 	r := &reader{tokens: t, window: window, vocab: vocab, digest: sha256.New()}
 	r.take = r.supervised
@@ -57,11 +57,11 @@ func (r *reader) keep(s *Sample) {
 	r.kept, r.count = r.kept+1, r.count+s.inputs()+1
 }
 
-// hash returns the digest of all files read so far.
+// hash returns the digest of the files read so far.
 func (r *reader) hash() string { return "sha256:" + hex.EncodeToString(r.digest.Sum(nil)) }
 
-// read appends the rows of a file. For an invalid row, it returns an InvalidArgument error with
-// file and line.
+// read parses the rows of a file. For an invalid row, it returns InvalidArgument with the file and
+// the line.
 func (r *reader) read(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -94,7 +94,7 @@ func (r *reader) read(path string) error {
 	return lines.Err()
 }
 
-// supervised parses a row that holds one sample of supervised training.
+// supervised parses a row with a sample for supervised training.
 func (r *reader) supervised(line []byte) error {
 	row, err := parse(line, domain.ShapeChat, domain.ShapeCompletion)
 	if err != nil {
@@ -115,8 +115,8 @@ func (r *reader) supervised(line []byte) error {
 	return nil
 }
 
-// sequence checks the tokens against the vocabulary and the maximum length, and returns them as
-// a sample.
+// sequence checks tokens against the vocabulary and the maximum length, and returns them as a
+// sample.
 func (r *reader) sequence(ids []int, isTarget []bool) (*Sample, error) {
 	s := &Sample{Tokens: make([]int32, len(ids)), Scored: isTarget}
 	for i, id := range ids {

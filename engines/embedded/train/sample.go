@@ -1,24 +1,24 @@
 package train
 
-// A Sample is the unit of an objective: a sequence, or a pair of sequences. Token i > 0 is a
-// target if Scored[i]. Values per target are in the order of the tokens. The values of the
+// A Sample is what an objective has a loss for: a sequence, or a pair of sequences. Token i > 0 is
+// a target if Scored[i]. Values for each target are in the order of the tokens, and those of the
 // targets of Rejected follow those of the sample.
 type Sample struct {
 	Tokens []int32 `json:"tokens"`
 	Scored []bool  `json:"scored"`
 
-	// Rejected is the worse of the two answers in a preference pair, with the prompt that both
-	// answers share.
+	// Rejected is the worse response of a preference pair, together with the prompt of both
+	// responses.
 	Rejected *Sample `json:"rejected,omitempty"`
 	// Reference is the log-probability of each target under the reference model.
 	Reference []float32 `json:"reference,omitempty"`
-	// Behavior is the log-probability of each target under the policy that generated the answer.
+	// Behavior is the log-probability of each target under the policy that generated the response.
 	Behavior []float32 `json:"behaviour,omitempty"`
-	// Advantage is the group-relative advantage of the answer, in standard deviations.
+	// Advantage is the group-relative advantage of the response, in standard deviations.
 	Advantage float64 `json:"advantage,omitempty"`
 }
 
-// inputs returns the number of input tokens of a forward pass.
+// inputs returns the number of input tokens of a forward pass on the sample.
 func (s *Sample) inputs() int {
 	if s.Rejected != nil {
 		return len(s.Tokens) - 1 + s.Rejected.inputs()
@@ -26,16 +26,16 @@ func (s *Sample) inputs() int {
 	return len(s.Tokens) - 1
 }
 
-// scored returns the number of target tokens.
+// scored returns the number of target tokens of all sequences.
 func (s *Sample) scored() int {
 	if s.Rejected != nil {
-		return s.learned() + s.Rejected.scored()
+		return s.targets() + s.Rejected.scored()
 	}
-	return s.learned()
+	return s.targets()
 }
 
-// learned returns the number of target tokens of the first sequence.
-func (s *Sample) learned() int {
+// targets returns the number of target tokens of the first sequence.
+func (s *Sample) targets() int {
 	n := 0
 	for i, on := range s.Scored {
 		if on && i > 0 {

@@ -10,7 +10,7 @@ import (
 	"anneal/domain/rows"
 )
 
-// A group holds answers that are compared with one another.
+// A group has the responses that are compared with one another.
 type group struct {
 	samples []*Sample
 	scores  []float64
@@ -26,11 +26,11 @@ func (r *reader) scored(line []byte) error {
 	}
 	var g group
 	for i, sample := range row.Samples {
-		asked, answer, err := lastAnswer(sample.Messages)
+		asked, response, err := splitResponse(sample.Messages)
 		if err != nil {
 			return fmt.Errorf("samples[%d].messages: %w", i, err)
 		}
-		s, err := r.answered(asked, answer, nil)
+		s, err := r.withTarget(asked, response, nil)
 		if err != nil {
 			return fmt.Errorf("samples[%d].messages: %w", i, err)
 		}
@@ -49,16 +49,16 @@ func (r *reader) scored(line []byte) error {
 	return nil
 }
 
-func lastAnswer(messages []rows.Message) (asked, answer []rows.Message, err error) {
+func splitResponse(messages []rows.Message) (asked, response []rows.Message, err error) {
 	last := len(messages) - 1
 	if last < 1 || messages[last].Role != "assistant" {
-		return nil, nil, errors.New("must be a question followed by the assistant's answer")
+		return nil, nil, errors.New("must be a conversation that ends with an assistant message, the response")
 	}
 	return messages[:last], messages[last:], nil
 }
 
-// weightedReward returns the sum of metrics, multiplied by weights. Without weights, each metric
-// has the weight 1.
+// weightedReward returns the sum of the metrics, each multiplied by its weight. If weights is
+// empty, each metric has the weight 1.
 func weightedReward(metrics, weights map[string]float64) (float64, error) {
 	sum := 0.0
 	if len(weights) == 0 {

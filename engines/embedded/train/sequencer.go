@@ -2,8 +2,8 @@ package train
 
 import "sync"
 
-// A sequencer lets numbered goroutines run their critical sections in ascending order of their
-// numbers, from 0.
+// A sequencer runs the critical sections of numbered goroutines in the order of their numbers, from
+// 0.
 type sequencer struct {
 	next int
 	mu   sync.Mutex
@@ -16,8 +16,8 @@ func newSequencer() *sequencer {
 	return t
 }
 
-// wait blocks until the goroutines with lower numbers than i have called done. The caller must
-// call done after its critical section.
+// wait blocks until the goroutines with numbers below i have called done. The caller must call done
+// after its critical section.
 func (t *sequencer) wait(i int) {
 	t.mu.Lock()
 	for t.next != i {

@@ -9,35 +9,35 @@ import (
 	"anneal/engines/embedded/llama"
 )
 
-// The constants are the defaults of settings that are 0. They suit a few hundred short rows: many
-// small steps at a high learning rate. The rates apply to a hidden size of rateWidth. Above
-// rateWidth, rates scale with 1/width, as the largest stable step does (Yang et al., "Tensor
-// Programs V", 2022).
+// Defaults of settings that are 0. They suit a few hundred short rows: many small steps with a high
+// learning rate. The rates apply to a hidden size of rateWidth. Above that, rates are proportional
+// to 1/width, like the largest stable step (Yang et al., "Tensor Programs V", 2022).
 const (
 	defaultLoraRate    = 3e-3
 	defaultFullRate    = 1e-3
 	rateWidth          = 128
 	defaultBatchTokens = 2048
 	defaultSamples     = 8
-	evaluations        = 10 // number of evaluations of a training run, if it has held-out rows
-	patience           = 3  // evaluations without improvement, or chunks without a signal, before an early stop
+	evaluations        = 10 // number of evaluations in a training run with held-out rows
+	// patience is the number of evaluations without improvement, or of chunks without a signal,
+	// before an early stop.
+	patience = 3
 )
 
-// The constants are the defaults of preference and reinforcement learning. The rates are lower
-// than those of supervised training, because no likelihood term keeps the model near given
-// texts.
+// Defaults of preference and reinforcement learning. The rates are lower than those of supervised
+// training, because no likelihood term keeps the model near given texts.
 const (
 	defaultPreferenceRate = 5e-4 // learning rate for an adapter
 	defaultFullNudgeRate  = 1e-4
-	defaultAnswers        = 32   // samples of a micro-batch of scored answers
-	defaultAnswerTokens   = 8192 // tokens of a micro-batch of scored answers
-	defaultKLBeta         = 0.04 // Shao et al. 2024, section 4.2
-	defaultOutput         = 512  // maximum tokens of an answer
+	defaultScoredSamples  = 32   // number of scored samples in a micro-batch
+	defaultScoredTokens   = 8192 // number of tokens of scored samples in a micro-batch
+	defaultKLBeta         = 0.04 // from Shao et al. 2024, section 4.2
+	defaultOutput         = 512  // maximum number of tokens of a response
 	defaultRollouts       = 32
 	defaultEvaluations    = 8
 )
 
-// defaultRate returns the learning rate of a method at a hidden size of rateWidth.
+// defaultRate returns the default learning rate of a method, at a hidden size of rateWidth.
 func defaultRate(method string, rank int) float64 {
 	switch {
 	case method == engines.Supervised && rank > 0:
@@ -50,8 +50,7 @@ func defaultRate(method string, rank int) float64 {
 	return defaultFullNudgeRate
 }
 
-// resolve sets defaults and validates the settings. It returns an InvalidArgument error that
-// lists all violations.
+// resolve sets defaults and validates the settings. It returns InvalidArgument with all violations.
 func resolve(request engines.TrainRequest, c *llama.Config) (engines.TrainSettings, error) {
 	s := request.Settings
 	var v domain.Violations
@@ -90,8 +89,8 @@ func resolve(request engines.TrainRequest, c *llama.Config) (engines.TrainSettin
 	}
 	fill(&s.Epochs, 1)
 	if scored {
-		fill(&s.BatchSizeTokens, max(defaultAnswerTokens, s.MaxContextLength))
-		fill(&s.BatchSizeSamples, defaultAnswers)
+		fill(&s.BatchSizeTokens, max(defaultScoredTokens, s.MaxContextLength))
+		fill(&s.BatchSizeSamples, defaultScoredSamples)
 	}
 	scale := cmp.Or(s.LearningRateMultiplier, 1)
 	fill(&s.LearningRate, scale*defaultRate(request.Method, s.LoraRank)*min(1, rateWidth/float64(c.HiddenSize)))
@@ -101,7 +100,7 @@ func resolve(request engines.TrainRequest, c *llama.Config) (engines.TrainSettin
 	fill(&s.GradientAccumulationSteps, 1)
 	fill(&s.MaxContextLength, c.MaxPositions)
 	if len(s.LoraTargetModules) == 0 {
-		s.LoraTargetModules = nil // nil in place of an empty list, because a checkpoint has nil
+		s.LoraTargetModules = nil // an empty list becomes nil, as it is in a checkpoint
 	}
 	if len(s.RewardWeights) == 0 {
 		s.RewardWeights = nil
@@ -116,8 +115,8 @@ func fill[T int | float64](field *T, value T) {
 	}
 }
 
-// modules returns the projections that an adapter modifies: those in the settings, or all if the
-// settings list none.
+// modules returns the projections that an adapter modifies: those of the settings, or all if the
+// settings have none.
 func modules(s engines.TrainSettings) []llama.Module {
 	var out []llama.Module
 	for _, name := range s.LoraTargetModules {

@@ -107,7 +107,7 @@ func TestToolsInRows(t *testing.T) {
 
 // rendered returns the text of the samples or prompts of a job, with targets in brackets.
 func (j *job) rendered() (all []string) {
-	spell := func(s *Sample) {
+	decode := func(s *Sample) {
 		text, on := "", false
 		for i, id := range s.Tokens {
 			if s.Scored[i] != on {
@@ -127,9 +127,9 @@ func (j *job) rendered() (all []string) {
 		}
 	case *fixedSamples:
 		for _, s := range c.plan.samples {
-			spell(s)
+			decode(s)
 			if s.Rejected != nil {
-				spell(s.Rejected)
+				decode(s.Rejected)
 			}
 		}
 	}

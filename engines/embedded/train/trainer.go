@@ -21,10 +21,10 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// Trainer trains in this process. The zero value is ready to use.
+// A Trainer trains in this process. The zero value is ready to use.
 type Trainer struct{}
 
-// A job is one training run in progress.
+// A job is one training run.
 type job struct {
 	request   engines.TrainRequest
 	settings  engines.TrainSettings
@@ -35,35 +35,36 @@ type job struct {
 	data      string // hash of all rows
 	procedure procedure
 	nothing   string   // reason why there is nothing to train; "" if there is something
-	metrics   *os.File // metrics file with one row for each line, from step 1 on
+	metrics   *os.File // metrics file, with a JSON object in each line from step 1 on
 	state     state
-	best      []float32          // trained parameters at the lowest evaluation loss; for early stopping
+	best      []float32          // trained parameters with the lowest evaluation loss, for early stopping
 	values    map[string]float64 // last value of each metric
 }
 
-// A state holds the progress of a training run. To resume, a training run needs its state, the
-// parameters and the optimizer's moments.
+// A state is the progress of a training run. To resume, a run needs its state, the parameters and
+// the optimizer's moments.
 type state struct {
 	Step      int     `json:"step"`
-	Idle      int     `json:"idle,omitempty"` // steps without a training signal
+	Idle      int     `json:"idle,omitempty"` // number of steps without a training signal
 	Rate      float64 `json:"rate"`           // learning rate of the last step
 	Tokens    int64   `json:"tokens"`
 	Evaluated int     `json:"evaluated"` // step of the last evaluation
-	BestLoss  float64 `json:"bestLoss"`  // lowest evaluation loss
+	BestLoss  float64 `json:"bestLoss"`  // lowest evaluation loss so far
 	BestStep  int     `json:"bestStep"`
 	Worse     int     `json:"worse"` // number of evaluations since BestStep
 	Stopped   bool    `json:"stopped"`
-	Reason    string  `json:"reason,omitempty"` // reason why Stopped is set
-	Shift     float64 `json:"shift,omitempty"`  // moving average of the metric chosenShift: see guard
+	Reason    string  `json:"reason,omitempty"` // reason why Stopped is true
+	Shift     float64 `json:"shift,omitempty"`  // moving average of the metric chosenShift, see guard
 
 	// The following fields are the progress of rollouts.
-	Chunk       int           `json:"chunk,omitempty"`       // number of chunks started
-	At          int           `json:"at,omitempty"`          // number of completed steps of the current chunk
-	Flat        int           `json:"flat,omitempty"`        // number of consecutive chunks without a training signal
-	EvaluatedAt float64       `json:"evaluatedAt,omitempty"` // number of epochs completed at the last evaluation
-	Rollouts    rolloutCounts `json:"rollouts"`              // counts of all chunks started
+	Chunk int `json:"chunk,omitempty"` // number of chunks that have begun
+	At    int `json:"at,omitempty"`    // number of completed steps of the current chunk
+	// Flat is the number of consecutive chunks without a training signal.
+	Flat        int           `json:"flat,omitempty"`
+	EvaluatedAt float64       `json:"evaluatedAt,omitempty"` // number of completed epochs at the last evaluation
+	Rollouts    rolloutCounts `json:"rollouts"`              // counts of all chunks that have begun
 
-	// The following fields identify the training. They must be equal in a resumed training.
+	// The following fields identify the training. A resumed training must have the same values.
 	Method   string                `json:"method"`
 	Base     string                `json:"base"`
 	Data     string                `json:"data"`
@@ -83,7 +84,7 @@ func (Trainer) Train(
 	if err := j.enlist(ctx); err != nil {
 		return result, err
 	}
-	defer j.loop.dismiss(ctx)
+	defer j.loop.endHelpers(ctx)
 	if err := j.run(ctx); err != nil {
 		return result, err
 	}
@@ -95,8 +96,7 @@ func (Trainer) Train(
 		StoppedEarly: j.state.Stopped, Reason: j.state.Reason, Values: j.values}, nil
 }
 
-// newJob loads the model and the rows, and restores the checkpoint from which the request
-// resumes.
+// newJob loads the model and the rows, and the checkpoint from which the request resumes.
 func newJob(ctx context.Context, request engines.TrainRequest, watch engines.TrainWatcher) (*job, error) {
 	if request.Method == engines.Reinforcement && request.Evaluation == nil {
 		return nil, domain.Errorf(domain.FailedPrecondition,
@@ -134,7 +134,7 @@ func newJob(ctx context.Context, request engines.TrainRequest, watch engines.Tra
 	return j, ctx.Err()
 }
 
-// loadModel loads the base model and the tokenizer, and resolves the settings.
+// loadModel loads the base model and the tokenizer, and sets the defaults of the settings.
 func loadModel(request engines.TrainRequest, watch engines.TrainWatcher) (*job, *llama.Weights, error) {
 	request.Method = cmp.Or(request.Method, engines.Supervised)
 	if losses[request.Method] == nil {
@@ -160,12 +160,11 @@ func loadModel(request engines.TrainRequest, watch engines.TrainWatcher) (*job, 
 	}
 	j := &job{request: request, watch: watch, tokens: tokens, base: weights.Hash(), values: map[string]float64{}}
 	j.settings, err = resolve(request, &weights.Config)
-	weights.Config.TorchDType = "float32" // so that results and checkpoints are lossless
+	weights.Config.TorchDType = "float32" // results and checkpoints then lose no precision
 	return j, weights, err
 }
 
-// read reads the files of the request. train holds the training rows, and held the evaluation
-// rows.
+// read reads the files of the request. train has the training rows, and held the evaluation rows.
 func (j *job) read(vocab int) (train, held *reader, err error) {
 	train, held = j.reader(vocab), j.reader(vocab)
 	for _, path := range j.request.DataFiles {
@@ -186,10 +185,10 @@ func (j *job) read(vocab int) (train, held *reader, err error) {
 	return train, held, nil
 }
 
-// reader returns a reader for the rows of the job's method.
+// reader returns a reader of rows for the method of the job.
 func (j *job) reader(vocab int) *reader {
 	r := newReader(j.tokens, j.settings.MaxContextLength, vocab)
-	// parseErr matters only for rows with messages, because other rows need no template.
+	// parseErr only matters for rows with messages, because other rows need no template.
 	r.template, r.given, r.parseErr = j.template()
 	r.weights = j.settings.RewardWeights
 	switch j.request.Method {
@@ -203,8 +202,8 @@ func (j *job) reader(vocab int) *reader {
 	return r
 }
 
-// template returns the job's chat template, otherwise the template of the adapter to continue,
-// otherwise the model's. given is false for the model's template.
+// template returns the chat template of the job, else that of the adapter to continue, else the
+// model's. given is false for the model's.
 func (j *job) template() (t *chat.Template, given bool, err error) {
 	source, err := j.customTemplate()
 	if err != nil {
@@ -228,8 +227,8 @@ func (j *job) customTemplate() (string, error) {
 	return chat.Source(j.request.AdapterDir)
 }
 
-// build prepares the parameters to train: those of a new adapter, of an adapter to continue, or
-// of the full model.
+// build creates the net with the parameters to train: those of a new adapter, of an adapter to
+// continue, or of the model.
 func (j *job) build(weights *llama.Weights) error {
 	var adapter *llama.Adapter
 	if j.request.AdapterDir != "" {
@@ -265,8 +264,8 @@ func (j *job) build(weights *llama.Weights) error {
 	return nil
 }
 
-// run executes the remaining steps. When ctx ends, it passes a checkpoint of the last completed
-// step to the watcher and returns.
+// run executes the remaining steps. When ctx is done, it passes a checkpoint of the last completed
+// step to the watcher, and returns.
 func (j *job) run(ctx context.Context) error {
 	err := j.advance(ctx)
 	if err != nil && ctx.Err() != nil {
@@ -275,17 +274,17 @@ func (j *job) run(ctx context.Context) error {
 	return err
 }
 
-// checkpointWithin is the maximum time between checkpoints, independent of CheckpointSteps, to
-// limit what a crash loses. checkpointShare makes slow checkpoints rarer: after a checkpoint,
-// the training runs at least checkpointShare times the duration of the checkpoint before the
-// next one.
+// checkpointWithin is the maximum time between checkpoints, whatever CheckpointSteps is, to limit
+// what a crash loses. checkpointShare makes slow checkpoints rarer: after a checkpoint, the
+// training runs for at least checkpointShare times the duration of that checkpoint before the next
+// one.
 const (
 	checkpointWithin = 30 * time.Second
 	checkpointShare  = 20
 )
 
-// advance alternates steps, evaluations and checkpoints until the training ends. A resumed
-// training may start at any of these.
+// advance executes steps, evaluations and checkpoints until the training ends. A resumed training
+// can begin with any of these.
 func (j *job) advance(ctx context.Context) error {
 	s := &j.state
 	saved, due := s.Step, time.Now().Add(checkpointWithin)
@@ -313,8 +312,8 @@ func (j *job) advance(ctx context.Context) error {
 	}
 }
 
-// step takes one optimizer step. If ctx ends, step returns an error and leaves the job
-// unchanged. A step without samples leaves the model unchanged.
+// step takes one optimizer step. If ctx is done, it returns an error and leaves the job unchanged.
+// A step without samples does not change the model.
 func (j *job) step(ctx context.Context) error {
 	s := &j.state
 	batch, values, err := j.procedure.next(ctx)
@@ -327,10 +326,9 @@ func (j *job) step(ctx context.Context) error {
 		report, err = j.loop.Step(ctx, batch, rate)
 	}
 	if errors.Is(err, errDiverged) {
-		return &domain.Error{
-			Code: errDiverged.Code, Reason: errDiverged.Reason,
-			Message: fmt.Sprintf("step %d: %s", s.Step+1, errDiverged.Message),
-		}
+		diverged := *errDiverged
+		diverged.Message = fmt.Sprintf("in step %d, %s", s.Step+1, errDiverged.Message)
+		return &diverged
 	}
 	if err != nil {
 		return err
@@ -351,8 +349,8 @@ func (j *job) step(ctx context.Context) error {
 	return j.report(metrics)
 }
 
-// evaluate computes the metrics of the held-out rows when an evaluation is due, keeps the best
-// parameters, and decides on early stopping.
+// evaluate computes the metrics of the held-out rows if an evaluation is due, keeps the best
+// parameters, and decides on an early stop.
 func (j *job) evaluate(ctx context.Context) error {
 	s := &j.state
 	if !j.procedure.evalDue() || s.Evaluated >= s.Step {
@@ -369,8 +367,9 @@ func (j *job) evaluate(ctx context.Context) error {
 	return j.report(values)
 }
 
-// updateBest records loss if it is the lowest evaluation loss, and otherwise increases s.Worse.
-// With early stopping, it stops the training after patience evaluations without a lower loss.
+// updateBest records loss if it is the lowest evaluation loss so far, and otherwise increments
+// s.Worse. With early stopping, it stops the training after patience evaluations without a lower
+// loss.
 func (j *job) updateBest(loss float64) {
 	s := &j.state
 	if s.Worse++; loss < s.BestLoss {
@@ -385,7 +384,7 @@ func (j *job) updateBest(loss float64) {
 	}
 }
 
-// report appends a row to the metrics file and passes it to the watcher.
+// report appends a row to the metrics file, and passes it to the watcher.
 func (j *job) report(values map[string]float64) error {
 	engines.RoundMetrics(values)
 	row := engines.Metrics{
@@ -406,9 +405,9 @@ func (j *job) report(values map[string]float64) error {
 	return nil
 }
 
-// writeModel writes the adapter, or the full model with its tokenizer, to a new directory. If
-// best is set, and early stopping kept the parameters with the lowest evaluation loss, it writes
-// these parameters instead of the latest.
+// writeModel writes the adapter, or the model with its tokenizer, to a new directory. If best is
+// true and early stopping has kept the parameters with the lowest evaluation loss, it writes these
+// instead of the latest.
 func (j *job) writeModel(dir string, best bool) error {
 	if err := os.RemoveAll(dir); err != nil {
 		return err
@@ -431,8 +430,7 @@ func (j *job) writeModel(dir string, best bool) error {
 	return errors.Join(copyCompanions(dir, j.request.BaseDir), j.saveTemplate(dir))
 }
 
-// saveTemplate stores the chat template in dir, for serving. It stores nothing if the template
-// is the base model's.
+// saveTemplate writes the chat template to dir, for serving, unless it is the base model's.
 func (j *job) saveTemplate(dir string) error {
 	source, err := j.customTemplate()
 	if err != nil || source == "" {

@@ -57,7 +57,7 @@ func writeRows(t *testing.T, name string, lines ...string) string {
 	return path
 }
 
-// chatRows returns n rows of conversations whose answers follow one rule.
+// chatRows returns n rows of conversations whose responses follow one rule.
 func chatRows(n int) []string {
 	rng := rand.New(rand.NewPCG(5, 5))
 	var out []string
@@ -186,14 +186,14 @@ func trainings() map[string]training {
 			}},
 		"scored samples, all parameters": {engines.RLOR, scoredRows(23),
 			engines.TrainSettings{Epochs: 3, BatchSizeSamples: 8, Loss: &domain.LossConfig{Method: domain.LossDAPO}}},
-		"own answers": {engines.Reinforcement, promptRows(11),
+		"own responses": {engines.Reinforcement, promptRows(11),
 			engines.TrainSettings{
 				Epochs: 2, LoraRank: 4, LearningRate: 0.01, BatchSizeTokens: 100, BatchSizeSamples: 16, EvalAutoCarveout: true,
-				Rollouts: shortAnswers,
+				Rollouts: shortResponses,
 			}},
-		"own answers, all parameters": {engines.Reinforcement, promptRows(11),
+		"own responses, all parameters": {engines.Reinforcement, promptRows(11),
 			engines.TrainSettings{
-				Epochs: 2, BatchSizeSamples: 12, CheckpointSteps: 2, Rollouts: shortAnswers,
+				Epochs: 2, BatchSizeSamples: 12, CheckpointSteps: 2, Rollouts: shortResponses,
 				Loss: &domain.LossConfig{Method: domain.LossGSPO},
 			}},
 	}

@@ -1,4 +1,4 @@
-"""Fakes the trainer's script: it uses the same protocol, but does not train.
+"""Fakes the training script: it uses the same protocol, but does not train.
 
 The text of the first row selects its behavior: "train", "fault", "crash", "hang",
 "garbage", "outside", "score", "stop", "peek FILE" or "link FILE".

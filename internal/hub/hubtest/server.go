@@ -1,4 +1,4 @@
-// Package hubtest has a server with the HTTP API of the Hugging Face Hub, for tests.
+// Package hubtest provides a server with the HTTP API of the Hugging Face Hub, for tests.
 package hubtest
 
 import (
@@ -18,27 +18,28 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Commit is the commit of every model of a Server.
+// Commit is the commit of every model that a Server serves.
 const Commit = "0123456789abcdef0123456789abcdef01234567"
 
-// A Server serves the files in Dir as models: Dir/ORG/NAME/FILE. Like the hub, it redirects requests
-// for files with weights to another host, which must not get the token. It must listen on 127.0.0.1.
+// A Server serves the files in Dir as models: Dir/ORG/NAME/FILE. Like the hub, it redirects
+// requests for files with weights to another host, which must not receive the access token. It must
+// listen on 127.0.0.1.
 type Server struct {
 	TB    testing.TB
 	Dir   string
-	Token string // required access token; "" if the models are public
-	Cut   int64  // ends the response with a file after this number of bytes, once for each file; 0 means never
+	Token string // access token that requests must have; "" accepts all requests
+	Cut   int64  // number of bytes after which the first response with a file ends; 0 cuts no response
 
 	mu       sync.Mutex
 	cut      map[string]bool
-	Requests []string // method, path and range of each request for the content of a file
+	Requests []string // method, path and range of each request for the content of a file, in order
 }
 
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	name, content := strings.CutPrefix(r.URL.Path, "/content/")
 	switch {
-	case content: // the host to which the hub redirects requests for weights
+	case content: // the host to which requests for weights are redirected
 		require.Empty(s.TB, r.Header.Get("Authorization"), "the token is sent to another host")
 		s.content(w, r, name)
 	case s.Token != "" && r.Header.Get("Authorization") == "":
@@ -67,7 +68,7 @@ func (s *Server) hub(w http.ResponseWriter, r *http.Request) {
 	s.content(w, r, name)
 }
 
-// list writes the list of the files of a model. It returns false if there is no such model.
+// list writes the list of the files of a model. It returns false if the model does not exist.
 func (s *Server) list(w http.ResponseWriter, repo string) bool {
 	type lfs struct {
 		SHA256 string `json:"sha256"`
@@ -122,7 +123,7 @@ func (s *Server) content(w http.ResponseWriter, r *http.Request, name string) {
 	http.ServeFile(w, r, filepath.Join(s.Dir, filepath.FromSlash(name)))
 }
 
-// A cutWriter ends the connection after a number of bytes.
+// A cutWriter is a ResponseWriter that ends the connection after a number of bytes.
 type cutWriter struct {
 	http.ResponseWriter
 	left int64

@@ -5,14 +5,14 @@ import (
 	"strings"
 )
 
-// The kernels of this file transpose in registers, eight rows by four columns at a time. They
-// use 256-bit instructions at every level, because processors execute 256-bit shuffles on two
-// ports, and 512-bit shuffles on one.
+// The functions of this file generate kernels that transpose in registers, eight rows and four
+// columns at a time. They use 256-bit instructions at every level: processors execute 256-bit
+// shuffles on two ports, but 512-bit shuffles on one.
 
 var packArguments = append(append(pointers("dst", "src"), ints("stride")...), ints("k")...)
 
-// copyRegisters holds the widths of copied rows, in registers: two for a tile of Aᵀ, four for a
-// panel of B.
+// copyRegisters are the widths of copied rows in registers: two for a tile of Aᵀ, four for a panel
+// of B.
 var copyRegisters = []int{2, 4}
 
 var copyArguments = append(append(pointers("dst", "src"), ints("stride")...), ints("k", "cols")...)
@@ -27,13 +27,13 @@ func columnsAssembly() []byte {
 	return a.finish()
 }
 
-// rowAddress returns the memory operand of row r, 0 to 7, from the register base. AX, BX, CX and
-// DX hold one, three, five and seven row strides.
+// rowAddress returns the memory operand of row r, from 0 to 7. base is the register with the
+// address of row 0; AX, BX, CX and DX have one, three, five and seven row strides.
 func rowAddress(base string, r int) string {
 	return base + []string{"", "(AX*1)", "(AX*2)", "(BX*1)", "(AX*4)", "(CX*1)", "(BX*2)", "(DX*1)"}[r]
 }
 
-// strides loads the multiples of the row stride for rowAddress.
+// strides appends instructions that load the multiples of the row stride for rowAddress.
 func strides(a *assembly, stride string) {
 	a.op("MOVQ %s, AX", stride)
 	a.op("LEAQ (AX)(AX*2), BX")
@@ -41,8 +41,8 @@ func strides(a *assembly, stride string) {
 	a.op("LEAQ (CX)(AX*2), DX")
 }
 
-// transpose reads four columns of eight rows and writes the columns to Y8 to Y11, in order. It
-// overwrites Y12 to Y15.
+// transpose appends instructions that read four columns of eight rows, and write them to Y8 to Y11,
+// in order. They overwrite Y12 to Y15.
 func transpose(a *assembly, base string) {
 	for r := range 4 {
 		a.op("VMOVUPS %s, X%d", rowAddress(base, r), 8+r)
@@ -60,7 +60,7 @@ func transpose(a *assembly, base string) {
 	a.op("VUNPCKHPD Y15, Y13, Y11")
 }
 
-// packColumns writes the kernel that stores eight rows as eight columns of a panel. Its argument
+// packColumns generates the kernel that stores eight rows as eight columns of a panel. Its argument
 // k is a positive multiple of four.
 func packColumns(a *assembly) {
 	at := a.function("packColumns", packArguments, false)
@@ -81,7 +81,7 @@ func packColumns(a *assembly) {
 	a.op("RET")
 }
 
-// copyColumns writes the kernel that copies columns of k rows into rows of the given number of
+// copyColumns generates the kernel that copies columns of k rows into rows of a number of
 // registers, and pads the rows with zeros. Its argument k is positive.
 func copyColumns(a *assembly, registers int) {
 	at := a.function(fmt.Sprintf("copyColumns%d", 8*registers), copyArguments, false)

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// heads is the number of rows of one kernel call, each with a separate panel. With a single row,
-// each addition would wait for the previous one; single-query attention without shared KV heads
-// has only one row for each panel.
+// heads is the number of rows of one call of the kernel, each of which is multiplied with its own
+// panel. With only one row, each addition would wait for the previous one; attention of one query
+// without shared KV heads has only one row for each panel.
 const heads = 4
 
 var headsArguments = append(
@@ -16,8 +16,8 @@ var headsArguments = append(
 
 func (s shape) headsName() string { return "heads" + s.suffix }
 
-// headsKernel writes a kernel like tile in which each row of A has a separate panel. It uses the
-// registers of tile, but R9 and R10 hold one and three panel strides.
+// headsKernel generates a kernel like tile in which each row of A is multiplied with its own panel.
+// It uses registers like tile, but R9 and R10 have one and three panel strides.
 func (s shape) headsKernel(a *assembly) {
 	at := a.function(s.headsName(), headsArguments, false)
 	for _, arg := range [][2]string{
@@ -51,7 +51,7 @@ func (s shape) headsKernel(a *assembly) {
 	a.op("DECQ CX")
 	a.op("JNZ loop")
 	if s.name == "Y" {
-		s.mask(a, at) // the steps overwrote the registers of the mask
+		s.mask(a, at) // the loop has overwritten the registers of the mask
 	}
 	s.eachRow(a, heads, func(r, v int) { s.store(a, v, s.sum(r, v)) })
 	a.op("VZEROUPPER")

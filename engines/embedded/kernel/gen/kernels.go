@@ -4,8 +4,8 @@ import "math"
 
 var minusInfinity = math.Inf(-1)
 
-// kernels lists the vector operations. plainvec.go of package kernel defines what each computes.
-// A body may use registers 0 to 7, and 0 to 12 in an operation without a reduction.
+// kernels are the vector operations. plainvec.go of package kernel defines what each computes. The
+// body of an operation may use the registers 0 to 7 or, without a reduction, 0 to 12.
 var kernels = []kernel{
 	{name: "dot", doc: "returns Σ a·b.", arrays: []string{"a", "b"}, reduce: "VADDPS", body: func(v vec) {
 		v.load("a", 0)
@@ -167,8 +167,8 @@ var kernels = []kernel{
 	{name: "adam", doc: "takes one step of AdamW.", arrays: []string{"w", "m", "v", "grad"}, factors: true, body: adam},
 }
 
-// fillRest sets the lanes of register r past the end of the arrays to minus infinity. It uses
-// register t.
+// fillRest sets the lanes of register r after the end of the arrays to minus infinity. It
+// overwrites register t.
 func (v vec) fillRest(r, t int) {
 	if !v.masked {
 		return
@@ -181,8 +181,8 @@ func (v vec) fillRest(r, t int) {
 	v.do("VBLENDVPS", maskRegister, r, t, r)
 }
 
-// onePlusExpMinus writes 1+e⁻ˣ to register r, where x is the content of register x. It
-// overwrites r+1 to r+3.
+// onePlusExpMinus writes 1+e⁻ˣ to register r for the value x in register x. It overwrites r+1 to
+// r+3.
 func (v vec) onePlusExpMinus(x, r int) {
 	v.op("VXORPS X%d, X%d, X%d", r, r, r)
 	v.do("VSUBPS", x, r, r)
@@ -190,19 +190,20 @@ func (v vec) onePlusExpMinus(x, r int) {
 	v.with("VADDPS", "one", 1, r, r)
 }
 
-// exponential replaces x by eˣ = 2ⁿ·eʳ with n = round(x·log₂e) and r = x−n·ln 2 computed in two
-// steps (Cody and Waite, 1980); eʳ is its Taylor polynomial of degree seven, accurate to 2⁻²⁷
-// for |r| ≤ ln 2/2. Results below the smallest normal number are zero. It uses registers n, p
-// and t.
+// exponential replaces the value x in register x by eˣ = 2ⁿ·eʳ, where n = round(x·log₂e) and r =
+// x−n·ln 2, computed in two steps (Cody and Waite, 1980). eʳ is the Taylor polynomial of degree
+// seven, with an error of 2⁻²⁷ for |r| ≤ ln 2/2. Results below the smallest normal number are zero.
+// It overwrites the registers n, p and t.
 func (v vec) exponential(x, n, p, t int) {
 	const lowest, highest = -87.33654, 89 // e^lowest is the smallest normal number
 	if v.wide {
-		v.op("VCMPPS $5, %s, %s, K3", v.constant("lowest", lowest), v.reg(x)) // set K3 where x is not below lowest, or NaN
+		// K3 gets the lanes in which x is at least lowest, or NaN.
+		v.op("VCMPPS $5, %s, %s, K3", v.constant("lowest", lowest), v.reg(x))
 	} else {
 		v.op("VCMPPS $5, %s, %s, %s", v.constant("lowest", lowest), v.reg(x), v.reg(t))
 	}
 	v.with("VMOVUPS", "highest", highest, p)
-	v.do("VMINPS", x, p, x) // with a NaN, VMINPS returns its second source
+	v.do("VMINPS", x, p, x) // if one source is NaN, VMINPS returns its second source
 	v.with("VMOVUPS", "lowest", lowest, p)
 	v.do("VMAXPS", x, p, x)
 	v.with("VMULPS", "log2e", math.Log2E, x, n)
@@ -211,7 +212,7 @@ func (v vec) exponential(x, n, p, t int) {
 	} else {
 		v.op("VROUNDPS $0, %s, %s", v.reg(n), v.reg(n))
 	}
-	const ln2High = 0.693359375 // has nine bits, so n·ln2High is exact
+	const ln2High = 0.693359375 // has nine significant bits, so n·ln2High is exact
 	v.with("VFNMADD231PS", "ln2High", ln2High, n, x)
 	v.with("VFNMADD231PS", "ln2Low", math.Ln2-ln2High, n, x)
 	v.with("VMOVUPS", "inverse7", 1.0/5040, p)
@@ -227,29 +228,29 @@ func (v vec) exponential(x, n, p, t int) {
 	v.power(x, n, p, t)
 }
 
-// power writes p·2ⁿ to register x. A lane becomes zero if the comparison of exponential failed for
-// the lane; the result of the comparison is in K3, or at 256 bits in register t.
+// power writes p·2ⁿ to register x. A lane becomes zero if exponential has found x below lowest: the
+// result of that comparison is in K3 or, with 256 bits, in register t.
 func (v vec) power(x, n, p, t int) {
 	if v.wide {
 		v.op("VSCALEFPS.Z %s, %s, K3, %s", v.reg(n), v.reg(p), v.reg(x))
 		return
 	}
-	// 2ⁿ is multiplied in two factors, because 2¹²⁸ is not representable.
+	// 2ⁿ is multiplied in two steps, because 2¹²⁸ is not representable.
 	v.do("VCVTPS2DQ", n, n)
 	v.op("VPSRAD $1, %s, %s", v.reg(n), v.reg(x))
 	v.do("VPSUBD", x, n, n)
 	for _, half := range []int{x, n} {
 		v.op("VPSLLD $23, %s, %s", v.reg(half), v.reg(half))
 	}
-	// VPADDD adds x to the exponent of p, which is between ½ and 2; x is half of n, from -64 to
-	// 64.
+	// VPADDD adds the register x, half of n and from -64 to 64, to the exponent of p, which is
+	// between ½ and 2.
 	v.do("VPADDD", x, p, p)
 	v.with("VPADDD", "one", 1, n, n)
 	v.do("VMULPS", n, p, x)
 	v.do("VANDPS", t, x, x)
 }
 
-// adam writes the body of AdamW's step. It reads the factors in the order of adamFactors.
+// adam generates the body of a step of AdamW. It reads the constants in the order of adamFactors.
 func adam(v vec) {
 	const clip, beta1, rest1, beta2, rest2, root, epsilon, keep, step = 0, 1, 2, 3, 4, 5, 6, 7, 8
 	v.load("grad", 0)

@@ -16,7 +16,7 @@ func main() {
 	}
 }
 
-// files returns the contents of every generated file by name.
+// files returns the contents of all generated files, by name.
 func files() map[string][]byte {
 	list := map[string][]byte{
 		"tile_amd64.go":    tileGo(),

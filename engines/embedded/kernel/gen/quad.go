@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// quads is the number of panels of a kernel for few rows. With a single panel, each addition
-// would wait for the previous one.
+// quads is the number of panels that a call of the kernel for few rows multiplies. With only one
+// panel, each addition would wait for the previous one.
 const quads = 4
 
-// quadRows returns the maximum number of rows whose sums over four panels fit the registers.
+// quadRows returns the maximum number of rows whose sums with four panels fit into the registers.
 func (s shape) quadRows() int { return s.scratch / (2 * quads) }
 
 func (f storage) quadArguments() []argument {
@@ -17,8 +17,8 @@ func (f storage) quadArguments() []argument {
 	return append(append(args, argument{"b", "*" + f.kind}), ints("panelStride", "k", "load")...)
 }
 
-// quad writes a kernel like tile for two registers of each of four full panels. It uses the
-// registers of tile, but R9 and R10 hold one and three panel strides.
+// quad generates a kernel like tile that multiplies rows with four full panels, two registers of
+// each at a time. It uses registers like tile, but R9 and R10 have one and three panel strides.
 func (s shape) quad(a *assembly, f storage, rows int) {
 	sum := func(r, p, v int) string { return fmt.Sprintf("%s%d", s.name, 2*(quads*r+p)+v) }
 	at := a.function(fmt.Sprintf("quad%s%sx%d", s.suffix, f.name, rows), f.quadArguments(), false)
@@ -56,7 +56,7 @@ func (s shape) quad(a *assembly, f storage, rows int) {
 	a.op("RET")
 }
 
-// quadStep writes the instructions of one step k. sum names the register of a sum by row, panel
+// quadStep appends the instructions of one step k. sum returns the register of a sum by row, panel
 // and half of the panel.
 func (s shape) quadStep(a *assembly, f storage, rows int, sum func(r, p, v int) string) {
 	row := func(r int) string { return fmt.Sprintf("%s%d", s.name, s.scratch+1+r) }
@@ -66,7 +66,8 @@ func (s shape) quadStep(a *assembly, f storage, rows int, sum func(r, p, v int) 
 	b := fmt.Sprintf("%s%d", s.name, s.scratch)
 	for p := range quads {
 		panel := []string{"", "(R9*1)", "(R9*2)", "(R10*1)"}[p]
-		// float32 needs no prefetch: it is memory bound, and hardware prefetches enough.
+		// float32 needs no prefetch: the kernel is memory bound, and the hardware prefetches
+		// enough.
 		if f.bytes < 4 {
 			f.prefetch(a, ahead, panel)
 		}
@@ -81,8 +82,8 @@ func (s shape) quadStep(a *assembly, f storage, rows int, sum func(r, p, v int) 
 	a.op("ADDQ R13, R8")
 }
 
-// declareQuads writes the kernels' declarations and the function that selects a kernel by its
-// number of rows.
+// declareQuads appends the declarations of the kernels, and the function that selects a kernel by
+// the number of rows.
 func (s shape) declareQuads(text *strings.Builder, f storage) {
 	name := "quad" + s.suffix + f.name
 	for rows := 1; rows <= s.quadRows(); rows++ {

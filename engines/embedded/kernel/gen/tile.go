@@ -10,11 +10,11 @@ import (
 // vector registers. The sums of the tile stay in registers while the kernel adds the k products of
 // each sum.
 type shape struct {
-	name    string // prefix of the registers' names, Z or Y
+	name    string // first letter of the registers' names, Z or Y
 	suffix  string
-	rows    int // maximum number of rows
-	width   int // floats in a register
-	scratch int // first register that holds no sum, at the maximum number of rows
+	rows    int // maximum number of rows of a tile
+	width   int // number of floats in a register
+	scratch int // first register without a sum, in a tile of the maximum number of rows
 }
 
 var shapes = []shape{
@@ -22,21 +22,21 @@ var shapes = []shape{
 	{name: "Y", suffix: "256", rows: 6, width: 8, scratch: 12},
 }
 
-// A storage is a format of the elements of a panel.
+// A storage is a number format of the elements of a panel.
 type storage struct {
-	name  string // suffix of the kernel's name
-	kind  string // Go type
-	bytes int    // size of one element
+	name  string // suffix of the names of kernels
+	kind  string // Go type of the elements
+	bytes int    // size of an element in bytes
 }
 
 var storages = []storage{
 	{"", "float32", 4}, {"BF16", "uint16", 2}, {"F16", "uint16", 2}, {"Int8", "int8", 1}, {"E4M3", "uint8", 1},
 }
 
-// panelCols is the width of a panel, see package kernel.
+// panelCols is the number of columns of a panel, as in package kernel.
 const panelCols = 32
 
-// panelBytes is the size of one step k of a float32 panel.
+// panelBytes is the size in bytes of one step k of a panel of float32.
 const panelBytes = 4 * panelCols
 
 func (f storage) arguments() []argument {
@@ -44,8 +44,8 @@ func (f storage) arguments() []argument {
 	return append(append(args, argument{"b", "*" + f.kind}), ints("k", "cols", "load")...)
 }
 
-// load writes the instructions that read as many elements as a register has floats, and widen
-// them to float32.
+// load appends instructions that read as many elements as a register has floats, and convert them
+// to float32.
 func (f storage) load(a *assembly, from, reg string) {
 	switch f.name {
 	case "BF16":
@@ -63,20 +63,21 @@ func (f storage) load(a *assembly, from, reg string) {
 	}
 }
 
-// ahead is the prefetch distance in bytes: hardware prefetching stops at the end of a memory
-// page, and weights are seldom in a cache.
+// ahead is the prefetch distance in bytes: hardware prefetching stops at the end of a memory page,
+// and weights are seldom in a cache.
 const ahead = 2048
 
-// prefetch prefetches the elements of one k at a distance of ahead bytes.
+// prefetch appends an instruction that prefetches the elements of one step, at a distance of ahead
+// bytes.
 func (f storage) prefetch(a *assembly, ahead int, index string) {
 	for line := 0; line < f.bytes*panelCols; line += 64 {
 		a.op("PREFETCHT0 %d(BX)%s", ahead+line, index)
 	}
 }
 
-// loadE4M3 moves sign, exponent and fraction of each code to their places in a binary16. The
-// result is the value of the code divided by 2⁸, because the exponents' biases are 7 and 15.
-// Subnormal numbers are converted correctly.
+// loadE4M3 appends instructions that move the sign, the exponent and the fraction of each E4M3
+// value to their places in a binary16. The result is the value divided by 2⁸, because the biases of
+// the exponents are 7 and 15. Subnormal numbers are converted correctly.
 func loadE4M3(a *assembly, from, reg string) {
 	half, and := "Y"+reg[1:], "VPANDD"
 	if reg[0] == 'Y' {
@@ -103,9 +104,10 @@ func tileAssembly(f storage) []byte {
 	return a.finish()
 }
 
-// tile writes the kernel of a tile. The registers DI and SI hold the address and the row stride of
-// C; R8, R9 and R10 the addresses of rows 0, 5 and 10 of A; R11 and R12 one and three row strides
-// of A; R13 the k stride of A; BX the address of the panel; CX the number of remaining steps.
+// tile generates the kernel of a tile. The registers DI and SI have the address and the row stride
+// of C; R8, R9 and R10 the addresses of rows 0, 5 and 10 of A; R11 and R12 one and three row
+// strides of A; R13 the k stride of A; BX the address of the panel; CX the number of remaining
+// steps.
 func (s shape) tile(a *assembly, f storage, rows int) {
 	at := a.function(fmt.Sprintf("tile%s%sx%d", s.suffix, f.name, rows), f.arguments(), false)
 	a.op("MOVQ %s, DI", at["c"])
@@ -134,17 +136,17 @@ func (s shape) tile(a *assembly, f storage, rows int) {
 	a.op("DECQ CX")
 	a.op("JNZ loop")
 	if s.name == "Y" {
-		s.storeWhole(a, at, rows)
-		s.mask(a, at) // the steps overwrote the registers of the mask
+		s.storeFullTile(a, at, rows)
+		s.mask(a, at) // the loop has overwritten the registers of the mask
 	}
 	s.eachRow(a, rows, func(r, v int) { s.store(a, v, s.sum(r, v)) })
 	a.op("VZEROUPPER")
 	a.op("RET")
 }
 
-// storeWhole writes the end of the function for tiles without missing columns. It stores them
+// storeFullTile appends the end of the function for tiles that have all columns. It stores them
 // without a mask, because masked 256-bit stores are slow on some processors.
-func (s shape) storeWhole(a *assembly, at map[string]string, rows int) {
+func (s shape) storeFullTile(a *assembly, at map[string]string, rows int) {
 	a.op("MOVQ %s, AX", at["cols"])
 	a.op("CMPQ AX, $%d", 2*s.width)
 	a.op("JNE some")
@@ -164,8 +166,8 @@ func (s shape) zero(a *assembly, reg string) {
 
 func (s shape) sum(row, v int) string { return fmt.Sprintf("%s%d", s.name, 2*row+v) }
 
-// step writes the instructions of one step k: load two registers of the panel, then broadcast
-// one element of each row and add its products.
+// step appends the instructions of one step k: they load two registers of the panel, broadcast one
+// element of each row, and add the products.
 func (s shape) step(a *assembly, f storage, rows int) {
 	b := [2]string{fmt.Sprintf("%s%d", s.name, s.scratch), fmt.Sprintf("%s%d", s.name, s.scratch+1)}
 	f.load(a, "(BX)", b[0])
@@ -192,8 +194,8 @@ func address(r int) string {
 	return fmt.Sprintf([]string{"(%s)", "(%s)(R11*1)", "(%s)(R11*2)", "(%s)(R12*1)", "(%s)(R11*4)"}[r%5], base)
 }
 
-// mask writes the instructions that create the mask of the columns that exist, in K1 and K2, or
-// in Y14 and Y15.
+// mask appends instructions that create the mask of the columns that exist, in K1 and K2 or, with
+// 256 bits, in Y14 and Y15.
 func (s shape) mask(a *assembly, at map[string]string) {
 	a.op("MOVQ %s, AX", at["cols"])
 	if s.name == "Z" {
@@ -227,8 +229,8 @@ func (s shape) store(a *assembly, v int, reg string) {
 	a.op("VMASKMOVPS %s, Y%d, %d(DX)", reg, 14+v, 32*v)
 }
 
-// eachRow writes instructions that move DX over the rows of C, and calls visit for both
-// registers of each row.
+// eachRow appends instructions that move DX over the rows of C, and calls visit for both registers
+// of each row.
 func (s shape) eachRow(a *assembly, rows int, visit func(row, v int)) {
 	a.op("MOVQ DI, DX")
 	for r := range rows {
@@ -259,8 +261,8 @@ func tileGo() []byte {
 	return formatted(text.String())
 }
 
-// declare writes the kernels' declarations and the function that selects a kernel by its number
-// of rows.
+// declare appends the declarations of the kernels, and the function that selects a kernel by the
+// number of rows.
 func (s shape) declare(text *strings.Builder, f storage) {
 	name := "tile" + s.suffix + f.name
 	for rows := 1; rows <= s.rows; rows++ {

@@ -5,25 +5,25 @@ import (
 	"strings"
 )
 
-// A body writes the instructions for one vector of a kernel's arrays.
+// A body appends the instructions of a kernel for one vector of its arrays.
 type body func(v vec)
 
-// A kernel is an operation over arrays of equal length.
+// A kernel is an operation on arrays of equal length.
 type kernel struct {
 	name    string
 	doc     string
-	arrays  []string // arguments that are pointers to arrays, read or written
-	scalars []string // arguments that are floats, broadcast to registers 13 and 14
+	arrays  []string // names of the arguments that are pointers to arrays
+	scalars []string // names of the arguments that are floats, which are broadcast to the registers 13 and 14
 	factors bool     // the last argument is a pointer to adamFactors
-	reduce  string   // instruction that combines two partial results; empty without a reduction
+	reduce  string   // instruction that combines two partial results; "" without a reduction
 	body    body
 }
 
-// A vec is one vector of a kernel. wide is its width, masked is set for the incomplete vector at
-// the end, and turn is its number among the unrolled vectors.
+// A vec generates code for one vector of a kernel's arrays. masked is true for the incomplete
+// vector at the end. turn is the number of the vector among those of an unrolled loop.
 type vec struct {
 	*assembly
-	wide   bool // 512 bits
+	wide   bool // the vector has 512 bits, not 256
 	masked bool
 	turn   int
 	arrays []string
@@ -34,7 +34,7 @@ var arrayRegisters = []string{"DI", "SI", "R8", "R9", "R10"}
 const (
 	scalarRegister = 13
 	maskRegister   = 15
-	sumRegister    = 8 // first of four registers in a reduction
+	sumRegister    = 8 // first of the four registers with partial results of a reduction
 )
 
 func (v vec) bytes() int {
@@ -51,7 +51,7 @@ func (v vec) reg(i int) string {
 	return fmt.Sprintf("Y%d", i)
 }
 
-// do writes an instruction on registers. The sources precede the destination.
+// do appends an instruction on registers, the sources before the destination.
 func (v vec) do(name string, registers ...int) {
 	var list []string
 	for _, r := range registers {
@@ -60,7 +60,7 @@ func (v vec) do(name string, registers ...int) {
 	v.op("%s %s", name, strings.Join(list, ", "))
 }
 
-// with writes an instruction whose first source is a constant.
+// with appends an instruction whose first source is a constant.
 func (v vec) with(name, constant string, value float64, registers ...int) {
 	list := []string{v.constant(constant, value)}
 	for _, r := range registers {
@@ -78,7 +78,8 @@ func (v vec) at(array string) string {
 	panic("no array " + array)
 }
 
-// load loads this vector of an array into register r. Lanes past the end are zero.
+// load appends an instruction that loads this vector of an array into register r. Lanes after the
+// end become zero.
 func (v vec) load(array string, r int) {
 	switch {
 	case !v.masked:
@@ -101,7 +102,7 @@ func (v vec) store(r int, array string) {
 	}
 }
 
-// clearRest zeroes the lanes of register r past the end of the arrays.
+// clearRest appends instructions that zero the lanes of register r after the end of the arrays.
 func (v vec) clearRest(r int) {
 	switch {
 	case !v.masked:
@@ -112,10 +113,11 @@ func (v vec) clearRest(r int) {
 	}
 }
 
-// sum returns the register of the partial result to which this vector contributes.
+// sum returns the register with the partial result to which this vector contributes.
 func (v vec) sum() int { return sumRegister + v.turn }
 
-// factor broadcasts element i of the adamFactors, to which BX points, into register r.
+// factor appends an instruction that broadcasts element i of the adamFactors to register r. BX has
+// their address.
 func (v vec) factor(i, r int) {
 	v.op("VBROADCASTSS %d(BX), %s", 4*i, v.reg(r))
 }
@@ -147,8 +149,8 @@ func suffix(wide bool) string {
 	return "256"
 }
 
-// write emits the kernel: a loop over four vectors per iteration for reductions, a loop over one
-// vector, then the incomplete vector under a mask. AX is the number of processed elements, CX
+// write generates the kernel: a loop over four vectors at a time for reductions, a loop over single
+// vectors, and then the incomplete vector under a mask. AX has the number of processed elements, CX
 // the total.
 func (k kernel) write(a *assembly, wide bool) {
 	v := vec{assembly: a, wide: wide, arrays: k.arrays}
@@ -185,7 +187,7 @@ func (k kernel) write(a *assembly, wide bool) {
 	a.op("RET")
 }
 
-// loop writes the loop that runs the body while at least turns full vectors remain.
+// loop appends the loop that executes the body while at least turns full vectors remain.
 func (k kernel) loop(v vec, name, next string, turns, width int) {
 	v.label(name)
 	v.op("LEAQ %d(AX), DX", turns*width)
@@ -198,7 +200,7 @@ func (k kernel) loop(v vec, name, next string, turns, width int) {
 	v.op("JMP %s", name)
 }
 
-// rest writes the instructions that create the mask of the first CX lanes.
+// rest appends instructions that create the mask of the first CX lanes.
 func (v vec) rest() {
 	if v.wide {
 		v.op("MOVL $-1, DX")
@@ -212,7 +214,7 @@ func (v vec) rest() {
 	v.op("VMOVUPS (DX), Y%d", maskRegister)
 }
 
-// start writes the instructions that initialize the four partial results of a reduction.
+// start appends instructions that initialize the four partial results of a reduction.
 func (k kernel) start(v vec) {
 	for i := range 4 {
 		if k.reduce == "VMAXPS" {
@@ -223,8 +225,8 @@ func (k kernel) start(v vec) {
 	}
 }
 
-// join writes the instructions that combine the four partial results, and then halve the result
-// until one lane is left.
+// join appends instructions that combine the four partial results, and then halve the vector until
+// one lane is left.
 func (k kernel) join(v vec) {
 	const s = sumRegister
 	v.do(k.reduce, s+1, s, s)
@@ -242,7 +244,7 @@ func (k kernel) join(v vec) {
 	v.op("%s X%d, X%d, X%d", k.reduce, s+1, s, s)
 }
 
-// peak writes the kernel that multiplies and adds zeros in registers, with twelve independent
+// peak generates the kernel that multiplies and adds zeros in registers, with twelve independent
 // sums.
 func peak(a *assembly, wide bool) {
 	v := vec{assembly: a, wide: wide}
@@ -276,8 +278,8 @@ func vectorGo() []byte {
 	return formatted(text.String())
 }
 
-// dispatch writes the function that package kernel calls. It divides the arrays so that no call
-// into assembly takes long, and selects the kernel of the level.
+// dispatch generates the Go function that package kernel calls. It divides the arrays so that no
+// call of an assembly function takes long, and calls the kernel of the active level.
 func (k kernel) dispatch(text *strings.Builder) {
 	var params, plain []string
 	for _, name := range k.arrays {

@@ -1,5 +1,5 @@
-// Command openaigo sends requests to a server through openai-go and prints the responses as one
-// JSON object.
+// Command openaigo is a test of openai-go against a server: it sends requests, and prints the
+// responses as one JSON object.
 package main
 
 import (
@@ -18,7 +18,7 @@ type reply struct {
 	Text   string `json:"text"`
 	Finish string `json:"finish"`
 	Chunks int    `json:"chunks,omitempty"`
-	Tokens int64  `json:"tokens"` // tokens of prompt and completion
+	Tokens int64  `json:"tokens"` // number of tokens of the prompt and the completion
 }
 
 type apiError struct {

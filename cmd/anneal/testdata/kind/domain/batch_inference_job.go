@@ -10,7 +10,7 @@ var BatchInferenceJobs = newJobKind("batchInferenceJobs", "batchInferenceJob", m
 	"batchInferenceJob.created.v1": BatchInferenceJobCreated{},
 }, func(j *BatchInferenceJob) *JobLife { return &j.JobLife })
 
-// BatchInferenceSpec holds the fields that the caller sets.
+// BatchInferenceSpec has the fields that the client sets.
 type BatchInferenceSpec struct {
 	DisplayName string `json:"displayName"`
 	Dataset     string `json:"dataset"`

@@ -1,4 +1,4 @@
-"""Replaces PyTorch in TestLogOfATorchJob: the trainer's script prints lines and reports steps, but does not train.
+"""Replaces PyTorch in TestLogOfATorchJob: the training script prints lines and reports steps, but does not train.
 
 A file "prints" beside this one has further lines to print. Without a file "finish", the script
 never ends by itself.

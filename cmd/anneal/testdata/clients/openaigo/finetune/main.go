@@ -1,5 +1,5 @@
-// Command finetune trains a model on pairs of replies through openai-go, sends a request to the
-// result, and prints what the server said as one JSON object.
+// Command finetune is a test of openai-go against a server: it trains a model on pairs of prompts
+// and responses, sends a request to it, and prints the results as one JSON object.
 package main
 
 import (
@@ -79,7 +79,7 @@ func ask(ctx context.Context, rows string) (map[string]any, error) {
 	return report, nil
 }
 
-// train creates a job and waits for its end.
+// train creates a fine-tuning job, waits for its end, and returns it.
 func train(ctx context.Context, client openai.Client, file string) (*openai.FineTuningJob, error) {
 	job, err := client.FineTuning.Jobs.New(ctx, openai.FineTuningJobNewParams{
 		Model: openai.FineTuningJobNewParamsModel(os.Getenv("MODEL")), TrainingFile: file, Seed: openai.Int(7),

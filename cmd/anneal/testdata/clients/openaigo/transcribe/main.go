@@ -1,5 +1,5 @@
-// Command transcribe sends a recording to a server through openai-go, requests every format, and
-// prints the responses as one JSON object.
+// Command transcribe is a test of openai-go against a server: it sends a recording for each
+// response format, and prints the responses as one JSON object.
 package main
 
 import (
@@ -49,7 +49,7 @@ func ask(ctx context.Context, file string) (map[string]any, error) {
 	return report, nil
 }
 
-// request returns the request of a format; the client closes the file.
+// request returns the request for a transcript in a format. openai-go closes the file.
 func (c client) request(format openai.AudioResponseFormat, granularities ...string) (openai.AudioTranscriptionNewParams,
 	error) {
 	file, err := os.Open(c.file)

@@ -13,20 +13,20 @@ import (
 	"anneal/engines/embedded/serve"
 )
 
-// An answer is a completion that the model generated for a prompt, and its score.
-type answer struct {
+// A response is a completion that the model generated for a prompt, and its score.
+type response struct {
 	prompt *prompt
 	tokens []int
 	score  engines.Score
-	cached int // prompt tokens that came from the prefix cache
+	cached int // number of prompt tokens that came from the prefix cache
 }
 
-// heldSeed takes the place of a chunk's number in the seeds of answers to held-out rows, so that
-// these seeds differ from the seeds of the answers of all chunks.
+// heldSeed replaces the number of a chunk in the seeds of responses to held-out rows, so that these
+// seeds differ from those of all chunks.
 const heldSeed = math.MaxUint32
 
-// sample returns the training sample of the answer.
-func (a *answer) sample() *Sample {
+// sample returns the training sample of the response.
+func (a *response) sample() *Sample {
 	n := len(a.prompt.tokens)
 	s := &Sample{Tokens: make([]int32, 0, n+len(a.tokens)), Scored: from(n, n+len(a.tokens))}
 	for _, id := range a.prompt.tokens {
@@ -38,12 +38,12 @@ func (a *answer) sample() *Sample {
 	return s
 }
 
-func (a *answer) reason() string { return cmp.Or(a.score.Reason, "the evaluator gave no reason") }
+func (a *response) reason() string { return cmp.Or(a.score.Reason, "the evaluator gave no reason") }
 
-// answers generates n answers to each prompt with the current weights and scores them. The
-// answers to one prompt are adjacent. The result depends on seed and weights but not on the
+// generate samples n responses to each prompt with the current weights, and scores them. The
+// responses to a prompt are adjacent. The result depends on seed and on the weights, but not on the
 // number of cores or replicas.
-func (r *rollouts) answers(ctx context.Context, prompts []*prompt, n int, seed uint64) ([]answer, error) {
+func (r *rollouts) generate(ctx context.Context, prompts []*prompt, n int, seed uint64) ([]response, error) {
 	how := r.settings.Rollouts
 	replicas, err := r.startReplicas(r.replicas(len(prompts)))
 	if err != nil {
@@ -51,15 +51,15 @@ func (r *rollouts) answers(ctx context.Context, prompts []*prompt, n int, seed u
 	}
 	defer func() {
 		for _, model := range replicas {
-			_ = model.Close() // never fails
+			_ = model.Close() // Close of a model never returns an error
 		}
 	}()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	scoring := make(chan struct{}, how.MaxConcurrentEvaluations)
-	out := make([]answer, len(prompts)*n)
+	out := make([]response, len(prompts)*n)
 	llama.Each(len(replicas), len(replicas), func(k int) {
-		// All answers to a prompt come from one replica, which computes the prompt once.
+		// One replica generates all responses to a prompt, and so computes the prompt only once.
 		share := (len(prompts) - k + len(replicas) - 1) / len(replicas) * n
 		writing := make(chan struct{}, (how.MaxConcurrent+len(replicas)-1-k)/len(replicas))
 		llama.Each(share, cap(writing)+cap(scoring), func(j int) {
@@ -72,7 +72,7 @@ func (r *rollouts) answers(ctx context.Context, prompts []*prompt, n int, seed u
 			<-writing
 			if err == nil {
 				scoring <- struct{}{}
-				err = r.scoreAnswer(ctx, a)
+				err = r.scoreResponse(ctx, a)
 				<-scoring
 			}
 			if err != nil {
@@ -83,8 +83,8 @@ func (r *rollouts) answers(ctx context.Context, prompts []*prompt, n int, seed u
 	return out, context.Cause(ctx)
 }
 
-// replicas returns the number of replicas that generate answers to a number of prompts. Each has at
-// least one prompt, one core and one concurrent answer.
+// replicas returns the number of replicas that generate the responses to a number of prompts. Each
+// has at least one prompt, one core and one concurrent response.
 func (r *rollouts) replicas(prompts int) int {
 	how := r.settings.Rollouts
 	return max(1, min(how.MaxReplicas, prompts, how.MaxConcurrent, r.loop.workers))
@@ -99,8 +99,8 @@ func (r *rollouts) startModels(n int) ([]engines.Model, error) {
 	})
 }
 
-// complete generates one answer.
-func (r *rollouts) complete(ctx context.Context, model engines.Model, a *answer, seed uint64) error {
+// complete generates a response to its prompt.
+func (r *rollouts) complete(ctx context.Context, model engines.Model, a *response, seed uint64) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -127,14 +127,14 @@ func (r *rollouts) complete(ctx context.Context, model engines.Model, a *answer,
 	return err
 }
 
-// scoreAnswer scores one answer.
-func (r *rollouts) scoreAnswer(ctx context.Context, a *answer) error {
-	scores, err := r.request.Evaluation.Score(ctx, []map[string]any{a.prompt.withAnswer(r.tokens.Decode(a.tokens))})
+// scoreResponse scores a response with the evaluator.
+func (r *rollouts) scoreResponse(ctx context.Context, a *response) error {
+	scores, err := r.request.Evaluation.Score(ctx, []map[string]any{a.prompt.withResponse(r.tokens.Decode(a.tokens))})
 	if err != nil {
 		return err
 	}
 	if len(scores) != 1 {
-		return domain.Errorf(domain.Internal, "the evaluator returned %d scores for one answer", len(scores))
+		return domain.Errorf(domain.Internal, "evaluator: returned %d scores for one response", len(scores))
 	}
 	a.score = scores[0]
 	if v := a.score.Value; a.score.Valid && !(v >= 0 && v <= 1) {
@@ -143,20 +143,20 @@ func (r *rollouts) scoreAnswer(ctx context.Context, a *answer) error {
 	return nil
 }
 
-// record passes answers to the request's recorder as rollouts. at holds the fields that all these
+// record passes responses to the request's recorder as rollouts. at has the fields that all these
 // rollouts share.
-func (r *rollouts) record(answers []answer, at engines.Rollout) {
+func (r *rollouts) record(responses []response, at engines.Rollout) {
 	if r.request.OnRollouts == nil {
 		return
 	}
 	epoch, now := r.epoch(), time.Now().UTC()
-	out := make([]engines.Rollout, len(answers))
-	for i := range answers {
-		a := &answers[i]
-		one := engines.NewRollout(a.prompt.withAnswer(r.tokens.Decode(a.tokens)), a.score)
+	out := make([]engines.Rollout, len(responses))
+	for i := range responses {
+		a := &responses[i]
+		one := engines.NewRollout(a.prompt.withResponse(r.tokens.Decode(a.tokens)), a.score)
 		one.Step, one.Evaluation, one.Epoch, one.Time, one.Row = at.Step, at.Evaluation, epoch, now, a.prompt.number
 		one.Candidate = 1
-		if i > 0 && answers[i-1].prompt == a.prompt {
+		if i > 0 && responses[i-1].prompt == a.prompt {
 			one.Candidate = out[i-1].Candidate + 1
 		}
 		out[i] = one
@@ -164,12 +164,12 @@ func (r *rollouts) record(answers []answer, at engines.Rollout) {
 	r.request.OnRollouts(out)
 }
 
-// answerMetrics returns the metrics of answers. The reward is the mean over the valid scores.
-func answerMetrics(answers []answer) map[string]float64 {
+// responseMetrics returns the metrics of responses. The reward is the mean of the valid scores.
+func responseMetrics(responses []response) map[string]float64 {
 	metrics := means{}
 	var scores []float64
-	for i := range answers {
-		a := &answers[i]
+	for i := range responses {
+		a := &responses[i]
 		metrics.add("rollout/length", float64(len(a.tokens)), 1)
 		metrics.add("reward/invalid", share(!a.score.Valid), 1)
 		if !a.score.Valid {
