@@ -110,7 +110,7 @@ func reasonOf(t *testing.T, a response) string {
 	return info["reason"].(string)
 }
 
-// keptUses is a request.Uses in memory.
+// keptUses is a request.LastUsedStore in memory.
 type keptUses struct {
 	mu     sync.Mutex
 	kept   []string
@@ -133,7 +133,7 @@ func (u *keptUses) Forget(_ context.Context, name domain.Name) error {
 
 func TestKeysShowWhenTheyWereLastUsed(t *testing.T) {
 	s, noted := newHarness(t, request.Limits{}), &keptUses{}
-	server := s.another(func(o *Options) { o.Uses = noted })
+	server := s.another(func(o *Options) { o.LastUsed = noted })
 	lastUsed := func(id string) any {
 		return server.call("GET", acme+"/apiKeys/"+id, "admin", "").json(t)["lastUsedTime"]
 	}

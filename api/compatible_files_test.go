@@ -181,7 +181,7 @@ func TestRejectedFileIsSentAgain(t *testing.T) {
 	require.Equal(t, http.StatusBadRequest, again.status, "%s", again.body)
 	require.Equal(t, inferenceMessage(t, first), inferenceMessage(t, again))
 
-	failing := s.another(func(o *Options) { o.Answers = lostAnswers{o.Answers} })
+	failing := s.another(func(o *Options) { o.Idempotency = lostResponses{o.Idempotency} })
 	first = failing.keyedFile("short", "no JSON")
 	require.Equal(t, http.StatusBadRequest, first.status, "%s", first.body)
 	s.clock.add(request.ClaimTime)

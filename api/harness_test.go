@@ -126,7 +126,7 @@ func newArchive(t testing.TB) *archive.Archive {
 
 func (s *harness) options(limits request.Limits) Options {
 	o := Options{ReaderURL: "nats://events.example.com:4222", Log: s.log, World: s.world, Blobs: s.store,
-		Sealer: sealed.ObservedVault{Vault: s.vault}, Proofs: fakeProofs{s}, Answers: s.answers, Audit: s.audit,
+		Sealer: sealed.ObservedVault{Vault: s.vault}, Proofs: fakeProofs{s}, Idempotency: s.answers, Audit: s.audit,
 		Replicas: s.replicas,
 		Scorer:   exactScorer{}, Pepper: pepper,
 		Prices: domain.Prices{CurrencyCode: "EUR", Adapter: 400_000_000, AllParameters: 1_200_000_000},

@@ -191,7 +191,7 @@ func TestPromotionDuringDeletionOfItsJob(t *testing.T) {
 func TestRepeatedPromotion(t *testing.T) {
 	const body = `{"modelId": "kept"}`
 	s := checkpointHarness(t)
-	failing := s.another(func(o *Options) { o.Answers = lostAnswers{o.Answers} })
+	failing := s.another(func(o *Options) { o.Idempotency = lostResponses{o.Idempotency} })
 	first := failing.keyed("k", "POST", promotePath, "user", body)
 	require.Equal(t, 200, first.status, "%s", first.body)
 	require.NoError(t, s.world.WaitFor(t.Context(), s.events()))
@@ -232,7 +232,7 @@ func TestRepeatedPreparationAtTheQuota(t *testing.T) {
 	s.validateModels()
 	require.Equal(t, 200, s.uploadModel(s.modelOf("m"), "user", tinyModel).status)
 	const path, body = acme + "/models/m:prepare", `{"precision": "BF16"}`
-	failing := s.another(func(o *Options) { o.Answers = lostAnswers{o.Answers} })
+	failing := s.another(func(o *Options) { o.Idempotency = lostResponses{o.Idempotency} })
 	first := failing.keyed("k", "POST", path, "user", body)
 	require.Equal(t, 200, first.status, "%s", first.body)
 	require.NoError(t, s.world.WaitFor(t.Context(), s.events()))
