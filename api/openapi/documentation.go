@@ -9,16 +9,16 @@ import (
 	"anneal/api/wire"
 )
 
-// A Documentation describes the wire types of a package. A key of Rules and Fields is the name of
-// a field (state), or of a type and its field (Deployment.state), which takes precedence.
+// A Documentation describes the wire types of a package. A key of Rules and Fields is the name of a
+// field (state), or of a type and its field (Deployment.state). The latter takes precedence.
 type Documentation struct {
 	Rules  map[string]wire.Rule
-	Fields map[string]string // descriptions of fields
-	Types  map[string]string // descriptions of types
+	Fields map[string]string // descriptions by key
+	Types  map[string]string // descriptions by name of the type
 }
 
-// merge returns one Documentation with the contents of all. It panics when two of them define the
-// same key.
+// merge returns one Documentation with the entries of all. It panics if two of them have the same
+// key.
 func merge(all []Documentation) Documentation {
 	merged := Documentation{map[string]wire.Rule{}, map[string]string{}, map[string]string{}}
 	for _, one := range all {
@@ -32,13 +32,13 @@ func merge(all []Documentation) Documentation {
 func add[V any](all, more map[string]V) {
 	for key := range more {
 		if _, twice := all[key]; twice {
-			panic("openapi: " + key + " has two descriptions")
+			panic("openapi: " + key + " is described by two packages")
 		}
 	}
 	maps.Copy(all, more)
 }
 
-// RuleOf returns the rule of a type's field, or the zero Rule when the field has none.
+// RuleOf returns the rule of the field of the type owner, or the zero Rule if it has none.
 func RuleOf(rules map[string]wire.Rule, owner, field string) wire.Rule {
 	if own, ok := rules[owner+"."+field]; ok {
 		return own
@@ -46,20 +46,20 @@ func RuleOf(rules map[string]wire.Rule, owner, field string) wire.Rule {
 	return rules[field]
 }
 
-// TextOf returns the description of a type's field, or "" when the field has none.
+// TextOf returns the description of the field of the type owner, or "" if it has none.
 func (d Documentation) TextOf(owner, field string) string {
 	return cmp.Or(d.Fields[owner+"."+field], d.Fields[field])
 }
 
-// ComponentName returns the name of a type's component in the document.
+// ComponentName returns the name of a type's schema component in the document.
 func ComponentName(t reflect.Type) string {
 	name := []rune(t.Name())
 	name[0] = unicode.ToUpper(name[0])
 	return string(name)
 }
 
-// Values returns the function that lists the values of an enumerated field, for filters: see
-// query.Fields.WithValues.
+// Values returns a function that lists the values of an enumerated field according to rules, so
+// that filters can check them: see query.Fields.WithValues.
 func Values(rules map[string]wire.Rule) func(in reflect.Type, field string) []string {
 	return func(in reflect.Type, field string) []string { return RuleOf(rules, ComponentName(in), field).Enum }
 }
