@@ -4,8 +4,6 @@
 package inference
 
 import (
-	"maps"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"anneal/api/download"
@@ -16,15 +14,8 @@ import (
 )
 
 // Documentation describes the wire types of this package for the API reference.
-var Documentation = openapi.Documentation{Rules: joined(rules, responseRules),
-	Fields: joined(fieldTexts, responseTexts), Types: joined(typeTexts, responseTypeTexts)}
-
-// joined returns the entries of two maps without common keys.
-func joined[V any](a, b map[string]V) map[string]V {
-	all := maps.Clone(a)
-	maps.Copy(all, b)
-	return all
-}
+var Documentation = openapi.Documentation{Rules: openapi.Joined(rules, responseRules),
+	Fields: openapi.Joined(fieldTexts, responseTexts), Types: openapi.Joined(typeTexts, responseTypeTexts)}
 
 // Options configures a Service.
 type Options struct {

@@ -20,22 +20,27 @@ type Documentation struct {
 // merge returns one Documentation with the entries of all. It panics if two of them have the same
 // key.
 func merge(all []Documentation) Documentation {
-	merged := Documentation{map[string]wire.Rule{}, map[string]string{}, map[string]string{}}
+	var merged Documentation
 	for _, one := range all {
-		add(merged.Rules, one.Rules)
-		add(merged.Fields, one.Fields)
-		add(merged.Types, one.Types)
+		merged = Documentation{Joined(merged.Rules, one.Rules), Joined(merged.Fields, one.Fields),
+			Joined(merged.Types, one.Types)}
 	}
 	return merged
 }
 
-func add[V any](all, more map[string]V) {
-	for key := range more {
-		if _, twice := all[key]; twice {
-			panic("openapi: " + key + " is described by two packages")
+// Joined returns one map with the entries of all tables of a Documentation. It panics if two tables
+// have the same key, because one of the two texts would describe the field of the other.
+func Joined[V any](tables ...map[string]V) map[string]V {
+	all := map[string]V{}
+	for _, table := range tables {
+		for key := range table {
+			if _, twice := all[key]; twice {
+				panic("openapi: two tables describe " + key)
+			}
 		}
+		maps.Copy(all, table)
 	}
-	maps.Copy(all, more)
+	return all
 }
 
 // RuleOf returns the rule of the field of the type owner, or the zero Rule if it has none.

@@ -17,9 +17,9 @@ import (
 )
 
 // Documentation describes the wire types of this package.
-var Documentation = openapi.Documentation{Rules: joined(fieldRules, compatibleRules, batchRules, backupRules,
+var Documentation = openapi.Documentation{Rules: openapi.Joined(fieldRules, compatibleRules, batchRules, backupRules,
 	rebuildRules, subscriptionRules, usageRules),
-	Fields: fieldTexts, Types: joined(typeTexts, compatibleTypeTexts, batchTypeTexts,
+	Fields: fieldTexts, Types: openapi.Joined(typeTexts, compatibleTypeTexts, batchTypeTexts,
 		backupTypeTexts, rebuildTypeTexts, subscriptionTypeTexts, usageTypeTexts)}
 
 // A Sealer encrypts values that must be erasable. Each value has a separate data key, which is
