@@ -16,7 +16,7 @@ import (
 	"anneal/projections/live"
 )
 
-// Replicas sends requests to replicas on nodes. The coordinator implements it.
+// Replicas sends requests to replicas on nodes. coordinator.ReplicaClient implements it.
 type Replicas interface {
 	// Complete generates one continuation of a prompt on a replica, and passes it to emit in
 	// chunks. It stops when ctx is done or emit returns an error. An error with the code
