@@ -110,7 +110,8 @@ func shownAsOf(t *testing.T, op *request.Operation, r row) {
 	}
 }
 
-// changeEverything changes and deletes the resources of the harness, as far as that is possible.
+// changeEverything changes and deletes the resources of the harness as far as that is possible, so
+// that a read with asOf differs from a read of the present.
 func (x *operationTest) changeEverything() {
 	before := x.position()
 	for _, kind := range domain.Kinds {
@@ -131,7 +132,7 @@ func (x *operationTest) changeEverything() {
 	require.Greater(x, x.position(), before+1)
 }
 
-// stable returns a response without what the log does not have.
+// stable returns a response without the fields that are not recorded in the log.
 func stable(t testing.TB, body []byte) string {
 	var tree any
 	require.NoError(t, json.Unmarshal(body, &tree))
@@ -208,7 +209,7 @@ func (s *harness) pages(query string, between func()) (items []any, pages int) {
 	return s.pagesBy("pageToken", query, between)
 }
 
-// pagesBy is pages with the name of the query parameter of page tokens.
+// pagesBy is like pages; parameter is the name of the query parameter of page tokens.
 func (s *harness) pagesBy(parameter, query string, between func()) (items []any, pages int) {
 	token := ""
 	for {
@@ -289,8 +290,8 @@ func TestAsOfIsValidated(t *testing.T) {
 	require.Contains(t, string(a.body), "NO_ARCHIVE")
 }
 
-// TestAsOfShowsWhatTheCallerMaySeeNow checks that the rights of the present decide, and that values of
-// secrets are not shown.
+// TestAsOfShowsWhatTheCallerMaySeeNow checks that reads with asOf apply the permissions of the
+// present, and show no values of secrets.
 func TestAsOfShowsWhatTheCallerMaySeeNow(t *testing.T) {
 	s := newHarness(t, request.Limits{})
 	publish := func(public bool) string {

@@ -14,8 +14,9 @@ import (
 	"anneal/domain"
 )
 
-// family returns a harness with models and deployment shapes, for tests of the operation
-// deploymentShapeVersions:match and of creating deployments. All shapes but raw are validated.
+// family returns a harness with related models and deployment shapes, for tests of
+// deploymentShapeVersions:match and of creating deployments. All shapes except "raw" are marked as
+// validated.
 func family(t *testing.T) *harness {
 	s := newHarness(t, request.Limits{})
 	const large = 8_000_000_000

@@ -50,7 +50,8 @@ func (s *harness) deletePromotedJob() {
 	require.NoError(s, s.store.DeletePrefix(s.Context(), prefix), "as the reconciler does within seconds")
 }
 
-// agrees requires that the world and the files agree, and that the reservations are released.
+// agrees requires that the world and the stored files are consistent, and that no reservations of
+// storage remain.
 func (s *harness) agrees() {
 	s.Helper()
 	require.NoError(s, faults.Agree(s.Context(), s.world.View(), s.store, s.vault))

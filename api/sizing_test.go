@@ -12,7 +12,7 @@ import (
 	"anneal/projections"
 )
 
-// large registers a public model of 70 billion parameters, and an addon of the model.
+// large registers a public model with 70 billion parameters, and an addon of that model.
 func (s *harness) large() {
 	s.Helper()
 	const name = "accounts/default/models/large"

@@ -15,7 +15,7 @@ import (
 
 const oneRow = `{"prompt": "a", "completion": "b"}` + "\n"
 
-// datasetOf creates a dataset without rows.
+// datasetOf creates a dataset without rows, and returns its path.
 func (s *harness) datasetOf(id string) (path string) {
 	s.Helper()
 	require.Equal(s, 200, s.call("POST", acme+"/datasets", "user", fmt.Sprintf(`{"datasetId": %q}`, id)).status)

@@ -32,7 +32,7 @@ func (l pausedWorld) Last(ctx context.Context) (eventlog.Checkpoint, error) {
 	return l.Memory.Last(ctx)
 }
 
-// late returns a server to which later events arrive late: see pausedWorld.
+// late returns a server that receives later events late: see pausedWorld.
 func (s *harness) late() *harness {
 	ctx, stop := context.WithCancel(context.Background())
 	world := projections.NewWorld()

@@ -27,7 +27,7 @@ type Exchange struct {
 	began    time.Time     // time of the first read of the body
 	waited   time.Duration // total time that reads of the body have blocked
 	read     int64         // number of bytes of the body that were read
-	whole    bool          // the body was read to its end
+	bodyRead bool          // the body was read to its end
 	until    time.Time     // time by which the whole body must have arrived; zero means none
 	answered bool
 	lingers  bool // End reads and discards the rest of the body before the connection is closed
@@ -130,7 +130,7 @@ func (x *Exchange) Read(p []byte) (int, error) {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return n, x.tooSlow()
 	case err != nil:
-		x.whole = errors.Is(err, io.EOF)
+		x.bodyRead = errors.Is(err, io.EOF)
 		// from now on, net/http reads only to detect that the client disconnects
 		_ = x.control.SetReadDeadline(time.Time{})
 	}
@@ -158,7 +158,7 @@ func (x *Exchange) beginResponse(status int) {
 		return
 	}
 	x.answered = true
-	if x.body == nil || x.whole {
+	if x.body == nil || x.bodyRead {
 		return
 	}
 	long := x.request.ContentLength < 0 || x.request.ContentLength > reuseBytes

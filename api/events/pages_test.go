@@ -6,9 +6,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestNarrowed checks that ofSubject returns the history of one subject for a filter that begins
+// TestOfSubject checks that ofSubject returns the history of one subject for a filter that begins
 // with the subject, and the history unchanged for any other filter.
-func TestNarrowed(t *testing.T) {
+func TestOfSubject(t *testing.T) {
 	for filter, want := range map[string]string{
 		`subject = "accounts/acme/datasets/d"`:                                "events.acme.datasets.d",
 		`subject="accounts/acme/datasets/d" AND type = "dataset.created.v1"`:  "events.acme.datasets.d",

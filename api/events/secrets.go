@@ -31,9 +31,9 @@ func eventParts(types ...reflect.Type) map[string]wire.Mask {
 	return parts
 }
 
-// partsOf returns a mask of the fields of t that have one of the types. whole reports whether t
+// partsOf returns a mask of the fields of t that have one of the types. matches reports whether t
 // itself, or the type of its elements if t is a list or a map, is one of the types.
-func partsOf(t reflect.Type, types []reflect.Type) (m wire.Mask, whole bool) {
+func partsOf(t reflect.Type, types []reflect.Type) (m wire.Mask, matches bool) {
 	t = wire.Deref(t)
 	switch {
 	case slices.Contains(types, t):

@@ -139,7 +139,7 @@ func (f *fieldReader) tools(data []byte) []json.RawMessage {
 	var fields map[string]json.RawMessage
 	var written []json.RawMessage
 	if len(named) == 0 || json.Unmarshal(data, &fields) != nil || json.Unmarshal(fields["tools"], &written) != nil {
-		return nil // the value is a violation already
+		return nil // a violation of this field was added above
 	}
 	return written
 }

@@ -186,7 +186,7 @@ func (f *fieldReader) readShared(q *generationRequest) {
 	options := f.nested("stream_options", f.object("stream_options"), set("include_usage"))
 	q.usageChunk = options.boolean("include_usage")
 	q.rejectOverflow = f.enum("context_length_exceeded_behavior", "truncate", "error") == "error" &&
-		// the default of max_tokens is lowered to what the context length leaves
+		// if max_tokens is absent, its default is lowered to what the context length leaves
 		(f.given("max_tokens") || f.given("max_completion_tokens"))
 	q.metadata = readMetadata(f)
 	if f.given("seed") {
@@ -399,7 +399,7 @@ func (f *fieldReader) schema(name string) json.RawMessage {
 	f.require(ok || value == nil, name, "must be a JSON object, or its JSON text")
 	data, err := json.Marshal(object)
 	if err != nil || !ok {
-		return nil // the value is a violation already
+		return nil // a violation of this field was added above
 	}
 	return data
 }

@@ -42,7 +42,7 @@ type drain struct {
 	Deadline string `json:"deadline"`
 }
 
-const byOperator = "cordoned by the operator"
+const byOperator = "requested by the operator"
 
 func cordonNode(c *call) (any, error) {
 	p, body := c.Params(), cordon{}

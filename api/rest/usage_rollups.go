@@ -17,8 +17,8 @@ import (
 	"anneal/projections/query"
 )
 
-// PendingUsage is the usage that is not recorded in the log yet. metering.Rollup sums usage up and
-// records it for each hour.
+// PendingUsage is the usage that is not recorded in the log yet. rollups.Runner implements it, and
+// records the usage of each hour.
 type PendingUsage interface {
 	// Pending returns the pending usage, the number of the last window of the usage stream that is
 	// recorded completely, and the end of the last hour that is recorded.
@@ -147,8 +147,8 @@ func readUsageQuery(c *call, p *request.Params, account string) usageQuery {
 	}
 	p.Violations.Require(!areTimes || q.start.Before(q.end), "endTime", "must be after startTime (%[2]s), not %[1]s",
 		q.end.Format(time.RFC3339), q.start.Format(time.RFC3339))
-	p.Violations.Require(!areTimes || q.end.Sub(q.start) <= maxUsageTime, "endTime", "is more than %d days after "+
-		"startTime, %s: request shorter periods", maxUsageTime/(24*time.Hour), q.start.Format(time.RFC3339))
+	p.Violations.Require(!areTimes || q.end.Sub(q.start) <= maxUsageTime, "endTime", "must be at most %d days after "+
+		"startTime (%s): request shorter periods", maxUsageTime/(24*time.Hour), q.start.Format(time.RFC3339))
 	given := strings.Split(cmp.Or(strings.Join(p.Texts("groupBy"), ","), byDay), ",")
 	for _, name := range given {
 		name = wire.Camel(strings.TrimSpace(name))
