@@ -99,8 +99,7 @@ func (x *exampleRun) collect() {
 	require.NotEmpty(x, x.left)
 }
 
-// leave removes the examples of a parameter or a media type from those that are still to be
-// executed.
+// leave records that the examples of a parameter or a media type are still to be executed.
 func (x *exampleRun) leave(id string, described map[string]any) {
 	examples, _ := described["examples"].(map[string]any)
 	for key := range examples {
