@@ -76,7 +76,7 @@ func TestUnknownKeys(t *testing.T) {
 	r.Header.Set("Authorization", "Bearer "+string(mistyped))
 	a := s.send(r)
 	require.Equal(t, "API_KEY_MALFORMED", reasonOf(t, a))
-	require.Contains(t, string(a.body), "the API key was mistyped or cut off")
+	require.Contains(t, string(a.body), "the API key is mistyped or cut off")
 	r = s.request(http.MethodGet, "/v1/accounts/acme", "", nil)
 	r.Header.Set("Authorization", "bEaReR "+s.keys["brief"])
 	require.Equal(t, http.StatusOK, s.send(r).status)

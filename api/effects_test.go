@@ -296,7 +296,7 @@ var effectElsewhere = map[string]string{
 	"fetch":       "the same",
 	"storeImages": "files of a request that nothing refers to: TestImagesReachReplicas checks that none is left",
 	"storeImage":  "the same",
-	"keep":        "seals a response for the idempotency store, where it expires",
+	"store":       "seals a response for the idempotency store, where it expires",
 }
 
 // TestEveryEffectIsTested checks that every function with a side effect is in effects or in

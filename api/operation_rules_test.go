@@ -223,7 +223,7 @@ func TestRulesOfCreateDeployment(t *testing.T) {
 		require.NotContains(t, deployed(), model)
 		refused := send(model)
 		require.Equal(t, http.StatusNotFound, refused.status, "%s", refused.body)
-		require.Contains(t, string(refused.body), "use the name "+model+"#"+apart)
+		require.Contains(t, string(refused.body), "use the model name "+model+"#"+apart)
 		for _, named := range []string{apart, model + "#" + apart} {
 			require.Equal(t, http.StatusOK, send(named).status, named)
 		}
@@ -259,7 +259,7 @@ func TestRulesOfCreateDeployment(t *testing.T) {
 		require.Equal(t, true, changed.json(t)["disableSpeculativeDecoding"], "an update does not turn it on again")
 		require.Equal(t, []string{
 			"ngramSpeculationLength: accepted, but has no effect on a deployment that was created with " +
-				"disableSpeculativeDecoding: its replicas draft no tokens"}, changed.header.Values("anneal-warning"))
+				"disableSpeculativeDecoding: the deployment's replicas draft no tokens"}, changed.header.Values("anneal-warning"))
 		s.serve("accounts/acme/deployments/plain")
 		for _, field := range []string{"prediction", "speculation"} {
 			answered := s.call("POST", "/inference/v1/completions", "user", `{"model": "accounts/acme/deployments/plain", `+

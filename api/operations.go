@@ -24,7 +24,7 @@ func (s *Server) operations() []request.Operation {
 // else in it is validated.
 func (s *Server) offer(r chi.Router, op *request.Operation) {
 	r.Method(op.Method, op.Route(), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// chi matches ID:verb as a resource ID
+		// without this check, chi would take ID:verb for a resource ID
 		if !op.Slashes && request.VerbOf(r.URL.Path) != request.VerbOf(op.Path) {
 			s.noSuchMethod(w, r)
 			return

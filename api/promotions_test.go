@@ -76,7 +76,8 @@ func TestPromotionCountsAgainstStorage(t *testing.T) {
 			tooSmall(t, a, domain.QuotaStorageBytes)
 		} else {
 			exceeded(t, a, domain.QuotaStorageBytes)
-			require.Contains(t, a.json(t)["message"], fmt.Sprintf("may have %d storage bytes and has %d; the request adds %d: "+
+			require.Contains(t, a.json(t)["message"], fmt.Sprintf("has a quota of %d storage bytes and uses %d; the request "+
+				"adds %d: "+
 				"delete some datasets, models or evaluators", limit, used, promotedSize))
 		}
 		for _, step := range plan.Steps() {

@@ -120,8 +120,8 @@ func TestProofsOfEvents(t *testing.T) {
 	require.True(t, seen[domain.APIKeys.Collection] && seen[domain.Datasets.Collection])
 	beyond := s.call("GET", "/v1/accounts/acme/events/999999:prove", "admin", "")
 	require.Equal(t, http.StatusNotFound, beyond.status)
-	require.Contains(t, string(beyond.body), fmt.Sprintf("event at position 999999 not found: the last event of the log "+
-		"has the position %d", last.Position))
+	require.Contains(t, string(beyond.body), fmt.Sprintf("event at position 999999 not found: the position of the last "+
+		"event is %d", last.Position))
 }
 
 // TestFilesOfTheLog checks who may read checkpoints and tiles.

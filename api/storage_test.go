@@ -59,7 +59,8 @@ func TestStorageQuota(t *testing.T) {
 			strings.NewReader(strings.Repeat(oneRow, rows)))
 		a := s.send(r)
 		exceeded(t, a, domain.QuotaStorageBytes)
-		require.Contains(t, a.json(t)["message"], fmt.Sprintf("may have %d storage bytes and has %d", size+size/2, size))
+		require.Contains(t, a.json(t)["message"], fmt.Sprintf("has a quota of %d storage bytes and uses "+
+			"%d", size+size/2, size))
 		require.Contains(t, a.json(t)["message"], "delete some datasets, models or evaluators")
 		require.Equal(t, kept, s.stored("datasets/acme/"))
 	})

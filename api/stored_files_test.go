@@ -160,7 +160,7 @@ func TestUploadedFilesThatAreDeletedDuringValidation(t *testing.T) {
 		message string
 	}{
 		{"validated", func(s *harness) { s.ok("POST", one+":validateUpload", "") }, http.StatusConflict,
-			"accounts/acme/datasets/d was changed during the request: try again"},
+			"accounts/acme/datasets/d was changed or deleted during the request: try again"},
 		{"deleted", func(s *harness) { s.ok("DELETE", one, "") }, http.StatusNotFound,
 			"there is no dataset named accounts/acme/datasets/d"},
 	} {

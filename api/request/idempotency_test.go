@@ -18,7 +18,7 @@ func TestClaimIsRenewedWhileTheWorkContinues(t *testing.T) {
 		c := &Call{Core: &Core{Idempotency: answers}, Ctx: t.Context(), Time: time.Now()}
 		claim, err := answers.Claim(t.Context(), "k", digest, c.Time, ClaimTime)
 		require.NoError(t, err)
-		held := idempotent{c}.hold(claim)
+		held := idempotent{c}.renewLease(claim)
 		state := func() idempotency.ClaimState {
 			claim, err := answers.Claim(t.Context(), "k", digest, time.Now(), ClaimTime)
 			require.NoError(t, err)

@@ -45,7 +45,7 @@ type Operation struct {
 	ReleasesResources bool
 	Form              reflect.Type // type of the fields of a multipart/form-data body; then Body is nil
 	Response          reflect.Type // type of the JSON response
-	AltResponse       reflect.Type // type of a second form of the JSON response, for operations with two
+	AltResponse       reflect.Type // type of a second JSON format that requests can select; nil if there is none
 	TextMedia         []string     // media types of text responses
 	Streamed          reflect.Type // type of the data of each server-sent event
 	Media             string       // media type of a response that is neither JSON nor a stream of events

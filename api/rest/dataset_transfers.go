@@ -149,7 +149,7 @@ func requireCredentials(c *call, v *domain.Violations, field, ref string) error 
 	}
 	row, _ := c.View().Secrets.Get(domain.Name(ref))
 	if !row.State.HasValue() {
-		v.Add(field, "%s has no value: it %s", ref, domain.StoreCredentialsRule)
+		v.Add(field, "%s has no value: its value %s", ref, domain.StoreCredentialsRule)
 		return nil
 	}
 	value, err := c.Sealer.Open(c.Ctx, secretReader(c, sealed.CheckCredentials, ""), row.Name, row.State.Value)

@@ -128,8 +128,8 @@ func (t *TrackerConfig) addKeyOf(given *TrackerConfig) {
 	}
 }
 
-// renderTracker returns the wire type of a job's tracker. tracking has the run in the tracker; nil
-// if there is none.
+// renderTracker returns a job's tracker as responses contain it. tracking has the run in the
+// tracker; nil if there is none.
 func renderTracker(t *domain.TrackerConfig, tracking *domain.JobTracking) *TrackerConfig {
 	if t == nil {
 		return nil

@@ -39,7 +39,7 @@ var presentOnly = []string{
 	"getDigest",                      // 'anneal log verify' computes the digest of an earlier position
 	"listBackups",                    // backups are not part of the log
 	"listRebuilds",                   // rebuilds are not part of the log
-	"Events",                         // each event has its position
+	"Events",                         // lists of events, each of which has its position
 	"getDelivery", "listDeadLetters", // read from a file, not from the log
 	"Usage",                // has the parameters startTime and endTime
 	"Endpoint", "Rollouts", // read files, which are deleted after a change

@@ -243,14 +243,14 @@ func prepareCode(c *call, e PreviewedEvaluator, dir string) (code engines.Evalua
 			"accounts/%s",
 			c.Account)
 		v.Require(e.Name == "" || ok && row.Name.Account() == c.Account, "evaluator.name",
-			"evaluator: %s does not exist in accounts/%s: create it, or use another evaluator", wire.Quote(e.Name), c.Account)
+			"evaluator %s does not exist in accounts/%s: create it, or use another evaluator", wire.Quote(e.Name), c.Account)
 		if err := v.Err(); err != nil {
 			return code, err
 		}
 		build, ok := row.State.BuildOf(row.State.Active)
 		if !ok {
-			return code, domain.Errorf(domain.FailedPrecondition, "%s was never built successfully: its state is %s (%s); "+
-				"correct the code and upload it again", row.Name, row.State.State,
+			return code, domain.Errorf(domain.FailedPrecondition, "%s has no successful build: its state is %s "+
+				"(%s)", row.Name, row.State.State,
 				row.State.Status.Message)
 		}
 		if err := fetchCode(c, build.Files, dir); err != nil {

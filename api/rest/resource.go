@@ -120,7 +120,7 @@ func (res *resource[S, R]) reply(c *call, change eventlog.Change) (*R, error) {
 	return res.rendered(c, row), nil
 }
 
-// rendered returns the wire type of a row.
+// rendered returns the resource of a row as a response contains it.
 func (res *resource[S, R]) rendered(c *call, row *projections.Row[S]) *R {
 	out := new(R)
 	res.show(c, row, out)

@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"anneal/api/openapi"
 	"anneal/api/request"
 )
 

@@ -160,7 +160,7 @@ func readUsageQuery(c *call, p *request.Params, account string) usageQuery {
 			q.period = name
 		case name == byNone && len(given) == 1:
 		default:
-			p.Violations.Add("groupBy", "must not contain %s together with the others: give none alone, or some of %s and "+
+			p.Violations.Add("groupBy", "must not contain %s: give none alone, or some of %s and "+
 				"at most one of hour and day", wire.Quote(name), strings.Join(slices.Sorted(maps.Keys(usageGroups)), ", "))
 		}
 	}

@@ -68,7 +68,7 @@ func warnZeros(c *request.Call, p *request.Params, wrapper string, before, after
 		if !strings.HasSuffix(meaning, " default") {
 			meaning = "the default, " + meaning
 		}
-		c.Warn("%s: 0 means %s; leave the field out, or give the value that you want", path, meaning)
+		c.Warn("%s: 0 means %s: leave the field out, or give the value that you want", path, meaning)
 	}
 }
 
