@@ -149,5 +149,5 @@ func TestSpeechModelsRejectPrompts(t *testing.T) {
 	shape := s.call("POST", "/v1/accounts/acme/deploymentShapes", "admin",
 		`{"deploymentShapeId": "s", "deploymentShape": {"baseModel": "`+string(ear)+`"}}`)
 	require.Equal(t, 400, shape.status)
-	require.True(t, strings.Contains(string(shape.body), "which shapes do not support"), "%s", shape.body)
+	require.True(t, strings.Contains(string(shape.body), "which deployment shapes do not support"), "%s", shape.body)
 }

@@ -125,8 +125,8 @@ func TestRejectedPreviews(t *testing.T) {
 			"evaluator: must have either criteria with code, or the name of an evaluator"},
 		{`{"evaluator": {"name": "accounts/other/evaluators/e"}, "sampleData": [` + lima + `]}`,
 			`evaluator.name: evaluator "accounts/other/evaluators/e" does not exist in accounts/acme`},
-		{`{"evaluator": {` + someCode + `}, "sampleData": []}`, "sampleData: must have 1 to 100 entries"},
-		{`{"evaluator": {` + someCode + `}, "sampleData": [` + many + `]}`, "sampleData: must have 1 to 100 entries"},
+		{`{"evaluator": {` + someCode + `}, "sampleData": []}`, "sampleData: must have 1 to 100 rows"},
+		{`{"evaluator": {` + someCode + `}, "sampleData": [` + many + `]}`, "sampleData: must have 1 to 100 rows"},
 		{`{"evaluator": {` + someCode + `}, "sampleData": [` + lima + `], "maxSamples": -1}`,
 			"maxSamples: must be from 1 to 100"},
 		{`{"evaluator": {` + someCode + `}, "sampleData": [7, "[]", {"ground_truth": 1}]}`,
@@ -135,7 +135,7 @@ func TestRejectedPreviews(t *testing.T) {
 		{`{"evaluator": {"criteria": [{"codeSnippets": {"language": "ruby", "fileContents": {"main.rb": "x"}}}]}, ` +
 			`"sampleData": [` + lima + `]}`, "evaluator.criteria[0].codeSnippets.language: must be python"},
 		{`{"evaluator": {"criteria": [{"codeSnippets": {"language": "ruby", "fileContents": {"main.rb": "x"}}}]}, ` +
-			`"sampleData": []}`, "sampleData: must have 1 to 100 entries, has 0, unless the evaluator has a defaultDataset; " +
+			`"sampleData": []}`, "sampleData: must have 1 to 100 rows, has 0, unless the evaluator has a defaultDataset; " +
 			"evaluator.criteria[0].codeSnippets.language: must " +
 			"be python"},
 		{`{"evaluator": {"criteria": [{"codeSnippets": {"fileContents": {"../main.py": "x"}}}]}, "sampleData": [` + lima +

@@ -113,7 +113,7 @@ func TestReplicaSizing(t *testing.T) {
 	require.Equal(t, 400, create(`, "deploymentShape": "accounts/acme/deploymentShapes/large"`).status)
 	changed := s.call("PATCH", "/v1/"+made["name"].(string), "user", `{"deploymentTemplate": "slow"}`)
 	require.Equal(t, 400, changed.status)
-	require.Contains(t, changed.json(t)["message"], "deploymentTemplate: cannot change after creation")
+	require.Contains(t, changed.json(t)["message"], "deploymentTemplate: cannot be changed after creation")
 }
 
 func TestDeprecationWarnings(t *testing.T) {
