@@ -184,8 +184,8 @@ func TestInvalidImages(t *testing.T) {
 
 	for fields, want := range map[string]string{
 		`"prompt": "a", "images": ["` + pixel + `"]`:                   "images: has 1 images, but the prompt has 0",
-		`"prompt": ["<image>", "b"], "images": ["` + pixel + `"]`:      "images: require one prompt, as text",
-		`"prompt": [1], "images": ["` + pixel + `"]`:                   "images: require one prompt, as text",
+		`"prompt": ["<image>", "b"], "images": ["` + pixel + `"]`:      "images: require a single prompt that is a text",
+		`"prompt": [1], "images": ["` + pixel + `"]`:                   "images: require a single prompt that is a text",
 		`"prompt": "<image>", "images": [5]`:                           "images[0]: must be text",
 		`"prompt": "<image>", "images": ["` + web.URL + `/text"]`:      "images[0]: is not a PNG",
 		`"prompt": "<image><image>", "images": ["` + pixel + `", "x"]`: "images[1]: must be an http or https URL",

@@ -49,7 +49,8 @@ var fieldTexts = map[string]string{
 	"Event.tracestate":             "W3C trace state of the request that caused the event, if it had any.",
 	"AuditRecordPage.auditRecords": "The audit records of this page.",
 
-	"AuditRecord.id": "ID of the audit record.",
+	"AuditRecord.time": "Time at which the request was received, or the secret was read.",
+	"AuditRecord.id":   "ID of the audit record.",
 	"AuditRecord.kind": "What happened: a request was refused (4xx) or failed (5xx), a login was accepted or refused, " +
 		"code read a secret, or the control plane dropped records.",
 	"AuditRecord.account": "Account of the caller or of the secret; absent if the caller was not authenticated.",
@@ -73,6 +74,7 @@ var fieldTexts = map[string]string{
 	"AuditRecord.repeated": "Number of equal occurrences that this record stands for, because one client caused too " +
 		"many; absent if it is 1.",
 
+	"ProofBundle.format": "Format of the bundle, always anneal-proof/1.",
 	"ProofBundle.event":  "Event that the bundle proves.",
 	"ProofBundle.growth": "Proof that the log has only grown since it had the size in the query parameter since.",
 	"ProofBundle.proof":  "Inclusion proof and signed checkpoint in the form c2sp.org/tlog-proof@v1.",
@@ -86,6 +88,7 @@ var fieldTexts = map[string]string{
 	"DisclosedEvent.payloadCommitment": "Commitment to the event's data; present if payload is absent.",
 
 	"DisclosedEvent.attributes": "CloudEvents attributes of the event, in byte order of their names.",
+	"EventAttribute.name":       "Name of the CloudEvents attribute.",
 	"EventAttribute.value":      "Value of the attribute as it is stored.",
 	"GrowthStep.from":           "Size of the earlier log, in events.",
 	"GrowthStep.to":             "Size of the later log, in events.",

@@ -178,7 +178,7 @@ const (
 	firstNode      = "the first node trains alone, and the other nodes are only reserved"
 	noMTP          = "no trainer supports multi-token prediction (MTP)"
 	refCache       = "the trainer chooses the size of the batches in which the reference model computes log-probabilities"
-	perStep        = "each training step generates the rollouts of its own rows at once"
+	perStep        = "each training step generates the rollouts of its own rows"
 	ownDrafts      = "the engine drafts tokens only with the draft model or n-grams of the deployment"
 	noDrafts       = "the deployment's replicas draft no tokens"
 	countsSpeakers = "speakers are counted only by diarization"

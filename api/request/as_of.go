@@ -24,7 +24,7 @@ var AsOfParameter = Parameter{"asOf", wire.Text,
 		"default is the present state."}
 
 // maxPastReads bounds the concurrent requests of an account with the parameter asOf, because each
-// holds an earlier world in memory.
+// reconstructs rows from the archive of the log.
 const maxPastReads = 16
 
 // Present returns the present world, even for a call with the parameter asOf: permissions are

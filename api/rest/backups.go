@@ -86,8 +86,8 @@ func backupOperations(s *Service) []request.Operation {
 		{ID: "pruneBackups", Method: "POST", Path: "/v1/backups:prune", Summary: "Remove backups from a target",
 			Gate: request.ByOperator,
 			Description: "Removes backups from the target, and the objects to which no other backup refers. The newest keep " +
-				"backups and the backups of the last keepDays days are kept; the newest backup is always kept. Backups to the " +
-				"target wait until the removal is complete.",
+				"backups and the backups of the last keepDays days are kept; the newest backup is always kept. The request is " +
+				"rejected while a backup runs, and backups are rejected while it runs.",
 			Body: reflect.TypeFor[pruneRequest](), Required: []string{"target"},
 			Response: reflect.TypeFor[PrunedBackups](),
 			Handle:   s.handle(pruneBackups)},

@@ -24,8 +24,8 @@ var commonTexts = map[string]string{
 	"expireTime":  "Time at which the resource is deleted automatically.",
 	"createdBy": "Email address of the API key that created the resource or, if the key has none, of the key's " +
 		"account. If neither has one, the resource name of the key.",
-	"state":          "Lifecycle state of the resource.",
-	"status":         "Result of the last operation on the resource.",
+	"state":          "Lifecycle state of the resource, copy, export or rebuild.",
+	"status":         "Result of the last operation: on the resource, or of the copy, export, backup or rebuild.",
 	"Status.code":    "Name of the canonical code, such as INVALID_ARGUMENT; OK if the operation succeeded.",
 	"Status.message": "Message that says what failed, or what the resource waits for.",
 	"nextPageToken":  "Value of pageToken for the next page; absent on the last page.",
@@ -114,7 +114,7 @@ var accountTexts = map[string]string{
 	"position":          "Position in the log, from 1.",
 	"eventId":           "ID of the event at the log position.",
 	"tables":            "Digests of the collections, by name of the collection.",
-	"sha256":            "SHA-256 of the collection's resources, in hexadecimal digits.",
+	"sha256":            "SHA-256 of the resources that the digest covers, in hexadecimal digits.",
 	"rows":              "Number of resources in the collection.",
 
 	"quotas": "Quotas of the account: accelerators, deployments, guaranteed-accelerators, jobs, requests-per-minute and " +

@@ -49,7 +49,7 @@ var jobTexts = map[string]string{
 	"warmStartFrom":             "Resource name of an addon that the job continues to train. It replaces baseModel.",
 	"jinjaTemplate":             "Chat template (Jinja) that replaces the chat template of the model.",
 	"learningRate":              "Peak learning rate; 0 means the engine's default.",
-	"maxContextLength":          "Maximum length of a row in tokens; 0 means the context length of the model.",
+	"maxContextLength":          "Maximum context length in tokens; 0 means the context length of the model.",
 	"epochs":                    "Number of passes over the rows of the dataset; 0 means the default.",
 	"batchSize":                 "Number of tokens in a gradient batch; 0 means the engine's default.",
 	"batchSizeSamples":          "Number of rows in a gradient batch; 0 means the engine's default.",

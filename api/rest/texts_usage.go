@@ -12,6 +12,7 @@ var usageRules = map[string]wire.Rule{
 
 // usageTexts describes the fields of usage in the API reference.
 var usageTexts = map[string]string{
+	"UsageRowPage.usage": "The rows of usage of this page.",
 	"UsageRow.startTime": "Start (UTC) of the hour or day to which the row belongs, or of the whole period " +
 		"of the request.",
 	"UsageRow.endTime": "End (UTC) of the hour or day to which the row belongs, or of the whole period of " +
