@@ -19,7 +19,7 @@ import (
 // the events of that resource. With any other filter or order, it reads the whole history.
 func list(c *request.Call, p *request.Params, h history) (any, error) {
 	q, m := request.ReadListQuery(c, p, reflect.TypeFor[Event]())
-	if q.OrderBy == "position" { // position is the order of the log
+	if q.OrderBy == "position" { // the order by position is that of the log
 		q.OrderBy = ""
 	}
 	if strings.TrimSpace(q.Filter) == "" && strings.TrimSpace(q.OrderBy) == "" {

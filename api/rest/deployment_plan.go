@@ -31,8 +31,8 @@ func createDeployment(c *call, q *creation[Deployment]) (plan[domain.Deployment,
 	if noSpeculation {
 		disableSpeculation(spec)
 	}
-	// Decide rejects the create if the deployment exists. Only a shape's versions can be validated
-	// or not.
+	// If the deployment exists, Decide rejects the create, whatever its shape is. Without a shape,
+	// there are no validated settings against which the model could be checked.
 	if _, exists := c.View().Deployments.Get(q.name); !exists {
 		if shape := c.shapeOfCreate(v, spec, skipShape); shape != nil {
 			c.requireServes(v, shape, spec.BaseModel, spec.EnableAddons)

@@ -30,9 +30,9 @@ var typeTexts = map[string]string{
 	"ImportBody": "Object store from which to import rows. Without externalUrl, the rows are imported " +
 		"from the externalUrl of the dataset with its credentialsSecret.",
 	"ExportBody":              "Object store to which files are exported.",
-	"DatasetEvaluationResult": "States which evaluation wrote the dataset.",
-	"DatasetSplitted":         "States of which split of another dataset the dataset is a part.",
-	"DatasetTransformed":      "States from which dataset, and with which filter, the dataset was copied.",
+	"DatasetEvaluationResult": "Evaluation that wrote the dataset.",
+	"DatasetSplitted":         "Split of another dataset, of which this dataset is one part.",
+	"DatasetTransformed":      "Dataset from which this dataset was copied, and the filter that selected its rows.",
 	"DeployedModel":           "An addon that is loaded into a deployment of the addon's base model.",
 	"HotLoad":                 "Hot-loaded weights that a deployment's replicas serve, are loading, and could not load.",
 	"HotWeights":              "Weights of a trainer job that the replicas of a deployment hot-load.",
