@@ -197,9 +197,9 @@ type timedEvent struct {
 // stepEvent is the prefix of the IDs of events with the metrics of a step.
 const stepEvent = "ftevent-step-"
 
-// withCursor returns events, which are sorted from newest to oldest, so that they contain the event
-// with the ID after, the last one of the previous page. If that is the event of a step that the
-// live status has dropped since, withCursor inserts an empty event in its place.
+// withCursor makes sure that events, which are sorted from newest to oldest, contain the event with
+// the ID after, at which the previous page ended. If the live status has dropped the step of that
+// event since, withCursor inserts an empty event in its place.
 func withCursor(events []timedEvent, after string) []timedEvent {
 	number, isStep := strings.CutPrefix(after, stepEvent)
 	step, err := strconv.Atoi(number)
