@@ -74,13 +74,14 @@ func TestAcceleratorsOfFleets(t *testing.T) {
 	}
 }
 
-// A decided is a command that records a given event, such as one of an earlier version of anneal.
+// A decided is a command whose Decide returns a given event, such as one that an earlier release
+// recorded.
 type decided[S any] struct{ event domain.Event[S] }
 
 // Decide implements domain.Command.
 func (c decided[S]) Decide(S, time.Time) (domain.Event[S], error) { return c.event, nil }
 
-// recorded returns the intent to record an event of an earlier version of anneal.
+// recorded returns the intent to record an event that an earlier release recorded.
 func recorded[S any](kind *domain.Kind[S], name domain.Name, event domain.Event[S]) domain.Intent {
 	return domain.Intend(kind, name, decided[S]{event})
 }

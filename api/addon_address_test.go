@@ -18,8 +18,8 @@ import (
 
 const publicBase = "accounts/default/models/anneal-base"
 
-// addonFor creates the addon id of the public model, loads the addon into a deployment of acme,
-// applies the commands to the deployed model, and returns the name of the addon.
+// addonFor creates an addon of the public model, loads it into a deployment of acme, applies the
+// commands to the deployed model, and returns the name of the addon.
 func (s *harness) addonFor(id, deployment string, commands ...domain.Command[domain.DeployedModel]) string {
 	s.Helper()
 	model := domain.NewName("acme", domain.Models.Collection, id)
@@ -56,8 +56,7 @@ func (s *harness) deployForAddons(id string, change ...func(*domain.DeploymentSp
 	return name
 }
 
-// takeAddons returns the addons of the requests that replicas have received since the last call of
-// takeAddons.
+// takeAddons returns the addons that requests named which replicas received since the last call.
 func (s *harness) takeAddons() []string {
 	s.replicas.mu.Lock()
 	defer s.replicas.mu.Unlock()

@@ -122,7 +122,7 @@ func TestSpeechModelsRejectPrompts(t *testing.T) {
 	s.deploySpeech("ear", "speech-v3")
 	refused := s.call("POST", "/inference/v1/completions", "other", `{"model": "speech-v3", "prompt": "a"}`)
 	require.Equal(t, 400, refused.status)
-	require.Contains(t, string(refused.body), "completes no prompts: send recordings to /v1/audio/transcriptions")
+	require.Contains(t, string(refused.body), "cannot complete prompts: send recordings to /v1/audio/transcriptions")
 
 	made := s.call("POST", "/v1/accounts/acme/models", "admin",
 		`{"modelId": "whisper", "model": {"speech": {"format": "faster-whisper", "vadModels": {"silero": "silero"}}}}`)
@@ -145,9 +145,9 @@ func TestSpeechModelsRejectPrompts(t *testing.T) {
 	tuned := s.call("POST", "/v1/accounts/acme/supervisedFineTuningJobs", "admin",
 		`{"dataset": "accounts/acme/datasets/x", "baseModel": "`+string(ear)+`"}`)
 	require.Equal(t, 400, tuned.status)
-	require.Contains(t, string(tuned.body), "is a speech model: use a text model")
+	require.Contains(t, string(tuned.body), "is a speech model, which cannot be trained: use a text model")
 	shape := s.call("POST", "/v1/accounts/acme/deploymentShapes", "admin",
 		`{"deploymentShapeId": "s", "deploymentShape": {"baseModel": "`+string(ear)+`"}}`)
 	require.Equal(t, 400, shape.status)
-	require.True(t, strings.Contains(string(shape.body), "which shapes do not support"), "%s", shape.body)
+	require.True(t, strings.Contains(string(shape.body), "which deployment shapes do not support"), "%s", shape.body)
 }

@@ -104,13 +104,16 @@ func shownAsOf(t *testing.T, op *request.Operation, r row) {
 	require.JSONEq(t, string(before.body), string(after.body), "the state at a position does not change")
 
 	refused := x.sendRow(with("asOf", strconv.FormatUint(x.position()+1, 10)))
-	x.rejected(http.StatusBadRequest, refused, fmt.Sprintf("asOf: %d is after the last event of the log", x.position()+1))
+	x.rejected(http.StatusBadRequest, refused, fmt.Sprintf("asOf: must be at most %d, the position of the last event "+
+		"of the log, not %d:",
+		x.position(), x.position()+1))
 	if _, named := x.elsewhere("none"); named && op.Gate != request.WithKey && op.ID != "getQuota" {
 		x.rejected(http.StatusNotFound, x.sendRow(with("asOf", "1")), "at position 1 of the log, ")
 	}
 }
 
-// changeEverything changes and deletes the resources of the harness, as far as that is possible.
+// changeEverything changes and deletes the resources of the harness as far as that is possible, so
+// that a read with asOf differs from a read of the present.
 func (x *operationTest) changeEverything() {
 	before := x.position()
 	for _, kind := range domain.Kinds {
@@ -131,7 +134,7 @@ func (x *operationTest) changeEverything() {
 	require.Greater(x, x.position(), before+1)
 }
 
-// stable returns a response without what the log does not have.
+// stable returns a response without the fields that are not recorded in the log.
 func stable(t testing.TB, body []byte) string {
 	var tree any
 	require.NoError(t, json.Unmarshal(body, &tree))
@@ -208,7 +211,7 @@ func (s *harness) pages(query string, between func()) (items []any, pages int) {
 	return s.pagesBy("pageToken", query, between)
 }
 
-// pagesBy is pages with the name of the query parameter of page tokens.
+// pagesBy is like pages; parameter is the name of the query parameter of page tokens.
 func (s *harness) pagesBy(parameter, query string, between func()) (items []any, pages int) {
 	token := ""
 	for {
@@ -251,15 +254,15 @@ func TestAsOfIsValidated(t *testing.T) {
 	last := s.last()
 	beyond := strconv.FormatUint(last.Position+1, 10)
 	for value, says := range map[string]string{
-		"soon": `"soon" is neither a position of the log, which is a whole number, nor a time such as`,
-		"-1":   `"-1" is neither a position`, "1.5": `"1.5" is neither a position`,
-		"99999999999999999999": "is neither a position",
-		"0":                    "0 is before the first event of the log: give a position from 1 on",
-		beyond: beyond + " is after the last event of the log, which has the position " +
-			strconv.FormatUint(last.Position, 10),
+		"soon": `must be a position of the log (a whole number) or a time such as 2026-03-01T12:00:00Z, not "soon"`,
+		"-1":   `2026-03-01T12:00:00Z, not "-1"`, "1.5": `2026-03-01T12:00:00Z, not "1.5"`,
+		"99999999999999999999": "must be a position of the log",
+		"0":                    "must be at least 1, the position of the first event of the log, not 0",
+		beyond: fmt.Sprintf("must be at most %d, the position of the last event of the log, not "+
+			"%s", last.Position, beyond),
 		"2001-01-01T00:00:00Z":      "2001-01-01T00:00:00Z is before the first event of the log",
-		"2999-01-01T00:00:00+02:00": "is in the future: the time of the server is 2030-01-02T",
-		"2030-01-02":                `"2030-01-02" is neither a position`,
+		"2999-01-01T00:00:00+02:00": "is in the future (the server's time is 2030-01-02T",
+		"2030-01-02":                `2026-03-01T12:00:00Z, not "2030-01-02"`,
 	} {
 		for _, path := range []string{"/datasets/d", "/datasets", "/quotas"} {
 			a := s.call("GET", acme+path+"?asOf="+value, "user", "")
@@ -289,8 +292,8 @@ func TestAsOfIsValidated(t *testing.T) {
 	require.Contains(t, string(a.body), "NO_ARCHIVE")
 }
 
-// TestAsOfShowsWhatTheCallerMaySeeNow checks that the rights of the present decide, and that values of
-// secrets are not shown.
+// TestAsOfShowsWhatTheCallerMaySeeNow checks that reads with asOf apply the permissions of the
+// present, and show no values of secrets.
 func TestAsOfShowsWhatTheCallerMaySeeNow(t *testing.T) {
 	s := newHarness(t, request.Limits{})
 	publish := func(public bool) string {

@@ -9,10 +9,11 @@ import (
 	"anneal/eventlog/audit"
 )
 
-// statusClientClosed is the status of a request whose client has disconnected: nobody refused it.
+// statusClientClosed is the status that the log and metrics show for a request whose client
+// disconnected before the response. The audit stream does not count it as a refused request.
 const statusClientClosed = 499
 
-// noteCall tells the recorder of a response which call it belongs to.
+// noteCall passes the call to the recorder of its response, which writes the audit record.
 func noteCall(w http.ResponseWriter, c *request.Call) {
 	if r, ok := w.(*recorder); ok {
 		r.call = c
@@ -26,14 +27,16 @@ func (r *recorder) ObserveError(f *domain.Error) {
 	}
 }
 
-// noteStored tells the recorder which error a stored response reports.
+// noteStored passes the error of a response from the idempotency store to the recorder of the
+// response.
 func noteStored(w http.ResponseWriter, stored request.StoredResponse) {
 	if r, ok := w.(*recorder); ok && stored.Status >= http.StatusBadRequest {
 		r.reason = reasonIn(stored.Body)
 	}
 }
 
-// reasonIn returns the reason in the body of an error; "" without one.
+// reasonIn returns the reason in the JSON body of an error response; "" for a body without a
+// reason.
 func reasonIn(body []byte) string {
 	var management struct {
 		Details []struct{ Reason string }
@@ -46,7 +49,8 @@ func reasonIn(body []byte) string {
 	return inference.Error.Code
 }
 
-// record stores an audit record of a request that was refused, has failed, or is a login.
+// record stores an audit record of a request that was refused (4xx), has failed (5xx or cut off),
+// or is a login. It stores nothing for other requests.
 func (s *Server) record(response *recorder, r *http.Request) {
 	if s.Audit == nil {
 		return
@@ -69,9 +73,9 @@ func (s *Server) record(response *recorder, r *http.Request) {
 	}
 	one.APIKey = one.Actor
 	if one.Actor == "" {
-		one.APIKey = string(claimed) // not verified: the record has no account
+		one.APIKey = string(claimed) // not verified, so the record has no account
 	} else if domain.Name(one.Actor).Collection() != domain.APIKeys.Collection {
-		one.APIKey = "" // a key of a deployment
+		one.APIKey = "" // the key of a deployment's direct route is no API key
 	}
 	if isLogin(response.call, claimed) {
 		one.Kind = loginKind(one)
@@ -88,8 +92,8 @@ func isLogin(c *request.Call, key domain.Name) bool {
 		key == domain.NewName(c.Account, domain.APIKeys.Collection, c.PathValue("id"))
 }
 
-// loginKind returns the kind of the record of a login. The server has accepted a key that only lacks
-// the role to read itself.
+// loginKind returns the kind of the audit record of a login. A login is also accepted when the key
+// is valid, but its role may not read API keys (reason ROLE).
 func loginKind(r audit.Record) string {
 	switch {
 	case r.Status == http.StatusOK, r.Status == http.StatusForbidden && r.Reason == "ROLE":

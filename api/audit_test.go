@@ -119,7 +119,7 @@ func TestRefusedRequestsAreRecorded(t *testing.T) {
 	}
 }
 
-// actorOf returns the actor of a request, which is known only with an account.
+// actorOf returns the actor that an audit record must have; "" if the caller was not authenticated.
 func actorOf(account, key string) string {
 	if account == "" {
 		return ""
@@ -127,7 +127,7 @@ func actorOf(account, key string) string {
 	return key
 }
 
-// foreignKey returns a key of another installation, with the name of a key of this one.
+// foreignKey returns an API key of another installation that has the name of a key of this one.
 func foreignKey(t *testing.T) string {
 	key, err := request.MintKey([]byte("another pepper, which is 32 bytes"), "accounts/acme/apiKeys/admin")
 	require.NoError(t, err)
@@ -172,8 +172,8 @@ func TestLimitedRequestsAreRecorded(t *testing.T) {
 	}
 }
 
-// TestLoginsAreRecorded checks that a key that reads itself is a login, also if its role may not read
-// keys, and that a refused one is seen by the operator only.
+// TestLoginsAreRecorded checks that a request in which an API key reads itself is recorded as a
+// login, even if its role may not read keys, and that only the operator sees refused logins.
 func TestLoginsAreRecorded(t *testing.T) {
 	s := newHarness(t, request.Limits{})
 	require.Equal(t, 200, s.call("GET", "/v1/accounts/acme/apiKeys/admin", "admin", "").status)

@@ -76,7 +76,7 @@ func TestUnknownKeys(t *testing.T) {
 	r.Header.Set("Authorization", "Bearer "+string(mistyped))
 	a := s.send(r)
 	require.Equal(t, "API_KEY_MALFORMED", reasonOf(t, a))
-	require.Contains(t, string(a.body), "the API key was mistyped or cut off")
+	require.Contains(t, string(a.body), "the API key is mistyped or cut off")
 	r = s.request(http.MethodGet, "/v1/accounts/acme", "", nil)
 	r.Header.Set("Authorization", "bEaReR "+s.keys["brief"])
 	require.Equal(t, http.StatusOK, s.send(r).status)
@@ -110,7 +110,7 @@ func reasonOf(t *testing.T, a response) string {
 	return info["reason"].(string)
 }
 
-// keptUses is a request.Uses in memory.
+// keptUses is a request.LastUsedStore in memory.
 type keptUses struct {
 	mu     sync.Mutex
 	kept   []string
@@ -133,7 +133,7 @@ func (u *keptUses) Forget(_ context.Context, name domain.Name) error {
 
 func TestKeysShowWhenTheyWereLastUsed(t *testing.T) {
 	s, noted := newHarness(t, request.Limits{}), &keptUses{}
-	server := s.another(func(o *Options) { o.Uses = noted })
+	server := s.another(func(o *Options) { o.LastUsed = noted })
 	lastUsed := func(id string) any {
 		return server.call("GET", acme+"/apiKeys/"+id, "admin", "").json(t)["lastUsedTime"]
 	}

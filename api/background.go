@@ -14,9 +14,9 @@ import (
 	"anneal/engines"
 )
 
-// A BackgroundRequest is an inference request for which no client waits: one of a batch.
+// A BackgroundRequest is an inference request of a batch, for which no client waits.
 type BackgroundRequest struct {
-	Key domain.Name // API key in whose name the request is sent; it may have been deleted
+	Key domain.Name // API key on whose behalf the request is sent; it may be deleted by now
 	ID  string
 	// Trace is the trace context of the request that created the batch.
 	Trace domain.Trace
@@ -24,13 +24,13 @@ type BackgroundRequest struct {
 	Body  []byte
 }
 
-// A BackgroundResponse is the response that a client would have received.
+// A BackgroundResponse is the response to a BackgroundRequest, as a client would receive it.
 type BackgroundResponse struct {
 	Status int
 	Body   []byte
-	Code   domain.Code // code of the error; domain.OK without an error
-	// Waits reports that the same request can succeed later: it failed because capacity was lacking,
-	// or because its account is suspended.
+	Code   domain.Code // code of the error; domain.OK if the request succeeded
+	// Waits reports that the request failed because no capacity was free or its account is
+	// suspended, so that the batch can send it again later.
 	Waits bool
 }
 
@@ -52,8 +52,8 @@ func (s *Server) ServeInBackground(ctx context.Context, q BackgroundRequest) Bac
 	return BackgroundResponse{Status: status, Body: encoded(body), Code: f.Code, Waits: waits}
 }
 
-// ResolveInBackground returns the deployment to which a request of a batch goes. It returns an error
-// if there is none for the model, or if the model transcribes speech.
+// ResolveInBackground returns the deployment that serves a batch's requests for the model. It
+// returns an error if no deployment serves the model, or if the model transcribes speech.
 func (s *Server) ResolveInBackground(ctx context.Context, q BackgroundRequest, model string) (domain.Name, error) {
 	target, err := routing.Resolve(s.backgroundCall(ctx, q), model)
 	if err == nil {
@@ -62,8 +62,8 @@ func (s *Server) ResolveInBackground(ctx context.Context, q BackgroundRequest, m
 	return target.Name, err
 }
 
-// LoadOf returns the number of requests that a deployment can serve concurrently, and whether
-// clients wait for its responses: see routing.Load.
+// LoadOf returns the number of requests that a deployment can serve concurrently. busy reports
+// whether requests of clients wait for the deployment: see routing.Load.
 func (s *Server) LoadOf(deployment domain.Name) (slots int, busy bool) {
 	return routing.Load(s.core, deployment)
 }
@@ -76,7 +76,7 @@ func (s *Server) backgroundCall(ctx context.Context, q BackgroundRequest) *reque
 		}
 	}
 	if op == nil {
-		panic("api: no inference operation " + q.Path)
+		panic("api: no inference operation has the path " + q.Path)
 	}
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, q.Path, nil)
 	if err != nil {
@@ -101,7 +101,7 @@ func (s *Server) answerInBackground(c *request.Call) (result any, err error) {
 	return request.AnswerInBackground(c)
 }
 
-// encoded returns the JSON of a response on one line.
+// encoded returns the JSON of a response without line breaks, as a row of a batch's output.
 func encoded(value any) []byte {
 	var data bytes.Buffer
 	encoder := json.NewEncoder(&data)
@@ -112,7 +112,7 @@ func encoded(value any) []byte {
 	return bytes.TrimSpace(data.Bytes())
 }
 
-// storedBody is the Connection of a request whose body is in memory.
+// storedBody is the request.Connection of a BackgroundRequest, whose body is in memory.
 type storedBody struct{ body []byte }
 
 // ReadBody implements request.Connection.
@@ -126,10 +126,10 @@ func (b *storedBody) ReadBody(_ *http.Request, limit int64) ([]byte, error) {
 // ReleaseBody implements request.Connection.
 func (b *storedBody) ReleaseBody() { b.body = nil }
 
-// Identify implements request.Connection.
+// Identify implements request.Connection. It does nothing, because there is no HTTP connection.
 func (*storedBody) Identify(string) {}
 
-// headers is an http.ResponseWriter that keeps only the headers.
+// headers is an http.ResponseWriter that collects headers and discards the body and the status.
 type headers struct{ header http.Header }
 
 // Header implements http.ResponseWriter.

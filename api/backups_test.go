@@ -9,7 +9,8 @@ import (
 	"anneal/domain"
 )
 
-// A fakeBackups has one target. A backup to it fails without recipients, and runs until it is listed.
+// A fakeBackups implements rest.Backups with one target. A backup fails without recipients, and is
+// complete once it was listed.
 type fakeBackups struct{ one *rest.Backup }
 
 var backupTime = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)

@@ -64,7 +64,7 @@ func TestBatchViolations(t *testing.T) {
 		`{"input_file_id": "none", "endpoint": "/v1/responses", "completion_window": "1h", "metadata": {"` +
 			strings.Repeat("k", 65) + `": ""}}`: {`input_file_id: there is no file "none"`, "endpoint: ",
 			"completion_window: ", "metadata: "},
-		batchBody(rows): {"has the purpose fine-tune: upload it with the purpose batch"},
+		batchBody(rows): {"has the purpose fine-tune: upload it again with the purpose batch"},
 		strings.Replace(batchBody(rows), "{", `{"output_expires_after": {}, `, 1): {"output_expires_after"},
 	} {
 		a := s.call("POST", "/v1/batches", "user", body)

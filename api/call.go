@@ -10,7 +10,7 @@ import (
 	"anneal/engines"
 )
 
-// newCall returns the call of an operation for a request.
+// newCall returns the Call of a request to an operation.
 func (s *Server) newCall(op *request.Operation, w http.ResponseWriter, r *http.Request) *request.Call {
 	trace := request.TraceOf(r)
 	return &request.Call{Core: s.core, Conn: connection.Of(r), Operation: op, Writer: w, Request: r,

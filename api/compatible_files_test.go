@@ -47,7 +47,7 @@ func (s *harness) file(name, content string) string {
 func TestNamesOfFiles(t *testing.T) {
 	s := newHarness(t, request.Limits{})
 	for name, message := range map[string]string{
-		strings.Repeat("n", 256): "file: its name must have at most 255 characters",
+		strings.Repeat("n", 256): "file: must have a file name of at most 255 characters",
 		"a\u202eb.jsonl":         "file: must not have control characters",
 	} {
 		a := s.send(s.form("/v1/files", "user", "file", name, strings.NewReader(chatRows), "purpose=fine-tune"))
@@ -135,7 +135,7 @@ func TestRejectedFilesLeaveNothing(t *testing.T) {
 		{"purpose=vision", chatRows, []string{`purpose: "vision" is not supported`}},
 		{"purpose=user_data|expires_after[anchor]=created_at|expires_after[seconds]=3600|colour=red", chatRows,
 			[]string{"expires_after: is not supported", "colour: is not a field of this form", `purpose: "user_data"`}},
-		{"file=text", chatRows, []string{"file: is not a file"}},
+		{"file=text", chatRows, []string{"file: has no file name"}},
 		{"purpose=" + strings.Repeat("x", 2000), chatRows, []string{"purpose: must have at most 1024 bytes"}},
 		{strings.Repeat("colour=red|", 20), chatRows, []string{"the form has more than 16 fields", "colour"}},
 		{"purpose=fine-tune", invalid, []string{"rows.jsonl:1", "robot"}},
@@ -181,7 +181,7 @@ func TestRejectedFileIsSentAgain(t *testing.T) {
 	require.Equal(t, http.StatusBadRequest, again.status, "%s", again.body)
 	require.Equal(t, inferenceMessage(t, first), inferenceMessage(t, again))
 
-	failing := s.another(func(o *Options) { o.Answers = lostAnswers{o.Answers} })
+	failing := s.another(func(o *Options) { o.Idempotency = lostResponses{o.Idempotency} })
 	first = failing.keyedFile("short", "no JSON")
 	require.Equal(t, http.StatusBadRequest, first.status, "%s", first.body)
 	s.clock.add(request.ClaimTime)

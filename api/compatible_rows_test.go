@@ -2,7 +2,7 @@ package api
 
 import "anneal/domain"
 
-// Setup transcripts of the OpenAI API.
+// Setup transcripts for the operations of the OpenAI API.
 const (
 	aSupervisedJob = aFilledOne +
 		"> POST /v1/accounts/acme/supervisedFineTuningJobs?supervisedFineTuningJobId=job user\n" +

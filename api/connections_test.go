@@ -77,7 +77,7 @@ func (c rawConn) readResponse() *http.Response {
 	return response
 }
 
-// closed requires that the server closes the connection, and waits for it.
+// closed waits until the server closes the connection.
 func (c rawConn) closed() {
 	c.Helper()
 	_, err := io.Copy(io.Discard, c.responses)

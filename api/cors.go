@@ -41,20 +41,20 @@ func CheckOrigin(origin string) error {
 // preflightMaxAge is how long a browser may reuse the response to a preflight request.
 const preflightMaxAge = 10 * time.Minute
 
-// requestHeaders are the headers that clients of the interface send. A preflight response also
-// allows every other header that the browser asks for, because client libraries add headers of
-// their own, which the server ignores.
+// requestHeaders lists the request headers that the interface reads. A preflight response also
+// allows every other header that the browser lists, because client libraries add headers of their
+// own, which the server ignores.
 const requestHeaders = "Authorization, Content-Type"
 
-// A corsPolicy states which pages of other origins may read responses (Cross-Origin Resource
-// Sharing). Without allowed origins, no response has a header of the policy.
+// A corsPolicy states which web pages of other origins may read responses (Cross-Origin Resource
+// Sharing, CORS). Without allowed origins, responses have no CORS headers.
 type corsPolicy struct {
 	origins []string
-	exposed string // response headers that scripts may read
+	exposed string // value of Access-Control-Expose-Headers: response headers that scripts may read
 }
 
-// newCORSPolicy returns the policy for the allowed origins. Scripts may read every header that an
-// operation of the table declares.
+// newCORSPolicy returns the policy for the allowed origins. Scripts may read all response headers
+// that the operations in the table declare.
 func newCORSPolicy(origins []string, table []request.Operation) corsPolicy {
 	names := map[string]bool{}
 	for _, name := range []string{request.RequestIDHeader, request.TraceParentHeader, request.ReplayedHeader,
@@ -95,9 +95,9 @@ func (p corsPolicy) allow(next http.Handler) http.Handler {
 	})
 }
 
-// options is middleware that responds to OPTIONS requests for a path with the methods that the path
-// allows. The response to a preflight request of an allowed origin allows every method, also for an
-// unknown path, because otherwise the script could not read the error of its request.
+// options is middleware that responds to OPTIONS requests with the methods that their path allows.
+// A preflight request of an allowed origin is allowed every method, even for an unknown path:
+// otherwise the browser would hide the error of the following request from the script.
 func (s *Server) options(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var methods string
@@ -125,11 +125,13 @@ func (s *Server) options(next http.Handler) http.Handler {
 	})
 }
 
-// maxRequestedHeaders bounds the requested headers that a preflight response repeats, in bytes.
+// maxRequestedHeaders bounds the length, in bytes, of the list of headers that a preflight response
+// copies from the request.
 const maxRequestedHeaders = 4 << 10
 
-// headersFor returns requestHeaders and the names of headers that a preflight request asks for. It
-// leaves those names out if they are longer than maxRequestedHeaders.
+// headersFor returns the headers that the response to a preflight request allows: requestHeaders
+// and the headers that the preflight request lists. It leaves the latter out if they are longer
+// than maxRequestedHeaders.
 func headersFor(r *http.Request) string {
 	requested := r.Header.Get("Access-Control-Request-Headers")
 	if requested == "" || len(requested) > maxRequestedHeaders {

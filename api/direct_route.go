@@ -12,7 +12,8 @@ import (
 	"anneal/api/wire"
 )
 
-// directRoutes serves requests to the host names of deployments.
+// directRoutes serves inference requests that are sent to the host name of a deployment (its direct
+// route) instead of the server's host name.
 type directRoutes struct {
 	*routing.DirectRoutes
 	routes chi.Router
@@ -40,8 +41,8 @@ func (d *directRoutes) serve(label string, w http.ResponseWriter, r *http.Reques
 	d.routes.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), request.DirectLabelKey{}, label)))
 }
 
-// find is middleware that looks up the deployment of the request's host name before any other part
-// of the request is read.
+// find is middleware that finds the deployment with the request's host name, before the rest of the
+// request is read. It responds with 404 if no deployment has that host name.
 func (d *directRoutes) find(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		label, _ := r.Context().Value(request.DirectLabelKey{}).(string)

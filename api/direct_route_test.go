@@ -138,7 +138,7 @@ func TestDirectRouteHandle(t *testing.T) {
 		`{"baseModel": "`+publicBase+`", "directRouteType": "CLOUD_B_PRIVATELINK"}`)
 	require.NotContains(t, cloud.json(t), "directRouteHandle")
 	require.Contains(t, cloud.header.Get("anneal-warning"),
-		"unless it is INTERNET: the server creates no service attachments of clouds")
+		"unless it is INTERNET: the server creates no service attachments in a cloud")
 	easy := s.call("PATCH", acme+"/deployments/one", "user", `{"directRouteApiKeys": ["short"]}`)
 	require.Contains(t, easy.header.Get("anneal-warning"), "easily guessed")
 

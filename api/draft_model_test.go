@@ -42,5 +42,6 @@ func TestDraftModels(t *testing.T) {
 	changed := s.call("PATCH", acme+"/deployments/off", "user", `{"draftModel": "accounts/acme/models/small"}`)
 	require.Equal(t, 200, changed.status, "%s", changed.body)
 	require.Equal(t, []string{"draftModel: accepted, but has no effect on a deployment that was created with " +
-		"disableSpeculativeDecoding: its replicas draft no tokens"}, changed.header.Values(request.WarningHeader))
+		"disableSpeculativeDecoding: the deployment's replicas draft no " +
+		"tokens"}, changed.header.Values(request.WarningHeader))
 }

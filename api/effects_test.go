@@ -26,7 +26,7 @@ func (s *harness) intercept(change, key string, do func() error) error {
 	return s.plan.Load().Do(change, key, do)
 }
 
-// A plannedSealer injects the faults of a plan into Seal.
+// A plannedSealer is a rest.Sealer that injects the faults of a plan into Seal.
 type plannedSealer struct {
 	rest.Sealer
 	plan *faults.Plan
@@ -40,7 +40,7 @@ func (p plannedSealer) Seal(ctx context.Context, name domain.Name, value []byte)
 	return sealed, err
 }
 
-// An effect is a request that changes more than the log.
+// An effect is a request that has side effects outside of the log.
 type effect struct {
 	covers  []string // functions of the package that have the side effect
 	prepare func(s *harness)
@@ -70,7 +70,8 @@ func gone[S domain.State](kind *domain.Kind[S], id string) func(*projections.Vie
 	return func(v *projections.View) bool { return !has(kind, id, func(S) bool { return true })(v) }
 }
 
-// puts requests signed URLs for the files of the resource at path, and PUTs the files.
+// puts requests signed URLs for the files of the resource at path, and sends the files to them with
+// PUT.
 func puts(s *harness, path string, files map[string]string) {
 	s.Helper()
 	var sizes []string
@@ -295,7 +296,7 @@ var effectElsewhere = map[string]string{
 	"fetch":       "the same",
 	"storeImages": "files of a request that nothing refers to: TestImagesReachReplicas checks that none is left",
 	"storeImage":  "the same",
-	"keep":        "seals a response for the idempotency store, where it expires",
+	"store":       "seals a response for the idempotency store, where it expires",
 }
 
 // TestEveryEffectIsTested checks that every function with a side effect is in effects or in

@@ -104,11 +104,11 @@ func TestEmbeddingErrors(t *testing.T) {
 		`"input": [[1], []]`:                                 {400, "input", "must not be empty"},
 		`"input": {"a": 1}`:                                  {400, "input", "must be text"},
 		`"input": ["a", 1]`:                                  {400, "input", "must be text"},
-		`"input": [-1]`:                                      {400, "input", "non-negative integers"},
+		`"input": [-1]`:                                      {400, "input", "a token ID is a whole number of at least 0"},
 		`"input": "a", "dimensions": 0`:                      {400, "dimensions", "from 1 to"},
 		`"input": "a", "encoding_format": "int8"`:            {400, "encoding_format", "float, base64"},
 		`"input": "", "dimensions": 0, "user": 1`:            {400, "input", "3 fields"},
-		`"input": [` + strings.Repeat(`"a",`, 2048) + `"a"]`: {400, "input", "at most 2048 elements, not 2049"},
+		`"input": [` + strings.Repeat(`"a",`, 2048) + `"a"]`: {400, "input", "at most 2048 prompts, not 2049"},
 	} {
 		a := s.embedText("user", body)
 		require.Equal(t, want.status, a.status, "%s: %s", body, a.body)

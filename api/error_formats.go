@@ -8,25 +8,25 @@ import (
 	"anneal/api/request"
 )
 
-// errorFormats decide whether an error response to a request that reaches no operation is an
-// InferenceError. A request that reaches an operation gets the format of the operation: see
-// request.Operation.HasInferenceErrors.
+// errorFormats decide whether an error response is an InferenceError or a ManagementError, for
+// requests that match no operation. (Other requests get the format of their operation: see
+// request.Operation.HasInferenceErrors.)
 //
-// The rule is derived from the operations: a path has the format of the operations with which it
-// shares its longest prefix of segments. If those operations have both formats, an error below /v1
-// is an InferenceError, because clients of the OpenAI API request such paths; any other error
-// is a ManagementError. The error of a path that meantPath knows is an InferenceError.
+// A path gets the format of the operations with which it shares its longest prefix of segments. If
+// those operations have both formats, an error below /v1 is an InferenceError, because clients of
+// the OpenAI API request such paths; any other error is a ManagementError. The error of a path that
+// intendedPath corrects is an InferenceError.
 //
 // Each prefix of an operation's path maps to the formats of the operations below the prefix.
 type errorFormats map[string]formatsBelow
 
-// formatsBelow are the formats of errors that operations below a prefix have.
+// formatsBelow states which formats the errors of the operations below a prefix have.
 type formatsBelow struct {
 	inference, management bool
-	exact                 bool // an operation has this path
+	exact                 bool // the prefix is the whole path of an operation
 }
 
-// formatsOf returns the formats of the operations of a table.
+// formatsOf returns the errorFormats of a table of operations.
 func formatsOf(table []request.Operation) errorFormats {
 	formats := errorFormats{}
 	for i := range table {
@@ -50,9 +50,9 @@ func prefixes(path string) iter.Seq[string] {
 	}
 }
 
-// isInference reports whether an error response to the request is an InferenceError.
+// isInference reports whether the error response to the request is an InferenceError.
 func (f errorFormats) isInference(r *http.Request) bool {
-	if request.IsDirect(r) || f.meantPath(r.URL.Path) != "" {
+	if request.IsDirect(r) || f.intendedPath(r.URL.Path) != "" {
 		return true
 	}
 	for prefix := range prefixes(strings.TrimRight(r.URL.Path, "/")) {
@@ -63,9 +63,10 @@ func (f errorFormats) isInference(r *http.Request) bool {
 	return false
 }
 
-// meantPath returns the path of the OpenAI API that a client with a wrong base URL has meant: its
-// base URL lacks /v1, or has it twice. It returns "" for other paths.
-func (f errorFormats) meantPath(path string) string {
+// intendedPath returns the path of the OpenAI API that a client with a wrong base URL intended: its
+// base URL lacks /v1, or has /v1 twice. It returns "" if the corrected path is no path of an
+// inference operation either.
+func (f errorFormats) intendedPath(path string) string {
 	meant := "/v1/" + strings.Trim(strings.TrimPrefix(path, "/v1/v1"), "/")
 	if below := f[meant]; meant == path || !below.exact || !below.inference || below.management {
 		return ""

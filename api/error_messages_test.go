@@ -40,7 +40,7 @@ func TestMethodNotAllowed(t *testing.T) {
 		require.Equal(t, http.StatusMethodNotAllowed, a.status, "%s %s: %s", one.method, one.path, a.body)
 		require.Equal(t, one.allow, a.header.Get("Allow"), "%s %s", one.method, one.path)
 		if one.method != http.MethodHead {
-			require.Contains(t, string(a.body), "it allows "+one.allow)
+			require.Contains(t, string(a.body), "use one of "+one.allow)
 		}
 	}
 	for _, method := range []string{"GET", "POST", "DELETE"} {
@@ -141,8 +141,8 @@ func TestInferenceRoleReadsNoEvents(t *testing.T) {
 	require.Equal(t, 403, s.call("GET", "/v1/accounts/acme/models/m/events", "inference", "").status)
 }
 
-// TestOriginsMustExist checks that a dataset is rejected when its source does not exist, and a job
-// when its evaluationDataset does not exist.
+// TestOriginsMustExist checks that a dataset whose source dataset does not exist is rejected, and a
+// job whose evaluationDataset does not exist.
 func TestOriginsMustExist(t *testing.T) {
 	s := newHarness(t, request.Limits{})
 	s.makeDataset("rows")

@@ -83,7 +83,7 @@ func idOf(token string) (id int) {
 	return id
 }
 
-// likely returns the log-probability of a token, with up to two alternatives.
+// likely returns the log-probability of a token in the story, with up to two alternative tokens.
 func likely(token string, offset, alternatives int) engines.Logprob {
 	value := -math.Round(float64(1+idOf(token)%97)*1.37) / 1000
 	one := engines.Logprob{Token: idOf(token), Text: token, Bytes: []byte(token), Offset: offset, Logprob: value,

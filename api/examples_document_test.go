@@ -46,7 +46,7 @@ type exampleRun struct {
 	real map[string]string // texts of the server, by the texts in the examples
 	left map[string]bool   // examples not executed yet: ID of the operation, a space, and the key
 	bare []string          // parameters without an example
-	// furthers sends the requests again with further parameters, and does not compare responses
+	// sends the requests again with further parameters, without comparing responses
 	furthers bool
 	sent     int // number of requests with a further parameter
 }
@@ -99,7 +99,7 @@ func (x *exampleRun) collect() {
 	require.NotEmpty(x, x.left)
 }
 
-// leave records the examples of a parameter or a media type.
+// leave records that the examples of a parameter or a media type are still to be executed.
 func (x *exampleRun) leave(id string, described map[string]any) {
 	examples, _ := described["examples"].(map[string]any)
 	for key := range examples {

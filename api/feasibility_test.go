@@ -28,7 +28,7 @@ func TestInfeasibleDeployment(t *testing.T) {
 	status := s.call("GET", acme+"/deployments/large", "user", "").json(t)["status"].(map[string]any)
 	require.Equal(t, "UNAVAILABLE", status["code"])
 	require.Contains(t, status["message"],
-		"a request could not start a replica: a replica needs 100m CPU, 128 MiB, 1 x VENDOR_A_A100_80GB")
+		"a request cannot start a replica: a replica needs 100m CPU, 128 MiB, 1 x VENDOR_A_A100_80GB")
 	require.Contains(t, status["message"],
 		"but only 0 of 1 nodes could run it (has no VENDOR_A_A100_80GB: 1 node): start an agent on a machine with "+
 			"these accelerators, or choose an acceleratorType of the fleet")

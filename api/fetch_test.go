@@ -70,8 +70,8 @@ func TestRecordingsFromURLs(t *testing.T) {
 		"/speech.wav":  {200, "go forward"},
 		"/hops/4":      {200, "go forward"},
 		"/hops/5":      {400, "is redirected more than 5 times"},
-		"/large":       {400, "refers to a file that exceeds the limit of 100 bytes"},
-		"/unannounced": {400, "refers to a file that exceeds the limit of 100 bytes"},
+		"/large":       {400, "refers to a file that is larger than the limit of 100 bytes"},
+		"/unannounced": {400, "refers to a file that is larger than the limit of 100 bytes"},
 		"/empty":       {400, "refers to an empty file"},
 		"/half":        {400, "could not be downloaded completely"},
 		"/slow":        {400, "was not downloaded within 200ms"},
@@ -108,7 +108,7 @@ func TestNoRecordingsFromPrivateAddresses(t *testing.T) {
 		"0x7f000001", "[64:ff9b::7f00:1]", "169.254.169.254", "10.0.0.1"} {
 		a := s.send(s.parts(part{"url", "", "http://" + host + ":" + port + "/speech.wav"}, part{"model", "", hearer}))
 		require.Equal(t, 400, a.status, "%s: %s", host, a.body)
-		require.Regexp(t, "refers to an address that is not public|has a host name that does not "+
+		require.Regexp(t, "refers to a private address|has a host name that does not "+
 			"resolve", string(a.body), host)
 	}
 	require.Empty(t, s.replicas.requestIDs())

@@ -105,7 +105,7 @@ func TestFineTuningWithTracker(t *testing.T) {
 	body := fmt.Sprintf(`{"model": %q, "training_file": %q%s}`, publicBase, file, settings)
 	a := s.call("POST", fineTuningPath, "user", body)
 	require.Equal(t, http.StatusBadRequest, a.status, "%s", a.body)
-	require.Contains(t, string(a.body), "integrations[0]: needs the API key of the tracker")
+	require.Contains(t, string(a.body), "integrations[0]: needs the API key for the tracker")
 	require.Contains(t, string(a.body), "accounts/acme/secrets/wandb-api-key")
 
 	created := s.call("POST", "/v1/accounts/acme/secrets", "admin",
@@ -153,14 +153,16 @@ func TestFineTuningViolations(t *testing.T) {
 				"hyperparameters.n_epochs: must be auto, or a whole number from 1 to 1000, not 0",
 				`hyperparameters.batch_size: must be auto, or a whole number from 1`,
 				"hyperparameters.learning_rate_multiplier: must be auto, or a number above 0 and at most 1000, not -1",
-				"hyperparameters.beta: is for the method dpo", "hyperparameters.eval_samples: is not supported",
+				"hyperparameters.beta: is only for the method dpo", "hyperparameters.eval_samples: is not supported",
 				"hyperparameters.colour: is not a field of this object"}},
 		{`{"model": "` + publicBase + `", "training_file": "` + chats + `", "validation_file": "` + pairs + `",
 			"method": {"type": "dpo", "supervised": {}, "dpo": {"grader": {"type": "python"}, "response_format": {}}},
 			"hyperparameters": {"n_epochs": 2}, "suffix": "` + strings.Repeat("s", 41) + `"}`,
-			[]string{"validation_file: is not supported by the method dpo", "method.supervised: is not for the method dpo",
-				"method.dpo.grader: is for the method reinforcement", "method.dpo.response_format: is not supported",
-				"hyperparameters: is given beside method", "training_file: accounts/acme/datasets/" + chats + " has chat rows",
+			[]string{"validation_file: is not supported by the method dpo", "method.supervised: is not supported by the " +
+				"method dpo",
+				"method.dpo.grader: is only for the method reinforcement", "method.dpo.response_format: is not supported",
+				"hyperparameters: cannot be combined with method",
+				"training_file: accounts/acme/datasets/" + chats + " has chat rows",
 				"suffix: must have at most 40 characters, not 41"}},
 		{`{"model": "accounts/default/models/anneal-base", "training_file": "` + chats + `", "suffix": "` +
 			strings.Repeat("s", 64) + `"}`, []string{"suffix: must have at most 40 characters, not 64"}},
@@ -239,7 +241,7 @@ func TestFineTuningJobsByMetadata(t *testing.T) {
 		require.Equal(t, want, got, query)
 	}
 	for query, message := range map[string]string{
-		"?metadata=a":                 "metadata: must be null, or be given as metadata[KEY]=VALUE",
+		"?metadata=a":                 "metadata: must be null, or be written metadata[KEY]=VALUE",
 		"?metadata[a]=b&metadata[a]=": "metadata[a]: is given 2 times",
 		"?colour[a]=b": "is not a query parameter of this operation; valid parameters: after, asOf, limit, " +
 			"metadata",
@@ -366,7 +368,7 @@ func TestFineTuningListsJobsOfAllKinds(t *testing.T) {
 	}
 	a := s.call("POST", fineTuningPath+"/one/cancel", "user", "")
 	require.Equal(t, http.StatusBadRequest, a.status, "%s", a.body)
-	require.Contains(t, string(a.body), "2 jobs have the ID one")
+	require.Contains(t, string(a.body), "2 jobs of different kinds have the ID one")
 }
 
 // TestFineTuningMetricsAfterRestart checks that the events of a job whose metrics the server does not

@@ -126,7 +126,7 @@ func newArchive(t testing.TB) *archive.Archive {
 
 func (s *harness) options(limits request.Limits) Options {
 	o := Options{ReaderURL: "nats://events.example.com:4222", Log: s.log, World: s.world, Blobs: s.store,
-		Sealer: sealed.ObservedVault{Vault: s.vault}, Proofs: fakeProofs{s}, Answers: s.answers, Audit: s.audit,
+		Sealer: sealed.ObservedVault{Vault: s.vault}, Proofs: fakeProofs{s}, Idempotency: s.answers, Audit: s.audit,
 		Replicas: s.replicas,
 		Scorer:   exactScorer{}, Pepper: pepper,
 		Prices: domain.Prices{CurrencyCode: "EUR", Adapter: 400_000_000, AllParameters: 1_200_000_000},
@@ -138,8 +138,8 @@ func (s *harness) options(limits request.Limits) Options {
 	return o
 }
 
-// another returns a copy of the harness with another server, which has a separate world that
-// follows the same log, and the options that change sets.
+// another returns a copy of the harness with another server of the same installation: it has its
+// own world, which follows the same log. change sets its options.
 func (s *harness) another(change func(*Options)) *harness { return s.following(s.log, change) }
 
 // following is like another for a server whose world follows log.
@@ -201,7 +201,7 @@ func (s *harness) validateDatasets(ctx context.Context) {
 }
 
 // continues reports whether a background task of the harness continues after err. It fails the test
-// when err is not nil, unless ctx is done, because a test may end while the task runs.
+// if err is not nil, unless ctx is done.
 func (s *harness) continues(ctx context.Context, err error) bool {
 	return err == nil || ctx.Err() == nil && assert.NoError(s, err)
 }
@@ -267,7 +267,7 @@ func (s *harness) mint(alias, account, role string, expire *time.Time) {
 	s.keys[alias] = key.Text
 }
 
-// do records intents, as other parts of the platform would.
+// do records intents, as schedulers and workers would.
 func (s *harness) do(intents ...domain.Intent) {
 	s.Helper()
 	require.NoError(s, s.carryOut(s.Context(), intents...))

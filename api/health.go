@@ -41,12 +41,13 @@ func (s *Server) systemOperations() []request.Operation {
 			Summary: "Read metrics in the text format of Prometheus", Gate: metricsGate,
 			Media: "text/plain", Handle: gathered(s.Metrics)},
 		{ID: "getDetailedMetrics", Method: "GET", Path: "/metrics/detailed", Tag: "system",
-			Summary: "Read the metrics with the names of accounts, nodes and deployments", Gate: request.ByOperator,
+			Summary: "Read the metrics that are labeled with the names of accounts, nodes and " +
+				"deployments", Gate: request.ByOperator,
 			Media: "text/plain", Handle: gathered(s.Metrics, s.Named)},
 	}
 }
 
-// gathered returns a handler that writes the metrics of all sources that are not nil.
+// gathered returns a handler that writes the metrics of all sources except nil ones.
 func gathered(sources ...prometheus.Gatherer) request.Handler {
 	present := slices.DeleteFunc(sources, func(g prometheus.Gatherer) bool { return g == nil })
 	options := promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}
@@ -66,18 +67,19 @@ var documentation = openapi.Documentation{
 	Types: map[string]string{"Health": "The state of the server."},
 }
 
-// health is the response of health checks. Position is the position of the last event in the world.
+// health is the body of the response to a health check. Position is the position of the last event
+// in the world.
 type health struct {
 	Status   string `json:"status"`
 	Position string `json:"position,omitempty"`
 }
 
-// healthy responds with 200 as long as the process runs.
+// healthy responds to the liveness check with 200 as long as the process runs.
 func healthy(*request.Call) (any, error) { return health{Status: "ok"}, nil }
 
-// ready responds with 200 when the server can serve reads and inference: it is connected to NATS, and
-// its world follows the log. It does not query the log, which has no leader during an election or when
-// its quorum is lost: reads and inference continue then.
+// ready responds with 200 when the server can serve reads and inference: it is connected to NATS,
+// and its world follows the log. It does not query the log: during an election or without a quorum
+// the log cannot respond, but reads and inference continue.
 func (s *Server) ready(c *request.Call) (any, error) {
 	if s.leaving.Load() {
 		return nil, notReady("the server is shutting down: send requests to another server")
@@ -94,8 +96,8 @@ func (s *Server) ready(c *request.Call) (any, error) {
 	return health{"ok", strconv.FormatUint(c.World.Position(), 10)}, nil
 }
 
-// readyToWrite responds with 200 when the server is ready, the log responds, the world is at its
-// last position, and the disk has space for events.
+// readyToWrite responds with 200 when ready does, and the server can also record changes: the log
+// responds, the world is at its last position, and the disk has space for events.
 func (s *Server) readyToWrite(c *request.Call) (any, error) {
 	if _, err := s.ready(c); err != nil {
 		return nil, err
@@ -107,7 +109,7 @@ func (s *Server) readyToWrite(c *request.Call) (any, error) {
 		err = c.World.WaitFor(ctx, last.Position)
 	}
 	if err != nil {
-		c.Logger.Warn("not ready to write", "error", err)
+		c.Logger.Warn("the server is not ready to write", "error", err)
 		return nil, notReady("the log cannot be read, or the world has not reached the last position of the log; the world "+
 			"is at position %d: check the connection to NATS and its quorum", c.World.Position())
 	}
@@ -131,7 +133,8 @@ type meters struct {
 func newMeters(o Options) *meters {
 	m := &meters{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "anneal_http_requests_total",
-			Help: "Requests answered, by route, method and status."}, []string{"route", "method", "status"}),
+			Help: "HTTP requests with a complete response, by route, method and " +
+				"status."}, []string{"route", "method", "status"}),
 		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "anneal_http_request_seconds",
 			Help:    "Time from the request's header to the end of its response.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 4, 9)}, []string{"route"}),
@@ -140,7 +143,8 @@ func newMeters(o Options) *meters {
 		Help: "Position of the last event that has been applied to the world."},
 		func() float64 { return float64(o.World.Position()) })
 	lag := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "anneal_world_lag_events",
-		Help: "Events in the log that have not been applied to the world; -1 when the log cannot be read."}, func() float64 {
+		Help: "Number of events in the log that have not been applied to the world; -1 when the log cannot be " +
+			"read."}, func() float64 {
 		ctx, cancel := context.WithTimeout(context.Background(), healthTime)
 		defer cancel()
 		last, err := o.Log.Last(ctx)
@@ -158,7 +162,7 @@ func (m *meters) request(route, method string, status int, took time.Duration) {
 		route = "none"
 	}
 	if _, known := knownMethods[method]; !known {
-		method = "other" // clients choose the method, and each unknown method would create a time series
+		method = "other" // clients choose the method, and each unknown one would create a time series
 	}
 	m.requests.WithLabelValues(route, method, strconv.Itoa(status)).Inc()
 	m.latency.WithLabelValues(route).Observe(took.Seconds())

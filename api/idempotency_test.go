@@ -100,14 +100,14 @@ func TestRepeatedChangeHappensOnce(t *testing.T) {
 	}
 }
 
-// lostAnswers stores no responses, like a server that crashes before it stores a response.
-type lostAnswers struct{ request.Answers }
+// lostResponses stores no responses, like a server that crashes before it stores a response.
+type lostResponses struct{ request.IdempotencyStore }
 
-func (lostAnswers) Store(context.Context, idempotency.Claim, []byte) error {
+func (lostResponses) Store(context.Context, idempotency.Claim, []byte) error {
 	return errors.New("the process is dead")
 }
 
-func (lostAnswers) Release(context.Context, idempotency.Claim) error {
+func (lostResponses) Release(context.Context, idempotency.Claim) error {
 	return errors.New("the process is dead")
 }
 
@@ -116,7 +116,7 @@ func TestServerCrashesBeforeResponse(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			s := newHarness(t, request.Limits{RepeatWait: time.Millisecond})
 			s.createTargets()
-			failing := s.another(func(o *Options) { o.Answers = lostAnswers{o.Answers} })
+			failing := s.another(func(o *Options) { o.Idempotency = lostResponses{o.Idempotency} })
 			first := failing.keyed("k", c.method, c.path, c.alias, c.body)
 			require.Equal(t, 200, first.status, "%s", first.body)
 			after := s.events()
@@ -265,18 +265,18 @@ func (c *fakeReplicas) responding(respond func(context.Context, domain.Replica, 
 	c.respond = respond
 }
 
-// watchedAnswers sends on busy when a claim finds another attempt in progress, and records the
+// watchedResponses sends on busy when a claim finds another attempt in progress, and records the
 // stored responses.
-type watchedAnswers struct {
-	request.Answers
+type watchedResponses struct {
+	request.IdempotencyStore
 	busy   chan struct{}
 	mu     sync.Mutex
 	stored [][]byte
 }
 
-func (w *watchedAnswers) Claim(ctx context.Context, key string, digest []byte, now time.Time,
+func (w *watchedResponses) Claim(ctx context.Context, key string, digest []byte, now time.Time,
 	lease time.Duration) (idempotency.Claim, error) {
-	claim, err := w.Answers.Claim(ctx, key, digest, now, lease)
+	claim, err := w.IdempotencyStore.Claim(ctx, key, digest, now, lease)
 	if claim.State == idempotency.InProgress {
 		select {
 		case w.busy <- struct{}{}:
@@ -286,11 +286,11 @@ func (w *watchedAnswers) Claim(ctx context.Context, key string, digest []byte, n
 	return claim, err
 }
 
-func (w *watchedAnswers) Store(ctx context.Context, claim idempotency.Claim, response []byte) error {
+func (w *watchedResponses) Store(ctx context.Context, claim idempotency.Claim, response []byte) error {
 	w.mu.Lock()
 	w.stored = append(w.stored, response)
 	w.mu.Unlock()
-	return w.Answers.Store(ctx, claim, response)
+	return w.IdempotencyStore.Store(ctx, claim, response)
 }
 
 func TestConcurrentRepeatsOnTwoServers(t *testing.T) {
@@ -302,9 +302,9 @@ func TestConcurrentRepeatsOnTwoServers(t *testing.T) {
 		<-release
 		return echo(ctx, r, req, emit)
 	})
-	watched := &watchedAnswers{Answers: s.answers, busy: make(chan struct{}, 1)}
-	servers := []*harness{s.another(func(o *Options) { o.Answers = watched }),
-		s.another(func(o *Options) { o.Answers = watched })}
+	watched := &watchedResponses{IdempotencyStore: s.answers, busy: make(chan struct{}, 1)}
+	servers := []*harness{s.another(func(o *Options) { o.Idempotency = watched }),
+		s.another(func(o *Options) { o.Idempotency = watched })}
 	answers := make([]response, len(servers))
 	var all sync.WaitGroup
 	for i, server := range servers {
@@ -329,8 +329,8 @@ func TestConcurrentRepeatsOnTwoServers(t *testing.T) {
 
 func TestStoredResponsesAreSealed(t *testing.T) {
 	s := newHarness(t, request.Limits{})
-	watched := &watchedAnswers{Answers: s.answers}
-	server := s.another(func(o *Options) { o.Answers = watched })
+	watched := &watchedResponses{IdempotencyStore: s.answers}
+	server := s.another(func(o *Options) { o.Idempotency = watched })
 	const canary = "canary-5e1f"
 	secret := server.keyed("k1", "POST", acme+"/secrets", "admin",
 		`{"name": "s1", "keyName": "TOKEN", "value": "`+canary+`"}`)
@@ -390,7 +390,7 @@ func TestServerCrashesAfterUpload(t *testing.T) {
 	const rows = `{"prompt": "a", "completion": "b"}` + "\n" + `{"prompt": "c", "completion": "d"}` + "\n" +
 		`{"prompt": "e", "completion": "f"}` + "\n"
 	s := newHarness(t, request.Limits{})
-	failing := s.another(func(o *Options) { o.Answers = lostAnswers{o.Answers} })
+	failing := s.another(func(o *Options) { o.Idempotency = lostResponses{o.Idempotency} })
 	require.Equal(t, 200, failing.call("POST", acme+"/datasets", "user", `{"dataset": {}, "datasetId": "d"}`).status)
 	send := func(to *harness) response {
 		form := "--x\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.jsonl\"\r\n\r\n" + rows + "\r\n--x--\r\n"

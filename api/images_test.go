@@ -157,14 +157,15 @@ func TestInvalidImages(t *testing.T) {
 	s := base.another(func(o *Options) { o.Private = true })
 	auto := func(url string) string { return imagePart(url, "auto") }
 	for part, want := range map[string]string{
-		auto("ftp://example.com/a.png"):                   "content[0].image_url.url: must be an http or https URL",
-		auto("data:image/png;base64,!"):                   "content[0].image_url.url: must be an http or https URL",
-		auto("data:image/png,abc"):                        "content[0].image_url.url: must be an http or https URL",
-		auto(dataURL("image/tiff", []byte("II*"))):        `has the media type "image/tiff": send one of image/png`,
-		auto(dataURL("image/png", []byte("text"))):        "is not a PNG, JPEG, WebP or GIF image",
-		auto(dataURL("image/png", huge)):                  "is not a valid image of the type image/png",
-		auto(dataURL("image/gif", vast)):                  "has 65535 × 65535 pixels: send 1 to 67108864 pixels",
-		auto(web.URL + "/large"):                          "exceeds the limit of 10 MiB for an image",
+		auto("ftp://example.com/a.png"):            "content[0].image_url.url: must be an http or https URL",
+		auto("data:image/png;base64,!"):            "content[0].image_url.url: must be an http or https URL",
+		auto("data:image/png,abc"):                 "content[0].image_url.url: must be an http or https URL",
+		auto(dataURL("image/tiff", []byte("II*"))): `has the media type "image/tiff": send one of image/png`,
+		auto(dataURL("image/png", []byte("text"))): "is not a PNG, JPEG, WebP or GIF image",
+		auto(dataURL("image/png", huge)):           "is not a valid image of the type image/png",
+		auto(dataURL("image/gif", vast)): "is an image of 65535 × 65535 pixels: send an image of 1 to " +
+			"67108864 pixels",
+		auto(web.URL + "/large"):                          "is an image of more than 10 MiB, which is the limit",
 		auto(web.URL + "/text"):                           "is not a PNG, JPEG, WebP or GIF image",
 		auto(web.URL + "/half"):                           "could not be downloaded completely",
 		auto(web.URL + "/missing"):                        "returns HTTP status 404",
@@ -179,12 +180,12 @@ func TestInvalidImages(t *testing.T) {
 	}
 	a := base.show("user", imagePart(web.URL+"/text", "auto"))
 	require.Equal(t, 400, a.status)
-	require.Contains(t, string(a.body), "refers to an address that is not public")
+	require.Contains(t, string(a.body), "refers to a private address")
 
 	for fields, want := range map[string]string{
-		`"prompt": "a", "images": ["` + pixel + `"]`:                   "images: has 1 elements, but the prompt has 0",
-		`"prompt": ["<image>", "b"], "images": ["` + pixel + `"]`:      "images: require one prompt, as text",
-		`"prompt": [1], "images": ["` + pixel + `"]`:                   "images: require one prompt, as text",
+		`"prompt": "a", "images": ["` + pixel + `"]`:                   "images: has 1 images, but the prompt has 0",
+		`"prompt": ["<image>", "b"], "images": ["` + pixel + `"]`:      "images: require a single prompt that is a text",
+		`"prompt": [1], "images": ["` + pixel + `"]`:                   "images: require a single prompt that is a text",
 		`"prompt": "<image>", "images": [5]`:                           "images[0]: must be text",
 		`"prompt": "<image>", "images": ["` + web.URL + `/text"]`:      "images[0]: is not a PNG",
 		`"prompt": "<image><image>", "images": ["` + pixel + `", "x"]`: "images[1]: must be an http or https URL",

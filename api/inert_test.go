@@ -64,7 +64,7 @@ func requestFields(t reflect.Type) (fields []requestField) {
 	return fields
 }
 
-// fieldUses are the fields of all requests, by key, without those that never have an effect.
+// fieldUses has the fields of all requests by key, except the fields that never have an effect.
 type fieldUses struct {
 	fields map[string]requestField
 	inert  map[string]bool // keys of fields that the table of inert fields lists without a condition
@@ -203,7 +203,7 @@ func effectsOf(t *testing.T) map[string]string {
 	return effects
 }
 
-// sources are the identifiers that files select, and the strings in them.
+// sources has, by file, the identifiers that the file selects and the strings in it.
 type sources map[string]map[string]bool
 
 // use reports whether the file uses a field: it selects goName, or has the string name.

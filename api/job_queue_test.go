@@ -27,7 +27,7 @@ func trainer(id string, cores int64) domain.Intent {
 			Engines: []string{"train"}, Capacity: domain.Resources{CPUMilli: 1000 * cores, MemoryMiB: 1024 * cores}}})
 }
 
-// queueIn creates a job in an account and a dataset for it, and makes the job PENDING.
+// queueIn creates a dataset and a job in an account, and makes the job PENDING.
 func (s *harness) queueIn(account, id string) domain.Name {
 	s.Helper()
 	alias := map[string]string{"acme": "user", "other": "other"}[account]

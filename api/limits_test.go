@@ -31,15 +31,15 @@ func TestBodiesHaveLimits(t *testing.T) {
 		message    string
 	}{
 		{"as large as possible", fits(2000), 200, ""},
-		{"one byte more", fits(2001), 413, "larger than 2000 bytes"},
+		{"one byte more", fits(2001), 413, "more than the limit of 2000"},
 		{"as deep as possible", `{"dataset": {"userUploaded": {}}, "datasetId": ` + strings.Repeat("[", 63) +
 			strings.Repeat("]", 63) + `}`, 400, "datasetId: must be text"},
 		{"one deeper", `{"datasetId": ` + strings.Repeat("[", 64) + strings.Repeat("]", 64) + `}`, 400,
 			"more than 64 levels"},
 		{"not UTF-8", "{\"datasetId\": \"\xff\"}", 400, "not valid UTF-8"},
-		{"twice", `{"datasetId": "a", "datasetId": "b"}`, 400, `datasetId\" is given twice`},
-		{"both spellings", `{"datasetId": "a", "dataset_id": "b"}`, 400, "camelCase and in snake_case"},
-		{"two values", `{"datasetId": "a"} {}`, 400, "continues after its JSON value"},
+		{"twice", `{"datasetId": "a", "datasetId": "b"}`, 400, `the key \"datasetId\" twice`},
+		{"both spellings", `{"datasetId": "a", "dataset_id": "b"}`, 400, "lowerCamelCase and in snake_case"},
+		{"two values", `{"datasetId": "a"} {}`, 400, "has text after its JSON value"},
 		{"broken", "{\"datasetId\":\n  nope}", 400, "line 2"},
 		{"a list", `[]`, 400, "body: must be an object, not a list"},
 		{"null", `null`, 400, "must be an object, not null"},

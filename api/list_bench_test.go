@@ -104,7 +104,8 @@ type datasetPage struct {
 	TotalSize     int            `json:"totalSize"`
 }
 
-// encoding returns a function that encodes the value of type T that the response answer contains.
+// encoding returns a function that encodes the value of type T in a response, to measure the
+// encoding alone.
 func encoding[T any](b *testing.B, response []byte) func() {
 	var v T
 	require.NoError(b, json.Unmarshal(response, &v))

@@ -35,7 +35,7 @@ func (s *harness) placeOn(name domain.Name, node string) {
 	s.deployment(name, domain.AdvanceReplica{ID: id, State: domain.ReplicaReady, Node: on})
 }
 
-// A dyingReplica fails the requests to a node.
+// A dyingReplica makes the requests to the replica on one node fail.
 type dyingReplica struct {
 	node   string
 	reason string // reason of the error; "" means an error of the engine

@@ -202,7 +202,7 @@ func TestMaskOfEverything(t *testing.T) {
 	for _, mask := range []string{"*,displayName", "displayName&updateMask=*"} {
 		a := s.call("PATCH", path+"?updateMask="+mask, "operator", one.body)
 		require.Equal(t, 400, a.status, "%s", a.body)
-		require.Contains(t, a.json(t)["message"], `updateMask: "*" names every field: give it without other paths`)
+		require.Contains(t, a.json(t)["message"], `updateMask: "*" means all fields: give it without other paths`)
 	}
 	a := s.call("PATCH", path+"?updateMask="+url.QueryEscape(" * "), "operator",
 		`{"baseModel": "accounts/default/models/anneal-base", "placement": {"region": "US_IOWA_1"}, "displayName": "m"}`)

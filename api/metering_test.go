@@ -114,7 +114,7 @@ func TestMetadataIsLimited(t *testing.T) {
 			require.Equal(t, status, a.status, "%s %s: %s", path, text, a.body)
 			if status == 400 {
 				require.Contains(t, string(a.body),
-					"metadata: must have at most 16 KiB as JSON, not 25697 bytes: shorten the values")
+					"metadata: must have at most 16 KiB as JSON text, not 25697 bytes: shorten the values")
 			}
 		}
 	}

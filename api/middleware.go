@@ -40,13 +40,14 @@ func plainID(id string) bool {
 	return id != "" && len(id) <= 128
 }
 
-// A recorder records the status of the response, and the call and the error that it belongs to.
+// A recorder is an http.ResponseWriter that records the status of the response, its call and its
+// error, for metrics and the audit stream.
 type recorder struct {
 	http.ResponseWriter
 	status int
 	call   *request.Call // nil when the request reached no operation
-	reason string        // of the error that the response reports
-	cut    bool          // the response was cut off by a failure
+	reason string        // reason of the error in the response
+	cut    bool          // a failure cut the response off
 }
 
 func (r *recorder) WriteHeader(status int) {
@@ -98,7 +99,9 @@ func (s *Server) recover(next http.Handler) http.Handler {
 				fmt.Sprint(cause), "stack", string(debug.Stack()))
 			if recorded, ok := w.(*recorder); ok && recorded.status != 0 {
 				recorded.cut, recorded.reason = true, domain.Internal.String()
-				panic(http.ErrAbortHandler) // the response has begun: only closing the connection shows that it is incomplete
+				// the response has begun, so only closing the connection shows the client that it
+				// is incomplete
+				panic(http.ErrAbortHandler)
 			}
 			request.WriteError(w, request.ErrorOf(domain.Errorf(domain.Internal,
 				"internal error: report the request ID to the server's operator: %s", request.RequestID(r))), request.RequestID(r),
@@ -108,8 +111,9 @@ func (s *Server) recover(next http.Handler) http.Handler {
 	})
 }
 
-// methodsOf returns the methods that the request's path allows. A verb after a colon is part of the
-// path, because a resource and its verbs allow different methods.
+// methodsOf returns the methods that the request's path allows; none if no operation has the path.
+// A verb after a colon is part of the path, because a resource and its verbs allow different
+// methods.
 func (s *Server) methodsOf(r *http.Request) (allowed []string) {
 	if strings.HasPrefix(r.URL.Path, signedPath) {
 		return []string{http.MethodGet, http.MethodHead, http.MethodPut, http.MethodOptions}

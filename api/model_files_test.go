@@ -181,7 +181,7 @@ func TestModelUploadsHaveLimits(t *testing.T) {
 		"many files":     {map[string]string{"a": "1", "b": "2", "c": "3"}, 400, "1 to 2 files"},
 		"nothing":        {nil, 400, "the form is empty"},
 		"a hidden file":  {map[string]string{".git": "1"}, 400, upload.FileNameRule},
-		"an empty field": {map[string]string{"": "1"}, 400, "each field must have a file name"},
+		"an empty field": {map[string]string{"": "1"}, 400, "each field \\\"file\\\" must have a file name"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := s.uploadModel("m", "user", c.files)
@@ -192,10 +192,10 @@ func TestModelUploadsHaveLimits(t *testing.T) {
 	}
 	for body, message := range map[string]string{
 		`{"filenameToSize": {"a": 101}}`:                 "must be from 1 to 100 bytes",
-		`{"filenameToSize": {"a": 1, "b": 1, "c": 1}}`:   "must name 1 to 2 files",
+		`{"filenameToSize": {"a": 1, "b": 1, "c": 1}}`:   "must have the names of 1 to 2 files",
 		`{"filenameToSize": {"../a": 1, "b": 0}}`:        "from 1 to 100",
 		`{"filenameToSize": {"deep/config.json": 1}}`:    upload.FileNameRule,
-		`{"filenameToSize": {}}`:                         "must name 1 to 2 files",
+		`{"filenameToSize": {}}`:                         "must have the names of 1 to 2 files",
 		`{"filenameToSize": {"a": 1}, "precision": "x"}`: "precision: is not a field of this object",
 	} {
 		a := s.call("POST", one+":getUploadEndpoint", "user", body)
@@ -213,11 +213,11 @@ func TestDirectoriesOfSpeechModels(t *testing.T) {
 	require.Equal(t, 200, a.status, "%s", a.body)
 	one := "/v1/accounts/acme/models/ear"
 	for body, message := range map[string]string{
-		`{"filenameToSize": {"en-us/deep/mdef": 1}}`:     "with one slash between",
-		`{"filenameToSize": {"../mdef": 1}}`:             "with one slash between",
-		`{"filenameToSize": {"en-us/..": 1}}`:            "with one slash between",
-		`{"filenameToSize": {"en-us/": 1}}`:              "with one slash between",
-		`{"filenameToSize": {"/mdef": 1}}`:               "with one slash between",
+		`{"filenameToSize": {"en-us/deep/mdef": 1}}`:     "separated by one slash",
+		`{"filenameToSize": {"../mdef": 1}}`:             "separated by one slash",
+		`{"filenameToSize": {"en-us/..": 1}}`:            "separated by one slash",
+		`{"filenameToSize": {"en-us/": 1}}`:              "separated by one slash",
+		`{"filenameToSize": {"/mdef": 1}}`:               "separated by one slash",
 		`{"filenameToSize": {"en-us\\mdef": 1}}`:         upload.FileNameRule,
 		`{"filenameToSize": {".en-us": 1}}`:              upload.FileNameRule,
 		`{"filenameToSize": {"en-us": 1, "en-us/a": 1}}`: "is both a file and the directory of another file",

@@ -34,7 +34,7 @@ func TestModelVersionsAreSetByServer(t *testing.T) {
 	for _, field := range []string{"activeModelVersion", "targetModelVersion"} {
 		a := s.call("PATCH", path+"?updateMask="+field, "user", `{`+other+`}`)
 		require.Equal(t, 400, a.status, "%s", a.body)
-		require.Contains(t, a.json(t)["message"], "is set by the server only")
+		require.Contains(t, a.json(t)["message"], "can only be set by the server")
 	}
 	s.deployment(name, domain.OfferWeights{HotWeights: hotWeights(2)})
 	shows(get(), base, job+"@1.2")

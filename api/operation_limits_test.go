@@ -126,7 +126,7 @@ var bounds = []bound{
 	{"updateQuota", "maxValue", []string{"0", `"9"`}, []string{"-1", "1.5"}},
 }
 
-// alongside maps a field to the field that must be true when the first one is set.
+// alongside maps a field to the boolean field that must be true if the field is set.
 var alongside = map[string]string{"top_logprobs": "logprobs"}
 
 // TestBounds checks that requests succeed with the values at each bound, and are rejected with the

@@ -48,11 +48,11 @@ func (s *harness) set(scene string) {
 	}
 }
 
-// briefly is the query that selects the parts of events that are the same in every run.
+// briefly is the query that selects those fields of events that are the same in every run.
 const briefly = "?pageSize=2&readMask=type,subject,time,position"
 
-// aLogin is a login with an API key, and logins the query of the records of logins, without the
-// parts that differ in every run.
+// aLogin is a request that counts as a login, and logins the query that lists its audit record
+// without the fields that differ in every run.
 const (
 	aLogin = "> GET /v1/accounts/acme/apiKeys/admin admin\n\n"
 	logins = "?filter=kind%3DLOGIN_ACCEPTED&readMask=kind,account,actor,apiKey,clientAddress,method,operation,path," +

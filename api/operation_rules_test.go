@@ -14,8 +14,9 @@ import (
 	"anneal/domain"
 )
 
-// family returns a harness with models and deployment shapes, for tests of the operation
-// deploymentShapeVersions:match and of creating deployments. All shapes but raw are validated.
+// family returns a harness with related models and deployment shapes, for tests of
+// deploymentShapeVersions:match and of creating deployments. All shapes except "raw" are marked as
+// validated.
 func family(t *testing.T) *harness {
 	s := newHarness(t, request.Limits{})
 	const large = 8_000_000_000
@@ -222,7 +223,7 @@ func TestRulesOfCreateDeployment(t *testing.T) {
 		require.NotContains(t, deployed(), model)
 		refused := send(model)
 		require.Equal(t, http.StatusNotFound, refused.status, "%s", refused.body)
-		require.Contains(t, string(refused.body), "use the name "+model+"#"+apart)
+		require.Contains(t, string(refused.body), "use the model name "+model+"#"+apart)
 		for _, named := range []string{apart, model + "#" + apart} {
 			require.Equal(t, http.StatusOK, send(named).status, named)
 		}
@@ -258,7 +259,7 @@ func TestRulesOfCreateDeployment(t *testing.T) {
 		require.Equal(t, true, changed.json(t)["disableSpeculativeDecoding"], "an update does not turn it on again")
 		require.Equal(t, []string{
 			"ngramSpeculationLength: accepted, but has no effect on a deployment that was created with " +
-				"disableSpeculativeDecoding: its replicas draft no tokens"}, changed.header.Values("anneal-warning"))
+				"disableSpeculativeDecoding: the deployment's replicas draft no tokens"}, changed.header.Values("anneal-warning"))
 		s.serve("accounts/acme/deployments/plain")
 		for _, field := range []string{"prediction", "speculation"} {
 			answered := s.call("POST", "/inference/v1/completions", "user", `{"model": "accounts/acme/deployments/plain", `+

@@ -21,11 +21,11 @@ func (s *Server) operations() []request.Operation {
 	)
 }
 
-// offer registers the route of an operation. Authorization precedes any other validation of the
-// request.
+// offer registers the route of an operation on the router. A request is authorized before anything
+// else in it is validated.
 func (s *Server) offer(r chi.Router, op *request.Operation) {
 	r.Method(op.Method, op.Route(), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// the router matches resource:verb as a resource of that name
+		// without this check, chi would take ID:verb for a resource ID
 		if !op.Slashes && request.VerbOf(r.URL.Path) != request.VerbOf(op.Path) {
 			s.noSuchMethod(w, r)
 			return

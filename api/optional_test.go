@@ -25,10 +25,10 @@ func TestOptionalFieldsAlone(t *testing.T) {
 		"hotLoadBucketUrl": {`"s3://weights"`, "s3://weights", "hotLoadBucketUrl: accepted, but has no effect: replicas " +
 			"load weights from the server's own storage"},
 		"directRouteApiKeys": {`["k"]`, []any{"k"}, "directRouteApiKeys: accepted, but has no effect without " +
-			"directRouteType: there is no direct route"},
+			"directRouteType: the deployment has no direct route"},
 		"directRouteType": {`"INTERNET"`, "INTERNET",
 			"directRouteType: accepted, but has no effect on a server without a domain for direct routes: the operator " +
-				"must start the server with --direct-domain"},
+				"must start the server with --direct-domain to have direct routes"},
 		"draftModel":       {`""`, "", ""},
 		"acceleratorCount": {`2`, 2.0, ""},
 	} {

@@ -13,7 +13,7 @@ import (
 	"anneal/eventlog"
 )
 
-// A laggingLog holds its followers until a request asks for its end.
+// A laggingLog withholds events from its followers until a request reads the end of the log.
 type laggingLog struct {
 	heldLog
 	lagging atomic.Bool

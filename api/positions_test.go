@@ -126,7 +126,7 @@ type heldLog struct {
 	held sync.RWMutex
 }
 
-// await returns when the log is not held.
+// await waits until the log is not held.
 func (l *heldLog) await() {
 	l.held.RLock()
 	defer l.held.RUnlock()

@@ -96,7 +96,7 @@ func TestPreviewOfDefaultDataset(t *testing.T) {
 	a = s.call("POST", previewPath, "user", `{"evaluator": {`+someCode+`, `+chats+`}, "maxSamples": 2}`)
 	require.Equal(t, 2.0, a.json(t)["totalSamples"])
 	for evaluator, message := range map[string]string{
-		someCode: "sampleData: must have 1 to 100 entries, unless the evaluator has a defaultDataset",
+		someCode: "sampleData: must have 1 to 100 rows, unless the evaluator has a defaultDataset",
 		someCode + `, "defaultDataset": "accounts/acme/datasets/none"`: "evaluator.defaultDataset: " +
 			"accounts/acme/datasets/none " +
 			"is not a dataset of accounts/acme",
@@ -106,7 +106,7 @@ func TestPreviewOfDefaultDataset(t *testing.T) {
 		a := preview(evaluator)
 		require.Equal(t, 400, a.status)
 		require.Contains(t, string(a.body), message)
-		require.NotContains(t, string(a.body), "sampleData: must have 1 to 100 entries, unless the evaluator has a "+
+		require.NotContains(t, string(a.body), "sampleData: must have 1 to 100 rows, unless the evaluator has a "+
 			"defaultDataset; evaluator.defaultDataset")
 	}
 	s.ok("POST", acme+"/evaluators", `{"evaluatorId": "e", "evaluator": {`+someCode+`, `+chats+`}}`)
@@ -122,11 +122,11 @@ func TestRejectedPreviews(t *testing.T) {
 	for _, c := range []struct{ body, message string }{
 		{`{}`, "evaluator: is required"},
 		{`{"evaluator": {}, "sampleData": [` + lima + `]}`,
-			"evaluator: must have criteria with code, or the name of an evaluator"},
+			"evaluator: must have either criteria with code, or the name of an evaluator"},
 		{`{"evaluator": {"name": "accounts/other/evaluators/e"}, "sampleData": [` + lima + `]}`,
 			`evaluator.name: evaluator "accounts/other/evaluators/e" does not exist in accounts/acme`},
-		{`{"evaluator": {` + someCode + `}, "sampleData": []}`, "sampleData: must have 1 to 100 entries"},
-		{`{"evaluator": {` + someCode + `}, "sampleData": [` + many + `]}`, "sampleData: must have 1 to 100 entries"},
+		{`{"evaluator": {` + someCode + `}, "sampleData": []}`, "sampleData: must have 1 to 100 rows"},
+		{`{"evaluator": {` + someCode + `}, "sampleData": [` + many + `]}`, "sampleData: must have 1 to 100 rows"},
 		{`{"evaluator": {` + someCode + `}, "sampleData": [` + lima + `], "maxSamples": -1}`,
 			"maxSamples: must be from 1 to 100"},
 		{`{"evaluator": {` + someCode + `}, "sampleData": [7, "[]", {"ground_truth": 1}]}`,
@@ -135,7 +135,7 @@ func TestRejectedPreviews(t *testing.T) {
 		{`{"evaluator": {"criteria": [{"codeSnippets": {"language": "ruby", "fileContents": {"main.rb": "x"}}}]}, ` +
 			`"sampleData": [` + lima + `]}`, "evaluator.criteria[0].codeSnippets.language: must be python"},
 		{`{"evaluator": {"criteria": [{"codeSnippets": {"language": "ruby", "fileContents": {"main.rb": "x"}}}]}, ` +
-			`"sampleData": []}`, "sampleData: must have 1 to 100 entries, has 0, unless the evaluator has a defaultDataset; " +
+			`"sampleData": []}`, "sampleData: must have 1 to 100 rows, has 0, unless the evaluator has a defaultDataset; " +
 			"evaluator.criteria[0].codeSnippets.language: must " +
 			"be python"},
 		{`{"evaluator": {"criteria": [{"codeSnippets": {"fileContents": {"../main.py": "x"}}}]}, "sampleData": [` + lima +
@@ -204,7 +204,7 @@ func TestPreviewOfBuild(t *testing.T) {
 	s.ok(http.MethodPost, "/v1/accounts/acme/evaluators", `{"evaluatorId": "e"}`)
 	a := s.call(http.MethodPost, previewPath, "user", send)
 	require.Equal(t, 400, a.status)
-	require.Contains(t, a.json(t)["message"], "accounts/acme/evaluators/e was never built: it is BUILDING")
+	require.Contains(t, a.json(t)["message"], "accounts/acme/evaluators/e has no successful build: its state is BUILDING")
 	size := s.putFile("evaluators/acme/e/builds/1/lib/judge.py", "# fine")
 	s.do(domain.Intend(domain.Evaluators, name,
 		domain.AcceptBuild{Revision: 1, Entry: domain.Entry{File: "lib/judge.py", Func: "f"},

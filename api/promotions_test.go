@@ -50,7 +50,8 @@ func (s *harness) deletePromotedJob() {
 	require.NoError(s, s.store.DeletePrefix(s.Context(), prefix), "as the reconciler does within seconds")
 }
 
-// agrees requires that the world and the files agree, and that the reservations are released.
+// agrees requires that the world and the stored files are consistent, and that no reservations of
+// storage remain.
 func (s *harness) agrees() {
 	s.Helper()
 	require.NoError(s, faults.Agree(s.Context(), s.world.View(), s.store, s.vault))
@@ -75,7 +76,8 @@ func TestPromotionCountsAgainstStorage(t *testing.T) {
 			tooSmall(t, a, domain.QuotaStorageBytes)
 		} else {
 			exceeded(t, a, domain.QuotaStorageBytes)
-			require.Contains(t, a.json(t)["message"], fmt.Sprintf("may have %d storage bytes and has %d; the request adds %d: "+
+			require.Contains(t, a.json(t)["message"], fmt.Sprintf("has a quota of %d storage bytes and uses %d; the request "+
+				"adds %d: "+
 				"delete some datasets, models or evaluators", limit, used, promotedSize))
 		}
 		for _, step := range plan.Steps() {
@@ -191,7 +193,7 @@ func TestPromotionDuringDeletionOfItsJob(t *testing.T) {
 func TestRepeatedPromotion(t *testing.T) {
 	const body = `{"modelId": "kept"}`
 	s := checkpointHarness(t)
-	failing := s.another(func(o *Options) { o.Answers = lostAnswers{o.Answers} })
+	failing := s.another(func(o *Options) { o.Idempotency = lostResponses{o.Idempotency} })
 	first := failing.keyed("k", "POST", promotePath, "user", body)
 	require.Equal(t, 200, first.status, "%s", first.body)
 	require.NoError(t, s.world.WaitFor(t.Context(), s.events()))
@@ -232,7 +234,7 @@ func TestRepeatedPreparationAtTheQuota(t *testing.T) {
 	s.validateModels()
 	require.Equal(t, 200, s.uploadModel(s.modelOf("m"), "user", tinyModel).status)
 	const path, body = acme + "/models/m:prepare", `{"precision": "BF16"}`
-	failing := s.another(func(o *Options) { o.Answers = lostAnswers{o.Answers} })
+	failing := s.another(func(o *Options) { o.Idempotency = lostResponses{o.Idempotency} })
 	first := failing.keyed("k", "POST", path, "user", body)
 	require.Equal(t, 200, first.status, "%s", first.body)
 	require.NoError(t, s.world.WaitFor(t.Context(), s.events()))

@@ -76,7 +76,8 @@ func TestInputsBeyondLimits(t *testing.T) {
 		a := s.call("POST", "/v1/"+path, "user", body)
 		require.Equal(t, 413, a.status)
 		says := a.json(t)["error"].(map[string]any)["message"]
-		require.Equal(t, fmt.Sprintf("the body is larger than %d bytes, it has %d: send less", limit, len(body)), says)
+		require.Equal(t, fmt.Sprintf("the body has %d bytes, more than the limit of %d: send a smaller "+
+			"body", len(body), limit), says)
 	}
 	s.replicas.responding(func(context.Context, domain.Replica, engines.CompletionRequest,
 		func(engines.Chunk) error) (engines.Usage, error) {

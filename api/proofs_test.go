@@ -15,11 +15,11 @@ import (
 	"anneal/eventlog/transparency"
 )
 
-// fakeProofs proves events of a log in which all events are the same: the examples of the document
-// do not depend on random IDs.
+// fakeProofs implements events.Proofs for a log in which all events are equal, so that the examples
+// of the document do not depend on random IDs.
 type fakeProofs struct{ testing.TB }
 
-// fakeLog is that log, with n events.
+// fakeLog is the log of fakeProofs, with n events.
 type fakeLog struct{ n uint64 }
 
 func (fakeLog) message(position uint64) integrity.Message {
@@ -51,7 +51,7 @@ func (fakeLog) SaltKey(context.Context, string) (transparency.SaltKey, error) {
 	return transparency.SaltKey{Key: pepper}, nil
 }
 
-// with calls use with a publisher of the first n events.
+// with calls use with a transparency.Publisher of the first n events.
 func (f fakeProofs) with(n uint64, use func(*transparency.Publisher) error) error {
 	signer, err := transparency.NewSigner(pepper)
 	if err != nil {
@@ -120,8 +120,8 @@ func TestProofsOfEvents(t *testing.T) {
 	require.True(t, seen[domain.APIKeys.Collection] && seen[domain.Datasets.Collection])
 	beyond := s.call("GET", "/v1/accounts/acme/events/999999:prove", "admin", "")
 	require.Equal(t, http.StatusNotFound, beyond.status)
-	require.Contains(t, string(beyond.body), fmt.Sprintf("event at position 999999 not found: the last event of the log "+
-		"has the position %d", last.Position))
+	require.Contains(t, string(beyond.body), fmt.Sprintf("event at position 999999 not found: the position of the last "+
+		"event is %d", last.Position))
 }
 
 // TestFilesOfTheLog checks who may read checkpoints and tiles.

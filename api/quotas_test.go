@@ -21,7 +21,7 @@ func (s *harness) quota(id string, limit int) {
 	require.Equal(s, 200, a.status, "%s", a.body)
 }
 
-// usage returns the usage of the quota id of acme.
+// usage returns the usage that counts against a quota of acme.
 func (s *harness) usage(id string) int {
 	s.Helper()
 	n, err := strconv.Atoi(s.call("GET", acme+"/quotas/"+id, "user", "").json(s)["usage"].(string))
@@ -37,8 +37,7 @@ func exceeded(t *testing.T, a response, id string) {
 	require.NotEmpty(t, a.header.Get("Retry-After"))
 }
 
-// tooSmall requires an error that advises against a retry, because the request alone exceeds the
-// quota.
+// tooSmall requires the error QUOTA_TOO_SMALL, which advises against a retry.
 func tooSmall(t *testing.T, a response, id string) {
 	t.Helper()
 	require.Equal(t, http.StatusTooManyRequests, a.status, "%s", a.body)

@@ -8,8 +8,8 @@ import (
 	"anneal/eventlog/natsserver"
 )
 
-// ReaderConnected records that a reader's API key was used, because the reader has connected to
-// NATS.
+// ReaderConnected records that an API key was used, when a reader of events connects to NATS with
+// that key.
 func (s *Server) ReaderConnected(r natsserver.Reader) {
 	name := domain.NewName(r.Account, domain.APIKeys.Collection, r.ID)
 	c := &request.Call{Core: s.core, Principal: request.Principal{Key: name}, Time: s.core.Now().UTC(),

@@ -8,7 +8,8 @@ import (
 	"anneal/projections"
 )
 
-// A fakeRebuilds has one rebuild, which runs until it is cancelled or listed, and finds one difference.
+// A fakeRebuilds implements rest.Rebuilds with one rebuild, which runs until it is cancelled or
+// listed, and finds one difference.
 type fakeRebuilds struct{ one *rest.Rebuild }
 
 const rebuildID = "r1893553445000000"

@@ -43,9 +43,9 @@ type referencePair struct {
 	used, user domain.Name
 	make       domain.Intent // creates used, unless used is a dataset
 	begin      domain.Intent // creates user with the reference
-	// failed returns the message with which user has failed because used was deleted first. It is
-	// nil for a user that does not run: such a user keeps the reference, and requests that depend
-	// on the reference are rejected.
+	// failed returns the message with which the resource user fails because used was deleted first.
+	// It is nil if user does not run: then user keeps the reference, and requests that depend on it
+	// are rejected.
 	failed func(*projections.View, domain.Name) string
 }
 

@@ -21,8 +21,8 @@ func TestRegions(t *testing.T) {
 	register("")
 	body := `{"baseModel": "` + publicBase + `", "minReplicaCount": 1, "placement": {"region": "EU_PARIS_1"}}`
 	before := s.ok("POST", acme+"/deployments?deploymentId=before", body)
-	require.Equal(t, "placement.region: accepted, but has no effect while no node has a region: the operator must "+
-		"start agents with --region", before.header.Get("anneal-warning"))
+	require.Equal(t, "placement.region: accepted, but has no effect while no node has a region: nodes have "+
+		"a region only if the operator starts their agents with --region", before.header.Get("anneal-warning"))
 	require.Equal(t, "REGION_UNSPECIFIED", before.json(t)["region"])
 
 	register("EU_LONDON_1")

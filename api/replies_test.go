@@ -96,7 +96,7 @@ func changingRows() iter.Seq[row] {
 	}
 }
 
-// bringsFiles reports whether an operation stores or validates uploaded files.
+// bringsFiles reports whether an operation stores or validates files.
 func bringsFiles(id string) bool {
 	return strings.HasPrefix(id, "upload") || strings.HasPrefix(id, "validate") || id == "createFile"
 }

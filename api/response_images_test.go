@@ -64,7 +64,7 @@ func TestInvalidImagesOfResponses(t *testing.T) {
 	auto := inputImage(pixel, "auto")
 	for input, want := range map[string]string{
 		showing(inputImage("ftp://example.com/a.png", "auto")):    "input[0].content[0].image_url: must be an http or https",
-		showing(inputImage("http://127.0.0.1:1/a.png", "auto")):   "refers to an address that is not public",
+		showing(inputImage("http://127.0.0.1:1/a.png", "auto")):   "refers to a private address",
 		showing(`{"type": "input_image"}`):                        "input[0].content[0].image_url: must be an http or https",
 		showing(`{"type": "input_image", "image_url": {"a": 1}}`): "input[0].content[0].image_url: must be text",
 		showing(`{"type": "input_image", "file_id": "f"}`):        "input[0].content[0].file_id: is not supported: send",

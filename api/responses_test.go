@@ -18,7 +18,8 @@ func (s *harness) createResponse(body string) response {
 	return s.call("POST", "/v1/responses", "inference", `{"model": "accounts/acme/deployments/d1", `+body+`}`)
 }
 
-// generating makes replicas emit the chunks, and returns the request that a replica received last.
+// generating makes replicas emit the chunks, and returns a pointer to the last request that a
+// replica received.
 func (s *harness) generating(usage engines.Usage, chunks ...engines.Chunk) *engines.CompletionRequest {
 	got := &engines.CompletionRequest{}
 	s.replicas.responding(func(_ context.Context, _ domain.Replica, req engines.CompletionRequest,

@@ -45,45 +45,53 @@ const DefaultCluster = "local"
 // Options are the dependencies and settings of a server. For an optional field, the comment states
 // the meaning of nil or zero.
 type Options struct {
-	Log       eventlog.Log
-	World     *projections.World
-	Blobs     *blobs.Store
-	Sealer    rest.Sealer
-	Answers   request.Answers // stores responses by idempotency key; nil keeps the responses in memory
-	Uses      request.Uses    // stores the times of last use of API keys; nil keeps the times in memory
-	Meter     routing.Meter   // nil records no usage
-	Replicas  routing.Replicas
-	Audit     *audit.Recorder // records refused and failed requests and logins; nil records nothing
-	Addresses bool            // record the addresses of clients in events
-	Proofs    events.Proofs   // proves events; nil proves nothing
-	Space     *disk.Space     // checks the space on the server's disk; nil disables the check
-	// Link returns an error while the server is not connected to NATS; nil when it needs no connection.
-	Link    func() error
-	Scorer  engines.Scorer // runs previews of evaluators; nil rejects previews
-	Cluster string         // name of the installation, shown in its deployments; "" means DefaultCluster
-	Direct  string         // domain of direct routes; "" disables them
-	Pepper  []byte         // key of the HMACs of API keys and page tokens
-	Origins []string       // origins whose pages may read responses, or AnyOrigin; see CheckOrigin
-	Strict  bool           // reject unknown inference parameters instead of ignoring them with a warning
-	// ReaderURL is the URL of the NATS server for readers, each of which reads the events of one
-	// account; "" when there is no such server.
+	Log    eventlog.Log
+	World  *projections.World
+	Blobs  *blobs.Store
+	Sealer rest.Sealer
+	// stores responses by idempotency key, to repeat them to retries; nil stores them in memory
+	Idempotency request.IdempotencyStore
+	LastUsed    request.LastUsedStore // stores when each API key was last used; nil stores the times in memory
+	Meter       routing.Meter         // records usage; nil records no usage
+	Replicas    routing.Replicas
+	Audit       *audit.Recorder // records refused and failed requests and logins; nil records nothing
+	Addresses   bool            // record the IP addresses of clients in events
+	Proofs      events.Proofs   // proves that events are in the log (transparency log); nil disables proofs
+	Space       *disk.Space     // checks the space on the server's disk; nil disables the check
+	// Link returns an error while the server is not connected to NATS. nil means that the log needs
+	// no connection.
+	Link   func() error
+	Scorer engines.Scorer // runs previews of evaluators; nil refuses previews
+	// name of the installation, shown in the name of its deployments' cluster; "" means
+	// DefaultCluster
+	Cluster string
+	// domain whose subdomains are the direct routes of deployments; "" disables direct routes
+	Direct string
+	Pepper []byte // secret key of the HMACs with which API keys and page tokens are checked
+	// origins of web pages whose scripts may read responses, or AnyOrigin; see CheckOrigin
+	Origins []string
+	Strict  bool // reject unknown inference parameters instead of ignoring them with a warning
+	// ReaderURL is the URL of the NATS server from which readers read the events of their account;
+	// "" if there is no such server.
 	ReaderURL string
-	PublicLog bool             // serve the log's checkpoints and tiles to everyone
-	Private   bool             // allow downloading recordings and images from private addresses
-	Dial      download.Dial    // connects to the servers of recordings and images; nil means a dialer that applies Private
-	Now       func() time.Time // nil means time.Now
-	Logger    *slog.Logger     // nil discards log records
-	Metrics   *prometheus.Registry
-	// Named are metrics with the names of accounts, nodes and deployments; nil for none.
+	PublicLog bool // serve the checkpoints and tiles of the log's Merkle tree without an API key
+	Private   bool // allow downloads of recordings and images from private IP addresses
+	// connects to the servers of recordings and images; nil means a dialer that obeys Private
+	Dial    download.Dial
+	Now     func() time.Time // nil means time.Now
+	Logger  *slog.Logger     // nil discards log records
+	Metrics *prometheus.Registry
+	// Named has the metrics that are labeled with names of accounts, nodes and deployments; nil for
+	// none.
 	Named prometheus.Gatherer
 	// PrivateMetrics states that /metrics needs the operator's key.
 	PrivateMetrics bool
 	Limits         request.Limits
-	Prices         domain.Prices     // prices of training, for estimates
+	Prices         domain.Prices     // prices of training, for cost estimates
 	Backups        rest.Backups      // backs up the installation; nil refuses backups
 	Rebuilds       rest.Rebuilds     // rebuilds the world; nil refuses rebuilds
 	Queue          rest.Queue        // orders waiting jobs; nil shows no positions
-	Usage          rest.PendingUsage // usage that is not rolled up; nil shows none
+	Usage          rest.PendingUsage // usage that is not yet added to the hourly totals; nil shows none
 }
 
 // A Server is the http.Handler of the whole interface.
@@ -93,7 +101,7 @@ type Server struct {
 	table   []request.Operation
 	routes  http.Handler
 	formats errorFormats
-	direct  *directRoutes // nil without direct routes
+	direct  *directRoutes // nil if direct routes are disabled
 	meters  *meters
 	bodies  *connection.Budget
 	cors    corsPolicy
@@ -120,8 +128,8 @@ func New(o Options) *Server {
 	if o.Metrics == nil {
 		o.Metrics = prometheus.NewRegistry()
 	}
-	if o.Answers == nil {
-		o.Answers = idempotency.NewMemory()
+	if o.Idempotency == nil {
+		o.Idempotency = idempotency.NewMemory()
 	}
 	o.Cluster = cmp.Or(o.Cluster, DefaultCluster)
 	o.Limits = o.Limits.WithDefaults()
@@ -129,7 +137,8 @@ func New(o Options) *Server {
 	s := &Server{Options: o, meters: newMeters(o), bodies: connection.NewBudget(o.Limits.Bodies), stop: stop,
 		uploads: upload.NewStore(o.Blobs, o.World), events: events.NewService(o.Log, o.Logger,
 			events.Options{Audit: o.Audit, Proofs: o.Proofs, PublicLog: o.PublicLog})}
-	s.core = request.NewCore(&request.Core{Log: o.Log, World: o.World, Answers: o.Answers, Uses: o.Uses, Logger: o.Logger,
+	s.core = request.NewCore(&request.Core{Log: o.Log, World: o.World, Idempotency: o.Idempotency, LastUsed: o.LastUsed,
+		Logger:    o.Logger,
 		Addresses: o.Addresses,
 		Pepper:    o.Pepper, Now: o.Now, Space: o.Space, Limits: o.Limits, Busy: request.NewCounters(), Closing: closing})
 	router := &routing.Router{Replicas: o.Replicas, Meter: o.Meter, LastServed: routing.NewLastServed()}
@@ -164,17 +173,19 @@ var errorSamples = map[int]*domain.Error{
 			request.DefaultLimits.Wake, routing.TryAgain)),
 }
 
-// LameDuck makes the server report that it is not ready, so that load balancers send requests to
-// other servers, and close each connection after the next response. Requests are served as before.
+// LameDuck prepares a shutdown: the server reports that it is not ready, so that load balancers
+// send requests to other servers, and it closes each connection after its next response. It still
+// serves requests.
 func (s *Server) LameDuck() { s.leaving.Store(true) }
 
-// Close ends the streams of events, and stops requests from being retried on other replicas.
+// Close ends the streams of events and the retries of requests on other replicas.
 func (s *Server) Close() {
 	s.stop()
 	s.events.Close()
 }
 
-// Drain waits for background work. It must be called when no request is in progress.
+// Drain waits for background work, such as recording the last use of API keys. It must be called
+// when no request is in progress.
 func (s *Server) Drain() { s.core.Drain() }
 
 // ServeHTTP implements http.Handler.
@@ -192,7 +203,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.routes.ServeHTTP(w, r)
 }
 
-// signedPath is the path of signed URLs.
+// signedPath is the prefix of the paths of signed URLs, with which clients upload and download
+// files.
 const signedPath = "/blobs/"
 
 func (s *Server) router() http.Handler {
@@ -209,23 +221,23 @@ func (s *Server) router() http.Handler {
 
 func (s *Server) noSuchPath(w http.ResponseWriter, r *http.Request) {
 	f := domain.Errorf(domain.NotFound,
-		"there is no path %s%s: resources are at /v1/accounts/ACCOUNT/COLLECTION/ID, completions at "+
-			"/inference/v1/completions; /docs shows every operation", wire.Quote(r.URL.Path),
-		meantCollection(r.URL.Path))
+		"there is no path %s%s; resources are at /v1/accounts/ACCOUNT/COLLECTION/ID, completions at "+
+			"/inference/v1/completions; /docs lists the operations", wire.Quote(r.URL.Path),
+		suggestedCollection(r.URL.Path))
 	if reason := unsupportedReason(r.URL.Path); reason != "" {
 		f.Message = fmt.Sprintf("there is no path %s: %s", wire.Quote(r.URL.Path), reason)
 	}
 	f.Reason = "NO_SUCH_PATH"
-	if meant := s.formats.meantPath(r.URL.Path); meant != "" {
-		f.Message = fmt.Sprintf("there is no path %s: the base URL of a client of the OpenAI API is the address of "+
-			"the server with /v1, so that this request goes to %s", wire.Quote(r.URL.Path), meant)
+	if meant := s.formats.intendedPath(r.URL.Path); meant != "" {
+		f.Message = fmt.Sprintf("there is no path %s: set the base URL of the OpenAI client to the server's address "+
+			"followed by /v1, so that this request goes to %s", wire.Quote(r.URL.Path), meant)
 	}
 	request.WriteError(w, f, request.RequestID(r), s.formats.isInference(r))
 }
 
-// meantCollection returns the suggestion of a collection for the path of a resource whose collection does
-// not exist.
-func meantCollection(path string) string {
+// suggestedCollection returns the hint of the message for a path whose collection does not exist,
+// such as ": did you mean datasets"; "" without a similar collection.
+func suggestedCollection(path string) string {
 	parts := strings.Split(strings.TrimPrefix(path, "/v1/accounts/"), "/")
 	if !strings.HasPrefix(path, "/v1/accounts/") || len(parts) < 2 {
 		return ""
@@ -242,10 +254,11 @@ func meantCollection(path string) string {
 func (s *Server) noSuchMethod(w http.ResponseWriter, r *http.Request) {
 	allowed := strings.Join(s.methodsOf(r), ", ")
 	f := &domain.Error{Code: domain.Unimplemented, Reason: request.ReasonMethod,
-		Message: fmt.Sprintf("the path does not allow the method %s: it allows %s", wire.Quote(r.Method), allowed)}
+		Message: fmt.Sprintf("the path does not allow the method %s: use one of %s", wire.Quote(r.Method), allowed)}
 	if allowed == "" {
 		f = &domain.Error{Code: domain.NotFound, Reason: "NO_SUCH_PATH",
-			Message: fmt.Sprintf("there is no operation %s %s here: correct the name; /docs shows every operation", r.Method,
+			Message: fmt.Sprintf("the path has no operation %s %s: correct the verb after the colon; /docs lists the "+
+				"operations", r.Method,
 				wire.Quote(":"+request.VerbOf(r.URL.Path)))}
 	} else {
 		w.Header().Set("Allow", allowed)

@@ -12,7 +12,7 @@ import (
 	"anneal/projections"
 )
 
-// large registers a public model of 70 billion parameters, and an addon of the model.
+// large registers a public model with 70 billion parameters, and an addon of that model.
 func (s *harness) large() {
 	s.Helper()
 	const name = "accounts/default/models/large"
@@ -67,7 +67,8 @@ func TestReplicaSizing(t *testing.T) {
 			message: "acceleratorCount: is 1, but"},
 		{name: "a template", method: "POST", path: deployments,
 			body: `{"baseModel": "accounts/default/models/anneal-base", "deploymentTemplate": "fast", "draftTokenCount": -2}`,
-			message: "deploymentTemplate: is for accounts of type ENTERPRISE: omit it, and set the fields directly; " +
+			message: "deploymentTemplate: is only for accounts of type ENTERPRISE: leave it out, and set the fields of the " +
+				"deployment directly; " +
 				"draftTokenCount: must not be negative"},
 		{name: "a count alone", method: "POST", path: deployments,
 			body: `{"baseModel": "accounts/default/models/anneal-base", "acceleratorCount": 2}`, count: 2},
@@ -89,7 +90,8 @@ func TestReplicaSizing(t *testing.T) {
 	}
 	got := create("")
 	require.Equal(t, 400, got.status)
-	require.Contains(t, got.json(t)["message"], `deploymentTemplate: "fast" is not a template of this installation`)
+	require.Contains(t, got.json(t)["message"],
+		`deploymentTemplate: "fast" is not a deployment template of this installation`)
 	operator := func(method, path, body string) response {
 		a := s.call(method, path, "operator", body)
 		require.Equal(t, 200, a.status, "%s", a.body)
@@ -111,7 +113,7 @@ func TestReplicaSizing(t *testing.T) {
 	require.Equal(t, 400, create(`, "deploymentShape": "accounts/acme/deploymentShapes/large"`).status)
 	changed := s.call("PATCH", "/v1/"+made["name"].(string), "user", `{"deploymentTemplate": "slow"}`)
 	require.Equal(t, 400, changed.status)
-	require.Contains(t, changed.json(t)["message"], "deploymentTemplate: cannot change after creation")
+	require.Contains(t, changed.json(t)["message"], "deploymentTemplate: cannot be changed after creation")
 }
 
 func TestDeprecationWarnings(t *testing.T) {
@@ -120,8 +122,8 @@ func TestDeprecationWarnings(t *testing.T) {
 		`{"deploymentShape": {"baseModel": "accounts/default/models/anneal-base",
 		"enableAddons": true, "draftModel": "accounts/default/models/anneal-base", "disableSpeculativeDecoding": true}}`)
 	require.Equal(t, 200, got.status, "%s", got.body)
-	require.Equal(t, []string{"enableAddons is deprecated in a deployment shape: set it on the deployment",
-		"draftModel is deprecated in a deployment shape: set it on the deployment",
+	require.Equal(t, []string{"enableAddons of a deployment shape is deprecated: set it in the deployment",
+		"draftModel of a deployment shape is deprecated: set it in the deployment",
 		"disableSpeculativeDecoding: accepted, but has no effect: it is deprecated: create the deployment with the " +
 			"parameter disableSpeculativeDecoding"},
 		got.header.Values("anneal-warning"))
@@ -130,7 +132,7 @@ func TestDeprecationWarnings(t *testing.T) {
 	require.Equal(t, 200, got.status, "%s", got.body)
 	require.Equal(t, []string{
 		"directRouteType: accepted, but has no effect on a server without a domain for direct routes: the operator " +
-			"must start the server with --direct-domain"}, got.header.Values("anneal-warning"))
+			"must start the server with --direct-domain to have direct routes"}, got.header.Values("anneal-warning"))
 }
 
 // TestServerSettings checks that the limits JobTime and ScaleToZero of a server apply.

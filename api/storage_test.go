@@ -15,7 +15,7 @@ import (
 
 const oneRow = `{"prompt": "a", "completion": "b"}` + "\n"
 
-// datasetOf creates a dataset without rows.
+// datasetOf creates a dataset without rows, and returns its path.
 func (s *harness) datasetOf(id string) (path string) {
 	s.Helper()
 	require.Equal(s, 200, s.call("POST", acme+"/datasets", "user", fmt.Sprintf(`{"datasetId": %q}`, id)).status)
@@ -59,7 +59,8 @@ func TestStorageQuota(t *testing.T) {
 			strings.NewReader(strings.Repeat(oneRow, rows)))
 		a := s.send(r)
 		exceeded(t, a, domain.QuotaStorageBytes)
-		require.Contains(t, a.json(t)["message"], fmt.Sprintf("may have %d storage bytes and has %d", size+size/2, size))
+		require.Contains(t, a.json(t)["message"], fmt.Sprintf("has a quota of %d storage bytes and uses "+
+			"%d", size+size/2, size))
 		require.Contains(t, a.json(t)["message"], "delete some datasets, models or evaluators")
 		require.Equal(t, kept, s.stored("datasets/acme/"))
 	})

@@ -32,7 +32,7 @@ func (l pausedWorld) Last(ctx context.Context) (eventlog.Checkpoint, error) {
 	return l.Memory.Last(ctx)
 }
 
-// late returns a server to which later events arrive late: see pausedWorld.
+// late returns a server that receives later events late: see pausedWorld.
 func (s *harness) late() *harness {
 	ctx, stop := context.WithCancel(context.Background())
 	world := projections.NewWorld()
@@ -160,7 +160,7 @@ func TestUploadedFilesThatAreDeletedDuringValidation(t *testing.T) {
 		message string
 	}{
 		{"validated", func(s *harness) { s.ok("POST", one+":validateUpload", "") }, http.StatusConflict,
-			"accounts/acme/datasets/d was changed during the request: try again"},
+			"accounts/acme/datasets/d was changed or deleted during the request: try again"},
 		{"deleted", func(s *harness) { s.ok("DELETE", one, "") }, http.StatusNotFound,
 			"there is no dataset named accounts/acme/datasets/d"},
 	} {

@@ -139,8 +139,8 @@ func (one scripted) on(s *harness) *http.Request {
 	return s.request(one.method, one.path, one.alias, strings.NewReader(one.body))
 }
 
-// transcribed returns a response in the format of transcripts, without the parts that differ from
-// run to run.
+// transcribed returns a response in the format of transcripts, with the parts that differ from run
+// to run replaced.
 func transcribed(s *harness, a response) string {
 	var out strings.Builder
 	fmt.Fprintf(&out, "< %d\n", a.status)
@@ -281,7 +281,7 @@ func executeAction(s *harness, words []string) {
 	}
 }
 
-// madeAt returns the time at which a job of any kind was created.
+// madeAt returns the time at which the job was created.
 func madeAt(s *harness, name domain.Name) time.Time {
 	s.Helper()
 	row, ok := s.world.View().Job(name)

@@ -106,8 +106,8 @@ func TestRecordingForms(t *testing.T) {
 		"camelCase":      {[]part{model, speech, {"responseFormat", "", "text"}}, 200, "go forward"},
 		"empty fields":   {[]part{model, speech, {"language", "", ""}, {"temperature", "", ""}}, 200, "go forward"},
 		"no file":        {[]part{model}, 400, "file: is required"},
-		"two files":      {[]part{speech, model, speech}, 400, "file: is given 2 times"},
-		"an empty file":  {[]part{{"file", "speech.wav", ""}, model}, 400, "file: is empty"},
+		"two files":      {[]part{speech, model, speech}, 400, "file: the request has 2 recordings"},
+		"an empty file":  {[]part{{"file", "speech.wav", ""}, model}, 400, "file: is an empty file"},
 		"a name for a file": {[]part{{"file", "", "speech.wav"}, model}, 400,
 			"file: must be an http or https URL"},
 		"a password": {[]part{{"url", "", "http://a:b@example.com/"}, model}, 400,
@@ -123,10 +123,10 @@ func TestRecordingForms(t *testing.T) {
 		"a huge unknown one": {[]part{speech, model, {"x", "", strings.Repeat("a", 1000+audio.FormOverhead)}}, 413,
 			"exceeds the limit of 1000 bytes: split the recording"},
 		"a long name": {[]part{speech, model, {strings.Repeat("n", 100_000), "", "a"}}, 400,
-			"name exceeds 256 bytes"},
+			"name of more than 256 bytes"},
 		"a long prompt": {[]part{speech, model, {"prompt", "", strings.Repeat("a", audio.MaxSpeechPrompt+1)}}, 400,
 			"prompt: must have at most 8192 bytes"},
-		"no UTF-8":    {[]part{speech, model, {"prompt", "", "\xff"}}, 400, "prompt: must be UTF-8"},
+		"no UTF-8":    {[]part{speech, model, {"prompt", "", "\xff"}}, 400, "prompt: must be text in UTF-8"},
 		"many fields": {append(make([]part, audio.MaxFormFields), speech), 400, "more than 128 fields"},
 		"a late fault": {[]part{{"diarize", "", "1"}, {"temperature", "", "2"}, speech, model, {"stream", "", "x"}}, 400,
 			"temperature: must be a number"},
@@ -389,7 +389,7 @@ func TestTranscriptionTimeLimit(t *testing.T) {
 		return engines.Transcript{}, ctx.Err()
 	}
 	rejectedWith(t, s.transcribe("one"), 504,
-		"exceeded its time limit of 20ms, at second 0 of the recording: split the recording, for example")
+		"did not end within its time limit of 20ms; it reached second 0 of the recording: split the recording, for example")
 	require.Contains(t, s.logged.String(), "level=WARN")
 	require.NotContains(t, s.logged.String(), "level=ERROR", "the operator has set this limit")
 	s.requireNoRecordings()

@@ -47,9 +47,9 @@ func TestUnsupportedPathsSayWhatIsMissing(t *testing.T) {
 	}
 	a := s.call(http.MethodGet, "/v1/responsesX", "user", "")
 	require.Contains(t, string(a.body), "resources are at")
-	for path, meant := range map[string]string{"dataset": ": did you mean datasets: ",
-		"deploments/d": ": did you mean deployments: ", "models/m/x": "\\\": resources are at",
-		"colours": "\\\": resources are at"} {
+	for path, meant := range map[string]string{"dataset": ": did you mean datasets; ",
+		"deploments/d": ": did you mean deployments; ", "models/m/x": "\\\"; resources are at",
+		"colours": "\\\"; resources are at"} {
 		a := s.call(http.MethodGet, "/v1/accounts/acme/"+path, "user", "")
 		require.Contains(t, string(a.body), meant, path)
 	}

@@ -81,9 +81,9 @@ func TestUsageParameters(t *testing.T) {
 		{url.Values{"startTime": {"yesterday"}}, "startTime", []string{`\"yesterday\"`, "2026-03-01T12:00:00Z"}},
 		{url.Values{"endTime": {"2030-13-01T00:00:00Z"}}, "endTime", []string{"2030-13-01T00:00:00Z"}},
 		{url.Values{"startTime": {"2030-01-01T00:00:00"}, "endTime": {"now"}}, "startTime endTime", nil},
-		{url.Values{"startTime": {"2030-02-01T00:00:00Z"}}, "endTime", []string{"2030-02-01T00:00:00Z", "not after"}},
+		{url.Values{"startTime": {"2030-02-01T00:00:00Z"}}, "endTime", []string{"2030-02-01T00:00:00Z", "must be after"}},
 		{url.Values{"startTime": {"2030-01-01T00:00:00Z"}, "endTime": {"2030-01-01T00:00:00Z"}}, "endTime",
-			[]string{"not after startTime"}},
+			[]string{"must be after startTime"}},
 		{url.Values{"startTime": {"2028-01-01T00:00:00Z"}, "endTime": {"2030-01-01T00:00:00Z"}}, "endTime",
 			[]string{"400 days", "shorter"}},
 		{url.Values{"groupBy": {"colour"}}, "groupBy", []string{`\"colour\"`, "acceleratorType", "model"}},
@@ -218,7 +218,7 @@ func TestConcurrentUsage(t *testing.T) {
 	refused := <-responses
 	require.Equal(t, 429, refused.status, "%s", refused.body)
 	require.Contains(t, string(refused.body), "TOO_MANY_USAGE_LISTS")
-	require.Contains(t, string(refused.body), "accounts/acme reads usage with 4 requests already")
+	require.Contains(t, string(refused.body), "accounts/acme has 4 requests for usage in progress")
 	go get("/v1/usage", "operator")
 	<-slow.reading
 	close(slow.release)

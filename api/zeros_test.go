@@ -53,7 +53,7 @@ func TestZerosThatStandForDefaults(t *testing.T) {
 		require.Equal(t, http.StatusOK, a.status, "%s: %s", test.path, a.body)
 		var warned []string
 		for _, warning := range a.header.Values("anneal-warning") {
-			if field, rest, ok := strings.Cut(warning, ": 0 stands for "); ok {
+			if field, rest, ok := strings.Cut(warning, ": 0 means "); ok {
 				meaning, advice, _ := strings.Cut(rest, ":")
 				require.Equal(t, " leave the field out, or give the value that you want", advice)
 				meaning = strings.TrimPrefix(strings.TrimSuffix(meaning, " default"), "the default, ")

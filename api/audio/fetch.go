@@ -8,7 +8,8 @@ import (
 	"anneal/domain"
 )
 
-// fetch downloads the recording at the URL link, and stores it as the file of the form.
+// fetch downloads the recording from the URL link, and stores it as if it were uploaded in the
+// form.
 func (in *formReader) fetch(link string) error {
 	field := "url"
 	if in.given("file") {
@@ -39,12 +40,12 @@ func (in *formReader) fetch(link string) error {
 	case size > in.Limit.Bytes:
 		return invalid(in.tooLarge())
 	case size == 0:
-		return invalid(errors.New("refers to an empty file: give the URL of a recording"))
+		return invalid(errors.New("refers to an empty file: give the URL of a file with a recording"))
 	}
 	in.Files.Sizes[audioFile] = size
 	return nil
 }
 
 func (in *formReader) tooLarge() error {
-	return fmt.Errorf("refers to a file that exceeds the limit of %d bytes: %s", in.Limit.Bytes, splitHint)
+	return fmt.Errorf("refers to a file that is larger than the limit of %d bytes: %s", in.Limit.Bytes, splitHint)
 }

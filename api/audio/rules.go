@@ -5,7 +5,7 @@ import (
 	"anneal/domain"
 )
 
-// rules constrain the fields of this package's wire types: see openapi.Documentation.
+// rules constrains the values of fields of this package's wire types: see openapi.Documentation.
 var rules = map[string]wire.Rule{
 	"TranscriptionForm.url":             {MaxLength: domain.MaxURL},
 	"TranscriptionForm.model":           {MaxLength: 512},
@@ -30,13 +30,13 @@ var rules = map[string]wire.Rule{
 
 var granularity = wire.Schema{"type": "string", "enum": []string{"word", "segment", "word,segment"}}
 
-// typeTexts describe the types of this package.
+// typeTexts describes the wire types of this package in the API reference.
 var typeTexts = map[string]string{
-	"TranscriptionForm": "Recording and options of a transcription.",
-	"Transcript":        "Text of a recording.",
-	"VerboseTranscript": "Transcript with times.",
-	"TranscriptWord":    "Word with its times.",
-	"TranscriptSegment": "Part of a transcript with its times.",
+	"TranscriptionForm": "Form with a recording and the options of its transcription.",
+	"Transcript":        "Transcript of a recording.",
+	"VerboseTranscript": "Transcript of a recording with the times of its words and segments.",
+	"TranscriptWord":    "Word of a transcript with its start and end time.",
+	"TranscriptSegment": "Segment of a transcript with its start and end time.",
 	"TranscriptEvent":   "One event of a streamed transcript.",
-	"AudioUsage":        "Usage of a transcription.",
+	"AudioUsage":        "Length of the recording that was transcribed, for billing.",
 }

@@ -9,12 +9,12 @@ import (
 	"anneal/engines"
 )
 
-// Some engines return words with the spaces around them, others return words without spaces. The
-// functions below return the same text for both, without spaces in scripts that do not separate
-// words.
+// Some engines return words that include the spaces around them, others return words without
+// spaces. The functions below turn both into the same text. In scripts that do not separate words,
+// such as Chinese, the text has no spaces.
 
-// separator returns the text between two parts of a text: a space, or "" between characters of a
-// script that does not separate words.
+// separator returns the text to insert between two parts of a text: a space, or "" between two
+// characters of a script that does not separate words.
 func separator(left, right string) string {
 	last, _ := utf8.DecodeLastRuneInString(left)
 	first, _ := utf8.DecodeRuneInString(right)
@@ -25,18 +25,18 @@ func separator(left, right string) string {
 	return " "
 }
 
-// isUnspaced reports whether a character belongs to a script that writes words without spaces
-// between them, or to its punctuation.
+// isUnspaced reports whether a character belongs to a script that does not separate words with
+// spaces, or to the punctuation of such a script.
 func isUnspaced(r rune) bool {
 	return r >= 0x3000 && r <= 0x303f || r >= 0xff00 && r <= 0xffef ||
 		unicode.In(r, unicode.Han, unicode.Hiragana, unicode.Katakana, unicode.Thai, unicode.Lao, unicode.Khmer,
 			unicode.Myanmar, unicode.Tibetan)
 }
 
-// joinWords returns the words as one text, with spaces between words where the script has them.
+// joinWords returns the text that the words form, with spaces where the script separates words.
 func joinWords(words []engines.Word) string {
 	var text strings.Builder
-	spaced := false // whether the words contain the spaces around them
+	spaced := false // the words include the spaces around them
 	for _, w := range words {
 		spaced = spaced || w.Text != strings.TrimSpace(w.Text) && strings.TrimSpace(w.Text) != ""
 	}
@@ -54,16 +54,15 @@ func joinWords(words []engines.Word) string {
 	return collapseSpace(text.String())
 }
 
-// collapseSpace replaces each run of white space with one space, and trims both ends.
+// collapseSpace replaces each run of white space by one space, and trims white space at both ends.
 func collapseSpace(text string) string { return strings.Join(strings.Fields(text), " ") }
 
-// maxSeconds bounds the times in a transcript. It is about three years, longer than every
-// recording.
+// maxSeconds is the maximum time in a transcript, about three years: longer than any recording.
 const maxSeconds = 1e8
 
-// normalize returns s with its text on one line, with ascending times in whole milliseconds that
-// are not before minStart (in seconds), and with words within the segment. ok is false when the
-// segment has no text.
+// normalize returns a copy of segment s whose text is on one line and whose times are whole
+// milliseconds, ascending, and not before minStart (in seconds). The times of its words are within
+// the segment. ok is false if the segment has no text.
 func normalize(s engines.Segment, minStart float64) (normal engines.Segment, ok bool) {
 	if s.Text = collapseSpace(s.Text); s.Text == "" {
 		s.Text = joinWords(s.Words)
@@ -84,8 +83,8 @@ func normalize(s engines.Segment, minStart float64) (normal engines.Segment, ok 
 	return s, s.Text != ""
 }
 
-// clamp rounds a time to milliseconds and limits it to the range from low to high. For NaN it
-// returns low.
+// clamp returns a time rounded to milliseconds and limited to the range from low to high; low for
+// NaN.
 func clamp(seconds, low, high float64) float64 {
 	if !(seconds > low) { // also true for NaN
 		return low
@@ -93,9 +92,10 @@ func clamp(seconds, low, high float64) float64 {
 	return min(math.Round(seconds*1000)/1000, high)
 }
 
-// trimBefore returns the part of a segment after the time cutoff, in seconds, because an attempt on
-// another replica transcribes again what the stream has already sent. A word, or a segment without
-// words, is after the cutoff if its middle is after the cutoff. ok is false when no part is left.
+// trimBefore returns the part of a segment after the time cutoff, in seconds. It is used when
+// another replica transcribes the recording again from its start, to leave out what the stream has
+// already sent. A word, or a segment without words, is after cutoff if its middle is. ok is false
+// if nothing remains.
 func trimBefore(s engines.Segment, cutoff float64) (rest engines.Segment, ok bool) {
 	if cutoff <= 0 || s.Start >= cutoff {
 		return s, true

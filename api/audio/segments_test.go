@@ -40,7 +40,7 @@ func TestJoinWords(t *testing.T) {
 var alphabets = [][]rune{[]rune("abcdefghij"), []rune("äöüéñ"), []rune("你好世界语音"), []rune("สวัสดีครับ"),
 	[]rune("&<>-!?."), []rune("한국어")}
 
-// randomSpeech returns segments as a careless engine might report them: with times out of order,
+// randomSpeech returns segments as a faulty engine might report them: with times out of order,
 // words outside of their segments, and empty words.
 func randomSpeech(r *rand.Rand) (all []engines.Segment) {
 	at := 0.0

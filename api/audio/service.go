@@ -13,36 +13,36 @@ import (
 	"anneal/api/upload"
 )
 
-// Documentation describes the wire types of this package.
+// Documentation describes the wire types of this package for the API reference.
 var Documentation = openapi.Documentation{Rules: rules, Fields: fieldTexts, Types: typeTexts}
 
-// Options configure a Service.
+// Options configures a Service.
 type Options struct {
 	Router  *routing.Router
 	Uploads *upload.Store
-	Strict  bool          // reject unknown fields instead of ignoring them with a warning
-	Private bool          // also download recordings from addresses that are not public
-	Dial    download.Dial // connects to the servers of recordings; nil means a dialer that applies Private
+	Strict  bool          // reject unknown form fields instead of ignoring them with a warning
+	Private bool          // allow downloads of recordings from private IP addresses
+	Dial    download.Dial // connects to the servers of recordings; nil means a dialer that obeys Private
 }
 
-// A Service handles transcription and translation requests.
+// A Service handles requests for transcriptions and translations.
 type Service struct {
 	Options
 	fetcher      *download.Fetcher
 	audioSeconds prometheus.Counter
 }
 
-// NewService returns a service and registers the metrics of the service. limits.Fetch bounds the
-// time to download a recording.
+// NewService returns a Service and registers its metrics. limits.Fetch bounds the time to download
+// a recording.
 func NewService(o Options, limits request.Limits, metrics prometheus.Registerer) *Service {
 	s := &Service{Options: o, fetcher: download.New(limits.Fetch, o.Private, o.Dial, "upload the file"),
 		audioSeconds: prometheus.NewCounter(prometheus.CounterOpts{Name: "anneal_transcribed_seconds_total",
-			Help: "Length of transcribed recordings, in seconds."})}
+			Help: "Length of each transcribed recording, in seconds."})}
 	metrics.MustRegister(s.audioSeconds)
 	return s
 }
 
-// A call is a request and the service that handles it.
+// A call is a request in progress, and the service that handles it.
 type call struct {
 	*request.Call
 	*Service

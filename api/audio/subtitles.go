@@ -9,28 +9,31 @@ import (
 	"anneal/engines"
 )
 
-// Limits of a subtitle cue, as broadcasters use them.
+// Limits of one subtitle cue, as broadcasters use them.
 const (
-	maxLineWidth   = 42              // columns; a wide character, such as a Chinese one, takes two
-	maxCueLines    = 2               // lines of one cue
-	maxCueDuration = 7 * time.Second // duration of a cue with more than one word
-	maxCuePause    = 2 * time.Second // pause between two words of one cue
+	// columns of a line; a wide character, such as a Chinese one, takes two columns
+	maxLineWidth   = 42
+	maxCueLines    = 2               // maximum number of lines of a cue
+	maxCueDuration = 7 * time.Second // maximum duration of a cue with more than one word
+	maxCuePause    = 2 * time.Second // maximum pause between two words of a cue
 )
 
-// A cue is a text and the time for which it is shown.
+// A cue is a subtitle: a text and the time during which it is shown.
 type cue struct {
 	start, end time.Duration
 	lines      []string
 }
 
-// subtitles format segments as SubRip or WebVTT cues, in order of time and without overlap.
+// subtitles formats the segments of a transcript as SubRip or WebVTT cues, in the order of time and
+// without overlap.
 type subtitles struct {
 	vtt   bool
 	count int
 	end   time.Duration // end of the last cue
 }
 
-// header returns the first lines of the file: WEBVTT for WebVTT, and "" for SubRip.
+// header returns the first lines of the file: "WEBVTT" and an empty line for WebVTT, and "" for
+// SubRip.
 func (s *subtitles) header() string {
 	if s.vtt {
 		return "WEBVTT\n\n"
@@ -38,7 +41,7 @@ func (s *subtitles) header() string {
 	return ""
 }
 
-// add returns the text of the cues of the next segment.
+// add returns the cues of the next segment as text.
 func (s *subtitles) add(segment engines.Segment) string {
 	var out strings.Builder
 	for _, c := range cuesOf(segment) {
@@ -60,15 +63,15 @@ func (s *subtitles) format(c cue) string {
 		escapeSRT.Replace(text))
 }
 
-// WebVTT has character references. SubRip has none, and its players treat a line that contains -->
-// as a line of times.
+// WebVTT has character references (&amp;). SubRip has none, and its players read a line that
+// contains --> as the times of a cue.
 var (
 	escapeVTT = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
 	escapeSRT = strings.NewReplacer("-->", "→")
 )
 
 // timestamp formats a time as hours, minutes, seconds and milliseconds. decimal is the character
-// before the milliseconds.
+// before the milliseconds: a comma in SubRip, a point in WebVTT.
 func timestamp(d time.Duration, decimal rune) string {
 	ms := d.Milliseconds()
 	return fmt.Sprintf("%02d:%02d:%02d%c%03d", ms/3_600_000, ms/60_000%60, ms/1000%60, decimal, ms%1000)
@@ -95,8 +98,8 @@ func cuesOf(segment engines.Segment) (cues []cue) {
 	return cues
 }
 
-// appendText returns the lines of a cue with a text appended, or false when the cue has no space
-// for the text.
+// appendText returns the lines of a cue with text appended, or false if the text does not fit into
+// the cue.
 func appendText(lines []string, text string) ([]string, bool) {
 	if len(lines) == 0 {
 		return []string{strings.TrimSpace(text)}, true
@@ -111,13 +114,13 @@ func appendText(lines []string, text string) ([]string, bool) {
 	return append(append([]string(nil), lines...), strings.TrimSpace(text)), true
 }
 
-// splitWords returns the parts between which a segment's text can be broken into lines: its words,
-// and parts of words that are wider than a line. It interpolates times that the engine does not
-// report, in proportion to the width of the parts.
+// splitWords returns the parts between which the text of a segment may be broken into lines: its
+// words, and parts of words that are wider than a line. Where the engine reports no times, it
+// interpolates them in proportion to the width of the parts.
 func splitWords(segment engines.Segment) (all []engines.Word) {
 	words := segment.Words
 	fields := strings.Fields(segment.Text)
-	if len(fields) == len(words) { // the text may have punctuation that the words lack
+	if len(fields) == len(words) { // the text may have punctuation that the engine's words lack
 		words = append([]engines.Word(nil), words...)
 		for i := range words {
 			words[i].Text = fields[i]
@@ -135,8 +138,9 @@ func splitWords(segment engines.Segment) (all []engines.Word) {
 	return all
 }
 
-// interpolate divides the time of a text among its parts, in proportion to their width. It first
-// splits parts that are wider than a line. When parts is empty, it splits the text.
+// interpolate divides the time from start to end among the parts of a text, in proportion to their
+// width. It splits parts that are wider than a line. If parts is empty, it divides the text itself
+// into words.
 func interpolate(text string, parts []string, start, end float64) []engines.Word {
 	var split []string
 	for _, part := range parts {
@@ -162,7 +166,7 @@ func interpolate(text string, parts []string, start, end float64) []engines.Word
 	return words
 }
 
-// splitWide splits a text into parts that fit into a line.
+// splitWide splits a text into parts that each fit into a line.
 func splitWide(text string) (parts []string) {
 	part := ""
 	for _, r := range text {
@@ -174,7 +178,7 @@ func splitWide(text string) (parts []string) {
 	return append(parts, part)
 }
 
-// cells returns the display width of a text in columns: a wide character takes two.
+// cells returns the display width of a text in columns; a wide character takes two.
 func cells(text string) (n int) {
 	for _, r := range strings.TrimSpace(text) {
 		n += width(r)

@@ -9,23 +9,23 @@ import (
 	"anneal/engines"
 )
 
-// A Transcript is the text of a recording.
+// A Transcript is the JSON response with the text of a recording.
 type Transcript struct {
 	Text string `json:"text"`
 }
 
-// A VerboseTranscript is a transcript with times. It has words and segments, possibly empty, if
-// they were requested.
+// A VerboseTranscript is a transcript with times. It has the words and the segments that the
+// request asks for in timestamp_granularities; the lists may be empty.
 type VerboseTranscript struct {
 	Task     string               `json:"task"`
 	Language string               `json:"language"`
-	Duration float64              `json:"duration"` // seconds
+	Duration float64              `json:"duration"` // length of the recording in seconds
 	Text     string               `json:"text"`
 	Words    *[]TranscriptWord    `json:"words,omitempty"`
 	Segments *[]TranscriptSegment `json:"segments,omitempty"`
 }
 
-// A TranscriptWord is a word with its times in seconds.
+// A TranscriptWord is a word of a transcript, with its start and end time in seconds.
 type TranscriptWord struct {
 	Word        string  `json:"word"`
 	Start       float64 `json:"start"`
@@ -35,13 +35,13 @@ type TranscriptWord struct {
 	SpeakerID   string  `json:"speaker_id,omitempty"`
 }
 
-// A TranscriptSegment is a part of a transcript with its times in seconds.
+// A TranscriptSegment is a part of a transcript, with its start and end time in seconds.
 type TranscriptSegment struct {
 	ID               int               `json:"id"`
 	Start            float64           `json:"start"`
 	End              float64           `json:"end"`
 	Text             string            `json:"text"`
-	Seek             int               `json:"seek"` // start in hundredths of a second
+	Seek             int               `json:"seek"` // Start in hundredths of a second
 	Tokens           []int             `json:"tokens"`
 	Temperature      float64           `json:"temperature"`
 	AvgLogprob       float64           `json:"avg_logprob"`
@@ -61,13 +61,13 @@ type TranscriptEvent struct {
 	Transcript *VerboseTranscript `json:"transcript,omitempty"`
 }
 
-// audioUsage is the length of a recording.
+// audioUsage is the usage of a transcription: the length of its recording.
 type audioUsage struct {
 	Type    string  `json:"type"`
 	Seconds float64 `json:"seconds"`
 }
 
-// Values of response_format, and the types of events.
+// Values of response_format, and types of the events of a stream.
 const (
 	formatJSON    = "json"
 	formatText    = "text"
@@ -80,19 +80,19 @@ const (
 	eventProgress = "transcript.progress"
 )
 
-// TranscriptFormats are the values of response_format.
+// TranscriptFormats lists the values of response_format.
 var TranscriptFormats = []string{formatJSON, formatText, formatSRT, formatVerbose, formatVTT}
 
-// transcriptMedia are the media types of formats that are not JSON.
+// transcriptMedia has the media types of the formats that are not JSON.
 var transcriptMedia = map[string]string{formatText: "text/plain; charset=utf-8",
 	formatSRT: "application/x-subrip; charset=utf-8", formatVTT: "text/vtt; charset=utf-8"}
 
-// A transcriptBuilder builds a transcript segment by segment.
+// A transcriptBuilder builds a transcript from the segments of an engine.
 type transcriptBuilder struct {
 	subtitles   subtitles
 	isSubtitles bool // the format is srt or vtt
 	text        strings.Builder
-	last        string // text of the last segment; "" for subtitles
+	last        string // text of the last segment; always "" for subtitles
 	segments    []engines.Segment
 }
 
@@ -105,7 +105,7 @@ func newTranscriptBuilder(format string) *transcriptBuilder {
 	return b
 }
 
-// end returns the time at which the last segment ends, in seconds; 0 without segments.
+// end returns the end of the last segment, in seconds; 0 if there is none.
 func (b *transcriptBuilder) end() float64 {
 	if len(b.segments) == 0 {
 		return 0
@@ -113,7 +113,7 @@ func (b *transcriptBuilder) end() float64 {
 	return b.segments[len(b.segments)-1].End
 }
 
-// add adds a segment to the transcript, and returns the text that the segment appends.
+// add adds a segment, and returns the text that it appends to the transcript.
 func (b *transcriptBuilder) add(segment engines.Segment) (appended string) {
 	segment, ok := normalize(segment, b.end())
 	if !ok {
@@ -130,7 +130,8 @@ func (b *transcriptBuilder) add(segment engines.Segment) (appended string) {
 	return appended
 }
 
-// verbose returns the transcript with the words and segments that were requested.
+// verbose returns the transcript in verbose_json, with the words and segments for which the request
+// asks.
 func (b *transcriptBuilder) verbose(q *transcriptionRequest, result engines.Transcript) *VerboseTranscript {
 	v := &VerboseTranscript{Task: q.task(), Language: result.Language,
 		Duration: clamp(result.Duration, b.end(), maxSeconds), Text: b.text.String()}
@@ -170,7 +171,7 @@ func wordsOf(segment engines.Segment, q *transcriptionRequest, language string) 
 	return words
 }
 
-// response returns the transcript in a format other than verbose_json.
+// response returns the response in any format except verbose_json.
 func (b *transcriptBuilder) response(format string) any {
 	text := b.text.String()
 	if format == formatJSON {

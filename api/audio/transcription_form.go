@@ -19,7 +19,8 @@ import (
 	"anneal/domain"
 )
 
-// A TranscriptionForm is the multipart/form-data body of a transcription request.
+// A TranscriptionForm is the multipart/form-data body of a request for a transcription or
+// translation.
 type TranscriptionForm struct {
 	File                   request.File `json:"file,omitempty"`
 	URL                    string       `json:"url,omitempty"`
@@ -39,30 +40,29 @@ type TranscriptionForm struct {
 	Stream                 bool         `json:"stream,omitempty"`
 }
 
-// Limits of a transcription request's form.
+// Limits of the form.
 const (
 	MaxFormFields = 128
 	MaxFieldSize  = 16 << 10
-	maxFieldName  = 256     // bytes of the name of a field
-	FormOverhead  = 4 << 20 // bytes of the body in addition to the file
+	maxFieldName  = 256     // bytes of a field's name
+	FormOverhead  = 4 << 20 // bytes that the body may have in addition to the recording
 )
 
-// A formReader reads the form of a transcription request. It stores the recording until the request
-// ends.
+// A formReader reads the form of a request. It stores the recording until the request ends.
 type formReader struct {
 	*upload.Intake
 	service    *Service
 	values     map[string][]string
 	unknown    []string
-	uploads    int // number of files in the form
+	uploads    int // number of parts with a file
 	violations domain.Violations
 }
 
-// audioFile is the name of the stored file.
+// audioFile is the name under which the recording is stored.
 const audioFile = "audio"
 
 // readForm reads the form, whose parts may be in any order. The caller must call Discard of the
-// returned formReader, also after an error.
+// formReader, even after an error.
 func (c *call) readForm() (*formReader, error) {
 	directory := blobs.TransientPrefix(c.Principal.Account, uuid.NewString())
 	in := &formReader{
@@ -84,13 +84,13 @@ func (c *call) readForm() (*formReader, error) {
 		part, err := form.NextPart()
 		switch {
 		case errors.Is(err, io.EOF):
-			_, _ = io.CopyN(io.Discard, c.Request.Body, MaxFieldSize) // detects a closed connection
+			_, _ = io.CopyN(io.Discard, c.Request.Body, MaxFieldSize) // reads on to detect a closed connection
 			return in, nil
 		case err != nil:
 			return in, formError(err)
 		case n == MaxFormFields:
 			var v domain.Violations
-			v.Add("request", "has more than %d fields", MaxFormFields)
+			v.Add("request", "has more than %d fields: send a form with the file and its options only", MaxFormFields)
 			return in, v.Err()
 		}
 		if err := in.readPart(part); err != nil {
@@ -99,7 +99,7 @@ func (c *call) readForm() (*formReader, error) {
 	}
 }
 
-// splitHint is the remedy in errors about recordings that are too long.
+// splitHint is the advice in errors about recordings that are too long.
 const splitHint = "split the recording, for example into parts of 30 minutes with " +
 	"`ffmpeg -i talk.mp3 -f segment -segment_time 1800 -c copy part-%03d.mp3`"
 
@@ -109,11 +109,11 @@ func recordingTooLarge(limit int64) *domain.Error {
 	return f
 }
 
-// A limitedBody wraps an http.MaxBytesReader. When the body exceeds the limit of the reader, Read
-// returns the error of recordingTooLarge.
+// A limitedBody is a body behind an http.MaxBytesReader. If the body exceeds the reader's limit,
+// Read returns the error of recordingTooLarge.
 type limitedBody struct {
 	io.ReadCloser
-	limit int64 // limit of the recording that the error reports, in bytes
+	limit int64 // maximum size of the recording in bytes, which the error states
 }
 
 func (b *limitedBody) Read(p []byte) (int, error) {
@@ -125,7 +125,7 @@ func (b *limitedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// formError returns the error for the client when reading the form has failed with err.
+// formError returns the error that the client gets if reading the form fails with err.
 func formError(err error) error {
 	if f := request.ErrorOf(err); f.Reason == request.ReasonBodyTooLarge || f.Reason == request.ReasonTooSlow {
 		return f
@@ -135,7 +135,7 @@ func formError(err error) error {
 	return v.Err()
 }
 
-// FormFields are the names of the fields of a TranscriptionForm.
+// FormFields is the set of the names of a TranscriptionForm's fields.
 var FormFields = func() map[string]bool {
 	names := map[string]bool{}
 	for _, f := range wire.StructOf(reflect.TypeFor[TranscriptionForm]()).Fields {
@@ -144,10 +144,10 @@ var FormFields = func() map[string]bool {
 	return names
 }()
 
-// readPart reads one part of the form: the file, or a field.
+// readPart reads one part of the form: the file or another field.
 func (in *formReader) readPart(part *multipart.Part) error {
 	if len(part.FormName()) > maxFieldName {
-		in.violations.Add("request", "has a field whose name exceeds %d bytes", maxFieldName)
+		in.violations.Add("request", "has a field with a name of more than %d bytes: remove the field", maxFieldName)
 		return wire.NotEOF(discard(part))
 	}
 	field := strings.TrimSuffix(part.FormName(), "[]")
@@ -178,16 +178,16 @@ func (in *formReader) readPart(part *multipart.Part) error {
 		in.violations.Add(name, "must have at most %d bytes", MaxFieldSize)
 		return wire.NotEOF(discard(part))
 	case !utf8.Valid(value):
-		in.violations.Add(name, "must be UTF-8")
+		in.violations.Add(name, "must be text in UTF-8")
 		return nil
 	}
-	if text := string(value); text != "" { // an empty field is absent
+	if text := string(value); text != "" { // an empty field counts as absent
 		in.values[name] = append(in.values[name], text)
 	}
 	return nil
 }
 
-// discard reads the rest of a part.
+// discard reads a part to its end.
 func discard(part *multipart.Part) error {
 	if _, err := io.Copy(io.Discard, part); err != nil {
 		return formError(err)

@@ -21,7 +21,7 @@ const (
 
 // Limits of the options of a transcription.
 const (
-	MaxSpeechPrompt = 8 << 10 // bytes
+	MaxSpeechPrompt = 8 << 10 // bytes of the field prompt
 	maxSpeakers     = 1000
 	temperatureStep = 0.2
 )
@@ -29,19 +29,20 @@ const (
 var preprocessings = []string{engines.PreprocessNone, engines.PreprocessDynamic, engines.PreprocessSoftDynamic,
 	engines.PreprocessBassDynamic}
 
-// A transcriptionRequest is a valid transcription or translation request, with its defaults.
+// A transcriptionRequest is a valid request for a transcription or translation. Absent options have
+// their default values.
 type transcriptionRequest struct {
 	model    string
 	format   string
-	words    bool // verbose_json contains the words
-	segments bool // verbose_json contains the segments
+	words    bool // verbose_json has the words
+	segments bool // verbose_json has the segments
 	stream   bool
-	engine   engines.TranscriptionRequest // request to the engine, without the recording
+	engine   engines.TranscriptionRequest // request to the engine, except the recording
 	source   string                       // URL of the recording; "" if it was uploaded
-	inert    []string                     // warnings of options without effect
+	inert    []string                     // warnings about options without effect
 }
 
-// task returns the value of the response's field task: transcribe or translate.
+// task returns the field task of the response: transcribe or translate.
 func (q *transcriptionRequest) task() string {
 	if q.engine.Options.Translate {
 		return taskTranslate
@@ -49,17 +50,17 @@ func (q *transcriptionRequest) task() string {
 	return taskTranscribe
 }
 
-// verbose reports whether the response format is verbose_json. It also returns true for "", which
-// stands for an invalid format, because parse reports the invalid format separately.
+// verbose reports whether the response format is verbose_json. It also returns true for "", an
+// invalid format, which is a violation already.
 func (q *transcriptionRequest) verbose() bool { return q.format == formatVerbose || q.format == "" }
 
-// parse validates the fields of the form, and returns the request or an error with all violations.
-// translation is true on the path of translations.
+// parse validates the fields of the form. It returns the request, or an error with all violations.
+// translation is true if the path is that of translations.
 func (in *formReader) parse(translation bool) (*transcriptionRequest, error) {
 	q := &transcriptionRequest{}
 	if in.service.Strict {
 		for _, name := range in.unknown {
-			in.violations.Add(wire.Join("", name), "is not a field of this form: omit it")
+			in.violations.Add(wire.Join("", name), "is not a field of this form: remove it")
 		}
 	}
 	in.readFile(q)
@@ -71,16 +72,16 @@ func (in *formReader) parse(translation bool) (*transcriptionRequest, error) {
 	in.readGranularities(q)
 	q.stream = in.boolean("stream")
 	in.require(!q.stream || !in.HasIdempotencyKey(), "stream",
-		"cannot be combined with %s, since streams are not stored: omit one of them", request.IdempotencyHeader)
+		"cannot be combined with %s, because streams are not stored: leave out one of them", request.IdempotencyHeader)
 	o := &q.engine.Options
 	task := in.enum("task", taskTranscribe, taskTranslate)
 	o.Translate = translation || task == taskTranslate
 	in.require(!translation || task != taskTranscribe, "task",
-		"must be translate on this path: use /v1/audio/transcriptions to transcribe")
+		"must be translate at this path: send the request to /v1/audio/transcriptions to transcribe")
 	o.Language = strings.ToLower(in.text("language", 64))
 	in.require(o.Language == "" || slices.Contains(domain.SpeechLanguages, o.Language), "language",
-		"%s is not one of the %d language codes that /docs lists, such as en, de or zh-hans: omit it to detect "+
-			"the language", wire.Quote(o.Language), len(domain.SpeechLanguages))
+		"%s is not one of the %d language codes that /docs lists, such as en, de or zh-hans: leave the field out to "+
+			"detect the language", wire.Quote(o.Language), len(domain.SpeechLanguages))
 	o.Prompt = in.text("prompt", MaxSpeechPrompt)
 	o.Temperature = in.temperatures()
 	o.VAD, o.Alignment = in.enum("vad_model", domain.VADModels...),
@@ -90,17 +91,17 @@ func (in *formReader) parse(translation bool) (*transcriptionRequest, error) {
 	return q, in.violations.Err()
 }
 
-// readFile reads the source of the recording: one uploaded file, or one URL.
+// readFile reads where the recording comes from: one uploaded file, or one URL.
 func (in *formReader) readFile(q *transcriptionRequest) {
 	urls := append(slices.Clone(in.values["file"]), in.values["url"]...)
 	size, uploaded := in.Files.Sizes[audioFile]
 	switch n := in.uploads + len(urls); {
 	case n == 0:
-		in.violations.Add("file", "is required: a recording as a file, or its URL")
+		in.violations.Add("file", "is required: send a recording as a file, or its URL")
 	case n > 1:
-		in.violations.Add("file", "is given %d times: give one recording, as a file or as a URL", n)
+		in.violations.Add("file", "the request has %d recordings: send one, as a file or as a URL", n)
 	case uploaded:
-		in.require(size > 0, "file", "is empty: send the recording")
+		in.require(size > 0, "file", "is an empty file: send a recording")
 	default:
 		q.source = urls[0]
 		field := "url"
@@ -113,8 +114,8 @@ func (in *formReader) readFile(q *transcriptionRequest) {
 	}
 }
 
-// readGranularities reads the field timestamp_granularities or timestamp_granularities[]. It has
-// one or more values, each of which can be a list such as word,segment.
+// readGranularities reads the field timestamp_granularities, also named timestamp_granularities[].
+// It may be given several times, and each value may be a list such as word,segment.
 func (in *formReader) readGranularities(q *transcriptionRequest) {
 	const name = "timestamp_granularities"
 	q.segments = !in.given(name)
@@ -131,12 +132,12 @@ func (in *formReader) readGranularities(q *transcriptionRequest) {
 		}
 	}
 	in.require(!in.given(name) || q.verbose(), name,
-		"requires response_format verbose_json: set it, or omit %s", name)
+		"requires response_format verbose_json: set it, or leave out %s", name)
 	q.engine.Options.Words = q.words
 }
 
-// temperatures reads the field temperature: one number, or a list of numbers that engines try in
-// order.
+// temperatures reads the field temperature: one number, or a list of numbers that the engine tries
+// in order.
 func (in *formReader) temperatures() (list []float64) {
 	const rule = "must be a number from 0 to 1, or an ascending list of multiples of 0.2, such as 0.0,0.2,0.4"
 	text := in.text("temperature", 64)
@@ -161,15 +162,15 @@ func (in *formReader) temperatures() (list []float64) {
 func (in *formReader) readSpeakers(q *transcriptionRequest) {
 	o := &q.engine.Options
 	o.Diarize = in.boolean("diarize")
-	in.require(!o.Diarize || q.verbose(), "diarize", "requires response_format verbose_json: set it")
+	in.require(!o.Diarize || q.verbose(), "diarize", "requires response_format verbose_json: set response_format")
 	in.require(!o.Diarize || q.words, "diarize",
-		"requires timestamp_granularities with word: set it to word, or word,segment")
+		"requires timestamp_granularities with word: set timestamp_granularities to word or word,segment")
 	low := in.integer("min_speakers", 1, maxSpeakers)
 	high := 0
 	if !slices.Equal(in.values["max_speakers"], []string{"inf"}) {
 		high = in.integer("max_speakers", 1, maxSpeakers)
 	}
-	in.require(high == 0 || low <= high, "min_speakers", "exceeds max_speakers: lower it, or raise max_speakers")
+	in.require(high == 0 || low <= high, "min_speakers", "must not be above max_speakers: lower it, or raise max_speakers")
 	if o.Diarize {
 		o.MinSpeakers, o.MaxSpeakers = low, high
 	}

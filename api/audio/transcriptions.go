@@ -17,24 +17,24 @@ import (
 	"anneal/eventlog/metering"
 )
 
-// Operations returns the operations of this package.
+// Operations returns the operations of this package, each at several paths.
 func (s *Service) Operations() (all []request.Operation) {
 	for _, one := range []struct{ id, path, summary, about string }{
 		{"createTranscription", "/v1/audio/transcriptions", "Transcribe a recording", ""},
 		{"createTranslation", "/v1/audio/translations", "Transcribe a recording and translate it into English",
-			"The same as createTranscription with the task translate. "},
+			"The same as createTranscription with task translate. "},
 		{"createInferenceTranscription", "/inference/v1/audio/transcriptions",
-			"Transcribe a recording (inference path)", "The same operation as createTranscription, at another path. "},
+			"Transcribe a recording (path below /inference)", "The same operation as createTranscription, at another path. "},
 		{"createInferenceTranslation", "/inference/v1/audio/translations",
-			"Transcribe a recording and translate it into English (inference path)",
+			"Transcribe a recording and translate it into English (path below /inference)",
 			"The same operation as createTranslation, at another path. "},
 	} {
 		translation := one.id == "createTranslation" || one.id == "createInferenceTranslation"
 		all = append(all, request.Operation{ID: one.id, Method: "POST", Path: one.path, Tag: "inference",
 			Summary: one.summary, Gate: request.ToModels, BareKey: true,
-			Description: one.about + "The form's parts may be in any order. The options are validated before the model is " +
-				"resolved and before a URL is downloaded. An unsupported option is rejected with an error that names it. " +
-				"The transcript of silence is empty. The Authorization header may have the key without the word Bearer.",
+			Description: one.about + "The form's parts may be in any order. The server validates the options before it " +
+				"looks up the model and downloads a URL. If the model's engine does not support an option, an error names it. " +
+				"The transcript of silence is empty. The header Authorization may contain the API key without the word Bearer.",
 			Form: reflect.TypeFor[TranscriptionForm](), Response: reflect.TypeFor[Transcript](),
 			AltResponse: reflect.TypeFor[VerboseTranscript](),
 			TextMedia:   []string{"text/plain", "application/x-subrip", "text/vtt"},
@@ -44,19 +44,20 @@ func (s *Service) Operations() (all []request.Operation) {
 	return all
 }
 
-// responseHeaders are the response headers of transcriptions. A stream has only anneal-warning,
-// because the headers of a stream are sent before the values of the other headers are known.
+// responseHeaders lists the response headers of transcriptions. A stream has only anneal-warning,
+// because its headers are sent before the values of the others are known.
 var responseHeaders = []request.Parameter{
 	{Name: "anneal-warning", Kind: wire.Text,
-		Description: "A field that was ignored, because it is unknown or has no effect. The response has one such header " +
-			"for each of the first 32 fields, and one with the number of further fields."},
+		Description: "Names a field that the server ignored, because it is unknown or has no effect. The response has " +
+			"one such header for each of the first 32 fields, and one with the number of further fields."},
 	{Name: "anneal-audio-seconds", Kind: wire.Text, Description: "Length of the recording, in seconds."},
-	{Name: "anneal-server-processing-time", Kind: wire.Text, Description: "Processing time, in seconds."},
-	{Name: "anneal-deployment", Kind: wire.Text, Description: "Deployment that processed the request."},
-	{Name: "anneal-backend-host", Kind: wire.Text, Description: "Node that processed the request."},
+	{Name: "anneal-server-processing-time", Kind: wire.Text, Description: "Time that the server took to process the " +
+		"request, in seconds."},
+	{Name: "anneal-deployment", Kind: wire.Text, Description: "Name of the deployment that processed the request."},
+	{Name: "anneal-backend-host", Kind: wire.Text, Description: "Name of the node that processed the request."},
 }
 
-// A transcription is the state of one request while it is processed.
+// A transcription is the state of one request in progress.
 type transcription struct {
 	*call
 	out    request.Stream
@@ -64,15 +65,17 @@ type transcription struct {
 	target routing.Target
 	start  time.Time
 
-	builder      *transcriptBuilder
-	sent         float64 // end of the last segment that earlier attempts have sent, in seconds; 0 without a stream
-	seconds      float64 // seconds of the recording transcribed so far
+	builder *transcriptBuilder
+	// end of the last segment that was sent to the client by earlier attempts, in seconds; 0
+	// without a stream
+	sent         float64
+	seconds      float64 // seconds of the recording that are transcribed so far
 	lastProgress time.Time
 	result       engines.Transcript
 	placement    routing.Placement
 }
 
-// transcribe handles a transcription or translation request.
+// transcribe handles a request for a transcription or, if translation is true, a translation.
 func (c *call) transcribe(translation bool) (any, error) {
 	unread := c.Params()
 	if err := unread.Err(); err != nil && (c.Strict || len(unread.Values) == 0) {
@@ -84,7 +87,7 @@ func (c *call) transcribe(translation bool) (any, error) {
 	leave, ok := c.Busy.Enter("transcriptions of "+c.Principal.Account, c.Limits.Transcriptions)
 	if !ok {
 		return nil, &domain.Error{Code: domain.ResourceExhausted, Reason: "TOO_MANY_REQUESTS",
-			Message: fmt.Sprintf("accounts/%s has %d transcriptions in progress, which is its limit: wait until one ends",
+			Message: fmt.Sprintf("accounts/%s has %d transcriptions in progress, which is the limit: wait until one ends",
 				c.Principal.Account, c.Limits.Transcriptions)}
 	}
 	defer leave()
@@ -97,7 +100,7 @@ func (c *call) transcribe(translation bool) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.Refresh() // the upload may have taken long
+	c.Refresh() // the world may have changed during the upload
 	target, err := routing.Resolve(c.Call, q.model)
 	if err != nil {
 		return nil, err
@@ -105,8 +108,7 @@ func (c *call) transcribe(translation bool) (any, error) {
 	if err := target.RequireSpeech(); err != nil {
 		return nil, err
 	}
-	// the deployment may belong to another account, for the operator and for callers that use an
-	// alias
+	// for the operator and for requests to an alias, the deployment may belong to another account
 	if err := c.RequireActive(target.Name.Account()); err != nil {
 		return nil, err
 	}
@@ -136,7 +138,7 @@ func (t *transcription) run() (any, error) {
 		}
 		if errors.Is(err, context.DeadlineExceeded) && t.Ctx.Err() == nil {
 			err = domain.Errorf(domain.DeadlineExceeded,
-				"the transcription exceeded its time limit of %s, at second %.0f of the recording: %s",
+				"the transcription did not end within its time limit of %s; it reached second %.0f of the recording: %s",
 				t.Limits.Transcription, t.seconds, splitHint)
 		}
 		return nil, t.out.Fail(err)
@@ -159,7 +161,7 @@ func (t *transcription) run() (any, error) {
 }
 
 // send sends the request to replicas. Each attempt transcribes the recording from its start, but a
-// stream omits the segments that an earlier attempt has sent.
+// stream leaves out the segments that earlier attempts have sent.
 func (t *transcription) send(ctx context.Context) (err error) {
 	t.placement, err = t.Router.Send(ctx, t.Call, routing.Request{Deployment: t.target.Name, Choose: t.target.Choose,
 		Send: func(ctx context.Context, replica domain.Replica, _ string) (disconnected bool, err error) {
@@ -178,15 +180,16 @@ func (t *transcription) send(ctx context.Context) (err error) {
 	return err
 }
 
-// progressInterval is the minimum time between two progress events of a stream.
+// progressInterval is the minimum interval between two progress events of a stream.
 const progressInterval = time.Second
 
-// handleEvent adds an event of the engine to the transcript, and sends it when the response is a
-// stream.
+// handleEvent adds an event of the engine to the transcript and, if the response is a stream, sends
+// it to the client.
 func (t *transcription) handleEvent(event engines.TranscriptEvent) error {
 	t.seconds = max(t.seconds, clamp(event.Seconds, 0, maxSeconds))
 	now := t.Now()
-	t.Router.LastServed.Record(t.target.Name, now) // a long transcription in progress is use of the deployment
+	// a transcription in progress keeps its deployment from being scaled to zero
+	t.Router.LastServed.Record(t.target.Name, now)
 	appended := ""
 	if event.Segment != nil {
 		if segment, ok := trimBefore(*event.Segment, t.sent); ok {
@@ -208,8 +211,8 @@ func (t *transcription) handleEvent(event engines.TranscriptEvent) error {
 	return nil
 }
 
-// sendDelta sends the event of a delta, a part of the text. The delta of the first segment begins
-// with the header of subtitles.
+// sendDelta sends an event with the next part of the transcript. The first one begins with the
+// header of the subtitle file.
 func (t *transcription) sendDelta(delta string) error {
 	if len(t.builder.segments) == 1 && t.builder.isSubtitles {
 		delta = t.builder.subtitles.header() + delta
@@ -217,10 +220,10 @@ func (t *transcription) sendDelta(delta string) error {
 	return t.out.Event(TranscriptEvent{Type: EventDelta, Delta: &delta})
 }
 
-// closeStream ends a stream with the complete transcript.
+// closeStream sends the event with the complete transcript, and ends the stream.
 func (t *transcription) closeStream() error {
 	text := t.builder.text.String()
-	if len(t.builder.segments) == 0 && text != "" { // text is the header of subtitles without cues
+	if len(t.builder.segments) == 0 && text != "" { // text is only the header of a subtitle file without cues
 		if err := t.out.Event(TranscriptEvent{Type: EventDelta, Delta: &text}); err != nil {
 			return request.IgnoreGone(err)
 		}
@@ -239,7 +242,7 @@ func (t *transcription) verbose() *VerboseTranscript {
 	return t.builder.verbose(t.q, t.result)
 }
 
-// usageRecord returns the usage of the transcription. A transcription that is not complete counts
+// usageRecord returns the usage of the transcription. For an incomplete transcription, it counts
 // the seconds that were transcribed.
 func (t *transcription) usageRecord(complete bool) metering.Record {
 	u := metering.Record{Kind: metering.Transcription, Complete: complete, AudioSeconds: t.seconds}

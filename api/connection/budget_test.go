@@ -23,7 +23,7 @@ func TestMemoryForBodiesIsShared(t *testing.T) {
 		require.NoError(t, b.reserve(t.Context(), "a", 600, 400), "grows up to its share")
 		err := b.reserve(t.Context(), "a", 0, 1)
 		require.Equal(t, domain.ResourceExhausted, domain.CodeOf(err))
-		require.Contains(t, err.Error(), "1000 for each account")
+		require.Contains(t, err.Error(), "1000 for one account")
 		require.Equal(t, domain.OutOfRange, domain.CodeOf(b.reserve(t.Context(), "b", 600, 401)),
 			"a body that exceeds a share never fits")
 		for _, other := range []string{"b", "c", "d"} {

@@ -14,51 +14,52 @@ import (
 	"anneal/domain"
 )
 
-// An Exchange bounds how long one request uses its connection. The client must send the body and
-// read the response at a minimum rate. The server closes a connection whose request body is unread
-// when the response begins, unless the body is short.
+// An Exchange is an HTTP request and its response. It bounds how long they may use the connection:
+// the client must send the body and read the response at a minimum rate. If the body is not read
+// when the response begins, the server closes the connection, unless the body is short.
 type Exchange struct {
 	http.ResponseWriter
 	control *http.ResponseController
 	request *http.Request
 	limits  *request.Limits
-	body    io.ReadCloser // nil when the request has no body
+	body    io.ReadCloser // body of the request; nil if it has none
 
-	began    time.Time     // when reading the body began
-	waited   time.Duration // time spent waiting for the body
-	read     int64         // bytes of the body read so far
-	whole    bool          // the body was read to its end
-	until    time.Time     // deadline of the whole body; zero means none
+	began    time.Time     // time of the first read of the body
+	waited   time.Duration // total time that reads of the body have blocked
+	read     int64         // number of bytes of the body that were read
+	bodyRead bool          // the body was read to its end
+	until    time.Time     // time by which the whole body must have arrived; zero means none
 	answered bool
-	lingers  bool // End discards the rest of the body before the connection is closed
+	lingers  bool // End reads and discards the rest of the body before the connection is closed
 
 	bodies   *Budget
-	account  string // account of the caller; "" until the caller is authenticated
-	reserved int64  // bytes of memory reserved in bodies
-	decoding bool   // the request holds a slot of bodies.decoders
+	account  string // account of the caller; "" before authentication
+	reserved int64  // bytes of memory that the request has reserved in the Budget
+	decoding bool   // the request holds a decoder slot of the Budget
 }
 
 type exchangeKey struct{}
 
-// Of returns the exchange of a request; nil when Begin was not called for the request.
+// Of returns the exchange of a request; nil if Begin was not called for the request.
 func Of(r *http.Request) *Exchange {
 	x, _ := r.Context().Value(exchangeKey{}).(*Exchange)
 	return x
 }
 
-// Bounds of writes, and of unread bodies.
+// Bounds of the writes of responses, and of the reads of bodies that the handler did not read.
 const (
-	writePiece  = 64 << 10         // bytes of a response that the client must read within Limits.AnswerTime
-	reuseBytes  = 64 << 10         // maximum length of an unread body after which the connection is reused
+	writeChunk = 64 << 10 // bytes of a response that the client must read within Limits.AnswerTime
+	// maximum length of an unread body after which the connection is still reused
+	reuseBytes  = 64 << 10
 	reuseTime   = time.Second      // maximum wait for the rest of a body of at most reuseBytes
-	lingerTime  = 10 * time.Second // maximum time for which longer bodies are discarded
-	lingerPause = time.Second      // maximum wait for each piece of a longer body
-	lingerAlien = 2 * time.Second  // lingerTime of clients that are not authenticated
+	lingerTime  = 10 * time.Second // how long a longer body is read and discarded, at most
+	lingerPause = time.Second      // maximum wait for each read of such a longer body
+	lingerAlien = 2 * time.Second  // lingerTime for clients that are not authenticated
 )
 
-// Begin returns an exchange, which is the writer of the response, and a copy of the request r that
-// contains the exchange. The caller must pass both to the handler, and call End when the handler
-// has returned.
+// Begin returns the exchange of a request, which is the writer of its response, and a copy of the
+// request from which Of returns the exchange. The caller must pass both to the handler, and must
+// call End after the handler has returned.
 func Begin(limits *request.Limits, bodies *Budget, w http.ResponseWriter, r *http.Request) (*Exchange,
 	*http.Request) {
 	x := &Exchange{ResponseWriter: w, control: http.NewResponseController(w), limits: limits, bodies: bodies}
@@ -71,18 +72,20 @@ func Begin(limits *request.Limits, bodies *Budget, w http.ResponseWriter, r *htt
 	return x, r
 }
 
-// End ends the exchange after the handler has returned, and releases the memory of the body.
+// End sends what remains of the response and releases the body's memory. The caller must call it
+// after the handler has returned.
 func (x *Exchange) End() {
-	x.answer(http.StatusOK)
-	_ = x.control.SetWriteDeadline(time.Now().Add(x.limits.AnswerTime)) // for data that net/http has buffered
+	x.beginResponse(http.StatusOK)
+	// deadline for what net/http has buffered
+	_ = x.control.SetWriteDeadline(time.Now().Add(x.limits.AnswerTime))
 	x.leave()
 	x.bodies.release(x.account, x.reserved)
 	x.linger()
 }
 
-// linger sends the response and discards the rest of a body that was not read. Many clients send the
-// whole body before they read the response: if the connection is closed early, they report
-// a reset connection instead of the response.
+// linger sends the response, and reads and discards the rest of the request's body. Many clients
+// send the whole body before they read the response: if the connection is closed before that, they
+// report a reset connection instead of the response.
 func (x *Exchange) linger() {
 	if !x.lingers || x.FlushError() != nil {
 		return
@@ -96,10 +99,10 @@ func (x *Exchange) linger() {
 		_ = x.control.SetReadDeadline(time.Now().Add(min(lingerPause, time.Until(until))))
 		_, err = x.body.Read(discarded)
 	}
-	_ = x.control.SetReadDeadline(time.Unix(1, 0)) // so that net/http does not wait for the rest of the body
+	_ = x.control.SetReadDeadline(time.Unix(1, 0)) // keeps net/http from waiting for the rest of the body
 }
 
-// leave releases the decoder slot, if the request holds one.
+// leave releases the decoder slot of the request, if it holds one.
 func (x *Exchange) leave() {
 	if x.decoding {
 		x.decoding = false
@@ -107,8 +110,8 @@ func (x *Exchange) leave() {
 	}
 }
 
-// Read implements io.Reader for the request's body. It returns the error of tooSlow when the client
-// sends too slowly.
+// Read implements io.Reader for the request's body. It returns a REQUEST_TOO_SLOW error if the
+// client sends the body too slowly.
 func (x *Exchange) Read(p []byte) (int, error) {
 	begun := time.Now()
 	if x.began.IsZero() {
@@ -119,7 +122,7 @@ func (x *Exchange) Read(p []byte) (int, error) {
 	if !x.until.IsZero() && x.until.Before(deadline) {
 		deadline = x.until
 	}
-	_ = x.control.SetReadDeadline(deadline) // fails only for connections of tests
+	_ = x.control.SetReadDeadline(deadline) // fails only for the connections of tests
 	n, err := x.body.Read(p)
 	x.read += int64(n)
 	x.waited += time.Since(begun)
@@ -127,13 +130,14 @@ func (x *Exchange) Read(p []byte) (int, error) {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return n, x.tooSlow()
 	case err != nil:
-		x.whole = errors.Is(err, io.EOF)
-		_ = x.control.SetReadDeadline(time.Time{}) // from here on net/http only detects that the client disconnects
+		x.bodyRead = errors.Is(err, io.EOF)
+		// from now on, net/http reads only to detect that the client disconnects
+		_ = x.control.SetReadDeadline(time.Time{})
 	}
 	return n, err
 }
 
-// Close implements io.Closer.
+// Close implements io.Closer for the request's body.
 func (x *Exchange) Close() error { return x.body.Close() }
 
 func (x *Exchange) tooSlow() error {
@@ -145,16 +149,16 @@ func (x *Exchange) tooSlow() error {
 	return f
 }
 
-// answer decides what happens to an unread body when the response begins. The server waits up to
-// reuseTime for the rest of a short body, so that the connection can be reused. After a longer body
-// it closes the connection; End discards the body first, unless the client sends too slowly or waits
-// for the server's consent (Expect: 100-continue) before it sends.
-func (x *Exchange) answer(status int) {
+// beginResponse decides what happens to an unread body when the response begins. The server waits
+// up to reuseTime for the rest of a short body, and reuses the connection. After a longer body it
+// closes the connection. Before that, End discards the body, unless the client is too slow or has
+// not begun to send the body because it waits for status 100 (Expect: 100-continue).
+func (x *Exchange) beginResponse(status int) {
 	if x.answered {
 		return
 	}
 	x.answered = true
-	if x.body == nil || x.whole {
+	if x.body == nil || x.bodyRead {
 		return
 	}
 	long := x.request.ContentLength < 0 || x.request.ContentLength > reuseBytes
@@ -171,19 +175,20 @@ func (x *Exchange) answer(status int) {
 // WriteHeader implements http.ResponseWriter.
 func (x *Exchange) WriteHeader(status int) {
 	if status >= http.StatusOK {
-		x.answer(status)
+		x.beginResponse(status)
 		_ = x.control.SetWriteDeadline(time.Now().Add(x.limits.AnswerTime))
 	}
 	x.ResponseWriter.WriteHeader(status)
 }
 
-// Write implements http.ResponseWriter. It sets a new deadline for each writePiece bytes of the
-// data, so that a response of any length can be sent as long as the client keeps reading.
+// Write implements http.ResponseWriter. It sets a new deadline for each writeChunk bytes, so that a
+// response of any length can be sent as long as the client keeps reading it.
 func (x *Exchange) Write(data []byte) (written int, err error) {
-	x.answer(http.StatusOK)
+	x.beginResponse(http.StatusOK)
 	for first := true; first || len(data) > 0; first = false {
-		piece := data[:min(len(data), writePiece)]
-		_ = x.control.SetWriteDeadline(time.Now().Add(x.limits.AnswerTime)) // fails only for connections of tests
+		piece := data[:min(len(data), writeChunk)]
+		// fails only for the connections of tests
+		_ = x.control.SetWriteDeadline(time.Now().Add(x.limits.AnswerTime))
 		n, err := x.ResponseWriter.Write(piece)
 		written, data = written+n, data[n:]
 		if err != nil {
@@ -193,7 +198,7 @@ func (x *Exchange) Write(data []byte) (written int, err error) {
 	return written, nil
 }
 
-// FlushError sends buffered data: see http.ResponseController.
+// FlushError sends the data that net/http has buffered: see http.ResponseController.
 func (x *Exchange) FlushError() error {
 	_ = x.control.SetWriteDeadline(time.Now().Add(x.limits.AnswerTime))
 	return x.control.Flush()
@@ -202,15 +207,15 @@ func (x *Exchange) FlushError() error {
 // Unwrap lets http.ResponseController reach the connection.
 func (x *Exchange) Unwrap() http.ResponseWriter { return x.ResponseWriter }
 
-// ReadBody reads the whole body into memory: at most limit bytes, within Limits.BodyTime, and
-// within the memory budget.
+// ReadBody returns the body of the request. It returns an error if the body has more than limit
+// bytes, does not arrive within Limits.BodyTime, or exceeds the Budget.
 func (x *Exchange) ReadBody(r *http.Request, limit int64) ([]byte, error) {
 	size := r.ContentLength
 	if size > limit {
 		return nil, request.BodyOfSizeTooLarge(limit, size)
 	}
 	if size < 0 {
-		size = limit // the length of the body is unknown
+		size = limit // unknown length (chunked encoding)
 	}
 	if err := x.reserve(size); err != nil {
 		return nil, err
@@ -231,7 +236,7 @@ func (x *Exchange) ReadBody(r *http.Request, limit int64) ([]byte, error) {
 	case errors.As(err, &tooLarge):
 		return nil, request.BodyTooLarge(limit)
 	case err != nil:
-		return nil, wire.Malformed("the body could not be read to its end: send the request again")
+		return nil, wire.Malformed("the connection ended before the whole body was received: send the request again")
 	}
 	if err := x.reserve(bodyCost(data.Bytes())); err != nil {
 		return nil, err
@@ -245,7 +250,7 @@ func (x *Exchange) ReadBody(r *http.Request, limit int64) ([]byte, error) {
 	return data.Bytes(), nil
 }
 
-// reserve raises the memory reserved for the body to n bytes.
+// reserve raises the memory that the request has reserved in the Budget to n bytes.
 func (x *Exchange) reserve(n int64) error {
 	if n <= x.reserved {
 		return nil
@@ -257,8 +262,8 @@ func (x *Exchange) reserve(n int64) error {
 	return err
 }
 
-// ReleaseBody releases the memory that was reserved for decoding the body. The memory of the
-// decoded strings stays reserved until End.
+// ReleaseBody releases the memory that was reserved to decode the body. The memory of the decoded
+// strings stays reserved until End.
 func (x *Exchange) ReleaseBody() {
 	x.leave()
 	if spare := x.reserved - x.read; spare > 0 {
@@ -267,8 +272,8 @@ func (x *Exchange) ReleaseBody() {
 	}
 }
 
-// Identify records the account of the request, and protects the request's connection from
-// replacement by a new connection: see limitedListener.
+// Identify sets the account of the request. It also protects the request's connection from being
+// replaced by a new connection: see limitedListener.
 func (x *Exchange) Identify(account string) {
 	x.account = account
 	Keep(x.request.Context(), account)

@@ -13,24 +13,26 @@ import (
 	"anneal/api/request"
 )
 
-// Limits bound the connections of a listener.
+// Limits bounds the number of connections of a listener.
 type Limits struct {
-	Total      int         // maximum number of concurrent connections; 0 means no limit
-	PerAddress int         // maximum number from one IPv4 address, or one /64 of IPv6; 0 means no limit
-	Spare      func() bool // reports whether a file descriptor is left for another connection; nil means no check
+	Total      int // maximum number of open connections; 0 means no limit
+	PerAddress int // maximum number from one IPv4 address or one IPv6 network (/64); 0 means no limit
+	// reports whether a file descriptor is free for another connection; nil means no check
+	Spare func() bool
 }
 
-// maxRejections bounds the rejected connections that get a response concurrently. Further rejected
-// connections are closed without a response.
+// maxRejections bounds the rejected connections that get a response at the same time. Further
+// rejected connections are closed without a response.
 const maxRejections = 64
 
-// rejectionTime is how long a rejected client has to read its response.
+// rejectionTime bounds how long a rejected client may take to read its response.
 const rejectionTime = 500 * time.Millisecond
 
-// A limitedListener rejects connections beyond its limits: it responds with 503 and closes the
-// connection. It never stops accepting, so that rejected clients get an error. At the limit, a new
-// connection replaces the oldest one without an authenticated request: a flood of connections
-// without API keys, from any number of addresses, replaces its own connections.
+// A limitedListener enforces Limits: it responds with 503 to excess connections and closes them. It
+// always accepts, so that rejected clients get an error. When all Limits.Total connections are
+// open, a new connection replaces the oldest one that has sent no authenticated request. So a flood
+// of connections without API keys replaces only its own connections, from however many addresses it
+// comes.
 type limitedListener struct {
 	net.Listener
 	limits     Limits
@@ -39,12 +41,12 @@ type limitedListener struct {
 	mu              sync.Mutex
 	open            int
 	addresses       map[netip.Addr]int
-	unauthenticated list.List      // *limitedConn without an authenticated request, oldest first
-	accounts        map[string]int // number of connections with an authenticated request, by account
+	unauthenticated list.List      // connections (*limitedConn) without an authenticated request, oldest first
+	accounts        map[string]int // number of protected connections by account
 }
 
-// Limit returns a listener that bounds the connections of another listener. A connection counts
-// until it is closed.
+// Limit returns a listener that accepts the connections of another listener within limits. A
+// connection counts until it is closed.
 func Limit(listener net.Listener, limits Limits) net.Listener {
 	return &limitedListener{Listener: listener, limits: limits, rejections: make(chan struct{}, maxRejections),
 		addresses: map[netip.Addr]int{}, accounts: map[string]int{}}
@@ -74,7 +76,8 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 	}
 }
 
-// enter counts a connection and returns "", or returns why the connection is rejected.
+// enter counts a connection, and returns "". If the connection is rejected, enter returns the
+// message for the client.
 func (l *limitedListener) enter(c *limitedConn) (why string) {
 	why, replaced := l.admit(c)
 	if replaced != nil {
@@ -92,12 +95,12 @@ func (l *limitedListener) admit(c *limitedConn) (why string, replaced *limitedCo
 	defer l.mu.Unlock()
 	switch {
 	case l.limits.PerAddress > 0 && l.addresses[c.from] >= l.limits.PerAddress:
-		return fmt.Sprintf("your address has %d connections, which is the limit: reuse them, or ask the server's "+
+		return fmt.Sprintf("your IP address has %d open connections, which is the limit: reuse them, or ask the server's "+
 			"operator to raise --max-connections-per-address", l.addresses[c.from]), nil
 	case l.limits.Total > 0 && l.open >= l.limits.Total:
 		oldest := l.unauthenticated.Front()
 		if oldest == nil {
-			return fmt.Sprintf("the server has %d connections, which is the limit: try again shortly, or ask the server's "+
+			return fmt.Sprintf("the server has %d open connections, which is the limit: try again shortly, or ask the server's "+
 				"operator to raise --max-connections", l.open), nil
 		}
 		replaced = oldest.Value.(*limitedConn)
@@ -109,7 +112,7 @@ func (l *limitedListener) admit(c *limitedConn) (why string, replaced *limitedCo
 	return "", replaced
 }
 
-// leave stops counting a connection. It is idempotent.
+// leave stops counting a connection. Further calls for the same connection do nothing.
 func (l *limitedListener) leave(c *limitedConn) {
 	if c.left {
 		return
@@ -126,9 +129,9 @@ func (l *limitedListener) leave(c *limitedConn) {
 	}
 }
 
-// protect excludes a connection with an authenticated request of an account from replacement. It
-// protects connections of one account up to an eighth of the limit; further connections of the
-// account may be replaced.
+// protect excludes a connection from replacement, because it has sent a request that was
+// authenticated for the account. It protects at most an eighth of Limits.Total connections of one
+// account; the account's other connections may be replaced.
 func (l *limitedListener) protect(c *limitedConn, account string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -140,7 +143,8 @@ func (l *limitedListener) protect(c *limitedConn, account string) {
 	l.accounts[account]++
 }
 
-// addressOf returns the address by which connections are counted: an IPv4 address or a /64 of IPv6.
+// addressOf returns the address by which connections are counted: the client's IPv4 address, or the
+// /64 network of its IPv6 address.
 func addressOf(conn net.Conn) netip.Addr {
 	port, err := netip.ParseAddrPort(conn.RemoteAddr().String())
 	if err != nil {
@@ -153,8 +157,8 @@ func addressOf(conn net.Conn) netip.Addr {
 	return address
 }
 
-// rejectConnection responds with 503 and closes the connection. The body is valid in the error
-// formats of both management and inference paths, because the path of the request is not read.
+// rejectConnection responds with 503 and closes the connection. It does not know the request's
+// path, so the body is valid both as a ManagementError and as an InferenceError.
 func rejectConnection(conn net.Conn, why string) {
 	defer conn.Close() //nolint:errcheck // the client has the response, or has disconnected
 	_ = conn.SetDeadline(time.Now().Add(rejectionTime))
@@ -168,19 +172,20 @@ func rejectConnection(conn net.Conn, why string) {
 	if err != nil || !ok || half.CloseWrite() != nil {
 		return
 	}
-	// closing with the request unread would reset the connection before the client reads the response
-	_, _ = io.CopyN(io.Discard, conn, writePiece)
+	// closing the connection before the request is read would reset it, and the client might lose
+	// the response
+	_, _ = io.CopyN(io.Discard, conn, writeChunk)
 }
 
-// A limitedConn is a connection that its listener counts until Close.
+// A limitedConn is a connection that counts against the limits of its listener until Close.
 type limitedConn struct {
 	net.Conn
 	listener *limitedListener
 	from     netip.Addr
 
-	// Guarded by the listener's lock:
+	// guarded by listener.mu:
 	left    bool
-	element *list.Element // element of listener.unauthenticated; nil after a request was authenticated
+	element *list.Element // its element in listener.unauthenticated; nil once a request was authenticated
 	account string
 }
 
@@ -194,7 +199,7 @@ func (c *limitedConn) Close() error {
 
 type connKey struct{}
 
-// withConn returns a context of a request that contains the connection of the request, for Keep.
+// withConn returns a context for the requests of a connection, from which Keep gets the connection.
 func withConn(ctx context.Context, conn net.Conn) context.Context {
 	if c, ok := conn.(*limitedConn); ok {
 		return context.WithValue(ctx, connKey{}, c)
@@ -202,15 +207,16 @@ func withConn(ctx context.Context, conn net.Conn) context.Context {
 	return ctx
 }
 
-// Keep protects the connection of a request from replacement. ctx is the context of the request,
-// and account is the account that the request was authenticated for.
+// Keep protects the connection of a request from being replaced by a new connection. ctx is the
+// context of the request, and account is the authenticated account.
 func Keep(ctx context.Context, account string) {
 	if c, ok := ctx.Value(connKey{}).(*limitedConn); ok {
 		c.listener.protect(c, account)
 	}
 }
 
-// CloseWrite closes the sending direction. net/http calls it to end a connection gracefully.
+// CloseWrite closes the sending direction of the connection, which net/http does to end a
+// connection gracefully.
 func (c *limitedConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

@@ -1,5 +1,5 @@
-// Package described validates exchanges with a server against the OpenAPI document that it serves.
-// It is used by tests only.
+// Package described checks in tests that HTTP requests and responses match the OpenAPI document
+// that the server serves.
 package described
 
 import (
@@ -19,28 +19,28 @@ func init() {
 	}
 }
 
-// A Document is the OpenAPI document of a server.
+// A Document is the parsed OpenAPI document of a server.
 type Document struct {
 	*openapi3.T
 	routes []route
 }
 
-// A route is one path of the document.
+// A route is a path of the OpenAPI document, as a regular expression.
 type route struct {
 	path    string
 	pattern *regexp.Regexp
-	names   []string // names of the pattern's groups
+	names   []string // names of the path parameters that the groups of the pattern match
 	item    *openapi3.PathItem
 }
 
-// growing are the components to which a caller may add unknown fields. The server ignores these
-// fields with a warning.
-var growing = []string{"CompletionBody", "ChatBody", "ChatMessage", "EmbeddingBody", "ResponseBody"}
+// extensible lists the schemas of request bodies to which a caller may add unknown fields, which
+// the server ignores with a warning.
+var extensible = []string{"CompletionBody", "ChatBody", "ChatMessage", "EmbeddingBody", "ResponseBody"}
 
 var placeholder = regexp.MustCompile(`\\\{(\w+)\\\}`)
 
-// Read parses a document. It forbids additional properties in every object: clients must ignore
-// unknown fields of responses, but tests must not.
+// Read parses an OpenAPI document. It forbids additional properties in every object of a response:
+// clients must ignore unknown fields, but tests must find undocumented ones.
 func Read(data []byte) (*Document, error) {
 	doc, err := openapi3.NewLoader().LoadFromData(data)
 	if err != nil {
@@ -48,7 +48,7 @@ func Read(data []byte) (*Document, error) {
 	}
 	closed := false
 	for name, component := range doc.Components.Schemas {
-		if len(component.Value.Properties) > 0 && !slices.Contains(growing, name) {
+		if len(component.Value.Properties) > 0 && !slices.Contains(extensible, name) {
 			component.Value.AdditionalProperties = openapi3.AdditionalProperties{Has: &closed}
 		}
 	}
@@ -58,7 +58,8 @@ func Read(data []byte) (*Document, error) {
 		quoted := regexp.QuoteMeta(path)
 		for _, found := range placeholder.FindAllStringSubmatch(quoted, -1) {
 			one.names = append(one.names, found[1])
-			// a colon separates a parameter from a custom verb, so the parameter itself contains no colon
+			// a colon separates a path parameter from a custom verb, so the parameter cannot
+			// contain a colon
 			of := `([^/:]+)`
 			if hasSlashes(item, found[1]) {
 				of = `(.+)`
@@ -71,7 +72,7 @@ func Read(data []byte) (*Document, error) {
 	return d, nil
 }
 
-// hasSlashes reports whether the values of a path's parameter may contain slashes.
+// hasSlashes reports whether the values of a path parameter may contain slashes.
 func hasSlashes(item *openapi3.PathItem, parameter string) bool {
 	for _, op := range item.Operations() {
 		if p := op.Parameters.GetByInAndName("path", parameter); p != nil && p.Extensions["x-slashes"] == true {
@@ -81,8 +82,8 @@ func hasSlashes(item *openapi3.PathItem, parameter string) bool {
 	return false
 }
 
-// find returns the route of a request, the values of the route's path parameters by name, and the
-// operation. All three are nil when the document does not describe the request.
+// find returns the route of a request, the values of its path parameters by name, and its
+// operation. All three are nil if the document does not describe the request.
 func (d *Document) find(r *http.Request) (*route, map[string]string, *openapi3.Operation) {
 	for i := range d.routes {
 		one := &d.routes[i]
@@ -99,8 +100,7 @@ func (d *Document) find(r *http.Request) (*route, map[string]string, *openapi3.O
 	return nil, nil, nil
 }
 
-// methodOf returns the method under which the API document (OpenAPI) describes a request. A HEAD
-// request is described as GET.
+// methodOf returns the method of the operation that describes a request: GET for a HEAD request.
 func methodOf(r *http.Request) string {
 	if r.Method == http.MethodHead {
 		return http.MethodGet
@@ -108,10 +108,11 @@ func methodOf(r *http.Request) string {
 	return r.Method
 }
 
-// nearestIsInference reports whether the errors of a path that the document does not describe have
-// the format of inference errors: the format of the paths that share the longest prefix with it. If
-// those paths use both formats, the errors are inference errors only below /v1. A path that would be
-// one of the OpenAI API with another base URL (with /v1, or with /v1 once) has inference errors.
+// nearestIsInference reports whether an error for a path that the document does not describe must
+// be an InferenceError. It applies the rules of the server (see api.errorFormats) to the document:
+// a path has the format of the paths with which it shares the longest prefix; if those have both
+// formats, only errors below /v1 are an InferenceError. So is the error for a path of the OpenAI
+// API with a wrong base URL, which lacks /v1 or has it twice.
 func (d *Document) nearestIsInference(path string) bool {
 	if item := d.Paths.Value("/v1/" + strings.Trim(strings.TrimPrefix(path, "/v1/v1"), "/")); item != nil {
 		inference := true
@@ -139,14 +140,14 @@ func (d *Document) nearestIsInference(path string) bool {
 	return false
 }
 
-// isInference reports whether the errors of an operation have the format of inference errors.
+// isInference reports whether the errors of an operation are an InferenceError.
 func isInference(op *openapi3.Operation) bool {
 	refused := op.Responses.Value("401")
 	return refused != nil && strings.HasPrefix(refused.Ref, "#/components/responses/Inference")
 }
 
-// outside reports whether a request is for a signed URL or a documentation page. The document does
-// not describe either.
+// outside reports whether a request is for a signed URL or a documentation page, which the OpenAPI
+// document does not describe.
 func outside(r *http.Request) bool {
 	return strings.HasPrefix(r.URL.Path, "/blobs/") || strings.HasPrefix(r.URL.Path, "/docs/") ||
 		strings.HasPrefix(r.URL.Path, "/console/") || r.URL.Path == "/"

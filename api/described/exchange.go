@@ -18,15 +18,15 @@ import (
 
 // An Exchange is a request and its complete response.
 type Exchange struct {
-	Request *http.Request // Body is not read, because Sent contains it
-	Sent    []byte        // JSON body of the request; nil when the request has no body, or a form
+	Request *http.Request // its Body was read already: see Sent
+	Sent    []byte        // JSON body of the request; nil if the request has a form or no body
 	Status  int
 	Header  http.Header
 	Body    []byte
 }
 
-// OperationID returns the ID of the operation of a request, or "" when the document does not
-// describe the request.
+// OperationID returns the ID of the operation of a request, or "" if the document does not describe
+// the request.
 func (d *Document) OperationID(r *http.Request) string {
 	if _, _, op := d.find(r); op != nil {
 		return op.OperationID
@@ -34,8 +34,8 @@ func (d *Document) OperationID(r *http.Request) string {
 	return ""
 }
 
-// ValidateExchange returns an error when the response does not match the document, or when the
-// request does not match and the response is a success.
+// ValidateExchange returns an error if the response does not match the document, or if the server
+// accepted a request that does not match it.
 func (d *Document) ValidateExchange(x Exchange) error {
 	r := x.Request
 	route, values, op := d.find(r)
@@ -55,7 +55,7 @@ func (d *Document) ValidateExchange(x Exchange) error {
 	}
 	if x.Status < 300 {
 		err = mismatch(openapi3filter.ValidateRequest(r.Context(), input),
-			"%s %s: request succeeds, but does not match the OpenAPI document: %s", r.Method, r.URL, x.Sent)
+			"%s %s: the server accepted a request that does not match the OpenAPI document: %s", r.Method, r.URL, x.Sent)
 	}
 	switch {
 	case r.Method == http.MethodHead:
@@ -66,20 +66,20 @@ func (d *Document) ValidateExchange(x Exchange) error {
 			Options: input.Options,
 			Body:    io.NopCloser(bytes.NewReader(x.Body))}
 		err = errors.Join(err, mismatch(openapi3filter.ValidateResponse(r.Context(), output),
-			"%s %s: response does not match the OpenAPI document: %d %s", r.Method, r.URL, x.Status, x.Body))
+			"%s %s: the response does not match the OpenAPI document: status %d, body %s", r.Method, r.URL, x.Status, x.Body))
 	}
 	return err
 }
 
-// validateUndescribed returns an error unless the server rejects a request that the document does
+// validateUndescribed returns an error unless the server rejected a request that the document does
 // not describe, with an error in the format of the request's path. It does not check HEAD and
-// OPTIONS requests, and requests for signed URLs and documentation pages.
+// OPTIONS requests, signed URLs and documentation pages.
 func (d *Document) validateUndescribed(x Exchange) error {
 	switch r := x.Request; {
 	case outside(r) || r.Method == http.MethodHead || r.Method == http.MethodOptions:
 		return nil
 	case x.Status < 400:
-		return fmt.Errorf("%s %s succeeds, but is not described", r.Method, r.URL)
+		return fmt.Errorf("%s %s: the server accepted a request that the OpenAPI document does not describe", r.Method, r.URL)
 	case d.nearestIsInference(r.URL.Path):
 		return d.validate("InferenceError", x.Body)
 	}
@@ -90,8 +90,8 @@ func isStream(h http.Header) bool {
 	return strings.HasPrefix(h.Get("Content-Type"), "text/event-stream")
 }
 
-// validateStream validates every event of a stream against the type that the document declares for
-// events of the operation.
+// validateStream validates each event of a stream against the schema that the document declares for
+// the events of the operation.
 func (d *Document) validateStream(r *http.Request, op *openapi3.Operation, stream []byte) error {
 	schema, err := streamOf(r, op)
 	for line := range bytes.Lines(stream) {
@@ -100,8 +100,8 @@ func (d *Document) validateStream(r *http.Request, op *openapi3.Operation, strea
 	return err
 }
 
-// streamOf returns the schema of the events' data in the stream of an operation, or an error when
-// the document declares no stream.
+// streamOf returns the schema of the data of an operation's events, or an error if the document
+// declares no stream for the operation.
 func streamOf(r *http.Request, op *openapi3.Operation) (*openapi3.Schema, error) {
 	media := op.Responses.Value("200").Value.Content["text/event-stream"]
 	if media == nil || media.Schema.Value.ContentSchema == nil {
@@ -110,8 +110,8 @@ func streamOf(r *http.Request, op *openapi3.Operation) (*openapi3.Schema, error)
 	return media.Schema.Value.ContentSchema.Value, nil
 }
 
-// validateLine validates one line of a stream against the schema of the events' data. Lines without
-// data and [DONE] are valid, and an error must be an InferenceError.
+// validateLine validates one line of a stream of server-sent events. The data of an event must
+// match the schema, or be an InferenceError or [DONE]. Other lines are valid.
 func (d *Document) validateLine(schema *openapi3.Schema, line []byte) error {
 	data, isData := bytes.CutPrefix(bytes.TrimRight(line, "\r\n"), []byte("data: "))
 	switch {
@@ -123,7 +123,8 @@ func (d *Document) validateLine(schema *openapi3.Schema, line []byte) error {
 	return validate(schema, "event of the stream", data)
 }
 
-// validate returns an error unless the JSON is valid for a component of the document.
+// validate returns an error unless JSON data matches a schema of the document, whose name is
+// component.
 func (d *Document) validate(component string, data []byte) error {
 	return validate(d.Components.Schemas[component].Value, component, data)
 }
@@ -138,8 +139,8 @@ func validate(of *openapi3.Schema, what string, data []byte) error {
 		data)
 }
 
-// mismatch returns an error with the formatted message and the reasons in err, without the schemas
-// in err; nil when err is nil.
+// mismatch returns an error with the formatted message and the reasons in err, but without the
+// schemas that err contains. It returns nil if err is nil.
 func mismatch(err error, format string, args ...any) error {
 	if err == nil {
 		return nil
@@ -154,9 +155,10 @@ func mismatch(err error, format string, args ...any) error {
 	return fmt.Errorf("%s\n%s", fmt.Sprintf(format, args...), strings.Join(reasons, "\n"))
 }
 
-// asDescribed returns a request's body without null values and with names in the spelling of the
-// document, whose introduction says that null means absent and that names may be in snake_case. It
-// returns nil for a body that is empty or not JSON.
+// asDescribed returns the body of a request without null values and with field names in
+// lowerCamelCase, as the document's schemas have them: the document's introduction states that null
+// means absent and that names may be in snake_case. It returns nil for a body that is empty or not
+// JSON.
 func asDescribed(op *openapi3.Operation, sent []byte) ([]byte, error) {
 	var tree any
 	if len(sent) == 0 || json.Unmarshal(sent, &tree) != nil { // the server rejects a body that is not JSON
@@ -175,8 +177,8 @@ func withBody(r *http.Request, body []byte) *http.Request {
 	return out
 }
 
-// verbatim are the fields with maps whose keys the caller chooses, so that the keys are not field
-// names.
+// verbatim lists the fields whose values are maps with keys of the caller's choice, which are not
+// field names.
 var verbatim = map[string]bool{"loadTargets": true, "fileContents": true, "filenameToSize": true, "accelerators": true}
 
 func normalized(value any, camelCase bool) any {
@@ -201,8 +203,7 @@ func normalized(value any, camelCase bool) any {
 	return out
 }
 
-// withoutEmpty returns a query without empty values, because an empty value means the same as an
-// absent one.
+// withoutEmpty returns a query without its empty values, because the server treats them as absent.
 func withoutEmpty(query url.Values) url.Values {
 	out := url.Values{}
 	for name, values := range query {

@@ -16,12 +16,12 @@ import (
 	"time"
 )
 
-// Prism is the path of prism, a validating proxy, in the directory in which the clients for
-// JavaScript are installed.
+// Prism is the path of the program prism, a validating proxy, relative to the directory where the
+// JavaScript clients are installed.
 const Prism = "node_modules/.bin/prism"
 
-// StartPrism starts the program prism as a proxy of the server upstream, and returns the URL of the
-// proxy after the proxy has started to listen. Prism is stopped when the test ends.
+// StartPrism starts prism as a proxy of the server at the URL upstream, waits until it listens, and
+// returns the proxy's URL. The end of the test stops prism.
 func StartPrism(t testing.TB, program string, document []byte, upstream string, options ...string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "openapi.json")
@@ -47,16 +47,16 @@ func StartPrism(t testing.TB, program string, document []byte, upstream string, 
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		for scanner.Scan() { // prism would block if its output were not read
+		for scanner.Scan() { // prism would block if nothing read its output
 		}
 	}()
 	t.Cleanup(func() {
 		cancel()
 		<-ended
-		_ = command.Wait() // it was killed
+		_ = command.Wait() // returns an error, because prism was killed
 	})
 	if !listening {
-		t.Fatalf("prism does not listen:\n%s", strings.Join(lines, "\n"))
+		t.Fatalf("prism does not listen; its output:\n%s", strings.Join(lines, "\n"))
 	}
 	return "http://127.0.0.1:" + port
 }
@@ -64,9 +64,9 @@ func StartPrism(t testing.TB, program string, document []byte, upstream string, 
 // violations is the header in which prism lists violations of the document.
 const violations = "Sl-Violations"
 
-// WithoutViolations returns the URL of a proxy in front of prism. It reports an error of the test
-// for each violation, except those of requests that the server rejects: clients send some invalid
-// requests on purpose.
+// WithoutViolations returns the URL of a proxy in front of prism. For each violation that prism
+// finds, the proxy reports an error of the test, except for requests that the server rejects:
+// clients send some invalid requests on purpose.
 func WithoutViolations(t testing.TB, prism string) string {
 	t.Helper()
 	target, err := url.Parse(prism)
@@ -76,7 +76,7 @@ func WithoutViolations(t testing.TB, prism string) string {
 	proxy.ModifyResponse = func(res *http.Response) error {
 		found := res.Header.Get(violations)
 		if found != "" && (res.StatusCode < http.StatusBadRequest || strings.Contains(found, `"response"`)) {
-			t.Errorf("%s %s: prism found %s", res.Request.Method, res.Request.URL, found)
+			t.Errorf("%s %s: prism found violations of the OpenAPI document: %s", res.Request.Method, res.Request.URL, found)
 		}
 		res.Header.Del(violations)
 		return nil

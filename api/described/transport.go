@@ -12,26 +12,27 @@ import (
 	"github.com/getkin/kin-openapi/openapi3"
 )
 
-// A Transport validates every exchange of an http.Client against the document that the server
-// serves. It reads a response completely before it returns the response to the client. It validates
-// a stream line by line, as the client reads it.
+// A Transport is an http.RoundTripper that validates all exchanges of a client with a server
+// against the OpenAPI document that the server serves. It reads a response completely before it
+// returns the response to the client, except for a stream, which it validates line by line as the
+// client reads it.
 type Transport struct {
 	// Address is the URL of the server. Requests to other addresses are not validated.
 	Address string
-	// Documents fetches the document of the server.
+	// Documents fetches the OpenAPI document from the server.
 	Documents *Fetch
-	// Report is called with each mismatch.
+	// Report is called for each mismatch with the document.
 	Report func(error)
 }
 
-// A Fetch reads the document once, from the first server that responds. The Transports of all
-// servers of one build can share it.
+// A Fetch fetches the OpenAPI document once, from the first server that responds. The Transports of
+// several servers of the same build can share a Fetch.
 type Fetch struct {
 	mu  sync.Mutex
 	doc *Document
 }
 
-// from returns the document. The first call fetches the document from the server at address.
+// from returns the document. The first successful call fetches it from the server at address.
 func (f *Fetch) from(address string) (*Document, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -66,7 +67,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	doc, err := t.Documents.from(t.Address)
 	if err != nil {
-		return res, nil // the server may have been killed; the next exchange fetches the document again
+		return res, nil // the test may have killed the server; the next exchange fetches the document again
 	}
 	x := Exchange{Request: r, Sent: sent, Status: res.StatusCode, Header: res.Header}
 	if isStream(res.Header) {
@@ -74,7 +75,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		return res, nil
 	}
 	body, err := io.ReadAll(res.Body)
-	if err != nil { // the response was interrupted: the client gets the same error
+	if err != nil { // the response was interrupted; the client gets the same error when it reads the body
 		res.Body = &broken{bytes.NewReader(body), res.Body, err}
 		return res, nil
 	}
@@ -86,11 +87,11 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// maxBody bounds the request bodies that are validated, in bytes.
+// maxBody is the maximum size, in bytes, of request bodies that are validated.
 const maxBody = 1 << 20
 
-// readBody returns the request and the bytes of its body. The bytes are nil when the body is absent,
-// is a form, has an unknown length, or exceeds maxBody.
+// readBody returns a request that can still be sent, and its body. The body is nil if the request
+// has none, has a form or a body of unknown length, or has a body of more than maxBody bytes.
 func readBody(r *http.Request) (*http.Request, []byte, error) {
 	if r.Body == nil || r.ContentLength < 0 || r.ContentLength > maxBody ||
 		strings.HasPrefix(r.Header.Get("Content-Type"), "multipart/") {
@@ -100,14 +101,16 @@ func readBody(r *http.Request) (*http.Request, []byte, error) {
 	if err = errors.Join(err, r.Body.Close()); err != nil {
 		return nil, nil, err
 	}
-	again := r.Clone(r.Context()) // a transport must not modify its request
+	again := r.Clone(r.Context()) // an http.RoundTripper must not modify its request
 	again.Body = io.NopCloser(bytes.NewReader(data))
 	return again, data, nil
 }
 
-// watch validates the request of a stream, and each line of the stream as the client reads it.
+// watch validates the request of a stream, and returns a body that validates each line of the
+// stream as the client reads it.
 func (t *Transport) watch(doc *Document, x Exchange, body io.ReadCloser) io.ReadCloser {
-	if err := doc.ValidateExchange(x); err != nil { // x.Body has no lines yet
+	// without the lines of the stream, which x.Body does not have yet
+	if err := doc.ValidateExchange(x); err != nil {
 		t.Report(err)
 	}
 	watched := &watched{ReadCloser: body, doc: doc, report: t.Report}
@@ -117,12 +120,13 @@ func (t *Transport) watch(doc *Document, x Exchange, body io.ReadCloser) io.Read
 	return watched
 }
 
-// watched is the body of a stream. Read validates each complete line against the document.
+// watched is the body of a stream of events. Read validates each complete line against the
+// document.
 type watched struct {
 	io.ReadCloser
 	doc    *Document
 	of     *openapi3.Schema
-	line   []byte // bytes after the last newline
+	line   []byte // bytes after the last newline that was read
 	report func(error)
 }
 
@@ -141,8 +145,8 @@ func (w *watched) Read(p []byte) (int, error) {
 	}
 }
 
-// broken is the body of a response that was interrupted. After the bytes that were received, Read
-// returns err.
+// broken is the body of a response that was interrupted: Read returns the bytes that were received,
+// and then err.
 type broken struct {
 	*bytes.Reader
 	io.Closer

@@ -1,4 +1,4 @@
-// Package download downloads files from URLs that clients provide.
+// Package download downloads recordings and images from URLs in requests of clients.
 package download
 
 import (
@@ -16,13 +16,14 @@ import (
 	"anneal/domain"
 )
 
-// A Fetcher downloads URLs that clients provide. To prevent server-side request forgery it uses no
-// proxy and connects only to public addresses, unless configured otherwise. It checks the address
-// of each connection and not the host name, because a host name may resolve differently each time.
+// A Fetcher downloads files from URLs that clients choose. Against server-side request forgery, it
+// uses no proxy and connects only to public addresses, unless it is configured otherwise. It checks
+// the address of each connection rather than the URL's host name, because the name may resolve to
+// another address the next time.
 type Fetcher struct {
 	client  *http.Client
 	timeout time.Duration // maximum duration of one download
-	instead string        // what a client can do instead, for errors
+	instead string        // advice for errors: what a client can do instead of giving a URL
 }
 
 const (
@@ -30,12 +31,12 @@ const (
 	responseHeaderTimeout = 30 * time.Second
 )
 
-// A Dial connects to an address: see net.Dialer.DialContext.
+// A Dial opens a connection to an address: see net.Dialer.DialContext.
 type Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
-// New returns a Fetcher that takes at most timeout for one file. It connects with dial; nil means a
-// dialer that rejects addresses that are not public, unless private is true. instead is what a
-// client can do instead of giving a URL, such as "upload the file".
+// New returns a Fetcher that takes at most timeout for one file. dial opens its connections; nil
+// means a dialer that rejects private addresses, unless private is true. instead is the advice in
+// errors for clients, such as "upload the file".
 func New(timeout time.Duration, private bool, dial Dial, instead string) *Fetcher {
 	if dial == nil {
 		dial = Dial(outbound.Dialer(private))
@@ -51,30 +52,33 @@ func New(timeout time.Duration, private bool, dial Dial, instead string) *Fetche
 			case !IsFetchable(r.URL.String()):
 				return errLink
 			}
-			r.Header.Del("Referer") // the URL may be signed
+			// the URL of the redirecting server may contain a signature, which must not reach
+			// another server
+			r.Header.Del("Referer")
 			return nil
 		},
 	}}
 }
 
-// Errors to which a Fetcher appends what the client can do instead of giving the URL.
+// Errors about a URL. A Fetcher appends the advice what a client can do instead.
 var (
-	errPrivate = errors.New("refers to an address that is not public, which this server does not connect to")
+	errPrivate = errors.New("refers to a private address, to which this server does not connect")
 	errLink    = errors.New("is redirected to a URL that is not http or https, or has a user name: give another URL")
 )
 
 var errRedirects = fmt.Errorf("is redirected more than %d times: give the URL of the last redirect", maxRedirects)
 
-// IsFetchable reports whether a text is an http or https URL that a Fetcher accepts.
+// IsFetchable reports whether text is a URL that a Fetcher accepts: http or https, with a host name
+// and without a user name.
 func IsFetchable(text string) bool {
 	at, err := url.Parse(text)
 	return err == nil && len(text) <= domain.MaxURL && (at.Scheme == "http" || at.Scheme == "https") &&
 		at.Hostname() != "" && at.User == nil
 }
 
-// Get requests the URL link. It returns the body of the response and the length of the body in
-// bytes, or -1 when the server does not state the length. The caller closes the body. Errors complete
-// a sentence that begins with the name of a field.
+// Get sends a GET request for the URL link. It returns the body of the response and its length in
+// bytes, or -1 if the length is unknown. The caller must close the body. The errors continue a
+// sentence that begins with the name of the field with the URL.
 func (f *Fetcher) Get(ctx context.Context, link string) (body *Body, length int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, f.timeout)
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, link, nil)
@@ -97,7 +101,8 @@ func (f *Fetcher) Get(ctx context.Context, link string) (body *Body, length int6
 	return &Body{body: response.Body, fetcher: f, ctx: ctx, cancel: cancel}, response.ContentLength, nil
 }
 
-// clientError returns the error for the client. It omits details of this server's network.
+// clientError returns the error that the client gets for err. It leaves out details of the server's
+// network.
 func (f *Fetcher) clientError(ctx context.Context, err error) error {
 	if errors.Is(err, outbound.ErrPrivate) {
 		return fmt.Errorf("%w: %s", errPrivate, f.instead)
@@ -123,17 +128,17 @@ func (f *Fetcher) clientError(ctx context.Context, err error) error {
 	return f.or(errors.New("could not be downloaded completely: try again"))
 }
 
-// or adds to err what the client can do instead.
+// or appends to err what the client can do instead of giving the URL.
 func (f *Fetcher) or(err error) error { return fmt.Errorf("%w, or %s", err, f.instead) }
 
-// A Body is the body of a download. Read returns the errors of Fetcher.clientError, and Close ends
-// the download.
+// A Body is the body of a download. Read returns errors for the client: see Fetcher.clientError.
+// Close ends the download.
 type Body struct {
 	body    io.ReadCloser
 	fetcher *Fetcher
 	ctx     context.Context
 	cancel  context.CancelFunc
-	err     error // the last error of Read except io.EOF
+	err     error // last error of Read other than io.EOF
 }
 
 func (b *Body) Read(p []byte) (int, error) {
@@ -145,8 +150,8 @@ func (b *Body) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Err returns the last error of Read except io.EOF, so that a reader can tell a failed download from
-// a failure to store it.
+// Err returns the last error of Read other than io.EOF, so that a caller that copies the body can
+// tell a failed download from a failed write.
 func (b *Body) Err() error { return b.err }
 
 // Close ends the download.

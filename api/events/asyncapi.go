@@ -19,7 +19,8 @@ func serveSchema(c *request.Call) (any, error) {
 	eventType, isJSON := strings.CutSuffix(c.PathValue("schema"), ".json")
 	data, ok := schemas.Of(eventType)
 	if !ok || !isJSON {
-		return nil, domain.Errorf(domain.NotFound, "there is no schema %s: give the type of an event and .json, such as "+
+		return nil, domain.Errorf(domain.NotFound, "there is no schema %s: request the type of an event followed by "+
+			".json, such as "+
 			"/schemas/dataset.created.v1.json; /asyncapi.json lists all types", wire.Quote(c.PathValue("schema")))
 	}
 	openapi.ServePublic(c, "application/schema+json", data, openapi.ETagOf(data))
@@ -38,12 +39,12 @@ type object = map[string]any
 func ref(to string) object { return object{"$ref": "#/" + to} }
 
 const asyncIntroduction = `Each state change of an installation is an event: a CloudEvent 1.0 in the stream EVENTS of
-NATS JetStream, in binary mode. Its position in the log is its sequence in the stream. The HTTP API sends the
-same events in structured mode, without secrets. Within a version of a type of event, its schema
-only gains optional fields.`
+NATS JetStream, in binary mode. The position of an event in the log is its sequence number in the stream. The HTTP
+API sends the same events in structured mode, without secrets. Within a version of an event type, the schema only
+gains optional fields.`
 
-// asyncAPI returns the AsyncAPI document as JSON. It describes what the server sends: the events in
-// NATS and in streams over HTTP.
+// asyncAPI returns the AsyncAPI document as JSON. It describes the events and usage records in
+// NATS, and the streams of events over HTTP.
 var asyncAPI = sync.OnceValue(func() []byte {
 	payloads, messages := object{"Headers": headersSchema, "CloudEvent": cloudEventSchema()}, object{}
 	events := object{}
@@ -53,7 +54,7 @@ var asyncAPI = sync.OnceValue(func() []byte {
 			events[eventType] = ref("components/messages/" + eventType)
 		}
 	}
-	messages["CloudEvent"] = object{"name": "CloudEvent", "title": "Event as server-sent event",
+	messages["CloudEvent"] = object{"name": "CloudEvent", "title": "CloudEvent in a stream of server-sent events",
 		"contentType": "application/json", "payload": ref("components/schemas/CloudEvent")}
 	var collections []string
 	for _, kind := range domain.Kinds {
@@ -87,8 +88,9 @@ var asyncAPI = sync.OnceValue(func() []byte {
 				"parameters": object{"account": account, "kind": object{"description": "Kind of request, such as chat."}},
 				"messages":   object{eventlog.UsageRecorded: ref("components/messages/" + eventlog.UsageRecorded)}},
 			"stream": object{"address": "/v1/accounts/{account}/events", "title": "Events of an account over HTTP",
-				"description": "Server-sent events, with Accept: text/event-stream. Last-Event-ID is a position.",
-				"servers":     []any{ref("servers/http")}, "parameters": object{"account": account},
+				"description": "Server-sent events; send Accept: text/event-stream. Last-Event-ID is the position after which " +
+					"the stream begins.",
+				"servers": []any{ref("servers/http")}, "parameters": object{"account": account},
 				"messages": object{"CloudEvent": ref("components/messages/CloudEvent")}},
 		},
 		"operations": object{
@@ -102,18 +104,18 @@ var asyncAPI = sync.OnceValue(func() []byte {
 				"apiKey":   object{"type": "http", "scheme": "bearer", "description": "API key of the account."}}},
 	})
 	if err != nil {
-		panic(err) // the schemas are JSON: TestAsyncAPI
+		panic(err) // TestAsyncAPI checks that the schemas are JSON
 	}
 	return data
 })
 
-// message returns the message of a type of event in NATS, and the schema of its payload.
+// message returns the AsyncAPI message of an event type in NATS, and the schema of its payload.
 func message(eventType string) (message, payload object) {
 	data, _ := schemas.Of(eventType)
 	if err := json.Unmarshal(data, &payload); err != nil {
 		panic(err)
 	}
-	delete(payload, "$id") // AsyncAPI resolves references by the document
+	delete(payload, "$id") // AsyncAPI tools resolve references within the document
 	delete(payload, "$schema")
 	message = object{"name": eventType, "title": eventType, "contentType": "application/json",
 		"correlationId": object{"location": "$message.header#/ce-correlation",
@@ -129,33 +131,34 @@ func message(eventType string) (message, payload object) {
 
 func text(description string) object { return object{"type": "string", "description": description} }
 
-// attributes describe the attributes of CloudEvents that both modes have.
+// attributes has the schemas of the CloudEvents attributes that events have both in NATS and over
+// HTTP.
 var attributes = object{
 	"specversion": object{"type": "string", "const": "1.0"},
 	"id":          text("ID of the event, a UUIDv7."),
 	"type":        text("Type and version of the event."),
-	"source":      text("Installation that recorded the event."),
+	"source":      text("Name of the installation that recorded the event."),
 	"subject":     text("Name of the resource, such as accounts/acme/datasets/d."),
 	"time":        object{"type": "string", "format": "date-time"},
-	"dataschema": text("URI of the JSON Schema of the data; absent in events of earlier releases. Its path is that of " +
-		"the schema on a server."),
-	"actor":        text("API key, scheduler, node or task that caused the event."),
-	"command":      text("ID of the command that decided the event."),
-	"cause":        text("ID of the event to which this one is a reaction."),
-	"correlation":  text("ID of the request at the root of the chain of causes."),
-	"controlplane": text("ID of the control plane that decided the event."),
-	"clientaddress": text("IP address of the client whose request caused the event; absent in reactions, and when " +
-		"the server does not record addresses."),
-	"attempt":     text("Attempt of the job, for an event that belongs to one."),
+	"dataschema": text("URI of the JSON Schema of the data; absent in events of earlier releases. A server serves " +
+		"the schema at the path of the URI."),
+	"actor":        text("Name of the API key, scheduler, node or task that caused the event."),
+	"command":      text("ID of the command whose result is the event."),
+	"cause":        text("ID of the event to which this event is a reaction."),
+	"correlation":  text("ID of the request that started the chain of events to which this event belongs."),
+	"controlplane": text("ID of the control plane that recorded the event."),
+	"clientaddress": text("IP address of the client whose request caused the event; absent in reactions to other " +
+		"events, and if the server does not record addresses."),
+	"attempt":     text("Number of the job's attempt to which the event belongs; absent in other events."),
 	"state":       text("State of the resource after the event."),
-	"traceparent": text("W3C trace context of the request at the root of the chain of causes."),
-	"tracestate":  text("W3C trace state of that request."),
+	"traceparent": text("W3C trace context (traceparent) of the request that started the chain of events."),
+	"tracestate":  text("W3C trace state (tracestate) of the request that started the chain of events."),
 }
 
-// required are the attributes that every event has.
+// required lists the attributes that every event has.
 var required = []string{"specversion", "id", "type", "source", "subject", "time"}
 
-// headersSchema describes the headers of an event in NATS. Their values are percent-encoded.
+// headersSchema is the schema of the NATS headers of an event. Their values are percent-encoded.
 var headersSchema = func() object {
 	properties, names := object{"content-type": object{"type": "string", "const": "application/json"}},
 		[]string{"content-type"}
@@ -168,14 +171,15 @@ var headersSchema = func() object {
 	return object{"type": "object", "properties": properties, "required": names}
 }()
 
-// cloudEventSchema describes an event in structured mode, as the HTTP API shows it.
+// cloudEventSchema returns the schema of an event in structured mode, in which the HTTP API sends
+// it.
 func cloudEventSchema() object {
 	properties := maps.Clone(attributes)
 	properties["datacontenttype"] = object{"type": "string", "const": "application/json"}
 	properties["position"] = object{"type": "string", "pattern": wire.CountPattern,
 		"description": "Position of the event in the log."}
 	properties["data"] = object{"type": "object",
-		"description": "Data of the event, by the schema of its type, without secrets."}
+		"description": "Data of the event, without secrets. Its schema depends on the type of the event."}
 	return object{"type": "object", "properties": properties,
 		"required": append(slices.Clone(required), "datacontenttype", "position")}
 }

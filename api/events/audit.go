@@ -17,7 +17,7 @@ import (
 	"anneal/projections/query"
 )
 
-// An AuditRecord is an audit.Record in the API.
+// An AuditRecord is an audit.Record as the API returns it.
 type AuditRecord audit.Record
 
 var auditFields = query.FieldsOf[AuditRecord]().WithValues(openapi.Values(rules))
@@ -29,7 +29,7 @@ func purposes() (all []string) {
 	return all
 }
 
-// audited makes a record the state of a row, because query.List works on rows.
+// audited makes an audit record the State of a row, because query.List filters and orders rows.
 type audited struct{ audit.Record }
 
 // Exists implements domain.State.
@@ -40,16 +40,17 @@ func renderRecord(row *projections.Row[audited], out *AuditRecord) {
 }
 
 const (
-	// maxAuditLists limits the concurrent lists of audit records of an account, because each reads all
-	// records of the account.
+	// maxAuditLists bounds the concurrent lists of audit records of an account, because each list
+	// reads all records of the account.
 	maxAuditLists = 2
-	// flushTime is how long a list waits for records that this control plane has not stored yet.
+	// flushTime bounds how long a list waits until this control plane has stored its latest
+	// records.
 	flushTime = time.Second
 )
 
 func (s *Service) auditOperations() []request.Operation {
-	const description = "Newest first. The records are kept for 90 days, at most 20,000 of an account. They are not " +
-		"part of the log: the newest ones can be lost when a server fails."
+	const description = "The newest record is first. The server keeps the last 20,000 records of an account for 90 " +
+		"days. Records are not part of the log: the newest can be lost if a server fails."
 	list := func(op request.Operation, all bool) request.Operation {
 		op.Method, op.Tag, op.Description, op.Query = "GET", "events", description, request.ListParameters
 		op.Response = request.PageType("auditRecords", reflect.TypeFor[AuditRecord]())
@@ -70,15 +71,15 @@ func (s *Service) listRecords(c *request.Call, all bool) (any, error) {
 	leave, ok := c.Busy.Enter("audit records of "+c.Principal.Account, maxAuditLists)
 	if !ok {
 		return nil, &domain.Error{Code: domain.ResourceExhausted, Reason: "TOO_MANY_AUDIT_LISTS",
-			Message: fmt.Sprintf("accounts/%s already has %d lists of audit records in progress, which is its limit: "+
+			Message: fmt.Sprintf("accounts/%s has %d lists of audit records in progress, which is the limit: "+
 				"wait until one ends", c.Principal.Account, maxAuditLists)}
 	}
 	defer leave()
 	flushing, cancel := context.WithTimeout(c.Ctx, flushTime)
-	_ = s.Audit.Flush(flushing) // without the newest records, the list is still correct
+	_ = s.Audit.Flush(flushing) // a list without the latest records is still correct
 	cancel()
 	var readErr error
-	var damaged []uint64 // positions
+	var damaged []uint64 // positions in the stream of the records that cannot be decoded
 	rows := func(yield func(*projections.Row[audited]) bool) {
 		for record, err := range s.Audit.Read(c.Ctx, c.Account, all) {
 			var unreadable audit.DamagedError
@@ -90,7 +91,8 @@ func (s *Service) listRecords(c *request.Call, all bool) (any, error) {
 				readErr = err
 				return
 			}
-			name := domain.Name(fmt.Sprintf("%020d", math.MaxUint64-record.Sequence)) // newest first
+			// query.List orders rows by name: this name puts the newest record first
+			name := domain.Name(fmt.Sprintf("%020d", math.MaxUint64-record.Sequence))
 			if !yield(&projections.Row[audited]{Name: name, State: audited{record}}) {
 				return
 			}

@@ -1,4 +1,4 @@
-// Package events serves the log: paginated lists and live streams of events.
+// Package events serves the log: lists of events and live streams of events.
 package events
 
 import (
@@ -24,22 +24,23 @@ import (
 	"anneal/projections/query"
 )
 
-// HistoryOf returns the operation op with the parameters, response and streaming that all lists of
-// events share.
+// HistoryOf returns a copy of the operation op with what all lists of events have: the query
+// parameters, the response and the stream.
 func HistoryOf(op request.Operation) request.Operation {
-	op.Description = "With Accept: text/event-stream, the response is a stream of server-sent events: the server " +
-		"sends each event when it is recorded. The ID of a server-sent event is a position. A stream ignores all query " +
+	op.Description = "With the header Accept: text/event-stream, the response is a stream of server-sent events, " +
+		"which sends each event when it is recorded. The ID of a server-sent event is the event's position in the log. A " +
+		"stream ignores all query " +
 		"parameters except filter."
 	op.Query, op.Response, op.Streamed = request.ListParameters, request.PageType("events", reflect.TypeFor[Event]()),
 		reflect.TypeFor[Event]()
 	op.Headers = []request.Parameter{{Name: "Last-Event-ID", Kind: wire.Text,
-		Description: "Position after which a stream begins: the position of the last event that the client has received, " +
-			"or 0 for all events. By default, a stream begins with the next event."}}
+		Description: "The stream begins after this position. To resume a stream, send the ID of the last server-sent " +
+			"event that was received; 0 means all events. Without the header, the stream begins with the next event."}}
 	return op
 }
 
-// Event has the fields that filters, orders and masks can use. The response contains the CloudEvent
-// itself, in structured JSON with its position.
+// Event has the fields of an event that filters, orderBy and read masks can name. The response
+// contains the CloudEvent in structured JSON, with the extension attribute position.
 type Event struct {
 	SpecVersion string       `json:"specversion"`
 	ID          string       `json:"id"`
@@ -54,8 +55,7 @@ type Event struct {
 	Command     string       `json:"command"`
 	Cause       string       `json:"cause"`
 	Correlation string       `json:"correlation"`
-	// The JSON name of ControlPlane has no capital letters, because CloudEvents requires attribute
-	// names in lower case.
+	// The JSON name of ControlPlane is in lower case, as CloudEvents requires for attribute names.
 	ControlPlane string          `json:"controlplane,omitempty"`
 	Address      string          `json:"clientaddress,omitempty"`
 	Attempt      string          `json:"attempt,omitempty" query:"-"`
@@ -67,10 +67,10 @@ type Event struct {
 
 var eventFields = query.FieldsOf[Event]().WithValues(openapi.Values(rules))
 
-// Documentation describes the wire types of this package.
+// Documentation describes the wire types of this package for the API reference.
 var Documentation = openapi.Documentation{Rules: rules, Fields: fieldTexts, Types: typeTexts}
 
-// recorded makes an event the state of a row, because query.List works on rows.
+// recorded makes an event the State of a row, because query.List filters and orders rows.
 type recorded struct{ eventlog.Event }
 
 // Exists implements domain.State.
@@ -83,11 +83,11 @@ func renderEvent(row *projections.Row[recorded], out *Event) {
 		Address: e.ClientAddress, TraceParent: e.Trace.Parent}
 }
 
-// A history is the part of the log that a request lists.
+// A history is the part of the log that a request reads.
 type history struct {
-	subject string            // filter of the log, such as events.acme.>
-	hidden  []string          // collections whose events the caller may not see
-	match   func(*Event) bool // filter of the request
+	subject string            // NATS subject filter, such as events.acme.>
+	hidden  []string          // collections whose events the caller may not read
+	match   func(*Event) bool // reports whether an event matches the query parameter filter
 }
 
 func (h history) visible(e eventlog.Event) bool {
@@ -103,29 +103,28 @@ func (h history) matches(e eventlog.Event) bool {
 	return h.match(&out)
 }
 
-// A Service serves the log. Its streams share one subscription.
+// A Service serves the events of the log. All of its streams share one subscription to the log.
 type Service struct {
 	Options
 	tail *eventlog.Tail
 }
 
-// Options configure the audit records and the proofs of a Service.
+// Options configures the audit records and the proofs of a Service.
 type Options struct {
-	Audit     *audit.Recorder // nil has no records
-	Proofs    Proofs          // nil proves nothing
-	PublicLog bool            // serve checkpoints and tiles to everyone
+	Audit     *audit.Recorder // nil means no audit records
+	Proofs    Proofs          // nil means no proofs
+	PublicLog bool            // serve the checkpoints and tiles of the log's Merkle tree without an API key
 }
 
-// NewService returns a service for a log.
+// NewService returns a Service for a log.
 func NewService(log eventlog.Log, logger *slog.Logger, o Options) *Service {
 	return &Service{o, eventlog.NewTail(log, logger)}
 }
 
-// Close ends all streams.
+// Close ends all streams of events.
 func (s *Service) Close() { s.tail.Close() }
 
-// Operations returns the operations that list the events of all accounts and of one account, and that
-// describe events.
+// Operations returns the operations that list events, and those that describe and prove events.
 func (s *Service) Operations() []request.Operation {
 	return append([]request.Operation{
 		HistoryOf(request.Operation{ID: "listAllEvents", Method: "GET", Path: "/v1/events", Tag: "events",
@@ -136,8 +135,8 @@ func (s *Service) Operations() []request.Operation {
 			Handle: func(c *request.Call) (any, error) { return s.Serve(c, "events."+c.Account+".>") }}),
 		{ID: "getEventSchema", Method: "GET", Path: "/schemas/{schema}", Tag: "events",
 			Summary: "Read the JSON Schema of the data of a type of event", Gate: request.Everyone,
-			Description: "The path is that of the URI in the attribute dataschema of events. Within a version of a type, a " +
-				"schema only gains optional fields.",
+			Description: "The attribute dataschema of an event is a URI with the path of its schema. Within a version of an " +
+				"event type, the schema only gains optional fields.",
 			Media: "application/schema+json", Handle: serveSchema},
 		{ID: "getAsyncAPI", Method: "GET", Path: "/asyncapi.json", Tag: "events",
 			Summary: "Read the description of the events (AsyncAPI 3)", Gate: request.Everyone,
@@ -145,8 +144,8 @@ func (s *Service) Operations() []request.Operation {
 	}, slices.Concat(s.auditOperations(), s.proofOperations())...)
 }
 
-// Serve responds with the events whose subjects match a filter of the log: with a page of them, or
-// with a stream when the client accepts text/event-stream.
+// Serve responds with the events whose NATS subjects match the filter subject: with a stream if the
+// client accepts text/event-stream, otherwise with a page.
 func (s *Service) Serve(c *request.Call, subject string) (any, error) {
 	h := s.historyOf(c, subject)
 	p := c.Params()
@@ -156,7 +155,7 @@ func (s *Service) Serve(c *request.Call, subject string) (any, error) {
 	return list(c, p, h)
 }
 
-// historyOf returns the part of a subject's history that the caller may see.
+// historyOf returns the events that match the filter subject and that the caller may read.
 func (*Service) historyOf(c *request.Call, subject string) history {
 	h := history{subject: subject}
 	if c.Principal.Require(request.ManageSecrets) != nil {
@@ -165,11 +164,12 @@ func (*Service) historyOf(c *request.Call, subject string) history {
 	return h
 }
 
-// hidden are the collections whose events only principals see that may manage secrets.
+// hidden lists the collections whose events only principals with the permission ManageSecrets may
+// read.
 var hidden = []string{domain.APIKeys.Collection, domain.Secrets.Collection}
 
-// ForReaders returns an event as the readers of its account see it that may not manage secrets. It
-// returns false for an event that they do not see.
+// ForReaders returns an event as readers of its account without the permission ManageSecrets
+// receive it. It returns false if they may not read the event.
 func ForReaders(e eventlog.Event) (eventlog.Event, bool) {
 	if (history{hidden: hidden}).visible(e) {
 		return redact(e), true
@@ -178,7 +178,8 @@ func ForReaders(e eventlog.Event) (eventlog.Event, bool) {
 }
 
 func wantsStream(r *http.Request) bool {
-	if r.Method != http.MethodGet { // a stream without a body would stay open for a HEAD request
+	// a HEAD response has no body, so a stream would stay open without sending anything
+	if r.Method != http.MethodGet {
 		return false
 	}
 	for _, accepted := range strings.Split(r.Header.Get("Accept"), ",") {
@@ -189,8 +190,8 @@ func wantsStream(r *http.Request) bool {
 	return false
 }
 
-// stream sends events as they are recorded, after the position in Last-Event-ID. Without the header
-// it begins with the next event.
+// stream sends each event when it is recorded, from the position after Last-Event-ID on. Without
+// this header, it begins with the next event.
 func (s *Service) stream(c *request.Call, p *request.Params, h history) error {
 	match, err := eventFields.Filter(p.Text("filter"))
 	h.match = match
@@ -204,26 +205,27 @@ func (s *Service) stream(c *request.Call, p *request.Params, h history) error {
 	leave, ok := c.Busy.Enter("streams of "+c.Principal.Account, c.Limits.Streams)
 	if !ok {
 		return &domain.Error{Code: domain.ResourceExhausted, Reason: request.ReasonTooManyStreams,
-			Message: fmt.Sprintf("accounts/%s has %d event streams open, which is its limit: close one", c.Principal.Account,
+			Message: fmt.Sprintf("accounts/%s has %d open event streams, which is the limit: close one of "+
+				"them", c.Principal.Account,
 				c.Limits.Streams)}
 	}
 	defer leave()
 	s.tail.Start(c.World.Position())
 	c.Writer.Header().Set("Content-Type", "text/event-stream")
 	c.Writer.Header().Set("Cache-Control", "no-store")
-	c.Writer.Header().Set("X-Accel-Buffering", "no") // a proxy must not buffer the stream
+	c.Writer.Header().Set("X-Accel-Buffering", "no") // makes nginx forward each event at once
 	c.Writer.WriteHeader(http.StatusOK)
 	stream := &eventStream{Call: c, tail: s.tail, history: h, after: after,
 		flush: http.NewResponseController(c.Writer).Flush}
 	if err := stream.run(); err != nil && c.Ctx.Err() == nil {
-		c.Logger.Warn("event stream failed", "request", c.ID, "error", err)
+		c.Logger.Warn("an event stream ended with an error; its client can resume it", "request", c.ID, "error", err)
 	}
 	return nil
 }
 
 // resumeAfter returns the position in the header Last-Event-ID; given is false without the header.
-// It waits until the world has reached the position, for resumeTimeout at most, because another
-// process may have sent an event that this process has not received yet.
+// It waits until the world has reached the position, for at most resumeTimeout, because another
+// control plane may have sent an event that this one has not received yet.
 func resumeAfter(c *request.Call, v *domain.Violations) (position uint64, given bool) {
 	text := c.Request.Header.Get("Last-Event-ID")
 	if text == "" {
@@ -236,19 +238,20 @@ func resumeAfter(c *request.Call, v *domain.Violations) (position uint64, given 
 		cancel()
 	}
 	if err != nil {
-		v.Add("Last-Event-ID", "must be the position of an event, at most %d, or 0 for all events", c.World.Position())
+		v.Add("Last-Event-ID", "must be the position of an event, at most %d (the last event), or 0 for all "+
+			"events", c.World.Position())
 	}
 	return position, true
 }
 
 const resumeTimeout = 200 * time.Millisecond
 
-// An eventStream sends a history to one client.
+// An eventStream sends the events of a history to one client.
 type eventStream struct {
 	*request.Call
 	history
 	tail  *eventlog.Tail
-	after uint64 // position of the last event that was processed
+	after uint64 // position of the last event that was sent or skipped
 	flush func() error
 }
 
@@ -294,8 +297,7 @@ func (s *eventStream) run() error {
 	}
 }
 
-// catchUp sends the events of the log after the position of the stream. These include all events up
-// to a position.
+// catchUp sends the events of the history after s.after, at least up to the position to.
 func (s *eventStream) catchUp(to uint64) error {
 	for e, err := range s.Log.Read(s.Ctx, s.subject, s.after) {
 		if err != nil {
@@ -305,7 +307,7 @@ func (s *eventStream) catchUp(to uint64) error {
 			return err
 		}
 	}
-	s.after = max(s.after, to) // any events after the last one read, up to position to, have other subjects
+	s.after = max(s.after, to) // any events between the last one read and the position to have other subjects
 	return s.flush()
 }
 
@@ -321,8 +323,8 @@ func (s *eventStream) send(e eventlog.Event) error {
 	return err
 }
 
-// comment sends a comment and the position of the stream, so that a client that reconnects does not
-// make the server read again the events that did not match.
+// comment sends a comment with the stream's position as ID. A client that reconnects resumes from
+// there, so that the server does not read the skipped events again.
 func (s *eventStream) comment(text string) error {
 	if _, err := fmt.Fprintf(s.Writer, ": %s\nid: %d\n\n", text, s.after); err != nil {
 		return err
@@ -330,14 +332,15 @@ func (s *eventStream) comment(text string) error {
 	return s.flush()
 }
 
-// isAuthorized reports whether the API key that opened the stream is still valid.
+// isAuthorized reports whether the API key with which the stream was opened is still valid.
 func (s *eventStream) isAuthorized() bool {
 	state, _ := s.World.Row(s.Principal.Key)
 	key, _ := state.(domain.APIKey)
 	return key.Exists() && !key.Expired(s.Now())
 }
 
-// subjectMatches reports whether a subject matches a filter, which is a subject or ends in ">".
+// subjectMatches reports whether a NATS subject matches a filter, which is a subject or a prefix
+// that ends in ">".
 func subjectMatches(filter, subject string) bool {
 	prefix, open := strings.CutSuffix(filter, ">")
 	return subject == filter || open && strings.HasPrefix(subject, prefix)

@@ -14,28 +14,28 @@ import (
 	"anneal/projections/query"
 )
 
-// list returns a page of a history. Without a filter, and in the order of the log, it reads only
-// the events of the page. With a filter that begins with a subject, it reads only the events of the
-// resource with that subject. With any other filter or order, it reads the whole history.
+// list returns a page of the history's events. Without a filter, and in the order of the log, it
+// reads only the events of the page. With a filter that begins with subject = "…", it reads only
+// the events of that resource. With any other filter or order, it reads the whole history.
 func list(c *request.Call, p *request.Params, h history) (any, error) {
 	q, m := request.ReadListQuery(c, p, reflect.TypeFor[Event]())
-	if q.OrderBy == "position" { // the order of the log
+	if q.OrderBy == "position" { // the order by position is that of the log
 		q.OrderBy = ""
 	}
 	if strings.TrimSpace(q.Filter) == "" && strings.TrimSpace(q.OrderBy) == "" {
 		return nextPage(c, p, h, q, m)
 	}
-	return filteredPage(c, p, h.narrowed(q.Filter), q, m)
+	return filteredPage(c, p, h.ofSubject(q.Filter), q, m)
 }
 
-// bySubject matches filters that only events of one resource can match: subject = "…", alone or
-// before AND. narrowed excludes filters with OR, because the expression does not parse precedence.
+// bySubject matches a filter for the events of one resource: subject = "…", alone or followed by
+// AND. It does not parse the precedence of OR, so ofSubject excludes filters with OR.
 var bySubject = regexp.MustCompile(
 	`^\s*subject\s*=\s*"(accounts/[a-z0-9-]+/[A-Za-z]+/[a-z0-9-]+|accounts/[a-z0-9-]+)"\s*(AND\s.*)?$`)
 
-// narrowed limits the history to the events of one resource when the filter matches bySubject and
-// has no OR: the log has an index by subject. Otherwise it returns the history unchanged.
-func (h history) narrowed(filter string) history {
+// ofSubject returns the history of one resource if the filter selects only events of that resource;
+// the log has an index by subject. For other filters, it returns h unchanged.
+func (h history) ofSubject(filter string) history {
 	found := bySubject.FindStringSubmatch(filter)
 	if found == nil || strings.Contains(found[2], "OR") {
 		return h
@@ -47,18 +47,19 @@ func (h history) narrowed(filter string) history {
 	return h
 }
 
-// A pageCursor is the content of a page token.
+// A pageCursor is the content of a page token of a list of events.
 type pageCursor struct {
 	After uint64 `json:"a"` // position of the last event of the previous page
-	Total int    `json:"t"` // total size, as the first page reported it
+	Total int    `json:"t"` // totalSize, as the first page stated it
 }
 
-// nextPage returns a page of a history in the order of the log.
+// nextPage returns the page of the history's events that follows the page token, in the order of
+// the log.
 func nextPage(c *request.Call, p *request.Params, h history, q query.Query, m wire.Mask) (any, error) {
 	size := request.PageSize(&p.Violations, q.PageSize)
 	var cursor pageCursor
 	if q.PageToken != "" && !request.OpenToken(c.Pepper, q.Binding, q.PageToken, &cursor) {
-		p.Violations.Add("pageToken", "is not a page token of this list: omit it to list from the first page")
+		p.Violations.Add("pageToken", "is not a page token of this list: leave it out to get the first page")
 	}
 	if err := p.Err(); err != nil {
 		return nil, err
@@ -88,7 +89,7 @@ func nextPage(c *request.Call, p *request.Params, h history, q query.Query, m wi
 	return request.ListResponse("events", events, next, cursor.Total, m)
 }
 
-// count returns the number of events of a history that the caller may see.
+// count returns the number of events in the history that the caller may read.
 func count(c *request.Call, h history) (int, error) {
 	total, err := c.Log.Count(c.Ctx, h.subject)
 	prefix, open := strings.CutSuffix(h.subject, ">")
@@ -96,12 +97,12 @@ func count(c *request.Call, h history) (int, error) {
 		prefix += "*."
 	}
 	for _, collection := range h.hidden {
-		if err != nil || !open { // the history of one resource has no hidden events
+		if err != nil || !open { // the history of one resource has no hidden collections
 			break
 		}
 		var hidden uint64
 		hidden, err = c.Log.Count(c.Ctx, prefix+collection+".>")
-		total -= min(hidden, total) // events may have been recorded between the counts
+		total -= min(hidden, total) // events may be recorded between the two counts
 	}
 	if err != nil {
 		return 0, fmt.Errorf("count events %s: %w", h.subject, err)
@@ -109,8 +110,8 @@ func count(c *request.Call, h history) (int, error) {
 	return int(total), nil
 }
 
-// filteredPage returns a page of the events that match the filter of the query, in the order of the
-// query. It reads all events of the history.
+// filteredPage returns a page of the history's events that match the query's filter, in the query's
+// order. It reads all events of the history.
 func filteredPage(c *request.Call, p *request.Params, h history, q query.Query, m wire.Mask) (any, error) {
 	var readErr error
 	rows := func(yield func(*projections.Row[recorded]) bool) {

@@ -6,9 +6,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestNarrowed checks that narrowed returns the history of one subject for a filter that begins
+// TestOfSubject checks that ofSubject returns the history of one subject for a filter that begins
 // with the subject, and the history unchanged for any other filter.
-func TestNarrowed(t *testing.T) {
+func TestOfSubject(t *testing.T) {
 	for filter, want := range map[string]string{
 		`subject = "accounts/acme/datasets/d"`:                                "events.acme.datasets.d",
 		`subject="accounts/acme/datasets/d" AND type = "dataset.created.v1"`:  "events.acme.datasets.d",
@@ -20,10 +20,10 @@ func TestNarrowed(t *testing.T) {
 		`subject = "accounts/acme/datasets/*"`:                                "events.acme.>",
 		`actor = "x" AND subject = "accounts/acme/datasets/d"`:                "events.acme.>",
 	} {
-		require.Equal(t, want, history{subject: "events.acme.>"}.narrowed(filter).subject, filter)
+		require.Equal(t, want, history{subject: "events.acme.>"}.ofSubject(filter).subject, filter)
 	}
 	require.Equal(t, "events.other.datasets.d",
-		history{subject: "events.>"}.narrowed(`subject = "accounts/other/datasets/d"`).subject)
+		history{subject: "events.>"}.ofSubject(`subject = "accounts/other/datasets/d"`).subject)
 	require.Equal(t, "events.acme.datasets.e",
-		history{subject: "events.acme.datasets.e"}.narrowed(`subject = "accounts/acme/datasets/d"`).subject)
+		history{subject: "events.acme.datasets.e"}.ofSubject(`subject = "accounts/acme/datasets/d"`).subject)
 }

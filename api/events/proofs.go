@@ -14,17 +14,19 @@ import (
 	"anneal/eventlog/transparency"
 )
 
-// Proofs proves events by the tree of the log.
+// Proofs proves that events are in the log, with the Merkle tree of the log.
 type Proofs interface {
-	// Prove returns a bundle that proves the event at a position and, if since is positive, that the
-	// log only grew since it had since events. payload states whether it discloses the data.
+	// Prove returns a bundle that proves that the log contains the event at the position. If since
+	// is positive, the bundle also proves that the log has only grown since it had since events.
+	// payload states whether the bundle contains the event's data.
 	Prove(ctx context.Context, position, since uint64, payload bool) (transparency.Bundle, error)
-	// Resource returns the checkpoint, a tile or an entry bundle.
+	// Resource returns the newest checkpoint, a tile or an entry bundle of the log's Merkle tree,
+	// by its path in C2SP's tlog-tiles.
 	Resource(path string) (transparency.Resource, error)
 }
 
-// ProofBundle documents the response of the operations that prove an event, which is a
-// transparency.Bundle.
+// ProofBundle describes transparency.Bundle, the response of the operations that prove an event,
+// for the API reference.
 type ProofBundle struct {
 	Format string         `json:"format"`
 	Event  DisclosedEvent `json:"event"`
@@ -32,7 +34,7 @@ type ProofBundle struct {
 	Proof  string         `json:"proof"`
 }
 
-// DisclosedEvent documents a transparency.Disclosure.
+// DisclosedEvent describes transparency.Disclosure for the API reference.
 type DisclosedEvent struct {
 	Position          domain.Count     `json:"position"`
 	Subject           string           `json:"subject"`
@@ -45,13 +47,13 @@ type DisclosedEvent struct {
 	PayloadCommitment string           `json:"payloadCommitment,omitempty"`
 }
 
-// EventAttribute documents an integrity.Attribute.
+// EventAttribute describes integrity.Attribute for the API reference.
 type EventAttribute struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
 }
 
-// GrowthStep documents a transparency.Step.
+// GrowthStep describes transparency.Step for the API reference.
 type GrowthStep struct {
 	From     domain.Count `json:"from"`
 	FromRoot string       `json:"fromRoot"`
@@ -61,18 +63,20 @@ type GrowthStep struct {
 }
 
 var sinceParameter = request.Parameter{Name: "since", Kind: wire.Int,
-	Description: "Size of an earlier checkpoint: the bundle then also proves that the log only grew since then."}
+	Description: "Size (number of events) of an earlier checkpoint: the bundle then also proves that the log has only " +
+		"grown since then."}
 
-// proofOperations returns the operations that prove events, and those of C2SP's tlog-tiles.
+// proofOperations returns the operations that prove events, and those that serve the log's Merkle
+// tree by C2SP's tlog-tiles.
 func (s *Service) proofOperations() []request.Operation {
 	const description = "The response is a bundle that `anneal log check` verifies offline with the log's public key. " +
-		"An event is in the newest checkpoint at most about a second after it is recorded. The data of events with " +
-		"secrets are not disclosed: the bundle has the commitment to them instead."
+		"An event can be proven about a second after it is recorded, when a checkpoint includes it. If the data of an " +
+		"event contain secrets, the bundle has a commitment to the data instead of the data."
 	gate := request.ByOperator
-	if s != nil && s.PublicLog { // a nil Service has the table of the document only
+	if s != nil && s.PublicLog { // Service is nil if the operations are only listed for the OpenAPI document
 		gate = request.Everyone
 	}
-	const access = "With serve --public-log no key is needed."
+	const access = "If the server is started with --public-log, no API key is needed."
 	bundle := reflect.TypeFor[ProofBundle]()
 	return []request.Operation{
 		{ID: "proveEvent", Method: "GET", Path: "/v1/accounts/{account}/events/{position}:prove", Tag: "events",
@@ -85,29 +89,30 @@ func (s *Service) proofOperations() []request.Operation {
 			Handle: func(c *request.Call) (any, error) { return s.prove(c, "") }},
 		{ID: "getLogCheckpoint", Method: "GET", Path: "/log/checkpoint", Tag: "events",
 			Summary:     "Read the newest signed checkpoint of the log",
-			Description: "A signed note by C2SP's tlog-checkpoint, with the cosignatures of witnesses. " + access,
+			Description: "A signed note in the format of C2SP's tlog-checkpoint, with the cosignatures of witnesses. " + access,
 			Gate:        gate, Media: "text/plain",
 			Handle: func(c *request.Call) (any, error) { return s.logFile(c, "checkpoint") }},
 		{ID: "getLogTile", Method: "GET", Path: "/log/tile/{path}", Slashes: true, Tag: "events",
 			Summary: "Read a tile or an entry bundle of the log",
-			Description: "The paths are those of C2SP's tlog-tiles: LEVEL/INDEX and entries/INDEX, with .p/WIDTH for a " +
-				"partial tile. " + access,
+			Description: "The paths follow C2SP's tlog-tiles: LEVEL/INDEX for a tile, entries/INDEX for an entry bundle, " +
+				"and .p/WIDTH after a partial tile. " + access,
 			Gate: gate, Media: "application/octet-stream",
 			Handle: func(c *request.Call) (any, error) { return s.logFile(c, "tile/"+c.PathValue("path")) }},
 	}
 }
 
-// prove returns the bundle of an event of an account; of any account with "".
+// prove returns the bundle that proves an event of the account; of any account if account is "".
 func (s *Service) prove(c *request.Call, account string) (any, error) {
 	p := c.Params()
 	since := p.Number("since")
-	p.Violations.Require(since >= 0, "since", "must be the size of a checkpoint, at least 1")
+	p.Violations.Require(since >= 0, "since", "must be the size of an earlier checkpoint, at least 1")
 	if err := p.Err(); err != nil {
 		return nil, err
 	}
 	position, err := strconv.ParseUint(c.PathValue("position"), 10, 63)
 	if err != nil {
-		return nil, domain.Errorf(domain.NotFound, "event %s not found: give the position of an event",
+		return nil, domain.Errorf(domain.NotFound, "event %s not found: the path needs the position of an event, a whole "+
+			"number",
 			wire.Quote(c.PathValue("position")))
 	}
 	if s.Proofs == nil {
@@ -123,26 +128,28 @@ func (s *Service) prove(c *request.Call, account string) (any, error) {
 	return s.Proofs.Prove(c.Ctx, position, uint64(since), isDisclosed(e))
 }
 
-// beyondEnd returns err, the error of reading the event at a position, or an error that names the last
-// position if the log does not have the position yet.
+// beyondEnd returns the error for an event that cannot be read at a position. If the position is
+// after the end of the log, the error states the last position; otherwise it is err.
 func beyondEnd(c *request.Call, position uint64, err error) error {
 	if domain.CodeOf(err) != domain.NotFound {
 		return err
 	}
 	if position == 0 {
-		return domain.Errorf(domain.NotFound, "event at position 0 not found: the first event has the position 1")
+		return domain.Errorf(domain.NotFound, "event at position 0 not found: the position of the first event is 1")
 	}
 	last, lastErr := c.Log.Last(c.Ctx)
 	if lastErr != nil || position <= last.Position {
 		return err
 	}
-	return domain.Errorf(domain.NotFound, "event at position %d not found: the last event of the log has the position %d",
+	return domain.Errorf(domain.NotFound, "event at position %d not found: the position of the last event is %d",
 		position, last.Position)
 }
 
-var errNoProofs = domain.Errorf(domain.Unimplemented, "this server keeps no tree of the log")
+var errNoProofs = domain.Errorf(domain.Unimplemented, "this server cannot prove events, because it does not keep a "+
+	"Merkle tree of the log")
 
-// isDisclosed reports whether the API shows the data of an event unchanged.
+// isDisclosed reports whether the API shows the data of an event unchanged, because they contain no
+// secrets.
 func isDisclosed(e eventlog.Event) bool {
 	var stored, shown any
 	if json.Unmarshal(e.Data, &stored) != nil || json.Unmarshal(redact(e).Data, &shown) != nil {
@@ -151,7 +158,7 @@ func isDisclosed(e eventlog.Event) bool {
 	return reflect.DeepEqual(stored, shown)
 }
 
-// logFile sends a checkpoint or a tile.
+// logFile responds with a checkpoint, a tile or an entry bundle.
 func (s *Service) logFile(c *request.Call, path string) (any, error) {
 	if err := c.Params().Err(); err != nil {
 		return nil, err

@@ -5,12 +5,12 @@ import (
 	"anneal/eventlog/audit"
 )
 
-// rules constrain the fields of this package's wire types: see openapi.Documentation.
+// rules constrains the values of fields of this package's wire types: see openapi.Documentation.
 var rules = map[string]wire.Rule{
 	"Event.specversion": wire.OneOf("1.0"),
 	"Event.position":    {Pattern: wire.CountPattern},
 
-	"AuditRecord.method":  {}, // of HTTP, unlike other fields of this name
+	"AuditRecord.method":  {}, // HTTP method; rules for other fields named method do not apply
 	"AuditRecord.kind":    wire.OneOf(audit.Kinds...),
 	"AuditRecord.purpose": wire.OneOf(purposes()...),
 
@@ -21,73 +21,78 @@ var rules = map[string]wire.Rule{
 	"GrowthStep.to":                  {Pattern: wire.CountPattern},
 }
 
-// typeTexts describe the types of this package.
+// typeTexts describes the wire types of this package in the API reference.
 var typeTexts = map[string]string{
 	"Event": "CloudEvent 1.0 in structured JSON, with its position in the log.",
 
 	"AuditRecord": "Refused or failed request, login, or read of a secret by code. It is not part of the log.",
 
-	"ProofBundle":    "Proof that the log has an event, which needs only the public key of the log to be verified.",
-	"DisclosedEvent": "Event as it is stored, with the salts that open the commitments of its entry in the log.",
-	"EventAttribute": "Attribute of the event's CloudEvents envelope, as it is stored.",
-	"GrowthStep":     "Proof that the log of one size begins with the log of an earlier size.",
+	"ProofBundle":    "Proof that the log contains an event. It can be verified with only the public key of the log.",
+	"DisclosedEvent": "Event as it is stored, with the salts with which the commitments in its log entry can be verified.",
+	"EventAttribute": "CloudEvents attribute of the event, as it is stored.",
+	"GrowthStep":     "Proof that the later log begins with all events of the earlier log.",
 }
 
-// fieldTexts describe the fields of this package's wire types.
+// fieldTexts describes the fields of this package's wire types in the API reference.
 var fieldTexts = map[string]string{
-	"Event.source":       "Installation that recorded the event.",
-	"Event.attempt":      "Number of the attempt of the job, for an event that belongs to one.",
+	"Event.source":       "Name of the installation that recorded the event.",
+	"Event.attempt":      "Number of the job's attempt to which the event belongs; absent in other events.",
 	"Event.id":           "ID of the event.",
 	"Event.type":         "Type and version of the event, such as dataset.created.v1.",
-	"Event.controlplane": "ID of the control plane that decided the event; absent in events of earlier versions.",
+	"Event.controlplane": "ID of the control plane that recorded the event; absent in events of earlier releases.",
 	"Event.clientaddress": "IP address of the client whose request caused the event; absent in reactions to events, and " +
 		"when the server does not record addresses.",
 	"Event.state": "State of the resource after the event.",
-	"Event.dataschema": "URI of the JSON Schema of the data. Its path, such as /schemas/dataset.created.v1.json, is " +
-		"that of the schema on this server.",
+	"Event.dataschema": "URI of the JSON Schema of the data. This server serves the schema at the path of " +
+		"the URI, such as /schemas/dataset.created.v1.json.",
 	"Event.traceparent":            "W3C trace context of the request that caused the event, if it had any.",
 	"Event.tracestate":             "W3C trace state of the request that caused the event, if it had any.",
 	"AuditRecordPage.auditRecords": "The audit records of this page.",
 
-	"AuditRecord.id": "ID of the record.",
+	"AuditRecord.time": "Time at which the request was received, or the secret was read.",
+	"AuditRecord.id":   "ID of the audit record.",
 	"AuditRecord.kind": "What happened: a request was refused (4xx) or failed (5xx), a login was accepted or refused, " +
 		"code read a secret, or the control plane dropped records.",
-	"AuditRecord.account": "Account of the caller or of the secret; absent when the caller was not authenticated.",
-	"AuditRecord.actor":   "API key, node or control plane that acted.",
-	"AuditRecord.apiKey": "Name of the API key. In a record without account, the key only claims this name: the server " +
-		"has not verified it.",
-	"AuditRecord.clientAddress": "IP address of the client, or of the proxy through which it is connected.",
+	"AuditRecord.account": "Account of the caller or of the secret; absent if the caller was not authenticated.",
+	"AuditRecord.actor":   "Name of the API key, node or control plane that caused the record.",
+	"AuditRecord.apiKey": "Name of the API key. In a record without account, the server did not verify the " +
+		"key: the key claims this name.",
+	"AuditRecord.clientAddress": "IP address of the client, or of the proxy between the client and the server.",
 	"AuditRecord.method":        "HTTP method.",
-	"AuditRecord.operation":     "ID of the operation; absent for a path without one.",
+	"AuditRecord.operation":     "ID of the operation, such as createDataset; absent if the path has no operation.",
 	"AuditRecord.path":          "Path of the request without its query, at most 512 bytes.",
 	"AuditRecord.status":        "HTTP status of the response.",
-	"AuditRecord.reason":        "Reason of the error, as in the response.",
+	"AuditRecord.reason":        "Reason of the error in the response, such as QUOTA_EXCEEDED.",
 	"AuditRecord.requestId":     "X-Request-Id of the response.",
 	"AuditRecord.traceParent":   "W3C trace context of the request, if it had any.",
-	"AuditRecord.controlPlane":  "ID of the control plane that recorded it.",
-	"AuditRecord.secret":        "Resource that has the value that was read.",
-	"AuditRecord.reader":        "Resource whose code got the value, such as a job.",
-	"AuditRecord.purpose":       "What the code does with the value.",
-	"AuditRecord.node":          "Node that got the value; absent for the control plane.",
-	"AuditRecord.repeated": "Number of events that the record represents, because one client caused too many; " +
-		"absent for one.",
+	"AuditRecord.controlPlane":  "ID of the control plane that stored the record.",
+	"AuditRecord.secret":        "Name of the resource that contains the secret value that was read.",
+	"AuditRecord.reader":        "Name of the resource whose code received the secret value, such as a job.",
+	"AuditRecord.purpose":       "What the code uses the secret value for.",
+	"AuditRecord.node": "Name of the node that received the secret value; absent if the control plane " +
+		"received it.",
+	"AuditRecord.repeated": "Number of equal occurrences that this record stands for, because one client caused too " +
+		"many; absent if it is 1.",
 
-	"ProofBundle.event":  "Event that is proven.",
-	"ProofBundle.growth": "Proof that the log only grew since the size in the request.",
+	"ProofBundle.format": "Format of the bundle, always anneal-proof/1.",
+	"ProofBundle.event":  "Event that the bundle proves.",
+	"ProofBundle.growth": "Proof that the log has only grown since it had the size in the query parameter since.",
 	"ProofBundle.proof":  "Inclusion proof and signed checkpoint in the form c2sp.org/tlog-proof@v1.",
 
-	"DisclosedEvent.envelopeSalt":      "Salt of the commitment to subject, attributes, sequence and previous leaf.",
-	"DisclosedEvent.accountSequence":   "Number of the event among those of its account, from 1.",
-	"DisclosedEvent.previousLeaf":      "Leaf hash of the account's previous event; zero for the first.",
-	"DisclosedEvent.payload":           "Data of the event, as stored; absent when they contain a secret.",
-	"DisclosedEvent.payloadSalt":       "Salt of the commitment to the data.",
-	"DisclosedEvent.payloadCommitment": "Commitment to the data; present when the data are absent.",
+	"DisclosedEvent.envelopeSalt": "Salt of the commitment to the event's subject, attributes, account sequence " +
+		"and previous leaf.",
+	"DisclosedEvent.accountSequence":   "Sequence number of the event among the events of its account, from 1.",
+	"DisclosedEvent.previousLeaf":      "Leaf hash of the account's previous event; all zeros for the first event.",
+	"DisclosedEvent.payload":           "Data of the event as they are stored; absent if they contain a secret.",
+	"DisclosedEvent.payloadSalt":       "Salt of the commitment to the event's data.",
+	"DisclosedEvent.payloadCommitment": "Commitment to the event's data; present if payload is absent.",
 
-	"DisclosedEvent.attributes": "Attributes of the event, in byte order of their names.",
-	"EventAttribute.value":      "Value of the attribute, as stored.",
-	"GrowthStep.from":           "Size of the earlier log.",
-	"GrowthStep.to":             "Size of the later log.",
+	"DisclosedEvent.attributes": "CloudEvents attributes of the event, in byte order of their names.",
+	"EventAttribute.name":       "Name of the CloudEvents attribute.",
+	"EventAttribute.value":      "Value of the attribute as it is stored.",
+	"GrowthStep.from":           "Size of the earlier log, in events.",
+	"GrowthStep.to":             "Size of the later log, in events.",
 	"GrowthStep.fromRoot":       "Root hash of the earlier log.",
 	"GrowthStep.toRoot":         "Root hash of the later log.",
-	"GrowthStep.hashes":         "Consistency proof by RFC 6962.",
+	"GrowthStep.hashes":         "Hashes of the consistency proof (RFC 6962).",
 }

@@ -10,9 +10,9 @@ import (
 	"anneal/eventlog"
 )
 
-// eventSecrets are the parts of the data of each event type that the API never shows: sealed values
-// and hashes. eventURLs are the parts with signed URLs, which the API shows without their signature.
-// Both are found by the Go types of the fields, so that new event types are covered.
+// eventSecrets selects, for each event type, the data that the API never shows: sealed values and
+// hashes. eventURLs selects the signed URLs, which the API shows without their signatures. Both
+// masks are derived from the Go types of the fields, so that they cover new event types.
 var (
 	eventSecrets = eventParts(reflect.TypeFor[domain.Sealed](), bytesType)
 	eventURLs    = eventParts(reflect.TypeFor[domain.SignedURL]())
@@ -20,7 +20,7 @@ var (
 
 var bytesType = reflect.TypeFor[[]byte]()
 
-// eventParts returns the mask of the fields that have one of the types, for each event type.
+// eventParts returns, for each event type, a mask of the fields that have one of the Go types.
 func eventParts(types ...reflect.Type) map[string]wire.Mask {
 	parts := map[string]wire.Mask{}
 	for _, kind := range domain.Kinds {
@@ -31,9 +31,9 @@ func eventParts(types ...reflect.Type) map[string]wire.Mask {
 	return parts
 }
 
-// partsOf returns the mask of the fields of t that have one of the types. whole reports whether t,
-// or the type of its elements if t is a list or a map, is one of the types.
-func partsOf(t reflect.Type, types []reflect.Type) (m wire.Mask, whole bool) {
+// partsOf returns a mask of the fields of t that have one of the types. matches reports whether t
+// itself, or the type of its elements if t is a list or a map, is one of the types.
+func partsOf(t reflect.Type, types []reflect.Type) (m wire.Mask, matches bool) {
 	t = wire.Deref(t)
 	switch {
 	case slices.Contains(types, t):
@@ -55,8 +55,8 @@ func partsOf(t reflect.Type, types []reflect.Type) (m wire.Mask, whole bool) {
 	return m, false
 }
 
-// addresses returns the value in which each signed URL that the mask selects is replaced by its
-// Address, which has no signature.
+// addresses returns the JSON value with each signed URL that the mask selects replaced by the URL
+// without its signature.
 func addresses(value any, mask wire.Mask) any {
 	switch v := value.(type) {
 	case string:
@@ -75,8 +75,8 @@ func addresses(value any, mask wire.Mask) any {
 	return value
 }
 
-// redact returns the event without secrets. When the event's type is unknown, it removes all data
-// of the event.
+// redact returns the event without secrets. If the type of the event is unknown, it removes all of
+// the event's data.
 func redact(e eventlog.Event) eventlog.Event {
 	secret, known := eventSecrets[e.Type]
 	urls := eventURLs[e.Type]

@@ -1,6 +1,6 @@
-// Package inert lists in one table the fields of requests that are accepted, but have no effect.
-// Responses to requests that set such a field carry a warning that names the field, and the
-// documentation of the field and of the server is generated from the table.
+// Package inert lists the request fields that the server accepts, but that have no effect. A
+// response to a request that sets such a field has a warning that names the field. The
+// documentation of the fields is generated from the same table.
 package inert
 
 import (
@@ -13,47 +13,50 @@ import (
 	"anneal/api/wire"
 )
 
-// A Field is a field of requests that is accepted, but has no effect.
+// A Field is a field of requests that has no effect, or has none under a condition.
 type Field struct {
-	// Requests names the collections whose create and update requests have the field, or the IDs of
-	// the operations that have it.
+	// Requests lists the requests that have the field: names of collections, for the requests that
+	// create and update their resources, or IDs of operations.
 	Requests []string
-	// Path is the path of the field in the resource or in the body, or "?" and the name of a query
-	// parameter. A list on the path stands for all of its elements.
+	// Path is the path of the field in the resource or the body, or "?" followed by the name of a
+	// query parameter. If a field on the path is a list, the path means that field of each element.
 	Path   string
 	Reason string // why the field has no effect: a clause without a full stop
 	When   *Condition
 }
 
-// A Condition states when a field has no effect.
+// A Condition states when a field has no effect. A nil Condition means always.
 type Condition struct {
-	Text  string // completes "has no effect", such as "without enableHotLoad"
+	Text  string // completes the sentence "it has no effect …", such as "without enableHotLoad"
 	Holds func(f Facts) bool
-	// Engines are the engines that ignore the field, if the condition is that nodes have one of them.
+	// Engines lists the engines that ignore the field, if the condition depends on the engines of
+	// nodes.
 	Engines []string
 }
 
-// Facts are the request and the configuration that a Condition is evaluated on.
+// Facts has what a Condition can depend on: the request, and the configuration of the installation.
 type Facts struct {
 	Value        any            // value of the field in the request
-	Fields       map[string]any // fields of the resource after the change, or of the body
-	DirectRoutes bool           // the server has a domain for direct routes
-	Located      bool           // a node of the installation has a region
-	NoDrafts     bool           // the deployment of an inference request has disableSpeculativeDecoding
-	// Engines returns the engines of the nodes that may carry out the request: see domain.Node.EngineNames.
+	Fields       map[string]any // fields of the resource after the change, or of the request's body
+	DirectRoutes bool           // the server was started with a domain for direct routes
+	Located      bool           // at least one node has a region
+	// the deployment that serves the inference request has disableSpeculativeDecoding
+	NoDrafts bool
+	// Engines returns the engines of the nodes on which the request may run: see
+	// domain.Node.EngineNames.
 	Engines func() []string
-	// HotLoads reports whether a deployment of the account has enableHotLoad; ok is false when there
-	// is no such deployment. ref is its ID or its resource name.
+	// HotLoads reports whether a deployment of the account has enableHotLoad. ref is the
+	// deployment's ID or resource name; ok is false if there is no such deployment.
 	HotLoads func(ref string) (enabled, ok bool)
 	// HasPrecision reports whether the stored weights of a model have the precision. If copies is
-	// true, it also returns true when a prepared copy of the weights has it.
+	// true, a prepared copy of the model in that precision counts too.
 	HasPrecision func(model, precision string, copies bool) bool
 }
 
 // Always reports whether the field has no effect in any request.
 func (f Field) Always() bool { return f.When == nil }
 
-// Parameter returns the name of the parameter of the query, or "" for a field of the body.
+// Parameter returns the name of the query parameter; "" for a field of a resource or body.
 func (f Field) Parameter() string {
 	name, ok := strings.CutPrefix(f.Path, "?")
 	if !ok {
@@ -62,10 +65,10 @@ func (f Field) Parameter() string {
 	return name
 }
 
-// Text returns a sentence that says when and why the field has no effect.
+// Text returns a sentence for the API reference that says when and why the field has no effect.
 func (f Field) Text() string { return "It has no effect" + f.when() + ": " + f.Reason + "." }
 
-// Warning returns the warning of a request that sets the field.
+// Warning returns the warning for a request that sets the field.
 func (f Field) Warning() string {
 	return strings.TrimPrefix(f.Path, "?") + ": accepted, but has no effect" + f.when() + ": " + f.Reason
 }
@@ -77,7 +80,7 @@ func (f Field) when() string {
 	return " " + f.When.Text
 }
 
-// Of returns the fields of the table for a collection or an operation.
+// Of returns the fields in Table of a collection or an operation.
 func Of(request string) (fields []Field) {
 	for _, f := range Table {
 		if slices.Contains(f.Requests, request) {
@@ -87,8 +90,8 @@ func Of(request string) (fields []Field) {
 	return fields
 }
 
-// Set returns those of the fields that have a value other than the default in the body of a request.
-// It leaves out parameters of the query.
+// Set returns those of the given fields that the body of a request sets to a value other than the
+// default. It ignores query parameters.
 func Set(fields []Field, body map[string]any) (set []Field) {
 	for _, f := range fields {
 		values := valuesAt(body, strings.Split(f.Path, "."))
@@ -99,8 +102,8 @@ func Set(fields []Field, body map[string]any) (set []Field) {
 	return set
 }
 
-// Warnings returns a warning for each of the fields that has a value other than the default in the
-// body of a request, and whose condition holds. It ignores parameters of the query.
+// Warnings returns a warning for each of the given fields that the body of a request sets to a
+// value other than the default, if the field's condition is true. It ignores query parameters.
 func Warnings(fields []Field, body map[string]any, facts Facts) (warnings []string) {
 	for _, f := range Set(fields, body) {
 		set := slices.ContainsFunc(valuesAt(body, strings.Split(f.Path, ".")), func(value any) bool {
@@ -114,8 +117,8 @@ func Warnings(fields []Field, body map[string]any, facts Facts) (warnings []stri
 	return warnings
 }
 
-// ParameterWarnings returns the warnings of a request with parameters of the query that have no
-// effect.
+// ParameterWarnings returns a warning for each of the given query parameters that a request sets to
+// a value other than "", false and 0.
 func ParameterWarnings(fields []Field, query url.Values) (warnings []string) {
 	for _, f := range fields {
 		name := f.Parameter()
@@ -131,9 +134,10 @@ func ParameterWarnings(fields []Field, query url.Values) (warnings []string) {
 	return warnings
 }
 
-// OutputWarnings returns a warning for each output-only field to which a request gives another value
-// than the resource has before or after the change, so that a client can send back what it has read.
-// given are the values by the path of their field. before is nil for a new resource.
+// OutputWarnings returns a warning for each output-only field that a request tries to change. A
+// request may repeat the value that the resource has before or after the change, so that clients
+// can send back what they have read. given has the request's values by field path; before is nil
+// for a new resource.
 func OutputWarnings(given, before, after map[string]any) (warnings []string) {
 	for _, path := range wire.SortedKeys(given) {
 		value, at := given[path], strings.Split(path, ".")
@@ -147,15 +151,15 @@ func OutputWarnings(given, before, after map[string]any) (warnings []string) {
 	return warnings
 }
 
-// equal reports whether two JSON values are the same.
+// equal reports whether two JSON values are equal.
 func equal(a, b any) bool {
 	one, err := json.Marshal(a)
 	other, err2 := json.Marshal(b)
 	return err == nil && err2 == nil && bytes.Equal(one, other)
 }
 
-// valuesAt returns the values at a path of field names, which are written as in the table or in
-// snake_case. A list on the path contributes the values of all of its elements.
+// valuesAt returns the values at a path in a JSON value. The names of the fields may be in
+// lowerCamelCase or snake_case. A list on the path yields the values of all its elements.
 func valuesAt(value any, path []string) (values []any) {
 	switch v := value.(type) {
 	case map[string]any:
@@ -185,8 +189,8 @@ func valuesAt(value any, path []string) (values []any) {
 	return []any{value}
 }
 
-// isDefault reports whether a JSON value is the default of its type: null, false, 0, "", an
-// enumeration's value for unspecified, an empty list, or an object without other values.
+// isDefault reports whether a JSON value is the default of its type: null, false, 0, "", the
+// UNSPECIFIED value of an enumeration, an empty list, or an object with only default values.
 func isDefault(value any) bool {
 	switch v := value.(type) {
 	case nil:
@@ -213,10 +217,11 @@ func isDefault(value any) bool {
 	return false
 }
 
-// hasFixedWeights reports whether replicas serve the stored weights and ignore the field precision.
+// hasFixedWeights reports whether the deployment's replicas always serve the stored weights, and so
+// ignore the field precision.
 func (f Facts) hasFixedWeights() bool { return f.isSet("enableAddons") || f.isSet("enableHotLoad") }
 
-// text returns the text at a path of the resource; "" when it has none.
+// text returns the text at a path of f.Fields; "" if there is none.
 func (f Facts) text(path string) string {
 	for _, value := range valuesAt(f.Fields, strings.Split(path, ".")) {
 		if text, ok := value.(string); ok {
@@ -226,13 +231,13 @@ func (f Facts) text(path string) string {
 	return ""
 }
 
-// isSet reports whether the resource has a value other than the default at a path.
+// isSet reports whether f.Fields has a value other than the default at a path.
 func (f Facts) isSet(path string) bool {
 	return slices.ContainsFunc(valuesAt(f.Fields, strings.Split(path, ".")),
 		func(value any) bool { return !isDefault(value) })
 }
 
-// number returns the number at a path of the resource; 0 when it has none.
+// number returns the number at a path of f.Fields; 0 if there is none.
 func (f Facts) number(path string) float64 {
 	for _, value := range valuesAt(f.Fields, strings.Split(path, ".")) {
 		return asNumber(value)
@@ -251,8 +256,8 @@ func asNumber(value any) float64 {
 	return 0
 }
 
-// Given returns the JSON object of a wire value, the body of a request, or nil if the value sets none
-// of the fields.
+// Given returns the JSON object of a request's body, or nil if the body sets none of the fields to
+// a value other than the default.
 func Given(fields []Field, value any) (map[string]any, error) {
 	tree, ok := value.(map[string]any)
 	if !ok {
@@ -270,8 +275,8 @@ func Given(fields []Field, value any) (map[string]any, error) {
 	return tree, nil
 }
 
-// names reports whether the JSON text data contains the name of one of the fields. Most requests name
-// none, and are not decoded again.
+// names reports whether JSON text contains the name of one of the fields. Most bodies do not, so
+// that Given need not decode them.
 func names(data []byte, fields []Field) bool {
 	text := bytes.ReplaceAll(bytes.ToLower(data), []byte("_"), nil)
 	return slices.ContainsFunc(fields, func(f Field) bool {
@@ -280,7 +285,7 @@ func names(data []byte, fields []Field) bool {
 	})
 }
 
-// Tree returns the JSON object of a wire value.
+// Tree returns a wire value, such as a request's body, as a JSON object.
 func Tree(value any) (map[string]any, error) {
 	data, err := json.Marshal(value)
 	if err != nil {

@@ -78,6 +78,6 @@ func TestConditions(t *testing.T) {
 	var chat map[string]any
 	require.NoError(t, json.Unmarshal([]byte(`{"messages": [{"role": "user"}, {"role": "assistant", "refusal": "no"}],
 		"stream_options": {"include_usage": true}, "stream": true}`), &chat))
-	require.Equal(t, []string{"messages.refusal: accepted, but has no effect: chat templates render no refusals"},
+	require.Equal(t, []string{"messages.refusal: accepted, but has no effect: prompts do not contain refusals"},
 		Warnings(Of("createChatCompletion"), chat, Facts{Fields: chat}))
 }

@@ -15,7 +15,7 @@ const (
 
 const matchShapes = "matchDeploymentShapeVersions"
 
-// Table lists the fields that are accepted, but have no effect.
+// Table lists the request fields that have no effect.
 var Table = []Field{
 	{Requests: []string{"listSecrets"}, Path: "?filter", Reason: "lists of secrets are not filtered"},
 	{Requests: []string{"listSecrets"}, Path: "?orderBy", Reason: "lists of secrets are ordered by name"},
@@ -24,7 +24,7 @@ var Table = []Field{
 
 	{Requests: []string{"datasets"}, Path: "externalUrl", Reason: rowsGiven, When: withRows},
 	{Requests: []string{"datasets"}, Path: "credentialsSecret", Reason: rowsGiven, When: withRows},
-	{Requests: []string{"datasets"}, Path: "credentialsSecret", Reason: "it is the secret for externalUrl",
+	{Requests: []string{"datasets"}, Path: "credentialsSecret", Reason: "it is the secret with which externalUrl is read",
 		When: &Condition{Text: "without externalUrl", Holds: func(f Facts) bool { return !f.isSet("externalUrl") }}},
 
 	{Requests: []string{"evaluators"}, Path: "source.codeHostRepositoryName",
@@ -46,21 +46,22 @@ var Table = []Field{
 	{Requests: []string{"deployments"}, Path: "draftTokenCount", Reason: noDrafts, When: undrafted},
 	{Requests: []string{"deployments"}, Path: "ngramSpeculationLength", Reason: noDrafts, When: undrafted},
 	{Requests: []string{"deployments", "deploymentShapes"}, Path: "ngramSpeculationLength",
-		Reason: "the server is started without options for n-grams", When: onEngines("llama.cpp", "openai")},
+		Reason: "the engine's model server is started without options for n-grams", When: onEngines("llama.cpp", "openai")},
 	{Requests: []string{"deployments", "deploymentShapes"}, Path: "draftTokenCount",
-		Reason: "the server is started without options for drafts", When: onEngines("openai")},
+		Reason: "the engine's model server is started without options for draft tokens", When: onEngines("openai")},
 	{Requests: []string{"deployments", "deploymentShapes"}, Path: "maxContextLength",
-		Reason: "the server has its own limit, and only the estimate of acceleratorCount follows the field",
+		Reason: "the engine's model server has its own limit, and the field changes only the estimate of acceleratorCount",
 		When:   onEngines("openai")},
 	{Requests: []string{"deployments"}, Path: "autoTune.longPrompt",
-		Reason: "the server is started without options for long prompts", When: onEngines("openai")},
+		Reason: "the engine's model server is started without options for long prompts", When: onEngines("openai")},
 	{Requests: []string{"deployments", "deploymentShapes"}, Path: "precision",
-		Reason: "replicas serve the stored precision, and only the estimate of acceleratorCount follows the field; " +
+		Reason: "replicas serve the precision of the stored weights, and the field changes only the estimate of " +
+			"acceleratorCount; " +
 			"prepare a copy with POST {model}:prepare", When: withoutCopy},
 	{Requests: []string{"deployments", "deploymentShapes"}, Path: "precision",
-		Reason: "adapters and hot-loaded weights fit only the stored weights that they were trained on", When: fixedWeights},
+		Reason: "adapters and hot-loaded weights work only with the precision of the stored weights", When: fixedWeights},
 	{Requests: []string{"createDeployment"}, Path: "?skipImageTagValidation",
-		Reason: "deployments have no image tags, so no policy blocks one"},
+		Reason: "deployments have no image tags that could be validated"},
 	{Requests: []string{"deployments"}, Path: "hotLoadBucketType", Reason: hotLoadStore, When: &Condition{
 		Text:  "unless it is SERVICE_HOSTED",
 		Holds: func(f Facts) bool { return f.Value != "SERVICE_HOSTED" }}},
@@ -70,13 +71,14 @@ var Table = []Field{
 		Text: unlocated.Text, Holds: func(f Facts) bool { return !f.Located && f.Value != "GLOBAL" }}},
 	{Requests: []string{"deployments"}, Path: "placement.regions", Reason: noRegions, When: unlocated},
 	{Requests: []string{"deployments"}, Path: "pricingPlanId", Reason: "the server has no billing"},
-	{Requests: []string{"deployments"}, Path: "directRouteApiKeys", Reason: "there is no direct route", When: &Condition{
+	{Requests: []string{"deployments"}, Path: "directRouteApiKeys", Reason: "the deployment has no direct " +
+		"route", When: &Condition{
 		Text: "without directRouteType", Holds: func(f Facts) bool { return !f.isSet("directRouteType") }}},
 	{Requests: []string{"deployments"}, Path: "directRouteType",
-		Reason: "the server creates no service attachments of clouds", When: &Condition{
+		Reason: "the server creates no service attachments in a cloud", When: &Condition{
 			Text: "unless it is INTERNET", Holds: func(f Facts) bool { return f.Value != "INTERNET" }}},
 	{Requests: []string{"deployments"}, Path: "directRouteType",
-		Reason: "the operator must start the server with --direct-domain", When: &Condition{
+		Reason: "the operator must start the server with --direct-domain to have direct routes", When: &Condition{
 			Text:  "on a server without a domain for direct routes",
 			Holds: func(f Facts) bool { return f.Value == "INTERNET" && !f.DirectRoutes }}},
 	{Requests: []string{"deployments"}, Path: "autoscalingPolicy.scaleToZeroWindow",
@@ -99,13 +101,16 @@ var Table = []Field{
 	{Requests: []string{preference}, Path: "lossConfig.dpo.refCacheConcurrency", Reason: refCache},
 	{Requests: []string{reinforcement}, Path: "chunkSize", Reason: perStep, When: onEngines("torch")},
 	{Requests: []string{reinforcement}, Path: "maxConcurrentRollouts", Reason: perStep, When: onEngines("torch")},
-	{Requests: []string{reinforcement}, Path: "outputMetrics", Reason: "jobs have no other metrics", When: unknownMetrics},
+	{Requests: []string{reinforcement}, Path: "outputMetrics", Reason: "jobs report no other " +
+		"metrics", When: unknownMetrics},
 	{Requests: []string{reinforcement}, Path: "mcpServer",
-		Reason: "rollouts call no tools: an evaluator can score tool calls that a completion contains"},
+		Reason: "rollouts call no tools, but an evaluator can score the tool calls in a completion"},
 	{Requests: []string{reinforcement}, Path: "maxInferenceReplicaCount",
-		Reason: "one copy of the model generates all rollouts", When: onEngines("torch")},
-	{Requests: []string{trainer}, Path: "rolloutDeploymentName", Reason: "set enableHotLoad to true", When: noHotLoad},
-	{Requests: []string{trainer}, Path: "hotLoadDeploymentId", Reason: "set enableHotLoad to true", When: noHotLoad},
+		Reason: "one replica of the model generates all rollouts", When: onEngines("torch")},
+	{Requests: []string{trainer}, Path: "rolloutDeploymentName", Reason: "set enableHotLoad of the deployment to " +
+		"true", When: noHotLoad},
+	{Requests: []string{trainer}, Path: "hotLoadDeploymentId", Reason: "set enableHotLoad of the deployment to " +
+		"true", When: noHotLoad},
 
 	{Requests: []string{"createCompletion", "createChatCompletion"}, Path: "stream_options",
 		Reason: "the response is not a stream",
@@ -123,17 +128,18 @@ var Table = []Field{
 		When: onEngines("vllm", "llama.cpp", "openai")},
 	{Requests: []string{"createCompletion"}, Path: "reasoning_history", Reason: "a prompt has no earlier messages"},
 	{Requests: []string{"createChatCompletion"}, Path: "reasoning_history",
-		Reason: "it selects which of this reasoning the prompt contains", When: &Condition{
+		Reason: "it selects which reasoning_content the prompt contains", When: &Condition{
 			Text:  "without reasoning_content in the messages",
 			Holds: func(f Facts) bool { return !f.isSet("messages.reasoning_content") }}},
 	{Requests: []string{"createCompletion", "createChatCompletion"}, Path: "mirostat_lr",
-		Reason: "it is the learning rate of mirostat", When: &Condition{Text: "without mirostat_target",
+		Reason: "it is the learning rate of mirostat sampling", When: &Condition{Text: "without mirostat_target",
 			Holds: func(f Facts) bool { return !f.isSet("mirostat_target") }}},
 	{Requests: []string{"createChatCompletion"}, Path: "messages.content.image_url.detail", Reason: scaledImages,
 		When: unlessAuto},
-	{Requests: []string{"createChatCompletion"}, Path: "messages.refusal", Reason: "chat templates render no refusals"},
+	{Requests: []string{"createChatCompletion"}, Path: "messages.refusal", Reason: "prompts do not contain refusals"},
 
-	{Requests: []string{"createResponse"}, Path: "include", Reason: "reasoning is not encrypted, and the server has no " +
+	{Requests: []string{"createResponse"}, Path: "include", Reason: "responses contain no encrypted reasoning, and " +
+		"the server has no " +
 		"built-in tools", When: &Condition{Text: "with a value other than message.output_text.logprobs",
 		Holds: func(f Facts) bool {
 			list, _ := f.Value.([]any)
@@ -149,10 +155,11 @@ var Table = []Field{
 	{Requests: []string{"createResponse"}, Path: "service_tier", Reason: "the server has one tier",
 		When: &Condition{Text: "unless it is auto or default",
 			Holds: func(f Facts) bool { return f.Value != "auto" && f.Value != "default" }}},
-	{Requests: []string{"createResponse"}, Path: "stream_options.include_obfuscation", Reason: "events have no padding"},
+	{Requests: []string{"createResponse"}, Path: "stream_options.include_obfuscation", Reason: "the server adds no " +
+		"padding to events"},
 	{Requests: []string{"createResponse"}, Path: "text.verbosity",
-		Reason: "no model has a setting for the length of its " +
-			"text: state the length in instructions", When: &Condition{Text: "unless it is medium",
+		Reason: "models have no setting for the length of their text: state the length in " +
+			"instructions", When: &Condition{Text: "unless it is medium",
 			Holds: func(f Facts) bool { return f.Value != "medium" }}},
 
 	{Requests: []string{"createTranscription", "createTranslation"}, Path: "min_speakers", Reason: countsSpeakers,
@@ -161,29 +168,28 @@ var Table = []Field{
 		When: withoutDiarize},
 }
 
-// Reasons that several fields share.
+// Reasons that several fields have.
 const (
-	matches      = "the operation lists validated versions that fit the model, and creates nothing"
-	hotLoadStore = "replicas load weights from the server's own storage"
-	noRegions    = "the operator must start agents with --region"
-	ownStore     = "jobs read from and write to the server's own storage: import datasets with their externalUrl"
-	rowsGiven    = "its rows do not change"
-	firstNode    = "the first node trains, and the others are only reserved"
-	noMTP        = "no trainer supports multi-token prediction (MTP)"
-	refCache     = "the trainer computes the log-probabilities of the reference model in batches of a size that it " +
-		"chooses"
-	perStep        = "each step generates the rollouts of its own rows"
-	ownDrafts      = "the server drafts with the draft model or the n-grams of the deployment only"
-	noDrafts       = "its replicas draft no tokens"
-	countsSpeakers = "only diarization counts speakers"
-	scaledImages   = "engines scale images as their model requires"
-	noSummaries    = "the server does not summarize reasoning: the reasoning itself is in content"
+	matches        = "the operation only lists validated shape versions that fit the model; it creates no deployment"
+	hotLoadStore   = "replicas load weights from the server's own storage"
+	noRegions      = "nodes have a region only if the operator starts their agents with --region"
+	ownStore       = "jobs read from and write to the server's own storage: import datasets with their externalUrl"
+	rowsGiven      = "the rows of such a dataset do not change"
+	firstNode      = "the first node trains alone, and the other nodes are only reserved"
+	noMTP          = "no trainer supports multi-token prediction (MTP)"
+	refCache       = "the trainer chooses the size of the batches in which the reference model computes log-probabilities"
+	perStep        = "each training step generates the rollouts of its own rows"
+	ownDrafts      = "the engine drafts tokens only with the draft model or n-grams of the deployment"
+	noDrafts       = "the deployment's replicas draft no tokens"
+	countsSpeakers = "speakers are counted only by diarization"
+	scaledImages   = "engines scale each image as the model requires"
+	noSummaries    = "the server does not summarize reasoning; the field content has the complete reasoning"
 )
 
-// metricGroups are the prefixes of the names of metrics that trainers report.
+// metricGroups lists the prefixes of the names of the metrics that trainers report.
 var metricGroups = []string{"train/", "eval/", "reward/", "rollout/"}
 
-// Conditions that several fields share.
+// Conditions that several fields have.
 var (
 	withRows = &Condition{Text: "on a dataset that is READY or derived", Holds: func(f Facts) bool {
 		return f.text("state") == "READY" || f.isSet("transformed") || f.isSet("splitted.fraction")
@@ -222,14 +228,15 @@ var (
 			})
 		}}
 	withoutDiarize = &Condition{Text: "without diarize", Holds: func(f Facts) bool { return !f.isSet("diarize") }}
-	noHotLoad      = &Condition{Text: "while enableHotLoad of the deployment is off", Holds: func(f Facts) bool {
+	noHotLoad      = &Condition{Text: "while the deployment does not have enableHotLoad", Holds: func(f Facts) bool {
 		ref, _ := f.Value.(string)
 		enabled, ok := f.HotLoads(ref)
 		return ok && !enabled
 	}}
 )
 
-// onEngines is the condition that a node which may carry out the request has one of the engines.
+// onEngines returns the condition that at least one node on which the request may run has one of
+// the engines.
 func onEngines(names ...string) *Condition {
 	text := strings.Join(names, ", ")
 	if at := strings.LastIndex(text, ", "); at >= 0 {
@@ -242,7 +249,7 @@ func onEngines(names ...string) *Condition {
 	}}
 }
 
-// Requests returns the collections and operations that the table names, in the order of the table.
+// Requests returns the collections and operations in Table, in its order.
 func Requests() (names []string) {
 	for _, f := range Table {
 		for _, name := range f.Requests {

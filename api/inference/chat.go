@@ -20,34 +20,34 @@ type ChatCompletion struct {
 	PerfMetrics map[string]any `json:"perf_metrics,omitempty"`
 }
 
-// ChatChoice is one completion of the conversation.
+// ChatChoice is one generated message.
 type ChatChoice struct {
 	Index          int              `json:"index"`
 	Message        ChatAnswer       `json:"message"`
 	Logprobs       *ContentLogprobs `json:"logprobs"`
 	FinishReason   string           `json:"finish_reason"`
 	RawOutput      *RawOutput       `json:"raw_output,omitempty"`
-	PromptTokenIDs []int            `json:"prompt_token_ids,omitempty"` // with return_token_ids
+	PromptTokenIDs []int            `json:"prompt_token_ids,omitempty"` // if the request has return_token_ids
 	TokenIDs       []int            `json:"token_ids,omitempty"`
 }
 
-// ChatAnswer is the assistant's message.
+// ChatAnswer is the message of the assistant that the model generated.
 type ChatAnswer struct {
 	Role      string         `json:"role"`
 	Content   *string        `json:"content"` // null when the message consists of tool calls
 	Reasoning string         `json:"reasoning_content,omitempty"`
-	Refusal   *string        `json:"refusal"` // always null: refusals are part of content
+	Refusal   *string        `json:"refusal"` // always null: content contains refusals too
 	ToolCalls []ChatToolCall `json:"tool_calls,omitempty"`
 }
 
-// ChatToolCall is a call of a tool by the model.
+// ChatToolCall is a call of a tool, as the model generated it.
 type ChatToolCall struct {
 	ID       string           `json:"id"`
 	Type     string           `json:"type"`
 	Function ChatFunctionCall `json:"function"`
 }
 
-// ChatFunctionCall is a function's name and arguments.
+// ChatFunctionCall is the name and the arguments of a function call.
 type ChatFunctionCall struct {
 	Name      string `json:"name"`
 	Arguments string `json:"arguments"` // a JSON object
@@ -64,27 +64,27 @@ type ChatChunk struct {
 	PerfMetrics map[string]any    `json:"perf_metrics,omitempty"`
 }
 
-// ChatChoiceDelta is what an event adds to a choice.
+// ChatChoiceDelta is what an event of a stream adds to a choice.
 type ChatChoiceDelta struct {
 	Index          int              `json:"index"`
 	Delta          ChatDelta        `json:"delta"`
 	Logprobs       *ContentLogprobs `json:"logprobs"`
 	FinishReason   *string          `json:"finish_reason"`
 	RawOutput      *RawOutput       `json:"raw_output,omitempty"`
-	PromptTokenIDs []int            `json:"prompt_token_ids,omitempty"` // with return_token_ids
+	PromptTokenIDs []int            `json:"prompt_token_ids,omitempty"` // if the request has return_token_ids
 	TokenIDs       []int            `json:"token_ids,omitempty"`
 }
 
-// ChatDelta is what an event adds to the assistant's message.
+// ChatDelta is what an event of a stream adds to the assistant's message.
 type ChatDelta struct {
-	Role      string              `json:"role,omitempty"` // in the first event of a choice
+	Role      string              `json:"role,omitempty"` // only in the first event of a choice
 	Content   *string             `json:"content,omitempty"`
 	Reasoning string              `json:"reasoning_content,omitempty"`
 	ToolCalls []ChatToolCallDelta `json:"tool_calls,omitempty"`
 }
 
-// ChatToolCallDelta is a part of a tool call. The first part has its ID, type and name; the
-// arguments of all parts are concatenated.
+// ChatToolCallDelta is what an event of a stream adds to a tool call. The first event of the call
+// has its ID, type and name; the client concatenates the arguments of all events.
 type ChatToolCallDelta struct {
 	Index    int               `json:"index"`
 	ID       string            `json:"id,omitempty"`
@@ -92,7 +92,7 @@ type ChatToolCallDelta struct {
 	Function ChatFunctionDelta `json:"function"`
 }
 
-// ChatFunctionDelta is a part of a function call.
+// ChatFunctionDelta is what an event of a stream adds to a function call.
 type ChatFunctionDelta struct {
 	Name      string `json:"name,omitempty"`
 	Arguments string `json:"arguments"`
@@ -108,8 +108,8 @@ func createChatCompletion(c *call) (any, error) {
 }
 
 // A chatEncoder encodes chat completions. The usage is in the event with the last finish_reason or,
-// with stream_options.include_usage, in a last event without choices. The usage is never in both
-// events, because clients add up all usages of a stream.
+// with stream_options.include_usage, in another event after it that has no choices. It is never in
+// both, because clients add up all usages in a stream.
 type chatEncoder struct{}
 
 func (chatEncoder) full(g *generation) any {
@@ -133,9 +133,9 @@ func (chatEncoder) full(g *generation) any {
 	return response
 }
 
-// callID returns the ID that the engine gave to a tool call. Without such an ID it derives one from
-// the ID of the response and the indexes of choice and call, so that all parts of the call have the
-// same ID.
+// callID returns the ID that the engine gave to a tool call. If there is none, it derives the ID
+// from the ID of the response and the indexes of the choice and the call, so that all deltas of a
+// call have the same ID.
 func callID(g *generation, c *choice, call engines.ToolCall) string {
 	if call.ID != "" {
 		return call.ID
@@ -175,8 +175,8 @@ func (e chatEncoder) chunk(g *generation, c *choice, chunk engines.Chunk) any {
 	return e.event(g, e.withRole(c, out))
 }
 
-// withRole returns out, the delta of a choice's event. In the first event of the choice it adds the
-// role, and empty content when the delta has no content.
+// withRole returns the delta out of a choice. For the first event of the choice it adds the role,
+// and empty content if the delta has no content, as OpenAI's API does.
 func (chatEncoder) withRole(c *choice, out ChatChoiceDelta) ChatChoiceDelta {
 	if c.started {
 		return out

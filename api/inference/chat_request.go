@@ -11,21 +11,21 @@ import (
 	"anneal/engines"
 )
 
-// Limits of a chat completion request.
+// Limits of the fields of a chat completion request.
 const (
 	maxMessages = 10_000
 	maxTools    = 128
-	maxCalls    = 128 // maximum number of tool calls of one message
+	maxCalls    = 128 // maximum number of tool calls in a message
 	maxName     = 64
-	maxToolText = 64 << 10 // bytes of a function's description
+	maxToolText = 64 << 10 // maximum size of a function's description, in bytes
 )
 
-// chatFields are the fields of a chat completion request.
+// chatFields is the set of the fields of a chat completion request.
 var chatFields = set(append([]string{"messages", "tools", "tool_choice", "parallel_tool_calls"}, sharedFields...)...)
 
-// readChat validates the JSON value of a chat completion request, and returns an error with all
-// violations. data is the JSON text of value; tools and schemas are read from it, because it has
-// the order of their keys. With strict, unknown fields are violations.
+// readChat validates a chat completion request, and returns an error with all violations. value is
+// the parsed JSON of the body, and data its text, from which tools and schemas are read, so that
+// their keys keep their order. If strict is true, unknown fields are violations.
 func readChat(value any, data []byte, strict bool) (*generationRequest, error) {
 	var v domain.Violations
 	f, q := readFields(&v, value, chatFields)
@@ -43,7 +43,7 @@ func readChat(value any, data []byte, strict bool) (*generationRequest, error) {
 	q.prompts = []prompt{{at: "messages", chat: chat}}
 	f.readShared(q)
 	f.require(chat.ToolChoice == nil || q.settings.Format == nil, "response_format",
-		"cannot be combined with a tool_choice that requires a call: omit one of them")
+		"cannot be combined with a tool_choice that requires a tool call: leave out one of them")
 	q.keepSchemaOrder(data)
 	f.require(len(q.images) <= engines.MaxImages, "messages", "must have at most %d images, not %d: send fewer",
 		engines.MaxImages, len(q.images))
@@ -82,19 +82,19 @@ func (f *fieldReader) message() engines.Message {
 	assistant := m.Role == "assistant"
 	f.require(len(m.ToolCalls) == 0 || assistant, "tool_calls", "is allowed only in messages with the role assistant")
 	f.require(f.given("content") || len(m.ToolCalls) > 0 || m.Reasoning != "", "content",
-		"is required: text, or a list of parts")
+		"is required: text, or a list of text and image parts")
 	f.require(m.ToolCallID == "" || m.Role == "tool", "tool_call_id", "is allowed only in messages with the role tool")
 	f.require(m.ToolCallID != "" || m.Role != "tool", "tool_call_id",
 		"is required: the id of the tool call whose result this message is")
 	return m
 }
 
-// content returns the text of the field called name: a text, or the concatenation of a list of text
-// parts.
+// content returns the text of the field name, which is a text or a list of text parts. It
+// concatenates the parts.
 func (f *fieldReader) content(name string) string {
 	list, isList := f.values[name].([]any)
 	if !isList {
-		return f.text(name, 16<<20) // the limit of the body is smaller
+		return f.text(name, 16<<20) // larger than any body
 	}
 	var all strings.Builder
 	for i, one := range list {
@@ -121,8 +121,8 @@ func (f *fieldReader) toolCall(at string, value any) engines.ToolCall {
 
 var toolName = regexp.MustCompile(`^[a-zA-Z0-9_.-]{1,64}$`)
 
-// tools validates the field tools, and returns the JSON text of each tool from data, the text of
-// the request.
+// tools validates the field tools, and returns the JSON text of each tool. data is the text of the
+// request's body.
 func (f *fieldReader) tools(data []byte) []json.RawMessage {
 	named := map[string]bool{}
 	for i, one := range f.list("tools", maxTools) {
@@ -135,21 +135,22 @@ func (f *fieldReader) tools(data []byte) []json.RawMessage {
 		in.require(object["type"] == "function", "type", "must be function: no other tools are supported")
 		in.nested("function", in.object("function"), set("name", "description", "parameters", "strict")).functionTool(named)
 	}
-	var fields map[string]json.RawMessage // a struct field would also accept the key TOOLS, which was not validated
+	// decoding into a struct would also accept the key TOOLS, which was not validated
+	var fields map[string]json.RawMessage
 	var written []json.RawMessage
 	if len(named) == 0 || json.Unmarshal(data, &fields) != nil || json.Unmarshal(fields["tools"], &written) != nil {
-		return nil // the violation was added above
+		return nil // a violation of this field was added above
 	}
 	return written
 }
 
-// functionTool validates the fields of a function that the model can call, and adds its name to
-// named.
+// functionTool validates a function that the model can call, and adds its name to named, the names
+// of the functions before it.
 func (f *fieldReader) functionTool(named map[string]bool) {
 	name := f.text("name", 256)
 	f.require(toolName.MatchString(name), "name",
-		"must have 1 to 64 letters, digits, dots, underscores and hyphens")
-	f.require(name == "" || !named[name], "name", "is the name of another tool as well: names must be unique")
+		"must have 1 to 64 characters: letters, digits, dots, underscores and hyphens")
+	f.require(name == "" || !named[name], "name", "is also the name of another tool: give each tool another name")
 	named[name] = true
 	f.text("description", maxToolText)
 	f.object("parameters")

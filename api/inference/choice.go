@@ -2,17 +2,16 @@ package inference
 
 import "anneal/engines"
 
-// A choice is one completion of a prompt. While the completion is generated, the choice has the
-// chunks received so far.
+// A choice is one completion of a prompt, and contains what has been generated so far.
 type choice struct {
-	engines.Chunk // all chunks concatenated: Text includes the echoed prompt, Tokens and Raw do not
+	engines.Chunk // concatenation of all chunks; only Text includes the prompt, if the request has echo
 	index         int
 	prompt        engines.RenderedPrompt
-	started       bool // the first event was sent to the client
-	counted       bool // generation.usage includes the usage of the choice
+	started       bool // the client was sent the first event of the choice
+	counted       bool // generation.usage includes the usage of this choice
 }
 
-// append adds the next chunk to the choice.
+// append appends a chunk to the choice.
 func (c *choice) append(chunk engines.Chunk) {
 	c.Text, c.Reasoning, c.Raw = c.Text+chunk.Text, c.Reasoning+chunk.Reasoning, c.Raw+chunk.Raw
 	c.Logprobs = append(c.Logprobs, chunk.Logprobs...)
@@ -32,7 +31,8 @@ func (c *choice) append(chunk engines.Chunk) {
 	}
 }
 
-// appendToolCall adds the delta to the tool call that has the same index.
+// appendToolCall appends the arguments of delta to the tool call with the same index, or adds the
+// call.
 func (c *choice) appendToolCall(delta engines.ToolCall) {
 	for i := range c.ToolCalls {
 		if c.ToolCalls[i].Index == delta.Index {
@@ -43,7 +43,7 @@ func (c *choice) appendToolCall(delta engines.ToolCall) {
 	c.ToolCalls = append(c.ToolCalls, delta)
 }
 
-// firstToolCall returns the deltas of the tool call with index 0.
+// firstToolCall returns those deltas that belong to the tool call with the index 0.
 func firstToolCall(deltas []engines.ToolCall) (first []engines.ToolCall) {
 	for _, delta := range deltas {
 		if delta.Index == 0 {

@@ -1,16 +1,17 @@
 package inference
 
-// CompletionBody is the body of a completion request. Field names are in snake_case; lowerCamelCase
-// is accepted as well.
+// CompletionBody is the body of a completion request. Field names are in snake_case; the server
+// accepts lowerCamelCase too.
 type CompletionBody struct {
-	Prompt   any      `json:"prompt"` // a text, a list of texts, a list of token IDs, or a list of such lists
+	// a text, a list of texts, a list of token IDs, or a list of lists of token IDs
+	Prompt   any      `json:"prompt"`
 	Echo     bool     `json:"echo,omitempty"`
 	EchoLast int      `json:"echo_last,omitempty"`
 	Images   []string `json:"images,omitempty"`
 	GenerationBody
 }
 
-// GenerationBody has the fields that completion and chat completion requests share.
+// GenerationBody has the fields that completion and chat completion requests have in common.
 type GenerationBody struct {
 	Model             string         `json:"model"`
 	User              string         `json:"user,omitempty"`
@@ -34,17 +35,18 @@ type GenerationBody struct {
 	MirostatTarget    float64        `json:"mirostat_target,omitempty"`
 	MirostatLR        float64        `json:"mirostat_lr,omitempty"`
 	Seed              int64          `json:"seed,omitempty"`
-	Logprobs          any            `json:"logprobs,omitempty"` // a boolean, or the number of alternatives
-	TopLogprobs       int            `json:"top_logprobs,omitempty"`
-	IgnoreEOS         bool           `json:"ignore_eos,omitempty"`
-	WhenTooLong       string         `json:"context_length_exceeded_behavior,omitempty"`
-	ResponseFormat    map[string]any `json:"response_format,omitempty"`
-	LogitBias         map[string]any `json:"logit_bias,omitempty"`
-	Speculation       any            `json:"speculation,omitempty"`
-	Prediction        any            `json:"prediction,omitempty"`
-	Metadata          map[string]any `json:"metadata,omitempty"`
-	ReasoningEffort   any            `json:"reasoning_effort,omitempty"`
-	ReasoningHistory  string         `json:"reasoning_history,omitempty"`
-	Thinking          map[string]any `json:"thinking,omitempty"`
-	ReturnTokenIDs    bool           `json:"return_token_ids,omitempty"`
+	// a boolean, or the number of alternatives to return for each token
+	Logprobs         any            `json:"logprobs,omitempty"`
+	TopLogprobs      int            `json:"top_logprobs,omitempty"`
+	IgnoreEOS        bool           `json:"ignore_eos,omitempty"`
+	WhenTooLong      string         `json:"context_length_exceeded_behavior,omitempty"`
+	ResponseFormat   map[string]any `json:"response_format,omitempty"`
+	LogitBias        map[string]any `json:"logit_bias,omitempty"`
+	Speculation      any            `json:"speculation,omitempty"`
+	Prediction       any            `json:"prediction,omitempty"`
+	Metadata         map[string]any `json:"metadata,omitempty"`
+	ReasoningEffort  any            `json:"reasoning_effort,omitempty"`
+	ReasoningHistory string         `json:"reasoning_history,omitempty"`
+	Thinking         map[string]any `json:"thinking,omitempty"`
+	ReturnTokenIDs   bool           `json:"return_token_ids,omitempty"`
 }

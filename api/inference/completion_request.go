@@ -10,12 +10,12 @@ import (
 	"anneal/domain"
 )
 
-// completionFields are the fields of a completion request. Unknown fields are ignored with a
-// warning.
+// completionFields is the set of the fields of a completion request.
 var completionFields = set(append([]string{"prompt", "echo", "echo_last", "images"}, sharedFields...)...)
 
-// readCompletion validates the JSON value of a completion request, and returns an error with all
-// violations. data is the text of value. With strict, unknown fields are violations.
+// readCompletion validates a completion request, and returns an error with all violations. value is
+// the parsed JSON of the body, and data its text. If strict is true, unknown fields are violations;
+// otherwise they are ignored with a warning.
 func readCompletion(value any, data []byte, strict bool) (*generationRequest, error) {
 	var v domain.Violations
 	f, q := readFields(&v, value, completionFields)
@@ -34,19 +34,20 @@ func readCompletion(value any, data []byte, strict bool) (*generationRequest, er
 	return q, q.checked(v, strict, "completions")
 }
 
-// checked returns an error with the violations, or nil when there are none. With strict, unknown
-// fields are violations, whose messages name the kind of the request.
+// checked returns an error with the violations v; nil if there are none. If strict is true, unknown
+// fields are violations too; their messages name the kind of the request, such as "chat
+// completions".
 func (q *generationRequest) checked(v domain.Violations, strict bool, kind string) error {
 	if strict {
 		for _, name := range q.unknown {
-			v.Add(name, "is not a parameter of %s: omit it", kind)
+			v.Add(name, "is not a parameter of %s: remove it", kind)
 		}
 	}
 	return v.Err()
 }
 
-// readFields returns a reader of the fields of the object value that are in known, and a request
-// with only model and unknown set. It adds violations to v.
+// readFields returns a reader of the fields of the body value that are in known, and a request in
+// which only model and unknown are set. It adds violations to v.
 func readFields(v *domain.Violations, value any, known map[string]bool) (*fieldReader, *generationRequest) {
 	q := &generationRequest{}
 	f := &fieldReader{values: map[string]any{}, violations: v, unknown: &q.unknown, images: &q.images}
@@ -55,12 +56,12 @@ func readFields(v *domain.Violations, value any, known map[string]bool) (*fieldR
 	f.collect(object, known)
 	q.model = f.text("model", maxModelName)
 	f.require(!ok || q.model != "" || f.given("model") && f.values["model"] != "", "model",
-		"is required: a model like accounts/ACCOUNT/models/ID, or a deployment like accounts/ACCOUNT/deployments/ID")
+		"is required: the name of a model, accounts/ACCOUNT/models/ID, or of a deployment, accounts/ACCOUNT/deployments/ID")
 	return f, q
 }
 
-// prompts reads a field with a text, a list of texts, a list of token IDs, or a list of such lists,
-// with at most maxItems texts or lists.
+// prompts returns the prompts in the field name: a text, a list of texts, a list of token IDs, or a
+// list of lists of token IDs. The field may have at most maxItems prompts.
 func (f *fieldReader) prompts(name string, maxItems int) []prompt {
 	const rule = "must be text, a list of texts, a list of token IDs, or a list of lists of token IDs"
 	value, given := f.values[name]
@@ -83,7 +84,7 @@ func (f *fieldReader) prompts(name string, maxItems int) []prompt {
 		list = []any{list}
 	}
 	if len(list) > maxItems {
-		f.add(name, "must have at most %d elements, not %d: divide them among several requests", maxItems, len(list))
+		f.add(name, "must have at most %d prompts, not %d: send several requests", maxItems, len(list))
 		return nil
 	}
 	var prompts []prompt
@@ -93,7 +94,7 @@ func (f *fieldReader) prompts(name string, maxItems int) []prompt {
 			p.at = fmt.Sprintf("%s[%d]", name, i)
 		}
 		if !ok || reflect.TypeOf(one) != reflect.TypeOf(list[0]) {
-			f.add(name, rule+"; token IDs are non-negative integers")
+			f.add(name, rule+"; a token ID is a whole number of at least 0")
 			return nil
 		}
 		prompts = append(prompts, p)

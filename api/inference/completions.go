@@ -17,15 +17,16 @@ type Completion struct {
 	PerfMetrics map[string]any `json:"perf_metrics,omitempty"`
 }
 
-// Choice is one completion of a prompt, or in a stream a part of the completion.
+// Choice is one completion of a prompt or, in a stream, the part of it that an event adds.
 type Choice struct {
-	Index          int                 `json:"index"`
-	Text           string              `json:"text"`
-	Logprobs       *CompletionLogprobs `json:"logprobs"`
-	FinishReason   *string             `json:"finish_reason"`
-	RawOutput      *RawOutput          `json:"raw_output,omitempty"`
-	PromptTokenIDs []int               `json:"prompt_token_ids,omitempty"` // only with return_token_ids
-	TokenIDs       []int               `json:"token_ids,omitempty"`
+	Index        int                 `json:"index"`
+	Text         string              `json:"text"`
+	Logprobs     *CompletionLogprobs `json:"logprobs"`
+	FinishReason *string             `json:"finish_reason"`
+	RawOutput    *RawOutput          `json:"raw_output,omitempty"`
+	// if the request has return_token_ids
+	PromptTokenIDs []int `json:"prompt_token_ids,omitempty"`
+	TokenIDs       []int `json:"token_ids,omitempty"`
 }
 
 // createCompletion handles POST /inference/v1/completions.
@@ -37,7 +38,7 @@ func createCompletion(c *call) (any, error) {
 	return c.generate(q, completionEncoder{}, "cmpl-")
 }
 
-// A completionEncoder encodes completions.
+// A completionEncoder encodes responses to completion requests.
 type completionEncoder struct{}
 
 func (completionEncoder) event(g *generation, usage *Usage, choices ...Choice) Completion {

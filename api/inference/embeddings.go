@@ -22,18 +22,19 @@ const (
 	maxDimensions = 1 << 16
 )
 
-// EmbeddingBody is the body of an embedding request. Field names are in snake_case; lowerCamelCase
-// is accepted as well.
+// EmbeddingBody is the body of an embedding request. Field names are in snake_case; the server
+// accepts lowerCamelCase too.
 type EmbeddingBody struct {
-	Model          string `json:"model"`
-	Input          any    `json:"input"` // a text, a list of texts, a list of token IDs, or a list of such lists
+	Model string `json:"model"`
+	// a text, a list of texts, a list of token IDs, or a list of lists of token IDs
+	Input          any    `json:"input"`
 	Dimensions     int    `json:"dimensions,omitempty"`
 	EncodingFormat string `json:"encoding_format,omitempty"`
 	User           string `json:"user,omitempty"`
 	CacheIsolation string `json:"prompt_cache_isolation_key,omitempty"`
 }
 
-// EmbeddingList is the response to an embedding request.
+// EmbeddingList is the response to an embedding request: one embedding for each input.
 type EmbeddingList struct {
 	Object string         `json:"object"`
 	Data   []Embedding    `json:"data"`
@@ -45,7 +46,7 @@ type EmbeddingList struct {
 type Embedding struct {
 	Object    string `json:"object"`
 	Index     int    `json:"index"`
-	Embedding any    `json:"embedding"` // a list of numbers, or the text of their Base64 form
+	Embedding any    `json:"embedding"` // a list of numbers, or their Base64 encoding as text
 }
 
 // EmbeddingUsage counts the tokens of all inputs.
@@ -56,14 +57,15 @@ type EmbeddingUsage struct {
 
 var embeddingFields = set("model", "input", "dimensions", "encoding_format", "user", "prompt_cache_isolation_key")
 
-// embeddingHeaders are the response headers of embeddings.
+// embeddingHeaders lists the response headers of embeddings.
 var embeddingHeaders = slices.DeleteFunc(slices.Clone(performanceHeaders), func(p request.Parameter) bool {
 	return !slices.Contains([]string{"anneal-warning", "anneal-prompt-tokens", "anneal-cached-prompt-tokens",
 		"anneal-server-processing-time", "anneal-deployment", "anneal-backend-host"}, p.Name)
 })
 
-// readEmbedding validates the JSON value of an embedding request, and returns an error with all
-// violations. With strict, unknown fields are violations. format is the encoding_format.
+// readEmbedding validates an embedding request, and returns an error with all violations. value is
+// the parsed JSON of the body. If strict is true, unknown fields are violations. format is the
+// encoding_format of the response.
 func readEmbedding(value any, strict bool) (q *generationRequest, format string, err error) {
 	var v domain.Violations
 	f, q := readFields(&v, value, embeddingFields)
@@ -74,19 +76,19 @@ func readEmbedding(value any, strict bool) (q *generationRequest, format string,
 	return q, format, q.checked(v, strict, "embeddings")
 }
 
-// readInputs reads the field input, whose prompts must not be empty.
+// readInputs returns the prompts in the field input, which must not be empty.
 func readInputs(f *fieldReader) []prompt {
 	all := f.prompts("input", maxInputs)
 	list, isList := f.values["input"].([]any)
 	f.require(!isList || len(list) > 0, "input", "must not be an empty list: send at least one text")
 	for _, one := range all {
 		f.require(one.text != "" || one.tokens != nil && (len(one.tokens) > 0 || isList && len(list) == 0), one.at,
-			"must not be empty: send a text, or omit this input")
+			"must not be empty: send a text, or remove this input from the list")
 	}
 	return all
 }
 
-// An embedding is the state of one embedding request while it is processed.
+// An embedding is the state of one embedding request in progress.
 type embedding struct {
 	*call
 	q       *generationRequest
@@ -124,8 +126,8 @@ func createEmbedding(c *call) (any, error) {
 	return e.response(format)
 }
 
-// run computes the embeddings of all inputs, at most maxConcurrentChoices at a time. The first
-// error cancels the others.
+// run computes the embeddings of all inputs, at most maxConcurrentChoices of them at a time. The
+// first error cancels the others.
 func (e *embedding) run() error {
 	err := forEach(e.Ctx, len(e.q.prompts), e.compute)
 	if err == nil || e.usage.PromptTokens > 0 {
@@ -139,7 +141,7 @@ func (e *embedding) run() error {
 	return err
 }
 
-// compute computes the embedding of input i.
+// compute computes the embedding of the input with the index i.
 func (e *embedding) compute(ctx context.Context, i int) error {
 	p := e.q.prompts[i]
 	vector, usage, at, err := e.Router.Embed(ctx, e.Call, e.target, e.session, engines.EmbeddingRequest{
@@ -156,7 +158,7 @@ func (e *embedding) compute(ctx context.Context, i int) error {
 	return nil
 }
 
-// response returns the response with the encoding_format format, and sets its headers.
+// response returns the response in the encoding_format format, and sets the response headers.
 func (e *embedding) response(format string) (any, error) {
 	list := EmbeddingList{Object: "list", Data: []Embedding{}, Model: e.q.model,
 		Usage: EmbeddingUsage{e.usage.PromptTokens, e.usage.PromptTokens}}
@@ -166,7 +168,7 @@ func (e *embedding) response(format string) (any, error) {
 			return nil, domain.Errorf(domain.Internal,
 				"the embedding of input %d contains NaN or infinity: the weights of %s may be damaged", i, e.q.model)
 		}
-		if format != "base64" { // []byte is Base64 in JSON
+		if format != "base64" { // encoding/json encodes []byte as Base64
 			entry.Embedding = vector
 		}
 		list.Data = append(list.Data, entry)

@@ -9,18 +9,18 @@ import (
 	"anneal/domain"
 )
 
-// A fieldReader reads and validates the fields of an object in a request. The keys of values are in
-// snake_case. A field that is null counts as absent.
+// A fieldReader reads and validates the fields of a JSON object in a request. The keys of values
+// are in snake_case. A field with the value null counts as absent.
 type fieldReader struct {
-	at         string // path of the object, with a trailing dot; "" for the body
+	at         string // path of the object followed by a dot, such as "thinking."; "" for the body
 	values     map[string]any
 	violations *domain.Violations
-	unknown    *[]string // paths of unknown fields
+	unknown    *[]string // paths of the unknown fields of the request
 	images     *[]*requestImage
 }
 
-// nested returns a reader of object, which is the value of the field called name. known are the
-// names of the object's fields.
+// nested returns a reader of an object, which is the value of the field name. known has the names
+// of the object's fields.
 func (f *fieldReader) nested(name string, object map[string]any, known map[string]bool) *fieldReader {
 	r := &fieldReader{at: f.at + name + ".", values: map[string]any{}, violations: f.violations, unknown: f.unknown,
 		images: f.images}
@@ -28,7 +28,7 @@ func (f *fieldReader) nested(name string, object map[string]any, known map[strin
 	return r
 }
 
-// add adds a violation for the object's field called name.
+// add adds a violation of the object's field name.
 func (f *fieldReader) add(name, format string, args ...any) {
 	f.violations.Add(f.at+name, format, args...)
 }
@@ -37,7 +37,7 @@ func (f *fieldReader) require(ok bool, name, format string, args ...any) {
 	f.violations.Require(ok, f.at+name, format, args...)
 }
 
-// collect stores the known fields of the object in f.values, and the paths of the others in
+// collect stores the known fields of an object in f.values, and the paths of its other fields in
 // f.unknown.
 func (f *fieldReader) collect(object map[string]any, known map[string]bool) {
 	for _, key := range wire.SortedKeys(object) {
@@ -49,7 +49,7 @@ func (f *fieldReader) collect(object map[string]any, known map[string]bool) {
 		case !known[name]:
 			*f.unknown = append(*f.unknown, wire.Join(strings.TrimSuffix(f.at, "."), key))
 		case twice:
-			f.add(name, "is given in camelCase and in snake_case: give it once")
+			f.add(name, "is given in lowerCamelCase and in snake_case: give it once")
 		case object[key] != nil:
 			f.values[name] = object[key]
 		}
@@ -122,8 +122,8 @@ func (f *fieldReader) number(name string, low, high, def float64) float64 {
 	return n
 }
 
-// list returns the first maxItems elements of the field called name. It adds a violation when the
-// value is not a list or is longer.
+// list returns the first maxItems elements of the field name. It adds a violation if the value is
+// not a list, or is longer.
 func (f *fieldReader) list(name string, maxItems int) []any {
 	value, given := f.values[name]
 	list, ok := value.([]any)

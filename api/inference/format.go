@@ -8,8 +8,8 @@ import (
 	"anneal/engines"
 )
 
-// keepSchemaOrder sets the schema of response_format from data, the text of the body, because the
-// engine generates properties in the order of the schema.
+// keepSchemaOrder replaces the schema of response_format by its text in the body data, because the
+// engine generates the properties in the order in which the schema has them.
 func (q *generationRequest) keepSchemaOrder(data []byte) {
 	format := q.settings.Format
 	if format == nil || format.Schema == nil {
@@ -30,8 +30,8 @@ func (q *generationRequest) keepSchemaOrder(data []byte) {
 	q.keepOrder(written)
 }
 
-// keepOrder sets the schema of the format to written, the JSON text of the schema in the request,
-// so that the properties keep their order.
+// keepOrder replaces the schema of the format by written, its JSON text in the request, so that its
+// properties keep their order.
 func (q *generationRequest) keepOrder(written json.RawMessage) {
 	var compact bytes.Buffer
 	if json.Compact(&compact, written) == nil && compact.Len() > 0 {
@@ -39,8 +39,8 @@ func (q *generationRequest) keepOrder(written json.RawMessage) {
 	}
 }
 
-// rawField returns the JSON text of the field called name in the object data; nil when the field is
-// absent or null. name is in snake_case; in data the name may be in lowerCamelCase.
+// rawField returns the JSON text of the field name in the JSON object data; nil if the field is
+// absent or null. name is in snake_case; data may have it in lowerCamelCase.
 func rawField(data []byte, name string) json.RawMessage {
 	var fields map[string]json.RawMessage
 	if json.Unmarshal(data, &fields) != nil {
@@ -55,7 +55,8 @@ func rawField(data []byte, name string) json.RawMessage {
 }
 
 // toolChoice reads the field tool_choice. showTools reports whether the prompt contains the tools.
-// choice is nil unless the model must call a tool. With single, the model makes at most one call.
+// choice is the tool that the model must call; nil if it need not call one. If single is true, the
+// model makes at most one call.
 func (f *fieldReader) toolChoice(tools []json.RawMessage, single bool) (showTools bool, choice *engines.ToolChoice) {
 	const rule = "must be auto, none, required, or {\"type\": \"function\", \"function\": {\"name\": …}}"
 	switch v := f.values["tool_choice"].(type) {
@@ -82,7 +83,7 @@ func (f *fieldReader) toolChoice(tools []json.RawMessage, single bool) (showTool
 	return true, nil
 }
 
-// hasTool reports whether one of the tools is called name.
+// hasTool reports whether one of the tools has the name.
 func hasTool(tools []json.RawMessage, name string) bool {
 	for _, raw := range tools {
 		var tool struct{ Function struct{ Name string } }

@@ -21,27 +21,28 @@ import (
 	"anneal/projections"
 )
 
-// An encoder encodes the response of an operation. A method that returns nil has nothing to send.
+// An encoder encodes the response of one operation, such as chat completions. A method that returns
+// an event returns nil if there is nothing to send.
 type encoder interface {
-	// full returns the body of a response that is not streamed.
+	// full returns the body of a response that is not a stream.
 	full(g *generation) any
-	// chunk returns the stream event that carries a chunk of a choice.
+	// chunk returns the event that sends a chunk of a choice.
 	chunk(g *generation, c *choice, chunk engines.Chunk) any
-	// finish returns the stream event that ends a choice. usage is the usage of the generation for
-	// the choice that ends last, and nil for all other choices.
+	// finish returns the event that ends a choice. For the choice that ends last, usage is the
+	// usage of all choices; for the others it is nil.
 	finish(g *generation, c *choice, usage *Usage) any
-	// trailer returns the stream event that follows the end of the last choice.
+	// trailer returns the event that follows the events of all choices.
 	trailer(g *generation) any
-	// failure returns the event that ends a stream with an error; nil means an event whose data is an
-	// InferenceError.
+	// failure returns the event that ends a stream with an error. nil means an event whose data is
+	// an InferenceError.
 	failure(g *generation, fault request.InferenceErrorBody) any
-	// endsWithDone reports whether a complete stream ends with [DONE].
+	// endsWithDone reports whether a complete stream ends with an event whose data is [DONE].
 	endsWithDone() bool
-	// kind returns the kind of the usage record.
+	// kind returns the kind of the request in its usage record, such as chat.
 	kind() string
 }
 
-// A generation generates the choices of one request concurrently.
+// A generation generates the choices of one request, several of them concurrently.
 type generation struct {
 	*call
 	out     request.Stream
@@ -52,18 +53,18 @@ type generation struct {
 	id      string
 	start   time.Time
 
-	mu          sync.Mutex // guards the fields below, and writes to out
+	mu          sync.Mutex // guards the fields below, and the order of events in out
 	choices     []*choice
 	usage       Usage
-	timings     engines.Timings // timings of the choice that finished first
+	timings     engines.Timings // timings of the choice that ended first
 	placement   routing.Placement
 	speculation speculation
-	pending     int       // choices that have not finished
-	firstChunk  time.Time // when the first chunk of any choice arrived
+	pending     int       // number of choices that have not ended
+	firstChunk  time.Time // time at which the first chunk of any choice arrived
 }
 
-// generate generates the choices of the valid request q and returns the response. idPrefix begins
-// the ID of the response.
+// generate generates the choices of a valid request, and returns the response. idPrefix is the
+// beginning of the response's ID, such as "chatcmpl-".
 func (c *call) generate(q *generationRequest, enc encoder, idPrefix string) (any, error) {
 	target, leave, err := c.enter(q)
 	if err != nil {
@@ -93,8 +94,9 @@ func (c *call) generate(q *generationRequest, enc encoder, idPrefix string) (any
 	return g.run()
 }
 
-// enter resolves the model of the valid request q and counts the request as one of its account's
-// concurrent requests until leave is called. It warns of unknown parameters.
+// enter finds the deployment that serves a valid request, and counts the request as one of its
+// account's concurrent requests. The caller must call leave when the request ends. enter adds the
+// warnings about unknown fields and fields without effect.
 func (c *call) enter(q *generationRequest) (target routing.Target, leave func(), err error) {
 	unread := c.Params()
 	if err := unread.Err(); err != nil && (c.Strict || len(unread.Values) == 0) {
@@ -110,7 +112,7 @@ func (c *call) enter(q *generationRequest) (target routing.Target, leave func(),
 		return target, nil, err
 	}
 	q.settings.Addon = target.Addon
-	// the operator may send requests to deployments of other accounts
+	// the deployment belongs to another account if the operator or an alias names it
 	if err := c.RequireActive(target.Name.Account()); err != nil {
 		return target, nil, err
 	}
@@ -122,23 +124,24 @@ func (c *call) enter(q *generationRequest) (target routing.Target, leave func(),
 	request.WarnInert(c.Call, inert.Warnings(inert.Of(q.operation), q.given,
 		inert.Facts{Fields: q.given, NoDrafts: target.State.DisableSpeculativeDecoding,
 			Engines: func() []string { return projections.EngineNamesOf(c.View(), &target.State) }}))
-	q.given = nil // its memory is no longer reserved: see Connection.ReleaseBody
+	q.given = nil // the Connection no longer reserves memory for the body: see Connection.ReleaseBody
 	return target, leave, nil
 }
 
-// TooManyCompletions returns the error of a request that exceeds an account's limit of concurrent
-// completions.
+// TooManyCompletions returns the error of a request that would exceed its account's limit of
+// concurrent completions.
 func TooManyCompletions(account string, limit int) error {
 	return &domain.Error{Code: domain.ResourceExhausted, Reason: "TOO_MANY_REQUESTS",
-		Message: fmt.Sprintf("accounts/%s has %d completions in progress, which is its limit: wait until one ends",
+		Message: fmt.Sprintf("accounts/%s has %d completions in progress, which is the limit: wait until one ends",
 			account, limit)}
 }
 
-// sessionOf returns the session of a request, or "" when it has none, and sets the CacheScope of q.
-// With enableSessionAffinity, the session is the request's user; otherwise, or without a user, it
-// is the prompt_cache_isolation_key. Requests of one session go to the same replica, whose prefix cache
-// they share. Different accounts, and different isolation keys of one account, have different cache
-// scopes.
+// sessionOf returns the session of a request; "" if it has none. Requests of one session go to the
+// same replica, whose prefix cache they share. The session is the request's user, if the deployment
+// has enableSessionAffinity, otherwise its prompt_cache_isolation_key.
+//
+// sessionOf also sets the CacheScope of q. Cached prompts are not shared between accounts, or
+// between different isolation keys of one account.
 func (c *call) sessionOf(q *generationRequest, d domain.Deployment) string {
 	q.settings.CacheScope = c.Principal.Account
 	if q.isolation != "" {
@@ -153,8 +156,8 @@ func (c *call) sessionOf(q *generationRequest, d domain.Deployment) string {
 	return ""
 }
 
-// checkContextLength returns an error when a prompt and max_tokens together exceed the context
-// length. To count the tokens of a prompt, it sends a completion with max_tokens 0.
+// checkContextLength returns an error if a prompt and max_tokens together exceed the context
+// length. To count the tokens of a prompt, it sends a completion with max_tokens 0 to a replica.
 func (g *generation) checkContextLength() error {
 	q := g.q
 	for _, p := range q.prompts {
@@ -176,8 +179,8 @@ func (g *generation) checkContextLength() error {
 	return nil
 }
 
-// contextLength returns the context length of a deployment in tokens, for engines that do not
-// report the context length; 0 when it is unknown.
+// contextLength returns the context length of a deployment, in tokens, for engines that do not
+// report it; 0 if it is unknown.
 func (c *call) contextLength(d domain.Deployment) int {
 	row, ok := c.View().Models.Get(domain.Name(d.BaseModel))
 	if ok && row.State.Kind == domain.PEFTAddon {
@@ -195,12 +198,13 @@ func (c *call) contextLength(d domain.Deployment) int {
 	return length
 }
 
-// maxConcurrentChoices bounds the concurrent choices of one request, so that one request does not
-// fill a replica's queue.
+// maxConcurrentChoices is how many choices of one request are generated concurrently, at most, so
+// that one request does not fill the queue of a replica.
 const maxConcurrentChoices = 16
 
-// forEach calls do for each number from 0 to n-1, at most maxConcurrentChoices at a time. The
-// first error cancels the context of the other calls. It is returned when all calls have ended.
+// forEach calls do with each number from 0 to n-1, at most maxConcurrentChoices at a time, and
+// waits until all calls have ended. The first error cancels the context of the other calls, and is
+// returned.
 func forEach(ctx context.Context, n int, do func(ctx context.Context, i int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -226,7 +230,7 @@ func forEach(ctx context.Context, n int, do func(ctx context.Context, i int) err
 }
 
 // run generates all choices and returns the response. The first error cancels the choices that have
-// not finished.
+// not ended.
 func (g *generation) run() (any, error) {
 	if err := forEach(g.Ctx, len(g.choices), g.generateChoice); err != nil {
 		if !g.firstChunk.IsZero() {
@@ -247,8 +251,8 @@ func (g *generation) run() (any, error) {
 	return g.encoder.full(g), nil
 }
 
-// generateChoice generates one choice. The choice of sample i of prompt p has the index p × n + i,
-// and uses the seed of the request plus i.
+// generateChoice generates one choice. Sample i of prompt p is the choice with the index p × n + i,
+// and uses the request's seed plus i.
 func (g *generation) generateChoice(ctx context.Context, index int) error {
 	p, sample := g.q.prompts[index/g.q.n], index%g.q.n
 	req := g.q.settings
@@ -269,9 +273,10 @@ func (g *generation) generateChoice(ctx context.Context, index int) error {
 	return g.finish(c, sample == 0, usage, at)
 }
 
-// complete generates one completion of the prompt p. When the engine reports that the model does
-// not reason, complete sends the request again without the effort and the budget of reasoning, and
-// adds a warning; with Strict, it returns the error unless the request disables reasoning.
+// complete generates one completion of the prompt p. If the engine reports that the model does not
+// support reasoning, complete sends the request again without reasoning effort and budget, and adds
+// a warning. With the option Strict it returns the error instead, unless the request disables
+// reasoning anyway.
 func (g *generation) complete(ctx context.Context, p prompt, req engines.CompletionRequest,
 	out routing.Output) (usage engines.Usage, at routing.Placement, err error) {
 	usage, at, err = g.Router.Generate(ctx, g.Call, g.target, g.session, req, out)
@@ -285,8 +290,9 @@ func (g *generation) complete(ctx context.Context, p prompt, req engines.Complet
 	return usage, at, g.q.translateError(p, err)
 }
 
-// warnNoReasoning adds the violation of the field reasoning as a warning header. No header was sent
-// yet, because every choice of the request gets the same error before its first chunk.
+// warnNoReasoning adds a warning header with the engine's message about the field reasoning. The
+// headers were not sent yet, because each choice of the request gets this error before its first
+// chunk.
 func (g *generation) warnNoReasoning(fault *domain.Error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -297,14 +303,15 @@ func (g *generation) warnNoReasoning(fault *domain.Error) {
 	}
 }
 
-// emit appends a chunk to a choice, and sends the chunk when the response is a stream. The method
-// finish sends the finish_reason, together with the usage.
+// emit appends a chunk to a choice and, if the response is a stream, sends it to the client. The
+// method finish sends the finish_reason and the usage.
 func (g *generation) emit(c *choice, chunk engines.Chunk) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.firstChunk.IsZero() {
 		g.firstChunk = time.Now()
-		// a long completion counts as use of the deployment when it begins, and again when it ends
+		// a completion keeps its deployment from being scaled to zero, both when it begins and when
+		// it ends
 		g.Router.LastServed.Record(g.target.Name, g.Time)
 		g.timeToFirstToken.Observe(g.firstChunk.Sub(g.start).Seconds())
 	}
@@ -323,17 +330,17 @@ func (g *generation) emit(c *choice, chunk engines.Chunk) error {
 	return g.send(event)
 }
 
-// restart discards the chunks of a choice, because another replica generates the choice from its
-// start.
+// restart discards what was generated of a choice, because another replica generates the choice
+// again from its start.
 func (g *generation) restart(c *choice) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	*c = choice{index: c.index}
 }
 
-// finish ends a choice, and adds its usage to the usage of the generation. The tokens of a prompt
-// count only for its firstSample. In a stream, the event of the choice that ends last carries the
-// usage of all choices.
+// finish ends a choice, and adds its usage to that of the generation. The tokens of a prompt are
+// counted only for its first choice (firstSample). In a stream, the event of the choice that ends
+// last has the usage of all choices.
 func (g *generation) finish(c *choice, firstSample bool, usage engines.Usage, at routing.Placement) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -356,7 +363,7 @@ func (g *generation) finish(c *choice, firstSample bool, usage engines.Usage, at
 	return g.send(g.encoder.finish(g, c, total))
 }
 
-// send sends an event of the encoder, or several named events.
+// send sends an event, or several named events, that an encoder returned.
 func (g *generation) send(event any) error {
 	events, named := event.(responseEvents)
 	if !named {
@@ -370,8 +377,8 @@ func (g *generation) send(event any) error {
 	return nil
 }
 
-// fail ends the stream with an error event. When no event was sent yet, it sends none and returns
-// err, which becomes the response.
+// fail ends the stream with an event about the error err. If no event was sent yet, it sends
+// nothing and returns err, which becomes the error response.
 func (g *generation) fail(err error) error {
 	_, body := request.InferenceBody(request.ErrorOf(err), g.Call.ID)
 	event := g.encoder.failure(g, body.Error)
@@ -394,8 +401,8 @@ func (g *generation) closeStream() error {
 	return g.out.Done()
 }
 
-// usageRecord returns the usage of the generation. A choice that has not finished counts the tokens
-// that were received.
+// usageRecord returns the usage of the generation. For a choice that has not ended, it counts the
+// tokens that were received.
 func (g *generation) usageRecord(complete bool) metering.Record {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -11,23 +11,23 @@ import (
 	"anneal/engines"
 )
 
-// imageTypes are the media types of images.
+// imageTypes lists the media types of images that requests may contain.
 var imageTypes = []string{"image/png", "image/jpeg", "image/webp", "image/gif"}
 
-// imageRule states what the URL of an image must be.
+// imageRule states what the URL of an image must be, for violations.
 const imageRule = "must be an http or https URL, or a data: URL of Base64 such as data:image/png;base64,iVBORw0…, " +
 	"of a PNG, JPEG, WebP or GIF image"
 
-// A requestImage is an image that a request contains or refers to. Its content is data or, if data is
-// nil, the file at link.
+// A requestImage is an image of a request. Its content is data or, if data is nil, the file at the
+// URL link.
 type requestImage struct {
-	at    string // path of the field in the request
+	at    string // path of the image's field in the request
 	link  string
 	data  []byte
-	image *engines.Image // completed by storeImages
+	image *engines.Image // image in the request to the engine, which storeImages completes
 }
 
-// readImages reads the field images of a completion.
+// readImages reads the field images of a completion request.
 func readImages(f *fieldReader, q *generationRequest) {
 	list := f.list("images", engines.MaxImages)
 	for i, one := range list {
@@ -44,16 +44,17 @@ func readImages(f *fieldReader, q *generationRequest) {
 		return
 	}
 	f.require(len(q.prompts) == 1 && q.prompts[0].tokens == nil, "images",
-		"require one prompt, as text: send a request for each prompt")
+		"require a single prompt that is a text: send one request for each prompt")
 	if len(q.prompts) == 1 && q.prompts[0].tokens == nil {
 		n := strings.Count(q.prompts[0].text, engines.ImagePlaceholder)
-		f.require(n == len(list), "images", "has %d elements, but the prompt has %d placeholders %s: write one where each "+
+		f.require(n == len(list), "images", "has %d images, but the prompt has %d placeholders %s: write one placeholder "+
+			"where each "+
 			"image belongs", len(list), n, engines.ImagePlaceholder)
 	}
 }
 
-// readImage reads the URL of an image at the path at. It adds a violation and returns nil for any other
-// text.
+// readImage returns the image with the URL text, which the request has at the path at. It adds a
+// violation and returns nil if text is not the URL of an image.
 func readImage(f *fieldReader, at, text string) *engines.Image {
 	one := &requestImage{at: f.at + at, image: &engines.Image{}}
 	if rest, ok := strings.CutPrefix(text, "data:"); ok {
@@ -76,12 +77,12 @@ func readImage(f *fieldReader, at, text string) *engines.Image {
 	return one.image
 }
 
-// readContent reads the content of a message: a text, or a list of parts, which are texts and, in
-// the messages of users, images.
+// readContent reads the content of a message: a text, or a list of text parts and, in messages with
+// the role user, image parts.
 func readContent(f *fieldReader, m *engines.Message) {
 	list, isList := f.values["content"].([]any)
 	if !isList {
-		m.Content = f.text("content", 16<<20) // the limit of the body is smaller
+		m.Content = f.text("content", 16<<20) // larger than any body
 		return
 	}
 	var parts []engines.Part
@@ -109,7 +110,7 @@ func readContent(f *fieldReader, m *engines.Message) {
 	m.Content = all.String()
 }
 
-// readImagePart reads the value of image_url: an object with url, or the URL.
+// readImagePart returns the image in the field image_url: an object with url, or the URL itself.
 func readImagePart(f *fieldReader, at string, value any) *engines.Image {
 	if text, ok := value.(string); ok {
 		return readImage(f, at+".image_url", text)

@@ -9,7 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"image"
-	_ "image/gif" // image.DecodeConfig reads this format
+	_ "image/gif" // decoder for image.DecodeConfig
 	_ "image/jpeg"
 	_ "image/png"
 	"io"
@@ -27,15 +27,16 @@ import (
 	"anneal/engines"
 )
 
-// Limits of the images of one request, besides engines.MaxImages.
+// Limits of the images of one request, in addition to engines.MaxImages.
 const (
-	MaxImageBytes  = 10 << 20 // maximum size of one image
-	MaxImagesBytes = 32 << 20 // maximum size of all images
-	maxPixels      = 64 << 20 // maximum pixels of one image, because a small file can contain a huge image
+	MaxImageBytes  = 10 << 20 // maximum size of one image, in bytes
+	MaxImagesBytes = 32 << 20 // maximum size of all images of a request, in bytes
+	// maximum number of pixels of an image, because a small file can contain a huge image
+	maxPixels = 64 << 20
 )
 
-// requireVision returns an error when the request has images and the target's model has no image
-// encoder in its files.
+// requireVision returns an error if the request has images, but the files of the target's model
+// contain no image encoder.
 func (c *call) requireVision(q *generationRequest, target routing.Target) error {
 	if len(q.images) == 0 {
 		return nil
@@ -53,10 +54,10 @@ func (c *call) requireVision(q *generationRequest, target routing.Target) error 
 	return v.Err()
 }
 
-// imagePath translates the path of a field that an error of an engine names. If the field is an
-// image in an engines.CompletionRequest for a response, it returns the path of the image in the input
-// of the response, because messages and items of the input have different indexes. It returns "" for
-// other fields, and for other kinds of requests, whose paths are the same.
+// imagePath translates the path of an image in an engines.CompletionRequest, which an engine's
+// error names, to the path of the image in the request. It does so only for requests for responses,
+// in which messages and input items have different indexes. It returns "" for other requests and
+// other fields, whose paths need no translation.
 func (q *generationRequest) imagePath(p prompt, field string) string {
 	if q.response == nil {
 		return ""
@@ -75,8 +76,8 @@ func (q *generationRequest) imagePath(p prompt, field string) string {
 	return ""
 }
 
-// storeImages stores the images of the request for the nodes, and downloads those that the request
-// refers to. The caller calls discard when the request has ended, also after an error.
+// storeImages stores the images of a request so that nodes can read them, and downloads those that
+// are given by URL. The caller must call discard when the request has ended, even after an error.
 func (c *call) storeImages(q *generationRequest) (discard func(), err error) {
 	if len(q.images) == 0 {
 		return func() {}, nil
@@ -86,7 +87,8 @@ func (c *call) storeImages(q *generationRequest) (discard func(), err error) {
 		ctx, cancel := c.Detached()
 		defer cancel()
 		if err := c.Uploads.Blobs.DeletePrefix(ctx, prefix); err != nil {
-			c.Logger.Warn("images of a request were not removed", "request", c.ID, "directory", prefix, "error", err)
+			c.Logger.Warn("the images of a request were not deleted; the reconciler deletes them "+
+				"later", "request", c.ID, "directory", prefix, "error", err)
 		}
 	}
 	var total atomic.Int64
@@ -95,7 +97,7 @@ func (c *call) storeImages(q *generationRequest) (discard func(), err error) {
 	})
 }
 
-// storeImage stores one image below key, and adds its size to total.
+// storeImage stores one image under key, and adds its size to total.
 func (c *call) storeImage(ctx context.Context, key string, one *requestImage, total *atomic.Int64) error {
 	invalid := func(err error) error {
 		if ctx.Err() != nil {
@@ -126,11 +128,11 @@ func (c *call) storeImage(ctx context.Context, key string, one *requestImage, to
 	case err != nil:
 		return err
 	case size > MaxImageBytes:
-		return invalid(fmt.Errorf("exceeds the limit of %s for an image: scale it down",
+		return invalid(fmt.Errorf("is an image of more than %s, which is the limit: scale it down",
 			request.ByteSize(MaxImageBytes)))
 	case total.Add(size) > MaxImagesBytes:
-		return invalid(fmt.Errorf("together with the other images, exceeds the limit of %s for one request: scale the "+
-			"images down, or send fewer", request.ByteSize(MaxImagesBytes)))
+		return invalid(fmt.Errorf("makes the images of the request larger than %s together, which is the limit: scale "+
+			"the images down, or send fewer", request.ByteSize(MaxImagesBytes)))
 	}
 	one.data = nil
 	one.image.Type, one.image.Size = kind, size
@@ -138,7 +140,8 @@ func (c *call) storeImage(ctx context.Context, key string, one *requestImage, to
 	return err
 }
 
-// checkImage checks the header of an image and returns the image's media type, and its whole content.
+// checkImage checks the format and the number of pixels of an image. It returns the image's media
+// type, and a reader of the whole content.
 func checkImage(content io.Reader) (kind string, all io.Reader, err error) {
 	const header = 512
 	from := bufio.NewReaderSize(content, 4<<10)
@@ -160,13 +163,14 @@ func checkImage(content io.Reader) (kind string, all io.Reader, err error) {
 		width, height = config.Width, config.Height
 	}
 	if width < 1 || height < 1 || width > maxPixels/height {
-		return "", nil, fmt.Errorf("has %d × %d pixels: send 1 to %d pixels", width, height, maxPixels)
+		return "", nil, fmt.Errorf("is an image of %d × %d pixels: send an image of 1 to %d pixels in "+
+			"total", width, height, maxPixels)
 	}
 	return kind, io.MultiReader(&read, from), nil
 }
 
-// webpSize returns the width and the height of a WebP image from its first bytes; 0 when they are
-// invalid. See RFC 9649.
+// webpSize returns the width and the height in the header of a WebP image (RFC 9649); 0 and 0 if
+// the header is invalid.
 func webpSize(b []byte) (width, height int) {
 	if len(b) < 30 {
 		return 0, 0

@@ -8,34 +8,38 @@ import (
 	"anneal/engines"
 )
 
-// CompletionLogprobs are the log-probabilities of a completion's tokens. Each list has one element
-// for each token.
+// CompletionLogprobs has the log-probabilities of a completion. Each list has one element for each
+// token.
 type CompletionLogprobs struct {
-	Tokens        []string             `json:"tokens"`
-	TokenLogprobs []*float64           `json:"token_logprobs"` // null for the first token of the prompt
-	TopLogprobs   []map[string]float64 `json:"top_logprobs"`   // log-probabilities of alternatives, by token
-	TextOffset    []int                `json:"text_offset"`    // characters of the choice's text before the token
-	TokenIDs      []int                `json:"token_ids"`
+	Tokens        []string   `json:"tokens"`
+	TokenLogprobs []*float64 `json:"token_logprobs"` // null for the first token of the prompt
+	// log-probability of each alternative, by its text
+	TopLogprobs []map[string]float64 `json:"top_logprobs"`
+	// number of characters of the choice's text before the token
+	TextOffset []int `json:"text_offset"`
+	TokenIDs   []int `json:"token_ids"`
 }
 
-// ContentLogprobs are the log-probabilities of a message's tokens.
+// ContentLogprobs has the log-probabilities of a chat message.
 type ContentLogprobs struct {
 	Content []TokenLogprob `json:"content"`
 }
 
-// TokenLogprob is the log-probability of one token, a natural logarithm.
+// TokenLogprob is the natural logarithm of the probability of one token.
 type TokenLogprob struct {
 	Token string `json:"token"`
-	// Logprob is from the model's unfiltered distribution; null for the first token of the prompt.
-	Logprob         *float64      `json:"logprob"`
-	SamplingLogprob *float64      `json:"sampling_logprob"` // after penalties, temperature and filters
+	// Logprob is in the model's distribution before any filter; null for the first token of the
+	// prompt.
+	Logprob *float64 `json:"logprob"`
+	// in the distribution after penalties, temperature and filters
+	SamplingLogprob *float64      `json:"sampling_logprob"`
 	Bytes           []int         `json:"bytes"`
 	TokenID         int           `json:"token_id"`
 	TextOffset      int           `json:"text_offset"`
 	TopLogprobs     []TokenChoice `json:"top_logprobs"`
 }
 
-// TokenChoice is an alternative at the position of a token.
+// TokenChoice is a token that the model could have generated instead.
 type TokenChoice struct {
 	Token   string  `json:"token"`
 	Logprob float64 `json:"logprob"`
@@ -43,8 +47,8 @@ type TokenChoice struct {
 	Bytes   []int   `json:"bytes"`
 }
 
-// tokenKey returns the text of a token, or bytes:\xHH… for a token that is not valid UTF-8 by
-// itself.
+// tokenKey returns the text of a token. For a token that is not valid UTF-8 by itself, it returns
+// bytes:\xHH… with its bytes in hexadecimal digits.
 func tokenKey(one engines.Logprob) string {
 	if utf8.Valid(one.Bytes) {
 		return one.Text
@@ -57,9 +61,9 @@ func tokenKey(one engines.Logprob) string {
 	return b.String()
 }
 
-// completionLogprobs returns the log-probabilities in the format of completions, or nil when there
-// are no tokens. With sampled, the alternatives of each token include the token itself, as in
-// OpenAI's completions.
+// completionLogprobs returns log-probabilities in the format of completions; nil if there are none.
+// If sampled is true, the alternatives of each token include the token itself, as in OpenAI's
+// completions.
 func completionLogprobs(all []engines.Logprob, sampled bool) *CompletionLogprobs {
 	if len(all) == 0 {
 		return nil
@@ -84,8 +88,8 @@ func completionLogprobs(all []engines.Logprob, sampled bool) *CompletionLogprobs
 	return l
 }
 
-// contentLogprobs returns the log-probabilities in the format of chat completions, or nil when
-// there are no tokens.
+// contentLogprobs returns log-probabilities in the format of chat completions; nil if there are
+// none.
 func contentLogprobs(all []engines.Logprob) *ContentLogprobs {
 	if len(all) == 0 {
 		return nil
@@ -106,7 +110,7 @@ func contentLogprobs(all []engines.Logprob) *ContentLogprobs {
 	return l
 }
 
-// byteValues returns bytes as integers, since encoding/json encodes []byte as base64.
+// byteValues returns bytes as integers, because encoding/json would encode []byte as Base64.
 func byteValues(bytes []byte) []int {
 	all := make([]int, len(bytes))
 	for i, b := range bytes {
@@ -115,23 +119,27 @@ func byteValues(bytes []byte) []int {
 	return all
 }
 
-// RawOutput is the prompt as the model received it and the completion, with special tokens as text.
+// RawOutput is the prompt as the model received it, and the completion as the model generated it.
+// Both contain special tokens as text.
 type RawOutput struct {
 	PromptFragments    []string         `json:"prompt_fragments"`
 	PromptTokenIDs     []int            `json:"prompt_token_ids"`
 	Completion         string           `json:"completion"`
 	CompletionTokenIDs []int            `json:"completion_token_ids"`
-	CompletionLogprobs *ContentLogprobs `json:"completion_logprobs"` // null when logprobs were not requested
-	Images             []string         `json:"images"`              // always empty: see RawOutput.images in texts.go
-	Grammar            *string          `json:"grammar"`             // grammar of response_format; null without one
+	CompletionLogprobs *ContentLogprobs `json:"completion_logprobs"` // null unless the request has logprobs
+	// always empty, because engines that accept images return no RawOutput
+	Images []string `json:"images"`
+	// grammar that constrained the completion; null if there was none
+	Grammar *string `json:"grammar"`
 }
 
-// rawOutput returns the raw output of the choice, or nil when the request does not have raw_output.
+// rawOutput returns the RawOutput of the choice; nil unless the request has raw_output.
 func (c *choice) rawOutput(q *generationRequest) *RawOutput {
 	if !q.settings.RawOutput {
 		return nil
 	}
-	own := c.Logprobs[max(len(c.Logprobs)-len(c.Tokens), 0):] // without those of the echoed prompt
+	// the log-probabilities of the completion, without those of the echoed prompt
+	own := c.Logprobs[max(len(c.Logprobs)-len(c.Tokens), 0):]
 	out := &RawOutput{PromptFragments: []string{c.prompt.Text}, PromptTokenIDs: nonNil(c.prompt.Tokens), Completion: c.Raw,
 		CompletionTokenIDs: nonNil(c.Tokens), CompletionLogprobs: contentLogprobs(own), Images: []string{}}
 	if f := q.settings.Format; f != nil && f.Grammar != "" {

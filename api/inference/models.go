@@ -10,7 +10,7 @@ import (
 	"anneal/projections"
 )
 
-// An inferenceModel is an entry of OpenAI's list of models.
+// An inferenceModel is an entry in the list of models, in the format of OpenAI's API.
 type inferenceModel struct {
 	ID            string `json:"id"`
 	Object        string `json:"object"`
@@ -18,7 +18,7 @@ type inferenceModel struct {
 	OwnedBy       string `json:"owned_by"`
 	Kind          string `json:"kind"`
 	ContextLength int    `json:"context_length"`
-	Deployed      bool   `json:"deployed"` // whether a request that names only the model reaches a deployment
+	Deployed      bool   `json:"deployed"` // a request that names only this model reaches a deployment
 	Deployment    string `json:"deployment,omitempty"`
 }
 
@@ -27,8 +27,8 @@ type inferenceModelList struct {
 	Object string           `json:"object"`
 }
 
-// listModels lists the READY models that the caller may use, its own and public ones, and the
-// aliases of deployments.
+// listModels lists the READY models that the caller may use, which are its own and public ones, and
+// the aliases of deployments.
 func listModels(c *call) (any, error) {
 	if err := c.Params().Err(); err != nil {
 		return nil, err
@@ -37,7 +37,8 @@ func listModels(c *call) (any, error) {
 		return c.directRouteModels()
 	}
 	deployed := c.deployedModels()
-	list, short := []inferenceModel{}, map[string]int{} // index of each short name in list
+	// short has the index in list of each model ID without an account
+	list, short := []inferenceModel{}, map[string]int{}
 	for row := range c.View().Models.All() {
 		if row.State.State == domain.ModelReady && (row.State.Public || row.Name.Account() == c.Account) {
 			list = append(list, modelEntry(row, deployed[string(row.Name)]))
@@ -46,7 +47,8 @@ func listModels(c *call) (any, error) {
 	for _, long := range list {
 		if name := domain.Name(long.ID); name.Account() == c.Account {
 			long.ID = name.ID()
-			if !long.Deployed && routing.IsTaken(c.Call, long.ID) { // the short name means a deployment with this ID
+			// the ID alone refers to a deployment or addon with that ID
+			if !long.Deployed && routing.IsTaken(c.Call, long.ID) {
 				if other, err := c.entry(long.ID); err == nil {
 					long = other
 				}
@@ -58,7 +60,8 @@ func listModels(c *call) (any, error) {
 	for _, alias := range c.aliases() {
 		if i, taken := short[alias.ID]; !taken {
 			list = append(list, alias)
-		} else if !list[i].Deployed { // the account has a model of that name, which is not deployed
+			// the alias takes precedence over the account's model with that ID, which has no deployment
+		} else if !list[i].Deployed {
 			list[i] = alias
 		}
 	}
@@ -66,7 +69,7 @@ func listModels(c *call) (any, error) {
 	return inferenceModelList{list, "list"}, nil
 }
 
-// aliases returns the entries of the aliases of live deployments.
+// aliases returns an entry for each alias of a live deployment.
 func (c *call) aliases() (list []inferenceModel) {
 	for row := range c.View().Deployments.All() {
 		if model, ok := c.View().Models.Get(domain.Name(row.State.BaseModel)); ok && row.State.Live() {
@@ -86,8 +89,8 @@ func aliasEntry(alias string, row *projections.Row[domain.Deployment], model *pr
 	return entry
 }
 
-// getModel returns the entry of the model that a name refers to, with the name as the ID. The name
-// may be any name that an inference request accepts, or the name of a model without a deployment.
+// getModel returns the entry of a model, whose id is the name in the request. That may be any name
+// that an inference request accepts, or the name of a model without a deployment.
 func getModel(c *call) (any, error) {
 	if err := c.Params().Err(); err != nil {
 		return nil, err
@@ -95,7 +98,7 @@ func getModel(c *call) (any, error) {
 	return c.entry(c.PathValue("model"))
 }
 
-// entry returns the entry of the model that a name refers to.
+// entry returns the entry of the model to which a name refers.
 func (c *call) entry(name string) (inferenceModel, error) {
 	target, err := routing.Resolve(c.Call, name)
 	if row, ok := routing.UsableModel(c.Call, name); err != nil && c.Direct == "" && ok &&
@@ -119,8 +122,8 @@ func (c *call) entry(name string) (inferenceModel, error) {
 	return entry, nil
 }
 
-// deployedModels returns the set of the models for which routing.Resolve finds a deployment by the
-// name of the model alone.
+// deployedModels returns the set of the models for which a request that names only the model
+// reaches a deployment.
 func (c *call) deployedModels() map[string]bool {
 	deployed := map[string]bool{}
 	for row := range c.View().Deployments.All() {
@@ -139,8 +142,8 @@ func (c *call) deployedModels() map[string]bool {
 	return deployed
 }
 
-// directRouteModels lists the base model of a direct route's deployment, and the addons that are
-// loaded into the deployment.
+// directRouteModels lists the base model of the deployment that serves the request's host name, and
+// the addons that are loaded into that deployment.
 func (c *call) directRouteModels() (any, error) {
 	row, err := routing.Deployment(c.Call, c.Direct)
 	if err != nil {
@@ -166,8 +169,7 @@ func modelEntry(row *projections.Row[domain.Model], deployed bool) inferenceMode
 		OwnedBy: row.Name.Account(), Kind: row.State.Kind, ContextLength: row.State.ContextLength, Deployed: deployed}
 }
 
-// rank returns 1 for a deployed model and 0 for any other model, because lists begin with deployed
-// models.
+// rank returns 1 for a deployed model and 0 for any other, to list deployed models first.
 func rank(m inferenceModel) int {
 	if m.Deployed {
 		return 1

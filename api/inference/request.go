@@ -17,53 +17,58 @@ import (
 	"anneal/eventlog/metering"
 )
 
-// Limits and defaults of inference requests.
+// Limits and default values of inference requests.
 const (
 	maxPrompts        = 128
-	maxChoices        = 512 // prompts × n
+	maxChoices        = 512 // number of prompts times n
 	maxStops          = 4
-	maxStopSize       = 512 // maximum bytes of one stop sequence
+	maxStopSize       = 512 // maximum size of a stop sequence, in bytes
 	maxUserSize       = 512
 	maxIsolationKey   = 512
 	maxModelName      = 512
 	maxOutputTokens   = 1 << 20
 	maxBiases         = 1024
 	maxPerplexity     = 1e6
-	minThinkingBudget = 1024 // reasoning tokens
-	DefaultMaxTokens  = 2048 // bounded by the context length; OpenAI's default of 16 truncates most completions
+	minThinkingBudget = 1024 // minimum of thinking.budget_tokens, in tokens
+	// lowered to what the context length leaves; OpenAI's default of 16 would truncate most
+	// completions
+	DefaultMaxTokens = 2048
 )
 
-// A generationRequest is a valid request for a completion, a chat completion, a response or
-// embeddings, with its defaults.
+// A generationRequest is a valid request for completions, a chat completion, a response or
+// embeddings. Absent fields have their default values.
 type generationRequest struct {
 	model          string
 	prompts        []prompt
 	user           string
-	metadata       map[string]any // stored in the usage record
+	metadata       map[string]any // metadata that the usage record contains
 	isolation      string
 	n              int
 	stream         bool
-	usageChunk     bool   // stream_options.include_usage
-	metricsInBody  bool   // perf_metrics_in_response
-	rejectOverflow bool   // context_length_exceeded_behavior is "error", and the request has max_tokens
-	singleToolCall bool   // parallel_tool_calls is false
-	reasoningField string // field that set settings.Reasoning: reasoning_effort or thinking
-	legacyLogprobs bool   // logprobs is a number: the sampled token is one of the alternatives
+	usageChunk     bool // stream_options.include_usage
+	metricsInBody  bool // perf_metrics_in_response
+	rejectOverflow bool // context_length_exceeded_behavior is "error", and the request sets max_tokens
+	singleToolCall bool // parallel_tool_calls is false
+	// name of the field from which settings.Reasoning was read: reasoning_effort or thinking
+	reasoningField string
+	legacyLogprobs bool // logprobs is a number: the alternatives of a token include the sampled token
 	seed           *uint64
-	settings       engines.CompletionRequest // request to the engine, without prompt, chat and seed
-	response       *responseSettings         // nil unless the request is for a response
-	dimensions     int                       // elements of each embedding; 0 means all elements of the model's vector
-	unknown        []string
-	images         []*requestImage
-	operation      string         // operation of the request in the table of fields without effect
-	given          map[string]any // fields of the body
+	settings       engines.CompletionRequest // request to the engine, except prompt, chat and seed
+	response       *responseSettings         // set only in a request for a response
+	// number of elements of each embedding; 0 means as many as the model's vector has
+	dimensions int
+	unknown    []string
+	images     []*requestImage
+	operation  string         // ID of the operation in inert.Table
+	given      map[string]any // fields of the body as they were sent
 }
 
-// A requestReader validates the body of a request. value is the decoded JSON and data is its text.
-// With strict, unknown fields are violations.
+// A requestReader validates the body of a request, and returns an error with all violations. value
+// is the parsed JSON of the body, and data its text. If strict is true, unknown fields are
+// violations.
 type requestReader func(value any, data []byte, strict bool) (*generationRequest, error)
 
-// readRequest reads and validates the body of a request.
+// readRequest reads the body of the request, and validates it with read.
 func (c *call) readRequest(read requestReader) (*generationRequest, error) {
 	value, data, err := c.readBody()
 	if err != nil {
@@ -74,8 +79,8 @@ func (c *call) readRequest(read requestReader) (*generationRequest, error) {
 	return q, err
 }
 
-// readBody reads the body of a request and returns its JSON value and its text. It returns an error
-// when the account of the path is suspended.
+// readBody returns the parsed JSON of the request's body, and its text. It returns an error if the
+// caller's account is suspended.
 func (c *call) readBody() (value any, data []byte, err error) {
 	if err := c.RequireActive(c.Account); err != nil {
 		return nil, nil, err
@@ -87,30 +92,30 @@ func (c *call) readBody() (value any, data []byte, err error) {
 		return nil, nil, err
 	}
 	if object, ok := value.(map[string]any); ok && c.Direct != "" && (object["model"] == nil || object["model"] == "") {
-		object["model"] = string(c.Direct) // the host name identifies the deployment
+		object["model"] = string(c.Direct) // the request's host name identifies the deployment
 	}
 	return value, data, nil
 }
 
-// A prompt is a text, a list of token IDs or a conversation.
+// A prompt is a text, a list of token IDs, or a conversation.
 type prompt struct {
-	at     string // path of the field in the request, such as prompt, prompt[2] or messages
+	at     string // path of the prompt's field in the request, such as prompt, prompt[2] or messages
 	text   string
-	tokens []int         // used instead of text unless nil
-	chat   *engines.Chat // used instead of text and tokens unless nil
+	tokens []int         // token IDs of the prompt; nil if text or chat is used
+	chat   *engines.Chat // conversation; nil if text or tokens is used
 }
 
-// requestFields are the names of those fields of engines.CompletionRequest that have another name
-// in requests. The name of any other field is its Go name in snake_case.
+// requestFields maps those fields of engines.CompletionRequest that have another name in requests
+// to that name. The names of the other fields are their Go names in snake_case.
 var requestFields = map[string]string{"mirostatRate": "mirostat_lr", "format": "response_format",
 	"cacheScope": "prompt_cache_isolation_key"}
 
-// responseNames are the names of fields of engines.CompletionRequest in requests for responses.
+// responseNames maps fields of engines.CompletionRequest to their names in requests for responses.
 var responseNames = map[string]string{"format": "text.format", "maxTokens": "max_output_tokens",
 	"cacheScope": "prompt_cache_key"}
 
-// translateError replaces the field names in an engine's InvalidArgument error about the prompt p
-// with those of the request. It returns other errors unchanged.
+// translateError replaces the engine's field names by those of the request in err, if err is an
+// InvalidArgument error about the prompt p. It returns other errors unchanged.
 func (q *generationRequest) translateError(p prompt, err error) error {
 	var invalid *domain.Error
 	if !errors.As(err, &invalid) || invalid.Code != domain.InvalidArgument {
@@ -153,7 +158,7 @@ func (q *generationRequest) translateError(p prompt, err error) error {
 	return v.Err()
 }
 
-// sharedFields are the fields that completion and chat completion requests share.
+// sharedFields lists the fields that completion and chat completion requests have in common.
 var sharedFields = []string{"model", "user", "prompt_cache_isolation_key", "raw_output", "perf_metrics_in_response",
 	"stream", "stream_options", "n", "stop", "max_tokens", "max_completion_tokens", "temperature", "top_k", "top_p",
 	"min_p",
@@ -169,8 +174,8 @@ func set(names ...string) map[string]bool {
 	return s
 }
 
-// readShared reads sharedFields except model into q. q.prompts must be set, because n is limited by
-// the number of prompts.
+// readShared reads the sharedFields, except model, into q. It needs q.prompts, because their number
+// limits n.
 func (f *fieldReader) readShared(q *generationRequest) {
 	q.user, q.isolation = f.text("user", maxUserSize), f.text("prompt_cache_isolation_key", maxIsolationKey)
 	q.n = int(f.integer("n", 1, 128, 1))
@@ -181,7 +186,7 @@ func (f *fieldReader) readShared(q *generationRequest) {
 	options := f.nested("stream_options", f.object("stream_options"), set("include_usage"))
 	q.usageChunk = options.boolean("include_usage")
 	q.rejectOverflow = f.enum("context_length_exceeded_behavior", "truncate", "error") == "error" &&
-		// without max_tokens the default applies, which is lowered to the context length
+		// if max_tokens is absent, its default is lowered to what the context length leaves
 		(f.given("max_tokens") || f.given("max_completion_tokens"))
 	q.metadata = readMetadata(f)
 	if f.given("seed") {
@@ -201,13 +206,13 @@ func (f *fieldReader) readShared(q *generationRequest) {
 	s.Speculation, s.Prediction = f.text("speculation", 64<<10), f.prediction()
 }
 
-// readMetadata reads the field metadata, whose values are texts, numbers or booleans.
+// readMetadata returns the field metadata, whose values may be texts, numbers or booleans.
 func readMetadata(f *fieldReader) map[string]any {
 	object := f.object("metadata")
 	f.require(len(object) <= metering.MaxMetadata, "metadata", "must have at most %d entries, not %d",
 		metering.MaxMetadata, len(object))
 	if size, err := metering.MetadataSize(object); err != nil || size > metering.MaxMetadataSize {
-		f.add("metadata", "must have at most %s as JSON, not %d bytes: shorten the values, or store them elsewhere and "+
+		f.add("metadata", "must have at most %s as JSON text, not %d bytes: shorten the values, or store them elsewhere and "+
 			"send an ID of them in metadata", request.ByteSize(metering.MaxMetadataSize), size)
 	}
 	for i, key := range wire.SortedKeys(object) {
@@ -230,15 +235,15 @@ func readMetadata(f *fieldReader) map[string]any {
 	return object
 }
 
-// metadataValue adds a violation for a value of metadata that is too long.
+// metadataValue adds a violation if a value of metadata is too long.
 func metadataValue(f *fieldReader, name, text string) {
 	n := utf8.RuneCountInString(text)
 	f.require(n <= metering.MaxMetadataValue, name, "must have at most %d characters, not %d",
 		metering.MaxMetadataValue, n)
 }
 
-// readSampling reads the sampling parameters. Engines take 0 as unset. Where 0 in a request is the
-// strictest value of a parameter, readSampling passes a small positive number instead.
+// readSampling reads the sampling parameters into s. Engines take 0 as unset; where 0 is the
+// strictest value of a parameter, readSampling sets a small positive number instead.
 func (f *fieldReader) readSampling(s *engines.CompletionRequest) {
 	orSmallest := func(n, smallest float64) float64 {
 		if n == 0 {
@@ -283,7 +288,7 @@ func (f *fieldReader) biases() map[int]float64 {
 	return biases
 }
 
-// readLogprobs reads the fields top_logprobs and logprobs. logprobs is a boolean or, as in OpenAI's
+// readLogprobs reads the fields logprobs and top_logprobs. logprobs is a boolean or, as in OpenAI's
 // completions, the number of alternatives.
 func (f *fieldReader) readLogprobs(q *generationRequest) {
 	s, top := &q.settings, f.integer("top_logprobs", 0, 5, -1)
@@ -327,7 +332,7 @@ func (f *fieldReader) stops() []string {
 	for _, one := range list {
 		text, ok := one.(string)
 		if !ok || text == "" || len(text) > maxStopSize {
-			f.add("stop", "must be text of 1 to %d bytes, or a list of such texts, not %s", maxStopSize, sizeOf(one))
+			f.add("stop", "must be a text of 1 to %d bytes, or a list of such texts, not %s", maxStopSize, sizeOf(one))
 			return nil
 		}
 		stops = append(stops, text)
@@ -335,7 +340,8 @@ func (f *fieldReader) stops() []string {
 	return stops
 }
 
-// sizeOf describes a value whose size in bytes may be wrong.
+// sizeOf describes a value for a violation: the length of a text in bytes, or the kind of any other
+// JSON value.
 func sizeOf(value any) string {
 	if text, ok := value.(string); ok {
 		return fmt.Sprintf("text of %d bytes", len(text))
@@ -343,9 +349,9 @@ func sizeOf(value any) string {
 	return wire.KindName(value)
 }
 
-// format reads the field response_format; it returns nil without a format. The schema is an object
-// or the JSON text of an object. It is in schema, in json_schema or, as OpenAI's clients send it,
-// in json_schema.schema. Some clients send a schema with the type json_object.
+// format returns the field response_format; nil if it is absent. The schema is a JSON object or its
+// text. It may be in schema, in json_schema or, as clients of OpenAI send it, in
+// json_schema.schema. Some clients send a schema with the type json_object.
 func (f *fieldReader) format() *engines.ResponseFormat {
 	if f.object("response_format") == nil {
 		return nil
@@ -365,11 +371,12 @@ func (f *fieldReader) format() *engines.ResponseFormat {
 		"cannot be combined with json_schema: give one of them")
 	in.require(one.Type != engines.FormatSchema || schema, "json_schema", "is required: a JSON Schema")
 	in.require(!schema || one.Type != "text" && one.Type != engines.FormatGrammar, "schema",
-		"requires the type json_schema or json_object, not %s: omit it, or set type to json_schema", one.Type)
+		"requires the type json_schema or json_object, not %s: leave the schema out, or set type to json_schema", one.Type)
 	in.require(one.Type != engines.FormatGrammar || one.Grammar != "", "grammar", "is required: a grammar in GBNF")
 	in.require(!in.given("grammar") || one.Type == engines.FormatGrammar, "grammar",
-		"requires the type grammar: set it, or omit grammar")
-	if schema && one.Type == engines.FormatJSON { // the schema implies an object
+		"requires the type grammar: set type to grammar, or leave the grammar out")
+	// a schema means that the text is constrained by it, whichever of the two types is given
+	if schema && one.Type == engines.FormatJSON {
 		one.Type = engines.FormatSchema
 	}
 	if one.Type == "text" {
@@ -392,13 +399,13 @@ func (f *fieldReader) schema(name string) json.RawMessage {
 	f.require(ok || value == nil, name, "must be a JSON object, or its JSON text")
 	data, err := json.Marshal(object)
 	if err != nil || !ok {
-		return nil // the violation was added above
+		return nil // a violation of this field was added above
 	}
 	return data
 }
 
-// reasoning reads the fields reasoning_effort, thinking and reasoning_history; it returns nil
-// without any of these fields.
+// reasoning returns the settings in the fields reasoning_effort, thinking and reasoning_history;
+// nil if all are absent.
 func (f *fieldReader) reasoning() *engines.Reasoning {
 	r := engines.Reasoning{History: f.enum("reasoning_history", "disabled", "interleaved", "preserved")}
 	f.require(!f.given("reasoning_effort") || !f.given("thinking"), "thinking",
@@ -433,7 +440,7 @@ func (f *fieldReader) reasoning() *engines.Reasoning {
 	return &r
 }
 
-// prediction returns the text of the field prediction: a text, or the content of an object.
+// prediction returns the text of the field prediction, which is a text or an object with content.
 func (f *fieldReader) prediction() string {
 	if text, ok := f.values["prediction"].(string); ok {
 		return text

@@ -8,13 +8,12 @@ import (
 	"anneal/engines"
 )
 
-// maxResponseText is the maximum size of a text in a request for a response, in bytes. The limit of
-// the body is smaller.
+// maxResponseText is the maximum size of a text in a request for a response, in bytes. It is larger
+// than any body, so that only the limit of the body applies.
 const maxResponseText = 16 << 20
 
-// items reads the field input: a text, or a list of items, and returns the messages of the
-// conversation. Adjacent items of the assistant (reasoning, text and function calls) become one
-// message.
+// items returns the messages of the conversation in the field input: a text, or a list of items.
+// Consecutive items of the assistant (reasoning, text and function calls) become one message.
 func (f responseReader) items() []engines.Message {
 	value, given := f.values["input"]
 	if !given {
@@ -43,7 +42,8 @@ func (f responseReader) items() []engines.Message {
 	return messages
 }
 
-// item appends the item in object to messages.
+// item converts an item of the input to a message, and appends it to messages or to their last
+// message. at is the path of the item.
 func (f responseReader) item(messages []engines.Message, at string, object map[string]any) []engines.Message {
 	kind, _ := object["type"].(string)
 	switch {
@@ -67,7 +67,7 @@ func (f responseReader) item(messages []engines.Message, at string, object map[s
 		in := f.nested(at, object, set("type", "id", "status", "call_id", "name", "arguments"))
 		call := engines.ToolCall{ID: in.text("call_id", 256), Name: in.text("name", 256),
 			Arguments: in.text("arguments", maxResponseText)}
-		in.require(call.ID != "", "call_id", "is required: the ID of the call")
+		in.require(call.ID != "", "call_id", "is required: the ID of the function call")
 		in.require(call.Name != "", "name", "is required: the name of the function")
 		if assistant(messages) == nil {
 			messages = append(messages, engines.Message{Role: "assistant"})
@@ -79,8 +79,8 @@ func (f responseReader) item(messages []engines.Message, at string, object map[s
 	case kind == "function_call_output":
 		in := f.nested(at, object, set("type", "id", "status", "call_id", "output"))
 		id := in.text("call_id", 256)
-		in.require(id != "", "call_id", "is required: the call_id of the function call that has this output")
-		in.require(in.given("output"), "output", "is required: the result of the call")
+		in.require(id != "", "call_id", "is required: the call_id of the function call whose result this is")
+		in.require(in.given("output"), "output", "is required: the result of the function call")
 		return append(messages, engines.Message{Role: "tool", ToolCallID: id, Content: in.joinedParts("output")})
 	case kind == "reasoning":
 		in := f.nested(at, object, set("type", "id", "status", "summary", "content", "encrypted_content"))
@@ -99,7 +99,7 @@ func (f responseReader) item(messages []engines.Message, at string, object map[s
 	return messages
 }
 
-// assistant returns the last message if it is the assistant's, and nil otherwise.
+// assistant returns the last message if its role is assistant, otherwise nil.
 func assistant(messages []engines.Message) *engines.Message {
 	if n := len(messages); n > 0 && messages[n-1].Role == "assistant" {
 		return &messages[n-1]
@@ -107,8 +107,8 @@ func assistant(messages []engines.Message) *engines.Message {
 	return nil
 }
 
-// joinedParts returns the text of the field called name: a text, or the concatenation of a list of
-// text parts.
+// joinedParts returns the text of the field name, which is a text or a list of text parts. It
+// concatenates the parts.
 func (f responseReader) joinedParts(name string) string {
 	parts, _ := f.parts(name, false)
 	return textOf(parts)
@@ -122,8 +122,8 @@ func textOf(parts []engines.Part) string {
 	return all.String()
 }
 
-// parts returns the parts of the field called name: a text, or a list of texts and, if images is true, images.
-// hasImage reports whether one of them is an image.
+// parts returns the parts of the field name, which is a text or a list of text parts and, if images
+// is true, image parts. hasImage reports whether one of them is an image.
 func (f responseReader) parts(name string, images bool) (parts []engines.Part, hasImage bool) {
 	list, isList := f.values[name].([]any)
 	if !isList {
@@ -154,7 +154,7 @@ func (f responseReader) parts(name string, images bool) (parts []engines.Part, h
 	return parts, hasImage
 }
 
-// inputImage reads a part of the type input_image.
+// inputImage returns the image in a part of the type input_image; at is the path of the part.
 func (f responseReader) inputImage(at string, part map[string]any) *engines.Image {
 	in := f.nested(at, part, set("type", "image_url", "file_id", "detail"))
 	in.enum("detail", "auto", "low", "high")

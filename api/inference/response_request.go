@@ -11,30 +11,31 @@ import (
 	"anneal/engines"
 )
 
-// maxResponseLogprobs is the maximum of top_logprobs in a request for a response.
+// maxResponseLogprobs is the maximum value of top_logprobs in a request for a response.
 const maxResponseLogprobs = 20
 
-// responseFields are the fields of a request for a response.
+// responseFields is the set of the fields of a request for a response.
 var responseFields = set("model", "input", "instructions", "max_output_tokens", "temperature", "top_p", "top_logprobs",
 	"stream", "stream_options", "tools", "tool_choice", "parallel_tool_calls", "max_tool_calls", "text", "reasoning",
 	"include", "truncation", "store", "background", "previous_response_id", "conversation", "prompt", "prompt_cache_key",
 	"safety_identifier", "service_tier", "user", "metadata")
 
-// stateful are the fields that would refer to stored responses, with what to do instead.
+// stateful lists the fields that would refer to stored responses, and what to do instead.
 var stateful = []struct{ name, instead string }{
 	{"previous_response_id", "send the earlier items in input"},
 	{"conversation", "send the items of the conversation in input"},
 	{"prompt", "send its text as instructions and input"},
 }
 
-// includable are the values of include. Only includeLogprobs has an effect: see inert.Table.
+// includable is the set of the values of include. Only includeLogprobs has an effect: see
+// inert.Table.
 var includable = set(includeLogprobs, "reasoning.encrypted_content", "file_search_call.results",
 	"web_search_call.results", "web_search_call.action.sources", "message.input_image.image_url",
 	"computer_call_output.output.image_url", "code_interpreter_call.outputs")
 
 const includeLogprobs = "message.output_text.logprobs"
 
-// responseSettings are the settings that a response repeats.
+// responseSettings has the fields of a request that its response repeats.
 type responseSettings struct {
 	instructions, cacheKey, safety, user, effort *string
 	maxTokens                                    *int
@@ -46,14 +47,14 @@ type responseSettings struct {
 // A responseReader reads and validates the fields of a request for a response.
 type responseReader struct{ *fieldReader }
 
-// nested returns a reader of object: see fieldReader.nested.
+// nested returns a reader of an object in the field at: see fieldReader.nested.
 func (f responseReader) nested(at string, object map[string]any, known map[string]bool) responseReader {
 	return responseReader{f.fieldReader.nested(at, object, known)}
 }
 
-// readResponse validates the JSON value of a request for a response, and returns an error with all
-// violations. data is the JSON text of value; tools and schemas are read from it, because it has
-// the order of their keys. With strict, unknown fields are violations.
+// readResponse validates a request for a response, and returns an error with all violations. value
+// is the parsed JSON of the body, and data its text, from which tools and schemas are read, so that
+// their keys keep their order. If strict is true, unknown fields are violations.
 func readResponse(value any, data []byte, strict bool) (*generationRequest, error) {
 	var v domain.Violations
 	fields, q := readFields(&v, value, responseFields)
@@ -82,21 +83,21 @@ func readResponse(value any, data []byte, strict bool) (*generationRequest, erro
 	f.require(len(q.images) <= engines.MaxImages, "input", "must have at most %d images, not %d: send fewer",
 		engines.MaxImages, len(q.images))
 	f.require(choice == nil || q.settings.Format == nil, "text",
-		"cannot have a format together with a tool_choice that requires a call: omit one of them")
+		"cannot have a format together with a tool_choice that requires a function call: leave out one of them")
 	return q, q.checked(v, strict, "responses")
 }
 
-// rejectStateful adds a violation for each field that requires stored responses.
+// rejectStateful adds a violation for each field that would need stored responses.
 func (f responseReader) rejectStateful() {
-	f.require(!f.boolean("store"), "store", "must be false, because responses are not stored: omit it, or send false")
+	f.require(!f.boolean("store"), "store", "must be false, because responses are not stored: leave it out, or send false")
 	f.require(!f.boolean("background"), "background",
-		"must be false, because responses are not stored and cannot be retrieved later: omit it, or use stream")
+		"must be false, because responses are not stored and cannot be retrieved later: leave it out, or use stream")
 	for _, field := range stateful {
 		f.require(!f.given(field.name), field.name, "is not supported, because responses are not stored: %s", field.instead)
 	}
 }
 
-// readResponseSettings reads all fields except model, input, instructions and those of tools.
+// readResponseSettings reads all fields except model, input, instructions and those about tools.
 func (f responseReader) readResponseSettings(q *generationRequest, data []byte) {
 	s := q.response
 	text := func(name string, maxBytes int) *string {
@@ -129,7 +130,7 @@ func (f responseReader) readResponseSettings(q *generationRequest, data []byte) 
 	f.readTextFormat(q, data)
 	f.readEffort(q)
 	if f.values["truncation"] == "auto" {
-		f.add("truncation", "must be disabled, because the server does not drop items of the input: omit it, and shorten "+
+		f.add("truncation", "must be disabled, because the server does not truncate the input: leave it out, and shorten "+
 			"the input")
 	} else {
 		f.enum("truncation", "disabled")
@@ -154,7 +155,7 @@ func (f responseReader) readInclude(q *generationRequest) {
 	}
 }
 
-// readEffort reads the field reasoning.
+// readEffort reads the reasoning effort from the field reasoning.
 func (f responseReader) readEffort(q *generationRequest) {
 	in := f.nested("reasoning", f.object("reasoning"), set("effort", "summary", "generate_summary"))
 	q.reasoningField = "reasoning.effort"
@@ -166,8 +167,8 @@ func (f responseReader) readEffort(q *generationRequest) {
 	}
 }
 
-// readTextFormat reads the field text. The keys of a schema are in text.format itself; in
-// response_format they are in json_schema.
+// readTextFormat reads the field text. A schema is in text.format itself, while response_format of
+// chat completions has it in json_schema.
 func (f responseReader) readTextFormat(q *generationRequest, data []byte) {
 	q.response.format = map[string]any{"type": "text"}
 	in := f.nested("text", f.object("text"), set("format", "verbosity"))
@@ -195,13 +196,13 @@ func (f responseReader) readTextFormat(q *generationRequest, data []byte) {
 	}
 }
 
-// responseTools validates the field tools, and returns each tool in the form of a chat completion.
-// The parameters are the JSON text in data, the text of the request, so that their keys keep their
+// responseTools validates the field tools, and returns each tool in the form that chat completions
+// have. It copies the parameters from data, the text of the body, so that their keys keep their
 // order.
 func (f responseReader) responseTools(data []byte, s *responseSettings) (tools []json.RawMessage) {
 	named := map[string]bool{}
 	var written []json.RawMessage
-	_ = json.Unmarshal(rawField(data, "tools"), &written) // f.list below adds a violation if the value is not a list
+	_ = json.Unmarshal(rawField(data, "tools"), &written) // f.list adds a violation if the value is not a list
 	for i, one := range f.list("tools", maxTools) {
 		at := fmt.Sprintf("tools[%d]", i)
 		object, ok := one.(map[string]any)
@@ -222,8 +223,8 @@ func (f responseReader) responseTools(data []byte, s *responseSettings) (tools [
 	return tools
 }
 
-// chatTool converts the JSON text of a tool from the form of the Responses API to that of chat
-// completions.
+// chatTool converts the JSON text of a tool in the Responses API to the form that chat completions
+// have.
 func chatTool(written json.RawMessage) json.RawMessage {
 	function := []byte(`{"name":`)
 	function = append(function, rawField(written, "name")...)
@@ -235,8 +236,8 @@ func chatTool(written json.RawMessage) json.RawMessage {
 	return slices.Concat([]byte(`{"type":"function","function":`), function, []byte(`}}`))
 }
 
-// responseToolChoice reads the field tool_choice, in which the name of a function is not nested as
-// in chat completions. It returns what toolChoice returns.
+// responseToolChoice reads the field tool_choice, in which a function's name is not nested as in
+// chat completions. Its results are those of toolChoice.
 func (f responseReader) responseToolChoice(tools []json.RawMessage, single bool) (bool, *engines.ToolChoice) {
 	object, ok := f.values["tool_choice"].(map[string]any)
 	if !ok {

@@ -2,143 +2,145 @@ package inference
 
 import "anneal/api/wire"
 
-// Descriptions shared by a request field and the response field that repeats it.
+// Descriptions of fields that a request and its response have in common.
 const (
-	instructionsText = "System message before the input."
-	truncationText   = "disabled: an input that exceeds the context length is rejected."
+	instructionsText = "System message that precedes the input."
+	truncationText   = "Always disabled: an input that exceeds the context length is rejected."
 	storeText        = "Always false, because responses are not stored. A request with true is rejected."
-	backgroundText   = "Always false. A request with true is rejected."
-	effortText       = "Reasoning effort: none, low, medium or high; null if not requested."
-	formatText       = "Format that constrains the text: type is text, json_object or json_schema, the latter with a " +
-		"schema, " +
-		"whose properties are generated in the schema's order."
+	backgroundText   = "Always false, because no response can be retrieved later. A request with true is rejected."
+	effortText       = "Reasoning effort: none, low, medium or high; null if the request does not set it."
+	formatText       = "Format that constrains the text: type is text, json_object or json_schema. json_schema has a " +
+		"schema, in whose order the properties are generated."
 )
 
-// responseTexts describe the fields of responses.
+// responseTexts describes the fields of the Responses API in the API reference.
 var responseTexts = map[string]string{
-	"ResponseBody.input": "A text, or a list of items: messages, function calls, results of function calls, and " +
-		"reasoning. Parts of messages are texts and, in messages of the role user, images (input_image, with image_url). " +
-		"Files and audio are rejected, and so are references to stored items.",
+	"ResponseBody.input": "Input of the model: a text, or a list of items, which are messages, function calls, " +
+		"results of function calls, and " +
+		"reasoning. The parts of a message are texts and, in messages with the role user, images (input_image, with " +
+		"image_url). Files, audio and references to stored items are rejected.",
 	"ResponseBody.instructions": instructionsText,
 	"Response.instructions":     instructionsText,
 	"max_output_tokens": "Maximum number of tokens of the output, including reasoning. Default: 2048, or fewer if the " +
 		"context length leaves fewer after the input.",
 	"ResponseBody.temperature": "Sampling temperature; 0 is greedy decoding. Default: 1.",
 	"ResponseBody.tools":       "Functions that the model can call. Other types of tools are rejected.",
-	"ResponseBody.tool_choice": "auto; none, which leaves the tools out of the prompt; required, which makes the model " +
-		"call a tool; or the function to call, {\"type\": \"function\", \"name\": …}.",
-	"ResponseBody.top_logprobs": "Number of most likely alternatives to return with each token.",
-	"ResponseBody.stream_options": "Options of the stream: include_obfuscation. It has no effect, because events have " +
-		"no padding.",
-	"ResponseBody.text":         "Format of the text.",
-	"ResponseBody.reasoning":    "Reasoning of models that support it.",
-	"ResponseBody.user":         "ID of the end user. Newer clients send safety_identifier instead.",
-	"ResponseBody.metadata":     "Values for the client's own use, which the response repeats.",
-	"max_tool_calls":            "Maximum number of calls of built-in tools.",
-	"ResponseBody.include":      "Additional output: message.output_text.logprobs.",
-	"ResponseBody.truncation":   truncationText,
-	"Response.truncation":       truncationText,
-	"ResponseBody.store":        storeText,
-	"Response.store":            storeText,
-	"ResponseBody.background":   backgroundText,
-	"Response.background":       backgroundText,
-	"previous_response_id":      "Not supported, because responses are not stored: send the earlier items in input.",
-	"ResponseBody.conversation": "Not supported, because responses are not stored: send the items in input.",
-	"ResponseBody.prompt":       "Not supported, because prompts are not stored: send instructions and input.",
+	"ResponseBody.tool_choice": "Which tool the model calls: auto; none, which leaves the tools out of the prompt; " +
+		"required, which makes the model call a tool; or the function to call, {\"type\": \"function\", \"name\": …}.",
+	"ResponseBody.top_logprobs":   "Number of most likely tokens to return at the position of each token.",
+	"ResponseBody.stream_options": "Options of the stream. The only one is include_obfuscation, which has no effect.",
+	"ResponseBody.text":           "Format and verbosity of the generated text.",
+	"ResponseBody.reasoning":      "Settings of the reasoning of models that support it.",
+	"ResponseBody.user":           "ID of the end user. Newer clients send safety_identifier instead.",
+	"ResponseBody.metadata":       "Values of the client, which the response repeats.",
+	"max_tool_calls":              "Maximum number of calls of built-in tools.",
+	"ResponseBody.include":        "What else the response contains: message.output_text.logprobs adds log-probabilities.",
+	"ResponseBody.truncation":     truncationText,
+	"Response.truncation":         truncationText,
+	"ResponseBody.store":          storeText,
+	"Response.store":              storeText,
+	"ResponseBody.background":     backgroundText,
+	"Response.background":         backgroundText,
+	"previous_response_id":        "Not supported, because responses are not stored: send the earlier items in input.",
+	"ResponseBody.conversation":   "Not supported, because responses are not stored: send the items in input.",
+	"ResponseBody.prompt":         "Not supported, because prompts are not stored: send instructions and input.",
 	"prompt_cache_key": "Scope of the prefix cache: requests with different keys share no cached prompts. Requests with " +
 		"the same key go to the same replica.",
-	"safety_identifier": "ID of the end user. If the deployment has enableSessionAffinity, requests of the same user go " +
-		"to the same replica.",
-	"service_tier":            "Service tier; always default in responses.",
+	"safety_identifier": "ID of the end user. If the deployment has enableSessionAffinity, requests of " +
+		"the same end user go to the same replica.",
+	"service_tier":            "Service tier of the request. In responses, it is always default.",
 	"ResponseTool.name":       "Name of the function.",
 	"ResponseTool.parameters": "Parameters of the function, as a JSON Schema.",
-	"ResponseTool.strict": "Whether the arguments must follow the schema of the parameters even if the model decides " +
-		"itself whether to call the function. The arguments of required calls always follow it.",
-	"ResponseTool.description":        "Description of the function for the model.",
+	"ResponseTool.strict": "Whether the arguments must follow the schema in parameters even if the model " +
+		"itself decides to call the function. The arguments of required calls always follow the schema.",
+	"ResponseTool.description":        "Description of the function, which the model reads.",
 	"ResponseText.format":             formatText,
 	"ResponseTextSetting.format":      formatText,
-	"ResponseText.verbosity":          "Length of the text: low, medium or high.",
-	"ResponseTextSetting.verbosity":   "Always medium.",
+	"ResponseText.verbosity":          "Length of the generated text: low, medium or high.",
+	"ResponseTextSetting.verbosity":   "Always medium, because models have no such setting.",
 	"ResponseEffort.effort":           effortText,
 	"ResponseReasoning.effort":        effortText,
 	"ResponseEffort.summary":          "Summary of the reasoning: auto, concise or detailed.",
-	"ResponseEffort.generate_summary": "Earlier name of summary.",
+	"ResponseEffort.generate_summary": "Deprecated name of summary.",
 	"ResponseReasoning.summary":       "Always null, because the server does not summarize reasoning.",
 	"ResponseItem.summary":            "Always empty, because the server does not summarize reasoning.",
 
-	"Response.id":                "ID of the response.",
-	"Response.tools":             "The request's tools.",
-	"Response.tool_choice":       "The request's tool_choice.",
-	"Response.text":              "The request's text.",
-	"Response.reasoning":         "The request's reasoning.",
-	"Response.metadata":          "The request's metadata.",
-	"Response.user":              "The request's user.",
-	"Response.temperature":       "Sampling temperature.",
-	"Response.top_logprobs":      "The request's top_logprobs.",
-	"Response.usage":             "Numbers of tokens; null until the response has ended.",
-	"created_at":                 "Time of creation, in Unix seconds.",
-	"completed_at":               "Time of completion, in Unix seconds; null unless the status is completed.",
-	"Response.status":            "in_progress, completed, incomplete (max_output_tokens) or failed.",
-	"ResponseItem.status":        "in_progress, completed or incomplete.",
-	"Response.error":             "Error of a failed response; null otherwise.",
-	"incomplete_details":         "Why the response is incomplete; null otherwise.",
-	"IncompleteDetails.reason":   "Always max_output_tokens.",
-	"Response.output":            "Items in the order of generation: reasoning, a message and function calls.",
-	"input_tokens":               "Number of tokens of the input.",
+	"Response.id":           "ID of the response.",
+	"Response.tools":        "Tools of the request.",
+	"Response.tool_choice":  "Field tool_choice of the request.",
+	"Response.text":         "Field text of the request.",
+	"Response.reasoning":    "Field reasoning of the request.",
+	"Response.metadata":     "Field metadata of the request.",
+	"Response.user":         "Field user of the request.",
+	"Response.temperature":  "Sampling temperature of the request.",
+	"Response.top_logprobs": "Field top_logprobs of the request.",
+	"Response.usage":        "Numbers of input and output tokens; null until the response has ended.",
+	"created_at":            "Time at which the response was created, in Unix seconds.",
+	"completed_at": "Time at which the response was completed, in Unix seconds; null unless the status " +
+		"is completed.",
+	"Response.status": "State of the response: in_progress, completed, incomplete (it reached " +
+		"max_output_tokens) or failed.",
+	"ResponseItem.status":      "State of the item: in_progress, completed or incomplete.",
+	"Response.error":           "Error because of which the response failed; null otherwise.",
+	"incomplete_details":       "Why the response is incomplete; null unless the status is incomplete.",
+	"IncompleteDetails.reason": "Always max_output_tokens.",
+	"Response.output": "Items that the model generated, in this order: reasoning, a message and function " +
+		"calls.",
+	"input_tokens":               "Number of tokens of the input, including instructions and tools.",
 	"input_tokens_details":       "Details of input_tokens.",
 	"output_tokens":              "Number of tokens of the output, including reasoning.",
 	"output_tokens_details":      "Details of output_tokens.",
 	"ResponseUsage.total_tokens": "Sum of input_tokens and output_tokens.",
 
-	"ResponseError.code":       "Reason of the error, for programs.",
-	"ResponseError.message":    "What is wrong, and what to do.",
-	"ResponseItem.id":          "ID of the item.",
-	"ResponseItem.type":        "reasoning, message or function_call.",
-	"ResponseItem.role":        "assistant, for a message.",
-	"ResponseItem.content":     "Parts of a message or of reasoning.",
-	"call_id":                  "ID of the function call, for function_call_output.",
+	"ResponseError.code":       "Machine-readable reason of the error.",
+	"ResponseError.message":    "Message that says what failed and what to do.",
+	"ResponseItem.id":          "ID of the output item.",
+	"ResponseItem.type":        "Type of the item: reasoning, message or function_call.",
+	"ResponseItem.role":        "Author of a message, always assistant.",
+	"ResponseItem.content":     "Parts of a message item or of a reasoning item.",
+	"call_id":                  "ID of the function call; the item function_call_output with its result repeats the ID.",
 	"ResponseItem.name":        "Name of the function.",
-	"ResponsePart.type":        "output_text or reasoning_text.",
+	"ResponsePart.type":        "Type of the part: output_text or reasoning_text.",
 	"ResponsePart.text":        "Text of the part.",
-	"ResponsePart.annotations": "Always empty.",
-	"ResponsePart.logprobs":    "Log-probabilities of the tokens, if requested.",
+	"ResponsePart.annotations": "Always empty, because the server adds no annotations.",
+	"ResponsePart.logprobs":    "Log-probabilities of the part's tokens, if include requests them.",
 	"ResponseEvent.type":       "Type of the event, such as response.output_text.delta.",
-	"sequence_number":          "Number of the event, from 0.",
-	"ResponseEvent.response":   "The response so far.",
-	"output_index":             "Index of the item in output.",
-	"item_id":                  "ID of the item.",
-	"content_index":            "Index of the part in content.",
-	"ResponseEvent.item":       "The item so far, or the complete item.",
-	"ResponseEvent.part":       "The part so far, or the complete part.",
+	"sequence_number":          "Sequence number of the event in the stream, from 0.",
+	"ResponseEvent.response":   "Response with what was generated so far.",
+	"output_index":             "Index of the event's item in the field output of the response.",
+	"item_id":                  "ID of the output item.",
+	"content_index":            "Index of the event's part in the field content of the item.",
+	"ResponseEvent.item":       "Item with what was generated so far, or the complete item.",
+	"ResponseEvent.part":       "Part with what was generated so far, or the complete part.",
 	"ResponseEvent.delta":      "What the event adds to the text or to the arguments.",
-	"ResponseEvent.text":       "The complete text.",
+	"ResponseEvent.text":       "Complete text of the part.",
 	"ResponseEvent.name":       "Name of the function.",
-	"ResponseEvent.logprobs":   "Log-probabilities of the tokens of the event, if requested.",
-	"ResponseTool.type":        "Type of the tool: function.",
+	"ResponseEvent.logprobs":   "Log-probabilities of the event's tokens, if include requests them.",
+	"ResponseTool.type":        "Type of the tool, always function.",
 
-	"ResponseOutputDetails.reasoning_tokens": "Number of reasoning tokens, which output_tokens includes.",
+	"ResponseOutputDetails.reasoning_tokens": "Number of reasoning tokens; output_tokens includes them.",
 }
 
 var responseTypeTexts = map[string]string{
 	"IncompleteDetails": "Why a response is incomplete.",
-	"Response":          "Response to a request, or its current state in an event of a stream.",
-	"ResponseBody": "Body of a request for a response. Unknown fields are ignored, and named in the header " +
-		"anneal-warning.",
+	"Response":          "Response to a request; in an event of a stream, with what was generated so far.",
+	"ResponseBody": "Body of a request for a response. The server ignores unknown fields, and names them in " +
+		"the header anneal-warning.",
 	"ResponseEffort":        "Settings of the model's reasoning.",
 	"ResponseError":         "Error of a failed response.",
 	"ResponseEvent":         "One event of a streamed response. Which fields it has depends on its type.",
 	"ResponseInputDetails":  "Details of input_tokens.",
 	"ResponseItem":          "Item of the output: reasoning, a message or a function call.",
 	"ResponseOutputDetails": "Details of output_tokens.",
-	"ResponsePart":          "Part of a message or of reasoning.",
-	"ResponseReasoning":     "Settings of reasoning.",
-	"ResponseText":          "Format and verbosity of the text.",
-	"ResponseTextSetting":   "Settings of the text.",
+	"ResponsePart":          "Part of a message item or of a reasoning item.",
+	"ResponseReasoning":     "Settings of the model's reasoning, as the request gave them.",
+	"ResponseText":          "Settings of the generated text: format and verbosity.",
+	"ResponseTextSetting":   "Settings of the generated text, as the request gave them.",
 	"ResponseTool":          "Function that the model can call.",
-	"ResponseUsage":         "Numbers of tokens.",
+	"ResponseUsage":         "Numbers of input and output tokens of a response.",
 }
 
-// responseRules constrain the fields of responses.
+// responseRules constrains the values of fields of the Responses API.
 var responseRules = map[string]wire.Rule{
 	"ResponseBody.model":             {MaxLength: maxModelName},
 	"ResponseBody.input":             {Instead: responseInputSchema},
@@ -172,7 +174,7 @@ var responseRules = map[string]wire.Rule{
 	"ResponsePart.type":              wire.OneOf("output_text", "reasoning_text"),
 }
 
-// responseInputSchema is a text, or a list of items.
+// responseInputSchema is the schema of input: a text, or a list of items.
 var responseInputSchema = wire.Schema{"anyOf": []any{wire.Schema{"type": "string"},
 	wire.Schema{"type": "array", "minItems": 1, "maxItems": maxMessages, "items": wire.Schema{"type": "object"}}}}
 

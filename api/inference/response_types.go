@@ -1,7 +1,7 @@
 package inference
 
-// ResponseBody is the body of a request for a response. Field names are in snake_case;
-// lowerCamelCase is accepted as well.
+// ResponseBody is the body of a request for a response (Responses API). Field names are in
+// snake_case; the server accepts lowerCamelCase too.
 type ResponseBody struct {
 	Model             string          `json:"model"`
 	Input             any             `json:"input"` // a text, or a list of items
@@ -32,7 +32,7 @@ type ResponseBody struct {
 	Metadata          map[string]any  `json:"metadata,omitempty"`
 }
 
-// ResponseTool is a function that the model may call.
+// ResponseTool is a function that the model can call.
 type ResponseTool struct {
 	Type        string         `json:"type"`
 	Name        string         `json:"name"`
@@ -41,7 +41,7 @@ type ResponseTool struct {
 	Strict      bool           `json:"strict,omitempty"`
 }
 
-// ResponseText is the format and verbosity of the text.
+// ResponseText has the format and the verbosity of the generated text.
 type ResponseText struct {
 	Format    map[string]any `json:"format,omitempty"`
 	Verbosity string         `json:"verbosity,omitempty"`
@@ -54,7 +54,8 @@ type ResponseEffort struct {
 	GenerateSummary string `json:"generate_summary,omitempty"`
 }
 
-// Response is the response to a request, and part of events of its stream.
+// Response is the response to a request; events of its stream contain it with what was generated so
+// far.
 type Response struct {
 	ID                string              `json:"id"`
 	Object            string              `json:"object"`
@@ -94,18 +95,18 @@ type ResponseError struct {
 	Message string `json:"message"`
 }
 
-// IncompleteDetails states why a response is incomplete.
+// IncompleteDetails states why a response ended before it was complete.
 type IncompleteDetails struct {
 	Reason string `json:"reason"`
 }
 
-// ResponseReasoning repeats the settings of reasoning.
+// ResponseReasoning repeats the request's settings of reasoning.
 type ResponseReasoning struct {
 	Effort  *string `json:"effort"`
 	Summary *string `json:"summary"`
 }
 
-// ResponseTextSetting repeats the settings of the text.
+// ResponseTextSetting repeats the request's settings of the text.
 type ResponseTextSetting struct {
 	Format    any    `json:"format"`
 	Verbosity string `json:"verbosity"`
@@ -120,12 +121,12 @@ type ResponseUsage struct {
 	TotalTokens   int                   `json:"total_tokens"`
 }
 
-// ResponseInputDetails are details of input_tokens.
+// ResponseInputDetails divides the number of input tokens.
 type ResponseInputDetails struct {
 	CachedTokens int `json:"cached_tokens"`
 }
 
-// ResponseOutputDetails are details of output_tokens.
+// ResponseOutputDetails divides the number of output tokens.
 type ResponseOutputDetails struct {
 	ReasoningTokens int `json:"reasoning_tokens"`
 }
@@ -143,7 +144,7 @@ type ResponseItem struct {
 	Arguments *string        `json:"arguments,omitempty"`
 }
 
-// ResponsePart is a part of a message or of reasoning.
+// ResponsePart is a part of a message item or of a reasoning item.
 type ResponsePart struct {
 	Type        string         `json:"type"`
 	Text        string         `json:"text"`

@@ -33,20 +33,20 @@ const (
 	itemCall      = "function_call"
 )
 
-// A responseEncoder encodes a generation with one choice as a response. It divides the chunks into
-// items: reasoning, a message, and a function call for each tool call. A chunk of a different kind
-// ends the last item and begins another. Each change of an item adds an event, which a stream
-// sends.
+// A responseEncoder encodes the only choice of a generation as a response. It divides the chunks
+// into items: reasoning, a message, and one function call for each tool call. A chunk of another
+// kind than the last item's ends that item and begins a new one. Each change adds an event, which a
+// stream sends.
 type responseEncoder struct {
 	items   []ResponseItem
-	calls   []int // index of the tool call of each item; -1 for other items
-	open    bool  // the last item is in progress
-	started bool  // the events that begin a stream were added
+	calls   []int // for each item, the index of its tool call; -1 for other items
+	open    bool  // the last item has not ended
+	started bool  // the events with which a stream begins were added
 	events  []*ResponseEvent
 	seq     int // sequence number of the next event
 }
 
-// responseEvents are the events of a stream that a chunk causes.
+// responseEvents are the events of a stream that one chunk causes.
 type responseEvents []*ResponseEvent
 
 func (e *responseEncoder) full(g *generation) any {
@@ -83,7 +83,7 @@ func (*responseEncoder) endsWithDone() bool { return false }
 
 func (*responseEncoder) kind() string { return metering.Response }
 
-// take returns the events since the last call.
+// take returns the events that were added since the last call of take.
 func (e *responseEncoder) take() any {
 	events := responseEvents(e.events)
 	e.events = nil
@@ -93,7 +93,7 @@ func (e *responseEncoder) take() any {
 	return events
 }
 
-// event adds an event of the type kind, which fill completes.
+// event adds an event of the type kind. fill sets its other fields.
 func (e *responseEncoder) event(kind string, fill func(*ResponseEvent)) {
 	x := &ResponseEvent{Type: kind, Sequence: e.seq}
 	fill(x)
@@ -101,8 +101,8 @@ func (e *responseEncoder) event(kind string, fill func(*ResponseEvent)) {
 	e.events = append(e.events, x)
 }
 
-// itemEvent adds an event about the last item. With withPart, the event also has the index of the
-// item's part.
+// itemEvent adds an event of the type kind about the last item. If withPart is true, the event also
+// has the index of the item's part. fill sets its other fields.
 func (e *responseEncoder) itemEvent(kind string, withPart bool, fill func(*ResponseEvent)) {
 	index, part := len(e.items)-1, 0
 	e.event(kind, func(x *ResponseEvent) {
@@ -117,7 +117,7 @@ func (e *responseEncoder) itemEvent(kind string, withPart bool, fill func(*Respo
 	})
 }
 
-// begin adds the events that begin a stream.
+// begin adds the events with which a stream begins, unless they were added before.
 func (e *responseEncoder) begin(g *generation) {
 	if e.started {
 		return
@@ -128,7 +128,7 @@ func (e *responseEncoder) begin(g *generation) {
 	}
 }
 
-// add adds a chunk to the items.
+// add adds the contents of a chunk to the items.
 func (e *responseEncoder) add(g *generation, chunk engines.Chunk) {
 	if chunk.Reasoning != "" {
 		e.addText(g, itemReasoning, chunk.Reasoning, nil)
@@ -145,7 +145,7 @@ func (e *responseEncoder) add(g *generation, chunk engines.Chunk) {
 	}
 }
 
-// addText adds text to the last item if it has the type kind, and otherwise to a new item.
+// addText appends text to the last item if that has the type kind; otherwise it begins a new item.
 func (e *responseEncoder) addText(g *generation, kind, text string, logprobs []TokenLogprob) {
 	if !e.open || e.last().Type != kind {
 		e.openText(g, kind)
@@ -160,8 +160,7 @@ func (e *responseEncoder) addText(g *generation, kind, text string, logprobs []T
 	})
 }
 
-// textEvent returns the prefix of the types of events about an item's text; kind is the type of the
-// item.
+// textEvent returns the prefix of the types of events about the text of an item of the type kind.
 func textEvent(kind string) string {
 	if kind == itemReasoning {
 		return "response.reasoning_text"
@@ -171,7 +170,7 @@ func textEvent(kind string) string {
 
 func (e *responseEncoder) last() *ResponseItem { return &e.items[len(e.items)-1] }
 
-// openText begins an item with one part of text.
+// openText begins an item of the type kind, with one text part.
 func (e *responseEncoder) openText(g *generation, kind string) {
 	item, part := ResponseItem{Type: kind, Content: []ResponsePart{}}, ResponsePart{Type: "reasoning_text"}
 	if kind == itemReasoning {
@@ -185,7 +184,8 @@ func (e *responseEncoder) openText(g *generation, kind string) {
 	e.itemEvent("response.content_part.added", true, func(x *ResponseEvent) { x.Part = &part })
 }
 
-// openItem ends the last item and begins another one.
+// openItem ends the last item and begins a new one. call is the index of the item's tool call; -1
+// for other items.
 func (e *responseEncoder) openItem(item ResponseItem, call int) {
 	e.closeItem(statusCompleted)
 	item.Status = statusInProgress
@@ -193,7 +193,7 @@ func (e *responseEncoder) openItem(item ResponseItem, call int) {
 	e.itemEvent("response.output_item.added", false, func(x *ResponseEvent) { x.Item = &item })
 }
 
-// addCall adds a delta of a tool call to its item.
+// addCall appends the arguments in call to the item of that tool call, or begins a new item.
 func (e *responseEncoder) addCall(g *generation, call engines.ToolCall) {
 	if !e.open || e.calls[len(e.calls)-1] != call.Index {
 		none := ""
@@ -208,7 +208,7 @@ func (e *responseEncoder) addCall(g *generation, call engines.ToolCall) {
 	e.itemEvent("response.function_call_arguments.delta", false, func(x *ResponseEvent) { x.Delta = &call.Arguments })
 }
 
-// closeItem ends the last item with a status, if it is in progress.
+// closeItem ends the last item with a status, unless it has ended already.
 func (e *responseEncoder) closeItem(status string) {
 	if !e.open {
 		return
@@ -229,7 +229,7 @@ func (e *responseEncoder) closeItem(status string) {
 	e.itemEvent("response.output_item.done", false, func(x *ResponseEvent) { x.Item = &done })
 }
 
-// end ends the last item.
+// end ends the last item when the choice has ended.
 func (e *responseEncoder) end(c *choice) {
 	status := statusCompleted
 	if c.Finish == engines.FinishLength {
@@ -238,8 +238,7 @@ func (e *responseEncoder) end(c *choice) {
 	e.closeItem(status)
 }
 
-// response returns the response in its current state: in progress without a choice, and finished
-// with one.
+// response returns the response in its present state: in progress if c is nil, otherwise ended.
 func (e *responseEncoder) response(g *generation, c *choice, usage *Usage) *Response {
 	s, q := g.q.response, g.q
 	r := &Response{ID: g.id, Object: "response", CreatedAt: g.Time.Unix(), Status: statusInProgress, Model: q.model,
@@ -266,7 +265,7 @@ func (e *responseEncoder) response(g *generation, c *choice, usage *Usage) *Resp
 	return r
 }
 
-// itemID returns the ID of the item with an index, which is derived from the ID of the response.
+// itemID returns the ID of the item with the index, derived from the ID of the response.
 func (g *generation) itemID(prefix string, index int) string {
 	return fmt.Sprintf("%s%s_%d", prefix, strings.TrimPrefix(g.id, "resp_"), index)
 }

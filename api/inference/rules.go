@@ -5,7 +5,7 @@ import (
 	"anneal/engines"
 )
 
-// rules constrain the fields of this package's wire types: see openapi.Documentation.
+// rules constrains the values of fields of this package's wire types: see openapi.Documentation.
 var rules = map[string]wire.Rule{
 	"Completion.object":        wire.OneOf("text_completion"),
 	"ChatCompletion.object":    wire.OneOf("chat.completion"),
@@ -73,14 +73,14 @@ var rules = map[string]wire.Rule{
 	"prediction": {Instead: wire.Schema{"anyOf": []any{wire.Schema{"type": "string"},
 		wire.Schema{"type": "object", "properties": map[string]any{
 			"type": wire.Schema{"type": "string", "enum": []string{"content"},
-				"description": "Type of the prediction."},
+				"description": "Type of the prediction, always content."},
 			"content": contentSchema}}}}},
 	"speculation": {Instead: wire.Schema{"type": "string"}},
 }
 
-// messageSchema is a text, or a list of text parts and image parts.
-var messageSchema = wire.Schema{"description": "A text, or a list of parts: texts, and in messages of the role user " +
-	"images as http or https URLs or data: URLs.",
+// messageSchema is the schema of a message's content: a text, or a list of text and image parts.
+var messageSchema = wire.Schema{"description": "Content of the message: a text, or a list of text parts and, in " +
+	"messages with the role user, image parts.",
 	"anyOf": []any{wire.Schema{"type": []string{"string", "null"}}, wire.Schema{"type": "array", "items": wire.Schema{
 		"anyOf": []any{textPart, imagePart}}}}}
 
@@ -92,21 +92,22 @@ var imagePart = wire.Schema{"type": "object", "required": []string{"type", "imag
 	"type": wire.Schema{"type": "string", "enum": []string{"image_url"}, "description": "Type of the part."},
 	"image_url": wire.Schema{"anyOf": []any{wire.Schema{"type": "string"},
 		wire.Schema{"type": "object", "required": []string{"url"}, "properties": map[string]any{
-			"url": wire.Schema{"type": "string", "description": "http or https URL, or data: URL, of the image."},
+			"url": wire.Schema{"type": "string", "description": "URL of the image: http, https or data."},
 			"detail": wire.Schema{"type": "string", "enum": []string{"auto", "low", "high"},
-				"description": "Ignored with a warning unless it is auto."}}}}}}}
+				"description": "Resolution at which the model sees the image. Other values than auto are ignored with a " +
+					"warning."}}}}}}}
 
-// contentSchema is a text, or a list of text parts.
+// contentSchema is the schema of a text, or a list of text parts.
 var contentSchema = wire.Schema{"description": "A text, or a list of text parts.",
 	"anyOf": []any{wire.Schema{"type": []string{"string", "null"}}, wire.Schema{"type": "array", "items": textPart}}}
 
-// logprobsSchema is a boolean, or the number of alternatives.
+// logprobsSchema is the schema of logprobs: a boolean, or the number of alternatives.
 var logprobsSchema = wire.Schema{"anyOf": []any{wire.Schema{"type": "boolean"},
 	wire.Schema{"type": "integer", "minimum": 0, "maximum": 5}}}
 
 var tokenSchema = wire.Schema{"type": "integer", "minimum": 0}
 
-// promptSchema is a text, texts, token IDs, or lists of token IDs.
+// promptSchema is the schema of a prompt: a text, texts, token IDs, or lists of token IDs.
 var promptSchema = wire.Schema{"anyOf": []any{
 	wire.Schema{"type": "string"},
 	wire.Schema{"type": "array", "maxItems": maxPrompts, "items": wire.Schema{"type": "string"}},
@@ -114,7 +115,7 @@ var promptSchema = wire.Schema{"anyOf": []any{
 	wire.Schema{"type": "array", "maxItems": maxPrompts, "items": wire.Schema{"type": "array", "items": tokenSchema}},
 }}
 
-// inputSchema is a text, texts, token IDs, or lists of token IDs, none of them empty.
+// inputSchema is promptSchema without empty values.
 var inputSchema = wire.Schema{"anyOf": []any{
 	wire.Schema{"type": "string", "minLength": 1},
 	wire.Schema{"type": "array", "minItems": 1, "maxItems": maxInputs,
@@ -124,14 +125,14 @@ var inputSchema = wire.Schema{"anyOf": []any{
 		"items": wire.Schema{"type": "array", "minItems": 1, "items": tokenSchema}},
 }}
 
-// vectorSchema is a list of numbers, or the Base64 form of numbers.
+// vectorSchema is the schema of an embedding: a list of numbers, or their Base64 encoding.
 var vectorSchema = wire.Schema{"anyOf": []any{
 	wire.Schema{"type": "array", "items": wire.Schema{"type": "number"}},
 	wire.Schema{"type": "string", "contentEncoding": "base64"}}}
 
 var stopText = wire.Schema{"type": "string", "maxLength": maxStopSize}
 
-// stopSchema is a stop sequence, or a list of stop sequences.
+// stopSchema is the schema of stop: a stop sequence, or a list of stop sequences.
 var stopSchema = wire.Schema{"anyOf": []any{stopText,
 	wire.Schema{"type": "array", "maxItems": maxStops, "items": stopText}}}
 
@@ -143,40 +144,41 @@ var toolChoiceSchema = wire.Schema{
 				"description": "Function that the model must call.", "properties": map[string]any{
 					"name": wire.Schema{"type": "string", "description": "Name of a function in tools."}}}}}}}
 
-// typeTexts describe the types of this package.
+// typeTexts describes the types of this package in the API reference.
 var typeTexts = map[string]string{
-	"ChatAnswer": "Message of the assistant.",
-	"ChatBody": "Body of a chat completion request. Unknown fields are ignored, and named in the header " +
+	"ChatAnswer": "Message of the assistant that the model generated.",
+	"ChatBody": "Body of a chat completion request. The server ignores unknown fields, and names them in the header " +
 		"anneal-warning. A field that the model's engine does not support is rejected.",
-	"ChatChoice":         "One completion of the conversation.",
-	"ChatChoiceDelta":    "What an event adds to a choice.",
-	"ChatChunk":          "One event of a streamed chat completion.",
-	"ChatCompletion":     "Response to a chat completion request.",
-	"ChatDelta":          "What an event adds to the assistant's message.",
-	"ChatFunction":       "Function of a tool.",
-	"ChatFunctionCall":   "Name and arguments of a function call.",
-	"ChatFunctionDelta":  "Part of a function call.",
-	"ChatMessage":        "One message of a conversation.",
-	"ChatTool":           "Tool that the model can call.",
-	"ChatToolCall":       "Call of a tool by the model.",
-	"ChatToolCallDelta":  "Part of a tool call. The first part has id, type and name; arguments are concatenated.",
-	"Choice":             "One completion of a prompt, or in a stream a part of the completion.",
+	"ChatChoice":        "One generated message of a chat completion.",
+	"ChatChoiceDelta":   "What an event of a stream adds to a choice.",
+	"ChatChunk":         "One event of a streamed chat completion.",
+	"ChatCompletion":    "Response to a chat completion request.",
+	"ChatDelta":         "What an event of a stream adds to the assistant's message.",
+	"ChatFunction":      "Function that the model can call.",
+	"ChatFunctionCall":  "Name and arguments of a function call.",
+	"ChatFunctionDelta": "What an event of a stream adds to a function call.",
+	"ChatMessage":       "One message of a conversation.",
+	"ChatTool":          "Tool that the model can call.",
+	"ChatToolCall":      "Tool call that the model generated.",
+	"ChatToolCallDelta": "What an event of a stream adds to a tool call. The first event of the call has id, type " +
+		"and name; concatenate the arguments of all events.",
+	"Choice":             "One completion of a prompt or, in a stream, the part of it that the event adds.",
 	"Completion":         "Response to a completion request, or one event of a streamed completion.",
-	"CompletionDetails":  "Details of completion_tokens; present if the model reasoned.",
-	"CompletionLogprobs": "Log-probabilities of tokens. Each list has one element for each token.",
-	"CompletionBody": "Body of a completion request. Unknown fields are ignored, and named in the header " +
+	"CompletionDetails":  "Details of completion_tokens; absent if the model generated no reasoning.",
+	"CompletionLogprobs": "Log-probabilities of a completion. Each list has one element for each token.",
+	"CompletionBody": "Body of a completion request. The server ignores unknown fields, and names them in the header " +
 		"anneal-warning. A field that the model's engine does not support is rejected.",
-	"ContentLogprobs": "Log-probabilities of a message's tokens.",
-	"EmbeddingBody": "Body of an embedding request. Unknown fields are ignored, and named in the header " +
+	"ContentLogprobs": "Log-probabilities of a chat message.",
+	"EmbeddingBody": "Body of an embedding request. The server ignores unknown fields, and names them in the header " +
 		"anneal-warning.",
 	"EmbeddingList":      "Response to an embedding request: one embedding for each input, in the order of the inputs.",
 	"Embedding":          "Embedding of one input.",
-	"EmbeddingUsage":     "Numbers of tokens of all inputs.",
-	"InferenceModel":     "Entry of a list of models.",
-	"InferenceModelList": "READY models that the caller may use. Deployed models come first.",
-	"RawOutput":          "Prompt and completion with special tokens as text.",
-	"TokenChoice":        "Alternative at the position of a token.",
-	"TokenLogprob":       "Log-probability of one token, as a natural logarithm.",
-	"Usage":              "Numbers of tokens. The tokens of a prompt count once, for any number of completions.",
+	"EmbeddingUsage":     "Number of tokens of all inputs.",
+	"InferenceModel":     "Model that inference requests can name.",
+	"InferenceModelList": "READY models that the caller may use, and aliases. Models that a deployment serves come first.",
+	"RawOutput":          "Prompt and completion as the model receives and generates them, with special tokens as text.",
+	"TokenChoice":        "Token that the model could have generated at this position, with its log-probability.",
+	"TokenLogprob":       "Token with its log-probability, a natural logarithm.",
+	"Usage":              "Numbers of prompt and completion tokens. The tokens of a prompt count once, whatever n is.",
 	"UsageDetails":       "Details of prompt_tokens.",
 }

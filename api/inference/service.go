@@ -4,8 +4,6 @@
 package inference
 
 import (
-	"maps"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"anneal/api/download"
@@ -15,24 +13,17 @@ import (
 	"anneal/api/upload"
 )
 
-// Documentation describes the wire types of this package.
-var Documentation = openapi.Documentation{Rules: joined(rules, responseRules),
-	Fields: joined(fieldTexts, responseTexts), Types: joined(typeTexts, responseTypeTexts)}
+// Documentation describes the wire types of this package for the API reference.
+var Documentation = openapi.Documentation{Rules: openapi.Joined(rules, responseRules),
+	Fields: openapi.Joined(fieldTexts, responseTexts), Types: openapi.Joined(typeTexts, responseTypeTexts)}
 
-// joined returns the entries of both maps, which have no key in common.
-func joined[V any](a, b map[string]V) map[string]V {
-	all := maps.Clone(a)
-	maps.Copy(all, b)
-	return all
-}
-
-// Options configure a Service.
+// Options configures a Service.
 type Options struct {
 	Router  *routing.Router
 	Uploads *upload.Store
 	Strict  bool          // reject unknown fields instead of ignoring them with a warning
-	Private bool          // also download images from addresses that are not public
-	Dial    download.Dial // connects to the servers of images; nil means a dialer that applies Private
+	Private bool          // allow downloads of images from private IP addresses
+	Dial    download.Dial // connects to the servers of images; nil means a dialer that obeys Private
 }
 
 // A Service handles the requests of this package's operations.
@@ -43,21 +34,22 @@ type Service struct {
 	timeToFirstToken prometheus.Histogram
 }
 
-// NewService returns a service and registers the metrics of the service. limits.Fetch bounds the
-// time to download an image.
+// NewService returns a Service and registers its metrics. limits.Fetch bounds the time to download
+// an image.
 func NewService(o Options, limits request.Limits, metrics prometheus.Registerer) *Service {
 	s := &Service{Options: o,
 		images: download.New(limits.Fetch, o.Private, o.Dial, "send the image as a data: URL"),
 		tokens: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "anneal_completion_tokens_total",
-			Help: "Tokens of completions, by kind: prompt, completion."}, []string{"kind"}),
+			Help: "Tokens of completion requests, by kind: prompt or completion."}, []string{"kind"}),
 		timeToFirstToken: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "anneal_completion_first_token_seconds",
-			Help: "Time from a completion request to its first token.", Buckets: prometheus.ExponentialBuckets(0.005, 3, 9)}),
+			Help: "Time from the start of a completion request to its first " +
+				"token.", Buckets: prometheus.ExponentialBuckets(0.005, 3, 9)}),
 	}
 	metrics.MustRegister(s.tokens, s.timeToFirstToken)
 	return s
 }
 
-// A call is a request and the service that handles it.
+// A call is a request in progress, and the service that handles it.
 type call struct {
 	*request.Call
 	*Service

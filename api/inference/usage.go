@@ -9,8 +9,7 @@ import (
 	"anneal/engines"
 )
 
-// Usage counts the tokens of a request. The tokens of a prompt count once, for any number of
-// completions.
+// Usage counts the tokens of a request. The tokens of a prompt count once, whatever n is.
 type Usage struct {
 	PromptTokens      int                `json:"prompt_tokens"`
 	CompletionTokens  int                `json:"completion_tokens"`
@@ -20,7 +19,7 @@ type Usage struct {
 }
 
 type usageDetails struct {
-	CachedTokens int `json:"cached_tokens"` // prompt tokens found in the prefix cache
+	CachedTokens int `json:"cached_tokens"` // prompt tokens that were found in the prefix cache
 }
 
 type completionDetails struct {
@@ -42,8 +41,8 @@ func (u *Usage) add(more engines.Usage, firstSample bool) {
 	}
 }
 
-// metrics returns the performance metrics of the request, with times in seconds. It omits metrics
-// that the engine did not measure.
+// metrics returns the performance metrics of the request by name, with times in seconds. It leaves
+// out metrics that the engine did not measure.
 func (g *generation) metrics() map[string]any {
 	first := g.firstChunk
 	if first.IsZero() {
@@ -72,10 +71,10 @@ func (g *generation) metrics() map[string]any {
 	return all
 }
 
-// A speculation counts the draft tokens of all choices.
+// A speculation counts the draft tokens of all choices of a request.
 type speculation struct {
 	engines.Speculation
-	reported bool // at least one choice has reported draft tokens
+	reported bool // at least one choice reported draft tokens
 }
 
 func (s *speculation) add(more *engines.Speculation) {
@@ -94,7 +93,7 @@ func (s *speculation) add(more *engines.Speculation) {
 	}
 }
 
-// addTo adds the metrics of speculative decoding to metrics. Acceptance rates are a list by
+// addTo adds the metrics of speculative decoding to metrics. The acceptance rates are a list by
 // position in the draft.
 func (s *speculation) addTo(metrics map[string]any) {
 	if s.PredictedTokens > 0 {
@@ -114,8 +113,9 @@ func (s *speculation) addTo(metrics map[string]any) {
 	}
 }
 
-// bodyMetrics returns the field perf_metrics of the body, with the kebab-case keys of the headers
-// anneal-METRIC, or nil when the request does not have perf_metrics_in_response.
+// bodyMetrics returns the field perf_metrics of the response's body, whose keys are the names of
+// the headers without the prefix anneal-. It returns nil unless the request has
+// perf_metrics_in_response.
 func (g *generation) bodyMetrics() map[string]any {
 	if !g.q.metricsInBody {
 		return nil

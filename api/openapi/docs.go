@@ -10,24 +10,24 @@ import (
 	"anneal/api/request"
 )
 
-// docsFiles are the files of the documentation page. The page renders /openapi.json and loads
+// docsFiles contains the files of the documentation page, which renders /openapi.json and loads
 // nothing from other servers.
 //
 //go:embed docs
 var docsFiles embed.FS
 
-// docsPolicy is the Content-Security-Policy of the page. It permits only the page's own script and
-// style, and requests to the server of the page.
+// docsPolicy is the Content-Security-Policy of the documentation page. It permits only the page's
+// own scripts and styles, and requests to the page's server.
 const docsPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; " +
 	"form-action 'none'; frame-ancestors 'none'"
 
-// Operations returns the operations that serve the document and the documentation page.
+// Operations returns the operations that serve the OpenAPI document and the documentation page.
 func (d *Document) Operations() []request.Operation {
 	all := []request.Operation{
-		{ID: "getOpenAPI", Method: "GET", Path: "/openapi.json", Tag: "system", Summary: "Read this document",
+		{ID: "getOpenAPI", Method: "GET", Path: "/openapi.json", Tag: "system", Summary: "Read the OpenAPI document",
 			Gate: request.Everyone, Media: "application/json", Handle: d.serve},
 		{ID: "getDocs", Method: "GET", Path: "/docs", Tag: "system",
-			Summary: "Show the documentation in a browser", Gate: request.Everyone,
+			Summary: "Show the API reference in a browser", Gate: request.Everyone,
 			Media: "text/html", Handle: docsFile("index.html", "text/html; charset=utf-8")},
 	}
 	for _, file := range [][2]string{{"docs.css", "text/css; charset=utf-8"},

@@ -20,7 +20,7 @@ import (
 	"anneal/domain"
 )
 
-// A Document describes the API in OpenAPI 3.1. Bytes renders the document when it is first called.
+// A Document builds the OpenAPI 3.1 document of the API. The first call of Bytes renders it.
 type Document struct {
 	table   []request.Operation
 	docs    Documentation
@@ -31,8 +31,8 @@ type Document struct {
 	etag string
 }
 
-// New returns a document without operations: see Describe. samples are errors for the document's
-// examples by HTTP status, in addition to errorSamples. docs describe the wire types of all
+// New returns a Document without operations: see Describe. samples are errors by HTTP status that
+// the document shows as examples, in addition to errorSamples. docs describes the wire types of all
 // packages.
 func New(samples map[int]*domain.Error, docs ...Documentation) *Document {
 	all := maps.Clone(errorSamples)
@@ -40,11 +40,12 @@ func New(samples map[int]*domain.Error, docs ...Documentation) *Document {
 	return &Document{docs: merge(append(docs, ownDocumentation)), samples: all}
 }
 
-// Describe sets the operations. It must be called before the first request.
+// Describe sets the operations that the document describes. It must be called before the first call
+// of Bytes.
 func (d *Document) Describe(table []request.Operation) { d.table = table }
 
-// Bytes returns the document as JSON and its ETag. It panics when the document cannot be encoded,
-// which any test that reads the document detects.
+// Bytes returns the document as JSON, and its ETag. It panics if the document cannot be encoded;
+// any test that reads the document finds such a bug.
 func (d *Document) Bytes() (data []byte, etag string) {
 	d.once.Do(func() {
 		data, err := d.render()
@@ -62,7 +63,8 @@ func (d *Document) serve(c *request.Call) (any, error) {
 	return nil, nil
 }
 
-// ServePublic responds with a public document, which tools in browsers of any origin may read.
+// ServePublic responds with a document that needs no API key, and that web pages of all origins may
+// read.
 func ServePublic(c *request.Call, media string, data []byte, etag string) {
 	h := c.Writer.Header()
 	h.Set("Content-Type", media)
@@ -73,7 +75,7 @@ func ServePublic(c *request.Call, media string, data []byte, etag string) {
 	http.ServeContent(c.Writer, c.Request, "", time.Time{}, bytes.NewReader(data))
 }
 
-// ETagOf returns the entity tag of a document.
+// ETagOf returns the ETag of a document: its SHA-256 in quotes.
 func ETagOf(data []byte) string { return fmt.Sprintf(`"%x"`, sha256.Sum256(data)) }
 
 func (doc *Document) render() ([]byte, error) {
@@ -119,41 +121,44 @@ func (doc *Document) render() ([]byte, error) {
 			"headers":   responseHeaders,
 			"responses": d.errorResponses(),
 			"securitySchemes": map[string]any{"apiKey": map[string]any{"type": "http", "scheme": "bearer",
-				"description": "API key of an account: ank_ACCOUNT_ID_ and 72 hexadecimal digits."}},
+				"description": "API key of an account: ank_ACCOUNT_KEYID_ followed by 72 hexadecimal digits."}},
 		},
 	})
 }
 
-// minPositionParameter describes the header of the lowest position that a response may reflect.
+// minPositionParameter describes the request header anneal-at-least: the position that the response
+// must reflect at least.
 var minPositionParameter = map[string]any{"name": request.MinPositionParameter.Name, "in": "header",
 	"description": request.MinPositionParameter.Description,
 	"schema":      wire.Schema{"type": "string"}, "example": samplePosition}
 
 // requestIDParameter describes the header X-Request-Id.
 var requestIDParameter = map[string]any{"name": request.RequestIDHeader, "in": "header",
-	"description": "ID of the request: letters, digits, -, _ and dots. Default: generated.",
+	"description": "ID of the request, of letters, digits, -, _ and dots. By default, the server generates a UUID.",
 	"schema":      wire.Schema{"type": "string"}, "example": "support-backend-20260302-4182"}
 
 // traceParentParameter and traceStateParameter describe the headers of W3C Trace Context.
 var (
 	traceParentParameter = map[string]any{"name": request.TraceParentHeader, "in": "header",
-		"description": "Trace context (W3C), which the events of the request have. An invalid one is ignored.",
-		"schema":      wire.Schema{"type": "string"}, "example": sampleTrace}
+		"description": "W3C trace context, which the events that the request records get. An invalid trace context is " +
+			"ignored.",
+		"schema": wire.Schema{"type": "string"}, "example": sampleTrace}
 	traceStateParameter = map[string]any{"name": request.TraceStateHeader, "in": "header",
-		"description": "Trace state (W3C), at most 512 bytes, which the events of the request have.",
+		"description": "W3C trace state of at most 512 bytes, which the events that the request records get.",
 		"schema":      wire.Schema{"type": "string"}, "example": "vendor=t61rcWkgMzE"}
 )
 
 const sampleTrace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
-// A describer builds one OpenAPI document.
+// A describer builds one OpenAPI document from the operations.
 type describer struct {
 	*schemas
 	samples  map[int]*domain.Error
-	examples map[string][]Example // by operation
+	examples map[string][]Example // by operation ID
 }
 
-// allSchemas returns the schema components, including the components of errors.
+// allSchemas returns the schemas of all types in requests, responses and errors, by the name of
+// their component.
 func (d *describer) allSchemas() map[string]wire.Schema {
 	d.of(reflect.TypeFor[request.ManagementError]())
 	d.of(reflect.TypeFor[request.ErrorInfo]())
@@ -180,7 +185,7 @@ func (d *describer) operation(op *request.Operation) map[string]any {
 
 const operatorOnly = "Authorization: an API key of the operator."
 
-// authorization returns the description of the principals that may use an operation.
+// authorization returns a sentence that says which API keys may use an operation.
 func authorization(op *request.Operation) string {
 	describe := func(permission request.Permission) string {
 		var allowed []string
@@ -208,7 +213,7 @@ func authorization(op *request.Operation) string {
 		if op.Permission == request.Read && op.ID == "getDigest" {
 			return "Authorization: an API key of the account default with the role admin, or of the operator."
 		}
-		return "Public resources: any API key. " + describe(op.Permission)
+		return describe(op.Permission) + " For a public resource, every API key is sufficient."
 	}
 	return "Authorization: none."
 }
@@ -220,16 +225,16 @@ var pathTexts = map[string]string{
 	"id":         "ID of the resource, the last part of its name.",
 	"version":    "ID of the version, the last part of its name.",
 	"checkpoint": "ID of the checkpoint, the last part of its name.",
-	"schema":     "Type of an event, such as dataset.created.v1, and .json.",
-	"model":      "Name of the model. Slashes may be written as they are, or as %2F.",
+	"schema":     "Event type followed by .json, such as dataset.created.v1.json.",
+	"model":      "Name of the model. Its slashes may be encoded as %2F.",
 	"position":   "Position of the event in the log.",
-	"path":       "Path of the tile in C2SP's tlog-tiles. Slashes may be written as they are, or as %2F.",
+	"path":       "Path of the tile or entry bundle, as C2SP's tlog-tiles defines it. Its slashes may be encoded as %2F.",
 }
 
 const idPattern = "^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$"
 
-// pathPatterns are the patterns of those path parameters whose values are not resource IDs; ""
-// means no pattern.
+// pathPatterns has the regular expressions of path parameters that are not resource IDs; "" means
+// that every value is allowed.
 var pathPatterns = map[string]string{"version": "", "schema": "", "checkpoint": "^[0-9]+-[0-9]+$",
 	"position": "^[0-9]+$"}
 
@@ -271,7 +276,8 @@ func (d *describer) parameters(op *request.Operation) []any {
 	return list
 }
 
-// exampleParameter returns the description of a parameter of an operation, with examples.
+// exampleParameter returns the Parameter Object of an operation's parameter, with examples. in is
+// the location of the parameter: query, path or header.
 func (d *describer) exampleParameter(op *request.Operation, p request.Parameter, in string) map[string]any {
 	out := d.parameter(p, in)
 	d.addExamples(op, out, p, in)
@@ -311,10 +317,11 @@ func (d *describer) requestBody(op *request.Operation) map[string]any {
 	return map[string]any{"required": !op.BodyOptional, "content": map[string]any{"application/json": media}}
 }
 
-// formText describes the body of operations that take a form.
-const formText = "Form with the file. In the examples, @NAME stands for the content of the file NAME, as in curl -F."
+// formText is the description of multipart/form-data bodies.
+const formText = "A form with a file. In the examples, the value @NAME means the content of the file NAME, as in " +
+	"curl -F."
 
-// addBodies adds the examples of the request body to the description of its media type.
+// addBodies adds the examples of an operation's request body to the Media Type Object media.
 func (d *describer) addBodies(op *request.Operation, media map[string]any) {
 	var examples shownExamples
 	for _, e := range d.examples[op.ID] {
@@ -327,8 +334,8 @@ func (d *describer) addBodies(op *request.Operation, media map[string]any) {
 	}
 }
 
-// bodySchema returns the schema of the operation's request body, in which the operation's Required
-// fields are required.
+// bodySchema returns the schema of an operation's request body, in which the fields in the
+// operation's Required are required.
 func (d *describer) bodySchema(op *request.Operation) wire.Schema {
 	of := d.typed(op.Body, wire.Capitalize(op.ID)+"Request")
 	if len(op.Required) == 0 {
@@ -337,7 +344,8 @@ func (d *describer) bodySchema(op *request.Operation) wire.Schema {
 	return wire.Schema{"allOf": []any{of, wire.Schema{"type": "object", "required": op.Required}}}
 }
 
-// typed returns the schema of a type. The component of an unnamed struct gets the given name.
+// typed returns the schema of a type. If the type is an unnamed struct, its schema component gets
+// the name.
 func (d *describer) typed(t reflect.Type, name string) wire.Schema {
 	if t.Kind() != reflect.Struct || t.Name() != "" || t.NumField() == 0 {
 		return d.of(t)
@@ -396,7 +404,7 @@ func (d *describer) responses(op *request.Operation) map[string]any {
 	return all
 }
 
-// errorStatuses returns the statuses of the operation's errors.
+// errorStatuses returns the HTTP statuses of the errors that the document lists for an operation.
 func errorStatuses(op *request.Operation) []int {
 	if op.Gate == request.Everyone {
 		all := []int{http.StatusRequestHeaderFieldsTooLarge, http.StatusInternalServerError, http.StatusServiceUnavailable}

@@ -13,32 +13,32 @@ import (
 	"anneal/domain"
 )
 
-// statusTexts describe the errors by HTTP status.
+// statusTexts describes error responses by HTTP status.
 var statusTexts = map[int]string{
-	400: "The request is invalid, or not possible in the current state. All invalid fields are listed.",
-	401: "The API key is missing or unknown.",
-	403: "The API key lacks the permission. The error does not depend on whether the resource exists.",
+	400: "The request is invalid, or the state of the resource does not allow it. The error lists all invalid fields.",
+	401: "The API key is missing, unknown or expired.",
+	403: "The API key may not send this request. The error does not depend on whether the resource exists.",
 	404: "The resource does not exist.",
-	409: "The resource already exists, was changed concurrently, or the Idempotency-Key belongs to another " +
-		"request.",
+	409: "The resource already exists, another request changed it at the same time, or the Idempotency-Key was used " +
+		"for another request.",
 	412: "The account is suspended.",
 	413: "The body is too large.",
 	429: "The account has too many requests in progress, or has exhausted a quota: try again later.",
 	431: "The request header exceeds " + request.ByteSize(connection.MaxHeader) + ".",
-	500: "Internal error. The server's log has the details under the request ID.",
-	501: "Not supported; the message names an alternative.",
-	503: "A dependency is unavailable: try again later.",
-	504: "The request exceeded its time limit: try again.",
+	500: "Internal error. The operator finds the details in the server's log by the request ID.",
+	501: "The request is not supported; the message names an alternative.",
+	503: "The log, a replica or another dependency is unavailable: try again later.",
+	504: "The request took longer than its time limit: try again.",
 }
 
-// errorSamples are the errors in the examples of the document. Where possible, they are created by
-// the functions that create the errors of the server.
+// errorSamples are the errors in the document's examples, by HTTP status. Where possible, the
+// functions of the server that create such errors create them.
 var errorSamples = map[int]*domain.Error{
 	400: epochsOutOfRange,
 	401: request.ErrorOf(request.ErrNoKey),
 	403: request.ErrorOf(request.Principal{Role: domain.RoleInference}.Require(request.Write)),
 	404: request.ErrorOf(request.NotFound("dataset", "accounts/lumen-outdoor/datasets/support-chats")),
-	409: {Code: domain.AlreadyExists, Message: "a dataset of this name exists: choose another ID"},
+	409: {Code: domain.AlreadyExists, Message: "a dataset with this name exists: choose another ID"},
 	412: request.ErrorOf(request.Suspended("lumen-outdoor", domain.Account{SuspendState: "FAILED_PAYMENTS"})),
 	413: request.BodyTooLarge(request.DefaultLimits.Body),
 	500: request.ErrorOf(errors.New("an internal error")),
@@ -54,10 +54,11 @@ var epochsOutOfRange = func() *domain.Error {
 	return request.ErrorOf(v.Err())
 }()
 
-// SampleID is the request ID in the examples.
+// SampleID is the request ID in the document's examples.
 const SampleID = "0195564a-2f1b-7c3e-9d04-6b8e1f52a7c9"
 
-// responseName returns the name of the component that describes an error.
+// responseName returns the name of the response component for an error status. inference states
+// whether the error is an InferenceError.
 func responseName(status int, inference bool) string {
 	words := strings.ReplaceAll(http.StatusText(status), " ", "")
 	if inference {
@@ -66,40 +67,43 @@ func responseName(status int, inference bool) string {
 	return words
 }
 
-// responseHeaders are the header components.
+// responseHeaders has the header components by name.
 var responseHeaders = map[string]any{
 	"RequestId": map[string]any{"description": "ID of the request.", "schema": wire.Schema{"type": "string"},
 		"example": SampleID},
-	"TraceParent": map[string]any{"description": "The traceparent of the request, if it has a valid one.",
+	"TraceParent": map[string]any{"description": "The traceparent of the request; absent if the request has no valid one.",
 		"schema": wire.Schema{"type": "string"}, "example": sampleTrace},
 	"Position": map[string]any{"description": "The position of the log that the response reflects.",
 		"schema": wire.Schema{"type": "string", "pattern": "^[0-9]+$"}, "example": samplePosition},
 	"Stale": map[string]any{"description": "Number of seconds for which the server may have missed events of the log, " +
 		"because it cannot reach the log. Absent if that number is at most 10.",
 		"schema": wire.Schema{"type": "string", "pattern": "^[0-9]+$"}, "example": "42"},
-	"RetryAfter": map[string]any{"description": "Number of seconds to wait before the next attempt.",
+	"RetryAfter": map[string]any{"description": "Number of seconds to wait before the request is sent again.",
 		"schema": wire.Schema{"type": "string", "pattern": "^[0-9]+$"}, "example": "12"},
-	"ShouldRetry": map[string]any{"description": "false when no retry can succeed, because the request alone exceeds a " +
-		"quota. Then Retry-After is absent.", "schema": wire.Schema{"type": "string", "enum": []string{"false"}},
+	"ShouldRetry": map[string]any{"description": "false if no retry can succeed, because the request alone exceeds a " +
+		"quota. Retry-After is then absent.", "schema": wire.Schema{"type": "string", "enum": []string{"false"}},
 		"example": "false"},
 	"Replayed": map[string]any{
-		"description": "true when the response is the stored response to an earlier request with the same Idempotency-Key.",
+		"description": "true if this is the stored response to an earlier request with the same Idempotency-Key.",
 		"schema":      wire.Schema{"type": "string", "enum": []string{"true"}}, "example": "true"},
-	"Authenticate": map[string]any{"description": "Authentication scheme.", "schema": wire.Schema{"type": "string"},
+	"Authenticate": map[string]any{"description": "Authentication scheme that the server " +
+		"expects.", "schema": wire.Schema{"type": "string"},
 		"example": `Bearer realm="anneal"`},
 }
 
-// headersOfAll returns references to the headers that every response can have.
+// headersOfAll returns references to the headers that all responses can have.
 func headersOfAll() map[string]any {
 	return map[string]any{request.RequestIDHeader: map[string]any{"$ref": "#/components/headers/RequestId"},
 		request.TraceParentHeader: map[string]any{"$ref": "#/components/headers/TraceParent"}}
 }
 
-// errorResponses returns the components that describe errors of management and inference paths.
+// errorResponses returns the response components for errors, by name: for each status, one with a
+// ManagementError and one with an InferenceError.
 func (d *describer) errorResponses() map[string]any {
 	all := map[string]any{}
 	for status, text := range statusTexts {
-		if status == http.StatusRequestHeaderFieldsTooLarge { // net/http sends this response, without a JSON body
+		// net/http itself sends this response, without a JSON body
+		if status == http.StatusRequestHeaderFieldsTooLarge {
 			all[responseName(status, false)] = map[string]any{"description": text,
 				"content": map[string]any{"text/plain": map[string]any{"schema": wire.Schema{"type": "string"}}}}
 			continue

@@ -15,36 +15,37 @@ import (
 	"anneal/api/wire"
 )
 
-// ExamplesJSON are the examples of the document, in the order of the scripts from which tests
-// record them.
+// ExamplesJSON has the document's examples (a JSON list of Example), in the order of the scripts
+// from which tests record them.
 //
 //go:embed examples.json
 var ExamplesJSON []byte
 
-// An Example is a request and its response. Tests record the examples from the scripts in
+// An Example is a recorded request with its response. Tests record the examples from the scripts in
 // api/testdata/examples: go test ./api -run TestExamples -update.
 type Example struct {
 	Operation string            `json:"operation"` // ID of the operation
-	Summary   string            `json:"summary"`   // unique among the examples of the operation
-	Path      string            `json:"path"`      // path of the request, with the query
+	Summary   string            `json:"summary"`   // title of the example, unique for the operation
+	Path      string            `json:"path"`      // path and query of the request
 	Headers   map[string]string `json:"headers,omitempty"`
-	// Request is the JSON body, or an object with the fields of the form. A value @NAME in a form
-	// stands for the content of the file NAME, as in curl -F.
-	Request  json.RawMessage   `json:"request,omitempty"`
-	Files    map[string]string `json:"files,omitempty"` // contents of the form's text files
-	Media    string            `json:"media"`           // media type of the response
-	Response json.RawMessage   `json:"response"`        // a string unless Media is application/json
+	// Request is the JSON body, or an object with the fields of the form, in which the value @NAME
+	// means the content of the file NAME, as in curl -F.
+	Request json.RawMessage   `json:"request,omitempty"`
+	Files   map[string]string `json:"files,omitempty"` // contents of the form's text files by name
+	Media   string            `json:"media"`           // media type of the response
+	// JSON value, or a JSON string if Media is not application/json
+	Response json.RawMessage `json:"response"`
 }
 
 var notInKey = regexp.MustCompile(`[^a-z0-9]+`)
 
-// Key returns the key of the example in the maps of examples in the document.
+// Key returns the key of the example in an Examples Object of OpenAPI.
 func (e Example) Key() string {
 	return strings.Trim(notInKey.ReplaceAllString(strings.ToLower(e.Summary), "-"), "-")
 }
 
-// values returns the values of the example's path and query parameters by name. It returns nil for
-// a path that does not match the operation.
+// values returns the values of the path and query parameters in the example's request, by name. It
+// returns nil if the path does not match the operation.
 func (e Example) values(op *request.Operation) (path map[string]string, query url.Values) {
 	plain, after, _ := strings.Cut(e.Path, "?")
 	of := `>[^/:]+)`
@@ -76,7 +77,7 @@ type shownExample struct {
 	Files   map[string]string `json:"x-files,omitempty"`
 }
 
-// shownExamples are the examples of a parameter or a media type. They marshal as an object whose
+// shownExamples are the examples of a parameter or a media type. As JSON they are an object whose
 // keys are in the order of the list.
 type shownExamples []shownExample
 
@@ -101,8 +102,8 @@ func (s shownExamples) MarshalJSON() ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// examplesOf returns the examples of a part of an operation. value returns the value that an
-// example contributes, if any.
+// examplesOf returns the examples of a part of an operation, such as a parameter. value returns
+// what an example contributes to that part; false if it contributes nothing.
 func (d *describer) examplesOf(op *request.Operation, value func(Example) (any, bool)) (all shownExamples) {
 	for _, example := range d.examples[op.ID] {
 		if v, ok := value(example); ok {
@@ -112,8 +113,8 @@ func (d *describer) examplesOf(op *request.Operation, value func(Example) (any, 
 	return all
 }
 
-// addExamples adds the examples of a parameter to its description. in is the location of the
-// parameter.
+// addExamples adds the examples of a parameter to its Parameter Object out. in is the location of
+// the parameter: query, path or header.
 func (d *describer) addExamples(op *request.Operation, out map[string]any, p request.Parameter, in string) {
 	examples := d.examplesOf(op, func(e Example) (any, bool) {
 		path, query := e.values(op)
@@ -138,7 +139,7 @@ func (d *describer) addExamples(op *request.Operation, out map[string]any, p req
 	}
 }
 
-// mapValue returns the value of a parameter that is given as NAME[KEY]=VALUE.
+// mapValue returns the entries of a parameter of type Map, which a query writes as NAME[KEY]=VALUE.
 func mapValue(name string, query url.Values) map[string]string {
 	value := map[string]string{}
 	for given := range query {
@@ -149,7 +150,7 @@ func mapValue(name string, query url.Values) map[string]string {
 	return value
 }
 
-// typedValue returns the value of a parameter in the type of its schema.
+// typedValue converts the text of a parameter to the type of its schema.
 func typedValue(kind wire.Kind, text string) any {
 	switch kind {
 	case wire.Bool:
@@ -164,23 +165,23 @@ func typedValue(kind wire.Kind, text string) any {
 	return text
 }
 
-// samplePageToken and samplePosition are the examples of parameters that no recorded example of the
-// operation has.
+// samplePageToken and samplePosition are the example values of parameters for which no example was
+// recorded.
 const (
 	samplePageToken = "b2Zmc2V0PTUwO3F1ZXJ5PTdkOWYyYzE0"
 	samplePosition  = "418"
 )
 
-// maskable are the fields that the examples of read masks select, where the resource has them.
+// maskable lists the fields that examples of read masks contain, if the resource has them.
 var maskable = []string{"name", "id", "type", "displayName", "state", "keyName", "role", "step", "maxValue",
 	"validated",
 	"subject", "createTime", "time", "position"}
 
-// maxMasked is the number of fields in the example of a read mask.
+// maxMasked is the maximum number of fields in an example of a read mask.
 const maxMasked = 4
 
-// defaultExample returns an example of a parameter that no recorded example of the operation has.
-// It returns nil except for page tokens, positions and masks.
+// defaultExample returns an example value of a parameter for which no example was recorded. It
+// returns nil for all parameters except page tokens, positions and masks.
 func (d *describer) defaultExample(op *request.Operation, p request.Parameter) any {
 	switch p.Name {
 	case request.PageTokenParameter.Name:
@@ -205,7 +206,7 @@ func (d *describer) defaultExample(op *request.Operation, p request.Parameter) a
 	return nil
 }
 
-// maskOf returns a read mask for a type.
+// maskOf returns an example of a read mask for a type: at most maxMasked of its fields.
 func maskOf(t reflect.Type) []string {
 	var mask []string
 	for _, f := range wire.StructOf(t).Fields {

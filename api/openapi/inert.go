@@ -9,7 +9,7 @@ import (
 	"anneal/api/wire"
 )
 
-// inertTexts returns the texts about the fields without effect of the operations' bodies, by
+// inertTexts returns the sentences about fields without effect in the bodies of the operations, by
 // component and field, such as Deployment.autoTune.
 func inertTexts(table []request.Operation) map[string]string {
 	texts := map[string]string{}
@@ -26,19 +26,19 @@ func inertTexts(table []request.Operation) map[string]string {
 	return texts
 }
 
-// An InertField is a field without effect of an operation.
+// An InertField is a field of an operation's requests that has no effect: see inert.Field.
 type InertField struct {
 	inert.Field
-	root reflect.Type // type that the path begins in; nil for a parameter of the query
+	root reflect.Type // type of the body or resource in which Path begins; nil for a query parameter
 }
 
-// Owner returns the struct type that has the field, and the field's name in it. It returns nil for
-// a parameter of the query, and when the body has no such field.
+// Owner returns the struct type that has the field, and the field's name in it. owner is nil for a
+// query parameter, and if the body has no such field.
 func (f InertField) Owner() (owner reflect.Type, field string) {
 	return ownerOf(f.root, strings.Split(f.Path, "."))
 }
 
-// InertFields returns the fields of the operation's requests that have no effect.
+// InertFields returns the fields without effect of an operation's requests.
 func InertFields(op *request.Operation) (fields []InertField) {
 	body := op.Body
 	if op.Form != nil {
@@ -55,10 +55,11 @@ func InertFields(op *request.Operation) (fields []InertField) {
 		op.Response == nil {
 		return fields
 	}
-	if op.Body != op.Response && !strings.HasPrefix(op.ID, "create") { // a sub-resource, such as a version
+	// the operation has a sub-resource, such as a version
+	if op.Body != op.Response && !strings.HasPrefix(op.ID, "create") {
 		return fields
 	}
-	for _, f := range inert.Of(op.Tag) { // the response of a create or update is the resource
+	for _, f := range inert.Of(op.Tag) { // the request body is the resource, which the response contains too
 		fields = append(fields, InertField{f, op.Response})
 	}
 	return fields
@@ -88,7 +89,8 @@ func ownerOf(t reflect.Type, path []string) (owner reflect.Type, field string) {
 	return nil, ""
 }
 
-// inertParameter returns the text about a parameter of the operation that has no effect, or "".
+// inertParameter returns a sentence about a query parameter of the operation that has no effect; ""
+// if it has an effect.
 func inertParameter(op *request.Operation, name string) (text string) {
 	for _, f := range InertFields(op) {
 		if f.Parameter() == name {
@@ -98,5 +100,5 @@ func inertParameter(op *request.Operation, name string) (text string) {
 	return text
 }
 
-// join joins sentences.
+// join joins sentences with spaces.
 func join(sentences ...string) string { return strings.TrimSpace(strings.Join(sentences, " ")) }

@@ -1,28 +1,27 @@
 package openapi
 
-// APIVersion is the version of the interface that the document describes. It is not the version of
-// the program.
+// APIVersion is the version of the API that the document describes, not the version of the program.
 const APIVersion = "5.10.0"
 
-// tags are the groups of operations, in the order of the document.
+// tags has the groups of operations in the order of the document.
 var tags = []struct{ name, description string }{
 	{"accounts", "Tenants, which own all other resources. The operator creates and suspends them."},
-	{"apiKeys", "Credentials of programs. The key itself is returned only when it is created."},
-	{"secrets", "Credentials for third-party services, which jobs and evaluators use. Values are write-only."},
+	{"apiKeys", "Credentials of clients. Only the response to the creation of a key contains the key itself."},
+	{"secrets", "Credentials of third-party services for jobs and evaluators. Their values cannot be read back."},
 	{"datasets", "Rows for training and evaluation."},
 	{"evaluators", "Code that scores completions."},
 	{"supervisedFineTuningJobs", "Supervised fine-tuning: training on example completions."},
 	{"dpoJobs", "Preference training (DPO, ORPO): training on pairs of preferred and rejected completions."},
 	{"reinforcementFineTuningJobs", "Training on completions that an evaluator scores."},
 	{"rlorTrainerJobs", "Training on completions that were scored elsewhere."},
-	{"models", "Models: uploaded, or trained by jobs."},
-	{"deploymentShapes", "Versioned sets of hardware and serving settings."},
+	{"models", "Base models and adapters that were uploaded, or trained by jobs."},
+	{"deploymentShapes", "Versioned presets of the hardware and the serving settings of deployments."},
 	{"deployments", "Models that are served by replicas."},
 	{"deployedModels", "LoRA addons that are loaded into a deployment of their base model."},
-	{"files", "Datasets, and files of batches, as files of the OpenAI API. Field names are in snake_case."},
+	{"files", "Datasets, and inputs and outputs of batches, as files of the OpenAI API. Field names are in snake_case."},
 	{"fineTuning", "Training jobs as fine-tuning jobs of the OpenAI API. Field names are in snake_case."},
-	{"batches", "Files of requests that are sent at low priority, as in the OpenAI API. Field names are in " +
-		"snake_case."},
+	{"batches", "Batches of the OpenAI API: files of inference requests that are sent at low priority. Field names " +
+		"are in snake_case."},
 	{"inference", "Completions, chat completions, responses, embeddings and transcriptions. Field names are in " +
 		"snake_case."},
 	{"events", "The log of all state changes, as CloudEvents."},
@@ -30,8 +29,8 @@ var tags = []struct{ name, description string }{
 	{"quotas", "Limits of an account, which the operator sets."},
 	{"usage", "Usage of models and accelerators by hour."},
 	{"nodes", "Worker nodes. They belong to the operator's account, system."},
-	{"backups", "Copies of the installation, which only the operator makes."},
-	{"rebuilds", "Replays of the log that replace the state of a control plane, which only the operator starts."},
+	{"backups", "Backups of the installation, which only the operator can make."},
+	{"rebuilds", "Rebuilds of a control plane's state from the log, which only the operator can start."},
 	{"system", "Health, metrics and this document."},
 }
 

@@ -9,19 +9,19 @@ import (
 	"anneal/api/wire"
 )
 
-// schemas are the schema components of a document: one for each struct type of requests and
+// schemas builds the schema components of a document: one for each struct type in requests and
 // responses.
 type schemas struct {
 	docs   Documentation
 	byName map[string]wire.Schema
 	types  map[string]reflect.Type
-	// partial are types without required fields: types that a readMask applies to, and types of
-	// requests, whose required fields depend on the operation. In all other types, fields without
-	// omitempty are required.
+	// partial has the types whose schemas have no required fields: types to which a readMask
+	// applies, and types of requests, whose required fields depend on the operation. In all other
+	// types, fields without omitempty are required.
 	partial map[reflect.Type]bool
-	// requested are types of requests that reject unknown fields.
+	// requested has the types of requests that reject unknown fields.
 	requested map[reflect.Type]bool
-	inert     map[string]string // texts about fields without effect, by component and field
+	inert     map[string]string // sentences about fields without effect, by component and field
 }
 
 func newSchemas(table []request.Operation, docs Documentation) *schemas {
@@ -29,7 +29,7 @@ func newSchemas(table []request.Operation, docs Documentation) *schemas {
 		map[reflect.Type]bool{}, inertTexts(table)}
 	for i := range table {
 		op := &table[i]
-		if op.Body != nil && !op.IsInference() { // inference operations ignore unknown fields
+		if op.Body != nil && !op.IsInference() { // inference operations ignore unknown fields with a warning
 			reach(op.Body, s.requested)
 		}
 		if op.Declares("readMask") && op.Response != nil {
@@ -42,7 +42,7 @@ func newSchemas(table []request.Operation, docs Documentation) *schemas {
 	return s
 }
 
-// maskedPart returns the type that a readMask applies to: the response, or the items of a page.
+// maskedPart returns the type to which a readMask applies: the response, or the items of a page.
 func maskedPart(response reflect.Type) reflect.Type {
 	if response.Name() == "" && response.NumField() > 0 {
 		return response.Field(0).Type
@@ -50,7 +50,7 @@ func maskedPart(response reflect.Type) reflect.Type {
 	return response
 }
 
-// reach adds the struct types that a type contains to found.
+// reach adds a type's struct type, and all struct types that it contains, to found.
 func reach(t reflect.Type, found map[reflect.Type]bool) {
 	t = wire.Deref(t)
 	switch wire.KindOf(t) {
@@ -67,7 +67,7 @@ func reach(t reflect.Type, found map[reflect.Type]bool) {
 	}
 }
 
-// of returns the schema of a type: for a struct, a reference to its component.
+// of returns the schema of a type. For a struct it is a reference to the struct's component.
 func (s *schemas) of(t reflect.Type) wire.Schema {
 	if t = wire.Deref(t); t == reflect.TypeFor[request.File]() {
 		return wire.Schema{"type": "string", "contentMediaType": "application/octet-stream"}
@@ -95,7 +95,7 @@ func (s *schemas) of(t reflect.Type) wire.Schema {
 		}
 		return s.named(t, ComponentName(t))
 	}
-	return wire.Schema{} // the empty schema allows every value
+	return wire.Schema{} // the empty schema allows every JSON value
 }
 
 func integerSchema(t reflect.Type) wire.Schema {
@@ -108,14 +108,14 @@ func integerSchema(t reflect.Type) wire.Schema {
 	return wire.Schema{"type": "integer", "format": "int64"}
 }
 
-// named returns a reference to the component of a struct type. It adds the component when the
-// document does not have it yet.
+// named returns a reference to the component of a struct type, and adds the component to the
+// document if it is missing.
 func (s *schemas) named(t reflect.Type, name string) wire.Schema {
 	if known, ok := s.types[name]; !ok {
 		s.types[name] = t
 		s.byName[name] = s.object(t, name)
 	} else if known != t {
-		panic(fmt.Sprintf("openapi: %v and %v have the same name %s", known, t, name))
+		panic(fmt.Sprintf("openapi: the types %v and %v have the same component name %s", known, t, name))
 	}
 	return wire.Schema{"$ref": "#/components/schemas/" + name}
 }
@@ -142,7 +142,7 @@ func (s *schemas) object(t reflect.Type, name string) wire.Schema {
 	return out
 }
 
-// property returns the schema of a field, with its rule and description.
+// property returns the schema of a field of the type owner, with its rule and description.
 func (s *schemas) property(t reflect.Type, owner string, f wire.Field) wire.Schema {
 	out := s.of(f.Type)
 	if f.Output && wire.Deref(f.Type) == wire.CountType {

@@ -15,18 +15,20 @@ import (
 	"anneal/projections/query"
 )
 
-// AsOfParameter is the query parameter of gets and lists that selects an earlier state. An operation
-// whose Query has it supports earlier states: its handler reads only the View of the call.
+// AsOfParameter is the query parameter of gets and lists that selects an earlier state of the
+// world. The handler of an operation with this parameter must read only the View of the call, which
+// is then the world at the selected position.
 var AsOfParameter = Parameter{"asOf", wire.Text,
-	"A position of the log or a time (RFC 3339): the response shows the state at that position, or before the first " +
-		"event after that time, without live status. The header anneal-position has the position. The default is the " +
-		"present."}
+	"A position of the log or a time (RFC 3339). The response shows the state at that position, or after the last " +
+		"event up to that time, without live status. The header anneal-position has the position of that state. The " +
+		"default is the present state."}
 
-// maxPastReads limits the concurrent requests of an account for earlier states.
+// maxPastReads bounds the concurrent requests of an account with the parameter asOf, because each
+// reconstructs rows from the archive of the log.
 const maxPastReads = 16
 
-// Present returns the present state, also in a call that shows an earlier state: it decides what the
-// caller may see.
+// Present returns the present world, even for a call with the parameter asOf: permissions are
+// checked against the present.
 func Present(c *Call) *projections.View {
 	if c.View().Past != nil {
 		return c.World.View()
@@ -34,7 +36,8 @@ func Present(c *Call) *projections.View {
 	return c.View()
 }
 
-// asOfValue returns the value of the parameter AsOfParameter; "" without it.
+// asOfValue returns the value of the query parameter asOf; "" if it is absent or the operation does
+// not have it.
 func asOfValue(c *Call) string {
 	if c.Operation == nil || !c.Operation.Declares(AsOfParameter.Name) {
 		return ""
@@ -42,19 +45,21 @@ func asOfValue(c *Call) string {
 	return queryValue(c, AsOfParameter.Name)
 }
 
-// queryValue returns the first value of a query parameter, whose name can be in snake_case too.
+// queryValue returns the first value of the query parameter name or, if it is absent, of the same
+// name in snake_case.
 func queryValue(c *Call, name string) string {
-	given, _ := url.ParseQuery(c.Request.URL.RawQuery) // Params reports the error
+	given, _ := url.ParseQuery(c.Request.URL.RawQuery) // Params reports the parse error
 	return cmp.Or(given.Get(name), given.Get(wire.Snake(name)))
 }
 
-// handleAsOf runs the handler on the state that the parameter asOf selects. If that is invalid, the
-// handler runs to find the other violations of the request.
+// handleAsOf runs the handler with the world at the position that the query parameter asOf selects
+// as its View. If asOf is invalid, it runs the handler on the present world, so that the error also
+// lists the other violations of the request.
 func handleAsOf(c *Call, given string) (any, error) {
 	leave, ok := c.Busy.Enter("earlier states of "+c.Principal.Account, maxPastReads)
 	if !ok {
 		return nil, &domain.Error{Code: domain.ResourceExhausted, Reason: "TOO_MANY_EARLIER_STATES",
-			Message: fmt.Sprintf("accounts/%s has %d requests with %s in progress, which is its limit: wait for one",
+			Message: fmt.Sprintf("accounts/%s has %d requests with %s in progress, which is the limit: wait until one ends",
 				c.Principal.Account, maxPastReads, AsOfParameter.Name)}
 	}
 	defer leave()
@@ -73,7 +78,8 @@ func handleAsOf(c *Call, given string) (any, error) {
 	if past := c.View().Past; past != nil && past.Err() != nil {
 		return nil, past.Err()
 	}
-	if err == nil || domain.CodeOf(err) == domain.NotFound { // a missing resource of the present says nothing
+	// a resource that is missing in the present may exist at another asOf
+	if err == nil || domain.CodeOf(err) == domain.NotFound {
 		err = cmp.Or(c.invalidAsOf.Err(), err)
 	}
 	var missing *domain.Error
@@ -88,17 +94,18 @@ func handleAsOf(c *Call, given string) (any, error) {
 	return result, nil
 }
 
-// positionAsOf returns the position that a value of the parameter asOf selects. A page token has the
-// position of the first page. positionAsOf sets invalidAsOf for a value that selects no position.
+// positionAsOf returns the position that a value of the parameter asOf selects. For a page token,
+// it returns the position of the first page. If the value selects no position, it adds a violation
+// to c.invalidAsOf and returns 0.
 func positionAsOf(c *Call, given string) (uint64, error) {
 	v, name := &c.invalidAsOf, AsOfParameter.Name
 	if position, err := strconv.ParseUint(given, 10, 64); err == nil {
 		return position, reach(c, position)
 	}
-	given = strings.Replace(given, " ", "+", 1) // a + that is not encoded is a space
+	given = strings.Replace(given, " ", "+", 1) // "+" in a query decodes to a space
 	at, err := time.Parse(time.RFC3339, given)
 	if err != nil {
-		v.Add(name, "%s is neither a position of the log, which is a whole number, nor a time such as 2026-03-01T12:00:00Z",
+		v.Add(name, "must be a position of the log (a whole number) or a time such as 2026-03-01T12:00:00Z, not %s",
 			wire.Quote(given))
 		return 0, nil
 	}
@@ -106,7 +113,8 @@ func positionAsOf(c *Call, given string) (uint64, error) {
 		return pinned, reach(c, pinned)
 	}
 	if at.After(c.Time) {
-		v.Add(name, "%s is in the future: the time of the server is %s; leave %s out for the present state", given,
+		v.Add(name, "%s is in the future (the server's time is %s): give an earlier time, or leave %s out for the "+
+			"present state", given,
 			c.Time.UTC().Format(time.RFC3339), name)
 		return 0, nil
 	}
@@ -118,12 +126,12 @@ func positionAsOf(c *Call, given string) (uint64, error) {
 	return position, err
 }
 
-// reach waits until the world has reached a position that the log has. It sets invalidAsOf for a
-// position that the log does not have.
+// reach waits until the world has reached the position. If the log has no event at the position, it
+// adds a violation to c.invalidAsOf.
 func reach(c *Call, position uint64) error {
 	name := AsOfParameter.Name
 	if position == 0 {
-		c.invalidAsOf.Add(name, "0 is before the first event of the log: give a position from 1 on")
+		c.invalidAsOf.Add(name, "must be at least 1, the position of the first event of the log, not 0")
 		return nil
 	}
 	if position <= c.World.Position() {
@@ -134,7 +142,8 @@ func reach(c *Call, position uint64) error {
 		return err
 	}
 	if position > last.Position {
-		c.invalidAsOf.Add(name, "%d is after the last event of the log, which has the position %d: leave %s out for the "+
+		c.invalidAsOf.Add(name, "must be at most %[2]d, the position of the last event of the log, not %[1]d: leave "+
+			"%[3]s out for the "+
 			"present state", position, last.Position, name)
 		return nil
 	}

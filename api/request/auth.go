@@ -18,8 +18,8 @@ import (
 	"anneal/eventlog"
 )
 
-// A Key is a new API key. The API returns Text once and never stores it; Hash and Prefix are
-// stored.
+// A Key is a new API key. Text is the key that the client sends; the API returns it once and never
+// stores it. Hash and Prefix are stored.
 type Key struct {
 	Text   string
 	Hash   []byte
@@ -42,8 +42,8 @@ func MintKey(pepper []byte, name domain.Name) (Key, error) {
 	return mintFrom(pepper, name, secret), nil
 }
 
-// mintFrom returns the key for a resource name whose secret part is secret, which must be
-// keySecret random bytes.
+// mintFrom returns the key of an API key resource from its secret part, which must be keySecret
+// random bytes.
 func mintFrom(pepper []byte, name domain.Name, secret []byte) Key {
 	text := strings.Join([]string{keyMark, name.Account(), name.ID(), hex.EncodeToString(secret)}, "_")
 	text += checksum(text)
@@ -79,17 +79,18 @@ func KeyName(text string) (domain.Name, bool) {
 	return name, ok && checksum(body) == sum
 }
 
-// A Principal is the caller of a request: the API key and its account and role.
+// A Principal is the caller of an authenticated request: the API key, and its account and role.
 type Principal struct {
 	Key     domain.Name
 	Account string
 	Role    string
 }
 
-// IsOperator reports whether the principal operates the installation.
+// IsOperator reports whether the principal is the operator of the installation: an admin of the
+// account domain.System.
 func (c Principal) IsOperator() bool { return c.Account == domain.System && c.Role == domain.RoleAdmin }
 
-// A Permission is what a role allows in its own account.
+// A Permission is what a role may do in its own account.
 type Permission int
 
 const (
@@ -98,9 +99,10 @@ const (
 	ReadModels                      // get and list models
 	Write                           // create, change and delete resources
 	ManageSecrets                   // manage API keys and secrets
-	Publish                         // mark a version of a shape validated or public
+	Publish                         // mark a version of a shape as validated or public
 	Infer                           // send requests to models
-	Operate                         // use operations on all accounts; only the operator has this permission
+	// send operations on all accounts and the installation; only the operator has this permission
+	Operate
 )
 
 // Granted lists the permissions of each role in its own account. The operator has all permissions
@@ -112,8 +114,9 @@ var Granted = map[string][]Permission{
 	domain.RoleReader:    {FollowEvents},
 }
 
-// authenticate returns the principal of a request at the time now. With bareKey it accepts an API
-// key without a scheme.
+// authenticate returns the principal of the API key in the header Authorization, or an error if the
+// key is missing, unknown or expired at the time now. If bareKey is true, it accepts a key without
+// the scheme Bearer.
 func authenticate(rows eventlog.Rows, pepper []byte, r *http.Request, bareKey bool, now time.Time) (Principal, error) {
 	text, err := Credential(r, bareKey)
 	if err != nil {
@@ -128,7 +131,7 @@ func PrincipalOf(rows eventlog.Rows, pepper []byte, text string, now time.Time) 
 	name, ok := KeyName(text)
 	if !ok {
 		return Principal{}, unauthenticated("API_KEY_MALFORMED",
-			"the API key was mistyped or cut off: a key is ank_ACCOUNT_KEYID_ followed by 72 hexadecimal digits, the last "+
+			"the API key is mistyped or cut off: a key is ank_ACCOUNT_KEYID_ followed by 72 hexadecimal digits, the last "+
 				"8 of which are a checksum; copy the whole key again")
 	}
 	state, _ := rows.Row(name)

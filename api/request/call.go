@@ -1,6 +1,6 @@
-// Package request contains what all operations of the interface share: the principal, the
-// declaration of operations, parameters and bodies, changes with their quotas, errors as HTTP
-// responses, and idempotency keys.
+// Package request contains what all operations of the HTTP interface share: the declaration of
+// operations, their parameters and bodies; the caller and its permissions; the recording of changes
+// within quotas; errors as HTTP responses; and idempotency keys.
 package request
 
 import (
@@ -37,24 +37,24 @@ func (c *Call) UsableModel(account, name string) (*projections.Row[domain.Model]
 
 // Core holds the dependencies and the state that all requests of a server share.
 type Core struct {
-	Log     eventlog.Log
-	World   *projections.World
-	Answers Answers
-	Uses    Uses // nil keeps the times of last use in memory
-	Logger  *slog.Logger
-	Pepper  []byte // hashes keys and signs page tokens
-	Now     func() time.Time
-	Space   *disk.Space // checks the space on the server's disk; nil disables the check
-	Limits  Limits
-	Busy    *Counters       // counts concurrent requests
-	Closing context.Context // done when the server stops
-	// Addresses states that events have the address of the client.
+	Log         eventlog.Log
+	World       *projections.World
+	Idempotency IdempotencyStore
+	LastUsed    LastUsedStore // stores when each API key was last used; nil stores the times in memory only
+	Logger      *slog.Logger
+	Pepper      []byte // secret key of the HMACs of API keys and page tokens
+	Now         func() time.Time
+	Space       *disk.Space // checks the space on the server's disk; nil disables the check
+	Limits      Limits
+	Busy        *Counters       // counts concurrent requests
+	Closing     context.Context // is done when the server stops
+	// Addresses states whether events contain the IP address of the client.
 	Addresses bool
 
 	rates      *rates
-	quotas     locks          // by account with a quota
-	outputs    locks          // by output model
-	background sync.WaitGroup // work that no response waits for
+	quotas     locks          // key: account; serializes changes that count against its quotas
+	outputs    locks          // key: model name; serializes jobs that reserve an output model
+	background sync.WaitGroup // goroutines that no response waits for
 }
 
 // NewCore initializes the private fields of c and returns it.
@@ -63,7 +63,7 @@ func NewCore(c *Core) *Core {
 	return c
 }
 
-// Drain waits for the work that background has started.
+// Drain waits for the goroutines that the function background has started.
 func (c *Core) Drain() { c.background.Wait() }
 
 // A Call is one request in progress.
@@ -78,43 +78,45 @@ type Call struct {
 	Trace     domain.Trace
 	Time      time.Time // start of the request
 	Principal Principal
-	Account   string      // account in the path
-	Direct    domain.Name // the deployment of the direct route that the request used; "" without one
-	// Background states that no client waits for the response: the request is one of a batch.
+	Account   string      // account in the path or, for inference, of the principal
+	Direct    domain.Name // deployment to whose host name the request was sent; "" for the server's host name
+	// Background states that the request belongs to a batch, so that no client waits for the
+	// response.
 	Background bool
 	view       *projections.View
-	reflected  uint64 // position in the response header anneal-position
-	counted    bool   // the request counts against the quota requests-per-minute
+	reflected  uint64 // value of the response header anneal-position
+	counted    bool   // the request was counted against the quota requests-per-minute
 
-	sent     []byte // JSON body, if it has at most maxShownBody bytes
-	seed     []byte // derives IDs and keys, when the request has an idempotency key
-	repeated bool   // an earlier attempt of the request may have recorded changes
-	commands int    // number of commands so far
-	// invalidAsOf are the violations of the parameter asOf, which Params adds to those of the request.
+	sent     []byte // JSON body; nil if it has more than maxShownBody bytes
+	seed     []byte // seed of derived IDs and secrets; nil without an idempotency key
+	repeated bool   // an earlier attempt of this request may have recorded changes
+	commands int    // number of commands that the call has sent so far
+	// invalidAsOf has the violations of the query parameter asOf, which Params adds to the
+	// violations of the other parameters.
 	invalidAsOf domain.Violations
-	recorded    atomic.Bool // a change may have been recorded
+	recorded    atomic.Bool // the call may have recorded a change
 }
 
-// A Connection reads the body of a request within the limits of the HTTP connection.
+// A Connection reads the body of a request, within the limits on the memory and the time of bodies.
 type Connection interface {
-	// ReadBody reads the whole body into memory: at most limit bytes.
+	// ReadBody returns the body, or an error if it has more than limit bytes.
 	ReadBody(r *http.Request, limit int64) ([]byte, error)
-	// ReleaseBody releases the memory that was reserved for decoding the body, except the memory of
-	// its strings.
+	// ReleaseBody releases the memory that the server's budget reserved to decode the body. The
+	// reservation for the body's strings remains until the request ends.
 	ReleaseBody()
-	// Identify records the account of the request.
+	// Identify states the account of the request, whose share of the budget the body then uses.
 	Identify(account string)
 }
 
 // A Handler returns the value of a JSON response, or nil when it has written the response.
 type Handler func(c *Call) (any, error)
 
-// PathValue returns a parameter of the path.
+// PathValue returns the value of a parameter of the path, such as id.
 func (c *Call) PathValue(name string) string {
 	if !c.Operation.Slashes || !strings.HasSuffix(c.Operation.Path, "{"+name+"}") {
 		return chi.URLParam(c.Request, name)
 	}
-	value := chi.URLParam(c.Request, "*") // in the encoding of the request
+	value := chi.URLParam(c.Request, "*") // percent-encoded as in the request
 	if decoded, err := url.PathUnescape(value); err == nil && c.Request.URL.RawPath != "" {
 		return decoded
 	}
@@ -126,8 +128,8 @@ func (c *Call) SetPathValue(name, value string) {
 	chi.RouteContext(c.Request.Context()).URLParams.Add(name, value)
 }
 
-// View returns the world at one position. All calls return the same View until Refresh is called or
-// the call records a change.
+// View returns the world at one position. It returns the same View until the call records a change
+// or Refresh is called.
 func (c *Call) View() *projections.View {
 	if c.view == nil {
 		c.view = c.World.View()
@@ -139,11 +141,11 @@ func (c *Call) View() *projections.View {
 // Refresh makes the next View return the current world.
 func (c *Call) Refresh() { c.view = nil }
 
-// HasIdempotencyKey reports whether the request has an idempotency key.
+// HasIdempotencyKey reports whether the request was sent with an idempotency key.
 func (c *Call) HasIdempotencyKey() bool { return c.seed != nil }
 
-// writeTime bounds the time to record a change. Recording continues when the client has
-// disconnected, because some events of the change may be recorded already.
+// writeTime bounds the time to record a change. Recording continues after the client has
+// disconnected, because the log may already contain some events of the change.
 const writeTime = 15 * time.Second
 
 // Detached returns a context for recording a change. The context is not canceled when the client
@@ -152,9 +154,9 @@ func (c *Call) Detached() (ctx context.Context, cancel context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(c.Ctx), writeTime)
 }
 
-// Do records an intent, waits until the world has reached the change, so that a client reads its
-// own writes, and returns the change. If an earlier attempt of the request has recorded the change,
-// Do returns that change and records nothing.
+// Do records an intent, and returns the change when the world has reached it, so that clients read
+// their own writes. If an earlier attempt of the request has recorded the change, Do returns that
+// change and records nothing.
 func (c *Call) Do(intent domain.Intent) (eventlog.Change, error) {
 	earlier, err := c.Recorded(intent.Name)
 	if err != nil {
@@ -179,9 +181,9 @@ func (c *Call) Do(intent domain.Intent) (eventlog.Change, error) {
 // maxMerges is the maximum number of attempts of Merge to compute and record an intent.
 const maxMerges = 64
 
-// Merge is like Do for an intent that depends on the row of name. It calls merge to compute the
-// intent, and calls merge again when the row has changed before the intent was recorded. All
-// attempts have the same command ID.
+// Merge is like Do for an intent that is computed from the row of the resource name. merge computes
+// the intent. Merge calls it again if the row changed before the intent was recorded, up to
+// maxMerges times. All attempts have the same command ID.
 func (c *Call) Merge(name domain.Name, merge func() (domain.Intent, error)) (eventlog.Change, error) {
 	made, err := c.Recorded(name)
 	if err != nil {
@@ -214,12 +216,12 @@ func (c *Call) Merge(name domain.Name, merge func() (domain.Intent, error)) (eve
 		}
 	}
 	return eventlog.Change{},
-		domain.Errorf(domain.Aborted, "%s was changed concurrently during each of %d attempts: try again", name,
+		domain.Errorf(domain.Aborted, "other requests changed %s during each of %d attempts: try again", name,
 			maxMerges)
 }
 
-// Record records an intent like Do, and may be called concurrently. Unlike Do, it does not detect a
-// change that an earlier attempt has recorded.
+// Record records an intent like Do, and may be called concurrently. Unlike Do, it does not check
+// whether an earlier attempt of the request has recorded the change.
 func (c *Call) Record(intent domain.Intent) error {
 	ctx, cancel := c.Detached()
 	defer cancel()
@@ -227,7 +229,8 @@ func (c *Call) Record(intent domain.Intent) error {
 	return err
 }
 
-// command records the intent under the command ID id; with "", the log generates the ID.
+// command records an intent with the command ID id, and waits until the world has reached the
+// change. If id is "", the log generates an ID.
 func (c *Call) command(ctx context.Context, id string, intent domain.Intent) (eventlog.Change, error) {
 	if err := c.mayUse(intent); err != nil {
 		return eventlog.Change{}, err
@@ -259,11 +262,13 @@ func (c *Call) command(ctx context.Context, id string, intent domain.Intent) (ev
 	if err == nil || rejected {
 		return change, err
 	}
-	c.Logger.Error("a change was not recorded", "request", c.ID, "change", intent.Name, "error", err)
+	c.Logger.Error("a change was not recorded, or its outcome is "+
+		"unknown", "request", c.ID, "change", intent.Name, "error", err)
 	return change, unrecorded{err}
 }
 
-// unrecorded is the error of an intent whose append to the log failed, or was not acknowledged.
+// unrecorded is the error of an intent whose append to the log failed or was not acknowledged, so
+// that the change may be recorded or not.
 type unrecorded struct{ cause error }
 
 func (u unrecorded) Error() string { return u.cause.Error() }
@@ -273,8 +278,9 @@ func (u unrecorded) Unwrap() error { return u.cause }
 // WarningHeader carries the warnings of a response.
 const WarningHeader = "anneal-warning"
 
-// Warn adds a warning to the headers of the response, unless they contain the warning already. A
-// warning says that a setting is accepted, but does not have the effect that a client may expect.
+// Warn adds a warning header to the response, unless the response has the same warning already. A
+// warning says that the request is accepted, but a setting does not have the effect that a client
+// may expect.
 func (c *Call) Warn(format string, args ...any) {
 	warning, header := fmt.Sprintf(format, args...), c.Writer.Header()
 	if !slices.Contains(header.Values(WarningHeader), warning) {
@@ -282,7 +288,7 @@ func (c *Call) Warn(format string, args ...any) {
 	}
 }
 
-// RequireActive returns an error when an account is suspended.
+// RequireActive returns an error if an account is suspended.
 func (c *Call) RequireActive(account string) error {
 	row, ok := c.View().Accounts.Get(domain.NewName(account, "accounts", account))
 	if ok && row.State.Suspended() {
@@ -323,20 +329,20 @@ func RequestID(r *http.Request) string {
 	return id
 }
 
-// mayUse returns an error when an intent adds a reference to a resource that is being deleted. It
-// cannot detect a deletion that is recorded concurrently: in this case, schedulers fail the work
-// whose inputs are deleted.
+// mayUse returns an error if an intent adds a reference to a resource that is being deleted. It
+// cannot detect a deletion that is recorded at the same time: then a scheduler fails the job whose
+// input was deleted.
 func (c *Call) mayUse(intent domain.Intent) error {
 	if !c.World.View().RefersToOthers(intent.Name.Collection()) {
 		return nil
 	}
 	before, version := c.World.Row(intent.Name)
 	if intent.IsStale(version) {
-		return nil // Merge computes the intent again
+		return nil // Merge will compute the intent again
 	}
 	record, err := intent.Decide(before, c.Time)
 	if err != nil || record.Type == "" {
-		return nil // recording the intent returns the error
+		return nil // Decide returns the same error when the intent is recorded
 	}
 	after, err := c.World.After(intent.Name, before, record)
 	if err != nil {

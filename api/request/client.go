@@ -7,9 +7,9 @@ import (
 	"anneal/domain"
 )
 
-// ClientAddress returns the IP address of the other end of the request's connection: the client, or a
-// proxy. No header of the request changes it. It returns "" for a request without a connection, such
-// as one of a batch.
+// ClientAddress returns the IP address of the peer of the request's connection, which is the client
+// or a proxy. It ignores headers such as X-Forwarded-For. It returns "" for a request without a
+// connection, such as a request of a batch.
 func ClientAddress(r *http.Request) string {
 	if r == nil {
 		return ""
@@ -21,12 +21,12 @@ func ClientAddress(r *http.Request) string {
 	return at.Addr().Unmap().String()
 }
 
-// An ErrorObserver is a http.ResponseWriter that is told which error its response reports.
+// An ErrorObserver is an http.ResponseWriter that records which error its response reports.
 type ErrorObserver interface {
 	ObserveError(f *domain.Error)
 }
 
-// observeError tells the writer of a response which error the response reports.
+// observeError passes the error of a response to its writer, if that is an ErrorObserver.
 func observeError(w http.ResponseWriter, f *domain.Error) {
 	for {
 		if observer, ok := w.(ErrorObserver); ok {

@@ -4,7 +4,7 @@ import (
 	"sync"
 )
 
-// Counters count concurrent requests by a key, such as an account.
+// Counters counts requests in progress by key, such as an account.
 type Counters struct {
 	mu  sync.Mutex
 	now map[string]int
@@ -12,8 +12,8 @@ type Counters struct {
 
 func NewCounters() *Counters { return &Counters{now: map[string]int{}} }
 
-// Enter counts one more request with a key. The caller must call leave when the request ends. ok is
-// false, and the request is not counted, when limit requests with the key are in progress.
+// Enter counts one more request with the key. The caller must call leave when the request ends. If
+// limit requests with the key are in progress, Enter counts nothing and ok is false.
 func (n *Counters) Enter(key string, limit int) (leave func(), ok bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -30,7 +30,7 @@ func (n *Counters) Enter(key string, limit int) (leave func(), ok bool) {
 	}), true
 }
 
-// Of returns the number of concurrent requests with a key.
+// Of returns the number of requests in progress with the key.
 func (n *Counters) Of(key string) int {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -24,7 +24,7 @@ func NotFoundReason(reason, format string, args ...any) error {
 }
 
 func NotFound(noun string, name domain.Name) error {
-	f := domain.Errorf(domain.NotFound, "there is no %s named %s: list the existing ones with GET /v1/%s", noun, name,
+	f := domain.Errorf(domain.NotFound, "there is no %s named %s: list what exists with GET /v1/%s", noun, name,
 		parentPath(name))
 	f.Reason = "NOT_FOUND"
 	return f
@@ -51,7 +51,7 @@ var StatusOfCode = map[domain.Code]int{
 	domain.Unauthenticated:    http.StatusUnauthorized,
 }
 
-const statusClientClosed = 499 // the client disconnected before the response
+const statusClientClosed = 499 // status of a request whose client disconnected before the response
 
 // Reasons of errors. Some reasons have a more specific HTTP status than their code: see
 // reasonStatus.
@@ -77,8 +77,9 @@ var reasonStatus = map[string]int{
 	ReasonMethod:            http.StatusMethodNotAllowed,
 }
 
-// ErrorOf returns the error that a client gets for err. For an err of unknown type, it returns an
-// internal error without the text of err, because only the server's log may contain that text.
+// ErrorOf returns the error that a client gets for err. If err is not a *domain.Error or another
+// known error, it returns an internal error without the text of err, which only the server's log
+// may contain.
 func ErrorOf(err error) *domain.Error {
 	var fault *domain.Error
 	var tooLarge *http.MaxBytesError
@@ -93,7 +94,7 @@ func ErrorOf(err error) *domain.Error {
 	case errors.As(err, &tooLarge):
 		return BodyTooLarge(tooLarge.Limit)
 	case errors.Is(err, context.Canceled):
-		return domain.Errorf(domain.Canceled, "the client closed the request")
+		return domain.Errorf(domain.Canceled, "the client disconnected before the response")
 	case errors.Is(err, context.DeadlineExceeded):
 		return domain.Errorf(domain.DeadlineExceeded, "the request took too long: try again")
 	}
@@ -102,14 +103,14 @@ func ErrorOf(err error) *domain.Error {
 
 func BodyTooLarge(limit int64) *domain.Error {
 	return &domain.Error{Code: domain.OutOfRange, Reason: ReasonBodyTooLarge,
-		Message: "the body is larger than " + strconv.FormatInt(limit, 10) + " bytes: send less"}
+		Message: "the body is larger than " + strconv.FormatInt(limit, 10) + " bytes: send a smaller body"}
 }
 
 // BodyOfSizeTooLarge returns the error of BodyTooLarge with a message that also states the size of
 // the body, in bytes.
 func BodyOfSizeTooLarge(limit, size int64) *domain.Error {
 	f := BodyTooLarge(limit)
-	f.Message = fmt.Sprintf("the body is larger than %d bytes, it has %d: send less", limit, size)
+	f.Message = fmt.Sprintf("the body has %[2]d bytes, more than the limit of %[1]d: send a smaller body", limit, size)
 	return f
 }
 
@@ -123,7 +124,8 @@ func HTTPStatus(f *domain.Error) int {
 	return http.StatusInternalServerError
 }
 
-// ManagementError is the body of an error response on management paths.
+// ManagementError is the JSON body of an error response of all operations that do not have an
+// InferenceError.
 type ManagementError struct {
 	Code    domain.Code `json:"code"`
 	Message string      `json:"message"`
@@ -155,7 +157,7 @@ func ManagementBody(f *domain.Error, requestID string) ManagementError {
 	return body
 }
 
-// InferenceError is the body of an error response of inference operations: see
+// InferenceError is the JSON body of an error response in the format of the OpenAI API: see
 // Operation.HasInferenceErrors. All of its keys are always present.
 type InferenceError struct {
 	Error     InferenceErrorBody `json:"error"`
@@ -202,11 +204,12 @@ func InferenceBody(f *domain.Error, requestID string) (int, InferenceError) {
 	return status, InferenceError{body, requestID}
 }
 
-// RetryAfterSeconds is the default value of the header Retry-After, in seconds.
+// RetryAfterSeconds is the value of the header Retry-After for errors without a known waiting time,
+// in seconds.
 const RetryAfterSeconds = "5"
 
-// NoRetryHeader is a response header with the value false in a 429 when no retry can succeed.
-// Without the header, OpenAI's clients retry a 429.
+// NoRetryHeader is a response header. Its value "false" in a response with 429 says that no retry
+// can succeed; without it, clients of OpenAI retry a 429.
 const NoRetryHeader = "X-Should-Retry"
 
 // WriteError writes the response to a failed request.
@@ -230,7 +233,7 @@ func WriteError(w http.ResponseWriter, f *domain.Error, requestID string, infere
 	writeJSON(w, status, body)
 }
 
-// printable returns a copy of the error in which control characters are escaped.
+// printable returns a copy of the error with all control characters of its texts escaped.
 func printable(f *domain.Error) *domain.Error {
 	shown := *f
 	shown.Message, shown.Violations = domain.Printable(f.Message), slices.Clone(f.Violations)
@@ -259,7 +262,7 @@ func WriteResponse(w http.ResponseWriter, result any) {
 func writeJSON(w http.ResponseWriter, status int, body any) {
 	var data bytes.Buffer
 	encoder := json.NewEncoder(&data)
-	encoder.SetEscapeHTML(false)                 // signed URLs stay readable
+	encoder.SetEscapeHTML(false)                 // keep & in signed URLs readable
 	if err := encoder.Encode(body); err != nil { // only a bug in a wire type causes this error
 		status = http.StatusInternalServerError
 		data.Reset()
@@ -281,7 +284,8 @@ func ReasonOf(err error) string {
 	return ""
 }
 
-// LogFailure logs an internal error. It logs an exceeded deadline as a warning.
+// LogFailure logs an internal error, or, as a warning, an exceeded deadline. It logs no other
+// error, because clients, other servers or unsupported requests cause the others.
 func (s *Core) LogFailure(r *http.Request, err error) {
 	level := slog.LevelError
 	switch code := domain.CodeOf(err); {

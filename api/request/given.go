@@ -18,7 +18,8 @@ import (
 // that violations can state the values in it.
 const maxShownBody = 64 << 10
 
-// ReadBody reads the JSON body of the request.
+// ReadBody returns the JSON body of the request, and keeps it in c.sent if it has at most
+// maxShownBody bytes.
 func (c *Call) ReadBody() ([]byte, error) {
 	data, err := c.Conn.ReadBody(c.Request, c.Limits.Body)
 	if err == nil && len(data) <= maxShownBody {
@@ -27,10 +28,10 @@ func (c *Call) ReadBody() ([]byte, error) {
 	return data, err
 }
 
-// handle runs the operation's handler. It then completes the violations of an INVALID_FIELDS error
-// with what the body has for the field: the value of a number, or the length of a text or list.
+// handle runs the operation's handler. To each violation of an INVALID_FIELDS error, it adds what
+// the body has in that field: the value of a number, or the length of a text or list.
 func handle(c *Call) (any, error) {
-	result, err := current(c)
+	result, err := handleCurrent(c)
 	var invalid *domain.Error
 	if c.sent == nil || !errors.As(err, &invalid) || invalid.Reason != domain.InvalidFields {
 		return result, err
@@ -46,16 +47,18 @@ func handle(c *Call) (any, error) {
 	return result, shown.Err()
 }
 
-// shows matches a description of a violation that already states the value in the body.
+// shows matches a violation's description that already states the value in the body, such as "must
+// be positive, is 0".
 var shows = regexp.MustCompile(`, (is|has|not|are) `)
 
-// ruleEnd matches what separates a rule from advice or a reason.
+// ruleEnd matches the text between a violation's rule ("must be positive") and the advice or reason
+// that follows.
 var ruleEnd = regexp.MustCompile(`[:;]|, (because|unless) `)
 
-// withGiven returns the description of a violation with the value in the body inserted after the
-// rule, before any advice or reason. For a text or a list it inserts only the length, because a text
-// may be confidential. It returns the description unchanged if it states no rule for the value, or
-// states the value already.
+// withGiven inserts the value that the body has in a field after the rule in a violation's
+// description: "must be positive: …" becomes "must be positive, is 0: …". For a text or a list it
+// inserts only the length, because a text may be confidential. It returns the description unchanged
+// if it does not begin with a rule, or already states the value.
 func withGiven(description string, value any) string {
 	if !strings.HasPrefix(description, "must ") || shows.MatchString(description) {
 		return description
@@ -84,8 +87,8 @@ func withGiven(description string, value any) string {
 	return description[:end] + given + description[end:]
 }
 
-// lookUp returns the value at the path of a field in a body, such as options.seed or rows[3].n; nil
-// when there is none.
+// lookUp returns the value at a path such as options.seed or rows[3].n in a parsed JSON body; nil
+// if the body has no value there.
 func lookUp(value any, path string) any {
 	for path != "" {
 		var name string

@@ -24,51 +24,53 @@ import (
 	sealed "anneal/eventlog/secrets"
 )
 
-// Answers stores the responses to requests with an idempotency key, for all servers.
+// IdempotencyStore stores responses by idempotency key for all servers of the installation.
 // idempotency.Store implements it.
-type Answers interface {
-	// Claim reserves a key for the duration lease, for the request with the given digest. The returned
-	// claim states whether the key was free: see idempotency.Claim.
+type IdempotencyStore interface {
+	// Claim reserves a key, for the duration lease, for the request with the given digest. The
+	// State of the returned claim states whether the key was free, in use or already has a
+	// response: see idempotency.Claim.
 	Claim(ctx context.Context, key string, digest []byte, now time.Time, lease time.Duration) (idempotency.Claim, error)
-	// Renew extends the lease of a claim.
+	// Renew extends the lease of a claim, and returns the renewed claim.
 	Renew(ctx context.Context, claim idempotency.Claim, now time.Time, lease time.Duration) (idempotency.Claim, error)
-	// Store stores the response to the request that holds the claim.
-	Store(ctx context.Context, claim idempotency.Claim, answer []byte) error
-	// Release releases the key without a response.
+	// Store stores the encoded response to the request that holds the claim.
+	Store(ctx context.Context, claim idempotency.Claim, response []byte) error
+	// Release frees the key of a claim without storing a response.
 	Release(ctx context.Context, claim idempotency.Claim) error
 }
 
-// Headers of repeated requests and their responses.
+// IdempotencyHeader is the request header with the idempotency key. ReplayedHeader is the response
+// header with the value "true" in a response that was stored by an earlier attempt.
 const (
 	IdempotencyHeader = "Idempotency-Key"
 	ReplayedHeader    = "Idempotent-Replayed"
 )
 
-// MaxIdempotencyKey bounds an idempotency key, in characters.
+// MaxIdempotencyKey is the maximum length of an idempotency key, in characters.
 const MaxIdempotencyKey = 255
 
-// maxStoredError bounds a stored error response, in bytes, because rejected requests cost a client
-// nothing and must not fill the disk.
+// maxStoredError is the maximum size of a stored error response, in bytes. Rejected requests cost a
+// client nothing, so they must not fill the disk.
 const maxStoredError = 4 << 10
 
-// ClaimTime is the lease of a claim. After a server has died, its claims expire within ClaimTime; a
-// running server renews its claims. If another server takes over the key of a running server,
-// because of clock skew or an unreachable store, the command ID prevents a change from being
-// recorded twice.
+// ClaimTime is the lease of a claim on an idempotency key. A running server renews its claims;
+// after a crash, the claims expire within ClaimTime. Another server can take over a running
+// server's claim because of clock skew or an unreachable store; then the command ID prevents that a
+// change is recorded twice.
 const ClaimTime = 6 * time.Second
 
-// idempotent handles a call with an idempotency key, so that retries do not repeat its effects.
+// idempotent executes a call so that retries with the same idempotency key do not repeat its
+// effects.
 type idempotent struct{ *Call }
 
-// once runs h and returns its result, unless a response is stored under the request's idempotency
-// key: then once returns the stored response. A key belongs to the principal's account and to the
-// first request that used it, for a day.
+// once runs h and returns its result. If a response is stored under the request's idempotency key,
+// once returns that response instead. An idempotency key belongs to an account and to the first
+// request that used it, for a day.
 //
-// A response is stored when it is a success or a decided error of at most maxStoredError bytes. A
-// longer error is computed again for each retry. After any other response, a client may send the
-// same request again, and the retry continues where the first attempt ended: generated IDs are
-// derived from the claim's seed, so that the retry finds the events that the first attempt has
-// recorded.
+// once stores successes, and final errors of at most maxStoredError bytes; a longer final error is
+// computed again by each retry. After any other response, a client may retry the request, and the
+// retry continues where the first attempt ended: the IDs that the handler generates are derived
+// from the claim's seed, so that the retry finds the events that the first attempt recorded.
 func (c idempotent) once(h Handler) (any, error) {
 	given, ok := c.Request.Header[IdempotencyHeader]
 	if !ok || !c.Operation.Repeatable() {
@@ -76,7 +78,7 @@ func (c idempotent) once(h Handler) (any, error) {
 	}
 	key, err := idempotencyKey(given)
 	if err == nil && !c.Operation.ReleasesResources {
-		err = c.hasSpace() // to store the response
+		err = c.hasSpace() // the response will be stored on the disk
 	}
 	if err != nil {
 		return nil, err
@@ -85,24 +87,24 @@ func (c idempotent) once(h Handler) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	slot := c.slot(key, request)
-	claim, err := c.claim(slot)
+	entry := c.entryKey(key, request)
+	claim, err := c.claim(entry)
 	if err != nil {
 		return nil, err
 	}
 	if claim.State == idempotency.Completed {
-		return slot.open(claim.Response)
+		return entry.open(claim.Response)
 	}
 	c.seed, c.repeated = claim.Seed, claim.State == idempotency.Resumed
-	c.view = nil // the wait for the claim may have been long
-	held := c.hold(claim)
-	defer held.release() // no effect after stop
+	c.view = nil // the world may have changed while the call waited for the claim
+	leased := c.renewLease(claim)
+	defer leased.release() // does nothing after stop
 	result, err := h(c.Call)
-	return c.keep(slot, held, result, err)
+	return c.store(entry, leased, result, err)
 }
 
-// Repeatable reports whether the operation accepts an idempotency key. Such an operation changes
-// resources or generates usage, and its gate authorizes the principal.
+// Repeatable reports whether the operation accepts an idempotency key: it must change resources or
+// generate usage, and must have an authenticated principal.
 func (op *Operation) Repeatable() bool {
 	return (op.Method == http.MethodPost || op.Method == http.MethodPatch) &&
 		(op.Gate == InAccount || op.Gate == InOwnAccount || op.Gate == ByOperator || op.Gate == ToModels)
@@ -125,31 +127,31 @@ func idempotencyKey(given []string) (string, error) {
 	return given[0], v.Err()
 }
 
-// A slot identifies the entry of one request under one idempotency key in the store.
-type slot struct {
-	name   string // key of the entry in the store
-	digest []byte // digest of the request
-	key    []byte // encryption key of the response, derived from the request
+// An entryKey identifies the entry of a request in the idempotency store.
+type entryKey struct {
+	name   string // name of the entry in the store, derived from the account and the idempotency key
+	digest []byte // digest of the request, which a retry must have too
+	key    []byte // encryption key of the stored response, derived from the request
 }
 
-// slot returns the slot of an idempotency key and a request. The encryption key is derived from the
-// request too, so that a stored response, such as one with a secret's value, cannot be read without
-// the request.
-func (c idempotent) slot(key string, request []byte) slot {
+// entryKey returns the entryKey of a request with the idempotency key. The encryption key is also
+// derived from the request, so that a stored response, which may contain a secret, can be read only
+// with the request.
+func (c idempotent) entryKey(key string, request []byte) entryKey {
 	mac := func(use string, parts ...[]byte) []byte {
 		return deriveKey(c.Pepper, "idempotency "+use, parts...)
 	}
 	account, header := []byte(c.Principal.Account), []byte(key)
-	return slot{
+	return entryKey{
 		name:   fmt.Sprintf("%s.%x", account, mac("slot", account, header)),
 		digest: mac("digest", request),
 		key:    mac("seal", account, header, request),
 	}
 }
 
-// content returns the parts of the request on which the response depends: method, direct route, path,
-// query and body. The handler can still read the body. For a form, content returns only the values of
-// the fields, because the boundary of the form differs between attempts.
+// content returns the parts of the request on which the response depends: method, direct route,
+// path, query and body. The handler can still read the body. For a form, content has only the
+// values of the fields, because the boundary between them differs in each attempt.
 func (c idempotent) content() ([]byte, error) {
 	body, err := c.buffer()
 	if err != nil {
@@ -158,7 +160,8 @@ func (c idempotent) content() ([]byte, error) {
 	request := fmt.Appendf(nil, "%s\n%s%s\n%s\n", c.Request.Method, c.Direct, c.Request.URL.EscapedPath(),
 		c.Request.URL.RawQuery)
 	kind, parameters, err := mime.ParseMediaType(c.Request.Header.Get("Content-Type"))
-	if err != nil || kind != "multipart/form-data" || c.Operation.Form == nil { // then the handler parses JSON
+	// not a form, so the handler parses JSON
+	if err != nil || kind != "multipart/form-data" || c.Operation.Form == nil {
 		if c.Operation.IsInference() && requestsStream(body) {
 			var v domain.Violations
 			v.Add(IdempotencyHeader, "cannot be combined with stream: a streamed response is not stored; leave out one of "+
@@ -186,20 +189,20 @@ func (c idempotent) content() ([]byte, error) {
 }
 
 func requestsStream(body []byte) bool {
-	var fields map[string]json.RawMessage // a struct field would also accept the key Stream
+	var fields map[string]json.RawMessage // decoding into a struct would also accept the key "Stream"
 	return json.Unmarshal(body, &fields) == nil && string(fields["stream"]) == "true"
 }
 
-// buffer returns the body of the request, which the handler can still read. It returns an error
-// when the body exceeds Limits.Body, because larger uploads require a request without an
-// idempotency key.
+// buffer returns the body of the request, which the handler can still read. It returns an error for
+// a body of more than Limits.Body bytes: larger uploads must be sent without an idempotency key.
 func (c idempotent) buffer() ([]byte, error) {
 	body, err := c.Conn.ReadBody(c.Request, c.Limits.Body)
 	var f *domain.Error
 	switch {
 	case errors.As(err, &f) && f.Reason == ReasonBodyTooLarge:
-		f.Message = fmt.Sprintf("with an %s the body may have at most %d bytes: send a smaller body, or leave the header "+
-			"out, because an upload can be repeated without the header", IdempotencyHeader, c.Limits.Body)
+		f.Message = fmt.Sprintf("a request with an %s may have a body of at most %d bytes: send a smaller body, or leave "+
+			"the header "+
+			"out, which uploads do not need to be retried", IdempotencyHeader, c.Limits.Body)
 		return nil, f
 	case err != nil:
 		return nil, err
@@ -208,17 +211,17 @@ func (c idempotent) buffer() ([]byte, error) {
 	return body, nil
 }
 
-// claim claims the slot. While another attempt of the same request is in progress, it waits up to
-// Limits.RepeatWait.
-func (c idempotent) claim(s slot) (idempotency.Claim, error) {
+// claim claims the entry in the store. While another attempt of the same request is in progress,
+// claim waits, for at most Limits.RepeatWait.
+func (c idempotent) claim(s entryKey) (idempotency.Claim, error) {
 	begun, pause := time.Now(), 10*time.Millisecond
 	for {
 		now := c.Time.Add(time.Since(begun))
-		claim, err := c.Answers.Claim(c.Ctx, s.name, s.digest, now, ClaimTime)
+		claim, err := c.Idempotency.Claim(c.Ctx, s.name, s.digest, now, ClaimTime)
 		var fault *domain.Error
 		switch {
 		case err != nil && !errors.As(err, &fault) && c.Ctx.Err() == nil:
-			c.Logger.Error("an idempotency key could not be claimed", "request", c.ID, "error", err)
+			c.Logger.Error("an idempotency key could not be claimed; the request was refused", "request", c.ID, "error", err)
 			return claim, &domain.Error{Code: domain.Unavailable, Reason: "LOG_UNAVAILABLE",
 				Message: "the store of idempotency keys did not respond, and the request was not executed: try again"}
 		case err != nil:
@@ -236,7 +239,7 @@ func (c idempotent) claim(s slot) (idempotency.Claim, error) {
 			left := max(1, int(claim.Lease.Sub(now).Seconds()))
 			c.Writer.Header().Set("Retry-After", strconv.Itoa(min(left, 5)))
 			return claim, &domain.Error{Code: domain.Aborted, Reason: "IDEMPOTENCY_KEY_BUSY",
-				Message: "the same request is in progress: try again shortly to get its response"}
+				Message: "an earlier attempt of this request is still in progress: try again shortly to get its response"}
 		}
 		select {
 		case <-time.After(pause):
@@ -247,14 +250,14 @@ func (c idempotent) claim(s slot) (idempotency.Claim, error) {
 	}
 }
 
-// keep stores the response of a handler that returned result and err, and returns the response.
-// When the handler has written the response itself, or decided reports false for err, it stores
-// nothing and returns result and err. It only logs an error of the store.
-func (c idempotent) keep(s slot, held *held, result any, err error) (any, error) {
-	if err == nil && result == nil || err != nil && !decided(ErrorOf(err)) {
+// store stores the response of a handler that returned result and err, and returns the response. It
+// stores nothing and returns result and err if the handler has written the response itself, or if
+// err is not final. If the store fails, it only logs the error.
+func (c idempotent) store(s entryKey, leased *leasedClaim, result any, err error) (any, error) {
+	if err == nil && result == nil || err != nil && !isFinal(ErrorOf(err)) {
 		return result, err
 	}
-	answer, refused := c.answered(result, err), err != nil
+	answer, refused := c.response(result, err), err != nil
 	sealed, err := s.seal(answer)
 	if err != nil {
 		return nil, err
@@ -264,39 +267,39 @@ func (c idempotent) keep(s slot, held *held, result any, err error) (any, error)
 	}
 	if len(sealed) > idempotency.MaxResponse {
 		tooLong := domain.Errorf(domain.Aborted,
-			"the first request with this %s has a response that is too large to store: read the resources that it "+
-				"changed, or send the request again with another key", IdempotencyHeader)
+			"the request was executed, but its response is too large to be stored for this %s: read the resources "+
+				"that it changed, or send the request with another key", IdempotencyHeader)
 		tooLong.Reason = "ANSWER_NOT_KEPT"
-		if sealed, err = s.seal(c.answered(nil, tooLong)); err != nil {
+		if sealed, err = s.seal(c.response(nil, tooLong)); err != nil {
 			return nil, err
 		}
 	}
 	ctx, cancel := c.Detached()
 	defer cancel()
-	if err := c.Answers.Store(ctx, held.stop(), sealed); err != nil {
-		c.Logger.Warn("a response was not stored; a retry of the request returns the recorded "+
+	if err := c.Idempotency.Store(ctx, leased.stop(), sealed); err != nil {
+		c.Logger.Warn("the response for an idempotency key was not stored; a retry of the request returns the recorded "+
 			"changes", "request", c.ID, "error",
 			err)
 	}
 	return answer, nil
 }
 
-// A held is a claim whose lease is renewed until stop is called.
-type held struct {
+// A leasedClaim is a claim whose lease a goroutine renews until stop is called.
+type leasedClaim struct {
 	*Call
-	claim   idempotency.Claim // may be read after ended is closed
+	claim   idempotency.Claim // may be read only after ended is closed
 	end     chan struct{}
 	ended   chan struct{}
 	stopped bool
 }
 
-func (c idempotent) hold(claim idempotency.Claim) *held {
-	h := &held{Call: c.Call, claim: claim, end: make(chan struct{}), ended: make(chan struct{})}
+func (c idempotent) renewLease(claim idempotency.Claim) *leasedClaim {
+	h := &leasedClaim{Call: c.Call, claim: claim, end: make(chan struct{}), ended: make(chan struct{})}
 	go h.renew(time.Now())
 	return h
 }
 
-func (h *held) renew(begun time.Time) {
+func (h *leasedClaim) renew(begun time.Time) {
 	defer close(h.ended)
 	again := time.NewTicker(ClaimTime / 3)
 	defer again.Stop()
@@ -307,57 +310,57 @@ func (h *held) renew(begun time.Time) {
 		case <-again.C:
 		}
 		ctx, cancel := h.Detached()
-		renewed, err := h.Answers.Renew(ctx, h.claim, h.Time.Add(time.Since(begun)), ClaimTime)
+		renewed, err := h.Idempotency.Renew(ctx, h.claim, h.Time.Add(time.Since(begun)), ClaimTime)
 		cancel()
 		switch {
 		case err == nil:
 			h.claim = renewed
-		case errors.Is(err, eventlog.ErrConflict): // another server has claimed the key
+		case errors.Is(err, eventlog.ErrConflict): // another server has taken over the key
 			return
 		}
 	}
 }
 
-// stop ends the renewal of the claim and returns the claim.
-func (h *held) stop() idempotency.Claim {
+// stop ends the renewal of the lease and returns the claim.
+func (h *leasedClaim) stop() idempotency.Claim {
 	h.stopped = true
 	close(h.end)
 	<-h.ended
 	return h.claim
 }
 
-// release releases the key, unless stop was called before.
-func (h *held) release() {
+// release frees the key of the claim, unless stop was called before.
+func (h *leasedClaim) release() {
 	if h.stopped {
 		return
 	}
 	claim := h.stop()
 	ctx, cancel := h.Detached()
 	defer cancel()
-	if err := h.Answers.Release(ctx, claim); err != nil {
-		h.Logger.Warn("an idempotency key was not released: a client can use it again when its lease "+
-			"ends", "request", h.ID, "error", err)
+	if err := h.Idempotency.Release(ctx, claim); err != nil {
+		h.Logger.Warn("an idempotency key was not released; a retry has to wait until the lease of the key "+
+			"expires", "request", h.ID, "error", err)
 	}
 }
 
-// decided reports whether an error depends only on the request, and not on the time or the
-// principal, so that each retry would get the same error.
-func decided(f *domain.Error) bool {
+// isFinal reports whether each retry of the request would get the same error: the error does not
+// depend on the time, the principal or concurrent changes.
+func isFinal(f *domain.Error) bool {
 	status := HTTPStatus(f)
-	undecided := []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests, statusClientClosed}
-	return status < http.StatusInternalServerError && !slices.Contains(undecided, status) && f.Code != domain.Aborted
+	notFinal := []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusTooManyRequests, statusClientClosed}
+	return status < http.StatusInternalServerError && !slices.Contains(notFinal, status) && f.Code != domain.Aborted
 }
 
-// A StoredResponse is a response in the form in which the idempotency store keeps it.
+// A StoredResponse is a response as the idempotency store stores it.
 type StoredResponse struct {
 	Status   int         `json:"status"`
-	Header   http.Header `json:"header"` // headers that the handler has set
+	Header   http.Header `json:"header"` // headers that the handler has set, such as anneal-position
 	Body     []byte      `json:"body"`
 	replayed bool
 }
 
-// answered returns the response to the call as a StoredResponse. It sends nothing to the client.
-func (c idempotent) answered(result any, err error) StoredResponse {
+// response returns the call's response as a StoredResponse. It sends nothing to the client.
+func (c idempotent) response(result any, err error) StoredResponse {
 	to := &capture{header: http.Header{}}
 	if err != nil {
 		WriteError(to, ErrorOf(err), c.ID, c.Operation.HasInferenceErrors())
@@ -372,7 +375,7 @@ func (c idempotent) answered(result any, err error) StoredResponse {
 	return StoredResponse{Status: to.status, Header: to.header, Body: to.body.Bytes()}
 }
 
-// Send sends the response.
+// Send writes the stored response to the client.
 func (a StoredResponse) Send(w http.ResponseWriter) {
 	for name, values := range a.Header {
 		w.Header()[name] = values
@@ -381,10 +384,10 @@ func (a StoredResponse) Send(w http.ResponseWriter) {
 		w.Header().Set(ReplayedHeader, "true")
 	}
 	w.WriteHeader(a.Status)
-	_, _ = w.Write(a.Body) // a client that has disconnected can repeat the request
+	_, _ = w.Write(a.Body) // after a failed write the client can retry
 }
 
-func (s slot) seal(a StoredResponse) ([]byte, error) {
+func (s entryKey) seal(a StoredResponse) ([]byte, error) {
 	plain, err := json.Marshal(a)
 	if err != nil {
 		return nil, err
@@ -392,11 +395,11 @@ func (s slot) seal(a StoredResponse) ([]byte, error) {
 	return sealed.Encrypt(s.key, plain, []byte(s.name))
 }
 
-func (s slot) open(ciphertext []byte) (any, error) {
+func (s entryKey) open(ciphertext []byte) (any, error) {
 	plain, err := sealed.Decrypt(s.key, ciphertext, []byte(s.name))
 	if err != nil {
 		return nil, domain.Errorf(domain.DataLoss,
-			"the response that is stored under this %s cannot be decrypted: the server's keys were changed since; use "+
+			"the response that is stored for this %s cannot be decrypted, because the server's keys have changed: use "+
 				"another idempotency key",
 			IdempotencyHeader)
 	}
@@ -404,7 +407,7 @@ func (s slot) open(ciphertext []byte) (any, error) {
 	return answer, json.Unmarshal(plain, &answer)
 }
 
-// A capture is a ResponseWriter in memory.
+// A capture is an http.ResponseWriter that stores the response in memory.
 type capture struct {
 	header http.Header
 	status int

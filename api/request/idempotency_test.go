@@ -15,10 +15,10 @@ import (
 func TestClaimIsRenewedWhileTheWorkContinues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answers, digest := idempotency.NewMemory(), []byte("request")
-		c := &Call{Core: &Core{Answers: answers}, Ctx: t.Context(), Time: time.Now()}
+		c := &Call{Core: &Core{Idempotency: answers}, Ctx: t.Context(), Time: time.Now()}
 		claim, err := answers.Claim(t.Context(), "k", digest, c.Time, ClaimTime)
 		require.NoError(t, err)
-		held := idempotent{c}.hold(claim)
+		held := idempotent{c}.renewLease(claim)
 		state := func() idempotency.ClaimState {
 			claim, err := answers.Claim(t.Context(), "k", digest, time.Now(), ClaimTime)
 			require.NoError(t, err)

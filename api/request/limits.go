@@ -5,34 +5,38 @@ import (
 	"time"
 )
 
-// Limits bound the resources of a request. For a zero field, the value in DefaultLimits applies.
+// Limits bounds what requests may use. A zero field means the value in DefaultLimits.
 type Limits struct {
-	Body           int64         // bytes of a JSON body
-	Bodies         int64         // bytes of memory for concurrent JSON bodies; each account may use a quarter
-	BodyTime       time.Duration // maximum time for a JSON body to arrive
-	Grace          time.Duration // time that a body may take in addition to what Rate allows
-	Rate           int64         // bytes per second at which an upload must arrive on average
-	AnswerTime     time.Duration // maximum time for the client to read each 64 KiB of a response
-	Upload         int64         // bytes of one uploaded dataset file
-	ModelFile      int64         // bytes of one file of a model
-	ModelFiles     int           // files of one model
-	Wake           time.Duration // how long a request waits for a replica
-	Validation     time.Duration // how long a request waits for the validation of its upload
-	RepeatWait     time.Duration // how long a repeated request waits for the response to the first
-	PositionWait   time.Duration // how long a request waits for the position in anneal-at-least
+	Body int64 // bytes of a JSON body
+	// bytes of memory for all concurrent JSON bodies; one account may use a quarter
+	Bodies   int64
+	BodyTime time.Duration // time in which a JSON body must arrive
+	// time that the body of an upload may take in addition to its size divided by Rate
+	Grace      time.Duration
+	Rate       int64         // minimum average speed of an upload, in bytes per second
+	AnswerTime time.Duration // time in which the client must read each 64 KiB of a response
+	Upload     int64         // bytes of a dataset file
+	ModelFile  int64         // bytes of a model file
+	ModelFiles int           // number of files of a model
+	Wake       time.Duration // how long a request waits for a replica that is starting
+	Validation time.Duration // how long a request waits until its upload is validated
+	// how long a retry waits for the response to an earlier attempt that is in progress
+	RepeatWait     time.Duration
+	PositionWait   time.Duration // how long a request waits for the position in its header anneal-at-least
 	SignedURL      time.Duration // how long signed URLs are valid
-	Heartbeat      time.Duration // interval of comments on an idle stream of events
-	Streams        int           // concurrent streams of events, per account
-	Generations    int           // concurrent completions, per account
-	Audio          int64         // bytes of one recording
-	Fetch          time.Duration // maximum time for downloading a recording from a URL
-	Transcription  time.Duration // maximum time for transcribing one recording
-	Transcriptions int           // concurrent transcriptions, per account
-	ScaleToZero    time.Duration // shortest scaleToZeroWindow; zero means domain.MinScaleToZeroWindow
+	Heartbeat      time.Duration // interval between the comments that keep an idle stream of events open
+	Streams        int           // concurrent streams of events of an account
+	Generations    int           // concurrent completions of an account
+	Audio          int64         // bytes of a recording
+	Fetch          time.Duration // time in which a recording or image must be downloaded from its URL
+	Transcription  time.Duration // time in which a recording must be transcribed
+	Transcriptions int           // concurrent transcriptions of an account
+	ScaleToZero    time.Duration // minimum scaleToZeroWindow; zero means domain.MinScaleToZeroWindow
 	JobTime        time.Duration // age at which an unfinished job expires; zero means never
 }
 
-// DefaultLimits are the defaults of a server. Its flags and the documentation state these values.
+// DefaultLimits has the default values of the server's limits. The server's flags and the
+// documentation state the same values.
 var DefaultLimits = Limits{
 	Body:           4 << 20,
 	Bodies:         512 << 20,
@@ -57,7 +61,7 @@ var DefaultLimits = Limits{
 	Transcriptions: 32,
 }
 
-// WithDefaults returns the limits with zero fields replaced by the values in DefaultLimits.
+// WithDefaults returns a copy of the limits in which zero fields have the values of DefaultLimits.
 func (l Limits) WithDefaults() Limits {
 	orDefault(&l.Body, DefaultLimits.Body)
 	orDefault(&l.Bodies, DefaultLimits.Bodies)
@@ -89,7 +93,7 @@ func orDefault[T int | int64 | time.Duration](limit *T, def T) {
 	}
 }
 
-// ByteSize returns a number of bytes in the largest unit that divides it, such as 64 KiB or 150 MB.
+// ByteSize formats a number of bytes in the largest unit that divides it, such as 64 KiB or 150 MB.
 func ByteSize(n int64) string {
 	for _, unit := range []struct {
 		bytes int64

@@ -7,20 +7,20 @@ import (
 	"anneal/domain"
 )
 
-// locks serialize the requests of this server with the same key. Requests with different keys never
-// wait for one another. A key takes memory only while a request holds its lock or waits for it.
+// locks is a set of mutexes, one for each key, which serialize the requests of this server with the
+// same key. A key takes memory only while a request holds its lock or waits for it.
 type locks struct {
 	mu   sync.Mutex
 	keys map[string]*lock
 }
 
 type lock struct {
-	held  chan struct{} // has an element while a request holds the lock
-	users int           // requests that hold the lock or wait for it; guarded by locks.mu
+	held  chan struct{} // has capacity 1, and an element while a request holds the lock
+	users int           // number of requests that hold the lock or wait for it; guarded by locks.mu
 }
 
-// enter waits until no other request holds the lock of the key, and holds it until the caller calls
-// leave. It returns an error when ctx is done first.
+// enter locks the key, and waits while another request holds its lock. The caller must call leave
+// to unlock the key. enter returns an error if ctx is done first.
 func (l *locks) enter(ctx context.Context, key string) (leave func(), err error) {
 	l.mu.Lock()
 	if l.keys == nil {
@@ -42,7 +42,7 @@ func (l *locks) enter(ctx context.Context, key string) (leave func(), err error)
 	case <-ctx.Done():
 		l.forget(key, k)
 		return nil, domain.Errorf(domain.Unavailable,
-			"another change of %s is still being recorded: wait until the log acknowledges it, then try again", key)
+			"another change of %s is still being recorded, and this request waited too long for it: try again", key)
 	}
 }
 

@@ -13,8 +13,8 @@ import (
 	"anneal/domain"
 )
 
-// VerbOf returns the custom verb of a path: the part after the colon in the last segment, or ""
-// without a colon.
+// VerbOf returns the custom verb of a path, such as cancel: the part after the colon in the last
+// segment. It returns "" for a path without a colon.
 func VerbOf(of string) string {
 	_, verb, _ := strings.Cut(path.Base(of), ":")
 	return verb
@@ -24,17 +24,17 @@ func VerbOf(of string) string {
 type Operation struct {
 	ID     string // name of the method in generated clients, such as createDataset
 	Method string
-	Path   string // path in the syntax of the router chi
-	// Slashes states that the variable at the end of Path may have slashes in its value, as they are
-	// or as %2F.
+	Path   string // path as a pattern of the router chi
+	// Slashes states that the value of the variable at the end of Path may contain slashes, plain
+	// or encoded as %2F.
 	Slashes     bool
-	Tag         string // group of operations in the document, usually the collection
+	Tag         string // group in the OpenAPI document, usually the collection
 	Summary     string // a short sentence without a full stop
-	Description string // further text; may be empty
+	Description string // further sentences; may be empty
 	Gate        gate
-	Permission  Permission // permission that the gate InAccount requires
+	Permission  Permission // permission that the gates InAccount and InOwnAccount require
 	Query       []Parameter
-	Headers     []Parameter // request headers, without those that all operations have
+	Headers     []Parameter // request headers, except the headers that all operations accept
 	Body        reflect.Type
 	// Required are the fields that the body must have.
 	Required []string
@@ -43,71 +43,76 @@ type Operation struct {
 	// ReleasesResources states that the operation ends work or deletes a resource, so that
 	// suspended accounts may use it.
 	ReleasesResources bool
-	Form              reflect.Type // fields of a multipart/form-data body, instead of Body
+	Form              reflect.Type // type of the fields of a multipart/form-data body; then Body is nil
 	Response          reflect.Type // type of the JSON response
-	AltResponse       reflect.Type // type of a second form of the JSON response
+	AltResponse       reflect.Type // type of a second JSON format that requests can select; nil if there is none
 	TextMedia         []string     // media types of text responses
-	Streamed          reflect.Type // type of the data of server-sent events
-	Media             string       // media type of a response that is neither JSON nor a stream
-	ResponseHeaders   []Parameter  // response headers, without those that all operations have
-	// Uncounted states that the operation does not count against the quota requests-per-minute, so
-	// that a client without remaining requests can read how many it has left. It is for cheap reads:
-	// they only read a bounded amount of memory.
+	Streamed          reflect.Type // type of the data of each server-sent event
+	Media             string       // media type of a response that is neither JSON nor a stream of events
+	ResponseHeaders   []Parameter  // response headers, except the headers that all operations have
+	// Uncounted states that requests do not count against the quota requests-per-minute, so that a
+	// client without remaining requests can read how many it has. It is for reads of a bounded
+	// amount of memory.
 	Uncounted bool
-	// BareKey states that the header Authorization may have the API key without a scheme.
+	// BareKey states that the header Authorization may contain an API key without the scheme
+	// Bearer.
 	BareKey bool
-	// Hidden states that the operation, a page for browsers, is not part of the document.
+	// Hidden states that the OpenAPI document does not contain the operation, such as a page for
+	// browsers.
 	Hidden bool
 	Handle Handler
 }
 
-// A gate states which principals may use an operation.
+// A gate states which callers may use an operation.
 type gate int
 
 const (
-	InAccount    gate = iota // principals with the permission in the account of the path, which must exist
-	InOwnAccount             // principals with the permission in their own account; errors are an InferenceError
-	WithKey                  // principals with any valid key; the handler authorizes
-	ByOperator               // the operator
-	ToModels                 // principals that may send requests to models; errors are an InferenceError
-	Everyone                 // no key is needed
+	// principals with the operation's Permission in the account of the path, which must exist
+	InAccount gate = iota
+	// principals with the operation's Permission in their own account; errors are an InferenceError
+	InOwnAccount
+	WithKey    // all principals with a valid key; the handler checks permissions
+	ByOperator // the operator
+	ToModels   // principals with the permission Infer; errors are an InferenceError
+	Everyone   // all callers, also without a key
 )
 
-// A Parameter is a field of a query, a form or a header.
+// A Parameter is a parameter of a query, a field of a form, or a header.
 type Parameter struct {
 	Name        string
 	Kind        wire.Kind // Text, Bool, Int, Map, or List for a parameter that may be repeated
 	Description string
 }
 
-// File is the type of a form's field that contains a file.
+// File is the type of a form field that contains a file.
 type File struct{}
 
-// NoBody is the body of verbs without settings.
+// NoBody is the Body of custom verbs without settings: an empty object.
 var NoBody = reflect.TypeFor[struct{}]()
 
-// Parameters that several operations share.
+// Query parameters that several operations share.
 var (
 	ReadMaskParameter = Parameter{"readMask", wire.List,
-		"The fields to return, as paths separated by commas. The default is all fields."}
+		"The fields to return, as field paths separated by commas. The default is all fields."}
 	UpdateMaskParameter = Parameter{"updateMask", wire.List,
-		"The fields to change, as paths separated by commas. The default is the fields in the body."}
+		"The fields to change, as field paths separated by commas. The default is the fields that the body has."}
 	PageSizeParameter = Parameter{"pageSize", wire.Int,
 		"The maximum number of items to return. A value above 200 means 200. The default is 50."}
 	PageTokenParameter = Parameter{"pageToken", wire.Text,
 		"The nextPageToken of the previous page, with all other parameters unchanged."}
 	ListParameters = []Parameter{
 		{"filter", wire.Text, "An AIP-160 filter over the fields of the items, such as state = READY."},
-		{"orderBy", wire.Text, "Fields to order by, separated by commas, each with an optional desc."},
+		{"orderBy", wire.Text, "Fields to order the items by, separated by commas; desc after a field means descending " +
+			"order."},
 		PageSizeParameter, PageTokenParameter, ReadMaskParameter,
 	}
 )
 
-// Answer executes the request and returns the value of its response. The principal is admitted
-// before any other validation of the request, in the world that the response must reflect. A caller
-// without the right gets 401 or 403, whatever the body is and whether or not the resource exists.
+// Answer executes the request and returns the value of its JSON response. It checks the caller's
+// permissions before anything else in the request, so that a caller without permission gets 401 or
+// 403 whatever the body is and whether or not the resource exists.
 func (c *Call) Answer() (any, error) {
-	c.View() // sets the header anneal-position, also for responses to rejected requests
+	c.View() // sets the header anneal-position, which error responses have too
 	markStale(c)
 	if c.Operation.Gate == Everyone {
 		return idempotent{c}.once(handle)
@@ -119,7 +124,7 @@ func (c *Call) Answer() (any, error) {
 	}
 	err := admit()
 	if domain.CodeOf(err) == domain.NotFound && catchUp(c) {
-		err = admit() // another control plane has created the account
+		err = admit() // another control plane may have created the account
 	}
 	if err := cmp.Or(err, invalid); err != nil {
 		return nil, err
@@ -128,7 +133,8 @@ func (c *Call) Answer() (any, error) {
 }
 
 // AnswerInBackground is like Answer for a request of a batch, which is sent on behalf of the call's
-// Principal. The request has no credentials: the batch was admitted when it was created.
+// Principal. It checks no credentials or permissions, because they were checked when the batch was
+// created.
 func AnswerInBackground(c *Call) (any, error) {
 	if err := c.withinRate(); err != nil {
 		return nil, err
@@ -136,9 +142,9 @@ func AnswerInBackground(c *Call) (any, error) {
 	return c.Operation.Handle(c)
 }
 
-// admit returns an error unless, in the present world, the principal is authenticated, within the
-// rate limit, and admitted by the gate of the operation. For a change of an account's resources, the
-// account must also be active and the disk must have space.
+// admit returns an error if the API key is invalid, the rate limit is exceeded, or the operation's
+// gate does not allow the caller. For a change of an account's resources, it also returns an error
+// if the account is suspended or the disk is nearly full.
 func (c *Call) admit() (err error) {
 	if c.Principal, err = c.authenticate(); err != nil {
 		return err
@@ -157,7 +163,8 @@ func (c *Call) admit() (err error) {
 			return err
 		}
 		if _, ok := c.View().Accounts.Get(domain.Name("accounts/" + c.Account)); !ok && c.Account != domain.System {
-			return NotFound("account", domain.Name("accounts/"+c.Account)) // only the operator gets this error
+			// only the operator gets here: other principals belong to an existing account
+			return NotFound("account", domain.Name("accounts/"+c.Account))
 		}
 		if !c.Operation.changes() {
 			return nil
@@ -179,11 +186,12 @@ func (c *Call) admit() (err error) {
 	return nil
 }
 
-// hasSpace returns an error when the disk is nearly full. It is called for changes that store data;
+// hasSpace returns an error if the disk is nearly full. Changes that store data are then refused;
 // reads, inference and deletions continue.
 func (c *Core) hasSpace() error { return c.Space.Check(disk.Requests, 0) }
 
-// changes reports whether the operation creates or changes something.
+// changes reports whether the operation may create resources or generate usage, so that suspended
+// accounts may not use it. Reads, deletions and operations with ReleasesResources do not.
 func (op *Operation) changes() bool {
 	reads := op.Method == http.MethodGet || op.Permission == Read || op.Permission == ReadModels ||
 		op.Permission == FollowEvents
@@ -193,12 +201,13 @@ func (op *Operation) changes() bool {
 // IsInference reports whether the operation sends requests to models.
 func (op *Operation) IsInference() bool { return op.Gate == ToModels }
 
-// HasInferenceErrors reports whether the errors of the operation are an InferenceError, the format
-// of the OpenAI API. For a request without an operation, see api.errorFormats.
+// HasInferenceErrors reports whether the operation's errors have the format of the OpenAI API,
+// InferenceError, instead of ManagementError. For requests that match no operation, see
+// api.errorFormats.
 func (op *Operation) HasInferenceErrors() bool { return op.Gate == ToModels || op.Gate == InOwnAccount }
 
-// Route returns the path as a pattern of the router. The wildcard of an operation with Slashes
-// matches the value of the last variable: see Call.PathValue.
+// Route returns the path as a pattern of the router chi. For an operation with Slashes, the pattern
+// ends with a wildcard, from which Call.PathValue reads the last variable.
 func (op *Operation) Route() string {
 	if !op.Slashes {
 		return op.Path
@@ -206,7 +215,7 @@ func (op *Operation) Route() string {
 	return op.Path[:strings.LastIndex(op.Path, "{")] + "*"
 }
 
-// Declares reports whether the operation has the query parameter name.
+// Declares reports whether the operation has a query parameter with the name.
 func (op *Operation) Declares(name string) bool {
 	_, ok := op.parameter(name)
 	return ok
@@ -220,8 +229,8 @@ func (op *Operation) parameter(name string) (p Parameter, ok bool) {
 	return op.Query[at], true
 }
 
-// PageType returns the type of one page of a list, as ListResponse returns it. name is the JSON
-// name of the field with the items, and item is the type of an item.
+// PageType returns the type of one page of a list, which ListResponse returns. name is the JSON
+// name of the array of items, and item is the type of an item.
 func PageType(name string, item reflect.Type) reflect.Type {
 	return reflect.StructOf([]reflect.StructField{
 		wire.StructField("Items", name, reflect.SliceOf(item)),
@@ -230,8 +239,8 @@ func PageType(name string, item reflect.Type) reflect.Type {
 	})
 }
 
-// Empty is the response of operations without a result.
+// Empty is the JSON response {} of operations without a result.
 var Empty = struct{}{}
 
-// CollectionPath is the prefix of the paths of all collections.
+// CollectionPath is the prefix of the paths of an account's collections.
 const CollectionPath = "/v1/accounts/{account}/"

@@ -9,14 +9,14 @@ import (
 	"anneal/domain"
 )
 
-// catchUpTime bounds how long a request that the handler has rejected waits for the end of the log.
+// catchUpTime bounds how long a rejected request waits until the world reaches the end of the log.
 const catchUpTime = time.Second
 
-// current runs the handler. When the handler rejects the request for a state that another control
-// plane may have changed, such as a missing resource, current asks the log for its end. If the world
-// had not reached it, current runs the handler again in a world that has. So a client that sends each
-// request to another server can use at once what it has created.
-func current(c *Call) (any, error) {
+// handleCurrent runs the handler. If the handler rejects the request for a reason that an event of
+// another control plane may have removed, such as a missing resource, handleCurrent waits until the
+// world has reached the end of the log and runs the handler again. So a client that sends its
+// requests to several servers can use at once what it has created.
+func handleCurrent(c *Call) (any, error) {
 	if given := asOfValue(c); given != "" {
 		return handleAsOf(c, given)
 	}
@@ -26,7 +26,7 @@ func current(c *Call) (any, error) {
 	}
 	warnings := c.Writer.Header().Values(WarningHeader)
 	result, err := c.Operation.Handle(c)
-	if c.Operation.Gate == Everyone || !dependsOnWorld(c, err) || !repeatable(c, body) || !catchUp(c) {
+	if c.Operation.Gate == Everyone || !dependsOnWorld(c, err) || !canRerun(c, body) || !catchUp(c) {
 		return result, err
 	}
 	if c.commands = 0; c.sent != nil {
@@ -38,8 +38,9 @@ func current(c *Call) (any, error) {
 	return c.Operation.Handle(c)
 }
 
-// dependsOnWorld reports whether another world may decide otherwise. An inference request is handled
-// again only if its model is not found, because other errors may come from a replica.
+// dependsOnWorld reports whether the handler may return another result in a later world. For an
+// inference request, only a model that is not found depends on the world: other errors may come
+// from a replica.
 func dependsOnWorld(c *Call, err error) bool {
 	switch domain.CodeOf(err) {
 	case domain.NotFound:
@@ -50,14 +51,15 @@ func dependsOnWorld(c *Call, err error) bool {
 	return false
 }
 
-// repeatable reports whether the handler can run again: it has recorded nothing, and has either kept
-// the body or not read it.
-func repeatable(c *Call, body *countedBody) bool {
+// canRerun reports whether the handler can run a second time: it has recorded no change, and it has
+// either not read the body or kept it in memory.
+func canRerun(c *Call, body *countedBody) bool {
 	return !c.recorded.Load() && c.Request.MultipartForm == nil && (c.sent != nil || body.read == 0)
 }
 
-// catchUp makes View return a world that has reached the end of the log. It returns false if the
-// view of the call had reached it already, or if the world does not reach it within catchUpTime.
+// catchUp makes View return a world that has reached the current end of the log, and returns true.
+// It returns false if the call's View had reached the end already, or if the world does not reach
+// it within catchUpTime.
 func catchUp(c *Call) bool {
 	seen := c.World.Position()
 	if c.view != nil {
@@ -76,7 +78,7 @@ func catchUp(c *Call) bool {
 	return true
 }
 
-// countedBody counts the bytes that are read from a body.
+// A countedBody is a request body that counts the bytes that were read from it.
 type countedBody struct {
 	io.ReadCloser
 	read int64

@@ -7,11 +7,11 @@ import (
 	"anneal/projections"
 )
 
-// reserveOutput returns an error when an intent reserves the name of an output model for a job, and
-// another job has reserved the name. Until the caller calls leave, no other request of this server
-// reserves the name: later requests wait, and are rejected once the first one is recorded. Two
-// servers can each record a job with the same output model at the same time: then the scheduler
-// fails the job that is second in the log.
+// reserveOutput returns an error if an intent reserves a model name for a job's output model, but
+// another job has reserved that name. Until the caller calls leave, other requests of this server
+// that reserve the same name wait; they are rejected if this request's job is recorded. Two servers
+// can record jobs with the same output model at the same time: then the scheduler fails the job
+// that is second in the log.
 func reserveOutput(ctx context.Context, c *Call, intent domain.Intent) (leave func(), err error) {
 	leave = func() {}
 	kind := domain.KindOf(intent.Name.Collection())
@@ -20,11 +20,11 @@ func reserveOutput(ctx context.Context, c *Call, intent domain.Intent) (leave fu
 	}
 	before, version := c.World.Row(intent.Name)
 	if intent.IsStale(version) {
-		return leave, nil // Merge computes the intent again
+		return leave, nil // Merge will compute the intent again
 	}
 	record, err := intent.Decide(before, c.Time)
 	if err != nil || record.Type == "" {
-		return leave, nil // recording the intent returns the error
+		return leave, nil // Decide returns the same error when the intent is recorded
 	}
 	after, err := c.World.After(intent.Name, before, record)
 	if err != nil {
@@ -41,7 +41,8 @@ func reserveOutput(ctx context.Context, c *Call, intent domain.Intent) (leave fu
 	if holder, reserved := c.World.View().ReservedBy(model, intent.Name); reserved {
 		leave()
 		f := domain.Errorf(domain.FailedPrecondition,
-			"outputModel: %s is reserved by %s: give another ID for the result, or cancel or delete %s first", model, holder,
+			"outputModel: the name %s is reserved for the result of %s: choose another name, or cancel or delete %s "+
+				"first", model, holder,
 			holder)
 		f.Reason = "OUTPUT_RESERVED"
 		return nil, f

@@ -14,8 +14,8 @@ import (
 	"anneal/projections/query"
 )
 
-// ReadListQuery returns the query parameters that all lists share, and the read mask. t is the type
-// of an item.
+// ReadListQuery reads the query parameters that all lists have, and the read mask. t is the type of
+// an item, whose fields filters and masks can name.
 func ReadListQuery(c *Call, p *Params, t reflect.Type) (query.Query, wire.Mask) {
 	q := query.Query{
 		Filter:    p.Text("filter"),
@@ -31,18 +31,19 @@ func ReadListQuery(c *Call, p *Params, t reflect.Type) (query.Query, wire.Mask) 
 	return q, wire.ParseReadMask(&p.Violations, t, p.Texts("readMask"))
 }
 
-// PageSize returns the number of items of a page for a requested size: the default for 0, and at
-// most query.MaxPageSize. It adds a violation for a negative size.
+// PageSize returns the number of items of a page for the value of the parameter pageSize: the
+// default for 0, and at most query.MaxPageSize. It adds a violation for a negative value.
 func PageSize(v *domain.Violations, requested int) int {
-	v.Require(requested >= 0, "pageSize", "must not be negative: leave it out for %d", query.DefaultPageSize)
+	v.Require(requested >= 0, "pageSize", "must not be negative: leave it out for the default of "+
+		"%d", query.DefaultPageSize)
 	if requested == 0 {
 		return query.DefaultPageSize
 	}
 	return min(requested, query.MaxPageSize)
 }
 
-// TokenBinding returns the parts of a request to which page tokens are bound: a token is valid only
-// for a request with the same parts.
+// TokenBinding returns the parts of a request, such as path and filter, to which its page tokens
+// are bound: a page token is valid only for a request with the same parts.
 func TokenBinding(u *url.URL, p *Params) string {
 	var b strings.Builder
 	b.WriteString(u.Path)
@@ -68,8 +69,8 @@ func ListResponse(name string, items any, nextPageToken string, totalSize int, m
 	return answer, nil
 }
 
-// JoinErrors returns one error with the violations of a and b. Unless both are a *domain.Error, it
-// returns the first error that is not nil.
+// JoinErrors returns one error with the violations of both a and b. If one of them is not a
+// *domain.Error, it returns the first that is not nil.
 func JoinErrors(a, b error) error {
 	var f, g *domain.Error
 	if errors.As(a, &f) && errors.As(b, &g) {

@@ -12,29 +12,30 @@ import (
 	"anneal/domain"
 )
 
-// Params holds the query parameters and the JSON body of a request, and collects the violations of
-// both, so that one response lists them all. Fields and parameters have names in lowerCamelCase and
-// in snake_case. Unknown parameters are violations, because a misspelled validateOnly must not
-// create anything.
+// Params has the query parameters and the JSON body of a request, and collects the violations of
+// both, so that one response lists them all. Names of fields and parameters may be in
+// lowerCamelCase or snake_case. An unknown parameter is a violation, because a request with a
+// misspelled validateOnly must not change anything.
 type Params struct {
 	call       *Call
-	Values     url.Values                   // values by name in lowerCamelCase
-	maps       map[string]map[string]string // values of parameters of type Map by name and key
+	Values     url.Values                   // values by parameter name in lowerCamelCase
+	maps       map[string]map[string]string // values of parameters of type Map, by parameter name and key
 	Violations domain.Violations
-	undecoded  map[string]bool // fields of the body whose values have the wrong type
-	// Outputs are the values that the body gives to output-only fields, by path; they are ignored.
+	undecoded  map[string]bool // paths of the body's fields whose values have the wrong type
+	// Outputs has the values that the body gives to output-only fields, by field path. They are
+	// ignored.
 	Outputs map[string]any
-	// Zeros are the paths of the numeric fields to which the body gives 0; see wire.Zeros.
+	// Zeros has the paths of the numeric fields whose value in the body is 0; see wire.Zeros.
 	Zeros map[string]string
 }
 
-// Params parses the query of the request, and adds a violation for each parameter that the
-// operation does not declare, or whose value has another type than the operation declares.
+// Params parses the query of the request. It adds a violation for each parameter that the operation
+// does not declare, and for each value that does not have the declared type.
 func (c *Call) Params() *Params {
 	p := &Params{call: c, Values: url.Values{}, maps: map[string]map[string]string{}, undecoded: map[string]bool{}}
 	given, err := url.ParseQuery(c.Request.URL.RawQuery)
 	if err != nil {
-		p.Violations.Add("query", "the query cannot be parsed: percent-encode its values")
+		p.Violations.Add("query", "the URL's query cannot be parsed: percent-encode the values of its parameters")
 	}
 	for _, name := range wire.SortedKeys(given) {
 		if p.readMap(name, given[name]) {
@@ -49,8 +50,8 @@ func (c *Call) Params() *Params {
 	return p
 }
 
-// readMap reads the value of one key of a parameter of type Map, which is given as NAME[KEY]=VALUE. It
-// returns false for any other parameter.
+// readMap stores the value of a parameter of type Map, which is written NAME[KEY]=VALUE. It returns
+// false if the operation has no such Map parameter.
 func (p *Params) readMap(text string, values []string) bool {
 	name, rest, ok := strings.Cut(text, "[")
 	key, ok2 := strings.CutSuffix(rest, "]")
@@ -66,13 +67,13 @@ func (p *Params) readMap(text string, values []string) bool {
 	return true
 }
 
-// check adds a violation unless the operation declares the parameter called name, with the type of
-// its value.
+// check adds a violation if the operation does not declare the query parameter name, or its value
+// does not have the declared type.
 func (p *Params) check(name string) {
 	declared, ok := p.call.Operation.parameter(name)
 	values := p.Values[name]
 	switch {
-	case !ok && len(p.Violations) > domain.MaxViolations: // the list of violations is long enough
+	case !ok && len(p.Violations) > domain.MaxViolations: // more violations would not be shown
 	case !ok:
 		var known []string
 		for _, one := range p.call.Operation.Query {
@@ -84,7 +85,7 @@ func (p *Params) check(name string) {
 	case declared.Kind == wire.List:
 	case declared.Kind == wire.Map:
 		p.Violations.Require(values[0] == "null" && len(values) == 1 && p.maps[name] == nil, name,
-			"must be null, or be given as %s[KEY]=VALUE", name)
+			"must be null, or be written %s[KEY]=VALUE", name)
 	case len(values) > 1:
 		p.Violations.Add(name, "is given %d times: give it once", len(values))
 	case declared.Kind == wire.Bool:
@@ -92,11 +93,12 @@ func (p *Params) check(name string) {
 		p.Violations.Require(valid, name, "must be true or false, not %s", wire.Quote(values[0]))
 	case declared.Kind == wire.Int && values[0] != "":
 		_, err := strconv.ParseInt(values[0], 10, 32)
-		p.Violations.Require(err == nil, name, "must be a whole number of at most 32 bits, not %s", wire.Quote(values[0]))
+		p.Violations.Require(err == nil, name, "must be a whole number between -2147483648 and 2147483647, not "+
+			"%s", wire.Quote(values[0]))
 	}
 }
 
-// truth returns the value of a boolean parameter; ok is false when text is neither true nor false.
+// truth parses a boolean parameter. ok is false if text is neither true nor false.
 func truth(text string) (value, ok bool) {
 	switch strings.ToLower(text) {
 	case "", "false", "0":
@@ -107,8 +109,9 @@ func truth(text string) (value, ok bool) {
 	return false, false
 }
 
-// first returns the first value of a parameter of the given kind; "" when it is absent. It panics
-// if the operation does not declare the parameter with this kind: that is a bug of the handler.
+// first returns the first value of a query parameter of the given kind; "" if it is absent. It
+// panics if the operation does not declare the parameter with this kind, because that is a bug of
+// the handler.
 func (p *Params) first(name string, kind wire.Kind) string {
 	p.mustDeclare(name, kind)
 	return p.Values.Get(name)
@@ -129,8 +132,8 @@ func (p *Params) Texts(name string) []string {
 	return p.Values[name]
 }
 
-// Map returns the value of a parameter of type Map by key; empty but not nil when the value is null,
-// and nil when the parameter is absent.
+// Map returns the entries of a parameter of type Map. It returns nil if the parameter is absent,
+// and an empty map if its value is null.
 func (p *Params) Map(name string) map[string]string {
 	if p.first(name, wire.Map) == "null" {
 		return map[string]string{}
@@ -153,10 +156,10 @@ func (p *Params) Number(name string) int {
 // Err returns an error with the violations, or nil.
 func (p *Params) Err() error { return p.Violations.Err() }
 
-// Body reads the JSON body, and returns it as it was sent and in its normal form for the wire type
-// t. With optional, a missing body means the empty object. Body adds the violations of the body,
-// and returns an error only for a body that cannot be read or parsed; an error of parsing contains
-// the violations so far.
+// Body reads the JSON body of the request. It returns the parsed body as it was sent, and the body
+// in the normal form of the wire type t. If optional is true, a missing body means the empty
+// object. Body adds violations for fields of the wrong type; it returns an error only if the body
+// cannot be read or parsed, and that error includes the violations so far.
 func (p *Params) Body(t reflect.Type, optional bool) (sent any, normal wire.Body, err error) {
 	c := p.call
 	data, err := c.ReadBody()
@@ -177,8 +180,8 @@ func (p *Params) Body(t reflect.Type, optional bool) (sent any, normal wire.Body
 	return sent, normal, nil
 }
 
-// with returns err. If err is an InvalidArgument error and the request has violations, it instead
-// returns one error with those violations and with err as a violation of field.
+// with adds the violations so far to err, if err is an InvalidArgument error: it returns one error
+// with those violations and with err as the violation of field. Otherwise it returns err.
 func (p *Params) with(field string, err error) error {
 	if len(p.Violations) == 0 || domain.CodeOf(err) != domain.InvalidArgument {
 		return err
@@ -187,8 +190,9 @@ func (p *Params) with(field string, err error) error {
 	return p.Err()
 }
 
-// ReadVerb reads the body of a custom verb into out, a pointer to the type that its operation
-// declares; a missing body means the empty object. Like Body, it adds the violations of the body.
+// ReadVerb decodes the body of a custom verb into out, a pointer to the Body type of its operation.
+// A missing body means the empty object. Like Body, it adds violations for fields of the wrong
+// type.
 func (p *Params) ReadVerb(out any) error {
 	if wire.Deref(reflect.TypeOf(out)) != p.call.Operation.Body {
 		panic("request: " + p.call.Operation.ID + " reads another body type than it declares")
@@ -200,15 +204,15 @@ func (p *Params) ReadVerb(out any) error {
 	return normal.Fill(out)
 }
 
-// Require adds a violation if ok is false. It adds none for a field whose value was not decoded,
-// because that is a violation already.
+// Require adds a violation of field if ok is false. It adds none if the field's value has the wrong
+// type, because Body has added a violation for that.
 func (p *Params) Require(ok bool, field, format string, args ...any) {
 	p.Violations.Require(ok || p.undecoded[field], field, format, args...)
 }
 
-// AddFrom adds the violations in err, an error of a check that ran although the request has
-// violations already. It leaves out repetitions, and violations of fields whose values were not
-// decoded, because that check did not see the values.
+// AddFrom adds the violations in err, the error of a further check of the request. It leaves out
+// violations that p has already, and violations of fields whose values have the wrong type, because
+// the check did not see those values.
 func (p *Params) AddFrom(err error) {
 	var more *domain.Error
 	if !errors.As(err, &more) || more.Code != domain.InvalidArgument {

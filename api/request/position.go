@@ -11,26 +11,26 @@ import (
 	"anneal/domain"
 )
 
-// PositionHeader is the response header with the position of the log that the response of a
-// management operation reflects: the response shows the effect of every event up to that position.
+// PositionHeader is the response header of management operations with the log position that the
+// response reflects: the response shows the effects of all events up to that position.
 //
-// MinPositionHeader is the request header with a position that the response must reflect. A client
-// that sends the PositionHeader of its last response reads its own writes from every server of the
-// installation.
+// MinPositionHeader is the request header with the position that the response must reflect at
+// least. A client that sends the PositionHeader of its last response in it reads its own writes
+// from every server of the installation.
 const (
 	PositionHeader    = "anneal-position"
 	MinPositionHeader = "anneal-at-least"
 )
 
 // StaleHeader is the response header of management operations with the number of seconds for which
-// the server may have missed events, when that is more than StaleAfter: the server cannot reach the
-// log. Without the header, a response is at most StaleAfter old.
+// the server may have missed events, because it cannot reach the log. Without the header, a
+// response is at most StaleAfter old.
 const (
 	StaleHeader = "anneal-stale"
 	StaleAfter  = 10 * time.Second
 )
 
-// markStale sets the StaleHeader if the world is stale.
+// markStale sets the StaleHeader if the world may have missed events for longer than StaleAfter.
 func markStale(c *Call) {
 	if age := c.World.Age(c.Time); age > StaleAfter && c.Operation.HasPosition() {
 		c.Writer.Header().Set(StaleHeader, strconv.Itoa(int(age.Seconds())))
@@ -41,12 +41,12 @@ func markStale(c *Call) {
 var MinPositionParameter = Parameter{MinPositionHeader, wire.Text,
 	"The anneal-position of an earlier response: the request waits until the server has reached this position of the log."}
 
-// HasPosition reports whether responses of the operation have the header anneal-position. A nil
-// operation, of a call without a request, has none.
+// HasPosition reports whether responses of the operation have the header anneal-position. It
+// returns false for a nil operation, which calls without a request have.
 func (op *Operation) HasPosition() bool { return op != nil && op.Gate != Everyone && !op.IsInference() }
 
-// Reflect sets the response header anneal-position to the given position if it is later than the
-// header's. It has no effect for operations without that header.
+// Reflect sets the response header anneal-position to position, unless the header has a later
+// position already. It does nothing for operations without that header.
 func Reflect(c *Call, position uint64) {
 	if !c.Operation.HasPosition() || position < c.reflected {
 		return
@@ -64,7 +64,7 @@ func minPosition(c *Call) (position uint64, err error) {
 	position, err = strconv.ParseUint(given[0], 10, 64)
 	var v domain.Violations
 	v.Require(len(given) == 1, MinPositionHeader, "is given %d times: give it once", len(given))
-	v.Require(err == nil, MinPositionHeader, "%s is not a position: give the %s of an earlier response, a decimal number",
+	v.Require(err == nil, MinPositionHeader, "must be the %[2]s of an earlier response, a decimal number, not %[1]s",
 		wire.Quote(given[0]), PositionHeader)
 	if err := v.Err(); err != nil {
 		return 0, err
@@ -72,8 +72,8 @@ func minPosition(c *Call) (position uint64, err error) {
 	return position, nil
 }
 
-// awaitPosition returns when the world has reached the position. It returns Unavailable after
-// Limits.PositionWait, and immediately if the world is stale.
+// awaitPosition waits until the world has reached the position. It returns an Unavailable error
+// after Limits.PositionWait, or immediately if the server cannot reach the log.
 func awaitPosition(c *Call, position uint64) error {
 	if c.World.Age(c.Time) > StaleAfter {
 		return notReached(c, position)
@@ -94,14 +94,14 @@ func notReached(c *Call, position uint64) error {
 			"to another server", c.World.Position(), MinPositionHeader, position)}
 }
 
-// maxUnknownWaits bounds the concurrent requests without a valid key that wait for a position, so
-// that they cannot exhaust the connections of the server.
+// maxUnknownWaits bounds how many requests without a valid API key wait for a position
+// concurrently, so that they cannot exhaust the server's connections.
 const maxUnknownWaits = 32
 
-// admitAt is like admit for a request that must reflect a position which the world has not reached:
-// it waits until the world has reached the position, and decides on that world. A request whose key
-// is unknown may wait too, because another server may have created the key. It waits only if the key
-// has the form of a key and the log has the position. At most maxUnknownWaits such requests wait
+// admitAt is like admit for a request whose anneal-at-least is later than the world: it waits until
+// the world has reached the position, and then checks permissions. A request whose API key is
+// unknown waits too, because another server may have created the key. It waits only if the key has
+// the format of a key and the log has the position, and at most maxUnknownWaits such requests wait
 // concurrently.
 func admitAt(c *Call, position uint64) error {
 	err := c.admit()
@@ -117,7 +117,7 @@ func admitAt(c *Call, position uint64) error {
 			return err
 		}
 	case domain.CodeOf(err) != domain.NotFound && ReasonOf(err) != reasonSuspended:
-		return err // an error that does not depend on the world
+		return err // a later world would not change this error
 	}
 	if err := awaitPosition(c, position); err != nil {
 		return err
@@ -125,8 +125,8 @@ func admitAt(c *Call, position uint64) error {
 	return c.admit()
 }
 
-// mayWaitUnknown reports whether a request whose key is unknown may wait for a position. The caller
-// must call leave after the wait.
+// mayWaitUnknown reports whether a request whose API key is unknown may wait for a position. If ok
+// is true, the caller must call leave after the wait.
 func mayWaitUnknown(c *Call, position uint64) (leave func(), ok bool, err error) {
 	text, _ := Credential(c.Request, c.Operation.BareKey)
 	if _, isKey := KeyName(text); !isKey && c.Direct == "" {

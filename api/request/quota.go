@@ -9,29 +9,30 @@ import (
 	"anneal/projections"
 )
 
-// countedQuotas are the quotas that changes of an account's resources count against.
+// countedQuotas lists the quotas that bound what exists at the same time, unlike the rate of
+// requests.
 var countedQuotas = []string{domain.QuotaAccelerators, domain.QuotaDeployments, domain.QuotaJobs,
 	domain.QuotaStorageBytes}
 
-// quotaCheck checks the changes of a call against the quotas of their account.
+// quotaCheck checks a call's changes against the quotas of their account.
 type quotaCheck struct{ *Call }
 
-// admit returns an error when intents would exceed a quota of their account. Until the caller calls
-// leave, no other change that adds to the usage of the account is admitted on this server, so that
-// two concurrent changes do not use the same remainder of the quota. Other servers check against
-// the events that they have read: until an event arrives, each of them may admit one more change.
+// admit returns an error if the intents would exceed a quota of their account. Until the caller
+// calls leave, this server admits no other change that adds to the account's usage, so that two
+// concurrent changes cannot both use the last of a quota. Each other server may admit one more
+// change until it has read the event of this one.
 func (c quotaCheck) admit(ctx context.Context, intents []domain.Intent) (leave func(), err error) {
 	leave = func() {}
 	account := ""
 	for _, intent := range intents {
 		if counts(intent.Name.Collection()) {
-			account = intent.Name.Account() // all intents of a call belong to one account
+			account = intent.Name.Account() // all intents of a call have the same account
 		}
 	}
 	if account == "" || !bounded(c.World.View(), account) {
 		return leave, nil
 	}
-	if !takesMore(c.weighAll(intents)) { // an update or a delete does not wait
+	if !takesMore(c.weighAll(intents)) { // an update or a delete adds no usage, so it does not wait
 		return leave, nil
 	}
 	if leave, err = c.quotas.enter(ctx, "accounts/"+account); err != nil {
@@ -65,13 +66,15 @@ func bounded(v *projections.View, account string) bool {
 	return false
 }
 
-// OverQuota returns the error of a request that adds more than a quota leaves. When the request
-// alone exceeds the quota, the error advises against a retry, because only the operator can help.
+// OverQuota returns the error of a request that would exceed a quota. used is the present usage,
+// and more is what the request adds. If the request alone exceeds the quota, the error says that
+// retries fail until the operator raises the quota.
 func OverQuota(account, id string, limit, used, more int64) error {
 	noun := strings.ReplaceAll(id, "-", " ")
 	if more > limit {
 		f := domain.Errorf(domain.ResourceExhausted,
-			"accounts/%s may have %d %s, and the request alone adds %d: ask the operator to raise accounts/%s/quotas/%s; "+
+			"accounts/%s has a quota of %d %s, but this request alone adds %d: ask the operator to raise "+
+				"accounts/%s/quotas/%s; "+
 				"retries fail until then", account, limit, noun, more, account, id)
 		f.Reason = ReasonQuotaTooSmall
 		return f
@@ -81,7 +84,8 @@ func OverQuota(account, id string, limit, used, more int64) error {
 		wayOut = "delete some datasets, models or evaluators"
 	}
 	f := domain.Errorf(domain.ResourceExhausted,
-		"accounts/%s may have %d %s and has %d; the request adds %d: %s, or ask the operator to raise accounts/%s/quotas/%s",
+		"accounts/%s has a quota of %d %s and uses %d; the request adds %d: %s, or ask the operator to raise "+
+			"accounts/%s/quotas/%s",
 		account, limit, noun, used, more, wayOut, account, id)
 	f.Reason = "QUOTA_EXCEEDED"
 	return f
@@ -94,12 +98,12 @@ func (c quotaCheck) weighAll(intents []domain.Intent) (more domain.Usage) {
 	return more
 }
 
-// weigh returns the usage that an intent adds to the account. An intent that Decide rejects adds
-// nothing.
+// weigh returns the usage that an intent would add to the account; none if Decide rejects the
+// intent.
 func (c quotaCheck) weigh(intent domain.Intent) domain.Usage {
 	before, version := c.World.Row(intent.Name)
 	if intent.IsStale(version) {
-		return domain.Usage{} // Merge computes the intent again
+		return domain.Usage{} // Merge will compute the intent again
 	}
 	record, err := intent.Decide(before, c.Time)
 	if err != nil || record.Type == "" {
@@ -107,12 +111,12 @@ func (c quotaCheck) weigh(intent domain.Intent) domain.Usage {
 	}
 	after, err := c.World.After(intent.Name, before, record)
 	if err != nil {
-		return domain.Usage{} // recording the intent returns the error
+		return domain.Usage{} // recording the intent returns this error
 	}
 	return usageOf(after).Minus(usageOf(before))
 }
 
-// counts reports whether resources of a collection count against countedQuotas.
+// counts reports whether resources of a collection have a usage that counts against countedQuotas.
 func counts(collection string) bool {
 	kind := domain.KindOf(collection)
 	if kind == nil {

@@ -13,22 +13,22 @@ import (
 )
 
 // rates holds a token bucket for each account with the quota requests-per-minute. The capacity of a
-// bucket is the number of requests per minute. Each server has separate buckets, so n servers
+// bucket is the number of requests per minute. Each server has its own buckets, so n servers
 // together admit up to n times the quota.
 type rates struct {
 	mu      sync.Mutex
-	buckets map[string]*bucket // by account
+	buckets map[string]*bucket // by account name
 }
 
 type bucket struct {
 	*rate.Limiter
-	size int64 // capacity of the bucket, and number of tokens that are added per minute
+	size int64 // capacity of the bucket, and number of tokens that it gains per minute
 }
 
 func newRates() *rates { return &rates{buckets: map[string]*bucket{}} }
 
-// of returns the account's bucket for a quota of the given size, in requests per minute. When the
-// size differs from that of the last call, the bucket is new and full.
+// of returns the account's bucket for a quota of size requests per minute. If the account has no
+// bucket of this size, it creates a full one.
 func (r *rates) of(account string, size int64) *bucket {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -40,15 +40,15 @@ func (r *rates) of(account string, size int64) *bucket {
 	return b
 }
 
-// forget deletes the bucket of an account whose quota was removed.
+// forget deletes the bucket of an account that has no quota.
 func (r *rates) forget(account string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.buckets, account)
 }
 
-// used returns the number of tokens that requests have taken from the account's bucket and that are
-// not added again yet; 0 when the account has no bucket.
+// used returns how many tokens are missing from the account's bucket, because requests took them
+// within the last minute; 0 if the account has no bucket.
 func (r *rates) used(account string, now time.Time) int64 {
 	r.mu.Lock()
 	b := r.buckets[account]
@@ -59,13 +59,13 @@ func (r *rates) used(account string, now time.Time) int64 {
 	return b.size - b.left(now)
 }
 
-// left returns the number of requests that the bucket admits at the time now.
+// left returns how many requests the bucket admits at the time now.
 func (b *bucket) left(now time.Time) int64 {
 	return max(0, int64(math.Floor(b.TokensAt(now)+1e-9)))
 }
 
-// until returns the duration after which the bucket has the given number of tokens. The bucket must
-// have a size above 0, because a bucket without capacity gets no tokens.
+// until returns how long it takes until the bucket has the given number of tokens. The bucket must
+// have a size above 0: other buckets gain no tokens.
 func (b *bucket) until(tokens float64, now time.Time) time.Duration {
 	lacks := max(0, tokens-b.TokensAt(now))
 	return time.Duration(lacks / float64(b.Limit()) * float64(time.Second))
@@ -75,8 +75,8 @@ func (b *bucket) until(tokens float64, now time.Time) time.Duration {
 func (c *Call) RequestsUsed() int64 { return c.rates.used(c.Account, c.Time) }
 
 // withinRate counts the request against the quota requests-per-minute of the principal's account,
-// unless the operation is not counted, and sets the response headers that show the remaining
-// requests. It returns an error when no request remains. It counts the request once.
+// and sets the response headers with the remaining requests. It returns an error if no request
+// remains. It counts each request once, and does not count requests to Uncounted operations.
 func (c *Call) withinRate() error {
 	if c.counted {
 		return nil
@@ -84,7 +84,7 @@ func (c *Call) withinRate() error {
 	c.counted = true
 	account := c.Principal.Account
 	size, set := c.View().Quota(account, domain.QuotaRequestsPerMinute)
-	if !set || account == domain.System { // the operator must not be locked out
+	if !set || account == domain.System { // the operator must always be able to raise the quota
 		c.rates.forget(account)
 		return nil
 	}
@@ -93,7 +93,7 @@ func (c *Call) withinRate() error {
 	header := c.Writer.Header()
 	header.Set("X-Ratelimit-Limit-Requests", strconv.FormatInt(size, 10))
 	header.Set("X-Ratelimit-Remaining-Requests", strconv.FormatInt(b.left(c.Time), 10))
-	if size > 0 { // with a size of 0, the bucket never gets a token
+	if size > 0 { // a bucket with a size of 0 gains no tokens
 		header.Set("X-Ratelimit-Reset-Requests", b.until(float64(size), c.Time).Round(time.Millisecond).String())
 	}
 	if allowed {

@@ -7,17 +7,18 @@ import (
 	"net/http"
 )
 
-// A Stream sends a response of server-sent events, most of which have only data. Done ends it with
-// an event whose data is [DONE]. The header of the response is sent with the first event.
+// A Stream sends a response of server-sent events. The header of the response is sent with the
+// first event. The caller must end the stream with Done, Fail or FailWith.
 type Stream struct {
 	*Call
 	begun bool
 }
 
-// Event sends one event.
+// Event sends one event that has only data: the JSON of value.
 func (s *Stream) Event(value any) error { return s.Named("", value) }
 
-// Named sends one event with the type name, or without a type for "".
+// Named sends one event of the type name with the JSON of value as data. If name is "", the event
+// has no type.
 func (s *Stream) Named(name string, value any) error {
 	s.begin()
 	data, err := json.Marshal(value)
@@ -40,11 +41,11 @@ func (s *Stream) begin() {
 	s.begun = true
 	s.Writer.Header().Set("Content-Type", "text/event-stream")
 	s.Writer.Header().Set("Cache-Control", "no-store")
-	s.Writer.Header().Set("X-Accel-Buffering", "no") // keeps proxies from buffering the stream
+	s.Writer.Header().Set("X-Accel-Buffering", "no") // makes nginx forward each event at once
 	s.Writer.WriteHeader(http.StatusOK)
 }
 
-// Done ends a complete stream with the event [DONE].
+// Done ends a complete stream with an event whose data is [DONE], as in the OpenAI API.
 func (s *Stream) Done() error {
 	s.begin()
 	_, err := fmt.Fprint(s.Writer, "data: [DONE]\n\n")
@@ -54,14 +55,14 @@ func (s *Stream) Done() error {
 	return IgnoreGone(err)
 }
 
-// Fail ends a stream with the error err as the last event, without [DONE]. When no event was sent
-// yet, it sends nothing and returns err.
+// Fail ends a stream with the error err as the last event. If no event was sent yet, Fail sends
+// nothing and returns err, which the caller can then send as an error response.
 func (s *Stream) Fail(err error) error {
 	_, body := InferenceBody(ErrorOf(err), s.Call.ID)
 	return s.FailWith(err, "", body)
 }
 
-// FailWith is like Fail, but sends an event with the type name and the data value.
+// FailWith is like Fail, but the last event has the type name and the data value.
 func (s *Stream) FailWith(err error, name string, value any) error {
 	if !s.begun {
 		return err
@@ -73,8 +74,9 @@ func (s *Stream) FailWith(err error, name string, value any) error {
 	return nil
 }
 
-// IgnoreGone returns nil for an error of writing a response, because the client has disconnected.
-// It returns http.ErrNotSupported, because a writer that cannot flush is a bug.
+// IgnoreGone returns nil for an error of a write to the response, which means that the client has
+// disconnected. It returns http.ErrNotSupported unchanged, because a writer that cannot flush is a
+// bug.
 func IgnoreGone(err error) error {
 	if errors.Is(err, http.ErrNotSupported) {
 		return err

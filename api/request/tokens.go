@@ -7,12 +7,12 @@ import (
 	"encoding/json"
 )
 
-// SealToken returns an opaque page token that contains place, a cursor into a list. OpenToken
-// accepts the token only with the same binding, which identifies the request.
-func SealToken(key []byte, binding string, place any) string {
-	data, err := json.Marshal(place)
+// SealToken returns an opaque, signed page token that contains cursor, the place in a list at which
+// the next page begins. OpenToken accepts the token only with the same binding: see TokenBinding.
+func SealToken(key []byte, binding string, cursor any) string {
+	data, err := json.Marshal(cursor)
 	if err != nil {
-		panic(err) // never happens: JSON can encode every cursor type
+		panic(err) // JSON can encode all types of cursors
 	}
 	return base64.RawURLEncoding.EncodeToString(append(tokenSeal(key, binding, data), data...))
 }
@@ -26,11 +26,11 @@ func tokenSeal(key []byte, binding string, data []byte) []byte {
 	return mac.Sum(nil)[:tokenSealSize]
 }
 
-func OpenToken(key []byte, binding, token string, place any) bool {
+func OpenToken(key []byte, binding, token string, cursor any) bool {
 	data, err := base64.RawURLEncoding.Strict().DecodeString(token)
 	if err != nil || len(data) < tokenSealSize ||
 		!hmac.Equal(data[:tokenSealSize], tokenSeal(key, binding, data[tokenSealSize:])) {
 		return false
 	}
-	return json.Unmarshal(data[tokenSealSize:], place) == nil
+	return json.Unmarshal(data[tokenSealSize:], cursor) == nil
 }

@@ -12,7 +12,7 @@ import (
 	"anneal/projections/query"
 )
 
-// Account is the API representation of an account.
+// Account is the wire type of an account.
 type Account struct {
 	Name string `json:"name" api:"output"`
 	domain.AccountSpec
@@ -21,16 +21,17 @@ type Account struct {
 	State        string        `json:"state" api:"output"`
 	Status       domain.Status `json:"status" api:"output"`
 	SuspendState string        `json:"suspendState" api:"output"`
-	// Nodes decides which nodes the work of the account may use.
+	// Nodes states which nodes the account's jobs and replicas may use.
 	Nodes *domain.NodePolicy `json:"nodes,omitempty" api:"output"`
 	// QueueWeight is the weight of the account in the queue of jobs; 0 means 1.
 	QueueWeight int `json:"queueWeight,omitempty" api:"output"`
-	// JobAccelerators are the accelerators of the account's jobs that the operator has set.
+	// JobAccelerators decides how many accelerators the account's jobs get, as the operator has set
+	// it.
 	JobAccelerators domain.JobAccelerators `json:"jobAccelerators,omitempty" api:"output"`
 }
 
-// accounts declares the kind account. Keys of an account can read the account; only the operator
-// creates and changes accounts.
+// accounts declares the operations of the kind account. API keys of an account can read it; only
+// the operator creates and changes accounts.
 var accounts = &resource[domain.Account, Account]{
 	kind: domain.Accounts, noun: "account", wrapper: "account", idParam: "accountId", writes: request.Operate,
 	fields: storedFieldsOf[domain.Account, Account]("name", "email", "displayName", "createTime", "updateTime", "state",
@@ -59,7 +60,7 @@ func accountOperations(s *Service) []request.Operation {
 	const one = "/v1/accounts/{account}"
 	all := []request.Operation{
 		{ID: "createAccount", Method: "POST", Path: "/v1/accounts",
-			Summary: "Create an account and its first admin key", Gate: request.ByOperator,
+			Summary: "Create an account and its first API key, with the role admin", Gate: request.ByOperator,
 			Body: accounts.envelope(), BodyOptional: true, Response: reflect.TypeFor[CreatedAccount](),
 			Handle: s.handle(createAccount)},
 		{ID: "listAccounts", Method: "GET", Path: "/v1/accounts", Summary: "List accounts", Gate: request.ByOperator,
@@ -73,7 +74,7 @@ func accountOperations(s *Service) []request.Operation {
 			Response: reflect.TypeFor[Account](), Handle: s.handle(withAccountID(accounts.patch))},
 		{ID: "suspendAccount", Method: "POST", Path: one + ":suspend", Summary: "Suspend an account",
 			Gate: request.ByOperator,
-			Description: "A suspended account can read, delete, cancel and scale down. Other changes and inference are " +
+			Description: "A suspended account can only read, delete, cancel and scale down. Other changes and inference are " +
 				"rejected.",
 			Body: reflect.TypeFor[suspension](), BodyOptional: true, Response: reflect.TypeFor[Account](),
 			Handle: s.handle(suspendAccount)},
@@ -82,14 +83,14 @@ func accountOperations(s *Service) []request.Operation {
 			Body: request.NoBody, BodyOptional: true, Response: reflect.TypeFor[Account](), Handle: s.handle(restoreAccount)},
 		{ID: "getDigest", Method: "GET", Path: "/v1/system/digest", Summary: "Get a digest of the state of all resources",
 			Gate:        request.WithKey,
-			Description: "Installations with equal digests at the same log position hold the same state.",
+			Description: "Two servers with equal digests at the same log position have the same state.",
 			Response:    reflect.TypeFor[projections.Digest](), Handle: s.handle(digest)},
 	}
 	return withTag("accounts", all)
 }
 
-// withAccountID adapts a generic handler to accounts: in their path, {account} is the ID of the
-// resource.
+// withAccountID adapts a generic handler to accounts, in whose paths {account}, and not {id}, is
+// the ID of the resource.
 func withAccountID(h handler) handler {
 	return func(c *call) (any, error) {
 		c.SetPathValue("id", c.Account)
@@ -109,19 +110,19 @@ func listAccounts(c *call) (any, error) {
 	return request.ListResponse("accounts", page.Items, page.NextPageToken, page.TotalSize, m)
 }
 
-// A CreatedAccount is a new account with its first admin key. No other response contains the key.
+// A CreatedAccount is a new account with its first API key. No other response contains the key.
 type CreatedAccount struct {
 	Account *Account `json:"account"`
 	APIKey  *APIKey  `json:"apiKey"`
 	Key     string   `json:"key"`
 }
 
-// firstKey is the ID of the admin key that is created with an account.
+// firstKey is the ID of the API key, with the role admin, that is created with an account.
 const firstKey = "admin"
 
-// createAccount records an account, whose event contains its first key, and then records the key.
-// If the server stops between the two events, a scheduler creates the key. For an account that an
-// earlier version created without a key, createAccount records only the key.
+// createAccount records an account, and then its first API key. The event of the account contains
+// the key, so that a scheduler can create the key if the server stops between the two events. For
+// an account that an earlier release created without a key, createAccount records only the key.
 func createAccount(c *call) (any, error) {
 	p := c.Params()
 	given, name, _, err := accounts.readCreate(c, p)
@@ -129,7 +130,8 @@ func createAccount(c *call) (any, error) {
 		return nil, err
 	}
 	name = domain.NewName(name.ID(), "accounts", name.ID())
-	p.Violations.Require(name.ID() != domain.System, "accountId", "%q is the operator's own account: choose another ID",
+	p.Violations.Require(name.ID() != domain.System, "accountId", "the ID %q is reserved for the operator's account: "+
+		"choose another ID",
 		domain.System)
 	keyName := domain.NewName(name.ID(), domain.APIKeys.Collection, firstKey)
 	key := c.Mint(keyName)
@@ -158,9 +160,9 @@ func createAccount(c *call) (any, error) {
 	return CreatedAccount{created, rendered, key.Text}, err
 }
 
-// accountWithoutKey returns the row of an account that never had a key, because a server of an
-// earlier version stopped between the events of the account and of the key. It returns false for
-// any other account.
+// accountWithoutKey returns the row of an account that never had an API key, because a server of an
+// earlier release stopped between the events of the account and the key. It returns false for other
+// accounts.
 func accountWithoutKey(v *projections.View, name domain.Name) (*projections.Row[domain.Account], bool) {
 	row, exists := v.Accounts.Get(name)
 	return row, exists && row.State.FirstKey == nil && v.APIKeys.Count(name.ID()) == 0 &&
@@ -208,8 +210,8 @@ func changeAccount(c *call, p *request.Params, command domain.Command[domain.Acc
 	return accounts.reply(c, result)
 }
 
-// digest responds with the digest of the current world. Equal digests show that two installations,
-// or one installation before and after a rebuild, have the same state.
+// digest responds with the digest of the present world. Equal digests at the same position show
+// that two servers, or one server before and after a rebuild, have the same state.
 func digest(c *call) (any, error) {
 	if c.Principal.Account != publicAccount || c.Principal.Role != domain.RoleAdmin {
 		if err := c.Principal.Require(request.Operate); err != nil {

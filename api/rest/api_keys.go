@@ -11,7 +11,7 @@ import (
 	"anneal/projections"
 )
 
-// APIKey is the API representation of an API key. Only the response to the create of an API key contains Key.
+// APIKey is the wire type of an API key. Only the response to its creation contains the field Key.
 type APIKey struct {
 	Name        string     `json:"name" api:"output"`
 	DisplayName string     `json:"displayName"`
@@ -21,11 +21,11 @@ type APIKey struct {
 	CreateTime  *time.Time `json:"createTime,omitempty" api:"output"`
 	CreatedBy   string     `json:"createdBy,omitempty" api:"output"`
 	Prefix      string     `json:"prefix,omitempty" api:"output"`
-	// LastUsedTime has a precision of a minute; it is absent before the first use.
+	// LastUsedTime has a precision of one minute. It is nil if the key was never used.
 	LastUsedTime *time.Time `json:"lastUsedTime,omitempty" api:"output"`
 	Key          string     `json:"key,omitempty" api:"output" query:"-"`
-	// NATSURL and NATSUser are the NATS server and user of a reader. The password of the user is
-	// the API key.
+	// NATSURL and NATSUser are the server and the user name with which a reader connects to NATS.
+	// Its password is the API key.
 	NATSURL  string `json:"natsUrl,omitempty" api:"output" query:"-"`
 	NATSUser string `json:"natsUser,omitempty" api:"output" query:"-"`
 }
@@ -56,8 +56,8 @@ var apiKeys = &resource[domain.APIKey, APIKey]{
 			respond: func(out *APIKey) {
 				out.Key = minted.Text
 				if spec.Role == domain.RoleReader && c.ReaderURL == "" {
-					c.Warn("role: this server stores its events in a NATS cluster, which has no users for readers of one account: "+
-						"the key reads events over HTTP, from /v1/accounts/%s/events with Accept: text/event-stream", c.Account)
+					c.Warn("role: the server stores events in a NATS cluster, in which keys with the role reader cannot read "+
+						"events: read them over HTTP from /v1/accounts/%s/events with Accept: text/event-stream", c.Account)
 				}
 			},
 		}, nil
@@ -65,7 +65,7 @@ var apiKeys = &resource[domain.APIKey, APIKey]{
 	remove: func(c *call, row *projections.Row[domain.APIKey], _ *request.Params) (domain.Command[domain.APIKey], error) {
 		if row.Name == c.Principal.Key {
 			f := domain.Errorf(domain.FailedPrecondition,
-				"this is the API key of the request: delete it with another API key, so that you are not locked out")
+				"the request was sent with this API key: delete it with another key, so that you are not locked out")
 			f.Reason = "KEY_IN_USE"
 			return nil, f
 		}
@@ -76,8 +76,8 @@ var apiKeys = &resource[domain.APIKey, APIKey]{
 
 var _ = register(apiKeys.operations)
 
-// ReaderOf returns the NATS reader that the API key authenticates at the time now. It returns false
-// when the key is invalid or has a role other than reader.
+// ReaderOf returns the NATS reader that an API key with the role reader authenticates at the time
+// now. It returns false if the key is invalid or has another role.
 func ReaderOf(rows eventlog.Rows, pepper []byte, key string, now time.Time) (natsserver.Reader, bool) {
 	caller, err := request.PrincipalOf(rows, pepper, key, now)
 	if err != nil || caller.Role != domain.RoleReader {

@@ -12,14 +12,16 @@ import (
 	"anneal/domain"
 )
 
-// Backups backs up the installation.
+// Backups makes and prunes backups of the installation.
 type Backups interface {
-	// Start starts a backup to a target. Without recipients, the backup has those of the last backup to
-	// the target.
+	// Start starts a backup to a target. If recipients is empty, it uses the recipients of the last
+	// backup to the target. references states that files are only listed, not copied, because their
+	// bucket keeps them.
 	Start(ctx context.Context, target string, recipients []string, references bool) (Backup, error)
-	// Prune removes backups from a target, except the newest keep and those of the last keepDays days.
+	// Prune removes backups from a target. It keeps the newest keep backups, and those of the last
+	// keepDays days.
 	Prune(ctx context.Context, target string, keep, keepDays int) (PrunedBackups, error)
-	// All returns the backups to every target, ordered by target.
+	// All returns the state of the backups to each target, ordered by target.
 	All() []Backup
 }
 
@@ -30,7 +32,7 @@ const (
 	BackupFailed    = "FAILED"
 )
 
-// A Backup describes the backups to one target.
+// A Backup describes the backups to one target: the newest one, and the last complete one.
 type Backup struct {
 	Target      string        `json:"target"`
 	Recipients  []string      `json:"recipients"`
@@ -41,13 +43,13 @@ type Backup struct {
 	CopiedBytes domain.Count  `json:"copiedBytes"`
 	// Last is the last complete backup; nil if there is none.
 	Last *CompleteBackup `json:"last,omitempty"`
-	// EventsSince is the number of events after the last complete backup.
+	// EventsSince is the number of events that were recorded after the last complete backup.
 	EventsSince domain.Count `json:"eventsSince"`
-	// Age is the time since the state of the last complete backup.
+	// Age is the time since the moment whose state the last complete backup has, such as "3600s".
 	Age string `json:"age,omitempty"`
 }
 
-// PrunedBackups are the backups that were removed from a target.
+// PrunedBackups describes which backups Prune has removed from a target.
 type PrunedBackups struct {
 	Target         string       `json:"target"`
 	Kept           []string     `json:"kept"`
@@ -75,19 +77,20 @@ func backupOperations(s *Service) []request.Operation {
 	all := []request.Operation{
 		{ID: "createBackup", Method: "POST", Path: "/v1/backups", Summary: "Back up the installation",
 			Gate: request.ByOperator,
-			Description: "Starts a backup and responds with its state; list the backups to see when it is complete. Later " +
-				"backups to the same target copy only what changed.",
+			Description: "Starts a backup, and responds before it is complete; list the backups to see its state. Later " +
+				"backups to the same target copy only what has changed.",
 			Body: reflect.TypeFor[backupRequest](), Required: []string{"target"}, Response: reflect.TypeFor[Backup](),
 			Handle: s.handle(createBackup)},
 		{ID: "listBackups", Method: "GET", Path: "/v1/backups", Summary: "List the backups of the installation by target",
 			Gate: request.ByOperator, Response: reflect.TypeFor[backupList](), Handle: s.handle(listBackups)},
 		{ID: "pruneBackups", Method: "POST", Path: "/v1/backups:prune", Summary: "Remove backups from a target",
 			Gate: request.ByOperator,
-			Description: "Removes all backups from the target except the newest keep and those whose state is at most " +
-				"keepDays days old, and the objects that no other backup refers to. The newest backup always stays. No " +
-				"backup runs meanwhile.",
-			Body: reflect.TypeFor[pruneRequest](), Required: []string{"target"}, Response: reflect.TypeFor[PrunedBackups](),
-			Handle: s.handle(pruneBackups)},
+			Description: "Removes backups from the target, and the objects to which no other backup refers. The newest keep " +
+				"backups and the backups of the last keepDays days are kept; the newest backup is always kept. The request is " +
+				"rejected while a backup runs, and backups are rejected while it runs.",
+			Body: reflect.TypeFor[pruneRequest](), Required: []string{"target"},
+			Response: reflect.TypeFor[PrunedBackups](),
+			Handle:   s.handle(pruneBackups)},
 	}
 	return withTag("backups", all)
 }
@@ -98,7 +101,7 @@ type pruneRequest struct {
 	KeepDays int    `json:"keepDays"`
 }
 
-const maxKeep = 100_000 // backups or days
+const maxKeep = 100_000 // maximum of keep and keepDays
 
 func pruneBackups(c *call) (any, error) {
 	p, body := c.Params(), pruneRequest{}
@@ -106,7 +109,7 @@ func pruneBackups(c *call) (any, error) {
 		return nil, err
 	}
 	checkTarget(p, body.Target)
-	p.Violations.Require(body.Keep > 0 || body.KeepDays > 0, "keep", "must be at least 1, or keepDays must be")
+	p.Violations.Require(body.Keep > 0 || body.KeepDays > 0, "keep", "must be at least 1, unless keepDays is at least 1")
 	p.Violations.Require(body.Keep >= 0 && body.Keep <= maxKeep, "keep", "must be between 0 and %d", maxKeep)
 	p.Violations.Require(body.KeepDays >= 0 && body.KeepDays <= maxKeep, "keepDays", "must be between 0 and %d", maxKeep)
 	if err := p.Err(); err != nil {
@@ -122,12 +125,15 @@ func pruneBackups(c *call) (any, error) {
 	return pruned, nil
 }
 
-func noBackups() error { return domain.Errorf(domain.Unimplemented, "this server makes no backups") }
+func noBackups() error {
+	return domain.Errorf(domain.Unimplemented, "this server is not configured to make backups")
+}
 
 func checkTarget(p *request.Params, target string) {
 	p.Violations.Require(strings.TrimSpace(target) != "", "target",
 		"is required: a directory of the server, or the URL of a bucket such as s3://BUCKET?prefix=backups/")
-	p.Violations.Require(len(target) <= maxTarget, "target", "has %d bytes: at most %d are allowed", len(target),
+	p.Violations.Require(len(target) <= maxTarget, "target", "has %d bytes, more than the limit of %d: give a shorter "+
+		"URL or path", len(target),
 		maxTarget)
 }
 
@@ -141,7 +147,7 @@ type backupList struct {
 	Backups []Backup `json:"backups"`
 }
 
-// Limits of a request for a backup.
+// Limits of the fields of a request for a backup.
 const (
 	maxTarget     = 1024
 	maxRecipients = 16
@@ -154,7 +160,8 @@ func createBackup(c *call) (any, error) {
 		return nil, err
 	}
 	checkTarget(p, body.Target)
-	p.Violations.Require(len(body.Recipients) <= maxRecipients, "recipients", "has %d items: at most %d are allowed",
+	p.Violations.Require(len(body.Recipients) <= maxRecipients, "recipients", "has %d recipients, more than the limit "+
+		"of %d: give fewer",
 		len(body.Recipients), maxRecipients)
 	if err := p.Err(); err != nil {
 		return nil, err
@@ -182,7 +189,8 @@ func listBackups(c *call) (any, error) {
 	return list, nil
 }
 
-// withLag sets the number of events since the last complete backup.
+// withLag returns a copy of b with the number of events since the last complete backup, and its
+// age.
 func withLag(c *call, b Backup) Backup {
 	position := domain.Count(c.View().Position)
 	if b.EventsSince = position; b.Last != nil {
@@ -192,7 +200,7 @@ func withLag(c *call, b Backup) Backup {
 	return b
 }
 
-// backupRules constrain the fields of backups.
+// backupRules constrains the values of fields of backups.
 var backupRules = map[string]wire.Rule{
 	"Backup.state":             wire.OneOf(BackupRunning, BackupCompleted, BackupFailed),
 	"BackupRequest.target":     {MaxLength: maxTarget},
@@ -201,39 +209,44 @@ var backupRules = map[string]wire.Rule{
 }
 
 var backupTexts = map[string]string{
-	"target": "Directory of the server, or URL of a bucket, that has the backups.",
-	"recipients": "Recipients of age, for which the keys of the installation are encrypted, such as those that `anneal " +
-		"backup key` creates.",
-	"references":                 "Whether files are recorded but not copied, because their bucket keeps them.",
-	"Backup.state":               "State of the newest backup.",
-	"Backup.startTime":           "Time at which the newest backup began.",
-	"Backup.copiedBytes":         "Bytes that the newest backup has copied.",
-	"Backup.last":                "The last complete backup.",
-	"eventsSince":                "Number of events after the last complete backup, which a restore would lack.",
-	"CompleteBackup.id":          "ID of the backup: the time at which it began.",
-	"CompleteBackup.position":    "Position of the log whose state the backup has.",
-	"CompleteBackup.eventId":     "ID of the event at the position.",
-	"Backup.age":                 "Time since the state of the last complete backup, which a restore would lack.",
-	"PruneRequest.keep":          "Number of newest backups to keep.",
-	"PruneRequest.keepDays":      "Keep backups of the last keepDays days.",
-	"PrunedBackups.kept":         "IDs of the backups that stay, oldest first.",
-	"PrunedBackups.removed":      "IDs of the backups that were removed.",
-	"deletedObjects":             "Number of objects that were deleted, without manifests.",
-	"deletedBytes":               "Size of the deleted objects in bytes.",
-	"stateTime":                  "Time at which the installation had the state.",
-	"CompleteBackup.endTime":     "Time at which the backup was complete.",
-	"CompleteBackup.files":       "Number of files.",
-	"CompleteBackup.fileBytes":   "Size of the files in bytes.",
-	"CompleteBackup.copiedBytes": "Bytes that the backup added to the target.",
-	"CompleteBackup.missing":     "Files and data keys that the log records but the installation lacks.",
-	"BackupList.backups":         "The backups, one item for each target.",
+	"target": "Where the backups are: a directory on the server, or the URL of a bucket.",
+	"recipients": "Public keys (of the encryption tool age) for which the installation's keys are " +
+		"encrypted in the backup, such as those that `anneal backup key` creates.",
+	"references": "Whether the backup only lists the files and does not copy them, because their " +
+		"bucket keeps them.",
+	"Backup.state":       "State of the newest backup to the target.",
+	"Backup.startTime":   "Time at which the newest backup to the target began.",
+	"Backup.copiedBytes": "Number of bytes that the newest backup has copied so far.",
+	"Backup.last":        "The last complete backup to the target; absent if there is none.",
+	"eventsSince": "Number of events since the last complete backup. A restore of that backup would " +
+		"lose them.",
+	"CompleteBackup.id":       "ID of the backup, which is the time at which it began.",
+	"CompleteBackup.position": "Position of the last event that the backup contains.",
+	"CompleteBackup.eventId":  "ID of the last event that the backup contains.",
+	"Backup.age": "Time since the stateTime of the last complete backup, such as 3600s. A restore of " +
+		"that backup would lose the changes of this time.",
+	"PruneRequest.keep":     "Number of newest backups that are kept.",
+	"PruneRequest.keepDays": "Backups of this number of last days are kept.",
+	"PrunedBackups.kept":    "IDs of the backups that were kept, oldest first.",
+	"PrunedBackups.removed": "IDs of the backups that were removed.",
+	"deletedObjects":        "Number of objects that were deleted, except the manifests of the backups.",
+	"deletedBytes":          "Size of the deleted objects in bytes.",
+	"stateTime": "Time of the state that the backup has: a restore returns the installation to this " +
+		"time.",
+	"CompleteBackup.endTime":     "Time at which the backup was completed.",
+	"CompleteBackup.files":       "Number of files in the backup.",
+	"CompleteBackup.fileBytes":   "Size of the files in the backup, in bytes.",
+	"CompleteBackup.copiedBytes": "Number of bytes that this backup has added to the target.",
+	"CompleteBackup.missing": "Files and data keys to which the log refers, but which the installation had lost " +
+		"before the backup.",
+	"BackupList.backups": "The backups, one item for each target.",
 }
 
 var backupTypeTexts = map[string]string{
-	"Backup":         "The backups of the installation to one target.",
-	"CompleteBackup": "A backup that can be restored.",
-	"BackupRequest":  "The target and the settings of a backup.",
-	"PrunedBackups":  "The backups that were removed from a target.",
-	"PruneRequest":   "The target and which of its backups stay.",
-	"BackupList":     "The backups of the installation.",
+	"Backup":         "The state of the backups to one target: the newest one, and the last complete one.",
+	"CompleteBackup": "A complete backup, which can be restored.",
+	"BackupRequest":  "Where to write a backup, and its settings.",
+	"PrunedBackups":  "The backups that were removed from a target, and those that were kept.",
+	"PruneRequest":   "From which target to remove backups, and how many to keep.",
+	"BackupList":     "The state of the backups to each target.",
 }

@@ -14,17 +14,18 @@ import (
 	"anneal/projections"
 )
 
-// filePurposes are the purposes that a client may upload a file for: a file of training rows is a
-// dataset, and a file of requests is a batch file.
+// filePurposes lists the purposes for which clients may upload files. A file for fine-tune becomes
+// a dataset, and a file for batch a batch file.
 var filePurposes = []string{purposeFineTune, domain.PurposeBatch}
 
-// batchFiles declares the kind of batch files. Its only operations are those of the OpenAI API.
+// batchFiles declares the kind of batch files. They have no operations except those of the OpenAI
+// API.
 var batchFiles = &resource[domain.BatchFile, FileObject]{kind: domain.BatchFiles, noun: "file"}
 
 type batchFileRow = projections.Row[domain.BatchFile]
 
-// ofEither returns the handler of an operation on a file: ofBatch if the path names a batch file, and
-// otherwise ofDataset.
+// ofEither returns the handler of an operation on a file of the OpenAI API: ofBatch handles it if
+// the path names a batch file, otherwise ofDataset.
 func ofEither(ofDataset handler, ofBatch func(*call, *batchFileRow) (any, error)) handler {
 	return func(c *call) (any, error) {
 		row, ok := c.View().BatchFiles.Get(domain.NewName(c.Account, domain.BatchFiles.Collection, c.PathValue("id")))
@@ -38,8 +39,8 @@ func ofEither(ofDataset handler, ofBatch func(*call, *batchFileRow) (any, error)
 	}
 }
 
-// createBatchFile records the file of the intake. The requests in it are validated by the batches
-// that use it.
+// createBatchFile records the file in the intake as a batch file. Its requests are validated only
+// by the batches that use it.
 func createBatchFile(c *call, in *upload.Intake, id, filename string) (any, error) {
 	spec := domain.BatchFileSpec{Filename: filename, Purpose: domain.PurposeBatch, Files: in.Files,
 		CreatedBy: string(c.Principal.Key)}
@@ -94,19 +95,22 @@ func getBatchFileContent(c *call, row *batchFileRow) (any, error) {
 		return nil, nil
 	}
 	if c.Ctx.Err() == nil {
-		c.Logger.Warn("a file was not sent completely", "request", c.ID, "file", row.Name, "error", err)
+		c.Logger.Warn("a file was not sent completely; the connection to the client is "+
+			"closed", "request", c.ID, "file", row.Name, "error", err)
 	}
-	panic(http.ErrAbortHandler) // only closing the connection shows the client that the response is incomplete
+	// closing the connection is the only way to show the client that the response is incomplete
+	panic(http.ErrAbortHandler)
 }
 
-// A listedFile is a file of either kind in a list.
+// A listedFile is a dataset or a batch file in a list of files of the OpenAI API.
 type listedFile struct {
 	id      string
 	created time.Time
 	object  func() FileObject
 }
 
-// listedFiles returns the files of an account with a purpose, or all of them, newest first.
+// listedFiles returns the files of an account with a purpose, newest first; all files if the
+// purpose is "".
 func listedFiles(c *call, purpose string) (files []listedFile) {
 	if purpose == "" || purpose == purposeFineTune {
 		for row := range c.View().Datasets.Newest(c.Account) {

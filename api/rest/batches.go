@@ -18,7 +18,7 @@ const (
 	maxListedBatches   = 100
 )
 
-// batches declares the kind of batches. Its only operations are those of the OpenAI API.
+// batches declares the kind of batches. They have no operations except those of the OpenAI API.
 var batches = &resource[domain.Batch, Batch]{kind: domain.Batches, noun: "batch"}
 
 type batchRow = projections.Row[domain.Batch]
@@ -29,20 +29,20 @@ func batchOperations(s *Service) []request.Operation {
 	operations := []request.Operation{
 		{ID: "createBatch", Method: "POST", Path: all, Summary: "Create a batch (OpenAI-compatible)",
 			Permission: request.Write,
-			Description: "Sends the requests of a file to a model, at low priority: requests of users are served first. The " +
-				"requests are validated in the background; all must name the same model.",
+			Description: "Sends the requests in a file to a model at low priority: other requests to the model are served " +
+				"first. The response is sent before the requests in the file are validated. All of them must name the same model.",
 			Body: reflect.TypeFor[BatchBody](), Required: []string{"input_file_id", "endpoint", "completion_window"},
 			Response: batch, Handle: s.handle(createBatch)},
 		{ID: "listBatches", Method: "GET", Path: all, Summary: "List the batches (OpenAI-compatible)",
-			Permission: request.Read, Description: "The batches of the key's account, newest first.",
-			Query:    []request.Parameter{afterParameter(), limitParameter("Default: 20. Maximum: 100.")},
+			Permission: request.Read, Description: "The batches of the caller's account, newest first.",
+			Query:    []request.Parameter{afterParameter(), limitParameter("The default is 20, the maximum 100.")},
 			Response: reflect.TypeFor[BatchList](), Handle: s.handle(listBatches)},
 		{ID: "getBatch", Method: "GET", Path: one, Summary: "Read a batch (OpenAI-compatible)",
 			Permission: request.Read, Response: batch, Handle: s.handle(getBatch)},
 		{ID: "cancelBatch", Method: "POST", Path: one + "/cancel", Summary: "Cancel a batch (OpenAI-compatible)",
 			Permission: request.Write,
-			Description: "The response is sent when the cancellation is recorded. Requests in progress are interrupted, and " +
-				"the results so far are stored as files.",
+			Description: "The response is sent once the cancellation is recorded. Then the requests in progress are " +
+				"interrupted, and the results so far are stored as files.",
 			Body: request.NoBody, BodyOptional: true, ReleasesResources: true, Response: batch,
 			Handle: s.handle(cancelBatch)},
 	}
@@ -54,12 +54,12 @@ func batchOperations(s *Service) []request.Operation {
 
 var _ = register(batchOperations)
 
-// foundBatch returns the batch that the path names.
+// foundBatch returns the row of the batch that the path names.
 func foundBatch(c *call) (*batchRow, error) {
 	row, ok := c.View().Batches.Get(domain.NewName(c.Account, domain.Batches.Collection, c.PathValue("id")))
 	if !ok {
 		return nil, request.NotFoundReason("NOT_FOUND",
-			"there is no batch %s: list the existing ones with GET /v1/batches", wire.Quote(c.PathValue("id")))
+			"there is no batch %s: list the batches with GET /v1/batches", wire.Quote(c.PathValue("id")))
 	}
 	return row, nil
 }
@@ -106,7 +106,9 @@ func createBatch(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.creatingBatch.Lock() // so that concurrent requests do not exceed the limit
+	// serializes the check of the limit and the creation, so that concurrent requests do not exceed
+	// the limit
+	c.creatingBatch.Lock()
 	defer c.creatingBatch.Unlock()
 	if earlier.Position() == 0 { // otherwise an earlier attempt of the request has created the batch
 		if err := cmp.Or(allViolations(c, intent, p, unprefixed), requireBatchCapacity(c)); err != nil {
@@ -124,10 +126,11 @@ func createBatch(c *call) (any, error) {
 	return batchOf(row), nil
 }
 
-// batchInput returns the name of the file with an ID, and adds a violation if a batch cannot use it.
+// batchInput returns the resource name of the batch file with an ID. It adds a violation if the
+// file does not exist, or is not for batches.
 func batchInput(c *call, p *request.Params, id string) domain.Name {
 	if id == "" {
-		return "" // Decide rejects the empty name
+		return "" // Decide rejects an empty name
 	}
 	name := domain.NewName(c.Account, domain.BatchFiles.Collection, id)
 	row, ok := c.View().BatchFiles.Get(name)
@@ -138,15 +141,17 @@ func batchInput(c *call, p *request.Params, id string) domain.Name {
 	}
 	switch {
 	case !ok && !rows:
-		p.Violations.Add("input_file_id", "there is no file %s: list the existing ones with GET /v1/files", wire.Quote(id))
+		p.Violations.Add("input_file_id", "there is no file %s: list the files with GET /v1/files", wire.Quote(id))
 	case purpose != domain.PurposeBatch:
-		p.Violations.Add("input_file_id", "the file %s has the purpose %s: upload it with the purpose %s", wire.Quote(id),
+		p.Violations.Add("input_file_id", "the file %s has the purpose %s: upload it again with the purpose "+
+			"%s", wire.Quote(id),
 			purpose, domain.PurposeBatch)
 	}
 	return name
 }
 
-// requireBatchCapacity returns an error when the account has as many live batches as it may have.
+// requireBatchCapacity returns an error if the account has the maximum number of batches that have
+// not ended.
 func requireBatchCapacity(c *call) error {
 	c.Refresh()
 	live := 0
@@ -159,7 +164,7 @@ func requireBatchCapacity(c *call) error {
 		return nil
 	}
 	f := domain.Errorf(domain.ResourceExhausted,
-		"accounts/%s has %d batches that have not ended, which is its limit: wait until one ends, or cancel one", c.Account,
+		"accounts/%s has %d batches that have not ended, which is the limit: wait until one ends, or cancel one", c.Account,
 		live)
 	f.Reason = "TOO_MANY_BATCHES"
 	return f
@@ -226,7 +231,7 @@ func batchOf(row *batchRow) Batch {
 	return out
 }
 
-// unixTime returns a time in Unix seconds; nil for nil.
+// unixTime returns a time in Unix seconds; nil if t is nil.
 func unixTime(t *time.Time) *int64 {
 	if t == nil {
 		return nil
@@ -235,7 +240,7 @@ func unixTime(t *time.Time) *int64 {
 	return &seconds
 }
 
-// idOf returns the ID of a resource; nil without a name.
+// idOf returns the ID in a resource name; nil if the name is "".
 func idOf(name domain.Name) *string {
 	if name == "" {
 		return nil

@@ -22,7 +22,7 @@ import (
 	"anneal/projections"
 )
 
-// purposeFineTune is the purpose of a file that is a dataset, whose rows jobs train on.
+// purposeFineTune is the purpose of a file that is a dataset, on whose rows jobs train.
 const purposeFineTune = "fine-tune"
 
 const (
@@ -32,7 +32,7 @@ const (
 	defaultFile = "data.jsonl"
 )
 
-// A fileForm is the multipart form of a file of the OpenAI API.
+// A fileForm is the multipart form with which a file of the OpenAI API is uploaded.
 type fileForm struct {
 	File    request.File `json:"file"`
 	Purpose string       `json:"purpose"`
@@ -43,27 +43,29 @@ func fileOperations(s *Service) []request.Operation {
 	operations := []request.Operation{
 		{ID: "createFile", Method: "POST", Path: all, Summary: "Upload a file (OpenAI-compatible)",
 			Permission: request.Write,
-			Description: "With the purpose fine-tune, the file becomes a dataset whose ID is the file's ID. The request " +
-				"waits until the rows are validated: a file with invalid rows is rejected with an error that lists them, and " +
-				"is not kept. With the purpose batch, the file holds the requests of batches, which validate them.",
+			Description: "With the purpose fine-tune, the file becomes a dataset with the same ID. The response is sent " +
+				"once the rows are validated; a file with invalid rows is rejected with an error that lists them, and is " +
+				"deleted. With the purpose batch, the file has requests, which the batches that use it validate.",
 			Form: reflect.TypeFor[fileForm](), Response: reflect.TypeFor[FileObject](), Handle: s.handle(createFile)},
 		{ID: "listFiles", Method: "GET", Path: all, Summary: "List the files (OpenAI-compatible)",
 			Permission:  request.Read,
-			Description: "The files are the datasets of the key's account, and the files of its batches.",
-			Query: []request.Parameter{afterParameter(), limitParameter("Default and maximum: 10000."),
-				{Name: "order", Kind: wire.Text, Description: "Order by time of creation: desc, the default, or asc."},
+			Description: "The files are the datasets of the caller's account, and the files of its batches.",
+			Query: []request.Parameter{afterParameter(), limitParameter("The default and the maximum are 10000."),
+				{Name: "order", Kind: wire.Text, Description: "Order by creation time: desc (newest first, the default) or asc."},
 				{Name: "purpose", Kind: wire.Text,
-					Description: "Only files with this purpose: fine-tune, batch or batch_output."}},
+					Description: "Lists only files with this purpose: fine-tune, batch or batch_output."}},
 			Response: reflect.TypeFor[FileList](), Handle: s.handle(listFiles)},
 		{ID: "getFile", Method: "GET", Path: one, Summary: "Read a file's properties (OpenAI-compatible)",
 			Permission: request.Read, Response: reflect.TypeFor[FileObject](),
 			Handle: s.handle(ofEither(getFile, getBatchFile))},
 		{ID: "getFileContent", Method: "GET", Path: one + "/content", Summary: "Download a file (OpenAI-compatible)",
 			Permission: request.Read, Media: rowsMedia,
-			Description: "The response is the rows as they were uploaded. The files of a dataset with several files follow " +
-				"one another in the order of their names.", Handle: s.handle(ofEither(getFileContent, getBatchFileContent))},
+			Description: "The response has the rows as they were uploaded. If the dataset has several files, they are sent " +
+				"one after the other in the order of their names.", Handle: s.handle(ofEither(getFileContent,
+				getBatchFileContent))},
 		{ID: "deleteFile", Method: "DELETE", Path: one, Summary: "Delete a file (OpenAI-compatible)",
-			Permission: request.Write, Description: "A file that a live job or batch uses cannot be deleted.",
+			Permission: request.Write, Description: "A file that is used by a job or batch that has not ended cannot be " +
+				"deleted.",
 			Response: reflect.TypeFor[FileDeletion](), Handle: s.handle(ofEither(deleteFile, deleteBatchFile))},
 	}
 	for i := range operations {
@@ -74,19 +76,20 @@ func fileOperations(s *Service) []request.Operation {
 
 var _ = register(fileOperations, fineTuningOperations)
 
-// compatibleID returns the ID of a new resource: the prefix and 32 hexadecimal digits.
+// compatibleID returns an ID for a new resource of the OpenAI API: prefix followed by 32
+// hexadecimal digits.
 func compatibleID(c *call, prefix string) string {
 	return prefix + strings.ReplaceAll(c.NewUUID("ID"), "-", "")
 }
 
-// createFile stores the file of a form: as a dataset or, with the purpose batch, as a batch file. The
-// form is read before either is created, so that a rejected form leaves nothing behind.
+// createFile stores the file in a form as a dataset or, with the purpose batch, as a batch file. It
+// reads the whole form first, so that a rejected form creates nothing.
 func createFile(c *call) (any, error) {
 	if err := c.Params().Err(); err != nil {
 		return nil, err
 	}
 	limit := rowFiles(c)
-	if c.Request.ContentLength > limit.Bytes+1<<20 { // the multipart encoding adds less than 1 MiB
+	if c.Request.ContentLength > limit.Bytes+1<<20 { // the multipart encoding adds less than 1 MiB to the file
 		return nil, request.BodyTooLarge(limit.Bytes)
 	}
 	form, err := upload.Form(c.Call)
@@ -123,11 +126,11 @@ func createFile(c *call) (any, error) {
 		domain.UploadDataset{Upload: 1, Files: in.Files})))
 	switch {
 	case domain.CodeOf(err) == domain.NotFound && earlier.Position() > 0:
-		f := domain.Errorf(domain.Aborted, "an earlier attempt of this request was rejected, and its file was deleted: "+
+		f := domain.Errorf(domain.Aborted, "the file of an earlier attempt of this request was rejected and deleted: "+
 			"send the file with another %s", request.IdempotencyHeader)
 		f.Reason = "FILE_DELETED"
 		return nil, f
-	case domain.CodeOf(err) == domain.NotFound: // another client has deleted the file since its creation
+	case domain.CodeOf(err) == domain.NotFound: // another client has deleted the file after its creation
 		row, err := datasets.changed(c, created)
 		if err != nil {
 			return nil, err
@@ -145,8 +148,8 @@ func createFile(c *call) (any, error) {
 	return validatedFile(c, row)
 }
 
-// deleteEmptyFile deletes the dataset of a file whose upload has failed with the error rejected, if
-// that is a *domain.Error. After an error of another type, the upload may have been recorded.
+// deleteEmptyFile deletes the dataset of a file whose upload was rejected with the error rejected.
+// If rejected is not a *domain.Error, it does nothing, because the upload may be recorded.
 func deleteEmptyFile(c *call, created eventlog.Change, rejected error) {
 	var f *domain.Error
 	row, ok := c.View().Datasets.Get(created.Name)
@@ -154,13 +157,14 @@ func deleteEmptyFile(c *call, created eventlog.Change, rejected error) {
 		return
 	}
 	if err := datasets.deleteRow(c, row, domain.DeleteDataset{}); err != nil {
-		c.Logger.Warn("the dataset of a rejected file was not deleted", "request", c.ID, "dataset", row.Name, "error", err)
+		c.Logger.Warn("the dataset of a rejected file was not deleted, and remains without "+
+			"rows", "request", c.ID, "dataset", row.Name, "error", err)
 	}
 }
 
-// validatedFile waits for the validation of a new file. It deletes a file with invalid rows, and
-// returns the error that lists them. It returns the same error when an earlier attempt of the request
-// has deleted the file.
+// validatedFile waits until a new file is validated, and returns it. If its rows are invalid, it
+// deletes the file and returns the error that lists them. It returns the same error if an earlier
+// attempt of the request has deleted the file.
 func validatedFile(c *call, uploaded *projections.Row[domain.Dataset]) (any, error) {
 	_, invalid := datasetFiles.awaitValidation(c, uploaded)
 	if row, ok := c.View().Datasets.Get(uploaded.Name); ok && row.CreateEvent == uploaded.CreateEvent {
@@ -183,16 +187,17 @@ func validatedFile(c *call, uploaded *projections.Row[domain.Dataset]) (any, err
 	}
 	if domain.CodeOf(invalid) == domain.InvalidArgument {
 		if err := datasets.deleteRow(c, uploaded, domain.DeleteDataset{}); err != nil {
-			c.Logger.Warn("a file with invalid rows was not deleted", "request", c.ID, "dataset", uploaded.Name, "error", err)
+			c.Logger.Warn("a file with invalid rows was not deleted, and remains "+
+				"listed", "request", c.ID, "dataset", uploaded.Name, "error", err)
 		}
 	}
 	return nil, ofFile(invalid)
 }
 
-// ofFile returns the validation error of a dataset as the error of a form: a violation that concerns the
-// whole dataset names the field file.
+// ofFile returns the validation error of a dataset as the error of a form: violations of the whole
+// dataset become violations of the field file.
 func ofFile(err error) error {
-	const whole = "dataset" // field of a violation that is not about one row
+	const whole = "dataset" // field of a violation that concerns the whole dataset
 	var f *domain.Error
 	if !errors.As(err, &f) {
 		return err
@@ -208,15 +213,15 @@ func ofFile(err error) error {
 	return &renamed
 }
 
-// maxFormFields bounds the fields of a form that are read, and maxFormField the bytes of each field
-// but the file.
+// maxFormFields is the maximum number of fields of a form, and maxFormField the maximum size of
+// each field except the file, in bytes.
 const (
 	maxFormFields = 16
 	maxFormField  = 1 << 10
 )
 
-// readFile stores the file of the form in the intake, validates the other fields, and returns the
-// name and the purpose of the file.
+// readFile stores the file of a form in the intake, validates the other fields, and returns the
+// file's name (display) and purpose.
 func readFile(form *multipart.Reader, in *upload.Intake) (display, purpose string, err error) {
 	var v domain.Violations
 	files := 0
@@ -225,7 +230,7 @@ func readFile(form *multipart.Reader, in *upload.Intake) (display, purpose strin
 		var fault *domain.Error
 		switch {
 		case errors.Is(err, io.EOF):
-			v.Require(files == 1, "file", "is given %d times: send one file as the field \"file\"", files)
+			v.Require(files == 1, "file", "the form has %d files: send one file as the field \"file\"", files)
 			checkPurpose(&v, purpose)
 			return display, purpose, v.Err()
 		case errors.As(err, &fault):
@@ -234,12 +239,12 @@ func readFile(form *multipart.Reader, in *upload.Intake) (display, purpose strin
 			v.Add("file", "the multipart body is malformed: send the fields file and purpose")
 			return "", "", v.Err()
 		case part.FormName() == "file" && part.FileName() == "":
-			v.Add("file", "is not a file: send it with a file name")
+			v.Add("file", "has no file name: send a file with a name, such as rows.jsonl")
 		case part.FormName() == "file":
 			if files++; files == 1 {
 				display = part.FileName()
 				v.RequireText("file", display, false)
-				v.Require(len([]rune(display)) <= domain.MaxDisplayName, "file", "its name must have at most %d characters",
+				v.Require(len([]rune(display)) <= domain.MaxDisplayName, "file", "must have a file name of at most %d characters",
 					domain.MaxDisplayName)
 				if len(v) > 0 {
 					return "", "", v.Err()
@@ -280,8 +285,8 @@ func checkPurpose(v *domain.Violations, purpose string) {
 	}
 }
 
-// storedName returns the name under which a file is stored: the name of the client, in which _
-// replaces every character that the names of stored files cannot have.
+// storedName returns the name under which a file is stored: the client's name for the file, with
+// each character that is not allowed replaced by _.
 func storedName(name string) string {
 	stored := strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-", r) {
@@ -293,9 +298,9 @@ func storedName(name string) string {
 	return cmp.Or(stored[:min(len(stored), 128)], defaultFile)
 }
 
-// filenameOf returns the name of a file: the name under which the client has uploaded it or, if that is
-// not known, the stored name. For a dataset with several files it is the dataset's ID with
-// the suffix .jsonl.
+// filenameOf returns the name that a file of the OpenAI API shows: the client's name for the file
+// or, if that is not known, the name under which it is stored. For a dataset with several files it
+// is the dataset's ID with the suffix .jsonl.
 func filenameOf(row *projections.Row[domain.Dataset]) string {
 	stored := wire.SortedKeys(row.State.Files.Sizes)
 	switch {
@@ -307,14 +312,14 @@ func filenameOf(row *projections.Row[domain.Dataset]) string {
 	return row.Name.ID() + ".jsonl"
 }
 
-// Statuses of files.
+// Values of FileObject.Status.
 const (
 	fileUploaded  = "uploaded"
 	fileProcessed = "processed"
 	fileError     = "error"
 )
 
-// fileOf returns a dataset as a file.
+// fileOf returns a dataset in the format of the OpenAI API's files.
 func fileOf(row *projections.Row[domain.Dataset]) FileObject {
 	d := &row.State
 	out := FileObject{ID: row.Name.ID(), Object: fileObject, Bytes: d.Files.Bytes(), CreatedAt: row.CreateTime.Unix(),
@@ -330,7 +335,7 @@ func fileOf(row *projections.Row[domain.Dataset]) FileObject {
 	return out
 }
 
-// fileRow returns the dataset that the path names.
+// fileRow returns the row of the dataset that the path names.
 func fileRow(c *call) (*projections.Row[domain.Dataset], error) {
 	row, ok := c.View().Datasets.Get(domain.NewName(c.Account, domain.Datasets.Collection, c.PathValue("id")))
 	if !ok {
@@ -340,7 +345,8 @@ func fileRow(c *call) (*projections.Row[domain.Dataset], error) {
 	return row, nil
 }
 
-// readRequest returns the result of find, or an error that lists the invalid parameters of the request.
+// readRequest returns the result of find, or an error that lists the invalid parameters of the
+// request.
 func readRequest[T any](c *call, find func(*call) (T, error)) (found T, err error) {
 	if err := c.Params().Err(); err != nil {
 		return found, err
@@ -388,7 +394,7 @@ func listFiles(c *call) (any, error) {
 	return list, nil
 }
 
-// getFileContent sends the rows of a dataset.
+// getFileContent sends the rows of the dataset that the path names.
 func getFileContent(c *call) (any, error) {
 	row, err := readRequest(c, fileRow)
 	if err == nil {
@@ -420,18 +426,20 @@ func getFileContent(c *call) (any, error) {
 		if c.Ctx.Err() == nil {
 			c.Logger.Warn("a file was not sent completely", "request", c.ID, "dataset", row.Name, "error", err)
 		}
-		panic(http.ErrAbortHandler) // only closing the connection shows the client that the response is incomplete
+		// closing the connection is the only way to show the client that the response is incomplete
+		panic(http.ErrAbortHandler)
 	}
 	return nil, nil
 }
 
-// A rowWriter writes files of rows one after the other.
+// A rowWriter writes several files of rows one after the other.
 type rowWriter struct {
 	to   io.Writer
-	last byte // last byte that was written; 0 before the first
+	last byte // the last byte that was written; 0 before the first one
 }
 
-// copy writes a file. If the last line of the previous file has no newline, copy writes one first.
+// copy writes the content of a file. If the previous file does not end with a newline, copy first
+// writes one, so that rows of two files are not joined.
 func (w *rowWriter) copy(from io.Reader) error {
 	if w.last != 0 && w.last != '\n' {
 		if _, err := w.Write([]byte{'\n'}); err != nil {

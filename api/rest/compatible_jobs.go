@@ -13,7 +13,7 @@ import (
 	"anneal/projections"
 )
 
-// fineTuned are the collections whose jobs are fine-tuning jobs of the OpenAI API.
+// fineTuned lists the collections whose jobs the OpenAI API shows as fine-tuning jobs.
 var fineTuned = []string{domain.SupervisedJobs.Collection, domain.DPOJobs.Collection,
 	domain.ReinforcementJobs.Collection}
 
@@ -26,20 +26,20 @@ const (
 func fineTuningOperations(s *Service) []request.Operation {
 	const all, one = "/v1/fine_tuning/jobs", "/v1/fine_tuning/jobs/{id}"
 	job := reflect.TypeFor[FineTuningJob]()
-	page := []request.Parameter{afterParameter(), limitParameter("Default: 20. Maximum: 1000.")}
+	page := []request.Parameter{afterParameter(), limitParameter("The default is 20, the maximum 1000.")}
 	operations := []request.Operation{
 		{ID: "createFineTuningJob", Method: "POST", Path: all, Summary: "Create a fine-tuning job (OpenAI-compatible)",
 			Permission: request.Write,
-			Description: "Creates a supervised, DPO or reinforcement job, depending on method. A setting that " +
-				"anneal does not support is rejected with an error that names it.",
+			Description: "Creates a supervised, DPO or reinforcement job, depending on the field method. Settings that " +
+				"anneal does not support are rejected with an error that names them.",
 			Body: reflect.TypeFor[FineTuningBody](), Required: []string{"model", "training_file"}, Response: job,
 			Handle: s.handle(createFineTuningJob)},
 		{ID: "listFineTuningJobs", Method: "GET", Path: all, Summary: "List the fine-tuning jobs (OpenAI-compatible)",
 			Permission:  request.Read,
-			Description: "The supervised, DPO and reinforcement jobs of the key's account, newest first.",
+			Description: "The supervised, DPO and reinforcement jobs of the caller's account, newest first.",
 			Query: append(slices.Clone(page), request.Parameter{Name: "metadata", Kind: wire.Map,
-				Description: "Only jobs with these metadata, given as metadata[KEY]=VALUE; metadata=null selects the jobs " +
-					"without metadata."}),
+				Description: "Lists only jobs with these metadata, given as metadata[KEY]=VALUE; metadata=null selects the " +
+					"jobs without metadata."}),
 			Response: reflect.TypeFor[FineTuningJobList](), Handle: s.handle(listFineTuningJobs)},
 		{ID: "getFineTuningJob", Method: "GET", Path: one, Summary: "Read a fine-tuning job (OpenAI-compatible)",
 			Permission: request.Read, Response: job, Handle: s.handle(getFineTuningJob)},
@@ -49,12 +49,12 @@ func fineTuningOperations(s *Service) []request.Operation {
 			Response: reflect.TypeFor[FineTuningEventList](), Handle: s.handle(listFineTuningEvents)},
 		{ID: "listFineTuningCheckpoints", Method: "GET", Path: one + "/checkpoints",
 			Summary: "List the checkpoints of a fine-tuning job (OpenAI-compatible)", Permission: request.Read,
-			Description: "The checkpoints that the job keeps, newest first.",
-			Query:       []request.Parameter{afterParameter(), limitParameter("Default: 10. Maximum: 1000.")},
+			Description: "The checkpoints that the job has not deleted, newest first.",
+			Query:       []request.Parameter{afterParameter(), limitParameter("The default is 10, the maximum 1000.")},
 			Response:    reflect.TypeFor[FineTuningCheckpointList](), Handle: s.handle(listFineTuningCheckpoints)},
 		{ID: "cancelFineTuningJob", Method: "POST", Path: one + "/cancel",
 			Summary: "Cancel a fine-tuning job (OpenAI-compatible)", Permission: request.Write,
-			Description: "The response is sent when the cancellation is recorded; the job stops shortly afterwards.",
+			Description: "The response is sent once the cancellation is recorded; the job stops shortly afterwards.",
 			Body:        request.NoBody, BodyOptional: true, ReleasesResources: true, Response: job,
 			Handle: s.handle(changeFineTuningJob(domain.CancelJob{}))},
 		{ID: "pauseFineTuningJob", Method: "POST", Path: one + "/pause",
@@ -73,11 +73,11 @@ func fineTuningOperations(s *Service) []request.Operation {
 	return operations
 }
 
-// jobRow is the row of a job of any kind.
+// jobRow is the row of a job of any of the kinds in fineTuned.
 type jobRow = projections.Row[domain.Job]
 
-// fineTuningRow returns the job that the path names. Jobs of different kinds may have the same ID:
-// then it returns an error, because the path is ambiguous.
+// fineTuningRow returns the row of the job that the path names. Jobs of different kinds may have
+// the same ID: then the path is ambiguous, and fineTuningRow returns an error.
 func fineTuningRow(c *call) (found jobRow, err error) {
 	id, names := c.PathValue("id"), []string{}
 	for _, collection := range fineTuned {
@@ -88,11 +88,12 @@ func fineTuningRow(c *call) (found jobRow, err error) {
 	switch len(names) {
 	case 0:
 		return found, request.NotFoundReason("NOT_FOUND",
-			"there is no fine-tuning job %s: list the existing ones with GET /v1/fine_tuning/jobs", wire.Quote(id))
+			"there is no fine-tuning job %s: list the jobs with GET /v1/fine_tuning/jobs", wire.Quote(id))
 	case 1:
 		return found, nil
 	}
-	f := domain.Errorf(domain.FailedPrecondition, "%d jobs have the ID %s: use the path of one of them, /v1/%s",
+	f := domain.Errorf(domain.FailedPrecondition, "%d jobs of different kinds have the ID %s: use the path of one of "+
+		"them, such as /v1/%s",
 		len(names),
 		id, names[0])
 	f.Reason = "AMBIGUOUS_ID"
@@ -130,8 +131,8 @@ func listFineTuningJobs(c *call) (any, error) {
 	return list, nil
 }
 
-// hasMetadata reports whether a job has all of the wanted metadata. Every job matches nil; only a
-// job without metadata matches an empty map.
+// hasMetadata reports whether a job has all metadata in wanted. If wanted is nil, all jobs match;
+// if it is empty, only jobs without metadata do.
 func hasMetadata(life *domain.JobLife, wanted map[string]string) bool {
 	var given map[string]string
 	if life.Options != nil {
@@ -145,7 +146,7 @@ func hasMetadata(life *domain.JobLife, wanted map[string]string) bool {
 	return wanted == nil || len(wanted) > 0 || len(given) == 0
 }
 
-// changeFineTuningJob returns the handler that applies a command to a job.
+// changeFineTuningJob returns a handler that applies a command to the job that the path names.
 func changeFineTuningJob(command domain.Command[domain.JobLife]) handler {
 	return func(c *call) (any, error) {
 		p := c.Params()
@@ -174,8 +175,8 @@ func changeFineTuningJob(command domain.Command[domain.JobLife]) handler {
 }
 
 // repeatedRow returns the job in its state after the change that an earlier attempt of the request
-// has recorded; another client may have deleted the job since. Without such a change it returns the
-// error missing.
+// has recorded, even if another client has deleted it since. If there is no such change, it returns
+// the error missing.
 func repeatedRow(c *call, missing error) (jobRow, error) {
 	for _, collection := range fineTuned {
 		earlier, err := c.Recorded(domain.NewName(c.Account, collection, c.PathValue("id")))
@@ -189,7 +190,7 @@ func repeatedRow(c *call, missing error) (jobRow, error) {
 	return jobRow{}, missing
 }
 
-// jobAfter returns the row of a job after a change.
+// jobAfter returns the row of a job in its state after a change.
 func jobAfter(c *call, change eventlog.Change) (jobRow, error) {
 	switch change.Name.Collection() {
 	case domain.SupervisedJobs.Collection:
@@ -209,7 +210,7 @@ func changedJob[S domain.State, R any](c *call, res *resource[S, R], change even
 	return job, nil
 }
 
-// createFineTuningJob creates the job of the method that the request names.
+// createFineTuningJob creates a job of the kind that the request's method selects.
 func createFineTuningJob(c *call) (any, error) {
 	p := c.Params()
 	_, normal, err := p.Body(reflect.TypeFor[FineTuningBody](), false)
@@ -241,8 +242,8 @@ func createFineTuningJob(c *call) (any, error) {
 	return fineTuningJobOf(c, row), nil
 }
 
-// submit creates a job with the checks of the kind's create operation. Errors name the fields of
-// the request.
+// submit creates a job of the kind res, with the same checks as its create operation. Errors name
+// the fields of the OpenAI API's request.
 func submit[S domain.State, R any](q *fineTuning, res *resource[S, R], given *R) (jobRow, error) {
 	name := domain.NewName(q.Account, res.kind.Collection, q.id)
 	earlier, err := q.Recorded(name)
@@ -270,13 +271,14 @@ func submit[S domain.State, R any](q *fineTuning, res *resource[S, R], given *R)
 	if err != nil {
 		return jobRow{}, q.renamed(err)
 	}
-	if _, err := res.respond(q.call, change, planned); err != nil { // adds the warnings of fields without effect
+	// called only to add the warnings about fields without effect
+	if _, err := res.respond(q.call, change, planned); err != nil {
 		return jobRow{}, err
 	}
 	return changedJob(q.call, res, change)
 }
 
-// renamed returns err with the names of the request's fields.
+// renamed returns err with the names of the job's fields replaced by those of the request's fields.
 func (q *fineTuning) renamed(err error) error {
 	var f *domain.Error
 	if !errors.As(err, &f) || len(f.Violations) == 0 {
@@ -285,8 +287,8 @@ func (q *fineTuning) renamed(err error) error {
 	return q.ofRequest(f.Violations).Err()
 }
 
-// ofRequest returns the violations of the job's fields as violations of the request's fields. It
-// omits the fields in q.reported.
+// ofRequest translates violations of a job's fields to violations of the request's fields. It
+// leaves out the fields in q.reported.
 func (q *fineTuning) ofRequest(violations domain.Violations) (v domain.Violations) {
 	for _, one := range violations {
 		if field := q.fieldOf(one.Field); !slices.Contains(q.reported, field) {

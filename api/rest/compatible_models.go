@@ -10,7 +10,7 @@ import (
 	"anneal/domain"
 )
 
-// ModelDeletion is the response to the deletion of a model.
+// ModelDeletion is the response to the deletion of a model of the OpenAI API.
 type ModelDeletion struct {
 	ID      string `json:"id"`
 	Object  string `json:"object"`
@@ -21,21 +21,22 @@ func compatibleModelOperations(s *Service) []request.Operation {
 	return []request.Operation{
 		{ID: "deleteFineTunedModel", Method: "DELETE", Path: "/v1/models/{model}", Slashes: true, Tag: "models",
 			Gate: request.InOwnAccount, Permission: request.Write,
-			Summary: "Delete a model of the key's account (OpenAI-compatible)",
-			Description: "The model is named by its ID or by its resource name. It is unloaded from deployments that " +
-				"have it as an addon. A model that another resource uses cannot be deleted.",
+			Summary: "Delete a model of the caller's account (OpenAI-compatible)",
+			Description: "The path names the model by its ID or its resource name. The model is first unloaded from the " +
+				"deployments that have loaded it as an addon. A model that another resource uses cannot be deleted.",
 			Response: reflect.TypeFor[ModelDeletion](), Handle: s.handle(deleteFineTunedModel)},
 	}
 }
 
 var _ = register(compatibleModelOperations)
 
-// unloadTime is the maximum time for which the deletion of a model waits until no replica has it.
+// unloadTime bounds how long the deletion of a model waits until no replica has it loaded.
 const unloadTime = 30 * time.Second
 
-// unload unloads a model from the deployments of its account, and waits until no replica has it. The
-// model of a fine-tuning job is loaded when the job ends, and the OpenAI API has no request to
-// unload it. A model that other resources use stays loaded: its deletion is rejected.
+// unload unloads a model from the deployments of its account, and waits until no replica has it
+// loaded. That is needed because the model of a fine-tuning job is loaded when the job ends, but
+// the OpenAI API has no request to unload it. A model that other resources use stays loaded,
+// because its deletion will be rejected.
 func unload(c *call, model domain.Name) error {
 	ctx, cancel := context.WithTimeout(c.Ctx, unloadTime)
 	defer cancel()
@@ -64,7 +65,8 @@ func unload(c *call, model domain.Name) error {
 		select {
 		case <-c.World.Changed(view.Position):
 		case <-ctx.Done():
-			return domain.Errorf(domain.Unavailable, "%s is still being unloaded from a deployment: try again", model)
+			return domain.Errorf(domain.Unavailable, "%s is still being unloaded from a deployment, and was not deleted: "+
+				"try again", model)
 		}
 	}
 }

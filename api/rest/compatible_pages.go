@@ -7,7 +7,7 @@ import (
 	"anneal/api/wire"
 )
 
-// Limits of the items of one page of the OpenAI API.
+// Limits of the number of items on a page of the OpenAI API.
 const (
 	maxListedFiles     = 10_000
 	maxListedJobs      = 1000
@@ -15,26 +15,30 @@ const (
 	defaultCheckpoints = 10
 )
 
-// afterParameter and limitParameter select the page of a list of the OpenAI API.
+// afterParameter and limitParameter are the query parameters that select a page of a list of the
+// OpenAI API.
 func afterParameter() request.Parameter {
 	return request.Parameter{Name: "after", Kind: wire.Text,
-		Description: "ID of the last item of the previous page."}
+		Description: "ID of the last item of the previous page; absent for the first page."}
 }
 
 func limitParameter(text string) request.Parameter {
-	return request.Parameter{Name: "limit", Kind: wire.Int, Description: "Maximum number of items. " + text}
+	return request.Parameter{Name: "limit", Kind: wire.Int, Description: "Maximum number of items on the page. " + text}
 }
 
-// pageOf returns the items after the item that the parameter after names, as many as the parameter
-// limit allows. It adds violations to p. more reports whether further items follow.
+// pageOf returns the page of items that the query parameters after and limit select. fallback and
+// highest are the default and the maximum of limit. more reports whether further items follow. It
+// adds violations to p.
 func pageOf[T any](p *request.Params, items []T, id func(T) string, fallback, highest int) (page []T, more bool) {
 	limit := fallback
-	if given, err := strconv.Atoi(p.Values.Get("limit")); err == nil { // Params rejects what is not a number
+	// Params adds the violation for a limit that is not a number
+	if given, err := strconv.Atoi(p.Values.Get("limit")); err == nil {
 		limit = given
 		p.Require(limit >= 1 && limit <= highest, "limit", "must be from 1 to %d, not %d", highest, limit)
 	}
 	if after := p.Text("after"); after != "" {
-		// jobs of several kinds may have the same ID: a page after the first of them would repeat the others
+		// search from the end, because jobs of several kinds may have the same ID: a page after the
+		// first of them would repeat the others
 		at := len(items) - 1
 		for at >= 0 && id(items[at]) != after {
 			at--
@@ -49,7 +53,7 @@ func pageOf[T any](p *request.Params, items []T, id func(T) string, fallback, hi
 	return items[:limit], true
 }
 
-// ends returns the IDs of the first and the last item of a page; nil for an empty page.
+// ends returns the IDs of the first and the last item of a page; nil if the page is empty.
 func ends[T any](page []T, id func(T) string) (first, last *string) {
 	if len(page) == 0 {
 		return nil, nil

@@ -12,13 +12,13 @@ import (
 	sealed "anneal/eventlog/secrets"
 )
 
-// trackerSecret is the ID of the secret with the API key of the tracker wandb. The OpenAI API
-// takes the key from the settings of the organization.
+// trackerSecret is the ID of the secret with the API key for the tracker wandb. OpenAI takes this
+// key from the settings of the organization.
 const trackerSecret = "wandb-api-key"
 
 const (
 	wandb         = "wandb"
-	auto          = "auto" // the default of every hyperparameter
+	auto          = "auto" // value of a hyperparameter that means the default
 	graderType    = "evaluator"
 	outputPrefix  = "ft-"
 	maxResourceID = 63
@@ -26,15 +26,16 @@ const (
 	maxBeta       = 100
 )
 
-// A fineTuning is a request for a fine-tuning job, and the settings of the job that it becomes.
+// A fineTuning is a request for a fine-tuning job of the OpenAI API, and the settings of the job
+// that it creates.
 type fineTuning struct {
 	*call
 	p    *request.Params
-	id   string // ID of the job
+	id   string // ID of the new job
 	body FineTuningBody
 
-	method     string // domain.MethodSupervised, …
-	at         string // path of the hyperparameters, with a trailing dot
+	method     string // domain.MethodSupervised or another method
+	at         string // path of the hyperparameters in the request, followed by a dot
 	config     domain.TrainingConfig
 	beta       float64 // beta of DPO; 0 means the default
 	dataset    string
@@ -43,11 +44,13 @@ type fineTuning struct {
 	tracker    *TrackerConfig
 	options    domain.JobOptions
 
-	reported []string // fields that have a violation: further ones, from the checks of the job, are omitted
+	// fields that have a violation already; violations of these fields that the checks of the job
+	// find are left out
+	reported []string
 }
 
-// read translates the request into the settings of a job. It adds violations, and returns an error only
-// when a secret cannot be read.
+// read translates the request into settings of a job. It adds violations, and returns an error only
+// if a secret cannot be read.
 func (q *fineTuning) read() error {
 	q.dataset = q.fileName("training_file", q.body.TrainingFile)
 	q.validation = q.fileName("validation_file", q.body.ValidationFile)
@@ -56,7 +59,8 @@ func (q *fineTuning) read() error {
 	if q.method == domain.MethodReinforcement {
 		q.readGrader(settings.Grader)
 	} else {
-		q.p.Require(settings.Grader == nil, "method."+q.method+".grader", "is for the method reinforcement: leave it out")
+		q.p.Require(settings.Grader == nil, "method."+q.method+".grader", "is only for the method reinforcement: leave "+
+			"it out")
 	}
 	q.p.Require(settings.ResponseFormat == nil, "method."+q.method+".response_format",
 		"is not supported: leave it out, and let the evaluator score the format")
@@ -68,8 +72,8 @@ func (q *fineTuning) read() error {
 	return q.readIntegrations()
 }
 
-// fileName returns the name of the dataset that a field refers to by its ID or its resource name. It
-// adds a violation when there is no such dataset, and records the field in reported.
+// fileName returns the name of the dataset to which the field refers by ID or resource name. If it
+// does not exist, fileName adds a violation and records the field in q.reported.
 func (q *fineTuning) fileName(field, ref string) string {
 	if ref == "" {
 		return ""
@@ -85,7 +89,7 @@ func (q *fineTuning) fileName(field, ref string) string {
 	return string(name)
 }
 
-// readMethod returns the settings of the request's method.
+// readMethod returns the settings of the method in the request.
 func (q *fineTuning) readMethod() (settings FineTuningSettings) {
 	q.method, q.at = domain.MethodSupervised, "hyperparameters."
 	m := q.body.Method
@@ -102,14 +106,15 @@ func (q *fineTuning) readMethod() (settings FineTuningSettings) {
 	}
 	q.at = "method." + q.method + ".hyperparameters."
 	for name, given := range byType {
-		q.p.Require(given == nil || name == q.method, "method."+name, "is not for the method %s: leave it out", q.method)
+		q.p.Require(given == nil || name == q.method, "method."+name, "is not supported by the method %s: leave it "+
+			"out", q.method)
 	}
 	if given := byType[q.method]; given != nil {
 		settings = *given
 	}
 	if q.body.Hyperparameters != nil {
 		q.p.Require(settings.Hyperparameters == nil && q.method == domain.MethodSupervised, "hyperparameters",
-			"is given beside method: move it to method.%s.hyperparameters", q.method)
+			"cannot be combined with method: move it to method.%s.hyperparameters", q.method)
 		settings.Hyperparameters, q.at = q.body.Hyperparameters, "hyperparameters."
 	}
 	return settings
@@ -124,11 +129,11 @@ func (q *fineTuning) readHyperparameters(h *FineTuningHyperparameters) {
 	q.options.LearningRateMultiplier = q.number("learning_rate_multiplier", h.LearningRateMultiplier,
 		domain.MaxLearningScale, false)
 	if q.method == domain.MethodDPO {
-		q.options.BatchSizeSamples = batch // the create operation of DPO jobs has no such setting
+		q.options.BatchSizeSamples = batch // the create operation of DPO jobs has no field for this
 		q.beta = q.number("beta", h.Beta, maxBeta, false)
 	} else {
 		q.config.BatchSizeSamples = batch
-		q.p.Require(isDefault(h.Beta), q.at+"beta", "is for the method dpo: leave it out")
+		q.p.Require(isDefault(h.Beta), q.at+"beta", "is only for the method dpo: leave it out")
 	}
 	for _, other := range []struct {
 		name  string
@@ -139,10 +144,11 @@ func (q *fineTuning) readHyperparameters(h *FineTuningHyperparameters) {
 	}
 }
 
-// isDefault reports whether the value of a hyperparameter asks for the default.
+// isDefault reports whether the value of a hyperparameter means the default.
 func isDefault(value any) bool { return value == nil || value == auto || value == "default" }
 
-// number returns the value of a hyperparameter: a number above 0, or 0 for the default.
+// number returns the value of a hyperparameter, which must be above 0 and at most highest. It
+// returns 0 for the default. whole states whether the value must be a whole number.
 func (q *fineTuning) number(name string, value any, highest float64, whole bool) float64 {
 	if value == nil || value == auto {
 		return 0
@@ -164,7 +170,7 @@ func (q *fineTuning) number(name string, value any, highest float64, whole bool)
 	return 0
 }
 
-// readGrader reads the grader of a reinforcement job: {"type": "evaluator", "evaluator": ID}.
+// readGrader reads the grader of a reinforcement job, {"type": "evaluator", "evaluator": ID}.
 func (q *fineTuning) readGrader(value any) {
 	const field = "method.reinforcement.grader"
 	grader, isObject := value.(map[string]any)
@@ -186,8 +192,8 @@ func (q *fineTuning) readGrader(value any) {
 	q.evaluator = ref
 }
 
-// readModel sets the model that the job trains, from any name that an inference request accepts, and
-// the name of its result.
+// readModel sets the model that the job trains, from any name that an inference request accepts,
+// and the name of the model that the job creates.
 func (q *fineTuning) readModel() {
 	if q.body.Model == "" {
 		q.p.Require(false, "model", "is required: give the name of a model")
@@ -195,7 +201,8 @@ func (q *fineTuning) readModel() {
 	}
 	row, ok := routing.UsableModel(q.Call, q.body.Model)
 	if !ok {
-		if target, err := routing.Resolve(q.Call, q.body.Model); err == nil { // a deployment, an addon or an alias
+		// the name may be that of a deployment, an addon or an alias
+		if target, err := routing.Resolve(q.Call, q.body.Model); err == nil {
 			// an alias may refer to a model that the account may not train
 			row, ok = q.UsableModel(q.Account, string(target.ModelName(q.View())))
 		}
@@ -213,19 +220,21 @@ func (q *fineTuning) readModel() {
 	q.config.OutputModel = outputModel(row.Name.ID(), q.body.Suffix, q.id[len(q.id)-8:])
 }
 
-// outputModel returns the ID of the model that a job creates: the base model, the suffix of the
-// request, and a unique part.
+// outputModel returns the ID of the model that a job creates. It consists of the base model's ID,
+// the suffix in the request, and a unique part.
 func outputModel(base, suffix, unique string) string {
 	end := "-" + unique
 	if suffix = slug(suffix); suffix != "" {
 		end = "-" + suffix + end
 	}
 	base = slug(strings.TrimPrefix(base, outputPrefix))
-	space := max(0, maxResourceID-len(outputPrefix)-len(end)) // 0 after a suffix that is rejected as too long
+	// negative if a suffix was rejected because it is too long
+	space := max(0, maxResourceID-len(outputPrefix)-len(end))
 	return outputPrefix + strings.Trim(base[:min(len(base), space)], "-") + end
 }
 
-// slug returns text in the characters of resource IDs: other characters become hyphens.
+// slug returns text in lower case, with all characters that resource IDs cannot have replaced by
+// hyphens.
 func slug(text string) string {
 	text = strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
@@ -240,16 +249,18 @@ func (q *fineTuning) readOptions() {
 	suffix := q.body.Suffix
 	q.p.Require(suffix == "" || slug(suffix) != "", "suffix", "must contain a letter from a to z or a digit")
 	q.options.Suffix, q.options.Metadata, q.options.Seed = suffix, q.body.Metadata, q.body.Seed
-	q.options.LoadAddon = true // clients of the OpenAI API send requests to the new model when the job has succeeded
+	// clients of the OpenAI API expect to send requests to the new model as soon as the job has
+	// succeeded
+	q.options.LoadAddon = true
 	if q.options.Seed == nil {
-		random, _ := strconv.ParseUint(q.NewUUID("seed")[:8], 16, 32) // hexadecimal digits
+		random, _ := strconv.ParseUint(q.NewUUID("seed")[:8], 16, 32) // the UUID begins with hexadecimal digits
 		seed := int(random % (domain.MaxSeed + 1))
 		q.options.Seed = &seed
 	}
 }
 
-// readIntegrations sets the tracker of the job. It reads the API key of the tracker only when the
-// request has no violations.
+// readIntegrations sets the tracker of the job. It reads the tracker's API key from a secret, but
+// only if the request has no violations.
 func (q *fineTuning) readIntegrations() error {
 	if len(q.body.Integrations) == 0 {
 		return nil
@@ -262,16 +273,16 @@ func (q *fineTuning) readIntegrations() error {
 		return nil
 	}
 	if one.WandB == nil {
-		q.p.Require(false, field+".wandb", "is required: give the project")
+		q.p.Require(false, field+".wandb", "is required: the project at Weights & Biases")
 		return nil
 	}
 	q.p.Require(one.WandB.Name == "", field+".wandb.name", "is not supported: leave it out")
 	q.p.Require(len(one.WandB.Tags) == 0, field+".wandb.tags", "is not supported: leave it out")
-	// APIKey is replaced by the value of the secret only when the request has no violations
+	// the value of the secret replaces APIKey if the request has no violations
 	q.tracker = &TrackerConfig{Enabled: true, Project: one.WandB.Project, Entity: one.WandB.Entity, APIKey: trackerSecret}
 	name := domain.NewName(q.Account, domain.Secrets.Collection, trackerSecret)
 	row, ok := q.View().Secrets.Get(name)
-	q.p.Require(ok && row.State.HasValue(), field, "needs the API key of the tracker: store it in the secret %s first",
+	q.p.Require(ok && row.State.HasValue(), field, "needs the API key for the tracker: store it in the secret %s first",
 		name)
 	if len(q.p.Violations) > 0 {
 		return nil
@@ -301,7 +312,7 @@ func (q *fineTuning) reinforcementJob() *ReinforcementJob {
 		TrackerConfig: q.tracker}
 }
 
-// fieldOf returns the field of the request from which a field of the job is set.
+// fieldOf returns the field of the request from which a field of the job was set.
 func (q *fineTuning) fieldOf(field string) string {
 	field = strings.TrimPrefix(strings.TrimPrefix(field, "trainingConfig."), "options.")
 	switch field {

@@ -1,6 +1,6 @@
 package rest
 
-// FileObject is a dataset as a file of the OpenAI API.
+// FileObject is a dataset or a batch file in the format of the OpenAI API's files.
 type FileObject struct {
 	ID            string `json:"id"`
 	Object        string `json:"object"`
@@ -28,7 +28,7 @@ type FileDeletion struct {
 	Deleted bool   `json:"deleted"`
 }
 
-// FineTuningBody is the body of a request for a fine-tuning job.
+// FineTuningBody is the body of a request that creates a fine-tuning job.
 type FineTuningBody struct {
 	Model           string                     `json:"model"`
 	TrainingFile    string                     `json:"training_file"`
@@ -41,7 +41,7 @@ type FineTuningBody struct {
 	Metadata        map[string]string          `json:"metadata,omitempty"`
 }
 
-// FineTuningMethod is the method of a fine-tuning job: the settings are in the field that type
+// FineTuningMethod is the method of a fine-tuning job. Its settings are in the field that Type
 // names.
 type FineTuningMethod struct {
 	Type          string              `json:"type,omitempty"`
@@ -57,7 +57,7 @@ type FineTuningSettings struct {
 	ResponseFormat  any                        `json:"response_format,omitempty"`
 }
 
-// FineTuningHyperparameters are the hyperparameters of a method. Each is a number, or auto.
+// FineTuningHyperparameters has the hyperparameters of a method. Each is a number, or "auto".
 type FineTuningHyperparameters struct {
 	Epochs                 any `json:"n_epochs,omitempty"`
 	BatchSize              any `json:"batch_size,omitempty"`
@@ -69,13 +69,13 @@ type FineTuningHyperparameters struct {
 	ReasoningEffort        any `json:"reasoning_effort,omitempty"`
 }
 
-// FineTuningIntegration is a service that receives a job's metrics.
+// FineTuningIntegration is an experiment tracker to which the metrics of a job are sent.
 type FineTuningIntegration struct {
 	Type  string    `json:"type,omitempty"`
 	WandB *WandBRun `json:"wandb,omitempty"`
 }
 
-// WandBRun names where the metrics of a job go.
+// WandBRun states where Weights & Biases stores the metrics of a job.
 type WandBRun struct {
 	Project string   `json:"project,omitempty"`
 	Entity  string   `json:"entity,omitempty"`
@@ -83,8 +83,7 @@ type WandBRun struct {
 	Tags    []string `json:"tags,omitempty"`
 }
 
-// FineTuningJob is a supervised, DPO or reinforcement job as a fine-tuning job of OpenAI's
-// interface.
+// FineTuningJob is a supervised, DPO or reinforcement job in the format of the OpenAI API.
 type FineTuningJob struct {
 	ID                 string                    `json:"id"`
 	Object             string                    `json:"object"`
@@ -108,7 +107,7 @@ type FineTuningJob struct {
 	Metadata           map[string]string         `json:"metadata"`
 }
 
-// FineTuningError is why a job has failed.
+// FineTuningError states why a fine-tuning job has failed.
 type FineTuningError struct {
 	Code    string  `json:"code"`
 	Message string  `json:"message"`
@@ -122,7 +121,7 @@ type FineTuningJobList struct {
 	HasMore bool            `json:"has_more"`
 }
 
-// FineTuningEvent is an event of a job, or the metrics of one of its steps.
+// FineTuningEvent is an event of a fine-tuning job, or the metrics of one of its steps.
 type FineTuningEvent struct {
 	ID        string         `json:"id"`
 	Object    string         `json:"object"`

@@ -18,7 +18,7 @@ import (
 	"anneal/projections/live"
 )
 
-// Statuses of fine-tuning jobs.
+// Values of FineTuningJob.Status.
 const (
 	statusValidating = "validating_files"
 	statusQueued     = "queued"
@@ -29,7 +29,7 @@ const (
 	statusCancelled  = "cancelled"
 )
 
-// fineTuningStatus maps the states of jobs to statuses of fine-tuning jobs.
+// fineTuningStatus maps the state of a job to the status of a fine-tuning job.
 var fineTuningStatus = map[string]string{
 	domain.JobCreatingState:       statusValidating,
 	domain.JobValidatingState:     statusValidating,
@@ -50,8 +50,8 @@ var fineTuningStatus = map[string]string{
 	domain.JobPausedState:         statusPaused,
 }
 
-// shortName returns the name of a model in responses to the account: the ID for a model of the
-// account, and the resource name for any other model.
+// shortName returns the name of a model in responses of the OpenAI API: the ID if the model belongs
+// to the account, otherwise the resource name.
 func shortName(account string, model domain.Name) string {
 	if model.Account() == account {
 		return model.ID()
@@ -59,7 +59,7 @@ func shortName(account string, model domain.Name) string {
 	return string(model)
 }
 
-// orNull returns nil for the zero value.
+// orNull returns a pointer to value; nil if it is the zero value.
 func orNull[T comparable](value T) *T {
 	var zero T
 	if value == zero {
@@ -68,7 +68,7 @@ func orNull[T comparable](value T) *T {
 	return &value
 }
 
-// fineTuningJobOf returns a job as a fine-tuning job.
+// fineTuningJobOf returns a job in the format of the OpenAI API.
 func fineTuningJobOf(c *call, row jobRow) FineTuningJob {
 	life, spec := row.State.Life(), row.State.Spec()
 	out := FineTuningJob{ID: row.Name.ID(), Object: fineTuningJob, CreatedAt: row.CreateTime.Unix(),
@@ -107,7 +107,7 @@ func fineTuningJobOf(c *call, row jobRow) FineTuningJob {
 	return out
 }
 
-// methodOf returns the method of a job with its hyperparameters.
+// methodOf returns the method of a job, with its hyperparameters, in the format of the OpenAI API.
 func methodOf(account string, spec domain.JobSpec) FineTuningMethod {
 	h := &FineTuningHyperparameters{Epochs: spec.Config.Epochs, BatchSize: auto, LearningRateMultiplier: auto}
 	if spec.Config.BatchSizeSamples > 0 {
@@ -139,13 +139,13 @@ func settingsOf(m FineTuningMethod) *FineTuningSettings {
 	return cmp.Or(m.Supervised, m.DPO, m.Reinforcement)
 }
 
-// metricNames maps metrics of trainers to those of the OpenAI API. Other metrics keep their
-// names, with _ in the place of a slash.
+// metricNames maps the names of trainers' metrics to names of the OpenAI API. Other metrics keep
+// their names, with each slash replaced by _.
 var metricNames = map[string]string{"train/loss": "train_loss", "train/accuracy": "train_mean_token_accuracy",
 	"eval/loss": "full_valid_loss", "eval/accuracy": "full_valid_mean_token_accuracy", "reward/mean": "train_mean_reward",
 	"eval/reward": "valid_mean_reward"}
 
-// compatibleMetrics returns metrics with the names of the OpenAI API.
+// compatibleMetrics returns the metrics of a step with the names of the OpenAI API.
 func compatibleMetrics(step int, values map[string]float64) map[string]float64 {
 	out := map[string]float64{"step": float64(step)}
 	for name, value := range values {
@@ -154,8 +154,8 @@ func compatibleMetrics(step int, values map[string]float64) map[string]float64 {
 	return out
 }
 
-// listFineTuningEvents lists the events of a job, and an event with the metrics of each step: see
-// stepMetrics.
+// listFineTuningEvents lists the events of a job in the log, and for each step an event with its
+// metrics: see stepMetrics.
 func listFineTuningEvents(c *call) (any, error) {
 	p := c.Params()
 	row, err := fineTuningRow(c)
@@ -187,19 +187,19 @@ func listFineTuningEvents(c *call) (any, error) {
 	return list, nil
 }
 
-// A timedEvent is an event with its exact time, by which events are ordered.
+// A timedEvent is an event with its exact time, because events are ordered by time.
 type timedEvent struct {
 	FineTuningEvent
 	time time.Time
-	step int // step whose metrics the event has; 0 for other events
+	step int // number of the step whose metrics the event has; 0 for other events
 }
 
-// stepEvent begins the IDs of the events with the metrics of a step.
+// stepEvent is the prefix of the IDs of events with the metrics of a step.
 const stepEvent = "ftevent-step-"
 
-// withCursor returns events, which are sorted from newest to oldest. after is the ID of the last
-// event of the previous page. If that is the event of a step and events lack it, because the live
-// status has dropped the step since, withCursor inserts an empty event in its place.
+// withCursor makes sure that events, which are sorted from newest to oldest, contain the event with
+// the ID after, at which the previous page ended. If the live status has dropped the step of that
+// event since, withCursor inserts an empty event in its place.
 func withCursor(events []timedEvent, after string) []timedEvent {
 	number, isStep := strings.CutPrefix(after, stepEvent)
 	step, err := strconv.Atoi(number)
@@ -213,18 +213,18 @@ func withCursor(events []timedEvent, after string) []timedEvent {
 	return slices.Insert(events, at, timedEvent{FineTuningEvent: FineTuningEvent{ID: after}})
 }
 
-// maxMetrics bounds the bytes of a metrics file that are read for a list of events.
+// maxMetrics is how much of the end of a metrics file is read for a list of events, in bytes.
 const maxMetrics = 8 << 20
 
-// stepMetrics returns the metrics of the steps of a job: those of the live status and, if it lacks
-// steps, those of the metrics file. The live status drops steps of long jobs, and has only the newest
-// steps after a restart of the server; the file has the steps up to the last checkpoint.
+// stepMetrics returns the metrics of the steps of a job. It takes them from the live status and, if
+// steps are missing there, from the metrics file. The live status drops steps of long jobs, and
+// loses steps in a restart of the server; the file has the steps up to the last checkpoint.
 func stepMetrics(c *call, row jobRow) ([]live.MetricRow, error) {
 	var newest []live.MetricRow
 	if _, known := liveProgress(c.View(), row.Name, row.CreateTime); known {
 		newest = slices.Collect(c.View().Live.Metrics(row.Name, 0))
 	}
-	if n := len(newest); n > 0 && newest[n-1].Step == n { // newest has every step from 1
+	if n := len(newest); n > 0 && newest[n-1].Step == n { // newest has all steps from 1 on
 		return newest, nil
 	}
 	rows, err := storedMetrics(c, row)
@@ -247,7 +247,7 @@ func stepMetrics(c *call, row jobRow) ([]live.MetricRow, error) {
 	return rows, nil
 }
 
-// storedMetrics returns the rows in the last maxMetrics bytes of the metrics file of a job.
+// storedMetrics returns the rows in the last maxMetrics bytes of a job's metrics file.
 func storedMetrics(c *call, row jobRow) (rows []live.MetricRow, err error) {
 	name := blobs.MetricsFile(row.Name, row.CreateEvent)
 	size, err := c.Uploads.Blobs.Size(c.Ctx, name)
@@ -266,7 +266,7 @@ func storedMetrics(c *call, row jobRow) (rows []live.MetricRow, err error) {
 	lines.Buffer(nil, maxMetrics)
 	for lines.Scan() {
 		var fields map[string]any
-		if json.Unmarshal(lines.Bytes(), &fields) != nil { // a line of which only a part was read
+		if json.Unmarshal(lines.Bytes(), &fields) != nil { // the first line may be the end of a row
 			continue
 		}
 		if row := metricRow(fields); row.Step > 0 {
@@ -276,11 +276,11 @@ func storedMetrics(c *call, row jobRow) (rows []live.MetricRow, err error) {
 	return rows, cmp.Or(lines.Err(), c.Ctx.Err())
 }
 
-// metricRow returns a line of a metrics file as a row.
+// metricRow converts a line of a metrics file to a row.
 func metricRow(fields map[string]any) live.MetricRow {
 	step, _ := fields["step"].(float64)
 	text, _ := fields["time"].(string)
-	at, _ := time.Parse(time.RFC3339Nano, text) // a line without a time is the oldest
+	at, _ := time.Parse(time.RFC3339Nano, text) // a line without a time is sorted as the oldest
 	row := live.MetricRow{Step: int(step), Time: at, Values: map[string]float64{}}
 	for name, value := range fields {
 		if number, ok := value.(float64); ok && strings.Contains(name, "/") {
@@ -290,8 +290,8 @@ func metricRow(fields map[string]any) live.MetricRow {
 	return row
 }
 
-// recordedEvents returns the events of a job in the log, oldest first. It leaves out the events of
-// an earlier job with the same name.
+// recordedEvents returns the events of a job in the log, oldest first. It leaves out events of an
+// earlier job with the same name.
 func recordedEvents(c *call, row jobRow) (events []timedEvent, err error) {
 	for e, err := range c.Log.Read(c.Ctx, row.Name.Subject(), 0) {
 		if err != nil {
@@ -321,7 +321,7 @@ func metricsEvent(row live.MetricRow) FineTuningEvent {
 		CreatedAt: row.Time.Unix(), Level: "info", Message: message, Type: "metrics", Data: data}
 }
 
-// A jobEvent has the fields of a job's event that describeEvent uses.
+// A jobEvent has those fields of a job's event that describeEvent needs.
 type jobEvent struct {
 	Attempt int           `json:"attempt"`
 	Step    int           `json:"step"`
@@ -330,18 +330,19 @@ type jobEvent struct {
 	Status  domain.Status `json:"status"`
 }
 
-// recordedEvent returns an event of the log as an event of a fine-tuning job.
+// recordedEvent converts an event of the log to an event of a fine-tuning job.
 func recordedEvent(e eventlog.Event) FineTuningEvent {
 	var given jobEvent
-	_ = json.Unmarshal(e.Data, &given) // fields that the event lacks stay empty
+	_ = json.Unmarshal(e.Data, &given) // missing fields remain empty
 	parts := strings.Split(e.Type, ".")
-	kind := parts[max(0, len(parts)-2)] // the type ends in .KIND.v1
+	kind := parts[max(0, len(parts)-2)] // the event type ends in .KIND.v1
 	level, message := describeEvent(kind, e.Name, given)
 	return FineTuningEvent{ID: "ftevent-" + strconv.FormatUint(e.Position, 10), Object: fineTuningEvent,
 		CreatedAt: e.Time.Unix(), Level: level, Message: message, Type: "message", Data: map[string]any{"event": e.Type}}
 }
 
-// describeEvent returns the level and the message of an event of a job.
+// describeEvent returns the level (info, warn or error) and the message of a job's event of the
+// kind kind.
 func describeEvent(kind string, job domain.Name, e jobEvent) (level, message string) {
 	switch kind {
 	case "created":
@@ -351,7 +352,7 @@ func describeEvent(kind string, job domain.Name, e jobEvent) (level, message str
 	case "preparing":
 		return "info", "Splitting the training file"
 	case "queued":
-		return "info", "The job waits for capacity"
+		return "info", "The job waits for free capacity"
 	case "held":
 		return "info", "The job waits: " + e.Status.Message
 	case "started":
@@ -387,7 +388,7 @@ func describeEvent(kind string, job domain.Name, e jobEvent) (level, message str
 	return "info", "The job has the event " + kind
 }
 
-// listFineTuningCheckpoints lists the checkpoints that a job keeps.
+// listFineTuningCheckpoints lists the checkpoints of a job that the job has not deleted.
 func listFineTuningCheckpoints(c *call) (any, error) {
 	p := c.Params()
 	row, err := fineTuningRow(c)

@@ -5,10 +5,10 @@ import (
 	"anneal/projections"
 )
 
-// creatorOf returns the createdBy of a resource in responses. stored is the createdBy in the events
-// of the resource: the resource name of the API key that asked, on which authorization relies, or the
-// name of a part of the server. The result is the e-mail of the key or, if the key has none or is
-// deleted, the e-mail of the key's account. It is stored if both are unknown, or if v is nil.
+// creatorOf returns the field createdBy of a resource in responses. stored is the createdBy in the
+// resource's event: the resource name of the API key that sent the create, or the name of a
+// component of the server. creatorOf returns the email address of that key or, if the key has none
+// or was deleted, of the key's account. It returns stored if neither is known, or if v is nil.
 func creatorOf(v *projections.View, stored string) string {
 	key, isKey := domain.ParseName(stored, domain.APIKeys.Collection)
 	if v == nil || !isKey {

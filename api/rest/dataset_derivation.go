@@ -11,20 +11,21 @@ import (
 	"anneal/projections/query"
 )
 
-// An origin is the dataset that a new dataset is derived from, as a request names it: in
+// An origin is the dataset from which a new dataset is derived. A request names it in
 // sourceDatasetId and filter of the body, or in the object transformed or splitted of the dataset.
 type origin struct {
-	field   string // path of the field that names the source
-	ref     string // ID or resource name of the source
+	field   string // path of the field that names the source dataset
+	ref     string // ID or resource name of the source dataset
 	filters string // path of the field with the filter
 	filter  string
 }
 
-// originOf returns the origin of a new dataset; false for a dataset whose rows will be uploaded. It
-// adds violations for an object that names no source.
+// originOf returns the origin of a new dataset; false for a dataset whose rows will be uploaded or
+// imported. It adds a violation for an object transformed or splitted that names no source. extra
+// has the fields of the body besides the dataset.
 func originOf(v *domain.Violations, given *Dataset, extra map[string]string) (origin, bool) {
 	named := origin{"sourceDatasetId", extra["sourceDatasetId"], "filter", extra["filter"]}
-	const required = "is required: the dataset that the rows come from"
+	const required = "is required: the dataset from which the rows come"
 	switch {
 	case named.ref != "":
 		return named, true
@@ -44,10 +45,10 @@ func originOf(v *domain.Violations, given *Dataset, extra map[string]string) (or
 	return origin{}, false
 }
 
-// derive returns the derivation of a new dataset from its origin: rows that match a filter, a
-// split, or a copy of all rows. It also sets the origin fields of given. It returns nil for a
-// dataset without an origin, and when it adds violations. extra are the fields of the body besides
-// the dataset.
+// derive returns how a new dataset is derived from its origin: as the rows that match a filter, a
+// part of a split, or a copy of all rows. It also sets the fields of given that state the origin.
+// It returns nil if the dataset has no origin, or after adding violations. extra has the fields of
+// the body besides the dataset.
 func derive(c *call, v *domain.Violations, given *Dataset, extra map[string]string) (*domain.Derivation, error) {
 	from, derived := originOf(v, given, extra)
 	if !derived {
@@ -76,7 +77,8 @@ func derive(c *call, v *domain.Violations, given *Dataset, extra map[string]stri
 	if source == nil || len(*v) > 0 {
 		return nil, nil
 	}
-	if err := c.Uploads.Reserve(c.Call, 1); err != nil { // 1 byte, because the size of the rows is not known yet
+	// checks that the quota is not exhausted; the size of the rows is not known yet
+	if err := c.Uploads.Reserve(c.Call, 1); err != nil {
 		return nil, err
 	}
 	derivation := &domain.Derivation{Source: source.Name, Prefix: source.State.Files.Prefix, Filter: from.filter}
@@ -90,8 +92,8 @@ func derive(c *call, v *domain.Violations, given *Dataset, extra map[string]stri
 	return derivation, nil
 }
 
-// requireSource returns the READY dataset of the account that an origin names, by its ID or
-// resource name. It returns nil and adds a violation when the account has no such dataset.
+// requireSource returns the READY dataset of the account that an origin names. If there is none, it
+// adds a violation and returns nil.
 func requireSource(c *call, v *domain.Violations, from origin) *projections.Row[domain.Dataset] {
 	name, ok := domain.ParseName(from.ref, domain.Datasets.Collection)
 	if !ok {
@@ -103,7 +105,7 @@ func requireSource(c *call, v *domain.Violations, from origin) *projections.Row[
 		v.Add(from.field, "%s is not a dataset of accounts/%s: give the ID of an existing dataset", wire.Quote(from.ref),
 			c.Account)
 	case row.State.State != domain.DatasetReady:
-		v.Add(from.field, "%s is %s (%s): upload its rows, or wait until it is READY", name, row.State.State,
+		v.Add(from.field, "%s is %s, not READY (%s): upload its rows, or wait until it is READY", name, row.State.State,
 			cmp.Or(row.State.Status.Message, "nothing was uploaded"))
 	default:
 		return row
@@ -112,10 +114,10 @@ func requireSource(c *call, v *domain.Violations, from origin) *projections.Row[
 }
 
 // checkDerived adds a violation for each field that a dataset with an origin must not set. source
-// is nil when it does not exist.
+// is the row of the source dataset; nil if it does not exist.
 func (d *Dataset) checkDerived(v *domain.Violations, from origin, source *projections.Row[domain.Dataset]) {
-	const known, elsewhere = "is computed from the rows: omit it when sourceDatasetId is set",
-		"contradicts sourceDatasetId: omit it"
+	const known, elsewhere = "is computed from the rows: leave it out when sourceDatasetId is set",
+		"contradicts sourceDatasetId: leave it out"
 	byObject := from.field != "sourceDatasetId"
 	v.Require(wire.Specified(d.Format) == "", "dataset.format", known)
 	v.Require(d.ExampleCount == 0, "dataset.exampleCount", known)
@@ -131,7 +133,7 @@ func (d *Dataset) checkDerived(v *domain.Violations, from origin, source *projec
 			"transformed dataset first, then split that dataset")
 		format := wire.Specified(t.OriginalFormat)
 		v.Require(format == "" || source == nil || format == source.State.Format, "dataset.transformed.originalFormat",
-			"must be the format of the source dataset: omit it, the server knows the format")
+			"must be the format of the source dataset: leave it out, because the server knows the format")
 		return
 	}
 	s := d.Splitted
@@ -143,11 +145,11 @@ func (d *Dataset) checkDerived(v *domain.Violations, from origin, source *projec
 	v.Require(s.Fraction >= 0 && s.Fraction < 1, "dataset.splitted.fraction",
 		"must be above 0 and below 1, because it is the fraction of the rows that are held out")
 	v.Require(s.SourceDatasetID == "" || byObject, "dataset.splitted.sourceDatasetId",
-		"cannot be combined with sourceDatasetId of the request, which names the source already: omit it here")
+		"cannot be combined with sourceDatasetId of the request, which names the source already: leave it out here")
 }
 
-// fillProgress returns the progress of a derivation that this control plane runs, as a suffix of the
-// status message of the dataset. It returns "" when another control plane runs the derivation.
+// fillProgress returns a suffix for the status message of a dataset that states the progress of its
+// derivation. It returns "" if another control plane runs the derivation, or if none is running.
 func fillProgress(v *projections.View, name domain.Name) string {
 	progress, known := v.Live.Progress(name)
 	if !known {
@@ -156,12 +158,12 @@ func fillProgress(v *projections.View, name domain.Name) string {
 	return fmt.Sprintf(": %d of %d rows read, %d %%", progress.Step, progress.Steps, progress.Percent())
 }
 
-// requireOrigin adds a violation for each dataset or job that given names as its origin and that
-// does not exist in the account. prefix is the path of the dataset in the request body.
+// requireOrigin adds a violation for each dataset or job that given names as its origin, but that
+// does not exist in the account. prefix is the path of the dataset in the request's body.
 func requireOrigin(c *call, v *domain.Violations, given *Dataset, prefix string) {
 	source := func(field, id string) {
 		if id == "" {
-			return // Decide checks whether the ID is required
+			return // Decide rejects a missing ID
 		}
 		name, ok := domain.ParseName(id, domain.Datasets.Collection)
 		if !ok {
@@ -169,7 +171,7 @@ func requireOrigin(c *call, v *domain.Violations, given *Dataset, prefix string)
 		}
 		_, exists := c.View().Datasets.Get(name)
 		v.Require(exists && name.Account() == c.Account, prefix+field,
-			"%s is not a dataset of accounts/%s: give the ID of an existing dataset, or omit it", wire.Quote(id), c.Account)
+			"%s is not a dataset of accounts/%s: give the ID of an existing dataset, or leave it out", wire.Quote(id), c.Account)
 	}
 	if given.Transformed != nil {
 		source("transformed.sourceDatasetId", given.Transformed.SourceDatasetID)
@@ -180,7 +182,7 @@ func requireOrigin(c *call, v *domain.Violations, given *Dataset, prefix string)
 	if given.SourceJobName != "" {
 		_, exists := c.View().Job(domain.Name(given.SourceJobName))
 		v.Require(exists && domain.Name(given.SourceJobName).Account() == c.Account, prefix+"sourceJobName",
-			"%s is not a job of accounts/%s: give the resource name of an existing job, or omit it",
+			"%s is not a job of accounts/%s: give the resource name of an existing job, or leave it out",
 			wire.Quote(given.SourceJobName), c.Account)
 	}
 }

@@ -25,18 +25,20 @@ func datasetOperations(s *Service) []request.Operation {
 	all := []request.Operation{
 		{ID: "uploadDataset", Method: "POST", Path: one + ":upload", Summary: "Upload the file of a dataset",
 			Permission: request.Write,
-			Description: "The request waits up to a minute for the validation of the rows. The response is the READY dataset, " +
-				"an error that lists invalid rows, or the UPLOADING dataset if the validation takes longer.",
-			Form: reflect.TypeFor[uploadForm](), Response: reflect.TypeFor[Dataset](), Handle: s.handle(datasetFiles.post)},
+			Description: "The request waits for the validation of the rows, for at most a minute. The response is the " +
+				"dataset in the state READY, an error that lists invalid rows or, if the validation takes longer, the dataset " +
+				"in the state UPLOADING.",
+			Form: reflect.TypeFor[uploadForm](), Response: reflect.TypeFor[Dataset](),
+			Handle: s.handle(datasetFiles.post)},
 		{ID: "getDatasetUploadEndpoint", Method: "POST", Path: one + ":getUploadEndpoint",
 			Summary: "Get signed URLs for uploading the files of a dataset", Permission: request.Write,
 			Body: reflect.TypeFor[upload.AnnouncedFiles](), BodyOptional: true, Response: reflect.TypeFor[upload.SignedURLs](),
 			Handle: s.handle(datasetFiles.endpoints)},
 		{ID: "validateDatasetUpload", Method: "POST", Path: one + ":validateUpload",
-			Summary:    "Validate the files uploaded to signed URLs",
+			Summary:    "Validate the files of a dataset that were uploaded to signed URLs",
 			Permission: request.Write,
-			Description: "The response is as for uploadDataset: the READY dataset, an error that lists invalid rows, or the " +
-				"UPLOADING dataset after a minute.",
+			Description: "The response is that of uploadDataset: the dataset in the state READY, an error that lists " +
+				"invalid rows or, after a minute, the dataset in the state UPLOADING.",
 			Body: request.NoBody, BodyOptional: true, Response: reflect.TypeFor[Dataset](),
 			Handle: s.handle(datasets.verb(datasetFiles.validate))},
 		{ID: "getDatasetDownloadEndpoint", Method: "GET", Path: one + ":getDownloadEndpoint",
@@ -50,20 +52,20 @@ func datasetOperations(s *Service) []request.Operation {
 	return withTag("datasets", all)
 }
 
-// An uploadForm is the multipart form of an upload.
+// An uploadForm is the multipart form with which a file is uploaded.
 type uploadForm struct {
 	File request.File `json:"file"`
 }
 
-// A preview is one page of the stored rows of a dataset.
+// A preview is a page of the rows of a dataset.
 type preview struct {
 	Examples      []json.RawMessage `json:"examples"`
 	NextPageToken string            `json:"nextPageToken,omitempty"`
 	TotalCount    int64             `json:"totalCount"`
 }
 
-// rowStaging returns the directory that signed URLs write to. The files that are validated are
-// copies in another directory, so that a signed URL cannot change them.
+// rowStaging returns the directory into which signed URLs write. Its files are copied to another
+// directory before they are validated, so that a signed URL cannot change validated files.
 func rowStaging(row *projections.Row[domain.Dataset]) string {
 	return blobs.StagingPrefix(row.Name, row.CreateEvent, row.State.Upload+1)
 }
@@ -72,10 +74,10 @@ func newRowDirectory(row *projections.Row[domain.Dataset]) string {
 	return blobs.UploadPrefix(blobs.DatasetRoot, row.Name, row.CreateEvent, row.State.Upload+1, uuid.NewString())
 }
 
-// maxFiles is the maximum number of files of one dataset or evaluator.
+// maxFiles is the maximum number of files of a dataset or an evaluator.
 const maxFiles = 100
 
-// rowFiles returns the limit of the files of one dataset or evaluator.
+// rowFiles returns the limits for the files of a dataset or an evaluator.
 func rowFiles(c *call) upload.Limit { return upload.Limit{Files: maxFiles, Bytes: c.Limits.Upload} }
 
 var datasetFiles = &uploadable[domain.Dataset, Dataset]{
@@ -120,13 +122,13 @@ func hasContent(row *projections.Row[domain.Dataset]) error {
 	return f
 }
 
-// A previewCursor is the position of the next page of a preview, encoded in its page token.
+// A previewCursor is the content of a preview's page token: where the next page begins.
 type previewCursor struct {
 	File   string `json:"f"`
-	Offset int64  `json:"o"` // bytes of File before the page
+	Offset int64  `json:"o"` // offset of the next page in File, in bytes
 }
 
-// previewDataset responds with a page of stored rows.
+// previewDataset responds with a page of the rows of a dataset.
 func previewDataset(c *call) (any, error) {
 	p := c.Params()
 	size := request.PageSize(&p.Violations, p.Number("pageSize"))
@@ -138,7 +140,7 @@ func previewDataset(c *call) (any, error) {
 	var at previewCursor
 	bound := request.TokenBinding(c.Request.URL, p) + row.State.Files.Prefix
 	if token != "" && !request.OpenToken(c.Pepper, bound, token, &at) {
-		p.Violations.Add("pageToken", "is not a token of this preview: leave it out to begin again")
+		p.Violations.Add("pageToken", "is not a page token of this preview: leave it out to get the first page")
 	}
 	if err := p.Err(); err != nil {
 		return nil, err
@@ -157,11 +159,11 @@ func previewDataset(c *call) (any, error) {
 	return answer, nil
 }
 
-// maxPreview bounds the rows of one page of a preview, in bytes. A page ends before the row that
-// would exceed maxPreview, unless the row is the first one of the page.
+// maxPreview is the maximum size of the rows on a page of a preview, in bytes. A page ends before
+// the row that would exceed it; only the first row of a page may be larger.
 const maxPreview = 4 << 20
 
-// readRow reads a line of any length. It returns at most maxPreview bytes of the line, and the
+// readRow reads a line of any length. It returns the first maxPreview bytes of the line, and the
 // length of the whole line in bytes.
 func readRow(r *bufio.Reader) (line []byte, length int64, err error) {
 	for {
@@ -175,8 +177,8 @@ func readRow(r *bufio.Reader) (line []byte, length int64, err error) {
 	}
 }
 
-// rowsFrom returns up to maxRows rows of a dataset after a cursor, and the cursor of the next page.
-// next is nil at the end of the last file.
+// rowsFrom returns up to maxRows rows of a dataset from a cursor on, and the cursor of the next
+// page; nil if there are no more rows.
 func rowsFrom(c *call, d *projections.Row[domain.Dataset], cursor previewCursor, maxRows int) (rows []json.RawMessage,
 	next *previewCursor, err error) {
 	files := d.State.Files
@@ -213,7 +215,7 @@ func rowsFrom(c *call, d *projections.Row[domain.Dataset], cursor previewCursor,
 	return rows, nil, nil
 }
 
-// datasetRows returns the files of a dataset.
+// datasetRows returns the files with the rows of a dataset.
 func datasetRows(v *projections.View, name domain.Name) (domain.Files, bool) {
 	row, ok := v.Datasets.Get(name)
 	if !ok {
@@ -222,8 +224,8 @@ func datasetRows(v *projections.View, name domain.Name) (domain.Files, bool) {
 	return row.State.Files, true
 }
 
-// exampleOf returns a row as JSON: the row itself when it is valid JSON, otherwise the row as a
-// string.
+// exampleOf returns a row as JSON: the row itself or, if it is not valid JSON, a JSON string with
+// its text.
 func exampleOf(line []byte) json.RawMessage {
 	if json.Valid(line) {
 		return line

@@ -10,7 +10,7 @@ import (
 	sealed "anneal/eventlog/secrets"
 )
 
-// DatasetExport is the API representation of an export of a dataset's rows.
+// DatasetExport is the wire type of an export of a dataset's files.
 type DatasetExport struct {
 	domain.TransferSpec
 	State  string        `json:"state"`
@@ -24,13 +24,13 @@ func exportOf(t *domain.Transfer) *DatasetExport {
 	return &DatasetExport{t.TransferSpec, t.State, t.Status}
 }
 
-// importBody is the body of importDataset.
+// importBody is the request body of importDataset.
 type importBody struct {
 	ExternalURL       string `json:"externalUrl,omitempty"`
 	CredentialsSecret string `json:"credentialsSecret,omitempty"`
 }
 
-// exportBody is the body of exportDataset.
+// exportBody is the request body of exportDataset.
 type exportBody struct {
 	ExternalURL       string `json:"externalUrl"`
 	CredentialsSecret string `json:"credentialsSecret"`
@@ -41,23 +41,25 @@ var _ = register(func(s *Service) []request.Operation {
 	return []request.Operation{
 		{ID: "importDataset", Tag: "datasets", Method: "POST", Path: one + ":import",
 			Summary: "Import the rows of a dataset from an object store", Permission: request.Write,
-			Description: "Imports an object, or the objects directly in a directory, into a dataset that is not READY. The " +
-				"response is the UPLOADING dataset. The dataset becomes READY when its rows are stored and valid. If the import " +
-				"or the validation fails, it stays UPLOADING, and its status contains the error. A dataset that is created with " +
-				"externalUrl imports its rows without this operation.",
+			Description: "Imports an object, or all objects directly in a directory, into a dataset that is not READY. The " +
+				"response is the dataset in the state UPLOADING. Its state becomes READY when the rows are stored and valid. " +
+				"If the import or the validation fails, the state remains UPLOADING, and the status has the error. A dataset " +
+				"that is created with externalUrl imports its rows without this operation.",
 			Body: reflect.TypeFor[importBody](), BodyOptional: true, Response: reflect.TypeFor[Dataset](),
 			Handle: s.handle(importDataset)},
 		{ID: "exportDataset", Tag: "datasets", Method: "POST", Path: one + ":export",
 			Summary: "Export the files of a dataset to an object store", Permission: request.Write,
-			Description: "Writes the files of a READY dataset to an object or a directory, where they replace objects of the " +
-				"same names. The field export of the dataset shows the state of the newest export.",
+			Description: "Writes the files of a READY dataset to an object or a directory, where they replace objects with " +
+				"the same names. The response is sent before the export is complete; the field export of the dataset shows its " +
+				"state.",
 			Body: reflect.TypeFor[exportBody](), Required: []string{"externalUrl", "credentialsSecret"},
 			Response: reflect.TypeFor[Dataset](), Handle: s.handle(exportDataset)},
 	}
 })
 
-// importDataset requests an import. If the request has no externalUrl, the rows are imported from the
-// externalUrl of the dataset, and credentialsSecret defaults to that of the dataset.
+// importDataset records the command to import rows. If the request has no externalUrl, the rows are
+// imported from the dataset's externalUrl, with the dataset's credentialsSecret unless the request
+// has one.
 func importDataset(c *call) (any, error) {
 	var body importBody
 	p := c.Params()
@@ -76,7 +78,7 @@ func importDataset(c *call) (any, error) {
 	})
 }
 
-// exportDataset requests an export.
+// exportDataset records the command to export the files of a dataset.
 func exportDataset(c *call) (any, error) {
 	var body exportBody
 	p := c.Params()
@@ -120,8 +122,8 @@ func transfer(
 	return datasets.reply(c, change)
 }
 
-// importing adds the violations of a new dataset that imports its rows, and returns an error when the
-// account may not store rows.
+// importing checks a new dataset that imports its rows from externalUrl. It adds violations, and
+// returns an error if the account's storage quota is exhausted.
 func importing(c *call, v *domain.Violations, given *Dataset) error {
 	if given.ExternalURL == "" {
 		return requireCredentials(c, v, "dataset.credentialsSecret", given.CredentialsSecret)
@@ -132,12 +134,13 @@ func importing(c *call, v *domain.Violations, given *Dataset) error {
 	if err := requireCredentials(c, v, "dataset.credentialsSecret", given.CredentialsSecret); err != nil || len(*v) > 0 {
 		return err
 	}
-	return c.Uploads.Reserve(c.Call, 1) // 1 byte, because the size of the rows is not known yet
+	// checks that the quota is not exhausted; the size of the rows is not known yet
+	return c.Uploads.Reserve(c.Call, 1)
 }
 
-// requireCredentials adds a violation unless ref, the value of the field, is empty or names a
-// secret of the account with credentials of an object store. No violation contains any part of the
-// secret's value.
+// requireCredentials adds a violation if ref, the value of the field, names a secret that does not
+// exist or has no credentials for an object store. It accepts an empty ref. Violations never
+// contain a part of the secret's value.
 func requireCredentials(c *call, v *domain.Violations, field, ref string) error {
 	before := len(*v)
 	c.requireSecret(v, field, ref)
@@ -146,7 +149,7 @@ func requireCredentials(c *call, v *domain.Violations, field, ref string) error 
 	}
 	row, _ := c.View().Secrets.Get(domain.Name(ref))
 	if !row.State.HasValue() {
-		v.Add(field, "%s has no value: it %s", ref, domain.StoreCredentialsRule)
+		v.Add(field, "%s has no value: its value %s", ref, domain.StoreCredentialsRule)
 		return nil
 	}
 	value, err := c.Sealer.Open(c.Ctx, secretReader(c, sealed.CheckCredentials, ""), row.Name, row.State.Value)

@@ -11,7 +11,7 @@ import (
 	"anneal/projections"
 )
 
-// Dataset is the API representation of a dataset.
+// Dataset is the wire type of a dataset.
 type Dataset struct {
 	Name string `json:"name" api:"output"`
 	domain.DatasetSpec
@@ -23,7 +23,7 @@ type Dataset struct {
 	EstimatedTokenCount domain.Count  `json:"estimatedTokenCount" api:"output"`
 	AverageTurnCount    int           `json:"averageTurnCount" api:"output"`
 	RowShape            string        `json:"rowShape,omitempty" api:"output"`
-	// Export is the newest export.
+	// Export describes the newest export of the dataset's files.
 	Export *DatasetExport `json:"export,omitempty" api:"output"`
 }
 
@@ -47,7 +47,8 @@ var datasets = &resource[domain.Dataset, Dataset]{
 		for _, compute := range computedOfDatasets {
 			compute(row, out)
 		}
-		if v != nil && d.Upload > 0 && !hasOrigin(d.DatasetSpec) { // v is nil when an update merges the stored fields
+		// v is nil if render is called to merge an update into the stored fields
+		if v != nil && d.Upload > 0 && !hasOrigin(d.DatasetSpec) {
 			out.UserUploaded = &struct{}{}
 		}
 		if d.State == domain.DatasetUploading && d.From == nil {
@@ -66,14 +67,14 @@ var datasets = &resource[domain.Dataset, Dataset]{
 			requireOrigin(c, v, q.given, "dataset.")
 			err = importing(c, v, q.given)
 		case from == nil:
-			from = &domain.Derivation{} // a placeholder: the request has violations, so no dataset is created
+			from = &domain.Derivation{} // a placeholder: the request has violations, so it creates no dataset
 		}
 		q.given.Format = wire.Specified(q.given.Format)
 		return plan[domain.Dataset, Dataset]{command: domain.CreateDataset{DatasetSpec: q.given.DatasetSpec,
 			CreatedBy: string(c.Principal.Key), From: from}}, err
 	},
 	update: func(c *call, q *update[domain.Dataset, Dataset]) (plan[domain.Dataset, Dataset], error) {
-		if q.old.From == nil { // a derived dataset keeps its origin
+		if q.old.From == nil { // the origin of a derived dataset does not change
 			requireOrigin(c, &q.p.Violations, q.given, "")
 		}
 		if err := requireCredentials(c, &q.p.Violations, "credentialsSecret", q.given.CredentialsSecret); err != nil {
@@ -88,7 +89,8 @@ var datasets = &resource[domain.Dataset, Dataset]{
 	},
 }
 
-// computedOfDatasets are the fields of a dataset that depend on nothing but its state.
+// computedOfDatasets has functions that set single fields of a dataset that depend on nothing but
+// its row: see resource.computed.
 var computedOfDatasets = map[string]func(row *projections.Row[domain.Dataset], out *Dataset){
 	"format": func(row *projections.Row[domain.Dataset], out *Dataset) {
 		out.Format = cmp.Or(row.State.Format, formatUnspecified)

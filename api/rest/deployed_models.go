@@ -9,8 +9,8 @@ import (
 	"anneal/projections"
 )
 
-// DeployedModel is the API representation of an addon that is loaded into a deployment of the
-// addon's base model.
+// DeployedModel is the wire type of a deployed model: an addon that is loaded into a deployment of
+// its base model.
 type DeployedModel struct {
 	Name string `json:"name" api:"output"`
 	domain.DeployedModelSpec
@@ -58,8 +58,8 @@ var deployedModels = &resource[domain.DeployedModel, DeployedModel]{
 
 var _ = register(deployedModels.operations)
 
-// renderDeployedModel renders a deployed model. Without a view, out.Default is the stored value,
-// which is outdated if another deployed model has become the default since.
+// renderDeployedModel renders a deployed model. If v is nil, out.Default is the stored value, which
+// is outdated if another deployed model became the default later.
 func renderDeployedModel(v *projections.View, row *projections.Row[domain.DeployedModel], out *DeployedModel) {
 	m := &row.State
 	*out = DeployedModel{Name: string(row.Name), DeployedModelSpec: m.DeployedModelSpec,
@@ -71,14 +71,15 @@ func renderDeployedModel(v *projections.View, row *projections.Row[domain.Deploy
 }
 
 // requireFittingAddon adds a violation unless the model is a READY addon of the deployment's base
-// model, and the deployment accepts one more addon and has not loaded the model.
+// model, and the deployment can load one more addon. It returns an error if the deployment has
+// loaded the model already.
 func requireFittingAddon(c *call, v *domain.Violations, name domain.Name, given *DeployedModel) error {
 	if _, exists := c.View().DeployedModels.Get(name); exists {
 		return nil // Decide rejects the create
 	}
 	deployment := deploymentForAddons(c, v, given.Deployment)
 	if _, ok := domain.ParseName(given.Model, domain.Models.Collection); !ok {
-		return nil // Decide rejects a name that is not well-formed
+		return nil // Decide rejects a malformed name
 	}
 	model, usable := c.UsableModel(c.Account, given.Model)
 	switch {
@@ -86,13 +87,14 @@ func requireFittingAddon(c *call, v *domain.Violations, name domain.Name, given 
 		v.Add("model", "%s is not a model that accounts/%s may use: list the models with GET /v1/accounts/%s/models",
 			given.Model, c.Account, c.Account)
 	case model.State.State != domain.ModelReady:
-		v.Add("model", "%s is %s: upload its files, or wait until it is READY", given.Model, model.State.State)
+		v.Add("model", "%s is %s, not READY: upload its files, or wait until it is READY", given.Model, model.State.State)
 	case model.State.Kind != domain.PEFTAddon:
-		v.Add("model", "%s is a base model, and only addons can be loaded: serve a base model with a separate deployment",
+		v.Add("model", "%s is a base model, but only addons can be loaded into a deployment: create a deployment for the "+
+			"base model",
 			given.Model)
 	case deployment == nil:
 	case model.State.BaseModel != deployment.State.BaseModel:
-		v.Add("model", "is an addon of %s, and the deployment serves %s: use a deployment of the addon's base model",
+		v.Add("model", "is an addon of %s, but the deployment serves %s: use a deployment of the addon's base model",
 			model.State.BaseModel, deployment.State.BaseModel)
 	default:
 		return requireCapacity(c, v, deployment.Name, given.Model, deployment.State.EnableHotReloadLatestAddon)
@@ -100,12 +102,12 @@ func requireFittingAddon(c *call, v *domain.Violations, name domain.Name, given 
 	return nil
 }
 
-// deploymentForAddons returns the live deployment with enableAddons that ref names. It returns nil
-// and adds a violation when the account has no such deployment.
+// deploymentForAddons returns the live deployment with enableAddons that ref names. If the account
+// has no such deployment, it adds a violation and returns nil.
 func deploymentForAddons(c *call, v *domain.Violations, ref string) *projections.Row[domain.Deployment] {
 	name, ok := domain.ParseName(ref, domain.Deployments.Collection)
 	if !ok {
-		return nil // Decide rejects a name that is not well-formed
+		return nil // Decide rejects a malformed name
 	}
 	row, ok := c.View().Deployments.Get(name)
 	switch {
@@ -114,19 +116,20 @@ func deploymentForAddons(c *call, v *domain.Violations, ref string) *projections
 			name, c.Account, c.Account)
 		return nil
 	case !row.State.Live():
-		v.Add("deployment", "%s is %s: use a deployment that is READY", name, row.State.State)
+		v.Add("deployment", "%s is %s and serves no requests: use a deployment that is READY", name, row.State.State)
 		return nil
 	case !row.State.EnableAddons:
-		v.Add("deployment", "%s accepts no addons: set its enableAddons with PATCH /v1/%s, or name another deployment", name,
+		v.Add("deployment", "%s does not load addons: set its enableAddons with PATCH /v1/%s, or name another "+
+			"deployment", name,
 			name)
 		return nil
 	}
 	return row
 }
 
-// requireCapacity returns an error when the deployment has loaded the addon model already, and adds
-// a violation when the deployment has the maximum number of addons. With replaces, the addon
-// replaces the latest addon and needs no capacity.
+// requireCapacity returns an error if the deployment has loaded the addon model already. It adds a
+// violation if the deployment has the maximum number of addons, unless replaces is true: then the
+// addon replaces the latest one.
 func requireCapacity(c *call, v *domain.Violations, deployment domain.Name, model string, replaces bool) error {
 	wanted := 0
 	for row := range c.View().Addons(deployment) {
@@ -134,12 +137,13 @@ func requireCapacity(c *call, v *domain.Violations, deployment domain.Name, mode
 			continue
 		}
 		if wanted++; row.State.Model == model {
-			f := domain.Errorf(domain.AlreadyExists, "model: %s is loaded into %s already, as %s", model, deployment, row.Name)
+			f := domain.Errorf(domain.AlreadyExists, "model: %s is already loaded into %s, as %s: use that deployed "+
+				"model", model, deployment, row.Name)
 			f.Reason = "ALREADY_LOADED"
 			return f
 		}
 	}
 	v.Require(replaces || wanted < domain.MaxAddons, "deployment",
-		"has %d addons, the maximum: unload an addon first, or load this addon into another deployment", wanted)
+		"has the maximum of %d addons: unload an addon first, or load this addon into another deployment", wanted)
 	return nil
 }

@@ -5,8 +5,8 @@ import (
 	"anneal/domain"
 )
 
-// requireAliases adds a violation for each of the aliases that a live deployment other than name
-// has.
+// requireAliases adds a violation for each of the aliases that is bound to a live deployment other
+// than name.
 func requireAliases(c *call, v *domain.Violations, name domain.Name, aliases []string) {
 	for _, alias := range aliases {
 		if row := routing.BoundTo(c.View(), alias); row != nil && row.Name != name {

@@ -7,15 +7,15 @@ import (
 	"anneal/projections"
 )
 
-// A deploymentPlan holds the values that the validation of a create or update computes for its
-// command.
+// A deploymentPlan has the values for the command of a create or update that its validation
+// computes.
 type deploymentPlan struct {
 	directKeys   [][]byte         // hashes of directRouteApiKeys
 	model        domain.ModelSize // size of the baseModel
-	speechFormat string           // format of a baseModel that transcribes; "" for a text model
+	speechFormat string           // format of the baseModel if it is a speech model; "" for a text model
 	operator     bool             // the caller is the operator
 	zeroFloor    time.Duration    // minimum of scaleToZeroWindow
-	accelerator  string           // type for a deployment that names no accelerator type
+	accelerator  string           // accelerator type of a deployment that names none
 }
 
 func createDeployment(c *call, q *creation[Deployment]) (plan[domain.Deployment, Deployment], error) {
@@ -31,8 +31,8 @@ func createDeployment(c *call, q *creation[Deployment]) (plan[domain.Deployment,
 	if noSpeculation {
 		disableSpeculation(spec)
 	}
-	// Decide rejects the create of a deployment that exists. A deployment without a shape has no
-	// validated configuration to check.
+	// If the deployment exists, Decide rejects the create, whatever its shape is. Without a shape,
+	// there are no validated settings against which the model could be checked.
 	if _, exists := c.View().Deployments.Get(q.name); !exists {
 		if shape := c.shapeOfCreate(v, spec, skipShape); shape != nil {
 			c.requireServes(v, shape, spec.BaseModel, spec.EnableAddons)
@@ -61,7 +61,7 @@ func updateDeployment(c *call, q *update[domain.Deployment, Deployment]) (plan[d
 	}
 	v := &q.p.Violations
 	v.Require(!q.mask.Has("deploymentTemplate") || q.given.DeploymentTemplate == q.old.DeploymentTemplate,
-		"deploymentTemplate", "cannot change after creation: set deploymentShape, or the fields")
+		"deploymentTemplate", "cannot be changed after creation: set deploymentShape, or the fields")
 	shape := c.shapeOfUpdate(v, q)
 	d := c.planDeployment(v, q.name, q.old.BaseModel, q.given)
 	spec := reshape(v, q, shape)
@@ -78,14 +78,15 @@ func updateDeployment(c *call, q *update[domain.Deployment, Deployment]) (plan[d
 }
 
 // fleetAccelerator returns the accelerator type for a deployment or a shape that names none: see
-// domain.FleetAccelerator. speechFormat is the format of the baseModel, "" for a text model.
+// domain.FleetAccelerator. speechFormat is the format of the baseModel if it is a speech model; ""
+// for a text model.
 func fleetAccelerator(c *call, speechFormat string, placement *domain.Placement) string {
 	need := domain.DeploymentSpec{SpeechFormat: speechFormat, Placement: placement}.Need(domain.Hosted{})
 	return domain.FleetAccelerator(c.View().Fleet(), projections.ForAccount(c.View(), c.Account, need))
 }
 
-// completeDeployment returns a function that adds the direct-route keys to the response, and a warning
-// if a key is easily guessed.
+// completeDeployment returns a function that adds the direct route's keys to the response. If a key
+// is easily guessed, it also adds a warning.
 func (c *call) completeDeployment(given *Deployment) func(out *Deployment) {
 	return func(out *Deployment) {
 		out.DirectRouteAPIKeys = given.DirectRouteAPIKeys
@@ -93,7 +94,7 @@ func (c *call) completeDeployment(given *Deployment) func(out *Deployment) {
 	}
 }
 
-// disableSpeculation removes the settings of speculative decoding.
+// disableSpeculation removes all settings of speculative decoding from a deployment.
 func disableSpeculation(spec *domain.DeploymentSpec) {
 	spec.DraftModel, spec.DraftTokenCount, spec.NgramSpeculationLength = nil, 0, 0
 }
@@ -102,23 +103,23 @@ func disableSpeculation(spec *domain.DeploymentSpec) {
 func (c *call) planDrafter(v *domain.Violations, given *Deployment, d *deploymentPlan) {
 	drafter := given.ServedDrafter()
 	v.Require(c.speechFormat(given.Drafter()) == "", "draftModel",
-		"%s is a speech model, which cannot draft text: use a text model", given.Drafter())
+		"%s is a speech model, which cannot draft tokens: use a text model", given.Drafter())
 	row, ok := c.UsableModel(c.Account, given.Drafter())
 	v.Require(!ok || row.State.Kind != domain.PEFTAddon, "draftModel",
-		"%s is an addon, which cannot draft: use a base model", given.Drafter())
+		"%s is an addon, which cannot draft tokens: use a base model", given.Drafter())
 	if ok && drafter != "" && d.speechFormat == "" {
 		d.model.Draft = row.State.Size().Memory("", given.MaxContextLength)
 	}
 }
 
-// planDeployment validates the fields that creates and updates share, and returns the values for
-// the command. model is the deployment's baseModel.
+// planDeployment validates the fields that both creates and updates of deployments can set, and
+// returns the values for the command. model is the deployment's baseModel.
 func (c *call) planDeployment(v *domain.Violations, name domain.Name, model string, given *Deployment) deploymentPlan {
 	d := deploymentPlan{model: c.sizeOf(model), speechFormat: c.speechFormat(model), operator: c.Principal.IsOperator(),
 		zeroFloor: c.Limits.ScaleToZero}
 	d.accelerator = fleetAccelerator(c, d.speechFormat, given.Placement)
 	v.Require(given.DeploymentTemplate == "" || isEnterprise(c), "deploymentTemplate",
-		"is for accounts of type %s: omit it, and set the fields directly", domain.Enterprise)
+		"is only for accounts of type %s: leave it out, and set the fields of the deployment directly", domain.Enterprise)
 	requireAliases(c, v, name, given.Aliases)
 	c.requireModel(v, "baseModel", given.BaseModel, "")
 	c.requireModel(v, "draftModel", given.Drafter(), "")

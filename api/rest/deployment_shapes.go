@@ -10,7 +10,7 @@ import (
 	"anneal/projections"
 )
 
-// DeploymentShape is the API representation of a deployment shape.
+// DeploymentShape is the wire type of a deployment shape.
 type DeploymentShape struct {
 	Name string `json:"name" api:"output"`
 	domain.ShapeSpec
@@ -54,33 +54,34 @@ var deploymentShapes = &resource[domain.DeploymentShape, DeploymentShape]{
 
 var _ = register(deploymentShapes.operations, shapeVersionOperations)
 
-// renderShape returns the wire form of the shape s with the settings of one of its versions.
+// renderShape returns a deployment shape with the settings of one of its versions.
 func renderShape(name domain.Name, s domain.DeploymentShape, version *domain.ShapeVersion) DeploymentShape {
 	return DeploymentShape{Name: string(name), ShapeSpec: version.ShapeSpec,
 		CreateTime: wire.Timestamp(s.Versions[0].CreateTime),
 		UpdateTime: wire.Timestamp(version.CreateTime), ModelType: version.ModelType, ParameterCount: version.ParameterCount}
 }
 
-// checkShape validates the models that a shape names, warns of deprecated fields, and returns the
-// traits of the shape's baseModel. prefix is the path of the shape in the request body.
+// checkShape validates the models that a shape names, adds warnings about deprecated fields, and
+// returns the traits of the shape's baseModel. prefix is the path of the shape in the request's
+// body.
 func (c *call) checkShape(v *domain.Violations, prefix string, given *DeploymentShape) (traits domain.ModelTraits) {
 	c.requireModel(v, prefix+"baseModel", given.BaseModel, "")
 	c.requireModel(v, prefix+"draftModel", given.DraftModel, "")
 	if row, ok := c.UsableModel(c.Account, given.BaseModel); ok {
 		v.Require(row.State.Kind != domain.SpeechModel, prefix+"baseModel",
-			"%s is a speech model, which shapes do not support: deploy it without a shape", row.Name)
+			"%s is a speech model, which deployment shapes do not support: deploy it without a shape", row.Name)
 		v.Require(row.State.Kind != domain.PEFTAddon, prefix+"baseModel",
-			"%s is an addon: give its base model, %s", row.Name, row.State.BaseModel)
+			"%s is an addon, but a shape needs a base model: give %s", row.Name, row.State.BaseModel)
 		traits = row.State.Traits()
 	}
 	for _, one := range []struct {
 		field   string
 		used    bool
 		instead string
-	}{{"enableAddons", given.EnableAddons, "set it on the deployment"},
-		{"draftModel", given.DraftModel != "", "set it on the deployment"}} {
+	}{{"enableAddons", given.EnableAddons, "set it in the deployment"},
+		{"draftModel", given.DraftModel != "", "set it in the deployment"}} {
 		if one.used {
-			c.Warn("%s is deprecated in a deployment shape: %s", one.field, one.instead)
+			c.Warn("%s of a deployment shape is deprecated: %s", one.field, one.instead)
 		}
 	}
 	return traits

@@ -7,9 +7,8 @@ import (
 	"anneal/domain"
 )
 
-// shapeOfUpdate returns the shape version that an update names, or the deployment's present version
-// when the update names none. It returns nil when the deployment has no shape, or the shape was
-// deleted.
+// shapeOfUpdate returns the shape version that an update names, or, if it names none, the version
+// that the deployment has. It returns nil if the deployment has no shape, or its shape was deleted.
 func (c *call) shapeOfUpdate(v *domain.Violations, q *update[domain.Deployment, Deployment]) (shape *versionRow) {
 	switch {
 	case q.given.DeploymentShape != "":
@@ -23,8 +22,9 @@ func (c *call) shapeOfUpdate(v *domain.Violations, q *update[domain.Deployment, 
 	return shape
 }
 
-// requireServes adds a violation unless the shape version supports the model, with addons if addons
-// is set. It ignores a model that the account may not use, because another check reports it.
+// requireServes adds a violation unless the shape version supports the model and, if addons is
+// true, addons. It ignores a model that the account may not use, because another check adds a
+// violation for that.
 func (c *call) requireServes(v *domain.Violations, shape *versionRow, model string, addons bool) {
 	if _, usable := c.UsableModel(c.Account, model); usable {
 		requirements, _ := c.shapeRequirements(model, addons)
@@ -32,9 +32,9 @@ func (c *call) requireServes(v *domain.Violations, shape *versionRow, model stri
 	}
 }
 
-// shapeVersion returns the shape version that ref names. When ref names a shape, it returns the
-// latest validated version of the shape or, with skip, the newest version. It returns nil and adds
-// a violation when it finds no version.
+// shapeVersion returns the shape version that ref names. If ref names a shape, it returns the
+// newest version of the shape that is marked as validated or, if skip is true, the newest of all.
+// If there is no such version, it adds a violation and returns nil.
 func (c *call) shapeVersion(v *domain.Violations, ref string, skip bool) *versionRow {
 	shapeRef, id, pinned := strings.Cut(ref, "/versions/")
 	name, ok := domain.ParseName(shapeRef, domain.DeploymentShapes.Collection)
@@ -53,7 +53,8 @@ func (c *call) shapeVersion(v *domain.Violations, ref string, skip bool) *versio
 			version = shape.State.Newest()
 		default:
 			if version, ok = shape.State.LatestValidated(); !ok && name.Account() == c.Account {
-				v.Add("deploymentShape", "%s has no validated version: validate a version, or set skipShapeValidation", name)
+				v.Add("deploymentShape", "no version of %s is marked as validated: set validated of a version with PATCH, or "+
+					"set skipShapeValidation", name)
 				return nil
 			}
 		}
@@ -64,14 +65,14 @@ func (c *call) shapeVersion(v *domain.Violations, ref string, skip bool) *versio
 			"a model with POST deploymentShapeVersions:match", wire.Quote(ref), c.Account)
 		return nil
 	case !version.Validated && !skip:
-		v.Add("deploymentShape", "%s is not validated: validate it, name another version, or set "+
-			"skipShapeValidation", wire.Quote(ref))
+		v.Add("deploymentShape", "%s is not marked as validated: set its field validated with PATCH, name another "+
+			"version, or set skipShapeValidation", wire.Quote(ref))
 		return nil
 	}
 	return versionOf(shape, version)
 }
 
-// shapeVersionExists reports whether the shape version with a name exists, in any account.
+// shapeVersionExists reports whether a shape version with the name exists in any account.
 func (c *call) shapeVersionExists(version string) bool {
 	shape, id, _ := strings.Cut(version, "/versions/")
 	row, ok := c.View().Shapes.Get(domain.Name(shape))
@@ -81,8 +82,8 @@ func (c *call) shapeVersionExists(version string) bool {
 	return ok
 }
 
-// reshape returns the settings of the deployment after the update q. With a new shape, fields that
-// the update does not name get the value of the shape.
+// reshape returns the settings that a deployment has after the update q. If the update changes the
+// shape, the fields that it does not name get the values of the new shape.
 func reshape(v *domain.Violations, q *update[domain.Deployment, Deployment], shape *versionRow) domain.DeploymentSpec {
 	merged, changed := q.merged.DeploymentSpec, q.mask.Has
 	switch {
@@ -93,8 +94,8 @@ func reshape(v *domain.Violations, q *update[domain.Deployment, Deployment], sha
 	case changed("deploymentShape"):
 		return merged.WithoutShape(changed).WithShape(v, string(shape.Name), shape.State.ShapeSpec, allFields)
 	}
-	// Fields that the update clears get the value of the shape. Fields that it does not change are not
-	// checked against the shape, because an earlier version of anneal may have stored other values.
+	// A field that the update clears gets the value of the shape. A field that it does not change
+	// is not checked against the shape, because an earlier release may have stored another value.
 	return merged.WithShape(v, string(shape.Name), shape.State.ShapeSpec, changed)
 }
 

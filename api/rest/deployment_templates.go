@@ -7,21 +7,22 @@ import (
 	"anneal/domain"
 )
 
-// A deployment template is a preset that the operator stores: a public deployment shape of the
+// A deployment template is a preset that the operator provides: a public deployment shape of the
 // account publicAccount, which accounts of the type domain.Enterprise name by its ID. A deployment
-// takes the settings of the shape's latest validated version, as with deploymentShape.
+// takes the settings of the shape's latest validated version, as with the field deploymentShape.
 
-// templateShape returns the resource name of the shape that a template names.
+// templateShape returns the resource name of the deployment shape that is the template.
 func templateShape(template string) string {
 	return string(domain.NewName(publicAccount, domain.DeploymentShapes.Collection, template))
 }
 
-// shapeOfCreate returns the shape version whose settings a new deployment takes, that of its
-// deploymentShape or of its deploymentTemplate. It returns nil when the deployment names none, and
-// when it adds violations.
+// shapeOfCreate returns the shape version from which a new deployment takes its settings: that of
+// its deploymentShape or its deploymentTemplate. It returns nil if the deployment names neither, or
+// after adding a violation.
 func (c *call) shapeOfCreate(v *domain.Violations, spec *domain.DeploymentSpec, skip bool) *versionRow {
 	template := spec.DeploymentTemplate
-	if template == "" || !isEnterprise(c) { // planDeployment rejects the templates of other accounts
+	// planDeployment adds a violation if another account names a template
+	if template == "" || !isEnterprise(c) {
 		if spec.DeploymentShape == "" {
 			return nil
 		}
@@ -30,18 +31,18 @@ func (c *call) shapeOfCreate(v *domain.Violations, spec *domain.DeploymentSpec, 
 	shape := templateShape(template)
 	if spec.DeploymentShape != "" {
 		v.Require(strings.HasPrefix(spec.DeploymentShape, shape+"/versions/"), "deploymentTemplate",
-			"cannot be combined with another deploymentShape: give one of them")
+			"cannot be combined with another deploymentShape: give only one of the two")
 		return c.shapeVersion(v, spec.DeploymentShape, skip)
 	}
 	var missing domain.Violations
 	version := c.shapeVersion(&missing, shape, skip)
 	v.Require(version != nil, "deploymentTemplate",
-		"%s is not a template of this installation: the operator must store it as a "+
-			"public, validated deployment shape of accounts/%s", wire.Quote(template), publicAccount)
+		"%s is not a deployment template of this installation: ask the operator to store it as a public, validated "+
+			"deployment shape of accounts/%s", wire.Quote(template), publicAccount)
 	return version
 }
 
-// isEnterprise reports whether the account may use templates.
+// isEnterprise reports whether the account of the call may use deployment templates.
 func isEnterprise(c *call) bool {
 	row, ok := c.View().Accounts.Get(domain.NewName(c.Account, "accounts", c.Account))
 	return ok && row.State.AccountType == domain.Enterprise

@@ -12,8 +12,8 @@ import (
 	"anneal/projections"
 )
 
-// Deployment is the API representation of a deployment. DirectRouteAPIKeys is write-only: only the response to the
-// request that sets the keys contains them.
+// Deployment is the wire type of a deployment. Only the response to the request that sets
+// DirectRouteAPIKeys contains them.
 type Deployment struct {
 	Name string `json:"name" api:"output"`
 	domain.DeploymentSpec
@@ -36,15 +36,15 @@ type Deployment struct {
 	ReplicaCount        int           `json:"replicaCount" api:"output"`
 	ReplicaStats        ReplicaStats  `json:"replicaStats" api:"output"`
 	Region              string        `json:"region" api:"output"`
-	// NumPeftDeviceCached is the number of addons that every ready replica has loaded. It is absent
-	// without enableAddons.
+	// NumPeftDeviceCached is the number of addons that all ready replicas have loaded. It is nil
+	// unless the deployment has enableAddons.
 	NumPeftDeviceCached *int `json:"numPeftDeviceCached,omitempty" api:"output"`
-	// HotLoad shows which weights of trainer jobs the replicas serve. It is absent without
-	// enableHotLoad.
+	// HotLoad describes which weights of trainer jobs the replicas serve. It is nil unless the
+	// deployment has enableHotLoad.
 	HotLoad *HotLoad `json:"hotLoad,omitempty" api:"output"`
 }
 
-// ReplicaStats counts the replicas of a deployment by state.
+// ReplicaStats has the numbers of replicas of a deployment by state.
 type ReplicaStats struct {
 	PendingScheduling int `json:"pendingSchedulingReplicaCount"`
 	DownloadingModel  int `json:"downloadingModelReplicaCount"`
@@ -52,10 +52,10 @@ type ReplicaStats struct {
 	Ready             int `json:"readyReplicaCount"`
 }
 
-// Limits of a deployment's direct-route keys.
+// Limits of the direct route's keys.
 const (
 	maxDirectKeys    = 16
-	maxDirectKeySize = 1024 // bytes of one key
+	maxDirectKeySize = 1024 // maximum size of a key in bytes
 )
 
 var deployments = &resource[domain.Deployment, Deployment]{
@@ -74,21 +74,22 @@ var deployments = &resource[domain.Deployment, Deployment]{
 	local:  addHandle,
 	createParameters: []request.Parameter{
 		{Name: "disableAutoDeploy", Kind: wire.Bool,
-			Description: "Whether requests that name only the model are not routed to this deployment. MODEL#DEPLOYMENT and " +
-				"the deployment's own name still reach it."},
+			Description: "Whether requests that name only the model are not routed to this deployment. Requests that name " +
+				"MODEL#DEPLOYMENT or the deployment itself still reach it."},
 		{Name: "skipImageTagValidation", Kind: wire.Bool,
-			Description: "Whether to skip the policy that blocks image tags."},
+			Description: "Whether to skip the validation of image tags, which this server does not have."},
 		{Name: "skipShapeValidation", Kind: wire.Bool,
-			Description: "Whether to accept a shape version that is not validated."},
+			Description: "Whether to accept a shape version that is not marked as validated."},
 		{Name: "disableSpeculativeDecoding", Kind: wire.Bool,
-			Description: "Whether to turn speculative decoding off. The deployment then ignores its own draft settings, those " +
-				"of its shape and of its model, and the predictions of requests."},
+			Description: "Whether to disable speculative decoding. The deployment then ignores all of its settings for it, " +
+				"those of its shape and its model, and the field prediction of requests."},
 	},
 	deleteParameters: []request.Parameter{
 		{Name: "hard", Kind: wire.Bool,
-			Description: "Whether to delete permanently. A soft-deleted deployment can be undeleted until its purgeTime."},
+			Description: "Whether to delete the deployment permanently. Otherwise it is soft-deleted, and can be undeleted " +
+				"until its purgeTime."},
 		{Name: "ignoreChecks", Kind: wire.Bool,
-			Description: "Whether to delete a deployment that has served requests recently."},
+			Description: "Whether to delete the deployment even if it has served requests recently."},
 	},
 	create: createDeployment,
 	update: updateDeployment,
@@ -146,8 +147,8 @@ func renderDeployment(v *projections.View, row *projections.Row[domain.Deploymen
 	}
 }
 
-// regionOf returns the region of the deployment's first replica whose node has a region. Without
-// such a replica it returns the region that the placement names, or REGION_UNSPECIFIED.
+// regionOf returns the region of the first replica whose node has a region. If there is none, it
+// returns the region in the deployment's placement, or REGION_UNSPECIFIED.
 func regionOf(v *projections.View, d *domain.Deployment) string {
 	if v != nil {
 		for _, replica := range v.Alive(d) {
@@ -164,8 +165,8 @@ func regionOf(v *projections.View, d *domain.Deployment) string {
 	return domain.Regions[0]
 }
 
-// speechFormat returns the format of the speech model named model. It returns "" for a text model,
-// and for a model that does not exist or that the account may not use.
+// speechFormat returns the format of a speech model. It returns "" for a text model, and for a
+// model that does not exist or that the account may not use.
 func (c *call) speechFormat(model string) string {
 	row, ok := c.UsableModel(c.Account, model)
 	if !ok {
@@ -174,8 +175,8 @@ func (c *call) speechFormat(model string) string {
 	return row.State.SpeechFormat()
 }
 
-// sizeOf returns the size of the model named model; for an addon, the size of the addon's base
-// model. It returns the zero value for a model that does not exist or that the account may not use.
+// sizeOf returns the size of a model or, for an addon, of its base model. It returns the zero value
+// for a model that does not exist or that the account may not use.
 func (c *call) sizeOf(model string) domain.ModelSize {
 	row, ok := c.baseOf(model)
 	if !ok {
@@ -184,8 +185,8 @@ func (c *call) sizeOf(model string) domain.ModelSize {
 	return row.State.Size()
 }
 
-// baseOf returns the model named model or, for an addon, its base model; false when the account may
-// not use it.
+// baseOf returns the row of a model or, for an addon, of its base model. It returns false if the
+// account may not use it.
 func (c *call) baseOf(model string) (*projections.Row[domain.Model], bool) {
 	row, ok := c.UsableModel(c.Account, model)
 	if ok && row.State.Kind == domain.PEFTAddon {
@@ -203,13 +204,13 @@ func deploymentOperations(s *Service) []request.Operation {
 			Handle: s.handle(scaleDeployment)},
 		{ID: "undeleteDeployment", Method: "POST", Path: one + ":undelete", Tag: "deployments",
 			Summary: "Restore a soft-deleted deployment", Permission: request.Write,
-			Description: "The deployment loads again the addons that it had loaded when it was deleted.",
+			Description: "The addons that were loaded when the deployment was deleted are loaded again.",
 			Body:        request.NoBody, BodyOptional: true, Response: reflect.TypeFor[Deployment](),
 			Handle: s.handle(deployments.verb(undeleteDeployment))},
 	}
 }
 
-// A scaling is the body of scaleDeployment.
+// A scaling is the request body of scaleDeployment.
 type scaling struct {
 	ReplicaCount *int `json:"replicaCount"`
 }
@@ -230,7 +231,7 @@ func scaleDeployment(c *call) (any, error) {
 	if err := c.RequireActive(c.Account); err != nil && *body.ReplicaCount > row.State.DesiredReplicas {
 		return nil, err
 	}
-	command := domain.ScaleDeployment{Replicas: *body.ReplicaCount, Reason: "a request set replicaCount"}
+	command := domain.ScaleDeployment{Replicas: *body.ReplicaCount, Reason: "replicaCount was set by a request"}
 	intent := domain.Intend(domain.Deployments, row.Name, domain.Command[domain.Deployment](command))
 	if err := allViolations(c, intent, p, unprefixed); err != nil {
 		return nil, err
@@ -245,7 +246,7 @@ func undeleteDeployment(c *call, row *projections.Row[domain.Deployment]) (any, 
 	}
 	if _, usable := c.UsableModel(c.Account, row.State.BaseModel); !usable {
 		f := domain.Errorf(domain.FailedPrecondition,
-			"%s cannot be undeleted: its baseModel %s does not exist; create another deployment",
+			"%s cannot be undeleted, because its baseModel %s no longer exists: create another deployment",
 			row.Name, row.State.BaseModel)
 		f.Reason = "MODEL_GONE"
 		return nil, f
@@ -257,7 +258,8 @@ func undeleteDeployment(c *call, row *projections.Row[domain.Deployment]) (any, 
 	shape := row.State.DeploymentShape
 	gone := shape != "" && !c.shapeVersionExists(shape)
 	if gone {
-		c.Warn("deploymentShape: %s was deleted: the deployment keeps the settings that it took from the shape", shape)
+		c.Warn("deploymentShape: the shape %s was deleted; the deployment keeps the settings that it has taken from "+
+			"it", shape)
 	}
 	undelete := domain.Command[domain.Deployment](domain.UndeleteDeployment{ShapeGone: gone})
 	result, err := c.Do(domain.Intend(domain.Deployments, row.Name, undelete))

@@ -6,7 +6,7 @@ import (
 	"anneal/projections"
 )
 
-// DPOJob is the API representation of a DPO job.
+// DPOJob is the wire type of a DPO job.
 type DPOJob struct {
 	Name string `json:"name" api:"output"`
 	domain.DPOSpec
@@ -15,7 +15,7 @@ type DPOJob struct {
 	JobReport
 }
 
-// DPOTraining holds the training settings of a DPO job.
+// DPOTraining has the training settings of a DPO job.
 type DPOTraining struct {
 	OutputModel               string  `json:"outputModel,omitempty"`
 	BaseModel                 string  `json:"baseModel,omitempty"`
@@ -26,7 +26,7 @@ type DPOTraining struct {
 	LoraRank                  *int    `json:"loraRank,omitempty"`
 	Region                    string  `json:"region,omitempty"`
 	Epochs                    int     `json:"epochs,omitempty"`
-	BatchSize                 int     `json:"batchSize,omitempty"` // tokens of one gradient batch
+	BatchSize                 int     `json:"batchSize,omitempty"` // tokens of a gradient batch
 	GradientAccumulationSteps int     `json:"gradientAccumulationSteps,omitempty"`
 	LearningRateWarmupSteps   int     `json:"learningRateWarmupSteps,omitempty"`
 	EffectiveTraining

@@ -11,18 +11,18 @@ func estimateOperations(s *Service) []request.Operation {
 	return []request.Operation{{ID: "estimateSupervisedFineTuningJobCost", Method: "POST", Path: request.CollectionPath +
 		"supervisedFineTuningJobs:estimateCost", Tag: domain.SupervisedJobs.Collection,
 		Summary: "Estimate the cost of a supervised fine-tuning job", Permission: request.Read,
-		Description: "The job is validated as in a create request, and nothing is created. The estimate is the tokens " +
-			"of the rows to train on × epochs × the operator's price of a token.",
+		Description: "The job is validated as in its create request, but not created. The estimate is the number of " +
+			"tokens in the rows to train on, times epochs, times the operator's price of a token.",
 		Body: reflect.TypeFor[costQuestion](), Required: []string{"supervisedFineTuningJob"},
 		Response: reflect.TypeFor[costAnswer](), Handle: s.handle(estimateCost)}}
 }
 
-// A costQuestion is the body of estimateCost. It contains a job in the format of a create request.
+// A costQuestion is the request body of estimateCost: a job in the format of its create request.
 type costQuestion struct {
 	Job SupervisedJob `json:"supervisedFineTuningJob"`
 }
 
-// A costAnswer is the estimated cost of a job.
+// A costAnswer is the response of estimateCost.
 type costAnswer struct {
 	EstimatedCost domain.Money `json:"estimatedCost"`
 }
@@ -63,7 +63,7 @@ func estimateCost(c *call) (any, error) {
 	cost := estimatedCost(c, spec)
 	if cost == nil {
 		f := domain.Errorf(domain.FailedPrecondition,
-			"%sdataset: %s has no rows yet: upload its rows, or wait until it is READY, then retry", prefix, spec.Dataset)
+			"%sdataset: %s has no rows yet: upload rows, or wait until it is READY, then try again", prefix, spec.Dataset)
 		f.Reason = "DATASET_NOT_READY"
 		return nil, f
 	}
@@ -71,8 +71,7 @@ func estimateCost(c *call) (any, error) {
 	return costAnswer{*cost}, nil
 }
 
-// estimatedCost returns the estimated cost of a job, or nil when the dataset of the job is not
-// READY yet.
+// estimatedCost returns the estimated cost of a job; nil if the job's dataset is not READY yet.
 func estimatedCost(c *call, spec domain.SupervisedSpec) *domain.Money {
 	row, ok := c.View().Datasets.Get(domain.Name(spec.Dataset))
 	if !ok || row.Name.Account() != c.Account || row.State.State != domain.DatasetReady {

@@ -14,7 +14,7 @@ import (
 	"anneal/projections"
 )
 
-// Evaluator is the API representation of an evaluator.
+// Evaluator is the wire type of an evaluator.
 type Evaluator struct {
 	Name string `json:"name" api:"output"`
 	domain.EvaluatorSpec
@@ -23,14 +23,15 @@ type Evaluator struct {
 	State      string        `json:"state" api:"output"`
 	Status     domain.Status `json:"status" api:"output"`
 	CreatedBy  string        `json:"createdBy,omitempty" api:"output"`
-	Revision   int           `json:"revision" api:"output"` // revision of the code, from 1
+	Revision   int           `json:"revision" api:"output"` // number of the newest revision of the code, from 1
 
-	// ActiveRevision is the revision that new jobs use; 0 before the first successful build.
+	// ActiveRevision is the number of the revision that new jobs use; 0 before the first successful
+	// build.
 	ActiveRevision int                 `json:"activeRevision" api:"output"`
 	Revisions      []EvaluatorRevision `json:"revisions,omitempty" api:"output"`
 }
 
-// EvaluatorRevision is the API representation of a built revision.
+// EvaluatorRevision is the wire type of a revision that was built.
 type EvaluatorRevision struct {
 	Revision   int    `json:"revision"`
 	CommitHash string `json:"commitHash,omitempty"`
@@ -58,7 +59,7 @@ var evaluators = &resource[domain.Evaluator, Evaluator]{
 		}
 	},
 	updateParameters: []request.Parameter{{Name: "prepareCodeUpload", Kind: wire.Bool,
-		Description: "Whether to start a new revision, whose code is uploaded next."}},
+		Description: "Whether to begin a new revision of the code, whose files are then uploaded."}},
 	create: func(c *call, q *creation[Evaluator]) (plan[domain.Evaluator, Evaluator], error) {
 		c.requireDataset(&q.p.Violations, "evaluator.defaultDataset", q.given.DefaultDataset)
 		return plan[domain.Evaluator, Evaluator]{command: domain.CreateEvaluator{EvaluatorSpec: q.given.EvaluatorSpec,
@@ -78,8 +79,8 @@ var evaluators = &resource[domain.Evaluator, Evaluator]{
 
 var _ = register(evaluators.operations, evaluatorOperations)
 
-// codeStaging returns the directory that signed URLs write to. The code that is built is a copy in
-// a separate directory for each upload, so that a signed URL cannot change it.
+// codeStaging returns the directory into which signed URLs write. Its files are copied to another
+// directory before they are built, so that a signed URL cannot change code that is built.
 func codeStaging(row *projections.Row[domain.Evaluator]) string {
 	return blobs.StagingPrefix(row.Name, row.CreateEvent, row.State.Uploads+1)
 }
@@ -88,9 +89,9 @@ func newCodeDirectory(row *projections.Row[domain.Evaluator]) string {
 	return blobs.CodePrefix(row.Name, row.CreateEvent, uuid.NewString())
 }
 
-// mayChangeCode returns an error when the request changes an evaluator with secrets, or gives
-// secrets to an evaluator, and the principal may not manage secrets. Otherwise the principal could
-// read the values of the secrets with code that prints them.
+// mayChangeCode returns an error if a request changes the code of an evaluator with secrets, or
+// gives secrets to an evaluator, but the principal may not manage secrets. Otherwise the principal
+// could read the secrets' values with code that prints them.
 func mayChangeCode(c *call, name domain.Name, secrets []string) error {
 	row, ok := c.View().Evaluators.Get(name)
 	if len(secrets) == 0 && (!ok || len(row.State.Secrets) == 0) {
@@ -104,15 +105,16 @@ func evaluatorOperations(s *Service) []request.Operation {
 	all := []request.Operation{
 		{ID: "uploadEvaluator", Method: "POST", Path: one + ":upload", Summary: "Upload the code of an evaluator",
 			Permission: request.Write,
-			Description: "A form can have several files, each as a field \"file\". They replace all files of the revision " +
-				"that is being built.",
-			Form: reflect.TypeFor[uploadForm](), Response: reflect.TypeFor[Evaluator](), Handle: s.handle(evaluatorFiles.post)},
+			Description: "A form may have several files, each as a field \"file\". They replace all files of the newest " +
+				"revision, which is then built.",
+			Form: reflect.TypeFor[uploadForm](), Response: reflect.TypeFor[Evaluator](),
+			Handle: s.handle(evaluatorFiles.post)},
 		{ID: "getEvaluatorUploadEndpoint", Method: "POST", Path: one + ":getUploadEndpoint",
 			Summary: "Get signed URLs for uploading the code of an evaluator", Permission: request.Write,
 			Body: reflect.TypeFor[upload.AnnouncedFiles](), BodyOptional: true, Response: reflect.TypeFor[upload.SignedURLs](),
 			Handle: s.handle(evaluatorFiles.endpoints)},
 		{ID: "validateEvaluatorUpload", Method: "POST", Path: one + ":validateUpload",
-			Summary: "Build the code uploaded to signed URLs", Permission: request.Write,
+			Summary: "Build the code of an evaluator that was uploaded to signed URLs", Permission: request.Write,
 			Body: request.NoBody, BodyOptional: true, Response: reflect.TypeFor[Evaluator](),
 			Handle: s.handle(evaluators.verb(evaluatorFiles.validate))},
 		{ID: "getEvaluatorBuildLogEndpoint", Method: "GET", Path: one + ":getBuildLogEndpoint",
@@ -123,13 +125,13 @@ func evaluatorOperations(s *Service) []request.Operation {
 	return withTag("evaluators", all)
 }
 
-// A buildLogURL is the signed URL of a build log.
+// A buildLogURL has the signed URL of a build log.
 type buildLogURL struct {
 	URL string `json:"buildLogSignedUri"`
 }
 
 var evaluatorFiles = &uploadable[domain.Evaluator, Evaluator]{
-	resource: evaluators, active: true, // an upload starts a build
+	resource: evaluators, active: true, // each upload starts a build
 	limit:   func(c *call, _ *projections.Row[domain.Evaluator]) upload.Limit { return rowFiles(c) },
 	staging: codeStaging, directory: newCodeDirectory,
 	files: func(e *domain.Evaluator) domain.Files { return e.Files },
@@ -150,7 +152,7 @@ func uploadCode(e *domain.Evaluator, files domain.Files) domain.Command[domain.E
 
 func buildLog(c *call, row *projections.Row[domain.Evaluator]) (any, error) {
 	if row.State.BuildLog == "" {
-		f := domain.Errorf(domain.FailedPrecondition, "revision %d of %s has no build log yet: it is %s; "+
+		f := domain.Errorf(domain.FailedPrecondition, "revision %d of %s has no build log yet, because its state is %s: "+
 			"upload its code, or wait until the build has ended", row.State.Revision, row.Name, row.State.State)
 		f.Reason = "NO_BUILD_LOG"
 		return nil, f
@@ -159,12 +161,12 @@ func buildLog(c *call, row *projections.Row[domain.Evaluator]) (any, error) {
 	return buildLogURL{url}, err
 }
 
-// requireEvaluator adds a violation when ref names an evaluator that does not exist in the account.
-// It ignores a ref that is not well-formed.
+// requireEvaluator adds a violation if ref names an evaluator that does not exist in the account.
+// It ignores a malformed ref.
 func (c *call) requireEvaluator(v *domain.Violations, field, ref string) {
 	name, ok := domain.ParseName(ref, domain.Evaluators.Collection)
 	if !ok {
-		return // Decide rejects a ref that is not well-formed
+		return // Decide rejects a malformed ref
 	}
 	_, exists := c.View().Evaluators.Get(name)
 	v.Require(exists && name.Account() == c.Account, field,

@@ -8,7 +8,8 @@ import (
 	"anneal/domain"
 )
 
-// HotLoad shows which weights of trainer jobs a deployment serves, is loading, and has rejected.
+// HotLoad describes which weights of trainer jobs a deployment's replicas serve, are loading, and
+// could not load.
 type HotLoad struct {
 	Served  *HotWeights   `json:"served,omitempty"`
 	Loading *HotWeights   `json:"loading,omitempty"`
@@ -17,7 +18,7 @@ type HotLoad struct {
 }
 
 // HotWeights describes weights that a trainer job has stored. Position is the log position of the
-// job's newest event at that time.
+// job's newest event when it stored them.
 type HotWeights struct {
 	Job       string     `json:"job"`
 	TrainStep int        `json:"trainStep"`
@@ -29,8 +30,7 @@ type HotWeights struct {
 	SwapTime  *time.Time `json:"swapTime,omitempty"`
 }
 
-// renderHotLoad returns the wire form of the deployment's hot-loaded weights, or nil without
-// enableHotLoad.
+// renderHotLoad returns the deployment's hot-loaded weights; nil unless it has enableHotLoad.
 func renderHotLoad(d *domain.Deployment) *HotLoad {
 	if !d.EnableHotLoad {
 		return nil
@@ -46,8 +46,8 @@ func renderHotLoad(d *domain.Deployment) *HotLoad {
 	return out
 }
 
-// modelVersion returns the name of the weights that a deployment serves or loads: its baseModel, or
-// the model of a trainer job's step. The weights of a checkpoint are not a model: their name is
+// modelVersion returns the name of the weights that replicas serve or load: the baseModel, or the
+// model that a train step created. For the weights of a checkpoint, which is no model, it is
 // JOB@TRAINSTEP.STEP.
 func modelVersion(d *domain.Deployment, hot *domain.HotWeights) string {
 	switch {

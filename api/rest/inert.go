@@ -9,9 +9,9 @@ import (
 	"anneal/projections"
 )
 
-// withWarnings returns the plan with a respond function that also warns of the fields of a request
-// that have no effect on the resource. before is the row before an update, or nil. given are forms
-// of the resource in the request: as it was sent, and as a create has completed it.
+// withWarnings returns the plan with a respond function that also adds warnings about the request's
+// fields that have no effect on the resource. before is the row before an update, or nil. given has
+// the resource as the request sent it and, for a create, as the server has completed it.
 func withWarnings[S domain.State, R any](c *call, res *resource[S, R], p *request.Params,
 	before *projections.Row[S], planned plan[S, R], given ...any) plan[S, R] {
 	fields, respond := inert.Of(res.kind.Collection), planned.respond
@@ -37,14 +37,16 @@ func withWarnings[S domain.State, R any](c *call, res *resource[S, R], p *reques
 	return planned
 }
 
-// sentOf returns the fields of the resource in a create request as they were sent: a create completes
-// and clears fields of given. It returns nil for a request that sets no field that may have no effect.
+// sentOf returns the fields of the resource in a create request as they were sent, because a create
+// completes and clears fields of given. It returns nil if the request sets no field that may have
+// no effect.
 func sentOf[S domain.State, R any](res *resource[S, R], given *R) (map[string]any, error) {
 	return inert.Given(inert.Of(res.kind.Collection), given)
 }
 
-// warnOutputs warns of output-only fields that the body of p sets; see inert.OutputWarnings. wrapper
-// is the field of the body that holds the resource, or "". before is nil for a new resource.
+// warnOutputs adds warnings about output-only fields that the request tries to change: see
+// inert.OutputWarnings. wrapper is the field of the body that contains the resource; "" if the body
+// is the resource. before is nil for a new resource.
 func warnOutputs(c *call, p *request.Params, wrapper string, before, after any) {
 	given := map[string]any{}
 	for path, value := range p.Outputs {
@@ -58,27 +60,28 @@ func warnOutputs(c *call, p *request.Params, wrapper string, before, after any) 
 	}
 	old, err := inert.Tree(before)
 	if err != nil {
-		return // the response cannot be encoded either
+		return // the response cannot be encoded either, which is reported there
 	}
 	if changed, err := inert.Tree(after); err == nil {
 		request.WarnInert(c.Call, inert.OutputWarnings(given, old, changed))
 	}
 }
 
-// treeOf returns the JSON object of a wire value; nil without one.
+// treeOf returns a wire value as a JSON object; nil for nil.
 func treeOf(value any) map[string]any {
 	if value == nil {
 		return nil
 	}
-	tree, _ := inert.Tree(value) // after an error, the response cannot be encoded either
+	tree, _ := inert.Tree(value) // if encoding fails, encoding the response fails too
 	return tree
 }
 
-// warnInert warns of the fields that given sets and that have no effect on the resource out.
+// warnInert adds warnings about the fields that given sets but that have no effect on the resource
+// out.
 func (c *call) warnInert(fields []inert.Field, given, out any) {
 	set, err := inert.Given(fields, given)
 	if err != nil || set == nil {
-		return // after an error, the response cannot be encoded either
+		return // if encoding fails, encoding the response fails too
 	}
 	resource, err := inert.Tree(out)
 	if err != nil {
@@ -90,13 +93,13 @@ func (c *call) warnInert(fields []inert.Field, given, out any) {
 	request.WarnInert(c.Call, inert.Warnings(fields, set, facts))
 }
 
-// warnParameters warns of parameters of the query that have no effect.
+// warnParameters adds warnings about query parameters that have no effect.
 func (c *call) warnParameters() {
 	request.WarnInert(c.Call, inert.ParameterWarnings(inert.Of(c.Operation.ID), c.Request.URL.Query()))
 }
 
-// hotLoads reports whether a deployment of the account has enableHotLoad. ref is its ID or its
-// resource name.
+// hotLoads reports whether a deployment of the account has enableHotLoad. ref is its ID or resource
+// name; ok is false if there is no such deployment.
 func hotLoads(c *call, ref string) (enabled, ok bool) {
 	name, isName := domain.ParseName(ref, domain.Deployments.Collection)
 	if !isName {
@@ -106,9 +109,9 @@ func hotLoads(c *call, ref string) (enabled, ok bool) {
 	return ok && row.State.EnableHotLoad, ok
 }
 
-// hasPrecision reports whether the stored weights of a model, or of the base model of an addon,
-// have the precision. If copies is true, it also returns true when a READY copy of the weights has
-// it. It returns true for a model that the account may not use.
+// hasPrecision reports whether the stored weights of a model or, for an addon, of its base model
+// have the precision. If copies is true, a READY copy in that precision counts too. It returns true
+// for a model that the account may not use.
 func (c *call) hasPrecision(model, precision string, copies bool) bool {
 	row, ok := c.baseOf(model)
 	return !ok || row.State.Precision == precision || copies && row.State.Copies[precision].State == domain.CopyReady

@@ -17,7 +17,7 @@ import (
 	"anneal/projections/query"
 )
 
-// Checkpoint is the API representation of a checkpoint of a job.
+// Checkpoint is the wire type of a checkpoint of a job.
 type Checkpoint struct {
 	Name       string             `json:"name"`
 	CreateTime time.Time          `json:"createTime"`
@@ -60,22 +60,22 @@ func listCheckpoints(c *call, job domain.Name, life *domain.JobLife) (any, error
 	return request.ListResponse("checkpoints", page.Items, page.NextPageToken, page.TotalSize, m)
 }
 
-// A promotion is the body of the promotion of a checkpoint.
+// A promotion is the request body of the promotion of a checkpoint.
 type promotion struct {
 	ModelID string `json:"modelId"`
 }
 
-// A trainedJob is a job of any kind.
+// A trainedJob is a job of any kind whose checkpoints can be promoted.
 type trainedJob struct {
 	name  domain.Name
 	event string // ID of the event that created the job
 	state domain.Job
 }
 
-// promoteCheckpoint registers the model in a checkpoint. Its files are copied, because a job deletes
-// its checkpoints: the bytes are reserved from the quota storage-bytes, the files are copied, and
-// the event that refers to the copies commits them. missing is the error of a job that does not
-// exist.
+// promoteCheckpoint creates a model from a checkpoint. It copies the checkpoint's files, because
+// the job deletes its checkpoints: it counts their size against the storage quota, copies them, and
+// then records the event that refers to the copies. missing is the error to return if the job does
+// not exist.
 func promoteCheckpoint(c *call, job trainedJob, missing error) (any, error) {
 	var given promotion
 	p := c.Params()
@@ -84,7 +84,8 @@ func promoteCheckpoint(c *call, job trainedJob, missing error) (any, error) {
 		p.Violations.Require(domain.ValidID(given.ModelID), "modelId", "%s", domain.IDRule)
 	}
 	name := domain.NewName(c.Account, domain.Models.Collection, given.ModelID)
-	if unread == nil && p.Err() == nil { // the job may have been deleted after an earlier attempt
+	// the job may have been deleted after an earlier attempt of the request
+	if unread == nil && p.Err() == nil {
 		if again, err := recordedRow(c, models, name); again != nil || err != nil {
 			if err != nil {
 				return nil, err
@@ -108,7 +109,8 @@ func promoteCheckpoint(c *call, job trainedJob, missing error) (any, error) {
 	if _, exists := c.View().Models.Get(name); exists {
 		return nil, modelExists(name)
 	}
-	c.requireUnreserved(&p.Violations, "modelId", name, "") // no job may have reserved the name, not even this one
+	// the name must not be reserved by any job, not even this one
+	c.requireUnreserved(&p.Violations, "modelId", name, "")
 	if err := p.Err(); err != nil {
 		return nil, err
 	}
@@ -125,7 +127,7 @@ func promoteCheckpoint(c *call, job trainedJob, missing error) (any, error) {
 	}
 	command.Files = domain.Files{Prefix: in.Files.Prefix, Sizes: stored.Sizes, Sums: stored.Sums}
 	result, err := in.Commit(domain.Intend(domain.Models, name, domain.Command[domain.Model](command)))
-	if domain.CodeOf(err) == domain.AlreadyExists { // another request has just created the model
+	if domain.CodeOf(err) == domain.AlreadyExists { // another request has created the model in the meantime
 		err = modelExists(name)
 	}
 	if err != nil {
@@ -134,7 +136,7 @@ func promoteCheckpoint(c *call, job trainedJob, missing error) (any, error) {
 	return models.reply(c, result)
 }
 
-// modelExists returns the error of a promotion to a model that exists.
+// modelExists returns the error of a promotion whose modelId is the ID of an existing model.
 func modelExists(name domain.Name) error {
 	f := domain.Errorf(domain.AlreadyExists, "modelId: %s already exists: choose another ID, or delete that model first",
 		name)
@@ -151,13 +153,14 @@ func (j trainedJob) checkpoint(id string) (domain.JobCheckpoint, bool) {
 	return domain.JobCheckpoint{}, false
 }
 
-// promoted returns the command that registers a copy of the model in a checkpoint, without the files
-// of the copy.
+// promoted returns the command that creates the model of a checkpoint, without the names of the
+// copied files.
 func promoted(c *call, job trainedJob, at domain.JobCheckpoint, id string) (domain.RegisterModel, error) {
 	stored := at.Model()
 	if len(stored.Sizes) == 0 {
 		f := domain.Errorf(domain.FailedPrecondition,
-			"checkpoint %s of %s contains no model that engines can serve: wait for the result of the job", at.ID(), job.name)
+			"checkpoint %s of %s contains no model that engines can serve: use the model that the job creates when it "+
+				"ends", at.ID(), job.name)
 		f.Reason = "NO_MODEL_IN_CHECKPOINT"
 		return domain.RegisterModel{}, f
 	}
@@ -165,8 +168,8 @@ func promoted(c *call, job trainedJob, at domain.JobCheckpoint, id string) (doma
 	source := spec.Model()
 	from, ok := c.View().Models.Get(source)
 	if !ok {
-		f := domain.Errorf(domain.FailedPrecondition, "%s, which %s trains, was deleted: the checkpoint cannot be "+
-			"served; promote a checkpoint of another job", source, job.name)
+		f := domain.Errorf(domain.FailedPrecondition, "the model %s, which %s trains, was deleted, so the checkpoint "+
+			"cannot be served: promote a checkpoint of another job", source, job.name)
 		f.Reason = "BASE_MODEL_DELETED"
 		return domain.RegisterModel{}, f
 	}
@@ -190,7 +193,7 @@ func promoted(c *call, job trainedJob, at domain.JobCheckpoint, id string) (doma
 	return register, nil
 }
 
-// lostCheckpoint returns the error for a checkpoint that the job has deleted during its promotion.
+// lostCheckpoint returns the error of a promotion during which the job has deleted the checkpoint.
 func lostCheckpoint(err error, at domain.JobCheckpoint, job domain.Name) error {
 	if domain.CodeOf(err) == domain.NotFound {
 		return request.NotFound("checkpoint", job+"/checkpoints/"+domain.Name(at.ID()))

@@ -7,12 +7,12 @@ import (
 	"anneal/domain"
 )
 
-// jobPriority is the body of a request that sets the priority of a job.
+// jobPriority is the request body of the operation that sets the priority of a job.
 type jobPriority struct {
 	Priority string `json:"priority"`
 }
 
-// priorityOperation declares the operation that sets the priority of a job of a kind.
+// priorityOperation returns the operation that sets the priority of jobs of the kind res.
 func priorityOperation[S domain.State, R any](s *Service, res *resource[S, R]) request.Operation {
 	prioritize := func(c *call) (any, error) {
 		p, body := c.Params(), jobPriority{}
@@ -35,8 +35,8 @@ func priorityOperation[S domain.State, R any](s *Service, res *resource[S, R]) r
 	return request.Operation{ID: "set" + res.singular() + "Priority", Method: "POST",
 		Path:    request.CollectionPath + res.kind.Collection + "/{id}:setPriority",
 		Summary: "Set the priority of " + withArticle(res.noun), Permission: request.Write,
-		Description: "Jobs of an account start in the order of their priorities. The order between accounts does not " +
-			"change.",
+		Description: "Waiting jobs of an account start in the order of their priorities. The order between accounts does " +
+			"not change.",
 		Body: reflect.TypeFor[jobPriority](), Required: []string{"priority"}, Response: reflect.TypeFor[R](),
 		Handle: s.handle(prioritize)}
 }

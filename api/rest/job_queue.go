@@ -10,16 +10,16 @@ import (
 	"anneal/projections"
 )
 
-// A Queue knows the order in which waiting jobs start.
+// A Queue determines the order in which waiting jobs start. schedulers.Places implements it.
 type Queue interface {
-	// Places returns a function that returns the position of a waiting job, from 1, and how many jobs
-	// wait in the same queue; false if the job does not wait in a queue.
+	// Places returns a function that returns the position of a job in its queue, from 1, and the
+	// length of that queue. ok is false if the job is in no queue.
 	Places(v *projections.View, now time.Time) func(job domain.Name) (position, length int, ok bool)
 }
 
-// A JobQueue says where a waiting job is in the queue, and what it waits for.
+// A JobQueue describes what a waiting job waits for, and its position in the queue.
 type JobQueue struct {
-	// Position and Length are 0 in responses to changes, and for a job that waits for something other
+	// Position and Length are 0 in responses to changes, and if the job waits for something other
 	// than capacity or quota.
 	Position           int                 `json:"position,omitempty"`
 	Length             int                 `json:"length,omitempty"`
@@ -28,15 +28,16 @@ type JobQueue struct {
 	EstimatedStartTime *EstimatedStartTime `json:"estimatedStartTime,omitempty"`
 }
 
-// An EstimatedStartTime is the interval in which 80 % of the jobs start that began to wait in the same
-// situation.
+// An EstimatedStartTime has percentiles of the estimated time at which a waiting job starts:
+// Earliest is the 10th, Latest the 90th. The estimate is based on the waits of earlier jobs in the
+// same situation.
 type EstimatedStartTime struct {
 	Earliest *time.Time `json:"earliest"`
 	Median   *time.Time `json:"median"`
 	Latest   *time.Time `json:"latest"`
 }
 
-// addQueue is the hook resource.local of all kinds of jobs.
+// addQueue sets the field queue of a job. It is the hook resource.local of all kinds of jobs.
 func addQueue[S domain.State, R any](c *call, row *projections.Row[S], out *R) {
 	job, report := any(&row.State).(domain.Job), any(out).(interface{ report() *JobReport }).report()
 	report.Queue = queueOf(c, row.Name, row.CreateTime, job.Life())
@@ -44,16 +45,16 @@ func addQueue[S domain.State, R any](c *call, row *projections.Row[S], out *R) {
 
 func (r *JobReport) report() *JobReport { return r }
 
-// queueOf returns what a job waits for, or nil if it does not wait. Of other jobs it shows only the
-// number, because they may belong to other accounts.
+// queueOf returns what a job waits for; nil if it does not wait. It shows no names of other jobs,
+// because they may belong to other accounts.
 func queueOf(c *call, name domain.Name, created time.Time, life *domain.JobLife) *JobQueue {
 	if life.State != domain.JobPendingState && (life.State != domain.JobValidatingState || !life.Held()) {
 		return nil
 	}
 	since := *cmp.Or(life.QueueTime, life.Arrival, &created)
 	q := &JobQueue{WaitingFor: cmp.Or(life.WaitsFor(), "the scheduler"), Since: wire.Timestamp(since)}
-	// The response to a change shows the state that its event produced, and the position depends on
-	// the events of other jobs. In an earlier state, no position is computed.
+	// A response to a change shows the state that its event produced, but the position also depends
+	// on later events of other jobs. For an earlier state (asOf), no positions are computed.
 	if c.Queue != nil && life.Queued() && c.View().Past == nil && c.Request.Method == http.MethodGet {
 		q.Position, q.Length, _ = placeOf(c, name)
 	}
@@ -67,8 +68,8 @@ func queueOf(c *call, name domain.Name, created time.Time, life *domain.JobLife)
 	return q
 }
 
-// placeOf returns the position of a job in its queue, from 1, and the length of the queue. All positions
-// in one response are computed at the same time.
+// placeOf returns the position of a job in its queue, from 1, and the length of the queue. All
+// positions in a response are computed from the same View.
 func placeOf(c *call, name domain.Name) (position, length int, ok bool) {
 	if c.places == nil {
 		c.places = c.Queue.Places(c.View(), c.Time)

@@ -12,7 +12,7 @@ import (
 	"anneal/projections/live"
 )
 
-// A JobReport holds the output fields that all kinds of jobs share.
+// A JobReport has the output fields that all kinds of jobs have.
 type JobReport struct {
 	CreateTime         *time.Time              `json:"createTime,omitempty" api:"output"`
 	UpdateTime         *time.Time              `json:"updateTime,omitempty" api:"output"`
@@ -25,7 +25,8 @@ type JobReport struct {
 	Attempt            int                     `json:"attempt" api:"output"`
 	Priority           string                  `json:"priority,omitempty" api:"output"`
 	Queue              *JobQueue               `json:"queue,omitempty" api:"output"`
-	// InputDatasets are the parts of the dataset that the job uses for training and for evaluation.
+	// InputDatasets names the parts of the dataset that the job uses for training and for
+	// evaluation.
 	InputDatasets *domain.JobInputs `json:"inputDatasets,omitempty" api:"output"`
 }
 
@@ -45,8 +46,8 @@ func reportOf[S any](v *projections.View, row *projections.Row[S], job domain.Jo
 	return report
 }
 
-// queueStatus returns the status of a job. For a job that waits for capacity, the message says what
-// the nodes lack and what would help. It does not name nodes, because accounts do not see them.
+// queueStatus returns the status of a job. If the job waits for capacity, the message states what
+// the nodes lack and what would help. It names no nodes, because accounts may not see them.
 func queueStatus(v *projections.View, name domain.Name, job domain.Job) domain.Status {
 	l := job.Life()
 	if v == nil || l.State != domain.JobPendingState || !l.HeldForCapacity() {
@@ -56,8 +57,9 @@ func queueStatus(v *projections.View, name domain.Name, job domain.Job) domain.S
 		v.Feasibility(v.NeedOfJob(name.Account(), job.Spec())).String()}
 }
 
-// withTracking returns the status of a job. If its tracker receives nothing, it appends the reason to
-// the message. It does not change the code, because the job does not depend on the tracker.
+// withTracking returns the status of a job. If the tracker rejects what the server sends, it
+// appends the reason to the message. It does not change the code, because the job does not depend
+// on the tracker.
 func withTracking(status domain.Status, tracking *domain.JobTracking) domain.Status {
 	if tracking == nil || tracking.Problem == "" {
 		return status
@@ -69,8 +71,8 @@ func withTracking(status domain.Status, tracking *domain.JobTracking) domain.Sta
 	return status
 }
 
-// TrackerConfig is the API representation of an experiment tracker. APIKey is write-only: only the response to the
-// request that creates the job contains it.
+// TrackerConfig is the wire type of a job's experiment tracker. Only the response to the request
+// that creates the job contains APIKey.
 type TrackerConfig struct {
 	Enabled bool   `json:"enabled"`
 	APIKey  string `json:"apiKey,omitempty" api:"input" query:"-"`
@@ -80,21 +82,21 @@ type TrackerConfig struct {
 	URL     string `json:"url,omitempty" api:"output"`
 }
 
-// JobProgress is the last reported progress of a job.
+// JobProgress is the progress of a job, as its trainer last reported it.
 //
-// Requests are the rollouts that a reinforcement job generates; their numbers are 0 for other kinds.
-// Of the TotalInputRequests, TotalProcessedRequests are done: SuccessfulRequests with a valid score,
-// and FailedRequests without one.
+// TotalInputRequests, TotalProcessedRequests, SuccessfulRequests and FailedRequests count the
+// rollouts of a reinforcement job: those expected, and those scored, with a valid score and without
+// one. They are 0 for other jobs.
 //
-// TrainedTokens are the tokens that the optimizer steps have processed. InputTokens are the tokens
-// that the job has read. For a reinforcement job, InputTokens are the prompt tokens of all rollouts,
-// including the CachedInputTokens that the prefix cache has served; for other kinds they equal
-// TrainedTokens. OutputTokens are the generated tokens of all rollouts.
+// TrainedTokens counts the tokens that optimizer steps have processed. InputTokens counts the
+// tokens that the job has read: for a reinforcement job, the prompt tokens of all rollouts,
+// including the CachedInputTokens that were found in the prefix cache; for other jobs, the same as
+// TrainedTokens. OutputTokens counts the tokens that were generated in rollouts.
 type JobProgress struct {
 	Percent                int          `json:"percent"`
 	Epoch                  int          `json:"epoch"` // number of completed epochs
 	Step                   int          `json:"step"`
-	Steps                  int          `json:"steps"` // expected total number of steps
+	Steps                  int          `json:"steps"` // expected total number of optimizer steps
 	TotalInputRequests     int          `json:"totalInputRequests"`
 	TotalProcessedRequests int          `json:"totalProcessedRequests"`
 	SuccessfulRequests     int          `json:"successfullyProcessedRequests"`
@@ -104,9 +106,10 @@ type JobProgress struct {
 	OutputTokens           domain.Count `json:"outputTokens"`
 	CachedInputTokens      domain.Count `json:"cachedInputTokenCount"`
 	TrainedTokens          domain.Count `json:"trainedTokens"`
-	// SecondsLeft is estimated from the duration of the latest steps, while the job runs.
+	// SecondsLeft is the estimated remaining time of a running job, from the duration of its latest
+	// steps.
 	SecondsLeft int                `json:"secondsLeft,omitempty"`
-	Metrics     map[string]float64 `json:"metrics,omitempty"` // newest row of metrics, such as train/loss
+	Metrics     map[string]float64 `json:"metrics,omitempty"` // newest metrics by name, such as train/loss
 }
 
 func (t *TrackerConfig) stored(key *domain.Sealed) *domain.TrackerConfig {
@@ -117,15 +120,16 @@ func (t *TrackerConfig) stored(key *domain.Sealed) *domain.TrackerConfig {
 		RunID: t.RunID}
 }
 
-// addKeyOf copies the API key of the tracker given, which is in the create request, to t, which is
-// in the response.
+// addKeyOf copies the API key of given, the tracker in the create request, to t, the tracker in the
+// response.
 func (t *TrackerConfig) addKeyOf(given *TrackerConfig) {
 	if t != nil && given != nil {
 		t.APIKey = given.APIKey
 	}
 }
 
-// renderTracker returns the tracker of a job, with the run that tracking describes.
+// renderTracker returns a job's tracker as responses contain it. tracking has the run in the
+// tracker; nil if there is none.
 func renderTracker(t *domain.TrackerConfig, tracking *domain.JobTracking) *TrackerConfig {
 	if t == nil {
 		return nil
@@ -137,9 +141,9 @@ func renderTracker(t *domain.TrackerConfig, tracking *domain.JobTracking) *Track
 	return out
 }
 
-// progressOf returns the progress of the job that was created at createTime. It ignores the
-// progress of an earlier job with the same name. While the job is active the live status is newer
-// than the log; after the job has ended, the live status may be gone.
+// progressOf returns the progress of the job that was created at createTime, and not of an earlier
+// job with the same name. It prefers the live status, which is newer than the log while the job is
+// active but may be lost after its end.
 func progressOf(v *projections.View, name domain.Name, createTime time.Time, life *domain.JobLife) *JobProgress {
 	finished := life.State == domain.JobCompletedState || life.State == domain.JobEarlyStoppedState
 	at, known := liveProgress(v, name, createTime)
@@ -164,13 +168,13 @@ func progressOf(v *projections.View, name domain.Name, createTime time.Time, lif
 	return p
 }
 
-// maxPaceSteps is the maximum number of latest steps whose average duration predicts the remaining
-// time.
+// maxPaceSteps is the maximum number of latest steps from whose duration the remaining time is
+// estimated.
 const maxPaceSteps = 100
 
-// secondsLeft predicts the duration of the remaining steps from the duration of the latest steps;
-// it returns 0 when too few steps are known. It ignores a pause, which is an interval between two
-// steps that is longer than all other intervals together.
+// secondsLeft estimates the remaining time of a job from the duration of its latest steps. It
+// returns 0 if too few steps are known. It leaves out a pause: an interval between two steps that
+// is longer than all other intervals together.
 func secondsLeft(v *projections.View, name domain.Name, at domain.JobProgress) int {
 	if v == nil || at.Steps <= at.Step {
 		return 0
@@ -202,8 +206,8 @@ func secondsLeft(v *projections.View, name domain.Name, at domain.JobProgress) i
 	return int(math.Ceil((total.duration / time.Duration(total.steps) * time.Duration(at.Steps-at.Step)).Seconds()))
 }
 
-// liveProgress returns the progress of a job in the live status. known is false when the live
-// status has no progress of the job that was created at createTime.
+// liveProgress returns the progress of the job that was created at createTime from the live status.
+// known is false if the live status does not have it.
 func liveProgress(v *projections.View, name domain.Name, createTime time.Time) (at domain.JobProgress, known bool) {
 	if v == nil {
 		return at, false
@@ -217,8 +221,8 @@ func liveProgress(v *projections.View, name domain.Name, createTime time.Time) (
 		Metrics: latest.Values}, true
 }
 
-// fillRollouts sets the counts of requests and tokens from the metrics that reinforcement trainers
-// report.
+// fillRollouts sets the numbers of requests and tokens from the metrics of a reinforcement job's
+// trainer.
 func (p *JobProgress) fillRollouts() {
 	of := func(metric string) int { return int(p.Metrics[metric]) }
 	p.TotalInputRequests, p.TotalProcessedRequests, p.FailedRequests = of(engines.RolloutsExpected),
@@ -226,6 +230,6 @@ func (p *JobProgress) fillRollouts() {
 	p.SuccessfulRequests = p.TotalProcessedRequests - p.FailedRequests
 	p.OutputRows, p.OutputTokens, p.CachedInputTokens = of(engines.RolloutRows), domain.Count(of(engines.RolloutTokens)),
 		domain.Count(of(engines.RolloutCached))
-	// the trainers of earlier versions reported only the cached tokens
+	// trainers of earlier releases reported only the cached tokens
 	p.InputTokens = max(domain.Count(of(engines.RolloutPrompts)), p.CachedInputTokens)
 }

@@ -17,8 +17,8 @@ import (
 	"anneal/projections/query"
 )
 
-// Rollout is the API representation of a scored response of a reinforcement job. The fields of the score have the
-// same names as in PreviewResult.
+// Rollout is the wire type of a response that a reinforcement job has generated and scored. Its
+// fields about the score have the names of those in PreviewResult.
 type Rollout struct {
 	Name           string             `json:"name"`
 	CreateTime     time.Time          `json:"createTime"`
@@ -43,11 +43,11 @@ func (rolloutState) Exists() bool { return true }
 
 var rolloutFields = fieldsOf[Rollout]()
 
-// maxRolloutReads is how many requests of an account may read rollouts at the same time, because
-// each reads and parses a file of up to engines.MaxRolloutsBytes.
+// maxRolloutReads bounds the concurrent requests of an account that read rollouts, because each
+// reads and parses a file of up to engines.MaxRolloutsBytes.
 const maxRolloutReads = 4
 
-// listRollouts lists the rollouts in the file of the newest attempt that has stored one.
+// listRollouts lists the rollouts in the newest rollouts file of a job.
 func listRollouts(c *call, job domain.Name, event string, attempts int) (any, error) {
 	p := c.Params()
 	q, m := request.ReadListQuery(c.Call, p, reflect.TypeFor[Rollout]())
@@ -57,8 +57,8 @@ func listRollouts(c *call, job domain.Name, event string, attempts int) (any, er
 	}
 	release, ok := c.Busy.Enter("rollouts "+c.Account, maxRolloutReads)
 	if !ok {
-		return nil, domain.Errorf(domain.ResourceExhausted, "%d lists of rollouts of accounts/%s are in progress, which is "+
-			"the limit: wait until one ends", maxRolloutReads, c.Account)
+		return nil, domain.Errorf(domain.ResourceExhausted, "accounts/%[2]s has %[1]d lists of rollouts in progress, "+
+			"which is the limit: wait until one ends", maxRolloutReads, c.Account)
 	}
 	defer release()
 	file, err := rolloutsFile(c, job, event, attempts)
@@ -80,7 +80,8 @@ func listRollouts(c *call, job domain.Name, event string, attempts int) (any, er
 	}
 	page, err := query.List(rows, renderRollout, rolloutFields, q)
 	if errors.Is(damage, bufio.ErrTooLong) {
-		damage = domain.Errorf(domain.DataLoss, "the rollouts of %s are damaged: a new attempt of the job replaces them", job)
+		damage = domain.Errorf(domain.DataLoss, "the stored rollouts of %s are damaged: the next attempt of the job, if "+
+			"there is one, writes them again", job)
 	}
 	if err := cmp.Or(damage, err); err != nil {
 		return nil, err
@@ -88,21 +89,22 @@ func listRollouts(c *call, job domain.Name, event string, attempts int) (any, er
 	return request.ListResponse("rollouts", page.Items, page.NextPageToken, page.TotalSize, m)
 }
 
-// rolloutsFile opens the newest rollouts file of a job; nil when the job has none.
+// rolloutsFile opens the rollouts file of the newest attempt that has written one; nil if there is
+// none.
 func rolloutsFile(c *call, job domain.Name, event string, attempts int) (blobs.Content, error) {
 	key, err := c.Uploads.Blobs.NewestOfAttempts(c.Ctx, blobs.RolloutsRoot(job, event), attempts)
 	if err != nil || key == "" {
 		return nil, err
 	}
 	file, err := c.Uploads.Blobs.Get(c.Ctx, key)
-	if domain.CodeOf(err) == domain.NotFound { // deleted with the job
+	if domain.CodeOf(err) == domain.NotFound { // the file was deleted together with the job
 		return nil, nil
 	}
 	return file, err
 }
 
-// rolloutName returns the resource name of a rollout. The ID consists of the step, the row and the
-// candidate, after "eval-" for an evaluation.
+// rolloutName returns the resource name of a rollout. Its ID consists of the step, the row and the
+// number of the candidate, with the prefix "eval-" in an evaluation.
 func rolloutName(job domain.Name, r *engines.Rollout) domain.Name {
 	kind := ""
 	if r.Evaluation {
@@ -121,8 +123,8 @@ func renderRollout(row *projections.Row[rolloutState], out *Rollout) {
 	}
 }
 
-// rolloutOperations declares the operations on the rollouts of reinforcement jobs. Trainer jobs have
-// none, because their samples are generated and scored elsewhere.
+// rolloutOperations returns the operations on the rollouts of reinforcement jobs. Trainer jobs have
+// none, because their responses are generated and scored elsewhere.
 func rolloutOperations(s *Service) []request.Operation {
 	res := reinforcementJobs
 	list := func(c *call) (any, error) {
@@ -136,9 +138,10 @@ func rolloutOperations(s *Service) []request.Operation {
 		{ID: "list" + res.singular() + "Rollouts", Method: "GET",
 			Path: request.CollectionPath + res.kind.Collection + "/{id}/rollouts", Tag: res.kind.Collection,
 			Summary: "List the rollouts of " + withArticle(res.noun), Permission: request.Read,
-			Description: fmt.Sprintf("A rollout is a response of the model in training, with its score. Rollouts appear "+
-				"within seconds, and are deleted with the job. A job keeps %d MiB of rollouts: those of its newest steps, and an "+
-				"even sample of the earlier steps; at most %d MiB of one step.", engines.MaxRolloutsBytes>>20,
+			Description: fmt.Sprintf("A rollout is a response that the model in training has generated, with its score. "+
+				"Rollouts are listed some seconds after they are scored, and deleted with the job. A job keeps %d MiB of "+
+				"rollouts: those of its newest steps, and an even sample of those of earlier steps; at most %d MiB of one "+
+				"step.", engines.MaxRolloutsBytes>>20,
 				engines.MaxStepRolloutsBytes>>20),
 			Query: request.ListParameters, Response: request.PageType("rollouts", reflect.TypeFor[Rollout]()),
 			Handle: s.handle(list)},

@@ -11,8 +11,8 @@ import (
 	"anneal/projections"
 )
 
-// jobOperations declares the operations that all kinds of jobs have in addition to the generic
-// operations.
+// jobOperations returns the operations that jobs have in addition to the generic operations of
+// resources.
 func jobOperations[S domain.State, R any](res *resource[S, R]) group {
 	return func(s *Service) []request.Operation { return operationsOfJobs(s, res) }
 }
@@ -50,7 +50,7 @@ func operationsOfJobs[S domain.State, R any](s *Service, res *resource[S, R]) []
 	all := []request.Operation{
 		{ID: "cancel" + one, Method: "POST", Path: path + ":cancel", Summary: "Cancel " + withArticle(res.noun),
 			Permission:   request.Write,
-			Description:  "The response is sent when the cancellation is recorded; the job stops shortly afterwards.",
+			Description:  "The response is sent once the cancellation is recorded; the job stops shortly afterwards.",
 			Body:         request.NoBody,
 			BodyOptional: true, ReleasesResources: true, Response: request.NoBody, Handle: s.handle(cancel)},
 		{ID: "resume" + one, Method: "POST", Path: path + ":resume", Summary: "Resume " + withArticle(res.noun) +
@@ -59,13 +59,14 @@ func operationsOfJobs[S domain.State, R any](s *Service, res *resource[S, R]) []
 		priorityOperation(s, res),
 		{ID: "get" + one + "MetricsFileEndpoint", Method: "GET", Path: path + ":getMetricsFileEndpoint",
 			Summary: "Get a signed URL of the metrics of " + withArticle(res.noun), Permission: request.Read,
-			Description: "The file has one JSON object per step, one per line.", Response: reflect.TypeFor[signedURL](),
+			Description: "Each line of the file is a JSON object with the metrics of one " +
+				"step.", Response: reflect.TypeFor[signedURL](),
 			Handle: s.handle(res.verb(func(c *call, row *projections.Row[S]) (any, error) {
 				return metricsFile(c, row.Name, row.CreateEvent, row.CreateTime)
 			}))},
 		{ID: "get" + one + "TrainerLogsEndpoint", Method: "GET", Path: path + ":getTrainerLogsEndpoint",
 			Summary: "Get a signed URL of the log of " + withArticle(res.noun), Permission: request.Read,
-			Description: "The file has the progress of the job and what its trainer wrote, as text.",
+			Description: "The file is a text with the progress of the job and the output of its trainer.",
 			Response:    reflect.TypeFor[signedURL](),
 			Handle: s.handle(res.verb(func(c *call, row *projections.Row[S]) (any, error) {
 				return trainerLog(c, row.Name, row.CreateEvent, any(&row.State).(domain.Job).Life().Attempt)
@@ -77,7 +78,7 @@ func operationsOfJobs[S domain.State, R any](s *Service, res *resource[S, R]) []
 		{ID: "promote" + one + "Checkpoint", Method: "POST", Path: path + "/checkpoints/{checkpoint}:promote",
 			Summary:    "Promote a checkpoint of " + withArticle(res.noun) + " to a model",
 			Permission: request.Write,
-			Description: "The model is READY in the response. It is kept when the job or the checkpoint is deleted; a job " +
+			Description: "The model in the response is READY. It remains when the job or the checkpoint is deleted. A job " +
 				"keeps its last " + strconv.Itoa(domain.MaxCheckpoints) + " checkpoints.",
 			Body: reflect.TypeFor[promotion](), Required: []string{"modelId"}, Response: reflect.TypeFor[Model](),
 			Handle: s.handle(promote)},
@@ -85,7 +86,7 @@ func operationsOfJobs[S domain.State, R any](s *Service, res *resource[S, R]) []
 	return withTag(res.kind.Collection, all)
 }
 
-// jobDeadline returns the time at which a job that is created now expires, or nil when jobs do not
+// jobDeadline returns the time at which a job that is created now will expire; nil if jobs do not
 // expire.
 func jobDeadline(c *call) *time.Time {
 	if c.Limits.JobTime <= 0 {
@@ -95,7 +96,7 @@ func jobDeadline(c *call) *time.Time {
 	return &at
 }
 
-// removeJob returns the hook resource.remove of a kind of job.
+// removeJob returns the hook resource.remove for a kind of job.
 func removeJob[S domain.State](kind *domain.Kind[S]) func(*call, *projections.Row[S],
 	*request.Params) (domain.Command[S], error) {
 	return func(_ *call, row *projections.Row[S], _ *request.Params) (domain.Command[S], error) {
@@ -103,7 +104,7 @@ func removeJob[S domain.State](kind *domain.Kind[S]) func(*call, *projections.Ro
 	}
 }
 
-// deleteJob adapts domain.DeleteJob, which works on all kinds of jobs, to a command of one kind.
+// deleteJob adapts domain.DeleteJob, which is for all kinds of jobs, to a command of one kind.
 type deleteJob[S domain.State] struct {
 	kind *domain.Kind[S]
 	name domain.Name
@@ -117,7 +118,7 @@ func (d deleteJob[S]) Decide(state S, now time.Time) (domain.Event[S], error) {
 	return d.kind.Decode(record)
 }
 
-// A signedURL gives access to a file without an API key.
+// A signedURL is a URL from which a file can be read without an API key.
 type signedURL struct {
 	URL string `json:"signedUrl"`
 }
@@ -131,7 +132,8 @@ func metricsFile(c *call, job domain.Name, event string, createTime time.Time) (
 	}
 	if domain.CodeOf(err) == domain.NotFound {
 		f := domain.Errorf(domain.FailedPrecondition,
-			"%s has no metrics yet: they appear within seconds of its first step; state and jobProgress show its progress",
+			"%s has no metrics yet: they are available some seconds after its first step; state and jobProgress show its "+
+				"progress",
 			job)
 		f.Reason = "NO_METRICS"
 		return nil, f

@@ -6,11 +6,13 @@ import (
 	"anneal/projections"
 )
 
-// missingFiles returns the error for the client when opening a file of a resource has failed with
-// err. used are the files of the resource that the request has found. The reconciler deletes files
-// within seconds after an event removes the reference to them, and that event may be newer than the
-// view of the request. So missingFiles compares used with the files to which the resource refers at
-// the end of the log, which current returns.
+// missingFiles returns the error for the client after opening a file of a resource has failed with
+// err. used are the files that the resource had in the view of the request; current returns those
+// that it has in a later view.
+//
+// The reconciler deletes files within seconds after an event removed the reference to them, and the
+// view of the request may be older than that event. So missingFiles compares used with the files at
+// the end of the log: if they differ, the client can try again; if not, the file is lost.
 func (c *call) missingFiles(err error, noun string, name domain.Name, used domain.Files,
 	current func(*projections.View, domain.Name) (files domain.Files, exists bool)) error {
 	if domain.CodeOf(err) != domain.NotFound {
@@ -29,9 +31,9 @@ func (c *call) missingFiles(err error, noun string, name domain.Name, used domai
 	case !exists:
 		return request.NotFound(noun, name)
 	case files.Prefix != used.Prefix:
-		return domain.Errorf(domain.Aborted, "%s was changed during the request: try again", name)
+		return domain.Errorf(domain.Aborted, "%s was changed or deleted during the request: try again", name)
 	}
 	return &domain.Error{Code: domain.DataLoss, Reason: "FILE_MISSING",
-		Message: string(name) + ": a file is missing in the file store: have the operator restore it from a backup, or " +
+		Message: string(name) + ": a file is missing in the file store: ask the operator to restore it from a backup, or " +
 			"delete the " + noun + " and create it again"}
 }

@@ -21,38 +21,40 @@ func modelOperations(s *Service) []request.Operation {
 	all := []request.Operation{
 		{ID: "uploadModel", Method: "POST", Path: one + ":upload", Summary: "Upload files of a model",
 			Permission: request.Write,
-			Description: "Each file is a field of the form. The request waits up to a minute for the validation of the files. " +
-				"The response is the READY model, an error that lists all violations, or the UPLOADING model if the validation " +
-				"takes longer. A rejected upload keeps its files: send only the missing and invalid ones again.",
+			Description: "Each file is a field of the form. The request waits for the validation of the files, for at most " +
+				"a minute. The response is the model in the state READY, an error that lists all violations or, if the " +
+				"validation takes longer, the model in the state UPLOADING. The valid files of a rejected upload are kept: " +
+				"send only the missing and invalid ones again.",
 			Form: reflect.TypeFor[uploadForm](), Response: reflect.TypeFor[Model](), Handle: s.handle(modelFiles.post)},
 		{ID: "getModelUploadEndpoint", Method: "POST", Path: one + ":getUploadEndpoint",
 			Summary: "Get signed URLs for uploading the files of a model", Permission: request.Write,
 			Body: reflect.TypeFor[upload.AnnouncedFiles](), BodyOptional: true, Response: reflect.TypeFor[upload.SignedURLs](),
 			Handle: s.handle(modelFiles.endpoints)},
 		{ID: "validateModelUpload", Method: "POST", Path: one + ":validateUpload",
-			Summary: "Validate the files of a model uploaded to signed URLs", Permission: request.Write,
-			Description: "The response is as for uploadModel: the READY model, an error that lists all violations, or the " +
-				"UPLOADING model after a minute. A rejected upload keeps its files: send only the missing and invalid ones " +
-				"again.",
+			Summary: "Validate the files of a model that were uploaded to signed URLs", Permission: request.Write,
+			Description: "The response is that of uploadModel: the model in the state READY, an error that lists all " +
+				"violations or, after a minute, the model in the state UPLOADING. The valid files of a rejected upload are " +
+				"kept: send only the missing and invalid ones again.",
 			Body: request.NoBody, BodyOptional: true, Response: reflect.TypeFor[Model](),
 			Handle: s.handle(models.verb(modelFiles.validate))},
 		{ID: "getModelDownloadEndpoint", Method: "GET", Path: one + ":getDownloadEndpoint",
 			Summary: "Get signed URLs for downloading the files of a model", Gate: request.WithKey, Permission: request.Read,
-			Description: "Every account may download a public model. The files of an adapter include those of its base " +
-				"model's tokenizer, if the caller may download the base model.",
+			Description: "All accounts may download a public model. The files of an adapter include the tokenizer of its " +
+				"base model, if the caller may download the base model.",
 			Query: []request.Parameter{{Name: "precision", Kind: wire.Text,
-				Description: "The precision of the copy to download. The default is the model as it was uploaded or trained."}},
+				Description: "Precision of the copy to download. By default, the model is downloaded as it was uploaded or " +
+					"trained."}},
 			Response: reflect.TypeFor[upload.SignedURLs](), Handle: s.handle(modelDownload)},
 		{ID: "prepareModel", Method: "POST", Path: one + ":prepare", Summary: "Write a copy of a model in another precision",
 			Permission:  request.Write,
-			Description: "The copy is written in the background; the field copies of the model shows its state.",
+			Description: "The response is sent before the copy is written; the field copies of the model shows its state.",
 			Body:        reflect.TypeFor[preparation](), Response: request.NoBody, Handle: s.handle(prepareCopy)},
 	}
 	return withTag("models", all)
 }
 
-// modelStaging returns the directory that signed URLs write to. The files that are validated and
-// served are copies in another directory, so that a signed URL cannot change them.
+// modelStaging returns the directory into which signed URLs write. Its files are copied to another
+// directory before they are validated and served, so that a signed URL cannot change them.
 func modelStaging(row *projections.Row[domain.Model]) string {
 	return blobs.StagingPrefix(row.Name, row.CreateEvent, row.State.Upload+1)
 }
@@ -90,8 +92,8 @@ func uploadWeights(m *domain.Model, files domain.Files) domain.Command[domain.Mo
 	return domain.UploadModel{Upload: m.Upload + 1, Files: files}
 }
 
-// modelDownload responds with signed URLs of the files of a model, or of the model's copy in the
-// requested precision.
+// modelDownload responds with signed URLs of the files of a model, or of its copy in the requested
+// precision.
 func modelDownload(c *call) (any, error) {
 	if err := models.authorize(c, c.PathValue("id"), request.Read); err != nil {
 		return nil, err
@@ -112,21 +114,22 @@ func modelDownload(c *call) (any, error) {
 		files = prepared.Files
 	case precision != "" && precision != row.State.Precision:
 		f := domain.Errorf(domain.FailedPrecondition,
-			"precision: %s has no READY copy in %s: create one with :prepare, and wait until it is READY", row.Name,
+			"precision: %s has no READY copy in the precision %s: create one with :prepare, and wait until it is "+
+				"READY", row.Name,
 			wire.Quote(precision))
 		f.Reason = "NOT_PREPARED"
 		return nil, f
 	case len(files.Sizes) == 0:
-		f := domain.Errorf(domain.FailedPrecondition, "%s has no files yet: upload its weights first", row.Name)
+		f := domain.Errorf(domain.FailedPrecondition, "%s has no files yet: upload its files first", row.Name)
 		f.Reason = "NOTHING_UPLOADED"
 		return nil, f
 	}
 	return c.Uploads.SignGets(c.Call, files, baseTokenizer(c, &row.State))
 }
 
-// baseTokenizer returns the tokenizer files of an adapter's base model, so that the downloaded
-// directory has a tokenizer, as a Hugging Face Trainer would save it. It returns none for a full
-// model, and when the base model does not exist any more or the caller may not read it.
+// baseTokenizer returns the tokenizer files of an adapter's base model, so that the download has a
+// tokenizer, as a directory that a Hugging Face Trainer saves. It returns none for a model that is
+// not an adapter, and if the base model was deleted or the caller may not read it.
 func baseTokenizer(c *call, m *domain.Model) domain.Files {
 	name := domain.Name(m.BaseModel)
 	base, ok := c.View().Models.Get(name)
@@ -143,7 +146,7 @@ func baseTokenizer(c *call, m *domain.Model) domain.Files {
 	return files
 }
 
-// A preparation is the body of prepareModel.
+// A preparation is the request body of prepareModel.
 type preparation struct {
 	Precision string `json:"precision"`
 	ReadMask  string `json:"readMask"`
@@ -169,7 +172,8 @@ func prepareCopy(c *call) (any, error) {
 	c.warnInert(inert.Of(c.Operation.ID), body, row.State)
 	earlier, err := c.Recorded(row.Name)
 	if err == nil && earlier.Position() == 0 {
-		err = c.Uploads.Reserve(c.Call, 1) // 1 byte, because the size of the copy is not known yet
+		// checks that the quota is not exhausted; the size of the copy is not known yet
+		err = c.Uploads.Reserve(c.Call, 1)
 	}
 	if err != nil {
 		return nil, err

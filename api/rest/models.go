@@ -10,7 +10,7 @@ import (
 	"anneal/projections"
 )
 
-// Model is the API representation of a model.
+// Model is the wire type of a model.
 type Model struct {
 	Name        string                 `json:"name" api:"output"`
 	DisplayName string                 `json:"displayName"`
@@ -31,9 +31,9 @@ type Model struct {
 	ModelType      string        `json:"modelType,omitempty" api:"output"`
 	ParameterCount domain.Count  `json:"parameterCount" api:"output"`
 	ContextLength  int           `json:"contextLength" api:"output"`
-	// Precision is the precision of most stored parameters, such as FP32, BF16 or FP16.
+	// Precision is the number format of most stored parameters, such as FP32, BF16 or FP16.
 	Precision         string       `json:"precision,omitempty" api:"output"`
-	Embedding         bool         `json:"embedding,omitempty" api:"output"` // whether the model computes embeddings
+	Embedding         bool         `json:"embedding,omitempty" api:"output"` // the model computes embeddings
 	ImageInput        bool         `json:"supportsImageInput,omitempty" api:"output"`
 	LoraRank          int          `json:"loraRank,omitempty" api:"output"`
 	LoraTargetModules []string     `json:"loraTargetModules,omitempty" api:"output"`
@@ -42,7 +42,7 @@ type Model struct {
 	Copies            []ModelCopy  `json:"copies,omitempty" api:"output"`
 }
 
-// ModelCopy is the API representation of a copy of a model in another precision.
+// ModelCopy is the wire type of a copy of a model in another precision.
 type ModelCopy struct {
 	Precision  string        `json:"precision" api:"output"`
 	State      string        `json:"state" api:"output"`
@@ -85,8 +85,8 @@ func (m *Model) spec() domain.ModelSpec {
 		DefaultNgramSpeculationLength: m.DefaultNgramSpeculationLength}
 }
 
-// mayPublish returns an error when a request makes a model public and the principal lacks the
-// permission to publish, because every account can use a public model.
+// mayPublish returns an error if a request makes a model public, but the principal does not have
+// the permission to publish. All accounts can use a public model.
 func mayPublish(c *call, given *Model) error {
 	if given.Public {
 		return c.Principal.Require(request.Publish)
@@ -94,8 +94,8 @@ func mayPublish(c *call, given *Model) error {
 	return nil
 }
 
-// kindOf returns the kind of a new model: the kind in the request, or the kind that the other
-// fields of the request imply.
+// kindOf returns the kind of a new model: the kind in the request or, without one, the kind that
+// its other fields imply.
 func kindOf(given *Model) string {
 	switch {
 	case given.Kind != "":
@@ -108,17 +108,17 @@ func kindOf(given *Model) string {
 	return domain.BaseModel
 }
 
-// requireBase adds a violation unless the baseModel of a new model exists, and when the baseModel
-// of an addon is an addon too.
+// requireBase adds a violation if the baseModel of a new model does not exist, or if the baseModel
+// of an addon is an addon itself.
 func requireBase(c *call, v *domain.Violations, given *Model) {
 	if _, ok := domain.ParseName(given.BaseModel, domain.Models.Collection); !ok {
-		return // Decide rejects a baseModel that is not well-formed
+		return // Decide rejects a malformed baseModel
 	}
 	base, ok := c.UsableModel(c.Account, given.BaseModel)
 	v.Require(ok, "model.baseModel", "%s is not a model that accounts/%s may use: create it first, or correct the "+
 		"name", given.BaseModel, c.Account)
 	v.Require(!ok || given.Kind != domain.PEFTAddon || base.State.Kind == domain.BaseModel, "model.baseModel",
-		"%s is an addon itself: use the base model of that addon", given.BaseModel)
+		"%s is an addon itself: set baseModel to the base model of that addon", given.BaseModel)
 }
 
 func renderModel(v *projections.View, row *projections.Row[domain.Model], out *Model) {

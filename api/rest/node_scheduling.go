@@ -14,20 +14,20 @@ func nodeSchedulingOperations(s *Service) []request.Operation {
 	return []request.Operation{
 		{ID: "cordonNode", Method: "POST", Path: one + ":cordon", Tag: "nodes",
 			Summary: "Close a node for new work", Permission: request.Operate,
-			Description: "The node gets no new attempts and replicas until it is uncordoned, also after a restart of its " +
-				"agent. The work on the node continues.",
+			Description: "The node gets no new jobs and replicas until it is uncordoned, even after a restart of its agent. " +
+				"The jobs and replicas on the node continue.",
 			Body: reflect.TypeFor[cordon](), BodyOptional: true, Response: reflect.TypeFor[Node](),
 			Handle: s.handle(cordonNode)},
 		{ID: "uncordonNode", Method: "POST", Path: one + ":uncordon", Tag: "nodes",
 			Summary: "Open a node for new work", Permission: request.Operate,
-			Description: "Ends a cordon or a drain. Attempts that the drain has stopped stay stopped.",
+			Description: "Ends a cordon or a drain. Jobs and replicas that a drain has stopped or moved do not return.",
 			Body:        request.NoBody, BodyOptional: true, Response: reflect.TypeFor[Node](),
 			Handle: s.handle(uncordonNode)},
 		{ID: "drainNode", Method: "POST", Path: one + ":drain", Tag: "nodes",
-			Summary: "Move the work of a node to other nodes", Permission: request.Operate,
-			Description: "Cordons the node. Its jobs save a checkpoint and are queued again, which does not count as a " +
-				"failure. Each replica is replaced, and stops when its replacement is ready. At the deadline, the attempts " +
-				"and replicas that are left are stopped. The node is DRAINED when no work is left.",
+			Summary: "Move the jobs and replicas of a node to other nodes", Permission: request.Operate,
+			Description: "Cordons the node. Its jobs save a checkpoint and are queued again; this does not count as a " +
+				"failure. Each replica stops when its replacement on another node is ready. Jobs and replicas that are still " +
+				"on the node at the deadline are stopped. The node is DRAINED when it has no jobs and replicas.",
 			Body: reflect.TypeFor[drain](), BodyOptional: true, Response: reflect.TypeFor[Node](),
 			Handle: s.handle(drainNode)},
 	}
@@ -42,7 +42,7 @@ type drain struct {
 	Deadline string `json:"deadline"`
 }
 
-const byOperator = "by the operator"
+const byOperator = "requested by the operator"
 
 func cordonNode(c *call) (any, error) {
 	p, body := c.Params(), cordon{}
@@ -71,7 +71,7 @@ func drainNode(c *call) (any, error) {
 	if body.Deadline != "" {
 		var err error
 		within, err = time.ParseDuration(body.Deadline)
-		p.Violations.Require(err == nil, "deadline", `is %q, and must be a duration from now such as "600s"`, body.Deadline)
+		p.Violations.Require(err == nil, "deadline", `must be a duration from now such as "600s", not %q`, body.Deadline)
 	}
 	return changeNode(c, p, domain.DrainNode{Reason: cmp.Or(body.Reason, byOperator), Within: within})
 }
@@ -81,7 +81,7 @@ func checkReason(p *request.Params, reason string) {
 		domain.MaxDescription)
 }
 
-// changeNode records a command on a node and responds with the node.
+// changeNode records a command on the node that the path names, and responds with the node.
 func changeNode(c *call, p *request.Params, command domain.Command[domain.Node]) (any, error) {
 	if err := p.Err(); err != nil {
 		return nil, err

@@ -14,17 +14,17 @@ func nodePolicyOperations(s *Service) []request.Operation {
 	return []request.Operation{
 		{ID: "taintNode", Method: "POST", Path: one + ":taint", Tag: "nodes",
 			Summary: "Keep work off a node", Permission: request.Operate,
-			Description: "The node gets new work only of accounts that tolerate the taint. The work on the node continues. " +
-				"A taint replaces one with the same key.",
+			Description: "The node gets new jobs and replicas only of accounts that tolerate the taint. The jobs and " +
+				"replicas on the node continue. The taint replaces a taint of the node with the same key.",
 			Body: reflect.TypeFor[domain.Taint](), Response: reflect.TypeFor[Node](), Handle: s.handle(taintNode)},
 		{ID: "untaintNode", Method: "POST", Path: one + ":untaint", Tag: "nodes",
 			Summary: "Remove a taint from a node", Permission: request.Operate,
 			Body: reflect.TypeFor[untaint](), Response: reflect.TypeFor[Node](), Handle: s.handle(untaintNode)},
 		{ID: "setAccountNodes", Method: "POST", Path: "/v1/accounts/{account}:setNodes", Tag: "accounts",
 			Summary: "Set which nodes an account may use", Gate: request.ByOperator,
-			Description: "Replaces the policy of the account. New attempts and replicas of the account are placed only on " +
-				"nodes with all labels of nodeSelector, and not on nodes with a taint that tolerations does not list. Work " +
-				"that is running stays where it is.",
+			Description: "Replaces the account's policy. New jobs and replicas of the account are placed only on nodes that " +
+				"have all labels in nodeSelector, and all of whose taints are in tolerations. Running jobs and replicas stay " +
+				"where they are.",
 			Body: reflect.TypeFor[accountNodes](), BodyOptional: true, Response: reflect.TypeFor[Account](),
 			Handle: s.handle(setAccountNodes)},
 	}

@@ -12,7 +12,7 @@ import (
 	"anneal/projections/live"
 )
 
-// Node is the API representation of a node.
+// Node is the wire type of a worker node.
 type Node struct {
 	Name string `json:"name" api:"output"`
 	domain.NodeSpec
@@ -33,7 +33,7 @@ type Node struct {
 }
 
 // seen returns the time of a node's last heartbeat. For a lost node it returns the time in the log,
-// because the process may have started after the last heartbeat.
+// because this server may have started after the last heartbeat.
 func seen(v *projections.View, row *projections.Row[domain.Node]) time.Time {
 	if row.State.Absent() && !row.State.Seen.IsZero() {
 		return row.State.Seen
@@ -41,8 +41,8 @@ func seen(v *projections.View, row *projections.Row[domain.Node]) time.Time {
 	return v.Live.Seen(row.Name)
 }
 
-// nodes declares the kind node. Nodes belong to the account system, which only the operator may
-// access.
+// nodes declares the operations of the kind node. Nodes belong to the account system, which only
+// the operator may access.
 var nodes = &resource[domain.Node, Node]{
 	kind: domain.Nodes, noun: "node", reads: request.Read, writes: request.Operate,
 	fields: storedFieldsOf[domain.Node, Node]("name", "pool", "capacity", "engines", "version", "createTime", "updateTime",
@@ -55,13 +55,13 @@ var nodes = &resource[domain.Node, Node]{
 			Taints:      row.State.Taints,
 			Allocations: row.State.Allocated(), PublicKey: row.State.Access.PublicKey,
 			EnrollTime: wire.Timestamp(row.State.Access.EnrollTime), RevokeTime: wire.Timestamp(row.State.Access.RevokeTime)}
-		if !row.State.Absent() { // the last report of an absent node is outdated
+		if !row.State.Absent() { // what an absent node last reported is outdated
 			out.Devices = v.Live.Devices(row.Name)
 		}
 		if out.Allocations == nil {
 			out.Allocations = []domain.Allocation{}
 		}
-		if out.Engines == nil { // the node is enrolled, but has not registered
+		if out.Engines == nil { // a node that has enrolled but not registered has no engines
 			out.Engines = []string{}
 		}
 	},
@@ -76,8 +76,8 @@ func nodeOperations(s *Service) []request.Operation {
 	return []request.Operation{
 		{ID: "revokeNode", Method: "POST", Path: "/v1/accounts/{account}/nodes/{id}:revoke", Tag: "nodes",
 			Summary: "Revoke a node's access", Permission: request.Operate,
-			Description: "The key and the join token of the node become invalid, its connections are closed, and its work " +
-				"moves to other nodes. Enrolling a node with this name again requires another token.",
+			Description: "The key and the join token of the node become invalid, its connections are closed, and its jobs " +
+				"and replicas move to other nodes. To enroll a node with this name again, create another join token.",
 			Body: reflect.TypeFor[revocation](), BodyOptional: true, Response: reflect.TypeFor[Node](),
 			Handle: s.handle(revokeNode)},
 	}

@@ -8,10 +8,10 @@ import (
 	"anneal/api/request"
 )
 
-// A group returns some operations of a service.
+// A group returns the operations of one kind.
 type group func(s *Service) []request.Operation
 
-// groups contain the operations of all kinds. Each kind registers a group in the file of the kind.
+// groups has the group of each kind, which the file of the kind registers.
 var groups []group
 
 func register(more ...group) bool {
@@ -33,19 +33,19 @@ func (s *Service) Operations() []request.Operation {
 	return all
 }
 
-// presentOnly are the gets and lists that do not show the state of resources, by the ID of the operation
-// or its end: they have no parameter asOf.
+// presentOnly lists the gets and lists that do not read the state of resources in the world, and so
+// have no parameter asOf. An entry is the ID of an operation, or the end of such IDs.
 var presentOnly = []string{
-	"getDigest",                      // 'anneal log verify' compares the state at a position with the log
-	"listBackups",                    // of targets outside of the log
-	"listRebuilds",                   // of the state itself
-	"Events",                         // each has its position
-	"getDelivery", "listDeadLetters", // a file beside the log
-	"Usage",                // has times of its own
-	"Endpoint", "Rollouts", // files, which are not kept after a change
+	"getDigest",                      // 'anneal log verify' computes the digest of an earlier position
+	"listBackups",                    // backups are not part of the log
+	"listRebuilds",                   // rebuilds are not part of the log
+	"Events",                         // lists of events, each of which has its position
+	"getDelivery", "listDeadLetters", // read from a file, not from the log
+	"Usage",                // has the parameters startTime and endTime
+	"Endpoint", "Rollouts", // read files, which are deleted after a change
 }
 
-// showsState reports whether an operation gets or lists resources from the state of the world.
+// showsState reports whether an operation gets or lists resources of the world.
 func showsState(op *request.Operation) bool {
 	return op.Method == http.MethodGet && op.Response != nil &&
 		(strings.HasPrefix(op.ID, "get") || strings.HasPrefix(op.ID, "list")) &&

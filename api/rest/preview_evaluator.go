@@ -23,44 +23,43 @@ import (
 	"anneal/projections"
 )
 
-// Limits of a preview.
+// Limits of a preview of an evaluator.
 const (
 	maxSamples = 100
-	// defaultSamples is the number of rows of the defaultDataset that a preview without maxSamples
-	// scores.
+	// defaultSamples is the number of rows of the defaultDataset that a preview scores if the
+	// request has no maxSamples.
 	defaultSamples = 10
-	previewTime    = time.Minute // maximum duration for all samples together
-	MaxPreviews    = 2           // maximum number of concurrent previews of one account
+	previewTime    = time.Minute // maximum duration of a preview
+	MaxPreviews    = 2           // maximum number of concurrent previews of an account
 )
 
 func previewOperation(s *Service) request.Operation {
 	return request.Operation{ID: "previewEvaluator", Method: "POST", Path: request.CollectionPath +
 		"evaluators:previewEvaluator", Summary: "Run an evaluator on some rows", Permission: request.Write,
-		Description: "Nothing is stored. The preview runs the code in the criteria, or, without criteria, the active " +
-			"revision of the named evaluator. Without sampleData it scores the first rows of the defaultDataset of the " +
-			"evaluator in the body, or else of the named evaluator. The response contains the output of the code, one string " +
-			"per sample. A " +
-			"preview is limited to one minute. For a sample that was not scored in time, the reason of the result states " +
+		Description: "Scores rows without storing anything. The preview runs the code in criteria or, without criteria, " +
+			"the active revision of the named evaluator. Without sampleData it scores the first rows of the defaultDataset " +
+			"in the body or, without one, of the named evaluator's. The response contains the output of the code, one " +
+			"string for each row. A preview takes at most one minute. For a row that was not scored in time, the reason of " +
+			"the result states " +
 			"the limit.",
 		Body: reflect.TypeFor[previewQuestion](), Required: []string{"evaluator"},
 		Response: reflect.TypeFor[previewAnswer](), Handle: s.handle(previewEvaluator)}
 }
 
-// A previewQuestion is the body of previewEvaluator.
+// A previewQuestion is the request body of previewEvaluator.
 type previewQuestion struct {
 	Evaluator  *PreviewedEvaluator `json:"evaluator"`
 	SampleData []any               `json:"sampleData,omitempty"`
 	MaxSamples int                 `json:"maxSamples,omitempty"`
 }
 
-// PreviewedEvaluator is the evaluator to preview: the name of a stored evaluator, or a specification
-// that is not stored yet.
+// PreviewedEvaluator is the evaluator to preview: the name of a stored evaluator, or its code.
 type PreviewedEvaluator struct {
 	Name string `json:"name,omitempty"`
 	domain.EvaluatorSpec
 }
 
-// A previewAnswer holds the results of a preview.
+// A previewAnswer is the response of previewEvaluator.
 type previewAnswer struct {
 	Results        []PreviewResult `json:"results"`
 	TotalSamples   int             `json:"totalSamples"`
@@ -69,7 +68,7 @@ type previewAnswer struct {
 	Stderr         []string        `json:"stderr"`
 }
 
-// PreviewResult is the result of one row.
+// PreviewResult is the result of one row of a preview.
 type PreviewResult struct {
 	Success        bool               `json:"success"`
 	Score          float64            `json:"score"`
@@ -95,11 +94,11 @@ func previewEvaluator(c *call) (any, error) {
 	}
 	release, ok := c.Busy.Enter("previews "+c.Account, MaxPreviews)
 	if !ok {
-		return nil, domain.Errorf(domain.ResourceExhausted, "%d previews of accounts/%s are in progress, which is the "+
+		return nil, domain.Errorf(domain.ResourceExhausted, "accounts/%[2]s has %[1]d previews in progress, which is the "+
 			"limit: wait until one ends",
 			MaxPreviews, c.Account)
 	}
-	defer release() // before any file is read: see TestFilesAreReadAfterAdmission
+	defer release() // held while files are read, too: see TestFilesAreReadAfterAdmission
 	if source != nil {
 		var err error
 		if rows, err = firstRows(c, source, cmp.Or(body.MaxSamples, defaultSamples)); err != nil {
@@ -117,7 +116,7 @@ func previewEvaluator(c *call) (any, error) {
 	}
 	if c.Scorer == nil {
 		return nil, domain.Errorf(domain.Unavailable,
-			"this server runs no evaluators: create the evaluator, and read its build log")
+			"this server cannot run previews: create the evaluator, and read its build log")
 	}
 	started := c.Now()
 	ctx, cancel := context.WithTimeout(c.Ctx, previewTime)
@@ -136,10 +135,10 @@ func previewEvaluator(c *call) (any, error) {
 	return answer, err
 }
 
-// defaultDataset returns the dataset whose rows a preview without sampleData scores: the
-// defaultDataset of the evaluator in the body, or else of the named evaluator. named is false for a
-// preview with sampleData, and for an evaluator without a defaultDataset. It adds violations for a
-// dataset that does not exist, or whose rows have no responses.
+// defaultDataset returns the row of the dataset whose rows a preview without sampleData scores: the
+// defaultDataset in the body or, without one, of the named evaluator. named is false if the preview
+// has sampleData, or if there is no defaultDataset. defaultDataset adds a violation if the dataset
+// does not exist, or its rows have no responses.
 func (q previewQuestion) defaultDataset(c *call, v *domain.Violations) (source *projections.Row[domain.Dataset],
 	named bool) {
 	if len(q.SampleData) > 0 || q.Evaluator == nil {
@@ -154,7 +153,8 @@ func (q previewQuestion) defaultDataset(c *call, v *domain.Violations) (source *
 	if d == nil {
 		return nil, ref != ""
 	}
-	v.Require(d.State == domain.DatasetReady, field, "%s is %s: upload its rows, or wait until it is READY", ref, d.State)
+	v.Require(d.State == domain.DatasetReady, field, "%s is %s, not READY: upload its rows, or wait until it is "+
+		"READY", ref, d.State)
 	v.Require(d.State != domain.DatasetReady || d.Shape == domain.ShapeChat, field,
 		"%s has rows without a response to score (%s): use a dataset of chat rows, or give sampleData", ref, d.Shape)
 	source, _ = c.View().Datasets.Get(domain.Name(ref))
@@ -170,22 +170,21 @@ func firstRows(c *call, source *projections.Row[domain.Dataset], n int) (rows []
 	for _, line := range lines {
 		var row map[string]any
 		if err := json.Unmarshal(line, &row); err != nil {
-			return nil, err // an internal error, because the rows of a READY dataset are valid
+			return nil, err // an internal error: the rows of a READY dataset are valid
 		}
 		rows = append(rows, row)
 	}
 	return rows, nil
 }
 
-// rows returns the samples to score. A sample in the request is a JSON object, or a string that
-// contains a JSON object. hasDefault reports that the evaluator's defaultDataset replaces missing
-// samples.
+// rows returns the rows to score from the request, each of which is a JSON object or a string with
+// one. hasDefault reports whether the defaultDataset is used if the request has none.
 func (q previewQuestion) rows(v *domain.Violations, hasDefault bool) []map[string]any {
 	v.Require(q.Evaluator != nil, "evaluator", "is required: the evaluator to run")
 	v.Require(q.MaxSamples >= 0 && q.MaxSamples <= maxSamples, "maxSamples", "must be from 1 to %d, or 0 for the default",
 		maxSamples)
 	v.Require((len(q.SampleData) > 0 || hasDefault) && len(q.SampleData) <= maxSamples, "sampleData",
-		"must have 1 to %d entries, unless the evaluator has a defaultDataset", maxSamples)
+		"must have 1 to %d rows, unless the evaluator has a defaultDataset", maxSamples)
 	samples := q.SampleData
 	if q.MaxSamples > 0 {
 		samples = samples[:min(len(samples), q.MaxSamples)]
@@ -194,14 +193,14 @@ func (q previewQuestion) rows(v *domain.Violations, hasDefault bool) []map[strin
 	for i, sample := range samples {
 		if text, ok := sample.(string); ok {
 			var parsed any
-			_ = json.Unmarshal([]byte(text), &parsed) // after an error, parsed is nil, which is not an object
+			_ = json.Unmarshal([]byte(text), &parsed) // if it is not JSON, parsed is nil, and so not an object
 			sample = parsed
 		}
 		row, ok := sample.(map[string]any)
 		v.Require(ok, fmt.Sprintf("sampleData[%d]", i), "must be a JSON object, or a string that contains one")
 		if ok {
 			v.Require(row["messages"] != nil, fmt.Sprintf("sampleData[%d].messages", i),
-				"is required: the last message is the response that is scored")
+				"is required: a list of messages, the last of which is the response that is scored")
 		}
 		rows = append(rows, row)
 	}
@@ -211,7 +210,7 @@ func (q previewQuestion) rows(v *domain.Violations, hasDefault bool) []map[strin
 // checkCode adds the violations of an evaluator whose code is in the request.
 func (e *PreviewedEvaluator) checkCode(v *domain.Violations, now time.Time) {
 	if e == nil {
-		return // rows reports the violation
+		return // rows adds the violation for a missing evaluator
 	}
 	var violations domain.Violations
 	if inline, _ := e.Inline(&violations); len(inline) == 0 {
@@ -226,7 +225,8 @@ func (e *PreviewedEvaluator) checkCode(v *domain.Violations, now time.Time) {
 	}
 }
 
-// prepareCode writes the code of the evaluator into dir, and decrypts the evaluator's secrets.
+// prepareCode writes the code of the evaluator into the directory dir, and decrypts the evaluator's
+// secrets for it.
 func prepareCode(c *call, e PreviewedEvaluator, dir string) (code engines.EvaluatorCode, err error) {
 	var v domain.Violations
 	inline, entry := e.Inline(&v)
@@ -239,16 +239,18 @@ func prepareCode(c *call, e PreviewedEvaluator, dir string) (code engines.Evalua
 		}
 	} else {
 		row, ok := c.View().Evaluators.Get(domain.Name(e.Name))
-		v.Require(e.Name != "", "evaluator", "must have criteria with code, or the name of an evaluator of accounts/%s",
+		v.Require(e.Name != "", "evaluator", "must have either criteria with code, or the name of an evaluator of "+
+			"accounts/%s",
 			c.Account)
 		v.Require(e.Name == "" || ok && row.Name.Account() == c.Account, "evaluator.name",
-			"evaluator %s does not exist in accounts/%s: create it or use another evaluator", wire.Quote(e.Name), c.Account)
+			"evaluator %s does not exist in accounts/%s: create it, or use another evaluator", wire.Quote(e.Name), c.Account)
 		if err := v.Err(); err != nil {
 			return code, err
 		}
 		build, ok := row.State.BuildOf(row.State.Active)
 		if !ok {
-			return code, domain.Errorf(domain.FailedPrecondition, "%s was never built: it is %s (%s)", row.Name, row.State.State,
+			return code, domain.Errorf(domain.FailedPrecondition, "%s has no successful build: its state is %s "+
+				"(%s)", row.Name, row.State.State,
 				row.State.Status.Message)
 		}
 		if err := fetchCode(c, build.Files, dir); err != nil {
@@ -268,7 +270,7 @@ func prepareCode(c *call, e PreviewedEvaluator, dir string) (code engines.Evalua
 	return code, err
 }
 
-// activeCode returns the code that a preview of an evaluator runs.
+// activeCode returns the files of the revision of an evaluator that a preview runs.
 func activeCode(v *projections.View, name domain.Name) (domain.Files, bool) {
 	row, ok := v.Evaluators.Get(name)
 	if !ok {
@@ -307,8 +309,8 @@ func writeCode(dir, name string, content io.Reader) error {
 	return errors.Join(err, file.Close())
 }
 
-// scoreRows scores the rows one by one until ctx ends. For a row that is not scored before ctx
-// ends, the Reason of the result states the limit.
+// scoreRows scores rows one after the other until ctx is done. For a row that was not scored by
+// then, the Reason of its result states the time limit.
 func scoreRows(ctx context.Context, scorer engines.Scorer, code engines.EvaluatorCode,
 	rows []map[string]any) (answer previewAnswer, err error) {
 	evaluation, err := scorer.Open(ctx, code)

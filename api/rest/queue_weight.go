@@ -13,7 +13,7 @@ func queueWeightOperations(s *Service) []request.Operation {
 	return []request.Operation{
 		{ID: "setQueueWeight", Method: "POST", Path: "/v1/accounts/{account}:setQueueWeight", Tag: "accounts",
 			Summary: "Set the share of the cluster for an account's jobs", Gate: request.ByOperator,
-			Description: "The cluster is shared among the accounts that have jobs in proportion to their weights.",
+			Description: "Accounts with waiting or running jobs share the cluster in proportion to their weights.",
 			Body:        reflect.TypeFor[queueWeight](), Response: reflect.TypeFor[Account](), Handle: s.handle(setQueueWeight)},
 	}
 }

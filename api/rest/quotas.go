@@ -12,18 +12,19 @@ import (
 	"anneal/projections/query"
 )
 
-// Quota is the API representation of a quota: the limit of an account for one quantity, and the account's current
-// usage.
+// Quota is the wire type of a quota: the limit of an account for one quantity, and the account's
+// current usage.
 type Quota struct {
-	Name       string        `json:"name" api:"output"`
-	Value      *domain.Count `json:"value,omitempty" api:"output"` // limit in force; absent without a limit
+	Name string `json:"name" api:"output"`
+	// limit that applies; absent if there is none
+	Value      *domain.Count `json:"value,omitempty" api:"output"`
 	MaxValue   *domain.Count `json:"maxValue,omitempty"`
 	Usage      domain.Count  `json:"usage" api:"output"`
 	UpdateTime *time.Time    `json:"updateTime,omitempty" api:"output"`
 }
 
-// quotas declares the kind quota. All quotas exist in every account: a read of a quota that was
-// never set returns a quota without a limit.
+// quotas declares the operations of the kind quota. Each account has all quotas: a read of a quota
+// that was never set returns a quota without a limit.
 var quotas = &resource[domain.Quota, Quota]{
 	kind: domain.Quotas, noun: "quota", reads: request.Read, writes: request.Operate,
 	fields: fieldsOf[Quota](),
@@ -35,12 +36,12 @@ func quotaOperations(s *Service) []request.Operation {
 	all := quotas.operations(s)
 	for i, handle := range []handler{listQuotas, getQuota, listQuotaEvents} {
 		all[i].Handle = s.handle(handle)
-		all[i].Uncounted = i < 2 // listQuotaEvents reads the log, so its requests count
+		all[i].Uncounted = i < 2 // requests to listQuotaEvents, which reads the log, are counted
 	}
 	return append(all, request.Operation{ID: "updateQuota", Method: "PATCH", Path: request.CollectionPath + "quotas/{id}",
 		Tag: "quotas", Gate: request.ByOperator,
 		Summary: "Set or remove a quota",
-		Description: "A maxValue of null removes the limit. Usage above a new limit stays; only further usage is " +
+		Description: "If maxValue is null, the limit is removed. Usage above a new limit remains; only further usage is " +
 			"rejected.",
 		Query: []request.Parameter{request.UpdateMaskParameter}, Body: reflect.TypeFor[Quota](),
 		Response: reflect.TypeFor[Quota](), Handle: s.handle(updateQuota)})
@@ -54,8 +55,8 @@ func quotaRow(v *projections.View, account, id string) *projections.Row[domain.Q
 	return &projections.Row[domain.Quota]{Name: name}
 }
 
-// renderQuota returns a renderer of the account's quotas. For requests-per-minute, the usage counts
-// the requests to this server only.
+// renderQuota returns the renderer of the account's quotas. For requests-per-minute, the usage has
+// only the requests to this server.
 func renderQuota(c *call) func(*projections.Row[domain.Quota], *Quota) {
 	usage := c.View().Usage(c.Account)
 	usage.StorageBytes = c.View().Storage(c.Account)
@@ -86,8 +87,8 @@ func listQuotas(c *call) (any, error) {
 	return request.ListResponse("quotas", page.Items, page.NextPageToken, page.TotalSize, m)
 }
 
-// knownQuota returns the resource name of the quota in the path, or the error NotFound when the ID
-// is none of domain.QuotaIDs.
+// knownQuota returns the resource name of the quota that the path names, or NotFound if the ID is
+// not in domain.QuotaIDs.
 func knownQuota(c *call) (domain.Name, error) {
 	name := domain.NewName(c.Account, domain.Quotas.Collection, c.PathValue("id"))
 	if !slices.Contains(domain.QuotaIDs, name.ID()) {
@@ -119,7 +120,7 @@ func listQuotaEvents(c *call) (any, error) {
 	return c.Events.Serve(c.Call, name.Subject())
 }
 
-// updateQuota sets or removes a quota.
+// updateQuota sets or removes the limit of a quota.
 func updateQuota(c *call) (any, error) {
 	p, t := c.Params(), reflect.TypeFor[Quota]()
 	value, b, err := p.Body(t, false)
@@ -133,7 +134,7 @@ func updateQuota(c *call) (any, error) {
 		return nil, err
 	}
 	account := domain.Name("accounts/" + c.Account)
-	// the operator's account has no quotas, because a quota could lock the operator out
+	// the operator's account has no quotas, because they could lock the operator out
 	if _, ok := c.View().Accounts.Get(account); !ok || c.Account == domain.System {
 		return nil, request.NotFound("account with quotas", account)
 	}

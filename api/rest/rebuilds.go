@@ -10,11 +10,12 @@ import (
 	"anneal/projections"
 )
 
-// Rebuilds rebuilds the state of the control plane from the log.
+// Rebuilds rebuilds the world of this control plane from the log, and compares it with the world
+// that is served.
 type Rebuilds interface {
-	// Start starts a rebuild.
+	// Start starts a rebuild. It returns an error if one is running.
 	Start() (Rebuild, error)
-	// Cancel cancels the rebuild with an ID, if it is running.
+	// Cancel cancels the rebuild with the given ID, if it is running.
 	Cancel(id string) (Rebuild, error)
 	// All returns the last rebuilds, newest first.
 	All() []Rebuild
@@ -28,7 +29,8 @@ const (
 	RebuildCancelled = "CANCELLED"
 )
 
-// A Rebuild describes a rebuild. Served and Folded are nil until it is completed.
+// A Rebuild describes a rebuild of the world from the log. Served is the digest of the world before
+// the rebuild, Folded that of the rebuilt world; they are nil until the rebuild is completed.
 type Rebuild struct {
 	ID           string        `json:"id"`
 	Plane        string        `json:"controlPlane,omitempty"`
@@ -51,14 +53,16 @@ func rebuildOperations(s *Service) []request.Operation {
 	all := []request.Operation{
 		{ID: "createRebuild", Method: "POST", Path: "/v1/rebuilds",
 			Summary: "Rebuild the state of the control plane from the log", Gate: request.ByOperator,
-			Description: "Starts to replay all events into new tables while the present ones are used, and responds; list the " +
-				"rebuilds to see when it is complete. The tables are then replaced at one position, and compared. Each " +
-				"control plane has its own tables.",
-			Body: request.NoBody, BodyOptional: true, Response: reflect.TypeFor[Rebuild](), Handle: s.handle(createRebuild)},
+			Description: "Starts a rebuild, and responds before it is complete; list the rebuilds to see its state. All " +
+				"events are replayed into new tables, while the server continues to use the present ones. Then the new tables " +
+				"replace the present ones, and the differences between the two are reported. Each control plane has its own " +
+				"tables and must be rebuilt separately.",
+			Body: request.NoBody, BodyOptional: true, Response: reflect.TypeFor[Rebuild](),
+			Handle: s.handle(createRebuild)},
 		{ID: "listRebuilds", Method: "GET", Path: "/v1/rebuilds", Summary: "List the last rebuilds of the control plane",
 			Gate: request.ByOperator, Response: reflect.TypeFor[rebuildList](), Handle: s.handle(listRebuilds)},
 		{ID: "cancelRebuild", Method: "POST", Path: "/v1/rebuilds/{id}:cancel", Summary: "Cancel a rebuild",
-			Gate: request.ByOperator, Description: "The control plane keeps its present tables.",
+			Gate: request.ByOperator, Description: "The control plane continues to use its present tables.",
 			Body: request.NoBody, BodyOptional: true, Response: reflect.TypeFor[Rebuild](), Handle: s.handle(cancelRebuild)},
 	}
 	return withTag("rebuilds", all)
@@ -90,7 +94,8 @@ func cancelRebuild(c *call) (any, error) {
 	return one, nil
 }
 
-// readRebuildVerb reads a request without a body.
+// readRebuildVerb reads a request without a body. It returns an error if this server cannot make
+// rebuilds.
 func readRebuildVerb(c *call) error {
 	p := c.Params()
 	if err := p.ReadVerb(&struct{}{}); err != nil {
@@ -100,7 +105,7 @@ func readRebuildVerb(c *call) error {
 		return err
 	}
 	if c.Rebuilds == nil {
-		return domain.Errorf(domain.Unimplemented, "this server makes no rebuilds")
+		return domain.Errorf(domain.Unimplemented, "this server is not configured to rebuild its state from the log")
 	}
 	return nil
 }
@@ -116,7 +121,7 @@ func listRebuilds(c *call) (any, error) {
 	return list, nil
 }
 
-// rebuildRules constrain the fields of rebuilds.
+// rebuildRules constrains the values of fields of rebuilds.
 var rebuildRules = map[string]wire.Rule{
 	"Rebuild.state":   wire.OneOf(RebuildRunning, RebuildCompleted, RebuildFailed, RebuildCancelled),
 	"Difference.kind": wire.OneOf(projections.DiffersChanged, projections.DiffersMissing, projections.DiffersExtra),
@@ -126,21 +131,21 @@ var rebuildTexts = map[string]string{
 	"Rebuild.id":           "ID of the rebuild.",
 	"Rebuild.controlPlane": "ID of the control plane whose state is rebuilt.",
 	"Rebuild.startTime":    "Time at which the rebuild began.",
-	"Rebuild.endTime":      "Time at which the rebuild ended.",
-	"foldedEvents":         "Number of events that the rebuild has replayed.",
-	"logEvents":            "Number of events that it must replay at present.",
-	"served":               "Digest of the former state, at the position at which it was replaced.",
-	"folded":               "Digest of the state that the log gives, at the same position.",
-	"differenceCount":      "Number of resources whose former state differed from the log.",
-	"differences":          "The resources that differed, ordered by collection and name; at most 1000.",
-	"Difference.name":      "Name of the resource; waits is the history of waits of jobs.",
-	"Difference.kind": "CHANGED: the former state had other content; MISSING: it lacked the resource; EXTRA: it had a " +
-		"resource that the log does not have.",
+	"Rebuild.endTime":      "Time at which the rebuild ended; absent while it is running.",
+	"foldedEvents":         "Number of events that the rebuild has replayed so far.",
+	"logEvents":            "Number of events in the log at present, all of which the rebuild must replay.",
+	"Rebuild.served":       "Digest of the state before the rebuild, at the log position at which it was replaced.",
+	"Rebuild.folded":       "Digest of the state that was rebuilt from the log, at the same log position.",
+	"differenceCount":      "Number of resources that were different in the state before the rebuild.",
+	"differences":          "The resources that were different, ordered by collection and name; at most 1000.",
+	"Difference.name":      "Name of the resource; waits means the history of how long jobs waited.",
+	"Difference.kind": "CHANGED: the state before the rebuild had another content of the resource. MISSING: it " +
+		"did not have the resource. EXTRA: it had a resource that the log does not have.",
 	"RebuildList.rebuilds": "The last 16 rebuilds, newest first.",
 }
 
 var rebuildTypeTexts = map[string]string{
-	"Rebuild":     "A rebuild of the state of a control plane.",
-	"Difference":  "A resource whose former state differed from the log.",
-	"RebuildList": "The last rebuilds.",
+	"Rebuild":     "A rebuild of a control plane's state from the log.",
+	"Difference":  "A resource that the state before a rebuild had differently than the log.",
+	"RebuildList": "The last rebuilds of a control plane.",
 }

@@ -11,14 +11,14 @@ import (
 	"anneal/projections"
 )
 
-// ReinforcementJob is the API representation of a reinforcement fine-tuning job.
+// ReinforcementJob is the wire type of a reinforcement fine-tuning job.
 type ReinforcementJob struct {
 	Name string `json:"name" api:"output"`
 	domain.ReinforcementSpec
 	TrainingConfig TrainingConfig `json:"trainingConfig"`
 	TrackerConfig  *TrackerConfig `json:"trackerConfig,omitempty"`
 	JobReport
-	EvaluatorRevision int    `json:"evaluatorRevision,omitempty" api:"output"` // set when the job starts
+	EvaluatorRevision int    `json:"evaluatorRevision,omitempty" api:"output"` // chosen when the job starts
 	OutputStats       string `json:"outputStats,omitempty" api:"output"`
 	TrainerLogs       string `json:"trainerLogsSignedUrl,omitempty" api:"output"`
 }
@@ -67,8 +67,9 @@ var reinforcementJobs = &resource[domain.ReinforcementJob, ReinforcementJob]{
 
 var _ = register(reinforcementJobs.operations, jobOperations(reinforcementJobs), rolloutOperations)
 
-// outputStats returns the newest of the selected metrics of a job as JSON text: see
-// domain.ReinforcementSpec.SelectedMetrics. It returns "" before the job has reported one of them.
+// outputStats returns, as JSON text, the newest values of the metrics that a job's outputMetrics
+// selects: see domain.ReinforcementSpec.SelectedMetrics. It returns "" until the job has reported
+// one of them.
 func outputStats(p *JobProgress, selected []string) string {
 	stats := map[string]float64{}
 	if p != nil {
@@ -83,6 +84,6 @@ func outputStats(p *JobProgress, selected []string) string {
 	if len(stats) == 0 {
 		return ""
 	}
-	text, _ := json.Marshal(stats) // encoding never fails, because metrics are finite
+	text, _ := json.Marshal(stats) // metrics are finite, so encoding never fails
 	return string(text)
 }

@@ -12,40 +12,42 @@ import (
 	"anneal/projections/query"
 )
 
-// A resource declares the operations of one kind. S is the state of a resource of the kind. R is
-// the wire type, a struct whose tags state which fields requests may set. A kind lacks the
-// operations whose hooks are nil.
+// A resource declares the operations of one kind. S is the state of the kind, and R its wire type:
+// a struct whose tags state which fields requests may set. A kind does not have the operations
+// whose hooks are nil.
 type resource[S domain.State, R any] struct {
-	kind         *domain.Kind[S]
-	noun         string   // name of the kind in messages, such as "dataset"
-	wrapper      string   // field of create's body that holds the resource; "" when the body is the resource
-	extra        []string // further fields of a body with a wrapper
-	requires     []string // fields that a body without a wrapper must have
-	idParam      string   // parameter or field of create with the ID; "" when the ID is in the name in the body
-	order        string   // default of orderBy; "" is name
-	named        bool     // PATCH requires the name in the body
+	kind *domain.Kind[S]
+	noun string // name of a resource of the kind in messages, such as "dataset"
+	// field of the create request's body that contains the resource; "" if the body is the resource
+	wrapper  string
+	extra    []string // other fields of a create request's body with a wrapper
+	requires []string // fields that a create request's body without a wrapper must have
+	// parameter or field of a create request with the ID; "" if the ID is in the field name
+	idParam      string
+	order        string // default value of orderBy; "" means name
+	named        bool   // an update request must have the field name
 	reads        request.Permission
 	writes       request.Permission
-	public       func(*S) bool // reports whether any account may read the resource
-	hidden       func(*S) bool // reports whether lists contain the resource only with showDeleted
-	deletes      bool          // list has the parameter showDeleted
-	ignoresQuery bool          // list accepts filter and orderBy and ignores them
-	validateOnly bool          // create has the parameter validateOnly
+	public       func(*S) bool // reports whether all accounts may read the resource
+	hidden       func(*S) bool // reports whether lists contain the resource only if showDeleted is true
+	deletes      bool          // lists have the parameter showDeleted
+	ignoresQuery bool          // lists accept filter and orderBy, but ignore them
+	validateOnly bool          // creates have the parameter validateOnly
 
 	createParameters, updateParameters, deleteParameters []request.Parameter
 
-	// render writes the wire form of a row to out, without the fields that differ between servers.
-	// v is nil when only the state of the row is rendered.
+	// render sets the fields of out from a row, except those that differ between servers. v is nil
+	// if only the state of the row is needed, such as for a merge.
 	render func(v *projections.View, row *projections.Row[S], out *R)
-	// computed has functions that set single fields, by JSON name, as render does, if they depend on nothing
-	// but the row: see query.Rendering. It may be nil.
+	// computed has functions that set a single field of out, by its JSON name, as render does. It
+	// has only fields that depend on nothing but the row: see query.Rendering. It may be nil.
 	computed map[string]func(row *projections.Row[S], out *R)
-	// local adds the fields that depend on the settings of this server. It may be nil.
+	// local sets the fields of out that depend on this server. It may be nil.
 	local func(c *call, row *projections.Row[S], out *R)
-	// single adds the fields that only the response to a get of the present state contains. It may be
-	// nil.
+	// single sets the fields of out that only the response to a get of the present state has. It
+	// may be nil.
 	single func(c *call, row *projections.Row[S], out *R) error
-	// create and update validate a request and return the plan of the change. They add violations
+	// create and update validate a request, and return the plan of the change. They add violations
 	// to the Params of the request.
 	create func(c *call, q *creation[R]) (plan[S, R], error)
 	update func(c *call, q *update[S, R]) (plan[S, R], error)
@@ -53,19 +55,19 @@ type resource[S domain.State, R any] struct {
 	// afterDelete is called after this server has deleted a resource. It may be nil.
 	afterDelete func(c *call, row *projections.Row[S])
 
-	// fields are those that filter and orderBy of list may name: see fieldsOf.
+	// fields has the fields that filter and orderBy of lists may name: see fieldsOf.
 	fields *query.Fields[R]
 }
 
-// A plan is a validated create or update that is not recorded yet.
+// A plan is a validated create or update before it is recorded.
 type plan[S domain.State, R any] struct {
 	command domain.Command[S]
-	// respond adds fields that only the response to this request contains. It may be nil.
+	// respond sets the fields that only the response to this request has. It may be nil.
 	respond func(out *R)
 }
 
-// historyPermission returns the permission to read the events of a resource. The permission
-// ReadModels does not suffice, because events contain the principals that caused them.
+// historyPermission returns the permission that is needed to read the events of a resource.
+// ReadModels is not enough, because events contain the names of API keys.
 func (res *resource[S, R]) historyPermission() request.Permission {
 	if res.reads == request.ReadModels {
 		return request.Read
@@ -77,13 +79,16 @@ func (res *resource[S, R]) table(v *projections.View) *projections.Table[S] {
 	return projections.TableOf(v, res.kind)
 }
 
-// row returns the row of the resource that the path names, or the error NotFound.
+// row returns the row of the resource that the path names, or a NotFound error. If another client
+// has deleted the resource after an earlier attempt of this request has changed it, row returns the
+// row after that change.
 func (res *resource[S, R]) row(c *call) (*projections.Row[S], error) {
 	name := domain.NewName(c.Account, res.kind.Collection, c.PathValue("id"))
 	if row, ok := res.table(c.View()).Get(name); ok {
 		return row, nil
 	}
-	earlier, err := c.Recorded(name) // another client may have deleted the resource after an earlier attempt
+	// another client may have deleted the resource after an earlier attempt of the request
+	earlier, err := c.Recorded(name)
 	switch {
 	case err != nil:
 		return nil, err
@@ -93,8 +98,8 @@ func (res *resource[S, R]) row(c *call) (*projections.Row[S], error) {
 	return res.changed(c, earlier)
 }
 
-// changed returns the row after the change that the call has recorded, without later changes by
-// other clients.
+// changed returns the row of the resource after the change that the call has recorded, without
+// later changes of other clients.
 func (res *resource[S, R]) changed(c *call, change eventlog.Change) (*projections.Row[S], error) {
 	after, err := change.After(c.World)
 	if err != nil {
@@ -105,7 +110,8 @@ func (res *resource[S, R]) changed(c *call, change eventlog.Change) (*projection
 		CreateEvent: after.CreateEvent, UpdateTime: after.UpdateTime, Version: after.Version}, nil
 }
 
-// reply returns the wire form of the resource after the change that the call has recorded.
+// reply returns the resource for the response, in its state after the change that the call has
+// recorded.
 func (res *resource[S, R]) reply(c *call, change eventlog.Change) (*R, error) {
 	row, err := res.changed(c, change)
 	if err != nil {
@@ -114,14 +120,14 @@ func (res *resource[S, R]) reply(c *call, change eventlog.Change) (*R, error) {
 	return res.rendered(c, row), nil
 }
 
-// rendered returns the wire form of a row.
+// rendered returns the resource of a row as a response contains it.
 func (res *resource[S, R]) rendered(c *call, row *projections.Row[S]) *R {
 	out := new(R)
 	res.show(c, row, out)
 	return out
 }
 
-// show renders a row into out, with the fields of render and local.
+// show sets the fields of out from a row with the hooks render and local.
 func (res *resource[S, R]) show(c *call, row *projections.Row[S], out *R) {
 	res.render(c.View(), row, out)
 	if res.local != nil {
@@ -152,16 +158,16 @@ func (res *resource[S, R]) get(c *call) (any, error) {
 	return m.Project(out)
 }
 
-// publicAccount owns the resources that the installation provides to every account.
+// publicAccount is the account whose public resources the installation provides to all accounts.
 const publicAccount = "default"
 
-// mayRead returns an error unless the principal may read the resource with an ID, or list the
-// resources when id is "". Principals of other accounts may list only the public resources of
-// publicAccount.
+// mayRead returns an error unless the principal may read the resource with the ID or, if id is "",
+// list the resources of the account. Principals of other accounts may list only publicAccount, and
+// only its public resources.
 func (res *resource[S, R]) mayRead(c *call, id string) error { return res.authorize(c, id, res.reads) }
 
-// authorize returns an error unless the principal has a permission in the account of the path. For
-// a public resource, the permission in the principal's own account is enough.
+// authorize returns an error unless the principal has the permission in the account of the path.
+// For a public resource, the permission in the principal's own account is enough.
 func (res *resource[S, R]) authorize(c *call, id string, permission request.Permission) error {
 	err := c.Principal.Authorize(c.Account, permission)
 	if err == nil || res.public == nil || c.Principal.Account == c.Account || c.Principal.Require(permission) != nil {
@@ -178,14 +184,15 @@ func (res *resource[S, R]) authorize(c *call, id string, permission request.Perm
 	return err
 }
 
-// isPublicNow reports whether any account may read a resource at present. A resource that was created
-// again is another one.
+// isPublicNow reports whether all accounts may read the resource of an earlier row in the present
+// world. A resource that was deleted and created again is another resource.
 func (res *resource[S, R]) isPublicNow(c *call, then *projections.Row[S]) bool {
 	row, ok := res.table(request.Present(c.Call)).Get(then.Name)
 	return ok && row.CreateEvent == then.CreateEvent && res.public(&row.State)
 }
 
-// verb returns the handler of a custom method whose body has no fields.
+// verb returns the handler of a custom verb without settings: it reads the empty body, and calls h
+// with the row that the path names.
 func (res *resource[S, R]) verb(h func(c *call, row *projections.Row[S]) (any, error)) handler {
 	return func(c *call) (any, error) {
 		p := c.Params()

@@ -17,10 +17,10 @@ import (
 type creation[R any] struct {
 	name  domain.Name
 	given *R                // the resource in the body
-	extra map[string]string // fields of the body besides the resource
+	extra map[string]string // the other fields of the body
 	p     *request.Params
 
-	options *domain.JobOptions // settings of a job that is created through the OpenAI API; otherwise nil
+	options *domain.JobOptions // settings of a job that the OpenAI API creates; otherwise nil
 }
 
 func (res *resource[S, R]) post(c *call) (any, error) {
@@ -41,7 +41,7 @@ func (res *resource[S, R]) post(c *call) (any, error) {
 	planned, err := res.create(c, &creation[R]{name: name, given: given, extra: extra, p: p})
 	planned = withWarnings(c, res, p, nil, planned, sent, given)
 	intent := domain.Intend(res.kind, name, planned.command)
-	if earlier.Position() == 0 { // otherwise an earlier attempt has created the resource
+	if earlier.Position() == 0 { // otherwise an earlier attempt of the request has created the resource
 		if err != nil {
 			return nil, err
 		}
@@ -59,8 +59,8 @@ func (res *resource[S, R]) post(c *call) (any, error) {
 	return res.respond(c, result, planned)
 }
 
-// respond returns the wire form of the resource after the change that the call has recorded, with
-// the fields that planned.respond adds.
+// respond returns the resource for the response, in its state after the change that the call has
+// recorded, with the fields that planned.respond sets.
 func (res *resource[S, R]) respond(c *call, change eventlog.Change, planned plan[S, R]) (*R, error) {
 	out, err := res.reply(c, change)
 	if err == nil && planned.respond != nil {
@@ -69,7 +69,7 @@ func (res *resource[S, R]) respond(c *call, change eventlog.Change, planned plan
 	return out, err
 }
 
-// simulate responds with the resource that a create would return, and records nothing.
+// simulate responds with the resource that a create would return, but records nothing.
 func (res *resource[S, R]) simulate(c *call, intent domain.Intent, planned plan[S, R]) (any, error) {
 	state, _ := c.World.Row(intent.Name)
 	record, err := intent.Decide(state, c.Time)
@@ -88,9 +88,9 @@ func (res *resource[S, R]) simulate(c *call, intent domain.Intent, planned plan[
 	return out, nil
 }
 
-// readCreate returns the resource in the body of a create, its name, and the other fields of the
-// body. It adds violations to p and does not return them, because the caller reports them together
-// with the violations of the command.
+// readCreate returns the resource in the body of a create request, its name, and the other fields
+// of the body. It adds violations to p instead of returning an error, so that the caller can report
+// them together with those of the command.
 func (res *resource[S, R]) readCreate(c *call, p *request.Params) (given *R, name domain.Name, extra map[string]string,
 	err error) {
 	id := ""
@@ -117,7 +117,7 @@ func (res *resource[S, R]) readCreate(c *call, p *request.Params) (given *R, nam
 		id = named[strings.LastIndexByte(named, '/')+1:]
 	}
 	if id == "" && res.idParam != "" {
-		id = strings.ToLower(res.noun[:1]) + c.NewUUID("ID") // IDs begin with a letter
+		id = strings.ToLower(res.noun[:1]) + c.NewUUID("ID") // an ID begins with a letter
 	}
 	idField := res.idParam
 	if idField == "" {
@@ -127,8 +127,8 @@ func (res *resource[S, R]) readCreate(c *call, p *request.Params) (given *R, nam
 	return given, domain.NewName(c.Account, res.kind.Collection, id), extra, nil
 }
 
-// envelope returns the type of a create's body: an object such as {dataset: {…}, datasetId: "…"}
-// or, for a kind without a wrapper, the type of the resource.
+// envelope returns the type of a create request's body: an object such as {dataset: {…}, datasetId:
+// "…"} or, for a kind without a wrapper, the type of the resource.
 func (res *resource[S, R]) envelope() reflect.Type {
 	if res.wrapper == "" {
 		return reflect.TypeFor[R]()
@@ -141,9 +141,9 @@ func (res *resource[S, R]) envelope() reflect.Type {
 	return reflect.StructOf(fields)
 }
 
-// allViolations returns the violations of p together with those that deciding the intent finds, or
-// nil when p has none. prefix replaces the field names in an error by the field names of the
-// request body.
+// allViolations returns one error with the violations of p and those that Decide finds for the
+// intent; nil if p has none. prefix translates the field names in an error to those of the
+// request's body.
 func allViolations(c *call, intent domain.Intent, p *request.Params, prefix func(error) error) error {
 	if p.Err() == nil {
 		return nil
@@ -154,11 +154,11 @@ func allViolations(c *call, intent domain.Intent, p *request.Params, prefix func
 	return p.Err()
 }
 
-// unprefixed is the argument prefix of allViolations for a request whose body is the resource: it
-// returns err unchanged.
+// unprefixed returns err unchanged. It is the argument prefix of allViolations if the body is the
+// resource.
 func unprefixed(err error) error { return err }
 
-// prefixed returns err with the name of the wrapper before the field names.
+// prefixed returns err with the name of the wrapper before its field names.
 func (res *resource[S, R]) prefixed(err error) error {
 	if res.wrapper == "" {
 		return err

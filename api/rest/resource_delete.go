@@ -32,12 +32,12 @@ func (res *resource[S, R]) delete(c *call) (any, error) {
 	return request.Empty, nil
 }
 
-// maxDeletionAttempts bounds the attempts of a delete. A delete is attempted again when a
-// concurrent delete was abandoned, or the resource was deleted and created again.
+// maxDeletionAttempts bounds the attempts of a delete. A delete is attempted again if a concurrent
+// delete of the resource was abandoned, or the resource was deleted and created again.
 const maxDeletionAttempts = 16
 
-// deleteRow deletes a resource. If resources of other kinds can refer to the resource, deleteRow
-// first records a deletion request, and then checks again that no resource refers to the resource:
+// deleteRow deletes a resource. If other resources can refer to it, deleteRow first records that it
+// is being deleted, so that no new references are recorded, and then checks again that none exists:
 // see domain.Deletion.
 func (res *resource[S, R]) deleteRow(c *call, row *projections.Row[S], command domain.Command[S]) error {
 	intent := domain.Intend(res.kind, row.Name, command)
@@ -58,7 +58,8 @@ func (res *resource[S, R]) deleteRow(c *call, row *projections.Row[S], command d
 			return err
 		}
 	}
-	return domain.Errorf(domain.Aborted, "%s was changed concurrently %d times in a row: try again", row.Name,
+	return domain.Errorf(domain.Aborted, "other requests changed %s during each of %d attempts to delete it: try "+
+		"again", row.Name,
 		maxDeletionAttempts)
 }
 
@@ -66,7 +67,7 @@ func (res *resource[S, R]) deleteReserved(c *call, name domain.Name, intent doma
 	if err := requireUnused(c, res.noun, name); err != nil {
 		return err
 	}
-	c.Time = c.Now() // because a deletion request expires a short time after c.Time
+	c.Time = c.Now() // a deletion request expires a short time after c.Time
 	if _, err := c.Do(domain.Intend(res.kind, name, domain.RequestDeletion(res.kind))); err != nil {
 		return err
 	}
@@ -83,8 +84,8 @@ func (res *resource[S, R]) deleteReserved(c *call, name domain.Name, intent doma
 	return err
 }
 
-// requireUnused returns an error when live resources refer to a resource. The error counts the
-// referring resources, and names up to ten of those in the same account.
+// requireUnused returns an error if other resources refer to the resource. The error states their
+// number, and the names of up to ten of them in the same account.
 func requireUnused(c *call, noun string, name domain.Name) error {
 	users := c.View().Referrers(name)
 	if len(users) == 0 {
@@ -100,7 +101,7 @@ func requireUnused(c *call, noun string, name domain.Name) error {
 	if len(users) == 1 {
 		resources, them = "resource", "that resource first, or wait until it ends"
 	}
-	f := domain.Errorf(domain.FailedPrecondition, "the %s is used by %d %s (of this account: %s): delete %s", noun,
+	f := domain.Errorf(domain.FailedPrecondition, "the %s is used by %d %s (in this account: %s): delete %s", noun,
 		len(users), resources, wire.OrNone(strings.Join(own, ", ")), them)
 	f.Reason = "IN_USE"
 	return f

@@ -10,8 +10,7 @@ import (
 )
 
 // recordedRow returns the row after the change that an earlier attempt of the request has recorded,
-// so that the change is not recorded twice. It returns nil when no earlier attempt has recorded a
-// change.
+// so that the change is not recorded twice. It returns nil if there is no such change.
 func recordedRow[S domain.State, R any](c *call, res *resource[S, R], name domain.Name) (*projections.Row[S], error) {
 	change, err := c.Recorded(name)
 	if err != nil || change.Position() == 0 {
@@ -41,8 +40,8 @@ func (res *resource[S, R]) list(c *call) (any, error) {
 	return request.ListResponse(res.kind.Collection, page.Items, page.NextPageToken, page.TotalSize, m)
 }
 
-// visible returns a function that reports whether the list contains a row, or nil when the list
-// contains all rows.
+// visible returns a function that reports whether a list contains a row; nil if it contains all
+// rows.
 func (res *resource[S, R]) visible(c *call, showDeleted bool) func(*projections.Row[S]) bool {
 	publicOnly := res.public != nil && c.Principal.Account != c.Account && !c.Principal.IsOperator()
 	hides := res.hidden != nil && !showDeleted

@@ -17,13 +17,13 @@ func (res *resource[S, R]) operations(s *Service) []request.Operation {
 	path := collection + "/{id}"
 	read := request.InAccount
 	if res.public != nil {
-		read = request.WithKey // the handler authorizes: every account may read public resources
+		read = request.WithKey // the handler checks permissions, because all accounts may read public resources
 	}
 	listing := request.ListParameters
 	if res.deletes {
 		listing = append(slices.Clone(request.ListParameters),
 			request.Parameter{Name: "showDeleted", Kind: wire.Bool,
-				Description: "Whether to include soft-deleted " + res.noun + "s that are not purged yet."})
+				Description: "Whether to include soft-deleted " + res.noun + "s that are not deleted permanently yet."})
 	}
 	all := []request.Operation{
 		{ID: "list" + many, Method: "GET", Path: collection, Summary: "List " + res.noun + "s", Gate: read,
@@ -58,12 +58,12 @@ func (res *resource[S, R]) operations(s *Service) []request.Operation {
 	return withTag(res.kind.Collection, all)
 }
 
-// singular returns the name of one resource for operation IDs, such as SupervisedFineTuningJob.
+// singular returns the name of one resource in operation IDs, such as SupervisedFineTuningJob.
 func (res *resource[S, R]) singular() string {
 	return wire.Capitalize(strings.TrimSuffix(res.kind.Collection, "s"))
 }
 
-// withArticle returns a noun with the indefinite article before it.
+// withArticle returns a noun with "a" or "an" before it.
 func withArticle(noun string) string {
 	if strings.ContainsAny(noun[:1], "aeiouA") {
 		return "an " + noun
@@ -74,17 +74,17 @@ func withArticle(noun string) string {
 func (res *resource[S, R]) createQuery() []request.Parameter {
 	var query []request.Parameter
 	if res.wrapper == "" && res.idParam != "" {
-		query = append(query, request.Parameter{Name: res.idParam, Kind: wire.Text, Description: "The ID of the new " +
+		query = append(query, request.Parameter{Name: res.idParam, Kind: wire.Text, Description: "ID of the new " +
 			res.noun + ". The server generates one by default."})
 	}
 	if res.validateOnly {
 		query = append(query, request.Parameter{Name: "validateOnly", Kind: wire.Bool,
-			Description: "Whether to validate only: the response is the resource, and nothing is created."})
+			Description: "Whether to validate the request only: the response is the resource that would be created."})
 	}
 	return append(query, res.createParameters...)
 }
 
-// withTag sets the tag of operations, below which the API documentation lists them.
+// withTag returns the operations with the tag set, under which the API reference lists them.
 func withTag(tag string, all []request.Operation) []request.Operation {
 	for i := range all {
 		all[i].Tag = tag

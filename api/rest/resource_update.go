@@ -10,15 +10,15 @@ import (
 	"anneal/projections"
 )
 
-// An update is an update request, merged into the current state.
+// An update is an update request, merged into the present state of the resource.
 type update[S domain.State, R any] struct {
 	name   domain.Name
-	given  *R        // resource with only those fields of the body that the mask names
+	given  *R        // the fields of the body that are in the mask
 	merged *R        // the present resource with the fields of given
-	old    S         // state of the resource
+	old    S         // present state of the resource
 	mask   wire.Mask // fields that the update changes
 	p      *request.Params
-	seal   func(value string) (*domain.Sealed, error) // seals the value once, for all attempts of Merge
+	seal   func(value string) (*domain.Sealed, error) // encrypts a secret value, once for all attempts of Merge
 }
 
 func (res *resource[S, R]) patch(c *call) (any, error) {
@@ -35,7 +35,7 @@ func (res *resource[S, R]) patch(c *call) (any, error) {
 	}
 	res.checkName(p, value, row.Name)
 	given := new(R)
-	if err := wire.Body(m.Merge(nil, b)).Fill(given); err != nil { // given gets only the fields of the mask
+	if err := wire.Body(m.Merge(nil, b)).Fill(given); err != nil { // sets only the fields in the mask
 		return nil, err
 	}
 	seal := c.sealOnce(row.Name)
@@ -66,14 +66,13 @@ func (res *resource[S, R]) patch(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !isPlanned { // an earlier attempt has recorded the change: plan only for the response
+	if !isPlanned { // an earlier attempt has recorded the change, so the plan is only needed for the response
 		planned, _ = planFrom(row)
 	}
 	return res.respond(c, result, planned)
 }
 
-// merged returns the stored resource, in which the fields that the mask names have the values of the
-// body.
+// merged returns the stored resource, with the fields in the mask replaced by those of the body.
 func (res *resource[S, R]) merged(row *projections.Row[S], m wire.Mask, b wire.Body) (*R, error) {
 	rendered, merged := new(R), new(R)
 	res.render(nil, &projections.Row[S]{Name: row.Name, State: row.State}, rendered)
@@ -89,8 +88,8 @@ func (res *resource[S, R]) merged(row *projections.Row[S], m wire.Mask, b wire.B
 	return merged, wire.Body(m.Merge(before, b)).Fill(merged)
 }
 
-// checkName adds a violation when the body contains a name that differs from the name in the path, or
-// when it lacks a name that the kind requires (named), as datasets and evaluators do.
+// checkName adds a violation if the body has a name that is not the name in the path, or if it has
+// no name although the kind requires one (resource.named), as datasets and evaluators do.
 func (res *resource[S, R]) checkName(p *request.Params, value any, name domain.Name) {
 	object, _ := value.(map[string]any)
 	given, ok := object["name"]
@@ -98,6 +97,6 @@ func (res *resource[S, R]) checkName(p *request.Params, value any, name domain.N
 	case ok && given != string(name):
 		p.Violations.Add("name", "must be the name in the path, %s", name)
 	case !ok && res.named:
-		p.Violations.Add("name", "is required in this request: %s", name)
+		p.Violations.Add("name", "is required in this request: give the name in the path, %s", name)
 	}
 }

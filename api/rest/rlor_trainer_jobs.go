@@ -6,7 +6,7 @@ import (
 	"anneal/projections"
 )
 
-// TrainerJob is the API representation of a reinforcement trainer job.
+// TrainerJob is the wire type of a reinforcement trainer job.
 type TrainerJob struct {
 	Name string `json:"name" api:"output"`
 	domain.TrainerSpec
@@ -14,7 +14,7 @@ type TrainerJob struct {
 	TrackerConfig  *TrackerConfig `json:"trackerConfig,omitempty"`
 	JobReport
 	DirectRouteHandle string            `json:"directRouteHandle,omitempty" api:"output"`
-	TrainStep         *domain.TrainStep `json:"trainStep,omitempty" api:"output"` // the latest step
+	TrainStep         *domain.TrainStep `json:"trainStep,omitempty" api:"output"` // the latest train step
 }
 
 var trainerJobs = &resource[domain.TrainerJob, TrainerJob]{
@@ -56,12 +56,12 @@ var trainerJobs = &resource[domain.TrainerJob, TrainerJob]{
 
 var _ = register(trainerJobs.operations, jobOperations(trainerJobs), trainStepOperations)
 
-// requireTarget adds a violation when ref names a deployment that does not exist in the account. It
-// ignores a ref that is not well-formed.
+// requireTarget adds a violation if ref names a deployment that does not exist in the account. It
+// ignores a malformed ref.
 func (c *call) requireTarget(v *domain.Violations, field, ref string) {
 	name, ok := domain.ParseName(ref, domain.Deployments.Collection)
 	if !ok {
-		return // Decide rejects a ref that is not well-formed
+		return // Decide rejects a malformed ref
 	}
 	_, exists := c.View().Deployments.Get(name)
 	v.Require(exists && name.Account() == c.Account, field,

@@ -5,9 +5,9 @@ import (
 	"anneal/domain"
 )
 
-// fieldRules constrain the values of fields. A key is the name of a field, or of a type and its
-// field. The package domain validates enumerations with the same lists of values, and the tests
-// validate all requests and responses against the rules.
+// fieldRules constrains the values of fields. A key is the name of a field, or of a type and its
+// field. The package domain checks enumerations against the same lists of values, and tests check
+// all requests and responses against these rules.
 var fieldRules = map[string]wire.Rule{
 	"Status.code":                 wire.OneOf(statusCodes()...),
 	"name":                        {MaxLength: 512, Both: true},
@@ -135,14 +135,14 @@ var fieldRules = map[string]wire.Rule{
 	"InferenceParameters.temperature": wire.Between(0, 2),
 }
 
-// jobStates are the states of all kinds of jobs.
+// jobStates lists the states of all kinds of jobs.
 var jobStates = []string{"JOB_STATE_UNSPECIFIED", domain.JobCreatingState, domain.JobRunningState,
 	domain.JobCompletedState, domain.JobFailedState, domain.JobCancelledState, domain.JobDeletingState,
 	domain.JobWritingResultsState, domain.JobValidatingState, domain.JobCleaningUpState, domain.JobPendingState,
 	domain.JobExpiredState, domain.JobReQueueingState, domain.JobCreatingInputState, domain.JobIdleState,
 	domain.JobCancellingState, domain.JobEarlyStoppedState, domain.JobPausedState}
 
-// statusCodes returns the names of the canonical codes.
+// statusCodes returns the names of the canonical error codes.
 func statusCodes() []string {
 	var names []string
 	for code := domain.OK; code <= domain.Unauthenticated; code++ {

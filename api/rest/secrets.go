@@ -8,11 +8,11 @@ import (
 	"anneal/projections"
 )
 
-// MaxSecret is the maximum size of a secret's value in bytes.
+// MaxSecret is the maximum size of a secret's value, in bytes.
 const MaxSecret = 64 << 10
 
-// Secret is the API representation of a secret. Its value is write-only: only the response to the request
-// that sets the value contains Value.
+// Secret is the wire type of a secret. Only the response to the request that sets the value
+// contains Value.
 type Secret struct {
 	Name    string `json:"name"`
 	KeyName string `json:"keyName"`
@@ -52,16 +52,16 @@ var secrets = &resource[domain.Secret, Secret]{
 
 var _ = register(secrets.operations)
 
-// sealedPlaceholder is used for a value that is not sealed because the request has violations, so
-// that the error does not report the value as missing.
+// sealedPlaceholder stands for a value that was not encrypted because the request has violations,
+// so that Decide does not report a missing value.
 var sealedPlaceholder = domain.Sealed{KeyID: "none", Ciphertext: []byte{0}}
 
-// sealSecret returns the encrypted value of a create or update, or nil when the request has no
-// value. When v has violations, it does not encrypt the value.
+// sealSecret returns the encrypted value of a create or update; nil if the request has no value. If
+// v has violations, it returns sealedPlaceholder.
 func sealSecret(c *call, name domain.Name, given *Secret, v *domain.Violations,
 	seal func(value string) (*domain.Sealed, error)) (*domain.Sealed, error) {
 	if strings.Contains(given.Name, "/") {
-		v.Require(given.Name == string(name), "name", "must be an ID, or a name like %s",
+		v.Require(given.Name == string(name), "name", "must be an ID, or a resource name such as %s",
 			domain.NewName(c.Account, "secrets", "ID"))
 	}
 	v.Require(len(given.Value) <= MaxSecret, "value", "must have at most %d bytes", MaxSecret)
@@ -71,9 +71,8 @@ func sealSecret(c *call, name domain.Name, given *Secret, v *domain.Violations,
 	return seal(given.Value)
 }
 
-// seal encrypts a value for the resource name. When the change with the sealed value is not
-// recorded, no resource refers to the data key of the value, and the reconciler erases the data
-// key.
+// seal encrypts a value for the resource name. If the change with the encrypted value is not
+// recorded, no resource refers to its data key, and the reconciler deletes that.
 func (c *call) seal(name domain.Name, value string) (*domain.Sealed, error) {
 	sealed, err := c.Sealer.Seal(c.Ctx, name, []byte(value))
 	if err != nil {
@@ -83,7 +82,7 @@ func (c *call) seal(name domain.Name, value string) (*domain.Sealed, error) {
 }
 
 // sealURL encrypts a signed URL for the resource name. It returns nil for a URL without a secret.
-// When v has violations, it does not encrypt the URL.
+// If v has violations, it encrypts nothing.
 func (c *call) sealURL(v *domain.Violations, name domain.Name, url domain.SignedURL) (*domain.Sealed, error) {
 	switch {
 	case !url.HasSecret():
@@ -94,8 +93,8 @@ func (c *call) sealURL(v *domain.Violations, name domain.Name, url domain.Signed
 	return c.seal(name, string(url))
 }
 
-// sealOnce returns a function whose first call seals a value for the resource name. Later calls
-// return the same sealed value.
+// sealOnce returns a function that encrypts a value for the resource name in its first call, and
+// returns the same encrypted value in later calls.
 func (c *call) sealOnce(name domain.Name) func(value string) (*domain.Sealed, error) {
 	var sealed *domain.Sealed
 	return func(value string) (_ *domain.Sealed, err error) {

@@ -16,7 +16,7 @@ import (
 	"anneal/projections/query"
 )
 
-// DeploymentShapeVersion is the API representation of a version of a deployment shape.
+// DeploymentShapeVersion is the wire type of a version of a deployment shape.
 type DeploymentShapeVersion struct {
 	Name            string           `json:"name" api:"output"`
 	CreateTime      *time.Time       `json:"createTime,omitempty" api:"output"`
@@ -27,8 +27,8 @@ type DeploymentShapeVersion struct {
 	Capabilities    []string         `json:"capabilities" api:"output"`
 }
 
-// versionState makes a shape version with its shape the state of a row, because query.List works on
-// rows.
+// versionState makes a shape version, together with its shape, the State of a row, because
+// query.List filters and orders rows.
 type versionState struct {
 	*domain.ShapeVersion
 	shape *projections.Row[domain.DeploymentShape]
@@ -47,7 +47,7 @@ func shapeVersionOperations(s *Service) []request.Operation {
 	const versions = request.CollectionPath + "deploymentShapes/{id}/versions"
 	page, one := request.PageType(shapeVersionList, reflect.TypeFor[DeploymentShapeVersion]()),
 		reflect.TypeFor[DeploymentShapeVersion]()
-	all := []request.Operation{ // the read handlers authorize: every account may read public versions
+	all := []request.Operation{ // the handlers check permissions, because all accounts may read public versions
 		{ID: "listDeploymentShapeVersions", Method: "GET", Path: versions, Summary: "List the versions of a deployment shape",
 			Gate: request.WithKey, Permission: request.Read,
 			Query: request.ListParameters, Response: page, Handle: s.handle(listShapeVersions)},
@@ -55,11 +55,12 @@ func shapeVersionOperations(s *Service) []request.Operation {
 			Summary: "Read a version of a deployment shape", Gate: request.WithKey, Permission: request.Read,
 			Query: []request.Parameter{request.ReadMaskParameter}, Response: one, Handle: s.handle(getShapeVersion)},
 		{ID: "updateDeploymentShapeVersion", Method: "PATCH", Path: versions + "/{version}",
-			Summary: "Mark a version as validated or public", Permission: request.Publish,
+			Summary: "Mark a version of a deployment shape as validated or public", Permission: request.Publish,
 			Query: []request.Parameter{request.UpdateMaskParameter}, Body: one, Response: one,
 			Handle: s.handle(patchShapeVersion)},
 		{ID: "matchDeploymentShapeVersions", Method: "POST", Path: request.CollectionPath + "deploymentShapeVersions:match",
-			Summary: "List the versions that fit a deployment", Gate: request.InAccount, Permission: request.Read,
+			Summary: "List the versions of deployment shapes that fit a " +
+				"deployment", Gate: request.InAccount, Permission: request.Read,
 			Query: request.ListParameters, Body: reflect.TypeFor[shapeMatch](), BodyOptional: true, Response: page,
 			Handle: s.handle(matchShapes)},
 	}
@@ -82,7 +83,7 @@ func renderShapeVersion(row *versionRow, out *DeploymentShapeVersion) {
 }
 
 // readableVersions returns the versions of the shape in the path that the caller may read: all
-// versions in the caller's own account, and public versions in other accounts.
+// versions if it is the caller's account, otherwise the public ones.
 func readableVersions(c *call) ([]*versionRow, error) {
 	denied := c.Principal.Authorize(c.Account, request.Read)
 	if denied != nil && (c.Principal.Account == c.Account || c.Principal.Require(request.Read) != nil) {
@@ -105,8 +106,8 @@ func readableVersions(c *call) ([]*versionRow, error) {
 	return rows, nil
 }
 
-// publicNow reports whether any account may read a version of a shape at present. A shape that was created
-// again is another one.
+// publicNow reports whether all accounts may read a version of a shape in the present world. A
+// shape that was deleted and created again is another shape.
 func publicNow(c *call, shape *projections.Row[domain.DeploymentShape], id string) bool {
 	row, ok := request.Present(c.Call).Shapes.Get(shape.Name)
 	if !ok || row.CreateEvent != shape.CreateEvent {
@@ -130,8 +131,8 @@ func listShapeVersions(c *call) (any, error) {
 	}, "")
 }
 
-// listVersions responds with a page of rows. A page token is valid only for a request with the same
-// query and the same binding, such as the JSON of the request body.
+// listVersions responds with a page of rows. A page token is valid only with the same query and the
+// same binding, such as the JSON of the request's body.
 func listVersions(c *call, p *request.Params, rows iter.Seq[*versionRow], binding string) (any, error) {
 	q, m := request.ReadListQuery(c.Call, p, reflect.TypeFor[DeploymentShapeVersion]())
 	q.DefaultOrder = "createTime"
@@ -172,8 +173,8 @@ func noSuchVersion(c *call) error {
 		wire.Quote(c.PathValue("version")), shape)
 }
 
-// patchShapeVersion changes the fields validated and public of a version. The other fields are
-// immutable.
+// patchShapeVersion changes the fields validated and public of a version. The other fields cannot
+// be changed.
 func patchShapeVersion(c *call) (any, error) {
 	p := c.Params()
 	t := reflect.TypeFor[DeploymentShapeVersion]()
@@ -224,7 +225,7 @@ func patchShapeVersion(c *call) (any, error) {
 	return out, nil
 }
 
-// A createDeploymentRequest is the create request of a deployment as a field of another request.
+// A createDeploymentRequest is the create request of a deployment, as a field of another request.
 type createDeploymentRequest struct {
 	Deployment                 *Deployment `json:"deployment"`
 	DeploymentID               string      `json:"deploymentId"`
@@ -235,12 +236,12 @@ type createDeploymentRequest struct {
 	SkipImageTagValidation     bool        `json:"skipImageTagValidation"`
 }
 
-// A shapeMatch is the body of matchDeploymentShapeVersions.
+// A shapeMatch is the request body of matchDeploymentShapeVersions.
 type shapeMatch struct {
 	Request *createDeploymentRequest `json:"createDeploymentRequest"`
 }
 
-// matchShapes responds with the shape versions that a deployment in the request can use.
+// matchShapes responds with the shape versions that fit the deployment in the request.
 func matchShapes(c *call) (any, error) {
 	p, body := c.Params(), shapeMatch{}
 	if err := p.ReadVerb(&body); err != nil {
@@ -257,11 +258,11 @@ func matchShapes(c *call) (any, error) {
 		model = body.Request.Deployment.BaseModel
 		_, formed := domain.ParseName(model, domain.Models.Collection)
 		p.Violations.Require(formed, "createDeploymentRequest.deployment.baseModel",
-			"must be a name like accounts/ACCOUNT/models/ID")
+			"must be a resource name such as accounts/ACCOUNT/models/ID")
 		c.requireModel(&p.Violations, "createDeploymentRequest.deployment.baseModel", model, "")
 	}
 	body.Request.validate(&p.Violations)
-	if len(p.Violations) > 0 { // listVersions adds the violations of the query
+	if len(p.Violations) > 0 { // listVersions adds the violations of the query parameters
 		return listVersions(c, p, func(func(*versionRow) bool) {}, "")
 	}
 	c.warnInert(inert.Of(c.Operation.ID), body, struct{}{})
@@ -289,8 +290,8 @@ func matchShapes(c *call) (any, error) {
 	}, fmt.Sprintf("\n%q\n%s", requirements.Model.ModelType, bound))
 }
 
-// validate adds the violations of the deployment's fields. It ignores fields that a shape may set,
-// and the model, which matchShapes validates.
+// validate adds the violations of the deployment's fields. It ignores the fields that a shape may
+// set, and the model, which matchShapes validates.
 func (r *createDeploymentRequest) validate(v *domain.Violations) {
 	if r == nil || r.Deployment == nil {
 		return
@@ -304,17 +305,17 @@ func (r *createDeploymentRequest) validate(v *domain.Violations) {
 	}
 }
 
-// contradicts reports whether the deployment sets a field to a value other than that of the shape
-// version.
+// contradicts reports whether the deployment sets a field to another value than the shape version
+// has.
 func (r *createDeploymentRequest) contradicts(version *domain.ShapeVersion) bool {
 	var v domain.Violations
 	r.Deployment.WithShape(&v, "", version.ShapeSpec, allFields)
 	return len(v) > 0
 }
 
-// shapeRequirements returns what a shape must support for a deployment of the model, and the
-// accounts whose shapes may fit: the account in the path, and the accounts of the model and of its
-// base model. The account in the path must be allowed to use the model.
+// shapeRequirements returns what a shape must support so that a deployment of the model can use it,
+// and the accounts whose shapes may fit: the account in the path, and the accounts of the model and
+// its base model. The account in the path must be allowed to use the model.
 func (c *call) shapeRequirements(model string, addons bool) (domain.ShapeRequirements, []string) {
 	row, _ := c.UsableModel(c.Account, model)
 	accounts := map[string]bool{c.Account: true, row.Name.Account(): true}

@@ -13,8 +13,8 @@ import (
 	"anneal/projections/query"
 )
 
-// Subscription is the API representation of a subscription. Only the responses to its creation and to
-// a rotation contain SigningSecret.
+// Subscription is the wire type of a subscription. Only the responses to its creation and to a
+// rotation contain SigningSecret.
 type Subscription struct {
 	Name string `json:"name" api:"output"`
 	domain.SubscriptionSpec
@@ -28,7 +28,7 @@ type Subscription struct {
 	PreviousSecretExpireTime *time.Time    `json:"previousSecretExpireTime,omitempty" api:"output" query:"-"`
 }
 
-// Delivery is what the target of a subscription has received.
+// Delivery is the progress of a subscription: how far it has delivered the selected events.
 type Delivery struct {
 	Position         domain.Count `json:"position"`
 	EventID          string       `json:"eventId,omitempty"`
@@ -42,7 +42,7 @@ type Delivery struct {
 	LastErrorTime    *time.Time   `json:"lastErrorTime,omitempty"`
 }
 
-// maxPending is the maximum number of pending events that are counted.
+// maxPending is the maximum number of pending events that a response counts.
 const maxPending = 1000
 
 var subscriptions = &resource[domain.Subscription, Subscription]{
@@ -94,12 +94,12 @@ var subscriptions = &resource[domain.Subscription, Subscription]{
 
 var _ = register(subscriptions.operations, subscriptionOperations)
 
-// rotation is the body of rotateSubscriptionSecret.
+// rotation is the request body of rotateSubscriptionSecret.
 type rotation struct {
 	Overlap string `json:"overlap,omitempty"`
 }
 
-// redelivery is the body of redeliverSubscription.
+// redelivery is the request body of redeliverSubscription.
 type redelivery struct {
 	Position    *domain.Count `json:"position,omitempty"`
 	DeadLetters bool          `json:"deadLetters,omitempty"`
@@ -109,27 +109,27 @@ func subscriptionOperations(s *Service) []request.Operation {
 	const one = request.CollectionPath + "subscriptions/{id}"
 	operations := []request.Operation{
 		{ID: "pauseSubscription", Path: one + ":pause", Summary: "Pause a subscription",
-			Description: "Nothing is delivered until the subscription is resumed. It then continues where it stopped.",
+			Description: "No events are delivered until the subscription is resumed. Then it continues with the next event.",
 			Body:        request.NoBody, ReleasesResources: true,
 			Handle: s.handle(changeSubscription(domain.PauseSubscription{}))},
 		{ID: "resumeSubscription", Path: one + ":resume", Summary: "Resume a subscription",
-			Description: "Continues the delivery of a subscription that is PAUSED or DISABLED where it stopped.",
+			Description: "A subscription that is PAUSED or DISABLED continues with the next event.",
 			Body:        request.NoBody, Handle: s.handle(changeSubscription(domain.ResumeSubscription{}))},
 		{ID: "rotateSubscriptionSecret", Path: one + ":rotateSecret", Summary: "Replace the signing secret of a webhook",
-			Description: "The response has the new secret. Until overlap has passed, requests have the signatures of the " +
-				"old and of the new secret.",
+			Description: "The response has the new secret. For the duration overlap, deliveries are signed with both the " +
+				"old and the new secret.",
 			Body: reflect.TypeFor[rotation](), Handle: s.handle(rotateSecret)},
 		{ID: "redeliverSubscription", Path: one + ":redeliver", Summary: "Deliver events to a webhook again",
-			Description: "Delivers the selected events from a position again, or the dead letters.",
+			Description: "Delivers again the selected events from a log position on, the dead letters, or both.",
 			Body:        reflect.TypeFor[redelivery](), Handle: s.handle(redeliver)},
-		{ID: "getDelivery", Method: "GET", Path: one + "/delivery", Summary: "Read what a target has received",
+		{ID: "getDelivery", Method: "GET", Path: one + "/delivery", Summary: "Read the delivery progress of a subscription",
 			Permission: request.Read, Response: reflect.TypeFor[Delivery](),
 			Handle: s.handle(subscriptions.verb(func(c *call, row *projections.Row[domain.Subscription]) (any, error) {
 				return deliveryOf(c, row)
 			}))},
 		{ID: "listDeadLetters", Method: "GET", Path: one + "/deadLetters", Summary: "List the dead letters of a subscription",
-			Description: "Events that could not be delivered for three days. They stay until they are delivered again with " +
-				":redeliver, or the subscription is deleted.",
+			Description: "Dead letters are events that could not be delivered for three days. They are listed until they " +
+				"are delivered again with :redeliver, or the subscription is deleted.",
 			Permission: request.Read, Query: request.ListParameters,
 			Response: request.PageType("deadLetters", reflect.TypeFor[DeadLetter]()), Handle: s.handle(listDeadLetters)},
 	}
@@ -142,7 +142,8 @@ func subscriptionOperations(s *Service) []request.Operation {
 	return withTag(domain.Subscriptions.Collection, operations)
 }
 
-// changeSubscription returns the handler of a verb without settings.
+// changeSubscription returns the handler of a custom verb without settings, which records the
+// command.
 func changeSubscription(command domain.Command[domain.Subscription]) handler {
 	return subscriptions.verb(func(c *call, row *projections.Row[domain.Subscription]) (any, error) {
 		return recordOnSubscription(c, row.Name, command, nil)
@@ -158,8 +159,8 @@ func recordOnSubscription(c *call, name domain.Name, command domain.Command[doma
 	return subscriptions.respond(c, change, plan[domain.Subscription, Subscription]{respond: respond})
 }
 
-// newSigningSecret returns a new signing secret, and the same sealed. When v has violations, it seals
-// nothing.
+// newSigningSecret returns a new signing secret, and the same encrypted. If v has violations, it
+// encrypts nothing.
 func newSigningSecret(c *call, v *domain.Violations, name domain.Name) (domain.SigningKeys, *domain.SigningSecret,
 	error) {
 	keys := domain.NewSigningKeys(request.NewSecret(c.Call, "shared key "+string(name)),
@@ -211,7 +212,7 @@ func redeliver(c *call) (any, error) {
 	if body.Position != nil {
 		command.Position = *body.Position
 		p.Violations.Require(*body.Position > 0 && uint64(*body.Position) <= c.World.Position(), "position",
-			"must be the position of an event, from 1 to %d", c.World.Position())
+			"must be the position of an event, at least 1 and at most %d (the last event)", c.World.Position())
 	}
 	if err := p.Err(); err != nil {
 		return nil, err
@@ -223,7 +224,7 @@ func redeliver(c *call) (any, error) {
 	return recordOnSubscription(c, row.Name, command, nil)
 }
 
-// checkStart adds a violation when the log does not have the event at which the subscription starts.
+// checkStart adds a violation if the log does not have the event at which the subscription starts.
 func checkStart(c *call, v *domain.Violations, s *domain.SubscriptionSpec) error {
 	if s.StartPosition == nil || *s.StartPosition <= 0 {
 		return nil
@@ -231,7 +232,8 @@ func checkStart(c *call, v *domain.Violations, s *domain.SubscriptionSpec) error
 	e, err := c.Log.At(c.Ctx, uint64(*s.StartPosition))
 	switch {
 	case domain.CodeOf(err) == domain.NotFound:
-		v.Add("subscription.startPosition", "must be the position of an event, at most %d, or 0 for all events",
+		v.Add("subscription.startPosition", "must be the position of an event, at most %d (the last event), or 0 for all "+
+			"events",
 			c.World.Position())
 	case err != nil:
 		return err
@@ -242,7 +244,8 @@ func checkStart(c *call, v *domain.Violations, s *domain.SubscriptionSpec) error
 	return nil
 }
 
-// requireTarget adds a violation unless the secret of the object store exists and has credentials.
+// requireTarget adds a violation if the secret for the object store does not exist or has no
+// credentials.
 func requireTarget(c *call, v *domain.Violations, prefix string, s *domain.SubscriptionSpec) error {
 	if s.Files == nil {
 		return nil
@@ -250,12 +253,13 @@ func requireTarget(c *call, v *domain.Violations, prefix string, s *domain.Subsc
 	return requireCredentials(c, v, prefix+"files.credentialsSecret", s.Files.CredentialsSecret)
 }
 
-// requireSubscriptionCapacity returns an error when the account has as many subscriptions as it may
-// have. Concurrent requests may exceed the limit by their number.
+// requireSubscriptionCapacity returns an error if the account has the maximum number of
+// subscriptions. Concurrent requests may exceed the limit by their number.
 func requireSubscriptionCapacity(c *call) error {
 	c.Refresh()
 	if n := c.View().Subscriptions.Count(c.Account); n >= domain.MaxSubscriptions {
-		f := domain.Errorf(domain.ResourceExhausted, "accounts/%s has %d subscriptions, which is its limit: delete one",
+		f := domain.Errorf(domain.ResourceExhausted, "accounts/%s has %d subscriptions, which is the limit: delete one "+
+			"of them",
 			c.Account, n)
 		f.Reason = "TOO_MANY_SUBSCRIPTIONS"
 		return f
@@ -263,8 +267,8 @@ func requireSubscriptionCapacity(c *call) error {
 	return nil
 }
 
-// deliveryOf returns what the target of a subscription has received, and counts the events that it has
-// not received.
+// deliveryOf returns how far a subscription has delivered its events, and counts the events that
+// are still pending.
 func deliveryOf(c *call, row *projections.Row[domain.Subscription]) (*Delivery, error) {
 	state, err := delivery.Load(c.Ctx, c.Uploads.Blobs, row.Name, row.CreateEvent)
 	if err != nil {
@@ -306,7 +310,7 @@ func deliveryOf(c *call, row *projections.Row[domain.Subscription]) (*Delivery, 
 	return out, nil
 }
 
-// DeadLetter is an event that could not be delivered.
+// DeadLetter is the wire type of an event that could not be delivered for three days.
 type DeadLetter struct {
 	Position         domain.Count `json:"position"`
 	EventID          string       `json:"eventId"`

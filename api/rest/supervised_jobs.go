@@ -6,7 +6,7 @@ import (
 	"anneal/projections"
 )
 
-// SupervisedJob is the API representation of a supervised fine-tuning job.
+// SupervisedJob is the wire type of a supervised fine-tuning job.
 type SupervisedJob struct {
 	Name string `json:"name" api:"output"`
 	domain.SupervisedSpec
@@ -63,7 +63,8 @@ func supervisedInputs(given *SupervisedJob, options *domain.JobOptions) jobInput
 		store: given.ObjectStoreConfig, tracker: given.TrackerConfig, options: options}
 }
 
-// supervisedSpec returns the settings of a job in the form in which the log stores them.
+// supervisedSpec returns the settings of a job in the form in which the log has them. trackerKey is
+// the encrypted API key for the tracker, or nil.
 func supervisedSpec(given *SupervisedJob, trackerKey *domain.Sealed) domain.SupervisedSpec {
 	spec := given.SupervisedSpec
 	spec.TrackerConfig = given.TrackerConfig.stored(trackerKey)

@@ -1,165 +1,181 @@
 package rest
 
-// jobTexts describe the settings that kinds of jobs share.
+// jobTexts describes the settings that several kinds of jobs have.
 var jobTexts = map[string]string{
-	"supervisedFineTuningJobId": "ID of the new job.",
-	"supervisedFineTuningJob":   "The job.",
+	"supervisedFineTuningJobId": "ID of the new job. The server generates one by default.",
+	"supervisedFineTuningJob":   "The job whose cost to estimate.",
 	"evaluationDataset":         "Resource name of the evaluation dataset.",
-	"evalAutoCarveout":          "Whether to hold out rows of the dataset for evaluation.",
-	"earlyStop": "Whether to stop when the evaluation loss no longer decreases. Without an evaluationDataset, rows are " +
-		"held out as with evalAutoCarveout.",
-	"isTurbo":            "Whether each node of the job gets twice the cores. The result is the same.",
-	"nodes":              "Number of nodes that train; 0 means 1. The result is the same for any number.",
-	"nodeCount":          "Number of nodes that train; 0 means 1. The result is the same for any number.",
-	"mtpEnabled":         "Whether to train multi-token prediction.",
-	"mtpNumDraftTokens":  "Number of tokens to predict with multi-token prediction.",
-	"mtpFreezeBaseModel": "Whether multi-token prediction freezes the base model.",
-	"metricsFileSignedUrl": "Signed URL to which the metrics file is uploaded when the job has ended. Responses and " +
-		"events have the URL without its query string, which contains the signature.",
-	"objectStoreConfig":       "Object store of the job.",
-	"blobStoreConfig":         "Blob store of the job.",
-	"credentialsSecret":       "Resource name of the secret with the credentials.",
+	"evalAutoCarveout": "Whether to hold out rows of the dataset, on which the job evaluates the model " +
+		"instead of training on them.",
+	"earlyStop": "Whether training stops when the evaluation loss no longer decreases. Without an " +
+		"evaluationDataset, rows are held out as with evalAutoCarveout.",
+	"isTurbo": "Whether each node of the job gets twice as many CPU cores. The resulting model is " +
+		"the same.",
+	"nodes": "Number of nodes on which the job trains; 0 means 1. The resulting model is the same " +
+		"for any number.",
+	"nodeCount": "Number of nodes on which the job trains; 0 means 1. The resulting model is the same " +
+		"for any number.",
+	"mtpEnabled":         "Whether to train the model for multi-token prediction (MTP).",
+	"mtpNumDraftTokens":  "Number of tokens that the model predicts with multi-token prediction (MTP).",
+	"mtpFreezeBaseModel": "Whether training for multi-token prediction (MTP) leaves the base model unchanged.",
+	"metricsFileSignedUrl": "Signed URL to which the server uploads the metrics file when the job has ended. " +
+		"Responses and events show the URL without its query, which contains the signature.",
+	"objectStoreConfig":       "Credentials of the job for an object store.",
+	"blobStoreConfig":         "Credentials of the job for a blob store.",
+	"credentialsSecret":       "Resource name of the secret with the credentials for the store.",
 	"iamRoleArn":              "ARN of the IAM role to assume.",
-	"managedIdentityClientId": "Client ID of the managed identity to use instead of a secret.",
+	"managedIdentityClientId": "Client ID of the managed identity that is used instead of a secret.",
 	"tenantId":                "Tenant ID of the managed identity.",
-	"trackerConfig": "Run in an experiment tracker, which receives the parameters, metrics and end state of the " +
-		"job. If the tracker rejects them, status.message contains its error.",
-	"enabled": "Whether the tracker is used. If so, apiKey, project and entity are required.",
-	"project": "Project at the tracker.",
-	"entity":  "User or team at the tracker.",
-	"runId": "ID of the run at Weights & Biases, where the job continues an existing run; for MLflow, the name of a " +
-		"new run. Default: derived from the name of the job.",
-	"url":                   "URL of the run at the tracker.",
-	"trainingConfig":        "Training settings.",
-	"trainerShardingScheme": "Degrees of parallelism.",
-	"tensorParallelism":     "Degree of tensor parallelism.",
-	"pipelineParallelism":   "Degree of pipeline parallelism.",
-	"contextParallelism":    "Degree of context parallelism.",
-	"expertParallelism":     "Degree of expert parallelism.",
+	"trackerConfig": "Run in an experiment tracker to which the server sends the parameters, the metrics " +
+		"and the final state of the job. If the tracker rejects them, status.message has its error.",
+	"enabled": "Whether the server sends data to the tracker. Then apiKey, project and entity are " +
+		"required.",
+	"project": "Name of the project in the tracker.",
+	"entity":  "User or team in the tracker who owns the project.",
+	"runId": "For Weights & Biases, the ID of the run, which may exist already; for MLflow, the " +
+		"name of a new run. The default is derived from the name of the job.",
+	"url":                   "URL of the run in the tracker.",
+	"trainingConfig":        "Settings of the training.",
+	"trainerShardingScheme": "How the training is divided among accelerators.",
+	"tensorParallelism":     "Degree of tensor parallelism; 1 means none.",
+	"pipelineParallelism":   "Degree of pipeline parallelism; 1 means none.",
+	"contextParallelism":    "Degree of context parallelism; 1 means none.",
+	"expertParallelism":     "Degree of expert parallelism; 1 means none.",
 	"sequenceParallelism":   "Whether activations outside of matrix multiplications are sharded too.",
-	"loraAlpha": "LoRA alpha: the adapter's output is scaled by alpha / rank. Absent when all parameters are trained, " +
-		"and with warmStartFrom.",
-	"loraDropout":               "Dropout probability of the adapter's inputs.",
+	"loraAlpha": "LoRA alpha: the output of the adapter is multiplied by alpha / rank. Absent if all " +
+		"parameters are trained, and for jobs with warmStartFrom.",
+	"loraDropout":               "Dropout probability of the LoRA adapter's inputs.",
 	"outputModel":               "ID of the model that the job creates. The default is the ID of the job.",
-	"warmStartFrom":             "Resource name of an addon to continue training, instead of baseModel.",
-	"jinjaTemplate":             "Chat template in place of the model's own.",
-	"learningRate":              "Peak learning rate; 0 means the default.",
+	"warmStartFrom":             "Resource name of an addon that the job continues to train. It replaces baseModel.",
+	"jinjaTemplate":             "Chat template (Jinja) that replaces the chat template of the model.",
+	"learningRate":              "Peak learning rate; 0 means the engine's default.",
 	"maxContextLength":          "Maximum context length in tokens; 0 means the context length of the model.",
-	"epochs":                    "Number of passes over the rows; 0 means the default.",
-	"batchSize":                 "Tokens per gradient batch; 0 means the default.",
-	"batchSizeSamples":          "Rows per gradient batch; 0 means the default.",
-	"gradientAccumulationSteps": "Batches whose gradients are summed before a step; 0 means the default.",
-	"learningRateWarmupSteps":   "Steps in which the learning rate rises from 0; 0 means the default.",
-	"optimizerWeightDecay":      "Weight decay of the optimizer.",
-	"lossConfig":                "Loss function.",
-	"method":                    "Loss method. The default is GRPO for reinforcement jobs and DPO for DPO jobs.",
-	"klBeta":                    "Weight of the KL term of GRPO.",
-	"dpo":                       "Settings of DPO.",
-	"orpo":                      "Settings of ORPO.",
-	"beta":                      "Beta of DPO: strength of the KL constraint to the reference model; 0 means the default.",
-	"lambda":                    "Weight of the odds-ratio term of ORPO; 0 means the default.",
-	"refCacheConcurrency":       "Concurrency of the passes through the reference model.",
-	"refCacheBatchSize":         "Batch size of the passes through the reference model.",
+	"epochs":                    "Number of passes over the rows of the dataset; 0 means the default.",
+	"batchSize":                 "Number of tokens in a gradient batch; 0 means the engine's default.",
+	"batchSizeSamples":          "Number of rows in a gradient batch; 0 means the engine's default.",
+	"gradientAccumulationSteps": "Number of batches whose gradients are summed before an optimizer step; 0 means 1.",
+	"learningRateWarmupSteps": "Number of optimizer steps in which the learning rate rises from 0 to its peak; 0 " +
+		"means the default.",
+	"optimizerWeightDecay": "Weight decay of the optimizer.",
+	"lossConfig":           "Loss function of the training.",
+	"method": "Method that defines the loss. The default is GRPO for reinforcement jobs and DPO " +
+		"for DPO jobs.",
+	"klBeta":              "Weight of the KL divergence in the loss of GRPO.",
+	"dpo":                 "Settings of the method DPO.",
+	"orpo":                "Settings of the method ORPO.",
+	"beta":                "Beta of DPO, which limits the divergence from the reference model; 0 means the default.",
+	"lambda":              "Weight of the odds ratio in the loss of ORPO; 0 means the default.",
+	"refCacheConcurrency": "Number of concurrent forward passes of the reference model.",
+	"refCacheBatchSize":   "Number of rows in a forward pass of the reference model.",
 }
 
-// progressTexts describe the fields that jobs report.
+// progressTexts describes the output fields of jobs.
 var progressTexts = map[string]string{
 	"completedTime": "Time at which the job ended.",
-	"jobProgress":   "Progress.",
-	"priority": "Order of the job among the jobs of its account: PRIORITY_LOW, PRIORITY_NORMAL or PRIORITY_HIGH. Absent " +
-		"for PRIORITY_NORMAL.",
-	"queue": "What the job waits for. Absent for a job that does not wait.",
-	"JobQueue.position": "Number of jobs before this one in the queue, plus 1. There is one queue for each accelerator " +
-		"type and one for jobs without accelerators; each has the jobs of all accounts. The jobs start in this order, " +
-		"except that a job that does not fit can be overtaken. Absent in responses to changes, and for a job that " +
-		"waits for something other than capacity or quota.",
-	"JobQueue.length":     "Number of jobs in the queue.",
-	"JobQueue.waitingFor": "What the job waits for.",
+	"jobProgress":   "Progress of the job, as its trainer last reported it.",
+	"priority": "Priority of the job among the jobs of its account: PRIORITY_LOW, " +
+		"PRIORITY_NORMAL or PRIORITY_HIGH. Absent if it is PRIORITY_NORMAL.",
+	"queue": "What the job waits for, and its position in the queue; absent if the job " +
+		"does not wait.",
+	"JobQueue.position": "Position of the job in its queue, from 1. There is one queue for each " +
+		"accelerator type and one for jobs without accelerators; each has jobs of all accounts. Jobs start in this order, " +
+		"except that a job that fits can overtake one that does not. Absent in responses to changes, and if the job waits " +
+		"for something other than capacity or quota.",
+	"JobQueue.length":     "Number of jobs in the job's queue.",
+	"JobQueue.waitingFor": "What the job waits for, such as capacity or the validation of its dataset.",
 	"JobQueue.since":      "Time at which the job began to wait.",
-	"JobQueue.estimatedStartTime": "Estimate of the start time, made when the job began to wait for capacity. Absent " +
-		"while too few jobs have started after waiting, and after the latest time has passed.",
-	"EstimatedStartTime.earliest": "One job in ten starts before this time.",
-	"EstimatedStartTime.median":   "Half of the jobs start before this time.",
-	"EstimatedStartTime.latest":   "One job in ten starts after this time.",
-	"estimatedCost": "Estimated cost at the operator's prices; absent when the dataset was not READY at the creation of " +
-		"the job.",
-	"currencyCode":         "Currency code of ISO 4217.",
-	"units":                "Whole units of the currency.",
-	"nanos":                "Billionths of a unit.",
-	"acceleratorSeconds":   "Device time used by the job in seconds, by device type.",
-	"attempt":              "Number of the current attempt, from 1; 0 before the first attempt.",
-	"Checkpoint.attempt":   "Attempt that wrote the checkpoint.",
-	"inputDatasets":        "Parts of the job's dataset for training and for evaluation.",
-	"JobInputs.train":      "Resource name of the training dataset.",
-	"JobInputs.evaluation": "Resource name of the evaluation dataset.",
-	"percent":              "Progress in percent.",
+	"JobQueue.estimatedStartTime": "Estimate of the time at which the job starts, made when it began to wait " +
+		"for capacity. Absent if too few earlier jobs had to wait, and after the estimate's latest time has passed.",
+	"EstimatedStartTime.earliest": "10th percentile of the estimated start time: with a probability of 10 %, " +
+		"the job starts earlier.",
+	"EstimatedStartTime.median": "Median of the estimated start time: it is as likely that the job starts " +
+		"earlier as that it starts later.",
+	"EstimatedStartTime.latest": "90th percentile of the estimated start time: with a probability of 10 %, " +
+		"the job starts later.",
+	"estimatedCost": "Estimated cost of the job at the operator's prices; absent if the dataset " +
+		"was not READY when the job was created.",
+	"currencyCode": "Code of the currency (ISO 4217), such as USD.",
+	"units":        "Whole units of the currency, such as dollars.",
+	"nanos":        "Fraction of a unit, in billionths (10^-9) of a unit.",
+	"acceleratorSeconds": "Time for which the job has held accelerators, in accelerator-seconds, by " +
+		"accelerator type.",
+	"attempt":              "Number of the job's current attempt, from 1; 0 before the first attempt.",
+	"Checkpoint.attempt":   "Number of the attempt that wrote the checkpoint.",
+	"inputDatasets":        "Parts of the job's dataset that the job uses for training and for evaluation.",
+	"JobInputs.train":      "Resource name of the dataset with the rows for training.",
+	"JobInputs.evaluation": "Resource name of the dataset with the rows for evaluation.",
+	"percent":              "Progress of the job in percent.",
 	"epoch":                "Number of completed epochs.",
-	"step":                 "Number of completed steps.",
-	"Checkpoint.step":      "Step after which the checkpoint was written.",
-	"Promotion.modelId":    "ID of the new model.",
-	"steps":                "Expected total number of steps.",
-	"inputTokens": "Number of tokens that the job has read: the prompt tokens of the rollouts of a reinforcement job, " +
-		"counted for each rollout; for other kinds of jobs, the tokens trained on.",
-	"trainedTokens": "Number of tokens that the optimizer steps have processed, counted in each epoch.",
-	"secondsLeft":   "Estimated remaining time in seconds, from the latest steps; absent when it is unknown.",
-	"metrics":       "Metrics of the step, such as train/loss.",
-	"JobProgress.totalInputRequests": "Expected total number of rollouts of a reinforcement job; 0 for other kinds of " +
-		"jobs.",
+	"step":                 "Number of completed optimizer steps.",
+	"Checkpoint.step":      "Number of the optimizer step after which the checkpoint was written.",
+	"Promotion.modelId":    "ID of the model that the checkpoint becomes.",
+	"steps":                "Expected total number of optimizer steps.",
+	"inputTokens": "Number of tokens that the job has read. For a reinforcement job, these are " +
+		"the prompt tokens of all rollouts; for other jobs, the tokens on which it has trained.",
+	"trainedTokens": "Number of tokens that the optimizer steps have processed, counted in each " +
+		"epoch.",
+	"secondsLeft": "Estimated remaining time of the job in seconds, from the duration of the " +
+		"latest steps; absent if it is unknown.",
+	"metrics":                                   "Metrics of the step by name, such as train/loss.",
+	"JobProgress.totalInputRequests":            "Expected number of rollouts of a reinforcement job; 0 for other jobs.",
 	"JobProgress.totalProcessedRequests":        "Number of rollouts that were generated and scored.",
 	"JobProgress.successfullyProcessedRequests": "Number of rollouts with a valid score.",
 	"JobProgress.failedRequests":                "Number of rollouts without a valid score.",
-	"JobProgress.outputRows":                    "Number of rows with rollouts.",
-	"JobProgress.outputTokens": "Number of generated tokens of the rollouts. inputTokens and outputTokens " +
-		"together are the tokens of all rollouts.",
-	"JobProgress.cachedInputTokenCount": "Number of tokens of inputTokens that the prefix cache served.",
+	"JobProgress.outputRows":                    "Number of dataset rows for which rollouts were generated.",
+	"JobProgress.outputTokens": "Number of tokens that the model generated in rollouts. inputTokens " +
+		"and outputTokens together are all tokens of the rollouts.",
+	"JobProgress.cachedInputTokenCount": "Number of inputTokens that were found in the prefix cache.",
 
-	"CostAnswer.estimatedCost": "Estimated cost at the operator's prices.",
+	"CostAnswer.estimatedCost": "Estimated cost of the job at the operator's prices.",
 }
 
-// rolloutTexts describe reinforcement jobs and trainer jobs.
+// rolloutTexts describes reinforcement jobs and trainer jobs.
 var rolloutTexts = map[string]string{
-	"Rollout.step":            "First step that trains on the response. For an evaluation, the number of completed steps.",
-	"Rollout.epoch":           "Number of completed epochs when the response was generated.",
-	"Rollout.evaluation":      "Whether the row is one of the evaluation rows, which the job does not train on.",
-	"Rollout.row":             "Number of the row in its dataset, from 1. See inputDatasets for the datasets of the job.",
-	"Rollout.candidate":       "Number of the response to the row in this step, from 1.",
-	"Rollout.input":           "The row: messages before the response, and its other fields.",
-	"Rollout.response":        "Text of the response.",
-	"Rollout.reason":          "Reason of the score that the evaluator returned, or why the score is invalid.",
-	"Rollout.truncated":       "Whether texts of the rollout were shortened to their limit.",
-	"trainStep":               "The latest train step.",
-	"TrainStep.number":        "Number of the step, from 1.",
-	"evaluatorRevision":       "Revision of the evaluator; it is fixed when the job starts.",
-	"inferenceParameters":     "Sampling settings of the rollouts.",
-	"maxOutputTokens":         "Maximum number of tokens per response.",
-	"temperature":             "Sampling temperature; 0 always takes the most likely token.",
-	"topP":                    "Nucleus sampling: sample from the most likely tokens whose probabilities sum to topP.",
-	"topK":                    "Number of most likely tokens to sample from; 0 means all.",
-	"responseCandidatesCount": "Number of responses per prompt.",
-	"extraBody":               "JSON object with further parameters of the completion requests.",
-	"chunkSize":               "Rows per chunk of a dataset with more than 300 rows; 0 means the default.",
-	"outputMetrics": "Metrics in outputStats, separated by commas: names such as reward/mean, and groups such as " +
-		"train/. The " +
-		"default is reward/,rollout/. The metrics file has all metrics.",
-	"mcpServer": "MCP server with tools for the rollouts.",
-	"maxInferenceReplicaCount": "Maximum number of replicas of the model that generate rollouts " +
-		"concurrently, 0 for 1. Each gets a core, as far as cores are free when the job starts. The result is the same.",
-	"maxConcurrentRollouts":    "Number of concurrent rollouts; 0 means the default.",
-	"maxConcurrentEvaluations": "Number of concurrent evaluations; 0 means the default.",
-	"purpose": "Purpose of the job. PURPOSE_PILOT marks a trial, which gets capacity after all " +
-		"other pending jobs.",
-	"rewardWeights":         "Weight of each reward, as NAME=WEIGHT.",
-	"keepAlive":             "Whether the trainer waits for further train steps after it has trained on its dataset.",
-	"serviceMode":           "Whether the trainer gets its work in train steps.",
-	"rolloutDeploymentName": "Resource name of the deployment that loads the trained weights.",
-	"hotLoadDeploymentId":   "ID of the deployment that loads the checkpoints.",
-	"directRouteHandle":     "Always absent: trainer jobs have no direct route.",
-	"outputStats": "JSON text with the newest of the metrics that outputMetrics selects; absent before the first " +
-		"rollout.",
-	"trainerLogsSignedUrl": "Signed URL of the job's log as text: its progress and what its trainer wrote. Only the " +
-		"response " +
-		"to a get contains it, once there is a log.",
+	"Rollout.step": "Number of the first optimizer step that trains on the response. In an evaluation, " +
+		"the number of optimizer steps before it.",
+	"Rollout.epoch":      "Number of epochs that were completed when the response was generated.",
+	"Rollout.evaluation": "Whether the row is an evaluation row, on which the job does not train.",
+	"Rollout.row": "Number of the row in its dataset, from 1. The job's field inputDatasets names the " +
+		"datasets.",
+	"Rollout.candidate":   "Number of the response among the responses to this row in this step, from 1.",
+	"Rollout.input":       "Row of the dataset: the messages before the response, and its other fields.",
+	"Rollout.response":    "Text of the response that the model generated.",
+	"Rollout.reason":      "Explanation of the score that the evaluator returned, or why the score is invalid.",
+	"Rollout.truncated":   "Whether texts of the rollout were truncated to the maximum size.",
+	"trainStep":           "The latest train step of the job.",
+	"TrainStep.number":    "Number of the train step, from 1.",
+	"evaluatorRevision":   "Revision of the evaluator that the job uses; it is chosen when the job starts.",
+	"inferenceParameters": "Sampling settings with which the model generates rollouts.",
+	"maxOutputTokens":     "Maximum number of tokens of a response.",
+	"temperature":         "Sampling temperature; 0 is greedy decoding.",
+	"topP": "Nucleus sampling: the model samples from the most likely tokens whose probabilities " +
+		"add up to topP.",
+	"topK":                    "Number of most likely tokens from which the model samples; 0 means all.",
+	"responseCandidatesCount": "Number of responses that the model generates for each row.",
+	"extraBody":               "JSON object with further fields for the completion requests of rollouts.",
+	"chunkSize": "Number of rows in each chunk into which a dataset of more than 300 rows is divided; " +
+		"0 means the default.",
+	"outputMetrics": "Which metrics the field outputStats has: names such as reward/mean and groups such " +
+		"as train/, separated by commas. The default is reward/,rollout/. The metrics file has all metrics.",
+	"mcpServer": "MCP server with tools that rollouts can call.",
+	"maxInferenceReplicaCount": "Maximum number of replicas of the model that generate rollouts concurrently; 0 means " +
+		"1. Each gets a CPU core, as long as cores are free when the job starts. The resulting model is the same.",
+	"maxConcurrentRollouts": "Maximum number of rollouts that are generated concurrently; 0 means the engine's " +
+		"default.",
+	"maxConcurrentEvaluations": "Maximum number of responses that are scored concurrently; 0 means the engine's default.",
+	"purpose": "Purpose of the job. A job with PURPOSE_PILOT, a trial, gets capacity after all other " +
+		"waiting jobs.",
+	"rewardWeights":         "Weights of the rewards, each written NAME=WEIGHT.",
+	"keepAlive":             "Whether the job waits for further train steps after it has trained on its dataset.",
+	"serviceMode":           "Whether the job trains only in train steps that requests start.",
+	"rolloutDeploymentName": "Resource name of the deployment that hot-loads the trained weights.",
+	"hotLoadDeploymentId":   "ID of the deployment that hot-loads the checkpoints.",
+	"directRouteHandle":     "Always absent, because trainer jobs have no direct route.",
+	"outputStats": "JSON text with the newest values of the metrics that outputMetrics selects; absent " +
+		"before the first rollout.",
+	"trainerLogsSignedUrl": "Signed URL of the job's log, a text with its progress and the output of its trainer. " +
+		"Only the response to a get contains it, once there is a log.",
 
-	"TrainStep.outputModel":     "ID of the model that the step creates.",
-	"TrainStepBody.outputModel": "ID or resource name of the model that the step creates.",
+	"TrainStep.outputModel":     "ID of the model that the train step creates.",
+	"TrainStepBody.outputModel": "ID or resource name of the model that the train step creates.",
 }

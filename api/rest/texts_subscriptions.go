@@ -5,7 +5,7 @@ import (
 	"anneal/domain"
 )
 
-// subscriptionRules constrain the values of fields of subscriptions.
+// subscriptionRules constrains the values of fields of subscriptions.
 var subscriptionRules = map[string]wire.Rule{
 	"Subscription.state": wire.OneOf(domain.SubscriptionActive, domain.SubscriptionPausedState,
 		domain.SubscriptionDisabledState),
@@ -19,73 +19,79 @@ var subscriptionRules = map[string]wire.Rule{
 	"DeadLetter.position":        {Pattern: wire.CountPattern},
 }
 
-// subscriptionTexts describe the fields of subscriptions.
+// subscriptionTexts describes the fields of subscriptions in the API reference.
 var subscriptionTexts = map[string]string{
-	"subscription":   "The subscription.",
+	"subscription":   "The subscription to create.",
 	"subscriptionId": "ID of the new subscription. The server generates one by default.",
 	"subscriptions":  "The subscriptions of this page.",
 	"deadLetters":    "The dead letters of this page.",
-	"eventTypes": "Types of events to deliver, such as dataset.created.v1. An entry that ends in * selects all types " +
-		"that begin with the text before it. Empty selects all. Fixed once the subscription is created.",
-	"Subscription.resources": "Resources whose events to deliver, such as " +
-		"accounts/lumen-outdoor/datasets/support-chats. " +
-		"An entry that ends in * selects all names that begin with the text before it. Empty selects all. Fixed once the " +
-		"subscription is created.",
-	"startPosition": "Position after which the subscription begins; 0 delivers all events. By default, the subscription " +
-		"begins with the events after its creation.",
-	"startEventId": "ID of the event at startPosition. The request is refused if the log has another event there.",
-	"Subscription.startTime": "Time from which on events are delivered, including those that are recorded already. " +
-		"Excludes startPosition.",
-	"webhook": "Address that receives each event by HTTP. A subscription has either webhook or files.",
-	"files": "Directory of an object store in which files with the events are written. A subscription has either " +
+	"eventTypes": "Types of the events to deliver, such as dataset.created.v1. An entry that ends " +
+		"in * selects all types that begin with the text before it. An empty list selects all types. The field cannot be " +
+		"changed after creation.",
+	"Subscription.resources": "Names of the resources whose events to deliver, such as " +
+		"accounts/lumen-outdoor/datasets/support-chats. An entry that ends in * selects all names that begin with the " +
+		"text before it. An empty list selects all resources. The field cannot be changed after creation.",
+	"startPosition": "Log position after which the deliveries begin; 0 delivers all events. By " +
+		"default, the events after the creation of the subscription are delivered.",
+	"startEventId": "ID of the event at startPosition. The create is rejected if the log has another " +
+		"event there.",
+	"Subscription.startTime": "Time of the first event to deliver, which may be in the past. It cannot be " +
+		"combined with startPosition.",
+	"webhook": "URL that receives each event in an HTTP request. A subscription has either " +
 		"webhook or files.",
-	"Webhook.url": "URL to which events are sent with POST. Redirects are not followed. Do not put secrets into it: it " +
-		"is shown, and recorded in the log.",
-	"EventFiles.externalUrl": "Directory in an S3-compatible object store: s3://BUCKET/DIRECTORY/, with the parameters " +
-		"region=REGION and endpoint=https://HOST if needed.",
+	"files": "Directory of an object store into which files with events are written. A " +
+		"subscription has either webhook or files.",
+	"Webhook.url": "URL to which events are sent with POST. The server follows no redirects. The URL " +
+		"must not contain secrets, because responses show it and the log records it.",
+	"EventFiles.externalUrl": "Directory in an S3-compatible object store: s3://BUCKET/DIRECTORY/. Append " +
+		"?region=REGION&endpoint=https://HOST if needed.",
 	"EventFiles.format":            "Format of the files: JSONL (the default) or PARQUET.",
-	"EventFiles.credentialsSecret": "Resource name of the secret with the credentials of the object store.",
-	"Subscription.state": "ACTIVE, PAUSED by a user, or DISABLED because the target wants no more events or a user must " +
-		"resolve a problem.",
+	"EventFiles.credentialsSecret": "Resource name of the secret with the credentials for the object store.",
+	"Subscription.state": "ACTIVE; PAUSED, by a user; or DISABLED, because the receiver responded that it " +
+		"wants no more events, or because a user must resolve a problem, which status describes.",
 	"Subscription.status": "Why the subscription is DISABLED.",
-	"signingSecret": "Secret with which the receiver verifies the signatures v1 (HMAC-SHA256), by the specification " +
-		"Standard Webhooks. It is shown only once.",
-	"Subscription.publicKey":   "Public key with which the receiver verifies the signatures v1a (Ed25519).",
-	"previousSecretExpireTime": "Time until which requests also have the signatures of the previous secret.",
+	"signingSecret": "Secret with which the receiver verifies the signatures v1 (HMAC-SHA256) " +
+		"according to Standard Webhooks. Only this response contains it.",
+	"Subscription.publicKey": "Public key with which the receiver verifies the signatures v1a (Ed25519) " +
+		"according to Standard Webhooks.",
+	"previousSecretExpireTime": "Time until which deliveries are also signed with the previous secret.",
 
-	"Rotation.overlap": "Time for which requests have the signatures of the old and the new secret, at most 604800s. " +
-		"The default is 86400s.",
-	"Redelivery.position":    "Position of the first event to deliver again.",
+	"Rotation.overlap": "Duration for which deliveries are signed with both the old and the new secret, at most " +
+		"604800s. The default is 86400s.",
+	"Redelivery.position":    "Log position of the first event to deliver again.",
 	"Redelivery.deadLetters": "Whether to deliver the dead letters again.",
 
-	"Delivery.position":    "Position of the cursor: all events up to it are delivered, retried, or dead letters.",
-	"Delivery.eventId":     "ID of the event at the cursor.",
-	"pendingEvents":        "Selected events that are not delivered; 1000 means at least 1000.",
-	"oldestTime":           "Time since which the oldest of them waits.",
-	"retrying":             "Events whose delivery has failed, or that wait for such an event of their resource.",
-	"Delivery.deadLetters": "Events that could not be delivered for three days.",
-	"delivered":            "Successful deliveries to the webhook, including repeated ones.",
-	"lastDeliveryTime":     "Time of the newest successful delivery to the webhook.",
-	"lastError":            "Why the newest failed attempt has failed.",
-	"lastErrorTime":        "Time of the newest failed attempt.",
+	"Delivery.position": "Log position up to which the subscription has processed events: each is delivered, is " +
+		"being retried, or is a dead letter.",
+	"Delivery.eventId": "ID of the event at the field position.",
+	"pendingEvents":    "Number of selected events that are not delivered yet; 1000 means 1000 or more.",
+	"oldestTime":       "Time since which the oldest pending event waits for its delivery.",
+	"retrying": "Number of events whose delivery has failed and is retried, and of later events of the " +
+		"same resources, which wait for them.",
+	"Delivery.deadLetters": "Number of dead letters: events that could not be delivered for three days.",
+	"delivered": "Number of successful deliveries to the webhook; an event that was delivered twice counts " +
+		"twice.",
+	"lastDeliveryTime": "Time of the last successful delivery to the webhook.",
+	"lastError":        "Why the last failed delivery failed.",
+	"lastErrorTime":    "Time of the last failed delivery.",
 
-	"DeadLetter.position": "Position of the event.",
+	"DeadLetter.position": "Position of the event in the log.",
 	"DeadLetter.eventId":  "ID of the event.",
 	"DeadLetter.type":     "Type of the event.",
-	"DeadLetter.resource": "Resource name to which the event belongs.",
-	"DeadLetter.attempts": "Number of failed attempts.",
-	"firstAttemptTime":    "Time of the first attempt.",
-	"lastAttemptTime":     "Time of the last attempt.",
+	"DeadLetter.resource": "Name of the resource to which the event belongs.",
+	"DeadLetter.attempts": "Number of failed attempts to deliver the event.",
+	"firstAttemptTime":    "Time of the first attempt to deliver the event.",
+	"lastAttemptTime":     "Time of the last attempt to deliver the event.",
 	"DeadLetter.error":    "Why the last attempt failed.",
 }
 
-// subscriptionTypeTexts describe the types of subscriptions.
+// subscriptionTypeTexts describes the types of subscriptions in the API reference.
 var subscriptionTypeTexts = map[string]string{
-	"Subscription": "Delivers the events of the account to a webhook, or to files in an object store.",
-	"Webhook":      "Address that receives events, by the specification Standard Webhooks.",
-	"EventFiles":   "Directory of an object store for files with events.",
-	"Delivery":     "What the target of a subscription has received.",
-	"DeadLetter":   "Event that could not be delivered.",
+	"Subscription": "Delivers events of its account to a webhook, or to files in an object store.",
+	"Webhook":      "URL that receives events according to Standard Webhooks.",
+	"EventFiles":   "Directory of an object store into which files with events are written.",
+	"Delivery":     "Progress of a subscription: how many events it has delivered, which events wait, and the last error.",
+	"DeadLetter":   "Event that a subscription could not deliver for three days.",
 	"Rotation":     "Settings of the rotation of a signing secret.",
-	"Redelivery":   "Events to deliver again: a position, deadLetters, or both.",
+	"Redelivery":   "Which events to deliver again: those from a position on, the dead letters, or both.",
 }

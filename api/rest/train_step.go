@@ -11,13 +11,14 @@ func trainStepOperations(s *Service) []request.Operation {
 	return []request.Operation{{ID: "executeTrainStep", Method: "POST", Path: request.CollectionPath +
 		"rlorTrainerJobs/{id}:executeTrainStep", Tag: domain.TrainerJobs.Collection,
 		Summary: "Start the next train step of a reinforcement trainer job", Permission: request.Write,
-		Description: "The job must have keepAlive or serviceMode and be in JOB_STATE_IDLE. The job trains the model of " +
-			"the previous step on the dataset, and returns to JOB_STATE_IDLE when the model of the new step is READY.",
+		Description: "The job must have keepAlive or serviceMode, and its state must be JOB_STATE_IDLE. It trains the " +
+			"model of the previous train step on the dataset. Its state is JOB_STATE_IDLE again when the model that the new " +
+			"step creates is READY.",
 		Body: reflect.TypeFor[trainStepBody](), Required: []string{"dataset", "outputModel"},
 		Response: reflect.TypeFor[TrainerJob](), Handle: s.handle(executeTrainStep)}}
 }
 
-// A trainStepBody is the body of executeTrainStep.
+// A trainStepBody is the request body of executeTrainStep.
 type trainStepBody struct {
 	Dataset     string `json:"dataset"`
 	OutputModel string `json:"outputModel"`

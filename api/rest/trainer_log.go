@@ -5,7 +5,7 @@ import (
 	"anneal/domain"
 )
 
-// trainerLog returns a signed URL of the log of a job, or an error when the job has none.
+// trainerLog responds with a signed URL of the log of a job, or an error if it has no log.
 func trainerLog(c *call, job domain.Name, event string, attempts int) (any, error) {
 	url, err := signedLog(c, job, event, attempts)
 	if err != nil {
@@ -13,16 +13,16 @@ func trainerLog(c *call, job domain.Name, event string, attempts int) (any, erro
 	}
 	if url == "" {
 		f := domain.Errorf(domain.FailedPrecondition,
-			"%s has no log yet: it appears within seconds of the start of its first attempt; state and status show what the "+
-				"job waits for", job)
+			"%s has no log yet: it is available some seconds after the job's first attempt starts; state and status show "+
+				"what the job waits for", job)
 		f.Reason = "NO_LOGS"
 		return nil, f
 	}
 	return signedURL{url}, nil
 }
 
-// signedLog returns a signed URL of the log of a job that has had a number of attempts, or "" when the job
-// has none.
+// signedLog returns a signed URL of the newest log of a job that has had a number of attempts; ""
+// if it has no log.
 func signedLog(c *call, job domain.Name, event string, attempts int) (string, error) {
 	key, err := c.Uploads.Blobs.NewestOfAttempts(c.Ctx, blobs.LogRoot(job, event), attempts)
 	if err != nil || key == "" {

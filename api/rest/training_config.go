@@ -5,13 +5,13 @@ import (
 	"anneal/engines"
 )
 
-// TrainingConfig is the API representation of the training settings of a job.
+// TrainingConfig is the wire type of the training settings of a job.
 type TrainingConfig struct {
 	domain.TrainingConfig
 	EffectiveTraining
 }
 
-// EffectiveTraining holds the settings that the trainer derives from the settings of a job.
+// EffectiveTraining has the settings that the trainer derives from the training settings of a job.
 type EffectiveTraining struct {
 	TrainerShardingScheme *ShardingScheme `json:"trainerShardingScheme,omitempty" api:"output"`
 	LoraAlpha             *float64        `json:"loraAlpha,omitempty" api:"output"`
@@ -19,8 +19,7 @@ type EffectiveTraining struct {
 	LoraTargetModules     []string        `json:"loraTargetModules,omitempty" api:"output"`
 }
 
-// ShardingScheme contains the degree of each kind of parallelism of a training job. Degree 1 means
-// no parallelism.
+// ShardingScheme has the degree of each kind of parallelism of a training; 1 means no parallelism.
 type ShardingScheme struct {
 	TensorParallelism   int  `json:"tensorParallelism" api:"output"`
 	PipelineParallelism int  `json:"pipelineParallelism" api:"output"`
@@ -35,7 +34,7 @@ func renderTraining(t domain.TrainingConfig) TrainingConfig {
 
 // effectiveTraining returns the settings that trainers derive from t. All degrees of parallelism
 // are 1, because no trainer shards a model. Alpha and target modules follow from the rank of the
-// adapter. With warmStartFrom they are absent, because the resource of that addon shows them.
+// adapter; with warmStartFrom they are absent, because the addon that it names shows them.
 func effectiveTraining(t domain.TrainingConfig) EffectiveTraining {
 	facts := EffectiveTraining{TrainerShardingScheme: &ShardingScheme{1, 1, 1, 1, false}}
 	if t.LoraRank == nil || *t.LoraRank == 0 {

@@ -13,30 +13,31 @@ import (
 	"anneal/projections"
 )
 
-// An uploadable is a resource that has files. Clients send the files in a form, or PUT them to
-// signed URLs and then validate the upload. Signed URLs write to the staging prefix; the files that
-// are validated and used are copies in the directory of the upload.
+// An uploadable is a resource with files. Clients send the files in a form, or send them with PUT
+// to signed URLs and then request their validation. Signed URLs write into a staging directory;
+// before files are validated and used, they are copied to the directory of the upload.
 type uploadable[S domain.State, R any] struct {
 	*resource[S, R]
-	active bool // a suspended account may not upload
-	// single is the default name of the file when the form must contain one file; "" accepts
-	// several files
-	single    string
-	additive  bool                                                // an upload keeps the files of earlier uploads
-	limit     func(c *call, row *projections.Row[S]) upload.Limit // limit of an upload; row may be nil
+	active bool // suspended accounts may not upload
+	// single is the default name of the file if a form must have exactly one file; "" if it may
+	// have several
+	single string
+	// files of earlier uploads are kept, unless the upload replaces them
+	additive  bool
+	limit     func(c *call, row *projections.Row[S]) upload.Limit // limits of an upload; row may be nil
 	staging   func(row *projections.Row[S]) string
-	directory func(row *projections.Row[S]) string // returns a new directory in each call
+	directory func(row *projections.Row[S]) string // returns another new directory in each call
 	files     func(state *S) domain.Files
 	mayUpload func(c *call, row *projections.Row[S]) error
 	command   func(state *S, files domain.Files) domain.Command[S]
 	// hasUpload reports whether files were uploaded. outcome reports whether the upload that led to
-	// the state uploaded is validated in state, and returns the validation error. hasUpload and
-	// outcome are nil for a kind without validation.
+	// the state uploaded is validated in state, and returns the validation error. Both are nil for
+	// a kind without validation.
 	hasUpload func(state *S) bool
 	outcome   func(uploaded, state *S) (done bool, err error)
 }
 
-// post receives the files of a form.
+// post stores the files of a form, and makes them part of the resource.
 func (u *uploadable[S, R]) post(c *call) (any, error) {
 	err := c.Params().Err()
 	if err == nil && u.active {
@@ -59,7 +60,8 @@ func (u *uploadable[S, R]) post(c *call) (any, error) {
 		return nil, err
 	}
 	limit := u.limit(c, row)
-	if u.single != "" && c.Request.ContentLength > limit.Bytes+1<<20 { // the multipart encoding adds less than 1 MiB
+	// the multipart encoding adds less than 1 MiB to the file
+	if u.single != "" && c.Request.ContentLength > limit.Bytes+1<<20 {
 		return nil, request.BodyTooLarge(limit.Bytes)
 	}
 	form, err := upload.Form(c.Call)
@@ -112,8 +114,8 @@ func (u *uploadable[S, R]) endpoints(c *call) (any, error) {
 	return c.Uploads.SignPuts(c.Call, u.staging(row), sizes)
 }
 
-// checkDirectories returns an error when the name of an announced or stored file is also the
-// directory of another file. sizes are the announced files, and kept are the stored ones.
+// checkDirectories returns an error if the name of a file is also the name of another file's
+// directory. sizes has the announced files, and kept the stored ones.
 func checkDirectories(sizes map[string]domain.Count, kept map[string]int64) error {
 	var v domain.Violations
 	names, directories := map[string]bool{}, map[string]bool{}
@@ -133,9 +135,9 @@ func checkDirectories(sizes map[string]domain.Count, kept map[string]int64) erro
 	return v.Err()
 }
 
-// validate makes the files uploaded to signed URLs part of the resource, and responds with the
-// result of their validation. Without such files, it responds with the result of the previous
-// upload.
+// validate makes the files that were uploaded to signed URLs part of the resource, and responds
+// with the result of their validation. If there are none, it responds with the result of the
+// previous upload.
 func (u *uploadable[S, R]) validate(c *call, row *projections.Row[S]) (any, error) {
 	if u.active {
 		if err := c.RequireActive(c.Account); err != nil {
@@ -185,9 +187,9 @@ func (u *uploadable[S, R]) validate(c *call, row *projections.Row[S]) (any, erro
 	return u.record(c, in, row)
 }
 
-// take copies files of a resource into the intake: the files of earlier uploads, or those in the
-// staging directory. If another request uploads files or deletes the resource meanwhile, the
-// reconciler may delete these files: then take returns the error of missingFiles.
+// take copies files of the resource into the intake: those of earlier uploads, or those in the
+// staging directory. If another request changes or deletes the resource at the same time, the
+// reconciler may delete these files; then take returns the error of missingFiles.
 func (u *uploadable[S, R]) take(c *call, in *upload.Intake, row *projections.Row[S], files domain.Files) error {
 	return c.missingFiles(in.Take(files), u.noun, row.Name, files,
 		func(v *projections.View, name domain.Name) (domain.Files,
@@ -203,7 +205,8 @@ func (u *uploadable[S, R]) take(c *call, in *upload.Intake, row *projections.Row
 		})
 }
 
-// record makes the files part of the resource and responds with the result of their validation.
+// record makes the files of the intake part of the resource, and responds with the result of their
+// validation.
 func (u *uploadable[S, R]) record(c *call, in *upload.Intake, row *projections.Row[S]) (any, error) {
 	result, err := in.Commit(domain.Intend(u.kind, row.Name, u.command(&row.State, in.Files)))
 	if err != nil {
@@ -216,9 +219,10 @@ func (u *uploadable[S, R]) record(c *call, in *upload.Intake, row *projections.R
 	return u.awaitValidation(c, uploaded)
 }
 
-// awaitValidation waits until the upload is validated, and responds with the resource or the
-// validation error. After Limits.Validation it responds with the current resource. When another
-// client deletes the resource during the wait, it responds with uploaded, the row after the upload.
+// awaitValidation waits until an upload is validated, and responds with the resource or the
+// validation error. After Limits.Validation it responds with the resource in its present state. If
+// another client deletes the resource during the wait, it responds with uploaded, the row after the
+// upload.
 func (u *uploadable[S, R]) awaitValidation(c *call, uploaded *projections.Row[S]) (any, error) {
 	if u.outcome == nil {
 		return u.rendered(c, uploaded), nil
@@ -228,7 +232,8 @@ func (u *uploadable[S, R]) awaitValidation(c *call, uploaded *projections.Row[S]
 	for {
 		c.Refresh()
 		row, ok := u.table(c.View()).Get(uploaded.Name)
-		if !ok || !row.CreateTime.Equal(uploaded.CreateTime) { // deleted during the wait, and perhaps created again
+		// the resource was deleted, and perhaps created again
+		if !ok || !row.CreateTime.Equal(uploaded.CreateTime) {
 			return u.rendered(c, uploaded), nil
 		}
 		if done, err := u.outcome(&uploaded.State, &row.State); err != nil {

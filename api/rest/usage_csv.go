@@ -13,7 +13,8 @@ import (
 	"anneal/domain"
 )
 
-// usageColumns are the columns of CSV: the JSON names of the fields of a row, and their text.
+// usageColumns lists the columns of the CSV response: the JSON name of a field of UsageRow, and a
+// function that formats it.
 var usageColumns = []struct {
 	name string
 	text func(*UsageRow) string
@@ -35,7 +36,8 @@ var usageColumns = []struct {
 	{"complete", func(r *UsageRow) string { return strconv.FormatBool(r.Complete) }},
 }
 
-// plainCell returns text that a spreadsheet does not take for a formula: the model is as in requests.
+// plainCell returns text that spreadsheets do not interpret as a formula, because clients choose
+// the name of a model in requests.
 func plainCell(text string) string {
 	if text != "" && strings.Contains("=+-@\t\r", text[:1]) {
 		return "'" + text
@@ -47,7 +49,7 @@ func countCell(n domain.Count) string { return strconv.FormatInt(int64(n), 10) }
 
 func secondsCell(s float64) string { return strconv.FormatFloat(s, 'f', -1, 64) }
 
-// writeUsage writes the columns of the rows that a mask selects; an empty mask selects all.
+// writeUsage writes the rows as CSV, with the columns in the mask; an empty mask means all columns.
 func writeUsage(c *call, rows []UsageRow, mask wire.Mask) error {
 	c.Writer.Header().Set("Content-Type", csvMedia+"; charset=utf-8")
 	c.Writer.WriteHeader(http.StatusOK)

@@ -17,14 +17,15 @@ import (
 	"anneal/projections/query"
 )
 
-// PendingUsage is the usage that is not rolled up yet.
+// PendingUsage is the usage that is not recorded in the log yet. rollups.Runner implements it, and
+// records the usage of each hour.
 type PendingUsage interface {
-	// Pending returns the rows, the number of the last complete window, and the end of the last hour that
-	// is rolled up.
+	// Pending returns the pending usage, the number of the last window of the usage stream that is
+	// recorded completely, and the end of the last hour that is recorded.
 	Pending(ctx context.Context) (rows []domain.AccountUsage, window uint64, until time.Time, err error)
 }
 
-// A UsageRow is the usage of one group in a period: see groupBy.
+// A UsageRow is the usage of one group in one period: see the query parameter groupBy.
 type UsageRow struct {
 	StartTime          *time.Time   `json:"startTime"`
 	EndTime            *time.Time   `json:"endTime"`
@@ -43,10 +44,11 @@ type UsageRow struct {
 	Complete           bool         `json:"complete"`
 }
 
-// usageState is a row of usage as query.List reads it.
+// usageState makes a row of usage the State of a row of the world, because query.List filters and
+// orders those.
 type usageState struct {
 	UsageRow
-	key string // orders rows that are equal in the order of the list
+	key string // name of the row, which orders rows that are otherwise equal
 }
 
 // Exists implements domain.State.
@@ -55,17 +57,18 @@ func (usageState) Exists() bool { return true }
 var usageFields = fieldsOf[UsageRow]()
 
 const (
-	// maxUsageTime is the maximum length of the period of a request.
+	// maxUsageTime is the maximum period of a request.
 	maxUsageTime = 400 * 24 * time.Hour
-	// maxUsageLists limits the concurrent requests for usage of an account, because each reads all roll-ups of
-	// its period.
+	// maxUsageLists bounds the concurrent requests of an account for usage, because each reads the
+	// usage events of its period.
 	maxUsageLists = 4
-	// maxUsageRows is the maximum number of rows before filter and pages.
+	// maxUsageRows is the maximum number of rows before filters and pages apply.
 	maxUsageRows = 100_000
 	csvMedia     = "text/csv"
 )
 
-// usageGroups are the values of groupBy, with the field of a row that each keeps.
+// usageGroups maps each value of groupBy to a function that copies the field by which it groups
+// from one row to another.
 var usageGroups = map[string]func(of, from *UsageRow){
 	"account":         func(of, from *UsageRow) { of.Account = from.Account },
 	"apiKey":          func(of, from *UsageRow) { of.APIKey = from.APIKey },
@@ -75,7 +78,7 @@ var usageGroups = map[string]func(of, from *UsageRow){
 	"acceleratorType": func(of, from *UsageRow) { of.AcceleratorType = from.AcceleratorType },
 }
 
-// Values of groupBy that select the length of periods.
+// Values of groupBy that select the periods of rows.
 const (
 	byHour = "hour"
 	byDay  = "day"
@@ -85,18 +88,20 @@ const (
 var _ = register(usageOperations)
 
 func usageOperations(s *Service) []request.Operation {
-	about := "Sums up the requests to models and the time for which accelerators were allocated. The sums of ended " +
-		"hours are events of the log; the usage of the current hour is included, and its rows are not complete. The " +
-		"response is CSV, with all rows, if format is csv or the request accepts text/csv."
+	about := "Adds up the requests to models, and the time for which accelerators were allocated. The sums of past " +
+		"hours are recorded as events in the log; the rows of the current hour have complete set to false. If format is " +
+		"csv, or the request accepts text/csv, the response is CSV with all rows."
 	parameters := append(slices.Clone(request.ListParameters),
 		request.Parameter{Name: "startTime", Kind: wire.Text,
-			Description: "Start of the first hour (RFC 3339, rounded down). The default is the start of the current " +
+			Description: "Start of the period (RFC 3339), rounded down to an hour. The default is the start of the current " +
 				"month (UTC)."},
 		request.Parameter{Name: "endTime", Kind: wire.Text,
-			Description: "End of the last hour (RFC 3339, rounded up), at most 400 days later. The default is now."},
-		request.Parameter{Name: "groupBy", Kind: wire.List, Description: "Fields to group by, separated by commas: hour, " +
-			"day, account, apiKey, model, deployment, job, acceleratorType; none for one row. The default is day."},
-		request.Parameter{Name: "format", Kind: wire.Text, Description: "json or csv. The default is json."})
+			Description: "End of the period (RFC 3339), rounded up to an hour, at most 400 days after startTime. The " +
+				"default is now."},
+		request.Parameter{Name: "groupBy", Kind: wire.List, Description: "Fields by which usage is grouped, separated by " +
+			"commas: hour, day, account, apiKey, model, deployment, job, acceleratorType; none returns a single row. The " +
+			"default is day."},
+		request.Parameter{Name: "format", Kind: wire.Text, Description: "Format of the response: json (the default) or csv."})
 	return []request.Operation{
 		{ID: "listUsage", Method: "GET", Path: request.CollectionPath + "usage", Tag: "usage",
 			Summary: "List the usage of the account", Permission: request.Read, Description: about, Query: parameters,
@@ -109,16 +114,16 @@ func usageOperations(s *Service) []request.Operation {
 	}
 }
 
-// A usageQuery is a request for usage.
+// A usageQuery has the parameters of a request for usage.
 type usageQuery struct {
-	account    string // "*" for all accounts
+	account    string // "*" means all accounts
 	start, end time.Time
 	groups     []func(of, from *UsageRow)
 	period     string // byHour, byDay or byNone
 	csv        bool
 }
 
-// readUsageQuery reads the query parameters, and adds violations.
+// readUsageQuery reads the query parameters of a request for usage, and adds violations.
 func readUsageQuery(c *call, p *request.Params, account string) usageQuery {
 	now := c.Now().UTC()
 	q := usageQuery{account: account, start: time.Date(now.Year(), now.Month(), 1, 0, 0, 0, 0, time.UTC),
@@ -140,10 +145,10 @@ func readUsageQuery(c *call, p *request.Params, account string) usageQuery {
 	if rounded := q.end.Truncate(time.Hour); rounded.Before(q.end) {
 		q.end = rounded.Add(time.Hour)
 	}
-	p.Violations.Require(!areTimes || q.start.Before(q.end), "endTime", "is %s, which is not after startTime, %s",
+	p.Violations.Require(!areTimes || q.start.Before(q.end), "endTime", "must be after startTime (%[2]s), not %[1]s",
 		q.end.Format(time.RFC3339), q.start.Format(time.RFC3339))
-	p.Violations.Require(!areTimes || q.end.Sub(q.start) <= maxUsageTime, "endTime", "is more than %d days after "+
-		"startTime, %s: request shorter periods", maxUsageTime/(24*time.Hour), q.start.Format(time.RFC3339))
+	p.Violations.Require(!areTimes || q.end.Sub(q.start) <= maxUsageTime, "endTime", "must be at most %d days after "+
+		"startTime (%s): request shorter periods", maxUsageTime/(24*time.Hour), q.start.Format(time.RFC3339))
 	given := strings.Split(cmp.Or(strings.Join(p.Texts("groupBy"), ","), byDay), ",")
 	for _, name := range given {
 		name = wire.Camel(strings.TrimSpace(name))
@@ -155,8 +160,8 @@ func readUsageQuery(c *call, p *request.Params, account string) usageQuery {
 			q.period = name
 		case name == byNone && len(given) == 1:
 		default:
-			p.Violations.Add("groupBy", "must not contain %s here: give none alone, or some of %s and at most one of "+
-				"hour and day", wire.Quote(name), strings.Join(slices.Sorted(maps.Keys(usageGroups)), ", "))
+			p.Violations.Add("groupBy", "must not contain %s: give none alone, or some of %s and "+
+				"at most one of hour and day", wire.Quote(name), strings.Join(slices.Sorted(maps.Keys(usageGroups)), ", "))
 		}
 	}
 	format := p.Text("format")
@@ -177,7 +182,7 @@ func listUsage(c *call, account string) (any, error) {
 	leave, ok := c.Busy.Enter("usage of "+c.Principal.Account, maxUsageLists)
 	if !ok {
 		return nil, &domain.Error{Code: domain.ResourceExhausted, Reason: "TOO_MANY_USAGE_LISTS",
-			Message: fmt.Sprintf("accounts/%s reads usage with %d requests already, which is its limit: wait for one",
+			Message: fmt.Sprintf("accounts/%s has %d requests for usage in progress, which is the limit: wait until one ends",
 				c.Principal.Account, maxUsageLists)}
 	}
 	defer leave()
@@ -210,10 +215,13 @@ func noUsage(func(*projections.Row[usageState]) bool) {}
 
 func renderUsage(row *projections.Row[usageState], out *UsageRow) { *out = row.State.UsageRow }
 
-// A usageSum adds up rows. Its amounts are exact until they are rendered.
+// A usageSum adds up usage by group and period. The amounts are exact until they are rendered.
 type usageSum struct {
-	amounts map[usageState]domain.UsageAmounts // by row without amounts, times and Complete; its key is the start
-	pending map[usageState]bool                // has usage that is not rolled up
+	// amounts by group and period; amounts, times and Complete of the map's keys are not set, and
+	// their field key is the start of the period
+	amounts map[usageState]domain.UsageAmounts
+	// groups and periods with usage that is not recorded in the log yet
+	pending map[usageState]bool
 	query   usageQuery
 }
 
@@ -244,7 +252,7 @@ func (u *usageSum) add(account string, row domain.UsageRow, pending bool) error 
 	return nil
 }
 
-// sumUsage returns the rows of a query.
+// sumUsage returns the rows of usage that a request selects.
 func sumUsage(c *call, q usageQuery) ([]usageState, error) {
 	sum := &usageSum{map[usageState]domain.UsageAmounts{}, map[usageState]bool{}, q}
 	window := ^uint64(0)
@@ -254,9 +262,10 @@ func sumUsage(c *call, q usageQuery) ([]usageState, error) {
 			return nil, c.Ctx.Err()
 		}
 		if err != nil {
-			c.Logger.Warn("the usage that is not rolled up cannot be read", "request", c.ID, "error", err)
+			c.Logger.Warn("the usage that is not recorded in the log yet cannot be read; a request for usage "+
+				"failed", "request", c.ID, "error", err)
 			return nil, &domain.Error{Code: domain.Unavailable, Reason: "USAGE_UNAVAILABLE",
-				Message: "the usage records cannot be read now: send the request again in some seconds"}
+				Message: "the usage of the current hour cannot be read now: try again in some seconds"}
 		}
 		window = complete
 		for _, one := range rows {
@@ -280,7 +289,7 @@ func sumUsage(c *call, q usageQuery) ([]usageState, error) {
 			}
 			part, ok := domain.UsagePartOf(event)
 			if !ok || part.Window > window {
-				continue // written now; its usage is pending
+				continue // recorded after Pending was called, so that the pending rows contain its usage
 			}
 			for _, row := range part.Rows {
 				if err := sum.add(e.Name.Account(), row, false); err != nil {
@@ -292,7 +301,7 @@ func sumUsage(c *call, q usageQuery) ([]usageState, error) {
 	return sum.rows(c.Now()), nil
 }
 
-// rows returns the sums, ordered by time and then by the fields of groupBy.
+// rows returns the sums as rows, ordered by time and then by the fields of groupBy.
 func (u *usageSum) rows(now time.Time) (all []usageState) {
 	for key, n := range u.amounts {
 		row, start := key, u.query.start

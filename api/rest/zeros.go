@@ -9,10 +9,11 @@ import (
 	"anneal/domain"
 )
 
-// zeroDefaults are the numeric fields of requests in which 0 stands for a default, because JSON in the
-// style of proto3 does not distinguish 0 from an absent field, with what the default is. A response to
-// a request that gives 0 to such a field has a warning. A key is the name of a field, or of a type and
-// its field. In all other numeric fields 0 is a value, or is refused: see zeroValues of the tests.
+// zeroDefaults maps the numeric fields of requests in which 0 means a default to that default. 0
+// cannot be a value there, because JSON in the style of proto3 does not distinguish 0 from an
+// absent field. If a request sets such a field to 0, the response has a warning. A key is the name
+// of a field, or of a type and its field. In all other numeric fields, 0 is a value or is rejected:
+// see zeroValues in the tests.
 var zeroDefaults = map[string]string{
 	"epochs":                              fmt.Sprint(domain.DefaultEpochs),
 	"learningRate":                        "the engine's default",
@@ -39,14 +40,15 @@ var zeroDefaults = map[string]string{
 	"queueWeight":                         "1",
 }
 
-// shownDefault stands for a default that the server computes, and that the response shows. If the
-// response has no such field, 0 is a value.
+// shownDefault means that the server computes the default, and that the response shows it. If the
+// response does not have the field, 0 is a value.
 const shownDefault = "shown"
 
-// warnZeros warns of the fields to which the body of p gives 0, if 0 stands for a default. wrapper is
-// the field of the body that holds the resource, or "". before and after are the resource before and
-// after the change, or nil. A client may send back the 0 that it has read: no warning is given for a
-// field that was 0 before, nor for one that is 0 after the change.
+// warnZeros adds a warning about each field that the request sets to 0, if 0 means a default there.
+// wrapper is the field of the body that contains the resource; "" if the body is the resource.
+// before and after are the resource before and after the change, or nil. There is no warning if the
+// field was 0 before or is 0 after the change, because a client may send back the 0 that it has
+// read.
 func warnZeros(c *request.Call, p *request.Params, wrapper string, before, after map[string]any) {
 	for _, path := range wire.SortedKeys(p.Zeros) {
 		typeName, name := p.Zeros[path], path[strings.LastIndexByte(path, '.')+1:]
@@ -66,11 +68,12 @@ func warnZeros(c *request.Call, p *request.Params, wrapper string, before, after
 		if !strings.HasSuffix(meaning, " default") {
 			meaning = "the default, " + meaning
 		}
-		c.Warn("%s: 0 stands for %s: leave the field out, or give the value that you want", path, meaning)
+		c.Warn("%s: 0 means %s: leave the field out, or give the value that you want", path, meaning)
 	}
 }
 
-// numberAt returns the number at a path of field names; ok is false when there is none.
+// numberAt returns the number at a path of field names in a JSON object; ok is false if there is
+// none.
 func numberAt(tree map[string]any, path string) (number float64, ok bool) {
 	name, rest, nested := strings.Cut(path, ".")
 	if nested {

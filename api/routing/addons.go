@@ -9,16 +9,18 @@ import (
 	"anneal/projections"
 )
 
-// A Target is the deployment that responds to a request and, unless the deployment's own model
-// responds, the addon.
+// A Target is the deployment that serves a request, and the addon with which it serves the request,
+// if any.
 type Target struct {
 	*projections.Row[domain.Deployment]
-	Addon  string      // domain.AddonID; "" for the deployment's own model
-	Choose ChooseAddon // selects another addon when Addon is unloaded; nil when the request names the addon
+	Addon string // domain.AddonID; "" if the deployment serves its own model without an addon
+	// selects another addon if Addon is unloaded during the request; nil if the request names the
+	// addon
+	Choose ChooseAddon
 }
 
-// A ChooseAddon returns the addon that responds to a request that names no addon, or "" when the
-// deployment's own model responds.
+// A ChooseAddon returns the addon that serves a request that names no addon; "" for the
+// deployment's own model.
 type ChooseAddon func(v *projections.View, deployment *projections.Row[domain.Deployment]) (addon string)
 
 // AddonID returns the domain.AddonID of a deployed model.
@@ -26,17 +28,17 @@ func AddonID(row *projections.Row[domain.DeployedModel]) string {
 	return domain.AddonID(row.Name, row.CreateTime)
 }
 
-// unnamed returns the target of a request that names no addon. choose selects the addon, and
-// selects another addon when the first one is unloaded before it has responded.
-func unnamed(c *request.Call, deployment *projections.Row[domain.Deployment], choose ChooseAddon) Target {
+// withChosenAddon returns the target of a request that names no addon: choose selects the addon,
+// and selects another one if that is unloaded before it has responded.
+func withChosenAddon(c *request.Call, deployment *projections.Row[domain.Deployment], choose ChooseAddon) Target {
 	return Target{deployment, choose(c.View(), deployment), choose}
 }
 
-// ofDeployment returns the addon that responds to requests that name only the deployment: the addon
-// that ofBase returns or, without one, the default addon. It returns "" when the deployment's own
-// model responds.
-func ofDeployment(v *projections.View, deployment *projections.Row[domain.Deployment]) string {
-	chosen := ofBase(v, deployment)
+// addonOfDeployment returns the addon that serves requests that name only the deployment: the addon
+// of addonOfBaseModel or, if there is none, the default addon. It returns "" if the deployment's
+// own model serves them.
+func addonOfDeployment(v *projections.View, deployment *projections.Row[domain.Deployment]) string {
+	chosen := addonOfBaseModel(v, deployment)
 	for row := range v.Addons(deployment.Name) {
 		if chosen == "" && row.State.Wanted() && v.IsDefault(row) {
 			chosen = AddonID(row)
@@ -45,10 +47,10 @@ func ofDeployment(v *projections.View, deployment *projections.Row[domain.Deploy
 	return chosen
 }
 
-// ofBase returns the addon that responds to requests for the deployment's base model: the weights
-// that replicas serve in place of the base model or, with enableHotReloadLatestAddon, the newest
-// addon that is DEPLOYED. It returns "" when there is neither.
-func ofBase(v *projections.View, deployment *projections.Row[domain.Deployment]) (latest string) {
+// addonOfBaseModel returns the addon that serves requests for the deployment's base model. That is
+// the hot-loaded weights that replicas serve in place of the base model or, with
+// enableHotReloadLatestAddon, the newest addon that is DEPLOYED. It returns "" if there is neither.
+func addonOfBaseModel(v *projections.View, deployment *projections.Row[domain.Deployment]) (latest string) {
 	if served := deployment.State.Hot.Served; served != nil {
 		return served.ID()
 	}
@@ -63,8 +65,8 @@ func ofBase(v *projections.View, deployment *projections.Row[domain.Deployment])
 	return latest
 }
 
-// successor returns the addon that replaces q.Addon, when q.Addon was unloaded while the request
-// was in progress. ok is false when the client named the addon, or when no other addon replaces it.
+// successor returns the addon that replaces q.Addon, which was unloaded while the request was in
+// progress. ok is false if the client named the addon, or if no other addon replaces it.
 func successor(c *request.Call, q Request) (addon string, ok bool) {
 	v := c.World.View()
 	row, exists := v.Deployments.Get(q.Deployment)
@@ -75,10 +77,11 @@ func successor(c *request.Call, q Request) (addon string, ok bool) {
 	return addon, addon != q.Addon
 }
 
-// asAddon returns the target of a request that names a deployment and a model other than its base
-// model. It returns an error unless the deployment loads or has loaded the model as an addon.
-func asAddon(c *request.Call, deployment *projections.Row[domain.Deployment], model domain.Name) (Target, error) {
-	why := fmt.Sprintf("%s does not serve %s: it serves %s; name that model, or another deployment", deployment.Name,
+// addonTarget returns the target of a request that names a deployment and a model other than its
+// base model. It returns an error unless the deployment has the model as an addon that is loaded or
+// being loaded.
+func addonTarget(c *request.Call, deployment *projections.Row[domain.Deployment], model domain.Name) (Target, error) {
+	why := fmt.Sprintf("%s does not serve the model %s: name its model %s, or another deployment", deployment.Name,
 		model, deployment.State.BaseModel)
 	for row := range c.View().Addons(deployment.Name) {
 		switch {
@@ -92,11 +95,11 @@ func asAddon(c *request.Call, deployment *projections.Row[domain.Deployment], mo
 	return Target{}, request.NotFoundReason("MODEL_NOT_DEPLOYED", "%s", why)
 }
 
-// withAddon returns the target of a live deployment of an account that loads the model as an addon.
-// It prefers deployments in which the addon is DEPLOYED, among those the one whose default the addon
-// is, and then the one with the most ready replicas. found is false when the account has no such
-// deployment.
-func withAddon(c *request.Call, account string, model domain.Name) (best Target, found bool) {
+// findAddon returns the target of a request for a model that live deployments of the account load
+// as an addon. It prefers deployments in which the addon is DEPLOYED, then those whose default the
+// addon is, then those with the most ready replicas. found is false if no deployment of the account
+// loads the model.
+func findAddon(c *request.Call, account string, model domain.Name) (best Target, found bool) {
 	bestScore := -1
 	for row := range c.View().DeployedModels.In(account) {
 		deployment, ok := c.View().Deployments.Get(domain.Name(row.State.Deployment))
@@ -117,9 +120,9 @@ func withAddon(c *request.Call, account string, model domain.Name) (best Target,
 	return best, bestScore >= 0
 }
 
-// addonState reports whether an addon is still being loaded, and returns an error when the addon
-// cannot respond. For hot-loaded weights it returns no error, because replicas serve weights for
-// some time after newer weights have replaced them.
+// addonState reports whether an addon is still being loaded, and returns an error if the addon is
+// unloaded or has failed. For hot-loaded weights it returns no error, because replicas keep serving
+// older weights for some time.
 func addonState(v *projections.View, addon string) (loading bool, err error) {
 	name, _, _ := strings.Cut(addon, "@")
 	row, ok := v.DeployedModels.Get(domain.Name(name))
@@ -129,9 +132,9 @@ func addonState(v *projections.View, addon string) (loading bool, err error) {
 	case !ok || AddonID(row) != addon || row.State.State == domain.ModelUndeployingState ||
 		row.State.State == domain.ModelUndeployedState:
 		return false, request.NotFoundReason("MODEL_NOT_DEPLOYED",
-			"%s is no longer loaded: GET /inference/v1/models lists the available models", name)
+			"the addon %s is no longer loaded: GET /inference/v1/models lists the available models", name)
 	case row.State.State == domain.ModelFailedState:
-		f := domain.Errorf(domain.Unavailable, "%s could not be loaded and serves no requests: %s", row.State.Model,
+		f := domain.Errorf(domain.Unavailable, "the addon %s could not be loaded and serves no requests: %s", row.State.Model,
 			row.State.Status.Message)
 		f.Reason = "ADDON_FAILED"
 		return false, f

@@ -10,7 +10,7 @@ import (
 	"anneal/projections"
 )
 
-// Resolve returns the target that the model name of an inference request refers to:
+// Resolve returns the target to which the field model of an inference request refers:
 //
 //	accounts/a/models/m                             a live deployment of the model in the caller's account
 //	                                                (without disableAutoDeploy), one that has it loaded as
@@ -32,7 +32,7 @@ func Resolve(c *request.Call, model string) (Target, error) {
 		if err != nil {
 			return Target{}, err
 		}
-		return unnamed(c, row, ofDeployment), nil
+		return withChosenAddon(c, row, addonOfDeployment), nil
 	}
 	if domain.ValidID(model) {
 		return byShortName(c, model)
@@ -56,20 +56,20 @@ func Resolve(c *request.Call, model string) (Target, error) {
 	case err != nil:
 		return Target{}, err
 	case row.State.BaseModel != string(wanted):
-		return asAddon(c, row, wanted)
+		return addonTarget(c, row, wanted)
 	}
-	return unnamed(c, row, ofBase), nil
+	return withChosenAddon(c, row, addonOfBaseModel), nil
 }
 
-// resolveDirect returns the target of a request on a direct route, which is always the deployment
-// of the route. model may name the deployment, its base model or one of its addons.
+// resolveDirect returns the target of a request on a direct route, which always is the deployment
+// of the route. model may name that deployment, its base model or one of its addons.
 func resolveDirect(c *request.Call, model string) (Target, error) {
 	row, err := Deployment(c, c.Direct)
 	switch {
 	case err != nil:
 		return Target{}, err
 	case model == string(c.Direct) || slices.Contains(row.State.Aliases, model):
-		return unnamed(c, row, ofDeployment), nil
+		return withChosenAddon(c, row, addonOfDeployment), nil
 	}
 	left, right, pinned := strings.Cut(model, "#")
 	wanted, ok := longName(c.Direct.Account(), left, domain.Models.Collection)
@@ -79,24 +79,25 @@ func resolveDirect(c *request.Call, model string) (Target, error) {
 	at, named := longName(c.Direct.Account(), right, domain.Deployments.Collection)
 	if !ok || pinned && (!named || at != c.Direct) {
 		return Target{}, request.NotFoundReason("MODEL_NOT_DEPLOYED",
-			"this host name serves only %s: leave the model out, or name the deployment or its model", c.Direct)
+			"this host name serves only %s, not the given model: leave the field model out, or name the deployment or its "+
+				"model", c.Direct)
 	}
 	if row.State.BaseModel != string(wanted) {
-		return asAddon(c, row, wanted)
+		return addonTarget(c, row, wanted)
 	}
-	return unnamed(c, row, ofBase), nil
+	return withChosenAddon(c, row, addonOfBaseModel), nil
 }
 
-// directShortName returns the target of a request on a direct route for a model name without
-// slashes. wanted is the resource name of the model with this ID. The target is the addon of that
-// model or, without one, the deployment or the deployed model with this ID.
+// directShortName returns the target of a request on a direct route whose model is an ID. wanted is
+// the resource name of the model with that ID. The target is that model as an addon of the
+// deployment or, if it has no such addon, the deployment or the deployed model with the ID.
 func directShortName(c *request.Call, row *projections.Row[domain.Deployment], wanted domain.Name) (Target, error) {
-	target, err := asAddon(c, row, wanted)
+	target, err := addonTarget(c, row, wanted)
 	switch {
 	case err == nil:
 		return target, nil
 	case wanted.ID() == c.Direct.ID():
-		return unnamed(c, row, ofDeployment), nil
+		return withChosenAddon(c, row, addonOfDeployment), nil
 	}
 	for addon := range c.View().Addons(c.Direct) {
 		if addon.Name.ID() == wanted.ID() {
@@ -106,8 +107,8 @@ func directShortName(c *request.Call, row *projections.Row[domain.Deployment], w
 	return Target{}, err
 }
 
-// longName parses a resource name such as accounts/a/models/m, or one of its short forms a/m and,
-// for a resource of the account, m. It returns false when text has none of these forms.
+// longName parses the name of a resource: accounts/a/models/m, or its short forms a/m and, for a
+// resource of the account, m. It returns false if text has none of these forms.
 func longName(account, text, collection string) (domain.Name, bool) {
 	if domain.ValidID(text) {
 		return domain.NewName(account, collection, text), true
@@ -124,8 +125,8 @@ func noSuchModel(model string) error {
 			"deployment of your account; GET /inference/v1/models lists the available models", wire.Quote(model))
 }
 
-// mayUse returns an error unless the caller may use a model. The error for a model of another
-// account does not disclose whether the model exists.
+// mayUse returns an error unless the caller may use the model. For a model of another account, the
+// error does not disclose whether the model exists.
 func mayUse(c *request.Call, model domain.Name) error {
 	row, exists := c.View().Models.Get(model)
 	own := model.Account() == c.Principal.Account || c.Principal.IsOperator()
@@ -140,8 +141,8 @@ func mayUse(c *request.Call, model domain.Name) error {
 		"that account", c.Principal.Account, model)
 }
 
-// Deployment returns the row of a deployment. It returns an error when the caller may not send
-// requests to the deployment, or when the deployment does not exist or does not serve requests.
+// Deployment returns the row of a deployment. It returns an error if the deployment does not exist,
+// is not live, or belongs to another account than the caller.
 func Deployment(c *request.Call, name domain.Name) (*projections.Row[domain.Deployment], error) {
 	if name.Account() != c.Principal.Account && !c.Principal.IsOperator() {
 		return nil, request.Forbidden("OTHER_ACCOUNT", "the API key belongs to accounts/%s and may not use %s: use an API "+
@@ -153,12 +154,12 @@ func Deployment(c *request.Call, name domain.Name) (*projections.Row[domain.Depl
 			"there is no deployment %s: list deployments with GET /v1/accounts/%s/deployments",
 			name, name.Account())
 	}
-	return row, serving(row)
+	return row, requireLive(row)
 }
 
-// serving returns an error unless the deployment is live, so that it responds to requests now or
-// after a replica has started.
-func serving(row *projections.Row[domain.Deployment]) error {
+// requireLive returns an error unless the deployment is live: it serves requests now, or after a
+// replica has started.
+func requireLive(row *projections.Row[domain.Deployment]) error {
 	switch {
 	case row.State.Live():
 		return nil
@@ -172,10 +173,10 @@ func serving(row *projections.Row[domain.Deployment]) error {
 		row.State.State)
 }
 
-// byModel returns the target of a request for a model. Among the live deployments of the model in
-// the caller's account, it chooses the deployment with the most ready replicas, and the first by
-// name when several have equally many. Without such a deployment, it chooses a deployment that has
-// the model loaded as an addon, and otherwise a deployment that serves every account.
+// byModel returns the target of a request for a model. It chooses, of the live deployments of the
+// model in the account without disableAutoDeploy, the one with the most ready replicas, and the
+// first by name among equals. If there is none, it chooses a deployment that loads the model as an
+// addon, and otherwise a deployment that serves all accounts.
 func byModel(c *request.Call, model domain.Name) (Target, error) {
 	account := AccountFor(c, model)
 	var best, manual *projections.Row[domain.Deployment]
@@ -192,17 +193,18 @@ func byModel(c *request.Call, model domain.Name) (Target, error) {
 		}
 	}
 	if best != nil {
-		return unnamed(c, best, ofBase), nil
+		return withChosenAddon(c, best, addonOfBaseModel), nil
 	}
-	if loaded, found := withAddon(c, account, model); found {
+	if loaded, found := findAddon(c, account, model); found {
 		return loaded, nil
 	}
 	if row := sharedOf(c.View(), model); row != nil {
-		return unnamed(c, row, ofBase), nil
+		return withChosenAddon(c, row, addonOfBaseModel), nil
 	}
 	if manual != nil {
 		return Target{}, request.NotFoundReason("MODEL_NOT_DEPLOYED",
-			"%s has no live deployment in accounts/%s except those with disableAutoDeploy: use the name %s#%s", model, account,
+			"%s has no live deployment in accounts/%s except deployments with disableAutoDeploy: use the model name "+
+				"%s#%s", model, account,
 			model,
 			manual.Name)
 	}
@@ -210,8 +212,8 @@ func byModel(c *request.Call, model domain.Name) (Target, error) {
 		"%s has no live deployment in accounts/%s: create one with POST /v1/accounts/%s/deployments", model, account, account)
 }
 
-// AccountFor returns the account whose deployments the name of a model refers to: the caller's
-// account or, when the caller is the operator, the model's account.
+// AccountFor returns the account whose deployments serve a request for the model: the caller's
+// account or, if the caller is the operator, the model's account.
 func AccountFor(c *request.Call, model domain.Name) string {
 	if c.Principal.IsOperator() {
 		return model.Account()

@@ -14,19 +14,20 @@ import (
 	"anneal/projections"
 )
 
-// DirectRoutes map host names to deployments: LABEL.DOMAIN reaches the inference operations of one
-// deployment and nothing else. A nil *DirectRoutes has no routes.
+// DirectRoutes maps host names to deployments: the host name LABEL.DOMAIN reaches the inference
+// operations of one deployment, and nothing else. A nil *DirectRoutes has no host names.
 type DirectRoutes struct {
 	Domain string
 	pepper []byte
 	world  *projections.World
 
-	mu    sync.Mutex
-	found map[string]domain.Name // cached deployments by label; Find checks each cached deployment
+	mu sync.Mutex
+	// cache of deployments by label; Find checks that a cached deployment is still valid
+	found map[string]domain.Name
 }
 
-// NewDirectRoutes returns the routes below domainName, or nil when domainName is "". Labels are
-// derived from the pepper.
+// NewDirectRoutes returns the direct routes below the domain domainName, or nil if it is "". The
+// labels are derived from the pepper.
 func NewDirectRoutes(domainName string, pepper []byte, world *projections.World) *DirectRoutes {
 	if domainName == "" {
 		return nil
@@ -34,8 +35,8 @@ func NewDirectRoutes(domainName string, pepper []byte, world *projections.World)
 	return &DirectRoutes{Domain: domainName, pepper: pepper, world: world, found: map[string]domain.Name{}}
 }
 
-// LabelOf returns the label of the request's host name. It returns false for a host name outside of
-// the domain.
+// LabelOf returns the label in the host name of a request. It returns false if the host name does
+// not belong to the domain.
 func (d *DirectRoutes) LabelOf(r *http.Request) (string, bool) {
 	if d == nil {
 		return "", false
@@ -47,9 +48,8 @@ func (d *DirectRoutes) LabelOf(r *http.Request) (string, bool) {
 	return strings.CutSuffix(strings.TrimSuffix(strings.ToLower(host), "."), "."+d.Domain)
 }
 
-// Find returns the deployment with a label, or false when there is none. It caches deployments that
-// it finds, but not labels without a deployment, because a deployment with the label may be created
-// later.
+// Find returns the deployment with a label, or false if there is none. It does not cache labels
+// without a deployment, because a deployment with the label may be created later.
 func (d *DirectRoutes) Find(label string) (domain.Name, bool) {
 	if !d.isAuthentic(label) {
 		return "", false
@@ -72,8 +72,8 @@ func (d *DirectRoutes) Find(label string) (domain.Name, bool) {
 	return "", false
 }
 
-// HandleOf returns the directRouteHandle of a deployment: for directRouteType INTERNET the host name
-// of its direct route, or "" when the deployment has none.
+// HandleOf returns the directRouteHandle of a deployment: the host name of its direct route. It
+// returns "" if the deployment has no direct route.
 func (d *DirectRoutes) HandleOf(row *projections.Row[domain.Deployment]) string {
 	if d == nil || !row.State.Reachable() {
 		return ""
@@ -81,8 +81,8 @@ func (d *DirectRoutes) HandleOf(row *projections.Row[domain.Deployment]) string 
 	return d.label(row) + "." + d.Domain
 }
 
-// A label consists of labelBody bytes, which cannot be computed from the deployment's name without
-// the pepper, and labelCheck bytes that authenticate the first bytes. A guessed label is rejected
+// A label consists of labelBody bytes, which are derived from the deployment's name with the
+// pepper, and labelCheck bytes, which authenticate the first. So a guessed label is rejected
 // without a search for its deployment.
 const (
 	labelBody  = 12
@@ -91,8 +91,8 @@ const (
 
 var labelEncoding = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567")
 
-// label returns the first part of the host name of a deployment's direct route. The label does not
-// change while the deployment exists.
+// label returns the first part of the host name of a deployment's direct route. It does not change
+// while the deployment exists.
 func (d *DirectRoutes) label(row *projections.Row[domain.Deployment]) string {
 	created := strconv.FormatInt(row.CreateTime.UnixNano(), 10)
 	id := strings.Join([]string{"direct route", string(row.Name), created}, "\x00")
@@ -100,7 +100,7 @@ func (d *DirectRoutes) label(row *projections.Row[domain.Deployment]) string {
 	return labelEncoding.EncodeToString(append(body, d.checkOf(body)...))
 }
 
-// isAuthentic reports whether the label was derived from this installation's pepper.
+// isAuthentic reports whether a label was derived from this installation's pepper.
 func (d *DirectRoutes) isAuthentic(label string) bool {
 	data, err := labelEncoding.DecodeString(label)
 	return err == nil && len(data) == labelBody+labelCheck && hmac.Equal(d.checkOf(data[:labelBody]), data[labelBody:])

@@ -7,18 +7,18 @@ import (
 	"anneal/domain"
 )
 
-// LastServed records when each deployment last responded to a request through this process. It
-// forgets deployments whose last response is older than domain.RecentUse.
+// LastServed stores when each deployment last responded to a request through this server. It
+// deletes times that are older than domain.RecentUse.
 type LastServed struct {
 	mu    sync.Mutex
 	times map[domain.Name]time.Time
 	swept time.Time
 }
 
-// NewLastServed returns an empty record.
+// NewLastServed returns a LastServed without any times.
 func NewLastServed() *LastServed { return &LastServed{times: map[domain.Name]time.Time{}} }
 
-// Record records that a deployment responds to a request at the time now.
+// Record stores that a deployment responds to a request at the time now.
 func (l *LastServed) Record(deployment domain.Name, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -34,7 +34,7 @@ func (l *LastServed) Record(deployment domain.Name, now time.Time) {
 	}
 }
 
-// Of returns the time at which a deployment last responded, or the zero time when the time is not
+// Of returns the time at which a deployment last responded to a request; the zero time if it is not
 // known.
 func (l *LastServed) Of(deployment domain.Name) time.Time {
 	l.mu.Lock()

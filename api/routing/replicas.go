@@ -16,61 +16,64 @@ import (
 	"anneal/projections/live"
 )
 
-// Replicas sends requests to the replicas of deployments.
+// Replicas sends requests to replicas on nodes. coordinator.ReplicaClient implements it.
 type Replicas interface {
-	// Complete generates one continuation on a replica and passes the continuation to emit in
-	// chunks. It stops when ctx is done or emit fails. An error with the code Unavailable means
-	// that the replica cannot be reached.
+	// Complete generates one continuation of a prompt on a replica, and passes it to emit in
+	// chunks. It stops when ctx is done or emit returns an error. An error with the code
+	// Unavailable means that the replica cannot be reached.
 	Complete(ctx context.Context, deployment domain.Name, replica domain.Replica, req engines.CompletionRequest,
 		emit func(engines.Chunk) error) (engines.Usage, error)
-	// Embed computes one embedding on a replica. It stops, and returns errors, under the same
-	// conditions as Complete.
+	// Embed computes one embedding on a replica. It stops when ctx is done, and returns errors like
+	// Complete.
 	Embed(ctx context.Context, deployment domain.Name, replica domain.Replica, req engines.EmbeddingRequest) (
 		engines.Embedding, engines.Usage, error)
-	// Transcribe transcribes a recording on a replica and passes the transcript to emit in the
-	// order of time. It stops, and returns errors, under the same conditions as Complete.
+	// Transcribe transcribes a recording on a replica, and passes the transcript to emit in the
+	// order of time. It stops and returns errors like Complete.
 	Transcribe(ctx context.Context, deployment domain.Name, replica domain.Replica, req engines.TranscriptionRequest,
 		emit func(engines.TranscriptEvent) error) (engines.Transcript, error)
 }
 
-// renewInterval is the interval at which a request that waits for a replica is recorded as a new
-// request, so that the deployment is not scaled to zero during the wait.
+// renewInterval is the interval at which a waiting request is recorded again as a new request, so
+// that its deployment is not scaled to zero meanwhile.
 const renewInterval = time.Second
 
-// maxAttempts is the maximum number of replicas that may run a part of one request, because the
-// request itself may crash them.
+// maxAttempts is the maximum number of replicas on which one request may begin to run, because it
+// may be the request that crashes them.
 const maxAttempts = 3
 
-// A Request is sent to the replicas of a deployment until one responds. Requests of one session go
-// to the same replica while it is ready; a request without a session goes to the least loaded one.
+// A Request is an inference request that is sent to replicas of a deployment until one responds.
+// Requests with the same Session go to the same replica as long as it is ready; a request without a
+// session goes to the replica with the fewest requests.
 type Request struct {
 	Deployment domain.Name
 	Session    string
 	Addon      string
-	Choose     ChooseAddon // selects another addon when Addon is unloaded; nil when the client named Addon
-	// Send sends the request to a replica. begun reports whether a part of the response was sent to
-	// the client: the request is then not sent to another replica.
+	Choose     ChooseAddon // selects another addon if Addon is unloaded; nil if the client named Addon
+	// Send sends the request to one replica. begun reports whether the client has received a part
+	// of the response; then the request is not sent to another replica.
 	Send func(ctx context.Context, replica domain.Replica, addon string) (begun bool, err error)
 }
 
-// A Placement identifies the node that processed a request, and the load of the replica on it.
+// A Placement states on which node a request ran, and how loaded the replica was.
 type Placement struct {
 	Node       string
-	Concurrent int // requests that this server has in progress on the replica, including this request
+	Concurrent int // number of requests of this server in progress on the replica, including this one
 }
 
-// Send sends a request to the replicas of its deployment until one responds, and returns the
-// Placement of the last attempt. When a replica did not run the request, or is gone, Send tries
-// another one, unless a part of the response was sent to the client. At most maxAttempts replicas
-// may run a part of the request. While no replica can be reached, Send waits for one, for
-// Limits.Wake in total. When the queues of all replicas are full, Send returns the error of one.
+// Send sends a request to replicas of its deployment until one responds, and returns the Placement
+// of the last attempt.
+//
+// If a replica refuses the request or goes down, Send tries another replica, unless the client has
+// received a part of the response. The request may begin to run on at most maxAttempts replicas.
+// While no replica can be reached, Send waits, for at most Limits.Wake in total. If the queues of
+// all replicas are full, Send returns the error of one of them.
 func (r *Router) Send(ctx context.Context, c *request.Call, q Request) (Placement, error) {
 	c.World.Live().RecordRequest(q.Deployment, c.Time)
 	if !c.Background {
 		leave, _ := c.Busy.Enter(interactiveKey(q.Deployment), 1<<30)
 		defer leave()
 	}
-	s := &sending{c: c, q: q, marks: &r.unreachable, tried: map[string]bool{}, patience: c.Limits.Wake}
+	s := &sendState{c: c, q: q, marks: &r.unreachable, tried: map[string]bool{}, remainingWait: c.Limits.Wake}
 	for {
 		ready, err := s.awaitReplicas(ctx)
 		if domain.CodeOf(err) == domain.NotFound && s.replaceAddon() {
@@ -97,24 +100,25 @@ func (r *Router) Send(ctx context.Context, c *request.Call, q Request) (Placemen
 		if s.failed(replica, err); s.runs == maxAttempts {
 			return at, s.failure
 		}
-		c.Logger.Warn("a replica failed before its response began", "request", c.ID, "deployment", q.Deployment,
+		c.Logger.Warn("a replica failed before its response began; the request is sent to another "+
+			"replica", "request", c.ID, "deployment", q.Deployment,
 			"replica", replica.ID, "error", err)
 	}
 }
 
-// A sending is one call of Send.
-type sending struct {
-	c        *request.Call
-	q        Request
-	marks    *unreachable
-	tried    map[string]bool // replicas that do not get the request again
-	runs     int             // replicas that may have run a part of the request
-	failure  error           // error of one of the replicas that failed
-	patience time.Duration   // how long the request may still wait for replicas
+// A sendState is the state of one call of Send.
+type sendState struct {
+	c             *request.Call
+	q             Request
+	marks         *unreachable
+	tried         map[string]bool // IDs of replicas that do not get the request again
+	runs          int             // number of replicas on which the request may have begun to run
+	failure       error           // error of one of the replicas that failed
+	remainingWait time.Duration   // how long the request may still wait for a replica
 }
 
-// replaceAddon changes the addon of the request to the one that has replaced it, if any.
-func (s *sending) replaceAddon() bool {
+// replaceAddon replaces the request's addon by its successor, and reports whether there is one.
+func (s *sendState) replaceAddon() bool {
 	next, ok := successor(s.c, s.q)
 	if ok {
 		s.q.Addon, s.tried, s.runs = next, map[string]bool{}, 0
@@ -122,9 +126,9 @@ func (s *sending) replaceAddon() bool {
 	return ok
 }
 
-// failed records that a replica failed with the retryable error err. A replica that is gone may get
-// the request again once a heartbeat lists it.
-func (s *sending) failed(replica domain.Replica, err error) {
+// failed records that a replica failed with the retryable error err. A replica that is down can get
+// the request again once a heartbeat of its node lists it.
+func (s *sendState) failed(replica domain.Replica, err error) {
 	reason := request.ReasonOf(err)
 	if reason == engines.ReplicaUnreachable || reason == engines.ReplicaGone {
 		return
@@ -136,9 +140,9 @@ func (s *sending) failed(replica domain.Replica, err error) {
 	}
 }
 
-// isGone reports whether err means that the replica, or its node, is gone: then no part of the
+// isDown reports whether err means that the replica or its node is down. Then no part of the
 // request is still running there.
-func isGone(err error) bool {
+func isDown(err error) bool {
 	switch request.ReasonOf(err) {
 	case engines.ReplicaUnreachable, engines.ReplicaGone, engines.ReplicaLost:
 		return true
@@ -147,18 +151,18 @@ func isGone(err error) bool {
 }
 
 var errStopping = &domain.Error{Code: domain.Unavailable, Reason: request.ReasonStopping,
-	Message: "the server is stopping: send the request again when the server has restarted, or to another server"}
+	Message: "the server is stopping: send the request to another server, or again after the server has restarted"}
 
-// attempt sends the request to one replica, and counts the request in the load of the replica until
-// the request ends. begun reports whether a part of the response was sent to the client.
-func (s *sending) attempt(ctx context.Context, replica domain.Replica) (begun bool, err error) {
+// attempt sends the request to one replica, and counts the request in the replica's load until it
+// ends. begun reports whether the client has received a part of the response.
+func (s *sendState) attempt(ctx context.Context, replica domain.Replica) (begun bool, err error) {
 	leave, _ := s.c.Busy.Enter(replicaKey(s.q.Deployment, replica.ID), 1<<30)
 	defer leave()
 	begun, err = s.q.Send(ctx, replica, s.q.Addon)
 	if err != nil && ctx.Err() != nil {
 		err = ctx.Err()
 	}
-	if isGone(err) {
+	if isDown(err) {
 		s.marks.mark(s.q.Deployment, replica, request.ReasonOf(err), s.c.Now())
 	}
 	return begun, err
@@ -171,9 +175,9 @@ func replicaKey(deployment domain.Name, replica string) string {
 func interactiveKey(deployment domain.Name) string { return "interactive " + string(deployment) }
 
 // Load returns the load of a deployment. slots is the number of requests that its replicas can
-// serve concurrently, according to their last heartbeats. busy reports whether the deployment has
-// requests in progress on this server that a client waits for, or requests from any server that
-// wait in the queue of a replica.
+// serve concurrently, according to their last heartbeats. busy reports whether a client waits for a
+// request to the deployment on this server, or requests from any server wait in the queue of a
+// replica.
 func Load(core *request.Core, deployment domain.Name) (slots int, busy bool) {
 	busy = core.Busy.Of(interactiveKey(deployment)) > 0
 	for _, load := range core.World.View().Live.Replicas(deployment) {
@@ -183,9 +187,9 @@ func Load(core *request.Core, deployment domain.Name) (slots int, busy bool) {
 	return slots, busy
 }
 
-// isRetryable reports whether the request may be sent to another replica after one has failed with
-// err: the replica has rejected the request, or does not run it any more. A request that failed on a
-// replica that continues to serve is not retryable, because it may fail in the same way everywhere.
+// isRetryable reports whether a request that failed on a replica with err may be sent to another
+// replica: the replica refused the request or no longer runs it. Other errors are not retryable,
+// because the request may fail in the same way on every replica.
 func isRetryable(err error) bool {
 	switch domain.CodeOf(err) {
 	case domain.Unavailable, domain.ResourceExhausted, domain.NotFound:
@@ -194,16 +198,16 @@ func isRetryable(err error) bool {
 	return false
 }
 
-// isUnloaded reports whether err means that the replica does not have the requested addon or
-// weights.
+// isUnloaded reports whether err means that the replica does not have the addon or the weights of
+// the request.
 func isUnloaded(err error) bool {
 	var f *domain.Error
 	return errors.As(err, &f) && f.Reason == engines.AddonNotLoaded
 }
 
-// choose returns one of the ready replicas that were not tried yet, or false when none is left. The
-// requests of a session go to the replica with the highest hash of session and replica (rendezvous
-// hashing), so that a session moves only when its replica is gone.
+// choose returns one of the ready replicas that are not in tried; false if there is none. Requests
+// of a session go to the replica with the highest hash of session and replica ID (rendezvous
+// hashing), so that a session changes its replica only when that is no longer ready.
 func choose(c *request.Call, q Request, ready []domain.Replica, tried map[string]bool) (domain.Replica, bool) {
 	left := slices.DeleteFunc(ready, func(r domain.Replica) bool { return tried[r.ID] })
 	if len(left) == 0 {
@@ -232,22 +236,22 @@ func affinity(session, replica string) uint64 {
 	return x
 }
 
-// load returns the number of requests in progress on a replica: the requests that this process has
-// sent, or the requests in the replica's last heartbeat, whichever are more.
+// load returns the number of requests in progress on a replica: those that this server has sent, or
+// those in the replica's last heartbeat, whichever number is higher.
 func load(c *request.Call, status live.View, deployment domain.Name, replica string) int {
 	reported, _ := status.Replica(deployment, replica)
 	return max(c.Busy.Of(replicaKey(deployment, replica)), reported.Active+reported.Queued)
 }
 
-// awaitReplicas returns the ready and reachable replicas of the deployment once the addon, if any,
-// is loaded. Without such replicas, it wakes a deployment that is scaled to zero and waits. It
-// returns an error when the patience of the request ends, or as soon as no replica can respond.
-func (s *sending) awaitReplicas(ctx context.Context) ([]domain.Replica, error) {
+// awaitReplicas returns the deployment's replicas that are ready and reachable, once the addon of
+// the request is loaded. If there is none, it wakes a deployment that is scaled to zero, and waits.
+// It returns an error when the remaining wait ends, or as soon as no replica can ever respond.
+func (s *sendState) awaitReplicas(ctx context.Context) ([]domain.Replica, error) {
 	c, name, begin := s.c, s.q.Deployment, time.Now()
-	timeout, renew := time.NewTimer(s.patience), time.NewTicker(renewInterval)
+	timeout, renew := time.NewTimer(s.remainingWait), time.NewTicker(renewInterval)
 	defer timeout.Stop()
 	defer renew.Stop()
-	defer func() { s.patience -= time.Since(begin) }()
+	defer func() { s.remainingWait -= time.Since(begin) }()
 	for {
 		v := c.World.View()
 		row, ok := v.Deployments.Get(name)
@@ -255,7 +259,7 @@ func (s *sending) awaitReplicas(ctx context.Context) ([]domain.Replica, error) {
 			return nil, request.NotFoundReason("DEPLOYMENT_NOT_FOUND",
 				"deployment %s was deleted while the request waited for a replica: use another deployment", name)
 		}
-		if err := serving(row); err != nil {
+		if err := requireLive(row); err != nil {
 			return nil, err
 		}
 		loading, err := addonState(v, s.q.Addon)
@@ -298,13 +302,13 @@ func (s *sending) awaitReplicas(ctx context.Context) ([]domain.Replica, error) {
 }
 
 // notReady returns the error of a request for which no replica became ready within Limits.Wake.
-// loading reports whether the requested addon is still being loaded, and unreachable is the number
-// of replicas that could not be reached.
+// loading reports whether the request's addon is still being loaded, and unreachable is the number
+// of unreachable replicas.
 func notReady(c *request.Call, v *projections.View, row *projections.Row[domain.Deployment], loading bool,
 	unreachable int) error {
 	if loading {
 		return &domain.Error{Code: domain.Unavailable, Reason: request.ReasonScalingUp,
-			Message: fmt.Sprintf("%s was still loading the addon after %s: try again shortly", row.Name, c.Limits.Wake)}
+			Message: fmt.Sprintf("%s is still loading the addon after %s: try again shortly", row.Name, c.Limits.Wake)}
 	}
 	why := TryAgain
 	if unreachable > 0 {
@@ -316,21 +320,21 @@ func notReady(c *request.Call, v *projections.View, row *projections.Row[domain.
 	return NoReplicaReady(row.Name, c.Limits.Wake, why)
 }
 
-// TryAgain is the advice in the error of NoReplicaReady when the cause is not known.
+// TryAgain is the advice in the error of NoReplicaReady if the cause is not known.
 const TryAgain = "try again shortly"
 
 // NoReplicaReady returns the error of a request for which no replica of a deployment became ready.
-// waited is how long the request has waited. why is the cause or, if the cause is not known,
-// TryAgain.
+// waited is how long the request waited, and why is the cause, or TryAgain if the cause is not
+// known.
 func NoReplicaReady(deployment domain.Name, waited time.Duration, why string) error {
 	return &domain.Error{Code: domain.Unavailable, Reason: request.ReasonScalingUp,
 		Message: fmt.Sprintf("%s had no ready replica within %s: %s", deployment, waited, why)}
 }
 
-// StatusOf returns the status of a deployment for responses. If the recorded status is an error,
-// StatusOf returns the recorded status. Otherwise the message of the status states why pending
-// replicas are not placed or, for a deployment without replicas, that no node can run one. pending
-// is the number of pending replicas. v may be nil.
+// StatusOf returns the status that responses show for a deployment. It is the recorded status if
+// that is an error. Otherwise its message states why pending replicas are not placed or, for a
+// deployment without replicas, why no node can run one. pending is the number of pending replicas.
+// v may be nil.
 func StatusOf(v *projections.View, name domain.Name, d *domain.Deployment, pending int) domain.Status {
 	if v == nil || !d.Live() || d.Status.Code != domain.OK.String() || pending == 0 && len(d.Replicas) > 0 {
 		return d.Status
@@ -338,11 +342,11 @@ func StatusOf(v *projections.View, name domain.Name, d *domain.Deployment, pendi
 	fit, why := v.Feasibility(projections.ForAccount(v, name.Account(), v.NeedOf(d))), ""
 	switch {
 	case fit.Fits():
-		return d.Status // the pending replicas are about to be placed
+		return d.Status // the scheduler is about to place the pending replicas
 	case pending > 0:
 		why = fmt.Sprintf("%d of %d replicas are waiting for a node: %s", pending, d.DesiredReplicas, fit)
 	case fit.Infeasible() || fit.AllLost():
-		why = fmt.Sprintf("a request could not start a replica: %s", fit)
+		why = fmt.Sprintf("a request cannot start a replica: %s", fit)
 	default:
 		return d.Status
 	}

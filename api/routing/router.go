@@ -1,5 +1,5 @@
-// Package routing resolves the model names of requests to deployments, and sends requests to the
-// replicas of deployments.
+// Package routing finds the deployment to which the model name of a request refers, and sends the
+// request to one of its replicas.
 package routing
 
 import (
@@ -13,11 +13,11 @@ import (
 
 // A Meter records the usage of requests to models. metering.Meter implements it.
 type Meter interface {
-	// Record records the usage of one request. It does not wait until the record is durable.
+	// Record records the usage of one request. It may return before the record is durable.
 	Record(usage metering.Record) error
 }
 
-// A Router sends requests to replicas and records the usage of the requests.
+// A Router sends inference requests to replicas, and records their usage.
 type Router struct {
 	Replicas   Replicas
 	Meter      Meter // nil records no usage
@@ -26,17 +26,17 @@ type Router struct {
 	unreachable unreachable
 }
 
-// An Output receives a continuation.
+// An Output receives the continuation of a prompt.
 type Output struct {
 	Emit func(engines.Chunk) error
-	// Restart discards the chunks emitted so far, because another replica generates the continuation
-	// again after the node of the first one was lost. It is nil when the chunks are sent to the client,
-	// so that a continuation that has begun is not generated again.
+	// Restart discards the chunks that were emitted before, because another replica generates the
+	// continuation again after the first replica's node was lost. It is nil if the chunks are sent
+	// to the client at once: then a continuation that has begun is not generated again.
 	Restart func()
 }
 
-// Generate generates one continuation on a replica of a target, and passes the continuation to out
-// in chunks. at identifies the node of the replica.
+// Generate generates one continuation of a prompt on a replica of the target, and passes it to out
+// in chunks. at states on which node it ran.
 func (r *Router) Generate(ctx context.Context, c *request.Call, target Target, session string,
 	req engines.CompletionRequest, out Output) (usage engines.Usage, at Placement, err error) {
 	at, err = r.Send(ctx, c, Request{target.Name, session, req.Addon, target.Choose,
@@ -46,7 +46,7 @@ func (r *Router) Generate(ctx context.Context, c *request.Call, target Target, s
 				begun = true
 				return out.Emit(chunk)
 			})
-			if begun && out.Restart != nil && isGone(err) {
+			if begun && out.Restart != nil && isDown(err) {
 				out.Restart()
 				begun = false
 			}
@@ -55,7 +55,7 @@ func (r *Router) Generate(ctx context.Context, c *request.Call, target Target, s
 	return usage, at, err
 }
 
-// Embed computes one embedding on a replica of a target. at identifies the node of the replica.
+// Embed computes one embedding on a replica of the target. at states on which node it ran.
 func (r *Router) Embed(ctx context.Context, c *request.Call, target Target, session string,
 	req engines.EmbeddingRequest) (embedding engines.Embedding, usage engines.Usage, at Placement, err error) {
 	at, err = r.Send(ctx, c, Request{target.Name, session, req.Addon, target.Choose,
@@ -67,10 +67,9 @@ func (r *Router) Embed(ctx context.Context, c *request.Call, target Target, sess
 	return embedding, usage, at, err
 }
 
-// RecordUsage records the usage of a deployment by the call. It only logs an error of the Meter,
-// because the response does not depend on the usage record. The record of a complete response to a
-// request of a batch has the ID of the request, which is sent again with that ID after a crash, so
-// that its usage counts once.
+// RecordUsage records the usage of a deployment by a call. If that fails, it only logs the error,
+// because the client gets its response anyway. The usage record of a batch's request has the ID of
+// the request: after a crash the request is sent again with the same ID, and its usage counts once.
 func (r *Router) RecordUsage(c *request.Call, deployment domain.Name, model string, used metering.Record) {
 	if r.Meter == nil {
 		return
@@ -82,6 +81,7 @@ func (r *Router) RecordUsage(c *request.Call, deployment domain.Name, model stri
 		used.ID = c.ID
 	}
 	if err := r.Meter.Record(used); err != nil {
-		c.Logger.Warn("the usage of a request was not recorded", "request", c.ID, "deployment", deployment, "error", err)
+		c.Logger.Warn("the usage of a request was not recorded, and is missing in usage "+
+			"totals", "request", c.ID, "deployment", deployment, "error", err)
 	}
 }

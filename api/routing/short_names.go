@@ -6,10 +6,10 @@ import (
 	"anneal/projections"
 )
 
-// byShortName returns the target of a request with a model name without slashes: the ID of a model,
-// of a deployment or of a deployed model (addon) of the key's account, or an alias. When
-// several have the name, the target is the first one in this order that can respond. When none can
-// respond, the error is that of the first one that exists.
+// byShortName returns the target of a request whose model has no slashes: an alias, or the ID of a
+// model, a deployment or a deployed model (addon) of the caller's account. Of several with that ID,
+// it chooses the first that can respond, in the order model, deployment, deployed model, alias. If
+// none can respond, it returns the error of the first that exists.
 func byShortName(c *request.Call, id string) (Target, error) {
 	account := c.Principal.Account
 	var why error
@@ -23,7 +23,7 @@ func byShortName(c *request.Call, id string) (Target, error) {
 	if name := domain.NewName(account, domain.Deployments.Collection, id); exists(c.View().Deployments.Get(name)) {
 		row, err := Deployment(c, name)
 		if err == nil {
-			return unnamed(c, row, ofDeployment), nil
+			return withChosenAddon(c, row, addonOfDeployment), nil
 		}
 		why = first(why, err)
 	}
@@ -52,21 +52,22 @@ func first(errs ...error) error {
 	return nil
 }
 
-// ofDeployedModel returns the target of a request that names a deployed model by its ID.
+// ofDeployedModel returns the target of a request whose model is the ID of a deployed model.
 func ofDeployedModel(c *request.Call, row *projections.Row[domain.DeployedModel]) (Target, error) {
 	deployment, err := Deployment(c, domain.Name(row.State.Deployment))
 	if err != nil {
 		return Target{}, err
 	}
 	if !row.State.Wanted() {
-		return Target{}, request.NotFoundReason("MODEL_NOT_DEPLOYED", "%s is %s: %s", row.Name, row.State.State,
+		return Target{}, request.NotFoundReason("MODEL_NOT_DEPLOYED", "%s is %s and serves no requests: "+
+			"%s", row.Name, row.State.State,
 			row.State.Status.Message)
 	}
 	return Target{deployment, AddonID(row), nil}, nil
 }
 
-// IsTaken reports whether a live deployment or a deployed model of the key's account responds to
-// requests for the short name id.
+// IsTaken reports whether a live deployment or a deployed model of the caller's account serves
+// requests whose model is the ID id.
 func IsTaken(c *request.Call, id string) bool {
 	account := c.Principal.Account
 	row, ok := c.View().Deployments.Get(domain.NewName(account, domain.Deployments.Collection, id))
@@ -81,8 +82,8 @@ func IsTaken(c *request.Call, id string) bool {
 	return err == nil
 }
 
-// UsableModel returns the model with a name that has one of the forms accounts/a/models/m, a/m and
-// m. It returns false when the caller may not use the model, and when there is none.
+// UsableModel returns the model with a name of the form accounts/a/models/m, a/m or m. It returns
+// false if there is none that the caller may use.
 func UsableModel(c *request.Call, name string) (*projections.Row[domain.Model], bool) {
 	wanted, ok := longName(c.Principal.Account, name, domain.Models.Collection)
 	if !ok || mayUse(c, wanted) != nil {
@@ -91,8 +92,8 @@ func UsableModel(c *request.Call, name string) (*projections.Row[domain.Model], 
 	return c.View().Models.Get(wanted)
 }
 
-// ModelName returns the name of the model that responds: the model of the addon, or the
-// deployment's own model.
+// ModelName returns the name of the model with which the target responds: the model of its addon,
+// or the deployment's own model.
 func (t Target) ModelName(v *projections.View) domain.Name {
 	for row := range v.Addons(t.Name) {
 		if AddonID(row) == t.Addon {

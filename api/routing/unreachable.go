@@ -9,21 +9,20 @@ import (
 	"anneal/projections/live"
 )
 
-// markTime is how long a replica stays marked as unreachable when no heartbeat lists it. After
-// that, requests are sent to the replica again.
+// markTime is how long a replica stays marked as unreachable if no heartbeat lists it. Then
+// requests are sent to it again.
 const markTime = 30 * time.Second
 
-// unreachable records the replicas and nodes that did not respond, so that the next requests go to
-// other replicas at once, long before the node is lost. A replica is reachable again when a
-// heartbeat of its node that lists the replica arrives. The zero value is empty.
+// unreachable stores which replicas and nodes did not respond, so that further requests go to other
+// replicas at once, long before the node counts as lost. A mark ends when a heartbeat of the node
+// lists the replica. The zero value has no marks.
 type unreachable struct {
 	mu    sync.Mutex
-	marks map[string]time.Time // time of the mark, by replicaKey or name of a node
+	marks map[string]time.Time // time of the mark, by replicaKey or node name
 }
 
-// mark records that a replica was gone at a time. If the reason is ReplicaUnreachable or
-// ReplicaLost, it records the node of the replica instead, which makes all replicas of the node
-// unreachable.
+// mark marks a replica as unreachable at the time at. If the reason is ReplicaUnreachable or
+// ReplicaLost, it marks the replica's node instead, and so all replicas on the node.
 func (u *unreachable) mark(deployment domain.Name, replica domain.Replica, reason string, at time.Time) {
 	key := replicaKey(deployment, replica.ID)
 	if reason == engines.ReplicaUnreachable || reason == engines.ReplicaLost {
@@ -42,7 +41,7 @@ func (u *unreachable) mark(deployment domain.Name, replica domain.Replica, reaso
 	u.marks[key] = at
 }
 
-// of returns the IDs of the unreachable replicas of a deployment.
+// of returns the IDs of a deployment's replicas that are marked as unreachable.
 func (u *unreachable) of(
 	status live.View, d *domain.Deployment, name domain.Name, clock func() time.Time,
 ) map[string]bool {

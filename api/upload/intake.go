@@ -23,43 +23,44 @@ var fileName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 
 // Values of Limit.Directories.
 var (
-	AnyDirectory = regexp.MustCompile("") // matches every directory; checkName checks the name's characters
-	// ModuleDirectory matches the directories of the modules of a sentence-transformers model, such
+	AnyDirectory = regexp.MustCompile("") // allows every directory; checkName checks the characters of its name
+	// ModuleDirectory allows the directories of the modules of a sentence-transformers model, such
 	// as 1_Pooling.
 	ModuleDirectory = regexp.MustCompile(`^[0-9]{1,3}_[A-Za-z0-9._-]{1,64}$`)
 )
 
 const FileNameRule = "must be 1 to 128 letters, digits, dots, _ and -, and begin with a letter or digit"
 
-// A Limit bounds the files of one upload.
+// A Limit bounds the files of one upload: their number, size and names.
 type Limit struct {
 	Files int
 	Bytes int64 // maximum size of each file
-	// Directories matches the directories of names of the form DIRECTORY/NAME, with one level of
-	// directories; nil allows no directories.
+	// Directories matches the directories that file names of the form DIRECTORY/NAME may have. nil
+	// allows no directories.
 	Directories *regexp.Regexp
 }
 
-// checkName adds a violation unless the name of a file is valid.
+// checkName adds a violation if a file name is invalid.
 func (l Limit) checkName(v *domain.Violations, name string) {
 	directory, base, in := strings.Cut(name, "/")
 	if l.Directories != nil && in && l.Directories.MatchString(directory) {
 		v.Require(fileName.MatchString(directory) && fileName.MatchString(base), "filenameToSize",
-			"%s must be a directory and a file name with one slash between them; each of the two %s", wire.Quote(name),
+			"%s must be a directory and a file name separated by one slash; each of the two %s", wire.Quote(name),
 			FileNameRule)
 		return
 	}
 	v.Require(fileName.MatchString(name), "filenameToSize", "%s %s", wire.Quote(name), FileNameRule)
 }
 
-// Expiry is a text for users: it states when files that were not validated are deleted.
+// Expiry is the end of messages for users that states when files are deleted that were not
+// validated.
 var Expiry = fmt.Sprintf("files that are sent to upload URLs and not validated within %d days are deleted",
 	domain.UploadTime/(24*time.Hour))
 
-// awaitsFiles is concatenated once: lists call AwaitsFiles for each resource.
+// awaitsFiles is concatenated once, because lists call AwaitsFiles for each resource.
 var awaitsFiles = "waits for its files: upload them, or send them to upload URLs and validate the upload; " + Expiry
 
-// AwaitsFiles returns s, the status of a resource before its first upload. If s has no message, the
+// AwaitsFiles returns the status s of a resource that has no files yet. If s has no message, the
 // returned status has a message that states how to upload files.
 func AwaitsFiles(s domain.Status) domain.Status {
 	if s.Message == "" {
@@ -68,22 +69,23 @@ func AwaitsFiles(s domain.Status) domain.Status {
 	return s
 }
 
-// An Intake stores the files of one upload in a separate directory that no signed URL can write to,
-// so that files do not change after their validation.
+// An Intake stores the files of one upload in a directory to which no signed URL can write, so that
+// the files do not change after their validation.
 type Intake struct {
 	*request.Call
 	Limit Limit
 	Files domain.Files
 	store *Store
-	share *reservation // nil without a quota
+	share *reservation // counts the files against the quota; nil if they do not count
 }
 
-// NewIntake returns an intake that stores files in a new directory.
+// NewIntake returns an Intake that stores files in the new directory.
 func (s *Store) NewIntake(c *request.Call, directory string, limit Limit) *Intake {
 	return &Intake{Call: c, Limit: limit, Files: domain.Files{Prefix: directory, Sizes: map[string]int64{}}, store: s}
 }
 
-// Form returns a reader of the request's body, which must be multipart/form-data.
+// Form returns a reader of the request's multipart/form-data body, or an error if the body has
+// another media type.
 func Form(c *request.Call) (form *multipart.Reader, err error) {
 	kind, _, _ := mime.ParseMediaType(c.Request.Header.Get("Content-Type"))
 	if form, err = c.Request.MultipartReader(); err != nil || kind != "multipart/form-data" {
@@ -94,8 +96,8 @@ func Form(c *request.Call) (form *multipart.Reader, err error) {
 	return form, nil
 }
 
-// Form stores the files of a form, each under the file name of its part. On failure it removes all
-// files of the intake.
+// Form stores the files of a form, each under its file name. If it fails, it removes all files of
+// the intake.
 func (in *Intake) Form(form *multipart.Reader) error {
 	for n := 0; ; n++ {
 		name, content, err := Part(form)
@@ -119,8 +121,8 @@ func (in *Intake) Form(form *multipart.Reader) error {
 	}
 }
 
-// OnlyFile returns the name and content of the first file of a form. It returns an error when the
-// form has no file, and defaultName when the file has no name.
+// OnlyFile returns the name and the content of the first file in a form. If the file has no name,
+// it returns defaultName. If the form has no file, it returns an error.
 func OnlyFile(form *multipart.Reader, defaultName string) (name string, content io.Reader, err error) {
 	name, content, err = Part(form)
 	if errors.Is(err, io.EOF) {
@@ -139,12 +141,12 @@ func nothingSent() error {
 
 func noFileName() error {
 	var v domain.Violations
-	v.Add("file", "each field must have a file name, such as config.json")
+	v.Add("file", "each field \"file\" must have a file name, such as config.json")
 	return v.Err()
 }
 
-// Part returns the file name and content of the next field "file" of a form. err is io.EOF when
-// none is left.
+// Part returns the file name and the content of the next field "file" of a form. err is io.EOF
+// after the last field.
 func Part(form *multipart.Reader) (name string, content io.Reader, err error) {
 	var v domain.Violations
 	part, err := form.NextPart()
@@ -158,14 +160,14 @@ func Part(form *multipart.Reader) (name string, content io.Reader, err error) {
 		v.Add("file", "the multipart body is malformed or has no field: send the file as a field \"file\"")
 		return "", nil, v.Err()
 	case part.FormName() != "file":
-		v.Add("file", "the form has a field %s: send files as fields \"file\" and nothing else", wire.Quote(part.FormName()))
+		v.Add("file", "the form has a field %s: send only fields \"file\" with the files", wire.Quote(part.FormName()))
 	case part.FileName() != "" && !fileName.MatchString(part.FileName()):
 		v.Add("file", "the file's name %s", FileNameRule)
 	}
 	return part.FileName(), part, v.Err()
 }
 
-// File stores one file of the upload under a name.
+// File stores one file of the upload under the name.
 func (in *Intake) File(name string, content io.Reader) error {
 	limited := &io.LimitedReader{R: content, N: in.Limit.Bytes + 1}
 	size, err := in.store.Blobs.Put(in.Ctx, in.Files.Prefix+name,
@@ -173,7 +175,7 @@ func (in *Intake) File(name string, content io.Reader) error {
 	var fault *domain.Error
 	switch {
 	case err != nil && limited.N > 0 && !errors.As(err, &fault) && in.Ctx.Err() == nil:
-		in.Logger.Warn("an upload was interrupted", "request", in.ID, "error", err)
+		in.Logger.Warn("the upload of a file was interrupted; the request was rejected", "request", in.ID, "error", err)
 		return domain.Errorf(domain.InvalidArgument, "the upload of %s was interrupted after %d bytes: send the file again",
 			wire.Quote(name), size)
 	case err != nil:
@@ -185,8 +187,8 @@ func (in *Intake) File(name string, content io.Reader) error {
 	return nil
 }
 
-// Take copies files from other directories into the intake, all of them or none. A copied file
-// replaces the file of the intake with the same name.
+// Take copies files from another directory into the intake: all of them, or none. A copied file
+// replaces a file of the intake with the same name.
 func (in *Intake) Take(files domain.Files) error {
 	if err := in.share.take(files.Bytes()); err != nil {
 		in.Discard()
@@ -197,7 +199,8 @@ func (in *Intake) Take(files domain.Files) error {
 		if err == nil {
 			in.Files.Sizes[name], err = in.store.Blobs.Size(in.Ctx, in.Files.Prefix+name)
 		}
-		if err == nil && in.Files.Sizes[name] > in.Limit.Bytes { // signed URLs of an object store cannot enforce the limit
+		// an object store cannot enforce the size limit for its signed URLs
+		if err == nil && in.Files.Sizes[name] > in.Limit.Bytes {
 			err = request.BodyTooLarge(in.Limit.Bytes)
 		}
 		if err != nil {
@@ -208,10 +211,9 @@ func (in *Intake) Take(files domain.Files) error {
 	return nil
 }
 
-// Commit records the intent that makes the files of the intake part of a resource, and then stops
-// counting the files as pending. It removes the files when the intent is rejected. After any other
-// error it keeps the files, because the intent may have been recorded: the reconciler removes them
-// if no event refers to them.
+// Commit records the intent that makes the intake's files part of a resource. It removes the files
+// if the intent is rejected. After any other error, the intent may be recorded, so Commit keeps the
+// files; the reconciler deletes them if no event refers to them.
 func (in *Intake) Commit(intent domain.Intent) (eventlog.Change, error) {
 	change, err := in.Do(intent)
 	in.Release()
@@ -222,36 +224,38 @@ func (in *Intake) Commit(intent domain.Intent) (eventlog.Change, error) {
 	return change, err
 }
 
-// Discard removes the directory of the intake, to which no event refers. The reconciler removes
-// files that Discard cannot remove.
+// Discard removes the intake's directory, to which no event refers. The reconciler deletes what
+// Discard cannot remove.
 func (in *Intake) Discard() {
 	defer in.share.release()
 	ctx, cancel := in.Detached()
 	defer cancel()
 	if err := in.store.Blobs.DeletePrefix(ctx, in.Files.Prefix); err != nil {
-		in.Logger.Warn("files of a failed request were not removed", "request", in.ID, "directory", in.Files.Prefix, "error",
+		in.Logger.Warn("the files of a failed upload were not deleted; the reconciler deletes them "+
+			"later", "request", in.ID, "directory", in.Files.Prefix, "error",
 			err)
 	}
 }
 
-// AnnouncedFiles are the files that a client is about to upload, as sizes in bytes by name.
+// AnnouncedFiles has the files that a client is about to upload: their sizes in bytes by name.
 type AnnouncedFiles struct {
 	FilenameToSize map[string]domain.Count `json:"filenameToSize"`
 }
 
-// SignedURLs are URLs by which files are accessed without an API key, by file name.
+// SignedURLs has the URLs with which a client accesses files without an API key, by file name.
 type SignedURLs struct {
 	Files map[string]string `json:"filenameToSignedUrls"`
 }
 
-// ReadAnnounced reads and validates the names and sizes of the files that a client announces.
+// ReadAnnounced reads and validates the names and sizes of the files that a client is about to
+// upload.
 func ReadAnnounced(c *request.Call, limit Limit) (map[string]domain.Count, error) {
 	p, body := c.Params(), AnnouncedFiles{}
 	if err := p.ReadVerb(&body); err != nil {
 		return nil, err
 	}
 	p.Violations.Require(len(body.FilenameToSize) > 0 && len(body.FilenameToSize) <= limit.Files, "filenameToSize",
-		"must name 1 to %d files and their sizes in bytes", limit.Files)
+		"must have the names of 1 to %d files and their sizes in bytes", limit.Files)
 	for _, name := range wire.SortedKeys(body.FilenameToSize) {
 		size := body.FilenameToSize[name].Int64()
 		limit.checkName(&p.Violations, name)
@@ -261,8 +265,8 @@ func ReadAnnounced(c *request.Call, limit Limit) (map[string]domain.Count, error
 	return body.FilenameToSize, p.Err()
 }
 
-// SignPuts returns the SignedURLs to which a client can PUT the files without an API key. It
-// returns an error when sizes exceed the storage quota.
+// SignPuts returns the URLs to which a client can send the files with PUT. It returns an error if
+// the files exceed the storage quota.
 func (s *Store) SignPuts(c *request.Call, directory string, sizes map[string]domain.Count) (any, error) {
 	var sum int64
 	for _, size := range sizes {
@@ -282,8 +286,8 @@ func (s *Store) SignPuts(c *request.Call, directory string, sizes map[string]dom
 	return SignedURLs{urls}, nil
 }
 
-// SignGets returns the SignedURLs from which a client can read the files without an API key. If
-// several directories have a file of the same name, it signs the file in the first of them.
+// SignGets returns the URLs from which a client can read the files. If several directories have a
+// file with the same name, the URL is that of the file in the first of them.
 func (s *Store) SignGets(c *request.Call, directories ...domain.Files) (any, error) {
 	urls := map[string]string{}
 	for _, files := range directories {
@@ -301,23 +305,24 @@ func (s *Store) SignGets(c *request.Call, directories ...domain.Files) (any, err
 	return SignedURLs{urls}, nil
 }
 
-// Arrived returns an error unless n, the number of uploaded files, is from 1 to l.Files.
+// Arrived returns an error unless n, the number of uploaded files, is at least 1 and at most
+// l.Files.
 func (l Limit) Arrived(n int) error {
 	if n > 0 && n <= l.Files {
 		return nil
 	}
 	f := domain.Errorf(domain.FailedPrecondition,
-		"%d files have been uploaded: PUT 1 to %d files to the URLs that :getUploadEndpoint returns, then validate the "+
-			"upload; %s", n,
+		"%d files have been uploaded: send 1 to %d files with PUT to the URLs that :getUploadEndpoint returns, then "+
+			"validate the upload; %s", n,
 		l.Files, Expiry)
 	f.Reason = "NOTHING_UPLOADED"
 	return f
 }
 
-// Rejected returns the error of a rejected upload from the status of its resource.
+// Rejected returns the error of a rejected upload, with the message of its resource's status.
 func Rejected(reason string, status domain.Status, violations []domain.Violation) error {
 	code := domain.InvalidArgument
-	if status.Code != code.String() { // the validation failed for a reason other than the files
+	if status.Code != code.String() { // the validation failed, but not because of the files
 		code = domain.Internal
 	}
 	return &domain.Error{Code: code, Reason: reason, Message: status.Message, Violations: violations}

@@ -14,14 +14,13 @@ import (
 	"anneal/projections"
 )
 
-// formOverhead bounds the size that a multipart form adds to a file, in bytes.
+// formOverhead is the maximum size, in bytes, that a multipart form adds to a file.
 const formOverhead = 4 << 10
 
-// A ledger counts the bytes that uploads on this server are about to add to their accounts, until
-// an event records them.
+// A ledger counts the bytes of uploads in progress on this server, until an event records them.
 type ledger struct {
 	mu      sync.Mutex
-	pending map[string]int64 // bytes by account, for accounts with the quota storage-bytes
+	pending map[string]int64 // bytes by account; only accounts with the quota storage-bytes
 }
 
 // A Store stores the files of uploads.
@@ -31,12 +30,13 @@ type Store struct {
 	ledger *ledger
 }
 
-// NewStore returns a store of uploads.
+// NewStore returns a Store that stores files in b, and reads quotas from the world.
 func NewStore(b *blobs.Store, world *projections.World) *Store {
 	return &Store{b, world, &ledger{pending: map[string]int64{}}}
 }
 
-// Pending returns the bytes of uploads that count against a quota and that no event records yet.
+// Pending returns the bytes of uploads that count against quotas, but that no event has recorded
+// yet.
 func (s *Store) Pending() (sum int64) {
 	s.ledger.mu.Lock()
 	defer s.ledger.mu.Unlock()
@@ -46,28 +46,29 @@ func (s *Store) Pending() (sum int64) {
 	return sum
 }
 
-// A reservation counts the bytes of one upload against the quota storage-bytes of its account. A
-// nil reservation counts nothing.
+// A reservation counts the bytes of one upload against the storage quota of its account. A nil
+// reservation counts nothing.
 type reservation struct {
-	store      *Store
-	account    string
-	unrecorded func() (int64, error) // returns bytes that the account uses but the log does not record; may be nil
-	replaced   int64                 // bytes of earlier files that the upload replaces
+	store   *Store
+	account string
+	// returns the bytes of files that the account stores but no event has recorded; nil if there
+	// are none
+	unrecorded func() (int64, error)
+	replaced   int64 // bytes of the earlier files that the upload replaces
 
 	unlimited   bool
 	limit       int64
-	used        int64 // bytes that the account uses, without pending uploads
-	refreshedAt int64 // value of the field taken at the last refresh
+	used        int64 // bytes that the account uses, except uploads in progress
+	refreshedAt int64 // value of taken at the last refresh
 	known       bool
 	taken       int64
-	ahead       int64 // announced bytes in taken that have not arrived
+	ahead       int64 // the part of taken that was announced but has not arrived yet
 }
 
-// refreshInterval is the number of bytes of an upload after which take reads the account's usage
-// again.
+// refreshInterval is the number of bytes after which a reservation reads the account's usage again.
 const refreshInterval = 1 << 20
 
-// refresh sets the quota and usage of the account from the current world.
+// refresh reads the account's quota and usage from the present world.
 func (s *reservation) refresh() error {
 	v := s.store.World.View()
 	s.known, s.refreshedAt = true, s.taken
@@ -85,7 +86,7 @@ func (s *reservation) refresh() error {
 	return err
 }
 
-// take counts n more bytes. When they exceed the quota, it counts nothing and returns the error of
+// take counts n more bytes. If they exceed the quota, it counts nothing and returns the error of
 // request.OverQuota.
 func (s *reservation) take(n int64) error {
 	if s == nil || s.unlimited || n <= 0 {
@@ -108,8 +109,8 @@ func (s *reservation) take(n int64) error {
 	return nil
 }
 
-// release stops counting the bytes of the upload, because the log records them or they were not
-// stored.
+// release stops counting the bytes of the upload, because an event has recorded them or they are
+// not stored.
 func (s *reservation) release() {
 	if s == nil || s.taken == 0 {
 		return
@@ -123,7 +124,7 @@ func (s *reservation) release() {
 	s.taken, s.ahead = 0, 0
 }
 
-// takeAhead counts n bytes that the client announces before it sends them.
+// takeAhead counts n bytes that the client has announced but not sent yet.
 func (s *reservation) takeAhead(n int64) error {
 	err := s.take(n)
 	if err == nil && s != nil {
@@ -132,7 +133,7 @@ func (s *reservation) takeAhead(n int64) error {
 	return err
 }
 
-// arrive counts n received bytes, except those that takeAhead has counted already.
+// arrive counts n bytes that were received, except those that takeAhead has counted.
 func (s *reservation) arrive(n int64) error {
 	if s == nil {
 		return nil
@@ -142,38 +143,38 @@ func (s *reservation) arrive(n int64) error {
 	return s.take(n - announced)
 }
 
-// fits returns an error when n more bytes would exceed the quota.
+// fits returns an error if n more bytes would exceed the quota. It counts nothing.
 func (s *reservation) fits(n int64) error {
 	err := s.take(n)
 	s.release()
 	return err
 }
 
-// Counting makes the files of the intake count against the account's quota storage-bytes, and
-// returns the intake. replaced are the earlier files that the upload replaces: their size is
-// subtracted. The caller must call Release.
+// Counting makes the intake's files count against the storage quota, and returns the intake. The
+// size of the files in replaced, which the upload replaces, is subtracted. The caller must call
+// Release.
 func (in *Intake) Counting(replaced domain.Files) *Intake {
 	in.share = &reservation{store: in.store, account: in.Account, replaced: replaced.Bytes()}
 	return in
 }
 
-// Release stops counting the bytes of the upload as pending.
+// Release stops counting the intake's files as an upload in progress.
 func (in *Intake) Release() { in.share.release() }
 
-// Announced counts the announced length of a form against the quota, before any part of the form is
-// read.
+// Announced counts the announced length of a form (Content-Length) against the quota, before the
+// form is read.
 func (in *Intake) Announced() error {
 	return in.share.takeAhead(in.Request.ContentLength - formOverhead)
 }
 
-// Reserve returns an error when n more bytes would exceed the account's quota.
+// Reserve returns an error if n more bytes would exceed the account's storage quota.
 func (s *Store) Reserve(c *request.Call, n int64) error {
 	return (&reservation{store: s, account: c.Account,
 		unrecorded: func() (int64, error) { return s.arrivals(c.Ctx, c.Account) }}).fits(n)
 }
 
-// arrivals returns the bytes of the files uploaded to signed URLs of the account. Files are
-// removed shortly after their validation.
+// arrivals returns the size of the files that the account has sent to signed URLs and not validated
+// yet.
 func (s *Store) arrivals(ctx context.Context, account string) (sum int64, err error) {
 	for f, err := range s.Blobs.List(ctx, blobs.StagingRoot+account+"/") {
 		if err != nil {
@@ -184,7 +185,7 @@ func (s *Store) arrivals(ctx context.Context, account string) (sum int64, err er
 	return sum, nil
 }
 
-// Handler serves signed URLs. Bytes that are PUT for an upload count against the account's quota as
+// Handler serves signed URLs. The bytes of a PUT count against the storage quota of the account as
 // they arrive.
 func (s *Store) Handler() http.Handler {
 	served := s.Blobs.Handler()
@@ -195,7 +196,7 @@ func (s *Store) Handler() http.Handler {
 				unrecorded: func() (int64, error) { return s.arrivals(r.Context(), account) }}
 			defer reservation.release()
 			if !strings.HasPrefix(r.URL.Path, "/blobs/"+blobs.StagingRoot) {
-				reservation = nil // files that workers send do not count
+				reservation = nil // files that worker nodes send do not count
 			}
 			r.Body = &countedBody{r.Body, reservation, r.ContentLength, func() { connection.Keep(r.Context(), account) }}
 		}
@@ -203,8 +204,8 @@ func (s *Store) Handler() http.Handler {
 	})
 }
 
-// A knownWriter protects the connection of a request with a valid signed URL from replacement,
-// because an account has created the URL.
+// A knownWriter is the writer of the response to a signed URL. If the URL is valid, an account has
+// created it, so the connection is protected from replacement: see connection.Keep.
 type knownWriter struct {
 	http.ResponseWriter
 	request *http.Request
@@ -221,8 +222,7 @@ func (w *knownWriter) WriteHeader(status int) {
 // Unwrap lets http.ResponseController reach the connection.
 func (w *knownWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// accountOfFile returns the account of the file of a signed URL, from the path
-// /blobs/ROOT/ACCOUNT/….
+// accountOfFile returns the account in the path of a signed URL, /blobs/ROOT/ACCOUNT/….
 func accountOfFile(r *http.Request) string {
 	parts := strings.SplitN(strings.TrimPrefix(r.URL.Path, "/blobs/"), "/", 3)
 	if len(parts) < 3 {
@@ -231,12 +231,12 @@ func accountOfFile(r *http.Request) string {
 	return parts[1]
 }
 
-// A countedBody counts the bytes of a body as they are read. The body of a PUT is read only after
-// the signature of its URL has been verified.
+// A countedBody counts the bytes of a body against a reservation as they are read. The body of a
+// PUT is read only after the signature of its URL was verified.
 type countedBody struct {
 	io.ReadCloser
 	share     *reservation
-	announced int64  // bytes that the first Read counts in advance
+	announced int64  // bytes that the first Read counts before they arrive
 	begins    func() // called by the first Read; may be nil
 }
 

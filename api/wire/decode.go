@@ -10,18 +10,19 @@ import (
 	"anneal/domain"
 )
 
-// A Body is the JSON object of a request after Normalize for one wire type: names are in
-// lowerCamelCase, and output-only fields are removed.
+// A Body is the JSON object of a request in the normal form of a wire type: all names are in
+// lowerCamelCase, and output-only fields are left out. Normalize returns it.
 type Body map[string]any
 
-// Normalize validates a JSON value against the wire type t and returns it with every name in
-// lowerCamelCase. Violations name the path and the expected type; they never repeat the value.
+// Normalize checks a JSON value against the wire type t and returns its normal form. It adds a
+// violation with the path and the expected type for each field that does not match; violations
+// never contain a text from the request.
 func Normalize(v *domain.Violations, t reflect.Type, value any) Body {
 	return normalizeWith(decoder{violations: v}, t, value)
 }
 
-// NormalizeStored is like Normalize, for stored values. It does not apply the rules for strings,
-// because an older version may have stored strings that break these rules.
+// NormalizeStored is like Normalize for values that the server stored. It does not check strings,
+// because an older version may have stored strings that break today's rules.
 func NormalizeStored(t reflect.Type, value any) Body {
 	return normalizeWith(decoder{new(domain.Violations), true}, t, value)
 }
@@ -34,25 +35,26 @@ func normalizeWith(d decoder, t reflect.Type, value any) Body {
 	return object
 }
 
-// Fill decodes the object into out, a pointer to the type for which it was normalized.
+// Fill decodes the body into out, a pointer to the type for which the body was normalized.
 func (b Body) Fill(out any) error {
 	data, err := json.Marshal(b)
 	if err != nil {
 		return err
 	}
 	if err := json.Unmarshal(data, out); err != nil {
-		return domain.Errorf(domain.InvalidArgument, "the body does not match its type: %v", err)
+		return domain.Errorf(domain.InvalidArgument, "the body does not match the type of the operation: %v", err)
 	}
 	return nil
 }
 
 type decoder struct {
 	violations *domain.Violations
-	stored     bool // do not apply the rules for strings
+	stored     bool // the value was stored by the server, so strings are not checked
 }
 
-// value returns the normalized form of a value of type t. path is the path of the value, and field
-// is the name of the field whose rules apply. It returns nil when the value is null or invalid.
+// value returns the normal form of a value of type t. path is the path of the value, and field is
+// the name of the field whose rules apply to it. It returns nil if the value is null or, after
+// adding a violation, if it is invalid.
 func (d decoder) value(t reflect.Type, value any, path, field string) any {
 	if value == nil {
 		return nil
@@ -78,7 +80,7 @@ func (d decoder) value(t reflect.Type, value any, path, field string) any {
 	return normal
 }
 
-// text reports whether a string satisfies the rule of its field, and adds a violation if not.
+// text reports whether a string satisfies the rule of its field. If not, it adds a violation.
 func (d decoder) text(text, path, field string) bool {
 	if d.stored {
 		return true
@@ -93,30 +95,30 @@ func (d decoder) text(text, path, field string) bool {
 	return len(*d.violations) == before
 }
 
-// MaxText bounds a string in a request, in bytes, unless another rule applies to the field, because
-// strings are stored in the log and in memory.
+// MaxText is the maximum length of a string in a request, in bytes, unless the field has another
+// rule. Strings are stored in the log and in memory.
 const MaxText = 4 << 10
 
-// A textForm selects the rule for the characters and the length of a string field. See
+// A textForm states which characters a string field may contain, and how long it may be. See
 // domain.ControlCharacter.
 type textForm int
 
 const (
-	shortText textForm = iota // at most MaxText bytes on one line
-	linesText                 // at most MaxText bytes, with tabs and newlines
-	rawText                   // every character, at any length that the rules of the field allow
+	shortText textForm = iota // one line of at most MaxText bytes
+	linesText                 // at most MaxText bytes, which may include tabs and newlines
+	rawText                   // all characters, and any length that the rules of the field allow
 )
 
-// TextForms lists the string fields that allow newlines, by JSON name. Other fields, and the keys
-// of maps, are shortText.
+// TextForms lists the string fields with another form than shortText, by JSON name. Keys of maps
+// are shortText too.
 var TextForms = map[string]textForm{
 	"description":   linesText,
-	"filter":        linesText, // filter of rows in the syntax of AIP-160
-	"extraBody":     rawText,   // JSON
+	"filter":        linesText, // AIP-160 filter of rows
+	"extraBody":     rawText,   // JSON text
 	"requirements":  rawText,   // pip's requirements.txt
 	"fileContents":  rawText,   // source code
-	"jinjaTemplate": rawText,   // template of a tokenizer
-	"value":         rawText,   // value of a secret, sealed and never returned
+	"jinjaTemplate": rawText,   // chat template of a tokenizer
+	"value":         rawText,   // value of a secret, which is sealed and never returned
 }
 
 func (d decoder) object(t reflect.Type, value any, path string) any {
@@ -129,7 +131,7 @@ func (d decoder) object(t reflect.Type, value any, path string) any {
 	for _, key := range SortedKeys(given) {
 		f, known := s.Field(key)
 		switch {
-		case !known && len(*d.violations) > domain.MaxViolations: // the list of violations is long enough
+		case !known && len(*d.violations) > domain.MaxViolations: // more violations would not be shown
 			continue
 		case !known:
 			d.violations.Add(Join(path, key), "is not a field of this object%s",
@@ -137,7 +139,7 @@ func (d decoder) object(t reflect.Type, value any, path string) any {
 			continue
 		}
 		if _, twice := normal[f.Name]; twice {
-			d.violations.Add(Join(path, f.Name), "is given in camelCase and in snake_case: give it once")
+			d.violations.Add(Join(path, f.Name), "is given in lowerCamelCase and in snake_case: give it once")
 			continue
 		}
 		if f.Output {
@@ -185,8 +187,8 @@ func (d decoder) list(t reflect.Type, value any, path, field string) any {
 	return normal
 }
 
-// scalar returns the value in the form that encoding/json decodes into t, or a description of the
-// expected type.
+// scalar returns a value in the form that encoding/json decodes into t. If the value does not match
+// t, it returns a description of what t expects.
 func scalar(t reflect.Type, value any) (normal any, expected string) {
 	text, isText := value.(string)
 	number, isNumber := value.(json.Number)
@@ -226,23 +228,24 @@ func scalar(t reflect.Type, value any) (normal any, expected string) {
 	}
 }
 
-// integer returns a whole number that fits the type t, or a description of the expected type. A
-// value of type int is limited to 32 bits.
+// integer returns the digits of a whole number that fits the type t, or a description of what t
+// expects. An int may have at most 32 bits.
 func integer(t reflect.Type, number json.Number, isNumber bool) (any, string) {
 	n, ok := Whole(number)
 	switch {
 	case isNumber && t.Kind() == reflect.Int && (!ok || n < math.MinInt32 || n > math.MaxInt32):
-		return nil, "a whole number of at most 32 bits"
+		return nil, "a whole number between -2147483648 and 2147483647"
 	case isNumber && t.Kind() == reflect.Uint64 && (!ok || n < 0):
-		return nil, "a whole number that is not negative"
+		return nil, "a whole number of at least 0"
 	case isNumber && ok:
 		return n, ""
 	}
 	return nil, "a whole number"
 }
 
-// Whole returns the integer value of a number such as 3, 3.0 or 3e0. It returns false for 3.5, for
-// numbers beyond 64 bits, and for numbers with a point or an exponent beyond 2^53.
+// Whole returns the integer value of a number such as 3, 3.0 or 3e0. It returns false for numbers
+// that are not whole or have more than 64 bits, and for numbers with a point or an exponent above
+// 2^53.
 func Whole(number json.Number) (int64, bool) {
 	if n, err := number.Int64(); err == nil {
 		return n, true
@@ -273,8 +276,8 @@ func KindName(value any) string {
 	return "an object"
 }
 
-// Join returns the path of the field called name below path. It truncates and escapes name, which a
-// request may have chosen.
+// Join returns the path of the field name of the object at path. It truncates and escapes name,
+// because a request may have chosen it.
 func Join(path, name string) string {
 	if runes := []rune(name); len(runes) > 64 {
 		name = string(runes[:64]) + "…"

@@ -2,9 +2,10 @@ package wire
 
 import "reflect"
 
-// walkGiven calls visit for each known field of the wire type t to which a JSON value gives a value, with
-// the name of the type that has the field and the path of the field. It descends into the fields for which
-// visit returns true. Elements of lists and maps are left out.
+// walkGiven calls visit for each known field of the wire type t that a JSON value sets: with the
+// name of the type that has the field, the field, its path and its value. If visit returns true,
+// walkGiven also visits the fields of the field's value. It does not visit elements of lists and
+// maps.
 func walkGiven(t reflect.Type, value any, path string, visit func(owner string, f Field, at string, one any) bool) {
 	given, ok := value.(map[string]any)
 	if !ok || KindOf(t) != Object {

@@ -12,11 +12,11 @@ import (
 	"anneal/domain"
 )
 
-// MaxDepth bounds the nesting of objects and arrays in a request.
+// MaxDepth is the maximum nesting of objects and arrays in a request.
 const MaxDepth = 64
 
 // Parse decodes one JSON value: objects as map[string]any, arrays as []any, numbers as json.Number.
-// It rejects invalid UTF-8, duplicate keys, nesting beyond MaxDepth, and anything after the value.
+// It rejects invalid UTF-8, duplicate keys, nesting beyond MaxDepth, and text after the value.
 func Parse(data []byte) (any, error) {
 	if !utf8.Valid(data) {
 		return nil, Malformed("the body is not valid UTF-8: encode it as UTF-8")
@@ -28,7 +28,8 @@ func Parse(data []byte) (any, error) {
 		return nil, explainJSON(err, data)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return nil, Malformed("the body continues after its JSON value (%s): send one value", place(data, dec.InputOffset()))
+		return nil, Malformed("the body has text after its JSON value (%s): send one JSON "+
+			"value", place(data, dec.InputOffset()))
 	}
 	return value, nil
 }
@@ -43,7 +44,7 @@ func parseValue(dec *json.Decoder, depth int) (any, error) {
 		return token, nil
 	}
 	if depth++; depth > MaxDepth {
-		return nil, Malformed("the body is nested more than %d levels deep: flatten it", MaxDepth)
+		return nil, Malformed("the body nests objects and arrays more than %d levels deep: send a flatter value", MaxDepth)
 	}
 	if delim == '[' {
 		array := []any{}
@@ -63,9 +64,9 @@ func parseValue(dec *json.Decoder, depth int) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		key := token.(string) // the decoder returns an error for any other token
+		key := token.(string) // a key is always a string: the decoder returns an error for other tokens
 		if _, twice := object[key]; twice {
-			return nil, Malformed("the key %s is given twice in one object: give it once", Quote(key))
+			return nil, Malformed("the body has the key %s twice in one object: give it once", Quote(key))
 		}
 		if object[key], err = parseValue(dec, depth); err != nil {
 			return nil, err
@@ -85,11 +86,11 @@ func explainJSON(err error, data []byte) error {
 	}
 	var whole json.RawMessage
 	var syntax *json.SyntaxError
-	// the offset counts from the first byte of the body
+	// offset from the first byte of the body
 	if errors.As(json.Unmarshal(data, &whole), &syntax) && syntax.Offset < int64(len(data)) {
 		return Malformed("the body is not JSON (%s): %s", place(data, syntax.Offset), syntax.Error())
 	}
-	return Malformed("the body ends within its JSON value: send the whole value")
+	return Malformed("the body ends before its JSON value is complete: send the whole value")
 }
 
 func place(data []byte, offset int64) string {
@@ -104,7 +105,7 @@ func Malformed(format string, args ...any) error {
 	return f
 }
 
-// Quote returns a part of a request in quotes, for a message. It truncates the text to 64
+// Quote returns a text of a request in quotes, for a message. It truncates the text to 64
 // characters and escapes control characters.
 func Quote(text string) string {
 	if runes := []rune(text); len(runes) > 64 {
@@ -113,7 +114,7 @@ func Quote(text string) string {
 	return strconv.Quote(text)
 }
 
-// NotEOF returns err, or nil when it is io.EOF.
+// NotEOF returns err, or nil if it is io.EOF.
 func NotEOF(err error) error {
 	if errors.Is(err, io.EOF) {
 		return nil

@@ -10,7 +10,7 @@ import (
 	"anneal/domain"
 )
 
-// Drop removes the fields that the mask names from a JSON value.
+// Drop removes the fields of the mask from a JSON value.
 func (m Mask) Drop(value any) {
 	switch v := value.(type) {
 	case map[string]any:
@@ -28,15 +28,15 @@ func (m Mask) Drop(value any) {
 	}
 }
 
-// maxMaskPaths bounds the paths of one mask.
+// maxMaskPaths is the maximum number of paths in a mask.
 const maxMaskPaths = 200
 
-// A Mask is a set of field paths as a tree. The key of a map is a field name; an empty mask as its
-// value means the whole field.
+// A Mask is a set of field paths, stored as a tree of field names. An empty Mask as the value of a
+// name means the whole field.
 type Mask map[string]Mask
 
-// add adds a path to the mask. When the mask contains a whole field already, adding a part of the
-// field changes nothing.
+// add adds a path to the mask. If the mask contains the whole of an enclosing field already,
+// nothing changes.
 func (m Mask) add(path []string) {
 	for i, name := range path {
 		below, known := m[name]
@@ -54,12 +54,11 @@ func (m Mask) add(path []string) {
 	}
 }
 
-// Has reports whether the mask contains the top-level field or a part of it.
+// Has reports whether the mask contains the top-level field name, or a part of it.
 func (m Mask) Has(name string) bool { _, ok := m[name]; return ok }
 
-// ParseReadMask parses the paths of a read mask for the wire type t. Each of texts may contain
-// several paths, separated by commas. The mask is empty, which selects every field, when texts
-// contain no path, or "*".
+// ParseReadMask parses a read mask for the wire type t. Each text may contain several paths,
+// separated by commas. Without a path, and for "*", the mask is empty, which selects all fields.
 func ParseReadMask(v *domain.Violations, t reflect.Type, texts []string) Mask {
 	m, all := parseMask(v, "readMask", t, texts, false)
 	if all {
@@ -68,16 +67,15 @@ func ParseReadMask(v *domain.Violations, t reflect.Type, texts []string) Mask {
 	return m
 }
 
-// ParseUpdateMask parses the paths of an update mask for the wire type t. Each of texts may contain
-// several paths, separated by commas. If texts contain no path, also because the parameter has an
-// empty value, the mask names the fields that the body b contains, so that an absent field keeps
-// its value. "*" names every field that a request may set, and must be the only path. An update
-// mask must not contain output-only fields or elements of lists.
+// ParseUpdateMask parses an update mask for the wire type t. Each text may contain several paths,
+// separated by commas. Without a path, the mask has the fields that the body b contains, so that
+// absent fields keep their values. "*" means all fields that a request may set, and must be the
+// only path. Output-only fields and fields of list elements are violations.
 func ParseUpdateMask(v *domain.Violations, t reflect.Type, texts []string, b Body) Mask {
 	m, all := parseMask(v, "updateMask", t, texts, true)
 	switch {
 	case all && len(m) > 0:
-		v.Add("updateMask", `"*" names every field: give it without other paths`)
+		v.Add("updateMask", `"*" means all fields: give it without other paths`)
 	case all:
 		return settable(t)
 	case len(m) == 0:
@@ -87,6 +85,7 @@ func ParseUpdateMask(v *domain.Violations, t reflect.Type, texts []string, b Bod
 }
 
 // parseMask returns the mask of the paths in texts. all reports whether one of the paths is "*".
+// update states whether it is an update mask.
 func parseMask(v *domain.Violations, param string, t reflect.Type, texts []string, update bool) (m Mask, all bool) {
 	m = Mask{}
 	paths := strings.FieldsFunc(strings.Join(texts, ","), func(r rune) bool { return r == ',' })
@@ -115,7 +114,8 @@ func maskPath(v *domain.Violations, param string, t reflect.Type, text string, u
 		switch KindOf(t) {
 		case List:
 			if update {
-				v.Add(param, "%s selects a field of a list element: use the path of the list", Quote(text))
+				v.Add(param, "%s is a field of a list's elements, which a mask cannot select: give the path of the "+
+					"list", Quote(text))
 				return nil
 			}
 			t = Deref(t.Elem())
@@ -126,7 +126,8 @@ func maskPath(v *domain.Violations, param string, t reflect.Type, text string, u
 			continue
 		case Object:
 		default:
-			v.Add(param, "%s selects a field of %s, which has no fields", Quote(text), Quote(strings.Join(names[:i], ".")))
+			v.Add(param, "%s is not a field: %s has no fields; give the path of a "+
+				"field", Quote(text), Quote(strings.Join(names[:i], ".")))
 			return nil
 		}
 		s := StructOf(t)
@@ -137,7 +138,7 @@ func maskPath(v *domain.Violations, param string, t reflect.Type, text string, u
 				domain.UnknownName(name, "valid fields: ", s.Names(!update)))
 			return nil
 		case update && f.Output:
-			v.Add(param, "%s is set by the server only: leave it out", Quote(text))
+			v.Add(param, "%s can only be set by the server: leave it out", Quote(text))
 			return nil
 		}
 		path, t = append(path, f.Name), Deref(f.Type)
@@ -145,7 +146,7 @@ func maskPath(v *domain.Violations, param string, t reflect.Type, text string, u
 	return path
 }
 
-// keep returns a JSON value with only the fields that the mask names.
+// keep returns a JSON value with only the fields in the mask.
 func (m Mask) keep(value any) any {
 	if len(m) == 0 {
 		return value
@@ -169,8 +170,8 @@ func (m Mask) keep(value any) any {
 	return value
 }
 
-// Project returns a wire value with only the fields that the mask names. For an empty mask it
-// returns the value unchanged.
+// Project returns a wire value with only the fields in the mask. If the mask is empty, it returns
+// the value unchanged.
 func (m Mask) Project(value any) (any, error) {
 	if len(m) == 0 {
 		return value, nil
@@ -183,8 +184,8 @@ func (m Mask) Project(value any) (any, error) {
 	return m.keep(tree), err
 }
 
-// present returns the mask of all fields that the body b of type t contains. Fields of nested
-// objects are separate paths; lists and maps are whole.
+// present returns a mask of all fields that the body b of type t contains. It has the paths of
+// fields in nested objects, but lists and maps only as a whole.
 func present(t reflect.Type, b map[string]any) Mask {
 	m := Mask{}
 	for name, value := range b {
@@ -200,7 +201,7 @@ func present(t reflect.Type, b map[string]any) Mask {
 	return m
 }
 
-// settable returns the mask of all fields of the type t that a request may set.
+// settable returns a mask of all fields of the type t that a request may set.
 func settable(t reflect.Type) Mask {
 	m := Mask{}
 	for _, f := range StructOf(t).Fields {
@@ -211,8 +212,8 @@ func settable(t reflect.Type) Mask {
 	return m
 }
 
-// Merge returns a copy of the object old in which the fields of the mask have the values of the
-// object given. It removes fields of the mask that given lacks.
+// Merge returns a copy of the object old, in which the fields of the mask have the values of the
+// object given. It removes fields of the mask that are missing in given.
 func (m Mask) Merge(old, given map[string]any) map[string]any {
 	merged := maps.Clone(old)
 	if merged == nil {

@@ -1,9 +1,9 @@
 package wire
 
-// A Schema is a JSON Schema 2020-12, as in OpenAPI 3.1.
+// A Schema is a JSON Schema (2020-12), as OpenAPI 3.1 uses it.
 type Schema map[string]any
 
-// A Rule restricts the values of a field beyond its type.
+// A Rule restricts the values of a field further than its type does.
 type Rule struct {
 	Enum      []string
 	min, max  *float64
@@ -11,11 +11,12 @@ type Rule struct {
 	MaxItems  int // maximum number of items of a list
 	Pattern   string
 	example   any
-	Both      bool   // the field is in requests and responses, although its tag names only one
-	Instead   Schema // schema that replaces the generated one, for values of several types
+	Both      bool // the field is part of requests and responses, although its api tag says only one of them
+	// schema that replaces the one of the field's Go type, for fields with values of several types
+	Instead Schema
 }
 
-// Apply adds the constraints of the rule to a schema.
+// Apply adds the restrictions of the rule to a field's schema.
 func (r Rule) Apply(schema Schema) {
 	target := schema
 	if items, ok := schema["items"].(Schema); ok && (len(r.Enum) > 0 || r.Pattern != "") {
@@ -51,10 +52,10 @@ func (r Rule) Apply(schema Schema) {
 	}
 }
 
-// Between returns a rule that allows numbers from low to high.
+// Between returns a rule that allows numbers from low to high, both included.
 func Between(low, high float64) Rule { return Rule{min: &low, max: &high} }
 
-// Min returns a rule that allows numbers from low upwards.
+// Min returns a rule that allows numbers of at least low.
 func Min(low float64) Rule { return Rule{min: &low} }
 
 // OneOf returns a rule that allows only the given values.

@@ -1,5 +1,5 @@
-// Package wire maps the JSON of the API to Go types: it decodes strictly, applies field masks, and
-// checks the rules of fields.
+// Package wire converts between the JSON of the API and Go types: it decodes strictly, applies
+// field masks, and checks the rules of fields.
 package wire
 
 import (
@@ -20,25 +20,25 @@ func StructField(goName, tag string, t reflect.Type) reflect.StructField {
 // Capitalize returns a name in UpperCamelCase.
 func Capitalize(name string) string { return strings.ToUpper(name[:1]) + name[1:] }
 
-// A Struct describes the JSON of a struct type: the fields by their JSON names. The tag api of a
-// field restricts the field in requests:
+// A Struct describes the JSON object of a struct type: its fields and their JSON names. The struct
+// tag api restricts the use of a field in requests:
 //
 //	api:"output"  only the server sets it: ignored in bodies, rejected in update masks
 //	api:"input"   accepted in bodies, not returned by get and list
 type Struct struct {
 	Fields []Field
-	ByName map[string]int // index in Fields, by name in lowerCamelCase and in snake_case
+	ByName map[string]int // index in Fields by name, in lowerCamelCase and in snake_case
 }
 
 type Field struct {
-	Name      string // in lowerCamelCase
+	Name      string // JSON name in lowerCamelCase
 	Type      reflect.Type
 	Output    bool
 	Input     bool
 	OmitEmpty bool
 }
 
-var structs sync.Map // reflect.Type → *Struct
+var structs sync.Map // cache of StructOf: reflect.Type → *Struct
 
 // StructOf returns the description of a struct type. Fields of an embedded struct without a JSON
 // name belong to the outer struct, as in encoding/json.
@@ -71,7 +71,7 @@ func (s *Struct) collect(t reflect.Type) {
 				Field{name, f.Type, use == "output", use == "input", strings.Contains(options, "omit")})
 		}
 	}
-	for _, e := range embedded { // a field of the outer struct hides an embedded field of the same name
+	for _, e := range embedded { // a field of the outer struct hides an embedded field with the same name
 		s.collect(e)
 	}
 }
@@ -84,8 +84,8 @@ func (s *Struct) Field(name string) (Field, bool) {
 	return s.Fields[i], true
 }
 
-// Names returns the names of the struct's fields, for messages. With outputToo, the names include
-// output-only fields.
+// Names returns the JSON names of the struct's fields, for messages. It includes output-only fields
+// if outputToo is true.
 func (s *Struct) Names(outputToo bool) (all []string) {
 	for _, f := range s.Fields {
 		if outputToo || !f.Output {
@@ -125,7 +125,7 @@ func Camel(name string) string {
 	return strings.Join(parts, "")
 }
 
-// A Kind is the JSON type that a Go type requires.
+// A Kind is the kind of JSON value that a Go type is decoded from and encoded to.
 type Kind int
 
 const (
@@ -133,7 +133,7 @@ const (
 	Text
 	Bool
 	Int
-	Count // a whole number, or a string of its decimal digits
+	Count // a whole number, or its decimal digits in a string
 	Float
 	Time
 	Object
@@ -147,8 +147,8 @@ var (
 	rawType   = reflect.TypeFor[json.RawMessage]()
 )
 
-// KindOf returns the kind of t. It panics for a type that a field of a wire type must not have,
-// which is a bug that the first test of the wire type finds.
+// KindOf returns the kind of t. It panics for a type that a wire type must not contain; that bug is
+// found by the first test that uses the wire type.
 func KindOf(t reflect.Type) Kind {
 	switch {
 	case t == timeType:
@@ -174,5 +174,5 @@ func KindOf(t reflect.Type) Kind {
 	case reflect.Slice:
 		return List
 	}
-	panic("api: no JSON value for " + t.String())
+	panic("wire: no JSON value represents the Go type " + t.String())
 }

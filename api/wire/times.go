@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Timestamp returns a time for a response: a copy in UTC, or nil for the zero time.
+// Timestamp returns a pointer to t in UTC, for a response; nil for the zero time.
 func Timestamp(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
@@ -15,8 +15,8 @@ func Timestamp(t time.Time) *time.Time {
 	return &t
 }
 
-// TimestampOf is like Timestamp, but returns t itself if t is in UTC. t must be immutable, as the
-// times of rows are.
+// TimestampOf is like Timestamp, but returns the pointer t itself if its time is in UTC. The time
+// must not be modified later.
 func TimestampOf(t *time.Time) *time.Time {
 	if t.IsZero() || t.Location() != time.UTC {
 		return Timestamp(*t)
@@ -24,7 +24,7 @@ func TimestampOf(t *time.Time) *time.Time {
 	return t
 }
 
-// Seconds returns a duration as a JSON number of seconds with six decimals.
+// Seconds returns a duration as a JSON number: seconds with six decimals.
 func Seconds(d time.Duration) json.Number {
 	return json.Number(strconv.FormatFloat(d.Seconds(), 'f', 6, 64))
 }

@@ -5,10 +5,10 @@ import (
 	"reflect"
 )
 
-// Zeros returns the paths of the numeric fields of the wire type t to which a JSON value gives 0, with
-// the names of the types that have the fields: {"trainingConfig.epochs": "TrainingConfig"}. A decoded
-// value does not distinguish them from absent fields. Output-only fields and elements of lists and maps
-// are left out.
+// Zeros returns the paths of the numeric fields of the wire type t that a JSON value sets to 0,
+// each with the name of the type that has the field: {"trainingConfig.epochs": "TrainingConfig"}.
+// In a decoded value they cannot be told from absent fields. Output-only fields and elements of
+// lists and maps are left out.
 func Zeros(t reflect.Type, value any) map[string]string {
 	zeros := map[string]string{}
 	walkGiven(Deref(t), value, "", func(owner string, f Field, at string, one any) bool {
@@ -23,7 +23,7 @@ func Zeros(t reflect.Type, value any) map[string]string {
 	return zeros
 }
 
-// isZero reports whether a JSON value is the number 0, or the digit in quotes.
+// isZero reports whether a JSON value is the number 0 or the string "0".
 func isZero(value any) bool {
 	if text, ok := value.(string); ok {
 		value = json.Number(text)

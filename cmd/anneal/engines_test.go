@@ -457,10 +457,10 @@ func checkSpeculation(t *testing.T, s *modelServer) {
 		require.Empty(t, warnings)
 	} else {
 		require.Equal(t, []string{"ngramSpeculationLength: accepted, but has no effect on nodes with the engine llama.cpp " +
-			"or openai: the server is started without options for n-grams"}, warnings)
+			"or openai: the engine's model server is started without options for n-grams"}, warnings)
 	}
 	require.Equal(t, []string{"prediction: accepted, but has no effect on nodes with the engine vllm, llama.cpp or " +
-		"openai: the server drafts with the draft model or the n-grams of the deployment only"},
+		"openai: the engine drafts tokens only with the draft model or n-grams of the deployment"},
 		s.warnings(t, http.MethodPost, "//inference/v1/completions", object{"max_tokens": 3, "prompt": "p",
 			"model": "accounts/default/deployments/drafted", "prediction": "q"}))
 	s.infer(t, "completions", object{"model": "accounts/default/deployments/drafted", "prompt": "p", "max_tokens": 3})
