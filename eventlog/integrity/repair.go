@@ -13,35 +13,36 @@ import (
 	"anneal/domain"
 )
 
-// RepairOptions configures Repair.
+// RepairOptions configure Repair.
 type RepairOptions struct {
-	Dir        string                   // directory of the streams, as in natsserver.Options
-	Mark       string                   // file of the mark, as in natsserver.Options
-	Holds      Checkpoint               // an event that the log must have; zero is none
-	AcceptLoss bool                     // truncate the log before the first event that cannot be restored
-	BeforeLoss func(RepairReport) error // called before events are discarded; its error stops the repair
-	Now        time.Time                // names the directory of the former files
+	Dir        string                   // storage directory of the NATS server, as in natsserver.Options
+	Mark       string                   // file of the high-water mark, as in natsserver.Options
+	Holds      Checkpoint               // an event that the log must have; zero when there is none
+	AcceptLoss bool                     // when events cannot be restored, end the log before the first of them
+	BeforeLoss func(RepairReport) error // called before events are discarded; an error stops the repair
+	Now        time.Time                // for the name of the directory RepairReport.Aside
 }
 
-// A RepairReport describes what a repair found and did.
+// A RepairReport describes what Repair found and changed.
 type RepairReport struct {
-	Events   uint64 `json:"events"`             // number of events in the log after the repair
-	Restored []Gap  `json:"restored,omitempty"` // positions whose events were taken from a mirror
-	Lost     []Gap  `json:"lost,omitempty"`     // positions with a valid event in neither the log nor a mirror
-	GivenUp  uint64 `json:"givenUp,omitempty"`  // number of valid events that are discarded
-	Altered  bool   `json:"altered,omitempty"`  // the events do not match the mark, and no mirror has matching ones
-	Differs  []Gap  `json:"differs,omitempty"`  // positions with different events in the mirror and the log
-	Changed  bool   `json:"changed"`            // the log's files were replaced
-	Aside    string `json:"aside,omitempty"`    // directory with the former files and the discarded events
+	Events   uint64 `json:"events"`             // number of events in the repaired log
+	Restored []Gap  `json:"restored,omitempty"` // positions whose events were restored from a mirror
+	Lost     []Gap  `json:"lost,omitempty"`     // positions whose event is valid neither in the log nor in a mirror
+	GivenUp  uint64 `json:"givenUp,omitempty"`  // number of valid events after the first lost one, which are discarded
+	// the events do not match the high-water mark, and no mirror has events that do
+	Altered bool   `json:"altered,omitempty"`
+	Differs []Gap  `json:"differs,omitempty"` // positions at which the mirror and the log have different events
+	Changed bool   `json:"changed"`           // the log's files were replaced
+	Aside   string `json:"aside,omitempty"`   // directory with the replaced files and the discarded events
 }
 
-// Whole reports whether the log is complete and unaltered after the repair.
+// Whole reports whether the repaired log is complete and unaltered.
 func (r RepairReport) Whole() bool { return len(r.Lost) == 0 && !r.Altered }
 
-// Repair restores missing and damaged events of a stopped server's log from the server's mirrors.
-// When an event is valid in neither the log nor a mirror, or the running hash of the result does
-// not match the mark, the report says so, and nothing is changed unless AcceptLoss is set. Files
-// that are replaced are moved to RepairReport.Aside. The caller must hold the lock of the data
+// Repair restores missing and damaged events of a stopped server's log from the log's mirrors. When
+// an event is valid neither in the log nor in a mirror, or when the hash of the repaired log does
+// not match the high-water mark, Repair changes nothing unless AcceptLoss is set, and the report
+// says so. It moves replaced files to RepairReport.Aside. The caller must hold the lock of the data
 // directory.
 func Repair(opts RepairOptions) (report RepairReport, err error) {
 	if opts.Mark == "" {
@@ -77,8 +78,8 @@ func Repair(opts RepairOptions) (report RepairReport, err error) {
 	return report, r.write(order, report)
 }
 
-// MarkPath returns the default path of the mark of a log: the server's directory with the suffix
-// ".mark".
+// MarkPath returns the default path of the high-water mark: the storage directory of the NATS
+// server with the suffix ".mark".
 func MarkPath(dir string) string { return filepath.Clean(dir) + ".mark" }
 
 type repair struct {
@@ -88,12 +89,12 @@ type repair struct {
 	have  bool
 	must  uint64 // position up to which the log must be complete
 	log   inventory
-	full  inventory // the mirror of all events
+	full  inventory // mirror of all events
 	parts []inventory
-	stale []string // directories of mirrors that do not match the repaired log
+	stale []string // directories of mirrors that differ from the repaired log
 }
 
-// An inventory locates the valid records of a stream.
+// An inventory locates the valid records in the block files of a log or a mirror.
 type inventory struct {
 	dir    string // directory of the block files
 	blocks []block
@@ -103,7 +104,8 @@ type inventory struct {
 	double bool // two records have the same position
 }
 
-// A place locates a record in a block file. Two places with equal sums have equal events.
+// A place locates a record in a block file. sum is a hash of its event: two places with equal sums
+// have equal events.
 type place struct {
 	from   *inventory
 	block  int
@@ -143,7 +145,7 @@ func inventoryOf(dir string) (inv inventory, err error) {
 	return inv, nil
 }
 
-// record returns the record at a place in the blocks of i.
+// record reads the record at a place in the block files of i.
 func (i *inventory) record(p place) (r record, err error) {
 	b := i.blocks[p.block]
 	file, err := os.Open(b.path)
@@ -162,8 +164,8 @@ func (i *inventory) record(p place) (r record, err error) {
 	return r, nil
 }
 
-// copiesOf returns the directories of the block files of all mirrors of a stream, which are in NATS
-// accounts other than CONTROL. The mirror of all messages, in READERS, is the first.
+// copiesOf returns the block directories of all mirrors of a stream. Mirrors are in NATS accounts
+// other than CONTROL. The mirror of all messages, in READERS, is the first.
 func copiesOf(store, stream string) (dirs []string, err error) {
 	all, err := filepath.Glob(filepath.Join(store, "jetstream", "*", "streams", stream, "msgs"))
 	if err != nil {
@@ -213,9 +215,10 @@ func (r *repair) take() (err error) {
 	return nil
 }
 
-// compose chooses the event for each position of the repaired log: the log's event, or a mirror's
-// when the log has none. When the resulting hash does not match the mark, compose tries again and
-// prefers the mirror's event where the log and the mirror differ.
+// compose returns the records of the repaired log in the order of their positions. At each position
+// it chooses the log's record, or a mirror's if the log has none. If the resulting hash does not
+// match the high-water mark, compose tries again with the mirror's record wherever the log and the
+// mirror differ.
 func (r *repair) compose() (order []place, report RepairReport) {
 	for _, preferCopy := range []bool{false, true} {
 		order, report = r.choose(preferCopy)
@@ -240,8 +243,8 @@ func (r *repair) compose() (order []place, report RepairReport) {
 	return order, report
 }
 
-// unfit reports whether a mirror must be recreated because it is damaged, or differs from order,
-// the events of the repaired log.
+// unfit reports whether the mirror inv must be created again, because it is damaged or differs from
+// order, the records of the repaired log.
 func (r *repair) unfit(inv inventory, order []place) bool {
 	if len(inv.blocks) == 0 {
 		return false
@@ -294,9 +297,9 @@ func (r *repair) choose(preferCopy bool) (order []place, report RepairReport) {
 	return order, report
 }
 
-// at chooses the event of a position among the log and its mirrors. restored reports that the event
-// is from a mirror. differs reports that a mirror has another event at the position than the log.
-// If so, at returns the log's event, or the mirror's if preferCopy is set.
+// at chooses the record for a position from the log and its mirrors. restored reports that the
+// record is from a mirror. differs reports that a mirror has a different event than the log; at
+// then returns the log's record, or the mirror's if preferCopy is set.
 func (r *repair) at(position uint64, preferCopy bool) (p place, restored, differs bool) {
 	p, there := r.log.places[position]
 	p.from = &r.log
@@ -332,8 +335,8 @@ func (r *repair) event(p place) (e Message, ok bool) {
 	return rec.stored()
 }
 
-// anyAfter reports whether the event at a missing position may have been acknowledged: the log has
-// no mark, and the log or the mirror has a later event.
+// anyAfter reports whether the missing event at a position may have been acknowledged although no
+// high-water mark says so: there is no mark, and the log or the mirror has a later event.
 func (r *repair) anyAfter(position uint64) bool {
 	return !r.have && max(r.log.last, r.full.last) > position
 }
@@ -355,9 +358,8 @@ func extendGap(gaps []Gap, position uint64, reason string) []Gap {
 	return append(gaps, Gap{position, position, reason})
 }
 
-// writeGivenUp writes the report to report.json and the discarded events to given-up.jsonl, both in
-// report.Aside. events is the number of events that the repaired log keeps; the later ones are
-// discarded.
+// writeGivenUp writes the report to report.json and the discarded events to given-up.jsonl in the
+// directory report.Aside. The events after the position events are discarded.
 func (r *repair) writeGivenUp(report RepairReport, events uint64) error {
 	text, err := json.MarshalIndent(report, "", "  ")
 	if err != nil {
