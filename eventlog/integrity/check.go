@@ -333,13 +333,11 @@ func (s survey) validate(dir string, mark HighWaterMark, have bool, must uint64,
 	}
 	if have && mark.Position > 0 && s.marked.EventID != mark.EventID {
 		return Damagef("the log in %s has event %s at position %d, but the high-water mark has event %s: the mark "+
-			"belongs to "+
-			"another log, or events were replaced",
+			"belongs to another log, or events were replaced",
 			dir, s.marked.EventID, mark.Position, mark.EventID)
 	}
 	if have && mark.Position > 0 && s.marked.Hash != mark.Hash {
-		return Damagef("the log in %s was altered: its running hash at position %d is %s, but the high-water mark has "+
-			"%s: restore the newest backup, or run 'anneal log repair --data DIR'",
+		return Damagef("the log in %s was altered: its running hash at position %d is %s, but the high-water mark has %s",
 			dir, mark.Position, s.marked.Hash, mark.Hash)
 	}
 	if witness.Position > 0 && s.witness.Position == witness.Position && s.witness.EventID != witness.EventID {
