@@ -129,9 +129,9 @@ func (t *attempt) send(ctx context.Context, report protocol.Report) (reply proto
 	return reply, err
 }
 
-// request repeats a request until it receives a reply. outcome returns the outcome and the message
-// in the decoded reply; the outcome Stale ends the attempt. A request that the coordinator refuses
-// is not repeated.
+// request sends a request to the coordinator until it replies. outcome returns the outcome and the
+// message of the decoded reply. The outcome Stale stops the attempt. A request that the coordinator
+// refuses is not repeated.
 func (t *attempt) request(
 	ctx context.Context, subject string, request, reply any, outcome func() (outcome, message string),
 ) error {
