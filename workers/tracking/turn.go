@@ -14,7 +14,7 @@ import (
 	"anneal/projections"
 )
 
-// turn sends the data of the job that the tracker does not have yet, and schedules the next turn.
+// turn sends the data of a job that the tracker does not have yet, and schedules the next turn.
 func (s *Sender) turn(ctx context.Context, view *projections.View, one *session) {
 	ctx, cancel := context.WithTimeout(ctx, turnTimeout)
 	defer cancel()
@@ -37,9 +37,10 @@ func (s *Sender) turn(ctx context.Context, view *projections.View, one *session)
 	one.failures++
 	one.due = now.Add(backoff(one.failures, err))
 	if errors.Is(context.Cause(ctx), context.Canceled) {
-		return // the server stops
+		return // the server is shutting down, so this is no failure
 	}
-	s.Logger.Warn("metrics not sent to the tracker, will retry", "job", one.name, "tracker", s.Service.address,
+	s.Logger.Warn("cannot send the data of a job to its experiment tracker: trying "+
+		"again", "job", one.name, "tracker", s.Service.address,
 		"retry", one.due.Sub(now).Round(time.Millisecond), "error", err)
 	var rejected rejection
 	if there && (errors.As(err, &rejected) || now.Sub(one.since) >= problemAfter) {
@@ -47,8 +48,8 @@ func (s *Sender) turn(ctx context.Context, view *projections.View, one *session)
 	}
 }
 
-// problem returns the text about an error that the job shows. Details that only the operator should
-// see, such as addresses and paths, are only in the server's log.
+// problem returns the text of an error for the job's users. Details that only the operator may see,
+// such as addresses and paths, are only in the server's log.
 func (s *Sender) problem(err error) string {
 	why := "it does not respond"
 	var rejected rejection
@@ -63,12 +64,12 @@ func (s *Sender) problem(err error) string {
 	return "the tracker " + base + " does not receive this job: " + why
 }
 
-// backoff returns the time until the next turn after a number of consecutive failed turns. err is
-// the error of the last one.
+// backoff returns the time until the next turn after a number of consecutive failures. err is the
+// last error.
 func backoff(failures int, err error) time.Duration {
 	wait := min(firstBackoff<<min(failures-1, 20), maxBackoff)
 	var rejected rejection
-	if errors.As(err, &rejected) { // retried, because the user may change the permissions of the key
+	if errors.As(err, &rejected) { // it is repeated, because the user may correct the API key or its permissions
 		wait = max(wait, maxBackoff/10)
 	}
 	var busy busyError
@@ -78,7 +79,7 @@ func backoff(failures int, err error) time.Duration {
 	return wait + rand.N(wait/4)
 }
 
-// advance sends the parameters, metrics and end state that the tracker does not have yet.
+// advance sends those parameters, metrics and end states that the tracker does not have yet.
 func (s *Sender) advance(
 	ctx context.Context, view *projections.View, one *session, row *projections.Row[domain.Job],
 ) (err error) {
@@ -135,8 +136,8 @@ func (s *Sender) advance(
 	return nil
 }
 
-// finish tells the tracker how the job ended. Before that, it saves that all rows were sent,
-// because no rows may follow the end after a crash.
+// finish tells the tracker how the job ended. Before that it saves that all rows were sent, so that
+// no rows follow the end after a crash.
 func (s *Sender) finish(ctx context.Context, one *session, life *domain.JobLife) error {
 	with := ending{State: life.State, Time: s.Now(), Last: one.state.Last}
 	if life.CompletedTime != nil {
@@ -152,8 +153,8 @@ func (s *Sender) finish(ctx context.Context, one *session, life *domain.JobLife)
 	return s.save(ctx, one.file(), &one.state)
 }
 
-// abandon tells the tracker that a job was deleted while it ran. The job's file is deleted, so this
-// is tried only a few times and not after a restart.
+// abandon tells the tracker that a job was deleted while it ran. The saved state is deleted with
+// the job, so this is tried only a few times, and not after a restart.
 func (s *Sender) abandon(ctx context.Context, one *session) error {
 	if one.dropped() || one.key == "" {
 		one.lastTries = maxLastTries
@@ -168,23 +169,23 @@ func (s *Sender) abandon(ctx context.Context, one *session) error {
 	return err
 }
 
-// open decrypts the API key of the job's tracker.
+// open decrypts the API key with which the job's data are sent.
 func (s *Sender) open(ctx context.Context, row *projections.Row[domain.Job]) (domain.SecretValue, error) {
 	key, err := s.Open(ctx, secrets.Reader{Purpose: secrets.TrackJob, Resource: row.Name}, row.Name,
 		*row.State.Spec().Tracker.APIKey)
 	if code := domain.CodeOf(err); code == domain.NotFound || code == domain.DataLoss {
-		return "", rejection{"trackerConfig.apiKey cannot be decrypted"}
+		return "", rejection{"the job's trackerConfig.apiKey cannot be decrypted: set it again"}
 	}
 	return key, err
 }
 
-// sendRows sends the rows that the tracker does not have yet, a batch at a time.
+// sendRows sends the rows that the tracker does not have yet, in batches.
 func (s *Sender) sendRows(
 	ctx context.Context, view *projections.View, one *session, row *projections.Row[domain.Job],
 ) (err error) {
 	defer func() {
 		if err != nil {
-			one.readFile = fileVersion{} // rows of the file may not have been sent
+			one.readFile = fileVersion{} // rows of the metrics file may not have been sent, so read it again
 		}
 	}()
 	for {
@@ -215,8 +216,8 @@ func (s *Sender) sendRows(
 	}
 }
 
-// send sends the rows that are saved as Sending. The next save records that they were sent. After a
-// crash before that save, they are sent again to the same position in the run.
+// send sends the rows that are saved in Sending. The caller then saves that they were sent. After a
+// crash before that, the same rows are sent again to the same place in the run.
 func (s *Sender) send(ctx context.Context, one *session, repeated bool) error {
 	state := &one.state
 	if err := s.Service.tracker.log(ctx, one.key, state.Run, state.Sent, state.Sending, repeated); err != nil {
@@ -234,7 +235,7 @@ func (s *Sender) send(ctx context.Context, one *session, repeated bool) error {
 	return nil
 }
 
-// trainStep returns the number of the train step of a trainer job; 0 for other jobs.
+// trainStep returns the number of the current train step of a trainer job; 0 for other jobs.
 func trainStep(row *projections.Row[domain.Job]) int {
 	if job, ok := row.State.(*domain.TrainerJob); ok {
 		return job.Step.Number
@@ -242,13 +243,13 @@ func trainStep(row *projections.Row[domain.Job]) int {
 	return 0
 }
 
-// record records the run's address and the problem, unless the job shows them already. It records
-// nothing if the job was deleted, even if another job has its name. A failure is only logged,
-// because the next turn records them too.
+// record records the URL of the run and the current problem in the job, unless the job has them
+// already. It does nothing when the job was deleted, even if another job has its name. It only logs
+// a failure, because the next turn calls it again.
 func (s *Sender) record(ctx context.Context, one *session, row *projections.Row[domain.Job], problem string) {
-	const maxProblem = 700 // bytes
+	const maxProblem = 700 // maximum length of the problem in bytes
 
-	if errors.Is(ctx.Err(), context.DeadlineExceeded) { // the turn has timed out
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) { // the time of the turn is over
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), scanInterval)
 		defer cancel()
@@ -259,6 +260,7 @@ func (s *Sender) record(ctx context.Context, one *session, row *projections.Row[
 	_, err := eventlog.Do(ctx, s.Log, s.World, request,
 		domain.IntendJob(row.Name, domain.RecordTracking{JobTracking: tracking}).Of(one.event))
 	if err != nil && ctx.Err() == nil {
-		s.Logger.Debug("state of the tracker not recorded", "job", row.Name, "error", err)
+		s.Logger.Debug("cannot record the URL and the problem of the tracker in a job: trying "+
+			"again", "job", row.Name, "error", err)
 	}
 }

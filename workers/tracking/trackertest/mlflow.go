@@ -9,15 +9,15 @@ import (
 	"strings"
 )
 
-// MLflow is a server with the part of MLflow's REST interface that records runs. Like the file
-// store of MLflow, it keeps each metric that it receives, including duplicates.
+// MLflow is a test server with the part of MLflow's REST interface that records runs. Like MLflow's
+// file store, it keeps each metric that it receives, even duplicates.
 type MLflow struct {
 	core
-	experiments map[string]string     // ID by name
-	runs        map[string]*MLflowRun // by ID
+	experiments map[string]string     // ID of each experiment by its name
+	runs        map[string]*MLflowRun // by run ID
 }
 
-// An MLflowRun is a run that an MLflow server has recorded.
+// An MLflowRun is a run that the test server has recorded.
 type MLflowRun struct {
 	Experiment string
 	Name       string
@@ -28,7 +28,7 @@ type MLflowRun struct {
 	Metrics    []MLflowMetric
 }
 
-// An MLflowMetric is a value of a metric.
+// An MLflowMetric is one recorded value of a metric.
 type MLflowMetric struct {
 	Key       string   `json:"key"`
 	Value     *float64 `json:"value"`
@@ -41,12 +41,12 @@ type pair struct {
 	Value string `json:"value"`
 }
 
-// NewMLflow returns a server that accepts only the given bearer token.
+// NewMLflow returns a test server that accepts only the given bearer token.
 func NewMLflow(token string) *MLflow {
 	return &MLflow{core: core{key: token}, experiments: map[string]string{}, runs: map[string]*MLflowRun{}}
 }
 
-// Runs returns copies of all runs.
+// Runs returns copies of all recorded runs.
 func (s *MLflow) Runs() (all []MLflowRun) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -58,7 +58,7 @@ func (s *MLflow) Runs() (all []MLflowRun) {
 	return all
 }
 
-// Experiments returns the names of the experiments.
+// Experiments returns the names of all experiments.
 func (s *MLflow) Experiments() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

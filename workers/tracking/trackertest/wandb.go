@@ -9,13 +9,13 @@ import (
 	"strings"
 )
 
-// WandB is a server with the interface that the SDK of Weights & Biases uses.
+// WandB is a test server with the interface that the SDK of Weights & Biases uses.
 type WandB struct {
 	core
-	runs map[string]*WandBRun // by ENTITY/PROJECT/RUN
+	runs map[string]*WandBRun // by path ENTITY/PROJECT/RUN
 }
 
-// A WandBRun is a run that a WandB server has recorded.
+// A WandBRun is a run that the test server has recorded.
 type WandBRun struct {
 	DisplayName string
 	Config      map[string]any
@@ -27,12 +27,12 @@ type WandBRun struct {
 	Heartbeats  int
 }
 
-// NewWandB returns a server that accepts only the given API key.
+// NewWandB returns a test server that accepts only the given API key.
 func NewWandB(key string) *WandB {
 	return &WandB{core: core{key: key}, runs: map[string]*WandBRun{}}
 }
 
-// Run returns a copy of a run; false when it does not exist.
+// Run returns a copy of the run with a path; false when it does not exist.
 func (s *WandB) Run(path string) (WandBRun, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -72,7 +72,7 @@ func (s *WandB) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// Fields of the input and of the result of upsertBucket in the schema of the service.
+// Fields of the input and of the result of the mutation upsertBucket in W&B's GraphQL schema.
 var (
 	inputFields = []string{"id", "name", "groupName", "modelName", "entityName", "description", "displayName", "notes",
 		"config", "commit", "host", "debug", "jobProgram", "jobRepo", "jobType", "state", "sweep", "tags", "summaryMetrics"}
@@ -84,10 +84,10 @@ var (
 		`(?s)^mutation UpsertBucket\((.*?)\) *\{\s*upsertBucket\(input: \{(.*?)\}\) *\{(.*)\}\s*\}\s*$`)
 )
 
-// DefaultEntity is the default entity of the API key, which a run gets if it names no entity.
+// DefaultEntity is the entity of a run whose request names none.
 const DefaultEntity = "team-of-the-key"
 
-// graphQL executes the mutation upsertBucket, the only operation that the server has.
+// graphQL executes the mutation upsertBucket, the only operation of the server.
 func (s *WandB) graphQL(r *http.Request) (any, error) {
 	var body struct {
 		Query         string             `json:"query"`
@@ -161,7 +161,7 @@ func (s *WandB) upsert(input map[string]string) (any, error) {
 				"name": input["modelName"], "entity": map[string]any{"name": input["entityName"]}}}}}}, nil
 }
 
-// stream writes lines of the files of a run.
+// stream handles a request to file_stream, which writes lines of a run's files.
 func (s *WandB) stream(r *http.Request, path string) (any, error) {
 	run, ok := s.runs[path]
 	if !ok {
@@ -212,8 +212,8 @@ func (s *WandB) stream(r *http.Request, path string) (any, error) {
 	return map[string]any{"exitcode": nil, "limits": map[string]any{}}, nil
 }
 
-// write writes lines of the history, which has no gaps. A line may be written again if its content
-// is the same.
+// write writes lines of the history from the line number offset on. The history must have no gaps.
+// A line may be written again only with the same content.
 func (run *WandBRun) write(offset int, content []string) error {
 	if offset < 0 || offset > len(run.History) {
 		return violation("offset %d leaves a gap after %d lines", offset, len(run.History))
