@@ -125,7 +125,7 @@ func (l *JetStream) follow(ctx context.Context, filter string, after *uint64, yi
 		if err != nil {
 			return cmp.Or(context.Cause(ctx), err)
 		}
-		e, err := opened(m, delivered)
+		e, err := decodeNext(m, delivered)
 		if err != nil {
 			return err
 		}
@@ -187,9 +187,9 @@ func (l *JetStream) watchProgress(ctx context.Context, position *atomic.Uint64, 
 	}
 }
 
-// opened decodes the n-th message of a consumer. It returns an error if messages before it were
+// decodeNext decodes the n-th message of a consumer. It returns an error if messages before it were
 // lost.
-func opened(m jetstream.Msg, n uint64) (Event, error) {
+func decodeNext(m jetstream.Msg, n uint64) (Event, error) {
 	meta, err := m.Metadata()
 	if err != nil {
 		return Event{}, fmt.Errorf("%w: %w", errUnreadable, err)

@@ -185,9 +185,9 @@ func (m *Membership) Leads() (leads bool, changed <-chan struct{}) {
 func heartbeatSubject(id string) string { return "controlplanes." + id }
 
 type heartbeat struct {
-	ID   string `json:"id"`
-	Boot string `json:"boot"`
-	Gone bool   `json:"gone,omitempty"` // Gone is true in the last heartbeat of a control plane that stops.
+	ID      string `json:"id"`
+	Boot    string `json:"boot"`
+	Stopped bool   `json:"gone,omitempty"` // Stopped is true in the last heartbeat of a control plane that stops.
 	// Candidate is true when the control plane may become the leader.
 	Candidate bool `json:"candidate,omitempty"`
 }
@@ -222,11 +222,11 @@ func (m *Membership) Run(ctx context.Context) error {
 	}
 }
 
-func (m *Membership) send(gone bool) {
+func (m *Membership) send(stopped bool) {
 	m.mu.Lock()
 	candidate := m.candidate && m.listeningFor(m.now()) >= beforeLeading*m.o.Interval
 	m.mu.Unlock()
-	content, _ := json.Marshal(heartbeat{m.o.ID, m.boot, gone, candidate}) // a heartbeat can always be encoded
+	content, _ := json.Marshal(heartbeat{m.o.ID, m.boot, stopped, candidate}) // a heartbeat can always be encoded
 	if err := m.o.Conn.Publish(heartbeatSubject(m.o.ID), content); err != nil {
 		m.o.Logger.Debug("cannot send the heartbeat of this control plane: another control plane may become the "+
 			"leader", "error", err)
@@ -247,12 +247,12 @@ func (m *Membership) recordHeartbeat(msg *nats.Msg) {
 			m.since = now
 		}
 		m.own = now
-	case h.ID == m.o.ID && !h.Gone && now.Sub(m.duplicate) > time.Minute:
+	case h.ID == m.o.ID && !h.Stopped && now.Sub(m.duplicate) > time.Minute:
 		m.duplicate = now
 		m.o.Logger.Error("another running control plane has the same ID: start one of them with another --name or "+
 			"another data directory", "id", h.ID)
 	case h.ID == m.o.ID:
-	case h.Gone:
+	case h.Stopped:
 		delete(m.received, h.ID)
 		delete(m.candidates, h.ID)
 	default:

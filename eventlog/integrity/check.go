@@ -14,10 +14,10 @@ import (
 	"anneal/domain"
 )
 
-// wholeCheck is the size in bytes up to which all of the log is read before the server starts. Of a
+// fullCheckBytes is the size in bytes up to which all of the log is read before the server starts. Of a
 // larger log that was closed cleanly, only the block files from the position of the high-water mark
 // on are read before the start. Scrub then reads the others while the server runs.
-const wholeCheck = 1 << 30
+const fullCheckBytes = 1 << 30
 
 // A Gap is a range of positions of the log for which there is no valid event.
 type Gap struct {
@@ -52,7 +52,7 @@ type survey struct {
 type surveyed struct {
 	block
 	first, last uint64 // positions of the first and last record in the file; 0 when it has none
-	whole       int64  // number of bytes before the first damaged part
+	validBytes  int64  // number of bytes before the first damaged part
 }
 
 // A surveyor reads the block files of a log.
@@ -79,7 +79,7 @@ func (s surveyor) survey(all []block) (found survey, err error) {
 			reason = fmt.Sprintf("block file %d.blk is missing", expected)
 		}
 		expected = b.number + 1
-		file := surveyed{block: b, whole: b.size}
+		file := surveyed{block: b, validBytes: b.size}
 		_, err := b.scan(s.stream, found.last, func(r record) {
 			if file.first == 0 {
 				file.first = r.position
@@ -88,7 +88,7 @@ func (s surveyor) survey(all []block) (found survey, err error) {
 			s.take(r, reason, &found)
 			reason = ""
 		}, func(f flaw) {
-			file.whole = min(file.whole, f.offset)
+			file.validBytes = min(file.validBytes, f.offset)
 			reason = f.String()
 			found.flaws = append(found.flaws, f)
 		})
@@ -255,7 +255,7 @@ func CheckStore(store, path string, holds Checkpoint, log *slog.Logger) (CheckRe
 	}
 	s := surveyor{stream: logStream, mark: mark, witness: holds, first: 1}
 	begin := 0
-	if have && sizeOf(all) > wholeCheck && mark.Damaged == 0 && mark.Index != (Hash{}) && mark.Index == IndexHash(dir) {
+	if have && sizeOf(all) > fullCheckBytes && mark.Damaged == 0 && mark.Index != (Hash{}) && mark.Index == IndexHash(dir) {
 		if begin, s.from = beginAt(all, mark); begin > 0 {
 			s.first = all[begin].first()
 		}
@@ -359,7 +359,7 @@ func (s survey) repairTail(store, dir string, mark HighWaterMark, have bool, log
 		return nil // without a mark, the server syncs all files after its start
 	}
 	for i, f := range s.files {
-		if f.size == 0 || f.last > 0 && f.last <= keep && f.whole == f.size && (f.last <= mark.Durable || !have) {
+		if f.size == 0 || f.last > 0 && f.last <= keep && f.validBytes == f.size && (f.last <= mark.Durable || !have) {
 			continue
 		}
 		if err := s.rewrite(store, dir, i, keep, log); err != nil {

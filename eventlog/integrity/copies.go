@@ -18,7 +18,7 @@ func checkCopies(store string, last uint64, marked bool, log *slog.Logger) error
 	}
 	for _, dir := range dirs {
 		all, err := blocksOf(dir)
-		if err != nil || len(all) == 0 || sizeOf(all) > wholeCheck || foreign(dir) != "" {
+		if err != nil || len(all) == 0 || sizeOf(all) > fullCheckBytes || foreign(dir) != "" {
 			continue
 		}
 		found, err := surveyor{stream: logStream, first: 1}.survey(all)

@@ -46,16 +46,16 @@ func (c contents) last() uint64 {
 	return c.runs[len(c.runs)-1].Last
 }
 
-// whole reports whether no record between the first and the last one is missing or damaged.
-func (c contents) whole() bool { return len(c.runs) == 1 && !c.damaged }
+// complete reports whether no record between the first and the last one is missing or damaged.
+func (c contents) complete() bool { return len(c.runs) == 1 && !c.damaged }
 
-// contentsOf reads the newest block files of a stream in dir, up to wholeCheck bytes. It calls each
+// contentsOf reads the newest block files of a stream in dir, up to fullCheckBytes bytes. It calls each
 // for every valid record; each may be nil.
 func contentsOf(dir, stream string, each func(record)) (c contents, err error) {
 	if c.blocks, err = blocksOf(dir); err != nil {
 		return c, err
 	}
-	for c.dir = dir; sizeOf(c.blocks) > wholeCheck; c.partial = true {
+	for c.dir = dir; sizeOf(c.blocks) > fullCheckBytes; c.partial = true {
 		c.blocks = c.blocks[1:]
 	}
 	for n, b := range c.blocks {
@@ -115,7 +115,7 @@ func CheckRecords(store, stream string, kept Retention, now time.Time, log *slog
 	switch {
 	case len(lost) == 0:
 		return dropDamagedCopies(store, stream, own, log)
-	case mirror.whole() && !mirror.partial && mirror.last() >= own.last() &&
+	case mirror.complete() && !mirror.partial && mirror.last() >= own.last() &&
 		(own.first() == 0 || mirror.first() <= own.first()):
 		if err := restoreBlocks(store, own.dir, mirror); err != nil {
 			return err

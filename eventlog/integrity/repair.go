@@ -36,8 +36,8 @@ type RepairReport struct {
 	Aside   string `json:"aside,omitempty"`   // directory with the replaced files and the discarded events
 }
 
-// Whole reports whether the repaired log is complete and unaltered.
-func (r RepairReport) Whole() bool { return len(r.Lost) == 0 && !r.Altered }
+// Intact reports whether the repaired log is complete and unaltered.
+func (r RepairReport) Intact() bool { return len(r.Lost) == 0 && !r.Altered }
 
 // Repair restores missing and damaged events of a stopped server's log from the log's mirrors. When
 // an event is valid neither in the log nor in a mirror, or when the hash of the repaired log does
@@ -56,10 +56,10 @@ func Repair(opts RepairOptions) (report RepairReport, err error) {
 		return report, err
 	}
 	order, report := r.compose()
-	if !report.Whole() && !opts.AcceptLoss {
+	if !report.Intact() && !opts.AcceptLoss {
 		return report, nil
 	}
-	report.Changed = !report.Whole() || len(report.Restored) > 0 || r.log.damaged() || !r.have || len(r.stale) > 0
+	report.Changed = !report.Intact() || len(report.Restored) > 0 || r.log.damaged() || !r.have || len(r.stale) > 0
 	if !report.Changed {
 		return report, nil
 	}
@@ -67,7 +67,7 @@ func Repair(opts RepairOptions) (report RepairReport, err error) {
 	if err := os.MkdirAll(report.Aside, 0o700); err != nil {
 		return report, err
 	}
-	if !report.Whole() && opts.BeforeLoss != nil {
+	if !report.Intact() && opts.BeforeLoss != nil {
 		if err := opts.BeforeLoss(report); err != nil {
 			return report, err
 		}
@@ -96,17 +96,17 @@ type repair struct {
 
 // An inventory locates the valid records in the block files of a log or a mirror.
 type inventory struct {
-	dir    string // directory of the block files
-	blocks []block
-	places map[uint64]place
-	last   uint64
-	flaws  []flaw
-	double bool // two records have the same position
+	dir     string // directory of the block files
+	blocks  []block
+	records map[uint64]recordRef
+	last    uint64
+	flaws   []flaw
+	double  bool // two records have the same position
 }
 
-// A place locates a record in a block file. sum is a hash of its event: two places with equal sums
+// A recordRef locates a record in a block file. sum is a hash of its event: two recordRefs with equal sums
 // have equal events.
-type place struct {
+type recordRef struct {
 	from   *inventory
 	block  int
 	offset int64
@@ -117,7 +117,7 @@ type place struct {
 func (i inventory) damaged() bool { return len(i.flaws) > 0 || i.double }
 
 func inventoryOf(dir string) (inv inventory, err error) {
-	inv = inventory{dir: dir, places: map[uint64]place{}}
+	inv = inventory{dir: dir, records: map[uint64]recordRef{}}
 	if inv.blocks, err = blocksOf(dir); err != nil {
 		return inv, err
 	}
@@ -128,14 +128,14 @@ func inventoryOf(dir string) (inv inventory, err error) {
 				inv.flaws = append(inv.flaws, flaw{path: b.path, offset: r.at, reason: "an unreadable header"})
 				return
 			}
-			if _, there := inv.places[r.position]; there {
+			if _, there := inv.records[r.position]; there {
 				inv.double = true
 				return
 			}
-			p := place{block: n, offset: r.at, size: len(r.raw)}
+			p := recordRef{block: n, offset: r.at, size: len(r.raw)}
 			sum := Hash{}.next(e)
 			copy(p.sum[:], sum[:])
-			inv.places[r.position] = p
+			inv.records[r.position] = p
 			inv.last = max(inv.last, r.position)
 		}, func(f flaw) { inv.flaws = append(inv.flaws, f) })
 		if err != nil {
@@ -146,7 +146,7 @@ func inventoryOf(dir string) (inv inventory, err error) {
 }
 
 // record reads the record at a place in the block files of i.
-func (i *inventory) record(p place) (r record, err error) {
+func (i *inventory) record(p recordRef) (r record, err error) {
 	b := i.blocks[p.block]
 	file, err := os.Open(b.path)
 	if err != nil {
@@ -171,11 +171,11 @@ func copiesOf(store, stream string) (dirs []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	whole := BlockDir(store, "READERS", stream)
+	full := BlockDir(store, "READERS", stream)
 	for _, dir := range all {
 		switch dir {
 		case BlockDir(store, "CONTROL", stream):
-		case whole:
+		case full:
 			dirs = slices.Insert(dirs, 0, dir)
 		default:
 			dirs = append(dirs, dir)
@@ -219,7 +219,7 @@ func (r *repair) take() (err error) {
 // it chooses the log's record, or a mirror's if the log has none. If the resulting hash does not
 // match the high-water mark, compose tries again with the mirror's record wherever the log and the
 // mirror differ.
-func (r *repair) compose() (order []place, report RepairReport) {
+func (r *repair) compose() (order []recordRef, report RepairReport) {
 	for _, preferCopy := range []bool{false, true} {
 		order, report = r.choose(preferCopy)
 		if !report.Altered {
@@ -231,11 +231,11 @@ func (r *repair) compose() (order []place, report RepairReport) {
 	}
 	report.Events = uint64(len(order))
 	for _, inv := range append([]inventory{r.full}, r.parts...) {
-		if stale := r.unfit(inv, order); stale {
+		if stale := r.mustRecreate(inv, order); stale {
 			r.stale = append(r.stale, inv.dir)
 		}
 	}
-	for position, p := range r.log.places {
+	for position, p := range r.log.records {
 		if position > report.Events && p.size > 0 {
 			report.GivenUp++
 		}
@@ -243,9 +243,9 @@ func (r *repair) compose() (order []place, report RepairReport) {
 	return order, report
 }
 
-// unfit reports whether the mirror inv must be created again, because it is damaged or differs from
+// mustRecreate reports whether the mirror inv must be created again, because it is damaged or differs from
 // order, the records of the repaired log.
-func (r *repair) unfit(inv inventory, order []place) bool {
+func (r *repair) mustRecreate(inv inventory, order []recordRef) bool {
 	if len(inv.blocks) == 0 {
 		return false
 	}
@@ -257,15 +257,15 @@ func (r *repair) unfit(inv inventory, order []place) bool {
 			return true
 		}
 	}
-	for position, p := range inv.places {
+	for position, p := range inv.records {
 		if order[position-1].sum != p.sum {
 			return true
 		}
 	}
-	return inv.dir == r.full.dir && uint64(len(inv.places)) != inv.last
+	return inv.dir == r.full.dir && uint64(len(inv.records)) != inv.last
 }
 
-func (r *repair) choose(preferCopy bool) (order []place, report RepairReport) {
+func (r *repair) choose(preferCopy bool) (order []recordRef, report RepairReport) {
 	chain, fits := HashChain{}, !r.have || r.mark.Position == 0
 	end := max(r.must, r.log.last, r.full.last)
 	for position := uint64(1); position <= end; position++ {
@@ -300,15 +300,15 @@ func (r *repair) choose(preferCopy bool) (order []place, report RepairReport) {
 // at chooses the record for a position from the log and its mirrors. restored reports that the
 // record is from a mirror. differs reports that a mirror has a different event than the log; at
 // then returns the log's record, or the mirror's if preferCopy is set.
-func (r *repair) at(position uint64, preferCopy bool) (p place, restored, differs bool) {
-	p, there := r.log.places[position]
+func (r *repair) at(position uint64, preferCopy bool) (p recordRef, restored, differs bool) {
+	p, there := r.log.records[position]
 	p.from = &r.log
 	for n := -1; n < len(r.parts); n++ {
 		inv := &r.full
 		if n >= 0 {
 			inv = &r.parts[n]
 		}
-		c, ok := inv.places[position]
+		c, ok := inv.records[position]
 		c.from = inv
 		switch {
 		case !ok:
@@ -324,7 +324,7 @@ func (r *repair) at(position uint64, preferCopy bool) (p place, restored, differ
 	return p, false, differs
 }
 
-func (r *repair) event(p place) (e Message, ok bool) {
+func (r *repair) event(p recordRef) (e Message, ok bool) {
 	if p.size == 0 {
 		return e, false
 	}
@@ -368,7 +368,7 @@ func (r *repair) writeGivenUp(report RepairReport, events uint64) error {
 	if err := disk.WriteFile(filepath.Join(report.Aside, "report.json"), append(text, '\n')); err != nil {
 		return err
 	}
-	if report.Whole() {
+	if report.Intact() {
 		return nil
 	}
 	var lines []byte

@@ -16,7 +16,7 @@ const blockSize = 8 << 20
 // write replaces the log's block files by files with the records in order, and updates the
 // high-water mark. It moves the replaced files, and mirrors that differ from the repaired log, to
 // report.Aside; the server creates these mirrors again.
-func (r *repair) write(order []place, report RepairReport) error {
+func (r *repair) write(order []recordRef, report RepairReport) error {
 	fresh := filepath.Join(report.Aside, freshBlocks)
 	chain, err := writeBlocks(fresh, order)
 	if err != nil {
@@ -32,7 +32,7 @@ func (r *repair) write(order []place, report RepairReport) error {
 	}
 	mark := r.mark
 	mark.HashChain, mark.Durable, mark.Index, mark.Failed, mark.Damaged = chain, chain.Position, Hash{}, false, 0
-	if !report.Whole() {
+	if !report.Intact() {
 		lost := report.GivenUp
 		for _, gap := range report.Lost {
 			lost += gap.Last - gap.First + 1
@@ -110,7 +110,7 @@ func undoReplacement(store, dir string) error {
 
 // writeBlocks durably writes the records in order to new block files in dir, and returns the hash
 // chain of their events.
-func writeBlocks(dir string, order []place) (chain HashChain, err error) {
+func writeBlocks(dir string, order []recordRef) (chain HashChain, err error) {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return chain, err
 	}

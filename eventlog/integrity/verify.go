@@ -20,8 +20,8 @@ type FileReport struct {
 	Lost    uint64 `json:"lost,omitempty"`    // number of events that earlier repairs discarded
 }
 
-// Whole reports whether the log is complete and unaltered.
-func (r FileReport) Whole() bool {
+// Intact reports whether the log is complete and unaltered.
+func (r FileReport) Intact() bool {
 	return len(r.Missing) == 0 && len(r.Differs) == 0 && (r.Marked == "" || r.Hash == r.Marked)
 }
 
@@ -46,14 +46,14 @@ func VerifyFiles(dir, mark string, holds Checkpoint) (report FileReport, err err
 		end = max(r.must, r.log.last)
 	}
 	var chain HashChain
-	whole := true
+	complete := true
 	for position := uint64(1); position <= end; position++ {
-		p, there := r.log.places[position]
+		p, there := r.log.records[position]
 		p.from = &r.log
 		e, ok := r.event(p)
 		if !ok {
-			report.Missing, whole = extendGap(report.Missing, position, "no valid record"), false
-		} else if whole && chain.Extend(e) == nil && position == r.mark.Position {
+			report.Missing, complete = extendGap(report.Missing, position, "no valid record"), false
+		} else if complete && chain.Extend(e) == nil && position == r.mark.Position {
 			report.Hash = chain.Hash.String()
 		}
 		if _, _, differs := r.at(position, false); there && differs {

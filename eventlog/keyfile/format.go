@@ -93,8 +93,8 @@ func (m mark) encode(h header) []byte {
 	return append(b, check[:]...)
 }
 
-// place returns the offset of the commit mark in the copy.
-func (m mark) place() int64 { return markAt * int64(1+m.commit%markSlots) }
+// offset returns the offset of the commit mark in the copy.
+func (m mark) offset() int64 { return markAt * int64(1+m.commit%markSlots) }
 
 // readMark returns the newest valid commit mark of a copy with the header h. ok is false when both
 // marks are invalid; damaged is true when at least one is.

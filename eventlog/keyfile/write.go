@@ -153,7 +153,7 @@ func (s *Store) write(b *batch) (refused bool, err error) {
 		}
 	}
 	for _, f := range s.copies {
-		if _, err := f.WriteAt(next.encode(s.header), next.place()); err != nil {
+		if _, err := f.WriteAt(next.encode(s.header), next.offset()); err != nil {
 			return false, err
 		}
 		if err := f.Sync(); err != nil {
@@ -336,7 +336,7 @@ func (s *Store) writeNew(h header, m mark, kept []*entry, read func(*entry) ([]b
 	first := make([]byte, recordsAt)
 	copy(first, h.encode())
 	for range markSlots {
-		copy(first[m.place():], m.encode(h))
+		copy(first[m.offset():], m.encode(h))
 		m.commit++
 	}
 	m.commit--

@@ -258,41 +258,41 @@ func (s sending) record() Record {
 // await waits until the stream has acknowledged a record, and advances the cursor to past it. When
 // the stream refuses a record as too large, the record is dropped, so that it does not block those
 // that follow.
-func (f *forwarder) await(ctx context.Context, one sending, to *cursor) error {
+func (f *forwarder) await(ctx context.Context, sent sending, to *cursor) error {
 	select {
-	case ack := <-one.Ok():
+	case ack := <-sent.Ok():
 		to.Sequence = max(to.Sequence, ack.Sequence)
-		if one.Repeatable && ack.Duplicate {
+		if sent.Repeatable && ack.Duplicate {
 			there, err := f.get(ctx, ack.Sequence)
 			if err != nil {
 				return err
 			}
-			to.pass(one.entry, there)
-		} else if one.Repeatable {
-			to.Numbers[one.ControlPlane] = one.number
+			to.pass(sent.entry, there)
+		} else if sent.Repeatable {
+			to.Numbers[sent.ControlPlane] = sent.number
 		}
-	case err := <-one.Err():
+	case err := <-sent.Err():
 		var refused *jetstream.APIError
 		if !errors.As(err, &refused) || refused.ErrorCode != errTooLarge {
 			return err
 		}
 		f.losses.add(messageLost, 1, err)
-		to.Numbers[one.ControlPlane] = max(to.Numbers[one.ControlPlane], one.number)
+		to.Numbers[sent.ControlPlane] = max(to.Numbers[sent.ControlPlane], sent.number)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 	return nil
 }
 
-// pass advances the number of a control plane past an entry that the stream already has. there is
+// pass advances the number of a control plane past an entry that the stream already has. existing is
 // the stream's record: when this control plane sent it, it has the entry's number; when another one
 // metered the request first, the entry takes no number.
-func (c *cursor) pass(one entry, there seenRecord) {
-	number := c.Numbers[one.ControlPlane] + one.Lost
-	if there.controlPlane == one.ControlPlane {
-		number = max(number, there.number)
+func (c *cursor) pass(e entry, existing seenRecord) {
+	number := c.Numbers[e.ControlPlane] + e.Lost
+	if existing.controlPlane == e.ControlPlane {
+		number = max(number, existing.number)
 	}
-	c.Numbers[one.ControlPlane] = number
+	c.Numbers[e.ControlPlane] = number
 }
 
 // get reads the record at a sequence of the stream; the zero seenRecord when the stream has deleted

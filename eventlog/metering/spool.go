@@ -28,7 +28,7 @@ type spool struct {
 	segment int64                   // length in bytes at which append begins a new file
 	changed chan struct{}           // receives an element after append
 	fsync   func(path string) error // syncs a file or directory; tests replace it
-	resume  place                   // where the last call of read ended; only one goroutine reads
+	resume  spoolPosition           // where the last call of read ended; only one goroutine reads
 
 	mu       sync.Mutex
 	file     *os.File // newest file, to which append writes; nil until the first append
@@ -40,8 +40,8 @@ type spool struct {
 	cut      int64    // bytes at the end of the newest file that openSpool removed because they were damaged
 }
 
-// A place is where an entry begins in a file of the spool.
-type place struct {
+// A spoolPosition is where an entry begins in a file of the spool.
+type spoolPosition struct {
 	file, index uint64 // file is the index of the file's first entry, index that of the entry itself
 	offset      int64
 }
@@ -100,7 +100,7 @@ func openSpool(dir string, next uint64) (*spool, error) {
 	if err := s.file.Truncate(s.size); err != nil {
 		return nil, fmt.Errorf("open the usage spool: %w", err)
 	}
-	s.changes()              // the process that appended the entries may have crashed before it synced them
+	s.markDirty()            // the process that appended the entries may have crashed before it synced them
 	if s.next > last+count { // a power failure has removed entries that were already sent
 		s.size = s.segment
 	}
@@ -126,7 +126,7 @@ func (s *spool) append(entry []byte) (uint64, error) {
 	}
 	s.size += int64(len(record))
 	s.next++
-	s.changes()
+	s.markDirty()
 	select {
 	case s.changed <- struct{}{}:
 	default:
@@ -140,8 +140,8 @@ func frame(entry []byte) []byte {
 	return append(binary.LittleEndian.AppendUint32(head, crc32.Checksum(entry, castagnoli)), entry...)
 }
 
-// changes marks the newest file to be synced. The caller holds mu.
-func (s *spool) changes() {
+// markDirty marks the newest file to be synced. The caller holds mu.
+func (s *spool) markDirty() {
 	if !s.dirty {
 		s.unsynced, s.dirty = append(s.unsynced, s.path(s.first[len(s.first)-1])), true
 	}
@@ -204,7 +204,7 @@ func (s *spool) read(from uint64, limit int) (entries [][]byte, after uint64, er
 		return nil, from, fmt.Errorf("read the usage spool: %w", err)
 	}
 	defer file.Close()
-	here := place{file: first[at], index: first[at]}
+	here := spoolPosition{file: first[at], index: first[at]}
 	if s.resume.file == first[at] && s.resume.index == from {
 		here = s.resume
 	}

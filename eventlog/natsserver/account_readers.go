@@ -169,7 +169,7 @@ func (a *accountReaders) claims(ctx context.Context, question *jwt.Authorization
 	if !ok {
 		return nil, errors.New("the API key of the reader is invalid, revoked or expired")
 	}
-	if err := a.opened(ctx, reader.Account); err != nil {
+	if err := a.ensureMirrors(ctx, reader.Account); err != nil {
 		a.warn("cannot create the mirrors of an account: its readers are refused until they try "+
 			"again", "account", reader.Account, "error", err)
 		return nil, errors.New("the mirror of the account's events could not be created: try again later")
@@ -194,9 +194,9 @@ func readerPermissions() jwt.Permissions {
 	return p
 }
 
-// opened creates the NATS accounts and the mirrors for the readers of an account, unless they
+// ensureMirrors creates the NATS accounts and the mirrors for the readers of an account, unless they
 // exist.
-func (a *accountReaders) opened(ctx context.Context, account string) error {
+func (a *accountReaders) ensureMirrors(ctx context.Context, account string) error {
 	a.mu.Lock()
 	m := a.open[account]
 	if a.closed {
@@ -452,7 +452,7 @@ func (a *accountReaders) close() {
 	a.mu.Lock()
 	a.closed = true
 	a.mu.Unlock()
-	for _, m := range a.open { // after closed is set, opened adds no mirror
+	for _, m := range a.open { // after closed is set, ensureMirrors adds no mirror
 		m.mu.Lock()
 		if m.conn != nil {
 			m.conn.Close()

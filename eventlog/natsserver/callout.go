@@ -77,7 +77,7 @@ func authorize(nc *nats.Conn, seed string, nodes nodeAdmission, readers *account
 	if err != nil || !nkeys.IsValidPublicAccountKey(public) {
 		return domain.Errorf(domain.InvalidArgument, "invalid issuer seed: must be an account seed, which begins with SA")
 	}
-	places := make(chan struct{}, verifiers)
+	slots := make(chan struct{}, verifiers)
 	_, err = nc.QueueSubscribe(calloutSubject, "anneal", func(m *nats.Msg) {
 		request, err := jwt.DecodeAuthorizationRequestClaims(string(m.Data))
 		if err != nil {
@@ -87,9 +87,9 @@ func authorize(nc *nats.Conn, seed string, nodes nodeAdmission, readers *account
 			go readers.answer(m, request, keys) // in a goroutine, because creating the mirrors of an account can take long
 			return
 		}
-		places <- struct{}{}
+		slots <- struct{}{}
 		go func() {
-			defer func() { <-places }()
+			defer func() { <-slots }()
 			ctx, cancel := context.WithTimeout(context.Background(), verifyWithin)
 			defer cancel()
 			if answer, err := answer(ctx, request, keys, nodes); err == nil {

@@ -33,7 +33,7 @@ and the file DATA/sweep.held keeps all stored files and data keys until you remo
 				return err
 			}
 			switch {
-			case report.Whole():
+			case report.Intact():
 			case report.Changed: // --accept-loss allowed the change
 				note(c, "%s", lossAdvice(report))
 			default:
@@ -79,7 +79,7 @@ func printRepair(w io.Writer, r integrity.RepairReport) {
 	switch {
 	case r.Changed:
 		fmt.Fprintf(w, "the log now contains %d events; the former files are in %s\n", r.Events, r.Aside)
-	case r.Whole():
+	case r.Intact():
 		fmt.Fprintf(w, "the log contains %d events, all intact: nothing to repair\n", r.Events)
 	}
 }

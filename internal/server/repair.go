@@ -45,7 +45,7 @@ func Repair(dir datadir.Dir, acceptLoss bool) (integrity.RepairReport, error) {
 				"revocations and suspensions among the events in %s.",
 				r.Events, filepath.Join(r.Aside, givenUpFile))
 		}})
-	if err != nil || report.Whole() || !report.Changed {
+	if err != nil || report.Intact() || !report.Changed {
 		return report, err
 	}
 	for _, name := range []string{"snapshots", treeDir} {

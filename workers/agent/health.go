@@ -35,7 +35,7 @@ type deviceWatch struct {
 	timeout time.Duration
 	pending chan outcome           // receives the outcome of the reading in progress; nil when there is none
 	missed  map[engines.Device]int // number of consecutive readings that lack the device
-	inOrder map[engines.Device]int // number of consecutive readings in which a failed device was healthy
+	healthy map[engines.Device]int // number of consecutive readings in which a failed device was healthy
 }
 
 // An outcome is the result of a reading.
@@ -46,7 +46,7 @@ type outcome struct {
 
 func newDeviceWatch(a *Agent, all []driverDevice) *deviceWatch {
 	w := &deviceWatch{agent: a, uuids: map[engines.Device]string{}, read: readDriver, timeout: checkTimeout,
-		missed: map[engines.Device]int{}, inOrder: map[engines.Device]int{}}
+		missed: map[engines.Device]int{}, healthy: map[engines.Device]int{}}
 	for _, one := range all {
 		w.uuids[one.Device] = one.uuid
 	}
@@ -131,7 +131,7 @@ func (w *deviceWatch) check(ctx context.Context) {
 		r, listed := readings[w.uuids[device]]
 		switch {
 		case !reached: // no device could be read, so nothing is known about this one
-			delete(w.inOrder, device)
+			delete(w.healthy, device)
 			a.devices.setReading(device, nil)
 			continue
 		case listed:
@@ -152,7 +152,7 @@ func (w *deviceWatch) check(ctx context.Context) {
 func (w *deviceWatch) update(device engines.Device, r reading, listed bool) {
 	a := w.agent
 	if r.failure != "" || !listed {
-		delete(w.inOrder, device)
+		delete(w.healthy, device)
 		if r.failure != "" && a.devices.fail(device, r.failure) {
 			a.log.Error("accelerator failed", "index", device.Index, "type", device.Type, "reason", r.failure)
 			a.setFailedDevices()
@@ -162,8 +162,8 @@ func (w *deviceWatch) update(device engines.Device, r reading, listed bool) {
 	if !a.devices.hasFailed(device) {
 		return
 	}
-	if w.inOrder[device]++; w.inOrder[device] >= confirmations {
-		delete(w.inOrder, device)
+	if w.healthy[device]++; w.healthy[device] >= confirmations {
+		delete(w.healthy, device)
 		a.devices.restore(device)
 		a.log.Info("an accelerator is healthy again and is used for new work", "index", device.Index, "type", device.Type)
 		a.setFailedDevices()

@@ -55,11 +55,11 @@ type stream[Request, Chunk, Total any] struct {
 	mu     sync.Mutex
 	chunks []Chunk // chunks that were not sent yet
 	// last message of the response; nil until the engine is done, and after it was sent
-	last  *protocol.StreamMessage[Chunk, Total]
-	gone  bool      // the reader has disconnected
-	seq   uint64    // sequence number of the newest sent message
-	acked uint64    // sequence number of the newest acknowledged message
-	seen  time.Time // when the last acknowledgement arrived
+	last         *protocol.StreamMessage[Chunk, Total]
+	disconnected bool      // the reader has disconnected
+	seq          uint64    // sequence number of the newest sent message
+	acked        uint64    // sequence number of the newest acknowledged message
+	seen         time.Time // when the last acknowledgement arrived
 }
 
 var errReaderGone = errors.New("the gateway that requested the response has disconnected")
@@ -168,7 +168,7 @@ func (s *stream[Request, Chunk, Total]) serve(ctx context.Context, r *replica, r
 		return nil
 	})
 	s.mu.Lock()
-	s.gone = errors.Is(context.Cause(ctx), errReaderGone)
+	s.disconnected = errors.Is(context.Cause(ctx), errReaderGone)
 	s.last = &protocol.StreamMessage[Chunk, Total]{Total: &total, Error: protocol.ErrorOf(err), Done: true}
 	s.mu.Unlock()
 	s.signal()
@@ -185,8 +185,8 @@ func (s *stream[Request, Chunk, Total]) send() {
 	ticker := time.NewTicker(protocol.KeepAlive)
 	defer ticker.Stop()
 	for keepAlive := false; ; {
-		message, gone := s.next(keepAlive)
-		if gone {
+		message, disconnected := s.next(keepAlive)
+		if disconnected {
 			return
 		}
 		if message != nil {
@@ -207,12 +207,12 @@ func (s *stream[Request, Chunk, Total]) send() {
 
 // next returns the message to send now; nil when there is none. With keepAlive it returns an empty
 // message when no chunks wait. It returns no message while Window messages are not acknowledged.
-// gone reports that the reader has disconnected.
+// disconnected reports that the reader has disconnected.
 func (s *stream[Request, Chunk, Total]) next(keepAlive bool) (message *protocol.StreamMessage[Chunk, Total],
-	gone bool) {
+	disconnected bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.gone || time.Since(s.seen) > protocol.StreamTimeout {
+	if s.disconnected || time.Since(s.seen) > protocol.StreamTimeout {
 		return nil, true
 	}
 	if s.seq-s.acked >= protocol.Window || len(s.chunks) == 0 && s.last == nil && !keepAlive {

@@ -28,8 +28,8 @@ func (s *session) input(ctx context.Context, b *domain.Batch) (blobs.Content, er
 	return s.Blobs.Get(ctx, files.Prefix+slices.Sorted(maps.Keys(files.Sizes))[0])
 }
 
-// active waits while the account of the batch is suspended. It returns false when ctx is done.
-func (s *session) active(ctx context.Context) bool {
+// waitUntilActive waits while the account of the batch is suspended. It returns false when ctx is done.
+func (s *session) waitUntilActive(ctx context.Context) bool {
 	for {
 		view := s.World.View()
 		row, ok := view.Accounts.Get(domain.Name("accounts/" + s.name.Account()))
@@ -44,9 +44,9 @@ func (s *session) active(ctx context.Context) bool {
 	}
 }
 
-// while returns a context that is done when the batch is no longer in the state of row, at the
+// whileInState returns a context that is done when the batch is no longer in the state of row, at the
 // batch's expireTime, or when ctx is done.
-func (s *session) while(ctx context.Context, row *batchRow) (context.Context, context.CancelFunc) {
+func (s *session) whileInState(ctx context.Context, row *batchRow) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	rest := time.NewTimer(row.State.ExpireTime.Sub(s.Now()))
 	go func() {
@@ -71,9 +71,9 @@ func (s *session) while(ctx context.Context, row *batchRow) (context.Context, co
 // validate validates the input file. When all requests are valid, the batch starts; otherwise it
 // fails with the errors.
 func (s *session) validate(ctx context.Context, row *batchRow) error {
-	live, stop := s.while(ctx, row)
+	live, stop := s.whileInState(ctx, row)
 	defer stop()
-	if !s.active(live) {
+	if !s.waitUntilActive(live) {
 		return s.overdue(ctx, row)
 	}
 	c := checker{endpoint: row.State.Endpoint, ids: map[string]int{}}
@@ -147,7 +147,7 @@ func (s *session) process(ctx context.Context, row *batchRow) error {
 	if err != nil {
 		return err
 	}
-	live, stop := s.while(ctx, row)
+	live, stop := s.whileInState(ctx, row)
 	defer stop()
 	outcomes := make(chan stored)
 	var unread error
@@ -289,23 +289,23 @@ func (s *session) eachPending(ctx context.Context, b *domain.Batch, done map[int
 }
 
 // send sends a request until it has a result. ok is false when ctx is done first.
-func (s *session) send(ctx context.Context, row *batchRow, number int, q requestLine) (one stored, ok bool) {
+func (s *session) send(ctx context.Context, row *batchRow, number int, q requestLine) (outcome stored, ok bool) {
 	key, id := domain.Name(row.State.CreatedBy), requestID(s.event, number)
-	for failures := 0; s.active(ctx); {
+	for failures := 0; s.waitUntilActive(ctx); {
 		target, err := s.Gateway.Resolve(ctx, key, row.State.Endpoint, q.model)
 		if err != nil {
 			target = domain.Name(q.model) // Send responds to the client with that error
 		}
 		leave, ok := s.gates.enter(ctx, route{key.Account(), target})
 		if !ok {
-			return one, false
+			return outcome, false
 		}
 		r := s.Gateway.Send(ctx, Request{Key: key, ID: id, Trace: s.created.Trace, Path: row.State.Endpoint,
 			Body: q.body})
 		leave(r.Waits || r.Unreachable)
 		switch {
 		case ctx.Err() != nil && r.Status != 200:
-			return one, false
+			return outcome, false
 		case r.Waits:
 			continue
 		case r.Unreachable && failures+1 < maxUnreachable:
@@ -314,14 +314,14 @@ func (s *session) send(ctx context.Context, row *batchRow, number int, q request
 		case r.Failed && failures+1 < maxFailures:
 			failures++
 			if !eventlog.Sleep(ctx, firstPause<<failures) {
-				return one, false
+				return outcome, false
 			}
 			continue
 		}
 		return stored{Line: number, Result: result{ID: resultID(s.event, number), CustomID: q.customID,
 			Response: &answer{StatusCode: r.Status, RequestID: id, Body: r.Body}}}, true
 	}
-	return one, false
+	return outcome, false
 }
 
 // conclude stores the output file and the error file, and ends the batch.
@@ -341,10 +341,10 @@ func (s *session) conclude(ctx context.Context, row *batchRow) error {
 		lines func(add func(result) error) error
 	}{
 		{domain.BatchResultFiles[0], &end.Output, func(add func(result) error) error {
-			return s.chosen(ctx, true, add)
+			return s.eachResult(ctx, true, add)
 		}},
 		{domain.BatchResultFiles[1], &end.Errors, func(add func(result) error) error {
-			return errors.Join(s.chosen(ctx, false, add), s.missing(ctx, b, t.done, add))
+			return errors.Join(s.eachResult(ctx, false, add), s.missing(ctx, b, t.done, add))
 		}},
 	} {
 		prefix, base := blobs.BatchOutputPrefix(s.name, s.event, file.which), file.which+".jsonl"
@@ -378,9 +378,9 @@ func fileID(batch, which string) string {
 	return "file-" + batch + "-" + which
 }
 
-// chosen calls add with the results of the requests that succeeded or, when succeeded is false, of
+// eachResult calls add with the results of the requests that succeeded or, when succeeded is false, of
 // those that failed.
-func (s *session) chosen(ctx context.Context, succeeded bool, add func(result) error) error {
+func (s *session) eachResult(ctx context.Context, succeeded bool, add func(result) error) error {
 	_, err := s.results(ctx, func(one stored) error {
 		if one.Result.succeeded() == succeeded {
 			return add(one.Result)

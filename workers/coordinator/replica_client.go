@@ -91,7 +91,7 @@ func stream[Total, Request, Chunk any](
 	}
 	reader := &streamReader[Chunk, Total]{conn: r.Conn, node: node, id: request.ID,
 		timeout: cmp.Or(r.Timeout, protocol.StreamTimeout), every: cmp.Or(r.KeepAlive, protocol.KeepAlive),
-		messages: messages, gone: make(chan struct{}), emit: emit}
+		messages: messages, nodeLost: make(chan struct{}), emit: emit}
 	total, done, err := reader.read(ctx)
 	if !done {
 		reader.ack(true)
@@ -106,7 +106,7 @@ type streamReader[Chunk, Total any] struct {
 	timeout  time.Duration
 	every    time.Duration // interval of the keep-alive messages
 	messages <-chan *nats.Msg
-	gone     chan struct{} // closed when keepAlive notices that the node is gone
+	nodeLost chan struct{} // closed when keepAlive notices that the node is gone
 	emit     func(Chunk) error
 	emitted  atomic.Uint64 // number of messages whose chunks were passed to emit
 }
@@ -123,7 +123,7 @@ func (r *streamReader[Chunk, Total]) read(ctx context.Context) (total Total, don
 		var m *nats.Msg
 		select {
 		case m = <-r.messages:
-		case <-r.gone:
+		case <-r.nodeLost:
 			select {
 			case m = <-r.messages: // a message that arrived before the node was gone
 			default:
@@ -166,15 +166,15 @@ func (r *streamReader[Chunk, Total]) read(ctx context.Context) (total Total, don
 	}
 }
 
-// goneAfter is longer than an agent needs to reconnect to NATS.
+// lostAfter is longer than an agent needs to reconnect to NATS.
 const (
-	goneAfter  = 3 * time.Second // how long no client subscribes on the node until the node counts as gone
+	lostAfter  = 3 * time.Second // how long no client subscribes on the node until the node counts as gone
 	retryPause = 100 * time.Millisecond
 )
 
 // keepAlive sends acknowledgements until ctx is done, which also tell the node that the reader is
-// connected. When the node has not subscribed to them for goneAfter, its agent has ended or is
-// disconnected, and keepAlive closes gone.
+// connected. When the node has not subscribed to them for lostAfter, its agent has ended or is
+// disconnected, and keepAlive closes nodeLost.
 func (r *streamReader[Chunk, Total]) keepAlive(ctx context.Context) {
 	ticker := time.NewTicker(r.every)
 	defer ticker.Stop()
@@ -195,8 +195,8 @@ func (r *streamReader[Chunk, Total]) keepAlive(ctx context.Context) {
 			since = time.Time{}
 		case since.IsZero():
 			since = sent
-		case sent.Sub(since) > goneAfter:
-			close(r.gone)
+		case sent.Sub(since) > lostAfter:
+			close(r.nodeLost)
 			return
 		}
 	}

@@ -109,8 +109,8 @@ func (p *plan) add(account string, row domain.UsageRow, amounts domain.UsageAmou
 	return of
 }
 
-// of returns the rows of a group in the order of domain.CompareUsage.
-func (p *plan) of(g group) (all []domain.UsageRow) {
+// rowsOf returns the rows of a group in the order of domain.CompareUsage.
+func (p *plan) rowsOf(g group) (all []domain.UsageRow) {
 	for row, amounts := range p.groups[g].amounts {
 		if row.UsageAmounts = amounts; amounts != (domain.UsageAmounts{}) {
 			all = append(all, row)
@@ -149,7 +149,7 @@ func (p *plan) intents() (all []domain.Intent) {
 			month = g.month
 		}
 		records := sortedRecords(p.groups[g].records)
-		for part := range slices.Chunk(p.of(g), domain.MaxUsageRows) {
+		for part := range slices.Chunk(p.rowsOf(g), domain.MaxUsageRows) {
 			of = append(of, domain.RollUpUsage{Correction: g.correction, UsagePart: domain.UsagePart{
 				Window: p.window.Number, Rows: slices.Clone(part), FromSequence: p.window.From.Sequence,
 				ToSequence: p.window.To.Sequence, Records: records}})

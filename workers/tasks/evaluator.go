@@ -59,7 +59,7 @@ func (b EvaluatorBuilder) Build(ctx context.Context, e eventlog.Event) error {
 		return nil // the evaluator was deleted, or the revision replaced or built, after the event
 	}
 	work := &build{EvaluatorBuilder: b, event: e, evaluator: evaluator,
-		place: blobs.BuildPrefix(e.Name, created, revision) + e.ID}
+		prefix: blobs.BuildPrefix(e.Name, created, revision) + e.ID}
 	if work.dir, err = os.MkdirTemp("", "anneal-build-"); err != nil {
 		return err
 	}

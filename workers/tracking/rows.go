@@ -115,9 +115,9 @@ type fileVersion struct {
 // collect returns the rows to send next, with their steps in the tracker's run. next reports
 // whether the rows of the job's next train step follow.
 func (s *Sender) collect(
-	ctx context.Context, view *projections.View, one *session, job *projections.Row[domain.Job],
+	ctx context.Context, view *projections.View, sess *session, job *projections.Row[domain.Job],
 ) (rows []row, next bool, err error) {
-	life, spec, state := job.State.Life(), job.State.Spec(), &one.state
+	life, spec, state := job.State.Life(), job.State.Spec(), &sess.state
 	after, earlier := state.Step-state.Base, trainStep(job) != state.TrainStep
 	if !earlier {
 		state.Attempt = life.Attempt
@@ -139,15 +139,15 @@ func (s *Sender) collect(
 		file.state = life.State
 	}
 	found := map[int]row{}
-	if own && one.readFile != file {
-		if found, one.fileEnd, err = s.fileRows(ctx, job, after); err != nil {
+	if own && sess.readFile != file {
+		if found, sess.fileEnd, err = s.fileRows(ctx, job, after); err != nil {
 			return nil, false, err
 		}
-		one.readFile = file
+		sess.readFile = file
 	}
 	// After a restart, the live status begins with later rows, until the agent has sent those again
 	// that no metrics file has. Before the first checkpoint, the agent sends all rows again.
-	if stopped || earlier || checkpoint == 0 || first <= after+1 || own && first <= one.fileEnd {
+	if stopped || earlier || checkpoint == 0 || first <= after+1 || own && first <= sess.fileEnd {
 		maps.Copy(found, newer)
 	}
 	rows = inOrder(found, stopped || earlier)

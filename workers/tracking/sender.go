@@ -53,8 +53,8 @@ func (s *Sender) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-ticker.C:
-		case one := <-l.returned:
-			one.busy = false
+		case sess := <-l.returned:
+			sess.busy = false
 			l.busy--
 		}
 	}
@@ -79,37 +79,37 @@ func (l *loop) dispatch(ctx context.Context) {
 		l.scan(view, now)
 		l.scanned = view.Position
 	}
-	for event, one := range l.sessions {
-		if one.busy || l.busy == maxConcurrent {
+	for event, sess := range l.sessions {
+		if sess.busy || l.busy == maxConcurrent {
 			continue
 		}
-		life, state := one.find(view), ""
+		life, state := sess.find(view), ""
 		if life != nil {
 			state = endingOf(life)
 		}
 		switch {
-		case life == nil && one.dropped():
+		case life == nil && sess.dropped():
 			delete(l.sessions, event)
 			continue
 		case life != nil && givenUp(life, now):
-			if one.sent != state {
+			if sess.sent != state {
 				l.Logger.Warn("the tracker has not received the end of a job in time: its run stays unfinished "+
-					"there", "job", one.name,
+					"there", "job", sess.name,
 					"tracker", l.Service.address, "after", giveUpAfter)
 			}
 			delete(l.sessions, event)
 			continue
-		case life != nil && one.sent == state:
+		case life != nil && sess.sent == state:
 			continue
-		case one.failures > 0 && now.Before(one.due), state == one.seen && now.Before(one.due):
+		case sess.failures > 0 && now.Before(sess.due), state == sess.seen && now.Before(sess.due):
 			continue
 		}
-		one.busy, one.seen = true, state
+		sess.busy, sess.seen = true, state
 		l.busy++
 		l.running.Go(func() {
-			l.turn(ctx, view, one)
+			l.turn(ctx, view, sess)
 			select {
-			case l.returned <- one:
+			case l.returned <- sess:
 			case <-ctx.Done():
 			}
 		})
@@ -156,12 +156,12 @@ type session struct {
 }
 
 // file returns the blob key of the session's saved state.
-func (one *session) file() string { return blobs.TrackerFile(one.name, one.event) }
+func (sess *session) file() string { return blobs.TrackerFile(sess.name, sess.event) }
 
 // find returns the life cycle of the session's job; nil when the job was deleted.
-func (one *session) find(view *projections.View) *domain.JobLife {
-	row, ok := view.Job(one.name)
-	if !ok || row.CreateEvent != one.event {
+func (sess *session) find(view *projections.View) *domain.JobLife {
+	row, ok := view.Job(sess.name)
+	if !ok || row.CreateEvent != sess.event {
 		return nil
 	}
 	return row.State.Life()
@@ -170,6 +170,6 @@ func (one *session) find(view *projections.View) *domain.JobLife {
 const maxLastTries = 3
 
 // dropped reports whether the session of a deleted job has nothing more to send.
-func (one *session) dropped() bool {
-	return !one.loaded || !one.state.Run.Complete || one.state.Ended != "" || one.lastTries >= maxLastTries
+func (sess *session) dropped() bool {
+	return !sess.loaded || !sess.state.Run.Complete || sess.state.Ended != "" || sess.lastTries >= maxLastTries
 }

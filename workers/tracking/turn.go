@@ -15,36 +15,36 @@ import (
 )
 
 // turn sends the data of a job that the tracker does not have yet, and schedules the next turn.
-func (s *Sender) turn(ctx context.Context, view *projections.View, one *session) {
+func (s *Sender) turn(ctx context.Context, view *projections.View, sess *session) {
 	ctx, cancel := context.WithTimeout(ctx, turnTimeout)
 	defer cancel()
-	row, there := view.Job(one.name)
-	there = there && row.CreateEvent == one.event
+	row, there := view.Job(sess.name)
+	there = there && row.CreateEvent == sess.event
 	var err error
 	if there && !row.State.Life().Deleting() {
-		err = s.advance(ctx, view, one, &row)
+		err = s.advance(ctx, view, sess, &row)
 	} else {
-		err = s.abandon(ctx, one)
+		err = s.abandon(ctx, sess)
 	}
 	now := s.Now()
 	if err == nil {
-		one.failures, one.due = 0, now.Add(sendInterval)
+		sess.failures, sess.due = 0, now.Add(sendInterval)
 		return
 	}
-	if one.failures == 0 {
-		one.since = now
+	if sess.failures == 0 {
+		sess.since = now
 	}
-	one.failures++
-	one.due = now.Add(backoff(one.failures, err))
+	sess.failures++
+	sess.due = now.Add(backoff(sess.failures, err))
 	if errors.Is(context.Cause(ctx), context.Canceled) {
 		return // the server is shutting down, so this is no failure
 	}
 	s.Logger.Warn("cannot send the data of a job to its experiment tracker: trying "+
-		"again", "job", one.name, "tracker", s.Service.address,
-		"retry", one.due.Sub(now).Round(time.Millisecond), "error", err)
+		"again", "job", sess.name, "tracker", s.Service.address,
+		"retry", sess.due.Sub(now).Round(time.Millisecond), "error", err)
 	var rejected rejection
-	if there && (errors.As(err, &rejected) || now.Sub(one.since) >= problemAfter) {
-		s.record(ctx, one, &row, s.problem(err))
+	if there && (errors.As(err, &rejected) || now.Sub(sess.since) >= problemAfter) {
+		s.record(ctx, sess, &row, s.problem(err))
 	}
 }
 
@@ -81,90 +81,90 @@ func backoff(failures int, err error) time.Duration {
 
 // advance sends those parameters, metrics and end states that the tracker does not have yet.
 func (s *Sender) advance(
-	ctx context.Context, view *projections.View, one *session, row *projections.Row[domain.Job],
+	ctx context.Context, view *projections.View, sess *session, row *projections.Row[domain.Job],
 ) (err error) {
-	life, file, state := row.State.Life(), one.file(), &one.state
-	if !one.loaded {
+	life, file, state := row.State.Life(), sess.file(), &sess.state
+	if !sess.loaded {
 		if *state, err = s.load(ctx, file); err != nil {
 			return err
 		}
-		one.loaded = true
+		sess.loaded = true
 	}
 	if life.Terminal() && state.Ended == endingOf(life) {
-		one.sent = state.Ended
+		sess.sent = state.Ended
 		return nil
 	}
-	if one.key == "" {
-		if one.key, err = s.open(ctx, row); err != nil {
+	if sess.key == "" {
+		if sess.key, err = s.open(ctx, row); err != nil {
 			return err
 		}
 	}
 	if !state.Run.Complete || state.Ended != "" && !life.Terminal() {
-		if err := s.Service.tracker.begin(ctx, one.key, describe(row), &state.Run); err != nil {
+		if err := s.Service.tracker.begin(ctx, sess.key, describe(row), &state.Run); err != nil {
 			return err
 		}
-		state.Ended, one.contact = "", s.Now()
+		state.Ended, sess.contact = "", s.Now()
 		if state.Attempt == 0 {
 			state.TrainStep, state.Attempt = trainStep(row), life.Attempt
 		}
 		if err := s.save(ctx, file, state); err != nil {
 			return err
 		}
-		s.record(ctx, one, row, "")
+		s.record(ctx, sess, row, "")
 	}
 	if len(state.Sending) > 0 {
-		if err := s.send(ctx, one, true); err != nil {
+		if err := s.send(ctx, sess, true); err != nil {
 			return err
 		}
 	}
-	if err := s.sendRows(ctx, view, one, row); err != nil {
+	if err := s.sendRows(ctx, view, sess, row); err != nil {
 		return err
 	}
 	switch {
 	case life.Terminal():
-		if err := s.finish(ctx, one, life); err != nil {
+		if err := s.finish(ctx, sess, life); err != nil {
 			return err
 		}
-		one.sent = endingOf(life)
-	case life.Live() && s.Now().Sub(one.contact) >= keepInterval:
-		if err := s.Service.tracker.keep(ctx, one.key, state.Run); err != nil {
+		sess.sent = endingOf(life)
+	case life.Live() && s.Now().Sub(sess.contact) >= keepInterval:
+		if err := s.Service.tracker.keep(ctx, sess.key, state.Run); err != nil {
 			return err
 		}
-		one.contact = s.Now()
+		sess.contact = s.Now()
 	}
-	s.record(ctx, one, row, "")
+	s.record(ctx, sess, row, "")
 	return nil
 }
 
 // finish tells the tracker how the job ended. Before that it saves that all rows were sent, so that
 // no rows follow the end after a crash.
-func (s *Sender) finish(ctx context.Context, one *session, life *domain.JobLife) error {
-	with := ending{State: life.State, Time: s.Now(), Last: one.state.Last}
+func (s *Sender) finish(ctx context.Context, sess *session, life *domain.JobLife) error {
+	with := ending{State: life.State, Time: s.Now(), Last: sess.state.Last}
 	if life.CompletedTime != nil {
 		with.Time = *life.CompletedTime
 	}
-	if err := s.save(ctx, one.file(), &one.state); err != nil {
+	if err := s.save(ctx, sess.file(), &sess.state); err != nil {
 		return err
 	}
-	if err := s.Service.tracker.end(ctx, one.key, one.state.Run, with); err != nil {
+	if err := s.Service.tracker.end(ctx, sess.key, sess.state.Run, with); err != nil {
 		return err
 	}
-	one.state.Ended = endingOf(life)
-	return s.save(ctx, one.file(), &one.state)
+	sess.state.Ended = endingOf(life)
+	return s.save(ctx, sess.file(), &sess.state)
 }
 
 // abandon tells the tracker that a job was deleted while it ran. The saved state is deleted with
 // the job, so this is tried only a few times, and not after a restart.
-func (s *Sender) abandon(ctx context.Context, one *session) error {
-	if one.dropped() || one.key == "" {
-		one.lastTries = maxLastTries
+func (s *Sender) abandon(ctx context.Context, sess *session) error {
+	if sess.dropped() || sess.key == "" {
+		sess.lastTries = maxLastTries
 		return nil
 	}
-	one.lastTries++
-	err := s.Service.tracker.end(ctx, one.key, one.state.Run,
-		ending{State: domain.JobDeletingState, Time: s.Now(), Last: one.state.Last})
+	sess.lastTries++
+	err := s.Service.tracker.end(ctx, sess.key, sess.state.Run,
+		ending{State: domain.JobDeletingState, Time: s.Now(), Last: sess.state.Last})
 	if err == nil {
-		one.state.Ended = domain.JobDeletingState
+		sess.state.Ended = domain.JobDeletingState
 	}
 	return err
 }
@@ -181,36 +181,36 @@ func (s *Sender) open(ctx context.Context, row *projections.Row[domain.Job]) (do
 
 // sendRows sends the rows that the tracker does not have yet, in batches.
 func (s *Sender) sendRows(
-	ctx context.Context, view *projections.View, one *session, row *projections.Row[domain.Job],
+	ctx context.Context, view *projections.View, sess *session, row *projections.Row[domain.Job],
 ) (err error) {
 	defer func() {
 		if err != nil {
-			one.readFile = fileVersion{} // rows of the metrics file may not have been sent, so read it again
+			sess.readFile = fileVersion{} // rows of the metrics file may not have been sent, so read it again
 		}
 	}()
 	for {
-		rows, next, err := s.collect(ctx, view, one, row)
+		rows, next, err := s.collect(ctx, view, sess, row)
 		if err != nil {
 			return err
 		}
 		for len(rows) > 0 {
 			n := batchOf(rows)
-			one.state.Sending, rows = rows[:n], rows[n:]
-			if err := s.save(ctx, one.file(), &one.state); err != nil {
-				one.state.Sending = nil
+			sess.state.Sending, rows = rows[:n], rows[n:]
+			if err := s.save(ctx, sess.file(), &sess.state); err != nil {
+				sess.state.Sending = nil
 				return err
 			}
-			if err := s.send(ctx, one, false); err != nil {
+			if err := s.send(ctx, sess, false); err != nil {
 				return err
 			}
 		}
 		if !next {
 			return nil
 		}
-		state := &one.state
+		state := &sess.state
 		state.Base, state.TrainStep, state.Attempt = state.Step, trainStep(row), row.State.Life().Attempt
-		one.readFile = fileVersion{}
-		if err := s.save(ctx, one.file(), state); err != nil {
+		sess.readFile = fileVersion{}
+		if err := s.save(ctx, sess.file(), state); err != nil {
 			return err
 		}
 	}
@@ -218,9 +218,9 @@ func (s *Sender) sendRows(
 
 // send sends the rows that are saved in Sending. The caller then saves that they were sent. After a
 // crash before that, the same rows are sent again to the same place in the run.
-func (s *Sender) send(ctx context.Context, one *session, repeated bool) error {
-	state := &one.state
-	if err := s.Service.tracker.log(ctx, one.key, state.Run, state.Sent, state.Sending, repeated); err != nil {
+func (s *Sender) send(ctx context.Context, sess *session, repeated bool) error {
+	state := &sess.state
+	if err := s.Service.tracker.log(ctx, sess.key, state.Run, state.Sent, state.Sending, repeated); err != nil {
 		return err
 	}
 	state.Sent += len(state.Sending)
@@ -231,7 +231,7 @@ func (s *Sender) send(ctx context.Context, one *session, repeated bool) error {
 	for _, row := range state.Sending {
 		maps.Copy(state.Last, row.Values)
 	}
-	state.Sending, one.contact = nil, s.Now()
+	state.Sending, sess.contact = nil, s.Now()
 	return nil
 }
 
@@ -246,7 +246,7 @@ func trainStep(row *projections.Row[domain.Job]) int {
 // record records the URL of the run and the current problem in the job, unless the job has them
 // already. It does nothing when the job was deleted, even if another job has its name. It only logs
 // a failure, because the next turn calls it again.
-func (s *Sender) record(ctx context.Context, one *session, row *projections.Row[domain.Job], problem string) {
+func (s *Sender) record(ctx context.Context, sess *session, row *projections.Row[domain.Job], problem string) {
 	const maxProblem = 700 // maximum length of the problem in bytes
 
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) { // the time of the turn is over
@@ -254,11 +254,11 @@ func (s *Sender) record(ctx context.Context, one *session, row *projections.Row[
 		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), scanInterval)
 		defer cancel()
 	}
-	tracking := domain.JobTracking{RunID: one.state.Run.ID, URL: one.state.Run.URL,
+	tracking := domain.JobTracking{RunID: sess.state.Run.ID, URL: sess.state.Run.URL,
 		Problem: strings.ToValidUTF8(problem[:min(len(problem), maxProblem)], "")}
 	request := eventlog.Request{Time: s.Now(), Actor: "tracking"}
 	_, err := eventlog.Do(ctx, s.Log, s.World, request,
-		domain.IntendJob(row.Name, domain.RecordTracking{JobTracking: tracking}).Of(one.event))
+		domain.IntendJob(row.Name, domain.RecordTracking{JobTracking: tracking}).Of(sess.event))
 	if err != nil && ctx.Err() == nil {
 		s.Logger.Debug("cannot record the URL and the problem of the tracker in a job: trying "+
 			"again", "job", row.Name, "error", err)
