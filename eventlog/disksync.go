@@ -270,7 +270,7 @@ func (d *diskSync) findBlock() error {
 		}
 	}
 	if d.number == 0 {
-		return fmt.Errorf("no block file in %s", d.dir)
+		return fmt.Errorf("the NATS server has no block file in %s", d.dir)
 	}
 	if d.block, err = os.Open(d.path(d.number)); err != nil {
 		return err

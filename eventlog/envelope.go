@@ -51,13 +51,13 @@ func (w Write) check() error {
 			"invalid resource name %q: must be accounts/{account} or accounts/{account}/{collection}/{id}", w.Name)
 	}
 	if w.ID == "" || w.Type == "" {
-		return domain.Errorf(domain.Internal, "event of %s has no ID or no type", w.Name)
+		return domain.Errorf(domain.Internal, "the event of %s has no ID or no type", w.Name)
 	}
 	for _, value := range [...]string{w.ID, w.Type, w.Actor, w.Command, w.Cause, w.Correlation, w.State,
 		w.ControlPlane, w.ClientAddress, w.Trace.Parent, w.Trace.State} {
 		if len(value) > maxAttribute {
 			return domain.Errorf(domain.InvalidArgument,
-				"attribute of an event of %s has %d bytes: at most %d are allowed", w.Name, len(value), maxAttribute)
+				"an attribute of the event of %s has %d bytes: at most %d are allowed", w.Name, len(value), maxAttribute)
 		}
 	}
 	return nil
@@ -106,11 +106,13 @@ func Encode(e Event) *nats.Msg {
 func Decode(subject string, header nats.Header, data []byte, position uint64) (Event, error) {
 	name := domain.NameOf(subject)
 	if name == "" {
-		return Event{}, fmt.Errorf("eventlog: position %d: subject %q does not name a resource", position, subject)
+		return Event{}, fmt.Errorf("decode the event at position %d: the subject %q does not name a "+
+			"resource", position, subject)
 	}
 	at, err := time.Parse(time.RFC3339Nano, HeaderValue(header, headerTime))
 	if err != nil {
-		return Event{}, fmt.Errorf("eventlog: position %d on %s: %s: %w", position, subject, headerTime, err)
+		return Event{}, fmt.Errorf("decode the event at position %d of %s: attribute %s: "+
+			"%w", position, subject, headerTime, err)
 	}
 	return Event{
 		Record: domain.Record{Type: HeaderValue(header, headerType), Data: data,

@@ -52,7 +52,7 @@ func (h *history) fail(format string, args ...any) error {
 		return h.err
 	}
 	f := domain.Errorf(domain.DataLoss,
-		"the event log was set back while this process ran: %s. Its stream was restored from an older backup or "+
+		"the event log was set back while this process ran (%s): its stream was restored from an older backup or "+
 			"recreated. Stop all control planes, restore the newest backup or run 'anneal log repair --data DIR', then start "+
 			"again",
 		fmt.Sprintf(format, args...))
@@ -101,14 +101,16 @@ func (l *JetStream) checkHistory(ctx context.Context) error {
 		case err == nil && e.ID == seen.EventID:
 			return nil
 		case err == nil:
-			return l.history.fail("it has event %s at position %d, where this process saw event %s", e.ID, seen.Position,
+			return l.history.fail("the log has event %s at position %d, but this process has seen event %s "+
+				"there", e.ID, seen.Position,
 				seen.EventID)
 		case domain.CodeOf(err) != domain.NotFound:
 			return err
 		case l.filtered:
 			return nil // a mirror that was created again has not received the event yet
 		case time.Since(began) >= absentFor, time.Since(began) >= absentInElection && onOneServer(ctx, l):
-			return l.history.fail("it has no event at position %d, where this process saw event %s", seen.Position, seen.EventID)
+			return l.history.fail("the log has no event at position %d, but this process has seen event %s "+
+				"there", seen.Position, seen.EventID)
 		case !Sleep(ctx, 100*time.Millisecond):
 			return ctx.Err()
 		}

@@ -164,14 +164,14 @@ func (l *JetStream) pageOnce(ctx context.Context, filter string, from uint64, li
 		case "204", "404": // status "no more messages"
 			return page, left, nil
 		default:
-			return nil, 0, fmt.Errorf("read %s: %s %s", filter, status, m.Header.Get("Description"))
+			return nil, 0, fmt.Errorf("read events that match %s: status %s %s", filter, status, m.Header.Get("Description"))
 		}
 		position, err := strconv.ParseUint(HeaderValue(m.Header, jetstream.SequenceHeader), 10, 64)
 		if err == nil {
 			left, err = strconv.ParseUint(HeaderValue(m.Header, "Nats-Num-Pending"), 10, 64)
 		}
 		if err != nil {
-			return nil, 0, fmt.Errorf("read %s: %w", filter, err)
+			return nil, 0, fmt.Errorf("read events that match %s: %w", filter, err)
 		}
 		e, err := Decode(HeaderValue(m.Header, jetstream.SubjectHeader), m.Header, m.Data, position)
 		if err != nil {
@@ -261,7 +261,7 @@ func readLeader(ctx context.Context, nc *nats.Conn, request []byte) (m storedMes
 	stored := answer.Message
 	header, err := nats.DecodeHeadersMsg(stored.Header)
 	if err != nil {
-		return m, false, fmt.Errorf("eventlog: position %d: %w", stored.Sequence, err)
+		return m, false, fmt.Errorf("decode the event at position %d: %w", stored.Sequence, err)
 	}
 	return storedMessage{&nats.Msg{Subject: stored.Subject, Header: header, Data: stored.Data}, stored.Sequence}, true, nil
 }

@@ -34,7 +34,7 @@ type Event struct {
 	Actor       string      // ce-actor: the API key, scheduler or node that caused the event
 	Command     string      // ce-command: ID of the command on which the event was decided
 	Cause       string      // ce-cause: ID of the event to which this event is a reaction; "" when a request caused it
-	Correlation string      // ce-correlation: ID of the first request in the chain of causes; ""  when there is none
+	Correlation string      // ce-correlation: ID of the first request in the chain of causes; "" when there is none
 	// Trace is the trace context of the first request in the chain of causes; empty when it has none.
 	// It is in ce-traceparent and ce-tracestate (CloudEvents distributed tracing extension).
 	Trace domain.Trace

@@ -35,7 +35,7 @@ func (l *JetStream) Verify(ctx context.Context, before integrity.CheckResult) (m
 			"position %d", state.LastSeq,
 			mark.MinPosition())
 	case state.Msgs > 0 && state.FirstSeq != 1 || state.Msgs != state.LastSeq:
-		return mark, integrity.Damagef("the log has %d events from position %d to %d: some are missing", state.Msgs,
+		return mark, integrity.Damagef("the log has only %d events from position %d to %d: some are missing", state.Msgs,
 			state.FirstSeq, state.LastSeq)
 	// LastSeq is greater when events were restored from the readers' mirror
 	case before.Read && state.LastSeq < before.Last:

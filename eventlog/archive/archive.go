@@ -31,7 +31,7 @@ const (
 
 // An Entry is one event in the archive.
 type Entry struct {
-	eventlog.Event        // only Record (without State), Position, ID, Name and Time are set
+	eventlog.Event        // only the fields Record (without State), Position, ID, Name and Time are set
 	Previous       uint64 // position of the resource's previous event; 0 for its first event; set only by Add
 	State          []byte // state of the resource after the event, as passed to Add; nil for most events
 }
@@ -184,7 +184,7 @@ func (a *Archive) cut(frames int) error {
 // at a position. It is true for one in 16 positions. A hash chooses the positions, so that every
 // resource has such events no matter how often the resource changes.
 func CarriesState(position uint64) bool {
-	h := position // the finalizer of SplitMix64
+	h := position // mix the bits of the position with the finalizer of SplitMix64
 	h = (h ^ h>>30) * 0xBF58476D1CE4E5B9
 	h = (h ^ h>>27) * 0x94D049BB133111EB
 	return (h^h>>31)>>60 == 0
@@ -347,7 +347,8 @@ func (a *Archive) Chain(position uint64) ([]uint64, error) {
 	return chain, nil
 }
 
-// At returns the last position at time t: the position before the first event that is later than t.
+// At returns the position that the log had reached at time t: the position before the first event
+// that is later than t.
 func (a *Archive) At(t time.Time) (uint64, error) {
 	a.mu.Lock()
 	i, _ := slices.BinarySearchFunc(a.index, t, func(ref frameRef, t time.Time) int {

@@ -42,7 +42,7 @@ type file interface {
 const (
 	frameMagic  = "AFR1"
 	frameHeader = 44
-	maxFrame    = 64 << 20 // maximum length in bytes of the compressed events of a frame
+	maxFrame    = 64 << 20 // maximum length of a frame's compressed events in bytes; a longer frame counts as damaged
 )
 
 // The file of links has two numbers for the event at each position: the position of the resource's
@@ -57,7 +57,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 var errDamaged = errors.New("the archive of earlier states is damaged")
 
-// A frameRef locates a frame in the file.
+// A frameRef locates a frame in the file of frames.
 type frameRef struct {
 	first, last uint64
 	newest      time.Time // latest time of any event in the archive up to the end of this frame

@@ -44,8 +44,8 @@ func network(address string) string {
 type bucket struct {
 	tokens  float64
 	filled  time.Time
-	pending Record // newest record that no token was left for
-	waiting int    // number of events that pending stands for; 0 when no record waits
+	pending Record // newest record for which the bucket had no token
+	waiting int    // number of events that pending represents; 0 when no record waits
 }
 
 func (b *bucket) fill(now time.Time) {

@@ -30,8 +30,8 @@ func (m *Membership) CheckBucket(ctx context.Context, bucket Bucket, url string)
 	return checkBucket(ctx, m.bucket, bucket, url)
 }
 
-// When another control plane has to restore the ID of the bucket, CheckBucket checks bucketPauses
-// times whether it has, with pauses of bucketPause.
+// CheckBucket checks up to bucketPauses times, with pauses of bucketPause, whether another control
+// plane has restored the ID of the bucket.
 const (
 	bucketPauses = 20
 	bucketPause  = 50 * time.Millisecond

@@ -82,7 +82,7 @@ func (h blockHash) of(head, subject, header, body []byte) (sum [recordHash]byte)
 // that it is valid.
 func (h blockHash) next(b []byte) (r record, reason string) {
 	if len(b) < recordHead {
-		return r, "an unfinished record"
+		return r, "an incomplete record"
 	}
 	le := binary.LittleEndian
 	length := le.Uint32(b)
@@ -90,25 +90,25 @@ func (h blockHash) next(b []byte) (r record, reason string) {
 	length &^= headerFlag
 	subject := int(le.Uint16(b[20:]))
 	if int(length) < recordHead+subject+recordHash || length > maxRecord || int(length) > len(b) {
-		return r, "a record of impossible length"
+		return r, "a record with an impossible length"
 	}
 	r = record{position: le.Uint64(b[4:]), time: le.Uint64(b[12:]), raw: b[:length]}
 	rest := b[recordHead : length-recordHash]
 	r.subject, rest = rest[:subject], rest[subject:]
 	if withHeader {
 		if len(rest) < 4 || uint64(le.Uint32(rest)) > uint64(len(rest)-4) {
-			return r, "a header of impossible length"
+			return r, "a record with an impossible header length"
 		}
 		size := le.Uint32(rest)
 		r.header, rest = rest[4:4+size], rest[4+size:]
 		if !bytes.HasSuffix(r.header, []byte("\r\n\r\n")) {
-			return r, "a header without its end"
+			return r, "a record with an incomplete header"
 		}
 	}
 	r.body = rest
 	sum := h.of(b[4:20], r.subject, r.header, r.body)
 	if !bytes.Equal(sum[:], r.raw[length-recordHash:]) {
-		return r, "a wrong checksum"
+		return r, "a record with a wrong checksum"
 	}
 	return r, ""
 }
@@ -255,7 +255,7 @@ func appendRecord(to []byte, sums blockHash, r record) []byte {
 // they are encrypted. It returns "" when it can read them, or when there are no files.
 func foreign(dir string) string {
 	if _, err := os.Stat(filepath.Join(filepath.Dir(dir), "meta.key")); err == nil {
-		return "it is encrypted"
+		return "its block files are encrypted"
 	}
 	all, err := blocksOf(dir)
 	if err != nil {
@@ -265,7 +265,7 @@ func foreign(dir string) string {
 		entries, _ := os.ReadDir(dir)
 		for _, entry := range entries {
 			if entry.Name() != "index.db" {
-				return "it has no block files, but " + entry.Name()
+				return "it has no block files, but the file " + entry.Name()
 			}
 		}
 		return ""
@@ -277,7 +277,7 @@ func foreign(dir string) string {
 	defer file.Close()
 	var head [4]byte
 	if _, err := io.ReadFull(file, head[:]); err == nil && bytes.HasPrefix(head[:], []byte("cmp")) && head[3] <= 2 {
-		return "it is compressed"
+		return "its block files are compressed"
 	}
 	return ""
 }

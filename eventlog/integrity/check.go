@@ -119,7 +119,7 @@ func (s surveyor) take(r record, reason string, found *survey) {
 	found.noteBatch(r)
 	found.last = r.position
 	if !readable {
-		found.gaps = append(found.gaps, Gap{r.position, r.position, "an unreadable header"})
+		found.gaps = append(found.gaps, Gap{r.position, r.position, "an event with an invalid header"})
 	}
 	if len(found.gaps) == 0 && r.position > found.chain.Position && found.chain.Extend(event) == nil &&
 		r.position == s.mark.Position {
@@ -255,7 +255,8 @@ func CheckStore(store, path string, holds Checkpoint, log *slog.Logger) (CheckRe
 	}
 	s := surveyor{stream: logStream, mark: mark, witness: holds, first: 1}
 	begin := 0
-	if have && sizeOf(all) > fullCheckBytes && mark.Damaged == 0 && mark.Index != (Hash{}) && mark.Index == IndexHash(dir) {
+	if have && sizeOf(all) > fullCheckBytes && mark.Damaged == 0 && mark.Index != (Hash{}) &&
+		mark.Index == IndexHash(dir) {
 		if begin, s.from = beginAt(all, mark); begin > 0 {
 			s.first = all[begin].first()
 		}

@@ -20,7 +20,7 @@ type RepairOptions struct {
 	Holds      Checkpoint               // an event that the log must have; zero when there is none
 	AcceptLoss bool                     // when events cannot be restored, end the log before the first of them
 	BeforeLoss func(RepairReport) error // called before events are discarded; an error stops the repair
-	Now        time.Time                // for the name of the directory RepairReport.Aside
+	Now        time.Time                // current time, which becomes a part of the name of RepairReport.Aside
 }
 
 // A RepairReport describes what Repair found and changed.
@@ -125,7 +125,7 @@ func inventoryOf(dir string) (inv inventory, err error) {
 		_, err := b.scan(logStream, 0, func(r record) {
 			e, ok := r.stored()
 			if !ok {
-				inv.flaws = append(inv.flaws, flaw{path: b.path, offset: r.at, reason: "an unreadable header"})
+				inv.flaws = append(inv.flaws, flaw{path: b.path, offset: r.at, reason: "an event with an invalid header"})
 				return
 			}
 			if _, there := inv.records[r.position]; there {
@@ -145,7 +145,7 @@ func inventoryOf(dir string) (inv inventory, err error) {
 	return inv, nil
 }
 
-// record reads the record at a place in the block files of i.
+// record reads the record to which p refers from the block files of i.
 func (i *inventory) record(p recordRef) (r record, err error) {
 	b := i.blocks[p.block]
 	file, err := os.Open(b.path)
@@ -281,7 +281,7 @@ func (r *repair) choose(preferCopy bool) (order []recordRef, report RepairReport
 			break
 		}
 		if restored {
-			report.Restored = extendGap(report.Restored, position, "restored from the mirror")
+			report.Restored = extendGap(report.Restored, position, "event restored from the mirror")
 		}
 		order = append(order, p)
 		if position == r.mark.Position {
@@ -344,7 +344,7 @@ func (r *repair) anyAfter(position uint64) bool {
 func (r *repair) lostFrom(first, end uint64) (gaps []Gap) {
 	for position := first; position <= end; position++ {
 		if p, _, _ := r.at(position, false); p.size == 0 && (position <= r.must || !r.have) {
-			gaps = extendGap(gaps, position, "no valid record in the log or a mirror")
+			gaps = extendGap(gaps, position, "no valid event in the log or a mirror")
 		}
 	}
 	return gaps

@@ -52,7 +52,7 @@ func VerifyFiles(dir, mark string, holds Checkpoint) (report FileReport, err err
 		p.from = &r.log
 		e, ok := r.event(p)
 		if !ok {
-			report.Missing, complete = extendGap(report.Missing, position, "no valid record"), false
+			report.Missing, complete = extendGap(report.Missing, position, "no valid event"), false
 		} else if complete && chain.Extend(e) == nil && position == r.mark.Position {
 			report.Hash = chain.Hash.String()
 		}
@@ -105,7 +105,8 @@ func Events(dir string, after uint64) iter.Seq2[StoredEvent, error] {
 				case r.position != last+1:
 					more, _ = false, yield(StoredEvent{}, GapError(last+1, r.position))
 				case !readable:
-					more, _ = false, yield(StoredEvent{}, fmt.Errorf("the event at position %d has an unreadable header", r.position))
+					more, _ = false, yield(StoredEvent{}, fmt.Errorf("the event at position %d has an invalid NATS "+
+						"header", r.position))
 				default:
 					if last = r.position; last > after {
 						more = yield(m.event(), nil)

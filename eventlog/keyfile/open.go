@@ -54,11 +54,11 @@ type source struct {
 	name    string
 	file    file // nil when the copy is missing
 	header  header
-	headed  bool // its header is valid
+	headed  bool // the copy's header is valid
 	mark    mark
-	marked  bool // at least one of its commit marks is valid
+	marked  bool // at least one commit mark of the copy is valid
 	size    int64
-	current bool // it belongs to the newest generation
+	current bool // the copy belongs to the newest generation
 }
 
 type sources [copies]source
@@ -79,7 +79,7 @@ func find(d disk) (found sources, err error) {
 		}
 		if err != nil {
 			found.close()
-			return found, fmt.Errorf("keyfile: %s: %w", s.name, err)
+			return found, fmt.Errorf("keyfile: open %s: %w", s.name, err)
 		}
 		s.header, s.headed = readHeader(s.file)
 	}

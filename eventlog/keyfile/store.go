@@ -42,7 +42,7 @@ type Options struct {
 	BeforeLoss func([]Lost) error
 	// OnWarning is called with a message for the log when damaged files were repaired or the files
 	// could not be compacted. It may be nil.
-	OnWarning func(what string)
+	OnWarning func(message string)
 	Now       func() time.Time // the current time; nil means time.Now
 }
 

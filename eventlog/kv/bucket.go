@@ -44,7 +44,7 @@ func OpenBucket(ctx context.Context, nc *nats.Conn, stream, what string,
 	}
 	opened, err := js.Stream(ctx, stream)
 	if err != nil {
-		return nil, fmt.Errorf("eventlog: open the bucket of %s: %w", what, err)
+		return nil, fmt.Errorf("open the JetStream bucket of the %s: %w", what, err)
 	}
 	return &Bucket{nc, js, opened, stream, "$KV." + strings.TrimPrefix(stream, "KV_") + ".", what}, nil
 }
@@ -102,7 +102,7 @@ func (b *Bucket) fault(ctx context.Context, verb string, err error) error {
 	case err == nil, errors.As(err, &fault):
 		return err
 	case ctx.Err() != nil:
-		return fmt.Errorf("eventlog: %s %s: %w", verb, b.what, err)
+		return fmt.Errorf("%s %s in NATS: %w", verb, b.what, err)
 	}
 	return domain.Errorf(domain.Unavailable, "cannot %s %s, because the NATS cluster does not respond (%v): try again",
 		verb, b.what, err)
@@ -220,17 +220,17 @@ func (b *Bucket) followOnce(ctx context.Context,
 	each func(id string, revision uint64, size int64, at time.Time)) error {
 	consumer, err := b.stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{HeadersOnly: true})
 	if err != nil {
-		return fmt.Errorf("eventlog: follow %s: %w", b.what, err)
+		return fmt.Errorf("follow the changes of the %s in NATS: %w", b.what, err)
 	}
 	messages, err := consumer.Messages()
 	if err != nil {
-		return fmt.Errorf("eventlog: follow %s: %w", b.what, err)
+		return fmt.Errorf("follow the changes of the %s in NATS: %w", b.what, err)
 	}
 	defer messages.Stop()
 	for {
 		m, err := messages.Next(jetstream.NextContext(ctx))
 		if err != nil {
-			return fmt.Errorf("eventlog: follow %s: %w", b.what, err)
+			return fmt.Errorf("follow the changes of the %s in NATS: %w", b.what, err)
 		}
 		put, err := m.Metadata()
 		size, notNumber := strconv.ParseInt(m.Headers().Get(sizeHeader), 10, 64)

@@ -125,7 +125,7 @@ func Migrate(ctx context.Context, from *Bucket, store *keyfile.Store) (moved int
 		err = errors.Join(err, <-failed)
 	}
 	if err != nil {
-		return 0, fmt.Errorf("eventlog: move %s from NATS to local files: %w", from.what, err)
+		return 0, fmt.Errorf("move the %s from NATS to local files: %w", from.what, err)
 	}
 	return len(store.Keys()), nil
 }

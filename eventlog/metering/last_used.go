@@ -58,7 +58,7 @@ func OpenLastUsed(ctx context.Context, nc *nats.Conn) (*LastUsed, error) {
 	}
 	kv, err := js.KeyValue(ctx, usesBucket)
 	if err != nil {
-		return nil, fmt.Errorf("eventlog: open the bucket %s: %w", usesBucket, err)
+		return nil, fmt.Errorf("open the JetStream bucket %s: %w", usesBucket, err)
 	}
 	return &LastUsed{nc, kv}, nil
 }
@@ -97,7 +97,7 @@ func (u *LastUsed) Follow(ctx context.Context, report func(name domain.Name, at 
 func (u *LastUsed) followOnce(ctx context.Context, report func(name domain.Name, at time.Time)) error {
 	watcher, err := u.kv.WatchAll(ctx, jetstream.IgnoreDeletes())
 	if err != nil {
-		return fmt.Errorf("eventlog: follow the bucket %s: %w", usesBucket, err)
+		return fmt.Errorf("follow the JetStream bucket %s: %w", usesBucket, err)
 	}
 	defer watcher.Stop() //nolint:errcheck // fails only when the connection is closed, which also ends the watch
 	for {
@@ -106,7 +106,7 @@ func (u *LastUsed) followOnce(ctx context.Context, report func(name domain.Name,
 			return ctx.Err()
 		case entry, open := <-watcher.Updates():
 			if !open {
-				return errors.New("eventlog: the bucket " + usesBucket + " stopped sending updates")
+				return errors.New("the JetStream bucket " + usesBucket + " stopped sending updates")
 			}
 			if entry == nil { // nil separates the existing records from new ones
 				continue

@@ -16,7 +16,7 @@ import (
 // A Reader reads records from the usage stream.
 type Reader struct{ js jetstream.JetStream }
 
-// NewReader returns a reader over a connection.
+// NewReader returns a Reader of the usage stream on a NATS connection.
 func NewReader(nc *nats.Conn) (*Reader, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {

@@ -18,10 +18,10 @@ import (
 // limited as in OpenAI's API. MaxMetadataSize is the size of ASCII metadata that reach all three
 // limits. Metadata with characters of several bytes can exceed it below these limits.
 const (
-	MaxMetadata      = 16       // number of entries
-	MaxMetadataKey   = 64       // characters of a key
-	MaxMetadataValue = 512      // characters of a text value, or digits of a number
-	MaxMetadataSize  = 16 << 10 // bytes of all metadata in JSON; see MetadataSize
+	MaxMetadata      = 16       // maximum number of entries
+	MaxMetadataKey   = 64       // maximum characters of a key
+	MaxMetadataValue = 512      // maximum characters of a text value, or digits of a number
+	MaxMetadataSize  = 16 << 10 // maximum bytes of all metadata in JSON; see MetadataSize
 )
 
 // MetadataSize returns the number of bytes that metadata take in a usage record.

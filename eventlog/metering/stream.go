@@ -89,7 +89,7 @@ func EnsureMirror(ctx context.Context, readers, control jetstream.JetStream, rep
 	return eventlog.Retry(ctx, func(ctx context.Context) error {
 		there, err := readers.Stream(ctx, Stream)
 		if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
-			return fmt.Errorf("eventlog: look up the readers' usage mirror: %w", err)
+			return fmt.Errorf("look up the readers' mirror of the usage stream: %w", err)
 		}
 		kept, failed := control.Stream(ctx, Stream)
 		if failed != nil {
@@ -97,12 +97,12 @@ func EnsureMirror(ctx context.Context, readers, control jetstream.JetStream, rep
 		}
 		if err == nil && there.CachedInfo().State.LastSeq > kept.CachedInfo().State.LastSeq {
 			if err := readers.DeleteStream(ctx, Stream); err != nil {
-				return fmt.Errorf("eventlog: delete the readers' usage mirror: %w", err)
+				return fmt.Errorf("delete the readers' mirror of the usage stream: %w", err)
 			}
 		}
 		return withinSpace(MirrorConfig(replicas), func(config jetstream.StreamConfig) error {
 			if _, err := readers.CreateOrUpdateStream(ctx, config); err != nil {
-				return fmt.Errorf("eventlog: create the readers' usage mirror: %w", err)
+				return fmt.Errorf("create the readers' mirror of the usage stream: %w", err)
 			}
 			return nil
 		})

@@ -101,7 +101,7 @@ type accountReaders struct {
 	secret string // password of this process's own connections into the NATS accounts MIRROR-…
 
 	mu     sync.Mutex
-	open   map[string]*accountMirror // by account of anneal
+	open   map[string]*accountMirror // by ID of the account of anneal
 	closed bool
 }
 
@@ -201,7 +201,7 @@ func (a *accountReaders) ensureMirrors(ctx context.Context, account string) erro
 	m := a.open[account]
 	if a.closed {
 		a.mu.Unlock()
-		return errors.New("eventlog: the server is closed")
+		return errors.New("the server is shutting down: try again later")
 	}
 	if m == nil {
 		m = &accountMirror{}

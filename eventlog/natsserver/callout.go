@@ -53,7 +53,7 @@ type VerifyNode func(ctx context.Context, login NodeLogin) error
 
 // A nodeAdmission decides whether nodes may connect, and reports each login.
 type nodeAdmission struct {
-	verify VerifyNode  // nil refuses all nodes
+	verify VerifyNode  // decides which nodes may connect; nil refuses all
 	logins func(Login) // called with each accepted or refused login; may be nil
 }
 
@@ -109,7 +109,7 @@ func answer(ctx context.Context, request *jwt.AuthorizationRequestClaims, keys n
 	response.Audience = request.Server.ID
 	login, err := loginOf(request)
 	if err == nil && nodes.verify == nil {
-		err = errors.New("this server does not accept nodes")
+		err = errors.New("this server does not accept connections of nodes")
 	}
 	if err == nil {
 		err = nodes.verify(ctx, login)

@@ -56,7 +56,7 @@ type Connection struct {
 	warden                *nats.Conn // connection into the system account; see NodeSessions
 	servers               int        // number of NATS servers: 1 for the embedded one; 0 is unknown
 	log                   *eventlog.JetStream
-	js                    jetstream.JetStream // JetStream of the connection control
+	js                    jetstream.JetStream // JetStream context of the connection control
 	mark                  *integrity.MarkFile // high-water mark of the log; nil when none is kept
 	replicas              int
 }
@@ -276,7 +276,8 @@ func replicasThere(ctx context.Context, nc *nats.Conn, otherwise int) (replicas 
 func (c *Connection) Connected() error {
 	for _, nc := range []*nats.Conn{c.control, c.desk} {
 		if !nc.IsConnected() {
-			return domain.Errorf(domain.Unavailable, "the server is not connected to NATS")
+			return domain.Errorf(domain.Unavailable, "the control plane has lost its connection to NATS, and reconnects by "+
+				"itself: try again")
 		}
 	}
 	return nil

@@ -45,7 +45,7 @@ type Options struct {
 	Mark   string // file of the log's high-water mark; "" means Dir with the suffix ".mark"
 	// an event that the log must have, such as the newest event in a snapshot; zero when there is none
 	Holds      eventlog.Checkpoint
-	TLS        *tls.Config // for connections to Listen; nil means no encryption
+	TLS        *tls.Config // encrypts the connections to Listen; nil means no encryption
 	VerifyNode VerifyNode  // decides which nodes may connect; nil refuses all
 	Logins     func(Login) // called with each accepted or refused login of a node or reader; may be nil
 	// generate a new password for the user that reads all accounts; see ReaderCredentials

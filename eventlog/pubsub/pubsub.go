@@ -33,7 +33,7 @@ var Events = Topics{Stream: eventlog.Stream}
 const MetadataPosition = "position"
 
 // ErrClosed is returned by a Publisher or Subscriber after Close.
-var ErrClosed = errors.New("eventlog: closed")
+var ErrClosed = errors.New("eventlog: the publisher or subscriber is closed")
 
 // A Publisher publishes Watermill messages to a JetStream stream. The UUID and the metadata of a
 // message become NATS headers.

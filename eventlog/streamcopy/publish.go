@@ -22,12 +22,12 @@ type Publisher struct {
 	failed chan error
 }
 
-// NewPublisher returns a Publisher on a connection.
+// NewPublisher returns a Publisher on a NATS connection.
 func NewPublisher(nc *nats.Conn) (*Publisher, error) {
 	p := &Publisher{failed: make(chan error, 1)}
 	fail := func(_ jetstream.JetStream, m *nats.Msg, err error) {
 		select {
-		case p.failed <- fmt.Errorf("publish to %s: %w", m.Subject, err):
+		case p.failed <- fmt.Errorf("publish a message to %s: %w", m.Subject, err):
 		default:
 		}
 	}

@@ -17,7 +17,7 @@ import (
 	"anneal/eventlog/integrity"
 )
 
-// A Message is a message of a stream.
+// A Message is a message of a JetStream stream, with its position in the stream.
 type Message struct {
 	Position uint64      `json:"p"`
 	Subject  string      `json:"s"`

@@ -21,7 +21,7 @@ import (
 
 // Names of the files in the directory of a tree.
 const (
-	entriesFile    = "entries"    // records of all events; see type record
+	entriesFile    = "entries"    // records of all events, see type record
 	checkpointFile = "checkpoint" // newest signed checkpoint
 )
 

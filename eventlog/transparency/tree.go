@@ -234,7 +234,7 @@ func (t *Tree) Flush() error {
 		err = disk.Fdatasync(t.file)
 	}
 	if err != nil {
-		return fmt.Errorf("write %s: %w", t.path, err)
+		return fmt.Errorf("write the file %s of the log's Merkle tree: %w", t.path, err)
 	}
 	t.mu.Lock()
 	t.written = size
@@ -328,7 +328,7 @@ func (t *Tree) records(index, n uint64) ([]record, error) {
 	}
 	b := make([]byte, n*recordSize)
 	if _, err := t.file.ReadAt(b, int64(index)*recordSize); err != nil {
-		return nil, fmt.Errorf("read %s: %w", t.path, err)
+		return nil, fmt.Errorf("read the file %s of the log's Merkle tree: %w", t.path, err)
 	}
 	records := make([]record, 0, n)
 	for i := range n {

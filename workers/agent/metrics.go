@@ -18,7 +18,7 @@ import (
 
 const (
 	metricsFile = "metrics.jsonl"
-	maxRows     = 1 << 20 // maximum number of rows of an attempt; the oldest are dropped
+	maxRows     = 1 << 20 // maximum number of rows that are kept for an attempt; the oldest are dropped
 )
 
 // metrics has the rows of metrics of an attempt, and those of earlier attempts up to the checkpoint

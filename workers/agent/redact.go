@@ -157,7 +157,7 @@ func (l *lineRedactor) divide() string {
 		case across.start >= end:
 		case across.start > 0:
 			end = across.start
-		default: // secrets that overlap fill all of the beginning
+		default: // overlapping secrets fill all of these bytes, so replace them up to the end
 			spans, hidden = []span{{0, end, across.secret}}, span{0, across.end - end, across.secret}
 		}
 	}

@@ -39,7 +39,7 @@ type replica struct {
 	loaded
 	active  sync.WaitGroup
 	load    protocol.Load // only Active and Slots are set; state computes the rates from counted
-	since   time.Time     // when counted was reset
+	since   time.Time     // when the counters in counted were last reset
 	counted struct{ requests, completed, promptTokens, tokens int64 }
 
 	// Limits of a speech model: slots has an element for each audio file that is being transcribed,

@@ -140,7 +140,7 @@ func (c *residentAddons) load(ctx context.Context, a *residentAddon) error {
 	current := c.current(a.id) == a
 	c.mu.Unlock()
 	if !current {
-		return domain.Errorf(domain.NotFound, "the addon was unloaded: load it again")
+		return domain.Errorf(domain.NotFound, "the addon was removed while the request waited for it: load the addon again")
 	}
 	if err := c.loadIntoEngine(a); err != nil {
 		return err

@@ -31,7 +31,7 @@ type rollouts struct {
 	done    chan struct{}
 
 	mu       sync.Mutex
-	batches  []rolloutBatch // in the order in which they were generated
+	batches  []rolloutBatch // in the order of their generation
 	size     int            // total length of the lines in bytes
 	changes  int            // number of changes of batches so far
 	uploaded int            // value of changes at the last upload
@@ -88,7 +88,7 @@ func (r *rollouts) thin() {
 
 	r.measure()
 	for stride := 2; r.size > engines.MaxRolloutsBytes && stride <= maxStride; stride *= 2 {
-		kept, newer := r.batches[:0:0], 0 // bytes of the newer steps
+		kept, newer := r.batches[:0:0], 0 // newer counts the bytes of the newer steps
 		for _, b := range slices.Backward(r.batches) {
 			if newer < engines.MaxRolloutsBytes/4 || (b.step-1)%stride == 0 {
 				kept = append(kept, b)
@@ -155,7 +155,7 @@ func (r *rollouts) read(dir string) {
 		step       int
 		evaluation bool
 	}
-	index := map[key]int{} // of a step in r.batches
+	index := map[key]int{} // by step: index in r.batches
 	err = engines.ReadRollouts(f, func(at *engines.Rollout, line []byte) bool {
 		i, known := index[key{at.Step, at.Evaluation}]
 		if !known {

@@ -35,7 +35,7 @@ type startedAttempts struct {
 	ids        map[string]record
 	file       *os.File
 	size       int64 // length of the file in bytes
-	limit      int64 // length at which the file is rewritten without the removed records
+	limit      int64 // length in bytes at which the file is rewritten without the removed records
 }
 
 // minRewrite is the length in bytes below which the file of started attempts is not rewritten.

@@ -72,9 +72,10 @@ func sizesOf(dir string) (map[string]int64, error) {
 	})
 	switch {
 	case err == nil && len(sizes) == 0:
-		err = domain.Errorf(domain.Internal, "the engine wrote no files")
+		err = domain.Errorf(domain.Internal, "the engine wrote no files for the checkpoint or the results")
 	case err == nil && len(sizes) > protocol.MaxFiles:
-		err = domain.Errorf(domain.ResourceExhausted, "the engine wrote %d files: the limit is %d", len(sizes),
+		err = domain.Errorf(domain.ResourceExhausted, "the engine wrote %d files for the checkpoint or the results: at "+
+			"most %d are allowed", len(sizes),
 			protocol.MaxFiles)
 	}
 	return sizes, err

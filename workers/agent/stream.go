@@ -54,7 +54,7 @@ type stream[Request, Chunk, Total any] struct {
 
 	mu     sync.Mutex
 	chunks []Chunk // chunks that were not sent yet
-	// last message of the response; nil until the engine is done, and after it was sent
+	// last message of the response; nil while the engine computes, and again after it was sent
 	last         *protocol.StreamMessage[Chunk, Total]
 	disconnected bool      // the reader has disconnected
 	seq          uint64    // sequence number of the newest sent message

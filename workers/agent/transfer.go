@@ -106,7 +106,7 @@ func (t *transfer) get(ctx context.Context, file protocol.File, target string) (
 	}
 	res, err := t.client.Do(req)
 	if err != nil {
-		return fmt.Errorf("file %s: %w", file.Name, withoutURL(err))
+		return fmt.Errorf("transfer file %s: %w", file.Name, withoutURL(err))
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
@@ -122,7 +122,7 @@ func (t *transfer) get(ctx context.Context, file protocol.File, target string) (
 		err = fmt.Errorf("the download of file %s does not have the expected %d bytes", file.Name, file.Size)
 	}
 	if err == nil && file.Sum != "" && hex.EncodeToString(hash.Sum(nil)) != file.Sum {
-		err = errFinal{damaged(file.Name, "its SHA-256 sum has changed since it was stored")}
+		err = errFinal{damaged(file.Name, "its SHA-256 sum is not the one that was recorded when it was stored")}
 	}
 	if digest := res.Header.Get("Repr-Digest"); err == nil && digest != "" &&
 		digest != "sha-256=:"+base64.StdEncoding.EncodeToString(hash.Sum(nil))+":" {
@@ -163,7 +163,7 @@ func (t *transfer) send(ctx context.Context, name string, body io.Reader, url st
 	req.ContentLength = size
 	res, err := t.client.Do(req)
 	if err != nil {
-		return fmt.Errorf("file %s: %w", name, withoutURL(err))
+		return fmt.Errorf("transfer file %s: %w", name, withoutURL(err))
 	}
 	defer res.Body.Close()
 	if res.StatusCode/100 != 2 {

@@ -294,7 +294,7 @@ func (s *session) send(ctx context.Context, row *batchRow, number int, q request
 	for failures := 0; s.waitUntilActive(ctx); {
 		target, err := s.Gateway.Resolve(ctx, key, row.State.Endpoint, q.model)
 		if err != nil {
-			target = domain.Name(q.model) // Send responds to the client with that error
+			target = domain.Name(q.model) // Send then returns a response with the error of Resolve
 		}
 		leave, ok := s.gates.enter(ctx, route{key.Account(), target})
 		if !ok {

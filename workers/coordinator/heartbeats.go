@@ -107,7 +107,7 @@ func (h *heartbeats) catchUpTo(ctx context.Context, node string, seen uint64) er
 // counting a failure. If this process stops before that, a scheduler requeues the jobs.
 func (h *heartbeats) deregisterNode(ctx context.Context, node string) error {
 	requeue := h.requeueJobs(node)
-	lose := domain.LoseNode{Reason: "the agent was shut down", Seen: h.now(), Left: true}
+	lose := domain.LoseNode{Reason: "the agent of the node was shut down", Seen: h.now(), Left: true}
 	if err := h.do(ctx, node, domain.Intend(domain.Nodes, nodeName(node), lose)); err != nil {
 		return err
 	}

@@ -20,13 +20,13 @@ type job struct {
 	Event          string    // ID of the event that created the job; it is part of the keys of the job's files
 	DisplayName    string
 	Method         string
-	BaseModel      domain.Name // "" when the job trains the model in Adapter further
-	Adapter        domain.Name // addon that is trained further; "" when the job trains BaseModel
+	BaseModel      domain.Name // model that the job trains; "" when it trains Adapter further instead
+	Adapter        domain.Name // addon that the job trains further; "" when it trains BaseModel
 	Dataset        domain.Name
 	EvaluationData domain.Name
 	OutputModel    string // ID of the output model in the account of the job
 	Settings       engines.TrainSettings
-	KeepRank       bool // use the LoRA rank of Adapter
+	KeepRank       bool // the output has the LoRA rank of Adapter
 	// after this training step, the job waits for the next one (a step of a reinforcement learning
 	// job)
 	Waits     bool

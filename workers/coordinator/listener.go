@@ -41,7 +41,7 @@ type listener struct {
 	maxGap time.Duration
 	logger *slog.Logger
 
-	probe    string // first word of this listener's probes
+	probe    string // first word in the content of this listener's probes
 	returned chan string
 
 	mu       sync.Mutex
@@ -61,7 +61,7 @@ const maxShared = 1000
 
 // A receivedHeartbeats message says which heartbeats a coordinator has received.
 type receivedHeartbeats struct {
-	By    string           `json:"by"`    // listener.probe of the sender
+	By    string           `json:"by"`    // content of the field listener.probe of the sender
 	Nodes map[string]int64 `json:"nodes"` // by node: milliseconds since its last heartbeat
 }
 
@@ -172,7 +172,7 @@ func (l *listener) share() {
 	message := receivedHeartbeats{l.probe, map[string]int64{}}
 	publish := func() {
 		content, _ := json.Marshal(message) // the message can always be encoded
-		// when this is lost, the next heartbeats of the nodes are shared again
+		// if the message is lost, the heartbeats of the next interval are still shared
 		_ = l.conn.Publish(protocol.HeartbeatSubject(receivedNode), content)
 		clear(message.Nodes)
 	}

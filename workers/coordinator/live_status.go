@@ -35,7 +35,7 @@ func (h *heartbeats) recordStatus(node string, heartbeat protocol.Heartbeat) {
 		acked := ackedStep(view, j)
 		if last, ok := j.progress(view); !ok || last.Attempt != a.Attempt {
 			first := progress
-			first.Step = acked // so that rows of earlier attempts after this step are removed
+			first.Step = acked // so that the rows of earlier attempts from this step on are removed
 			observed.Report(a.Job, first)
 		}
 		rows, gap := make([]live.MetricRow, 0, len(a.Rows)), a.Acked > acked

@@ -34,7 +34,7 @@ func (s *nodeSessions) get(node string) *nodeSession {
 // lost with the earlier one. Agents also record on disk which attempts they have started
 // (workers/agent/started.go); the session covers nodes that lost their disk.
 type nodeSession struct {
-	mu         sync.Mutex // held while a heartbeat of the node is handled
+	mu         sync.Mutex // held while a heartbeat of this node is handled
 	boot       string
 	number     uint64                   // sequence number of the newest heartbeat of the boot
 	superseded []string                 // earlier boots of the agent

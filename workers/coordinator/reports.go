@@ -32,7 +32,7 @@ type reports struct {
 
 var (
 	errIncomplete = errors.New("files of the attempt are missing in the file store or truncated: upload them again")
-	errStale      = errors.New("the attempt is over, or runs on another node")
+	errStale      = errors.New("the attempt is no longer the current one of its job on this node")
 )
 
 // handle records a report of an attempt and replies to it.

@@ -41,7 +41,7 @@ func (r *results) record(
 	}
 	if err := files.flush(ctx); domain.CodeOf(err) == domain.InvalidArgument {
 		return false, err
-	} else if err != nil { // the agent uploads the files instead, which may succeed or fail with advice
+	} else if err != nil { // the agent then uploads the files, which succeeds or fails with advice for the user
 		return false, fmt.Errorf("%w: %v", errIncomplete, err)
 	}
 	if refused != nil {

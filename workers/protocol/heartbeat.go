@@ -9,11 +9,13 @@ import (
 
 // Phases of an attempt on its node.
 const (
-	Preparing = "preparing" // it waits for an earlier attempt to stop, or downloads its files
+	Preparing = "preparing" // the attempt waits for an earlier one to stop, or downloads its files
 	Training  = "training"
-	Writing   = "writing"  // it stores its results
-	Stopping  = "stopping" // it saves its last checkpoint
-	Lost      = "lost"     // it has ended, or an earlier process of the agent started it; the agent never starts it again
+	Writing   = "writing"  // the attempt stores its results
+	Stopping  = "stopping" // the attempt saves its last checkpoint
+	// the attempt has ended, or an earlier process of the agent started it; the agent never starts it
+	// again
+	Lost = "lost"
 )
 
 // Limits of a heartbeat's content.
@@ -110,7 +112,7 @@ type TrainAssignment struct {
 	CreateTime time.Time   `json:"made"`
 	Method     string      `json:"method"`
 	Base       FileSet     `json:"base"`
-	// base model, whose ID the agent writes into a trained adapter
+	// ID of the base model, which the agent writes into a trained adapter
 	BaseModel  domain.Name           `json:"baseModel,omitempty"`
 	Adapter    *FileSet              `json:"adapter,omitempty"`
 	Data       FileSet               `json:"data"`

@@ -35,7 +35,7 @@ type Report struct {
 	// and replies Incomplete, after which the agent uploads the files.
 	Files   map[string][]byte  `json:"files,omitempty"`
 	Log     []byte             `json:"log,omitempty"`
-	Metrics map[string]float64 `json:"metrics,omitempty"` // newest value of each metric at the checkpoint
+	Metrics map[string]float64 `json:"metrics,omitempty"` // newest value of each metric at the step of the checkpoint
 	// what the attempt produced, in a report of the kind ReportCompleted
 	Result *Result `json:"result,omitempty"`
 	// why the attempt failed, in a report of the kind ReportFailed

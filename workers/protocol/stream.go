@@ -28,7 +28,7 @@ type StreamRequest[Request any] struct {
 // The JSON names are those of completions, for other responses too.
 type StreamMessage[Chunk, Total any] struct {
 	Version int     `json:"version"`
-	Seq     uint64  `json:"seq"` // sequence number of the message, from 1 without gaps
+	Seq     uint64  `json:"seq"` // sequence number of the message in the response, from 1 without gaps
 	Chunks  []Chunk `json:"chunks,omitempty"`
 	Total   *Total  `json:"usage,omitempty"` // usage of the whole request; only in the last message
 	Error   *Error  `json:"fault,omitempty"` // why the request failed; only in the last message

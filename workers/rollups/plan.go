@@ -35,8 +35,8 @@ type group struct {
 }
 
 type rows struct {
-	amounts map[domain.UsageRow]domain.UsageAmounts // by row, whose amounts are zero in the key
-	records map[string]domain.UsageRecords          // by control plane
+	amounts map[domain.UsageRow]domain.UsageAmounts // by a row whose amounts are zero
+	records map[string]domain.UsageRecords          // by control plane: the usage records that are summed up
 }
 
 func newPlan(w domain.UsageWindow, from base) *plan {

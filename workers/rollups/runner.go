@@ -197,7 +197,7 @@ func restarted(from base, stream metering.State) bool {
 func (r *Runner) do(ctx context.Context, intent domain.Intent) error {
 	change, err := eventlog.Do(ctx, r.Log, r.World, eventlog.Request{Time: r.Now().UTC(), Actor: actor}, intent)
 	if err != nil {
-		return fmt.Errorf("record usage of %s: %w", intent.Name, err)
+		return fmt.Errorf("record the usage of %s: %w", intent.Name, err)
 	}
 	return r.World.WaitFor(ctx, change.Position())
 }
@@ -247,8 +247,8 @@ func (r *Runner) planOf(ctx context.Context, from base, window domain.UsageWindo
 	return p, devices, nil
 }
 
-// readRecords adds records to a plan. With lookUp, it leaves out those that repeat one of an earlier
-// window.
+// readRecords reads a range of the usage stream into a plan. With lookUp it finds out which records
+// of batch requests repeat a record of an earlier window, which the plan then does not count.
 func (r *Runner) readRecords(ctx context.Context, p *plan, after, through uint64, lookUp bool) error {
 	var repeatable []metering.Record
 	err := r.Records.Read(ctx, after, through, func(one metering.Record) {

@@ -56,7 +56,7 @@ func (g *Group[S]) Run(ctx context.Context) error {
 		case <-g.World.Changed(view.Position):
 		case event := <-ended:
 			delete(running, event)
-			seen = nil // check again, because the resource may need another session
+			seen = nil // look at all resources again, because this one may need another session
 		}
 	}
 }

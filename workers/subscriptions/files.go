@@ -64,7 +64,7 @@ func (f *files) explain(ctx context.Context, err error) error {
 		state.LastError = fault.Message
 		switch fault.Code {
 		case domain.InvalidArgument, domain.FailedPrecondition, domain.NotFound, domain.PermissionDenied:
-			return f.disable(ctx, fault.Code, "%s; then resume the subscription", fault.Message)
+			return f.disable(ctx, fault.Code, "%s; correct this, then resume the subscription", fault.Message)
 		}
 	}
 	return errors.Join(err, delivery.Save(ctx, f.Blobs, f.name, f.event, &state))

@@ -33,7 +33,7 @@ var errGone = errors.New("the webhook responds with status 410 (Gone)")
 // A refusedError is the error for a response of a webhook with a status other than 2xx.
 type refusedError struct {
 	status int
-	after  time.Duration // time in the response header Retry-After; 0 when it has none
+	after  time.Duration // time from the response header Retry-After; 0 when the response has none
 }
 
 func (r refusedError) Error() string {
@@ -41,7 +41,7 @@ func (r refusedError) Error() string {
 		return fmt.Sprintf("the webhook responds with the redirect status %d: redirects are not followed, so set the "+
 			"final URL", r.status)
 	}
-	return fmt.Sprintf("the webhook responds with status %d", r.status)
+	return fmt.Sprintf("the webhook responds with status %d instead of 2xx", r.status)
 }
 
 // A signer signs requests to a webhook with the newest signing secret and, until the previous

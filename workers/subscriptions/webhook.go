@@ -50,7 +50,7 @@ func (w *webhook) run(ctx context.Context) (err error) {
 		return nil
 	}
 	w.saved = w.Now()
-	for i := range w.state.Retries { // someone has created, resumed or restarted the delivery, so try all events now
+	for i := range w.state.Retries { // the subscription was resumed or the server restarted, so retry all events now
 		w.state.Retries[i].Due = time.Time{}
 	}
 	if ok, err := w.redeliver(ctx, &row.State); !ok {

@@ -115,7 +115,7 @@ func (u MetricsUploader) put(ctx context.Context, job domain.Name, url string, f
 	response, err := u.Client.Do(request)
 	if errors.Is(err, outbound.ErrPrivate) {
 		u.Logger.Warn("the metrics file of a job is not uploaded: the host of metricsFileSignedUrl has a private "+
-			"address; --fetch-private permits it", "job", job)
+			"address, which only --fetch-private permits", "job", job)
 		return nil
 	}
 	if err != nil {

@@ -84,13 +84,13 @@ func (c client) do(ctx context.Context, q request, out any) error {
 	case errors.Is(err, outbound.ErrPrivate):
 		return rejection{"its host has a private address, and only the operator can name such a tracker (--tracker)"}
 	case err != nil:
-		return fmt.Errorf("no response: %w", outbound.Cause(err))
+		return fmt.Errorf("it does not respond: %w", outbound.Cause(err))
 	}
 	defer response.Body.Close()
 	data, err := io.ReadAll(io.LimitReader(response.Body, maxResponse+1))
 	switch {
 	case err != nil:
-		return fmt.Errorf("the response ended early: %w", outbound.Cause(err))
+		return fmt.Errorf("its response ended early: %w", outbound.Cause(err))
 	case response.StatusCode != http.StatusOK:
 		return c.failure(q, response, data)
 	case len(data) > maxResponse:

@@ -37,7 +37,7 @@ func (s *Sender) turn(ctx context.Context, view *projections.View, sess *session
 	sess.failures++
 	sess.due = now.Add(backoff(sess.failures, err))
 	if errors.Is(context.Cause(ctx), context.Canceled) {
-		return // the server is shutting down, so this is no failure
+		return // the server is shutting down, which is no failure of the turn
 	}
 	s.Logger.Warn("cannot send the data of a job to its experiment tracker: trying "+
 		"again", "job", sess.name, "tracker", s.Service.address,

@@ -112,7 +112,7 @@ func (c *core) serve(w http.ResponseWriter, r *http.Request, handle func(*http.R
 // decode decodes the body of a request, which must be one JSON value without unknown fields.
 func decode(r *http.Request, into any) error {
 	if r.Header.Get("Content-Type") != "application/json" {
-		return violation("Content-Type is %q", r.Header.Get("Content-Type"))
+		return violation("Content-Type must be application/json, not %q", r.Header.Get("Content-Type"))
 	}
 	const maxBody = 1 << 20 // maximum bytes of a request, as in MLflow
 	data, err := io.ReadAll(io.LimitReader(r.Body, maxBody+1))
@@ -120,7 +120,7 @@ func decode(r *http.Request, into any) error {
 		return err
 	}
 	if len(data) > maxBody {
-		return violation("the body has more than %d bytes", maxBody)
+		return violation("the body of the request has more than %d bytes", maxBody)
 	}
 	return strict(data, into)
 }
@@ -132,7 +132,7 @@ func strict(data []byte, into any) error {
 		return violation("%v", err)
 	}
 	if decoder.More() {
-		return violation("more than one value")
+		return violation("the body must be one JSON value")
 	}
 	return nil
 }

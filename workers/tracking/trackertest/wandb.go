@@ -56,19 +56,19 @@ func (s *WandB) Runs() []string {
 func (s *WandB) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.serve(w, r, func(r *http.Request) (any, error) {
 		if user, password, ok := r.BasicAuth(); !ok || user != "api" || password != s.key {
-			return nil, violationError{http.StatusUnauthorized, "", "invalid API key " + password}
+			return nil, violationError{http.StatusUnauthorized, "", "unknown API key " + password}
 		}
 		path, streams := strings.CutPrefix(r.URL.Path, "/files/")
 		path, rest := strings.CutSuffix(path, "/file_stream")
 		switch {
 		case r.Method != http.MethodPost:
-			return nil, violation("the method is %s", r.Method)
+			return nil, violation("the method must be POST, not %s", r.Method)
 		case r.URL.Path == "/graphql":
 			return s.graphQL(r)
 		case streams && rest && strings.Count(path, "/") == 2:
 			return s.stream(r, path)
 		}
-		return nil, violation("no such path")
+		return nil, violation("unknown path")
 	})
 }
 
@@ -122,7 +122,7 @@ func (s *WandB) graphQL(r *http.Request) (any, error) {
 		delete(variables, one[2])
 	}
 	if len(variables) > 0 {
-		return nil, violation("variables are not used: %v", variables)
+		return nil, violation("the query does not use the variables %v", variables)
 	}
 	for _, field := range regexp.MustCompile(`\w+`).FindAllString(parts[3], -1) {
 		if !slices.Contains(resultFields, field) {
@@ -135,7 +135,7 @@ func (s *WandB) graphQL(r *http.Request) (any, error) {
 func (s *WandB) upsert(input map[string]string) (any, error) {
 	for _, name := range []string{"name", "modelName", "entityName"} {
 		if input[name] == "" || len(input[name]) > 128 || strings.ContainsAny(input[name], `/\#?%:`) {
-			return nil, violation("%s is %q", name, input[name])
+			return nil, violation("the input field %s must not be %q", name, input[name])
 		}
 	}
 	var config map[string]struct {
@@ -165,7 +165,7 @@ func (s *WandB) upsert(input map[string]string) (any, error) {
 func (s *WandB) stream(r *http.Request, path string) (any, error) {
 	run, ok := s.runs[path]
 	if !ok {
-		return nil, violationError{http.StatusNotFound, "INVALID_PARAMETER_VALUE", "no run " + path}
+		return nil, violationError{http.StatusNotFound, "INVALID_PARAMETER_VALUE", "unknown run " + path}
 	}
 	var body struct {
 		Files map[string]struct {
@@ -188,7 +188,7 @@ func (s *WandB) stream(r *http.Request, path string) (any, error) {
 	}
 	for name, part := range body.Files {
 		if part.Offset == nil || len(part.Content) == 0 {
-			return nil, violation("%s has no offset or no lines", name)
+			return nil, violation("the file %s must have an offset and lines", name)
 		}
 		switch name {
 		case "wandb-history.jsonl":
@@ -197,10 +197,10 @@ func (s *WandB) stream(r *http.Request, path string) (any, error) {
 			}
 		case "wandb-summary.json":
 			if len(part.Content) != 1 || json.Unmarshal([]byte(part.Content[0]), &run.Summary) != nil {
-				return nil, violation("the summary is not one object")
+				return nil, violation("the summary must be one JSON object")
 			}
 		default:
-			return nil, violation("no file %s", name)
+			return nil, violation("unknown file %s", name)
 		}
 	}
 	if len(body.Files) == 0 {
@@ -229,13 +229,13 @@ func (run *WandBRun) write(offset int, content []string) error {
 		}
 		at := offset + i
 		if at > 0 && step <= run.History[at-1]["_step"].(float64) {
-			return violation("line %d has the step %v after %v", at, step, run.History[at-1]["_step"])
+			return violation("line %d has the step %v, which must be greater than %v", at, step, run.History[at-1]["_step"])
 		}
 		if at < len(run.History) {
 			before, _ := json.Marshal(run.History[at])
 			again, _ := json.Marshal(line)
 			if string(before) != string(again) {
-				return violation("line %d changes from %s to %s", at, before, again)
+				return violation("line %d was written before as %s, and is now %s", at, before, again)
 			}
 			continue
 		}
