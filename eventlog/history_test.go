@@ -133,7 +133,7 @@ func TestFormerLeaderSetsNothingBack(t *testing.T) {
 	for _, write := range writes {
 		logtest.Append(t, log, write)
 	}
-	recreateStream(t, s) // the former leader lacks the events
+	recreateStream(t, s) // recreated, the stream lacks the events, as the former leader does
 	received, checked := log.InMsgs(), make(chan error, 1)
 	go func() { checked <- eventlog.CheckReplicatedHistory(t.Context(), log) }()
 	require.Eventually(t, func() bool { return log.InMsgs() >= received+12 || len(checked) > 0 }, time.Minute,

@@ -55,7 +55,7 @@ func TestCheck(t *testing.T) {
 	for name, one := range map[string]struct {
 		keys    map[string][]string
 		version int
-		want    []string // parts of the error; nil for none
+		want    []string // parts of the expected error; nil when none is expected
 	}{
 		"same":           {own("bb"), 2, nil},
 		"newer":          {own("bb"), 3, nil},
@@ -134,7 +134,7 @@ func TestSilentMembers(t *testing.T) {
 	require.NoError(t, Create(t.Context(), s.Control(), 1, prints, 1))
 	b, _ := join(t, s.Control(), "b", 1)
 	killed, err := Join(t.Context(), Options{Conn: s.Control(), ID: "a", EventVersion: 1, Keys: own("bb"),
-		Logger: slog.New(slog.DiscardHandler)}) // it never runs
+		Logger: slog.New(slog.DiscardHandler)}) // this control plane never calls Run, so it sends no heartbeats
 	require.NoError(t, err)
 	require.Len(t, members(t, s.Control()), 2)
 	eventually(t, "b removes a", func() bool { return len(members(t, s.Control())) == 1 })
@@ -180,7 +180,7 @@ func TestGaps(t *testing.T) {
 	}
 	require.False(t, silent("0"))
 	require.False(t, leads(m))
-	now = now.Add(time.Hour) // a pause
+	now = now.Add(time.Hour) // the process is paused for an hour
 	m.elect()
 	require.False(t, silent("0"), "nothing was received, not even its own heartbeats")
 	require.False(t, leads(m))

@@ -82,7 +82,7 @@ func TestSpoolKeepsEntriesInOrder(t *testing.T) {
 func TestSpoolAfterACrash(t *testing.T) {
 	dir := t.TempDir()
 	s := smallSpool(t, dir, 0)
-	fill(t, s, 8) // five entries in the first file, three in the second
+	fill(t, s, 8) // the first file has five entries, the second three
 	require.NoError(t, s.close())
 	second, err := os.ReadFile(s.path(6))
 	require.NoError(t, err)
@@ -106,7 +106,7 @@ func TestSpoolAfterACrash(t *testing.T) {
 		require.NoError(t, os.WriteFile(s.path(1), damaged, 0o600))
 		read := smallSpool(t, dir, 0)
 		want := append(indexes(1, uint64(at/20)), indexes(6, 8)...)
-		if at%20 >= 4 { // not the length
+		if at%20 >= 4 { // the damaged byte is not in the length of the entry
 			want = append(append(indexes(1, uint64(at/20)), indexes(uint64(at/20+2), 5)...), indexes(6, 8)...)
 		}
 		require.Equal(t, want, all(t, read, 1), at)
@@ -153,7 +153,8 @@ func TestReadContinues(t *testing.T) {
 	entries, after, err := s.read(1, 3)
 	require.NoError(t, err)
 	require.Len(t, entries, 3)
-	require.NoError(t, os.WriteFile(s.path(1), make([]byte, 60), 0o600)) // truncated, and ended again by append
+	// zeros instead of entries; append continues at the end of the file
+	require.NoError(t, os.WriteFile(s.path(1), make([]byte, 60), 0o600))
 	for _, content := range indexes(4, 5) {
 		_, err := s.file.Write(frame([]byte(content)))
 		require.NoError(t, err)

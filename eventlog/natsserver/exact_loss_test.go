@@ -73,7 +73,7 @@ func TestLossesAreExact(t *testing.T) {
 		n := random.IntN(len(paths))
 		damaged, exists := damageBlock(random, whole[n])
 		want := lostBy(whole[n], damaged, firsts[n])
-		if len(want) == 0 { // the cleared range had only zeros
+		if len(want) == 0 { // the cleared range had only zeros before, so nothing was lost
 			continue
 		}
 		if exists {

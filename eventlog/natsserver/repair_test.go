@@ -282,7 +282,8 @@ func TestCutsAreLimited(t *testing.T) {
 		torn := []byte("torn " + strconv.Itoa(i))
 		require.NoError(t, os.WriteFile(path, append(content, torn...), 0o600))
 		s := mustStart(t, Options{Dir: dir})
-		logtest.Append(t, s.Log(), logtest.Write("w"+strconv.Itoa(i)+"-after", 0)) // renames the file of the next cut
+		// another event, so that the file with the next cut-off record gets another name
+		logtest.Append(t, s.Log(), logtest.Write("w"+strconv.Itoa(i)+"-after", 0))
 		s.Close()
 		newest = fmt.Sprintf("%s.cut-%d-1.blk", dir, 3+i)
 		kept := testutil.ReadFile(t, newest)

@@ -74,7 +74,7 @@ func TestDamageOfUsage(t *testing.T) {
 	copied := func(dir string) string { return integrity.BlockDir(dir, "READERS", metering.Stream) }
 	for what, c := range map[string]struct {
 		harm func(dir string)
-		says string // in the log of the start
+		says string // text that the log of the start must contain
 	}{
 		"no damage": {func(string) {}, ""},
 		"a flipped byte": {func(dir string) { flip(t, filepath.Join(own(dir), "1.blk"), 5_000_000) },

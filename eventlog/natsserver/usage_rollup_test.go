@@ -50,7 +50,7 @@ func (m *meteredServer) begin() {
 	}
 }
 
-// rollUp runs some steps of both runners at once.
+// rollUp lets both runners make some steps concurrently.
 func (m *meteredServer) rollUp(steps int) {
 	var both sync.WaitGroup
 	for _, runner := range m.runners {
@@ -111,7 +111,8 @@ func TestRolledUpUsageIsExact(t *testing.T) {
 	require.Equal(t, want, m.usage(), "rolled up")
 }
 
-// usage returns the requests by hour and model: those in the log, and the pending ones.
+// usage returns the number of requests by hour and model: those that are rolled up in the log, and
+// those that are pending.
 func (m *meteredServer) usage() map[string]int64 {
 	got := map[string]int64{}
 	rows, window, _, err := m.runners[0].Pending(m.Context())

@@ -27,7 +27,7 @@ func killMeter(t *testing.T, meter *metering.Meter, dir string) string {
 	t.Helper()
 	copied := t.TempDir()
 	entries := testutil.ReadDir(t, dir)
-	// The cursor first: a process has never a cursor beyond what its other files contain.
+	// Copy the cursor first, because a process never has a cursor beyond what its other files contain.
 	slices.SortFunc(entries, func(a, b fs.DirEntry) int {
 		return len(filepath.Ext(b.Name())) - len(filepath.Ext(a.Name()))
 	})
@@ -40,7 +40,7 @@ func killMeter(t *testing.T, meter *metering.Meter, dir string) string {
 			continue
 		}
 		data, err := read(e.Name())
-		if err != nil { // forgotten since: its entries are before the cursor, or in the stream
+		if err != nil { // the spool has deleted the file in the meantime: its entries are before the cursor, or in the stream
 			require.ErrorIs(t, err, fs.ErrNotExist)
 			continue
 		}
@@ -63,7 +63,7 @@ func TestUsageIsRecordedExactlyOnce(t *testing.T) {
 	}
 	s, dir, logger := begin(), t.TempDir(), slog.New(slog.DiscardHandler)
 	open := func() *metering.Meter {
-		plane := fmt.Sprint("cp-", 1+random.IntN(10)/9) // sometimes started with another name
+		plane := fmt.Sprint("cp-", 1+random.IntN(10)/9) // sometimes the meter is started with another name
 		meter, err := metering.NewMeter(metering.MeterOptions{Conn: s.control, Dir: dir, ID: plane, Logger: logger})
 		require.NoError(t, err)
 		return meter
@@ -84,14 +84,15 @@ func TestUsageIsRecordedExactlyOnce(t *testing.T) {
 		for range random.IntN(600) {
 			switch {
 			case random.IntN(100) == 0:
-				record(fmt.Sprint("batch-", kill-random.IntN(2), "-", random.IntN(4))) // perhaps metered before
+				// this request of a batch may have been metered before
+				record(fmt.Sprint("batch-", kill-random.IntN(2), "-", random.IntN(4)))
 			default:
 				record("")
 			}
 		}
 		if random.IntN(4) == 0 {
 			for meter.Waiting() > 0 && random.IntN(1000) > 0 {
-				continue // kills at another progress
+				continue // kill the meter at another point of its progress
 			}
 		}
 		dir = killMeter(t, meter, dir)

@@ -122,7 +122,7 @@ func TestLargestUsageRecord(t *testing.T) {
 // failure of a record releases its space.
 func TestUsageRecordsReserveTheirSpace(t *testing.T) {
 	s := start(t)
-	const left = 3 << 10 // enough for one record of the test and its copy
+	const left = 3 << 10 // bytes: enough for one record of the test and its copy
 	space := disk.New(func() (uint64, error) { return uint64(disk.Requests) + left, nil })
 	meter, err := metering.NewMeter(metering.MeterOptions{Conn: s.control, Dir: t.TempDir(), ID: "cp-1",
 		Space: space, Logger: slog.New(slog.DiscardHandler)})
@@ -158,7 +158,8 @@ func TestUsageOutlivesAnElection(t *testing.T) {
 	stream, err := js.Stream(t.Context(), metering.Stream)
 	require.NoError(t, err)
 	config := stream.CachedInfo().Config
-	require.NoError(t, js.DeleteStream(t.Context(), metering.Stream)) // nobody takes records, as during an election
+	// without the stream, no server accepts records, as during an election
+	require.NoError(t, js.DeleteStream(t.Context(), metering.Stream))
 	sent := s.control.Stats().OutMsgs
 	require.NoError(t, meter.Record(usageOf("acme", metering.Chat)))
 	require.Eventually(t, func() bool { return s.control.Stats().OutMsgs >= sent+5 }, startTimeout, time.Millisecond)
@@ -196,7 +197,7 @@ func TestReadersCannotForgeUsage(t *testing.T) {
 	logtest.Append(t, s.Log(), logtest.Write("a", 0))
 	meter := meterOf(t, s, t.TempDir(), slog.New(slog.DiscardHandler))
 	js := jetstreamOf(t, readerOf(t, s, make(chan error, 16)))
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second) // the server may not reply
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second) // the server may refuse the request without a reply
 	_, err := js.CreatePushConsumer(ctx, eventlog.Stream,
 		jetstream.ConsumerConfig{Name: "forger", DeliverSubject: "usage.acme.chat",
 			DeliverPolicy: jetstream.DeliverAllPolicy})
@@ -294,7 +295,7 @@ func TestUsageOnAServerWithoutSpace(t *testing.T) {
 		require.NoError(t, err)
 		t.Cleanup(nc.Close)
 		js := jetstreamOf(t, nc)
-		for range 2 { // creates the stream, and updates it
+		for range 2 { // the first call creates the stream, the second updates it
 			require.NoError(t, metering.EnsureStream(t.Context(), js, 1))
 			stream, err := js.Stream(t.Context(), metering.Stream)
 			require.NoError(t, err)

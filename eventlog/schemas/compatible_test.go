@@ -7,7 +7,8 @@ import (
 	"slices"
 )
 
-// ofValues are the keywords of a schema that constrain a value itself, not its fields or elements.
+// ofValues are the keywords of a JSON Schema that constrain a value itself, and not its fields or
+// elements.
 var ofValues = []string{"type", "format", "pattern", "minimum", "contentEncoding"}
 
 // evolve compares the schema of a type's events in the contract with the schema that was generated

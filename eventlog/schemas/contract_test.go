@@ -149,7 +149,7 @@ func TestSamples(t *testing.T) {
 				for other, same := range sample.(object) {
 					changed[other] = same
 				}
-				if field := schema.Properties[name]; field != nil { // others are fields of former releases
+				if field := schema.Properties[name]; field != nil { // other types are fields of former releases
 					changed[name] = []any{true}
 					if _, isList := value.([]any); isList {
 						changed[name] = true
@@ -202,7 +202,7 @@ func TestOnlyAdditions(t *testing.T) {
 	for _, one := range []struct {
 		name  string
 		after any
-		wrong string // "" for a change that is accepted
+		wrong string // expected text of the refusal; "" for a change that is accepted
 	}{
 		{"no change", before{}, ""},
 		{"a new optional field", struct {

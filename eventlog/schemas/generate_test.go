@@ -103,11 +103,11 @@ func (g generator) object(t reflect.Type) object {
 			owner = t.FieldByIndex(f.Index[:n]).Type
 		}
 		if _, taken := properties[name]; taken {
-			continue // a field of the outer struct hides it
+			continue // a field of the outer struct hides this field
 		}
 		optional := strings.Contains(options, "omit")
 		property := g.of(f.Type)
-		if names, ok := property["type"].([]any); ok && optional { // null is omitted
+		if names, ok := property["type"].([]any); ok && optional { // encoding/json omits the field when it is null
 			property["type"] = names[0]
 		}
 		texts := []string{withJSONNames(g.texts[owner.String()+"."+f.Name], fields)}

@@ -129,7 +129,7 @@ func TestForksAndRewindsAreRefused(t *testing.T) {
 	require.Equal(t, http.StatusOK, status, lines)
 	require.True(t, strings.HasPrefix(lines, "— witness.example "), lines)
 
-	url, _ = start(t, state) // the state is durable
+	url, _ = start(t, state) // the witness is started again, and must still know the checkpoint
 	older := string((&fakeLog{text: "a"}).checkpoint(t, t.TempDir(), 5))
 	longer := string(fork.checkpoint(t, forked, 20))
 	hash := "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\n"

@@ -71,7 +71,7 @@ func TestAttemptLeavesDevicesThatAreNotReleased(t *testing.T) {
 		devices.use(used, hanging, func(error) {})
 		devices.fail(used[0], "2 uncorrected ECC errors")
 		next.begin()
-		time.Sleep(releaseTimeout - time.Second) // fake time
+		time.Sleep(releaseTimeout - time.Second) // in synctest, time passes at once
 		require.NotContains(t, next.logText(), "failed")
 		time.Sleep(time.Second)
 		synctest.Wait()
@@ -99,7 +99,7 @@ func TestAttemptLeavesAnEarlierAttemptThatHangs(t *testing.T) {
 		first, second := &attempt{assignment: protocol.TrainAssignment{Attempt: 1}, done: make(chan struct{})},
 			&attempt{assignment: protocol.TrainAssignment{Attempt: 2}, done: make(chan struct{})}
 		next.begin(first, second)
-		time.Sleep(releaseTimeout - time.Second) // fake time
+		time.Sleep(releaseTimeout - time.Second) // in synctest, time passes at once
 		close(first.done)
 		synctest.Wait()
 		require.Empty(t, next.logText())
@@ -121,7 +121,7 @@ func TestAttemptStartsAfterEarlierWork(t *testing.T) {
 		require.NoError(t, err)
 		earlier := &attempt{done: make(chan struct{})}
 		next.begin(earlier)
-		time.Sleep(releaseTimeout - time.Second) // fake time
+		time.Sleep(releaseTimeout - time.Second) // in synctest, time passes at once
 		close(earlier.done)
 		time.Sleep(releaseTimeout - time.Second)
 		require.Zero(t, trainer.runs)

@@ -42,7 +42,7 @@ func lossyLinks(t *testing.T, random *rand.Rand) (a, b *gangLink) {
 			mu.Lock()
 			defer mu.Unlock()
 			switch random.IntN(6) {
-			case 0: // lost
+			case 0: // the frame is lost
 			case 1:
 				late = frame
 			case 2:

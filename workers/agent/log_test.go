@@ -107,7 +107,7 @@ func loggingAttempt(t *testing.T, handler http.HandlerFunc) *attempt {
 // attempts.
 func TestEndOfTheLogIsStored(t *testing.T) {
 	for name, c := range map[string]struct {
-		earlier int // status of the response to the GET of the earlier log
+		earlier int // status of the response to the request for the earlier log
 		want    string
 	}{"joined": {http.StatusOK, "earlier\n"}, "none": {http.StatusNotFound, ""}, "expired": {http.StatusForbidden, ""}} {
 		t.Run(name, func(t *testing.T) {

@@ -53,7 +53,7 @@ func TestRequestsLeaveAFailedDevice(t *testing.T) {
 				r.model, r.phase = model, domain.ReplicaReady
 				s := &stream[engines.CompletionRequest, engines.Chunk, engines.Usage]{service: completions,
 					agent: r.agent, wake: make(chan struct{}, 1), done: make(chan struct{})}
-				close(s.done) // nothing sends the messages: the test reads them
+				close(s.done) // the test itself reads the messages, so none are sent
 				ended := make(chan struct{})
 				go func() {
 					defer close(ended)

@@ -27,9 +27,9 @@ type limitedModel struct {
 	loaded map[string]bool
 	calls  []string
 	broken string // ID of an addon that cannot be loaded
-	peak   int    // maximum number of loaded addons so far
-	during func() // called during each load; nil for none
-	lost   bool   // the responses to loads are lost
+	peak   int    // highest number of loaded addons so far
+	during func() // called during each load; may be nil
+	lost   bool   // each load succeeds, but its response is lost
 }
 
 // LoadAddon behaves like a client of vLLM: a canceled load may have been carried out, and a loaded

@@ -47,7 +47,7 @@ func TestRolloutsContinueFromACheckpoint(t *testing.T) {
 	first.add(ofStep(1, 4, 10, false))
 	first.add(ofStep(1, 2, 10, true))
 	first.add(ofStep(2, 4, 10, false))
-	first.add(ofStep(3, 4, 10, false)) // generated before the checkpoint of step 2
+	first.add(ofStep(3, 4, 10, false)) // generated after step 2, but before its checkpoint is written
 	first.write(dir, 2)
 	require.Equal(t, map[string]int{"1 false": 4, "1 true": 2, "2 false": 4},
 		counts(t, filepath.Join(dir, engines.RolloutsFile)))

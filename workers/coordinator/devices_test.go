@@ -146,7 +146,7 @@ func TestReplicaLeavesItsFailedDevice(t *testing.T) {
 	set := c.watchedAgent("n1", simulated.New(simulated.Options{Seed: 7}))
 	c.do(domain.Intend(domain.Deployments, deploymentName, domain.CreateDeployment{DeploymentSpec: domain.DeploymentSpec{
 		BaseModel: string(modelName), MinReplicaCount: 2, AcceleratorType: l4, AcceleratorCount: 1}}))
-	first := c.serving(c.placeReplica("n1").ID) // on device 0
+	first := c.serving(c.placeReplica("n1").ID) // the first replica gets device 0
 	second := c.serving(c.placeReplica("n1").ID)
 	set("2", "0")
 	d := c.untilDeployment("the replica is removed", func(d domain.Deployment) bool {

@@ -20,7 +20,7 @@ import (
 type scorer struct {
 	opened chan engines.EvaluatorCode
 	closed chan struct{}
-	main   string // content of the entry file
+	main   string // content of the evaluator's entry file
 }
 
 func (j *scorer) Open(_ context.Context, code engines.EvaluatorCode) (engines.Evaluation, error) {

@@ -22,7 +22,7 @@ type counting struct {
 	engines.GangTrainer
 	led, assisted atomic.Int32
 	parallelism   int
-	stepped       chan int // receives the number of each step; nil discards it
+	stepped       chan int // receives the number of each training step; nil discards it
 }
 
 // A stepWatcher sends the number of each step to a channel.

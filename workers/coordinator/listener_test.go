@@ -20,7 +20,7 @@ import (
 type separatedLog struct {
 	eventlog.Log
 	away  atomic.Bool
-	asked atomic.Int64 // how often the end of the log was requested while the leader was away
+	asked atomic.Int64 // number of requests for the end of the log while the leader was out of reach
 }
 
 func (l *separatedLog) Last(ctx context.Context) (eventlog.Checkpoint, error) {

@@ -93,7 +93,7 @@ type harness struct {
 	now     time.Time
 	skew    time.Duration
 	numbers map[string]uint64
-	repeats bool // some records repeat an earlier one
+	repeats bool // whether some records repeat an earlier one
 }
 
 func newHarness(t *testing.T, seed uint64) *harness {
@@ -336,7 +336,7 @@ func simulate(t *testing.T, b *harness) (corrections int) {
 		b.mu.Lock()
 		b.now = b.now.Add(time.Duration(b.random.IntN(120)) * 10 * time.Second)
 		b.skew = 0
-		if b.random.IntN(6) == 0 { // the clock of this control plane is wrong, until it is set
+		if b.random.IntN(6) == 0 { // the clock of this control plane is wrong until it is corrected
 			b.skew = time.Duration(b.random.IntN(80)-40) * 6 * time.Minute
 		}
 		b.mu.Unlock()
@@ -344,11 +344,11 @@ func simulate(t *testing.T, b *harness) (corrections int) {
 		for range b.random.IntN(12) {
 			at := b.clock()
 			if b.random.IntN(20) == 0 {
-				at = at.Add(-time.Duration(b.random.IntN(300)) * time.Minute) // waited in a spool
+				at = at.Add(-time.Duration(b.random.IntN(300)) * time.Minute) // the record waited in a spool
 			}
 			id := batch()
 			one := b.record(fmt.Sprint("cp-", b.random.IntN(2)), at, id)
-			if first, known := repeated[id]; known && id != "" { // the same usage again
+			if first, known := repeated[id]; known && id != "" { // the record repeats the same usage
 				one.Time, one.Account, one.Key, one.Deployment, one.Model = first.Time, first.Account, first.Key,
 					first.Deployment, first.Model
 				one.PromptTokens, one.CachedPromptTokens, one.CompletionTokens, one.AudioSeconds = first.PromptTokens,
@@ -396,12 +396,12 @@ func simulate(t *testing.T, b *harness) (corrections int) {
 func (b *harness) checkPending(t *testing.T, r *Runner) {
 	b.mu.Lock()
 	b.skew = 0
-	b.now = b.now.Add(24 * time.Hour) // later than all records
+	b.now = b.now.Add(24 * time.Hour) // a time after all records
 	b.mu.Unlock()
 	if b.repeats {
 		stepAll(t, r)
 	} else {
-		_, err := r.Step(t.Context()) // opens a window, or completes the open one
+		_, err := r.Step(t.Context()) // the step opens a window, or completes the open one
 		require.NoError(t, err)
 	}
 	b.record("cp-0", b.clock(), "")

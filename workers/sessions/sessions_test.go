@@ -30,8 +30,8 @@ type harness struct {
 	world *projections.World
 
 	mu       sync.Mutex
-	asked    int                                // calls of Needs
-	sessions map[domain.Name]context.CancelFunc // sessions that run; a call ends one
+	asked    int                                // number of calls of Needs
+	sessions map[domain.Name]context.CancelFunc // cancels each running session
 	begun    int
 }
 

@@ -193,7 +193,7 @@ func TestHostileReceivers(t *testing.T) {
 	release := make(chan struct{})
 	for name, hostile := range map[string]struct {
 		respond func(w http.ResponseWriter, r *http.Request)
-		wrong   string // part of the error
+		wrong   string // part of the expected error
 	}{
 		"redirects": {func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, inner.URL, http.StatusTemporaryRedirect)
@@ -314,7 +314,7 @@ func TestDeadLetters(t *testing.T) {
 	require.Equal(t, "dataset.created.v1", b.delivery().DeadLetters[0].Type)
 	require.Greater(t, b.delivery().DeadLetters[0].Attempts, 1)
 	b.record("good", 0)
-	b.eventually(func() bool { return len(v.first()) == 2 }) // with the event that creates the subscription
+	b.eventually(func() bool { return len(v.first()) == 2 }) // together with the event that creates the subscription
 	b.record("bad", 3)
 	b.eventually(func() bool { return b.subscription().State == domain.SubscriptionDisabledState })
 	require.Len(t, b.delivery().DeadLetters, 3)

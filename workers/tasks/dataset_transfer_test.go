@@ -145,7 +145,7 @@ func TestImportsThatCannotSucceed(t *testing.T) {
 }
 
 // TestTransfersReachPublicAddressesOnly checks that a transfer does not connect to an address of
-// this machine that a tenant names.
+// this machine that an account names.
 func TestTransfersReachPublicAddressesOnly(t *testing.T) {
 	b := newTransferBench(t)
 	b.Client = outbound.Client(false, time.Minute)
@@ -204,7 +204,7 @@ func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { retur
 func TestRowsAreExportedToAnObjectStore(t *testing.T) {
 	b := newTransferBench(t)
 	large := ""
-	for i := range 3 { // larger than one part of an upload
+	for i := range 3 { // larger than one part of a multipart upload
 		large += fmt.Sprintf(`{"prompt":"p%d","completion":"%s"}`+"\n", i, strings.Repeat("y", 1<<20))
 	}
 	b.source("source", numbered(1, 4), large)

@@ -159,7 +159,7 @@ func TestUploadedCodeIsUnpacked(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		files   map[string]string
-		want    []string // names of the unpacked files
+		want    []string // expected names of the unpacked files
 		message string   // expected part of the error's message
 	}{
 		{"files", map[string]string{"main.py": main, "data.json": "{}"}, []string{"data.json", "main.py"}, ""},

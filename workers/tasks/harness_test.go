@@ -29,7 +29,7 @@ type harness struct {
 	blobs    *blobs.Store
 	dir      string
 	deriver  tasks.Deriver
-	progress []int64 // arguments of the last call of Deriver.Progress: rows read, rows in total
+	progress []int64 // arguments of the last call of Deriver.Progress: rows read, and rows in total
 	plan     atomic.Pointer[faults.Plan]
 }
 

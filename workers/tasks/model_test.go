@@ -259,7 +259,7 @@ func TestImpossibleCopies(t *testing.T) {
 	files := shipped(t)
 	weights := bytes.Clone(files["model.safetensors"])
 	start := 8 + binary.LittleEndian.Uint64(weights)
-	binary.LittleEndian.PutUint16(weights[start:], 0x4f00) // 2^31 in BF16
+	binary.LittleEndian.PutUint16(weights[start:], 0x4f00) // 2^31 as a BF16 number
 	files["model.safetensors"] = weights
 	b.ready("m", whole, files)
 	asked := b.model("m", domain.PrepareModel{Precision: "FP16"})

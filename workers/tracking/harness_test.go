@@ -37,7 +37,7 @@ type harness struct {
 	logged   testutil.Buffer
 	now      time.Time
 	job      domain.Name
-	plan     atomic.Pointer[faults.Plan] // nil injects no fault
+	plan     atomic.Pointer[faults.Plan] // plan of injected faults; nil injects none
 }
 
 func newHarness(t testing.TB, kind string, handler http.Handler) *harness {

@@ -405,7 +405,7 @@ func TestOnlyTheOperatorNamesPrivateTrackers(t *testing.T) {
 	named, err := ParseService(DefaultAddress)
 	require.NoError(t, err)
 	guarded, private := named.tracker.(wandb), b.sender.Service.tracker.(wandb)
-	private.http = guarded.http // as for a host name that resolves to a private address
+	private.http = guarded.http // as if the host name resolved to a private address
 	b.sender.Service.tracker = private
 	b.start("supervisedFineTuningJobs")
 	require.False(t, b.turn())
