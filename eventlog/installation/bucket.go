@@ -41,7 +41,9 @@ func checkBucket(ctx context.Context, records kv.Store, bucket Bucket, url strin
 	written := "" // the ID that this process has written to the bucket
 	record, err := update(ctx, records, func(r Record) (*Record, error) {
 		if r.Bucket != "" {
-			return nil, nil // a recorded ID was written to the bucket before it was recorded
+			// the record has an ID, so that ID is in the bucket already, or was replaced: compareBucket
+			// finds out
+			return nil, nil
 		}
 		written = nuid.Next()
 		id, err := bucket.ClaimBucketID(ctx, written)

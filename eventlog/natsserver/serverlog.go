@@ -30,7 +30,7 @@ func (l serverLog) Warnf(format string, v ...any) {
 			return
 		case strings.HasPrefix(message, "Recovering stream state from index errored") &&
 			strings.HasPrefix(fmt.Sprint(v...), "prior state"):
-			return // the NATS server also logs the message above
+			return // it repeats what the message "Stream state outdated" has said
 		}
 	}
 	if l.to != nil {

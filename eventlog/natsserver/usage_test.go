@@ -179,7 +179,7 @@ func TestUsageOutlivesAnElection(t *testing.T) {
 		require.NoError(t, meter.Record(usageOf("acme", metering.Chat)))
 	}
 	require.NoError(t, meter.Drain(t.Context()))
-	require.Equal(t, 1, strings.Count(logged.String(), "usage of requests was not recorded"))
+	require.Equal(t, 1, strings.Count(logged.String(), "usage records were lost"))
 	config.MaxMsgSize = -1
 	_, err = js.UpdateStream(t.Context(), config)
 	require.NoError(t, err)

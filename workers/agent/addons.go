@@ -42,7 +42,7 @@ type addons struct {
 type addon struct {
 	protocol.Addon
 	ticket
-	cancel context.CancelFunc // cancels loading the addon
+	cancel context.CancelFunc // cancels the load in progress
 	calls  sync.WaitGroup     // engine calls for the addon that are in progress
 }
 

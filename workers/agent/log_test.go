@@ -129,7 +129,7 @@ func TestEndOfTheLogIsStored(t *testing.T) {
 			a.joblog.ended(nil, false)
 			a.end()
 			a.joblog.close(false)
-			require.Regexp(t, "^"+c.want+`begin\n\S+ the training ended\n$`, stored.Load())
+			require.Regexp(t, "^"+c.want+`begin\n\S+ the training is complete\n$`, stored.Load())
 		})
 	}
 }

@@ -44,7 +44,7 @@ func TestSmallResultsAreInTheReport(t *testing.T) {
 			}
 			c.requireAllSteps(c.metrics(), 1)
 			if plan == nil {
-				require.Contains(t, c.jobLog(), "the training ended")
+				require.Contains(t, c.jobLog(), "the training is complete")
 				require.Empty(t, puts)
 				require.NotContains(t, model.State.Files.Sizes, "metrics.jsonl", "the job's metrics file has the rows")
 			} else {

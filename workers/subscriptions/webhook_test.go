@@ -141,7 +141,8 @@ func TestWebhookRetriesInOrder(t *testing.T) {
 	first := v.first()
 	require.NotContains(t, first[0].Subject+first[1].Subject, "/bad", "the others do not wait")
 	require.EqualValues(t, 5, failures.Load())
-	require.Equal(t, "the webhook responds with status 302, and redirects are not followed", b.delivery().LastError)
+	require.Equal(t, "the webhook responds with the redirect status 302: redirects are not followed, so set the "+
+		"final URL", b.delivery().LastError)
 }
 
 // TestWebhookGone checks that status 410 disables a subscription, which continues without a gap when it
@@ -197,7 +198,7 @@ func TestHostileReceivers(t *testing.T) {
 	}{
 		"redirects": {func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, inner.URL, http.StatusTemporaryRedirect)
-		}, "status 307, and redirects are not followed"},
+		}, "redirect status 307: redirects are not followed"},
 		"never responds": {func(_ http.ResponseWriter, r *http.Request) {
 			select {
 			case <-release:

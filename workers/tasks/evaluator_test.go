@@ -290,7 +290,7 @@ func TestRevisionsAreBuilt(t *testing.T) {
 	spec.Requirements, spec.Secrets = "", []string{"accounts/acme/secrets/none"}
 	require.NoError(t, builder.Build(t.Context(), b.evaluator("e", domain.UpdateEvaluator{EvaluatorSpec: spec})))
 	require.Contains(t, b.evaluatorState("e").Status.Message,
-		"secrets: secret accounts/acme/secrets/none does not exist in accounts/acme")
+		"secrets: secret accounts/acme/secrets/none does not exist in account acme")
 
 	require.NoError(t, builder.Build(t.Context(), b.evaluator("later", domain.CreateEvaluator{})))
 	require.Equal(t, domain.EvaluatorBuilding, b.evaluatorState("later").State)

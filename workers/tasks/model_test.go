@@ -124,7 +124,7 @@ func TestNotesAreLimited(t *testing.T) {
 	files := shipped(t)
 	files["chat_template.jinja"] = make([]byte, 64<<20+1)
 	m := b.ready("m", whole, files)
-	require.Contains(t, m.Status.Message, "chat_template.jinja has 67108865 bytes, and the limit is 67108864")
+	require.Contains(t, m.Status.Message, "chat_template.jinja has 67108865 bytes: at most 67108864 are allowed")
 	delete(files, "chat_template.jinja")
 	files["config.json"] = bytes.Replace(files["config.json"], []byte(`"silu"`),
 		[]byte(`"`+strings.Repeat("x", 900_000)+`"`), 1)
