@@ -55,8 +55,8 @@ type round struct {
 	upTo    uint64 // the round syncs the messages up to this position; set when its fdatasync begins
 }
 
-// publish calls send, which sends an event to the server and returns the event's position. It counts
-// the append as in progress until send returns: see gather.
+// publish calls send, which sends an event to the server and returns the event's position. It
+// counts the append as in progress until send returns: see gather.
 func (d *diskSync) publish(send func() (uint64, error)) (position uint64, err error) {
 	if d == nil {
 		return send()
@@ -169,8 +169,8 @@ func (d *diskSync) round() (more bool) {
 // gather waits until the server has answered the appends that are in progress, so that one sync
 // covers these appends too. gather waits no longer than the last sync took. It returns immediately
 // if there is only one writer, or if a follower has received the events of all appends in progress,
-// because the server has then stored them. PostgreSQL's commit_delay and commit_siblings do the same
-// with fixed values.
+// because the server has then stored them. PostgreSQL's commit_delay and commit_siblings do the
+// same with fixed values.
 func (d *diskSync) gather() {
 	d.mu.Lock()
 	answered := d.appends.inProgress(d.wanted)

@@ -125,8 +125,8 @@ func TestFollowComparesTheLogWithAnEarlierFollower(t *testing.T) {
 }
 
 // TestFormerLeaderSetsNothingBack checks that a log of a cluster does not count as set back while a
-// server responds that lacks the newest events, as a leader does that was separated from the others and
-// has not noticed yet that another server leads.
+// server responds that lacks the newest events, as a leader does that was separated from the others
+// and has not noticed yet that another server leads.
 func TestFormerLeaderSetsNothingBack(t *testing.T) {
 	s := servertest.Start(t)
 	log, writes := logOn(t, s.Control()), []eventlog.Write{logtest.Write("a", 0), logtest.Write("b", 0)}

@@ -82,8 +82,8 @@ func (l *streamLog) append(e modelEvent) streamPosition {
 	return streamPosition{home, stream.last}
 }
 
-// step appends the event of a request. One of ten makes the scheduler allocate, in stream 0, and the
-// allocation leads to an event of the account.
+// step appends the event of a request. One of ten makes the scheduler allocate, in stream 0, and
+// the allocation leads to an event of the account.
 func (l *streamLog) step() {
 	if n := len(l.pending); n > 0 && l.random.IntN(2) == 0 {
 		i := l.random.IntN(n)
@@ -100,8 +100,9 @@ func (l *streamLog) step() {
 	}
 }
 
-// balance moves accounts from the stream with the most recent events to the one with the fewest, while
-// that narrows the difference. It returns the recent events of the former, divided by the mean.
+// balance moves accounts from the stream with the most recent events to the one with the fewest,
+// while that narrows the difference. It returns the recent events of the former, divided by the
+// mean.
 func (l *streamLog) balance() (busiest float64) {
 	busy, idle, all := 1, 1, l.streams[1].recent
 	for i := 2; i < modelStreams; i++ {
@@ -177,7 +178,8 @@ func (f *streamFollower) lag() (lag uint64) {
 	return lag
 }
 
-// catchUp applies all events. A cause is in the log before its effect, so one stream can always proceed.
+// catchUp applies all events. A cause is in the log before its effect, so one stream can always
+// proceed.
 func (f *streamFollower) catchUp(t *testing.T) {
 	for f.lag() > 0 {
 		before := f.applied
@@ -189,10 +191,10 @@ func (f *streamFollower) catchUp(t *testing.T) {
 }
 
 // TestLogOfSeveralStreams simulates followers of a log of several streams that read the streams at
-// different speeds, while accounts move between streams. It shows what stays exact: with the rule that an
-// event is applied after its cause, each account's events are applied in order, through moves, and every
-// vector of positions of a follower contains the cause of each event that it contains. Without the rule,
-// neither holds. ANNEAL_EVENTS is the number of events.
+// different speeds, while accounts move between streams. It shows what stays exact: with the rule
+// that an event is applied after its cause, each account's events are applied in order, through
+// moves, and every vector of positions of a follower contains the cause of each event that it
+// contains. Without the rule, neither holds. ANNEAL_EVENTS is the number of events.
 func TestLogOfSeveralStreams(t *testing.T) {
 	events := testutil.Variable(t, "ANNEAL_EVENTS", 2_000_000)
 	random := testutil.Random(t)

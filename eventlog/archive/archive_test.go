@@ -158,8 +158,9 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// TestKeepRemovesLaterEvents checks that an archive has the events of the log after a power failure in which
-// the log has lost those after a checkpoint, and that it keeps those up to the checkpoint on disk.
+// TestKeepRemovesLaterEvents checks that an archive has the events of the log after a power failure
+// in which the log has lost those after a checkpoint, and that it keeps those up to the checkpoint
+// on disk.
 func TestKeepRemovesLaterEvents(t *testing.T) {
 	const lost = 20
 	for _, last := range []uint64{1, frameEvents - 1, frameEvents, frameEvents + 1, 100} {
@@ -199,8 +200,8 @@ func TestKeepRemovesLaterEvents(t *testing.T) {
 	}
 }
 
-// TestDamagedLinks checks that an archive whose links are damaged is not used from there on, because a
-// link leads to another state without an error.
+// TestDamagedLinks checks that an archive whose links are damaged is not used from there on,
+// because a link leads to another state without an error.
 func TestDamagedLinks(t *testing.T) {
 	dir := t.TempDir()
 	a := opened(t, dir)
@@ -222,8 +223,8 @@ func TestDamagedLinks(t *testing.T) {
 	}
 }
 
-// TestStatesOfPeriodicChanges checks that a resource whose events have any regular distance carries states
-// often enough.
+// TestStatesOfPeriodicChanges checks that a resource whose events have any regular distance carries
+// states often enough.
 func TestStatesOfPeriodicChanges(t *testing.T) {
 	const events = 5_000
 	for period := uint64(1); period <= 5_000; period++ {
@@ -238,8 +239,8 @@ func TestStatesOfPeriodicChanges(t *testing.T) {
 	}
 }
 
-// TestSpaceOfTheLog checks that an archive leaves the space of the disk that the log needs, and that a
-// server starts without it.
+// TestSpaceOfTheLog checks that an archive leaves the space of the disk that the log needs, and
+// that a server starts without it.
 func TestSpaceOfTheLog(t *testing.T) {
 	dir := t.TempDir()
 	a := opened(t, dir)

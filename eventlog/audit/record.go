@@ -39,8 +39,8 @@ type Record struct {
 	Account string `json:"account,omitempty"`
 	// Actor is the API key, node or control plane that sent the request.
 	Actor string `json:"actor,omitempty"`
-	// APIKey is the name of the API key. When the key was refused, it is the name that the client sent,
-	// which may belong to nobody.
+	// APIKey is the name of the API key. When the key was refused, it is the name that the client
+	// sent, which may belong to nobody.
 	APIKey        string `json:"apiKey,omitempty"`
 	ClientAddress string `json:"clientAddress,omitempty"` // IP address of the client's connection
 

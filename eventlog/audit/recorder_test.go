@@ -153,8 +153,8 @@ func TestRecorderDropsAndCounts(t *testing.T) {
 	})
 }
 
-// TestFieldsAreBounded checks that no field of a record is long, has control characters, or has an API
-// key that a client sent in the wrong place.
+// TestFieldsAreBounded checks that no field of a record is long, has control characters, or has an
+// API key that a client sent in the wrong place.
 func TestFieldsAreBounded(t *testing.T) {
 	store := &audit.Memory{}
 	recorder := newRecorder(store, nil)

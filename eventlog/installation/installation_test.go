@@ -20,8 +20,8 @@ func own(ring ...string) map[string][]string {
 	return map[string][]string{"pepper": {"aa"}, "ring": ring}
 }
 
-// join joins and runs a control plane with a fast heartbeat, until the returned function or the test
-// ends.
+// join joins and runs a control plane with a fast heartbeat, until the returned function or the
+// test ends.
 func join(t *testing.T, nc *nats.Conn, id string, eventVersion int) (*Membership, context.CancelFunc) {
 	t.Helper()
 	m, err := Join(t.Context(), Options{Conn: nc, ID: id, Release: "v1", EventVersion: eventVersion, Keys: own("bb"),
@@ -79,8 +79,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestCreateOnce lets control planes with different keys create an installation at the same time: the
-// keys of exactly one are recorded, and all others are refused.
+// TestCreateOnce lets control planes with different keys create an installation at the same time:
+// the keys of exactly one are recorded, and all others are refused.
 func TestCreateOnce(t *testing.T) {
 	s := servertest.Start(t)
 	_, ok, err := Read(t.Context(), s.Control())
@@ -127,8 +127,8 @@ func TestLeader(t *testing.T) {
 	require.Len(t, members(t, s.Control()), 1)
 }
 
-// TestSilentMembers checks that a control plane that was killed is removed from the record, and that
-// one that was removed by mistake is added again.
+// TestSilentMembers checks that a control plane that was killed is removed from the record, and
+// that one that was removed by mistake is added again.
 func TestSilentMembers(t *testing.T) {
 	s := servertest.Start(t)
 	require.NoError(t, Create(t.Context(), s.Control(), 1, prints, 1))

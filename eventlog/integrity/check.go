@@ -14,9 +14,9 @@ import (
 	"anneal/domain"
 )
 
-// fullCheckBytes is the size in bytes up to which all of the log is read before the server starts. Of a
-// larger log that was closed cleanly, only the block files from the position of the high-water mark
-// on are read before the start. Scrub then reads the others while the server runs.
+// fullCheckBytes is the size in bytes up to which all of the log is read before the server starts.
+// Of a larger log that was closed cleanly, only the block files from the position of the high-water
+// mark on are read before the start. Scrub then reads the others while the server runs.
 const fullCheckBytes = 1 << 30
 
 // A Gap is a range of positions of the log for which there is no valid event.

@@ -113,8 +113,8 @@ func TestMarkIsWrittenSoon(t *testing.T) {
 	require.Equal(t, uint64(101), found.Durable)
 }
 
-// TestSyncsOfTheMarkDoNotOverlap checks that the slots change by turns, so that the last synced slot
-// is never the next to be written, and that Close waits for a sync.
+// TestSyncsOfTheMarkDoNotOverlap checks that the slots change by turns, so that the last synced
+// slot is never the next to be written, and that Close waits for a sync.
 func TestSyncsOfTheMarkDoNotOverlap(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "mark")
 	h, err := OpenMark(path, HighWaterMark{})

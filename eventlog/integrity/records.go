@@ -49,8 +49,8 @@ func (c contents) last() uint64 {
 // complete reports whether no record between the first and the last one is missing or damaged.
 func (c contents) complete() bool { return len(c.runs) == 1 && !c.damaged }
 
-// contentsOf reads the newest block files of a stream in dir, up to fullCheckBytes bytes. It calls each
-// for every valid record; each may be nil.
+// contentsOf reads the newest block files of a stream in dir, up to fullCheckBytes bytes. It calls
+// each for every valid record; each may be nil.
 func contentsOf(dir, stream string, each func(record)) (c contents, err error) {
 	if c.blocks, err = blocksOf(dir); err != nil {
 		return c, err

@@ -104,8 +104,8 @@ type inventory struct {
 	double  bool // two records have the same position
 }
 
-// A recordRef locates a record in a block file. sum is a hash of its event: two recordRefs with equal sums
-// have equal events.
+// A recordRef locates a record in a block file. sum is a hash of its event: two recordRefs with
+// equal sums have equal events.
 type recordRef struct {
 	from   *inventory
 	block  int
@@ -243,8 +243,8 @@ func (r *repair) compose() (order []recordRef, report RepairReport) {
 	return order, report
 }
 
-// mustRecreate reports whether the mirror inv must be created again, because it is damaged or differs from
-// order, the records of the repaired log.
+// mustRecreate reports whether the mirror inv must be created again, because it is damaged or
+// differs from order, the records of the repaired log.
 func (r *repair) mustRecreate(inv inventory, order []recordRef) bool {
 	if len(inv.blocks) == 0 {
 		return false

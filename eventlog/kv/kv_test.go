@@ -84,7 +84,8 @@ func TestBucketWithoutLeader(t *testing.T) {
 	}
 }
 
-// TestPutOutlivesAnElection checks that a record is stored that was put while the stream had no leader.
+// TestPutOutlivesAnElection checks that a record is stored that was put while the stream had no
+// leader.
 func TestPutOutlivesAnElection(t *testing.T) {
 	conn := servertest.Start(t).Control()
 	keys, err := kv.OpenBucket(t.Context(), conn, secrets.BucketStream, "data keys", secrets.EnsureBucket)

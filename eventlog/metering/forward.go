@@ -284,9 +284,9 @@ func (f *forwarder) await(ctx context.Context, sent sending, to *cursor) error {
 	return nil
 }
 
-// pass advances the number of a control plane past an entry that the stream already has. existing is
-// the stream's record: when this control plane sent it, it has the entry's number; when another one
-// metered the request first, the entry takes no number.
+// pass advances the number of a control plane past an entry that the stream already has. existing
+// is the stream's record: when this control plane sent it, it has the entry's number; when another
+// one metered the request first, the entry takes no number.
 func (c *cursor) pass(e entry, existing seenRecord) {
 	number := c.Numbers[e.ControlPlane] + e.Lost
 	if existing.controlPlane == e.ControlPlane {

@@ -76,9 +76,9 @@ func TestSpoolKeepsEntriesInOrder(t *testing.T) {
 	require.EqualValues(t, 100, smallSpool(t, dir, 100).end(), "indexes are never used again")
 }
 
-// TestSpoolAfterACrash cuts the newest file at each byte, and changes each byte of a file: the spool
-// returns no entry that was not appended, all entries before the damage, and the following ones too if
-// no length is damaged.
+// TestSpoolAfterACrash cuts the newest file at each byte, and changes each byte of a file: the
+// spool returns no entry that was not appended, all entries before the damage, and the following
+// ones too if no length is damaged.
 func TestSpoolAfterACrash(t *testing.T) {
 	dir := t.TempDir()
 	s := smallSpool(t, dir, 0)
@@ -114,8 +114,8 @@ func TestSpoolAfterACrash(t *testing.T) {
 	}
 }
 
-// TestAppendWaitsForNoSync checks that entries are appended while a sync is in progress, also beyond the
-// end of a file, and while files are removed, because requests wait for append.
+// TestAppendWaitsForNoSync checks that entries are appended while a sync is in progress, also
+// beyond the end of a file, and while files are removed, because requests wait for append.
 func TestAppendWaitsForNoSync(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, cursorFile), []byte("{}"), 0o600))
@@ -145,8 +145,8 @@ func TestAppendWaitsForNoSync(t *testing.T) {
 	}
 }
 
-// TestReadContinues checks that a read that continues where the last one ended does not read the entries
-// before it again: they are damaged here.
+// TestReadContinues checks that a read that continues where the last one ended does not read the
+// entries before it again: they are damaged here.
 func TestReadContinues(t *testing.T) {
 	s := smallSpool(t, t.TempDir(), 0)
 	fill(t, s, 5)

@@ -194,8 +194,8 @@ func readerPermissions() jwt.Permissions {
 	return p
 }
 
-// ensureMirrors creates the NATS accounts and the mirrors for the readers of an account, unless they
-// exist.
+// ensureMirrors creates the NATS accounts and the mirrors for the readers of an account, unless
+// they exist.
 func (a *accountReaders) ensureMirrors(ctx context.Context, account string) error {
 	a.mu.Lock()
 	m := a.open[account]

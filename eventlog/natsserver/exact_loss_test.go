@@ -16,8 +16,9 @@ import (
 	"anneal/internal/testutil"
 )
 
-// damageBlock damages the content of a block at random: it flips a bit, clears a range, cuts the end
-// or deletes the file. It returns the damaged content. exists is false when the file is deleted.
+// damageBlock damages the content of a block at random: it flips a bit, clears a range, cuts the
+// end or deletes the file. It returns the damaged content. exists is false when the file is
+// deleted.
 func damageBlock(random *rand.Rand, content []byte) (damaged []byte, exists bool) {
 	damaged, at := bytes.Clone(content), random.IntN(len(content))
 	switch random.IntN(6) {

@@ -9,8 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestRestartsAfterACrashAreNoWarnings checks that the messages of NATS about an index that it rebuilds
-// after a crash become one message in the terms of an operator, and that other warnings remain.
+// TestRestartsAfterACrashAreNoWarnings checks that the messages of NATS about an index that it
+// rebuilds after a crash become one message in the terms of an operator, and that other warnings
+// remain.
 func TestRestartsAfterACrashAreNoWarnings(t *testing.T) {
 	var logged bytes.Buffer
 	l := serverLog{to: slog.New(slog.NewTextHandler(&logged, nil))}

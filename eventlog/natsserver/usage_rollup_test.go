@@ -17,7 +17,8 @@ import (
 	"anneal/workers/rollups"
 )
 
-// A meteredServer is an installation with two runners of roll-ups, which can be killed and started again.
+// A meteredServer is an installation with two runners of roll-ups, which can be killed and started
+// again.
 type meteredServer struct {
 	*testing.T
 	store   string
@@ -65,8 +66,8 @@ func (m *meteredServer) rollUp(steps int) {
 }
 
 // TestRolledUpUsageIsExact checks that the roll-ups and the pending usage have each metered request
-// once, although meters and runners are killed and the NATS server restarts at random, while requests are
-// metered. Set ANNEAL_KILLS for more than a few kills.
+// once, although meters and runners are killed and the NATS server restarts at random, while
+// requests are metered. Set ANNEAL_KILLS for more than a few kills.
 func TestRolledUpUsageIsExact(t *testing.T) {
 	kills := testutil.Variable(t, "ANNEAL_KILLS", 5)
 	random := testutil.Random(t)

@@ -21,8 +21,8 @@ import (
 	"anneal/internal/testutil"
 )
 
-// killMeter imitates kill -9 of a meter's process: it returns a copy of the meter's directory, taken
-// while the meter runs, and ends the meter.
+// killMeter imitates kill -9 of a meter's process: it returns a copy of the meter's directory,
+// taken while the meter runs, and ends the meter.
 func killMeter(t *testing.T, meter *metering.Meter, dir string) string {
 	t.Helper()
 	copied := t.TempDir()
@@ -50,9 +50,9 @@ func killMeter(t *testing.T, meter *metering.Meter, dir string) string {
 	return copied
 }
 
-// TestUsageIsRecordedExactlyOnce checks that each metered request has exactly one record in the stream,
-// with consecutive numbers, although meters are killed and the NATS server restarts at random. Set
-// ANNEAL_KILLS for more than a few kills.
+// TestUsageIsRecordedExactlyOnce checks that each metered request has exactly one record in the
+// stream, with consecutive numbers, although meters are killed and the NATS server restarts at
+// random. Set ANNEAL_KILLS for more than a few kills.
 func TestUsageIsRecordedExactlyOnce(t *testing.T) {
 	kills := testutil.Variable(t, "ANNEAL_KILLS", 8)
 	random := testutil.Random(t)
@@ -130,8 +130,8 @@ func TestUsageIsRecordedExactlyOnce(t *testing.T) {
 	}
 }
 
-// TestTheSpoolIsNotBlocked checks that records are sent although an entry before them is not a record, and
-// although the stream has deleted the records after the cursor.
+// TestTheSpoolIsNotBlocked checks that records are sent although an entry before them is not a
+// record, and although the stream has deleted the records after the cursor.
 func TestTheSpoolIsNotBlocked(t *testing.T) {
 	s, dir := start(t), t.TempDir()
 	entry := []byte(`{"record": "of another version"}`)
@@ -164,9 +164,9 @@ func TestTheSpoolIsNotBlocked(t *testing.T) {
 	send()
 }
 
-// TestARepeatedRecordKeepsItsNumber checks that the next record has another number when the stream drops a
-// record of a batch because it has it from this control plane, although the look-up has not seen it: the
-// record was on its way then.
+// TestARepeatedRecordKeepsItsNumber checks that the next record has another number when the stream
+// drops a record of a batch because it has it from this control plane, although the look-up has not
+// seen it: the record was on its way then.
 func TestARepeatedRecordKeepsItsNumber(t *testing.T) {
 	s, dir := start(t), t.TempDir()
 	record := func(id string) {

@@ -147,9 +147,9 @@ func TestUsageRecordsReserveTheirSpace(t *testing.T) {
 		time.Millisecond, "the failure releases the space")
 }
 
-// TestUsageOutlivesAnElection checks that records of requests are recorded that were answered while the
-// stream had no leader, and that records that it will never accept are counted as lost, but keep back
-// no other record.
+// TestUsageOutlivesAnElection checks that records of requests are recorded that were answered while
+// the stream had no leader, and that records that it will never accept are counted as lost, but
+// keep back no other record.
 func TestUsageOutlivesAnElection(t *testing.T) {
 	s := start(t)
 	logged := &bytes.Buffer{}
@@ -230,9 +230,9 @@ func requireUsageLimits(t *testing.T, s *Server, maxBytes int64) {
 	}
 }
 
-// TestUsageIsLimited checks the limits of the usage stream and of its mirror, that the stream refuses
-// a record that is too large, and that the server starts on a nearly full disk: its MaxStore is larger
-// than the maximum sizes of all streams.
+// TestUsageIsLimited checks the limits of the usage stream and of its mirror, that the stream
+// refuses a record that is too large, and that the server starts on a nearly full disk: its
+// MaxStore is larger than the maximum sizes of all streams.
 func TestUsageIsLimited(t *testing.T) {
 	s := start(t)
 	requireUsageLimits(t, s, 2<<30)
@@ -241,8 +241,8 @@ func TestUsageIsLimited(t *testing.T) {
 	require.Greater(t, s.nats.JetStreamConfig().MaxStore, int64(1)<<60, "a nearly full disk does not stop the start")
 }
 
-// TestUsageStreamIsUpgraded checks that the streams of an earlier version, which had no limit in bytes
-// and larger records, get the limits and keep their records.
+// TestUsageStreamIsUpgraded checks that the streams of an earlier version, which had no limit in
+// bytes and larger records, get the limits and keep their records.
 func TestUsageStreamIsUpgraded(t *testing.T) {
 	dir := t.TempDir()
 	s := mustStart(t, Options{Dir: dir, NoSync: true})
@@ -281,8 +281,8 @@ func TestUsageStreamIsUpgraded(t *testing.T) {
 	}
 }
 
-// TestUsageOnAServerWithoutSpace checks that a NATS server that cannot reserve the size of the usage
-// stream gets a stream without a limit in bytes.
+// TestUsageOnAServerWithoutSpace checks that a NATS server that cannot reserve the size of the
+// usage stream gets a stream without a limit in bytes.
 func TestUsageOnAServerWithoutSpace(t *testing.T) {
 	for _, c := range []struct{ store, want int64 }{{1 << 30, -1}, {4 << 30, 2 << 30}} {
 		ns, err := server.NewServer(&server.Options{JetStream: true, StoreDir: t.TempDir(), DontListen: true,

@@ -170,8 +170,8 @@ func TestEveryEventIsProven(t *testing.T) {
 	require.Equal(t, domain.InvalidArgument, domain.CodeOf(err))
 }
 
-// TestChangedBundlesAreRefused flips one bit at 1,000 places of a bundle. ParseBundle or Verify must
-// refuse each.
+// TestChangedBundlesAreRefused flips one bit at 1,000 places of a bundle. ParseBundle or Verify
+// must refuse each.
 func TestChangedBundlesAreRefused(t *testing.T) {
 	in := newInstallation(t)
 	p, _ := in.publish(t, t.TempDir())

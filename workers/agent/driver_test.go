@@ -63,8 +63,8 @@ esac
 	require.Equal(t, 41, *readings["GPU-2"].temperature)
 }
 
-// TestUnreadableDriver checks that a driver that is missing, fails, prints garbage or hangs gives an
-// error, and no partial list.
+// TestUnreadableDriver checks that a driver that is missing, fails, prints garbage or hangs gives
+// an error, and no partial list.
 func TestUnreadableDriver(t *testing.T) {
 	for name, script := range map[string]string{
 		"fails": "exit 9", "garbage": "echo '<html>'; echo 'GPU-1, x'", "empty": "exit 0",

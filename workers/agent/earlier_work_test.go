@@ -59,8 +59,8 @@ func (t *attempt) logText() string {
 }
 
 // TestAttemptLeavesDevicesThatAreNotReleased checks that an attempt ends after releaseTimeout if a
-// hanging program of an earlier allocation still uses its devices. The end does not count as a failure,
-// and the message says what the attempt has waited for.
+// hanging program of an earlier allocation still uses its devices. The end does not count as a
+// failure, and the message says what the attempt has waited for.
 func TestAttemptLeavesDevicesThatAreNotReleased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		next, trainer := newTestAttempt(t, 2)
@@ -91,8 +91,8 @@ func TestAttemptLeavesDevicesThatAreNotReleased(t *testing.T) {
 	})
 }
 
-// TestAttemptLeavesAnEarlierAttemptThatHangs checks that an attempt waits only releaseTimeout for all
-// earlier attempts of its job to end.
+// TestAttemptLeavesAnEarlierAttemptThatHangs checks that an attempt waits only releaseTimeout for
+// all earlier attempts of its job to end.
 func TestAttemptLeavesAnEarlierAttemptThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		next, trainer := newTestAttempt(t, 3)
@@ -112,8 +112,8 @@ func TestAttemptLeavesAnEarlierAttemptThatHangs(t *testing.T) {
 	})
 }
 
-// TestAttemptStartsAfterEarlierWork checks that an attempt starts when the earlier attempt of its job
-// has ended and its devices are released, each within releaseTimeout.
+// TestAttemptStartsAfterEarlierWork checks that an attempt starts when the earlier attempt of its
+// job has ended and its devices are released, each within releaseTimeout.
 func TestAttemptStartsAfterEarlierWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		next, trainer := newTestAttempt(t, 2)
@@ -132,8 +132,8 @@ func TestAttemptStartsAfterEarlierWork(t *testing.T) {
 	})
 }
 
-// TestStoppedAttemptDoesNotWait checks that an attempt that is stopped while it waits for earlier work
-// ends at once, and that this is no timeout.
+// TestStoppedAttemptDoesNotWait checks that an attempt that is stopped while it waits for earlier
+// work ends at once, and that this is no timeout.
 func TestStoppedAttemptDoesNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		next, _ := newTestAttempt(t, 2)

@@ -100,7 +100,8 @@ func TestGangLinkDeliversEveryMessageOnce(t *testing.T) {
 	}
 }
 
-// TestGangLinkEndsWithItsContext checks that a node that waits for another one stops with its attempt.
+// TestGangLinkEndsWithItsContext checks that a node that waits for another one stops with its
+// attempt.
 func TestGangLinkEndsWithItsContext(t *testing.T) {
 	a, _ := lossyLinks(t, rand.New(rand.NewPCG(1, 1)))
 	a.publish = func(string, []byte) error { return nil }

@@ -23,8 +23,8 @@ func newTestLog(env map[string]string) *jobLog {
 	return l
 }
 
-// TestLogLines checks that the log has the lines of the output however it is divided into writes, and
-// that it has no secret, no control characters and no paths of the machine.
+// TestLogLines checks that the log has the lines of the output however it is divided into writes,
+// and that it has no secret, no control characters and no paths of the machine.
 func TestLogLines(t *testing.T) {
 	env := map[string]string{"TOKEN": "s3cret-token", "CERT": "-----BEGIN\nabcdefgh\nijklmnop\n", "N": "1"}
 	output := "epoch 1\r 10%\r100%\ntoken s3cret-token!\n\x1b[31mred\nkey abcdefgh of /var/worker/job/x\nlast \xff\n"

@@ -12,8 +12,8 @@ import (
 	"anneal/workers/protocol"
 )
 
-// A heldModel is a model whose completions end when the test allows it. Those that obey their context
-// also end with it.
+// A heldModel is a model whose completions end when the test allows it. Those that obey their
+// context also end with it.
 type heldModel struct {
 	engines.Model
 	obeys   bool

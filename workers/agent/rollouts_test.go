@@ -62,8 +62,8 @@ func TestRolloutsContinueFromACheckpoint(t *testing.T) {
 	keptRollouts().read(t.TempDir()) // a checkpoint of an earlier version has no rollouts
 }
 
-// TestRolloutsAreThinned checks the limits: of all rollouts, and of one step. The first step and all
-// of the newest steps are kept.
+// TestRolloutsAreThinned checks the limits: of all rollouts, and of one step. The first step and
+// all of the newest steps are kept.
 func TestRolloutsAreThinned(t *testing.T) {
 	r, dir := keptRollouts(), t.TempDir()
 	const steps = 400

@@ -297,8 +297,8 @@ func TestManyInvalidLines(t *testing.T) {
 	require.Equal(t, "and 49900 more errors", failures[domain.MaxBatchErrors+1].Message)
 }
 
-// TestRestart checks that a request whose result is durable is not sent again by another runner, and
-// that no result is lost or doubled.
+// TestRestart checks that a request whose result is durable is not sent again by another runner,
+// and that no result is lost or doubled.
 func TestRestart(t *testing.T) {
 	b := newHarness(t)
 	held := make(chan struct{}, 20)

@@ -28,7 +28,8 @@ func (s *session) input(ctx context.Context, b *domain.Batch) (blobs.Content, er
 	return s.Blobs.Get(ctx, files.Prefix+slices.Sorted(maps.Keys(files.Sizes))[0])
 }
 
-// waitUntilActive waits while the account of the batch is suspended. It returns false when ctx is done.
+// waitUntilActive waits while the account of the batch is suspended. It returns false when ctx is
+// done.
 func (s *session) waitUntilActive(ctx context.Context) bool {
 	for {
 		view := s.World.View()
@@ -44,8 +45,8 @@ func (s *session) waitUntilActive(ctx context.Context) bool {
 	}
 }
 
-// whileInState returns a context that is done when the batch is no longer in the state of row, at the
-// batch's expireTime, or when ctx is done.
+// whileInState returns a context that is done when the batch is no longer in the state of row, at
+// the batch's expireTime, or when ctx is done.
 func (s *session) whileInState(ctx context.Context, row *batchRow) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	rest := time.NewTimer(row.State.ExpireTime.Sub(s.Now()))
@@ -378,8 +379,8 @@ func fileID(batch, which string) string {
 	return "file-" + batch + "-" + which
 }
 
-// eachResult calls add with the results of the requests that succeeded or, when succeeded is false, of
-// those that failed.
+// eachResult calls add with the results of the requests that succeeded or, when succeeded is false,
+// of those that failed.
 func (s *session) eachResult(ctx context.Context, succeeded bool, add func(result) error) error {
 	_, err := s.results(ctx, func(one stored) error {
 		if one.Result.succeeded() == succeeded {

@@ -103,8 +103,8 @@ func (s stuckTrainer) Train(ctx context.Context, r engines.TrainRequest, watch e
 }
 
 // TestHangingAttemptLeavesItsFailedDevice checks that the job of an attempt whose device fails is
-// queued again at once, although its trainer hangs, that the attempt saves nothing any more, and that
-// its other device is not used before the trainer has ended.
+// queued again at once, although its trainer hangs, that the attempt saves nothing any more, and
+// that its other device is not used before the trainer has ended.
 func TestHangingAttemptLeavesItsFailedDevice(t *testing.T) {
 	c := startWithInputs(t)
 	stuck := stuckTrainer{make(chan struct{}), make(chan struct{}), make(chan error, 1)}

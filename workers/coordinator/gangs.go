@@ -51,8 +51,8 @@ func membersOf(v *projections.View, j job) (members []domain.Name) {
 	return members
 }
 
-// helperOf returns the assignment for a node that does not lead its gang: without datasets, evaluator
-// and log, which only the leader needs.
+// helperOf returns the assignment for a node that does not lead its gang: without datasets,
+// evaluator and log, which only the leader needs.
 func helperOf(t protocol.TrainAssignment) protocol.TrainAssignment {
 	t.Data, t.Eval, t.Evaluator, t.LogURL, t.EarlierLogURL = protocol.FileSet{}, nil, nil, "", ""
 	return t

@@ -60,7 +60,8 @@ type flaky struct {
 	rate   float64
 }
 
-// newFlaky returns a log in memory that has its own random numbers, because control planes append at once.
+// newFlaky returns a log in memory that has its own random numbers, because control planes append
+// at once.
 func newFlaky(random *rand.Rand) *flaky {
 	return &flaky{Log: eventlog.NewMemory(), random: rand.New(rand.NewPCG(random.Uint64(), random.Uint64()))}
 }
@@ -224,8 +225,8 @@ func (b *harness) rolledUp(last uint64) (sums totals, corrections int) {
 	return sums, corrections
 }
 
-// wanted sums up the records, each ID once, and the allocations of the log, from the start to the end of
-// each, or up to a time if it continues. It shares no code with the runner.
+// wanted sums up the records, each ID once, and the allocations of the log, from the start to the
+// end of each, or up to a time if it continues. It shares no code with the runner.
 func (b *harness) wanted(until time.Time) totals {
 	sums, seen := totals{}, map[string]bool{}
 	for _, r := range b.stream.all {
@@ -281,8 +282,8 @@ func (b *harness) wanted(until time.Time) totals {
 	return sums
 }
 
-// checkLedger checks that the windows follow each other and contain the numbers of each control plane
-// without gaps, and returns the number of records in them.
+// checkLedger checks that the windows follow each other and contain the numbers of each control
+// plane without gaps, and returns the number of records in them.
 func (b *harness) checkLedger() (records int64) {
 	var last domain.UsageWindow
 	numbers := map[string]uint64{}
@@ -309,9 +310,10 @@ func (b *harness) checkLedger() (records int64) {
 	return records
 }
 
-// TestUsageIsRolledUpExactly checks that the sums of all roll-ups are those of the usage records and of the
-// allocations in the log: with two runners at once, appends that fail or are not acknowledged, runners that
-// begin again, late and repeated records, and clocks that jump. Set ANNEAL_SEEDS for more than a few runs.
+// TestUsageIsRolledUpExactly checks that the sums of all roll-ups are those of the usage records
+// and of the allocations in the log: with two runners at once, appends that fail or are not
+// acknowledged, runners that begin again, late and repeated records, and clocks that jump. Set
+// ANNEAL_SEEDS for more than a few runs.
 func TestUsageIsRolledUpExactly(t *testing.T) {
 	seeds := testutil.Variable(t, "ANNEAL_SEEDS", 6)
 	corrected := 0

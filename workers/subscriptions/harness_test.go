@@ -221,8 +221,8 @@ func (v *receiver) first() (all []received) {
 	return all
 }
 
-// requireComplete requires that the receiver has accepted exactly the selected events after a position,
-// at least once each, and first in the order of the log for each resource.
+// requireComplete requires that the receiver has accepted exactly the selected events after a
+// position, at least once each, and first in the order of the log for each resource.
 func (b *harness) requireComplete(v *receiver, after uint64) {
 	b.Helper()
 	require.EventuallyWithT(b, func(c *assert.CollectT) { // a delivery may record events, which are delivered too

@@ -177,7 +177,8 @@ func TestImportsWithoutASecretAreAnonymous(t *testing.T) {
 	require.Equal(t, domain.DatasetReady, b.validate("open").State)
 }
 
-// TestAnUploadReplacesARunningImport checks that the files of an import that was replaced are removed.
+// TestAnUploadReplacesARunningImport checks that the files of an import that was replaced are
+// removed.
 func TestAnUploadReplacesARunningImport(t *testing.T) {
 	b := newTransferBench(t)
 	b.store.Put("rows.jsonl", numbered(1, 4))

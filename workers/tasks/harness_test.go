@@ -46,8 +46,8 @@ func newHarnessOn(t testing.TB, log eventlog.Log) *harness {
 	return b
 }
 
-// routedHarness returns a harness with the log of an embedded server. A router runs the tasks that the
-// function handle adds to it.
+// routedHarness returns a harness with the log of an embedded server. A router runs the tasks that
+// the function handle adds to it.
 func routedHarness(t testing.TB, handle func(*harness, *pubsub.Router) error) *harness {
 	server, err := natsserver.Start(natsserver.Options{Dir: t.TempDir(), NoSync: true})
 	require.NoError(t, err)
