@@ -137,7 +137,7 @@ func MirrorConfig(stream string, replicas int) jetstream.StreamConfig {
 		}},
 	}
 	if config.Replicas == 1 {
-		// what a power failure removes from the mirror, the stream sends again
+		// the stream sends the mirror again what a power failure removed from the mirror
 		config.PersistMode = jetstream.AsyncPersistMode
 	}
 	return config

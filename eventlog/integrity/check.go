@@ -65,8 +65,8 @@ type surveyor struct {
 	between func(read int64) error // called after each block file with the file's size; may be nil
 }
 
-// survey reads block files, in order, and returns what it found. An error of reading a file or of
-// between ends it.
+// survey reads block files, in order, and returns what it found. It ends early with the error of
+// reading a file or of the function between.
 func (s surveyor) survey(all []block) (found survey, err error) {
 	found.chain, found.last = s.from, s.first-1
 	expected := 1 // number in the name of the next block file

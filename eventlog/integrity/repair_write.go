@@ -42,7 +42,7 @@ func (r *repair) write(order []recordRef, report RepairReport) error {
 	if err := WriteMark(r.Mark, mark); err != nil {
 		return err
 	}
-	for n, dir := range r.stale { // moves the stream's directory, which is the parent of dir
+	for n, dir := range r.stale { // moves the mirror's stream directory, the parent of dir
 		if err := os.Rename(filepath.Dir(dir), filepath.Join(report.Aside, "copy-"+strconv.Itoa(n+1))); err != nil {
 			return err
 		}

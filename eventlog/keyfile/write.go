@@ -143,7 +143,7 @@ func (s *Store) write(b *batch) (refused bool, err error) {
 	}
 	next.commit++
 	for _, f := range s.copies {
-		if _, err := f.WriteAt(buffer, int64(s.mark.end)); err != nil { // for example on a full disk
+		if _, err := f.WriteAt(buffer, int64(s.mark.end)); err != nil { // for example, the disk is full
 			for _, f := range s.copies {
 				if cut := f.Truncate(int64(s.mark.end)); cut != nil {
 					return false, errors.Join(err, cut)
@@ -270,7 +270,7 @@ func (s *Store) rewrite(read func(*entry) ([]byte, error)) (err error) {
 			_ = before[i].Close()
 		}
 		if old[i] != nil {
-			scrub(old[i]) // the entries are in the new files
+			scrub(old[i]) // nothing reads the old file, because the entries are in the new one
 			_ = old[i].Close()
 		}
 	}

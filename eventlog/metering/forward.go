@@ -193,23 +193,23 @@ func (f *forwarder) sendWindow(ctx context.Context) error {
 			to.Numbers[f.options.ID]++
 			continue
 		}
-		one, err := decodeEntry(data)
+		e, err := decodeEntry(data)
 		if err != nil { // a version of anneal with another format wrote it; the checksum is valid
 			f.losses.add(messageLost, 1, fmt.Errorf("decode a usage record: %w", err))
 			to.Next++
 			to.Numbers[f.options.ID]++
 			continue
 		}
-		if one.Repeatable && len(pending) > 0 {
+		if e.Repeatable && len(pending) > 0 {
 			break // the number of this record depends on the acknowledgements of those before it
 		}
 		to.Next++
-		last := to.Numbers[one.ControlPlane]
-		if there, isThere := f.seen[one.ID]; isThere {
-			to.pass(one, there)
+		last := to.Numbers[e.ControlPlane]
+		if existing, isKnown := f.seen[e.ID]; isKnown {
+			to.pass(e, existing)
 			continue
 		}
-		sent := sending{entry: one, number: last + 1 + one.Lost}
+		sent := sending{entry: e, number: last + 1 + e.Lost}
 		message, err := sent.record().message()
 		if err != nil {
 			return err
@@ -218,13 +218,13 @@ func (f *forwarder) sendWindow(ctx context.Context) error {
 			return err
 		}
 		pending = append(pending, sent)
-		if one.Repeatable {
+		if e.Repeatable {
 			break
 		}
-		to.Numbers[one.ControlPlane] = sent.number
+		to.Numbers[e.ControlPlane] = sent.number
 	}
-	for _, one := range pending {
-		if err := f.await(ctx, one, &to); err != nil {
+	for _, sent := range pending {
+		if err := f.await(ctx, sent, &to); err != nil {
 			return err
 		}
 	}

@@ -217,7 +217,7 @@ func join(ctx context.Context, url, password, seed string, replicas int, nodes n
 		}
 	}
 	if c.replicas == 0 {
-		if c.replicas, err = replicasThere(ctx, c.control, 3); err != nil {
+		if c.replicas, err = existingReplicas(ctx, c.control, 3); err != nil {
 			return c, err
 		}
 	}
@@ -247,9 +247,9 @@ func join(ctx context.Context, url, password, seed string, replicas int, nodes n
 	return c, authorize(c.control, seed, nodes, readers)
 }
 
-// replicasThere returns the number of replicas of the existing log's stream, or otherwise when
-// there is no log.
-func replicasThere(ctx context.Context, nc *nats.Conn, otherwise int) (replicas int, err error) {
+// existingReplicas returns the number of replicas of the log's stream. When there is no log, it
+// returns otherwise.
+func existingReplicas(ctx context.Context, nc *nats.Conn, otherwise int) (replicas int, err error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return 0, fmt.Errorf("eventlog: %w", err)

@@ -72,7 +72,7 @@ type Server struct {
 	logger  *slog.Logger        // nil discards messages
 	broken  chan string         // receives the reason when the NATS server stops storing messages
 	files   eventlog.LocalFiles // local files of the log
-	part    bool                // the check before the start read only some of the log's block files
+	partial bool                // the check before the start read only some of the log's block files
 }
 
 var usageRetention = integrity.Retention{Age: metering.MaxAge, Count: metering.MaxRecords, Bytes: metering.MaxBytes}
@@ -136,7 +136,7 @@ func Start(opts Options) (*Server, error) {
 	}
 	fatal := make(chan string, 1)
 	s := &Server{nats: ns, dir: opts.Dir, reader: reader, logger: opts.Log, broken: make(chan string, 1),
-		part: before.Partial}
+		partial: before.Partial}
 	if opts.VerifyReader != nil {
 		s.readers = newAccountReaders(s, opts.VerifyReader)
 		s.readers.logins = opts.Logins
@@ -246,7 +246,7 @@ func serverConfig(opts Options, own, reader, issuer string) (*server.Options, er
 	config.NoSigs = true
 	config.JetStream = true
 	config.StoreDir = opts.Dir
-	config.SyncInterval = time.Second // for what no diskSync syncs: the states of consumers and some messages
+	config.SyncInterval = time.Second // for files that no diskSync syncs: states of consumers, some messages
 	config.SyncAlways = opts.syncAlways
 	// the maximum size of an event, and space for headers that the server adds
 	config.MaxPayload = eventlog.MaxEvent + 64<<10
@@ -305,7 +305,7 @@ func (s *Server) Scrub(ctx context.Context) error {
 	if s.mark == nil {
 		return nil
 	}
-	if !s.part && !eventlog.Sleep(ctx, scrubEvery) {
+	if !s.partial && !eventlog.Sleep(ctx, scrubEvery) {
 		return ctx.Err()
 	}
 	for {

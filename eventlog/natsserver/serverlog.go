@@ -30,7 +30,7 @@ func (l serverLog) Warnf(format string, v ...any) {
 			return
 		case strings.HasPrefix(message, "Recovering stream state from index errored") &&
 			strings.HasPrefix(fmt.Sprint(v...), "prior state"):
-			return // it repeats what the message "Stream state outdated" has said
+			return // the message only repeats the warning "Stream state outdated"
 		}
 	}
 	if l.to != nil {

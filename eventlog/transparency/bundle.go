@@ -151,8 +151,10 @@ type Verified struct {
 	Cosigned   int // number of the given witnesses that signed the checkpoint
 	Leaf       tlog.Hash
 	Event      *Disclosure // event that is proven; nil when the bundle proves none
-	Since      uint64      // the log has only grown since this size; without a proof of that, the size of the checkpoint
-	SinceRoot  tlog.Hash   // root hash of the log at the size Since
+	// Since is the size since which the log is proven to have only grown. Without such a proof, it is
+	// the size of the checkpoint.
+	Since     uint64
+	SinceRoot tlog.Hash // root hash of the log at the size Since
 }
 
 // Verify verifies the bundle with the public key of the log, and returns what it proves. It counts

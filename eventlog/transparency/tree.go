@@ -75,8 +75,8 @@ func decodeRecord(b []byte) (r record, ok bool) {
 	return r, true
 }
 
-// A last describes the newest event of an account in the tree.
-type last struct {
+// A newestEvent describes the newest event of an account in the tree.
+type newestEvent struct {
 	Link            // link of that event
 	position uint64 // position of that event
 	leaf     tlog.Hash
@@ -94,7 +94,7 @@ type Tree struct {
 	pending  []byte        // records that are not in the file yet
 	tail     []tlog.Hash   // leaf hashes of the last, incomplete block
 	levels   [][]tlog.Hash // levels[i] has the hashes of the complete subtrees with 2^(8+i) leaves
-	accounts map[accountTag]last
+	accounts map[accountTag]newestEvent
 }
 
 // OpenTree opens the tree in the file at path, or creates it. It cuts the file off at the first
@@ -108,7 +108,7 @@ func OpenTree(path string) (t *Tree, removed int64, err error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	t = &Tree{path: path, file: file, accounts: map[accountTag]last{}}
+	t = &Tree{path: path, file: file, accounts: map[accountTag]newestEvent{}}
 	if removed, err = t.load(); err != nil {
 		file.Close()
 		return nil, 0, err
@@ -192,7 +192,7 @@ func (t *Tree) add(r record) {
 	leaf := r.Leaf()
 	t.size++
 	before := t.accounts[r.account]
-	t.accounts[r.account] = last{Link{r.sequence, before.leaf}, r.Position, leaf}
+	t.accounts[r.account] = newestEvent{Link{r.sequence, before.leaf}, r.Position, leaf}
 	if t.tail = append(t.tail, leaf); len(t.tail) < blockSize {
 		return
 	}

@@ -106,26 +106,26 @@ func (s *addons) apply(listed []protocol.Addon, assigned protocol.ReplicaAddons)
 	for _, id := range assigned.Keep {
 		keep[id] = true
 	}
-	for _, one := range listed {
-		if a := s.all[one.ID]; a != nil && !keep[one.ID] {
+	for _, item := range listed {
+		if a := s.all[item.ID]; a != nil && !keep[item.ID] {
 			a.cancel()
-			delete(s.all, one.ID)
+			delete(s.all, item.ID)
 			s.replica.agent.requestHeartbeat()
 			if a.State == protocol.AddonLoaded {
 				// not counted in the agent's WaitGroup, because the engine may hang; see load
-				go s.unloadInTurn(one.ID, s.enqueue(one.ID))
+				go s.unloadInTurn(item.ID, s.enqueue(item.ID))
 			}
 		}
 	}
-	for _, one := range assigned.Load {
-		if s.all[one.ID] != nil || one.ID == "" || len(s.all) >= 2*maxAddons {
+	for _, item := range assigned.Load {
+		if s.all[item.ID] != nil || item.ID == "" || len(s.all) >= 2*maxAddons {
 			continue
 		}
 		ctx, cancel := context.WithCancel(s.replica.accepting)
-		a := &addon{Addon: protocol.Addon{ID: one.ID, State: protocol.AddonLoading}, ticket: s.enqueue(one.ID),
+		a := &addon{Addon: protocol.Addon{ID: item.ID, State: protocol.AddonLoading}, ticket: s.enqueue(item.ID),
 			cancel: cancel}
-		s.all[one.ID] = a
-		s.replica.agent.work.Go(func() { s.start(ctx, a, one) })
+		s.all[item.ID] = a
+		s.replica.agent.work.Go(func() { s.start(ctx, a, item) })
 	}
 }
 

@@ -206,7 +206,7 @@ func (m *metricsFiles) addMissing(j job, rows []engines.Metrics) {
 		latest, _ = view.Live.Latest(j.Name)
 	}
 	if len(have) >= live.MaxMetricRows/2 {
-		have = nil // the live status itself drops older rows, so only rows newer than its newest are missing
+		have = nil // the live status drops old rows at its limit, so only rows after its newest count as missing
 	}
 	var missing []live.MetricRow
 	for _, row := range rows {

@@ -69,7 +69,8 @@ func (r *reports) handleSign(ctx context.Context, node string, m *nats.Msg) {
 }
 
 // reply replies to m. When err says that the request is invalid, it replies with err. Otherwise it
-// derives the outcome from err and replies with the message that with returns for the outcome.
+// derives the outcome from err, and replies with the message that the function with returns for the
+// outcome.
 func (r *reports) reply(m *nats.Msg, err error, with func(outcome, message string) any) {
 	switch {
 	case err == nil:
@@ -95,8 +96,8 @@ func isStale(err error) bool {
 		(failure.Reason == "STALE_ATTEMPT" || failure.Reason == "JOB_STATE" || failure.Reason == "NOT_FOUND")
 }
 
-// currentJob returns the job of a report, if the attempt is the job's current one and may says that
-// the node may act for it. Otherwise it returns errStale, but only after the world has caught up
+// currentJob returns the job of a report, if the attempt is the job's current one and allowed
+// returns true for the node. Otherwise it returns errStale, but only after the world has caught up
 // with the log, because another control plane may have just assigned the attempt.
 func (r *reports) currentJob(
 	ctx context.Context, node string, name domain.Name, attempt int, created time.Time, allowed runs,

@@ -26,8 +26,8 @@ type plan struct {
 	repeated int64
 }
 
-// A group is the part of the usage that is recorded on one resource by one type of event: an
-// account and month, either new usage or a correction of an hour that was rolled up before.
+// A group is the usage of an account in a month: either new usage, or corrections of hours that were
+// rolled up before.
 type group struct {
 	account    string
 	month      domain.Name
@@ -35,7 +35,7 @@ type group struct {
 }
 
 type rows struct {
-	amounts map[domain.UsageRow]domain.UsageAmounts // by a row whose amounts are zero
+	amounts map[domain.UsageRow]domain.UsageAmounts // by row; the rows that are keys have zero amounts
 	records map[string]domain.UsageRecords          // by control plane: the usage records that are summed up
 }
 
@@ -134,14 +134,14 @@ func (p *plan) sorted() []group {
 
 // intents returns the commands that record the rows of the plan.
 func (p *plan) intents() (all []domain.Intent) {
-	var of []domain.RollUpUsage // the parts of one month
+	var parts []domain.RollUpUsage // of one month
 	var month domain.Name
 	flush := func() {
-		for i := range of {
-			of[i].Part, of[i].Parts = i+1, len(of)
-			all = append(all, domain.Intend(domain.UsageRollups, month, domain.Command[domain.UsageRollup](of[i])))
+		for i := range parts {
+			parts[i].Part, parts[i].Parts = i+1, len(parts)
+			all = append(all, domain.Intend(domain.UsageRollups, month, domain.Command[domain.UsageRollup](parts[i])))
 		}
-		of = nil
+		parts = nil
 	}
 	for _, g := range p.sorted() {
 		if g.month != month {
@@ -150,7 +150,7 @@ func (p *plan) intents() (all []domain.Intent) {
 		}
 		records := sortedRecords(p.groups[g].records)
 		for part := range slices.Chunk(p.rowsOf(g), domain.MaxUsageRows) {
-			of = append(of, domain.RollUpUsage{Correction: g.correction, UsagePart: domain.UsagePart{
+			parts = append(parts, domain.RollUpUsage{Correction: g.correction, UsagePart: domain.UsagePart{
 				Window: p.window.Number, Rows: slices.Clone(part), FromSequence: p.window.From.Sequence,
 				ToSequence: p.window.To.Sequence, Records: records}})
 			records = nil

@@ -14,7 +14,7 @@ type source struct {
 	*session
 	spec domain.SubscriptionSpec
 	at   uint64          // position up to which the source has read
-	last delivery.Cursor // position and ID of the last event of the account up to there
+	last delivery.Cursor // position and ID of the account's last event up to the position at
 }
 
 // next returns the next events, at most limit. grown is closed when there are more events; it is

@@ -184,7 +184,7 @@ func (w *build) requirements(names []string) (string, error) {
 	return w.evaluator.Requirements + "\n" + string(more), err
 }
 
-// store stores the unpacked files under the keys of this build.
+// store stores the unpacked files under blob keys that begin with the prefix of the build.
 func (w *build) store(ctx context.Context, names []string) error {
 	w.files = domain.Files{Prefix: w.prefix + "/", Sizes: map[string]int64{}, Sums: map[string]string{}}
 	for _, name := range names {

@@ -49,13 +49,13 @@ func liveRows(
 
 // rowOf returns a row of the live status in the form for the tracker, with all its numbers as
 // metrics.
-func rowOf(one live.MetricRow) row {
-	values := maps.Clone(one.Values)
+func rowOf(from live.MetricRow) row {
+	values := maps.Clone(from.Values)
 	if values == nil {
 		values = map[string]float64{}
 	}
-	values["epoch"], values["learning_rate"], values["tokens"] = one.Epoch, one.LearningRate, float64(one.Tokens)
-	return row{one.Step, one.Time, values}
+	values["epoch"], values["learning_rate"], values["tokens"] = from.Epoch, from.LearningRate, float64(from.Tokens)
+	return row{from.Step, from.Time, values}
 }
 
 // fileRows returns the rows of the job's metrics file after the step after, and the last step in

@@ -134,14 +134,15 @@ func givenUp(l *domain.JobLife, now time.Time) bool {
 	return l.Terminal() && l.CompletedTime != nil && now.Sub(*l.CompletedTime) > giveUpAfter
 }
 
-// A session is what a Sender knows about one job. Only the turn in progress uses it.
+// A session is what a Sender knows about one job. A turn is one call of Sender.turn for the
+// session; only the turn in progress uses the fields.
 type session struct {
 	name  domain.Name
 	event string // ID of the event that created the job
 
 	busy     bool      // a turn is in progress
 	due      time.Time // time of the next turn, unless the state of the job changes before
-	seen     string    // result of endingOf at the last turn
+	seen     string    // result of endingOf in the last turn
 	sent     string    // result of endingOf for the end that the tracker has received
 	failures int       // number of consecutive failed turns
 	since    time.Time // when the first of them failed

@@ -69,7 +69,7 @@ func (s *Sender) problem(err error) string {
 func backoff(failures int, err error) time.Duration {
 	wait := min(firstBackoff<<min(failures-1, 20), maxBackoff)
 	var rejected rejection
-	if errors.As(err, &rejected) { // it is repeated, because the user may correct the API key or its permissions
+	if errors.As(err, &rejected) { // the turn is repeated, because the user may correct the key or its permissions
 		wait = max(wait, maxBackoff/10)
 	}
 	var busy busyError
