@@ -374,14 +374,14 @@ func (r *Runner) Pending(ctx context.Context) (all []domain.AccountUsage, window
 		return nil, 0, time.Time{}, err
 	}
 	for g := range now.plan.groups {
-		for _, row := range now.plan.of(g) {
+		for _, row := range now.plan.rowsOf(g) {
 			all = append(all, domain.AccountUsage{Account: g.account, UsageRow: row})
 		}
 	}
 	open := newPlan(now.plan.window, base{})
 	now.devices.charge(from.until, r.Now().UTC().Truncate(time.Millisecond), open.addCharge)
 	for g := range open.groups {
-		for _, row := range open.of(g) {
+		for _, row := range open.rowsOf(g) {
 			all = append(all, domain.AccountUsage{Account: g.account, UsageRow: row})
 		}
 	}
