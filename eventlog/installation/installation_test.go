@@ -60,10 +60,10 @@ func TestCheck(t *testing.T) {
 		"same":           {own("bb"), 2, nil},
 		"newer":          {own("bb"), 3, nil},
 		"rotating":       {own("cc", "bb"), 2, nil},
-		"other ring":     {own("cc"), 2, []string{"other keys (ring)", "anneal server join"}},
-		"no keys":        {nil, 2, []string{"lacks the keys pepper, ring", "nothing was changed"}},
+		"other ring":     {own("cc"), 2, []string{"its keys differ from those of the installation (ring)", "anneal server join"}},
+		"no keys":        {nil, 2, []string{"it has no key named pepper, ring", "nothing was changed"}},
 		"older":          {own("bb"), 1, []string{"up to version 1", "start the newer version"}},
-		"older and keys": {own("cc"), 1, []string{"other keys (ring)", "Also, the log may have events of version 2"}},
+		"older and keys": {own("cc"), 1, []string{"its keys differ from those of the installation (ring)", "Also, the log may have events of version 2"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := record.Check(one.keys, one.version)
@@ -101,7 +101,7 @@ func TestCreateOnce(t *testing.T) {
 			won++
 			continue
 		}
-		require.ErrorContains(t, err, "other keys (pepper)")
+		require.ErrorContains(t, err, "its keys differ from those of the installation (pepper)")
 	}
 	require.Equal(t, 1, won)
 }

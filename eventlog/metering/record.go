@@ -53,7 +53,7 @@ type Record struct {
 	ControlPlane string `json:"-"`
 	Number       uint64 `json:"number,omitempty"`
 
-	Kind       string      `json:"kind"`    // one of the constants of usage kinds, such as Completion
+	Kind       string      `json:"kind"`    // type of the request, such as completion or chat
 	Account    string      `json:"account"` // account of the API key that made the request
 	Key        domain.Name `json:"apiKey"`
 	Deployment domain.Name `json:"deployment"`

@@ -14,6 +14,8 @@ import (
 )
 
 // `make golden` generates the files from the Go types of the events; see TestContract.
+//
+//go:embed data
 var files embed.FS
 
 const (
