@@ -86,7 +86,7 @@ func TestLossesAreExact(t *testing.T) {
 
 		_, err := Start(Options{Dir: dir})
 		require.True(t, integrity.IsDamaged(err), "%s: %v", what, err)
-		require.Regexp(t, fmt.Sprintf(`missing positions? %d\b`, want[0]), err.Error(), what)
+		require.Regexp(t, fmt.Sprintf(`no valid events at positions? %d\b`, want[0]), err.Error(), what)
 		report, err := integrity.Repair(integrity.RepairOptions{Dir: dir, Now: time.Now()})
 		require.NoError(t, err, what)
 		require.False(t, report.Changed, what)

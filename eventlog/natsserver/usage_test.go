@@ -42,7 +42,7 @@ func TestReadersReadUsage(t *testing.T) {
 	meter := meterOf(t, s, t.TempDir(), slog.New(slog.DiscardHandler))
 	require.NoError(t, meter.Record(usageOf("acme", metering.Transcription)))
 	require.NoError(t, meter.Record(usageOf("other", metering.Chat)))
-	require.ErrorContains(t, meter.Record(usageOf("*", metering.Chat)), "needs an account")
+	require.ErrorContains(t, meter.Record(usageOf("*", metering.Chat)), "both must be set and valid")
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
 	require.NoError(t, meter.Drain(ctx))

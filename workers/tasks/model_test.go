@@ -109,7 +109,7 @@ func TestModelsForOtherEngines(t *testing.T) {
 	files["tokenizer.json"] = []byte(`{"model": {"type": "Unigram", "vocab": [["a", 0]]}}`)
 	m := b.ready("m", whole, files)
 	require.Equal(t, "OK", m.Status.Code)
-	require.Contains(t, m.Status.Message, "a node with another engine may: tokenizer.json")
+	require.Contains(t, m.Status.Message, "a node with another engine may be able to: tokenizer.json")
 	files["config.json"] = bytes.Replace(files["config.json"], []byte(`"llama"`), []byte(`"mamba"`), 1)
 	m = b.ready("n", whole, files)
 	require.Equal(t, "mamba", m.ModelType)
@@ -170,7 +170,7 @@ func TestAddonsAreComparedWithTheirBase(t *testing.T) {
 	b.model("orphan", domain.CreateModel{ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon,
 		BaseModel: string(named(domain.Models, "gone"))}})
 	require.NoError(t, b.validator().Validate(t.Context(), b.upload("orphan", 1, adapter(t))))
-	require.Contains(t, b.modelState("orphan").Status.Message, "baseModel: accounts/acme/models/gone does not exist")
+	require.Contains(t, b.modelState("orphan").Status.Message, "baseModel: the base model accounts/acme/models/gone does not exist")
 }
 
 func (b *harness) file(files domain.Files, name string) []byte {

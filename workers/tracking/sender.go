@@ -93,9 +93,8 @@ func (l *loop) dispatch(ctx context.Context) {
 			continue
 		case life != nil && givenUp(life, now):
 			if sess.sent != state {
-				l.Logger.Warn("the tracker has not received the end of a job in time: its run stays unfinished "+
-					"there", "job", sess.name,
-					"tracker", l.Service.address, "after", giveUpAfter)
+				l.Logger.Warn("the tracker has not received the end of a job in time: this is not tried again, and the "+
+					"job's run stays unfinished there", "job", sess.name, "tracker", l.Service.address, "after", giveUpAfter)
 			}
 			delete(l.sessions, event)
 			continue
