@@ -50,7 +50,7 @@ func (t *attempt) acquireDevices() (acquired []engines.Device, release func(), e
 	if err != nil && t.work.Err() == nil {
 		t.log.Error("an attempt fails, because other work does not release its "+
 			"accelerators", "timeout", releaseTimeout, "users", d.users())
-		err = t.notReleased("other work did not release the accelerators within %s (%s)", releaseTimeout,
+		err = t.notReleased("earlier work did not release the accelerators within %s (%s)", releaseTimeout,
 			d.free(t.assignment.Accelerators))
 	}
 	return acquired, release, err

@@ -75,7 +75,7 @@ func TestAttemptLeavesDevicesThatAreNotReleased(t *testing.T) {
 		require.NotContains(t, next.logText(), "failed")
 		time.Sleep(time.Second)
 		synctest.Wait()
-		const message = "node n1 did not start the attempt: other work did not release the accelerators within 5m0s " +
+		const message = "node n1 did not start the attempt: earlier work did not release the accelerators within 5m0s " +
 			"(" + l4 + ": 4 requested, 3 free)"
 		require.Contains(t, next.logText(), "the attempt failed: "+message)
 		require.NotContains(t, next.logText(), "other", "a user does not see the work of other accounts")

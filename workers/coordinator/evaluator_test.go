@@ -133,5 +133,5 @@ func TestRevisionIsDeleted(t *testing.T) {
 	c.ready("n1")
 	job := c.ended(c.reinforce(c.evaluator(), 7))
 	require.Equal(t, domain.JobFailedState, job.State)
-	require.Contains(t, job.Status.Message, "revision 7 of accounts/acme/evaluators/right")
+	require.Contains(t, job.Status.Message, "revision 7 of evaluator accounts/acme/evaluators/right")
 }
