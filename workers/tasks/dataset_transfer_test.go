@@ -121,7 +121,8 @@ func TestImportsThatCannotSucceed(t *testing.T) {
 	b.store.Put("rows.jsonl", numbered(1, 4))
 	b.store.Put("large.jsonl", strings.Repeat("x", 1001))
 	require.Contains(t, b.importFrom("missing", "other.jsonl").Status.Message, `bucket "rows" has no object "other.jsonl"`)
-	require.Contains(t, b.importFrom("nothing", "none/").Status.Message, "the directory that externalUrl names has no objects")
+	require.Contains(t, b.importFrom("nothing", "none/").Status.Message,
+		"the directory that externalUrl names has no objects")
 	require.Contains(t, b.importFrom("large", "large.jsonl").Status.Message, "more than 1000 bytes")
 
 	b.secret(`{"access_key_id": "AKTEST", "secret_access_key": "wrong"}`)

@@ -170,7 +170,8 @@ func TestAddonsAreComparedWithTheirBase(t *testing.T) {
 	b.model("orphan", domain.CreateModel{ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon,
 		BaseModel: string(named(domain.Models, "gone"))}})
 	require.NoError(t, b.validator().Validate(t.Context(), b.upload("orphan", 1, adapter(t))))
-	require.Contains(t, b.modelState("orphan").Status.Message, "baseModel: the base model accounts/acme/models/gone does not exist")
+	require.Contains(t, b.modelState("orphan").Status.Message,
+		"baseModel: the base model accounts/acme/models/gone does not exist")
 }
 
 func (b *harness) file(files domain.Files, name string) []byte {
