@@ -265,8 +265,8 @@ func (h *History) Add(v Verified) error {
 		return fmt.Errorf("the event at position %d is event %d of the account, but event %d is before it: %d events are "+
 			"missing", d.Position, d.AccountSequence, h.sequence, d.AccountSequence-h.sequence-1)
 	case subtle.ConstantTimeCompare(d.PreviousLeaf[:], h.leaf[:]) == 0:
-		return fmt.Errorf("the event at position %d follows another event %d of the account than the one before it",
-			d.Position, h.sequence)
+		return fmt.Errorf("the event at position %d does not follow the event in the bundle before: its previousLeaf is not "+
+			"the leaf hash of event %d of the account", d.Position, h.sequence)
 	}
 	h.account, h.sequence, h.leaf = account, d.AccountSequence, v.Leaf
 	return nil

@@ -56,7 +56,7 @@ func (c *residentAddons) add(ctx context.Context, loader engines.AddonLoader, id
 	c.mu.Unlock()
 	added := false
 	defer func() {
-		if !added { // also after a panic of the engine in load
+		if !added { // load failed or panicked
 			c.remove(id)
 		}
 	}()

@@ -52,7 +52,7 @@ type Response struct {
 // A Runner runs the batches of all accounts. Only one control plane at a time may run it.
 type Runner struct {
 	Log     eventlog.Log
-	World   *projections.World // must follow Log
+	World   *projections.World // must follow the events of Log
 	Blobs   *blobs.Store
 	Gateway Gateway
 	Now     func() time.Time

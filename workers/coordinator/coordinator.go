@@ -23,7 +23,7 @@ import (
 // Options configure a Coordinator.
 type Options struct {
 	Log   eventlog.Log
-	World *projections.World // must follow Log
+	World *projections.World // must follow the events of Log
 	Blobs *blobs.Store
 	Conn  *nats.Conn       // connection into the NATS account AGENTS that may use all subjects of the account
 	Now   func() time.Time // the current time; nil means time.Now

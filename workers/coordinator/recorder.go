@@ -14,7 +14,7 @@ import (
 // A recorder executes commands that nodes cause.
 type recorder struct {
 	log   eventlog.Log
-	world *projections.World // must follow log
+	world *projections.World // must follow the events of log
 	now   func() time.Time
 }
 

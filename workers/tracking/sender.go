@@ -33,7 +33,7 @@ const (
 // After a restart it continues where it stopped. It tries again after failures, until giveUpAfter.
 type Sender struct {
 	Log     eventlog.Log
-	World   *projections.World // must follow Log
+	World   *projections.World // must follow the events of Log
 	Blobs   *blobs.Store
 	Open    secrets.OpenFunc
 	Service Service
