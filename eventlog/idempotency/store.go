@@ -31,7 +31,7 @@ const BucketStream = "KV_ANSWERS"
 func EnsureBucket(ctx context.Context, js jetstream.JetStream, replicas int) error {
 	return eventlog.EnsureStream(ctx, js, jetstream.StreamConfig{
 		Name:              BucketStream,
-		Description:       "Sealed answers to requests with an idempotency key, for a day",
+		Description:       "Sealed responses to requests with an idempotency key, kept for a day",
 		Subjects:          []string{"$KV.ANSWERS.>"},
 		Storage:           jetstream.FileStorage,
 		Replicas:          max(1, replicas),

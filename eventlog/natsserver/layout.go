@@ -29,7 +29,8 @@ const layoutStream = "LAYOUT"
 func (s *Server) checkLayout(ctx context.Context, opts Options) error {
 	js := s.js
 	_, err := js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
-		Name: layoutStream, Description: "Exists during the start only", Subjects: []string{"control.layout"},
+		Name: layoutStream, Description: "Test of how messages are stored; deleted at the end of the start",
+		Subjects: []string{"control.layout"},
 		Storage: jetstream.FileStorage,
 	})
 	if err != nil {
