@@ -31,7 +31,7 @@ func (s *Server) checkLayout(ctx context.Context, opts Options) error {
 	_, err := js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
 		Name: layoutStream, Description: "Test of how messages are stored; deleted at the end of the start",
 		Subjects: []string{"control.layout"},
-		Storage: jetstream.FileStorage,
+		Storage:  jetstream.FileStorage,
 	})
 	if err != nil {
 		return fmt.Errorf("eventlog: check the layout of NATS block files: %w", err)
