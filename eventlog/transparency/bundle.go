@@ -196,7 +196,8 @@ func (d Disclosure) verify(p proof.TLogProof, c Checkpoint) (leaf tlog.Hash, err
 		return leaf, err
 	}
 	if p.Index != d.Position-1 {
-		return leaf, fmt.Errorf("the proof is for the leaf of position %d, but the event's position is %d", p.Index+1, d.Position)
+		return leaf, fmt.Errorf("the proof is for the leaf of position %d, but the event's position is %d", p.Index+1,
+			d.Position)
 	}
 	hashes := make(tlog.RecordProof, len(p.Hashes))
 	for i, h := range p.Hashes {
