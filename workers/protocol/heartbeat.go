@@ -66,7 +66,7 @@ type Replica struct {
 	CreateTime time.Time   `json:"made"` // creation time of the deployment; see ServeAssignment
 	State      string      `json:"state"`
 	Reason     string      `json:"reason,omitempty"` // why the replica failed, when State is ReplicaFailed
-	// the replica failed because of a device of the node; the failure does not count
+	// a device of the node caused the failure, which does not count as one of the deployment
 	Preempted bool    `json:"preempted,omitempty"`
 	Load      Load    `json:"load"`
 	Addons    []Addon `json:"addons,omitempty"` // states of the addons that are assigned to the replica
