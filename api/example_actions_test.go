@@ -306,8 +306,8 @@ func (s *exampleStory) fillDataset(name domain.Name, words []string) {
 func (s *exampleStory) failImport(name domain.Name, _ []string) {
 	s.Helper()
 	s.do(domain.Intend(domain.Datasets, name, domain.FailImport{Import: 1,
-		Status: domain.Status{Code: "NOT_FOUND", Message: "the rows could not be imported: the directory has no objects: " +
-			"correct externalUrl"}}))
+		Status: domain.Status{Code: "NOT_FOUND", Message: "the rows could not be imported: the directory that " +
+			"externalUrl names has no objects: correct externalUrl"}}))
 }
 
 // prepareCopy executes the action "prepared MODEL PRECISION", which finishes a copy of a model in a

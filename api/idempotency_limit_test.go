@@ -38,7 +38,7 @@ func TestIdempotencyKeyLimit(t *testing.T) {
 	a := create("user", "d3", "d3")
 	require.Equal(t, http.StatusTooManyRequests, a.status, "%s", a.body)
 	require.Contains(t, string(a.body), "TOO_MANY_IDEMPOTENCY_KEYS")
-	require.Contains(t, string(a.body), "accounts/acme has reached the limit of stored idempotency keys")
+	require.Contains(t, string(a.body), "account acme has reached the limit of stored idempotency keys")
 	wait, err := strconv.Atoi(a.header.Get("Retry-After"))
 	require.NoError(t, err)
 	require.InDelta(t, idempotency.Retention.Seconds(), wait, 60)

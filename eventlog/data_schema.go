@@ -2,19 +2,22 @@ package eventlog
 
 import "anneal/domain"
 
-// UsageRecorded is the type of the events in the stream of usage records.
+// UsageRecorded is the event type of usage records, which are in the usage stream and not in the
+// log.
 const UsageRecorded = "usage.recorded.v1"
 
-// The URI of a schema is absolute, as CloudEvents requires of dataschema, and does not name a server,
-// so that it is the same in all copies of an event. Its path is that of the schema on every server.
+// The URI of an event schema is absolute, as CloudEvents requires of the attribute dataschema. It
+// has no server name, so that all copies of an event have the same URI. The URI's path is the path
+// at which every control plane serves the schema.
 const (
 	schemaScheme = "anneal:"
-	// SchemaPath is the path on a server below which the schema of each type of event is.
+	// SchemaPath is the path of the HTTP API below which the JSON Schemas of all event types are
+	// served.
 	SchemaPath   = "/schemas/"
 	schemaSuffix = ".json"
 )
 
-// dataSchemas has the value of the header ce-dataschema by type of event.
+// dataSchemas maps an event type to the value of its header ce-dataschema.
 var dataSchemas = dataSchemaHeaders()
 
 func dataSchemaHeaders() map[string][]string {
@@ -31,8 +34,8 @@ func dataSchemaHeaders() map[string][]string {
 	return uris
 }
 
-// DataSchema returns the URI of the JSON Schema of the data of a type of event; "" for an unknown
-// type. See package schemas.
+// DataSchema returns the URI of the JSON Schema for the data of an event type; "" for an unknown
+// type. Package schemas has the schemas.
 func DataSchema(eventType string) string {
 	if uri := dataSchemas[eventType]; uri != nil {
 		return uri[0]

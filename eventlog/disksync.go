@@ -30,33 +30,33 @@ import (
 // has ended. See docs/adr/0004.
 type diskSync struct {
 	dir    string               // directory of the block files 1.blk, 2.blk, ...
-	sync   func(*os.File) error // fdatasync; replaced by tests
-	mark   *integrity.MarkFile  // the log's mark; nil for other streams
-	synced atomic.Uint64        // positions up to here are on disk
+	sync   func(*os.File) error // fdatasync; tests replace it
+	mark   *integrity.MarkFile  // the log's high-water mark; nil for other streams
+	synced atomic.Uint64        // every message up to this position is on disk
 
 	mu      sync.Mutex
 	appends appends
-	wanted  uint64 // the highest position that was acknowledged or that a caller waits for
+	wanted  uint64 // highest position that was acknowledged or that a caller waits for
 	next    *round // the round that begins when the running one has ended
-	current *round // the running round, or the last one; nil before the first
+	current *round // the running round or, between rounds, the last one; nil before the first
 	running bool
 	failed  error // error of the first failed sync, returned by all later calls: fdatasync reports lost pages only once
 
 	// Only the running round uses the fields below.
 	block  *os.File      // the newest block file in the last round
 	number int           // the number in that file's name
-	took   time.Duration // the duration of the last sync
+	took   time.Duration // duration of the last fdatasync
 }
 
 type round struct {
 	done    chan struct{}
-	err     error  // set before done is closed
+	err     error  // result of the round; set before done is closed
 	waiting bool   // a caller waits for done
-	upTo    uint64 // the position that the round syncs; set when its sync begins
+	upTo    uint64 // the round syncs the messages up to this position; set when its fdatasync begins
 }
 
-// publish calls send, which sends an event to the server and returns the event's position. It counts
-// the append as in progress until send returns: see gather.
+// publish calls send, which sends an event to the server and returns the event's position. It
+// counts the append as in progress until send returns: see gather.
 func (d *diskSync) publish(send func() (uint64, error)) (position uint64, err error) {
 	if d == nil {
 		return send()
@@ -67,7 +67,7 @@ func (d *diskSync) publish(send func() (uint64, error)) (position uint64, err er
 	defer func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		d.wanted = max(d.wanted, position) // the round that gathered the append covers its position
+		d.wanted = max(d.wanted, position) // the round that waited for this append in gather syncs its position
 		d.appends.answer(position)
 	}()
 	return send()
@@ -94,11 +94,11 @@ func (d *diskSync) wait(ctx context.Context, position uint64) error {
 	}
 	mine := d.next
 	if current := d.current; d.running && current != nil && position <= current.upTo {
-		mine = current // its sync began after the message was written
+		mine = current // this round's fdatasync begins after the message was written
 	}
 	d.wanted = max(d.wanted, position)
 	mine.waiting = true
-	if !d.running { // the first waiter does the round
+	if !d.running { // the first caller that waits runs the rounds
 		d.running = true
 		d.mu.Unlock()
 		if more := d.round(); more {
@@ -115,7 +115,7 @@ func (d *diskSync) wait(ctx context.Context, position uint64) error {
 	}
 }
 
-// broken reports whether a sync has failed.
+// broken reports whether an fdatasync has failed; the log then accepts no appends until a restart.
 func (d *diskSync) broken() bool {
 	if d == nil {
 		return false
@@ -125,13 +125,13 @@ func (d *diskSync) broken() bool {
 	return d.failed != nil
 }
 
-// rounds runs one round after another while callers wait.
+// rounds runs one sync round after another as long as callers wait.
 func (d *diskSync) rounds() {
 	for d.round() {
 	}
 }
 
-// round runs the next round. more reports whether callers already wait for another round.
+// round runs the next sync round. more reports whether callers already wait for another one.
 func (d *diskSync) round() (more bool) {
 	d.gather()
 	d.mu.Lock()
@@ -140,7 +140,8 @@ func (d *diskSync) round() (more bool) {
 	d.current, d.next = this, &round{done: make(chan struct{})}
 	d.mu.Unlock()
 
-	if failed == nil && wanted > d.synced.Load() { // else an earlier round synced up to wanted, or the disk has failed
+	// otherwise an earlier round already synced up to wanted, or the disk has failed
+	if failed == nil && wanted > d.synced.Load() {
 		begun := time.Now()
 		err := d.syncBlocks()
 		d.took = time.Since(begun)
@@ -168,8 +169,8 @@ func (d *diskSync) round() (more bool) {
 // gather waits until the server has answered the appends that are in progress, so that one sync
 // covers these appends too. gather waits no longer than the last sync took. It returns immediately
 // if there is only one writer, or if a follower has received the events of all appends in progress,
-// because the server has then stored them. PostgreSQL's commit_delay and commit_siblings do the same
-// with fixed values.
+// because the server has then stored them. PostgreSQL's commit_delay and commit_siblings do the
+// same with fixed values.
 func (d *diskSync) gather() {
 	d.mu.Lock()
 	answered := d.appends.inProgress(d.wanted)
@@ -185,12 +186,12 @@ func (d *diskSync) gather() {
 	}
 }
 
-// appends counts the appends that were sent to the server and those that the server answered. The
+// appends counts the appends that were sent to the NATS server and those that it has answered. The
 // mutex of the diskSync guards the fields.
 type appends struct {
 	sent     uint64
 	answered uint64
-	last     uint64        // the highest position in the server's answers
+	last     uint64        // highest position in the answers of the server
 	waitFor  uint64        // done is closed when answered reaches this number
 	done     chan struct{} // nil when no caller waits
 }
@@ -269,7 +270,7 @@ func (d *diskSync) findBlock() error {
 		}
 	}
 	if d.number == 0 {
-		return fmt.Errorf("no block file in %s", d.dir)
+		return fmt.Errorf("the NATS server has no block file in %s", d.dir)
 	}
 	if d.block, err = os.Open(d.path(d.number)); err != nil {
 		return err

@@ -47,7 +47,7 @@ func TestOneSyncServesMany(t *testing.T) {
 	for i := range many {
 		go func() { done <- d.wait(t.Context(), uint64(i+2)) }()
 	}
-	for joined := false; !joined; { // until the caller with the highest position waits for the next round
+	for joined := false; !joined; { // wait until the caller with the highest position waits for the next round
 		d.mu.Lock()
 		joined = d.wanted == many+1
 		d.mu.Unlock()
@@ -57,7 +57,7 @@ func TestOneSyncServesMany(t *testing.T) {
 	<-begun
 	assert.LessOrEqual(t, d.synced.Load(), uint64(1), "a sync that began earlier does not cover them")
 	proceed <- struct{}{}
-	go func() { // callers that began to wait after the second round had begun need a third
+	go func() { // callers that begin to wait after the second round has begun need a third round
 		for {
 			select {
 			case <-begun:
@@ -102,14 +102,14 @@ func TestRoundGathersAppends(t *testing.T) {
 		all.Wait()
 		require.Equal(t, 1, syncs)
 
-		all.Go(func() { appendAfter(13, 5*took) }) // a follower receives the event before its writer
+		all.Go(func() { appendAfter(13, 5*took) }) // a follower receives the event before its writer gets the acknowledgement
 		synctest.Wait()
 		begun := time.Now()
 		require.NoError(t, d.wait(t.Context(), 13))
 		require.Equal(t, took, time.Since(begun), "the round does not wait for an append that it covers")
 		all.Wait()
 
-		all.Go(func() { appendAfter(20, time.Hour) }) // the server is slow to answer
+		all.Go(func() { appendAfter(20, time.Hour) }) // this append is not acknowledged for an hour
 		synctest.Wait()
 		require.Equal(t, 2*took, appendAfter(14, 0), "at most the duration of the last sync is added")
 		all.Wait()
@@ -134,7 +134,7 @@ func TestRunningRoundServesLateWaiters(t *testing.T) {
 				require.Equal(t, time.Millisecond/2, time.Since(begun))
 			})
 		}
-		all.Go(func() { // not covered by the running round
+		all.Go(func() { // the running round does not sync this caller's position
 			require.NoError(t, d.wait(t.Context(), 6))
 			require.Equal(t, 3*time.Millisecond/2, time.Since(begun))
 		})

@@ -14,31 +14,34 @@ import (
 )
 
 // A Row is the current state of one resource. When the resource does not exist, State is nil, and
-// Version is the position of the event that deleted the resource, or 0 when there was none.
+// Version is the position of the event that deleted the resource, or 0 when it never existed.
 type Row struct {
-	State       any
-	Version     uint64    // position of the resource's last event
-	CreateTime  time.Time // time of the event that created the resource
-	CreateEvent string    // ID of the event that created the resource; part of the prefixes of the resource's files
+	State      any
+	Version    uint64    // position of the resource's last event
+	CreateTime time.Time // time of the event that created the resource
+	// ID of the event that created the resource; the prefixes of the resource's stored files contain
+	// it
+	CreateEvent string
 	UpdateTime  time.Time // time of the resource's last event
 }
 
-// Rows is the projection of the log on which commands are decided.
+// Rows reads the current states of resources, on which Do decides commands. The world of package
+// projections implements it.
 type Rows interface {
 	// Lookup returns the row of a resource.
 	Lookup(name domain.Name) Row
-	// Row returns the State and the Version of the row that Lookup returns.
+	// Row returns only the State and the Version of a resource's row.
 	Row(name domain.Name) (state any, version uint64)
-	// After folds a record into state, the state of a resource, and returns the result. It does
-	// not change the rows.
+	// After applies an event to state, the state of a resource, and returns the new state. It does not
+	// change the rows.
 	After(name domain.Name, state any, record domain.Record) (any, error)
-	// WaitFor returns when every event up to position is in the rows.
+	// WaitFor returns when the rows include every event up to position.
 	WaitFor(ctx context.Context, position uint64) error
 }
 
-// A Request describes who requests a change, when and why. Command is the ID of the request, by
-// which Do recognizes a repeated request whose event was recorded but not acknowledged. Do
-// generates an ID when Command is empty.
+// A Request says who requests a change, when and why. Command is the ID of the request: when a
+// client repeats a request whose event was recorded but not acknowledged, Do finds the event by
+// this ID. Do generates an ID when Command is empty.
 type Request struct {
 	Time        time.Time
 	Actor       string
@@ -46,22 +49,22 @@ type Request struct {
 	Cause       string
 	Correlation string
 	Trace       domain.Trace
-	// ClientAddress is the IP address of the client; see Event.
+	// ClientAddress is the IP address of the client; see Event.ClientAddress.
 	ClientAddress string
 }
 
-// Reaction returns the request of an actor that reacts to an event at a time: the events that it
-// records name the event as their cause, and have its correlation and trace.
+// Reaction returns the Request for a change that an actor makes at the time at in reaction to an
+// event. The resulting events name the event to as their cause, and have its correlation and trace.
 func Reaction(to Event, actor string, at time.Time) Request {
 	return Request{Time: at, Actor: actor, Cause: to.ID, Correlation: to.Correlation, Trace: to.Trace}
 }
 
-// A Change is the effect of a request: one event, and Before, the row for which the event was
-// decided.
+// A Change is the effect of a request on one resource. Event is the event that the request
+// recorded, and Before is the row on which it was decided.
 type Change struct {
 	Name   domain.Name
 	Before Row
-	Event  Event // its Position is 0 when nothing was recorded, because Before already had the requested state
+	Event  Event // Position is 0 when nothing was recorded, because Before already had the requested state
 }
 
 // Position returns the position of the change's event; 0 when nothing was recorded.
@@ -111,15 +114,15 @@ func Do(ctx context.Context, log Log, rows Rows, req Request, intent domain.Inte
 	return d.run(ctx)
 }
 
-// A decision is one call of Do.
+// A decision holds the state of one call of Do.
 type decision struct {
 	log            Log
 	rows           Rows
 	req            Request
 	intent         domain.Intent
 	tried          []Change // the change of each attempt that had an event to append
-	since          uint64   // version of the row in the first attempt; all attempts' events have later positions
-	unacknowledged bool     // an append was not acknowledged
+	since          uint64   // version of the row in the first attempt; the event of every attempt has a later position
+	unacknowledged bool     // an append of this decision was not acknowledged
 }
 
 func (d *decision) run(ctx context.Context) (Change, error) {
@@ -217,9 +220,9 @@ func (d *decision) resolve(ctx context.Context) (Change, error) {
 	return Change{}, d.rows.WaitFor(ctx, newest)
 }
 
-// look reads the events of the intent's subject after d.since. found is the change of this decision
-// if the log has its event, otherwise empty. newest is the position of the subject's newest event;
-// 0 when there is none after d.since.
+// look reads the events of the resource after position d.since. found is the change of this
+// decision if one of them is its event, otherwise the zero Change. newest is the position of the
+// resource's newest event; 0 when there is none after d.since.
 func (d *decision) look(ctx context.Context) (found Change, newest uint64, err error) {
 	for e, err := range d.log.Read(ctx, d.intent.Name.Subject(), d.since) {
 		if err != nil {
@@ -235,7 +238,7 @@ func (d *decision) look(ctx context.Context) (found Change, newest uint64, err e
 			found.Event.Position = e.Position
 			continue
 		}
-		// Another run of the same command recorded the event.
+		// the same command was executed concurrently, and that execution recorded the event
 		if found, err = recordedOn(ctx, d.log, d.rows, d.req.Command, e.Name); err != nil {
 			return Change{}, 0, err
 		}
@@ -244,7 +247,7 @@ func (d *decision) look(ctx context.Context) (found Change, newest uint64, err e
 }
 
 // Recorded returns the change that a command recorded on a resource, as Do returned it, by folding
-// the events of the resource. The position of the change is 0 when the command recorded nothing.
+// the resource's events. The position of the change is 0 when the command recorded nothing.
 func Recorded(ctx context.Context, log Log, rows Rows, command string, name domain.Name) (Change, error) {
 	change, err := recordedOn(ctx, log, rows, command, name)
 	if err != nil {

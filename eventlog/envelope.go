@@ -14,8 +14,8 @@ import (
 	"anneal/domain"
 )
 
-// Headers and fixed values of the envelope: CloudEvents 1.0, NATS protocol binding, binary mode.
-// Attributes are headers; the event's data is the body.
+// Headers and fixed values of an event's NATS message. It follows the NATS protocol binding of
+// CloudEvents 1.0 in binary mode: attributes are headers, and the event's data is the body.
 const (
 	headerSpec         = "ce-specversion"
 	HeaderID           = "ce-id"
@@ -41,35 +41,36 @@ const (
 	contentJSON = "application/json"
 )
 
-const maxAttribute = 1 << 10 // bytes of one attribute of the envelope
+const maxAttribute = 1 << 10 // maximum length of one attribute in bytes
 
-// check returns an error for an event whose subject does not map back to the event's resource name,
-// or that exceeds the limits of the envelope.
+// check returns an error for an event whose resource name is invalid, or which exceeds the limits
+// of the envelope.
 func (w Write) check() error {
 	if subject := w.Name.Subject(); domain.NameOf(subject) != w.Name || !ValidSubject(subject) {
 		return domain.Errorf(domain.Internal,
 			"invalid resource name %q: must be accounts/{account} or accounts/{account}/{collection}/{id}", w.Name)
 	}
 	if w.ID == "" || w.Type == "" {
-		return domain.Errorf(domain.Internal, "event of %s has no ID or no type", w.Name)
+		return domain.Errorf(domain.Internal, "the event of %s has no ID or no type", w.Name)
 	}
 	for _, value := range [...]string{w.ID, w.Type, w.Actor, w.Command, w.Cause, w.Correlation, w.State,
 		w.ControlPlane, w.ClientAddress, w.Trace.Parent, w.Trace.State} {
 		if len(value) > maxAttribute {
 			return domain.Errorf(domain.InvalidArgument,
-				"attribute of an event of %s has %d bytes: at most %d are allowed", w.Name, len(value), maxAttribute)
+				"an attribute of the event of %s has %d bytes: at most %d are allowed", w.Name, len(value), maxAttribute)
 		}
 	}
 	return nil
 }
 
-// ValidSubject reports whether a subject has no wildcards, spaces or empty tokens.
+// ValidSubject reports whether text is a NATS subject without wildcards, spaces and empty tokens.
 func ValidSubject(subject string) bool {
 	return !strings.ContainsAny(subject, "*> \t\r\n\x00") && !strings.Contains(subject, "..") &&
 		!strings.HasSuffix(subject, ".")
 }
 
-// Encode returns an event as a NATS message. The caller adds the headers of the version check.
+// Encode returns the NATS message of an event. The caller adds the headers for the check of the
+// subject's last position.
 func Encode(e Event) *nats.Msg {
 	header := make(nats.Header, 16)
 	header[headerSpec] = []string{specVersion}
@@ -100,16 +101,18 @@ func Encode(e Event) *nats.Msg {
 	return &nats.Msg{Subject: e.Name.Subject(), Header: header, Data: e.Data}
 }
 
-// Decode returns the event in a NATS message at a position. The subject determines the resource of
-// the event.
+// Decode returns the event in a NATS message. position is the message's sequence in the stream. The
+// subject determines the resource of the event.
 func Decode(subject string, header nats.Header, data []byte, position uint64) (Event, error) {
 	name := domain.NameOf(subject)
 	if name == "" {
-		return Event{}, fmt.Errorf("eventlog: position %d: subject %q does not name a resource", position, subject)
+		return Event{}, fmt.Errorf("decode the event at position %d: the subject %q does not name a "+
+			"resource", position, subject)
 	}
 	at, err := time.Parse(time.RFC3339Nano, HeaderValue(header, headerTime))
 	if err != nil {
-		return Event{}, fmt.Errorf("eventlog: position %d on %s: %s: %w", position, subject, headerTime, err)
+		return Event{}, fmt.Errorf("decode the event at position %d of %s: attribute %s: "+
+			"%w", position, subject, headerTime, err)
 	}
 	return Event{
 		Record: domain.Record{Type: HeaderValue(header, headerType), Data: data,
@@ -164,8 +167,7 @@ func EscapeHeader(value string) string {
 	return b.String()
 }
 
-// attemptOf returns the text or number in the field "attempt" of an event's data as text; "" when
-// there is none.
+// attemptOf returns the field "attempt" of an event's JSON data as text; "" when there is none.
 func attemptOf(data []byte) string {
 	if !bytes.Contains(data, []byte(`"attempt"`)) {
 		return ""
@@ -187,8 +189,8 @@ func attemptOf(data []byte) string {
 	return ""
 }
 
-// structured is a CloudEvent in JSON. The position is a decimal string, as all 64-bit integers are
-// in the JSON of the API, because CloudEvents integers have 32 bits.
+// structured is a CloudEvent in JSON (structured mode). The position is a decimal string, as are
+// all 64-bit integers in the JSON of the API, because integers of CloudEvents have 32 bits.
 type structured struct {
 	SpecVersion string `json:"specversion"`
 	ID          string `json:"id"`
@@ -203,11 +205,11 @@ type structured struct {
 	Command     string `json:"command,omitempty"`
 	Cause       string `json:"cause,omitempty"`
 	Correlation string `json:"correlation,omitempty"`
-	// The JSON name has no capital letter, because names of CloudEvents attributes have none.
+	// no capital letter, because names of CloudEvents attributes have none
 	ControlPlane string `json:"controlplane,omitempty"`
 	Address      string `json:"clientaddress,omitempty"`
 	Attempt      string `json:"attempt,omitempty"`
-	State        string `json:"state,omitempty"` // the resource's state after the event
+	State        string `json:"state,omitempty"` // the resource's lifecycle state after the event
 	domain.Trace
 	Data json.RawMessage `json:"data,omitempty"`
 }

@@ -33,7 +33,8 @@ func (l *JetStream) PublishOnce(ctx context.Context, m *nats.Msg) (uint64, error
 // InMsgs returns how many messages the log's connection has received.
 func (l *JetStream) InMsgs() uint64 { return l.nc.Stats().InMsgs }
 
-// Resolve calls resolve of a new decision on a resource.
+// Resolve calls resolve of a new decision on a resource, as after an append that was not
+// acknowledged.
 func Resolve(ctx context.Context, log Log, rows Rows, name domain.Name) (Change, error) {
 	d := decision{log: log, rows: rows, intent: domain.Intent{Name: name}}
 	return d.resolve(ctx)
@@ -44,7 +45,7 @@ func WatchProgress(ctx context.Context, l *JetStream, position *atomic.Uint64, s
 	l.watchProgress(ctx, position, stop)
 }
 
-// CheckReplicatedHistory is the method checkHistory of l, whose stream it takes for a replicated one.
+// CheckReplicatedHistory calls checkHistory of l as if its stream were replicated.
 func CheckReplicatedHistory(ctx context.Context, l *JetStream) error {
 	l.replicated = true
 	return l.checkHistory(ctx)

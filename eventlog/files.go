@@ -7,12 +7,12 @@ import (
 	"anneal/eventlog/integrity"
 )
 
-// Files reads the log of a stopped embedded server from its block files, without starting the
-// server. The value is the directory of the streams, as in natsserver.Options.
+// Files is a reader of the log of a stopped embedded server. It reads the log's block files without
+// starting the server. The value is the directory of the streams, as in natsserver.Options.
 type Files string
 
-// Read yields the events after a position that match a filter, in order, and a DataLoss error at the
-// first gap.
+// Read yields the events after a position that match a filter, in order, and a DataLoss error at
+// the first gap.
 func (f Files) Read(ctx context.Context, filter string, after uint64) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		for stored, err := range integrity.Events(string(f), after) {

@@ -10,18 +10,18 @@ import (
 	"anneal/eventlog/integrity"
 )
 
-// A history records the newest event that this process has followed or appended. A log is set back
-// when its stream is restored from an older backup or recreated while the process runs. The log
-// then lacks the newest event, and the state in memory does not match the log, so the process
-// neither reads nor appends any more.
+// A history records the newest event that this process has received or appended. It detects that
+// the log was set back: that the log's stream was restored from an older backup or recreated while
+// the process runs. The log then lacks the newest event and does not match the state in memory, so
+// the process stops reading and appending.
 type history struct {
 	mu     sync.Mutex
 	newest Checkpoint
 	err    error
-	failed chan struct{} // closed when err is set; created on first use
+	failed chan struct{} // closed when err is set; created when done is first called
 }
 
-// saw records that the process has followed or appended an event.
+// saw records that this process has received or appended an event.
 func (h *history) saw(position uint64, id string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -36,15 +36,15 @@ func (h *history) last() Checkpoint {
 	return h.newest
 }
 
-// failure returns the DataLoss error of a log that was found to be set back, or nil.
+// failure returns the DataLoss error that fail recorded; nil when the log was not set back.
 func (h *history) failure() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.err
 }
 
-// fail records a DataLoss error that says how the log was set back, unless an error is
-// recorded already, and returns the recorded error.
+// fail records that the log was set back, and returns the DataLoss error. The arguments describe
+// what the log has instead of the expected event. A repeated call returns the first error.
 func (h *history) fail(format string, args ...any) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -52,9 +52,9 @@ func (h *history) fail(format string, args ...any) error {
 		return h.err
 	}
 	f := domain.Errorf(domain.DataLoss,
-		"the event log was set back while this process ran: %s. Its stream was restored from an older backup "+
-			"or recreated. "+
-			"Stop all control planes, restore the newest backup or run 'anneal log repair --data DIR', then start again",
+		"the event log was set back while this process ran (%s): its stream was restored from an older backup or "+
+			"recreated. Stop all control planes, restore the newest backup or run 'anneal log repair --data DIR', then start "+
+			"again",
 		fmt.Sprintf(format, args...))
 	f.Reason = integrity.ReasonDamaged
 	h.err = f
@@ -65,7 +65,7 @@ func (h *history) fail(format string, args ...any) error {
 	return h.err
 }
 
-// done returns a channel that is closed when the log was found to be set back.
+// done returns a channel that is closed when fail is called.
 func (h *history) done() <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -79,12 +79,13 @@ func (h *history) done() <-chan struct{} {
 // a consumer whose position is beyond the end of its stream waits without an error.
 const checkEvery = 2 * time.Second
 
-// absentFor is how long a replicated log must lack an event until it counts as set back. A leader that
-// was separated from the other servers lacks the newest events and still responds, until it notices
-// within 20 s that it has no quorum, or, when it is back, that another server leads.
+// absentFor is how long a replicated log must lack an event until it counts as set back. A leader
+// of the stream that a network partition separates from the other servers lacks the newest events
+// but still responds. It stops after at most 20 s, when it notices that it has no quorum, or when
+// it can reach the other servers and one of them leads.
 const absentFor = 30 * time.Second
 
-// absentInElection is absentFor of a log on a single server.
+// absentInElection is what absentFor is for a log on a single server.
 const absentInElection = 400 * time.Millisecond
 
 // checkHistory returns a DataLoss error when the log no longer has the newest event that this
@@ -100,21 +101,24 @@ func (l *JetStream) checkHistory(ctx context.Context) error {
 		case err == nil && e.ID == seen.EventID:
 			return nil
 		case err == nil:
-			return l.history.fail("it has event %s at position %d, where this process saw event %s", e.ID, seen.Position,
+			return l.history.fail("the log has event %s at position %d, but this process has seen event %s "+
+				"there", e.ID, seen.Position,
 				seen.EventID)
 		case domain.CodeOf(err) != domain.NotFound:
 			return err
 		case l.filtered:
-			return nil // a recreated mirror has not received the event yet
+			return nil // a mirror that was created again has not received the event yet
 		case time.Since(began) >= absentFor, time.Since(began) >= absentInElection && onOneServer(ctx, l):
-			return l.history.fail("it has no event at position %d, where this process saw event %s", seen.Position, seen.EventID)
+			return l.history.fail("the log has no event at position %d, but this process has seen event %s "+
+				"there", seen.Position, seen.EventID)
 		case !Sleep(ctx, 100*time.Millisecond):
 			return ctx.Err()
 		}
 	}
 }
 
-// onOneServer reports whether the stream certainly has one replica.
+// onOneServer reports whether the stream is known to have one replica. It is false when the NATS
+// server does not reply.
 func onOneServer(ctx context.Context, l *JetStream) bool {
 	ctx, cancel := context.WithTimeout(ctx, l.ackWait)
 	defer cancel()
@@ -135,7 +139,8 @@ func (l *JetStream) watchHistory(ctx context.Context, cancel context.CancelFunc)
 			cancel()
 			return
 		case <-ticker.C:
-			_ = l.checkHistory(ctx) // records that the log was set back; the follower itself reports errors of reading
+			// checkHistory records that the log was set back; errors of reading are reported by the follower
+			_ = l.checkHistory(ctx)
 		}
 	}
 }

@@ -125,15 +125,15 @@ func TestFollowComparesTheLogWithAnEarlierFollower(t *testing.T) {
 }
 
 // TestFormerLeaderSetsNothingBack checks that a log of a cluster does not count as set back while a
-// server responds that lacks the newest events, as a leader does that was separated from the others and
-// has not noticed yet that another server leads.
+// server responds that lacks the newest events, as a leader does that was separated from the others
+// and has not noticed yet that another server leads.
 func TestFormerLeaderSetsNothingBack(t *testing.T) {
 	s := servertest.Start(t)
 	log, writes := logOn(t, s.Control()), []eventlog.Write{logtest.Write("a", 0), logtest.Write("b", 0)}
 	for _, write := range writes {
 		logtest.Append(t, log, write)
 	}
-	recreateStream(t, s) // the former leader lacks the events
+	recreateStream(t, s) // recreated, the stream lacks the events, as the former leader does
 	received, checked := log.InMsgs(), make(chan error, 1)
 	go func() { checked <- eventlog.CheckReplicatedHistory(t.Context(), log) }()
 	require.Eventually(t, func() bool { return log.InMsgs() >= received+12 || len(checked) > 0 }, time.Minute,

@@ -19,45 +19,50 @@ import (
 	"anneal/eventlog/integrity"
 )
 
-// Stream is the JetStream stream that holds the log.
+// Stream is the name of the JetStream stream that holds the log.
 const Stream = "EVENTS"
 
 const everything = "events.>"
 
-// MaxEvent limits the size of an event, envelope and body together, in bytes.
+// MaxEvent is the maximum size in bytes of an event, envelope and data together.
 const MaxEvent = 1 << 20
 
-// JetStreamOptions configure the log. Zero values are defaults.
+// JetStreamOptions configure the log. A zero field means the default.
 type JetStreamOptions struct {
-	Replicas int           // replicas of the stream: 1, 3 or 5; 0 keeps an existing stream's, and is 1 for a new one
-	AckWait  time.Duration // how long to wait for an acknowledgement; 0 is 5 s
+	// replicas of the stream: 1, 3 or 5; 0 keeps those of an existing stream, and means 1 for a new
+	// one
+	Replicas int
+	AckWait  time.Duration // how long Append waits for the server's acknowledgement; 0 means 5 s
 }
 
 const defaultAckWait = 5 * time.Second
 
 // A JetStream is a Log on the stream EVENTS of a NATS server or cluster.
 type JetStream struct {
-	// Measure is called with the time that each Append took and its error; nil calls nothing. Set it
-	// before Append.
+	// Measure is called after each Append with its duration and error; nil disables it. It must be set
+	// before the first Append.
 	Measure func(time.Duration, error)
 
-	filtered bool // a mirror that may hold a subset of the events, at their positions
+	filtered bool // the stream is a mirror that has only some of the log's events, at their positions in the log
 	nc       *nats.Conn
 	js       jetstream.JetStream
 	ackWait  time.Duration
-	disk     *diskSync           // nil where the servers sync before they acknowledge
-	mark     *integrity.MarkFile // nil when this process keeps no high-water mark
-	space    *disk.Space         // nil for servers of a cluster
-	history  history             // the newest event that this process has seen
+	// syncs acknowledged events to disk; nil in a cluster, whose servers sync before they acknowledge
+	disk    *diskSync
+	mark    *integrity.MarkFile // high-water mark of the log; nil when this process keeps none
+	space   *disk.Space         // free space of the embedded server's disk; nil in a cluster
+	history history             // newest event that this process has received or appended
 
-	replicated bool // tests take the stream for a replicated one
+	replicated bool // tests set it to make the log treat its stream as replicated
 
-	controlPlane string                      // see DecideAs
-	readable     func(eventType string) bool // see RequireReadable; nil permits all types
-	observe      func(integrity.Message)     // see Observe; nil calls nothing
+	controlPlane string // ID of this control plane; see DecideAs
+	// whether all control planes can read a type of event; see RequireReadable; nil means that they
+	// can read all
+	readable func(eventType string) bool
+	observe  func(integrity.Message) // called for each event that Follow yields; see Observe; nil disables it
 }
 
-// OpenJetStream opens the log and creates its stream if it does not exist.
+// OpenJetStream opens the log. It creates the log's stream if it does not exist.
 func OpenJetStream(ctx context.Context, nc *nats.Conn, opts JetStreamOptions) (*JetStream, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -84,8 +89,8 @@ func OpenJetStream(ctx context.Context, nc *nats.Conn, opts JetStreamOptions) (*
 	return &JetStream{nc: nc, js: js, ackWait: opts.AckWait}, nil
 }
 
-// EnsureStream creates or updates a stream with a configuration. With replicas 0 an existing stream
-// keeps its number of replicas instead of config.Replicas.
+// EnsureStream creates a stream or updates its configuration. With replicas 0, an existing stream
+// keeps its number of replicas, and a new stream gets config.Replicas.
 func EnsureStream(ctx context.Context, js jetstream.JetStream, config jetstream.StreamConfig, replicas int) error {
 	return Retry(ctx, func(ctx context.Context) error {
 		there, err := js.Stream(ctx, config.Name)
@@ -103,8 +108,8 @@ func EnsureStream(ctx context.Context, js jetstream.JetStream, config jetstream.
 	})
 }
 
-// Retry repeats an idempotent request, because a cluster without a leader drops requests. It
-// returns when the server replies or ctx is done.
+// Retry repeats an idempotent request to the NATS server until it replies or ctx is done. A cluster
+// without a leader drops requests, so a single attempt could wait forever.
 func Retry(ctx context.Context, try func(context.Context) error) error {
 	const perAttempt = 2 * time.Second
 	for {
@@ -120,12 +125,13 @@ func Retry(ctx context.Context, try func(context.Context) error) error {
 	}
 }
 
-// DecideAs sets the control plane in the envelopes of the events that are appended. Call it before
-// Append.
+// DecideAs sets the ID of the control plane that the envelopes of appended events name. It must be
+// called before the first Append.
 func (l *JetStream) DecideAs(controlPlane string) { l.controlPlane = controlPlane }
 
-// RequireReadable makes Append refuse the types of events for which readable returns false, because a
-// control plane of the installation cannot read them. Call it before Append.
+// RequireReadable makes Append refuse the types of events for which readable returns false: those
+// that a control plane of the installation with an older version cannot read. It must be called
+// before the first Append.
 func (l *JetStream) RequireReadable(readable func(eventType string) bool) { l.readable = readable }
 
 // Append implements Log.
@@ -156,7 +162,7 @@ func (l *JetStream) append(ctx context.Context, w Write) (uint64, error) {
 	m.Header[jetstream.ExpectedLastSubjSeqHeader] = []string{strconv.FormatUint(w.Expect, 10)}
 	if size := m.Size(); size > MaxEvent {
 		return 0, domain.Errorf(domain.InvalidArgument,
-			"event of %s has %d bytes, more than the limit of %d: shorten the request", w.Name, size, MaxEvent)
+			"the event of %s has %d bytes: at most %d are allowed; shorten the request", w.Name, size, MaxEvent)
 	}
 	if err := l.history.failure(); err != nil {
 		return 0, err
@@ -169,24 +175,25 @@ func (l *JetStream) append(ctx context.Context, w Write) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	if position <= seen { // a duplicate of this event, or the log was set back
+	if position <= seen { // the event is a duplicate, or the log was set back
 		if err := l.checkHistory(ctx); err != nil {
 			return 0, fmt.Errorf("%w: the server returned position %d after position %d: %w", ErrUncertain, position, seen, err)
 		}
 	}
 	l.history.saw(position, w.ID)
 	if err := l.disk.wait(ctx, position); err != nil {
-		return 0, uncertain(err) // the server has written the event, and may still have it after a restart
+		return 0, uncertain(err) // the server has stored the event, and may still have it after a restart
 	}
 	return position, nil
 }
 
-// uncertain returns ErrUncertain with the text of cause. It does not wrap cause, because a
-// *domain.Error in the chain would mean that nothing was recorded.
+// uncertain returns an ErrUncertain with the text of cause. It does not wrap cause, because callers
+// take a *domain.Error in the chain as proof that nothing was recorded.
 func uncertain(cause error) error { return fmt.Errorf("%w: %v", ErrUncertain, cause) }
 
-// publish sends a message until the server accepts or refuses it, and returns its position. It
-// resends the message only after an error that means that the message was not recorded.
+// publish sends a message to the log's stream until the server accepts or refuses it, and returns
+// the message's position. It sends the message again only after errors which mean that the message
+// was not stored.
 func (l *JetStream) publish(parent context.Context, m *nats.Msg) (uint64, error) {
 	ctx, cancel := context.WithTimeout(parent, l.ackWait)
 	defer cancel()
@@ -200,7 +207,7 @@ func (l *JetStream) publish(parent context.Context, m *nats.Msg) (uint64, error)
 				return 0, parent.Err()
 			}
 			return 0, domain.Errorf(domain.Unavailable,
-				"event log unavailable for %v (%v): nothing was recorded, try again", l.ackWait, err)
+				"the event log did not respond for %v (%v): nothing was recorded, try again", l.ackWait, err)
 		}
 	}
 }
@@ -224,14 +231,14 @@ const (
 	codeNoMessage     = 10037
 	codeTooLarge      = 10054
 	codeWrongSequence = 10071
-	codeSubjectBusy   = 10164 // another write to the subject is being processed
+	codeSubjectBusy   = 10164 // another message for the subject is being processed
 )
 
 var errTooLarge = domain.Errorf(domain.InvalidArgument,
-	"event exceeds the maximum message size of the log: shorten the request")
+	"the event exceeds the maximum message size of the NATS server: shorten the request, or raise max_payload")
 
 func acknowledged(data []byte) (uint64, error) {
-	// A usual reply is this text, the position and a brace, and need not be decoded as JSON.
+	// The usual reply is this text, the position and a brace. It is parsed without decoding JSON.
 	const usual = `{"stream":"` + Stream + `","seq":`
 	if rest, ok := bytes.CutPrefix(data, []byte(usual)); ok {
 		if position, err := strconv.ParseUint(strings.TrimRight(string(rest), "}"), 10, 64); err == nil && position > 0 {
@@ -243,7 +250,7 @@ func acknowledged(data []byte) (uint64, error) {
 		Error    *jetstream.APIError `json:"error"`
 	}
 	if err := json.Unmarshal(data, &ack); err != nil || ack.Error == nil && ack.Sequence == 0 {
-		return 0, fmt.Errorf("%w: the server's reply cannot be parsed", ErrUncertain)
+		return 0, fmt.Errorf("%w: the NATS server's reply to the append cannot be parsed", ErrUncertain)
 	}
 	if ack.Error == nil {
 		return ack.Sequence, nil
@@ -254,14 +261,14 @@ func acknowledged(data []byte) (uint64, error) {
 	case codeTooLarge:
 		return 0, errTooLarge
 	case codeUnavailable, codeSubjectBusy:
-		return 0, fmt.Errorf("append refused by the server: %w", ack.Error)
+		return 0, fmt.Errorf("the NATS server refused the event: %w", ack.Error)
 	}
 	// Other errors, such as 10077 (store failed), may follow a complete write.
 	return 0, uncertain(ack.Error)
 }
 
-// notTaken reports whether an error means that the server certainly did not store the message, so
-// that it may be sent again.
+// notTaken reports whether err means that the server did not store the message, so that it can be
+// sent again.
 func notTaken(err error) bool {
 	if errors.Is(err, nats.ErrNoResponders) {
 		return true
@@ -277,14 +284,14 @@ func notTaken(err error) bool {
 	return false
 }
 
-// IsSequenceConflict reports whether the server refused a message because another was stored
-// on its subject first.
+// IsSequenceConflict reports whether the server refused a message because the last message on the
+// subject is not the expected one.
 func IsSequenceConflict(err error) bool {
 	var apiErr *jetstream.APIError
 	return errors.As(err, &apiErr) && (apiErr.ErrorCode == codeWrongSequence || apiErr.ErrorCode == codeSubjectBusy)
 }
 
-// Sleep waits for a duration. It returns false immediately when ctx is done first.
+// Sleep waits for pause and returns true. It returns false as soon as ctx is done.
 func Sleep(ctx context.Context, pause time.Duration) bool {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()

@@ -18,15 +18,16 @@ import (
 	"anneal/eventlog/integrity"
 )
 
-// Size of a follower's pull requests: large enough that the connection is never idle while it
-// decodes.
+// Size of a follower's pull requests. It is large, so that messages arrive while the follower
+// decodes others.
 const (
 	followEvents = 8192
 	followBytes  = 16 << 20
 )
 
-// followHeartbeat is the interval at which the server sends an idle follower a message. A follower
-// that misses two of these messages creates another consumer, on another server if this one hangs.
+// followHeartbeat is the interval at which the NATS server sends a heartbeat to a follower that has
+// no events to receive. A follower that misses two heartbeats creates another consumer, on another
+// server if this one hangs.
 const followHeartbeat = time.Second
 
 // Follow implements Log. When the consumer fails, for example because the server disconnects,
@@ -41,7 +42,7 @@ func (l *JetStream) Follow(ctx context.Context, filter string, after uint64) ite
 		defer cancel()
 		go l.watchHistory(ctx, cancel)
 		pause := 50 * time.Millisecond
-		skipped := false // the previous consumer also found a gap after this position
+		skipped := false // whether the previous consumer found the same gap after this position
 		for {
 			begun := after
 			err := l.follow(ctx, FilterOf(filter), &after, yield)
@@ -72,16 +73,17 @@ func (l *JetStream) Follow(ctx context.Context, filter string, after uint64) ite
 var errUnreadable = errors.New("unreadable event")
 
 const (
-	// consumerTimeout is how long consume waits for the consumer. A request that arrives during an
-	// election is lost, and would be waited for in vain.
+	// consumerTimeout is how long consume waits until the consumer is created. A request that arrives
+	// while the cluster elects a leader is lost and must be repeated.
 	consumerTimeout = 2 * time.Second
-	// consumerInactive is the time after which the server deletes a consumer that nobody reads.
+	// consumerInactive is the time after which the server deletes a consumer that no client reads.
 	consumerInactive = time.Minute
 )
 
-// consume returns the messages that match a filter after a position, in order, from a new consumer.
-// They end with an error when the consumer, its server or the connection fails: the caller creates
-// another consumer at once, which the ordered consumer of nats.go does with pauses of up to 10 s.
+// consume creates a consumer and returns its messages: those after a position that match a filter,
+// in order. The messages end with an error when the consumer, its server or the connection fails.
+// The caller then creates another consumer immediately; the ordered consumer of nats.go would pause
+// for up to 10 s.
 func (l *JetStream) consume(ctx context.Context, filter string, after uint64) (jetstream.MessagesContext, error) {
 	ctx, cancel := context.WithTimeout(ctx, consumerTimeout)
 	defer cancel()
@@ -102,8 +104,8 @@ func (l *JetStream) consume(ctx context.Context, filter string, after uint64) (j
 		jetstream.PullHeartbeat(followHeartbeat), jetstream.WithMessagesErrOnMissingHeartbeat(true))
 }
 
-// follow yields the events of one consumer after the position *after, and updates the
-// position. It returns nil when yield returns false.
+// follow yields the events of one consumer that follow the position *after, and advances *after. It
+// returns nil when yield returns false, otherwise the error that ended the consumer.
 func (l *JetStream) follow(ctx context.Context, filter string, after *uint64, yield func(Event, error) bool) error {
 	messages, err := l.consume(ctx, filter, *after)
 	if err != nil {
@@ -123,7 +125,7 @@ func (l *JetStream) follow(ctx context.Context, filter string, after *uint64, yi
 		if err != nil {
 			return cmp.Or(context.Cause(ctx), err)
 		}
-		e, err := opened(m, delivered)
+		e, err := decodeNext(m, delivered)
 		if err != nil {
 			return err
 		}
@@ -133,7 +135,7 @@ func (l *JetStream) follow(ctx context.Context, filter string, after *uint64, yi
 			}
 		}
 		if e.Position <= *after {
-			return l.history.fail("it delivered position %d after position %d", e.Position, *after)
+			return l.history.fail("the consumer delivered position %d after position %d", e.Position, *after)
 		}
 		if filter == everything && !l.filtered && e.Position != *after+1 {
 			return integrity.GapError(*after+1, e.Position)
@@ -162,8 +164,9 @@ func (l *JetStream) follow(ctx context.Context, filter string, after *uint64, yi
 	}
 }
 
-// watchProgress calls stop when the log has events after the position, and the position has not
-// changed for two intervals. The heartbeats of the server do not show that its consumer delivers.
+// watchProgress calls stop when the consumer hangs: when the log has events after position, but
+// position has not changed for two intervals. The server's heartbeats do not show whether its
+// consumer delivers events.
 func (l *JetStream) watchProgress(ctx context.Context, position *atomic.Uint64, stop context.CancelCauseFunc) {
 	const interval = 2 * followHeartbeat
 	stalled, behind := position.Load(), false
@@ -184,15 +187,16 @@ func (l *JetStream) watchProgress(ctx context.Context, position *atomic.Uint64, 
 	}
 }
 
-// opened returns the event in a message that is the n-th of its consumer. It returns an error if
-// messages of the consumer were lost before it.
-func opened(m jetstream.Msg, n uint64) (Event, error) {
+// decodeNext decodes the n-th message of a consumer. It returns an error if messages before it were
+// lost.
+func decodeNext(m jetstream.Msg, n uint64) (Event, error) {
 	meta, err := m.Metadata()
 	if err != nil {
 		return Event{}, fmt.Errorf("%w: %w", errUnreadable, err)
 	}
 	if meta.Sequence.Consumer != n {
-		return Event{}, fmt.Errorf("message %d of the consumer arrived after message %d", meta.Sequence.Consumer, n-1)
+		return Event{}, fmt.Errorf("the consumer lost messages: number %d arrived after number "+
+			"%d", meta.Sequence.Consumer, n-1)
 	}
 	e, err := Decode(m.Subject(), nats.Header(m.Headers()), m.Data(), meta.Sequence.Stream)
 	if err != nil {

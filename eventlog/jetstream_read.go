@@ -15,9 +15,9 @@ import (
 	"anneal/domain"
 )
 
-// Limits of one page of Read, in events and bytes. The first page has only firstEvents, because
-// many callers need no more events than one page of a list; each further page has pageGrowth times as
-// many as the one before, up to pageEvents.
+// Limits of one page of Read. firstEvents is the number of events on the first page, which is small
+// because many callers read no further. Each page has pageGrowth times as many events as the page
+// before, up to pageEvents, and at most pageBytes.
 const (
 	firstEvents = 64
 	pageGrowth  = 4
@@ -25,12 +25,13 @@ const (
 	pageBytes   = 8 << 20
 )
 
-// Read implements Log. It needs no consumer: the stream's leader reports the last position, and Read
-// gets the events from any server that has stored all events up to that position. So Read yields
-// every event that was acknowledged before Read began.
+// Read implements Log. It creates no consumer. It asks the stream's leader for the last position,
+// then gets the events up to that position from any server that has stored them. So it yields every
+// event that was acknowledged before the call.
 //
-// The server searches its index of subjects for each event that a filter selects, which takes longer than
-// reading the event. So when most events match, Read requests all of them, and filters them itself.
+// For each event that a filter selects, the server searches its index of subjects, which takes
+// longer than reading the event. When most events match the filter, Read therefore requests all
+// events and filters them itself.
 func (l *JetStream) Read(ctx context.Context, filter string, after uint64) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		filter := FilterOf(filter)
@@ -45,7 +46,7 @@ func (l *JetStream) Read(ctx context.Context, filter string, after uint64) iter.
 		asked := filter
 		for limit := firstEvents; after < newest.Position; limit = min(pageGrowth*limit, pageEvents) {
 			page, _, err := l.page(ctx, asked, after+1, limit)
-			if err != nil && asked != filter { // an event that does not match may be unreadable
+			if err != nil && asked != filter { // an event that does not match the filter may be unreadable
 				asked = filter
 				page, _, err = l.page(ctx, asked, after+1, limit)
 			}
@@ -69,7 +70,7 @@ func (l *JetStream) Read(ctx context.Context, filter string, after uint64) iter.
 			if asked = filter; len(page) > 0 && 2*matched >= after-before {
 				asked = everything
 			}
-			if len(page) == 0 && !Sleep(ctx, 2*time.Millisecond) { // the replica that replied is behind the leader
+			if len(page) == 0 && !Sleep(ctx, 2*time.Millisecond) { // the replica that replied has not stored the next events yet
 				yield(Event{}, ctx.Err())
 				return
 			}
@@ -84,9 +85,9 @@ func FilterOf(filter string) string {
 	return filter
 }
 
-// Count implements Log. It requests one event, because the server's reply also has the number of
-// later events that match the filter. A server of a cluster that is behind counts only the
-// events that it has received. Count calls Last, which waits until the counted events are on disk.
+// Count implements Log. It requests one event, because the server's reply has the number of later
+// events that match the filter. A server of a cluster counts only the events that it has received.
+// Count also calls Last, which waits until the counted events are on disk.
 func (l *JetStream) Count(ctx context.Context, filter string) (uint64, error) {
 	page, left, err := l.page(ctx, FilterOf(filter), 1, 1)
 	if err == nil && l.disk != nil && len(page) > 0 {
@@ -98,8 +99,8 @@ func (l *JetStream) Count(ctx context.Context, filter string) (uint64, error) {
 	return uint64(len(page)) + left, nil
 }
 
-// page reads at most limit events that match a filter, beginning at the position from, from any
-// replica. left is the number of matching events after the returned ones.
+// page reads at most limit events that match a filter, from the position from on, from any replica.
+// left is the number of matching events after the returned ones.
 func (l *JetStream) page(ctx context.Context, filter string, from uint64, limit int) (events []Event, left uint64,
 	err error) {
 	err = l.retryRead(ctx, func(ctx context.Context) error {
@@ -109,8 +110,8 @@ func (l *JetStream) page(ctx context.Context, filter string, from uint64, limit 
 	return events, left, err
 }
 
-// retryRead repeats a read until it succeeds, because a cluster that elects a leader does not reply, or
-// reports no responders. It gives up after twice the AckWait.
+// retryRead repeats a read while the NATS cluster does not reply or reports no responders, as
+// during the election of a leader. It returns an error after twice the AckWait.
 func (l *JetStream) retryRead(parent context.Context, try func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(parent, 2*l.ackWait)
 	defer cancel()
@@ -143,7 +144,7 @@ func (l *JetStream) pageOnce(ctx context.Context, filter string, from uint64, li
 	}
 	defer func() { _ = sub.Unsubscribe() }()
 	asked := map[string]any{"seq": from, "batch": limit, "max_bytes": pageBytes}
-	if filter != everything { // without next_by_subj the server need not search its index of subjects
+	if filter != everything { // without next_by_subj, the server does not search its index of subjects
 		asked["next_by_subj"] = filter
 	}
 	request, err := json.Marshal(asked)
@@ -160,17 +161,17 @@ func (l *JetStream) pageOnce(ctx context.Context, filter string, from uint64, li
 		}
 		switch status := HeaderValue(m.Header, "Status"); status {
 		case "":
-		case "204", "404": // end of the page; no message
+		case "204", "404": // status "no more messages"
 			return page, left, nil
 		default:
-			return nil, 0, fmt.Errorf("read %s: %s %s", filter, status, m.Header.Get("Description"))
+			return nil, 0, fmt.Errorf("read events that match %s: status %s %s", filter, status, m.Header.Get("Description"))
 		}
 		position, err := strconv.ParseUint(HeaderValue(m.Header, jetstream.SequenceHeader), 10, 64)
 		if err == nil {
 			left, err = strconv.ParseUint(HeaderValue(m.Header, "Nats-Num-Pending"), 10, 64)
 		}
 		if err != nil {
-			return nil, 0, fmt.Errorf("read %s: %w", filter, err)
+			return nil, 0, fmt.Errorf("read events that match %s: %w", filter, err)
 		}
 		e, err := Decode(HeaderValue(m.Header, jetstream.SubjectHeader), m.Header, m.Data, position)
 		if err != nil {
@@ -188,7 +189,7 @@ func (l *JetStream) At(ctx context.Context, position uint64) (Event, error) {
 			return e, err
 		}
 	}
-	return Event{}, domain.Errorf(domain.NotFound, "event at position %d not found", position)
+	return Event{}, domain.Errorf(domain.NotFound, "the event log has no event at position %d", position)
 }
 
 // Last implements Log.
@@ -197,8 +198,8 @@ func (l *JetStream) Last(ctx context.Context) (Checkpoint, error) {
 	return Checkpoint{Position: e.Position, EventID: e.ID}, err
 }
 
-// fromLeader reads one event from the stream's leader, the only server that certainly has every
-// acknowledged event. found is false when no event matches the query.
+// fromLeader reads the message that query selects from the stream's leader, because only the leader
+// certainly has every acknowledged event. found is false when no message matches.
 func (l *JetStream) fromLeader(ctx context.Context, query map[string]any) (e Event, found bool, err error) {
 	request, err := json.Marshal(query)
 	if err != nil {
@@ -226,13 +227,14 @@ func (l *JetStream) fromLeaderOnce(ctx context.Context, request []byte) (Event, 
 	return e, err == nil, err
 }
 
-// A storedMessage is a message of the stream with its position.
+// A storedMessage is a message of the log's stream with its position.
 type storedMessage struct {
 	*nats.Msg
 	position uint64
 }
 
-// readLeader sends a request for one message to the stream's leader.
+// readLeader sends a request for one message to the leader of the log's stream. found is false when
+// no message matches.
 func readLeader(ctx context.Context, nc *nats.Conn, request []byte) (m storedMessage, found bool, err error) {
 	reply, err := nc.RequestWithContext(ctx, "$JS.API.STREAM.MSG.GET."+Stream, request)
 	if err != nil {
@@ -248,7 +250,7 @@ func readLeader(ctx context.Context, nc *nats.Conn, request []byte) (m storedMes
 		Error *jetstream.APIError `json:"error"`
 	}
 	if err := json.Unmarshal(reply.Data, &answer); err != nil {
-		return m, false, fmt.Errorf("parse the server's reply: %w", err)
+		return m, false, fmt.Errorf("parse the NATS server's reply: %w", err)
 	}
 	if answer.Error != nil {
 		if answer.Error.ErrorCode == codeNoMessage {
@@ -259,13 +261,13 @@ func readLeader(ctx context.Context, nc *nats.Conn, request []byte) (m storedMes
 	stored := answer.Message
 	header, err := nats.DecodeHeadersMsg(stored.Header)
 	if err != nil {
-		return m, false, fmt.Errorf("eventlog: position %d: %w", stored.Sequence, err)
+		return m, false, fmt.Errorf("decode the event at position %d: %w", stored.Sequence, err)
 	}
 	return storedMessage{&nats.Msg{Subject: stored.Subject, Header: header, Data: stored.Data}, stored.Sequence}, true, nil
 }
 
-// Acknowledged returns the position up to which every event that a durable consumer received is
-// acknowledged; 0 when the consumer does not exist. durable is the consumer's name.
+// Acknowledged returns the position up to which a durable consumer has acknowledged every event
+// that it received; 0 when the consumer does not exist. durable is the consumer's name.
 func (l *JetStream) Acknowledged(ctx context.Context, durable string) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.ackWait)
 	defer cancel()

@@ -8,16 +8,18 @@ import (
 	"anneal/eventlog/integrity"
 )
 
-// LocalFiles describes the local files that belong to a log: those of the embedded server, or the
-// mark of a control plane that uses a NATS cluster.
+// LocalFiles are the local files that belong to a log: the block files of the embedded NATS server,
+// or only the high-water mark of a control plane that uses a NATS cluster.
 type LocalFiles struct {
-	Space  *disk.Space          // checked before each append; nil is unlimited
-	Mark   *integrity.MarkFile  // records the durable position and the running hash; nil records nothing
-	Blocks string               // directory of the block files to sync; "" when the server syncs before it acknowledges
-	Sync   func(*os.File) error // syncs a block file; nil is fdatasync; for tests
+	Space *disk.Space         // free space of the disk, checked before each append; nil checks nothing
+	Mark  *integrity.MarkFile // high-water mark that is kept up to date; nil keeps none
+	// directory of the block files that are synced; "" when the NATS server syncs before it
+	// acknowledges
+	Blocks string
+	Sync   func(*os.File) error // syncs a block file; nil means fdatasync; tests set it
 }
 
-// UseFiles sets the log's files. Call it before any other method.
+// UseFiles sets the log's local files. It must be called before any other method.
 func (l *JetStream) UseFiles(files LocalFiles) {
 	l.space, l.mark = files.Space, files.Mark
 	if files.Blocks != "" {
@@ -29,12 +31,13 @@ func (l *JetStream) UseFiles(files LocalFiles) {
 	}
 }
 
-// WaitDurable returns once every event up to an acknowledged position is on disk.
+// WaitDurable returns when every event up to position is on disk. The event at position must have
+// been acknowledged.
 func (l *JetStream) WaitDurable(ctx context.Context, position uint64) error {
 	return l.disk.wait(ctx, position)
 }
 
-// CloseFiles closes the block file that is kept open for syncing, unless a sync is running.
+// CloseFiles closes the block file that is open for syncing, unless a sync is running.
 func (l *JetStream) CloseFiles() {
 	if l.disk != nil {
 		l.disk.close()

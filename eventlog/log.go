@@ -1,7 +1,7 @@
-// Package eventlog is the log of events: ordered, durable, append-only. It holds the Log on
-// JetStream and in memory, the envelope of events, and Do, which decides commands and appends
-// their events. Its sub-packages hold the NATS server, the integrity of the log's files, sealed
-// values, idempotency keys, usage records and the Watermill bridge.
+// Package eventlog is the log of events: ordered, durable, append-only. It has the Log on JetStream
+// and in memory, the envelope of events, and Do, which decides commands and appends their events.
+// Its subpackages have the embedded NATS server, the checks of the log's files, sealed values,
+// idempotency keys, usage records and the Watermill bridge.
 package eventlog
 
 import (
@@ -15,38 +15,40 @@ import (
 	"anneal/eventlog/integrity"
 )
 
-// ErrConflict reports that nothing was recorded, because another event was appended to the subject
-// first. The caller should read the subject and decide again.
-var ErrConflict = errors.New("version conflict: another event was appended to the subject first")
+// ErrConflict is returned by Append when another event was appended to the subject first. Nothing
+// was recorded. The caller reads the subject and decides again.
+var ErrConflict = errors.New("version conflict: the resource was changed at the same time, so nothing was recorded")
 
-// ErrUncertain reports that the event may or may not be recorded, because its acknowledgement was
-// lost. The caller can find out by reading the subject and looking for the command's ID.
-var ErrUncertain = errors.New("append not acknowledged: the event may be recorded")
+// ErrUncertain is returned by Append when the acknowledgement of the server was lost, so that the
+// event may or may not be recorded. To find out, the caller reads the subject and looks for the
+// command's ID.
+var ErrUncertain = errors.New("the event log did not acknowledge the event: it may or may not be recorded")
 
 // An Event is a record in its envelope (CloudEvents 1.0).
 type Event struct {
 	domain.Record
-	Position    uint64      // position in the log, from 1; 0 before the event is appended
+	Position    uint64      // position in the log, from 1; 0 before it is appended
 	ID          string      // ce-id, a UUIDv7
-	Name        domain.Name // ce-subject, and the log's subject
+	Name        domain.Name // resource of the event: ce-subject, and the subject in NATS
 	Time        time.Time   // ce-time
 	Actor       string      // ce-actor: the API key, scheduler or node that caused the event
-	Command     string      // ce-command: ID of the command that decided the event
-	Cause       string      // ce-cause: ID of the event to which this one is a reaction, or ""
-	Correlation string      // ce-correlation: ID of the request at the root of the chain, or ""
-	// Trace is ce-traceparent and ce-tracestate (CloudEvents distributed tracing extension): the trace
-	// context of the request at the root of the chain, or no trace.
+	Command     string      // ce-command: ID of the command on which the event was decided
+	Cause       string      // ce-cause: ID of the event to which this event is a reaction; "" when a request caused it
+	Correlation string      // ce-correlation: ID of the first request in the chain of causes; "" when there is none
+	// Trace is the trace context of the first request in the chain of causes; empty when it has none.
+	// It is in ce-traceparent and ce-tracestate (CloudEvents distributed tracing extension).
 	Trace domain.Trace
-	// ControlPlane is ce-controlplane: the control plane that decided the event; "" in events of
-	// earlier versions. It informs readers of the log: no decision depends on it.
+	// ControlPlane is ce-controlplane: the ID of the control plane that decided the event; "" in
+	// events of earlier versions. It is for readers of the log: no decision depends on it.
 	ControlPlane string
-	// ClientAddress is ce-clientaddress: the IP address of the client whose request caused the event;
-	// "" in reactions, in events of earlier versions, and when addresses are not recorded.
+	// ClientAddress is ce-clientaddress: the IP address of the client whose request caused the event.
+	// It is "" in reactions to events, in events of earlier versions, and when the server does not
+	// record addresses.
 	ClientAddress string
 }
 
-// A Write is an event to append on the condition that Expect is the position of the last event of
-// its subject. An Expect of 0 means that the subject must have no event.
+// A Write is an event to append. Expect is the expected position of the last event on the same
+// subject; 0 means that the subject has no event. If it is another one, Append returns ErrConflict.
 type Write struct {
 	Event
 	Expect uint64
@@ -57,27 +59,28 @@ type Checkpoint = integrity.Checkpoint
 
 // A Log is a totally ordered, append-only sequence of events.
 //
-// A filter is an exact subject, "events.acme.deployments.d1", or one with
-// NATS wildcards, "events.acme.>".
+// A filter selects events by their NATS subject: an exact subject such as
+// "events.acme.deployments.d1", or one with wildcards such as "events.acme.>".
 type Log interface {
-	// Append appends the event of a write and returns its position. After any error except
-	// ErrUncertain nothing was recorded.
+	// Append appends an event and returns its position. Unless the error is ErrUncertain, an error
+	// means that nothing was recorded.
 	Append(ctx context.Context, w Write) (position uint64, err error)
-	// Read yields the events after a position that match a filter, up to the log's current end.
+	// Read yields the events that match a filter, from the position after the given one up to the
+	// current end of the log.
 	Read(ctx context.Context, filter string, after uint64) iter.Seq2[Event, error]
-	// Count returns how many events match a filter, without reading them.
+	// Count returns the number of events that match a filter.
 	Count(ctx context.Context, filter string) (uint64, error)
-	// Follow yields the events after a position that match a filter, and then new ones until ctx is
-	// done. The last pair that it yields has the error.
+	// Follow yields the existing events after a position that match a filter, and then new events as
+	// they are appended, until ctx is done. The last pair that it yields has the error that ended it.
 	Follow(ctx context.Context, filter string, after uint64) iter.Seq2[Event, error]
-	// At returns the event at a position. The error is NotFound when there is none.
+	// At returns the event at a position, or a NotFound error.
 	At(ctx context.Context, position uint64) (Event, error)
-	// Last returns the checkpoint of the newest event; zero for an empty log.
+	// Last returns the position and ID of the newest event; the zero Checkpoint for an empty log.
 	Last(ctx context.Context) (Checkpoint, error)
 }
 
-// Follows returns a DataLoss error unless the position of e is after+1. A projection calls it so
-// that it does not skip missing events.
+// Follows returns a DataLoss error unless the position of e is after+1. Readers of all events call
+// it to notice a missing event.
 func Follows(e Event, after uint64) error {
 	if e.Position != after+1 {
 		return fmt.Errorf("event %s of %s: %w", e.ID, e.Name, integrity.GapError(after+1, e.Position))

@@ -106,7 +106,7 @@ func (m *Memory) At(_ context.Context, position uint64) (Event, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if position == 0 || position > uint64(len(m.events)) {
-		return Event{}, domain.Errorf(domain.NotFound, "event at position %d not found", position)
+		return Event{}, domain.Errorf(domain.NotFound, "the event log has no event at position %d", position)
 	}
 	return m.events[position-1], nil
 }
@@ -122,7 +122,7 @@ func (m *Memory) Last(context.Context) (Checkpoint, error) {
 	return Checkpoint{Position: last.Position, EventID: last.ID}, nil
 }
 
-// matches reports whether a subject matches a filter with NATS wildcards.
+// matches reports whether a subject matches a filter, which may have NATS wildcards.
 func matches(filter, subject string) bool {
 	if filter == "" || filter == ">" {
 		return true

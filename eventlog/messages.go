@@ -11,22 +11,22 @@ import (
 	"anneal/eventlog/integrity"
 )
 
-// Observe makes each follower of all events call observe with the event as it is stored, before the
-// follower yields the event. observe must return at once. Two followers call it twice for an event.
-// Call Observe before Follow.
+// Observe makes each follower of all events call observe with every event, in the form in which it
+// is stored, before the follower yields it. When the log has two followers, observe is called twice
+// for each event. observe must not block. Observe must be called before Follow.
 func (l *JetStream) Observe(observe func(integrity.Message)) { l.observe = observe }
 
-// Messages reads the events of a log as they are stored.
+// Messages reads the events of a log in the form in which the NATS server stores them.
 type Messages struct{ log *JetStream }
 
-// MessagesOf returns the stored events of a log.
+// MessagesOf returns the Messages of a log.
 func MessagesOf(log *JetStream) Messages { return Messages{log} }
 
-// Last returns the checkpoint of the newest event; zero for an empty log.
+// Last returns the position and ID of the newest event; the zero Checkpoint for an empty log.
 func (s Messages) Last(ctx context.Context) (Checkpoint, error) { return s.log.Last(ctx) }
 
-// Each calls the function each with every event whose position is greater than after and at most
-// upTo, in order, once the event is on disk.
+// Each calls each with every event after the position after, up to upTo, in order. An event is
+// passed on only when it is on disk.
 func (s Messages) Each(ctx context.Context, after, upTo uint64, each func(integrity.Message) error) error {
 	return s.log.messages(ctx, after, upTo, func(position uint64, m jetstream.Msg) error {
 		if position != after+1 {
@@ -40,7 +40,7 @@ func (s Messages) Each(ctx context.Context, after, upTo uint64, each func(integr
 	})
 }
 
-// At returns the event at a position. The error is NotFound when there is none.
+// At returns the event at a position, or a NotFound error.
 func (s Messages) At(ctx context.Context, position uint64) (m integrity.Message, err error) {
 	request, err := json.Marshal(map[string]any{"seq": position})
 	if err != nil {
@@ -58,7 +58,7 @@ func (s Messages) At(ctx context.Context, position uint64) (m integrity.Message,
 	case err != nil:
 		return m, err
 	case !found:
-		return m, domain.Errorf(domain.NotFound, "event at position %d not found", position)
+		return m, domain.Errorf(domain.NotFound, "the event log has no event at position %d", position)
 	}
 	if err := s.log.disk.wait(ctx, position); err != nil {
 		return m, err

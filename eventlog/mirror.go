@@ -30,12 +30,12 @@ func mendMirror(ctx context.Context, keeper *nats.Conn, js jetstream.JetStream, 
 	case errors.Is(err, jetstream.ErrStreamNotFound):
 		return makeMirror(ctx, js, replicas)
 	case err != nil:
-		return fmt.Errorf("look up the mirror: %w", err)
+		return fmt.Errorf("look up the readers' mirror of the log: %w", err)
 	}
 	mirror := &JetStream{nc: keeper, js: js, ackWait: log.ackWait}
 	last, err := mirror.Last(ctx)
 	if err != nil {
-		return fmt.Errorf("read the mirror: %w", err)
+		return fmt.Errorf("read the readers' mirror of the log: %w", err)
 	}
 	if err := reconcileMirror(ctx, mirror, log, last); err != nil {
 		return err
@@ -46,10 +46,10 @@ func mendMirror(ctx context.Context, keeper *nats.Conn, js jetstream.JetStream, 
 	return nil
 }
 
-// reconcileMirror compares the mirror's last event with the log. The mirror may have the only copy
-// of events that the log lost, so reconcileMirror never deletes it: it appends the mirror's events
-// after the log's last one to the log, at the same positions. It returns an error when the mirror
-// has another event than the log at a position.
+// reconcileMirror compares the newest event of the mirror with the log. It never deletes the
+// mirror, which may have the only copy of events that the log lost: it appends these events to the
+// log, at their positions. It returns an error when the mirror and the log have different events at
+// a position.
 func reconcileMirror(ctx context.Context, mirror, log *JetStream, last Checkpoint) error {
 	if last.Position == 0 {
 		return nil
@@ -72,20 +72,21 @@ func reconcileMirror(ctx context.Context, mirror, log *JetStream, last Checkpoin
 		}
 		if e.ID == "" || e.ID != there.EventID {
 			return integrity.Damagef(
-				"the mirror has event %s at position %d, where the log has event %q: the log or the mirror lost events",
+				"the readers' mirror has event %s at position %d, but the log has event %q: the log or the mirror has lost "+
+					"events",
 				there.EventID, shared, e.ID)
 		}
 	}
 	if last.Position <= end.Position {
 		return nil
 	}
-	slog.Warn("the mirror has events that the log lost: appending them to the log again", "first", end.Position+1, "last",
-		last.Position)
+	slog.Warn("the readers' mirror has events that the log has lost: appending them to the log again",
+		"first", end.Position+1, "last", last.Position)
 	return restore(ctx, log, mirror, end.Position, last.Position)
 }
 
-// restore appends events of a mirror to a log, at the same positions: those with positions
-// greater than after and at most upTo.
+// restore appends the events of a mirror after the position after, up to upTo, to the log, at the
+// same positions.
 func restore(ctx context.Context, log, mirror *JetStream, after, upTo uint64) error {
 	return mirror.messages(ctx, after, upTo, func(position uint64, m jetstream.Msg) error {
 		if position != after+1 {
@@ -99,14 +100,14 @@ func restore(ctx context.Context, log, mirror *JetStream, after, upTo uint64) er
 		}
 		reply, err := log.nc.RequestMsgWithContext(ctx, &nats.Msg{Subject: m.Subject(), Header: header, Data: m.Data()})
 		if err != nil {
-			return fmt.Errorf("restore position %d: %w", position, err)
+			return fmt.Errorf("append the event of position %d: %w", position, err)
 		}
 		got, err := acknowledged(reply.Data)
 		if err == nil && got != position {
-			err = fmt.Errorf("it was stored at position %d", got)
+			err = fmt.Errorf("the log stored it at position %d", got)
 		}
 		if err != nil {
-			return integrity.Damagef("cannot restore position %d from the mirror (%v)", position, err)
+			return integrity.Damagef("cannot restore the event at position %d from the readers' mirror: %v", position, err)
 		}
 		after = position
 		return nil
@@ -117,12 +118,12 @@ func makeMirror(ctx context.Context, js jetstream.JetStream, replicas int) error
 	config := MirrorConfig(Stream, replicas)
 	config.Description = "Mirror of the event log for readers: same events, same positions"
 	if _, err := js.CreateOrUpdateStream(ctx, config); err != nil {
-		return fmt.Errorf("create the mirror: %w", err)
+		return fmt.Errorf("create the readers' mirror of the log: %w", err)
 	}
 	return nil
 }
 
-// MirrorConfig returns the configuration of the readers' mirror of a stream.
+// MirrorConfig returns the JetStream configuration of the readers' mirror of a stream.
 func MirrorConfig(stream string, replicas int) jetstream.StreamConfig {
 	config := jetstream.StreamConfig{
 		Name:        stream,
@@ -136,7 +137,8 @@ func MirrorConfig(stream string, replicas int) jetstream.StreamConfig {
 		}},
 	}
 	if config.Replicas == 1 {
-		config.PersistMode = jetstream.AsyncPersistMode // after a power failure the stream resends what the mirror lost
+		// the stream sends the mirror again what a power failure removed from the mirror
+		config.PersistMode = jetstream.AsyncPersistMode
 	}
 	return config
 }

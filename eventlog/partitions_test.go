@@ -12,9 +12,9 @@ import (
 
 // The model of docs/adr/0073: the log as several streams, each account in one of them.
 const (
-	modelStreams  = 16 // stream 0 has the events of account system: nodes and allocations
+	modelStreams  = 16 // number of streams; stream 0 has the events of account system, which are nodes and allocations
 	modelAccounts = 100_000
-	modelWindow   = 1 << 16 // events of a stream that are kept: at most the lag of a follower
+	modelWindow   = 1 << 16 // number of events of a stream that the model keeps: at most the lag of a follower
 )
 
 // A streamPosition is the position of an event: its stream and its sequence there, from 1.
@@ -25,10 +25,10 @@ type streamPosition struct {
 
 // A modelEvent is an event of the model.
 type modelEvent struct {
-	account int32 // 0 is system
+	account int32 // account that the event belongs to; 0 is system
 	number  uint32
-	cause   streamPosition // the event that it follows from; the zero value for the event of a request
-	moved   bool           // the account's next event is in another stream
+	cause   streamPosition // event that caused this one; the zero value for the event of a request
+	moved   bool           // the next event of the account is in another stream
 }
 
 // A streamLog is the log as several streams.
@@ -37,14 +37,15 @@ type streamLog struct {
 	streams [modelStreams]struct {
 		last   uint64
 		events [modelWindow]modelEvent
-		recent int // since the last balancing
+		recent int // number of events since the last balancing
 	}
-	home    [modelAccounts]int32          // stream of the account
-	numbers [modelAccounts]uint32         // events of the account
-	joined  [modelAccounts]streamPosition // of the move to its stream, until the first event there
-	recent  [modelAccounts]uint32         // events since the last balancing
-	picks   [1 << 20]int32                // accounts by load, Zipf with exponent 1.1
-	pending []modelEvent                  // appended next: what follows from an allocation
+	home    [modelAccounts]int32  // stream of each account
+	numbers [modelAccounts]uint32 // number of events of each account
+	// position of the move of the account to its stream, until the account has an event there
+	joined  [modelAccounts]streamPosition
+	recent  [modelAccounts]uint32 // number of events of each account since the last balancing
+	picks   [1 << 20]int32        // accounts drawn by their load: a Zipf distribution with exponent 1.1
+	pending []modelEvent          // events that are appended next, because an allocation caused them
 	moves   int
 	events  int
 }
@@ -64,7 +65,7 @@ func newStreamLog(random *rand.Rand) *streamLog {
 
 func (l *streamLog) append(e modelEvent) streamPosition {
 	if from := l.joined[e.account]; from.sequence > 0 {
-		if e.cause.sequence == 0 { // otherwise the request waits for its reply, and follows the move by it
+		if e.cause.sequence == 0 { // a request waits for its reply, so its event follows the move of the account
 			e.cause = from
 		}
 		l.joined[e.account] = streamPosition{}
@@ -81,8 +82,8 @@ func (l *streamLog) append(e modelEvent) streamPosition {
 	return streamPosition{home, stream.last}
 }
 
-// step appends the event of a request. One of ten makes the scheduler allocate, in stream 0, and the
-// allocation leads to an event of the account.
+// step appends the event of a request. One of ten makes the scheduler allocate, in stream 0, and
+// the allocation leads to an event of the account.
 func (l *streamLog) step() {
 	if n := len(l.pending); n > 0 && l.random.IntN(2) == 0 {
 		i := l.random.IntN(n)
@@ -99,8 +100,9 @@ func (l *streamLog) step() {
 	}
 }
 
-// balance moves accounts from the stream with the most recent events to the one with the fewest, while
-// that narrows the difference. It returns the recent events of the former, divided by the mean.
+// balance moves accounts from the stream with the most recent events to the one with the fewest,
+// while that narrows the difference. It returns the recent events of the former, divided by the
+// mean.
 func (l *streamLog) balance() (busiest float64) {
 	busy, idle, all := 1, 1, l.streams[1].recent
 	for i := 2; i < modelStreams; i++ {
@@ -113,7 +115,7 @@ func (l *streamLog) balance() (busiest float64) {
 		all += l.streams[i].recent
 	}
 	busiest = float64(l.streams[busy].recent) * (modelStreams - 1) / float64(all)
-	waiting := map[int32]bool{} // their next event already has a cause in the old stream
+	waiting := map[int32]bool{} // accounts whose next event already has a cause in the old stream
 	for _, e := range l.pending {
 		waiting[e.account] = true
 	}
@@ -138,13 +140,13 @@ func (l *streamLog) balance() (busiest float64) {
 // A streamFollower folds the streams. It applies an event only after the event's cause.
 type streamFollower struct {
 	log       *streamLog
-	waits     bool // for causes
+	waits     bool // the follower waits for the causes of events
 	applied   [modelStreams]uint64
 	numbers   [modelAccounts]uint32
-	orphans   int    // applied events whose cause is not applied
-	held      int    // times that a stream waited for a cause
-	longest   uint64 // events that waited in a stream
-	reordered int    // events that are not the next of their account
+	orphans   int    // number of applied events whose cause was not applied
+	held      int    // how often a stream waited for a cause
+	longest   uint64 // maximum number of events that waited in a stream
+	reordered int    // number of events that were not the next of their account
 }
 
 // follow applies up to n events of a stream.
@@ -176,7 +178,8 @@ func (f *streamFollower) lag() (lag uint64) {
 	return lag
 }
 
-// catchUp applies all events. A cause is in the log before its effect, so one stream can always proceed.
+// catchUp applies all events. A cause is in the log before its effect, so one stream can always
+// proceed.
 func (f *streamFollower) catchUp(t *testing.T) {
 	for f.lag() > 0 {
 		before := f.applied
@@ -188,10 +191,10 @@ func (f *streamFollower) catchUp(t *testing.T) {
 }
 
 // TestLogOfSeveralStreams simulates followers of a log of several streams that read the streams at
-// different speeds, while accounts move between streams. It shows what stays exact: with the rule that an
-// event is applied after its cause, each account's events are applied in order, through moves, and every
-// vector of positions of a follower contains the cause of each event that it contains. Without the rule,
-// neither holds. ANNEAL_EVENTS is the number of events.
+// different speeds, while accounts move between streams. It shows what stays exact: with the rule
+// that an event is applied after its cause, each account's events are applied in order, through
+// moves, and every vector of positions of a follower contains the cause of each event that it
+// contains. Without the rule, neither holds. ANNEAL_EVENTS is the number of events.
 func TestLogOfSeveralStreams(t *testing.T) {
 	events := testutil.Variable(t, "ANNEAL_EVENTS", 2_000_000)
 	random := testutil.Random(t)
@@ -215,7 +218,7 @@ func TestLogOfSeveralStreams(t *testing.T) {
 			for i, at := range random.Perm(modelStreams) {
 				n := uint64(random.IntN(2000))
 				if i == 0 {
-					n = modelWindow // this stream catches up
+					n = modelWindow // this stream catches up with its end
 				}
 				f.follow(at, n)
 			}

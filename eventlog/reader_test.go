@@ -31,7 +31,7 @@ func TestAReaderSeesTheSameEventsAndCannotAppend(t *testing.T) {
 	t.Cleanup(nc.Close)
 	reader, err := eventlog.OpenReader(t.Context(), nc)
 	require.NoError(t, err)
-	for e, err := range reader.Follow(t.Context(), "events.>", 0) { // waits until the mirror has the events
+	for e, err := range reader.Follow(t.Context(), "events.>", 0) { // wait until the mirror has the events
 		require.NoError(t, err)
 		require.Equal(t, position, e.Position)
 		require.Equal(t, write.ID, e.ID)

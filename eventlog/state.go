@@ -12,9 +12,9 @@ import (
 	"anneal/eventlog/integrity"
 )
 
-// Verify compares the open stream with the result of the check before the start. It returns the
-// current mark with the running hash up to the log's last event, or an error when events are
-// missing or differ from the mark.
+// Verify compares the open stream of the log with before, the result of the check before the start.
+// It returns the high-water mark with the hash chain up to the newest event, or an error when
+// events are missing or differ from the mark.
 func (l *JetStream) Verify(ctx context.Context, before integrity.CheckResult) (mark integrity.HighWaterMark,
 	err error) {
 	mark = before.Mark
@@ -31,16 +31,20 @@ func (l *JetStream) Verify(ctx context.Context, before integrity.CheckResult) (m
 	}
 	switch {
 	case state.LastSeq < mark.MinPosition():
-		return mark, integrity.Damagef("the log ends at position %d, but reached %d before", state.LastSeq,
+		return mark, integrity.Damagef("the log ends at position %d, but according to its high-water mark it reached "+
+			"position %d", state.LastSeq,
 			mark.MinPosition())
 	case state.Msgs > 0 && state.FirstSeq != 1 || state.Msgs != state.LastSeq:
-		return mark, integrity.Damagef("the log has %d events from position %d to %d: some are missing", state.Msgs,
+		return mark, integrity.Damagef("the log has only %d events from position %d to %d: some are missing", state.Msgs,
 			state.FirstSeq, state.LastSeq)
-	case before.Read && state.LastSeq < before.Last: // LastSeq is greater when events were restored from the mirror
-		return mark, integrity.Damagef("the log ends at position %d by its files, but at %d by the NATS server", before.Last,
+	// LastSeq is greater when events were restored from the readers' mirror
+	case before.Read && state.LastSeq < before.Last:
+		return mark, integrity.Damagef("according to its block files the log ends at position %d, but according to the "+
+			"NATS server at %d", before.Last,
 			state.LastSeq)
 	}
-	if mark.Position < state.LastSeq || !before.Read { // events after the mark, or all events, are not checked yet
+	// events after the high-water mark, or all events, are not checked yet
+	if mark.Position < state.LastSeq || !before.Read {
 		if err := l.catchUp(ctx, &mark, state.LastSeq); err != nil {
 			return mark, err
 		}
@@ -49,8 +53,8 @@ func (l *JetStream) Verify(ctx context.Context, before integrity.CheckResult) (m
 	return mark, nil
 }
 
-// catchUp extends a mark's running hash to the position upTo by reading the log. It returns an
-// error when the log has a different event at the position of the mark.
+// catchUp reads the log up to the position upTo and extends the hash chain of a high-water mark. It
+// returns an error when the log has a different event at the mark's position.
 func (l *JetStream) catchUp(ctx context.Context, mark *integrity.HighWaterMark, upTo uint64) error {
 	chain := mark.HashChain
 	if mark.Position > 0 {
@@ -60,7 +64,7 @@ func (l *JetStream) catchUp(ctx context.Context, mark *integrity.HighWaterMark, 
 		err := l.readChain(ctx, &chain, upTo, func() error {
 			if chain.Position == mark.Position && chain != mark.HashChain {
 				return integrity.Damagef(
-					"the log has event %s with running hash %s at position %d, where the mark has event %s with %s: it is "+
+					"the log has event %s with running hash %s at position %d, but the high-water mark has event %s with %s: it is "+
 						"another log, or it was altered",
 					chain.EventID, chain.Hash, chain.Position, mark.EventID, mark.Hash)
 			}
@@ -74,8 +78,8 @@ func (l *JetStream) catchUp(ctx context.Context, mark *integrity.HighWaterMark, 
 	return nil
 }
 
-// readChain reads the log and extends a chain up to the position upTo. It calls the function each
-// after every event.
+// readChain reads the log up to the position upTo and adds its events to chain. It calls each after
+// every event.
 func (l *JetStream) readChain(ctx context.Context, chain *integrity.HashChain, upTo uint64, each func() error) error {
 	return l.messages(ctx, chain.Position, upTo, func(position uint64, m jetstream.Msg) error {
 		err := chain.Extend(integrity.MessageOf(position, m.Subject(), nats.Header(m.Headers()), m.Data()))
@@ -86,8 +90,8 @@ func (l *JetStream) readChain(ctx context.Context, chain *integrity.HashChain, u
 	})
 }
 
-// messages calls the function each with the position and the message of every event whose position
-// is greater than after and at most upTo.
+// messages calls each with the position and the message of every event after the position after, up
+// to upTo.
 func (l *JetStream) messages(ctx context.Context, after, upTo uint64, each func(uint64, jetstream.Msg) error) error {
 	messages, err := l.consume(ctx, everything, after)
 	if err != nil {

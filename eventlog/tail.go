@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// RingSize is the minimum number of events that a tail buffers. A reader that is further behind
-// reads events from the log.
+// RingSize is the minimum number of events that a Tail has in memory. A reader that is further
+// behind reads from the log.
 const RingSize = 1024
 
-// restartDelay is the time before a tail subscribes again after an error.
+// restartDelay is the time after which a Tail subscribes to the log again after an error.
 const restartDelay = time.Second
 
-// A Tail is one subscription to the log that many readers share. The first reader starts the tail,
-// which buffers the latest events of all accounts.
+// A Tail is a subscription to the log that many readers share. It has the newest events of all
+// accounts in memory. The first reader starts it.
 type Tail struct {
 	log    Log
 	logger *slog.Logger
@@ -24,25 +24,26 @@ type Tail struct {
 
 	mu      sync.Mutex
 	started bool
-	from    uint64 // ring has all events after the position from, up to the position at
+	from    uint64 // ring has all events after the position from, up to the position at.
 	at      uint64
 	ring    []Event
-	grown   chan struct{} // closed when events are added
+	grown   chan struct{} // closed when events are added to ring
 }
 
-// NewTail returns a tail of a log. It ends when Close is called.
+// NewTail returns a Tail of a log. The Tail ends when Close is called.
 func NewTail(log Log, logger *slog.Logger) *Tail {
 	ctx, stop := context.WithCancel(context.Background())
 	return &Tail{log: log, logger: logger, ctx: ctx, stop: stop, grown: make(chan struct{})}
 }
 
-// Close ends the tail.
+// Close ends the Tail.
 func (t *Tail) Close() { t.stop() }
 
-// Done returns a channel that is closed when the tail has ended.
+// Done returns a channel that is closed when the Tail has ended.
 func (t *Tail) Done() <-chan struct{} { return t.ctx.Done() }
 
-// Start subscribes to the events after a position, unless the tail has started already.
+// Start subscribes to the events after a position. It does nothing when the Tail has been started
+// already.
 func (t *Tail) Start(after uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -57,7 +58,8 @@ func (t *Tail) follow(after uint64) {
 		for e, err := range t.log.Follow(t.ctx, "events.>", after) {
 			if err != nil {
 				if t.ctx.Err() == nil {
-					t.logger.Warn("the shared subscription to the log was lost; retrying", "after", after, "error", err)
+					t.logger.Warn("lost the subscription to the log that all event streams share: subscribing "+
+						"again", "after", after, "error", err)
 				}
 				break
 			}
@@ -76,7 +78,7 @@ func (t *Tail) add(e Event) {
 	defer t.mu.Unlock()
 	if len(t.ring) == 2*RingSize {
 		t.from = t.ring[RingSize-1].Position
-		// the events are copied to a new array, because callers of Since hold slices of the old one
+		// a new array, because callers of Since still use slices of the old one
 		t.ring = append(make([]Event, 0, 2*RingSize), t.ring[RingSize:]...)
 	}
 	t.ring, t.at = append(t.ring, e), e.Position
@@ -84,9 +86,9 @@ func (t *Tail) add(e Event) {
 	t.grown = make(chan struct{})
 }
 
-// Since returns the events after a position, the position last of the latest event, and a channel
-// that is closed when more events arrive. complete is false, and events is nil, when the ring lacks
-// some of the events: the caller must then read the events up to last from the log.
+// Since returns the events after a position. last is the position of the newest event, and grown is
+// closed when more events arrive. complete is false when the Tail no longer has all of these
+// events; the caller then reads the events up to last from the log.
 func (t *Tail) Since(position uint64) (events []Event, last uint64, complete bool, grown <-chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -27,7 +27,7 @@ func BenchmarkTree(b *testing.B) {
 		b.Run(strconv.Itoa(clients), func(b *testing.B) {
 			with, without := commands(b, true), commands(b, false)
 			each := max(1, 512/clients)
-			burst(b, clients, each, with) // warm up
+			burst(b, clients, each, with) // warm up both servers
 			burst(b, clients, each, without)
 			var treed, plain rate
 			for range b.N {

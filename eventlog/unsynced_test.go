@@ -33,8 +33,9 @@ func unsynced(t *testing.T) (s *natsserver.Server, hidden string) {
 	require.EqualValues(t, 2, position)
 	ended := make(chan error, 1)
 	go func() { ended <- s.Log().WaitDurable(context.WithoutCancel(t.Context()), position) }()
-	t.Cleanup(func() { close(release); assert.NoError(t, <-ended) }) // runs before the cleanup that closes the server
-	<-begun                                                          // later callers wait for the next round
+	// this cleanup runs before the one that closes the server
+	t.Cleanup(func() { close(release); assert.NoError(t, <-ended) })
+	<-begun // after this, further callers wait for the next round
 	return s, w.ID
 }
 

@@ -38,7 +38,7 @@ func TestSecondControlPlane(t *testing.T) {
 	}
 	dir := t.TempDir()
 	require.Contains(t, refused(dir, shared),
-		"it lacks the keys blobs, nodes, pepper, ring: run `anneal server bundle FILE`")
+		"it has no key named blobs, nodes, pepper, ring: run `anneal server bundle FILE`")
 	require.NoFileExists(t, filepath.Join(dir, "keys", "pepper"), "it creates no keys of its own")
 	first.join(dir)
 	require.Contains(t, refused(dir, "file://"+filepath.ToSlash(t.TempDir())), "is not the one of the installation")

@@ -76,7 +76,7 @@ func TestLogOfATorchJob(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(python, "torch", "finish"), nil, 0o600))
 	work()
 	user.until(job, "state", "JOB_STATE_COMPLETED")
-	eventually(t, "the log has its end", func() bool { return strings.Contains(log(), "the training ended") })
+	eventually(t, "the log has its end", func() bool { return strings.Contains(log(), "the training is complete") })
 	whole := log()
 	require.True(t, strings.HasPrefix(whole, first), "the lines of the first attempt are kept:\n%s\n%s", first, whole)
 	for _, attempt := range []string{first, strings.TrimPrefix(whole, first)} {

@@ -45,7 +45,7 @@ func TestTrainerLogs(t *testing.T) {
 	require.Eventually(t, func() bool { // the end of the log does not delay the results
 		var status int
 		status, log = read(url)
-		return status == http.StatusOK && strings.Contains(log, "the training ended")
+		return status == http.StatusOK && strings.Contains(log, "the training is complete")
 	}, time.Minute, 50*time.Millisecond)
 	require.Contains(t, log, "attempt 1 started on node local")
 	require.Contains(t, log, "attempt 2 started on node local")

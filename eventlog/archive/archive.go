@@ -1,7 +1,8 @@
-// Package archive stores a compressed copy of the log's events for reads of earlier states. Each
-// event links to the previous event of its resource, and some events carry the state of their
-// resource, so that a state at any position needs few reads. An archive is derived from the log: when
-// it is damaged or lacks events, it is written again.
+// Package archive stores a compressed copy of the log's events, from which a reader computes the
+// state of a resource at an earlier position. Each stored event has the position of the previous
+// event of its resource. One event in 16 also has the state of its resource, so that few events
+// have to be read for a state. When an archive is damaged or lacks events, it is written again from
+// the log.
 package archive
 
 import (
@@ -17,66 +18,68 @@ import (
 	"anneal/eventlog"
 )
 
-// Sizes of frames and of the memory of an archive.
+// Sizes of frames and of buffers, and the names of the files. A frame is a block of events that are
+// compressed together.
 const (
 	frameEvents = 64         // maximum number of events in a frame
-	frameBytes  = 32 << 10   // bytes of data at which a frame ends
-	cacheBytes  = 32 << 20   // decompressed frames that stay in memory
-	maxBatches  = 64         // frames that wait to be written, before Add waits
-	framesFile  = "frames-1" // the number is the version of the format
+	frameBytes  = 32 << 10   // a frame ends when its events have this many bytes
+	cacheBytes  = 32 << 20   // maximum bytes of decompressed frames in memory
+	maxBatches  = 64         // Add waits while this many full frames are not written
+	framesFile  = "frames-1" // the number is the version of the file format
 	linksFile   = "links-1"
 )
 
-// An Entry is an event of the archive.
+// An Entry is one event in the archive.
 type Entry struct {
-	eventlog.Event        // Record (without State), Position, ID, Name and Time
-	Previous       uint64 // position of the previous event of the resource, 0 for its first event; only in Add
-	State          []byte // state of the resource after the event, as Add got it; nil for most events
+	eventlog.Event        // only the fields Record (without State), Position, ID, Name and Time are set
+	Previous       uint64 // position of the resource's previous event; 0 for its first event; set only by Add
+	State          []byte // state of the resource after the event, as passed to Add; nil for most events
 }
 
 // An Archive is the archive of one log. It is safe for concurrent use, but only one goroutine calls
 // Add.
 type Archive struct {
 	frames, links file
-	space         *disk.Space // of the files; nil in memory
+	space         *disk.Space // free space of the disk with the files; nil for an archive in memory
 
 	mu      sync.Mutex
-	index   []frameRef // frames in the file
-	size    int64      // bytes of the file of frames
+	index   []frameRef // the frames in the file of frames, in order
+	size    int64      // length of the file of frames in bytes
 	written uint64     // position of the last event in the file of frames
-	last    uint64     // position of the last event
-	newest  time.Time  // latest time of all events
-	pending []*batch   // batches that are not written; the last one grows
-	failed  error      // first error of writing; the archive stops then
+	last    uint64     // position of the last event, written or pending
+	newest  time.Time  // latest time of any event in the archive
+	pending []*batch   // frames that are not written yet; Add appends to the last one
+	failed  error      // first error of a write; nothing is written after it
 
 	cache cache
-	full  chan struct{} // has an element for each full batch in pending
+	full  chan struct{} // receives an element for each full batch in pending
 	ended chan struct{}
 	once  sync.Once
 }
 
-// A batch has the events of a frame before it is written.
+// A batch is a frame that is not written yet.
 type batch struct {
 	entries []Entry
 	bytes   int
-	written chan struct{} // closed when the batch is written, or writing has failed
+	written chan struct{} // closed when the frame was written or the write failed
 }
 
 func (b *batch) first() uint64 { return b.entries[0].Position }
 
-// Open opens the archive in a directory, and creates it if there is none. Call Keep before Add.
+// Open opens the archive in a directory, and creates the archive if the directory has none. The
+// caller must call Keep before Add.
 func Open(dir string) (*Archive, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("open the archive: %w", err)
+		return nil, fmt.Errorf("open the archive of earlier states: %w", err)
 	}
 	frames, err := os.OpenFile(filepath.Join(dir, framesFile), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("open the archive: %w", err)
+		return nil, fmt.Errorf("open the archive of earlier states: %w", err)
 	}
 	links, err := os.OpenFile(filepath.Join(dir, linksFile), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		_ = frames.Close()
-		return nil, fmt.Errorf("open the archive: %w", err)
+		return nil, fmt.Errorf("open the archive of earlier states: %w", err)
 	}
 	a := start(frames, links)
 	a.space = disk.On(dir)
@@ -94,7 +97,7 @@ func start(frames, links file) *Archive {
 	return a
 }
 
-// Close writes all events and closes the files. The archive cannot be used afterwards.
+// Close writes all pending events and closes the files. The archive cannot be used afterwards.
 func (a *Archive) Close() (err error) {
 	a.once.Do(func() {
 		err = a.Flush()
@@ -106,10 +109,11 @@ func (a *Archive) Close() (err error) {
 	return err
 }
 
-// Keep removes the events after the one at a checkpoint: the log may have lost them in a power failure,
-// and then it has other events at their positions. Keep of a zero checkpoint removes all events. It
-// reports whether the archive has all events up to the checkpoint; if not, it removes nothing. An archive
-// that cannot be written any more, such as on a full disk, stops: see Err.
+// Keep removes the events after a checkpoint, because the log may have lost these events in a power
+// failure and assigned their positions again. A zero checkpoint removes all events. complete is
+// false when the archive lacks an event up to the checkpoint; then nothing is removed. err is an
+// error of truncating the files. An error of writing, for example on a full disk, is returned by
+// Err instead.
 func (a *Archive) Keep(at eventlog.Checkpoint) (complete bool, err error) {
 	a.mu.Lock()
 	frames, rest, complete := a.upTo(at)
@@ -123,12 +127,15 @@ func (a *Archive) Keep(at eventlog.Checkpoint) (complete bool, err error) {
 	for _, entry := range rest {
 		a.Add(entry.Event, entry.Previous, entry.State)
 	}
-	_ = a.Flush() // otherwise a crash leaves less than the snapshot of the checkpoint needs; Err has the error
+	// without the flush, a crash could leave an archive that ends before the checkpoint; Err returns
+	// its error
+	_ = a.Flush()
 	return true, nil
 }
 
-// upTo returns the number of frames that have no event after a checkpoint, and the events up to it of the
-// frame that follows. The result complete is false when the archive lacks the event at the checkpoint.
+// upTo returns the number of complete frames up to a checkpoint, and the events up to the
+// checkpoint in the frame after them. complete is false when the archive lacks the checkpoint's
+// event.
 func (a *Archive) upTo(at eventlog.Checkpoint) (frames int, rest []Entry, complete bool) {
 	if at.Position == 0 {
 		return 0, nil, true
@@ -157,7 +164,7 @@ func (a *Archive) upTo(at eventlog.Checkpoint) (frames int, rest []Entry, comple
 	return frames, rest, true
 }
 
-// cut removes all frames except the first ones.
+// cut keeps the given number of frames at the beginning of the archive and removes the others.
 func (a *Archive) cut(frames int) error {
 	a.index = a.index[:frames]
 	a.size, a.written, a.newest = 0, 0, time.Time{}
@@ -173,18 +180,20 @@ func (a *Archive) cut(frames int) error {
 	return a.links.Truncate(int64(a.written) * linkBytes)
 }
 
-// CarriesState reports whether Add should get the state of the resource after the event at a position: one
-// in 16 events. A hash chooses them, so that it does not depend on how often a resource changes.
+// CarriesState reports whether the caller should pass Add the state of the resource after the event
+// at a position. It is true for one in 16 positions. A hash chooses the positions, so that every
+// resource has such events no matter how often the resource changes.
 func CarriesState(position uint64) bool {
-	h := position // the finalizer of SplitMix64
+	h := position // mix the bits of the position with the finalizer of SplitMix64
 	h = (h ^ h>>30) * 0xBF58476D1CE4E5B9
 	h = (h ^ h>>27) * 0x94D049BB133111EB
 	return (h^h>>31)>>60 == 0
 }
 
-// Add adds the next event of the log. Previous is the position of the previous event of the resource;
-// 0 for its first. State is nil, or the state of the resource after the event: see CarriesState. Add
-// ignores an event that the archive has. Add waits when many events are not written yet.
+// Add adds the next event of the log. previous is the position of the resource's previous event; 0
+// for its first event. state is the state of the resource after the event, or nil: see
+// CarriesState. Add ignores an event that the archive already has. It blocks while maxBatches
+// frames wait to be written.
 func (a *Archive) Add(e eventlog.Event, previous uint64, state []byte) {
 	a.mu.Lock()
 	if e.Position != a.last+1 || a.failed != nil {
@@ -212,7 +221,7 @@ func (a *Archive) Add(e eventlog.Event, previous uint64, state []byte) {
 
 func (b *batch) isFull() bool { return len(b.entries) == frameEvents || b.bytes >= frameBytes }
 
-// Flush returns when all events that were added before are durable.
+// Flush returns when all events that were passed to Add before the call are durable.
 func (a *Archive) Flush() error {
 	a.mu.Lock()
 	var b *batch
@@ -220,7 +229,7 @@ func (a *Archive) Flush() error {
 	if n := len(a.pending); n > 0 {
 		b = a.pending[n-1]
 		grows = !b.isFull()
-		b.bytes = frameBytes // full: Add begins another batch
+		b.bytes = frameBytes // marks the batch as full, so that Add begins a new batch
 	}
 	a.mu.Unlock()
 	if grows {
@@ -238,21 +247,23 @@ func (a *Archive) Flush() error {
 	return err
 }
 
-// Last returns the position of the last event, and the latest time of all events.
+// Last returns the position of the archive's last event and the latest time of any of its events.
 func (a *Archive) Last() (position uint64, newest time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.last, a.newest
 }
 
-// Err returns the error at which the archive has stopped, or nil.
+// Err returns the first error of a write, after which the archive writes nothing more; nil when
+// there was none.
 func (a *Archive) Err() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.failed
 }
 
-// Get returns the event at a position.
+// Get returns the event at a position. The error has the reason ReasonIncomplete when the archive
+// lacks the event.
 func (a *Archive) Get(position uint64) (Entry, error) {
 	a.mu.Lock()
 	if entry := a.waiting(position); entry != nil {
@@ -278,10 +289,11 @@ func (a *Archive) lacks(position uint64) error {
 		"the archive of earlier states has no event at position %d: try again", position)}
 }
 
-// ReasonIncomplete is the reason of the error for an event that the archive lacks.
+// ReasonIncomplete is the reason of the error for a position whose event the archive lacks.
 const ReasonIncomplete = "ARCHIVE_INCOMPLETE"
 
-// waiting returns the event at a position if it is not written yet, else nil.
+// waiting returns the event at a position if the event is in a batch that is not written yet,
+// otherwise nil. The caller holds mu.
 func (a *Archive) waiting(position uint64) *Entry {
 	if position <= a.written || position > a.last {
 		return nil
@@ -301,8 +313,9 @@ func (a *Archive) waiting(position uint64) *Entry {
 	return &a.pending[i].entries[position-a.pending[i].first()]
 }
 
-// Find returns the position of the resource's last event at or before a position; 0 when there is
-// none. Version is the position of a later event of the resource.
+// Find returns the position of a resource's last event at or before a position; 0 when there is
+// none. version is the position of any later event of the resource, from which Find follows the
+// links back.
 func (a *Archive) Find(version, position uint64) (uint64, error) {
 	for version > position {
 		previous, jump, _, err := a.link(version)
@@ -316,8 +329,8 @@ func (a *Archive) Find(version, position uint64) (uint64, error) {
 	return version, nil
 }
 
-// Chain returns the positions of the events of a resource from which its state after the event at a
-// position is folded, oldest first: the first event carries a state, or is the resource's first event.
+// Chain returns the positions of the events from which the state after the event at a position is
+// computed, oldest first. The first of them carries a state or is the resource's first event.
 func (a *Archive) Chain(position uint64) ([]uint64, error) {
 	var chain []uint64
 	for at := position; at > 0; {
@@ -334,7 +347,8 @@ func (a *Archive) Chain(position uint64) ([]uint64, error) {
 	return chain, nil
 }
 
-// At returns the position before the first event whose time is later than t.
+// At returns the position that the log had reached at time t: the position before the first event
+// that is later than t.
 func (a *Archive) At(t time.Time) (uint64, error) {
 	a.mu.Lock()
 	i, _ := slices.BinarySearchFunc(a.index, t, func(ref frameRef, t time.Time) int {

@@ -20,7 +20,8 @@ import (
 
 var epoch = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// filled returns an archive of n events of a few resources, and the positions of each resource's events.
+// filled adds n events of a few resources to an archive, and returns the positions of each
+// resource's events.
 func filled(t *testing.T, a *Archive, n int) map[domain.Name][]uint64 {
 	random := rand.New(rand.NewPCG(1, uint64(n)))
 	positions := map[domain.Name][]uint64{}
@@ -49,7 +50,8 @@ func eventAt(position uint64, name domain.Name) eventlog.Event {
 		Time: epoch.Add(time.Duration(position) * time.Second)}
 }
 
-// check checks all events, links and chains of an archive.
+// check requires that an archive has all events at the given positions, with their links and their
+// chains.
 func check(t *testing.T, a *Archive, positions map[domain.Name][]uint64) {
 	t.Helper()
 	for name, all := range positions {
@@ -86,7 +88,7 @@ func TestArchive(t *testing.T) {
 	for kind, a := range map[string]*Archive{"memory": NewMemory(), "files": opened(t, t.TempDir())} {
 		t.Run(kind, func(t *testing.T) {
 			positions := filled(t, a, 2_345)
-			check(t, a, positions) // some events are not written yet
+			check(t, a, positions) // at this point, some events are only in memory
 			require.NoError(t, a.Flush())
 			check(t, a, positions)
 			for _, seconds := range []int{-5, 0, 1, 700, 2_344, 2_345, 9_000} {
@@ -156,8 +158,9 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// TestKeepRemovesLaterEvents checks that an archive has the events of the log after a power failure in which
-// the log has lost those after a checkpoint, and that it keeps those up to the checkpoint on disk.
+// TestKeepRemovesLaterEvents checks that an archive has the events of the log after a power failure
+// in which the log has lost those after a checkpoint, and that it keeps those up to the checkpoint
+// on disk.
 func TestKeepRemovesLaterEvents(t *testing.T) {
 	const lost = 20
 	for _, last := range []uint64{1, frameEvents - 1, frameEvents, frameEvents + 1, 100} {
@@ -170,7 +173,7 @@ func TestKeepRemovesLaterEvents(t *testing.T) {
 		complete, err := opened(t, dir).Keep(at)
 		require.NoError(t, err)
 		require.True(t, complete)
-		a = opened(t, dir) // the process was killed
+		a = opened(t, dir) // the process was killed, so the archive is opened again without Close
 		complete, err = a.Keep(at)
 		require.NoError(t, err)
 		require.True(t, complete, "it keeps the events up to position %d on disk", last)
@@ -197,8 +200,8 @@ func TestKeepRemovesLaterEvents(t *testing.T) {
 	}
 }
 
-// TestDamagedLinks checks that an archive whose links are damaged is not used from there on, because a
-// link leads to another state without an error.
+// TestDamagedLinks checks that an archive whose links are damaged is not used from there on,
+// because a link leads to another state without an error.
 func TestDamagedLinks(t *testing.T) {
 	dir := t.TempDir()
 	a := opened(t, dir)
@@ -220,8 +223,8 @@ func TestDamagedLinks(t *testing.T) {
 	}
 }
 
-// TestStatesOfPeriodicChanges checks that a resource whose events have any regular distance carries states
-// often enough.
+// TestStatesOfPeriodicChanges checks that a resource whose events have any regular distance carries
+// states often enough.
 func TestStatesOfPeriodicChanges(t *testing.T) {
 	const events = 5_000
 	for period := uint64(1); period <= 5_000; period++ {
@@ -236,8 +239,8 @@ func TestStatesOfPeriodicChanges(t *testing.T) {
 	}
 }
 
-// TestSpaceOfTheLog checks that an archive leaves the space of the disk that the log needs, and that a
-// server starts without it.
+// TestSpaceOfTheLog checks that an archive leaves the space of the disk that the log needs, and
+// that a server starts without it.
 func TestSpaceOfTheLog(t *testing.T) {
 	dir := t.TempDir()
 	a := opened(t, dir)
@@ -262,7 +265,7 @@ func TestSpaceOfTheLog(t *testing.T) {
 	require.ErrorContains(t, a.Err(), "the disk is nearly full")
 }
 
-// again adds the events up to a position, as a world does that continues from a snapshot.
+// again adds the events up to a position again, as a world does that continues from a snapshot.
 func again(a *Archive, positions map[domain.Name][]uint64, upTo uint64) {
 	type known struct {
 		name     domain.Name
@@ -286,7 +289,8 @@ func again(a *Archive, positions map[domain.Name][]uint64, upTo uint64) {
 	}
 }
 
-// TestDamageIsReported flips each byte of a frame in turn.
+// TestDamageIsReported checks that each flipped byte of a frame leads to an error and never to
+// another event.
 func TestDamageIsReported(t *testing.T) {
 	a := NewMemory()
 	defer a.Close()
@@ -304,7 +308,7 @@ func TestDamageIsReported(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// failing is a file that cannot be written.
+// failing is a file whose writes fail.
 type failing struct{ memoryFile }
 
 func (*failing) WriteAt([]byte, int64) (int, error) { return 0, fmt.Errorf("no space left on device") }

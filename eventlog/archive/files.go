@@ -18,7 +18,8 @@ import (
 	"anneal/eventlog"
 )
 
-// A file of an archive: an *os.File, or memory.
+// A file stores the frames or the links of an archive. It is an *os.File or, for an archive in
+// memory, a memoryFile.
 type file interface {
 	io.ReaderAt
 	io.WriterAt
@@ -41,7 +42,7 @@ type file interface {
 const (
 	frameMagic  = "AFR1"
 	frameHeader = 44
-	maxFrame    = 64 << 20 // bytes
+	maxFrame    = 64 << 20 // maximum length of a frame's compressed events in bytes; a longer frame counts as damaged
 )
 
 // The file of links has two numbers for the event at each position: the position of the resource's
@@ -54,18 +55,18 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-var errDamaged = errors.New("the archive is damaged")
+var errDamaged = errors.New("the archive of earlier states is damaged")
 
-// A frameRef locates a frame in the file.
+// A frameRef locates a frame in the file of frames.
 type frameRef struct {
 	first, last uint64
-	newest      time.Time // latest time of all events up to the last one of the frame
+	newest      time.Time // latest time of any event in the archive up to the end of this frame
 	offset      int64
-	length      int // bytes, with the header
+	length      int // length of the frame in bytes, including its header
 }
 
-// scan reads the headers and the links of all frames. It ends at the first frame whose header or links
-// are damaged.
+// scan reads the headers and the links of all frames into index. It stops at the first frame whose
+// header or links are damaged; that frame and all later ones are written again.
 func (a *Archive) scan() {
 	head := make([]byte, frameHeader)
 	var links []byte
@@ -92,14 +93,15 @@ func parseHeader(head []byte, offset int64) (frameRef, error) {
 	length := binary.BigEndian.Uint32(head[28:])
 	if string(head[:4]) != frameMagic || binary.BigEndian.Uint32(head[40:]) != crc32.Checksum(head[:40], castagnoli) ||
 		count == 0 || length > maxFrame {
-		return frameRef{}, fmt.Errorf("%w: the frame at byte %d has no valid header", errDamaged, offset)
+		return frameRef{}, fmt.Errorf("%w: the frame at byte %d of frames-1 has no valid header", errDamaged, offset)
 	}
 	first := binary.BigEndian.Uint64(head[4:])
 	return frameRef{first: first, last: first + uint64(count) - 1, offset: offset, length: frameHeader + int(length),
 		newest: time.Unix(0, int64(binary.BigEndian.Uint64(head[16:])))}, nil
 }
 
-// frameOf returns the index of the frame with the event at a position, which must be written.
+// frameOf returns the index of the frame that has the event at a position. The event must be in the
+// file.
 func (a *Archive) frameOf(position uint64) int {
 	i, _ := slices.BinarySearchFunc(a.index, position, func(ref frameRef, p uint64) int {
 		switch {
@@ -113,7 +115,7 @@ func (a *Archive) frameOf(position uint64) int {
 	return i
 }
 
-// entryIn returns the event at a position, without Previous.
+// entryIn returns the event at a position in a frame, without its field Previous.
 func (a *Archive) entryIn(ref frameRef, position uint64) (Entry, error) {
 	f, err := a.cache.get(ref, a.frames)
 	if err != nil {
@@ -124,7 +126,7 @@ func (a *Archive) entryIn(ref frameRef, position uint64) (Entry, error) {
 	return entry, err
 }
 
-// write writes batches until Close is called.
+// write runs in a goroutine and writes full batches to the files until Close is called.
 func (a *Archive) write() {
 	defer close(a.ended)
 	for range a.full {
@@ -147,7 +149,8 @@ func (a *Archive) write() {
 	}
 }
 
-// writeBatch writes a full batch, which does not change any more, to the files.
+// writeBatch writes the events of a full batch and their links to the files, and returns the
+// location of the new frame.
 func (a *Archive) writeBatch(b *batch) (frameRef, error) {
 	var raw []byte
 	a.mu.Lock()
@@ -188,9 +191,9 @@ func (a *Archive) writeBatch(b *batch) (frameRef, error) {
 	return frameRef{b.first(), b.entries[len(b.entries)-1].Position, newest, offset, len(frame)}, err
 }
 
-// lastState returns the position of the last event at or before the one at a position, of the same
-// resource, that carries a state. links are those of the events that begin at first and are not
-// written yet.
+// lastState returns the position of the last event of a resource that carries a state, looking back
+// from one of its events at position. links has the links of the events from position first on,
+// which are not in the file yet.
 func (a *Archive) lastState(position, first uint64, links []byte) (uint64, error) {
 	link := make([]byte, linkBytes)
 	if position >= first {
@@ -219,7 +222,9 @@ func encodeFrame(b *batch, raw, links []byte, newest time.Time) []byte {
 	return append(frame, packed...)
 }
 
-// link returns the links of the event at a position.
+// link returns the links of the event at a position: previous is the position of the resource's
+// previous event, jump that of its last earlier event with a state. carries reports whether the
+// event itself has a state. jump is 0 for an event that is not written yet.
 func (a *Archive) link(position uint64) (previous, jump uint64, carries bool, err error) {
 	a.mu.Lock()
 	entry := a.waiting(position)
@@ -236,7 +241,7 @@ func (a *Archive) link(position uint64) (previous, jump uint64, carries bool, er
 	return a.writtenLink(position)
 }
 
-// writtenLink returns the links of the event at a position from their file.
+// writtenLink returns what link returns, for an event whose links are in the file.
 func (a *Archive) writtenLink(position uint64) (previous, jump uint64, carries bool, err error) {
 	var link [linkBytes]byte
 	if _, err := a.links.ReadAt(link[:], int64(position-1)*linkBytes); err != nil {
@@ -288,19 +293,19 @@ func decodeEntry(raw []byte) (Entry, error) {
 	return entry, nil
 }
 
-// A cache has the frames that were read last, decompressed.
+// A cache keeps the frames that were read last in memory, decompressed, up to cacheBytes.
 type cache struct {
 	mu     sync.Mutex
-	frames map[int64]*cached // by offset
-	recent list.List         // of *cached, the last one read in front
+	frames map[int64]*cached // by the frame's offset in the file of frames
+	recent list.List         // the same frames as *cached, the most recently read one in front
 	bytes  int
 }
 
-// A cached frame does not change.
+// A cached is a decompressed frame. It is never modified, so that readers can share it.
 type cached struct {
 	offset  int64
 	raw     []byte
-	offsets []uint32 // of the events in raw
+	offsets []uint32 // where each event of the frame begins in raw
 	element *list.Element
 }
 
@@ -340,7 +345,7 @@ func (c *cache) get(ref frameRef, frames file) (*cached, error) {
 func load(ref frameRef, frames file) (*cached, error) {
 	frame := make([]byte, ref.length)
 	if _, err := frames.ReadAt(frame, ref.offset); err != nil {
-		return nil, fmt.Errorf("read the archive: %w", err)
+		return nil, fmt.Errorf("read the archive of earlier states: %w", err)
 	}
 	packed := frame[frameHeader:]
 	if binary.BigEndian.Uint32(frame[32:]) != crc32.Checksum(packed, castagnoli) {
@@ -367,7 +372,8 @@ func load(ref frameRef, frames file) (*cached, error) {
 
 func damaged(ref frameRef) error {
 	return domain.Errorf(domain.DataLoss, "the archive of earlier states is damaged at positions %d to %d: stop the "+
-		"server, remove the folder archive in its data directory, and start it again; the server writes the archive again",
+		"server, remove the directory archive in its data directory, and start it; it then writes the archive again from "+
+		"the log",
 		ref.first, ref.last)
 }
 
@@ -386,7 +392,7 @@ func entryLength(raw []byte) (int, error) {
 	return at, nil
 }
 
-// A memoryFile is a file in memory.
+// A memoryFile is a file in memory, for an archive that NewMemory returns.
 type memoryFile struct {
 	mu   sync.RWMutex
 	data []byte

@@ -6,15 +6,16 @@ import (
 	"time"
 )
 
-// Limits of records, so that one client cannot replace the records of others.
+// Rate limits of audit records, so that the records of one client cannot push those of others out
+// of the bounded stream.
 const (
-	burst      = 30          // records at once of one account, address and kind
-	interval   = time.Second // time until a further record is allowed
-	maxBuckets = 10_000      // accounts, addresses and kinds that are limited separately
+	burst      = 30          // number of records that one account, address and kind may store at once
+	interval   = time.Second // one more record is allowed after each interval
+	maxBuckets = 10_000      // maximum number of combinations of account, address and kind that have a bucket of their own
 )
 
-// A limitKey selects the bucket of a record. For SecretRead, from is the reader instead of the
-// address.
+// A limitKey selects the token bucket of a record by its account, origin and kind. from is the
+// client's network, or for a record of the kind SecretRead the resource that read the secret.
 type limitKey struct{ account, from, kind string }
 
 func keyOf(r Record) limitKey {
@@ -24,8 +25,8 @@ func keyOf(r Record) limitKey {
 	return limitKey{r.Account, network(r.ClientAddress), r.Kind}
 }
 
-// network returns an IPv4 address, or the /64 of an IPv6 address: one client has all of its
-// addresses.
+// network returns an IPv4 address unchanged, and the /64 prefix of an IPv6 address, because one
+// client usually has all addresses of a /64.
 func network(address string) string {
 	parsed, err := netip.ParseAddr(address)
 	if err != nil {
@@ -38,12 +39,13 @@ func network(address string) string {
 	return parsed.String()
 }
 
-// A bucket has one token for each record that may be stored now.
+// A bucket is a token bucket: each stored record takes one token, and a token is added after each
+// interval.
 type bucket struct {
 	tokens  float64
 	filled  time.Time
-	pending Record // newest record that waits for a token
-	waiting int    // events that pending represents; 0 for none
+	pending Record // newest record for which the bucket had no token
+	waiting int    // number of events that pending represents; 0 when no record waits
 }
 
 func (b *bucket) fill(now time.Time) {
@@ -53,14 +55,15 @@ func (b *bucket) fill(now time.Time) {
 	}
 }
 
-// limits are the buckets of a recorder.
+// limits has the token buckets of a Recorder.
 type limits struct {
 	mu      sync.Mutex
 	buckets map[limitKey]*bucket
 }
 
-// admit reports whether a record may be stored now. Otherwise flush returns it later, or a newer one
-// that also represents it.
+// admit takes a token and reports true when the record may be stored now. Otherwise the record
+// waits in its bucket, and flush returns it later, or a newer record whose field Repeated counts
+// both.
 func (l *limits) admit(r Record, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -84,8 +87,8 @@ func (l *limits) admit(r Record, now time.Time) bool {
 	return false
 }
 
-// flush returns the records that waited and may be stored now, or all with all, and forgets buckets
-// that are full.
+// flush returns the waiting records for which there are tokens now; with all, it returns all
+// waiting records. It also deletes the buckets that are full again.
 func (l *limits) flush(now time.Time, all bool) (due []Record) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -11,37 +11,38 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// A Store holds the records of an installation.
+// A Store stores the audit records of an installation.
 type Store interface {
-	// Append stores records. After an error, some of them may be stored; storing them again within two
-	// minutes does not store them twice.
+	// Append stores records. After an error, some of them may be stored. The caller can append the
+	// same records again: a record that was stored less than two minutes ago is not stored twice.
 	Append(ctx context.Context, records []Record) error
-	// Read yields the records of an account, oldest first; those of all accounts and of callers that
-	// were not authenticated if all is true. It yields a DamagedError in place of a record that it cannot
-	// decode, and continues.
+	// Read yields the records of an account, oldest first. If all is true, it yields the records of
+	// all accounts and of callers that were not authenticated. In place of a record that it cannot
+	// decode it yields a DamagedError, and continues.
 	Read(ctx context.Context, account string, all bool) iter.Seq2[Record, error]
 }
 
 const (
-	queued     = 4096 // records that wait for the store
-	batch      = 256  // records that are stored at once
+	queued     = 4096 // maximum number of records in the queue
+	batch      = 256  // maximum number of records in one call of Store.Append
 	appendTime = 5 * time.Second
 	retryPause = time.Second
-	closeTime  = 2 * time.Second // time to store the last records when the server stops
+	closeTime  = 2 * time.Second // maximum time for storing the remaining records when the server stops
 )
 
 // Options configure a Recorder.
 type Options struct {
 	Store     Store
-	ID        string // ID of the control plane
-	Addresses bool   // store the addresses of clients
+	ID        string // ID of the control plane, for the field ControlPlane
+	Addresses bool   // whether records have the IP addresses of clients
 	Now       func() time.Time
 	Logger    *slog.Logger
-	Metrics   prometheus.Registerer // nil registers no metrics
+	Metrics   prometheus.Registerer // where the metrics are registered; nil registers none
 }
 
-// A Recorder stores records without delay for the caller: they wait in a bounded queue. What the
-// queue cannot hold is dropped and counted. A nil Recorder stores nothing.
+// A Recorder stores audit records in the background, through a bounded queue, so that a request
+// does not wait for the store. When the queue is full, records are dropped and counted. A nil
+// Recorder stores nothing.
 type Recorder struct {
 	options Options
 	limits  limits
@@ -49,11 +50,11 @@ type Recorder struct {
 	metrics metrics
 
 	mu      sync.Mutex
-	dropped int // since the last record of RecordsDropped
+	dropped int // records dropped since the last record of the kind RecordsDropped
 }
 
-// An entry of the queue is a record or, with done, a request to close done when all records before it
-// are stored or dropped.
+// An entry is an element of the queue: a record or, if done is not nil, a request of Flush. A
+// request's channel is closed when all records before it are stored or dropped.
 type entry struct {
 	record Record
 	done   chan struct{}
@@ -64,14 +65,16 @@ type metrics struct {
 	dropped prometheus.Counter
 }
 
-// NewRecorder returns a recorder. Its Run stores what it records.
+// NewRecorder returns a recorder. The caller must also call Run, which stores the records that
+// Record enqueues.
 func NewRecorder(o Options) *Recorder {
 	r := &Recorder{options: o, limits: limits{buckets: map[limitKey]*bucket{}}, queue: make(chan entry, queued),
 		metrics: metrics{
 			records: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "anneal_audit_records_total",
 				Help: "Audit records that were stored, by kind."}, []string{"kind"}),
 			dropped: prometheus.NewCounter(prometheus.CounterOpts{Name: "anneal_audit_records_dropped_total",
-				Help: "Audit records that were lost, because NATS or the disk did not accept them in time."}),
+				Help: "Audit records that were dropped, because the queue was full or the server stopped before they were " +
+					"stored."}),
 		}}
 	if o.Metrics != nil {
 		o.Metrics.MustRegister(r.metrics.records, r.metrics.dropped)
@@ -79,7 +82,8 @@ func NewRecorder(o Options) *Recorder {
 	return r
 }
 
-// Record stores a record later. It sets the record's ID, time and control plane.
+// Record enqueues a record and sets its ID, time and control plane. It drops the record when the
+// queue is full.
 func (r *Recorder) Record(record Record) {
 	if r == nil {
 		return
@@ -116,7 +120,7 @@ func (r *Recorder) drop(n int) {
 	r.dropped += n
 }
 
-// Read yields the stored records: see Store.
+// Read yields the stored records as Store.Read does.
 func (r *Recorder) Read(ctx context.Context, account string, all bool) iter.Seq2[Record, error] {
 	if r == nil {
 		return func(func(Record, error) bool) {}
@@ -124,8 +128,8 @@ func (r *Recorder) Read(ctx context.Context, account string, all bool) iter.Seq2
 	return r.options.Store.Read(ctx, account, all)
 }
 
-// Flush waits until the records so far are stored or dropped, except those that wait for the limit of
-// their client.
+// Flush waits until all records that were enqueued before the call are stored or dropped, except
+// those that the rate limit of their client holds back.
 func (r *Recorder) Flush(ctx context.Context) error {
 	if r == nil {
 		return nil
@@ -144,7 +148,8 @@ func (r *Recorder) Flush(ctx context.Context) error {
 	}
 }
 
-// Run stores records until ctx is done, and then those that wait, for at most closeTime.
+// Run stores enqueued records until ctx is done. It then stores the remaining records, for at most
+// closeTime.
 func (r *Recorder) Run(ctx context.Context) error {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
@@ -163,7 +168,8 @@ func (r *Recorder) Run(ctx context.Context) error {
 	}
 }
 
-// take returns the first entry and those that wait after it, at most batch.
+// take returns first and the entries that follow in the queue without waiting, at most batch
+// entries in total.
 func (r *Recorder) take(first entry) []entry {
 	entries := []entry{first}
 	for len(entries) < batch {
@@ -177,7 +183,8 @@ func (r *Recorder) take(first entry) []entry {
 	return entries
 }
 
-// store stores entries. While the store accepts none, it tries again, and the queue fills.
+// store stores the records of entries. It tries again while the Store returns errors; meanwhile the
+// queue fills up.
 func (r *Recorder) store(ctx context.Context, entries []entry) {
 	records := recordsOf(entries)
 	lost := r.takeDropped()
@@ -190,7 +197,8 @@ func (r *Recorder) store(ctx context.Context, entries []entry) {
 			break
 		}
 		if failures == 0 {
-			r.options.Logger.Warn("audit records are not stored yet", "records", len(records), "error", err)
+			r.options.Logger.Warn("cannot store audit records: trying again; later records are dropped when the queue is "+
+				"full", "records", len(records), "error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -218,8 +226,9 @@ func (r *Recorder) append(ctx context.Context, records []Record) error {
 	return nil
 }
 
-// takeDropped returns a record of how many records were dropped since the last one. Its Repeated is 0 if
-// none were.
+// takeDropped returns a record of the kind RecordsDropped with the number of records that were
+// dropped since the last call, and resets the number. When none were dropped, it returns the zero
+// Record.
 func (r *Recorder) takeDropped() Record {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -233,21 +242,22 @@ func (r *Recorder) takeDropped() Record {
 	return lost
 }
 
-// logDropped counts and logs records that will not be stored, because the server stops.
+// logDropped counts and logs records that are lost because the server stops before they are stored.
 func (r *Recorder) logDropped(records []Record, err error) {
 	n := 0
 	for _, record := range records {
-		if record.Kind != RecordsDropped { // its records are counted already
+		if record.Kind != RecordsDropped { // the records that it stands for were counted when they were dropped
 			n += record.events()
 		}
 	}
 	r.metrics.dropped.Add(float64(n))
 	if n > 0 {
-		r.options.Logger.Warn("audit records were dropped, because the server stops", "records", n, "error", err)
+		r.options.Logger.Warn("audit records are lost, because the server stopped before they were "+
+			"stored", "records", n, "error", err)
 	}
 }
 
-// finish stores what waits when ctx is done.
+// finish stores the remaining records after ctx of Run is done.
 func (r *Recorder) finish(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
 	defer cancel()
@@ -264,7 +274,7 @@ func (r *Recorder) finish(ctx context.Context) {
 			closeAll(entries)
 		default:
 			if lost := r.takeDropped(); lost.Repeated > 0 {
-				_ = r.append(ctx, []Record{lost}) // the metric has the number
+				_ = r.append(ctx, []Record{lost}) // if this fails, the metric still has the number
 			}
 			return
 		}

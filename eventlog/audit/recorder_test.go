@@ -47,7 +47,8 @@ func TestFlood(t *testing.T) {
 		const seconds, perSecond = 10, 1000
 		for second := range seconds {
 			for i := range perSecond {
-				recorder.Record(refused("acme", fmt.Sprintf("2001:db8::%x", i))) // one client has all addresses of a /64
+				// all of these addresses are in one /64, and so count as one client
+				recorder.Record(refused("acme", fmt.Sprintf("2001:db8::%x", i)))
 			}
 			if second%5 == 0 {
 				recorder.Record(refused("other", "192.0.2.7"))
@@ -97,7 +98,7 @@ func TestKindsAreLimitedSeparately(t *testing.T) {
 	})
 }
 
-// run runs a recorder until it has stored what it has.
+// run runs a recorder until it has stored its records.
 func run(t *testing.T, recorder *audit.Recorder) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
@@ -125,7 +126,8 @@ func TestRecorderDropsAndCounts(t *testing.T) {
 		synctest.Wait()
 		store.Fail(nil)
 		require.NoError(t, recorder.Flush(ctx))
-		recorder.Record(refused("acme", "198.51.100.1")) // has the record of the dropped ones with it
+		// this record is stored together with the one that counts the dropped records
+		recorder.Record(refused("acme", "198.51.100.1"))
 		require.NoError(t, recorder.Flush(ctx))
 		stop()
 		require.ErrorIs(t, <-ended, context.Canceled)
@@ -151,8 +153,8 @@ func TestRecorderDropsAndCounts(t *testing.T) {
 	})
 }
 
-// TestFieldsAreBounded checks that no field of a record is long, has control characters, or has an API
-// key that a client sent in the wrong place.
+// TestFieldsAreBounded checks that no field of a record is long, has control characters, or has an
+// API key that a client sent in the wrong place.
 func TestFieldsAreBounded(t *testing.T) {
 	store := &audit.Memory{}
 	recorder := newRecorder(store, nil)

@@ -18,26 +18,28 @@ import (
 	"anneal/eventlog"
 )
 
-// Stream holds the records. It is not part of the log and can be lost.
+// Stream is the JetStream stream of the audit records. It is not part of the log, and nothing
+// depends on it.
 const Stream = "AUDIT"
 
-// Limits of the stream, which deletes its oldest records.
+// Limits of the stream. At a limit the NATS server deletes the oldest records.
 const (
 	MaxAge   = 90 * 24 * time.Hour
 	MaxBytes = 64 << 20
-	// MaxPerAccount limits the records of one account, and those of callers that were not
-	// authenticated, so that they do not replace the records of others.
+	// MaxPerAccount is the maximum number of stored records of one account, and of all callers that
+	// were not authenticated, so that they cannot push out the records of other accounts.
 	MaxPerAccount = 20_000
 
-	// maxRecord is the maximum size of a message in bytes, with headers. JSON escapes each byte of a bounded
-	// record by at most one further byte, because encode does not escape HTML.
+	// maxRecord is the maximum size of a message in bytes, with its headers. It allows for JSON, which
+	// escapes a byte of a bounded record with at most one further byte, because encode does not escape
+	// HTML.
 	maxRecord = 9 << 10
 	repeats   = 2 * time.Minute
 )
 
 const (
 	subjects  = "audit."
-	anonymous = "_" // instead of the account of a caller that was not authenticated; no ID of an account
+	anonymous = "_" // subject token for callers that were not authenticated; not a valid account ID
 )
 
 func subjectOf(account string) string {
@@ -50,9 +52,9 @@ func subjectOf(account string) string {
 // noStorage is the code of the JetStream error "insufficient storage resources available".
 const noStorage jetstream.ErrorCode = 10047
 
-// EnsureStream creates or updates the stream. A server that cannot reserve its maximum size gets a
-// stream that is limited by age and by account only, because the control plane must start on a
-// nearly full disk.
+// EnsureStream creates or updates the stream. When the NATS server cannot reserve MaxBytes of its
+// storage, the stream gets no limit in bytes, because the control plane must start even on a nearly
+// full disk.
 func EnsureStream(ctx context.Context, js jetstream.JetStream, replicas int) error {
 	config := jetstream.StreamConfig{
 		Name:              Stream,
@@ -74,19 +76,20 @@ func EnsureStream(ctx context.Context, js jetstream.JetStream, replicas int) err
 	if !errors.As(err, &refused) || refused.ErrorCode != noStorage {
 		return err
 	}
-	slog.Warn("the NATS server cannot reserve the maximum size of the stream: raise max_file_store", "stream", Stream,
+	slog.Warn("the NATS server cannot reserve the maximum size of a stream, so the stream has no limit in bytes: "+
+		"raise max_file_store of the server", "stream", Stream,
 		"bytes", MaxBytes)
 	config.MaxBytes = -1
 	return eventlog.EnsureStream(ctx, js, config, replicas)
 }
 
-// A StreamStore is the Store in the existing stream.
+// A StreamStore is a Store on the JetStream stream.
 type StreamStore struct {
 	js    jetstream.JetStream
-	space *disk.Space // checked before records are stored; nil disables the check
+	space *disk.Space // checked before each Append; nil disables the check
 }
 
-// OpenStream returns the store in the stream of a NATS server.
+// OpenStream returns a Store on the stream, which must exist.
 func OpenStream(nc *nats.Conn, space *disk.Space) (*StreamStore, error) {
 	js, err := jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(2*batch),
 		jetstream.WithPublishAsyncTimeout(appendTime))
@@ -110,7 +113,8 @@ func (s *StreamStore) Append(ctx context.Context, records []Record) error {
 		message := &nats.Msg{Subject: subjectOf(record.Account), Data: data,
 			Header: nats.Header{jetstream.MsgIDHeader: {record.ID}}}
 		if !eventlog.ValidSubject(message.Subject) {
-			return fmt.Errorf("store an audit record: the account ID %q is not valid in a NATS subject", record.Account)
+			return fmt.Errorf("store an audit record: account ID %q has characters that a NATS subject does not "+
+				"allow", record.Account)
 		}
 		ack, err := s.js.PublishMsgAsync(message, jetstream.WithStallWait(appendTime))
 		if err != nil {
@@ -133,7 +137,7 @@ func (s *StreamStore) Append(ctx context.Context, records []Record) error {
 func encode(record Record) ([]byte, error) {
 	var data bytes.Buffer
 	encoder := json.NewEncoder(&data)
-	encoder.SetEscapeHTML(false) // it would make a byte of a client six bytes
+	encoder.SetEscapeHTML(false) // escaping would turn one byte of a client's text into six
 	err := encoder.Encode(record)
 	return bytes.TrimSuffix(data.Bytes(), []byte("\n")), err
 }
@@ -183,9 +187,9 @@ func (s *StreamStore) Read(ctx context.Context, account string, all bool) iter.S
 	}
 }
 
-// DamagedError is the error of a record that cannot be decoded. Records follow it.
+// A DamagedError reports an audit record that cannot be decoded. Later records can still be read.
 type DamagedError struct {
-	Position uint64 // in the stream
+	Position uint64 // position of the record's message in the stream
 	Err      error
 }
 
@@ -193,8 +197,9 @@ func (e DamagedError) Error() string {
 	return fmt.Sprintf("the audit record at position %d is damaged: %v", e.Position, e.Err)
 }
 
-// nextRecord returns the next record, whose Sequence is 0 if it is after last, or a DamagedError. more
-// is false when no further record up to last follows.
+// nextRecord returns the next record, or a DamagedError when it cannot be decoded. A record with
+// the Sequence 0 means that the next message is after last. more is false when there is no further
+// record up to last.
 func nextRecord(ctx context.Context, messages jetstream.MessagesContext, last uint64) (r Record, more bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, appendTime)
 	defer cancel()
@@ -221,7 +226,7 @@ type Memory struct {
 	fail    error
 }
 
-// Fail makes Append return err, until err is nil.
+// Fail makes Append return err from now on; nil makes it succeed again.
 func (m *Memory) Fail(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -14,35 +14,39 @@ import (
 // Limit is the maximum number and total size of the responses that are stored for one account.
 type Limit struct {
 	Count int
-	Bytes int64 // at this total size, new keys are refused; requests in progress still store their response
+	// total size of an account's responses from which on new keys are refused; requests in progress
+	// still store theirs
+	Bytes int64
 }
 
-// DefaultLimit is the Limit of a new Store.
+// DefaultLimit is the Limit of a store when the caller sets none.
 var DefaultLimit = Limit{Count: 50_000, Bytes: 256 << 20}
 
 // ReasonFull is the reason of a claim that is refused because the account's limit is reached.
 const ReasonFull = "TOO_MANY_IDEMPOTENCY_KEYS"
 
-// accountCounts counts the stored keys and bytes of each account. It counts claims of this process
-// immediately and those of other processes when the bucket's watch reports them.
+// accountCounts counts the stored keys and bytes of each account. The counts include this process's
+// own claims immediately, and those of other processes once the watch of the JetStream bucket
+// reports them.
 type accountCounts struct {
 	mu       sync.Mutex
 	accounts map[string]*accountCount
 }
 
 type accountCount struct {
-	responses  map[string]keptResponse // by key
+	responses  map[string]keptResponse // the account's stored responses by idempotency key
 	bytes      int64
 	nextExpiry time.Time // no key of the account expires before this time
 }
 
 type keptResponse struct {
-	revision uint64 // of the record; 0 until the record is stored
+	revision uint64 // revision of the stored record; 0 until the record is stored
 	bytes    int64
 	ends     time.Time
 }
 
-// of returns the counts of a key's account. The caller holds the lock.
+// of returns the counts of the account to which an idempotency key belongs. The caller holds the
+// lock.
 func (k *accountCounts) of(key string) *accountCount {
 	account, _, _ := strings.Cut(key, ".")
 	if k.accounts == nil {
@@ -54,13 +58,13 @@ func (k *accountCounts) of(key string) *accountCount {
 	return k.accounts[account]
 }
 
-// reserve counts a key that is about to be stored. When the account's limit is reached, ok is
+// reserve counts a key before its record is stored. When the account has reached its limit, ok is
 // false, and free is the time at which the account's next key expires.
 func (k *accountCounts) reserve(key string, now time.Time, limit Limit) (free time.Time, ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	a := k.of(key)
-	if _, has := a.responses[key]; has { // the key has expired, or a concurrent claim has just reserved it
+	if _, has := a.responses[key]; has { // the key is stored but expired, or a concurrent claim has just reserved it
 		return free, true
 	}
 	if a.full(limit) && !now.Before(a.nextExpiry) {
@@ -100,8 +104,8 @@ func (k *accountCounts) release(key string) {
 	}
 }
 
-// note counts the record that is stored under a key. An older revision than the counted one changes
-// nothing. ends is the time at which the record expires.
+// note counts a stored record of a key: its revision, its size in bytes and the time at which it
+// expires. It ignores a revision that is not newer than the counted one.
 func (k *accountCounts) note(key string, revision uint64, bytes int64, ends time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -117,16 +121,16 @@ func (k *accountCounts) note(key string, revision uint64, bytes int64, ends time
 func errFull(key string, limit Limit, free time.Time) error {
 	account, _, _ := strings.Cut(key, ".")
 	return &domain.Error{Code: domain.ResourceExhausted, Reason: ReasonFull,
-		Message: fmt.Sprintf("accounts/%s has reached the limit of stored idempotency keys (%d responses or %d "+
+		Message: fmt.Sprintf("account %s has reached the limit of stored idempotency keys (%d responses or %d "+
 			"bytes, each kept for %d hours): nothing was done; retry after %s, or without an idempotency key",
 			account, limit.Count, limit.Bytes, int(Retention.Hours()), free.UTC().Format(time.RFC3339))}
 }
 
-// Follow counts the records that this and other servers store, until ctx is done. The counts are
-// too low until Follow has read the existing records.
+// Follow keeps the counts up to date with the records that this server and others store, until ctx
+// is done. The counts are too low until Follow has read the existing records.
 func (a *Store) Follow(ctx context.Context) error {
 	stored, ok := a.records.(*kv.Bucket)
-	if !ok { // no other server shares a store in memory or in local files
+	if !ok { // only a JetStream bucket is shared with other servers
 		<-ctx.Done()
 		return ctx.Err()
 	}

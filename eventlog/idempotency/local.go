@@ -18,16 +18,17 @@ import (
 	"anneal/eventlog/kv"
 )
 
-// ReasonLost is the reason of a claim that is refused after records were lost.
+// ReasonLost is the reason of the error for a claim that is refused because stored records were
+// lost.
 const ReasonLost = "IDEMPOTENCY_RECORDS_LOST"
 
-// OpenLocal opens a store that keeps its records in two local files, which are synced on every
-// write. It migrates the records that an earlier version of anneal kept in the JetStream bucket
-// ANSWERS.
+// OpenLocal opens a store that keeps its records in two local files, which are synced at every
+// write. Records that an earlier version of anneal kept in the JetStream bucket ANSWERS are moved
+// there.
 //
-// Records that are damaged in both files do not prevent the start. For a day after such a loss,
-// claims of unknown keys are refused, because a request whose record was lost could otherwise be
-// executed twice.
+// The store opens even if records are damaged in both files. For a day after such a loss, claims of
+// unknown keys are refused, because a request whose record was lost could otherwise be executed
+// twice.
 func OpenLocal(ctx context.Context, nc *nats.Conn, where kv.LocalOptions) (*Store, error) {
 	lostFile := filepath.Join(where.Dir, "lost")
 	opts := keyfile.Options{Keep: Retention + time.Hour, AcceptLoss: true, BeforeLoss: func(lost []keyfile.Lost) error {
@@ -49,19 +50,20 @@ func OpenLocal(ctx context.Context, nc *nats.Conn, where kv.LocalOptions) (*Stor
 	return a, nil
 }
 
-// recordLoss writes the time of a loss to a file, before the damaged records are removed from the
-// store.
+// recordLoss writes the current time to a file, from which applyLoss learns of the loss after a
+// restart. It is called before the damaged records are removed from the store.
 func recordLoss(file string, lost []keyfile.Lost, where kv.LocalOptions) error {
 	if where.Log != nil {
-		where.Log.Error("idempotency records are lost: new idempotency keys are refused for a day; to accept them "+
-			"earlier, delete the file and restart",
+		where.Log.Error("records of idempotency keys are damaged in both local files: requests with a new idempotency "+
+			"key are refused for a day, because they may have been executed before; to accept them earlier, delete the file "+
+			"and restart the server",
 			"records", lost, "file", file)
 	}
 	return disk.WriteFile(file, []byte(time.Now().UTC().Format(time.RFC3339)+"\n"))
 }
 
-// applyLoss sets lostUntil, until which new keys are refused, to a day after the last recorded
-// loss.
+// applyLoss reads the time of the last loss from its file and sets lostUntil to a day later. Until
+// then new keys are refused.
 func (a *Store) applyLoss() error {
 	now := time.Now().UTC()
 	text, err := os.ReadFile(a.lostFile)
@@ -79,7 +81,8 @@ func (a *Store) applyLoss() error {
 	return err
 }
 
-// recordsLost returns the error for a claim of an unknown key within a day after records were lost.
+// recordsLost returns the error for a claim of an unknown key while new keys are refused after a
+// loss.
 func (a *Store) recordsLost() error {
 	return &domain.Error{Code: domain.Unavailable, Reason: ReasonLost,
 		Message: fmt.Sprintf("records of idempotency keys were lost to a damaged disk, so it is unknown whether this "+
@@ -88,7 +91,7 @@ func (a *Store) recordsLost() error {
 			a.lostUntil.Format(time.RFC3339))}
 }
 
-// Close closes the files of a local store.
+// Close closes the two local files; for other stores it does nothing.
 func (a *Store) Close() error {
 	if local, ok := a.records.(io.Closer); ok {
 		return local.Close()
@@ -96,8 +99,8 @@ func (a *Store) Close() error {
 	return nil
 }
 
-// migrateAnswers copies the records of the bucket ANSWERS to store and empties the bucket. It can
-// be interrupted at any point and repeated.
+// migrateAnswers copies the records of the bucket ANSWERS to store and empties the bucket. When a
+// crash interrupts it, the next start repeats it.
 func migrateAnswers(ctx context.Context, nc *nats.Conn, to kv.LocalOptions, store *keyfile.Store) error {
 	from, err := kv.OpenBucket(ctx, nc, BucketStream, "idempotency keys", EnsureBucket)
 	if err != nil {
@@ -108,7 +111,7 @@ func migrateAnswers(ctx context.Context, nc *nats.Conn, to kv.LocalOptions, stor
 		return err
 	}
 	if err := from.Purge(ctx); err != nil {
-		return fmt.Errorf("eventlog: empty the bucket of idempotency keys: %w", err)
+		return fmt.Errorf("empty the JetStream bucket ANSWERS after moving its idempotency keys to local files: %w", err)
 	}
 	if moved > 0 && to.Log != nil {
 		to.Log.Info("idempotency keys were moved from NATS to local files", "answers", moved, "to", to.Dir)

@@ -17,7 +17,8 @@ import (
 	"anneal/eventlog/kv"
 )
 
-// Retention is how long a response is replayed, from the time at which its request first arrived.
+// Retention is how long the store keeps a response, and replays it to repetitions of its request.
+// It begins when the request first arrives.
 const Retention = 24 * time.Hour
 
 // MaxResponse is the maximum size of a stored response in bytes.
@@ -25,12 +26,12 @@ const MaxResponse = 512 << 10
 
 const BucketStream = "KV_ANSWERS"
 
-// EnsureBucket creates the bucket ANSWERS if it does not exist. The NATS server removes records
-// some time after they have expired; Claim determines exactly when a record expires.
+// EnsureBucket creates the JetStream bucket ANSWERS if it does not exist. The NATS server deletes
+// expired records with some delay; Claim itself ignores a record as soon as it expires.
 func EnsureBucket(ctx context.Context, js jetstream.JetStream, replicas int) error {
 	return eventlog.EnsureStream(ctx, js, jetstream.StreamConfig{
 		Name:              BucketStream,
-		Description:       "Sealed answers to requests with an idempotency key, for a day",
+		Description:       "Sealed responses to requests with an idempotency key, kept for a day",
 		Subjects:          []string{"$KV.ANSWERS.>"},
 		Storage:           jetstream.FileStorage,
 		Replicas:          max(1, replicas),
@@ -43,19 +44,19 @@ func EnsureBucket(ctx context.Context, js jetstream.JetStream, replicas int) err
 }
 
 // A Store keeps the responses to requests with an idempotency key, so that a repeated request is
-// executed once, even when the repetitions reach different servers. A key is the ID of an account,
-// a dot, and letters, digits and hyphens.
+// executed once, even if its repetitions reach different servers. A stored key is the account's ID,
+// a dot and the client's key of letters, digits and hyphens.
 type Store struct {
 	Limit Limit       // limit of each account; set before the first claim
-	Space *disk.Space // space on the embedded server's disk, checked before each write; set before the first claim
+	Space *disk.Space // free space of the embedded server's disk, checked before each write; set before the first claim
 
 	records   kv.Store
 	kept      accountCounts
-	lostUntil time.Time // until this time unknown keys are refused, because their records may have been lost
+	lostUntil time.Time // until then unknown keys are refused, because their records may have been lost
 	lostFile  string
 }
 
-// Records returns the key-value store that holds the records.
+// Records returns the underlying key-value store.
 func (a *Store) Records() kv.Store { return a.records }
 
 // Open opens a store that keeps its records in the JetStream bucket ANSWERS. It creates the bucket
@@ -73,28 +74,32 @@ func NewMemory() *Store {
 	return &Store{Limit: DefaultLimit, records: kv.NewMemory()}
 }
 
-// claimAttempts is how many times Claim tries to store its record. A try fails when a concurrent
-// claim stores its record first.
+// claimAttempts is how often Claim tries to store its record. An attempt fails when a concurrent
+// claim of the key stores its record first.
 const claimAttempts = 16
 
-// A ClaimState is the outcome of a claim to a key.
+// A ClaimState says whether the caller of Claim must execute its request.
 type ClaimState int
 
-// Outcomes of a claim. With Fresh and Resumed the caller executes the request and then calls Store
-// or Release.
+// Outcomes of Claim. After Fresh and Resumed the caller executes the request and then calls Store
+// or Release; otherwise it does not execute the request.
 const (
-	Fresh      ClaimState = iota // the key is new
-	Resumed                      // an earlier claim ended without a response; its request may have been executed
-	InProgress                   // another claim holds the key until Lease, or until it stores a response
-	Completed                    // Response is the response to the earlier request
-	Mismatch                     // the key was used for a different request
+	Fresh   ClaimState = iota // the key is new
+	Resumed                   // an earlier claim ended without a stored response; its request may have been executed
+	// another request with the key is being executed; wait until Lease, or until it stores its
+	// response
+	InProgress
+	Completed // the request was executed before; Response is its response
+	Mismatch  // the key was used before for a different request
 )
 
 // A Claim is the result of Store.Claim for a request and its idempotency key.
 type Claim struct {
-	State    ClaimState
-	Seed     []byte    // 32 random bytes, equal for all claims of the key, from which the request derives generated IDs
-	Lease    time.Time // when the lease of the claim that holds the key ends
+	State ClaimState
+	// 32 random bytes, the same for every claim of the key; the request derives the IDs that it
+	// generates from them
+	Seed     []byte
+	Lease    time.Time // when the lease of the request that is being executed ends
 	Response []byte
 
 	key      string
@@ -102,7 +107,7 @@ type Claim struct {
 	revision uint64
 }
 
-// A storedClaim is the record of a key.
+// A storedClaim is what the store keeps for a key.
 type storedClaim struct {
 	Digest []byte    `json:"digest"` // digest of the request that first used the key
 	Seed   []byte    `json:"seed"`
@@ -127,7 +132,8 @@ func (a *Store) Claim(ctx context.Context, key string, digest []byte, now time.T
 		var old storedClaim
 		if revision > 0 {
 			if err := json.Unmarshal(data, &old); err != nil {
-				return Claim{}, domain.Errorf(domain.DataLoss, "the record of an idempotency key cannot be read: use another key")
+				return Claim{}, domain.Errorf(domain.DataLoss, "the stored response of this idempotency key cannot be read: "+
+					"check whether the request took effect, then use another key")
 			}
 		}
 		claim := Claim{key: key, revision: revision, record: old, Seed: old.Seed, Lease: old.Lease}
@@ -136,7 +142,7 @@ func (a *Store) Claim(ctx context.Context, key string, digest []byte, now time.T
 			return Claim{Lease: a.lostUntil}, a.recordsLost()
 		case lapsed:
 			claim.State, claim.Seed = Fresh, make([]byte, 32)
-			_, _ = rand.Read(claim.Seed) // never fails
+			_, _ = rand.Read(claim.Seed) // crypto/rand.Read never returns an error
 			claim.record = storedClaim{Digest: digest, Seed: claim.Seed, Since: now}
 			if free, ok := a.kept.reserve(key, now, a.Limit); !ok {
 				return Claim{Lease: free}, errFull(key, a.Limit, free)
@@ -176,7 +182,8 @@ func (a *Store) Renew(ctx context.Context, claim Claim, now time.Time, lease tim
 // lease expired and another claim took the key.
 func (a *Store) Store(ctx context.Context, claim Claim, answer []byte) error {
 	if len(answer) == 0 || len(answer) > MaxResponse {
-		return domain.Errorf(domain.InvalidArgument, "response has %d bytes: must have 1 to %d", len(answer),
+		return domain.Errorf(domain.InvalidArgument, "store the response of an idempotency key: it has %d bytes, must "+
+			"have 1 to %d", len(answer),
 			MaxResponse)
 	}
 	claim.record.Answer = answer
@@ -193,8 +200,8 @@ func (a *Store) Release(ctx context.Context, claim Claim) error {
 	return err
 }
 
-// put stores the record of a claim and returns its new revision. It returns ErrConflict when the
-// stored record has another revision than the claim.
+// put stores the record of a claim and returns its new revision. It returns ErrConflict when
+// another claim has stored a newer revision.
 func (a *Store) put(ctx context.Context, claim Claim) (uint64, error) {
 	data, err := json.Marshal(claim.record)
 	if err != nil {

@@ -13,33 +13,37 @@ import (
 	"anneal/eventlog/kv"
 )
 
-// A Bucket is an object store's bucket that stores its own ID in a file. blobs.Store implements it.
+// A Bucket is an object store's bucket that keeps its own ID in a file bucket-id. blobs.Store
+// implements it.
 type Bucket interface {
-	BucketID(ctx context.Context) (string, error) // "" when the bucket has none
-	// ClaimBucketID stores id unless the bucket has an ID, and returns the ID that it then has.
+	BucketID(ctx context.Context) (string, error) // BucketID returns the ID in the bucket; "" when it has none.
+	// ClaimBucketID stores id unless the bucket has an ID, and returns the ID that the bucket has
+	// afterwards.
 	ClaimBucketID(ctx context.Context, id string) (string, error)
-	SetBucketID(ctx context.Context, id string) error // replaces the ID
+	SetBucketID(ctx context.Context, id string) error // SetBucketID replaces the ID in the bucket.
 }
 
-// CheckBucket returns an error unless the bucket is the one of the installation. The first control
-// plane writes an ID to its bucket and to the record of the installation. url names the bucket in
-// the error.
+// CheckBucket returns an error unless bucket is the one that all control planes of the installation
+// use. The first control plane of an installation writes a new ID to the bucket and to the record
+// of the installation; later ones compare the two. url names the bucket in the error.
 func (m *Membership) CheckBucket(ctx context.Context, bucket Bucket, url string) error {
 	return checkBucket(ctx, m.bucket, bucket, url)
 }
 
-// A control plane waits bucketPause at most bucketPauses times for another one to restore the ID of a
-// bucket.
+// CheckBucket checks up to bucketPauses times, with pauses of bucketPause, whether another control
+// plane has restored the ID of the bucket.
 const (
 	bucketPauses = 20
 	bucketPause  = 50 * time.Millisecond
 )
 
 func checkBucket(ctx context.Context, records kv.Store, bucket Bucket, url string) error {
-	written := "" // the ID that this process has claimed the bucket with
+	written := "" // the ID that this process has written to the bucket
 	record, err := update(ctx, records, func(r Record) (*Record, error) {
 		if r.Bucket != "" {
-			return nil, nil // the ID was written to the bucket before it was recorded here
+			// the record has an ID, so that ID is in the bucket already, or was replaced: compareBucket
+			// finds out
+			return nil, nil
 		}
 		written = nuid.Next()
 		id, err := bucket.ClaimBucketID(ctx, written)
@@ -55,9 +59,10 @@ func checkBucket(ctx context.Context, records kv.Store, bucket Bucket, url strin
 	return compareBucket(ctx, record, written, bucket, url)
 }
 
-// compareBucket returns an error unless the bucket has the recorded ID. In an object store without
-// conditional writes, another control plane that starts at the same time may have replaced the ID:
-// the one that has written the recorded ID writes it again, and the other one waits for that.
+// compareBucket returns an error unless the bucket has the ID of the record. In an object store
+// without conditional writes, two control planes that start at the same time can overwrite each
+// other's ID. The control plane whose ID is in the record (written) then writes it again, and the
+// other one waits for that.
 func compareBucket(ctx context.Context, record Record, written string, bucket Bucket, url string) error {
 	for pauses := 0; ; pauses++ {
 		id, err := bucket.BucketID(ctx)
@@ -80,8 +85,9 @@ func compareBucket(ctx context.Context, record Record, written string, bucket Bu
 	}
 }
 
-// SetKey replaces the fingerprint of a key in the record of the installation. All control planes
-// must be stopped. SetKey does nothing when there is no record.
+// SetKey replaces the fingerprint of the key with a name in the record of the installation, after
+// the key was replaced. All control planes must be stopped. SetKey does nothing when there is no
+// record.
 func SetKey(ctx context.Context, nc *nats.Conn, name, fingerprint string) error {
 	if _, ok, err := Read(ctx, nc); err != nil || !ok {
 		return err

@@ -20,8 +20,8 @@ func own(ring ...string) map[string][]string {
 	return map[string][]string{"pepper": {"aa"}, "ring": ring}
 }
 
-// join joins and runs a control plane with a fast heartbeat, until the returned function or the test
-// ends.
+// join joins and runs a control plane with a fast heartbeat, until the returned function or the
+// test ends.
 func join(t *testing.T, nc *nats.Conn, id string, eventVersion int) (*Membership, context.CancelFunc) {
 	t.Helper()
 	m, err := Join(t.Context(), Options{Conn: nc, ID: id, Release: "v1", EventVersion: eventVersion, Keys: own("bb"),
@@ -52,18 +52,19 @@ func members(t *testing.T, nc *nats.Conn) map[string]Member {
 
 func TestCheck(t *testing.T) {
 	record := Record{Keys: prints, EventVersion: 2}
+	const otherRing = "its keys differ from those of the installation (ring)"
 	for name, one := range map[string]struct {
 		keys    map[string][]string
 		version int
-		want    []string // parts of the error; nil for none
+		want    []string // parts of the expected error; nil when none is expected
 	}{
 		"same":           {own("bb"), 2, nil},
 		"newer":          {own("bb"), 3, nil},
 		"rotating":       {own("cc", "bb"), 2, nil},
-		"other ring":     {own("cc"), 2, []string{"other keys (ring)", "anneal server join"}},
-		"no keys":        {nil, 2, []string{"lacks the keys pepper, ring", "nothing was changed"}},
+		"other ring":     {own("cc"), 2, []string{otherRing, "anneal server join"}},
+		"no keys":        {nil, 2, []string{"it has no key named pepper, ring", "nothing was changed"}},
 		"older":          {own("bb"), 1, []string{"up to version 1", "start the newer version"}},
-		"older and keys": {own("cc"), 1, []string{"other keys (ring)", "Also, the log may have events of version 2"}},
+		"older and keys": {own("cc"), 1, []string{otherRing, "Also, the log may have events of version 2"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := record.Check(one.keys, one.version)
@@ -79,8 +80,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestCreateOnce lets control planes with different keys create an installation at the same time: the
-// keys of exactly one are recorded, and all others are refused.
+// TestCreateOnce lets control planes with different keys create an installation at the same time:
+// the keys of exactly one are recorded, and all others are refused.
 func TestCreateOnce(t *testing.T) {
 	s := servertest.Start(t)
 	_, ok, err := Read(t.Context(), s.Control())
@@ -101,7 +102,7 @@ func TestCreateOnce(t *testing.T) {
 			won++
 			continue
 		}
-		require.ErrorContains(t, err, "other keys (pepper)")
+		require.ErrorContains(t, err, "its keys differ from those of the installation (pepper)")
 	}
 	require.Equal(t, 1, won)
 }
@@ -127,14 +128,14 @@ func TestLeader(t *testing.T) {
 	require.Len(t, members(t, s.Control()), 1)
 }
 
-// TestSilentMembers checks that a control plane that was killed is removed from the record, and that
-// one that was removed by mistake is added again.
+// TestSilentMembers checks that a control plane that was killed is removed from the record, and
+// that one that was removed by mistake is added again.
 func TestSilentMembers(t *testing.T) {
 	s := servertest.Start(t)
 	require.NoError(t, Create(t.Context(), s.Control(), 1, prints, 1))
 	b, _ := join(t, s.Control(), "b", 1)
 	killed, err := Join(t.Context(), Options{Conn: s.Control(), ID: "a", EventVersion: 1, Keys: own("bb"),
-		Logger: slog.New(slog.DiscardHandler)}) // it never runs
+		Logger: slog.New(slog.DiscardHandler)}) // this control plane never calls Run, so it sends no heartbeats
 	require.NoError(t, err)
 	require.Len(t, members(t, s.Control()), 2)
 	eventually(t, "b removes a", func() bool { return len(members(t, s.Control())) == 1 })
@@ -180,7 +181,7 @@ func TestGaps(t *testing.T) {
 	}
 	require.False(t, silent("0"))
 	require.False(t, leads(m))
-	now = now.Add(time.Hour) // a pause
+	now = now.Add(time.Hour) // the process is paused for an hour
 	m.elect()
 	require.False(t, silent("0"), "nothing was received, not even its own heartbeats")
 	require.False(t, leads(m))

@@ -20,27 +20,29 @@ import (
 
 // Options configure a Membership.
 type Options struct {
-	Conn     *nats.Conn // connection to the NATS account CONTROL
-	Replicas int        // replicas of the record's stream; 0 keeps those of an existing stream
-	ID       string     // ID of the control plane
-	Release  string     // version of anneal
-	// EventVersion is the maximum version of events that this control plane can read.
+	Conn     *nats.Conn // connection into the NATS account CONTROL
+	Replicas int        // replicas of the stream with the record; 0 keeps those of an existing stream
+	ID       string     // ID of this control plane
+	Release  string     // version of the anneal program
+	// EventVersion is the highest version of events that this control plane can read.
 	EventVersion int
-	Keys         map[string][]string // fingerprints of the keys by name; see Record.Check
+	Keys         map[string][]string // fingerprints of this control plane's keys, by the name of the key; see Record.Check
 	Logger       *slog.Logger
-	Interval     time.Duration // interval of the heartbeats; 0 is 1 s
+	Interval     time.Duration // interval of the heartbeats; 0 means 1 s
 }
 
-// Multiples of Options.Interval.
+// Times as multiples of Options.Interval.
 const (
-	gapAfter      = 3  // a control plane that misses its own heartbeats for this time may have missed others
-	beforeLeading = 2  // a control plane listens for this time before it leads
-	silentAfter   = 5  // without a heartbeat for this time, a control plane no longer leads
-	removeAfter   = 30 // after this time without a heartbeat, it is removed from the record
+	// a control plane that received none of its own heartbeats for this time may have missed those of
+	// others
+	gapAfter      = 3
+	beforeLeading = 2  // a control plane receives heartbeats for this time before it becomes the leader
+	silentAfter   = 5  // a control plane that sent no heartbeat for this time is no longer the leader
+	removeAfter   = 30 // a control plane that sent no heartbeat for this time is removed from the record
 )
 
-// A Membership represents one control plane as a member of an installation. It sends heartbeats to
-// the other members, receives theirs, and decides which member leads.
+// A Membership makes this process a member of the installation. It exchanges heartbeats with the
+// other control planes and elects the leader among them.
 type Membership struct {
 	o      Options
 	boot   string
@@ -48,20 +50,20 @@ type Membership struct {
 	now    func() time.Time
 
 	mu           sync.Mutex
-	since        time.Time            // from when on this control plane has received all heartbeats
-	own          time.Time            // when this control plane last received a heartbeat of its own
-	candidate    bool                 // see Stand
-	candidates   map[string]time.Time // last heartbeat of each other control plane that can lead
-	received     map[string]time.Time // last heartbeat of each other control plane
+	since        time.Time            // since this time this process has received all heartbeats
+	own          time.Time            // when this process last received its own heartbeat
+	candidate    bool                 // this control plane may become the leader; see Stand
+	candidates   map[string]time.Time // by ID: last heartbeat of each other control plane that may become the leader
+	received     map[string]time.Time // by ID: last heartbeat of each other control plane
 	eventVersion int
 	leads        bool
-	changed      chan struct{} // closed and replaced when leads changes
-	duplicate    time.Time     // when a heartbeat of another process with the same ID was last logged
+	changed      chan struct{} // closed and replaced when this control plane becomes or stops being the leader
+	duplicate    time.Time     // when another process with the same ID was last logged
 }
 
-// Create creates the record of an installation, and the key-value bucket for it. If there is a
-// record, Create checks it as Record.Check does. keys has the fingerprint of each key that control planes
-// share.
+// Create creates the JetStream bucket and in it the record of an installation. When there is a
+// record, Create checks it as Record.Check does. keys has the fingerprint of each key that the
+// control planes share.
 func Create(ctx context.Context, nc *nats.Conn, replicas int, keys map[string]string, eventVersion int) error {
 	bucket, err := open(ctx, nc, replicas)
 	if err != nil {
@@ -85,7 +87,8 @@ func open(ctx context.Context, nc *nats.Conn, replicas int) (kv.Store, error) {
 		func(ctx context.Context, js jetstream.JetStream, _ int) error { return ensure(ctx, js, replicas) })
 }
 
-// Join makes the control plane a member of the installation, after Record.Check. Run must follow.
+// Join returns the Membership of this control plane. It first checks the record as Record.Check
+// does, and then adds the control plane to it. The caller must then call Run.
 func Join(ctx context.Context, o Options) (*Membership, error) {
 	bucket, err := open(ctx, o.Conn, o.Replicas)
 	if err != nil {
@@ -100,14 +103,14 @@ func Join(ctx context.Context, o Options) (*Membership, error) {
 	return m, m.enter(ctx)
 }
 
-// enter adds the control plane to the record.
+// enter adds this control plane to the record of the installation.
 func (m *Membership) enter(ctx context.Context) error {
 	record, err := update(ctx, m.bucket, func(r Record) (*Record, error) { return &r, m.addTo(&r) })
 	if err != nil {
 		return err
 	}
 	m.setEventVersion(record.EventVersion)
-	if len(record.Members) == 1 { // no other control plane can lead
+	if len(record.Members) == 1 { // it is the only control plane, so it leads immediately
 		m.since = m.now().Add(-beforeLeading * m.o.Interval)
 	}
 	return nil
@@ -115,7 +118,8 @@ func (m *Membership) enter(ctx context.Context) error {
 
 func (m *Membership) addTo(r *Record) error {
 	if r.Keys == nil {
-		return domain.Errorf(domain.Unavailable, "the record of the installation is missing from the NATS cluster")
+		return domain.Errorf(domain.Unavailable, "the NATS cluster has no record of the installation (stream "+
+			"KV_INSTALLATION): check --nats-url, or restore a backup")
 	}
 	if err := r.Check(m.o.Keys, m.o.EventVersion); err != nil {
 		return err
@@ -127,8 +131,8 @@ func (m *Membership) addTo(r *Record) error {
 	return nil
 }
 
-// Leave removes the control plane from the record, so that the version of events can rise without
-// it.
+// Leave removes this control plane from the record, so that the version of events no longer depends
+// on what it can read.
 func (m *Membership) Leave(ctx context.Context) error {
 	_, err := update(ctx, m.bucket, func(r Record) (*Record, error) {
 		if r.Members[m.o.ID].Boot != m.boot {
@@ -140,7 +144,8 @@ func (m *Membership) Leave(ctx context.Context) error {
 	return err
 }
 
-// EventVersion returns the maximum version of events that may be recorded: every member can read it.
+// EventVersion returns the highest version of events that may be recorded: the highest one that
+// every control plane can read.
 func (m *Membership) EventVersion() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -151,14 +156,14 @@ func (m *Membership) setEventVersion(v int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if v > m.eventVersion && m.eventVersion > 0 {
-		m.o.Logger.Info("every control plane can read events of a newer version, which are recorded from now on; older "+
-			"versions of anneal are refused", "eventVersion", v)
+		m.o.Logger.Info("all control planes can read events of a newer version, so such events are recorded from now on; "+
+			"older versions of anneal can no longer start here", "eventVersion", v)
 	}
 	m.eventVersion = max(m.eventVersion, v)
 }
 
-// Stand makes the control plane a candidate for leader. Call it when the control plane is ready to
-// do the work of a leader.
+// Stand makes this control plane a candidate for leader. The caller calls it when the control plane
+// is ready to do the leader's work.
 func (m *Membership) Stand() {
 	m.mu.Lock()
 	m.candidate = true
@@ -166,9 +171,9 @@ func (m *Membership) Stand() {
 	m.elect()
 }
 
-// Leads reports whether the control plane leads. A candidate leads when no candidate from which it
-// receives heartbeats has a lower ID. Several candidates may lead for a time, for example while the
-// network is partitioned, so the work of a leader must be safe when two do it. changed is closed
+// Leads reports whether this control plane is the leader. Among the candidates whose heartbeats
+// arrive, the one with the lowest ID leads. Several control planes may lead for a time, for example
+// during a network partition, so the leader's work must be safe when two do it. changed is closed
 // when the result changes.
 func (m *Membership) Leads() (leads bool, changed <-chan struct{}) {
 	m.mu.Lock()
@@ -176,19 +181,20 @@ func (m *Membership) Leads() (leads bool, changed <-chan struct{}) {
 	return m.leads, m.changed
 }
 
-// heartbeatSubject is the subject of the heartbeats of a control plane.
+// heartbeatSubject is the NATS subject on which a control plane publishes its heartbeats.
 func heartbeatSubject(id string) string { return "controlplanes." + id }
 
 type heartbeat struct {
-	ID   string `json:"id"`
-	Boot string `json:"boot"`
-	Gone bool   `json:"gone,omitempty"` // the control plane has stopped
-	// Candidate is true when the control plane can lead.
+	ID      string `json:"id"`
+	Boot    string `json:"boot"`
+	Stopped bool   `json:"gone,omitempty"` // Stopped is true in the last heartbeat of a control plane that stops.
+	// Candidate is true when the control plane may become the leader.
 	Candidate bool `json:"candidate,omitempty"`
 }
 
-// Run sends heartbeats, listens to those of other control planes, and keeps the record up to date,
-// until ctx is done. It returns an error when the control plane can no longer be a member.
+// Run sends heartbeats, receives those of other control planes, and updates the record, until ctx
+// is done. It returns an error when the control plane can no longer be a member, for example
+// because newer events are recorded than it can read.
 func (m *Membership) Run(ctx context.Context) error {
 	subscription, err := m.o.Conn.Subscribe(heartbeatSubject("*"), m.recordHeartbeat)
 	if err != nil {
@@ -203,7 +209,8 @@ func (m *Membership) Run(ctx context.Context) error {
 			if domain.CodeOf(err) == domain.FailedPrecondition {
 				return err
 			}
-			m.o.Logger.Debug("record of the installation not maintained", "error", err)
+			m.o.Logger.Debug("cannot update the record of the installation: trying again; control planes that have stopped "+
+				"stay in it until then", "error", err)
 		}
 		m.elect()
 		select {
@@ -215,17 +222,18 @@ func (m *Membership) Run(ctx context.Context) error {
 	}
 }
 
-func (m *Membership) send(gone bool) {
+func (m *Membership) send(stopped bool) {
 	m.mu.Lock()
 	candidate := m.candidate && m.listeningFor(m.now()) >= beforeLeading*m.o.Interval
 	m.mu.Unlock()
-	content, _ := json.Marshal(heartbeat{m.o.ID, m.boot, gone, candidate}) // never fails
+	content, _ := json.Marshal(heartbeat{m.o.ID, m.boot, stopped, candidate}) // a heartbeat can always be encoded
 	if err := m.o.Conn.Publish(heartbeatSubject(m.o.ID), content); err != nil {
-		m.o.Logger.Debug("heartbeat of the control plane not sent", "error", err)
+		m.o.Logger.Debug("cannot send the heartbeat of this control plane: another control plane may become the "+
+			"leader", "error", err)
 	}
 }
 
-// recordHeartbeat records a heartbeat.
+// recordHeartbeat records the time of a received heartbeat.
 func (m *Membership) recordHeartbeat(msg *nats.Msg) {
 	var h heartbeat
 	if json.Unmarshal(msg.Data, &h) != nil || h.ID == "" {
@@ -239,12 +247,12 @@ func (m *Membership) recordHeartbeat(msg *nats.Msg) {
 			m.since = now
 		}
 		m.own = now
-	case h.ID == m.o.ID && !h.Gone && now.Sub(m.duplicate) > time.Minute:
+	case h.ID == m.o.ID && !h.Stopped && now.Sub(m.duplicate) > time.Minute:
 		m.duplicate = now
-		m.o.Logger.Error("another running control plane has the same ID: give one of them another --name, or another data "+
-			"directory", "id", h.ID)
+		m.o.Logger.Error("another running control plane has the same ID: start one of them with another --name or "+
+			"another data directory", "id", h.ID)
 	case h.ID == m.o.ID:
-	case h.Gone:
+	case h.Stopped:
 		delete(m.received, h.ID)
 		delete(m.candidates, h.ID)
 	default:
@@ -257,9 +265,9 @@ func (m *Membership) recordHeartbeat(msg *nats.Msg) {
 	m.elect()
 }
 
-// listeningFor returns for how long this control plane has received all heartbeats. It returns 0 when
-// the control plane has not received its own heartbeats for gapAfter intervals, because the process
-// was paused or the connection is interrupted.
+// listeningFor returns for how long this process has received all heartbeats. It returns 0 when the
+// process has not received its own heartbeats for gapAfter intervals, because it was paused or the
+// connection was interrupted.
 func (m *Membership) listeningFor(now time.Time) time.Duration {
 	if now.Sub(m.own) > gapAfter*m.o.Interval {
 		return 0
@@ -267,8 +275,9 @@ func (m *Membership) listeningFor(now time.Time) time.Duration {
 	return now.Sub(m.since)
 }
 
-// elect decides whether this control plane leads. It leads only after it has listened for a while, so
-// that a control plane that starts does not disturb the leader.
+// elect decides whether this control plane leads, and sets leads. A control plane that has just
+// started does not lead until it has received heartbeats for beforeLeading intervals, so that it
+// does not replace a running leader without need.
 func (m *Membership) elect() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -287,8 +296,8 @@ func (m *Membership) elect() {
 	}
 }
 
-// maintain adds this control plane to the record if it is missing, removes the members that are
-// silent, and raises the version of events when all members can read a higher one.
+// maintain updates the record: it adds this control plane if it is missing, removes control planes
+// that send no heartbeats, and raises the version of events when all members can read a higher one.
 func (m *Membership) maintain(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, m.o.Interval)
 	defer cancel()
@@ -325,13 +334,13 @@ func (m *Membership) silent(members map[string]Member) (silent []string) {
 		}
 		if id != m.o.ID && listening >= limit && now.Sub(m.received[id]) >= limit {
 			silent = append(silent, id)
-			delete(m.received, id) // it may return
+			delete(m.received, id) // if it comes back, its time without a heartbeat begins again
 		}
 	}
 	return silent
 }
 
-// lowestVersion returns the maximum version of events that all members can read.
+// lowestVersion returns the highest version of events that all members can read.
 func lowestVersion(members map[string]Member) int {
 	versions := slices.Collect(func(yield func(int) bool) {
 		for _, one := range members {

@@ -1,6 +1,7 @@
-// Package installation records what the control planes of one installation share: the fingerprints of
-// their keys, their bucket, the version of the events in the log, and which control planes there are.
-// A control plane with other keys, with another bucket or without support for the events is refused.
+// Package installation stores the record of an installation: the data that its control planes must
+// agree on. These are the fingerprints of their keys, their bucket, the version of the events in
+// the log, and the list of control planes. A control plane that has other keys or another bucket,
+// or that cannot read the events, is refused.
 package installation
 
 import (
@@ -22,27 +23,27 @@ import (
 	"anneal/eventlog/kv"
 )
 
-// A Record is what the control planes of an installation share.
+// A Record is the data that the control planes of an installation must agree on.
 type Record struct {
-	// Keys has the Fingerprint of each shared key by its name.
+	// Keys has the Fingerprint of each key that the control planes share, by the name of the key.
 	Keys map[string]string `json:"keys"`
-	// Bucket is the ID of the bucket; "" until the first control plane has opened it.
+	// Bucket is the ID of the bucket with the files; "" until the first control plane has opened it.
 	Bucket string `json:"bucket,omitempty"`
-	// EventVersion is the maximum version of the events in the log; see domain.EventVersion.
+	// EventVersion is the highest version of events that may be in the log; see domain.EventVersion.
 	EventVersion int `json:"eventVersion"`
-	// Members has the control planes by ID. A control plane that stops leaves; one that is killed is
-	// removed by another one.
+	// Members has the running control planes by ID. A control plane that stops removes itself; one
+	// that crashed is removed by another.
 	Members map[string]Member `json:"members"`
 }
 
-// A Member is a control plane of an installation.
+// A Member describes one running control plane.
 type Member struct {
-	Boot         string `json:"boot"`         // random ID of this start
-	Release      string `json:"release"`      // version of anneal
-	EventVersion int    `json:"eventVersion"` // maximum version of events that the control plane can read
+	Boot         string `json:"boot"`         // random ID of this run of the process
+	Release      string `json:"release"`      // version of the anneal program
+	EventVersion int    `json:"eventVersion"` // highest version of events that the control plane can read
 }
 
-// The record is in a JetStream key-value bucket with history 1.
+// The record is one key of a JetStream key-value bucket without history.
 const (
 	stream   = "KV_INSTALLATION"
 	recordID = "record"
@@ -51,7 +52,7 @@ const (
 func ensure(ctx context.Context, js jetstream.JetStream, replicas int) error {
 	return eventlog.EnsureStream(ctx, js, jetstream.StreamConfig{
 		Name:              stream,
-		Description:       "What the control planes of the installation share",
+		Description:       "Record of the installation: key fingerprints, bucket ID, event version and control planes",
 		Subjects:          []string{"$KV.INSTALLATION.>"},
 		Storage:           jetstream.FileStorage,
 		Replicas:          max(1, replicas),
@@ -60,8 +61,8 @@ func ensure(ctx context.Context, js jetstream.JetStream, replicas int) error {
 	}, replicas)
 }
 
-// Fingerprint returns a digest of a key, from which the key cannot be derived: keys are random and
-// have 32 bytes.
+// Fingerprint returns a digest of a key by which control planes compare keys. The key cannot be
+// derived from it, because keys are 32 random bytes.
 func Fingerprint(name string, key []byte) string {
 	h := sha256.New()
 	fmt.Fprintf(h, "anneal key fingerprint %q\n", name)
@@ -69,8 +70,8 @@ func Fingerprint(name string, key []byte) string {
 	return hex.EncodeToString(h.Sum(nil)[:8])
 }
 
-// Read returns the record of the installation whose log is in the cluster of nc; ok is false when
-// there is none. It creates nothing.
+// Read returns the record of the installation whose log is in the NATS cluster of nc. ok is false
+// when there is no record. Read changes nothing in the cluster.
 func Read(ctx context.Context, nc *nats.Conn) (record Record, ok bool, err error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -97,7 +98,7 @@ func Read(ctx context.Context, nc *nats.Conn) (record Record, ok bool, err error
 	return record, ok, err
 }
 
-// HasLog reports whether the cluster has a log with events.
+// HasLog reports whether the NATS cluster has a log with events.
 func HasLog(ctx context.Context, nc *nats.Conn) (has bool, err error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -119,10 +120,10 @@ func HasLog(ctx context.Context, nc *nats.Conn) (has bool, err error) {
 	return has, nil
 }
 
-// update replaces the record with the result of change, and returns the stored record. It calls
-// change again when another control plane changed the record at the same time. change receives a
-// copy, which it may modify, or the zero Record when there is no record. When change returns nil,
-// the record remains as it is.
+// update replaces the record with the result of change and returns the stored record. change gets a
+// copy of the record that it may modify, or the zero Record when there is none; it returns nil to
+// leave the record unchanged. update calls change again when another control plane has changed the
+// record at the same time.
 func update(ctx context.Context, bucket kv.Store, change func(Record) (*Record, error)) (Record, error) {
 	for {
 		var record Record
@@ -154,12 +155,12 @@ func (r Record) clone() Record {
 	return r
 }
 
-// Reason is the reason of the errors that Check returns.
+// Reason is the reason of the error that Check returns.
 const Reason = "OTHER_INSTALLATION"
 
-// Check returns an error with all reasons why a control plane cannot be a member. keys has the
-// fingerprints of the control plane's keys by name; a key ring has several, one of which must be in
-// the record. eventVersion is the maximum version of events that the control plane can read.
+// Check returns an error with all reasons why a control plane cannot become a member. keys has the
+// fingerprints of its keys by name. A key ring has several fingerprints; one of them must be in the
+// record. eventVersion is the highest version of events that the control plane can read.
 func (r Record) Check(keys map[string][]string, eventVersion int) error {
 	var lacks, differ, reasons []string
 	for _, name := range slices.Sorted(maps.Keys(r.Keys)) {
@@ -171,10 +172,10 @@ func (r Record) Check(keys map[string][]string, eventVersion int) error {
 		}
 	}
 	if len(lacks) > 0 {
-		reasons = append(reasons, "it lacks the keys "+strings.Join(lacks, ", "))
+		reasons = append(reasons, "it has no key named "+strings.Join(lacks, ", "))
 	}
 	if len(differ) > 0 {
-		reasons = append(reasons, "it has other keys ("+strings.Join(differ, ", ")+")")
+		reasons = append(reasons, "its keys differ from those of the installation ("+strings.Join(differ, ", ")+")")
 	}
 	if len(reasons) > 0 {
 		reasons = []string{strings.Join(reasons, " and ") + ": run `anneal server bundle FILE` on the machine of a control " +

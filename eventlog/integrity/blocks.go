@@ -31,8 +31,8 @@ type record struct {
 	subject  []byte
 	header   []byte
 	body     []byte
-	raw      []byte // the whole record
-	at       int64  // offset of the record in its block
+	raw      []byte // the encoded record, including its length and hash
+	at       int64  // offset of the record in its block file
 }
 
 const (
@@ -40,27 +40,30 @@ const (
 	recordHash = 8
 	maxRecord  = 32 << 20
 	headerFlag = 1 << 31
-	// positionMarks are the bits that the server sets in the positions of erased messages and of
+	// positionMarks are the bits that the NATS server sets in the positions of erased messages and of
 	// tombstones.
 	positionMarks = 3 << 62
-	// maxSkip is the largest gap in positions that find accepts after damage.
+	// maxSkip is how many positions may be missing between a damaged record and the next record that
+	// find accepts.
 	maxSkip = 1 << 24
 )
 
-// stored returns the record as a Message. The result is false when the record's header is invalid.
+// stored returns the record as a Message. ok is false when the NATS header in the record is
+// invalid.
 func (r record) stored() (Message, bool) {
 	header, ok := attributesOf(r.header)
 	return Message{r.position, string(r.subject), header, r.body}, ok
 }
 
-// A blockHash computes the checksums of the records of one block.
+// A blockHash computes the checksums of the records in one block file. Its key depends on the
+// stream and the block's number.
 type blockHash struct{ hash.Hash }
 
 func hashOf(stream string, number int) blockHash {
 	key := sha256.Sum256([]byte(stream + "-" + strconv.Itoa(number)))
 	h, err := highwayhash.NewDigest64(key[:])
 	if err != nil {
-		panic(err) // impossible: the key has the length that NewDigest64 requires
+		panic(err) // cannot happen: the key has the length that NewDigest64 requires
 	}
 	return blockHash{h}
 }
@@ -75,11 +78,11 @@ func (h blockHash) of(head, subject, header, body []byte) (sum [recordHash]byte)
 	return sum
 }
 
-// next returns the record at the beginning of b. reason says why the record is invalid; "" means
+// next decodes the record at the beginning of b. reason says why the record is invalid; "" means
 // that it is valid.
 func (h blockHash) next(b []byte) (r record, reason string) {
 	if len(b) < recordHead {
-		return r, "an unfinished record"
+		return r, "an incomplete record"
 	}
 	le := binary.LittleEndian
 	length := le.Uint32(b)
@@ -87,31 +90,31 @@ func (h blockHash) next(b []byte) (r record, reason string) {
 	length &^= headerFlag
 	subject := int(le.Uint16(b[20:]))
 	if int(length) < recordHead+subject+recordHash || length > maxRecord || int(length) > len(b) {
-		return r, "a record of impossible length"
+		return r, "a record with an impossible length"
 	}
 	r = record{position: le.Uint64(b[4:]), time: le.Uint64(b[12:]), raw: b[:length]}
 	rest := b[recordHead : length-recordHash]
 	r.subject, rest = rest[:subject], rest[subject:]
 	if withHeader {
 		if len(rest) < 4 || uint64(le.Uint32(rest)) > uint64(len(rest)-4) {
-			return r, "a header of impossible length"
+			return r, "a record with an impossible header length"
 		}
 		size := le.Uint32(rest)
 		r.header, rest = rest[4:4+size], rest[4+size:]
 		if !bytes.HasSuffix(r.header, []byte("\r\n\r\n")) {
-			return r, "a header without its end"
+			return r, "a record with an incomplete header"
 		}
 	}
 	r.body = rest
 	sum := h.of(b[4:20], r.subject, r.header, r.body)
 	if !bytes.Equal(sum[:], r.raw[length-recordHash:]) {
-		return r, "a wrong checksum"
+		return r, "a record with a wrong checksum"
 	}
 	return r, ""
 }
 
-// find returns the offset of the first valid record in b whose position is greater than after, by
-// at most maxSkip; -1 when there is none.
+// find returns the offset in b of the first valid record with a position after the given one, by at
+// most maxSkip. It returns -1 when there is none. It is used to find the next record after damage.
 func (h blockHash) find(b []byte, after uint64) int {
 	le := binary.LittleEndian
 	for at := 0; at+recordHead+recordHash <= len(b); at++ {
@@ -127,20 +130,21 @@ func (h blockHash) find(b []byte, after uint64) int {
 	return -1
 }
 
-// A block is a file of the NATS server with records of a stream.
+// A block is one block file of the NATS server, which has consecutive records of a stream.
 type block struct {
 	path   string
 	number int
 	size   int64
 }
 
-// BlockDir returns the directory of a stream's block files in the embedded server's store.
+// BlockDir returns the directory with the block files of a stream. store is the storage directory
+// of the embedded NATS server, and account the stream's NATS account.
 func BlockDir(store, account, stream string) string {
 	return filepath.Join(store, "jetstream", account, "streams", stream, "msgs")
 }
 
-// blocksOf returns the blocks in the directory dir by ascending number; none when the directory
-// does not exist.
+// blocksOf returns the block files in the directory dir, ordered by their numbers. It returns none
+// when the directory does not exist.
 func blocksOf(dir string) (all []block, err error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) {
@@ -165,8 +169,8 @@ func blocksOf(dir string) (all []block, err error) {
 	return all, nil
 }
 
-// first returns the position of the block's first record; 0 when the block has no record or cannot
-// be read.
+// first returns the position of the first record in the block file; 0 when the file is empty or
+// cannot be read.
 func (b block) first() uint64 {
 	file, err := os.Open(b.path)
 	if err != nil {
@@ -180,12 +184,12 @@ func (b block) first() uint64 {
 	return binary.LittleEndian.Uint64(head[4:]) &^ positionMarks
 }
 
-// A flaw is a part of a block without a valid record.
+// A flaw is a damaged part of a block file: bytes that are no valid record.
 type flaw struct {
 	path   string
 	offset int64
-	end    int64  // offset of the next valid record, or of the end of the block
-	last   bool   // no valid record follows the flaw in the block
+	end    int64  // offset of the next valid record, or the length of the file
+	last   bool   // no valid record follows in the block file
 	reason string // why the record at offset is invalid
 }
 
@@ -193,9 +197,10 @@ func (f flaw) String() string {
 	return fmt.Sprintf("%s at byte %d of %s", f.reason, f.offset, f.path)
 }
 
-// scan reads the block, and calls each for every valid record and flawed for every flaw, in the
-// order of their offsets. It skips the server's tombstones. It returns the content of the block,
-// which the records share.
+// scan reads the block file. In the order of their offsets, it calls each for every valid record
+// and flawed for every damaged part. It skips tombstones of the NATS server. after is the position
+// before the block's first record, from which it searches for records after damage. It returns the
+// bytes of the file, which the records refer to.
 func (b block) scan(stream string, after uint64, each func(record), flawed func(flaw)) (content []byte, err error) {
 	content, err = os.ReadFile(b.path)
 	if err != nil {
@@ -225,8 +230,8 @@ func (b block) scan(stream string, after uint64, each func(record), flawed func(
 	return content, nil
 }
 
-// appendRecord appends to a slice the encoding of a record of the block for which sums computes
-// checksums.
+// appendRecord appends the encoded record r to a slice and returns the slice. sums computes the
+// checksums of the block file to which the record is written.
 func appendRecord(to []byte, sums blockHash, r record) []byte {
 	le, begin := binary.LittleEndian, len(to)
 	length := uint32(recordHead + len(r.subject) + len(r.header) + len(r.body) + recordHash)
@@ -246,11 +251,11 @@ func appendRecord(to []byte, sums blockHash, r record) []byte {
 	return append(to, sum[:]...)
 }
 
-// foreign returns why this package cannot check the files in a stream's directory, for example
-// because they are encrypted; "" when it can, or when there are no files.
+// foreign returns a reason why this package cannot read the files of a stream, for example that
+// they are encrypted. It returns "" when it can read them, or when there are no files.
 func foreign(dir string) string {
 	if _, err := os.Stat(filepath.Join(filepath.Dir(dir), "meta.key")); err == nil {
-		return "it is encrypted"
+		return "its block files are encrypted"
 	}
 	all, err := blocksOf(dir)
 	if err != nil {
@@ -260,7 +265,7 @@ func foreign(dir string) string {
 		entries, _ := os.ReadDir(dir)
 		for _, entry := range entries {
 			if entry.Name() != "index.db" {
-				return "it has no block files, but " + entry.Name()
+				return "it has no block files, but the file " + entry.Name()
 			}
 		}
 		return ""
@@ -272,7 +277,7 @@ func foreign(dir string) string {
 	defer file.Close()
 	var head [4]byte
 	if _, err := io.ReadFull(file, head[:]); err == nil && bytes.HasPrefix(head[:], []byte("cmp")) && head[3] <= 2 {
-		return "it is compressed"
+		return "its block files are compressed"
 	}
 	return ""
 }

@@ -13,7 +13,7 @@ import (
 	"anneal/domain"
 )
 
-// A Hash is a running hash of the log: see HashChain.
+// A Hash is the value of a HashChain at one position of the log.
 type Hash [sha256.Size]byte
 
 func (h Hash) String() string { return hex.EncodeToString(h[:]) }
@@ -38,14 +38,14 @@ func (h Hash) String() string { return hex.EncodeToString(h[:]) }
 // names, values and body are each preceded by their length in bytes as a big-endian 32-bit integer.
 // Headers of NATS (Nats-Msg-Id and the like) are excluded: a mirror may lack them.
 type HashChain struct {
-	Checkpoint      // checkpoint of the newest event in the hash
-	Before     Hash // the hash at Position-1
-	Hash       Hash // the hash at Position
+	Checkpoint      // position and ID of the newest event that the hash includes
+	Before     Hash // hash at the position before, Position-1
+	Hash       Hash // hash at Position
 }
 
-// attributeID and attributeContentType are the headers that the hash chain looks up by name: the
-// event's ID, and the one attribute without the prefix "ce-". logStream is the JetStream stream of
-// the log.
+// Names that the hash chain needs: attributeID is the header with an event's ID,
+// attributeContentType the only attribute without the prefix "ce-", and logStream the JetStream
+// stream of the log.
 const (
 	attributeID          = "ce-id"
 	attributeContentType = "content-type"
@@ -53,7 +53,7 @@ const (
 	logStream = "EVENTS"
 )
 
-// A Message is an event as the server stores it.
+// A Message is an event in the form in which the NATS server stores it.
 type Message struct {
 	position uint64
 	subject  string
@@ -61,13 +61,13 @@ type Message struct {
 	body     []byte
 }
 
-// An Attribute is an attribute in the sense of HashChain.
+// An Attribute is a header of an event that HashChain includes: a name and a value.
 type Attribute struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
 }
 
-// NewMessage returns the message with these parts.
+// NewMessage returns a Message. attributes must be in the order that HashChain defines.
 func NewMessage(position uint64, subject string, attributes []Attribute, body []byte) Message {
 	return Message{position: position, subject: subject, header: attributes, body: body}
 }
@@ -78,13 +78,15 @@ func (e Message) Position() uint64 { return e.position }
 // Subject returns the subject of the event.
 func (e Message) Subject() string { return e.subject }
 
-// Attributes returns the attributes in the order of HashChain. Callers must not change them.
+// Attributes returns the event's attributes in the order that HashChain defines. Callers must not
+// change them.
 func (e Message) Attributes() []Attribute { return e.header }
 
 // Body returns the data of the event. Callers must not change it.
 func (e Message) Body() []byte { return e.body }
 
-// AppendEnvelope appends the subject and the attributes in the encoding of HashChain to b.
+// AppendEnvelope appends the event's subject and attributes to b, encoded as in HashChain, and
+// returns the result.
 func (e Message) AppendEnvelope(b []byte) []byte {
 	b = appendCounted(b, e.subject)
 	b = binary.BigEndian.AppendUint32(b, uint32(len(e.header)))
@@ -94,8 +96,8 @@ func (e Message) AppendEnvelope(b []byte) []byte {
 	return b
 }
 
-// Extend adds an event to the hash. It returns an error unless the position of e directly follows
-// c.Position.
+// Extend adds the next event to the hash chain. It returns an error unless the event's position is
+// c.Position+1.
 func (c *HashChain) Extend(e Message) error {
 	if e.position != c.Position+1 {
 		return GapError(c.Position+1, e.position)
@@ -106,7 +108,7 @@ func (c *HashChain) Extend(e Message) error {
 	return nil
 }
 
-// next returns the hash at the position of e, where h is the hash at the position before.
+// next returns the hash at the position of e. h is the hash at the position before.
 func (h Hash) next(e Message) Hash {
 	var small [4 << 10]byte
 	b := append(small[:0], h[:]...)
@@ -136,7 +138,7 @@ func (e Message) id() string {
 	return ""
 }
 
-// IsAttribute reports whether the header with a name is an attribute in the sense of HashChain.
+// IsAttribute reports whether HashChain includes the header with this name.
 func IsAttribute(name string) bool {
 	return strings.HasPrefix(name, "ce-") || name == attributeContentType
 }
@@ -146,7 +148,7 @@ func sortAttributes(all []Attribute) []Attribute {
 	return all
 }
 
-// MessageOf returns the Message of an event that a consumer delivered with these parts.
+// MessageOf returns the Message of an event that a NATS consumer delivered.
 func MessageOf(position uint64, subject string, header nats.Header, body []byte) Message {
 	e := Message{position: position, subject: subject, body: body, header: make([]Attribute, 0, 16)}
 	for name, values := range header {
@@ -160,8 +162,8 @@ func MessageOf(position uint64, subject string, header nats.Header, body []byte)
 	return e
 }
 
-// attributesOf returns the attributes in an encoded NATS header, in the order of HashChain. The
-// result is false when the header is invalid.
+// attributesOf returns the attributes in an encoded NATS header, in the order that HashChain
+// defines. ok is false when the header is invalid.
 func attributesOf(header []byte) ([]Attribute, bool) {
 	const status, end = "NATS/1.0\r\n", "\r\n\r\n"
 	rest, ok := bytes.CutPrefix(header, []byte(status))
@@ -181,8 +183,8 @@ func attributesOf(header []byte) ([]Attribute, bool) {
 	return sortAttributes(all), true
 }
 
-// GapError returns the DataLoss error of a log in which the event at position got was found where
-// the event at position want must follow.
+// GapError returns the DataLoss error for a log in which position got was found where position want
+// must follow.
 func GapError(want, got uint64) error {
 	f := domain.Errorf(domain.DataLoss,
 		"gap in the event log: found position %d where %d must follow, so events are missing or damaged. "+
@@ -191,8 +193,8 @@ func GapError(want, got uint64) error {
 	return f
 }
 
-// A Checkpoint identifies a position of the log by the position and the ID of its event. The ID is
-// needed because a log that lost events assigns their positions again.
+// A Checkpoint identifies an event of the log by its position and its ID. The position is not
+// enough, because a log that lost its newest events assigns their positions to other events.
 type Checkpoint struct {
 	Position uint64 `json:"position"`
 	EventID  string `json:"eventId"`

@@ -14,11 +14,11 @@ import (
 	"anneal/domain"
 )
 
-// wholeCheck is the size up to which mirrors of the log and streams of records are read completely
-// before the server starts.
-const wholeCheck = 1 << 30
+// fullCheckBytes is the size in bytes up to which all of a mirror of the log, or of a stream of records,
+// is read before the server starts.
+const fullCheckBytes = 1 << 30
 
-// A Gap is a range of positions without a valid event.
+// A Gap is a range of positions of the log for which there is no valid event.
 type Gap struct {
 	First  uint64 `json:"first"`
 	Last   uint64 `json:"last"`
@@ -32,50 +32,53 @@ func (g Gap) String() string {
 	return fmt.Sprintf("positions %d to %d (%s)", g.First, g.Last, g.Reason)
 }
 
-// A survey is the result of reading the block files of a log.
+// A survey is what surveyor.survey found in the block files of a log.
 type survey struct {
-	chain   HashChain  // of all events before the first gap
-	last    uint64     // the highest position found
-	gaps    []Gap      // all gaps before the position last
-	flaws   []flaw     // in order; each causes a gap, except one at the end of the last block
-	marked  HashChain  // the chain at the mark's position; zero when that position was not reached
-	witness Checkpoint // the event found at the position of surveyor.witness
-	batch   string     // ID of the batch that is incomplete after the last record; "" is none
-	torn    []uint64   // the last position of each earlier batch that is incomplete
-	files   []surveyed // all blocks, in order
+	chain HashChain // hash chain over all events before the first gap
+	last  uint64    // highest position found
+	gaps  []Gap     // gaps before the position last
+	// damaged parts in the order of their offsets; each causes a gap, except one at the end of the
+	// last block file
+	flaws   []flaw
+	marked  HashChain  // hash chain at the position of the high-water mark; zero when no valid event was found there
+	witness Checkpoint // event that was found at the position of surveyor.witness
+	batch   string     // ID of a batch of events whose last event is missing at the end of the log; "" when there is none
+	torn    []uint64   // last position of each earlier batch whose last event is missing
+	files   []surveyed // every block file in order, with a summary of its records
 }
 
-// A surveyed is a block with a summary of its records.
+// A surveyed is a block file with a summary of its records.
 type surveyed struct {
 	block
-	first, last uint64 // positions of the first and the last record; 0 when the block has none
-	whole       int64  // number of bytes before the first flaw
+	first, last uint64 // positions of the first and last record in the file; 0 when it has none
+	validBytes  int64  // number of bytes before the first damaged part
 }
 
-// A surveyor reads the block files of a stream.
+// A surveyor reads the block files of a log.
 type surveyor struct {
 	stream  string
-	mark    HighWaterMark          // zero when there is none
-	witness Checkpoint             // an event besides the mark's whose position is looked up; zero is none
-	first   uint64                 // position of the first record of the first block
-	from    HashChain              // the chain before the first block; zero at the beginning of the log
-	between func(read int64) error // called after each block with its size, unless nil
+	mark    HighWaterMark          // high-water mark of the log; zero when there is none
+	witness Checkpoint             // another event whose position is looked up; zero when there is none
+	first   uint64                 // position of the first record in the first block file
+	from    HashChain              // hash chain before the first block file; zero at the beginning of the log
+	between func(read int64) error // called after each block file with the file's size; may be nil
 }
 
-// survey reads the blocks in order and returns what it found.
+// survey reads block files, in order, and returns what it found. It ends early with the error of
+// reading a file or of the function between.
 func (s surveyor) survey(all []block) (found survey, err error) {
 	found.chain, found.last = s.from, s.first-1
-	expected := 1 // number of the next block
+	expected := 1 // number in the name of the next block file
 	if s.first > 1 && len(all) > 0 {
 		expected = all[0].number
 	}
-	reason := "" // why positions are missing
+	reason := "" // why positions are missing before the next record
 	for _, b := range all {
 		if b.number != expected {
 			reason = fmt.Sprintf("block file %d.blk is missing", expected)
 		}
 		expected = b.number + 1
-		file := surveyed{block: b, whole: b.size}
+		file := surveyed{block: b, validBytes: b.size}
 		_, err := b.scan(s.stream, found.last, func(r record) {
 			if file.first == 0 {
 				file.first = r.position
@@ -84,7 +87,7 @@ func (s surveyor) survey(all []block) (found survey, err error) {
 			s.take(r, reason, &found)
 			reason = ""
 		}, func(f flaw) {
-			file.whole = min(file.whole, f.offset)
+			file.validBytes = min(file.validBytes, f.offset)
 			reason = f.String()
 			found.flaws = append(found.flaws, f)
 		})
@@ -101,7 +104,8 @@ func (s surveyor) survey(all []block) (found survey, err error) {
 	return found, nil
 }
 
-// take adds a record to the survey.
+// take adds a record to the survey. reason is why positions before the record are missing, if any
+// are.
 func (s surveyor) take(r record, reason string, found *survey) {
 	event, readable := r.stored()
 	switch due := found.last + 1; {
@@ -114,7 +118,7 @@ func (s surveyor) take(r record, reason string, found *survey) {
 	found.noteBatch(r)
 	found.last = r.position
 	if !readable {
-		found.gaps = append(found.gaps, Gap{r.position, r.position, "an unreadable header"})
+		found.gaps = append(found.gaps, Gap{r.position, r.position, "an event with an invalid header"})
 	}
 	if len(found.gaps) == 0 && r.position > found.chain.Position && found.chain.Extend(event) == nil &&
 		r.position == s.mark.Position {
@@ -125,9 +129,9 @@ func (s surveyor) take(r record, reason string, found *survey) {
 	}
 }
 
-// noteBatch records in torn the batches that a power failure left incomplete. Earlier versions of
-// anneal wrote several events as one atomic batch of JetStream, which is not atomic across a power
-// failure.
+// noteBatch records in torn each batch of events that a power failure left incomplete. Only earlier
+// versions of anneal wrote several events as an atomic batch of JetStream, which is not atomic
+// across a power failure.
 func (s *survey) noteBatch(r record) {
 	if s.batch == "" && !bytes.Contains(r.header, []byte("\r\nNats-Batch-")) {
 		return
@@ -141,8 +145,8 @@ func (s *survey) noteBatch(r record) {
 	}
 }
 
-// headerValue returns the first value of the header with a key in an encoded NATS header; "" when
-// there is none.
+// headerValue returns the first value of a key in an encoded NATS header; "" when the header does
+// not have the key.
 func headerValue(header []byte, key string) string {
 	_, rest, _ := bytes.Cut(header, []byte("\r\n"+key+":"))
 	value, _, _ := bytes.Cut(rest, []byte("\r\n"))
@@ -156,7 +160,7 @@ func orElse(s, otherwise string) string {
 	return s
 }
 
-// lacks returns the gaps of the log up to must, the position up to which the log must be complete.
+// lacks returns the gaps of the log up to the position must, up to which the log must be complete.
 func (s survey) lacks(must uint64) (gaps []Gap) {
 	for _, g := range s.gaps {
 		if g.First <= must {
@@ -173,17 +177,18 @@ func (s survey) lacks(must uint64) (gaps []Gap) {
 	return gaps
 }
 
-// damaged returns the error for a log with gaps in its files in dir.
+// damaged returns the DataLoss error for a log in the directory dir that has gaps. The error lists
+// the first gaps.
 func damaged(dir string, gaps []Gap) error {
 	lines := make([]string, 0, 10)
 	for i, g := range gaps {
 		if i == cap(lines)-1 {
-			lines = append(lines, fmt.Sprintf("and %d more", len(gaps)-i))
+			lines = append(lines, fmt.Sprintf("and %d more gaps", len(gaps)-i))
 			break
 		}
 		lines = append(lines, g.String())
 	}
-	return Damagef("the log in %s is damaged: missing %s", dir, strings.Join(lines, ", "))
+	return Damagef("the log in %s is damaged: no valid events at %s", dir, strings.Join(lines, ", "))
 }
 
 func Damagef(format string, args ...any) error {
@@ -196,7 +201,7 @@ func Damagef(format string, args ...any) error {
 
 const ReasonDamaged = "LOG_DAMAGED"
 
-// IsDamaged reports whether an error means that the log is incomplete or altered.
+// IsDamaged reports whether err says that the log is incomplete or was altered.
 func IsDamaged(err error) bool {
 	var f *domain.Error
 	return errors.As(err, &f) && f.Reason == ReasonDamaged
@@ -204,20 +209,23 @@ func IsDamaged(err error) bool {
 
 // A CheckResult is the result of CheckStore.
 type CheckResult struct {
-	Mark    HighWaterMark // the mark to continue with
-	Last    uint64        // the log's last position; 0 when the files were not read
-	NewMark bool          // there was no valid mark
-	Read    bool          // the files were read
-	Partial bool          // only the files from the mark's position on were read
+	Mark    HighWaterMark // high-water mark with which the log is opened
+	Last    uint64        // last position of the log; 0 when the block files were not read
+	NewMark bool          // there was no valid high-water mark, so Mark is a new one
+	Read    bool          // the block files were read and are valid
+	Partial bool          // only the block files from the position of the high-water mark on were read
 }
 
-// CheckStore checks the log's files before the embedded server starts, because the server would
-// truncate the log at damage and assign the lost positions again. store is the server's directory,
-// path is the file of the mark, and holds is an event that the log must have, such as the last
-// event in a snapshot. CheckStore returns an error for a log that is incomplete up to the mark or
-// up to the event of holds, or that has other events at these positions. It cuts off invalid
-// records after the mark, which were never acknowledged. It writes valid events after the mark to
-// new files, because after a failed fdatasync they may be only in the page cache.
+// CheckStore checks the log's block files before the embedded NATS server starts, because the
+// server would truncate a damaged log and assign the lost positions to other events.
+//
+// store is the server's storage directory, path the file of the high-water mark, and holds an event
+// that the log must have, such as the last event in a snapshot. CheckStore returns an error when
+// the log is incomplete up to the mark or up to holds, or has other events at these positions.
+//
+// CheckStore also cleans up the end of the log. Invalid records after the mark are cut off, because
+// they were never acknowledged. Valid events after the mark are written to new files, because after
+// a failed fdatasync they may exist only in the page cache.
 func CheckStore(store, path string, holds Checkpoint, log *slog.Logger) (CheckResult, error) {
 	dir := BlockDir(store, "CONTROL", logStream)
 	mark, err := ReadMark(path)
@@ -225,27 +233,32 @@ func CheckStore(store, path string, holds Checkpoint, log *slog.Logger) (CheckRe
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 	case errors.Is(err, ErrMarkDamaged):
-		log.Warn("the high-water mark is damaged: checking the whole log and writing a new mark", "file", path)
+		log.Warn("the file of the log's high-water mark is damaged: checking all of the log, then writing a new "+
+			"mark", "file", path)
 	case err != nil:
-		return CheckResult{}, domain.Errorf(domain.FailedPrecondition, "cannot read the high-water mark: %v", err)
+		return CheckResult{}, domain.Errorf(domain.FailedPrecondition, "cannot read the file of the log's high-water "+
+			"mark: %v: check the disk and the permissions", err)
 	}
 	result := CheckResult{Mark: mark, NewMark: !have}
 	must := max(mark.MinPosition(), holds.Position)
 	if why := foreign(dir); why != "" {
-		log.Warn("cannot check the log's files before the start: checking positions after the start",
+		log.Warn("cannot check the block files of the log before the NATS server starts: checking only the positions of "+
+			"the mark and the newest snapshot after the start",
 			"directory", dir, "reason", why)
 		return result, nil
 	}
 	all, err := blocksOf(dir)
 	if err != nil {
-		return result, domain.Errorf(domain.FailedPrecondition, "cannot read the log's files: %v", err)
+		return result, domain.Errorf(domain.FailedPrecondition, "cannot read the block files of the log: %v: check the "+
+			"disk and the permissions", err)
 	}
 	if len(all) == 0 && must > 0 {
-		return result, damaged(dir, []Gap{{1, must, "there are no block files"}})
+		return result, damaged(dir, []Gap{{1, must, "the log has no block files"}})
 	}
 	s := surveyor{stream: logStream, mark: mark, witness: holds, first: 1}
 	begin := 0
-	if have && sizeOf(all) > startCheck && mark.Damaged == 0 && mark.Files != (Hash{}) && mark.Files == FilesHash(store) {
+	if have && sizeOf(all) > startCheckBytes && mark.Damaged == 0 && mark.Files != (Hash{}) &&
+		mark.Files == FilesHash(store) {
 		if begin, s.from = beginAt(all, mark); begin > 0 {
 			s.first = all[begin].first()
 		}
@@ -253,9 +266,10 @@ func CheckStore(store, path string, holds Checkpoint, log *slog.Logger) (CheckRe
 	result.Partial = begin > 0
 	found, err := s.survey(all[begin:])
 	if err != nil {
-		return result, domain.Errorf(domain.FailedPrecondition, "cannot read the log's files: %v", err)
+		return result, domain.Errorf(domain.FailedPrecondition, "cannot read the block files of the log: %v: check the "+
+			"disk and the permissions", err)
 	}
-	if found.last >= mark.Damaged { // damage that Scrub found must not be cut off, even after the mark
+	if found.last >= mark.Damaged { // do not cut off damage that Scrub found, even if it is after the mark
 		must = max(must, mark.Damaged)
 	}
 	if err := found.validate(dir, mark, have, must, holds); err != nil {
@@ -268,8 +282,8 @@ func CheckStore(store, path string, holds Checkpoint, log *slog.Logger) (CheckRe
 		found.torn = append(found.torn, found.last)
 	}
 	for _, position := range found.torn {
-		log.Warn("a batch of an earlier version is incomplete after a power failure: the control plane completes "+
-			"it or rolls it back",
+		log.Warn("a batch of events that an earlier version of anneal wrote is incomplete after a power failure: "+
+			"the control plane completes it or rolls it back",
 			"position", position)
 	}
 	if !result.Partial {
@@ -279,11 +293,12 @@ func CheckStore(store, path string, holds Checkpoint, log *slog.Logger) (CheckRe
 	}
 	result.Read, result.Last = true, found.chain.Position
 	result.Mark.HashChain, result.Mark.Durable = found.chain, found.chain.Position
-	if !result.Partial { // the whole log is complete, so damage that Scrub found earlier is repaired
+	if !result.Partial { // all of the log was read and is valid, so damage that Scrub found before has been repaired
 		result.Mark.Damaged = 0
 	}
 	if have && mark.Failed {
-		log.Warn("the disk failed during the last run: rewrote the events after the high-water mark", "mark", mark.Durable,
+		log.Warn("a sync to disk failed during the last run: wrote the events after the high-water mark to the disk "+
+			"again", "mark", mark.Durable,
 			"last", result.Last)
 	}
 	return result, nil
@@ -296,8 +311,9 @@ func sizeOf(all []block) (sum int64) {
 	return sum
 }
 
-// beginAt returns the index of the block that contains the mark's event, and the chain before that
-// event. The index is 0 when the block is the first or was not found.
+// beginAt returns the index of the block file that contains the event of the high-water mark, and
+// the hash chain before that event. When no file but the first can contain it, the index is 0 and
+// the chain is empty.
 func beginAt(all []block, mark HighWaterMark) (index int, from HashChain) {
 	for i := len(all) - 1; i > 0; i-- {
 		if first := all[i].first(); first > 0 && first <= mark.Position {
@@ -308,22 +324,23 @@ func beginAt(all []block, mark HighWaterMark) (index int, from HashChain) {
 	return 0, HashChain{}
 }
 
-// validate returns an error for a log that is incomplete or does not match the mark or the witness.
-// must is the position up to which the log must be complete. have reports whether there is a mark.
+// validate returns an error for a log that is incomplete up to the position must, or whose events
+// differ from the high-water mark or from witness. have reports whether there is a mark. dir is the
+// directory for the messages.
 func (s survey) validate(dir string, mark HighWaterMark, have bool, must uint64, witness Checkpoint) error {
-	if !have && len(s.gaps) > 0 { // without a mark, events after the gap may have been acknowledged
+	if !have && len(s.gaps) > 0 { // without a mark, any event before last may have been acknowledged
 		must = max(must, s.last)
 	}
 	if gaps := s.lacks(must); len(gaps) > 0 {
 		return damaged(dir, gaps)
 	}
 	if have && mark.Position > 0 && s.marked.EventID != mark.EventID {
-		return Damagef("the log in %s has event %s at position %d, but the mark has event %s: the mark belongs to "+
-			"another log, or events were replaced",
+		return Damagef("the log in %s has event %s at position %d, but the high-water mark has event %s: the mark "+
+			"belongs to another log, or events were replaced",
 			dir, s.marked.EventID, mark.Position, mark.EventID)
 	}
 	if have && mark.Position > 0 && s.marked.Hash != mark.Hash {
-		return Damagef("the log in %s was altered: its running hash at position %d is %s, but the mark has %s",
+		return Damagef("the log in %s was altered: its running hash at position %d is %s, but the high-water mark has %s",
 			dir, mark.Position, s.marked.Hash, mark.Hash)
 	}
 	if witness.Position > 0 && s.witness.Position == witness.Position && s.witness.EventID != witness.EventID {
@@ -334,33 +351,34 @@ func (s survey) validate(dir string, mark HighWaterMark, have bool, must uint64,
 	return nil
 }
 
-// repairTail makes the valid events after the mark durable and cuts off the invalid records after
-// them.
+// repairTail cleans up the end of the log: it writes the valid events after the high-water mark to
+// new files, and cuts off the invalid records after them. It does nothing when there are none.
 func (s survey) repairTail(store, dir string, mark HighWaterMark, have bool, log *slog.Logger) error {
 	keep := s.chain.Position
 	if have && keep == mark.Durable && len(s.gaps) == 0 && len(s.flaws) == 0 {
 		return nil
 	}
 	if !have && len(s.flaws) == 0 {
-		return nil // without a mark, all files are synced after the start
+		return nil // without a mark, the server syncs all files after its start
 	}
 	for i, f := range s.files {
-		if f.size == 0 || f.last > 0 && f.last <= keep && f.whole == f.size && (f.last <= mark.Durable || !have) {
+		if f.size == 0 || f.last > 0 && f.last <= keep && f.validBytes == f.size && (f.last <= mark.Durable || !have) {
 			continue
 		}
 		if err := s.rewrite(store, dir, i, keep, log); err != nil {
-			return domain.Errorf(domain.FailedPrecondition, "cannot rewrite the end of the log: %v", err)
+			return domain.Errorf(domain.FailedPrecondition, "cannot write the newest events of the log to new files: %v: "+
+				"check the disk, then start again", err)
 		}
 	}
 	return disk.Sync(dir)
 }
 
-// cutsKept is how many files with cut-off records keepCut keeps; it removes the oldest ones.
+// cutsKept is how many files with cut-off records are kept; keepCut deletes older ones.
 const cutsKept = 10
 
-// rewrite replaces the file of one block by a new file with the block's events up to the position
-// keep. index is the block's index in s.files. rewrite writes the rest of the block to a file
-// beside the store.
+// rewrite replaces a block file by a new file that has its events up to the position keep. index is
+// the index of the block file in s.files. The rest of the old file is written to a file beside the
+// storage directory, see keepCut.
 func (s survey) rewrite(store, dir string, index int, keep uint64, log *slog.Logger) error {
 	f := s.files[index]
 	content, err := os.ReadFile(f.path)
@@ -384,7 +402,7 @@ func (s survey) rewrite(store, dir string, index int, keep uint64, log *slog.Log
 		if err := os.Remove(filepath.Join(dir, "index.db")); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
-		log.Warn("cut off the end of the log, which had neither a valid nor an acknowledged event",
+		log.Warn("cut off damaged bytes at the end of the log; they had no event that was ever acknowledged",
 			"after", keep, "bytes", len(content)-len(kept), "kept", aside)
 	}
 	if len(kept) == 0 && index > 0 {
@@ -393,8 +411,8 @@ func (s survey) rewrite(store, dir string, index int, keep uint64, log *slog.Log
 	return disk.WriteFile(f.path, kept)
 }
 
-// keepCut writes cut-off records to the file at path, beside the store, and removes all but the
-// newest cutsKept such files.
+// keepCut writes cut-off bytes of a block file to the file at path, and deletes all but the newest
+// cutsKept such files beside the storage directory.
 func keepCut(store, path string, cut []byte) error {
 	if err := disk.WriteFile(path, cut); err != nil {
 		return err

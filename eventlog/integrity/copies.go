@@ -6,10 +6,11 @@ import (
 	"path/filepath"
 )
 
-// checkCopies checks the mirrors of a log that is complete and ends at last. It removes a damaged
-// mirror, so that the server recreates the mirror. It returns an error for a damaged mirror with
-// events after last when the log has no mark (marked is false), because these events may have been
-// acknowledged and the mirror may have their only copy.
+// checkCopies checks the mirrors of a log that is complete and ends at the position last. It
+// removes a damaged mirror, so that the server creates the mirror again. When the log has no
+// high-water mark (marked is false), it instead returns an error for a damaged mirror with events
+// after last, because these events may have been acknowledged and the mirror may have their only
+// copy.
 func checkCopies(store string, last uint64, marked bool, log *slog.Logger) error {
 	dirs, err := copiesOf(store, logStream)
 	if err != nil {
@@ -17,7 +18,7 @@ func checkCopies(store string, last uint64, marked bool, log *slog.Logger) error
 	}
 	for _, dir := range dirs {
 		all, err := blocksOf(dir)
-		if err != nil || len(all) == 0 || sizeOf(all) > wholeCheck || foreign(dir) != "" {
+		if err != nil || len(all) == 0 || sizeOf(all) > fullCheckBytes || foreign(dir) != "" {
 			continue
 		}
 		found, err := surveyor{stream: logStream, first: 1}.survey(all)
@@ -26,7 +27,8 @@ func checkCopies(store string, last uint64, marked bool, log *slog.Logger) error
 		}
 		why := ""
 		for _, f := range found.flaws {
-			if !f.last || f.path != all[len(all)-1].path { // a flaw at the end is an interrupted write, not damage
+			// a damaged part at the end of the last block file is an interrupted write
+			if !f.last || f.path != all[len(all)-1].path {
 				why = f.String()
 			}
 		}
@@ -40,7 +42,8 @@ func checkCopies(store string, last uint64, marked bool, log *slog.Logger) error
 			return Damagef("the mirror in %s is damaged (%s), and has events up to position %d, but the log ends at %d", dir,
 				why, found.last, last)
 		}
-		log.Warn("a mirror of the log is damaged; the log itself is complete: recreating the mirror",
+		log.Warn("a mirror of the log is damaged; the log itself is complete: removed the mirror, which the server "+
+			"creates again",
 			"directory", dir, "damage", why, "mirror", found.last, "log", last)
 		if err := os.RemoveAll(filepath.Dir(dir)); err != nil {
 			return err

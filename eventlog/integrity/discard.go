@@ -6,9 +6,9 @@ import (
 	"path/filepath"
 )
 
-// DiscardDamaged removes a stream whose contents can be lost, if a record in its block files is damaged.
-// The embedded server would start with the stream, and stop when it reads the record. It must be called
-// before the server starts; store is the server's directory.
+// DiscardDamaged removes a stream whose records may be lost, such as audit records, if one of its
+// block files is damaged, because the NATS server would stop when it reads the damaged record. It
+// must be called before the embedded server starts. store is the server's storage directory.
 func DiscardDamaged(store, stream string, log *slog.Logger) error {
 	dir := BlockDir(store, "CONTROL", stream)
 	if foreign(dir) != "" {
@@ -27,6 +27,7 @@ func DiscardDamaged(store, stream string, log *slog.Logger) error {
 	if damage == "" {
 		return nil
 	}
-	log.Warn("a stream was damaged: it is created again, without its records", "stream", stream, "damage", damage)
+	log.Warn("the block files of a stream are damaged: removed the stream with all its records; it is created again, "+
+		"empty", "stream", stream, "damage", damage)
 	return os.RemoveAll(filepath.Dir(dir))
 }

@@ -47,7 +47,7 @@ func TestHashChainMatchesItsDefinition(t *testing.T) {
 }
 
 func TestMarkSurvivesATornWrite(t *testing.T) {
-	synctest.Test(t, testTornWrite) // so that the timers do not write while the test changes the file
+	synctest.Test(t, testTornWrite) // in synctest, so that the timers do not write while the test changes the file
 }
 
 func testTornWrite(t *testing.T) {
@@ -68,7 +68,7 @@ func testTornWrite(t *testing.T) {
 	require.Equal(t, now, found, "including updates that are not synced, unless the power fails")
 	require.Equal(t, uint64(9), found.Durable)
 	require.Equal(t, "e1", found.EventID)
-	flipByte(t, path, 100) // damages the slot that was written last
+	flipByte(t, path, 100) // damage the slot that was written last
 	found, err = ReadMark(path)
 	require.NoError(t, err)
 	require.Equal(t, uint64(5), found.Durable)
@@ -113,8 +113,8 @@ func TestMarkIsWrittenSoon(t *testing.T) {
 	require.Equal(t, uint64(101), found.Durable)
 }
 
-// TestSyncsOfTheMarkDoNotOverlap checks that the slots change by turns, so that the last synced slot
-// is never the next to be written, and that Close waits for a sync.
+// TestSyncsOfTheMarkDoNotOverlap checks that the slots change by turns, so that the last synced
+// slot is never the next to be written, and that Close waits for a sync.
 func TestSyncsOfTheMarkDoNotOverlap(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "mark")
 	h, err := OpenMark(path, HighWaterMark{})
@@ -137,7 +137,7 @@ func TestSyncsOfTheMarkDoNotOverlap(t *testing.T) {
 	for i := range 8 {
 		group.Go(func() {
 			for range 20 {
-				_ = h.Update(func(m *HighWaterMark) { m.Durable++ }) // an error after Close
+				_ = h.Update(func(m *HighWaterMark) { m.Durable++ }) // after Close, Update returns an error
 			}
 			if i == 0 {
 				assert.NoError(t, h.Close(Hash{}))

@@ -14,40 +14,41 @@ import (
 	"anneal/domain"
 )
 
-// A HighWaterMark records the content of the log in a separate file, so that a start detects a log
-// that lost or changed events.
+// A HighWaterMark records, in a file of its own, up to which position the log was durable, and the
+// hash of its events. With it the server detects at its start that the log lost or changed events.
 type HighWaterMark struct {
-	HashChain        // the running hash at a position whose event was durable
-	Durable   uint64 // every position up to here was on disk
-	Files     Hash   // after a clean shutdown the FilesHash of the server's directory, otherwise zero
-	Failed    bool   // a sync failed after Durable was recorded
-	Damaged   uint64 // the first damaged position that was found while the server ran; 0 is none
-	Lost      uint64 // events discarded by 'anneal log repair --accept-loss', in total
-	LostAt    uint64 // the position after which events were last discarded
-	written   uint64 // number of writes of the mark
+	HashChain        // hash chain up to a position whose event was durable
+	Durable   uint64 // every event up to this position was on disk
+	Files     Hash   // FilesHash of the server's directory after a clean shutdown, otherwise zero
+	Failed    bool   // a sync of the log to disk failed after Durable was recorded
+	Damaged   uint64 // first damaged position that Scrub found while the server ran; 0 when it found none
+	Lost      uint64 // total number of events that 'anneal log repair --accept-loss' has discarded
+	LostAt    uint64 // position after which events were discarded last
+	written   uint64 // how often the mark was written; the slot with the higher number is newer
 }
 
-// MinPosition returns the position up to which the log with this mark must be complete.
+// MinPosition returns the position up to which the log must be complete according to the mark.
 func (m HighWaterMark) MinPosition() uint64 { return max(m.Durable, m.Position) }
 
-// The file of a mark has two slots, each on a separate page. Between two syncs only one slot is
-// written, so the other slot is always valid.
+// The file of the high-water mark has two slots for copies of the mark, each on its own page. The
+// slots are written alternately, and the next one only after the last one is synced, so that a
+// crash during a write leaves one valid slot.
 const (
 	markMagic = "anneal mark 1\n"
 	slotSize  = 512
 	slotGap   = 4096
 	maxMarkID = 128
 
-	// markSync is the interval at which an updated mark is synced: a power failure loses the
-	// updates since the last sync. When syncs are slow, the interval is longer, at most
-	// maxMarkSync, so that syncs take at most 1/markShare of the time.
+	// markSync is the interval at which a changed mark is synced to disk. A power failure loses the
+	// changes since the last sync. When syncs are slow, the interval grows up to maxMarkSync, so that
+	// syncs take at most 1/markShare of the time.
 	markSync    = 100 * time.Millisecond
 	maxMarkSync = 2 * time.Second
 	markShare   = 200
 
-	// markWrite is the interval at which an updated mark is written: a killed process loses the
-	// updates since the last write. A write in each round of the disk sync would add 3 % to the
-	// time of an append.
+	// markWrite is the interval at which a changed mark is written to its file without a sync. A crash
+	// of the process loses the changes since the last write. Writing the mark in each round of the
+	// disk sync would make appends 3 % slower.
 	markWrite = 5 * time.Millisecond
 )
 
@@ -91,10 +92,10 @@ func decodeMark(b []byte) (m HighWaterMark, ok bool) {
 	return m, true
 }
 
-var ErrMarkDamaged = errors.New("the high-water mark is damaged")
+var ErrMarkDamaged = errors.New("the file of the log's high-water mark is damaged")
 
-// ReadMark reads the mark in the file at path. It returns os.ErrNotExist when the file does not
-// exist, and ErrMarkDamaged when no slot is valid.
+// ReadMark reads the high-water mark in the file at path. It returns os.ErrNotExist when the file
+// does not exist, and ErrMarkDamaged when neither slot is valid.
 func ReadMark(path string) (HighWaterMark, error) {
 	content, err := os.ReadFile(path)
 	if err != nil {
@@ -113,36 +114,36 @@ func ReadMark(path string) (HighWaterMark, error) {
 	return newest, nil
 }
 
-// WriteMark durably replaces the file at path by one with the mark m in both slots.
+// WriteMark durably replaces the file at path by a file with m in both slots.
 func WriteMark(path string, m HighWaterMark) error {
 	m.written++
 	return disk.WriteFile(path, append(append(m.encode(), make([]byte, slotGap-slotSize)...), m.encode()...))
 }
 
-// A MarkFile keeps the mark of an open log up to date in its file. Timers write updates after
-// markWrite and sync them after markSync. A nil *MarkFile records nothing.
+// A MarkFile keeps the high-water mark of an open log up to date in its file. Timers write changes
+// after markWrite and sync them after markSync. A nil *MarkFile records nothing.
 type MarkFile struct {
 	path string
 	file *os.File
-	Sync func(*os.File) error // fdatasync; replaced by tests
+	Sync func(*os.File) error // fdatasync; tests replace it
 
-	// syncing is held during a sync, so that the two slots change by turns and the file is not closed
-	// meanwhile. It is locked before mu.
+	// syncing is held during a sync, so that no other sync begins and the file is not closed. It is
+	// locked before mu.
 	syncing sync.Mutex
 
 	mu     sync.Mutex
 	mark   HighWaterMark
 	slot   int64
-	writer timer         // writes the mark
-	syncer timer         // writes and syncs the mark
-	every  time.Duration // interval of syncs, markSync to maxMarkSync
-	dirty  bool          // the mark has updates that are not synced
+	writer timer         // calls write
+	syncer timer         // calls flush
+	every  time.Duration // current interval of syncs, from markSync to maxMarkSync
+	dirty  bool          // the mark has changes that are not synced
 	err    error
 	closed bool
 }
 
-// OpenMark writes m, the mark of a log that was verified, to the file at path, and returns the open
-// MarkFile.
+// OpenMark writes m, the mark of a log that was verified, to the file at path, and returns a
+// MarkFile that keeps it up to date.
 func OpenMark(path string, m HighWaterMark) (*MarkFile, error) {
 	m.Files, m.Failed = Hash{}, false
 	if err := WriteMark(path, m); err != nil {
@@ -150,11 +151,12 @@ func OpenMark(path string, m HighWaterMark) (*MarkFile, error) {
 	}
 	file, err := os.OpenFile(path, os.O_RDWR, 0o600)
 	if err != nil {
-		return nil, domain.Errorf(domain.FailedPrecondition, "cannot open the high-water mark: %v", err)
+		return nil, domain.Errorf(domain.FailedPrecondition, "cannot open the file of the log's high-water mark: %v: "+
+			"check the disk and the permissions", err)
 	}
 	m.written++
 	h := &MarkFile{path: path, file: file, Sync: disk.Fdatasync, mark: m, every: markSync}
-	h.writer.run, h.syncer.run = h.write, func() { _ = h.flush() } // later calls return its error
+	h.writer.run, h.syncer.run = h.write, func() { _ = h.flush() } // an error is returned by the calls that follow
 	return h, nil
 }
 
@@ -173,8 +175,9 @@ func (h *MarkFile) SetDurable(position uint64) error {
 	return h.err
 }
 
-// Extend adds the event at position to the running hash if position directly follows the mark's.
-// Other positions change nothing. event is called only when the event is added.
+// Extend adds the event at a position to the hash chain of the mark, if the position directly
+// follows the mark's. Otherwise it does nothing. event returns the event; it is called only when it
+// is needed.
 func (h *MarkFile) Extend(position uint64, event func() Message) error {
 	if h == nil {
 		return nil
@@ -182,7 +185,7 @@ func (h *MarkFile) Extend(position uint64, event func() Message) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if position != h.mark.Position+1 || h.err != nil {
-		return h.failureLocked() // the hash has the event already, or the follower began at a later event
+		return h.failureLocked() // the hash has the event already, or the follower of the log began at a later event
 	}
 	if err := h.mark.HashChain.Extend(event()); err != nil {
 		return err
@@ -192,7 +195,7 @@ func (h *MarkFile) Extend(position uint64, event func() Message) error {
 	return nil
 }
 
-// Update changes the mark by calling alter, and returns when the change is on disk.
+// Update changes the mark by calling alter, and returns when the changed mark is on disk.
 func (h *MarkFile) Update(alter func(*HighWaterMark)) error {
 	if h == nil {
 		return nil
@@ -204,14 +207,14 @@ func (h *MarkFile) Update(alter func(*HighWaterMark)) error {
 	return h.flush()
 }
 
-// Mark returns the current mark.
+// Mark returns the current high-water mark.
 func (h *MarkFile) Mark() HighWaterMark {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.mark
 }
 
-// write writes the mark without syncing it, if the mark has updates that are not synced.
+// write writes the mark to its file without a sync, if the mark has changes.
 func (h *MarkFile) write() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -226,21 +229,21 @@ func (h *MarkFile) writeLocked() {
 	}
 	h.mark.written++
 	if _, err := h.file.WriteAt(h.mark.encode(), h.slot*slotGap); err != nil {
-		h.failLocked(fmt.Errorf("writing %s: %w", h.path, err))
+		h.failLocked(fmt.Errorf("write the high-water mark %s: %w", h.path, err))
 	}
 	h.dirty = true
 	h.syncer.armLocked(h, h.every)
 }
 
-// A timer calls run once each time that it is armed, after the time given to armLocked.
+// A timer calls run once after each call of armLocked.
 type timer struct {
 	run   func()
 	timer *time.Timer
 	armed bool
 }
 
-// armLocked starts the timer, unless the timer is running or the mark is closed. The caller holds
-// the lock of h.
+// armLocked makes the timer call run after a time, unless it is already running or the mark file is
+// closed. The caller holds h.mu.
 func (t *timer) armLocked(h *MarkFile, after time.Duration) {
 	switch {
 	case t.armed || h.closed:
@@ -264,13 +267,14 @@ func (t *timer) stopLocked() {
 	}
 }
 
-// failLocked records the first error of writing the mark's file, which all later calls return.
-// Without the error the mark would become stale, and a log that lost events later would pass the
-// check at the start.
+// failLocked records the first error of writing the file of the mark, which all later calls return.
+// The log then refuses appends: the mark in the file becomes outdated, and a log that later loses
+// events would pass the check at the start.
 func (h *MarkFile) failLocked(err error) {
 	if h.err == nil {
 		h.err = err
-		slog.Error("cannot write the high-water mark: the log refuses appends until the server is restarted", "error", err)
+		slog.Error("cannot write the file of the log's high-water mark: the log refuses new events until the server is "+
+			"restarted", "error", err)
 	}
 }
 
@@ -278,10 +282,11 @@ func (h *MarkFile) failureLocked() error {
 	if h.err == nil {
 		return nil
 	}
-	return domain.Errorf(domain.Unavailable, "cannot write the high-water mark (%v): check its disk, then restart", h.err)
+	return domain.Errorf(domain.Unavailable, "cannot write the file of the log's high-water mark (%v), so no events "+
+		"are recorded: check its disk, then restart the server", h.err)
 }
 
-// Err returns an error after writing or syncing the mark has failed, otherwise nil.
+// Err returns the first error of writing or syncing the mark; nil when there was none.
 func (h *MarkFile) Err() error {
 	if h == nil {
 		return nil
@@ -291,7 +296,7 @@ func (h *MarkFile) Err() error {
 	return h.failureLocked()
 }
 
-// flush writes and syncs the mark, and makes the next write use the other slot.
+// flush writes the mark and syncs it to disk. The next write then uses the other slot.
 func (h *MarkFile) flush() error {
 	h.syncing.Lock()
 	defer h.syncing.Unlock()
@@ -310,14 +315,15 @@ func (h *MarkFile) flush() error {
 	defer h.mu.Unlock()
 	h.every = min(maxMarkSync, max(markSync, took*markShare))
 	if err != nil {
-		h.failLocked(fmt.Errorf("syncing %s: %w", h.path, err))
+		h.failLocked(fmt.Errorf("sync the high-water mark %s to disk: %w", h.path, err))
 	}
 	h.slot = 1 - h.slot
 	return h.err
 }
 
-// SetFailed records in the mark that a sync failed. It ignores an error of the write, because the
-// next start rewrites the events after Durable in any case.
+// SetFailed records in the mark that a sync of the log failed, so that the next start writes the
+// events after Durable again. It ignores an error of writing the mark, because without the note the
+// next start does the same.
 func (h *MarkFile) SetFailed() {
 	if h == nil {
 		return
@@ -325,8 +331,8 @@ func (h *MarkFile) SetFailed() {
 	_ = h.Update(func(m *HighWaterMark) { m.Failed = true })
 }
 
-// Close records files in the mark unless a sync has failed, and syncs and closes the mark. files is
-// the FilesHash after a clean shutdown, otherwise zero.
+// Close syncs and closes the mark. files is the FilesHash after a clean shutdown, otherwise zero. Close
+// records it in the mark unless a sync has failed.
 func (h *MarkFile) Close(files Hash) error {
 	if h == nil {
 		return nil

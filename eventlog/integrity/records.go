@@ -12,23 +12,24 @@ import (
 	"anneal/disk"
 )
 
-// Retention is how much a stream of records keeps: it deletes its oldest records.
+// Retention is the limits of a stream: at a limit, the NATS server deletes the stream's oldest
+// records.
 type Retention struct {
 	Age   time.Duration
 	Count uint64
 	Bytes int64
 }
 
-// A contents describes the valid records in the block files of a stream.
+// A contents describes the valid records in the block files of a stream, as contentsOf found them.
 type contents struct {
 	dir     string
 	blocks  []block
-	runs    []Gap // of positions with a record, in order
+	runs    []Gap // ranges of positions that have a record, in order
 	count   uint64
 	bytes   int64
-	damaged bool // a flaw is not an interrupted write at the end
-	torn    bool // the last block ends with a flaw
-	partial bool // older blocks were not read
+	damaged bool // a block file is damaged, other than by an interrupted write at the end
+	torn    bool // the last block file ends with an interrupted write
+	partial bool // older block files were not read
 }
 
 func (c contents) first() uint64 {
@@ -45,16 +46,16 @@ func (c contents) last() uint64 {
 	return c.runs[len(c.runs)-1].Last
 }
 
-// whole reports whether no record is missing or damaged between the first and the last one.
-func (c contents) whole() bool { return len(c.runs) == 1 && !c.damaged }
+// complete reports whether no record between the first and the last one is missing or damaged.
+func (c contents) complete() bool { return len(c.runs) == 1 && !c.damaged }
 
-// contentsOf reads the newest blocks of a stream in dir, up to wholeCheck bytes. each is called for
-// every record unless it is nil.
+// contentsOf reads the newest block files of a stream in dir, up to fullCheckBytes bytes. It calls
+// each for every valid record; each may be nil.
 func contentsOf(dir, stream string, each func(record)) (c contents, err error) {
 	if c.blocks, err = blocksOf(dir); err != nil {
 		return c, err
 	}
-	for c.dir = dir; sizeOf(c.blocks) > wholeCheck; c.partial = true {
+	for c.dir = dir; sizeOf(c.blocks) > fullCheckBytes; c.partial = true {
 		c.blocks = c.blocks[1:]
 	}
 	for n, b := range c.blocks {
@@ -75,15 +76,18 @@ func contentsOf(dir, stream string, each func(record)) (c contents, err error) {
 	return c, nil
 }
 
-// CheckRecords checks the block files of a stream of records other than the log before the embedded
-// server starts, because the server skips damaged records and truncates blocks at damage. When the
-// readers' mirror has all records, CheckRecords replaces the stream's blocks by those of the mirror;
-// otherwise it logs the positions of the lost records. It removes a damaged mirror, so that the
-// server creates it again, unless the stream is damaged as well. store is the server's directory.
+// CheckRecords checks the block files of a stream other than the log before the embedded NATS
+// server starts, because the server skips damaged records and truncates damaged files.
+//
+// When the stream has lost records and its mirror for readers has all of them, CheckRecords
+// replaces the stream's block files by the mirror's. Otherwise it logs the positions of the lost
+// records. It removes a damaged mirror of an intact stream, so that the server creates the mirror
+// again. store is the server's storage directory, and kept the stream's limits, by which records
+// may be missing.
 func CheckRecords(store, stream string, kept Retention, now time.Time, log *slog.Logger) error {
 	dir := BlockDir(store, "CONTROL", stream)
 	if why := foreign(dir); why != "" {
-		log.Warn("cannot check the files of a stream", "stream", stream, "reason", why)
+		log.Warn("cannot check the block files of a stream: lost records are not noticed", "stream", stream, "reason", why)
 		return nil
 	}
 	own, err := contentsOf(dir, stream, nil)
@@ -111,21 +115,21 @@ func CheckRecords(store, stream string, kept Retention, now time.Time, log *slog
 	switch {
 	case len(lost) == 0:
 		return dropDamagedCopies(store, stream, own, log)
-	case mirror.whole() && !mirror.partial && mirror.last() >= own.last() &&
+	case mirror.complete() && !mirror.partial && mirror.last() >= own.last() &&
 		(own.first() == 0 || mirror.first() <= own.first()):
 		if err := restoreBlocks(store, own.dir, mirror); err != nil {
 			return err
 		}
-		log.Warn("records of a stream were damaged: restored them from the readers' mirror",
+		log.Warn("records of a stream were damaged: restored the stream from its mirror for readers",
 			"stream", stream, "positions", listGaps(lost))
 	default:
-		log.Error("records of a stream are lost: neither its files nor the readers' mirror have them",
+		log.Error("records of a stream are lost: neither the stream nor its mirror for readers has them",
 			"stream", stream, "positions", listGaps(lost))
 	}
 	return nil
 }
 
-// maxRecordBytes is more than the size of a record of a stream other than the log.
+// maxRecordBytes is an upper bound for the size of a record in a stream other than the log.
 const maxRecordBytes = 1 << 20
 
 func listGaps(gaps []Gap) string {
@@ -136,8 +140,8 @@ func listGaps(gaps []Gap) string {
 	return strings.Join(lines, ", ")
 }
 
-// restoreBlocks replaces the block files in dir by copies of the mirror's. It keeps the replaced
-// files of the last restoration beside the store.
+// restoreBlocks replaces the block files in dir by copies of the mirror's files. It moves the
+// replaced files to a directory beside store, where it deletes those of an earlier restoration.
 func restoreBlocks(store, dir string, mirror contents) error {
 	fresh, former := dir+".new", filepath.Clean(store)+".damaged-records"
 	for _, path := range []string{fresh, former} {
@@ -166,7 +170,8 @@ func restoreBlocks(store, dir string, mirror contents) error {
 	return errors.Join(disk.Sync(filepath.Dir(dir)), disk.Sync(filepath.Dir(former)))
 }
 
-// dropDamagedCopies removes the mirrors of a complete stream that are damaged.
+// dropDamagedCopies removes the damaged mirrors of an intact stream. own is the content of the
+// stream.
 func dropDamagedCopies(store, stream string, own contents, log *slog.Logger) error {
 	dirs, err := copiesOf(store, stream)
 	if err != nil {
@@ -177,13 +182,15 @@ func dropDamagedCopies(store, stream string, own contents, log *slog.Logger) err
 		if err != nil {
 			return err
 		}
-		// A mirror without blocks may have an index that says that it has received all records.
+		// The index file of a mirror without blocks may say that the mirror has received all records.
 		lacks := dir == BlockDir(store, "READERS", stream) && len(own.runs) > 0 &&
 			(len(c.runs) != 1 || c.first() > own.first())
-		if !c.damaged && !c.torn && !lacks || own.partial { // the index may count a record that is torn
+		// the mirror's index file may count a record whose write was interrupted
+		if !c.damaged && !c.torn && !lacks || own.partial {
 			continue
 		}
-		log.Warn("a mirror of a stream is damaged; the stream itself is complete: recreating the mirror",
+		log.Warn("a mirror of a stream is damaged; the stream itself is complete: removed the mirror, which the server "+
+			"creates again",
 			"stream", stream, "directory", dir)
 		if err := os.RemoveAll(filepath.Dir(dir)); err != nil {
 			return err

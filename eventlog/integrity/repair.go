@@ -13,35 +13,36 @@ import (
 	"anneal/domain"
 )
 
-// RepairOptions configures Repair.
+// RepairOptions configure Repair.
 type RepairOptions struct {
-	Dir        string                   // directory of the streams, as in natsserver.Options
-	Mark       string                   // file of the mark, as in natsserver.Options
-	Holds      Checkpoint               // an event that the log must have; zero is none
-	AcceptLoss bool                     // truncate the log before the first event that cannot be restored
-	BeforeLoss func(RepairReport) error // called before events are discarded; its error stops the repair
-	Now        time.Time                // names the directory of the former files
+	Dir        string                   // storage directory of the NATS server, as in natsserver.Options
+	Mark       string                   // file of the high-water mark, as in natsserver.Options
+	Holds      Checkpoint               // an event that the log must have; zero when there is none
+	AcceptLoss bool                     // when events cannot be restored, end the log before the first of them
+	BeforeLoss func(RepairReport) error // called before events are discarded; an error stops the repair
+	Now        time.Time                // current time, which becomes a part of the name of RepairReport.Aside
 }
 
-// A RepairReport describes what a repair found and did.
+// A RepairReport describes what Repair found and changed.
 type RepairReport struct {
-	Events   uint64 `json:"events"`             // number of events in the log after the repair
-	Restored []Gap  `json:"restored,omitempty"` // positions whose events were taken from a mirror
-	Lost     []Gap  `json:"lost,omitempty"`     // positions with a valid event in neither the log nor a mirror
-	GivenUp  uint64 `json:"givenUp,omitempty"`  // number of valid events that are discarded
-	Altered  bool   `json:"altered,omitempty"`  // the events do not match the mark, and no mirror has matching ones
-	Differs  []Gap  `json:"differs,omitempty"`  // positions with different events in the mirror and the log
-	Changed  bool   `json:"changed"`            // the log's files were replaced
-	Aside    string `json:"aside,omitempty"`    // directory with the former files and the discarded events
+	Events   uint64 `json:"events"`             // number of events in the repaired log
+	Restored []Gap  `json:"restored,omitempty"` // positions whose events were restored from a mirror
+	Lost     []Gap  `json:"lost,omitempty"`     // positions whose event is valid neither in the log nor in a mirror
+	GivenUp  uint64 `json:"givenUp,omitempty"`  // number of valid events after the first lost one, which are discarded
+	// the events do not match the high-water mark, and no mirror has events that do
+	Altered bool   `json:"altered,omitempty"`
+	Differs []Gap  `json:"differs,omitempty"` // positions at which the mirror and the log have different events
+	Changed bool   `json:"changed"`           // the log's files were replaced
+	Aside   string `json:"aside,omitempty"`   // directory with the replaced files and the discarded events
 }
 
-// Whole reports whether the log is complete and unaltered after the repair.
-func (r RepairReport) Whole() bool { return len(r.Lost) == 0 && !r.Altered }
+// Intact reports whether the repaired log is complete and unaltered.
+func (r RepairReport) Intact() bool { return len(r.Lost) == 0 && !r.Altered }
 
-// Repair restores missing and damaged events of a stopped server's log from the server's mirrors.
-// When an event is valid in neither the log nor a mirror, or the running hash of the result does
-// not match the mark, the report says so, and nothing is changed unless AcceptLoss is set. Files
-// that are replaced are moved to RepairReport.Aside. The caller must hold the lock of the data
+// Repair restores missing and damaged events of a stopped server's log from the log's mirrors. When
+// an event is valid neither in the log nor in a mirror, or when the hash of the repaired log does
+// not match the high-water mark, Repair changes nothing unless AcceptLoss is set, and the report
+// says so. It moves replaced files to RepairReport.Aside. The caller must hold the lock of the data
 // directory.
 func Repair(opts RepairOptions) (report RepairReport, err error) {
 	if opts.Mark == "" {
@@ -55,10 +56,10 @@ func Repair(opts RepairOptions) (report RepairReport, err error) {
 		return report, err
 	}
 	order, report := r.compose()
-	if !report.Whole() && !opts.AcceptLoss {
+	if !report.Intact() && !opts.AcceptLoss {
 		return report, nil
 	}
-	report.Changed = !report.Whole() || len(report.Restored) > 0 || r.log.damaged() || !r.have || len(r.stale) > 0
+	report.Changed = !report.Intact() || len(report.Restored) > 0 || r.log.damaged() || !r.have || len(r.stale) > 0
 	if !report.Changed {
 		return report, nil
 	}
@@ -66,7 +67,7 @@ func Repair(opts RepairOptions) (report RepairReport, err error) {
 	if err := os.MkdirAll(report.Aside, 0o700); err != nil {
 		return report, err
 	}
-	if !report.Whole() && opts.BeforeLoss != nil {
+	if !report.Intact() && opts.BeforeLoss != nil {
 		if err := opts.BeforeLoss(report); err != nil {
 			return report, err
 		}
@@ -77,8 +78,8 @@ func Repair(opts RepairOptions) (report RepairReport, err error) {
 	return report, r.write(order, report)
 }
 
-// MarkPath returns the default path of the mark of a log: the server's directory with the suffix
-// ".mark".
+// MarkPath returns the default path of the high-water mark: the storage directory of the NATS
+// server with the suffix ".mark".
 func MarkPath(dir string) string { return filepath.Clean(dir) + ".mark" }
 
 type repair struct {
@@ -88,23 +89,24 @@ type repair struct {
 	have  bool
 	must  uint64 // position up to which the log must be complete
 	log   inventory
-	full  inventory // the mirror of all events
+	full  inventory // mirror of all events
 	parts []inventory
-	stale []string // directories of mirrors that do not match the repaired log
+	stale []string // directories of mirrors that differ from the repaired log
 }
 
-// An inventory locates the valid records of a stream.
+// An inventory locates the valid records in the block files of a log or a mirror.
 type inventory struct {
-	dir    string // directory of the block files
-	blocks []block
-	places map[uint64]place
-	last   uint64
-	flaws  []flaw
-	double bool // two records have the same position
+	dir     string // directory of the block files
+	blocks  []block
+	records map[uint64]recordRef
+	last    uint64
+	flaws   []flaw
+	double  bool // two records have the same position
 }
 
-// A place locates a record in a block file. Two places with equal sums have equal events.
-type place struct {
+// A recordRef locates a record in a block file. sum is a hash of its event: two recordRefs with
+// equal sums have equal events.
+type recordRef struct {
 	from   *inventory
 	block  int
 	offset int64
@@ -115,7 +117,7 @@ type place struct {
 func (i inventory) damaged() bool { return len(i.flaws) > 0 || i.double }
 
 func inventoryOf(dir string) (inv inventory, err error) {
-	inv = inventory{dir: dir, places: map[uint64]place{}}
+	inv = inventory{dir: dir, records: map[uint64]recordRef{}}
 	if inv.blocks, err = blocksOf(dir); err != nil {
 		return inv, err
 	}
@@ -123,17 +125,17 @@ func inventoryOf(dir string) (inv inventory, err error) {
 		_, err := b.scan(logStream, 0, func(r record) {
 			e, ok := r.stored()
 			if !ok {
-				inv.flaws = append(inv.flaws, flaw{path: b.path, offset: r.at, reason: "an unreadable header"})
+				inv.flaws = append(inv.flaws, flaw{path: b.path, offset: r.at, reason: "an event with an invalid header"})
 				return
 			}
-			if _, there := inv.places[r.position]; there {
+			if _, there := inv.records[r.position]; there {
 				inv.double = true
 				return
 			}
-			p := place{block: n, offset: r.at, size: len(r.raw)}
+			p := recordRef{block: n, offset: r.at, size: len(r.raw)}
 			sum := Hash{}.next(e)
 			copy(p.sum[:], sum[:])
-			inv.places[r.position] = p
+			inv.records[r.position] = p
 			inv.last = max(inv.last, r.position)
 		}, func(f flaw) { inv.flaws = append(inv.flaws, f) })
 		if err != nil {
@@ -143,8 +145,8 @@ func inventoryOf(dir string) (inv inventory, err error) {
 	return inv, nil
 }
 
-// record returns the record at a place in the blocks of i.
-func (i *inventory) record(p place) (r record, err error) {
+// record reads the record to which p refers from the block files of i.
+func (i *inventory) record(p recordRef) (r record, err error) {
 	b := i.blocks[p.block]
 	file, err := os.Open(b.path)
 	if err != nil {
@@ -162,18 +164,18 @@ func (i *inventory) record(p place) (r record, err error) {
 	return r, nil
 }
 
-// copiesOf returns the directories of the block files of all mirrors of a stream, which are in NATS
-// accounts other than CONTROL. The mirror of all messages, in READERS, is the first.
+// copiesOf returns the block directories of all mirrors of a stream. Mirrors are in NATS accounts
+// other than CONTROL. The mirror of all messages, in READERS, is the first.
 func copiesOf(store, stream string) (dirs []string, err error) {
 	all, err := filepath.Glob(filepath.Join(store, "jetstream", "*", "streams", stream, "msgs"))
 	if err != nil {
 		return nil, err
 	}
-	whole := BlockDir(store, "READERS", stream)
+	full := BlockDir(store, "READERS", stream)
 	for _, dir := range all {
 		switch dir {
 		case BlockDir(store, "CONTROL", stream):
-		case whole:
+		case full:
 			dirs = slices.Insert(dirs, 0, dir)
 		default:
 			dirs = append(dirs, dir)
@@ -213,10 +215,11 @@ func (r *repair) take() (err error) {
 	return nil
 }
 
-// compose chooses the event for each position of the repaired log: the log's event, or a mirror's
-// when the log has none. When the resulting hash does not match the mark, compose tries again and
-// prefers the mirror's event where the log and the mirror differ.
-func (r *repair) compose() (order []place, report RepairReport) {
+// compose returns the records of the repaired log in the order of their positions. At each position
+// it chooses the log's record, or a mirror's if the log has none. If the resulting hash does not
+// match the high-water mark, compose tries again with the mirror's record wherever the log and the
+// mirror differ.
+func (r *repair) compose() (order []recordRef, report RepairReport) {
 	for _, preferCopy := range []bool{false, true} {
 		order, report = r.choose(preferCopy)
 		if !report.Altered {
@@ -228,11 +231,11 @@ func (r *repair) compose() (order []place, report RepairReport) {
 	}
 	report.Events = uint64(len(order))
 	for _, inv := range append([]inventory{r.full}, r.parts...) {
-		if stale := r.unfit(inv, order); stale {
+		if stale := r.mustRecreate(inv, order); stale {
 			r.stale = append(r.stale, inv.dir)
 		}
 	}
-	for position, p := range r.log.places {
+	for position, p := range r.log.records {
 		if position > report.Events && p.size > 0 {
 			report.GivenUp++
 		}
@@ -240,9 +243,9 @@ func (r *repair) compose() (order []place, report RepairReport) {
 	return order, report
 }
 
-// unfit reports whether a mirror must be recreated because it is damaged, or differs from order,
-// the events of the repaired log.
-func (r *repair) unfit(inv inventory, order []place) bool {
+// mustRecreate reports whether the mirror inv must be created again, because it is damaged or
+// differs from order, the records of the repaired log.
+func (r *repair) mustRecreate(inv inventory, order []recordRef) bool {
 	if len(inv.blocks) == 0 {
 		return false
 	}
@@ -254,15 +257,15 @@ func (r *repair) unfit(inv inventory, order []place) bool {
 			return true
 		}
 	}
-	for position, p := range inv.places {
+	for position, p := range inv.records {
 		if order[position-1].sum != p.sum {
 			return true
 		}
 	}
-	return inv.dir == r.full.dir && uint64(len(inv.places)) != inv.last
+	return inv.dir == r.full.dir && uint64(len(inv.records)) != inv.last
 }
 
-func (r *repair) choose(preferCopy bool) (order []place, report RepairReport) {
+func (r *repair) choose(preferCopy bool) (order []recordRef, report RepairReport) {
 	chain, fits := HashChain{}, !r.have || r.mark.Position == 0
 	end := max(r.must, r.log.last, r.full.last)
 	for position := uint64(1); position <= end; position++ {
@@ -278,7 +281,7 @@ func (r *repair) choose(preferCopy bool) (order []place, report RepairReport) {
 			break
 		}
 		if restored {
-			report.Restored = extendGap(report.Restored, position, "restored from the mirror")
+			report.Restored = extendGap(report.Restored, position, "event restored from the mirror")
 		}
 		order = append(order, p)
 		if position == r.mark.Position {
@@ -294,18 +297,18 @@ func (r *repair) choose(preferCopy bool) (order []place, report RepairReport) {
 	return order, report
 }
 
-// at chooses the event of a position among the log and its mirrors. restored reports that the event
-// is from a mirror. differs reports that a mirror has another event at the position than the log.
-// If so, at returns the log's event, or the mirror's if preferCopy is set.
-func (r *repair) at(position uint64, preferCopy bool) (p place, restored, differs bool) {
-	p, there := r.log.places[position]
+// at chooses the record for a position from the log and its mirrors. restored reports that the
+// record is from a mirror. differs reports that a mirror has a different event than the log; at
+// then returns the log's record, or the mirror's if preferCopy is set.
+func (r *repair) at(position uint64, preferCopy bool) (p recordRef, restored, differs bool) {
+	p, there := r.log.records[position]
 	p.from = &r.log
 	for n := -1; n < len(r.parts); n++ {
 		inv := &r.full
 		if n >= 0 {
 			inv = &r.parts[n]
 		}
-		c, ok := inv.places[position]
+		c, ok := inv.records[position]
 		c.from = inv
 		switch {
 		case !ok:
@@ -321,7 +324,7 @@ func (r *repair) at(position uint64, preferCopy bool) (p place, restored, differ
 	return p, false, differs
 }
 
-func (r *repair) event(p place) (e Message, ok bool) {
+func (r *repair) event(p recordRef) (e Message, ok bool) {
 	if p.size == 0 {
 		return e, false
 	}
@@ -332,8 +335,8 @@ func (r *repair) event(p place) (e Message, ok bool) {
 	return rec.stored()
 }
 
-// anyAfter reports whether the event at a missing position may have been acknowledged: the log has
-// no mark, and the log or the mirror has a later event.
+// anyAfter reports whether the missing event at a position may have been acknowledged although no
+// high-water mark says so: there is no mark, and the log or the mirror has a later event.
 func (r *repair) anyAfter(position uint64) bool {
 	return !r.have && max(r.log.last, r.full.last) > position
 }
@@ -341,7 +344,7 @@ func (r *repair) anyAfter(position uint64) bool {
 func (r *repair) lostFrom(first, end uint64) (gaps []Gap) {
 	for position := first; position <= end; position++ {
 		if p, _, _ := r.at(position, false); p.size == 0 && (position <= r.must || !r.have) {
-			gaps = extendGap(gaps, position, "no valid record in the log or a mirror")
+			gaps = extendGap(gaps, position, "no valid event in the log or a mirror")
 		}
 	}
 	return gaps
@@ -355,9 +358,8 @@ func extendGap(gaps []Gap, position uint64, reason string) []Gap {
 	return append(gaps, Gap{position, position, reason})
 }
 
-// writeGivenUp writes the report to report.json and the discarded events to given-up.jsonl, both in
-// report.Aside. events is the number of events that the repaired log keeps; the later ones are
-// discarded.
+// writeGivenUp writes the report to report.json and the discarded events to given-up.jsonl in the
+// directory report.Aside. The events after the position events are discarded.
 func (r *repair) writeGivenUp(report RepairReport, events uint64) error {
 	text, err := json.MarshalIndent(report, "", "  ")
 	if err != nil {
@@ -366,7 +368,7 @@ func (r *repair) writeGivenUp(report RepairReport, events uint64) error {
 	if err := disk.WriteFile(filepath.Join(report.Aside, "report.json"), append(text, '\n')); err != nil {
 		return err
 	}
-	if report.Whole() {
+	if report.Intact() {
 		return nil
 	}
 	var lines []byte

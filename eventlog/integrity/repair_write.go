@@ -9,14 +9,14 @@ import (
 	"strconv"
 )
 
-// blockSize is the maximum size of a block file of a repaired log in bytes, the limit of the NATS
-// server.
+// blockSize is the maximum size in bytes of a block file that Repair writes. It is the NATS
+// server's limit.
 const blockSize = 8 << 20
 
-// write replaces the log's files by files with the events in order, and updates the mark. It moves
-// the former files, and mirrors that do not match the repaired log, to report.Aside. The server
-// recreates the mirrors.
-func (r *repair) write(order []place, report RepairReport) error {
+// write replaces the log's block files by files with the records in order, and updates the
+// high-water mark. It moves the replaced files, and mirrors that differ from the repaired log, to
+// report.Aside; the server creates these mirrors again.
+func (r *repair) write(order []recordRef, report RepairReport) error {
 	fresh := filepath.Join(report.Aside, freshBlocks)
 	chain, err := writeBlocks(fresh, order)
 	if err != nil {
@@ -32,7 +32,7 @@ func (r *repair) write(order []place, report RepairReport) error {
 	}
 	mark := r.mark
 	mark.HashChain, mark.Durable, mark.Files, mark.Failed, mark.Damaged = chain, chain.Position, Hash{}, false, 0
-	if !report.Whole() {
+	if !report.Intact() {
 		lost := report.GivenUp
 		for _, gap := range report.Lost {
 			lost += gap.Last - gap.First + 1
@@ -42,7 +42,7 @@ func (r *repair) write(order []place, report RepairReport) error {
 	if err := WriteMark(r.Mark, mark); err != nil {
 		return err
 	}
-	for n, dir := range r.stale { // moves the stream's directory, the parent of dir
+	for n, dir := range r.stale { // moves the mirror's stream directory, the parent of dir
 		if err := os.Rename(filepath.Dir(dir), filepath.Join(report.Aside, "copy-"+strconv.Itoa(n+1))); err != nil {
 			return err
 		}
@@ -50,15 +50,15 @@ func (r *repair) write(order []place, report RepairReport) error {
 	return disk.Sync(report.Aside)
 }
 
-// Names of the directories with block files in RepairReport.Aside.
+// Names of directories with block files in RepairReport.Aside.
 const (
-	freshBlocks  = "new"  // the repaired log, before it replaces the former one
-	formerBlocks = "msgs" // the former log
+	freshBlocks  = "new"  // block files of the repaired log until they replace the log's
+	formerBlocks = "msgs" // replaced block files of the log
 )
 
 // replaceBlocks renames the directory dir to former, and fresh to dir. Where the system cannot
-// exchange two directories atomically, a crash between the two renames leaves no dir;
-// undoReplacement then restores dir.
+// exchange two directories atomically, a crash between the two renames leaves no directory dir;
+// undoReplacement restores it.
 func replaceBlocks(dir, fresh, former string) error {
 	done, err := disk.Exchange(fresh, dir)
 	if err != nil {
@@ -79,8 +79,8 @@ func replaceBlocks(dir, fresh, former string) error {
 	return os.Rename(fresh, dir)
 }
 
-// undoReplacement restores dir, the directory of the log's block files, after a crash of
-// replaceBlocks between its two renames.
+// undoReplacement restores dir, the directory of the log's block files, if replaceBlocks crashed
+// between its two renames.
 func undoReplacement(store, dir string) error {
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -89,7 +89,7 @@ func undoReplacement(store, dir string) error {
 	if err != nil {
 		return err
 	}
-	slices.Sort(asides) // from the oldest to the newest: the names end in the time
+	slices.Sort(asides) // from the oldest to the newest, because the names end with the time
 	for _, aside := range slices.Backward(asides) {
 		former := filepath.Join(aside, formerBlocks)
 		_, unfinished := os.Stat(filepath.Join(aside, freshBlocks))
@@ -108,9 +108,9 @@ func undoReplacement(store, dir string) error {
 	return nil
 }
 
-// writeBlocks durably writes the events at the places in order to new block files in dir, and
-// returns their hash chain.
-func writeBlocks(dir string, order []place) (chain HashChain, err error) {
+// writeBlocks durably writes the records in order to new block files in dir, and returns the hash
+// chain of their events.
+func writeBlocks(dir string, order []recordRef) (chain HashChain, err error) {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return chain, err
 	}

@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// startCheck is the size up to which a log is read completely before each start. Of a larger log
+// startCheckBytes is the size up to which a log is read completely before each start. Of a larger log
 // whose files have not changed since a clean shutdown, only the blocks from the mark's position on are
 // read before the start. Scrub reads all blocks while the server runs.
-const startCheck = 64 << 20
+const startCheckBytes = 64 << 20
 
 // FilesHash returns a hash of the block files of the log and its mirrors in the server's directory
 // store: of their names, sizes and modification times, and of the contents of the NATS server's index

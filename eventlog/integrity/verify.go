@@ -12,23 +12,22 @@ import (
 // A FileReport is the result of VerifyFiles.
 type FileReport struct {
 	Events  uint64 `json:"events"`            // number of valid events before the first gap
-	Must    uint64 `json:"must"`              // the position up to which the log must be complete
-	Hash    string `json:"hash"`              // running hash of the files at the mark's position
-	Marked  string `json:"marked,omitempty"`  // the mark's hash; absent without a mark
-	Missing []Gap  `json:"missing,omitempty"` // positions up to Must without a valid event
-	Differs []Gap  `json:"differs,omitempty"` // positions with different events in the log and the mirror
-	Lost    uint64 `json:"lost,omitempty"`    // events discarded by earlier repairs
+	Must    uint64 `json:"must"`              // position up to which the log must be complete
+	Hash    string `json:"hash"`              // hash chain of the log at the position of the high-water mark
+	Marked  string `json:"marked,omitempty"`  // hash in the high-water mark; absent when there is no mark
+	Missing []Gap  `json:"missing,omitempty"` // positions up to Must that have no valid event
+	Differs []Gap  `json:"differs,omitempty"` // positions at which the log and the mirror have different events
+	Lost    uint64 `json:"lost,omitempty"`    // number of events that earlier repairs discarded
 }
 
-// Whole reports whether the log is complete and unaltered.
-func (r FileReport) Whole() bool {
+// Intact reports whether the log is complete and unaltered.
+func (r FileReport) Intact() bool {
 	return len(r.Missing) == 0 && len(r.Differs) == 0 && (r.Marked == "" || r.Hash == r.Marked)
 }
 
-// VerifyFiles reads all block files of the log in dir, checks that every event up to the mark and
-// up to the event of holds is valid, computes the running hash, and compares each event with the
-// mirror. It changes no file, and a running server may have the files open. dir, mark and holds are
-// as in natsserver.Options.
+// VerifyFiles reads all block files of a log. It checks that every event up to the high-water mark
+// and up to holds is valid, computes the hash chain, and compares each event with the mirror. It
+// changes no file, and a server may be running. dir, mark and holds are as in natsserver.Options.
 func VerifyFiles(dir, mark string, holds Checkpoint) (report FileReport, err error) {
 	if mark == "" {
 		mark = MarkPath(dir)
@@ -47,14 +46,14 @@ func VerifyFiles(dir, mark string, holds Checkpoint) (report FileReport, err err
 		end = max(r.must, r.log.last)
 	}
 	var chain HashChain
-	whole := true
+	complete := true
 	for position := uint64(1); position <= end; position++ {
-		p, there := r.log.places[position]
+		p, there := r.log.records[position]
 		p.from = &r.log
 		e, ok := r.event(p)
 		if !ok {
-			report.Missing, whole = extendGap(report.Missing, position, "no valid record"), false
-		} else if whole && chain.Extend(e) == nil && position == r.mark.Position {
+			report.Missing, complete = extendGap(report.Missing, position, "no valid event"), false
+		} else if complete && chain.Extend(e) == nil && position == r.mark.Position {
 			report.Hash = chain.Hash.String()
 		}
 		if _, _, differs := r.at(position, false); there && differs {
@@ -72,13 +71,13 @@ func VerifyFiles(dir, mark string, holds Checkpoint) (report FileReport, err err
 		return report, errors.New("two events in the log's files have the same position")
 	}
 	if _, err := os.Stat(r.dir); errors.Is(err, os.ErrNotExist) && report.Must > 0 {
-		report.Missing = []Gap{{1, report.Must, "there are no block files"}}
+		report.Missing = []Gap{{1, report.Must, "the log has no block files"}}
 	}
 	return report, nil
 }
 
-// A StoredEvent is an event in the block files. Header has only the attributes in the sense of
-// HashChain.
+// A StoredEvent is an event in the block files of the log. Header has only the headers that
+// HashChain includes.
 type StoredEvent struct {
 	Position uint64
 	Subject  string
@@ -86,8 +85,8 @@ type StoredEvent struct {
 	Body     []byte
 }
 
-// Events yields the events after a position in the block files of the log in dir, in order. It
-// yields a DataLoss error at the first gap. It changes no file. dir is as in natsserver.Options.
+// Events yields the events after a position from the block files of a log, in order. It yields a
+// DataLoss error at the first gap. It changes no file. dir is as in natsserver.Options.
 func Events(dir string, after uint64) iter.Seq2[StoredEvent, error] {
 	return func(yield func(StoredEvent, error) bool) {
 		all, err := blocksOf(BlockDir(dir, "CONTROL", logStream))
@@ -106,7 +105,8 @@ func Events(dir string, after uint64) iter.Seq2[StoredEvent, error] {
 				case r.position != last+1:
 					more, _ = false, yield(StoredEvent{}, GapError(last+1, r.position))
 				case !readable:
-					more, _ = false, yield(StoredEvent{}, fmt.Errorf("the event at position %d has an unreadable header", r.position))
+					more, _ = false, yield(StoredEvent{}, fmt.Errorf("the event at position %d has an invalid NATS "+
+						"header", r.position))
 				default:
 					if last = r.position; last > after {
 						more = yield(m.event(), nil)

@@ -8,15 +8,15 @@ import (
 	"path/filepath"
 )
 
-// A disk is the directory of a store. Tests implement it with a disk that can lose unsynced
-// changes.
+// A disk accesses the files in the directory of a store. Tests replace it by a disk that loses
+// unsynced changes.
 type disk interface {
-	// open opens a file. When the file is missing, open returns fs.ErrNotExist, or creates an empty
-	// file if create is set.
+	// open opens the file with a name. For a missing file it returns fs.ErrNotExist, or creates an
+	// empty file if create is set.
 	open(name string, create bool) (file, error)
 	rename(from, to string) error
 	remove(name string) error
-	// sync makes durable which files the directory has.
+	// sync syncs the directory, which makes created, renamed and deleted files durable.
 	sync() error
 }
 

@@ -76,8 +76,8 @@ func readHeader(r io.ReaderAt) (h header, ok bool) {
 	return h, true
 }
 
-// A mark describes the content of a copy after a commit: the number of commits and records, the end
-// of the records in bytes, the highest revision, and the chain.
+// A mark (commit mark) describes the content of a copy after a commit: the numbers of commits and
+// records, the end of the records in bytes, the highest revision, and the chain of sums.
 type mark struct {
 	commit, records, end, revision uint64
 	chain                          sum
@@ -93,11 +93,11 @@ func (m mark) encode(h header) []byte {
 	return append(b, check[:]...)
 }
 
-// place returns the offset in the copy at which the mark is stored.
-func (m mark) place() int64 { return markAt * int64(1+m.commit%markSlots) }
+// offset returns the offset of the commit mark in the copy.
+func (m mark) offset() int64 { return markAt * int64(1+m.commit%markSlots) }
 
-// readMark returns the valid mark with the highest commit of a copy with the header h. ok is false
-// when both marks are invalid; damaged is true when at least one is invalid.
+// readMark returns the newest valid commit mark of a copy with the header h. ok is false when both
+// marks are invalid; damaged is true when at least one is.
 func readMark(r io.ReaderAt, h header) (m mark, ok, damaged bool) {
 	for slot := range int64(markSlots) {
 		b := make([]byte, markSize)
@@ -115,24 +115,24 @@ func readMark(r io.ReaderAt, h header) (m mark, ok, damaged bool) {
 	return m, ok, damaged
 }
 
-// A record is a stored record without its value, which is only on disk.
+// A record is a stored record without its value, which is read from disk when it is needed.
 type record struct {
 	kind            byte
 	key             string
 	index, revision uint64
-	time            int64 // nanoseconds since 1970
+	time            int64 // when the record was written, in nanoseconds since 1970
 	size            uint32
 	valueSum        sum
 	check           sum
-	at              int64 // offset of the record in both copies
+	at              int64 // offset of the record, the same in both copies
 }
 
 func (r record) headSize() int64 { return recordHead + int64(len(r.key)) + sumSize }
 func (r record) valueAt() int64  { return r.at + r.headSize() }
 func (r record) end() int64      { return r.valueAt() + int64(r.size) }
 
-// encode sets the size and the sums of the record, and returns the bytes before the value: head,
-// key and sum.
+// encode sets the size and the sums of the record for a value, and returns the bytes that precede
+// the value in a copy: head, key and sum.
 func (r *record) encode(h header, value []byte) []byte {
 	r.size = uint32(len(value))
 	r.valueSum = sumOf(h.salt[:], value)
@@ -150,10 +150,10 @@ func (r *record) encode(h header, value []byte) []byte {
 	return append(b, r.check[:]...)
 }
 
-var errNoRecord = errors.New("keyfile: no record here")
+var errNoRecord = errors.New("keyfile: no valid record at this offset")
 
-// readRecord reads the record at an offset without its value. The error is errNoRecord when there
-// is no valid record.
+// readRecord reads the record at an offset of a copy, without its value. It returns errNoRecord
+// when there is no valid record.
 func readRecord(from io.ReaderAt, h header, at int64) (r record, err error) {
 	b := make([]byte, recordHead)
 	if n, _ := from.ReadAt(b, at); n < recordHead || binary.LittleEndian.Uint32(b) != recordMagic {
@@ -175,8 +175,8 @@ func readRecord(from io.ReaderAt, h header, at int64) (r record, err error) {
 	return r, nil
 }
 
-// readValue reads the value of a record. The result is false when the value is missing or its sum
-// is wrong.
+// readValue reads the value of a record from a copy. ok is false when the value is missing or
+// damaged.
 func readValue(from io.ReaderAt, h header, r record) ([]byte, bool) {
 	if r.size > maxValueSize {
 		return nil, false
@@ -188,5 +188,5 @@ func readValue(from io.ReaderAt, h header, r record) ([]byte, bool) {
 	return value, sumOf(h.salt[:], value) == r.valueSum
 }
 
-// chained returns the running sum chain extended by a record.
+// chained adds a record to a running sum.
 func chained(chain sum, r record) sum { return sumOf(chain[:], r.check[:]) }

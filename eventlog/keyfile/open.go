@@ -9,18 +9,18 @@ import (
 	"strings"
 )
 
-// A Lost is a record that is damaged in both copies.
+// A Lost describes a record that is damaged in both copies.
 type Lost struct {
-	Index uint64 // from 1, in the order of writing
-	Key   string // "" when the key is unreadable
+	Index uint64 // number of the record in the order of writing, from 1
+	Key   string // "" when the key is damaged too
 }
 
-// A LossError is the error of Open for a store with damage that cannot be repaired. When single
-// records are damaged, Lost has exactly those that are valid in neither copy.
+// A LossError is the error of Open for a store with damage that the other copy cannot repair. Lost
+// lists the records that are valid in neither copy.
 type LossError struct {
 	Dir  string
 	Lost []Lost
-	What string // what is lost, when the damage is not to single records
+	What string // what is lost, when it is more than single records; otherwise ""
 }
 
 func (e *LossError) Error() string {
@@ -30,7 +30,7 @@ func (e *LossError) Error() string {
 		var names []string
 		for i, lost := range e.Lost {
 			if i == shown {
-				names = append(names, fmt.Sprintf("and %d more", len(e.Lost)-shown))
+				names = append(names, fmt.Sprintf("and %d more records", len(e.Lost)-shown))
 				break
 			}
 			key := lost.Key
@@ -39,33 +39,33 @@ func (e *LossError) Error() string {
 			}
 			names = append(names, fmt.Sprintf("record %d (%s)", lost.Index, key))
 		}
-		what = fmt.Sprintf("%d records are damaged in both copies: %s", len(e.Lost), strings.Join(names, ", "))
+		what = fmt.Sprintf("%d records are damaged in both keys.1 and keys.2: %s", len(e.Lost), strings.Join(names, ", "))
 	}
-	return fmt.Sprintf("the key store %s has lost data: %s; restore the directory from a backup, or create the file "+
+	return fmt.Sprintf("the key store in %s has lost data: %s; restore the directory from a backup, or create the file "+
 		"%s/%s to continue without the lost data", e.Dir, what, e.Dir, acceptFile)
 }
 
-// acceptFile is the name of the file that an operator creates to open the store without the lost
-// records.
+// acceptFile is the name of the file by which an operator accepts the loss: while it exists, Open
+// opens the store without the lost records.
 const acceptFile = "accept-loss"
 
-// A source is one copy as Open found it on disk.
+// A source is one of the two copies as Open found it on disk.
 type source struct {
 	name    string
-	file    file // nil when it is missing
+	file    file // nil when the copy is missing
 	header  header
-	headed  bool // the header is valid
+	headed  bool // the copy's header is valid
 	mark    mark
-	marked  bool // a mark is valid
+	marked  bool // at least one commit mark of the copy is valid
 	size    int64
-	current bool // the copy is of the newest generation
+	current bool // the copy belongs to the newest generation
 }
 
 type sources [copies]source
 
 func copyName(i int) string { return []string{"keys.1", "keys.2"}[i] }
 
-// find opens both copies and reads their headers. The source of a missing copy has a nil file.
+// find opens both copies and reads their headers. A missing copy has a nil file.
 func find(d disk) (found sources, err error) {
 	for i := range found {
 		s := &found[i]
@@ -79,7 +79,7 @@ func find(d disk) (found sources, err error) {
 		}
 		if err != nil {
 			found.close()
-			return found, fmt.Errorf("keyfile: %s: %w", s.name, err)
+			return found, fmt.Errorf("keyfile: open %s: %w", s.name, err)
 		}
 		s.header, s.headed = readHeader(s.file)
 	}
@@ -94,8 +94,8 @@ func (found sources) close() {
 	}
 }
 
-// value reads the value of a record from a copy in which it is valid. The error is ErrDamaged when
-// there is none.
+// value reads the value of a record from one of the copies. It returns ErrDamaged when the value is
+// valid in neither.
 func (found sources) value(h header, rec record) ([]byte, error) {
 	for _, s := range found {
 		if !s.current {
@@ -108,18 +108,18 @@ func (found sources) value(h header, rec record) ([]byte, error) {
 	return nil, ErrDamaged
 }
 
-// A recovery is the combined content of the two copies.
+// A recovery combines the content of the two copies.
 type recovery struct {
 	found    sources
 	wipe     bool
 	header   header
-	mark     mark   // the newest mark; after scan, the mark of the records that were read
-	required uint64 // number of records that were certainly acknowledged, so that they must be valid
+	mark     mark   // newest commit mark; after scan, the mark of the records that scan has read
+	required uint64 // number of records that were certainly acknowledged and must therefore be valid
 	live     map[string]*entry
 	garbage  int64
 	lost     []Lost
-	unmarked bool     // no mark is valid, so the number of records is unknown
-	reasons  []string // why both copies must be rewritten; none when they are intact
+	unmarked bool     // no commit mark is valid, so it is unknown how many records there were
+	reasons  []string // why both copies are rewritten; empty when they are intact
 }
 
 func (r *recovery) repair(reason string) {
@@ -128,9 +128,10 @@ func (r *recovery) repair(reason string) {
 	}
 }
 
-// merge combines the copies of the newest generation. A commit is written and synced to the first
-// copy, then to the second, and then acknowledged. So the records of a commit in both copies are
-// required, and those of a commit in one copy are used if they are valid.
+// merge combines the copies of the newest generation. A commit is synced to the first copy, then to
+// the second, and then acknowledged. So the records of a commit that is in both copies are
+// required; those of a commit in one copy may not have been acknowledged, and are kept if they are
+// valid.
 func merge(found sources, wipe bool) *recovery {
 	r := &recovery{found: found, wipe: wipe, live: map[string]*entry{}}
 	for _, s := range found {
@@ -141,8 +142,8 @@ func merge(found sources, wipe bool) *recovery {
 	marked := false
 	for i := range r.found {
 		s := &r.found[i]
-		// A copy with a damaged header is used, because its sums, which include the salt of the
-		// other copy's header, show which parts are valid.
+		// A copy with a damaged header is used as well: its sums include the salt of the other copy's
+		// header, and so show which records belong to the same generation.
 		s.current = s.file != nil && (!s.headed || s.header == r.header)
 		switch {
 		case s.file == nil:
@@ -150,14 +151,14 @@ func merge(found sources, wipe bool) *recovery {
 		case !s.headed:
 			r.repair("the header of " + s.name + " is damaged")
 		case !s.current:
-			r.repair(s.name + " is of an earlier generation")
+			r.repair(s.name + " was left by an interrupted compaction")
 		}
 		if !s.current {
 			continue
 		}
 		damaged := false
 		if s.mark, s.marked, damaged = readMark(s.file, r.header); damaged {
-			r.repair("a mark of " + s.name + " is damaged or was being written")
+			r.repair("a commit mark of " + s.name + " is damaged or its write was interrupted")
 		}
 		if !s.marked {
 			continue
@@ -165,7 +166,7 @@ func merge(found sources, wipe bool) *recovery {
 		if !marked {
 			r.required, r.mark = s.mark.records, s.mark
 		} else if s.mark != r.mark {
-			r.repair("the copies differ in their last commit")
+			r.repair("a crash interrupted the last write: keys.1 and keys.2 differ")
 		}
 		r.required = min(r.required, s.mark.records)
 		if s.mark.commit > r.mark.commit {
@@ -180,15 +181,15 @@ func merge(found sources, wipe bool) *recovery {
 	return r
 }
 
-// scan reads the records in order, each from a copy in which it is valid, and records the required
-// ones that are valid in neither.
+// scan reads the records in order, each from a copy in which it is valid. It adds to lost the
+// required records that are valid in neither copy.
 func (r *recovery) scan() {
 	at, index, chain := int64(recordsAt), uint64(1), sum{}
-	broken := false // the head of a record was lost, so the chain cannot be checked from here on
+	broken := false // a record is missing, so the chain of sums cannot be checked from here on
 	for {
 		rec, have := r.headAt(at, index)
 		if index > r.required && !(have && r.isValid(rec)) {
-			break // an interrupted write that was not acknowledged
+			break // an interrupted write, which was not acknowledged
 		}
 		if !have {
 			rec, have = r.resync(at, index)
@@ -208,11 +209,11 @@ func (r *recovery) scan() {
 	}
 	for _, s := range r.found {
 		if s.current && s.size != at {
-			r.repair(s.name + " has a torn or missing tail")
+			r.repair(s.name + " is cut off, or has a damaged end")
 		}
 	}
 	if index-1 != r.mark.records {
-		r.repair("the last commit was not complete")
+		r.repair("the last write was not completed")
 	}
 	r.mark.records, r.mark.end, r.mark.chain = index-1, uint64(at), chain
 	for key, e := range r.live {
@@ -225,8 +226,8 @@ func (r *recovery) scan() {
 }
 
 // headAt reads the record at an offset, without its value, from a copy in which it is valid. The
-// record must have the given index; an index of 0 matches any record. have is false when the record
-// is valid in neither copy.
+// record must have the given index; 0 accepts any. have is false when neither copy has such a
+// record.
 func (r *recovery) headAt(at int64, index uint64) (rec record, have bool) {
 	missing := ""
 	for _, s := range r.found {
@@ -241,7 +242,7 @@ func (r *recovery) headAt(at int64, index uint64) (rec record, have bool) {
 		rec, have = one, true
 	}
 	if have && missing != "" {
-		r.repair("records of " + missing + " are damaged or were being written")
+		r.repair("records of " + missing + " are damaged or their write was interrupted")
 	}
 	return rec, have
 }
@@ -252,9 +253,9 @@ func (r *recovery) isValid(rec record) bool {
 	return err == nil
 }
 
-// resync is called when both copies of the record at the offset at are damaged. It returns the next
-// valid record whose offset is greater than at and whose index is greater than the given one, and
-// false when there is none.
+// resync finds the next record after a part that is damaged in both copies. It returns the first
+// valid record with an offset greater than at and an index greater than the given one; false when
+// there is none.
 func (r *recovery) resync(at int64, index uint64) (record, bool) {
 	for at++; at+recordHead <= max(r.found[0].size, r.found[1].size); at++ {
 		if rec, ok := r.headAt(at, 0); ok && rec.index > index {
@@ -264,13 +265,13 @@ func (r *recovery) resync(at int64, index uint64) (record, bool) {
 	return record{}, false
 }
 
-// replay applies a record to the live entries.
+// replay applies a record to the live entries: it sets or erases the value of the record's key.
 func (r *recovery) replay(rec record) {
 	r.mark.revision = max(r.mark.revision, rec.revision)
 	if before := r.live[rec.key]; before != nil {
 		r.garbage += before.end() - before.at
 		if r.wipe && !r.wiped(before.record) {
-			r.repair("an erased value was not overwritten")
+			r.repair("an erased or replaced value was not overwritten with zeros")
 		}
 		delete(r.live, rec.key)
 	}
@@ -286,13 +287,13 @@ func (r *recovery) replay(rec record) {
 		}
 		if _, ok := readValue(s.file, r.header, rec); ok {
 			e.intact = true
-		} else { // the value is damaged, or was wiped because a later record replaces it
+		} else { // the value is damaged, or it was overwritten because a later record replaces it
 			e.flawed = s.name
 		}
 	}
 }
 
-// wiped reports whether the value of a record is overwritten with zeros in all current copies.
+// wiped reports whether the value of a record is overwritten with zeros in every current copy.
 func (r *recovery) wiped(rec record) bool {
 	for _, s := range r.found {
 		if !s.current {

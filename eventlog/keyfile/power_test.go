@@ -28,7 +28,7 @@ type inode struct{ data []byte }
 
 // A step is one change or one sync of a file or of the directory.
 type step struct {
-	op       string // write, truncate, sync, create, rename, remove, syncdir
+	op       string // operation: write, truncate, sync, create, rename, remove or syncdir
 	on       *inode
 	at       int64
 	data     []byte
@@ -229,9 +229,9 @@ func afterPowerFailure(steps []step, choose func(n int) int) *memoryDisk {
 // A promise is the content that must be present after a number of steps.
 type promise struct {
 	steps   int
-	held    map[string]string // the acknowledged values, by key
-	under   string            // the key that is being changed, or ""
-	changed string            // the value of under after the change; "" when the change erases the key
+	held    map[string]string // acknowledged values by key
+	under   string            // key that is being changed; "" for none
+	changed string            // value of that key after the change; "" when it is erased
 }
 
 // TestPowerFailureAtEveryStep checks that after a power failure at any step, with any part of the

@@ -1,7 +1,7 @@
-// Package keyfile is a key-value store in two files, each synced before a change is acknowledged.
-// An acknowledged change survives kill -9, a power failure at any moment, and damage to one of the
-// files, which Open repairs from the other. The error of Open names the records that are damaged in
-// both files.
+// Package keyfile is a key-value store in two files, keys.1 and keys.2, with the same content. Each
+// change is synced to both before it is acknowledged. An acknowledged change survives kill -9, a
+// power failure at any moment, and damage to one of the files, which Open then restores from the
+// other. When records are damaged in both files, the error of Open lists them.
 package keyfile
 
 import (
@@ -18,43 +18,43 @@ import (
 	"time"
 )
 
-// ErrConflict reports that the key has another revision than the caller expected, so that nothing
-// was changed.
-var ErrConflict = errors.New("keyfile: the key has another revision than the given one")
+// ErrConflict is returned when the current revision of the key differs from the revision that the
+// caller passed. Nothing was changed.
+var ErrConflict = errors.New("keyfile: the record was changed concurrently: its revision is not the expected one")
 
-// ErrTooLarge reports that a key or a value exceeds the store's limits.
-var ErrTooLarge = errors.New("keyfile: the key or the value is too large")
+// ErrTooLarge is returned for a key or a value that exceeds the limits of the store.
+var ErrTooLarge = errors.New("keyfile: the key or the value exceeds the maximum size")
 
-// ErrDamaged reports that a value became unreadable in both copies while the store was open.
-var ErrDamaged = errors.New("keyfile: the value is damaged in both copies")
+// ErrDamaged is returned when a value became unreadable in both files while the store was open.
+var ErrDamaged = errors.New("keyfile: the value is damaged in both keys.1 and keys.2")
 
-// Options configures a Store.
+// Options configure a Store.
 type Options struct {
-	Wipe bool          // overwrite erased and replaced values with zeros
-	Keep time.Duration // drop records this long after they were written; 0 keeps them
-	// Exists reports that the store was created before, so that Open returns a LossError when both
-	// files are missing.
+	Wipe bool          // overwrite erased and replaced values with zeros, so that secrets do not stay on disk
+	Keep time.Duration // delete each record this long after it was written; 0 keeps records forever
+	// Exists says that the store was created before, so that Open returns a LossError when both files
+	// are missing, instead of creating an empty store.
 	Exists bool
-	// AcceptLoss opens a damaged store with its remaining records.
+	// AcceptLoss opens a damaged store with the records that are left.
 	AcceptLoss bool
-	// BeforeLoss is called with the lost records, when their loss is accepted, before the copies
-	// are rewritten without them. When BeforeLoss returns an error, Open fails and leaves the
-	// copies unchanged.
+	// BeforeLoss is called with the lost records when their loss is accepted, before the files are
+	// rewritten without them. When it returns an error, Open fails and leaves the files unchanged.
 	BeforeLoss func([]Lost) error
-	// OnRepair is called with the reasons of a repair, and with the error of a failed compaction.
-	OnRepair func(what string)
-	Now      func() time.Time // nil is time.Now
+	// OnWarning is called with a message for the log when damaged files were repaired or the files
+	// could not be compacted. It may be nil.
+	OnWarning func(message string)
+	Now       func() time.Time // the current time; nil means time.Now
 }
 
-// An entry is a live record.
+// An entry is the newest record of a key.
 type entry struct {
 	record
-	intact bool   // the value was valid in at least one copy when it was last read
-	flawed string // name of the copy in which the value was damaged when it was last read
-	batch  *batch // the batch that makes the record durable; nil once the record is durable
+	intact bool   // the value was valid in at least one file when it was last read
+	flawed string // name of a file in which the value was damaged when it was last read
+	batch  *batch // batch that writes the record to disk; nil when the record is on disk
 }
 
-// A Store holds records by their keys. Its methods are safe for concurrent use.
+// A Store holds the newest record of each key. Its methods are safe for concurrent use.
 type Store struct {
 	disk disk
 	path string
@@ -62,26 +62,26 @@ type Store struct {
 	lost []Lost
 
 	mu          sync.Mutex
-	entries     map[string]*entry // including those that are being written
-	durable     map[string]*entry // only those on disk
-	last        uint64            // the highest revision
+	entries     map[string]*entry // by key, including the records that are being written
+	durable     map[string]*entry // by key, only the records on disk
+	last        uint64            // highest revision of any record
 	pending     *batch
 	running     bool
 	failed      error // first failed sync, returned by all later calls: fdatasync reports lost pages only once
-	needsRepair bool  // a copy was found damaged
+	needsRepair bool  // one of the files was found damaged and must be rewritten
 	writer      sync.WaitGroup
 
-	files         sync.RWMutex // read-locked to read the files, locked to replace them
+	files         sync.RWMutex // read-locked while the files are read, locked while they are replaced
 	copies        [copies]file
 	header        header
 	mark          mark
-	garbage       int64 // bytes of records that are not live
-	compactedSize int64 // size after the last compaction
-	retrySize     int64 // a failed compaction is retried when the files reach this size
+	garbage       int64 // bytes of replaced and erased records in a file
+	compactedSize int64 // length of the files after the last compaction
+	retrySize     int64 // after a failed compaction: length of the files at which it is tried again
 }
 
-// Open opens the store in a directory. It creates the store if it does not exist, and repairs a
-// damaged copy. No other process may have the store open.
+// Open opens the store in the directory path. It creates the store if it does not exist, and
+// repairs a damaged file. No other process may have the store open.
 func Open(path string, opts Options) (*Store, error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, fmt.Errorf("keyfile: %w", err)
@@ -105,8 +105,8 @@ func open(d disk, path string, opts Options) (*Store, error) {
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}
-	if opts.OnRepair == nil {
-		opts.OnRepair = func(string) {}
+	if opts.OnWarning == nil {
+		opts.OnWarning = func(string) {}
 	}
 	if opts.BeforeLoss == nil {
 		opts.BeforeLoss = func([]Lost) error { return nil }
@@ -120,11 +120,11 @@ func open(d disk, path string, opts Options) (*Store, error) {
 	what := ""
 	switch missing := found[0].file == nil && found[1].file == nil; {
 	case missing && opts.Exists:
-		what = "both copies are missing"
+		what = "keys.1 and keys.2 are missing"
 	case missing:
 		return s, s.rewrite(nil)
 	case !found[0].headed && !found[1].headed:
-		what = "the headers of both copies are damaged or missing"
+		what = "keys.1 and keys.2 have no valid header"
 	}
 	if what != "" {
 		found.close()
@@ -139,7 +139,7 @@ func open(d disk, path string, opts Options) (*Store, error) {
 	}
 	r := merge(found, opts.Wipe)
 	if r.unmarked {
-		what, r.lost = "the marks of both copies are damaged, so it is not known how many records there were",
+		what, r.lost = "the commit marks of keys.1 and keys.2 are damaged, so it is unknown how many records they had",
 			append(r.lost, Lost{})
 	}
 	if len(r.lost) > 0 && !opts.AcceptLoss {
@@ -164,13 +164,14 @@ func open(d disk, path string, opts Options) (*Store, error) {
 		s.compactedSize = int64(s.mark.end)
 		return s, s.removeTemporary()
 	}
-	opts.OnRepair(strings.Join(r.reasons, "; "))
+	opts.OnWarning("rewrote keys.1 and keys.2 with the valid records of both, because " +
+		cmp.Or(strings.Join(r.reasons, "; "), "records were lost"))
 	err = s.rewrite(func(e *entry) ([]byte, error) { return r.found.value(r.header, e.record) })
 	found.close()
 	return s, err
 }
 
-// Lost returns the damaged records without which Open opened the store.
+// Lost returns the records that were damaged in both files when the store was opened.
 func (s *Store) Lost() []Lost { return s.lost }
 
 // Get returns the value of a key and its revision; revision 0 when the key does not exist.
@@ -183,7 +184,7 @@ func (s *Store) Get(ctx context.Context, key string) ([]byte, uint64, error) {
 			return nil, 0, s.failed
 		}
 		written, rec := e.batch, record{}
-		if written == nil { // otherwise the record is being written and has no offset yet
+		if written == nil { // the record is still being written
 			rec = e.record
 		}
 		s.mu.Unlock()
@@ -203,12 +204,12 @@ func (s *Store) Get(ctx context.Context, key string) ([]byte, uint64, error) {
 		s.mu.Unlock()
 		if same {
 			return nil, 0, err
-		} // otherwise the record was replaced, erased or moved during the read
+		} // the record was replaced, erased or moved while it was read: look it up again
 	}
 }
 
-// read reads the value of a record from a copy in which it is valid. The error is ErrDamaged when
-// there is none.
+// read reads the value of a record from a file in which it is valid. It returns ErrDamaged when the
+// value is valid in neither.
 func (s *Store) read(rec record) ([]byte, error) {
 	s.files.RLock()
 	defer s.files.RUnlock()
@@ -219,7 +220,7 @@ func (s *Store) read(rec record) ([]byte, error) {
 		}
 		if i == 0 {
 			s.mu.Lock()
-			s.needsRepair = true // the copy is rewritten after the next write
+			s.needsRepair = true // the next write rewrites the damaged file
 			s.mu.Unlock()
 		}
 	}
@@ -248,8 +249,8 @@ func (s *Store) Put(ctx context.Context, key string, value []byte, revision uint
 	return number, mine.wait(ctx)
 }
 
-// Erase removes keys. When it returns, their values are in neither file if Options.Wipe is set. A
-// missing key is no error.
+// Erase removes keys; a missing key is no error. With Options.Wipe, neither file contains their
+// values when Erase returns.
 func (s *Store) Erase(ctx context.Context, keys ...string) error {
 	s.mu.Lock()
 	if s.failed != nil {
@@ -267,7 +268,7 @@ func (s *Store) Erase(ctx context.Context, keys ...string) error {
 		mark := &entry{record: record{kind: kindErase, key: key, revision: s.last, time: s.opts.Now().UnixNano()}}
 		mine = s.enqueue(&op{kind: kindErase, entry: mark, before: e})
 	}
-	if mine == nil && s.running { // wait for a concurrent call that may be erasing the keys
+	if mine == nil && s.running { // wait for a concurrent call that may be erasing the same keys
 		mine = s.enqueue()
 	}
 	s.mu.Unlock()
@@ -281,7 +282,7 @@ func (s *Store) Keys() []string {
 	return slices.Sorted(maps.Keys(s.entries))
 }
 
-// An Info describes a record without its value.
+// An Info describes a stored record without its value.
 type Info struct {
 	Key      string
 	Revision uint64
@@ -289,7 +290,7 @@ type Info struct {
 	Written  time.Time
 }
 
-// Infos returns the Info of each record that is on disk.
+// Infos returns an Info for each record on disk.
 func (s *Store) Infos() []Info {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -66,7 +66,7 @@ func TestPutValuesAreKept(t *testing.T) {
 	_, err = s.Put(t.Context(), "d", nil, 0)
 	require.ErrorIs(t, err, errClosed)
 
-	again := mustOpen(t, path, Options{Wipe: true, Exists: true, OnRepair: func(what string) { t.Error(what) }})
+	again := mustOpen(t, path, Options{Wipe: true, Exists: true, OnWarning: func(what string) { t.Error(what) }})
 	require.Equal(t, want, content(t, again))
 	_, revision, err := again.Get(t.Context(), "a")
 	require.NoError(t, err)
@@ -109,7 +109,7 @@ func TestConcurrentWritersShareTheSyncs(t *testing.T) {
 	require.Len(t, want, 8*30)
 	require.NoError(t, s.Close())
 	require.Equal(t, want, content(t,
-		mustOpen(t, s.path, Options{Wipe: true, OnRepair: func(what string) { t.Error(what) }})))
+		mustOpen(t, s.path, Options{Wipe: true, OnWarning: func(what string) { t.Error(what) }})))
 }
 
 func TestErasedValuesAreInNeitherCopy(t *testing.T) {
@@ -142,7 +142,7 @@ func TestCompactionKeepsLiveRecords(t *testing.T) {
 	}
 	require.NoError(t, s.Close())
 	require.Greater(t, s.header.generation, generation)
-	again := mustOpen(t, path, Options{Wipe: true, OnRepair: func(what string) { t.Error(what) }})
+	again := mustOpen(t, path, Options{Wipe: true, OnWarning: func(what string) { t.Error(what) }})
 	require.Equal(t, []string{"big", "kept"}, again.Keys())
 	_, same, err := again.Get(t.Context(), "kept")
 	require.NoError(t, err)
@@ -196,7 +196,7 @@ func TestDamageToOneCopyIsRepaired(t *testing.T) {
 		require.Equal(t, want, content(t, s), what)
 		mustPut(t, s, "new", "x", 0)
 		require.NoError(t, s.Close())
-		again, err := open(d, "memory", Options{Wipe: true, Exists: true, OnRepair: func(why string) { t.Error(what, why) }})
+		again, err := open(d, "memory", Options{Wipe: true, Exists: true, OnWarning: func(why string) { t.Error(what, why) }})
 		require.NoError(t, err, what)
 		require.Len(t, content(t, again), len(want)+1)
 		require.NoError(t, again.Close())

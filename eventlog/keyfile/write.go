@@ -11,27 +11,27 @@ import (
 	"slices"
 )
 
-// A batch is the group of operations that is written and synced together.
+// A batch is a group of operations that are written and synced together.
 type batch struct {
 	ops    []*op
 	wanted bool // a caller waits for done
 	done   chan struct{}
-	err    error // set before done is closed
+	err    error // result of the batch; set before done is closed
 }
 
-// An op is a record to write, and before, the entry of the same key that the record replaces or
-// erases.
+// An op is an operation on one key: the record to write, and before, the entry of the key that the
+// record replaces or erases.
 type op struct {
 	kind   byte
 	entry  *entry
-	before *entry // nil when the key is new
+	before *entry // nil when the key had no entry
 	value  []byte
 }
 
 func newBatch() *batch { return &batch{done: make(chan struct{})} }
 
-// wait returns when the batch is on disk or has failed, or when ctx is done. For a nil batch it
-// returns nil immediately.
+// wait returns when the batch is on disk or has failed, or when ctx is done. A nil batch is on disk
+// already.
 func (b *batch) wait(ctx context.Context) error {
 	if b == nil {
 		return nil
@@ -51,8 +51,8 @@ type closedFile struct{ file }
 func (closedFile) ReadAt([]byte, int64) (int, error) { return 0, errClosed }
 func (closedFile) Close() error                      { return nil }
 
-// enqueue adds operations to the batch that is written next, and returns the batch. The caller
-// holds the lock.
+// enqueue adds operations to the next batch to be written, and returns that batch. The caller holds
+// the lock.
 func (s *Store) enqueue(ops ...*op) *batch {
 	s.pending.ops, s.pending.wanted = append(s.pending.ops, ops...), true
 	if !s.running {
@@ -62,7 +62,7 @@ func (s *Store) enqueue(ops ...*op) *batch {
 	return s.pending
 }
 
-// writeBatches writes one batch after another while callers wait.
+// writeBatches writes one batch after another as long as callers wait.
 func (s *Store) writeBatches() {
 	for {
 		s.mu.Lock()
@@ -95,7 +95,7 @@ func (s *Store) writeBatches() {
 	}
 }
 
-// finish updates the entries after write returned. refused is the result of write.
+// finish updates the entries after a batch was written or failed. refused is the result of write.
 func (s *Store) finish(b *batch, refused bool) {
 	if b.err == nil {
 		for _, op := range b.ops {
@@ -111,7 +111,7 @@ func (s *Store) finish(b *batch, refused bool) {
 		}
 		return
 	}
-	// Operations that were enqueued after a failed batch depend on its operations, so they fail
+	// Operations that were enqueued after a failed batch were decided on its entries, so they fail
 	// too.
 	s.entries = maps.Clone(s.durable)
 	later := s.pending
@@ -123,10 +123,10 @@ func (s *Store) finish(b *batch, refused bool) {
 	}
 }
 
-// write makes a batch durable: it writes the records to both copies, then writes the mark to one
-// copy after the other and syncs each, so that one copy is valid at any moment. Finally it
-// overwrites the replaced and erased values. refused reports that write failed before it changed
-// anything, such as on a full disk, so that the store remains usable.
+// write makes a batch durable. It writes the records to both files, then writes the commit mark to
+// one file after the other and syncs each, so that one file is valid at any moment. Then it
+// overwrites the replaced and erased values. refused is true when write failed without a change,
+// for example on a full disk; the store then remains usable.
 func (s *Store) write(b *batch) (refused bool, err error) {
 	if len(b.ops) == 0 {
 		return false, nil
@@ -143,7 +143,7 @@ func (s *Store) write(b *batch) (refused bool, err error) {
 	}
 	next.commit++
 	for _, f := range s.copies {
-		if _, err := f.WriteAt(buffer, int64(s.mark.end)); err != nil { // such as a full disk
+		if _, err := f.WriteAt(buffer, int64(s.mark.end)); err != nil { // for example, the disk is full
 			for _, f := range s.copies {
 				if cut := f.Truncate(int64(s.mark.end)); cut != nil {
 					return false, errors.Join(err, cut)
@@ -153,7 +153,7 @@ func (s *Store) write(b *batch) (refused bool, err error) {
 		}
 	}
 	for _, f := range s.copies {
-		if _, err := f.WriteAt(next.encode(s.header), next.place()); err != nil {
+		if _, err := f.WriteAt(next.encode(s.header), next.offset()); err != nil {
 			return false, err
 		}
 		if err := f.Sync(); err != nil {
@@ -164,7 +164,7 @@ func (s *Store) write(b *batch) (refused bool, err error) {
 	return false, s.wipe(b.ops)
 }
 
-// wipe overwrites the values that a batch has replaced or erased.
+// wipe overwrites the values that a batch has replaced or erased with zeros.
 func (s *Store) wipe(ops []*op) error {
 	if !s.opts.Wipe || !slices.ContainsFunc(ops, func(o *op) bool { return o.before != nil }) {
 		return nil
@@ -185,8 +185,9 @@ func (s *Store) wipe(ops []*op) error {
 	return nil
 }
 
-// minGarbage is the size of the garbage below which the files are not compacted. minGrowth is the
-// growth since the last compaction below which expired records are not removed. Both are in bytes.
+// The files are compacted when they have more than minGarbage bytes of replaced and erased records,
+// or when expired records may be removed and the files have grown by minGrowth bytes since the last
+// compaction.
 const (
 	minGarbage = 1 << 20
 	minGrowth  = 16 << 20
@@ -200,26 +201,27 @@ func (s *Store) shouldCompact() bool {
 	return s.garbage > max(minGarbage, end/2) || s.opts.Keep > 0 && end > 2*s.compactedSize+minGrowth
 }
 
-// compact rewrites both copies without garbage and expired records. When that fails, the old copies
-// remain in use.
+// compact rewrites both files without replaced, erased and expired records. When that fails, the
+// old files remain in use.
 func (s *Store) compact() {
 	if err := s.rewrite(func(e *entry) ([]byte, error) { return s.read(e.record) }); err != nil {
 		s.mu.Lock()
 		s.retrySize = int64(s.mark.end) + minGrowth
 		s.mu.Unlock()
-		s.opts.OnRepair(fmt.Sprintf("the copies were not compacted: %v", err))
+		s.opts.OnWarning(fmt.Sprintf("could not compact keys.1 and keys.2, which stay as they are and are compacted "+
+			"later: %v", err))
 		return
 	}
 }
 
 const temporary = ".new"
 
-// rewrite writes the durable entries, except expired ones, to new copies of the next generation,
-// replaces the old copies by the new ones, and overwrites the content of the old ones. read returns
-// the value of an entry.
+// rewrite writes the entries on disk, except expired ones, to new files of the next generation,
+// which then replace the old files. It overwrites the content of the old files. read returns the
+// value of an entry.
 func (s *Store) rewrite(read func(*entry) ([]byte, error)) (err error) {
 	h := header{generation: s.header.generation + 1}
-	_, _ = rand.Read(h.salt[:]) // never fails
+	_, _ = rand.Read(h.salt[:]) // crypto/rand.Read never returns an error
 	s.mu.Lock()
 	var kept []*entry
 	for _, e := range s.durable {
@@ -268,14 +270,14 @@ func (s *Store) rewrite(read func(*entry) ([]byte, error)) (err error) {
 			_ = before[i].Close()
 		}
 		if old[i] != nil {
-			scrub(old[i]) // the live entries are in the new copies
+			scrub(old[i]) // nothing reads the old file, because the entries are in the new one
 			_ = old[i].Close()
 		}
 	}
 	return nil
 }
 
-// drop removes from the store the durable entries that are not in kept.
+// drop removes from the store the entries on disk that are not in kept.
 func (s *Store) drop(kept []*entry) {
 	if len(kept) == len(s.durable) {
 		return
@@ -292,9 +294,9 @@ func (s *Store) drop(kept []*entry) {
 	}
 }
 
-// writeNew writes the entries in kept to new copies under temporary names, and syncs the copies. It
-// returns the files, the records of the entries at their new offsets, and the mark m completed with
-// the written records.
+// writeNew writes the entries in kept to new files under temporary names, and syncs them. It
+// returns the files, the entries' records with their offsets in them, and the completed commit mark
+// m.
 func (s *Store) writeNew(h header, m mark, kept []*entry, read func(*entry) ([]byte, error)) (fresh [copies]file,
 	moved []record, _ mark, err error) {
 	defer func() {
@@ -334,7 +336,7 @@ func (s *Store) writeNew(h header, m mark, kept []*entry, read func(*entry) ([]b
 	first := make([]byte, recordsAt)
 	copy(first, h.encode())
 	for range markSlots {
-		copy(first[m.place():], m.encode(h))
+		copy(first[m.offset():], m.encode(h))
 		m.commit++
 	}
 	m.commit--
@@ -349,7 +351,7 @@ func (s *Store) writeNew(h header, m mark, kept []*entry, read func(*entry) ([]b
 	return fresh, moved, m, nil
 }
 
-// removeTemporary deletes the files of an interrupted rewrite.
+// removeTemporary deletes the temporary files of an interrupted rewrite.
 func (s *Store) removeTemporary() error {
 	for i := range s.copies {
 		name := copyName(i) + temporary
@@ -368,8 +370,8 @@ func (s *Store) removeTemporary() error {
 	return nil
 }
 
-// scrub overwrites a file that is no longer used with zeros. It ignores errors, because the file is
-// not read again.
+// scrub overwrites a replaced file with zeros. It ignores errors, because the file is not used any
+// more.
 func scrub(f file) {
 	size, err := f.Size()
 	const piece = 1 << 20

@@ -19,19 +19,20 @@ import (
 	"anneal/eventlog"
 )
 
-// A Bucket is a Store on a JetStream key-value bucket. When Put and Delete return, the change is on
-// disk.
+// A Bucket is a Store in a JetStream key-value bucket. A change is on disk when Put or Delete
+// returns.
 type Bucket struct {
 	nc      *nats.Conn
 	js      jetstream.JetStream
 	stream  jetstream.Stream
-	name    string // name of the bucket's stream
-	subject string // the subject of a record is this prefix and the record's ID
-	what    string // what the records are, such as "data keys", for messages
+	name    string // name of the bucket's JetStream stream
+	subject string // prefix of a record's subject, before its ID
+	what    string // what the records are, such as "data keys", for error messages
 }
 
-// OpenBucket opens the bucket whose records are in the given stream. It calls ensure to create the
-// stream if it does not exist. what is the name of the records in messages, such as "data keys".
+// OpenBucket opens the bucket whose records are in a JetStream stream. It calls ensure, which
+// creates the stream if it does not exist. what says what the records are, such as "data keys", for
+// error messages.
 func OpenBucket(ctx context.Context, nc *nats.Conn, stream, what string,
 	ensure func(context.Context, jetstream.JetStream, int) error) (*Bucket, error) {
 	js, err := jetstream.New(nc)
@@ -43,7 +44,7 @@ func OpenBucket(ctx context.Context, nc *nats.Conn, stream, what string,
 	}
 	opened, err := js.Stream(ctx, stream)
 	if err != nil {
-		return nil, fmt.Errorf("eventlog: open the bucket of %s: %w", what, err)
+		return nil, fmt.Errorf("open the JetStream bucket of the %s: %w", what, err)
 	}
 	return &Bucket{nc, js, opened, stream, "$KV." + strings.TrimPrefix(stream, "KV_") + ".", what}, nil
 }
@@ -56,14 +57,14 @@ func (b *Bucket) Get(ctx context.Context, id string) ([]byte, uint64, error) {
 	if err != nil {
 		return nil, 0, b.fault(ctx, "read", err)
 	}
-	if m.Header.Get("KV-Operation") != "" { // deleted by another tool
+	if m.Header.Get("KV-Operation") != "" { // another tool has deleted the record
 		return nil, 0, nil
 	}
 	return m.Data, m.Sequence, nil
 }
 
-// Put sends a record again for putTime while no server takes it, because the stream elects a leader
-// after that of the log.
+// Put repeats a write for putTime while no server accepts it, because after a failure the cluster
+// may still elect the leader of the bucket's stream.
 const (
 	putTime  = 5 * time.Second
 	putPause = 100 * time.Millisecond
@@ -92,22 +93,23 @@ func (b *Bucket) sync(ctx context.Context) error {
 	return b.fault(ctx, "sync", eventlog.RequestSync(ctx, b.nc, b.name))
 }
 
-// fault returns the error of an operation on the bucket. A cluster that elects a leader, has no quorum
-// or is unreachable is unavailable: the client tries again.
+// fault converts the error of an operation on the bucket. When the NATS cluster does not respond,
+// it returns an Unavailable error, after which the client tries again. verb names the operation in
+// the message.
 func (b *Bucket) fault(ctx context.Context, verb string, err error) error {
 	var fault *domain.Error
 	switch {
 	case err == nil, errors.As(err, &fault):
 		return err
 	case ctx.Err() != nil:
-		return fmt.Errorf("eventlog: %s %s: %w", verb, b.what, err)
+		return fmt.Errorf("%s %s in NATS: %w", verb, b.what, err)
 	}
 	return domain.Errorf(domain.Unavailable, "cannot %s %s, because the NATS cluster does not respond (%v): try again",
 		verb, b.what, err)
 }
 
-// DeleteUnsynced deletes the record of an ID and overwrites its message, but does not wait until
-// the change is on disk. Concurrent calls for the same ID all succeed.
+// DeleteUnsynced deletes the record with an ID and overwrites its message on disk, but does not
+// wait for a sync. Concurrent calls for the same ID all succeed.
 func (b *Bucket) DeleteUnsynced(ctx context.Context, id string) error {
 	for refused := uint64(0); ; {
 		m, err := b.stream.GetLastMsgForSubject(ctx, b.subject+id)
@@ -118,7 +120,7 @@ func (b *Bucket) DeleteUnsynced(ctx context.Context, id string) error {
 			err = b.stream.SecureDeleteMsg(ctx, m.Sequence)
 		}
 		if errors.Is(err, jetstream.ErrMsgDeleteUnsuccessful) && m.Sequence != refused {
-			refused = m.Sequence // a concurrent call may have deleted the message: look again, once
+			refused = m.Sequence // a concurrent call may have deleted the message: look it up once more
 			continue
 		}
 		if err != nil {
@@ -183,29 +185,28 @@ func (k *Memory) Keys(context.Context) ([]string, error) {
 	return slices.Sorted(maps.Keys(k.records)), nil
 }
 
-// A Store holds records by their IDs.
+// A Store holds records by ID.
 type Store interface {
-	// Get returns the record of an ID and its revision. The revision is 0 when there is no record.
+	// Get returns a record and its revision. The revision is 0 when there is no record.
 	Get(ctx context.Context, id string) (record []byte, revision uint64, err error)
-	// Put stores a record and returns its new revision. revision must be the current revision of
-	// the ID, 0 for a new ID; otherwise Put returns ErrConflict.
+	// Put stores a record and returns its new revision. revision must be the record's current
+	// revision, or 0 for a new record; otherwise Put returns ErrConflict.
 	Put(ctx context.Context, id string, record []byte, revision uint64) (uint64, error)
-	// Delete removes a record from the disk. A missing record is no error.
+	// Delete removes a record and its content on disk. It returns nil for a missing record.
 	Delete(ctx context.Context, id string) error
 	Keys(ctx context.Context) ([]string, error)
 }
 
-// Purge deletes every record.
+// Purge deletes all records of the bucket.
 func (b *Bucket) Purge(ctx context.Context) error {
 	return b.stream.Purge(ctx, jetstream.WithPurgeSubject(b.subject+">"))
 }
 
-// sizeHeader is the header with the size of a message's data when a consumer delivers the message
-// without data.
+// sizeHeader is the header with the size of a message whose data a consumer does not deliver.
 const sizeHeader = "Nats-Msg-Size"
 
-// Follow calls the function each for every existing record, and then for every new record, until
-// ctx is done or the connection is closed.
+// Follow calls each for every existing record, and then for every record that is stored, until ctx
+// is done or the connection is closed.
 func (b *Bucket) Follow(ctx context.Context, each func(id string, revision uint64, size int64, at time.Time)) error {
 	for {
 		err := b.followOnce(ctx, each)
@@ -219,17 +220,17 @@ func (b *Bucket) followOnce(ctx context.Context,
 	each func(id string, revision uint64, size int64, at time.Time)) error {
 	consumer, err := b.stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{HeadersOnly: true})
 	if err != nil {
-		return fmt.Errorf("eventlog: follow %s: %w", b.what, err)
+		return fmt.Errorf("follow the changes of the %s in NATS: %w", b.what, err)
 	}
 	messages, err := consumer.Messages()
 	if err != nil {
-		return fmt.Errorf("eventlog: follow %s: %w", b.what, err)
+		return fmt.Errorf("follow the changes of the %s in NATS: %w", b.what, err)
 	}
 	defer messages.Stop()
 	for {
 		m, err := messages.Next(jetstream.NextContext(ctx))
 		if err != nil {
-			return fmt.Errorf("eventlog: follow %s: %w", b.what, err)
+			return fmt.Errorf("follow the changes of the %s in NATS: %w", b.what, err)
 		}
 		put, err := m.Metadata()
 		size, notNumber := strconv.ParseInt(m.Headers().Get(sizeHeader), 10, 64)

@@ -65,7 +65,8 @@ func TestBucketWithoutLeader(t *testing.T) {
 	require.NoError(t, err)
 	js, err := jetstream.New(conn)
 	require.NoError(t, err)
-	require.NoError(t, js.DeleteStream(t.Context(), secrets.BucketStream)) // nothing listens on its subjects any more
+	// without the stream, no server receives the messages on its subjects
+	require.NoError(t, js.DeleteStream(t.Context(), secrets.BucketStream))
 	for name, call := range map[string]func(context.Context) error{
 		"get":    func(ctx context.Context) error { _, _, err := keys.Get(ctx, "a"); return err },
 		"put":    func(ctx context.Context) error { _, err := keys.Put(ctx, "a", []byte("1"), 0); return err },
@@ -83,7 +84,8 @@ func TestBucketWithoutLeader(t *testing.T) {
 	}
 }
 
-// TestPutOutlivesAnElection checks that a record is stored that was put while the stream had no leader.
+// TestPutOutlivesAnElection checks that a record is stored that was put while the stream had no
+// leader.
 func TestPutOutlivesAnElection(t *testing.T) {
 	conn := servertest.Start(t).Control()
 	keys, err := kv.OpenBucket(t.Context(), conn, secrets.BucketStream, "data keys", secrets.EnsureBucket)

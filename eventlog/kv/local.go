@@ -15,18 +15,18 @@ import (
 	"anneal/eventlog/keyfile"
 )
 
-// LocalOptions configures a Local. The records are stored in the two files of package keyfile,
-// which no other server shares.
+// LocalOptions configure a Local.
 type LocalOptions struct {
-	Dir         string // directory of the two files
-	CreatedFile string // a file outside of Dir that OpenLocal creates, so that a later start detects a missing store
+	Dir         string // directory of the two files of package keyfile
+	CreatedFile string // file outside of Dir that OpenLocal creates, so that a later start notices when Dir is missing
 	Log         *slog.Logger
 }
 
-// A Local is a Store in two local files.
+// A Local is a Store in two local files of package keyfile, for a control plane with the embedded
+// NATS server.
 type Local struct {
 	store *keyfile.Store
-	what  string // what the records are, such as "data keys", for messages
+	what  string // what the records are, such as "data keys", for error messages
 	space *disk.Space
 }
 
@@ -50,10 +50,10 @@ func (k Local) Delete(ctx context.Context, id string) error {
 // Close closes the files.
 func (k Local) Close() error { return k.store.Close() }
 
-// Lost returns the records that were damaged in both files at the start.
+// Lost returns the records that were damaged in both files when the store was opened.
 func (k Local) Lost() []keyfile.Lost { return k.store.Lost() }
 
-// Infos returns the Info of every record.
+// Infos returns the keyfile.Info of every record.
 func (k Local) Infos() []keyfile.Info { return k.store.Infos() }
 
 func (k Local) Keys(context.Context) ([]string, error) { return k.store.Keys(), nil }
@@ -65,31 +65,33 @@ func (k Local) fault(err error) error {
 	case errors.Is(err, keyfile.ErrConflict):
 		return eventlog.ErrConflict
 	case errors.Is(err, keyfile.ErrDamaged):
-		return domain.Errorf(domain.DataLoss, "a record of %s is damaged in both copies: restore %s from a backup",
+		return domain.Errorf(domain.DataLoss, "a record of the %s is damaged in both local files: restore the %s from a "+
+			"backup",
 			k.what, k.what)
 	}
-	return domain.Errorf(domain.Unavailable, "the disk of %s failed (%v): check the disk, then restart the server", k.what,
+	return domain.Errorf(domain.Unavailable, "the disk with the %s failed (%v): check the disk, then restart the "+
+		"server", k.what,
 		err)
 }
 
-// OpenLocal opens a store in local files. what is the name of the records in messages, such as
-// "data keys". OpenLocal calls migrate, which copies the records that an earlier version of anneal
-// kept in a JetStream bucket, at each start until migrate has succeeded once.
+// OpenLocal opens a store in local files. what says what the records are, such as "data keys", for
+// error messages. migrate copies the records that an earlier version of anneal kept in a JetStream
+// bucket; OpenLocal calls it at each start until it has succeeded once.
 func OpenLocal(what string, l LocalOptions, opts keyfile.Options, migrate func(*keyfile.Store) error) (Local, error) {
 	if l.Log == nil {
 		l.Log = slog.New(slog.DiscardHandler)
 	}
 	_, err := os.Stat(l.CreatedFile)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return Local{}, domain.Errorf(domain.FailedPrecondition, "cannot open the store of %s: %v", what, err)
+		return Local{}, domain.Errorf(domain.FailedPrecondition, "cannot open the local store of the %s: %v", what, err)
 	}
 	opts.Exists = err == nil
-	opts.OnRepair = func(why string) {
-		l.Log.Warn("a key store was repaired, or could not be compacted", "store", l.Dir, "why", why)
+	opts.OnWarning = func(message string) {
+		l.Log.Warn(message, "directory", l.Dir, "records", what)
 	}
 	store, err := keyfile.Open(l.Dir, opts)
 	if err != nil {
-		return Local{}, domain.Errorf(domain.FailedPrecondition, "cannot open the store of %s: %v", what, err)
+		return Local{}, domain.Errorf(domain.FailedPrecondition, "cannot open the local store of the %s: %v", what, err)
 	}
 	if !opts.Exists {
 		if err = migrate(store); err == nil {
@@ -103,14 +105,14 @@ func OpenLocal(what string, l LocalOptions, opts keyfile.Options, migrate func(*
 	return Local{store, what, disk.On(filepath.Dir(l.Dir))}, nil
 }
 
-// Migrate copies the records of a bucket to a store, and reads each back to verify the copy. It
-// returns the number of records in the store.
+// Migrate copies the records of a bucket to a local store, and reads each copy back to verify it.
+// It returns the number of records in the store.
 func Migrate(ctx context.Context, from *Bucket, store *keyfile.Store) (moved int, err error) {
 	ids, err := from.Keys(ctx)
 	if err != nil {
 		return 0, err
 	}
-	const concurrency = 32 // concurrent writes share a sync
+	const concurrency = 32 // number of concurrent writes, which share one sync
 	failed, free := make(chan error, len(ids)), make(chan struct{}, concurrency)
 	for _, id := range ids {
 		free <- struct{}{}
@@ -123,14 +125,14 @@ func Migrate(ctx context.Context, from *Bucket, store *keyfile.Store) (moved int
 		err = errors.Join(err, <-failed)
 	}
 	if err != nil {
-		return 0, fmt.Errorf("eventlog: move %s from NATS to local files: %w", from.what, err)
+		return 0, fmt.Errorf("move the %s from NATS to local files: %w", from.what, err)
 	}
 	return len(store.Keys()), nil
 }
 
 func migrateOne(ctx context.Context, from *Bucket, store *keyfile.Store, id string) error {
 	record, revision, err := from.Get(ctx, id)
-	if err != nil || revision == 0 { // deleted by another tool
+	if err != nil || revision == 0 { // another tool has deleted the record
 		return err
 	}
 	there, known, err := store.Get(ctx, id)
@@ -140,7 +142,7 @@ func migrateOne(ctx context.Context, from *Bucket, store *keyfile.Store, id stri
 		}
 	}
 	if err == nil && string(there) != string(record) {
-		err = domain.Errorf(domain.DataLoss, "the record of %s differs from the one that was written", id)
+		err = domain.Errorf(domain.DataLoss, "the copy of the record of %s differs from the record", id)
 	}
 	return err
 }

@@ -11,8 +11,7 @@ import (
 	"anneal/eventlog"
 )
 
-// The state and the events of the resources in these tests: counters from 0 to 100 that only
-// increase.
+// Events and state of the test resource: a counter from 0 to 100 that can only be increased.
 type (
 	Counter struct{ Total int }
 	added   struct {
@@ -34,7 +33,7 @@ func (c Add) Decide(state Counter, _ time.Time) (domain.Event[Counter], error) {
 
 var Counters = domain.NewKind("counters", map[string]domain.Event[Counter]{"counter.added.v1": added{}})
 
-// Rows is a projection of the counters that implements eventlog.Rows.
+// Rows is a projection of counters for tests. It implements eventlog.Rows.
 type Rows struct {
 	mu       sync.Mutex
 	state    map[domain.Name]Counter
@@ -47,7 +46,7 @@ func NewRows() *Rows {
 	return &Rows{state: map[domain.Name]Counter{}, version: map[domain.Name]uint64{}, moved: make(chan struct{})}
 }
 
-// Follow returns rows into which a goroutine folds the events of the log until the test ends.
+// Follow returns Rows that a goroutine keeps up to date with the log until the test ends.
 func Follow(t testing.TB, log eventlog.Log) *Rows {
 	r := NewRows()
 	ctx, cancel := context.WithCancel(context.Background())

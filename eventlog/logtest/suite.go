@@ -18,7 +18,7 @@ import (
 	"anneal/eventlog"
 )
 
-// A Promise is a guarantee that every implementation of Log must give, with its test.
+// A Promise is a guarantee that every implementation of eventlog.Log must give, and the test of it.
 type Promise struct {
 	Name string
 	Test func(*testing.T, eventlog.Log)
@@ -48,7 +48,7 @@ func Write(id string, expect uint64) eventlog.Write {
 	}}
 }
 
-// Append appends the events of writes in order and returns the position of the last one.
+// Append appends events to a log in order and returns the position of the last one.
 func Append(t testing.TB, log eventlog.Log, writes ...eventlog.Write) (position uint64) {
 	t.Helper()
 	for _, w := range writes {
@@ -144,7 +144,7 @@ func testEnvelope(t *testing.T, log eventlog.Log) {
 }
 
 func testLongHistory(t *testing.T, log eventlog.Log) {
-	const rounds = 3*256 + 7 // more than three pages
+	const rounds = 3*256 + 7 // fills more than three pages of Read
 	n, err := log.Count(t.Context(), "")
 	require.NoError(t, err)
 	require.Zero(t, n)
@@ -283,7 +283,8 @@ func testRace(t *testing.T, log eventlog.Log) {
 	assert.Len(t, Collect(t, log.Read(t.Context(), "", 0)), 5)
 }
 
-// A flaky is a Log whose Append loses acknowledgements, with or without recording the event.
+// A flaky is a Log whose Append returns ErrUncertain according to a plan, whether or not it
+// recorded the event.
 type flaky struct {
 	eventlog.Log
 	mu sync.Mutex
@@ -304,7 +305,7 @@ func (f *flaky) Append(ctx context.Context, w eventlog.Write) (uint64, error) {
 	switch fate {
 	case "never":
 		return 0, fmt.Errorf("%w: injected", eventlog.ErrUncertain)
-	case "twice": // a client library may resend a message
+	case "twice": // a NATS client library may send a message twice
 		_, _ = f.Log.Append(ctx, w)
 	}
 	position, err := f.Log.Append(ctx, w)
@@ -355,9 +356,9 @@ func testRacingCommands(t *testing.T, log eventlog.Log) {
 					_, err := eventlog.Do(t.Context(), f, rows, eventlog.Request{Time: time.Now(), Command: command},
 						domain.Intend(Counters, Name("a"), Add{1}))
 					if domain.CodeOf(err) == domain.Aborted {
-						continue // nothing was recorded; with this many writers, Do can use up its attempts
+						continue // nothing was recorded: with this many concurrent writers, every attempt of Do can lose the race
 					}
-					// Do gave up after an append that was not acknowledged: the event may be
+					// Do returns ErrUncertain after an append that was not acknowledged; the event may be
 					// recorded.
 					if errors.Is(err, eventlog.ErrUncertain) {
 						made, lookup := eventlog.Recorded(t.Context(), log, rows, command, Name("a"))

@@ -17,20 +17,24 @@ import (
 )
 
 const (
-	window    = 256              // records that are sent before the first of them is acknowledged
-	ackTime   = 10 * time.Second // time after which a record that is not acknowledged is looked up in the stream
+	window = 256 // maximum number of records that are sent without an acknowledgement
+	// after this time without an acknowledgement, the forwarder reads the stream to see whether it has
+	// the record
+	ackTime   = 10 * time.Second
 	retryWait = 250 * time.Millisecond
-	// longOutage is longer than the election of a leader: an outage that is longer is logged.
+	// longOutage is the time from which on an outage of the usage stream is logged. Electing a leader
+	// takes less.
 	longOutage = 10 * time.Second
 )
 
-// A cursor is the position up to which records are in the stream. The file with it may be older than
-// the stream, or missing: see forwarder.lookUp.
+// A cursor says how far the spool was forwarded to the usage stream. The cursor's file may be older
+// than the stream, or missing: lookUp then finds out which records the stream has.
 type cursor struct {
-	Next     uint64 `json:"next"`     // index in the spool of the next record to send
-	Sequence uint64 `json:"sequence"` // sequence of the stream up to which all records of this meter are before Next
-	// Numbers are the numbers of the last records that were sent, by control plane: a control plane
-	// that is started with another --name has another ID.
+	Next uint64 `json:"next"` // spool index of the next record to send
+	// sequence in the stream up to which every record of this meter is before Next in the spool
+	Sequence uint64 `json:"sequence"`
+	// Numbers has, by control plane, the number of the last record that was sent. There are several
+	// when the control plane was started with another --name, which changes its ID.
 	Numbers map[string]uint64 `json:"numbers"`
 }
 
@@ -56,15 +60,16 @@ func writeCursor(dir string, at cursor) error {
 	return os.Rename(temp, filepath.Join(dir, cursorFile))
 }
 
-// A forwarder sends the records in the spool to the stream. Only its goroutine uses it.
+// A forwarder sends the records in the spool to the usage stream. Only its goroutine uses it.
 type forwarder struct {
 	*Meter
 	at   cursor
-	seen map[string]seenRecord // records of the stream after the cursor, by ID
-	end  uint64                // index of the entry after those that seen may have
+	seen map[string]seenRecord // by ID: records of the stream after the cursor
+	end  uint64                // spool index up to which seen may have the records
 }
 
-// A seenRecord is a record of the stream. Records of earlier versions have neither field.
+// A seenRecord identifies a record in the usage stream. Records of earlier versions of anneal have
+// neither field.
 type seenRecord struct {
 	controlPlane string
 	number       uint64
@@ -72,14 +77,14 @@ type seenRecord struct {
 
 func seenRecordOf(header nats.Header, data []byte) seenRecord {
 	var record Record
-	_ = json.Unmarshal(data, &record) // a record without a number has the number 0
+	_ = json.Unmarshal(data, &record) // a message that is no usage record gets the number 0
 	return seenRecord{header.Get(eventlog.HeaderControlPlane), record.Number}
 }
 
-// forward sends records until ctx is done.
+// forward sends records to the stream until ctx is done, and tries again after errors.
 func (m *Meter) forward(ctx context.Context) {
 	f := forwarder{Meter: m, at: *m.waiting.Load()}
-	var failing time.Time // since when no record was sent
+	var failing time.Time // when sending began to fail; zero while it succeeds
 	for ctx.Err() == nil {
 		err := f.lookUp(ctx)
 		for err == nil {
@@ -103,8 +108,9 @@ func (m *Meter) forward(ctx context.Context) {
 	}
 }
 
-// lookUp reads the records of the stream after the cursor. A record may be there although the cursor
-// does not say so, because a process ended or an acknowledgement was lost: it is not sent again.
+// lookUp reads the records after the cursor from the stream, so that they are not sent twice. The
+// stream can have such records when a process ended or an acknowledgement was lost before the
+// cursor was written.
 func (f *forwarder) lookUp(ctx context.Context) error {
 	stream, err := f.js.Stream(ctx, Stream)
 	if err != nil {
@@ -112,7 +118,7 @@ func (f *forwarder) lookUp(ctx context.Context) error {
 	}
 	f.seen, f.end = map[string]seenRecord{}, f.spool.end()
 	state, known := stream.CachedInfo().State, len(f.at.Numbers) > 0
-	if state.LastSeq < f.at.Sequence { // the stream was created again, or has lost records
+	if state.LastSeq < f.at.Sequence { // the stream was created again, or has lost its newest records
 		f.at.Sequence = 0
 	}
 	if f.at.Sequence == state.LastSeq || state.Msgs == 0 {
@@ -123,7 +129,7 @@ func (f *forwarder) lookUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if consumer.CachedInfo().NumPending == 0 { // the records after the cursor have been deleted
+	if consumer.CachedInfo().NumPending == 0 { // the stream has already deleted the records after the cursor
 		return nil
 	}
 	messages, err := consumer.Messages()
@@ -141,7 +147,7 @@ func (f *forwarder) lookUp(ctx context.Context) error {
 			return err
 		}
 		seen := seenRecordOf(message.Headers(), message.Data())
-		if !known && seen.controlPlane != "" { // the cursor was lost, or there was none
+		if !known && seen.controlPlane != "" { // there was no cursor: continue the numbers that the stream has
 			f.at.Numbers[seen.controlPlane] = max(f.at.Numbers[seen.controlPlane], seen.number)
 		}
 		if f.at.Next < f.end {
@@ -153,16 +159,17 @@ func (f *forwarder) lookUp(ctx context.Context) error {
 	}
 }
 
-// next returns the next message. After ackTime it returns an error: the stream may have lost the messages
-// since their number was read.
+// next returns the next message, or an error after ackTime: the stream may have lost messages since
+// it reported how many there are.
 func next(ctx context.Context, messages jetstream.MessagesContext) (jetstream.Msg, error) {
 	ctx, cancel := context.WithTimeout(ctx, ackTime)
 	defer cancel()
 	return messages.Next(jetstream.NextContext(ctx))
 }
 
-// sendWindow waits for records, sends some, and advances the cursor when the stream has acknowledged
-// all of them. A window that is sent again gives its records the same numbers.
+// sendWindow waits for records in the spool, sends up to window of them, and advances the cursor
+// when the stream has acknowledged all. When a window is sent again, its records get the same
+// numbers.
 func (f *forwarder) sendWindow(ctx context.Context) error {
 	entries, after, err := f.spool.read(f.at.Next, window)
 	if err != nil {
@@ -186,23 +193,23 @@ func (f *forwarder) sendWindow(ctx context.Context) error {
 			to.Numbers[f.options.ID]++
 			continue
 		}
-		one, err := decodeEntry(data)
-		if err != nil { // of a version with another format, because the spool has verified the checksum
+		e, err := decodeEntry(data)
+		if err != nil { // a version of anneal with another format wrote it; the checksum is valid
 			f.losses.add(messageLost, 1, fmt.Errorf("decode a usage record: %w", err))
 			to.Next++
 			to.Numbers[f.options.ID]++
 			continue
 		}
-		if one.Repeatable && len(pending) > 0 {
-			break // whether the record takes a number depends on its acknowledgement
+		if e.Repeatable && len(pending) > 0 {
+			break // the number of this record depends on the acknowledgements of those before it
 		}
 		to.Next++
-		last := to.Numbers[one.ControlPlane]
-		if there, isThere := f.seen[one.ID]; isThere {
-			to.pass(one, there)
+		last := to.Numbers[e.ControlPlane]
+		if existing, isKnown := f.seen[e.ID]; isKnown {
+			to.pass(e, existing)
 			continue
 		}
-		sent := sending{entry: one, number: last + 1 + one.Lost}
+		sent := sending{entry: e, number: last + 1 + e.Lost}
 		message, err := sent.record().message()
 		if err != nil {
 			return err
@@ -211,13 +218,13 @@ func (f *forwarder) sendWindow(ctx context.Context) error {
 			return err
 		}
 		pending = append(pending, sent)
-		if one.Repeatable {
+		if e.Repeatable {
 			break
 		}
-		to.Numbers[one.ControlPlane] = sent.number
+		to.Numbers[e.ControlPlane] = sent.number
 	}
-	for _, one := range pending {
-		if err := f.await(ctx, one, &to); err != nil {
+	for _, sent := range pending {
+		if err := f.await(ctx, sent, &to); err != nil {
 			return err
 		}
 	}
@@ -229,12 +236,12 @@ func (f *forwarder) sendWindow(ctx context.Context) error {
 	}
 	f.at = to
 	if to.Next >= f.end {
-		f.seen = nil // it can have all records of the stream, after an upgrade
+		f.seen = nil // drop the map, which can be large: it can have every record of the stream
 	}
 	return f.advance(to)
 }
 
-// A sending is a record that the stream has not acknowledged.
+// A sending is a record that was sent to the stream, and the future of its acknowledgement.
 type sending struct {
 	jetstream.PubAckFuture
 	entry
@@ -248,52 +255,55 @@ func (s sending) record() Record {
 	return r
 }
 
-// await adds the acknowledgement of a record to the cursor. A record that the stream will never accept
-// is lost, so that it does not keep back the following ones.
-func (f *forwarder) await(ctx context.Context, one sending, to *cursor) error {
+// await waits until the stream has acknowledged a record, and advances the cursor to past it. When
+// the stream refuses a record as too large, the record is dropped, so that it does not block those
+// that follow.
+func (f *forwarder) await(ctx context.Context, sent sending, to *cursor) error {
 	select {
-	case ack := <-one.Ok():
+	case ack := <-sent.Ok():
 		to.Sequence = max(to.Sequence, ack.Sequence)
-		if one.Repeatable && ack.Duplicate {
+		if sent.Repeatable && ack.Duplicate {
 			there, err := f.get(ctx, ack.Sequence)
 			if err != nil {
 				return err
 			}
-			to.pass(one.entry, there)
-		} else if one.Repeatable {
-			to.Numbers[one.ControlPlane] = one.number
+			to.pass(sent.entry, there)
+		} else if sent.Repeatable {
+			to.Numbers[sent.ControlPlane] = sent.number
 		}
-	case err := <-one.Err():
+	case err := <-sent.Err():
 		var refused *jetstream.APIError
 		if !errors.As(err, &refused) || refused.ErrorCode != errTooLarge {
 			return err
 		}
 		f.losses.add(messageLost, 1, err)
-		to.Numbers[one.ControlPlane] = max(to.Numbers[one.ControlPlane], one.number)
+		to.Numbers[sent.ControlPlane] = max(to.Numbers[sent.ControlPlane], sent.number)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 	return nil
 }
 
-// pass advances the numbers past an entry that the stream has already: as a record of this control plane,
-// which has a number, or of another one, which metered the request earlier.
-func (c *cursor) pass(one entry, there seenRecord) {
-	number := c.Numbers[one.ControlPlane] + one.Lost
-	if there.controlPlane == one.ControlPlane {
-		number = max(number, there.number)
+// pass advances the number of a control plane past an entry that the stream already has. existing
+// is the stream's record: when this control plane sent it, it has the entry's number; when another
+// one metered the request first, the entry takes no number.
+func (c *cursor) pass(e entry, existing seenRecord) {
+	number := c.Numbers[e.ControlPlane] + e.Lost
+	if existing.controlPlane == e.ControlPlane {
+		number = max(number, existing.number)
 	}
-	c.Numbers[one.ControlPlane] = number
+	c.Numbers[e.ControlPlane] = number
 }
 
-// get reads a record of the stream.
+// get reads the record at a sequence of the stream; the zero seenRecord when the stream has deleted
+// it.
 func (f *forwarder) get(ctx context.Context, sequence uint64) (seenRecord, error) {
 	stream, err := f.js.Stream(ctx, Stream)
 	if err != nil {
 		return seenRecord{}, err
 	}
 	message, err := stream.GetMsg(ctx, sequence)
-	if errors.Is(err, jetstream.ErrMsgNotFound) { // deleted since
+	if errors.Is(err, jetstream.ErrMsgNotFound) { // the stream has deleted the message
 		return seenRecord{}, nil
 	}
 	if err != nil {

@@ -17,7 +17,8 @@ import (
 
 const (
 	usesBucket = "USES"
-	// UsesStream is the stream of the bucket. It can be lost: the times of last use are then unknown.
+	// UsesStream is the JetStream stream of the bucket. If it is lost, only the times of last use are
+	// lost.
 	UsesStream = "KV_" + usesBucket
 	usesKept   = 400 * 24 * time.Hour
 )
@@ -38,9 +39,8 @@ func EnsureLastUsed(ctx context.Context, js jetstream.JetStream, replicas int) e
 	}, replicas)
 }
 
-// LastUsed stores the times at which resources were last used, so that this part of the live status
-// survives a restart. A power failure can lose recent times, because no call waits until they are
-// on disk.
+// LastUsed stores when resources, such as API keys, were last used, so that these times survive a
+// restart. A power failure can lose the newest times, because no call waits for a sync.
 type LastUsed struct {
 	nc *nats.Conn
 	kv jetstream.KeyValue
@@ -58,7 +58,7 @@ func OpenLastUsed(ctx context.Context, nc *nats.Conn) (*LastUsed, error) {
 	}
 	kv, err := js.KeyValue(ctx, usesBucket)
 	if err != nil {
-		return nil, fmt.Errorf("eventlog: open the bucket %s: %w", usesBucket, err)
+		return nil, fmt.Errorf("open the JetStream bucket %s: %w", usesBucket, err)
 	}
 	return &LastUsed{nc, kv}, nil
 }
@@ -70,7 +70,7 @@ func useKey(name domain.Name) string {
 // Keep records that a resource was used at a time.
 func (u *LastUsed) Keep(ctx context.Context, name domain.Name, at time.Time) error {
 	if _, err := u.kv.Put(ctx, useKey(name), []byte(at.UTC().Format(time.RFC3339))); err != nil {
-		return fmt.Errorf("eventlog: record the use of %s: %w", name, err)
+		return fmt.Errorf("store when %s was last used: %w", name, err)
 	}
 	return nil
 }
@@ -78,13 +78,13 @@ func (u *LastUsed) Keep(ctx context.Context, name domain.Name, at time.Time) err
 // Forget deletes the recorded time of a resource.
 func (u *LastUsed) Forget(ctx context.Context, name domain.Name) error {
 	if err := u.kv.Purge(ctx, useKey(name)); err != nil {
-		return fmt.Errorf("eventlog: delete the last-use record of %s: %w", name, err)
+		return fmt.Errorf("delete the time when %s was last used: %w", name, err)
 	}
 	return nil
 }
 
-// Follow calls report for each recorded time, and then for each new one that any server records,
-// until ctx is done or the connection is closed. After an interruption it may report times again.
+// Follow calls report for each stored time, and then for each time that any server stores, until
+// ctx is done or the connection is closed. After an interruption it may report times again.
 func (u *LastUsed) Follow(ctx context.Context, report func(name domain.Name, at time.Time)) error {
 	for {
 		err := u.followOnce(ctx, report)
@@ -97,7 +97,7 @@ func (u *LastUsed) Follow(ctx context.Context, report func(name domain.Name, at 
 func (u *LastUsed) followOnce(ctx context.Context, report func(name domain.Name, at time.Time)) error {
 	watcher, err := u.kv.WatchAll(ctx, jetstream.IgnoreDeletes())
 	if err != nil {
-		return fmt.Errorf("eventlog: follow the bucket %s: %w", usesBucket, err)
+		return fmt.Errorf("follow the JetStream bucket %s: %w", usesBucket, err)
 	}
 	defer watcher.Stop() //nolint:errcheck // fails only when the connection is closed, which also ends the watch
 	for {
@@ -106,9 +106,9 @@ func (u *LastUsed) followOnce(ctx context.Context, report func(name domain.Name,
 			return ctx.Err()
 		case entry, open := <-watcher.Updates():
 			if !open {
-				return errors.New("eventlog: the bucket " + usesBucket + " stopped sending updates")
+				return errors.New("the JetStream bucket " + usesBucket + " stopped sending updates")
 			}
-			if entry == nil { // marks the end of the existing records
+			if entry == nil { // nil separates the existing records from new ones
 				continue
 			}
 			parts := strings.Split(entry.Key(), ".")

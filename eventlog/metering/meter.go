@@ -1,4 +1,5 @@
-// Package metering holds the usage records of requests to models, and when API keys were last used.
+// Package metering stores the usage records of requests to models, and when API keys were last
+// used.
 package metering
 
 import (
@@ -20,19 +21,19 @@ import (
 	"anneal/domain"
 )
 
-// MeterOptions configures a Meter.
+// MeterOptions configure a Meter.
 type MeterOptions struct {
 	Conn   *nats.Conn
-	Dir    string // directory of the records that the stream has not acknowledged; one Meter at a time uses it
-	ID     string // ID of the control plane, for Record.ControlPlane
+	Dir    string // directory of the spool; only one Meter may use it at a time
+	ID     string // ID of this control plane, for Record.ControlPlane
 	Space  *disk.Space
 	Logger *slog.Logger
 }
 
-// A Meter writes usage records to the usage stream, each exactly once. Requests do not wait for the
-// stream: a record is written to a file first, survives the end of the process there, and is sent
-// until the stream acknowledges it. After a power failure the records of the last syncEvery can be
-// missing. On a nearly full disk, records are lost; their numbers are missing in the stream.
+// A Meter writes usage records to the usage stream, each exactly once. A request does not wait for
+// the stream: Record only appends to a spool of files, from which a goroutine sends the record
+// until the stream acknowledges it. A power failure can lose the records of the last syncEvery. On
+// a nearly full disk, records are dropped; their numbers are then missing in the stream.
 type Meter struct {
 	options MeterOptions
 	js      jetstream.JetStream
@@ -42,28 +43,29 @@ type Meter struct {
 	running sync.WaitGroup
 
 	mu       sync.Mutex
-	reserved map[uint64]func()      // by index in the spool: releases the space of a record
-	sent     chan struct{}          // closed and replaced when forwarded grows
-	lost     uint64                 // records that were not written to the spool since the last one that was
-	waiting  atomic.Pointer[cursor] // position up to which records are forwarded
+	reserved map[uint64]func()      // by spool index: releases the disk space that was reserved for a record
+	sent     chan struct{}          // closed and replaced when a record is acknowledged
+	lost     uint64                 // number of records that were dropped since the last one that was written to the spool
+	waiting  atomic.Pointer[cursor] // how far records were forwarded to the stream
 }
 
-// usageCopies is how often a record is written: to the stream, and to the mirror of all readers.
+// usageCopies is how often NATS stores a record: in the stream and in the mirror for readers.
 const usageCopies = 2
 
-// syncEvery is the maximum time after which a record survives a power failure.
+// syncEvery is the interval at which the spool is synced. A power failure can lose the records of
+// that time.
 const syncEvery = 100 * time.Millisecond
 
-// logLossEvery is the minimum time between two messages about records that are lost, or that wait.
+// logLossEvery is the minimum time between two warnings with the same message.
 const logLossEvery = 10 * time.Second
 
-// losses logs records that are lost, and outages: the first one, and from then on how many records were
-// lost, so that an outage does not fill the log of the server.
+// losses logs dropped records and outages of the stream. It logs the first one at once and then, at
+// most every logLossEvery, the number since, so that an outage does not fill the log.
 type losses struct {
 	logger *slog.Logger
 	mu     sync.Mutex
-	logged map[string]time.Time // by message
-	count  map[string]int       // since the last message
+	logged map[string]time.Time // by message: when it was last logged
+	count  map[string]int       // by message: number of dropped records since it was last logged
 }
 
 func (l *losses) add(message string, n int, err error) {
@@ -77,30 +79,31 @@ func (l *losses) add(message string, n int, err error) {
 }
 
 const (
-	messageLost    = "usage of requests was not recorded"
-	messageWaiting = "usage records wait on disk, because NATS does not accept them"
+	messageLost    = "usage records were lost: these requests are missing in the usage of their accounts"
+	messageWaiting = "usage records are kept on disk, because NATS does not accept them: they are sent when it does"
 )
 
-// An entry is a record in the spool.
+// An entry is a usage record as it is stored in the spool.
 type entry struct {
-	Record       Record       `json:"record"`
-	Time         time.Time    `json:"time"`
-	Request      string       `json:"request"`
-	Trace        domain.Trace `json:"trace"`
-	ID           string       `json:"id"`
-	Repeatable   bool         `json:"repeatable,omitempty"` // an earlier record may have the same ID
-	ControlPlane string       `json:"controlPlane"`
-	Lost         uint64       `json:"lost,omitempty"` // records between this one and the one before it that were lost
+	Record  Record       `json:"record"`
+	Time    time.Time    `json:"time"`
+	Request string       `json:"request"`
+	Trace   domain.Trace `json:"trace"`
+	ID      string       `json:"id"`
+	// whether another record may have the same ID; see Record.Repeatable
+	Repeatable   bool   `json:"repeatable,omitempty"`
+	ControlPlane string `json:"controlPlane"`
+	Lost         uint64 `json:"lost,omitempty"` // number of records that were dropped directly before this one
 }
 
 func decodeEntry(data []byte) (e entry, err error) {
 	decoder := json.NewDecoder(bytes.NewReader(data))
-	decoder.UseNumber() // numbers in the metadata keep their digits
+	decoder.UseNumber() // numbers in metadata keep all their digits
 	return e, decoder.Decode(&e)
 }
 
-// NewMeter returns a meter that publishes to the existing usage stream over a connection. It first
-// sends the records that earlier meters left in the directory.
+// NewMeter returns a Meter that publishes to the existing usage stream. It first sends the records
+// that earlier processes left in the spool.
 func NewMeter(options MeterOptions) (*Meter, error) {
 	js, err := jetstream.New(options.Conn, jetstream.WithPublishAsyncMaxPending(2*window),
 		jetstream.WithPublishAsyncTimeout(ackTime))
@@ -120,8 +123,8 @@ func NewMeter(options MeterOptions) (*Meter, error) {
 		sent:   make(chan struct{}),
 		losses: losses{logger: options.Logger, logged: map[string]time.Time{}, count: map[string]int{}}}
 	if queue.cut > 0 {
-		m.losses.add(messageLost, 1, fmt.Errorf("%w: %d bytes at its end", errDamagedSpool, queue.cut))
-		m.lost = 1 // readers see that a number is missing; nobody knows how many
+		m.losses.add(messageLost, 1, fmt.Errorf("%w: removed %d bytes at its end", errDamagedSpool, queue.cut))
+		m.lost = 1 // the numbers show readers that records are missing, although not how many
 	}
 	m.waiting.Store(&at)
 	m.running.Go(func() { m.forward(ctx) })
@@ -129,8 +132,8 @@ func NewMeter(options MeterOptions) (*Meter, error) {
 	return m, nil
 }
 
-// Record stores a usage record, which is then sent to the stream. The error is ResourceExhausted on a
-// nearly full disk.
+// Record writes a usage record to the spool, from which it is sent to the stream. It returns a
+// ResourceExhausted error when the disk is nearly full.
 func (m *Meter) Record(u Record) error {
 	u, repeatable, err := u.identified()
 	if err != nil {
@@ -162,11 +165,11 @@ func (m *Meter) Record(u Record) error {
 	return err
 }
 
-// Waiting returns the number of records that the stream has not acknowledged.
+// Waiting returns the number of records in the spool that the stream has not acknowledged.
 func (m *Meter) Waiting() int { return int(m.spool.end() - m.waiting.Load().Next) }
 
-// Drain waits until the stream has acknowledged all records. It returns the error of ctx when ctx is
-// done first; the records are then sent by the next meter of the directory.
+// Drain waits until the stream has acknowledged all records. It returns the error of ctx when ctx
+// is done first; the next Meter with the same directory then sends the remaining records.
 func (m *Meter) Drain(ctx context.Context) error {
 	for {
 		m.mu.Lock()
@@ -183,7 +186,7 @@ func (m *Meter) Drain(ctx context.Context) error {
 	}
 }
 
-// Close ends the meter. Records that wait stay in its directory.
+// Close stops the Meter. Records that were not acknowledged stay in the spool.
 func (m *Meter) Close() error {
 	m.stop()
 	m.running.Wait()
@@ -199,13 +202,14 @@ func (m *Meter) syncSpool(ctx context.Context) {
 			return
 		case <-ticker.C:
 			if err := m.spool.sync(); err != nil {
-				m.losses.add("usage records are not safe from a power failure: the sync of their file failed", 1, err)
+				m.losses.add("cannot sync the spool of usage records: a power failure would lose its records; check the "+
+					"disk", 1, err)
 			}
 		}
 	}
 }
 
-// advance moves the cursor, and releases the space of the records before it.
+// advance moves the cursor to a new position, and releases the disk space of the records before it.
 func (m *Meter) advance(to cursor) error {
 	err := errors.Join(writeCursor(m.options.Dir, to), m.spool.forget(to.Next, filepath.Join(m.options.Dir, cursorFile)))
 	m.mu.Lock()

@@ -13,10 +13,10 @@ import (
 	"anneal/eventlog"
 )
 
-// A Reader reads the records of the usage stream.
+// A Reader reads records from the usage stream.
 type Reader struct{ js jetstream.JetStream }
 
-// NewReader returns a reader over a connection.
+// NewReader returns a Reader of the usage stream on a NATS connection.
 func NewReader(nc *nats.Conn) (*Reader, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -25,13 +25,14 @@ func NewReader(nc *nats.Conn) (*Reader, error) {
 	return &Reader{js}, nil
 }
 
-// A State describes the usage stream: when it was created, and the sequence of its newest record.
+// A State describes the usage stream: the time of its creation and the sequence of its newest
+// record.
 type State struct {
 	Created time.Time
 	Last    uint64
 }
 
-// State returns the state of the stream.
+// State returns the current state of the usage stream.
 func (r *Reader) State(ctx context.Context) (State, error) {
 	stream, err := r.js.Stream(ctx, Stream)
 	if err != nil {
@@ -41,8 +42,8 @@ func (r *Reader) State(ctx context.Context) (State, error) {
 	return State{Created: info.Created.UTC().Truncate(time.Millisecond), Last: info.State.LastSeq}, nil
 }
 
-// Read calls visit with the records whose sequences are after one and at most another. A message that is
-// not a usage record is skipped. Of the Record, the fields Request and Trace are not set.
+// Read calls visit with the records after the sequence after, up to the sequence through. It skips
+// messages that are not usage records. It does not set the fields Request and Trace.
 func (r *Reader) Read(ctx context.Context, after, through uint64, visit func(Record)) error {
 	return r.read(ctx, jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverByStartSequencePolicy,
 		OptStartSeq: after + 1}, after < through, through, func(m jetstream.Msg, meta *jetstream.MsgMetadata) {
@@ -60,15 +61,16 @@ func (r *Reader) Read(ctx context.Context, after, through uint64, visit func(Rec
 	})
 }
 
-// headerTime is the header with the time of a record.
+// headerTime is the NATS header with the time of a usage record.
 const headerTime = "ce-time"
 
-// Repeatable reports whether another record may have the same ID: whether the request was one of a batch,
-// whose ID is derived from its line (a UUID of version 5).
+// Repeatable reports whether another record may have the same ID. That is so for the requests of a
+// batch, whose IDs are derived from the line of the request (UUID version 5): a line can be
+// executed again after a crash.
 func (u Record) Repeatable() bool { return len(u.ID) == 36 && u.ID[14] == '5' }
 
-// Known returns which of the IDs are of records that have arrived after a time and have a sequence of at
-// most through.
+// Known returns which of the given IDs belong to usage records that the stream received after
+// since, up to the sequence through.
 func (r *Reader) Known(ctx context.Context, ids map[string]bool, since time.Time, through uint64) (map[string]bool,
 	error) {
 	known := map[string]bool{}
@@ -121,5 +123,6 @@ func (r *Reader) read(ctx context.Context, config jetstream.OrderedConsumerConfi
 	}
 }
 
-// Source returns the ID of the control plane that numbered the record; "" in records of earlier versions.
+// Source returns the ID of the control plane that sent the record; "" in records of earlier
+// versions.
 func (u Record) Source() string { return u.ControlPlane }

@@ -3,7 +3,6 @@ package metering
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 
@@ -15,17 +14,17 @@ import (
 	"anneal/eventlog"
 )
 
-// Limits of the metadata of a request. Those of entries, keys and values are the limits of OpenAI's
-// API. MaxMetadataSize allows ASCII metadata that reach all three limits. Metadata in other scripts
-// have several bytes per character and can exceed it earlier, so that records stay small.
+// Limits of a request's metadata. Number of entries, length of keys and length of values are
+// limited as in OpenAI's API. MaxMetadataSize is the size of ASCII metadata that reach all three
+// limits. Metadata with characters of several bytes can exceed it below these limits.
 const (
-	MaxMetadata      = 16       // entries
-	MaxMetadataKey   = 64       // characters
-	MaxMetadataValue = 512      // characters of a text or digits of a number
-	MaxMetadataSize  = 16 << 10 // bytes of the whole metadata, as JSON: see MetadataSize
+	MaxMetadata      = 16       // maximum number of entries
+	MaxMetadataKey   = 64       // maximum characters of a key
+	MaxMetadataValue = 512      // maximum characters of a text value, or digits of a number
+	MaxMetadataSize  = 16 << 10 // maximum bytes of all metadata in JSON; see MetadataSize
 )
 
-// MetadataSize returns the number of bytes that metadata have in a usage record.
+// MetadataSize returns the number of bytes that metadata take in a usage record.
 func MetadataSize(metadata map[string]any) (int, error) {
 	data, err := encode(metadata)
 	return len(data), err
@@ -43,34 +42,35 @@ func encode(value any) ([]byte, error) {
 // A Record is the usage of one request to a model.
 type Record struct {
 	Time    time.Time    `json:"-"`
-	Request string       `json:"-"` // ID of the request, which its response contains
+	Request string       `json:"-"` // ID of the request; the response has the same ID
 	Trace   domain.Trace `json:"-"`
-	// ID identifies the record; an empty one is replaced by a new ID. A record with the ID of another
-	// one is the same usage, metered again after a crash.
+	// ID identifies the record. An empty ID is replaced by a new one. Two records with the same ID are
+	// the same usage, metered twice because of a crash.
 	ID string `json:"-"`
-	// ControlPlane is the ID of the control plane that metered the request. It numbers its records from
-	// 1 without gaps, so that readers see whether one is missing: a Number that the stream lacks is a
-	// record that was lost, and that the log of the control plane mentions.
+	// ControlPlane is the ID of the control plane that metered the request. It numbers its records
+	// from 1 without gaps. If the stream lacks a Number, that record was lost, and the log of the
+	// control plane says so.
 	ControlPlane string `json:"-"`
 	Number       uint64 `json:"number,omitempty"`
 
-	Kind       string      `json:"kind"`    // one of the kinds of usage, such as Completion
-	Account    string      `json:"account"` // account of the API key
+	Kind       string      `json:"kind"`    // type of the request, such as completion or chat
+	Account    string      `json:"account"` // account of the API key that made the request
 	Key        domain.Name `json:"apiKey"`
 	Deployment domain.Name `json:"deployment"`
-	Model      string      `json:"model"`    // as named in the request
-	Complete   bool        `json:"complete"` // false when the response was cut off; usage is counted up to that point
+	Model      string      `json:"model"`    // model name as in the request
+	Complete   bool        `json:"complete"` // false when the response was cut off; the usage up to that point is counted
 
-	User     string         `json:"user,omitempty"`     // end user, as named in the request
-	Metadata map[string]any `json:"metadata,omitempty"` // metadata of the request: texts, numbers and booleans
+	User     string         `json:"user,omitempty"`     // end user, from the request's field user
+	Metadata map[string]any `json:"metadata,omitempty"` // the request's metadata: texts, numbers and booleans
 
-	PromptTokens       int     `json:"promptTokens,omitempty"`
-	CachedPromptTokens int     `json:"cachedPromptTokens,omitempty"` // included in PromptTokens
+	PromptTokens int `json:"promptTokens,omitempty"`
+	// part of PromptTokens that came from the prefix cache
+	CachedPromptTokens int     `json:"cachedPromptTokens,omitempty"`
 	CompletionTokens   int     `json:"completionTokens,omitempty"`
 	AudioSeconds       float64 `json:"audioSeconds,omitempty"`
 }
 
-// Kinds of usage.
+// Kinds of usage, by the type of the request.
 const (
 	Completion    = "completion"
 	Chat          = "chat"
@@ -80,8 +80,8 @@ const (
 	Translation   = "translation"
 )
 
-// identified returns the record with an ID. had reports whether it had one, so that an earlier record
-// may have the same ID.
+// identified returns the record with an ID, which it generates if the record has none. had reports
+// whether the record had an ID, and so may have been metered before.
 func (u Record) identified() (_ Record, had bool, err error) {
 	if u.ID != "" {
 		return u, true, nil
@@ -94,8 +94,8 @@ func (u Record) identified() (_ Record, had bool, err error) {
 	return u, false, nil
 }
 
-// message returns the record as a CloudEvent about its deployment, on the usage subject of its
-// account and kind.
+// message returns the NATS message of the record: a CloudEvent about the deployment, on the usage
+// subject of its account and kind.
 func (u Record) message() (*nats.Msg, error) {
 	data, err := encode(u)
 	if err != nil {
@@ -106,7 +106,8 @@ func (u Record) message() (*nats.Msg, error) {
 		ControlPlane: u.ControlPlane})
 	message.Subject = "usage." + u.Account + "." + u.Kind
 	if !eventlog.ValidSubject(message.Subject) {
-		return nil, errors.New("eventlog: a usage record needs an account and a kind")
+		return nil, fmt.Errorf("usage record of account %q and kind %q: both must be set and valid in a NATS subject",
+			u.Account, u.Kind)
 	}
 	message.Header[jetstream.MsgIDHeader] = []string{u.ID}
 	return message, nil

@@ -18,30 +18,31 @@ import (
 	"anneal/disk"
 )
 
-// A spool is a queue of entries in the files of a directory. Entries have consecutive indexes. A file
-// is named for the index of its first entry, and contains entries as: length (4 bytes, little-endian),
-// CRC-32C (4 bytes), content. An appended entry survives the end of the process; sync makes it survive
-// a power failure. append waits for no fsync, because requests wait for append.
+// A spool is a queue of entries in files of a directory. Entries have consecutive indexes. The name
+// of a file is the index of its first entry. An entry is stored as its length (4 bytes,
+// little-endian), CRC-32C (4 bytes) and content. An appended entry survives a crash of the process;
+// after sync it survives a power failure. append does not wait for an fsync, because requests wait
+// for append.
 type spool struct {
 	dir     string
-	segment int64                   // bytes from which on append begins another file
-	changed chan struct{}           // receives after append
-	fsync   func(path string) error // of a file or directory
-	resume  place                   // where the last read ended; only one goroutine reads
+	segment int64                   // length in bytes at which append begins a new file
+	changed chan struct{}           // receives an element after append
+	fsync   func(path string) error // syncs a file or directory; tests replace it
+	resume  spoolPosition           // where the last call of read ended; only one goroutine reads
 
 	mu       sync.Mutex
-	file     *os.File // the newest file, to which append writes; nil until append needs it
-	size     int64    // bytes of file
-	first    []uint64 // first indexes of the files
-	next     uint64   // index of the next entry
-	unsynced []string // files and directories with changes that are not synced
-	dirty    bool     // unsynced has the newest file
-	cut      int64    // bytes of entries that were not sent, and that openSpool removed because they were damaged
+	file     *os.File // newest file, to which append writes; nil until the first append
+	size     int64    // length of file in bytes
+	first    []uint64 // by file: index of its first entry
+	next     uint64   // index of the next entry to append
+	unsynced []string // paths of the files and directories that must be synced
+	dirty    bool     // whether unsynced has the newest file
+	cut      int64    // bytes at the end of the newest file that openSpool removed because they were damaged
 }
 
-// A place is the position of an entry in a file.
-type place struct {
-	file, index uint64 // the first index of the file, and the index of the entry
+// A spoolPosition is where an entry begins in a file of the spool.
+type spoolPosition struct {
+	file, index uint64 // file is the index of the file's first entry, index that of the entry itself
 	offset      int64
 }
 
@@ -49,14 +50,14 @@ const (
 	spoolSuffix  = ".usage"
 	spoolSegment = 4 << 20
 	spoolHead    = 8
-	maxEntry     = 1 << 20 // a larger length is damage
+	maxEntry     = 1 << 20 // a larger length can only be damage
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// openSpool opens the spool in a directory, and creates it if it does not exist. The next index is at
-// least next, and the entries before next are not needed any more. The end of the newest file from an
-// entry on whose length is damaged, or which a power failure cut off, is removed.
+// openSpool opens the spool in a directory, or creates it. next is the index of the first entry
+// that is still needed. Damaged bytes at the end of the newest file, for example after a power
+// failure, are removed.
 func openSpool(dir string, next uint64) (*spool, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("open the usage spool: %w", err)
@@ -70,7 +71,7 @@ func openSpool(dir string, next uint64) (*spool, error) {
 	for _, path := range files {
 		first, err := strconv.ParseUint(strings.TrimSuffix(filepath.Base(path), spoolSuffix), 10, 64)
 		if err != nil {
-			return nil, fmt.Errorf("open the usage spool: %s is not a file of the spool: move it elsewhere", path)
+			return nil, fmt.Errorf("open the usage spool: %s is not a file of the spool: move it to another directory", path)
 		}
 		s.first = append(s.first, first)
 	}
@@ -99,8 +100,8 @@ func openSpool(dir string, next uint64) (*spool, error) {
 	if err := s.file.Truncate(s.size); err != nil {
 		return nil, fmt.Errorf("open the usage spool: %w", err)
 	}
-	s.changes()              // the process that has appended the entries may have ended before it has synced them
-	if s.next > last+count { // the cursor knows of later entries, which a power failure removed
+	s.markDirty()            // the process that appended the entries may have crashed before it synced them
+	if s.next > last+count { // a power failure has removed entries that were already sent
 		s.size = s.segment
 	}
 	return s, nil
@@ -125,7 +126,7 @@ func (s *spool) append(entry []byte) (uint64, error) {
 	}
 	s.size += int64(len(record))
 	s.next++
-	s.changes()
+	s.markDirty()
 	select {
 	case s.changed <- struct{}{}:
 	default:
@@ -133,24 +134,24 @@ func (s *spool) append(entry []byte) (uint64, error) {
 	return s.next - 1, nil
 }
 
-// frame returns an entry as it is in a file.
+// frame returns an entry in the format of a file: length, checksum and content.
 func frame(entry []byte) []byte {
 	head := binary.LittleEndian.AppendUint32(nil, uint32(len(entry)))
 	return append(binary.LittleEndian.AppendUint32(head, crc32.Checksum(entry, castagnoli)), entry...)
 }
 
-// changes notes that the newest file must be synced. The caller holds mu.
-func (s *spool) changes() {
+// markDirty marks the newest file to be synced. The caller holds mu.
+func (s *spool) markDirty() {
 	if !s.dirty {
 		s.unsynced, s.dirty = append(s.unsynced, s.path(s.first[len(s.first)-1])), true
 	}
 }
 
-// rotate begins a file. The caller holds mu.
+// rotate begins a new file. The caller holds mu.
 func (s *spool) rotate() error {
 	file, err := os.OpenFile(s.path(s.next), os.O_CREATE|os.O_EXCL|os.O_RDWR|os.O_APPEND, 0o600)
 	if err != nil {
-		return fmt.Errorf("extend the usage spool: %w", err)
+		return fmt.Errorf("create a file of the usage spool: %w", err)
 	}
 	if s.file != nil {
 		err = s.file.Close()
@@ -160,14 +161,14 @@ func (s *spool) rotate() error {
 	return err
 }
 
-// sync makes the appended entries durable.
+// sync syncs the files with appended entries to disk.
 func (s *spool) sync() error {
 	s.mu.Lock()
 	unsynced := s.unsynced
 	s.unsynced, s.dirty = nil, false
 	s.mu.Unlock()
 	for i, path := range unsynced {
-		if err := s.fsync(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // forget removes files
+		if err := s.fsync(path); err != nil && !errors.Is(err, fs.ErrNotExist) { // forget may have deleted the file
 			s.mu.Lock()
 			s.unsynced = append(s.unsynced, unsynced[i:]...)
 			s.mu.Unlock()
@@ -177,9 +178,9 @@ func (s *spool) sync() error {
 	return nil
 }
 
-// read returns at most limit entries from an index on, and the index after the last one. An entry is
-// nil if its content is damaged. read skips entries that are gone, or follow one whose length is
-// damaged: after is then larger than from plus the number of entries.
+// read returns up to limit entries from the index from on, and the index after the last one. An
+// entry with damaged content is nil. When the length of an entry is damaged or files are missing,
+// read skips entries: after is then larger than from plus the number of returned entries.
 func (s *spool) read(from uint64, limit int) (entries [][]byte, after uint64, err error) {
 	s.mu.Lock()
 	first, next := slices.Clone(s.first), s.next
@@ -203,7 +204,7 @@ func (s *spool) read(from uint64, limit int) (entries [][]byte, after uint64, er
 		return nil, from, fmt.Errorf("read the usage spool: %w", err)
 	}
 	defer file.Close()
-	here := place{file: first[at], index: first[at]}
+	here := spoolPosition{file: first[at], index: first[at]}
 	if s.resume.file == first[at] && s.resume.index == from {
 		here = s.resume
 	}
@@ -214,7 +215,7 @@ func (s *spool) read(from uint64, limit int) (entries [][]byte, after uint64, er
 	for here.index < end && len(entries) < limit {
 		entry, length, err := readEntry(reader)
 		if err != nil {
-			return entries, end, nil // the rest of the file is damaged
+			return entries, end, nil // skip the rest of the file, which cannot be parsed
 		}
 		if here.index >= from {
 			entries = append(entries, entry)
@@ -225,8 +226,8 @@ func (s *spool) read(from uint64, limit int) (entries [][]byte, after uint64, er
 	return entries, from + uint64(len(entries)), nil
 }
 
-// readEntry returns the next entry and the length of its content. The entry is nil if its content is
-// damaged.
+// readEntry returns the next entry of a file and the length of its content. The entry is nil when
+// its content does not match its checksum.
 func readEntry(r io.Reader) (entry []byte, length uint32, err error) {
 	var head [spoolHead]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
@@ -234,7 +235,7 @@ func readEntry(r io.Reader) (entry []byte, length uint32, err error) {
 	}
 	length = binary.LittleEndian.Uint32(head[:])
 	if length == 0 || length > maxEntry {
-		return nil, 0, errors.New("the length of an entry is damaged")
+		return nil, 0, errors.New("the length of an entry in the usage spool is damaged")
 	}
 	entry = make([]byte, length)
 	if _, err := io.ReadFull(r, entry); err != nil {
@@ -246,8 +247,8 @@ func readEntry(r io.Reader) (entry []byte, length uint32, err error) {
 	return entry, length, nil
 }
 
-// forget removes the files whose entries all have indexes below upTo, after it has made the cursor
-// durable.
+// forget deletes the files that only have entries before upTo. Before that it syncs the file
+// cursor, so that a power failure cannot bring back an older cursor.
 func (s *spool) forget(upTo uint64, cursor string) error {
 	s.mu.Lock()
 	obsolete := slices.Clone(s.first)
@@ -264,7 +265,7 @@ func (s *spool) forget(upTo uint64, cursor string) error {
 	}
 	for _, first := range obsolete[:n] {
 		if err := os.Remove(s.path(first)); err != nil {
-			return fmt.Errorf("shorten the usage spool: %w", err)
+			return fmt.Errorf("delete sent records from the usage spool: %w", err)
 		}
 		s.mu.Lock()
 		s.first = s.first[1:]
@@ -273,7 +274,7 @@ func (s *spool) forget(upTo uint64, cursor string) error {
 	return nil
 }
 
-// begin returns the lowest index in the files.
+// begin returns the index of the first entry in the files.
 func (s *spool) begin() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -283,7 +284,7 @@ func (s *spool) begin() uint64 {
 	return s.first[0]
 }
 
-// end returns the index of the next entry.
+// end returns the index of the next entry to append.
 func (s *spool) end() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()

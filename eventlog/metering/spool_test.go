@@ -76,13 +76,13 @@ func TestSpoolKeepsEntriesInOrder(t *testing.T) {
 	require.EqualValues(t, 100, smallSpool(t, dir, 100).end(), "indexes are never used again")
 }
 
-// TestSpoolAfterACrash cuts the newest file at each byte, and changes each byte of a file: the spool
-// returns no entry that was not appended, all entries before the damage, and the following ones too if
-// no length is damaged.
+// TestSpoolAfterACrash cuts the newest file at each byte, and changes each byte of a file: the
+// spool returns no entry that was not appended, all entries before the damage, and the following
+// ones too if no length is damaged.
 func TestSpoolAfterACrash(t *testing.T) {
 	dir := t.TempDir()
 	s := smallSpool(t, dir, 0)
-	fill(t, s, 8) // five entries in the first file, three in the second
+	fill(t, s, 8) // the first file has five entries, the second three
 	require.NoError(t, s.close())
 	second, err := os.ReadFile(s.path(6))
 	require.NoError(t, err)
@@ -106,7 +106,7 @@ func TestSpoolAfterACrash(t *testing.T) {
 		require.NoError(t, os.WriteFile(s.path(1), damaged, 0o600))
 		read := smallSpool(t, dir, 0)
 		want := append(indexes(1, uint64(at/20)), indexes(6, 8)...)
-		if at%20 >= 4 { // not the length
+		if at%20 >= 4 { // the damaged byte is not in the length of the entry
 			want = append(append(indexes(1, uint64(at/20)), indexes(uint64(at/20+2), 5)...), indexes(6, 8)...)
 		}
 		require.Equal(t, want, all(t, read, 1), at)
@@ -114,8 +114,8 @@ func TestSpoolAfterACrash(t *testing.T) {
 	}
 }
 
-// TestAppendWaitsForNoSync checks that entries are appended while a sync is in progress, also beyond the
-// end of a file, and while files are removed, because requests wait for append.
+// TestAppendWaitsForNoSync checks that entries are appended while a sync is in progress, also
+// beyond the end of a file, and while files are removed, because requests wait for append.
 func TestAppendWaitsForNoSync(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, cursorFile), []byte("{}"), 0o600))
@@ -145,15 +145,16 @@ func TestAppendWaitsForNoSync(t *testing.T) {
 	}
 }
 
-// TestReadContinues checks that a read that continues where the last one ended does not read the entries
-// before it again: they are damaged here.
+// TestReadContinues checks that a read that continues where the last one ended does not read the
+// entries before it again: they are damaged here.
 func TestReadContinues(t *testing.T) {
 	s := smallSpool(t, t.TempDir(), 0)
 	fill(t, s, 5)
 	entries, after, err := s.read(1, 3)
 	require.NoError(t, err)
 	require.Len(t, entries, 3)
-	require.NoError(t, os.WriteFile(s.path(1), make([]byte, 60), 0o600)) // truncated, and ended again by append
+	// zeros instead of entries; append continues at the end of the file
+	require.NoError(t, os.WriteFile(s.path(1), make([]byte, 60), 0o600))
 	for _, content := range indexes(4, 5) {
 		_, err := s.file.Write(frame([]byte(content)))
 		require.NoError(t, err)

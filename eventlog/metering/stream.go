@@ -12,33 +12,34 @@ import (
 	"anneal/eventlog"
 )
 
-// Stream holds usage records of requests to models. It is separate from the log: no decision
+// Stream is the JetStream stream of the usage records. It is separate from the log: no decision
 // depends on it, and old records are deleted.
 const Stream = "USAGE"
 
-// Limits of the stream, which deletes its oldest records, and of each of its mirrors.
+// Limits of the usage stream and of each of its mirrors. At a limit the NATS server deletes the
+// oldest records.
 const (
-	MaxAge     = 35 * 24 * time.Hour // a month, and a few days to read its records
+	MaxAge     = 35 * 24 * time.Hour // a month, and some days in which its records can be read
 	MaxRecords = 2_000_000
-	// MaxBytes is enough for MaxRecords records of 1 KiB. Most have about 800 bytes, with their
+	// MaxBytes has space for MaxRecords records of 1 KiB. Most records take about 800 bytes with their
 	// headers.
 	MaxBytes = 2 << 30
 )
 
 const (
-	// usageRepeats is how long the stream drops a record with the ID of an earlier one: longer than a
-	// restart, or the takeover of batches by another control plane, takes. A server keeps the IDs of
-	// this time in memory.
+	// usageRepeats is how long the NATS server drops a message with the ID of an earlier one. It is
+	// longer than a restart takes, or the takeover of a batch by another control plane. The server
+	// keeps the IDs of that time in memory.
 	usageRepeats = 2 * time.Minute
-	// maxUsage is the maximum size of one record, in bytes. The fields other than the metadata have
-	// at most 10 KiB, because user, model and the names of resources have at most 512 characters each.
+	// maxUsage is the maximum size of a usage record in bytes. Without the metadata a record has at
+	// most 10 KiB, because user, model and resource names have at most 512 characters each.
 	maxUsage = MaxMetadataSize + 10<<10
 )
 
 // EnsureStream creates or updates the stream of usage records. The NATS server reserves the
-// stream's maximum size. On a server that does not have that much space, the stream has no limit in
-// bytes, because the control plane must start on a nearly full disk. The embedded server can always
-// reserve the space: see package natsserver.
+// stream's maximum size. When the server does not have that much space, the stream gets no limit in
+// bytes, because the control plane must start even on a nearly full disk. The embedded server never
+// lacks the space: see package natsserver.
 func EnsureStream(ctx context.Context, js jetstream.JetStream, replicas int) error {
 	config := bounded(jetstream.StreamConfig{
 		Name:        Stream,
@@ -65,8 +66,8 @@ func bounded(config jetstream.StreamConfig) jetstream.StreamConfig {
 // noStorage is the code of the JetStream error "insufficient storage resources available".
 const noStorage jetstream.ErrorCode = 10047
 
-// withinSpace calls ensure with config, and again without the limit in bytes when the NATS server
-// cannot reserve as much space.
+// withinSpace calls ensure with a stream's configuration. When the NATS server cannot reserve the
+// stream's maximum size, it calls ensure again without the limit in bytes.
 func withinSpace(config jetstream.StreamConfig, ensure func(jetstream.StreamConfig) error) error {
 	err := ensure(config)
 	var refused *jetstream.APIError
@@ -79,15 +80,16 @@ func withinSpace(config jetstream.StreamConfig, ensure func(jetstream.StreamConf
 	return ensure(config)
 }
 
-// EnsureMirror creates the mirror of the usage stream for readers. The mirror is in a separate NATS
-// account, because the consumer of a reader can deliver messages to any subject of the reader's
-// account. When a power failure removed the newest records of the stream, the mirror has records
-// that the stream lacks; EnsureMirror then deletes the mirror and creates it again.
+// EnsureMirror creates the mirror of the usage stream for readers, in the NATS account READERS: a
+// reader's consumer can deliver messages to any subject of its NATS account, so readers get no
+// access to the account of the stream. When a power failure removed the newest records of the
+// stream, so that the mirror has more records, EnsureMirror deletes the mirror and creates it
+// again.
 func EnsureMirror(ctx context.Context, readers, control jetstream.JetStream, replicas int) error {
 	return eventlog.Retry(ctx, func(ctx context.Context) error {
 		there, err := readers.Stream(ctx, Stream)
 		if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
-			return fmt.Errorf("eventlog: look up the readers' usage mirror: %w", err)
+			return fmt.Errorf("look up the readers' mirror of the usage stream: %w", err)
 		}
 		kept, failed := control.Stream(ctx, Stream)
 		if failed != nil {
@@ -95,21 +97,21 @@ func EnsureMirror(ctx context.Context, readers, control jetstream.JetStream, rep
 		}
 		if err == nil && there.CachedInfo().State.LastSeq > kept.CachedInfo().State.LastSeq {
 			if err := readers.DeleteStream(ctx, Stream); err != nil {
-				return fmt.Errorf("eventlog: delete the readers' usage mirror: %w", err)
+				return fmt.Errorf("delete the readers' mirror of the usage stream: %w", err)
 			}
 		}
 		return withinSpace(MirrorConfig(replicas), func(config jetstream.StreamConfig) error {
 			if _, err := readers.CreateOrUpdateStream(ctx, config); err != nil {
-				return fmt.Errorf("eventlog: create the readers' usage mirror: %w", err)
+				return fmt.Errorf("create the readers' mirror of the usage stream: %w", err)
 			}
 			return nil
 		})
 	})
 }
 
-// MirrorConfig returns the configuration of a mirror of the usage stream.
+// MirrorConfig returns the JetStream configuration of a mirror of the usage stream.
 func MirrorConfig(replicas int) jetstream.StreamConfig {
 	config := bounded(eventlog.MirrorConfig(Stream, replicas))
-	config.MaxMsgSize = -1 // the mirrored stream limits the size
+	config.MaxMsgSize = -1 // the mirrored stream already limits the size of messages
 	return config
 }

@@ -1,6 +1,6 @@
-// Package natsconn connects to NATS servers over a network, such that a client notices within
-// seconds when its server hangs. All connections of anneal over a network are made by Connect, so
-// that none waits for minutes, as it would with the defaults of nats.go.
+// Package natsconn connects to NATS servers over a network with timeouts of seconds. With the
+// defaults of nats.go, a client would take minutes to notice that its server hangs. All network
+// connections of anneal to NATS are made by Connect.
 package natsconn
 
 import (
@@ -16,16 +16,16 @@ const (
 	maxPings     = 2
 )
 
-// NoticeTime is the longest time until a client notices that its server hangs. It has one more
-// interval than maxPings, because the server may hang just after its response to a ping.
+// NoticeTime is the longest time until a client notices that its server hangs. It includes one
+// interval more than maxPings, because the server may hang directly after a response.
 const NoticeTime = (maxPings + 1) * pingInterval
 
-// writeTime is the longest time that a write to a server may block. It is shorter than the default
-// of nats.go, because a client that sends much blocks in a write before its pings fail.
+// writeTime is the longest time for which a write to a server may block. A client that sends a lot
+// blocks in a write before its pings fail, so the default of nats.go would be too long.
 const writeTime = 2 * time.Second
 
-// Connect connects to a server of url, a list separated by commas. The options come after those of
-// this package and so override them.
+// Connect connects to one of the servers in url, a list separated by commas. options override those
+// of this package.
 func Connect(url string, options ...nats.Option) (*nats.Conn, error) {
 	return nats.Connect(url, append([]nats.Option{nats.Timeout(5 * time.Second), nats.PingInterval(pingInterval),
 		nats.MaxPingsOutstanding(maxPings), nats.FlusherTimeout(writeTime)}, options...)...)

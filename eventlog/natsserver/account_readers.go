@@ -22,15 +22,15 @@ import (
 	"anneal/eventlog/metering"
 )
 
-// A Reader is a NATS client that is allowed to read the events of one account.
+// A Reader is a NATS client that may read the events and usage records of one account.
 type Reader struct {
 	Account string
-	ID      string     // ID of the API key with which the reader authenticates
-	Expires *time.Time // when the reader's connections are closed; nil is never
+	ID      string     // ID of the API key with which the client authenticates
+	Expires *time.Time // when the client's connections are closed; nil means never
 }
 
-// User returns the NATS user name of the reader: account, dot, ID. IDs of nodes, the other user
-// names, have no dot.
+// User returns the reader's NATS user name: account, dot, ID. The other clients that authenticate
+// here are nodes, whose IDs have no dot.
 func (r Reader) User() string { return r.Account + "." + r.ID }
 
 // An account's readers use two NATS accounts, created when the first of them
@@ -48,20 +48,23 @@ func (r Reader) User() string { return r.Account + "." + r.ID }
 const (
 	mirrorAccount  = "MIRROR-"
 	readersAccount = "READERS-"
-	feedPrefix     = "feed."       // prefix of the subjects of deliveries from READERS to the mirrors
-	feedAPI        = "feed.api"    // prefix of the subjects of the mirrors' requests to READERS
-	checkedAPI     = "checked.api" // prefix of requests that are checked, then forwarded to the JetStream API
+	feedPrefix     = "feed."    // prefix of the subjects on which READERS delivers messages to the mirrors
+	feedAPI        = "feed.api" // prefix of the subjects of requests from the mirrors to READERS
+	// prefix of the subjects of requests that are checked before they are forwarded to the JetStream
+	// API
+	checkedAPI = "checked.api"
 )
 
-// Limits of the mirrors of one account.
+// Limits of the mirrors of one account, and of the readers' requests.
 const (
 	readerStreams   = 2
 	readerConsumers = 100
-	readerBody      = 64 << 10 // bytes of a request to create a consumer
+	readerBody      = 64 << 10        // maximum bytes of a request to create a consumer
+	createTime      = 5 * time.Second // maximum time for creating a consumer
 )
 
-// readerAPI returns the subjects of the JetStream API for a stream to which a reader may publish
-// requests, and whether a request has one reply or several.
+// readerAPI returns the subjects of the JetStream API to which a reader may send requests about a
+// stream. The value says whether a request has one reply or several.
 func readerAPI(stream string) map[string]server.ServiceRespType {
 	return map[string]server.ServiceRespType{
 		"$JS.API.STREAM.INFO." + stream:              server.Singleton,
@@ -77,38 +80,37 @@ func readerAPI(stream string) map[string]server.ServiceRespType {
 	}
 }
 
-// checkedRequests returns the subjects, without the prefix $JS.API., of requests that create a
-// consumer on a stream.
+// checkedRequests returns the subjects of requests that create a consumer on a stream, without
+// their prefix $JS.API.
 func checkedRequests(stream string) []string {
 	return []string{"CONSUMER.CREATE." + stream, "CONSUMER.CREATE." + stream + ".>", "CONSUMER.DURABLE.CREATE." + stream +
 		".*"}
 }
 
-// readerFilters returns the subject filter of each stream that an account's
-// readers may read.
+// readerFilters returns, by stream, the subject filter of what the readers of an account may read.
 func readerFilters(account string) map[string]string {
 	return map[string]string{eventlog.Stream: "events." + account + ".>", metering.Stream: "usage." + account + ".>"}
 }
 
-// accountReaders manages the NATS accounts of event readers in the embedded
-// server, one for each account of the platform.
+// accountReaders manages the NATS accounts for readers in the embedded server: two for each account
+// of anneal that has had a reader.
 type accountReaders struct {
 	server *Server
 	verify func(ctx context.Context, user, password string) (Reader, bool)
 	logins func(Login)
-	secret string // password of this server's own connections into the accounts MIRROR-…
+	secret string // password of this process's own connections into the NATS accounts MIRROR-…
 
 	mu     sync.Mutex
-	open   map[string]*accountMirror // by account of the platform
+	open   map[string]*accountMirror // by ID of the account of anneal
 	closed bool
 }
 
-// An accountMirror is the state of one account's mirrors.
+// An accountMirror is the state of the NATS accounts and mirrors for one account's readers.
 type accountMirror struct {
-	mu       sync.Mutex // held while the mirrors are being opened
-	accounts bool       // the NATS accounts exist
-	failed   error      // why the NATS accounts could not be created; they are not created again
-	conn     *nats.Conn // nil until the mirrors exist
+	mu       sync.Mutex // held while the mirrors are created
+	accounts bool       // the NATS accounts were created
+	failed   error      // error of creating the NATS accounts, which is not tried again
+	conn     *nats.Conn // connection into MIRROR-…; nil until the mirrors exist
 }
 
 func newAccountReaders(s *Server,
@@ -118,17 +120,19 @@ func newAccountReaders(s *Server,
 
 const keeperUser = "keeper."
 
-// authTime limits how long authenticating a connection may take. The authentication of a reader may
-// wait for the projections and for its account's mirrors.
+// authTime is the maximum time for authenticating a connection. Authenticating a reader can take
+// long, because the projections have to catch up and the mirrors of its account may have to be
+// created.
 const authTime = 10 * time.Second
 
-// isReader reports whether an authorization request is from a reader rather than a node. It returns
-// false when a is nil, which accepts no readers.
+// isReader reports whether an authorization request is from a reader; otherwise it is from a node.
+// It returns false when a is nil, because the server then has no readers.
 func (a *accountReaders) isReader(question *jwt.AuthorizationRequestClaims) bool {
 	return a != nil && strings.Contains(question.ConnectOptions.Username, ".")
 }
 
-// answer responds to an authorization request for a reader. keys signs the response.
+// answer responds to a reader's authorization request, with user claims signed by keys or with an
+// error.
 func (a *accountReaders) answer(m *nats.Msg, question *jwt.AuthorizationRequestClaims, keys nkeys.KeyPair) {
 	ctx, cancel := context.WithTimeout(context.Background(), authTime)
 	defer cancel()
@@ -149,8 +153,8 @@ func (a *accountReaders) answer(m *nats.Msg, question *jwt.AuthorizationRequestC
 	}
 }
 
-// claims returns the user claims of a reader, or an error with the reason when the reader is
-// refused. It waits until the mirrors of the reader's account exist.
+// claims returns the user claims for a reader, after the mirrors of its account exist. Its error
+// says why the reader is refused.
 func (a *accountReaders) claims(ctx context.Context, question *jwt.AuthorizationRequestClaims) (*jwt.UserClaims,
 	error) {
 	user, password := question.ConnectOptions.Username, question.ConnectOptions.Password
@@ -163,11 +167,12 @@ func (a *accountReaders) claims(ctx context.Context, question *jwt.Authorization
 	}
 	reader, ok := a.verify(ctx, user, password)
 	if !ok {
-		return nil, errors.New("the reader's credentials are invalid, revoked or expired")
+		return nil, errors.New("the API key of the reader is invalid, revoked or expired")
 	}
-	if err := a.opened(ctx, reader.Account); err != nil {
-		a.warn("cannot open the mirrors of an account: refusing its readers", "account", reader.Account, "error", err)
-		return nil, errors.New("the account's events are unavailable: try again later")
+	if err := a.ensureMirrors(ctx, reader.Account); err != nil {
+		a.warn("cannot create the mirrors of an account: its readers are refused until they try "+
+			"again", "account", reader.Account, "error", err)
+		return nil, errors.New("the mirror of the account's events could not be created: try again later")
 	}
 	claims.Name, claims.Audience, claims.Permissions = reader.User(), readersAccount+reader.Account, readerPermissions()
 	if reader.Expires != nil {
@@ -189,13 +194,14 @@ func readerPermissions() jwt.Permissions {
 	return p
 }
 
-// opened creates the NATS accounts and the mirrors of an account unless they exist.
-func (a *accountReaders) opened(ctx context.Context, account string) error {
+// ensureMirrors creates the NATS accounts and the mirrors for the readers of an account, unless
+// they exist.
+func (a *accountReaders) ensureMirrors(ctx context.Context, account string) error {
 	a.mu.Lock()
 	m := a.open[account]
 	if a.closed {
 		a.mu.Unlock()
-		return errors.New("eventlog: the server is closed")
+		return errors.New("the server is shutting down: try again later")
 	}
 	if m == nil {
 		m = &accountMirror{}
@@ -215,7 +221,7 @@ func (a *accountReaders) opened(ctx context.Context, account string) error {
 		m.accounts = true
 	}
 	conn, err := nats.Connect("", nats.InProcessServer(a.server.nats), nats.UserInfo(keeperUser+account, a.secret),
-		nats.Name("anneal mirror of "+account), nats.MaxReconnects(-1), nats.Timeout(5*time.Second))
+		nats.Name("anneal mirror of account "+account), nats.MaxReconnects(-1), nats.Timeout(5*time.Second))
 	if err != nil {
 		return fmt.Errorf("connect to NATS account %s%s: %w", mirrorAccount, account, err)
 	}
@@ -233,8 +239,8 @@ func (a *accountReaders) warn(message string, args ...any) {
 	}
 }
 
-// makeAccounts adds the NATS accounts for the readers of an account to the running server. The
-// server then recovers from disk the streams that MIRROR-… had before a restart.
+// makeAccounts adds the two NATS accounts for an account's readers to the running server. The
+// server then recovers the streams that MIRROR-… had before a restart.
 func (a *accountReaders) makeAccounts(account string) error {
 	source, err := a.server.nats.LookupAccount("READERS")
 	if err != nil {
@@ -271,7 +277,7 @@ func (a *accountReaders) makeAccounts(account string) error {
 	return nil
 }
 
-// keepMirrors creates the account's mirrors unless they exist, and begins to check and forward the
+// keepMirrors creates the mirrors of an account unless they exist, and then checks and forwards the
 // requests of readers. conn is a connection into MIRROR-….
 func (a *accountReaders) keepMirrors(ctx context.Context, conn *nats.Conn, account string) error {
 	js, err := jetstream.New(conn)
@@ -306,9 +312,9 @@ func (a *accountReaders) keepMirrors(ctx context.Context, conn *nats.Conn, accou
 	return conn.Flush()
 }
 
-// checkMirror deletes the mirror of an account's events if the mirror has an event that the log
-// lacks, so that the mirror is created again. The log lacks such an event after it lost events that
-// its mark does not require.
+// checkMirror deletes the mirror of an account's events, so that it is created again, if its newest
+// event is not in the log. The log can lack such an event when it lost events after its high-water
+// mark.
 func (a *accountReaders) checkMirror(ctx context.Context, conn *nats.Conn, js jetstream.JetStream,
 	account string) error {
 	log := a.server.log
@@ -333,7 +339,8 @@ func (a *accountReaders) checkMirror(ctx context.Context, conn *nats.Conn, js je
 	if e.ID == last.EventID {
 		return nil
 	}
-	a.warn("the mirror of an account has an event that the log does not have: recreating the mirror", "account", account,
+	a.warn("the mirror of an account has an event that the log does not have: deleted the mirror, which is created "+
+		"again", "account", account,
 		"position", last.Position, "event", last.EventID)
 	if err := js.DeleteStream(ctx, eventlog.Stream); err != nil {
 		return fmt.Errorf("delete mirror %s of account %s: %w", eventlog.Stream, account, err)
@@ -341,8 +348,8 @@ func (a *accountReaders) checkMirror(ctx context.Context, conn *nats.Conn, js je
 	return nil
 }
 
-// trimUsage deletes the mirror of usage records if the mirror has records that the stream lost in a
-// power failure, so that the mirror is created again.
+// trimUsage deletes the mirror of the usage records, so that it is created again, if it has records
+// that the stream lost in a power failure.
 func (a *accountReaders) trimUsage(ctx context.Context, js jetstream.JetStream) error {
 	there, err := js.Stream(ctx, metering.Stream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -361,8 +368,8 @@ func (a *accountReaders) trimUsage(ctx context.Context, js jetstream.JetStream) 
 	return js.DeleteStream(ctx, metering.Stream)
 }
 
-// checkConsumer forwards a request to create a consumer to the JetStream API, or responds with an
-// error when the request has fields that readers may not set.
+// checkConsumer handles a reader's request to create a consumer: it forwards the request to the
+// JetStream API, or responds with an error when the request has a field that readers may not set.
 func checkConsumer(conn *nats.Conn, m *nats.Msg) {
 	reply, err := checkedConsumer(conn, m)
 	if err != nil {
@@ -377,34 +384,36 @@ func checkConsumer(conn *nats.Conn, m *nats.Msg) {
 func checkedConsumer(conn *nats.Conn, m *nats.Msg) ([]byte, error) {
 	var request server.CreateConsumerRequest
 	if len(m.Data) > readerBody {
-		return nil, fmt.Errorf("the request has %d bytes: at most %d are allowed", len(m.Data), readerBody)
+		return nil, fmt.Errorf("the request to create a consumer has %d bytes: at most %d are "+
+			"allowed", len(m.Data), readerBody)
 	}
 	if err := json.Unmarshal(m.Data, &request); err != nil {
-		return nil, errors.New("the request is not a valid JSON configuration of a consumer")
+		return nil, fmt.Errorf("the request to create a consumer is not valid JSON: %w", err)
 	}
 	switch c := request.Config; {
 	case c.DeliverSubject != "" || c.DeliverGroup != "":
 		return nil, errors.New("a reader that is limited to one account cannot create push consumers: " +
 			"use a pull or an ordered consumer")
 	case c.Direct || c.Sourcing:
-		return nil, errors.New("a reader that is limited to one account cannot source another stream")
+		return nil, errors.New("a reader that is limited to one account cannot set the fields direct and sourcing of a " +
+			"consumer")
 	}
-	// The request is encoded again, so that it has only the fields that were checked.
+	// The request is encoded again, so that only the fields that were checked are forwarded.
 	data, err := json.Marshal(request)
 	if err != nil {
-		return nil, errors.New("the request cannot be encoded")
+		return nil, fmt.Errorf("encode the request to create a consumer: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), createTime)
 	defer cancel()
 	reply, err := conn.RequestWithContext(ctx, "$JS.API"+strings.TrimPrefix(m.Subject, checkedAPI), data)
 	if err != nil {
-		return nil, errors.New("the consumer was not created in time: try again")
+		return nil, fmt.Errorf("the consumer was not created within %v: try again (%w)", createTime, err)
 	}
 	return reply.Data, nil
 }
 
-// sweep closes the connections of the readers of accounts for which valid returns false. The
-// arguments of valid are the NATS user of the reader and the time since which it is connected.
+// sweep closes the connections of those readers for which valid returns false. valid gets the
+// reader's NATS user name and the time at which it connected.
 func (a *accountReaders) sweep(valid func(user string, since time.Time) bool) error {
 	if a == nil {
 		return nil
@@ -424,7 +433,7 @@ func (a *accountReaders) sweep(valid func(user string, since time.Time) bool) er
 			}
 			for _, c := range page.Conns {
 				if !valid(c.AuthorizedUser, c.Start) {
-					_ = a.server.nats.DisconnectClientByID(c.Cid) // fails only if the client has disconnected
+					_ = a.server.nats.DisconnectClientByID(c.Cid) // fails only when the client has already disconnected
 				}
 			}
 			if offset += len(page.Conns); len(page.Conns) == 0 || offset >= page.Total {
@@ -435,7 +444,7 @@ func (a *accountReaders) sweep(valid func(user string, since time.Time) bool) er
 	return nil
 }
 
-// close closes this server's own connections into the accounts MIRROR-….
+// close closes this process's own connections into the NATS accounts MIRROR-….
 func (a *accountReaders) close() {
 	if a == nil {
 		return
@@ -443,7 +452,7 @@ func (a *accountReaders) close() {
 	a.mu.Lock()
 	a.closed = true
 	a.mu.Unlock()
-	for _, m := range a.open { // opened adds no mirror after closed is set
+	for _, m := range a.open { // after closed is set, ensureMirrors adds no mirror
 		m.mu.Lock()
 		if m.conn != nil {
 			m.conn.Close()

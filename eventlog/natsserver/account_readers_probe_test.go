@@ -53,7 +53,7 @@ type probed struct {
 	events map[string][]uint64 // positions of the events, by account
 	acme   *nats.Conn
 	other  *nats.Conn
-	errs   chan error // errors that acme's reader received from the server
+	errs   chan error // errors that the server sent to acme's reader
 
 	mu       sync.Mutex
 	received map[string][]string // subjects of the received messages, by NATS account
@@ -64,7 +64,8 @@ func startProbed(t *testing.T) *probed {
 		received: map[string][]string{}}
 	for i, account := range []string{"acme", "other", "acme", "other"} {
 		w := of(account, fmt.Sprint("c", i))
-		w.Data = json.RawMessage("{}") // a valid request to the JetStream API, if the event were sent to it
+		// if the event were delivered to a subject of the JetStream API, this would be a valid request
+		w.Data = json.RawMessage("{}")
 		p.events[account] = append(p.events[account], logtest.Append(t, p.Log(), w))
 	}
 	p.acme = accountReader(t, p.Server, "acme.r1", denied(p.errs))

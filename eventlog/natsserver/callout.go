@@ -16,55 +16,57 @@ import (
 
 const calloutSubject = "$SYS.REQ.USER.AUTH"
 
-// Limits of a node's response to one request: the number of messages and the time. The number is
-// high because a streamed completion is sent as many messages.
+// Limits of a node's response to one request: the number of NATS messages and the time. The number
+// is high because each part of a streamed completion is a message.
 const (
 	responsesPerRequest = 1_000_000
 	responsesFor        = time.Hour
 )
 
-// NewIssuer creates the key pair with which the control plane signs the user claims of nodes. The
-// control plane keeps seed; public is the value of ANNEAL_NATS_ISSUER in the configuration of the
-// NATS servers.
+// NewIssuer creates a key pair. With it, the control plane signs the user claims of nodes. The
+// control plane keeps the seed; the NATS servers get public as ANNEAL_NATS_ISSUER in their
+// configuration.
 func NewIssuer() (seed, public string, err error) {
 	keys, err := nkeys.CreateAccount()
 	if err != nil {
-		return "", "", fmt.Errorf("eventlog: create an issuer: %w", err)
+		return "", "", fmt.Errorf("create the key pair of the NATS issuer: %w", err)
 	}
 	secret, err := keys.Seed()
 	if err != nil {
-		return "", "", fmt.Errorf("eventlog: create an issuer: %w", err)
+		return "", "", fmt.Errorf("create the key pair of the NATS issuer: %w", err)
 	}
 	public, err = keys.PublicKey()
 	return string(secret), public, err
 }
 
-// A NodeLogin has the credentials with which an agent connects.
+// A NodeLogin is the credentials with which a node's agent connects.
 type NodeLogin struct {
-	Node      string // ID of the agent's node
-	PublicKey string // public NKey with which the agent signed the server's nonce; "" without a signature
-	Token     string // join token; may be ""
+	Node      string // ID of the node
+	PublicKey string // NKey that signed the NATS server's nonce; "" when nothing was signed
+	Token     string // join token of the node; "" when the agent sent none
 	Session   NodeSession
 }
 
-// VerifyNode returns nil to accept an agent, or an error with the reason to refuse it, which the
-// server logs. It must return within verifyWithin.
+// VerifyNode returns nil to accept the connection of a node, or an error with the reason for the
+// log to refuse it. It must return within verifyWithin.
 type VerifyNode func(ctx context.Context, login NodeLogin) error
 
-// A nodeAdmission decides whether agents may connect, and reports what it decides.
+// A nodeAdmission decides whether nodes may connect, and reports each login.
 type nodeAdmission struct {
-	verify VerifyNode  // nil refuses all nodes
-	logins func(Login) // may be nil
+	verify VerifyNode  // decides which nodes may connect; nil refuses all
+	logins func(Login) // called with each accepted or refused login; may be nil
 }
 
 const (
-	verifyWithin = 4 * time.Second // less than authorization.timeout in accounts.conf, how long the servers wait
-	verifiers    = 64              // maximum number of concurrent verifications
+	// less than authorization.timeout in accounts.conf, after which the NATS servers refuse the
+	// connection
+	verifyWithin = 4 * time.Second
+	verifiers    = 64 // maximum number of logins that are verified concurrently
 )
 
-// authorize responds to the NATS servers' authorization requests (auth callout) until the
-// connection nc is closed. The control planes of one cluster share the requests. seed is the seed
-// of the issuer.
+// authorize responds to authorization requests of the NATS servers (auth callout) until the
+// connection nc is closed. The control planes of a cluster share the requests. seed is the issuer's
+// seed, see NewIssuer.
 func authorize(nc *nats.Conn, seed string, nodes nodeAdmission, readers *accountReaders) error {
 	keys, err := nkeys.FromSeed([]byte(seed))
 	if err != nil {
@@ -75,19 +77,19 @@ func authorize(nc *nats.Conn, seed string, nodes nodeAdmission, readers *account
 	if err != nil || !nkeys.IsValidPublicAccountKey(public) {
 		return domain.Errorf(domain.InvalidArgument, "invalid issuer seed: must be an account seed, which begins with SA")
 	}
-	places := make(chan struct{}, verifiers)
+	slots := make(chan struct{}, verifiers)
 	_, err = nc.QueueSubscribe(calloutSubject, "anneal", func(m *nats.Msg) {
 		request, err := jwt.DecodeAuthorizationRequestClaims(string(m.Data))
 		if err != nil {
-			return // the message is not from a NATS server
+			return // the message is not a NATS server's authorization request
 		}
 		if readers.isReader(request) {
-			go readers.answer(m, request, keys) // concurrently: opening an account's mirrors can take long
+			go readers.answer(m, request, keys) // in a goroutine, because creating the mirrors of an account can take long
 			return
 		}
-		places <- struct{}{}
+		slots <- struct{}{}
 		go func() {
-			defer func() { <-places }()
+			defer func() { <-slots }()
 			ctx, cancel := context.WithTimeout(context.Background(), verifyWithin)
 			defer cancel()
 			if answer, err := answer(ctx, request, keys, nodes); err == nil {
@@ -96,7 +98,7 @@ func authorize(nc *nats.Conn, seed string, nodes nodeAdmission, readers *account
 		}()
 	})
 	if err != nil {
-		return fmt.Errorf("eventlog: subscribe to authorization requests: %w", err)
+		return fmt.Errorf("subscribe to the authorization requests of the NATS servers: %w", err)
 	}
 	return nc.Flush()
 }
@@ -107,7 +109,7 @@ func answer(ctx context.Context, request *jwt.AuthorizationRequestClaims, keys n
 	response.Audience = request.Server.ID
 	login, err := loginOf(request)
 	if err == nil && nodes.verify == nil {
-		err = errors.New("this server does not accept connections from nodes")
+		err = errors.New("this server does not accept connections of nodes")
 	}
 	if err == nil {
 		err = nodes.verify(ctx, login)
@@ -130,8 +132,7 @@ func answer(ctx context.Context, request *jwt.AuthorizationRequestClaims, keys n
 }
 
 // loginOf returns the credentials in an authorization request. It returns an error when the request
-// has a public key without a valid signature of the nonce that the server generated for this
-// connection.
+// has an NKey that did not sign the nonce of this connection.
 func loginOf(request *jwt.AuthorizationRequestClaims) (NodeLogin, error) {
 	options := request.ConnectOptions
 	login := NodeLogin{Node: options.Username, Token: options.Password}
@@ -154,11 +155,11 @@ func loginOf(request *jwt.AuthorizationRequestClaims) (NodeLogin, error) {
 	return login, nil
 }
 
-// gangs are the subjects on which nodes send frames to each other, sealed with the key of an attempt.
+// gangs matches the subjects on which the nodes of a gang send encrypted frames to each other.
 const gangs = "agents.*.gang.>"
 
-// nodePermissions returns the permissions of a node: to publish reports and requests, to receive
-// requests and to respond to them, only on the subjects with its own ID, and to receive the sealed
+// nodePermissions returns the NATS permissions of a node. It may publish reports and requests, and
+// receive and answer requests, only on subjects with its own ID. It may also receive the encrypted
 // frames of gangs.
 func nodePermissions(node string) jwt.Permissions {
 	return jwt.Permissions{
@@ -168,11 +169,11 @@ func nodePermissions(node string) jwt.Permissions {
 	}
 }
 
-// AgentOptions returns the options with which the agent of a node connects: the node's ID as the
-// user, the NKey that signs the server's nonce, the join token unless it is "", and the prefix of
-// the only inboxes that the node may use.
+// AgentOptions returns the NATS options with which a node's agent connects: the node's ID as user
+// name, the NKey that signs the server's nonce, the join token unless it is "", and the prefix of
+// the node's inboxes.
 func AgentOptions(node, token string, key nkeys.KeyPair) []nats.Option {
-	public, _ := key.PublicKey() // fails only for a wiped key, which cannot sign either
+	public, _ := key.PublicKey() // fails only for a wiped key, with which signing fails too
 	return []nats.Option{
 		nats.Name("anneal agent " + node),
 		nats.UserInfo(node, token),
@@ -181,7 +182,7 @@ func AgentOptions(node, token string, key nkeys.KeyPair) []nats.Option {
 		nats.Timeout(5 * time.Second),
 		nats.MaxReconnects(-1),
 		nats.RetryOnFailedConnect(true),
-		nats.IgnoreAuthErrorAbort(), // keep reconnecting: a node that was refused may be accepted later
+		nats.IgnoreAuthErrorAbort(), // keep trying: a node that was refused may be accepted later
 		nats.ReconnectWait(500 * time.Millisecond),
 		nats.ReconnectJitter(500*time.Millisecond, time.Second),
 	}

@@ -26,41 +26,43 @@ import (
 	"anneal/eventlog/secrets"
 )
 
-// ConnectOptions describes a NATS cluster and the control plane's credentials for the cluster. The
-// servers of the cluster must have the accounts, users and exports of accounts.conf.
+// ConnectOptions describe a NATS cluster and the control plane's credentials for it. The servers of
+// the cluster must have the accounts, users and exports in accounts.conf.
 type ConnectOptions struct {
-	URL        string // nats://host:port; several separated by commas
+	URL        string // URL nats://host:port, or several separated by commas
 	Password   string // password of the NATS users control, desk and keeper
-	IssuerSeed string // seed of the auth callout's issuer; see NewIssuer
+	IssuerSeed string // seed of the key pair that signs the user claims of nodes; see NewIssuer
 	TLS        *tls.Config
-	Replicas   int         // replicas of the streams; 0 keeps those of an existing log, and is 3 for a new log
-	VerifyNode VerifyNode  // nil refuses all nodes
-	Logins     func(Login) // called for each node that is accepted or refused; may be nil
-	// Log receives warnings about servers that do not sync each message. With nil the servers are
-	// not checked.
+	Replicas   int         // replicas of the streams; 0 keeps those of an existing log, and means 3 for a new log
+	VerifyNode VerifyNode  // decides which nodes may connect; nil refuses all
+	Logins     func(Login) // called with each accepted or refused login of a node; may be nil
+	// Log receives a warning when servers of the cluster acknowledge messages before a sync to disk.
+	// When it is nil, the servers are not checked.
 	Log *slog.Logger
-	// Before is called with the connection into the account CONTROL before anything in the cluster is
-	// created or changed. If it returns an error, Connect returns that error. It may be nil.
+	// Before is called with the connection into the NATS account CONTROL before Connect creates or
+	// changes anything in the cluster. Connect returns its error. It may be nil.
 	Before func(context.Context, *nats.Conn) error
-	Mark   string // file of this control plane's high-water mark of the log; "" keeps none
-	// AcceptLoss is called with the reason when the log does not match the mark. When it returns
-	// nil, the log is accepted and a new mark begins. A nil AcceptLoss accepts no such log.
+	Mark   string // file of this control plane's high-water mark of the log; "" means that none is kept
+	// AcceptLoss is called when the log does not match the high-water mark, with an error that says
+	// why. When it returns nil, the log is accepted and a new mark is created. When AcceptLoss is nil,
+	// no such log is accepted.
 	AcceptLoss func(why error) error
 }
 
-// A Connection is the control plane's access to a NATS server or cluster: one connection into each
-// account, and the log.
+// A Connection is the control plane's access to a NATS server or cluster: a connection into each
+// NATS account, and the log.
 type Connection struct {
 	control, desk, keeper *nats.Conn
 	warden                *nats.Conn // connection into the system account; see NodeSessions
-	servers               int        // 1 for the embedded server; 0 is unknown
+	servers               int        // number of NATS servers: 1 for the embedded one; 0 is unknown
 	log                   *eventlog.JetStream
-	js                    jetstream.JetStream // on the connection control
-	mark                  *integrity.MarkFile // nil when no high-water mark is kept
+	js                    jetstream.JetStream // JetStream context of the connection control
+	mark                  *integrity.MarkFile // high-water mark of the log; nil when none is kept
 	replicas              int
 }
 
-// Connect connects to an existing cluster, creates missing streams and begins to authorize nodes.
+// Connect connects to an existing NATS cluster, creates the streams that are missing, and begins to
+// authorize nodes.
 func Connect(ctx context.Context, opts ConnectOptions) (*Connection, error) {
 	if opts.URL == "" || opts.Password == "" || opts.IssuerSeed == "" {
 		return nil, domain.Errorf(domain.InvalidArgument,
@@ -94,22 +96,25 @@ func Connect(ctx context.Context, opts ConnectOptions) (*Connection, error) {
 	return c, nil
 }
 
-// keepMark compares the log with the mark in the file at path, and returns an error if they do not
-// match. From then on it keeps the mark up to date. Without a mark it creates one.
+// keepMark compares the log with the high-water mark in the file at path, and returns an error if
+// they do not match. When there is no mark, it creates one. From then on it keeps the mark up to
+// date.
 func (c *Connection) keepMark(ctx context.Context, path string) error {
 	mark, err := integrity.ReadMark(path)
 	switch {
 	case err == nil, errors.Is(err, os.ErrNotExist):
 	case errors.Is(err, integrity.ErrMarkDamaged):
-		slog.Warn("the high-water mark of the log is damaged: writing a new one", "file", path)
+		slog.Warn("the file of the log's high-water mark is damaged: writing a new mark; events that the log lost before "+
+			"are not noticed", "file", path)
 	default:
-		return domain.Errorf(domain.FailedPrecondition, "cannot read the high-water mark: %v", err)
+		return domain.Errorf(domain.FailedPrecondition, "cannot read the file of the log's high-water mark: %v: check "+
+			"the disk and the permissions", err)
 	}
 	if mark, err = c.log.Verify(ctx, integrity.CheckResult{Mark: mark}); err != nil {
 		return clusterFault(path, err)
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return domain.Errorf(domain.FailedPrecondition, "cannot create the directory of the high-water mark: %v", err)
+		return domain.Errorf(domain.FailedPrecondition, "cannot create the directory for the log's high-water mark: %v", err)
 	}
 	if c.mark, err = integrity.OpenMark(path, mark); err != nil {
 		return err
@@ -118,16 +123,16 @@ func (c *Connection) keepMark(ctx context.Context, path string) error {
 	return nil
 }
 
-// checkMark compares a cluster's log with the mark before join creates or changes anything in the
-// cluster, and returns an error if they do not match. A log that lacks events up to the mark is
-// accepted if the readers' mirror has them, because join appends them to the log again.
+// checkMark compares the log of a cluster with the high-water mark before anything in the cluster
+// is created or changed. It returns an error if they do not match. A log that only lacks its newest
+// events is accepted if the readers' mirror has them, because join appends them to the log again.
 func (c *Connection) checkMark(ctx context.Context, opts ConnectOptions) error {
 	if opts.Mark == "" {
 		return nil
 	}
 	mark, err := integrity.ReadMark(opts.Mark)
 	if err != nil || mark.MinPosition() == 0 {
-		return nil // keepMark reports the error
+		return nil // keepMark later reads the mark again and reports the error
 	}
 	check := func(nc *nats.Conn) error {
 		log, err := eventlog.NewJetStream(nc)
@@ -151,13 +156,13 @@ func (c *Connection) checkMark(ctx context.Context, opts ConnectOptions) error {
 		return accepted
 	}
 	if err := os.Rename(opts.Mark, opts.Mark+".refused-"+time.Now().UTC().Format("20060102T150405.000Z")); err != nil {
-		return domain.Errorf(domain.FailedPrecondition, "cannot move the high-water mark aside: %v", err)
+		return domain.Errorf(domain.FailedPrecondition, "cannot rename the file of the refused high-water mark: %v", err)
 	}
 	return disk.Sync(filepath.Dir(opts.Mark))
 }
 
-// clusterFault adds advice for the operator to err when err means that the log of a cluster does
-// not match the mark at path. It returns any other error unchanged.
+// clusterFault adds advice for the operator to an error that says that the log of a cluster does
+// not match the high-water mark at path. It returns other errors unchanged.
 func clusterFault(path string, err error) error {
 	why := err.Error()
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -168,20 +173,18 @@ func clusterFault(path string, err error) error {
 	why, _, _ = strings.Cut(why, logAdvice)
 	f := domain.Errorf(domain.FailedPrecondition,
 		"the log in the NATS cluster does not match the high-water mark of this control plane (%s, according to %s). "+
-			"Nothing was changed. Check that --nats-url names the right cluster and that all of its servers have their "+
-			"data; if the log was set back "+
-			"on purpose, such as restored from a backup, start once with --accept-log-loss", why, path)
+			"Nothing was changed. Check that --nats-url names the right cluster and that all of its servers have their data; "+
+			"if the log was set back on purpose, such as restored from a backup, start once with --accept-log-loss", why, path)
 	f.Reason = integrity.ReasonDamaged
 	return f
 }
 
-// logAdvice is the beginning of the advice in errors about the embedded server's log, which
-// clusterFault replaces.
+// logAdvice is the beginning of the advice in errors about the embedded server's log. For a
+// cluster, clusterFault replaces that advice by its own.
 const logAdvice = ". The server does not start"
 
-// join opens the connections to a server or cluster, and creates missing streams. If before is not
-// nil, join calls before when the connections are open. If before returns an error, join creates
-// nothing and returns that error.
+// join opens the connections to a NATS server or cluster, and creates the streams that are missing.
+// Before it creates anything it calls before, unless before is nil, and returns its error.
 func join(ctx context.Context, url, password, seed string, replicas int, nodes nodeAdmission, readers *accountReaders,
 	common []nats.Option, before func(context.Context, *Connection) error) (c *Connection, err error) {
 	c = &Connection{replicas: replicas}
@@ -192,7 +195,7 @@ func join(ctx context.Context, url, password, seed string, replicas int, nodes n
 		}
 	}()
 	connect := natsconn.Connect
-	if url == "" { // the server is in this process, so it does not hang while this process runs
+	if url == "" { // the embedded server is in this process, so it cannot hang alone
 		connect = nats.Connect
 	}
 	for _, into := range []struct {
@@ -214,7 +217,7 @@ func join(ctx context.Context, url, password, seed string, replicas int, nodes n
 		}
 	}
 	if c.replicas == 0 {
-		if c.replicas, err = replicasThere(ctx, c.control, 3); err != nil {
+		if c.replicas, err = existingReplicas(ctx, c.control, 3); err != nil {
 			return c, err
 		}
 	}
@@ -244,9 +247,9 @@ func join(ctx context.Context, url, password, seed string, replicas int, nodes n
 	return c, authorize(c.control, seed, nodes, readers)
 }
 
-// replicasThere returns the number of replicas of the existing log's stream. When there is no log,
-// it returns the argument otherwise.
-func replicasThere(ctx context.Context, nc *nats.Conn, otherwise int) (replicas int, err error) {
+// existingReplicas returns the number of replicas of the log's stream. When there is no log, it
+// returns otherwise.
+func existingReplicas(ctx context.Context, nc *nats.Conn, otherwise int) (replicas int, err error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return 0, fmt.Errorf("eventlog: %w", err)
@@ -268,11 +271,13 @@ func replicasThere(ctx context.Context, nc *nats.Conn, otherwise int) (replicas 
 	return replicas, nil
 }
 
-// Connected returns an error while a connection that reads and inference need is interrupted.
+// Connected returns an error while one of the connections is interrupted on which reads and
+// inference depend.
 func (c *Connection) Connected() error {
 	for _, nc := range []*nats.Conn{c.control, c.desk} {
 		if !nc.IsConnected() {
-			return domain.Errorf(domain.Unavailable, "the server is not connected to NATS")
+			return domain.Errorf(domain.Unavailable, "the control plane has lost its connection to NATS, and reconnects by "+
+				"itself: try again")
 		}
 	}
 	return nil
@@ -282,11 +287,11 @@ func (c *Connection) Connected() error {
 // the tasks.
 func (c *Connection) Control() *nats.Conn { return c.control }
 
-// Coordinator returns the connection into the NATS account AGENTS, whose user may use all subjects
-// of the account.
+// Coordinator returns the connection into the NATS account AGENTS. Its user may use all subjects of
+// that account.
 func (c *Connection) Coordinator() *nats.Conn { return c.desk }
 
-// Log returns the log.
+// Log returns the event log.
 func (c *Connection) Log() *eventlog.JetStream { return c.log }
 
 // Replicas returns the number of replicas of the log's stream.
@@ -301,6 +306,7 @@ func (c *Connection) Close() {
 		}
 	}
 	if c.mark != nil && c.servers == 0 {
-		_ = c.mark.Close(integrity.Hash{}) // the mark of a cluster's log; the zero Hash, because a cluster has no index here
+		// the hash of the NATS server's index is zero, because the index of a cluster is on its servers
+		_ = c.mark.Close(integrity.Hash{})
 	}
 }

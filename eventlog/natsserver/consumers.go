@@ -8,11 +8,13 @@ import (
 	"path/filepath"
 )
 
-// dropUnreadableConsumers removes the state files of consumers that the NATS server could not read,
-// because the server would refuse to create such a consumer again, and a damaged count could
-// exhaust the memory. A consumer without a state begins at the first event, which is safe because
-// handlers are idempotent. A state that is damaged but readable can make the consumer skip events;
-// the control plane therefore looks up pending work when it starts.
+// dropUnreadableConsumers removes the state files of consumers that the NATS server could not read.
+// The server would refuse to create such a consumer again, and a damaged count in the file could
+// make it run out of memory. A consumer without a state file begins at the first event, which is
+// safe because handlers are idempotent.
+//
+// A damaged state file that the server can still read may make the consumer skip events. Therefore
+// the control plane also looks for pending work when it starts.
 func dropUnreadableConsumers(store string, log *slog.Logger) error {
 	states, err := filepath.Glob(filepath.Join(store, "jetstream", "*", "streams", "*", "obs", "*", "o.dat"))
 	if err != nil {
@@ -21,22 +23,23 @@ func dropUnreadableConsumers(store string, log *slog.Logger) error {
 	for _, path := range states {
 		content, err := os.ReadFile(path)
 		if err != nil {
-			return fmt.Errorf("eventlog: read the state of a consumer: %w", err)
+			return fmt.Errorf("read the state file of a NATS consumer: %w", err)
 		}
 		if len(content) == 0 || readableConsumer(content) {
 			continue
 		}
 		if err := os.Remove(path); err != nil {
-			return fmt.Errorf("eventlog: remove the damaged state of a consumer: %w", err)
+			return fmt.Errorf("remove the damaged state file of a NATS consumer: %w", err)
 		}
-		log.Warn("the state of a consumer was damaged: the consumer begins at the first event", "file", path)
+		log.Warn("removed the damaged state file of a NATS consumer: its handler receives all events again, which has no "+
+			"effect", "file", path)
 	}
 	return nil
 }
 
 // readableConsumer reports whether nats-server 2.15 can read the content of a consumer's state
-// file: two bytes of header, then, as variable-length integers, four positions, the pending
-// messages and the redelivered messages.
+// file: two bytes of header, then four positions, the pending messages and the redelivered messages
+// as variable-length integers.
 func readableConsumer(content []byte) bool {
 	if len(content) < 2 || content[0] != 22 || content[1] != 1 && content[1] != 2 {
 		return false
@@ -50,8 +53,8 @@ func readableConsumer(content []byte) bool {
 		rest = rest[size:]
 		return n, true
 	}
-	// The four positions are the acknowledged position, in the sequence of the consumer and in that
-	// of the stream, and the delivered position in both sequences.
+	// The four positions: the acknowledged one as a sequence of the consumer and of the stream, and
+	// the delivered one likewise.
 	var floor [4]uint64
 	for i := range floor {
 		n, ok := next()
@@ -60,13 +63,13 @@ func readableConsumer(content []byte) bool {
 		}
 		floor[i] = n
 	}
-	fields := []int{2 + int(version-1), 2} // integers for each pending message, and for each redelivered one
+	fields := []int{2 + int(version-1), 2} // number of integers for each pending message, and for each redelivered one
 	for kind, width := range fields {
 		n, ok := next()
 		if !ok || n > uint64(len(rest)) {
 			return false
 		}
-		if kind == 0 && n > 0 { // the base time, to which the times of the messages are relative
+		if kind == 0 && n > 0 { // base time, to which the messages' times are relative
 			if _, ok := next(); !ok {
 				return false
 			}

@@ -33,7 +33,7 @@ func stopped(t *testing.T, events int) (dir string) {
 	return dir
 }
 
-var stoppedOnce sync.Map // by number of events, the function that creates the directory once
+var stoppedOnce sync.Map // by number of events: function that creates the directory once
 
 func TestMain(m *testing.M) {
 	code := m.Run()
@@ -60,7 +60,8 @@ func makeStopped(events int) (dir string, err error) {
 			return dir, err
 		}
 	}
-	for e, err := range s.Log().Follow(context.Background(), "", 0) { // following adds the events to the running hash
+	// follow all events, so that the running hash includes them
+	for e, err := range s.Log().Follow(context.Background(), "", 0) {
 		if err != nil {
 			return dir, err
 		}
@@ -128,7 +129,8 @@ func TestDamageIsNotCutOff(t *testing.T) {
 func TestFollowersRefuseAGap(t *testing.T) {
 	dir := stopped(t, 100)
 	flip(t, filepath.Join(integrity.BlockDir(dir, "CONTROL", eventlog.Stream), "1.blk"), 3_000_000)
-	s := start(t, func(o *Options) { o.Dir = dir }) // start sets NoSync, so that the files are not checked
+	// start sets NoSync, so that the files are not checked before the start
+	s := start(t, func(o *Options) { o.Dir = dir })
 	var last uint64
 	var failed error
 	for e, err := range s.Log().Follow(t.Context(), "", 0) {

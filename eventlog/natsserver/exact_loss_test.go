@@ -16,8 +16,9 @@ import (
 	"anneal/internal/testutil"
 )
 
-// damageBlock damages the content of a block at random: it flips a bit, clears a range, cuts the end
-// or deletes the file. It returns the damaged content. exists is false when the file is deleted.
+// damageBlock damages the content of a block at random: it flips a bit, clears a range, cuts the
+// end or deletes the file. It returns the damaged content. exists is false when the file is
+// deleted.
 func damageBlock(random *rand.Rand, content []byte) (damaged []byte, exists bool) {
 	damaged, at := bytes.Clone(content), random.IntN(len(content))
 	switch random.IntN(6) {
@@ -73,7 +74,7 @@ func TestLossesAreExact(t *testing.T) {
 		n := random.IntN(len(paths))
 		damaged, exists := damageBlock(random, whole[n])
 		want := lostBy(whole[n], damaged, firsts[n])
-		if len(want) == 0 { // the cleared range had only zeros
+		if len(want) == 0 { // the cleared range had only zeros before, so nothing was lost
 			continue
 		}
 		if exists {
@@ -85,7 +86,7 @@ func TestLossesAreExact(t *testing.T) {
 
 		_, err := Start(Options{Dir: dir})
 		require.True(t, integrity.IsDamaged(err), "%s: %v", what, err)
-		require.Regexp(t, fmt.Sprintf(`missing positions? %d\b`, want[0]), err.Error(), what)
+		require.Regexp(t, fmt.Sprintf(`no valid events at positions? %d\b`, want[0]), err.Error(), what)
 		report, err := integrity.Repair(integrity.RepairOptions{Dir: dir, Now: time.Now()})
 		require.NoError(t, err, what)
 		require.False(t, report.Changed, what)

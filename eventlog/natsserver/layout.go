@@ -18,17 +18,20 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-var errUnknownLayout = errors.New("eventlog: the NATS server acknowledges messages that are not in its block files")
+var errUnknownLayout = errors.New("the NATS server acknowledges messages that are not in its block files, so they " +
+	"cannot be synced to disk")
 
 const layoutStream = "LAYOUT"
 
-// checkLayout returns an error unless a message that the server acknowledged is in a block file in
-// the directory that diskSync syncs. Otherwise syncing these files would not make messages durable.
+// checkLayout checks how the NATS server stores messages. It returns an error unless a message that
+// the server acknowledged is in a block file of the directory that diskSync syncs. Otherwise a sync
+// of these files would not make messages durable.
 func (s *Server) checkLayout(ctx context.Context, opts Options) error {
 	js := s.js
 	_, err := js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
-		Name: layoutStream, Description: "Exists during the start only", Subjects: []string{"control.layout"},
-		Storage: jetstream.FileStorage,
+		Name: layoutStream, Description: "Test of how messages are stored; deleted at the end of the start",
+		Subjects: []string{"control.layout"},
+		Storage:  jetstream.FileStorage,
 	})
 	if err != nil {
 		return fmt.Errorf("eventlog: check the layout of NATS block files: %w", err)
@@ -49,7 +52,7 @@ func (s *Server) checkLayout(ctx context.Context, opts Options) error {
 	return nil
 }
 
-// inBlockFiles reports whether a block file in a directory contains a message.
+// inBlockFiles reports whether a block file in the directory dir contains message.
 func inBlockFiles(dir string, message []byte) bool {
 	paths, _ := filepath.Glob(filepath.Join(dir, "*.blk"))
 	return slices.ContainsFunc(paths, func(path string) bool {
@@ -58,16 +61,16 @@ func inBlockFiles(dir string, message []byte) bool {
 	})
 }
 
-// serversSubject is the subject in the system account to which all servers of a cluster reply with
+// serversSubject is the subject in the system account on which all servers of a cluster report
 // their JetStream configuration.
 const serversSubject = "$SYS.REQ.SERVER.PING.JSZ"
 
-// silence is the time after the last reply after which no further server is expected to reply.
+// silence is how long unsyncedServers waits for a further server after each reply.
 const silence = 500 * time.Millisecond
 
-// unsyncedServers sends a request to subject, to which the servers of a cluster reply, and returns
-// the names of the servers that acknowledge a message before it is on disk. It returns an error
-// when no server replies.
+// unsyncedServers requests the configuration of all NATS servers of a cluster on subject. It
+// returns the names of the servers that acknowledge a message before it is synced to disk. It
+// returns an error when no server replies.
 func unsyncedServers(ctx context.Context, nc *nats.Conn, subject string) (unsynced []string, err error) {
 	inbox := nc.NewInbox()
 	sub, err := nc.SubscribeSync(inbox)
@@ -87,7 +90,7 @@ func unsyncedServers(ctx context.Context, nc *nats.Conn, subject string) (unsync
 			return unsynced, nil
 		}
 		if err != nil {
-			return nil, fmt.Errorf("no server replies: %w", err)
+			return nil, fmt.Errorf("no NATS server of the cluster replies: %w", err)
 		}
 		var reply struct {
 			Server struct {
@@ -101,7 +104,7 @@ func unsyncedServers(ctx context.Context, nc *nats.Conn, subject string) (unsync
 			} `json:"data"`
 		}
 		if err := json.Unmarshal(m.Data, &reply); err != nil || reply.Data == nil {
-			return nil, fmt.Errorf("the reply of a server cannot be read: %.200q", m.Data)
+			return nil, fmt.Errorf("the reply of a NATS server cannot be parsed: %.200q", m.Data)
 		}
 		if !reply.Data.Config.SyncAlways && !reply.Data.Disabled {
 			unsynced = append(unsynced, reply.Server.Name)
@@ -109,8 +112,8 @@ func unsyncedServers(ctx context.Context, nc *nats.Conn, subject string) (unsync
 	}
 }
 
-// warnOfUnsyncedServers logs a warning when servers of the cluster acknowledge messages before they
-// are on disk.
+// warnOfUnsyncedServers logs a warning when servers of the NATS cluster acknowledge messages before
+// they are synced to disk.
 func (c *Connection) warnOfUnsyncedServers(ctx context.Context, opts ConnectOptions) {
 	if opts.Log == nil {
 		return
@@ -121,9 +124,8 @@ func (c *Connection) warnOfUnsyncedServers(ctx context.Context, opts ConnectOpti
 		opts.Log.Warn("cannot determine whether the NATS servers sync an event before they acknowledge it: "+
 			"check that each has sync_interval: always", "error", err)
 	case len(unsynced) > 0:
-		opts.Log.Warn("NATS servers acknowledge events before they are on disk: a power failure that takes a majority "+
-			"of them "+
-			"loses acknowledged events and data keys; set sync_interval: always in the jetstream block of each",
+		opts.Log.Warn("NATS servers acknowledge events before they are on disk: a power failure that takes a majority of "+
+			"them loses acknowledged events and data keys; set sync_interval: always in the jetstream block of each",
 			"servers", strings.Join(unsynced, ", "))
 	}
 }

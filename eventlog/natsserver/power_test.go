@@ -24,7 +24,7 @@ type unsyncedDisk struct {
 }
 
 func (f *unsyncedDisk) sync(file *os.File) error {
-	info, err := file.Stat() // before the sync, because writes during the sync may be lost
+	info, err := file.Stat() // measured before the sync, because writes during the sync may be lost
 	if err != nil {
 		return err
 	}
@@ -65,7 +65,8 @@ func TestPowerFailure(t *testing.T) {
 		writers.Go(func() {
 			for i := 0; ctx.Err() == nil; i++ {
 				w := logtest.Write(fmt.Sprintf("w%d-%d", writer, i), 0)
-				w.Data = []byte(`{"pad":"` + strings.Repeat("x", 40<<10) + `"}`) // to fill several blocks
+				// large enough that the events fill several block files
+				w.Data = []byte(`{"pad":"` + strings.Repeat("x", 40<<10) + `"}`)
 				position, err := s.Log().Append(ctx, w)
 				if err != nil {
 					return

@@ -70,11 +70,11 @@ func TestRepairFromTheMirror(t *testing.T) {
 			require.True(t, integrity.IsDamaged(err), err)
 			found, err := integrity.VerifyFiles(dir, "", integrity.Checkpoint{})
 			require.NoError(t, err)
-			require.False(t, found.Whole())
+			require.False(t, found.Intact())
 			require.NotEmpty(t, append(found.Missing, found.Differs...))
 			report, err := integrity.Repair(integrity.RepairOptions{Dir: dir, Now: time.Now()})
 			require.NoError(t, err)
-			require.True(t, report.Whole(), report)
+			require.True(t, report.Intact(), report)
 			require.NotEmpty(t, report.Restored)
 			require.Equal(t, uint64(200), report.Events)
 			s := mustStart(t, Options{Dir: dir})
@@ -82,7 +82,7 @@ func TestRepairFromTheMirror(t *testing.T) {
 			s.Close()
 			found, err = integrity.VerifyFiles(dir, "", integrity.Checkpoint{})
 			require.NoError(t, err)
-			require.True(t, found.Whole(), found)
+			require.True(t, found.Intact(), found)
 		})
 	}
 }
@@ -116,7 +116,7 @@ func TestRepairReportsLostEvents(t *testing.T) {
 
 	report, err := integrity.Repair(integrity.RepairOptions{Dir: dir, Now: time.Now()})
 	require.NoError(t, err)
-	require.False(t, report.Whole())
+	require.False(t, report.Intact())
 	require.False(t, report.Changed)
 	require.Len(t, report.Lost, 1)
 	lost := report.Lost[0].First
@@ -151,7 +151,7 @@ func TestAnInterruptedRepairLosesNothing(t *testing.T) {
 	require.NoError(t, os.Rename(msgs, filepath.Join(aside, "msgs")))
 	report, err := integrity.Repair(integrity.RepairOptions{Dir: dir, Now: time.Now()})
 	require.NoError(t, err)
-	require.True(t, report.Whole(), report)
+	require.True(t, report.Intact(), report)
 	require.Equal(t, uint64(200), report.Events)
 	s := mustStart(t, Options{Dir: dir})
 	require.Equal(t, ids, idsOf(t, s))
@@ -282,7 +282,8 @@ func TestCutsAreLimited(t *testing.T) {
 		torn := []byte("torn " + strconv.Itoa(i))
 		require.NoError(t, os.WriteFile(path, append(content, torn...), 0o600))
 		s := mustStart(t, Options{Dir: dir})
-		logtest.Append(t, s.Log(), logtest.Write("w"+strconv.Itoa(i)+"-after", 0)) // renames the file of the next cut
+		// another event, so that the file with the next cut-off record gets another name
+		logtest.Append(t, s.Log(), logtest.Write("w"+strconv.Itoa(i)+"-after", 0))
 		s.Close()
 		newest = fmt.Sprintf("%s.cut-%d-1.blk", dir, 3+i)
 		kept := testutil.ReadFile(t, newest)

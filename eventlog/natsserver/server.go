@@ -34,29 +34,32 @@ import (
 //go:embed accounts.conf
 var Accounts string
 
-// Options configures the embedded NATS server.
+// Options configure the embedded NATS server.
 type Options struct {
-	Dir string // directory of the streams; the caller must hold its lock
+	Dir string // storage directory of the server; the caller must hold the directory's lock
 	// Listen is the address host:port for connections of nodes and readers. Port 0 picks a free
 	// port; "" allows only connections in this process.
-	Listen            string
-	NoSync            bool                // a power failure can lose acknowledged events; no mark is kept
-	Mark              string              // file of the log's high-water mark; "" is Dir with the suffix ".mark"
-	Holds             eventlog.Checkpoint // an event that the log must have, such as a snapshot's last event; zero is none
-	TLS               *tls.Config         // for connections to Listen; nil is unencrypted
-	VerifyNode        VerifyNode          // nil refuses all nodes
-	Logins            func(Login)         // called for each node and reader that is accepted or refused; may be nil
-	NewReaderPassword bool                // generate a new password for the reader of all accounts; see ReaderCredentials
-	// VerifyReader returns the reader of one account with these credentials; false refuses the
-	// connection. A nil VerifyReader refuses all such readers.
+	Listen string
+	// do not sync to disk and keep no high-water mark: a power failure can lose acknowledged events
+	NoSync bool
+	Mark   string // file of the log's high-water mark; "" means Dir with the suffix ".mark"
+	// an event that the log must have, such as the newest event in a snapshot; zero when there is none
+	Holds      eventlog.Checkpoint
+	TLS        *tls.Config // encrypts the connections to Listen; nil means no encryption
+	VerifyNode VerifyNode  // decides which nodes may connect; nil refuses all
+	Logins     func(Login) // called with each accepted or refused login of a node or reader; may be nil
+	// generate a new password for the user that reads all accounts; see ReaderCredentials
+	NewReaderPassword bool
+	// VerifyReader returns the reader of one account to whom these credentials belong; false refuses
+	// the connection. When VerifyReader is nil, all readers of one account are refused.
 	VerifyReader func(ctx context.Context, user, password string) (Reader, bool)
-	// MaxConnections limits the connections of nodes and readers; 0 is the NATS server's default,
-	// 65536.
+	// MaxConnections limits the connections of nodes and readers; 0 means 65536, the default of the
+	// NATS server.
 	MaxConnections int
-	Log            *slog.Logger // warnings and errors of the server; nil discards them
+	Log            *slog.Logger // receives the NATS server's warnings and errors; nil discards them
 
-	syncAlways bool                                  // for tests: the NATS server syncs each message itself
-	inBlocks   func(dir string, message []byte) bool // for tests: replaces inBlockFiles
+	syncAlways bool                                  // for tests: the NATS server itself syncs each message
+	inBlocks   func(dir string, message []byte) bool // for tests: called instead of inBlockFiles
 }
 
 // A Server is an embedded NATS server with JetStream, and the control plane's connections to it.
@@ -65,22 +68,22 @@ type Server struct {
 	nats    *server.Server
 	dir     string
 	reader  string
-	readers *accountReaders     // nil without VerifyReader
+	readers *accountReaders     // readers of one account; nil without Options.VerifyReader
 	logger  *slog.Logger        // nil discards messages
-	broken  chan string         // receives the reason when the server stores no more messages
-	files   eventlog.LocalFiles // the local files of the log
-	part    bool                // the check before the start read only a part of the log's files
+	broken  chan string         // receives the reason when the NATS server stops storing messages
+	files   eventlog.LocalFiles // local files of the log
+	partial bool                // the check before the start read only some of the log's block files
 }
 
 var usageRetention = integrity.Retention{Age: metering.MaxAge, Count: metering.MaxRecords, Bytes: metering.MaxBytes}
 
 const readerPasswordFile = "reader.password"
 
-// Start starts the embedded server and opens the log in it. Acknowledged events survive a power
-// failure unless NoSync is set.
+// Start starts the embedded server and opens the log in it. Unless NoSync is set, acknowledged
+// events survive a power failure.
 func Start(opts Options) (*Server, error) {
 	if err := os.MkdirAll(opts.Dir, 0o700); err != nil {
-		return nil, domain.Errorf(domain.FailedPrecondition, "cannot create the directory of the event log: %v", err)
+		return nil, domain.Errorf(domain.FailedPrecondition, "cannot create the storage directory of the event log: %v", err)
 	}
 	if opts.Mark == "" {
 		opts.Mark = integrity.MarkPath(opts.Dir)
@@ -102,7 +105,7 @@ func Start(opts Options) (*Server, error) {
 			err = integrity.DiscardDamaged(opts.Dir, audit.Stream, opts.Log)
 		}
 		if err != nil {
-			return nil, domain.Errorf(domain.FailedPrecondition, "cannot check the usage records: %v", err)
+			return nil, domain.Errorf(domain.FailedPrecondition, "cannot check the block files of the usage records: %v", err)
 		}
 		if err := dropUnreadableConsumers(opts.Dir, opts.Log); err != nil {
 			return nil, err
@@ -110,7 +113,8 @@ func Start(opts Options) (*Server, error) {
 	}
 	if opts.NewReaderPassword {
 		if err := os.Remove(filepath.Join(opts.Dir, readerPasswordFile)); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return nil, domain.Errorf(domain.FailedPrecondition, "cannot replace the readers' password: %v", err)
+			return nil, domain.Errorf(domain.FailedPrecondition, "cannot write the file with the password for reading all "+
+				"accounts: %v", err)
 		}
 	}
 	reader, err := keptPassword(filepath.Join(opts.Dir, readerPasswordFile))
@@ -128,11 +132,11 @@ func Start(opts Options) (*Server, error) {
 	}
 	ns, err := server.NewServer(config)
 	if err != nil {
-		return nil, fmt.Errorf("eventlog: the embedded NATS server: %w", err)
+		return nil, fmt.Errorf("create the embedded NATS server: %w", err)
 	}
 	fatal := make(chan string, 1)
 	s := &Server{nats: ns, dir: opts.Dir, reader: reader, logger: opts.Log, broken: make(chan string, 1),
-		part: before.Partial}
+		partial: before.Partial}
 	if opts.VerifyReader != nil {
 		s.readers = newAccountReaders(s, opts.VerifyReader)
 		s.readers.logins = opts.Logins
@@ -145,8 +149,8 @@ func Start(opts Options) (*Server, error) {
 	}
 	s.Close()
 	if errors.Is(err, errUnknownLayout) && !opts.syncAlways {
-		opts.Log.Warn("unknown layout of NATS block files, so NATS syncs each message: "+
-			"writes are slower",
+		opts.Log.Warn("the NATS server stores messages in an unknown layout, so it syncs each message by itself: "+
+			"events are recorded more slowly",
 			"directory", opts.Dir)
 		opts.syncAlways = true
 		return Start(opts)
@@ -154,8 +158,8 @@ func Start(opts Options) (*Server, error) {
 	return nil, err
 }
 
-// Watch blocks until ctx is done and returns ctx's error, or until the server stores no more
-// messages, because its disk was full or failed, and returns a *domain.Error.
+// Watch blocks until ctx is done, and then returns its error. When the NATS server stops storing
+// messages because its disk is full or failed, Watch returns a *domain.Error instead.
 func (s *Server) Watch(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -167,7 +171,7 @@ func (s *Server) Watch(ctx context.Context) error {
 	}
 }
 
-// startTimeout is long because the NATS server recovers a large log before it responds.
+// startTimeout is long, because the NATS server recovers a large log before it accepts connections.
 const startTimeout = time.Minute
 
 func (s *Server) begin(password, seed string, opts Options, before integrity.CheckResult,
@@ -182,7 +186,8 @@ func (s *Server) begin(password, seed string, opts Options, before integrity.Che
 				opts.Dir)
 		}
 	case reason := <-fatal:
-		return domain.Errorf(domain.FailedPrecondition, "the embedded NATS server cannot start: %s", reason)
+		return domain.Errorf(domain.FailedPrecondition, "the embedded NATS server cannot start: %s: check the address "+
+			"and the disk", reason)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
@@ -210,10 +215,11 @@ func (s *Server) begin(password, seed string, opts Options, before integrity.Che
 		return err
 	}
 	if before.NewMark && mark.Durable > 0 {
-		opts.Log.Warn("the event log is protected from this start on: lost and altered events will be detected, except "+
-			"those lost before this start", "position", mark.Durable, "file", opts.Mark)
+		opts.Log.Warn("the event log had no high-water mark, so one was created: from now on lost and altered events are "+
+			"detected, but not those lost before this start", "position", mark.Durable, "file", opts.Mark)
 	} else if before.NewMark {
-		opts.Log.Info("created the event log: lost and altered events will be detected", "file", opts.Mark)
+		opts.Log.Info("created the event log and its high-water mark, by which lost and altered events are "+
+			"detected", "file", opts.Mark)
 	}
 	if s.mark, err = integrity.OpenMark(opts.Mark, mark); err != nil {
 		return err
@@ -240,12 +246,13 @@ func serverConfig(opts Options, own, reader, issuer string) (*server.Options, er
 	config.NoSigs = true
 	config.JetStream = true
 	config.StoreDir = opts.Dir
-	config.SyncInterval = time.Second // for consumer states and messages for which no diskSync waits
+	config.SyncInterval = time.Second // for files that no diskSync syncs: states of consumers, some messages
 	config.SyncAlways = opts.syncAlways
-	config.MaxPayload = eventlog.MaxEvent + 64<<10 // the size of an event, and of headers that the server adds
-	// The NATS server's own limit is three quarters of the space that is free at its start. It would
-	// stop the log while a quarter is still free, and the server would refuse streams whose maximum
-	// sizes exceed the limit. Package disk limits the use of the disk instead.
+	// the maximum size of an event, and space for headers that the server adds
+	config.MaxPayload = eventlog.MaxEvent + 64<<10
+	// The default of the NATS server is three quarters of the space that is free at its start. With
+	// that limit, the log would stop while a quarter is still free, and the server would refuse
+	// streams whose maximum sizes exceed it. Package disk limits the use of the disk instead.
 	config.JetStreamMaxStore = math.MaxInt64 / 2
 	config.MaxConn = opts.MaxConnections
 	config.DontListen = opts.Listen == ""
@@ -272,7 +279,7 @@ func serverConfig(opts Options, own, reader, issuer string) (*server.Options, er
 	return config, nil
 }
 
-// URL returns the URL for nodes and readers; "" when the server does not listen.
+// URL returns the URL to which nodes and readers connect; "" when the server does not listen.
 func (s *Server) URL() string {
 	if addr := s.nats.Addr(); addr != nil {
 		return s.nats.ClientURL()
@@ -280,25 +287,25 @@ func (s *Server) URL() string {
 	return ""
 }
 
-// InProcess returns an option with which a node in this process connects to the server without a
+// InProcess returns the option with which a client in this process connects to the server without a
 // network.
 func (s *Server) InProcess() nats.Option { return nats.InProcessServer(s.nats) }
 
-// ReaderCredentials returns the user and the password of the reader of all accounts, who can read
-// all events and usage records but change nothing. The password is generated at the first start and
-// kept in the server's directory.
+// ReaderCredentials returns user and password for reading all events and usage records of all
+// accounts. The user cannot change anything. The password is generated at the first start and kept
+// in the server's storage directory.
 func (s *Server) ReaderCredentials() (user, password string) { return "reader", s.reader }
 
-// scrubEvery is the interval at which Scrub reads the files of a running server.
+// scrubEvery is the interval at which a running server checks the log's files for damage.
 const scrubEvery = 24 * time.Hour
 
-// Scrub reads the log's closed blocks repeatedly until ctx is done: immediately when the check
-// before the start was partial, and then every scrubEvery.
+// Scrub checks the log's block files for damage every scrubEvery until ctx is done. When the check
+// before the start was partial, the first check begins immediately.
 func (s *Server) Scrub(ctx context.Context) error {
 	if s.mark == nil {
 		return nil
 	}
-	if !s.part && !eventlog.Sleep(ctx, scrubEvery) {
+	if !s.partial && !eventlog.Sleep(ctx, scrubEvery) {
 		return ctx.Err()
 	}
 	for {
@@ -312,16 +319,16 @@ func (s *Server) Scrub(ctx context.Context) error {
 }
 
 // SweepReaders closes the connections of the readers of one account for which valid returns false.
-// The arguments of valid are the NATS user of the reader and the time since which it is connected.
+// valid gets the reader's NATS user name and the time at which it connected.
 func (s *Server) SweepReaders(valid func(user string, since time.Time) bool) error {
 	return s.readers.sweep(valid)
 }
 
-// Sync syncs the files and directories of all streams. Call it after creating a stream, because the
-// NATS server does not sync the directory in which it creates a file.
+// Sync syncs the files and directories of all streams. It must be called after a stream is created,
+// because the NATS server does not sync the directory in which it creates a file.
 func (s *Server) Sync() error { return disk.SyncTree(s.dir) }
 
-// Close stops the server after it has written all buffered data.
+// Close stops the server after it has written all buffered data to disk.
 func (s *Server) Close() {
 	s.readers.close()
 	if s.Connection != nil {
@@ -334,13 +341,13 @@ func (s *Server) Close() {
 	}
 	s.log.CloseFiles()
 	if s.mark != nil {
-		// With the hash of the files, the next start need not read the whole of a large log.
+		// with the hash of the files, the next start reads only a part of a large log
 		_ = s.mark.Close(integrity.FilesHash(s.dir))
 	}
 }
 
 // keptPassword returns the password in the file at path. When the file does not exist, it generates
-// a password and writes the file.
+// a password and writes it to the file.
 func keptPassword(path string) (string, error) {
 	kept, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -351,12 +358,13 @@ func keptPassword(path string) (string, error) {
 		return password, nil
 	}
 	if err != nil {
-		return "", domain.Errorf(domain.FailedPrecondition, "cannot read the readers' password: %v", err)
+		return "", domain.Errorf(domain.FailedPrecondition, "cannot read the file with the password for reading all "+
+			"accounts: %v", err)
 	}
 	password := strings.TrimSpace(string(kept))
 	if len(password) < 16 {
 		return "", domain.Errorf(domain.FailedPrecondition,
-			"the readers' password in %s is shorter than 16 characters: delete the file to get a new one", path)
+			"the password for reading all accounts in %s is shorter than 16 characters: delete the file to get a new one", path)
 	}
 	return password, nil
 }

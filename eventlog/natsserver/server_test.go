@@ -277,7 +277,8 @@ func TestReadersCanDoNothingElse(t *testing.T) {
 		_, err = reader.JetStream()
 		require.NoError(t, err)
 		inbox := reader.NewInbox()
-		require.NoError(t, reader.PublishRequest("$JS.API.INFO", inbox, nil)) // its reply marks the end of the replies
+		// the reply to this request shows that no further reply will follow
+		require.NoError(t, reader.PublishRequest("$JS.API.INFO", inbox, nil))
 		for {
 			m, err := all.NextMsgWithContext(t.Context())
 			require.NoError(t, err)
@@ -313,7 +314,7 @@ func testPushIsContained(t *testing.T, s *Server, reader *nats.Conn) {
 	}
 	js := jetstreamOf(t, reader)
 	for i, target := range targets {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second) // the server does not reply to some requests
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second) // the server does not reply to a request that it refuses
 		_, err := js.CreatePushConsumer(ctx, eventlog.Stream, jetstream.ConsumerConfig{
 			Name: "evil" + string(rune('a'+i)), DeliverSubject: target, DeliverPolicy: jetstream.DeliverAllPolicy,
 		})
@@ -340,7 +341,7 @@ func testPushIsContained(t *testing.T, s *Server, reader *nats.Conn) {
 func TestServerWithTLS(t *testing.T) {
 	certificate, roots := selfSigned(t)
 	s := start(t, func(o *Options) { o.TLS = &tls.Config{Certificates: []tls.Certificate{certificate}} })
-	logtest.Append(t, s.Log(), logtest.Write("a", 0)) // connections in the process need no TLS
+	logtest.Append(t, s.Log(), logtest.Write("a", 0)) // the test's own connection is in this process and needs no TLS
 	agent := connect(t, s.URL(), append(agentOptions(t, "n1"), nats.Secure(&tls.Config{RootCAs: roots}))...)
 	require.NoError(t, agent.Flush())
 	state, err := agent.TLSConnectionState()

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// A serverLog is the logger of the embedded NATS server. It forwards warnings and errors to a
-// slog.Logger. It sends the first reason why the server cannot start to fatal, and the first reason
-// why the server stores no more messages to broken.
+// A serverLog is the logger of the embedded NATS server. It forwards the server's warnings and
+// errors to a slog.Logger. The channel fatal receives the first message that the server cannot
+// start, and broken the first message that it stops storing messages.
 type serverLog struct {
 	to            *slog.Logger
 	fatal, broken chan string
@@ -20,16 +20,17 @@ func (l serverLog) Tracef(string, ...any)  {}
 
 func (l serverLog) Warnf(format string, v ...any) {
 	if strings.HasPrefix(format, "Plaintext passwords") {
-		return // the configuration is in memory only, so its plaintext passwords are not exposed
+		return // the configuration is only in memory, so nobody can read its passwords
 	}
 	if store, message, ok := strings.Cut(strings.TrimPrefix(format, "Filestore ["), "] "); ok && l.to != nil {
 		switch {
 		case strings.HasPrefix(message, "Stream state outdated"):
-			l.to.Info("the last run did not shut down: NATS rebuilds the index of a stream", "stream", store)
+			l.to.Info("the last run did not shut down cleanly: the NATS server rebuilds the index of a stream, which can "+
+				"take some time", "stream", store)
 			return
 		case strings.HasPrefix(message, "Recovering stream state from index errored") &&
 			strings.HasPrefix(fmt.Sprint(v...), "prior state"):
-			return // follows the message above
+			return // the message only repeats the warning "Stream state outdated"
 		}
 	}
 	if l.to != nil {
@@ -47,14 +48,14 @@ func (l serverLog) Errorf(format string, v ...any) {
 }
 
 // storesNothing reports whether a log message of the NATS server means that a stream, or all of
-// JetStream, stores no more messages until the server is restarted. The server reports this only in
-// its log.
+// JetStream, stores no messages until the server is restarted. The server reports that only in its
+// log.
 func storesNothing(format string) bool {
 	return strings.Contains(format, "JetStream") &&
 		(strings.Contains(format, "critical write error") || strings.Contains(format, "will be DISABLED"))
 }
 
-// sendFirst sends reason unless the channel, which has capacity 1, has one already.
+// sendFirst sends reason to the channel unless it already has one. The channel has the capacity 1.
 func sendFirst(reasons chan string, reason string) {
 	select {
 	case reasons <- reason:

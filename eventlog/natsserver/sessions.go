@@ -12,7 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// A NodeSession is a connection of an agent to a NATS server.
+// A NodeSession is a connection of a node's agent to a NATS server.
 type NodeSession struct {
 	Server    string // ID of the NATS server
 	ID        uint64 // ID of the connection on that server
@@ -21,17 +21,17 @@ type NodeSession struct {
 	Start     time.Time
 }
 
-// sessionUser returns the user name under which a NATS server lists the connection of an agent.
-// node is the ID of the agent's node, and key is the agent's public key.
+// sessionUser returns the user name under which NATS servers list the connection of an agent with
+// the given NKey.
 func sessionUser(node, key string) string { return node + "/" + key }
 
 const (
 	sessionsPerPage = 1024
 	sessionsWithin  = 2 * time.Second
-	sessionsQuiet   = 400 * time.Millisecond // no further server is expected to reply this long after a reply
+	sessionsQuiet   = 400 * time.Millisecond // how long to wait for a further server after each reply
 )
 
-// NodeSessions returns the connections of all agents to all NATS servers that reply.
+// NodeSessions returns the connections of all agents, from all NATS servers that reply.
 func (c *Connection) NodeSessions(ctx context.Context) (all []NodeSession, err error) {
 	for offset := 0; ; offset += sessionsPerPage {
 		more, err := c.sessionPage(ctx, offset, &all)
@@ -41,8 +41,8 @@ func (c *Connection) NodeSessions(ctx context.Context) (all []NodeSession, err e
 	}
 }
 
-// sessionPage appends one page of the connections of every server to all. The page begins at offset
-// in each server's list of connections. more reports whether a server has more connections.
+// sessionPage appends to all one page of each server's list of connections, from the offset on.
+// more reports whether a server has further pages.
 func (c *Connection) sessionPage(ctx context.Context, offset int, all *[]NodeSession) (more bool, err error) {
 	request, err := json.Marshal(server.ConnzEventOptions{ConnzOptions: server.ConnzOptions{
 		Username: true, Account: "AGENTS", Sort: server.ByCid, Offset: offset, Limit: sessionsPerPage}})
@@ -87,14 +87,15 @@ func (c *Connection) sessionPage(ctx context.Context, offset int, all *[]NodeSes
 	return more, nil
 }
 
-// CloseSession closes the connection of an agent. A connection that is already closed is no error.
+// CloseSession closes the connection of an agent. It returns nil when the connection is closed
+// already.
 func (c *Connection) CloseSession(ctx context.Context, s NodeSession) error {
 	request, err := json.Marshal(server.KickClientReq{CID: s.ID})
 	if err != nil {
 		return err
 	}
 	_, err = c.warden.RequestWithContext(ctx, "$SYS.REQ.SERVER."+s.Server+".KICK", request)
-	if errors.Is(err, nats.ErrNoResponders) { // the server has stopped, so the connection is closed
+	if errors.Is(err, nats.ErrNoResponders) { // no such server: it has stopped, and with it the connection
 		return nil
 	}
 	return err

@@ -15,8 +15,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// serveSync responds to requests on eventlog.SyncSubject: it syncs the log, or the
-// requested stream, whose files are below the directory store.
+// serveSync answers requests on eventlog.SyncSubject: it syncs the log or the requested stream.
+// store is the storage directory of the NATS server.
 func serveSync(nc *nats.Conn, store string, log *eventlog.JetStream) error {
 	_, err := nc.Subscribe(eventlog.SyncSubject, func(m *nats.Msg) {
 		stream := string(m.Data)
@@ -25,7 +25,7 @@ func serveSync(nc *nats.Conn, store string, log *eventlog.JetStream) error {
 			return
 		}
 		if stream != secrets.BucketStream && stream != idempotency.BucketStream && stream != pubsub.Tasks.Stream {
-			_ = m.Respond([]byte("unknown stream " + stream))
+			_ = m.Respond([]byte("cannot sync a stream that does not exist: " + stream))
 			return
 		}
 		reply := ""
@@ -40,7 +40,7 @@ func serveSync(nc *nats.Conn, store string, log *eventlog.JetStream) error {
 	return nc.Flush()
 }
 
-// serveLogSync responds to a request when the log is on disk up to the position in text.
+// serveLogSync replies to m when the log is on disk up to the position that text contains.
 func serveLogSync(m *nats.Msg, log *eventlog.JetStream, text string) {
 	position, err := strconv.ParseUint(text, 10, 64)
 	if err == nil {

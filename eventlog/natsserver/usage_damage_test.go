@@ -74,7 +74,7 @@ func TestDamageOfUsage(t *testing.T) {
 	copied := func(dir string) string { return integrity.BlockDir(dir, "READERS", metering.Stream) }
 	for what, c := range map[string]struct {
 		harm func(dir string)
-		says string // in the log of the start
+		says string // text that the log of the start must contain
 	}{
 		"no damage": {func(string) {}, ""},
 		"a flipped byte": {func(dir string) { flip(t, filepath.Join(own(dir), "1.blk"), 5_000_000) },
@@ -97,15 +97,15 @@ func TestDamageOfUsage(t *testing.T) {
 		}, "positions 1 to 450"},
 		"a flipped byte in the mirror": {func(dir string) {
 			flip(t, filepath.Join(copied(dir), "1.blk"), 5_000_000)
-		}, "recreating the mirror"},
+		}, "removed the mirror, which the server creates again"},
 		"all blocks of the mirror are missing": {func(dir string) {
 			for _, name := range []string{"1.blk", "2.blk"} {
 				require.NoError(t, os.Remove(filepath.Join(copied(dir), name)))
 			}
-		}, "recreating the mirror"},
+		}, "removed the mirror, which the server creates again"},
 		"a block of the mirror is missing": {func(dir string) {
 			require.NoError(t, os.Remove(filepath.Join(copied(dir), "1.blk")))
-		}, "recreating the mirror"},
+		}, "removed the mirror, which the server creates again"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "nats")

@@ -17,7 +17,8 @@ import (
 	"anneal/workers/rollups"
 )
 
-// A meteredServer is an installation with two runners of roll-ups, which can be killed and started again.
+// A meteredServer is an installation with two runners of roll-ups, which can be killed and started
+// again.
 type meteredServer struct {
 	*testing.T
 	store   string
@@ -50,7 +51,7 @@ func (m *meteredServer) begin() {
 	}
 }
 
-// rollUp runs some steps of both runners at once.
+// rollUp lets both runners make some steps concurrently.
 func (m *meteredServer) rollUp(steps int) {
 	var both sync.WaitGroup
 	for _, runner := range m.runners {
@@ -65,8 +66,8 @@ func (m *meteredServer) rollUp(steps int) {
 }
 
 // TestRolledUpUsageIsExact checks that the roll-ups and the pending usage have each metered request
-// once, although meters and runners are killed and the NATS server restarts at random, while requests are
-// metered. Set ANNEAL_KILLS for more than a few kills.
+// once, although meters and runners are killed and the NATS server restarts at random, while
+// requests are metered. Set ANNEAL_KILLS for more than a few kills.
 func TestRolledUpUsageIsExact(t *testing.T) {
 	kills := testutil.Variable(t, "ANNEAL_KILLS", 5)
 	random := testutil.Random(t)
@@ -111,7 +112,8 @@ func TestRolledUpUsageIsExact(t *testing.T) {
 	require.Equal(t, want, m.usage(), "rolled up")
 }
 
-// usage returns the requests by hour and model: those in the log, and the pending ones.
+// usage returns the number of requests by hour and model: those that are rolled up in the log, and
+// those that are pending.
 func (m *meteredServer) usage() map[string]int64 {
 	got := map[string]int64{}
 	rows, window, _, err := m.runners[0].Pending(m.Context())

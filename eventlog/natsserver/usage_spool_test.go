@@ -21,13 +21,13 @@ import (
 	"anneal/internal/testutil"
 )
 
-// killMeter imitates kill -9 of a meter's process: it returns a copy of the meter's directory, taken
-// while the meter runs, and ends the meter.
+// killMeter imitates kill -9 of a meter's process: it returns a copy of the meter's directory,
+// taken while the meter runs, and ends the meter.
 func killMeter(t *testing.T, meter *metering.Meter, dir string) string {
 	t.Helper()
 	copied := t.TempDir()
 	entries := testutil.ReadDir(t, dir)
-	// The cursor first: a process has never a cursor beyond what its other files contain.
+	// Copy the cursor first, because a process never has a cursor beyond what its other files contain.
 	slices.SortFunc(entries, func(a, b fs.DirEntry) int {
 		return len(filepath.Ext(b.Name())) - len(filepath.Ext(a.Name()))
 	})
@@ -40,7 +40,7 @@ func killMeter(t *testing.T, meter *metering.Meter, dir string) string {
 			continue
 		}
 		data, err := read(e.Name())
-		if err != nil { // forgotten since: its entries are before the cursor, or in the stream
+		if err != nil { // the spool has deleted the file in the meantime: its entries are before the cursor, or in the stream
 			require.ErrorIs(t, err, fs.ErrNotExist)
 			continue
 		}
@@ -50,9 +50,9 @@ func killMeter(t *testing.T, meter *metering.Meter, dir string) string {
 	return copied
 }
 
-// TestUsageIsRecordedExactlyOnce checks that each metered request has exactly one record in the stream,
-// with consecutive numbers, although meters are killed and the NATS server restarts at random. Set
-// ANNEAL_KILLS for more than a few kills.
+// TestUsageIsRecordedExactlyOnce checks that each metered request has exactly one record in the
+// stream, with consecutive numbers, although meters are killed and the NATS server restarts at
+// random. Set ANNEAL_KILLS for more than a few kills.
 func TestUsageIsRecordedExactlyOnce(t *testing.T) {
 	kills := testutil.Variable(t, "ANNEAL_KILLS", 8)
 	random := testutil.Random(t)
@@ -63,7 +63,7 @@ func TestUsageIsRecordedExactlyOnce(t *testing.T) {
 	}
 	s, dir, logger := begin(), t.TempDir(), slog.New(slog.DiscardHandler)
 	open := func() *metering.Meter {
-		plane := fmt.Sprint("cp-", 1+random.IntN(10)/9) // sometimes started with another name
+		plane := fmt.Sprint("cp-", 1+random.IntN(10)/9) // sometimes the meter is started with another name
 		meter, err := metering.NewMeter(metering.MeterOptions{Conn: s.control, Dir: dir, ID: plane, Logger: logger})
 		require.NoError(t, err)
 		return meter
@@ -84,14 +84,15 @@ func TestUsageIsRecordedExactlyOnce(t *testing.T) {
 		for range random.IntN(600) {
 			switch {
 			case random.IntN(100) == 0:
-				record(fmt.Sprint("batch-", kill-random.IntN(2), "-", random.IntN(4))) // perhaps metered before
+				// this request of a batch may have been metered before
+				record(fmt.Sprint("batch-", kill-random.IntN(2), "-", random.IntN(4)))
 			default:
 				record("")
 			}
 		}
 		if random.IntN(4) == 0 {
 			for meter.Waiting() > 0 && random.IntN(1000) > 0 {
-				continue // kills at another progress
+				continue // kill the meter at another point of its progress
 			}
 		}
 		dir = killMeter(t, meter, dir)
@@ -129,8 +130,8 @@ func TestUsageIsRecordedExactlyOnce(t *testing.T) {
 	}
 }
 
-// TestTheSpoolIsNotBlocked checks that records are sent although an entry before them is not a record, and
-// although the stream has deleted the records after the cursor.
+// TestTheSpoolIsNotBlocked checks that records are sent although an entry before them is not a
+// record, and although the stream has deleted the records after the cursor.
 func TestTheSpoolIsNotBlocked(t *testing.T) {
 	s, dir := start(t), t.TempDir()
 	entry := []byte(`{"record": "of another version"}`)
@@ -163,9 +164,9 @@ func TestTheSpoolIsNotBlocked(t *testing.T) {
 	send()
 }
 
-// TestARepeatedRecordKeepsItsNumber checks that the next record has another number when the stream drops a
-// record of a batch because it has it from this control plane, although the look-up has not seen it: the
-// record was on its way then.
+// TestARepeatedRecordKeepsItsNumber checks that the next record has another number when the stream
+// drops a record of a batch because it has it from this control plane, although the look-up has not
+// seen it: the record was on its way then.
 func TestARepeatedRecordKeepsItsNumber(t *testing.T) {
 	s, dir := start(t), t.TempDir()
 	record := func(id string) {

@@ -42,7 +42,7 @@ func TestReadersReadUsage(t *testing.T) {
 	meter := meterOf(t, s, t.TempDir(), slog.New(slog.DiscardHandler))
 	require.NoError(t, meter.Record(usageOf("acme", metering.Transcription)))
 	require.NoError(t, meter.Record(usageOf("other", metering.Chat)))
-	require.ErrorContains(t, meter.Record(usageOf("*", metering.Chat)), "needs an account")
+	require.ErrorContains(t, meter.Record(usageOf("*", metering.Chat)), "both must be set and valid")
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
 	require.NoError(t, meter.Drain(ctx))
@@ -122,7 +122,7 @@ func TestLargestUsageRecord(t *testing.T) {
 // failure of a record releases its space.
 func TestUsageRecordsReserveTheirSpace(t *testing.T) {
 	s := start(t)
-	const left = 3 << 10 // enough for one record of the test and its copy
+	const left = 3 << 10 // bytes: enough for one record of the test and its copy
 	space := disk.New(func() (uint64, error) { return uint64(disk.Requests) + left, nil })
 	meter, err := metering.NewMeter(metering.MeterOptions{Conn: s.control, Dir: t.TempDir(), ID: "cp-1",
 		Space: space, Logger: slog.New(slog.DiscardHandler)})
@@ -147,9 +147,9 @@ func TestUsageRecordsReserveTheirSpace(t *testing.T) {
 		time.Millisecond, "the failure releases the space")
 }
 
-// TestUsageOutlivesAnElection checks that records of requests are recorded that were answered while the
-// stream had no leader, and that records that it will never accept are counted as lost, but keep back
-// no other record.
+// TestUsageOutlivesAnElection checks that records of requests are recorded that were answered while
+// the stream had no leader, and that records that it will never accept are counted as lost, but
+// keep back no other record.
 func TestUsageOutlivesAnElection(t *testing.T) {
 	s := start(t)
 	logged := &bytes.Buffer{}
@@ -158,7 +158,8 @@ func TestUsageOutlivesAnElection(t *testing.T) {
 	stream, err := js.Stream(t.Context(), metering.Stream)
 	require.NoError(t, err)
 	config := stream.CachedInfo().Config
-	require.NoError(t, js.DeleteStream(t.Context(), metering.Stream)) // nobody takes records, as during an election
+	// without the stream, no server accepts records, as during an election
+	require.NoError(t, js.DeleteStream(t.Context(), metering.Stream))
 	sent := s.control.Stats().OutMsgs
 	require.NoError(t, meter.Record(usageOf("acme", metering.Chat)))
 	require.Eventually(t, func() bool { return s.control.Stats().OutMsgs >= sent+5 }, startTimeout, time.Millisecond)
@@ -178,7 +179,7 @@ func TestUsageOutlivesAnElection(t *testing.T) {
 		require.NoError(t, meter.Record(usageOf("acme", metering.Chat)))
 	}
 	require.NoError(t, meter.Drain(t.Context()))
-	require.Equal(t, 1, strings.Count(logged.String(), "usage of requests was not recorded"))
+	require.Equal(t, 1, strings.Count(logged.String(), "usage records were lost"))
 	config.MaxMsgSize = -1
 	_, err = js.UpdateStream(t.Context(), config)
 	require.NoError(t, err)
@@ -196,7 +197,7 @@ func TestReadersCannotForgeUsage(t *testing.T) {
 	logtest.Append(t, s.Log(), logtest.Write("a", 0))
 	meter := meterOf(t, s, t.TempDir(), slog.New(slog.DiscardHandler))
 	js := jetstreamOf(t, readerOf(t, s, make(chan error, 16)))
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second) // the server may not reply
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second) // the server may refuse the request without a reply
 	_, err := js.CreatePushConsumer(ctx, eventlog.Stream,
 		jetstream.ConsumerConfig{Name: "forger", DeliverSubject: "usage.acme.chat",
 			DeliverPolicy: jetstream.DeliverAllPolicy})
@@ -229,9 +230,9 @@ func requireUsageLimits(t *testing.T, s *Server, maxBytes int64) {
 	}
 }
 
-// TestUsageIsLimited checks the limits of the usage stream and of its mirror, that the stream refuses
-// a record that is too large, and that the server starts on a nearly full disk: its MaxStore is larger
-// than the maximum sizes of all streams.
+// TestUsageIsLimited checks the limits of the usage stream and of its mirror, that the stream
+// refuses a record that is too large, and that the server starts on a nearly full disk: its
+// MaxStore is larger than the maximum sizes of all streams.
 func TestUsageIsLimited(t *testing.T) {
 	s := start(t)
 	requireUsageLimits(t, s, 2<<30)
@@ -240,8 +241,8 @@ func TestUsageIsLimited(t *testing.T) {
 	require.Greater(t, s.nats.JetStreamConfig().MaxStore, int64(1)<<60, "a nearly full disk does not stop the start")
 }
 
-// TestUsageStreamIsUpgraded checks that the streams of an earlier version, which had no limit in bytes
-// and larger records, get the limits and keep their records.
+// TestUsageStreamIsUpgraded checks that the streams of an earlier version, which had no limit in
+// bytes and larger records, get the limits and keep their records.
 func TestUsageStreamIsUpgraded(t *testing.T) {
 	dir := t.TempDir()
 	s := mustStart(t, Options{Dir: dir, NoSync: true})
@@ -280,8 +281,8 @@ func TestUsageStreamIsUpgraded(t *testing.T) {
 	}
 }
 
-// TestUsageOnAServerWithoutSpace checks that a NATS server that cannot reserve the size of the usage
-// stream gets a stream without a limit in bytes.
+// TestUsageOnAServerWithoutSpace checks that a NATS server that cannot reserve the size of the
+// usage stream gets a stream without a limit in bytes.
 func TestUsageOnAServerWithoutSpace(t *testing.T) {
 	for _, c := range []struct{ store, want int64 }{{1 << 30, -1}, {4 << 30, 2 << 30}} {
 		ns, err := server.NewServer(&server.Options{JetStream: true, StoreDir: t.TempDir(), DontListen: true,
@@ -294,7 +295,7 @@ func TestUsageOnAServerWithoutSpace(t *testing.T) {
 		require.NoError(t, err)
 		t.Cleanup(nc.Close)
 		js := jetstreamOf(t, nc)
-		for range 2 { // creates the stream, and updates it
+		for range 2 { // the first call creates the stream, the second updates it
 			require.NoError(t, metering.EnsureStream(t.Context(), js, 1))
 			stream, err := js.Stream(t.Context(), metering.Stream)
 			require.NoError(t, err)

@@ -18,33 +18,32 @@ import (
 	"anneal/eventlog"
 )
 
-// Topics maps the topics of a Watermill Publisher or Subscriber to subjects of the stream Stream:
-// the subject of a topic is Prefix+topic.
+// Topics says to which subjects of a stream the topics of a Watermill Publisher or Subscriber
+// belong: a topic's subject is Prefix+topic.
 type Topics struct {
 	Stream string
 	Prefix string
 }
 
-// Events maps topics to the events of the log. A topic is a subject or a filter, such as
+// Events is for subscribers to the log. A topic is a NATS subject of events, or a filter such as
 // events.acme.>.
 var Events = Topics{Stream: eventlog.Stream}
 
-// MetadataPosition is the metadata key of a message's position in the stream from which it was
-// read.
+// MetadataPosition is the key of the message metadata with the message's position in its stream.
 const MetadataPosition = "position"
 
 // ErrClosed is returned by a Publisher or Subscriber after Close.
-var ErrClosed = errors.New("eventlog: closed")
+var ErrClosed = errors.New("eventlog: the publisher or subscriber is closed")
 
-// A Publisher is a Watermill publisher on JetStream. The UUID and the metadata of a message become
-// headers.
+// A Publisher publishes Watermill messages to a JetStream stream. The UUID and the metadata of a
+// message become NATS headers.
 type Publisher struct {
 	js     jetstream.JetStream
 	topics Topics
 	closed atomic.Bool
 }
 
-// NewPublisher returns a publisher to topics of an existing stream.
+// NewPublisher returns a Publisher to a stream, which must exist.
 func NewPublisher(nc *nats.Conn, topics Topics) (*Publisher, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -53,9 +52,9 @@ func NewPublisher(nc *nats.Conn, topics Topics) (*Publisher, error) {
 	return &Publisher{js: js, topics: topics}, nil
 }
 
-// Publish stores the messages in order and returns when they are stored. After an error, the failed
-// message may be stored, and the messages after it are not. A message with the same UUID that is
-// published again within a minute is not stored twice.
+// Publish stores messages in order and returns when all are stored. After an error, the message
+// that failed may be stored, and those after it are not. The stream drops a message with the same
+// UUID for a minute.
 func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	for _, m := range messages {
 		if p.closed.Load() {
@@ -74,7 +73,8 @@ func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	return nil
 }
 
-// Close makes later calls of Publish fail. It does not close the connection, which the caller owns.
+// Close makes later calls of Publish fail. It leaves the NATS connection open, because the caller
+// owns it.
 func (p *Publisher) Close() error {
 	p.closed.Store(true)
 	return nil
@@ -93,26 +93,28 @@ func headerOf(m *message.Message) (nats.Header, error) {
 	return header, nil
 }
 
-// SubscriberConfig configures how messages are shared and redelivered. Group or Durable is
-// required. Zero values of other fields are replaced by defaults.
+// SubscriberConfig configures how subscribers share messages and when messages are redelivered.
+// Group or Durable is required. Other fields have defaults.
 type SubscriberConfig struct {
 	Topics
-	Group   string // name of the group of subscribers that share a topic's messages
-	Durable string // name of the consumer; "" derives it from Group and topic
-	// AckWait is the time after which the messages of a process that does not respond are
-	// redelivered. 0 is 30 s.
-	AckWait      time.Duration
-	Prefetch     int                                   // number of messages that a subscriber buffers; 0 is 1
-	NackDelay    func(deliveries uint64) time.Duration // delay of redelivery after a nack; nil doubles 100 ms up to 30 s
-	CloseTimeout time.Duration                         // how long Close waits for handlers; 0 is 5 s
-	// synced makes events wait until they are on disk. Only the NATS account CONTROL can request
-	// the sync.
+	Group   string // name of a group of subscribers; each message of a topic goes to one of them
+	Durable string // name of the JetStream consumer; "" derives the name from Group and topic
+	// AckWait is the time after which a message is redelivered when its process does not respond. 0
+	// means 30 s.
+	AckWait time.Duration
+	// number of messages that a subscriber requests in advance; 0 means 1
+	Prefetch int
+	// delay of the redelivery after a nack; nil means 100 ms, doubled each time up to 30 s
+	NackDelay    func(deliveries uint64) time.Duration
+	CloseTimeout time.Duration // how long Close waits for handlers; 0 means 5 s
+	// synced delays a message until it is synced to disk. That needs a connection into the NATS
+	// account CONTROL.
 	synced bool
 }
 
 func (c *SubscriberConfig) setDefaults() error {
 	if c.Group == "" && c.Durable == "" {
-		return errors.New("eventlog: a subscriber needs a Group or a Durable, which names its consumer")
+		return errors.New("eventlog: SubscriberConfig needs Group or Durable as the name of the JetStream consumer")
 	}
 	if c.AckWait <= 0 {
 		c.AckWait = 30 * time.Second
@@ -131,20 +133,20 @@ func (c *SubscriberConfig) setDefaults() error {
 	return nil
 }
 
-// A Subscriber is a Watermill subscriber on a durable pull consumer. The server keeps the position
-// of the consumer, and several processes can share it. A message is not redelivered while the
-// process that handles it is alive.
+// A Subscriber is a Watermill subscriber on a durable pull consumer. The NATS server keeps the
+// consumer's position, and several processes can share the consumer. A message is not redelivered
+// while the process that handles it runs.
 type Subscriber struct {
 	nc      *nats.Conn
 	js      jetstream.JetStream
 	config  SubscriberConfig
 	closing context.Context
 	close   context.CancelFunc
-	mu      sync.Mutex // no Subscribe adds to running after Close began to wait
+	mu      sync.Mutex // guards closed, so that Subscribe adds nothing to running after Close began to wait
 	running sync.WaitGroup
 }
 
-// NewSubscriber returns a subscriber to topics of an existing stream.
+// NewSubscriber returns a Subscriber to a stream, which must exist.
 func NewSubscriber(nc *nats.Conn, config SubscriberConfig) (*Subscriber, error) {
 	if err := config.setDefaults(); err != nil {
 		return nil, err
@@ -158,15 +160,16 @@ func NewSubscriber(nc *nats.Conn, config SubscriberConfig) (*Subscriber, error) 
 	return s, nil
 }
 
-// SubscribeInitialize creates the group's consumer of the topic, or updates its configuration. A
-// new consumer begins at the topic's first message.
+// SubscribeInitialize creates the consumer of the group and topic, or updates its configuration. A
+// new consumer begins at the first message of the topic.
 func (s *Subscriber) SubscribeInitialize(topic string) error {
 	return s.ensure(s.closing, topic)
 }
 
-// Subscribe returns a channel with the topic's messages. It delivers a message when the previous
-// one is acked or nacked. If the NATS servers have no quorum now, the messages arrive when they
-// have one: Subscribe returns an error only if the servers refuse the topic, or if ctx is done.
+// Subscribe returns a channel of the topic's messages. The next message is delivered when the
+// previous one is acked or nacked. Subscribe returns an error when the NATS servers refuse the
+// topic, or when ctx is done. When the servers have no quorum, it returns the channel, and messages
+// arrive once they have one.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,7 +177,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		return nil, ErrClosed
 	}
 	if err := s.ensure(ctx, topic); err != nil && (ctx.Err() != nil || refused(err)) {
-		return nil, err // after another error, the puller finds no consumer and creates it
+		return nil, err // after other errors, the puller creates the consumer when the servers respond
 	}
 	recreate := func(ctx context.Context) error { return s.ensure(ctx, topic) }
 	messages, err := newPuller(s.nc, s.config.Stream, s.durable(topic), s.config.Prefetch, recreate)
@@ -193,9 +196,9 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	return out, nil
 }
 
-// Close ends all subscriptions and cancels the contexts of messages in progress. Messages that are
-// not acked within CloseTimeout are redelivered to other subscribers. Close returns after the
-// acknowledgements are sent.
+// Close ends all subscriptions. It cancels the contexts of the messages in progress and waits up to
+// CloseTimeout for their handlers. Messages that are not acked then are redelivered to other
+// subscribers.
 func (s *Subscriber) Close() error {
 	s.mu.Lock()
 	s.close()
@@ -218,7 +221,7 @@ func (s *Subscriber) durable(topic string) string {
 	return strings.NewReplacer(".", "_", "*", "-any", ">", "-all", " ", "_", "/", "_", "\\", "_").Replace(durable)
 }
 
-// ensure creates the group's consumer of the topic, or updates its configuration.
+// ensure creates the consumer of the group and topic, or updates its configuration.
 func (s *Subscriber) ensure(ctx context.Context, topic string) error {
 	_, err := s.js.CreateOrUpdateConsumer(ctx, s.config.Stream, jetstream.ConsumerConfig{
 		Durable:       s.durable(topic),
@@ -233,14 +236,15 @@ func (s *Subscriber) ensure(ctx context.Context, topic string) error {
 	return nil
 }
 
-// refused returns true if err is a response of the NATS servers that a repetition would not change.
+// refused reports whether err is a response of the NATS servers that would be the same after a
+// retry.
 func refused(err error) bool {
 	var response *jetstream.APIError
 	return errors.As(err, &response) && response.Code < 500
 }
 
-// deliver delivers messages to out until ctx is done. It then releases the buffered messages, so
-// that they are redelivered immediately.
+// deliver sends messages to out until ctx is done. It then releases the messages that were
+// requested in advance, so that they are redelivered immediately.
 func (s *Subscriber) deliver(ctx context.Context, messages *puller, out chan<- *message.Message) {
 	defer messages.end()
 	for {
@@ -252,15 +256,16 @@ func (s *Subscriber) deliver(ctx context.Context, messages *puller, out chan<- *
 	}
 }
 
-// deliverOne delivers one message to out, waits until the message is acked or nacked, and informs
-// the server.
+// deliverOne sends one message to out, waits until it is acked or nacked, and sends the result to
+// the NATS server.
 func (s *Subscriber) deliverOne(ctx context.Context, m *nats.Msg, out chan<- *message.Message) {
 	meta, err := m.Metadata()
 	if err != nil {
 		return
 	}
 	if s.config.synced && eventlog.RequestLogSync(ctx, s.nc, meta.Sequence.Stream) != nil {
-		_ = m.NakWithDelay(s.config.NackDelay(meta.NumDelivered)) // a handler must not receive an event that is not on disk
+		// the event is not on disk yet, so no handler may receive it
+		_ = m.NakWithDelay(s.config.NackDelay(meta.NumDelivered))
 		return
 	}
 	msg := messageOf(m, meta.Sequence.Stream)
@@ -289,7 +294,7 @@ func (s *Subscriber) deliverOne(ctx context.Context, m *nats.Msg, out chan<- *me
 			return
 		case <-msg.Nacked():
 			if ctx.Err() != nil {
-				_ = m.Nak() // redeliver the message immediately, to another process
+				_ = m.Nak() // redeliver the message immediately to another process
 			} else {
 				_ = m.NakWithDelay(s.config.NackDelay(meta.NumDelivered))
 			}
@@ -319,7 +324,7 @@ func messageOf(m *nats.Msg, position uint64) *message.Message {
 	return msg
 }
 
-// EventOf returns the event in a message that a Subscriber of Events delivered.
+// EventOf returns the event in a message from a Subscriber of Events.
 func EventOf(m *message.Message) (eventlog.Event, error) {
 	header := make(nats.Header, len(m.Metadata))
 	for key, value := range m.Metadata {
@@ -327,7 +332,7 @@ func EventOf(m *message.Message) (eventlog.Event, error) {
 	}
 	position, err := strconv.ParseUint(m.Metadata.Get(MetadataPosition), 10, 64)
 	if err != nil {
-		return eventlog.Event{}, fmt.Errorf("eventlog: message %s has no position: %w", m.UUID, err)
+		return eventlog.Event{}, fmt.Errorf("read the position of event %s from the message's metadata: %w", m.UUID, err)
 	}
 	return eventlog.Decode(domain.Name(m.Metadata.Get(eventlog.HeaderSubject)).Subject(), header, m.Payload, position)
 }

@@ -11,10 +11,11 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// A puller receives messages from a pull consumer and requests a batch at a time. When it ends, it
-// releases the messages that the server has already sent, so that they are redelivered immediately.
+// A puller receives messages from a JetStream pull consumer, which it requests in batches. When it
+// ends, it releases the messages that the server has already sent, so that they are redelivered
+// immediately.
 //
-// It replaces the iterator of nats.go, which sometimes fails to request the next message when it
+// It replaces the iterator of nats.go. That sometimes does not request the next message when it
 // requests one at a time, and then hangs until a heartbeat is missed.
 type puller struct {
 	nc       *nats.Conn
@@ -22,8 +23,8 @@ type puller struct {
 	subject  string
 	request  []byte
 	batch    int
-	due      int                         // number of requested messages that the server has not sent yet
-	recreate func(context.Context) error // recreates the consumer
+	due      int                         // number of requested messages that have not arrived
+	recreate func(context.Context) error // creates the consumer again
 }
 
 const pullExpires = 30 * time.Second
@@ -42,7 +43,8 @@ func newPuller(nc *nats.Conn, stream, consumer string, batch int, recreate func(
 	return &puller{nc: nc, sub: sub, subject: subject, request: request, batch: batch, recreate: recreate}, nil
 }
 
-// next waits for a message. It returns an error only when ctx is done or the connection is closed.
+// next returns the next message. It waits until one arrives, and returns an error only when ctx is
+// done or the connection is closed.
 func (p *puller) next(ctx context.Context) (*nats.Msg, error) {
 	for {
 		if p.due <= 0 {
@@ -57,7 +59,7 @@ func (p *puller) next(ctx context.Context) (*nats.Msg, error) {
 		switch {
 		case ctx.Err() != nil && err != nil:
 			return nil, ctx.Err()
-		case errors.Is(err, context.DeadlineExceeded): // the request or its response was lost
+		case errors.Is(err, context.DeadlineExceeded): // the request or the response was lost
 			p.due = 0
 			continue
 		case errors.Is(err, nats.ErrNoResponders):
@@ -71,10 +73,10 @@ func (p *puller) next(ctx context.Context) (*nats.Msg, error) {
 		case "":
 			p.due--
 			return m, nil
-		case "404", "408": // the request expired without a message
+		case "404", "408": // no message arrived before the request expired
 			p.due = 0
 		case "100":
-		default: // the consumer or its leader is gone
+		default: // the consumer was deleted, or its leader does not respond
 			p.due = 0
 			p.repair(ctx)
 		}
@@ -85,7 +87,7 @@ func (p *puller) repair(ctx context.Context) {
 	if eventlog.Sleep(ctx, 100*time.Millisecond) {
 		once, cancel := context.WithTimeout(ctx, 2*time.Second)
 		defer cancel()
-		_ = p.recreate(once) // after a failure, the next request fails and repair is called again
+		_ = p.recreate(once) // on an error, the next request fails too, and repair is called again
 	}
 }
 

@@ -15,8 +15,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Tasks maps topics to the stream of tasks. One process executes each task. Tasks are kept for a
-// month.
+// Tasks is for publishers and subscribers of tasks, which are in a stream of their own for a month.
+// One process executes each task.
 var Tasks = Topics{Stream: "TASKS", Prefix: "tasks."}
 
 const tasksKept = 30 * 24 * time.Hour
@@ -34,14 +34,14 @@ func EnsureTasks(ctx context.Context, js jetstream.JetStream, replicas int) erro
 	}, replicas)
 }
 
-// RouterConfig configures timeouts and retries of handlers. Zero values are replaced by defaults.
+// RouterConfig configures timeouts and retries of handlers. Fields that are 0 have defaults.
 type RouterConfig struct {
-	Timeout        time.Duration // maximum duration of one attempt; 0 is 30 s
-	MaxAttempts    int           // number of failed attempts after which a message is published as poison; 0 is 5
-	InitialBackoff time.Duration // pause after the first attempt, doubled after each further one; 0 is 200 ms
-	MaxBackoff     time.Duration // maximum pause between attempts; 0 is 10 s
-	AckWait        time.Duration // as in SubscriberConfig, but 0 is 10 s
-	CloseTimeout   time.Duration // how long Close waits for running handlers; 0 is 10 s
+	Timeout        time.Duration // maximum duration of one attempt; 0 means 30 s
+	MaxAttempts    int           // number of failed attempts after which a message becomes poison; 0 means 5
+	InitialBackoff time.Duration // pause after the first attempt, doubled after each further one; 0 means 200 ms
+	MaxBackoff     time.Duration // maximum pause between attempts; 0 means 10 s
+	AckWait        time.Duration // see SubscriberConfig.AckWait; 0 means 10 s
+	CloseTimeout   time.Duration // how long Close waits for running handlers; 0 means 10 s
 	Log            *slog.Logger  // nil discards messages
 }
 
@@ -64,9 +64,9 @@ func (c *RouterConfig) setDefaults() {
 	}
 }
 
-// A Router runs handlers of Watermill messages. A panic of a handler counts as an error. A message
-// whose handler fails is retried after a pause. After the last attempt the message is acknowledged
-// and published to the subject tasks.poison.<handler> of the stream TASKS.
+// A Router calls handlers with Watermill messages. An error or panic of a handler makes the Router
+// retry the message after a pause. After the last attempt, the message becomes poison: it is
+// acknowledged and published to the subject tasks.poison.<handler> of the stream TASKS.
 type Router struct {
 	*message.Router
 	nc     *nats.Conn
@@ -74,7 +74,7 @@ type Router struct {
 	config RouterConfig
 }
 
-// NewRouter returns a router without handlers. Add handlers, then Run it.
+// NewRouter returns a Router without handlers. The caller adds handlers and then calls Run.
 func NewRouter(nc *nats.Conn, config RouterConfig) (*Router, error) {
 	config.setDefaults()
 	inner, err := message.NewRouter(message.RouterConfig{CloseTimeout: config.CloseTimeout},
@@ -89,10 +89,12 @@ func NewRouter(nc *nats.Conn, config RouterConfig) (*Router, error) {
 	return &Router{inner, nc, poison, config}, nil
 }
 
-// HandleEvents calls handler with every event that matches a filter, from the beginning of the log,
+// HandleEvents calls handler with each event that matches a filter, from the beginning of the log,
 // at least once and not always in order. When several processes have a handler with this name, one
-// of them receives each event. onPoison, if not nil, is called with an event whose last attempt
-// failed, before it is published as poison; when onPoison fails, the attempts begin again.
+// of them receives each event.
+//
+// onPoison may be nil. Otherwise it is called with an event whose last attempt failed, before the
+// event is published as poison. When onPoison fails, the attempts begin again.
 func HandleEvents(r *Router, name, filter string, handler func(context.Context, eventlog.Event) error,
 	onPoison func(context.Context, eventlog.Event, error) error) error {
 	handle := func(m *message.Message) error {
@@ -127,12 +129,13 @@ func (r *Router) handle(name string, from Topics, topic string, handler func(*me
 	return nil
 }
 
-// maxReason is the maximum length in bytes of the reason that is stored with a poison message.
+// maxReason is the maximum length in bytes of the error message that is stored with a poison
+// message.
 const maxReason = 4 << 10
 
-// publishPoison wraps a handler: when the last attempt at a message has failed, it publishes the
-// message as poison. If that attempt failed only because the router is closing, it nacks the
-// message instead, which is then redelivered.
+// publishPoison returns a middleware for handlers: when the last attempt with a message has failed,
+// it publishes the message as poison. When the attempt failed because the router is closing, it
+// nacks the message instead, so that the message is redelivered.
 func (r *Router) publishPoison(name string, onPoison func(*message.Message, error) error) message.HandlerMiddleware {
 	return func(next message.HandlerFunc) message.HandlerFunc {
 		return func(m *message.Message) ([]*message.Message, error) {
@@ -142,7 +145,8 @@ func (r *Router) publishPoison(name string, onPoison func(*message.Message, erro
 				return produced, err
 			}
 			m.SetContext(ctx)
-			r.config.Log.Error("a message failed after the last attempt: publishing it as poison", "handler", name, "message",
+			r.config.Log.Error("a handler failed in every attempt with a message: publishing the message to tasks.poison; "+
+				"it is not handled again", "handler", name, "message",
 				m.UUID, "error", err)
 			if onPoison != nil {
 				if reportErr := onPoison(m, err); reportErr != nil {

@@ -203,7 +203,7 @@ func TestCloseUnderLoadLosesNothing(t *testing.T) {
 				if count++; count == enough {
 					close(reached)
 				}
-				if count >= enough { // this handler runs until the router closes
+				if count >= enough { // this handler stays in progress until the router closes
 					mu.Unlock()
 					<-m.Context().Done()
 					return m.Context().Err()
@@ -253,7 +253,7 @@ func TestMessagesInProgressAreNotRedelivered(t *testing.T) {
 
 	held := <-subscribe(t, one, "long")
 	idle := subscribe(t, other, "long")
-	for range 4 { // 2 s, longer than AckWait
+	for range 4 { // 4 × 500 ms is 2 s, longer than AckWait
 		heartbeat, err := heartbeats.NextMsgWithContext(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, "+WPI", string(heartbeat.Data))

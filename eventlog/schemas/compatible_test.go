@@ -7,12 +7,13 @@ import (
 	"slices"
 )
 
-// ofValues are the keywords of a schema that constrain a value itself, not its fields or elements.
+// ofValues are the keywords of a JSON Schema that constrain a value itself, and not its fields or
+// elements.
 var ofValues = []string{"type", "format", "pattern", "minimum", "contentEncoding"}
 
 // evolve compares the schema of a type's events in the contract with the schema that was generated
-// from the Go type. It returns the new schema of the contract, and the changes that readers of events
-// cannot bear, with the paths of the fields.
+// from the Go type. It returns the new schema of the contract, and the changes that readers of
+// events cannot bear, with the paths of the fields.
 func evolve(path string, contract, generated object) (next object, breaks []string) {
 	next = maps.Clone(generated)
 	broken := func(format string, args ...any) {

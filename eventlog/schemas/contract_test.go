@@ -41,8 +41,8 @@ func eventTypes() iter.Seq2[string, reflect.Type] {
 }
 
 // TestContract checks that the schema of each type of event describes its Go type, and that it only
-// gained optional fields. With -update (make golden) it writes the schemas, unless readers of events
-// could not bear the change.
+// gained optional fields. With -update (make golden) it writes the schemas, unless readers of
+// events could not bear the change.
 func TestContract(t *testing.T) {
 	texts := textsOf(t, filepath.Join("..", "..", "domain"))
 	for name, text := range textsOf(t, filepath.Join("..", "metering")) {
@@ -135,9 +135,9 @@ func compiled(t *testing.T, eventType string) *jsonschema.Schema {
 	return schema
 }
 
-// TestSamples checks that all forms of stored events that a release wrote are valid by their schemas,
-// and that the schemas reject events in which a required field is missing or any field has another
-// type.
+// TestSamples checks that all forms of stored events that a release wrote are valid by their
+// schemas, and that the schemas reject events in which a required field is missing or any field has
+// another type.
 func TestSamples(t *testing.T) {
 	rejected := 0
 	for eventType, forms := range samples(t) {
@@ -149,7 +149,7 @@ func TestSamples(t *testing.T) {
 				for other, same := range sample.(object) {
 					changed[other] = same
 				}
-				if field := schema.Properties[name]; field != nil { // others are fields of former releases
+				if field := schema.Properties[name]; field != nil { // other types are fields of former releases
 					changed[name] = []any{true}
 					if _, isList := value.([]any); isList {
 						changed[name] = true
@@ -202,7 +202,7 @@ func TestOnlyAdditions(t *testing.T) {
 	for _, one := range []struct {
 		name  string
 		after any
-		wrong string // "" for a change that is accepted
+		wrong string // expected text of the refusal; "" for a change that is accepted
 	}{
 		{"no change", before{}, ""},
 		{"a new optional field", struct {

@@ -27,8 +27,8 @@ type generator struct {
 	texts map[string]string // comments of types ("domain.Files") and of their fields ("domain.Files.Sums")
 }
 
-// hidden are the types of fields that the API leaves out of events, and shown are types of fields that
-// it shows in another form.
+// hidden are the types of fields that the API leaves out of events, and shown are types of fields
+// that it shows in another form.
 var (
 	hidden = []reflect.Type{reflect.TypeFor[domain.Sealed](), reflect.TypeFor[[]byte]()}
 	signed = reflect.TypeFor[domain.SignedURL]()
@@ -103,11 +103,11 @@ func (g generator) object(t reflect.Type) object {
 			owner = t.FieldByIndex(f.Index[:n]).Type
 		}
 		if _, taken := properties[name]; taken {
-			continue // a field of the outer struct hides it
+			continue // a field of the outer struct hides this field
 		}
 		optional := strings.Contains(options, "omit")
 		property := g.of(f.Type)
-		if names, ok := property["type"].([]any); ok && optional { // null is omitted
+		if names, ok := property["type"].([]any); ok && optional { // encoding/json omits the field when it is null
 			property["type"] = names[0]
 		}
 		texts := []string{withJSONNames(g.texts[owner.String()+"."+f.Name], fields)}
@@ -136,8 +136,8 @@ func (g generator) object(t reflect.Type) object {
 	return out
 }
 
-// withJSONNames replaces Go names of fields in a text by their names in JSON. Names of one word stay,
-// because the text may mean the word.
+// withJSONNames replaces Go names of fields in a text by their names in JSON. Names of one word
+// stay, because the text may mean the word.
 func withJSONNames(text string, fields []reflect.StructField) string {
 	for _, f := range fields {
 		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); strings.ToLower(f.Name[1:]) != f.Name[1:] {
@@ -163,7 +163,8 @@ func toAny(names []string) (all []any) {
 	return all
 }
 
-// textsOf returns the first paragraphs of the comments of the types of a package, and of their fields.
+// textsOf returns the first paragraphs of the comments of the types of a package, and of their
+// fields.
 func textsOf(t *testing.T, directory string) map[string]string {
 	t.Helper()
 	texts := map[string]string{}

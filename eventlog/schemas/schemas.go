@@ -1,8 +1,9 @@
-// Package schemas has the JSON Schema (2020-12) of the data of every type of event: the contract with
-// readers of the log. Within a version of a type, a schema only gains optional fields.
+// Package schemas has the JSON Schemas (2020-12) of the data of all event types. They are the
+// contract with readers of the log: within one version of an event type, a schema only gains
+// optional fields.
 //
-// A schema describes both forms of an event: as stored, and as the API shows it, without secrets. It
-// describes the events of all earlier releases too, so that fields that were added later are optional.
+// A schema describes an event both as it is stored and as the API returns it, without secrets. It
+// also describes the events of earlier releases, so a field that was added later is optional.
 package schemas
 
 import (
@@ -12,7 +13,7 @@ import (
 	"strings"
 )
 
-// The files are written by `make golden` from the Go types of the events: see TestContract.
+// `make golden` generates the files from the Go types of the events; see TestContract.
 //
 //go:embed data
 var files embed.FS
@@ -22,17 +23,17 @@ const (
 	suffix    = ".json"
 )
 
-// Of returns the schema of the data of a type of event; false for an unknown type.
+// Of returns the JSON Schema for the data of an event type; false for an unknown type.
 func Of(eventType string) (schema []byte, ok bool) {
 	data, err := fs.ReadFile(files, path.Join(directory, eventType+suffix))
 	return data, err == nil && !strings.Contains(eventType, "/")
 }
 
-// Types returns the types of events in order.
+// Types returns all event types in ascending order.
 func Types() []string {
 	entries, err := fs.ReadDir(files, directory)
 	if err != nil {
-		panic(err) // the directory is embedded
+		panic(err) // cannot fail, because the directory is embedded in the program
 	}
 	names := make([]string, len(entries))
 	for i, entry := range entries {

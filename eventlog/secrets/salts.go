@@ -13,24 +13,24 @@ import (
 	"anneal/eventlog/transparency"
 )
 
-// saltPrefix begins the IDs of the records of salt keys: see transparency.SaltKey. The rest of the ID
-// is the account.
+// saltPrefix is the prefix of the IDs of salt key records. It is followed by the account. See
+// transparency.SaltKey.
 const saltPrefix = "salt-"
 
-// A saltRecord is the record of an account's salt key in the key store.
+// A saltRecord is the stored form of an account's salt key.
 type saltRecord struct {
 	wrappedKey
-	From uint64 `json:"from,omitempty"` // see transparency.SaltKey
+	From uint64 `json:"from,omitempty"` // first position whose salts can be derived; see transparency.SaltKey.From
 }
 
-// A SaltStore stores the salt keys of accounts in the key store of a vault.
+// A SaltStore stores the salt keys of accounts beside the data keys of a vault.
 type SaltStore struct{ vault *Vault }
 
-// Salts returns the store of salt keys in the vault.
+// Salts returns the SaltStore of the vault.
 func (v *Vault) Salts() SaltStore { return SaltStore{v} }
 
-// SaltKey returns the salt key of an account. It creates the key if it does not exist; when several
-// control planes do so, all return the key of the first.
+// SaltKey returns the salt key of an account. It creates the key if there is none; when several
+// control planes do so concurrently, all return the same key.
 func (s SaltStore) SaltKey(ctx context.Context, account string) (transparency.SaltKey, error) {
 	for {
 		found, revision, err := s.read(ctx, saltPrefix+account)
@@ -43,9 +43,9 @@ func (s SaltStore) SaltKey(ctx context.Context, account string) (transparency.Sa
 	}
 }
 
-// Erase erases the salts of the account's events at positions up to last, and replaces the salt key
-// for later events. Every control plane must have appended the events up to last to its tree, and
-// none may run.
+// Erase makes the salts of an account's events up to the position last unrecoverable, and creates a
+// new salt key for later events. Before that, every control plane must have added the events up to
+// last to its Merkle tree and been stopped.
 func (s SaltStore) Erase(ctx context.Context, account string, last uint64) error {
 	_, revision, err := s.read(ctx, saltPrefix+account)
 	if err != nil || revision == 0 {
@@ -56,7 +56,7 @@ func (s SaltStore) Erase(ctx context.Context, account string, last uint64) error
 
 func newSaltKey(from uint64) transparency.SaltKey {
 	key := make([]byte, keyBytes)
-	_, _ = rand.Read(key) // never fails
+	_, _ = rand.Read(key) // crypto/rand.Read never returns an error
 	return transparency.SaltKey{Key: key, From: from}
 }
 
@@ -67,18 +67,19 @@ func (s SaltStore) read(ctx context.Context, id string) (k transparency.SaltKey,
 	}
 	var found saltRecord
 	if err := json.Unmarshal(record, &found); err != nil {
-		return k, 0, domain.Errorf(domain.DataLoss, "cannot parse the record %s of the key store: restore it from a "+
-			"backup", id)
+		return k, 0, domain.Errorf(domain.DataLoss, "cannot parse the record %s of the key store: restore the directory "+
+			"datakeys from a backup", id)
 	}
 	wrapping := s.vault.ring.keys[found.Ring]
 	if wrapping == nil {
 		return k, 0, domain.Errorf(domain.FailedPrecondition,
-			"the key ring lacks key %q, which wraps %s: restore the key ring from a backup", found.Ring, id)
+			"the key ring lacks the master key %q, which wraps the salt key %s: restore the key ring from a "+
+				"backup", found.Ring, id)
 	}
 	k.From = found.From
 	if k.Key, err = Decrypt(wrapping, found.Wrapped, []byte(id)); err != nil {
-		return k, 0, domain.Errorf(domain.DataLoss, "cannot unwrap %s, because key %q of the key ring was replaced: restore "+
-			"the key ring from a backup", id, found.Ring)
+		return k, 0, domain.Errorf(domain.DataLoss, "cannot unwrap the salt key %s, because master key %q of the key "+
+			"ring was replaced: restore the key ring from a backup", id, found.Ring)
 	}
 	return k, revision, nil
 }
@@ -97,7 +98,7 @@ func (s SaltStore) write(ctx context.Context, id string, k transparency.SaltKey,
 	return err
 }
 
-// rewrap wraps every salt key with the ring's current master key.
+// rewrap wraps every salt key with the current master key of the ring.
 func (s SaltStore) rewrap(ctx context.Context) error {
 	ids, err := s.vault.keys.Keys(ctx)
 	if err != nil {

@@ -23,40 +23,41 @@ import (
 // MaxSealed is the maximum size of a sealed value in bytes.
 const MaxSealed = 64 << 10
 
-// A Vault seals values that must be deletable, although events cannot be deleted. Each value is
-// encrypted with its own data key. The event has the ciphertext; a key store outside of the log has
-// the data key, wrapped by the ring. Erasing the data key makes the value unreadable.
+// A Vault encrypts (seals) values that must be erasable although events cannot be deleted. Each
+// value has a data key of its own. The event contains the ciphertext; a key store outside of the
+// log has the data key, wrapped by a master key of the ring. Erasing the data key makes the value
+// unreadable.
 type Vault struct {
 	ring *KeyRing
 	keys kv.Store
 }
 
-// Records returns the key-value store that holds the wrapped data keys.
+// Records returns the key store, with the wrapped data keys.
 func (v *Vault) Records() kv.Store { return v.keys }
 
-// NewMemoryVault returns a vault in memory, for tests.
+// NewMemoryVault returns a Vault in memory, for tests.
 func NewMemoryVault() *Vault {
 	key := make([]byte, keyBytes)
 	_, _ = rand.Read(key)
 	return &Vault{&KeyRing{"memory", map[string][]byte{"memory": key}}, kv.NewMemory()}
 }
 
-// A wrappedKey is the record of a data key in the key store.
+// A wrappedKey is the stored form of a data key.
 type wrappedKey struct {
-	Ring    string `json:"ring"` // ID of the master key that wraps the data key
+	Ring    string `json:"ring"` // ID of the master key that wrapped it
 	Wrapped []byte `json:"wrapped"`
 }
 
-// Seal encrypts a value of the named resource with a new data key. Open accepts the result only for
+// Seal encrypts a value of the resource name with a new data key. Open accepts the result only for
 // the same resource.
 func (v *Vault) Seal(ctx context.Context, name domain.Name, value []byte) (domain.Sealed, error) {
 	if len(value) > MaxSealed {
-		return domain.Sealed{}, domain.Errorf(domain.InvalidArgument, "secret value has %d bytes: at most %d are allowed",
+		return domain.Sealed{}, domain.Errorf(domain.InvalidArgument, "the secret value has %d bytes: at most %d are allowed",
 			len(value), MaxSealed)
 	}
 	key := make([]byte, keyBytes)
-	_, _ = rand.Read(key)     // never fails
-	made, err := uuid.NewV7() // the ID contains the time, so that DataKeys can return the creation time
+	_, _ = rand.Read(key)     // crypto/rand.Read never returns an error
+	made, err := uuid.NewV7() // a UUIDv7 contains the time, from which DataKeys reads the creation time
 	if err != nil {
 		return domain.Sealed{}, err
 	}
@@ -91,30 +92,28 @@ func (v *Vault) Open(ctx context.Context, name domain.Name, sealed domain.Sealed
 	value, err := Decrypt(key, sealed.Ciphertext, additionalData(name, sealed))
 	if err != nil {
 		return "", domain.Errorf(domain.DataLoss,
-			"the sealed value of %s was not sealed for this resource, or was changed: set it again", name)
+			"the encrypted value of %s belongs to another resource or was changed: set the value again", name)
 	}
 	return domain.SecretValue(value), nil
 }
 
-// ownerID is the ID of a record in the key store. The record holds the ID of the log that claimed
-// the key store.
+// ownerID is the ID of the record with the ID of the log to which the key store belongs.
 const ownerID = "installation"
 
-// Owner returns the ID of the log that claimed the vault; "" when no log has claimed it.
+// Owner returns the ID of the log to which the vault belongs; "" when Claim was never called.
 func (v *Vault) Owner(ctx context.Context) (string, error) {
 	record, _, err := v.keys.Get(ctx, ownerID)
 	return string(record), err
 }
 
-// Claim records that a log owns the vault, because the events of the log refer to the data keys.
-// log is the ID of the log.
+// Claim records that the vault belongs to a log, whose events refer to the data keys in it.
 func (v *Vault) Claim(ctx context.Context, log string) error {
 	_, revision, err := v.keys.Get(ctx, ownerID)
 	if err == nil {
 		_, err = v.keys.Put(ctx, ownerID, []byte(log), revision)
 	}
 	if errors.Is(err, eventlog.ErrConflict) {
-		return nil // another process claimed the vault concurrently; Owner returns the result
+		return nil // another process has claimed it at the same time; Owner says for which log
 	}
 	return err
 }
@@ -127,8 +126,8 @@ func (v *Vault) ids(ctx context.Context) ([]string, error) {
 	}), err
 }
 
-// DataKeys yields all data keys with their creation times. The time is zero for keys that early
-// versions of anneal created, because their IDs contain no time.
+// DataKeys yields all data keys with their creation times. The time is zero for keys of early
+// versions of anneal, whose IDs contain no time.
 func (v *Vault) DataKeys(ctx context.Context) iter.Seq2[DataKey, error] {
 	return func(yield func(DataKey, error) bool) {
 		ids, err := v.ids(ctx)
@@ -144,7 +143,7 @@ func (v *Vault) DataKeys(ctx context.Context) iter.Seq2[DataKey, error] {
 	}
 }
 
-// A DataKey identifies one data key in the vault.
+// A DataKey describes a data key in the vault.
 type DataKey struct {
 	ID   string
 	Time time.Time // creation time; zero when unknown
@@ -158,18 +157,19 @@ func createdAt(id string) time.Time {
 	return time.Unix(parsed.Time().UnixTime()).UTC()
 }
 
-// Shred erases a data key, so that every copy of the value that the key encrypts becomes
-// unreadable. When Shred returns, the key is erased on disk. A key that does not exist is no error.
-// Only the reconciler calls Shred, because a key that the log refers to must not be erased.
+// Shred erases a data key on disk, so that every copy of the value that it encrypts becomes
+// unreadable. A missing key is no error. Only the reconciler calls Shred, because a data key to
+// which the current state refers must not be erased.
 func (v *Vault) Shred(ctx context.Context, keyID string) error {
 	if !plainID(keyID) {
-		return nil // no key ever had this ID
+		return nil // a data key cannot have this ID
 	}
 	return v.keys.Delete(ctx, keyID)
 }
 
-// Rewrap wraps every data key and salt key with the ring's current master key, and returns how many
-// data keys were wrapped with another one. Afterwards RetireKeys can remove the other master keys.
+// Rewrap wraps every data key and salt key with the current master key of the ring. It returns the
+// number of data keys that had another master key. Afterwards RetireKeys may remove the older
+// master keys.
 func (v *Vault) Rewrap(ctx context.Context) (changed int, err error) {
 	ids, err := v.ids(ctx)
 	if err == nil {
@@ -211,37 +211,37 @@ type keyRevision struct {
 func (v *Vault) dataKey(ctx context.Context, id string) ([]byte, keyRevision, error) {
 	var found keyRevision
 	if !plainID(id) {
-		return nil, found, domain.Errorf(domain.NotFound, "the sealed value has no valid data key ID: set the value again")
+		return nil, found, domain.Errorf(domain.NotFound, "the encrypted value names no valid data key: set the value again")
 	}
 	record, revision, err := v.keys.Get(ctx, id)
 	if err != nil {
 		return nil, found, err
 	}
 	if revision == 0 {
-		return nil, found, domain.Errorf(domain.NotFound, "the sealed value cannot be decrypted, because its data "+
+		return nil, found, domain.Errorf(domain.NotFound, "the encrypted value cannot be read, because its data "+
 			"key was erased: set the value again")
 	}
 	found.number = revision
 	if err := json.Unmarshal(record, &found.wrappedKey); err != nil {
-		return nil, found, domain.Errorf(domain.DataLoss, "cannot parse the record of data key %s: set the values again "+
-			"that are sealed with it", id)
+		return nil, found, domain.Errorf(domain.DataLoss, "cannot parse the stored data key %s: restore the key store "+
+			"from a backup, or set the values again that it encrypts", id)
 	}
 	wrapping := v.ring.keys[found.Ring]
 	if wrapping == nil {
 		return nil, found, domain.Errorf(domain.FailedPrecondition,
-			"the key ring lacks key %q, which wraps data key %s: restore the key ring from a backup", found.Ring, id)
+			"the key ring lacks the master key %q, which wraps data key %s: restore the key ring from a backup", found.Ring, id)
 	}
 	key, err := Decrypt(wrapping, found.Wrapped, []byte(id))
 	if err != nil {
 		return nil, found, domain.Errorf(domain.DataLoss,
-			"cannot unwrap data key %s, because key %q of the key ring was replaced: restore the key ring from a backup",
+			"cannot unwrap data key %s, because master key %q of the key ring was replaced: restore the key ring from a backup",
 			id, found.Ring)
 	}
 	return key, found, nil
 }
 
-// CheckRing returns FailedPrecondition when the ring lacks a master key that wraps data keys, or
-// has a different key with the same ID.
+// CheckRing returns a FailedPrecondition error when the ring lacks a master key that wraps data
+// keys, or has a different key with its ID.
 func (v *Vault) CheckRing(ctx context.Context) error {
 	ids, err := v.ids(ctx)
 	if err != nil {
@@ -252,12 +252,12 @@ func (v *Vault) CheckRing(ctx context.Context) error {
 		record, revision, err := v.keys.Get(ctx, id)
 		var wrapped wrappedKey
 		if err != nil || revision == 0 || json.Unmarshal(record, &wrapped) != nil || tried[wrapped.Ring] {
-			continue // Open reports the error for the values of this data key
+			continue // Open reports that error for the values of this data key
 		}
 		tried[wrapped.Ring] = true
 		if _, _, err := v.dataKey(ctx, id); err != nil {
-			return domain.Errorf(domain.FailedPrecondition, "the key ring is damaged (%v): restore keys/ring from a backup; "+
-				"or, to discard the values sealed so far, move keys/ring and the directory datakeys away", err)
+			return domain.Errorf(domain.FailedPrecondition, "the key ring does not fit the stored data keys (%v): restore "+
+				"keys/ring from a backup; or, to discard all secret values, move keys/ring and the directory datakeys away", err)
 		}
 	}
 	return nil
@@ -273,7 +273,8 @@ func (v *Vault) wrap(id string, key []byte) ([]byte, error) {
 
 func plainID(id string) bool { return uuid.Validate(id) == nil && len(id) == 36 }
 
-// additionalData returns the additional data that binds a ciphertext to its resource and data key.
+// additionalData returns the additional data of the AES-GCM encryption, which binds a ciphertext to
+// its resource and data key.
 func additionalData(name domain.Name, sealed domain.Sealed) []byte {
 	if sealed.Scheme == 0 {
 		return []byte(string(name) + "\x00" + sealed.Bound)
@@ -281,8 +282,8 @@ func additionalData(name domain.Name, sealed domain.Sealed) []byte {
 	return []byte("anneal sealed value 1\x00" + string(name) + "\x00" + sealed.KeyID)
 }
 
-// Encrypt encrypts plain with AES-256-GCM and returns the concatenation of nonce, ciphertext and
-// tag. Decrypt needs the same key and the same additional data, which the result does not contain.
+// Encrypt encrypts plain with AES-256-GCM. It returns nonce, ciphertext and tag. Decrypt needs the
+// same key and additional data, which are not part of the result.
 func Encrypt(key, plain, additional []byte) ([]byte, error) {
 	gcm, err := gcmOf(key)
 	if err != nil {
@@ -291,8 +292,7 @@ func Encrypt(key, plain, additional []byte) ([]byte, error) {
 	return gcm.Seal(nil, nil, plain, additional), nil
 }
 
-// Decrypt returns the plain text of sealed, a result of Encrypt with the same key and additional
-// data.
+// Decrypt decrypts a result of Encrypt. key and additional must be the same as for Encrypt.
 func Decrypt(key, sealed, additional []byte) ([]byte, error) {
 	gcm, err := gcmOf(key)
 	if err != nil {

@@ -12,9 +12,9 @@ import (
 	"anneal/eventlog/kv"
 )
 
-// The bucket KEYS is a JetStream key-value bucket with history 1. Its stream allows deleting
-// single messages and overwriting them on disk, which erases a data key. Reads go to the stream's
-// leader, so that a key is visible as soon as it is stored.
+// The JetStream key-value bucket KEYS has no history. Its stream allows deleting single messages
+// and overwriting them on disk, by which a data key is erased. Reads go to the stream's leader, so
+// that a new data key is visible immediately.
 const (
 	BucketStream = "KV_KEYS"
 	keysSubject  = "$KV.KEYS."
@@ -33,9 +33,9 @@ func EnsureBucket(ctx context.Context, js jetstream.JetStream, replicas int) err
 	}, replicas)
 }
 
-// OpenLocalVault opens a vault that keeps the data keys in two local files, which are synced on
-// every write. It migrates the data keys that an earlier version of anneal kept in the JetStream
-// bucket KEYS.
+// OpenLocalVault opens a Vault that keeps the data keys in two local files, which are synced at
+// every write. Data keys that an earlier version of anneal kept in the JetStream bucket KEYS are
+// moved there.
 func OpenLocalVault(ctx context.Context, nc *nats.Conn, ring *KeyRing, where kv.LocalOptions) (*Vault, error) {
 	keys, err := kv.OpenLocal("data keys", where, keyfile.Options{Wipe: true}, func(store *keyfile.Store) error {
 		return migrateKeys(ctx, nc, where, store)
@@ -44,12 +44,13 @@ func OpenLocalVault(ctx context.Context, nc *nats.Conn, ring *KeyRing, where kv.
 		return nil, err
 	}
 	if lost := keys.Lost(); len(lost) > 0 && where.Log != nil {
-		where.Log.Error("data keys are lost: set the values that were sealed with them again", "keys", lost)
+		where.Log.Error("data keys were damaged in both local files and are lost: set the secret values that they "+
+			"encrypt again", "keys", lost)
 	}
 	return &Vault{ring, keys}, nil
 }
 
-// Close closes the files of a local vault.
+// Close closes the files of a local vault; for other vaults it does nothing.
 func (v *Vault) Close() error {
 	if local, ok := v.keys.(io.Closer); ok {
 		return local.Close()
@@ -58,7 +59,7 @@ func (v *Vault) Close() error {
 }
 
 // migrateKeys copies the data keys of the bucket KEYS to store, verifies the copies, and then
-// overwrites the keys in the bucket. It can be interrupted at any point and repeated.
+// overwrites the data keys in the bucket. When a crash interrupts it, the next start repeats it.
 func migrateKeys(ctx context.Context, nc *nats.Conn, to kv.LocalOptions, store *keyfile.Store) error {
 	from, err := kv.OpenBucket(ctx, nc, BucketStream, "data keys", EnsureBucket)
 	if err != nil {
@@ -86,8 +87,8 @@ func migrateKeys(ctx context.Context, nc *nats.Conn, to kv.LocalOptions, store *
 	return nil
 }
 
-// OpenVault opens a vault that keeps the data keys in the JetStream bucket KEYS. It creates the
-// bucket if it does not exist.
+// OpenVault opens a Vault that keeps the data keys in the JetStream bucket KEYS, which it creates
+// if it does not exist.
 func OpenVault(ctx context.Context, nc *nats.Conn, ring *KeyRing) (*Vault, error) {
 	keys, err := kv.OpenBucket(ctx, nc, BucketStream, "data keys", EnsureBucket)
 	if err != nil {

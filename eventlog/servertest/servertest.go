@@ -13,8 +13,8 @@ import (
 	"anneal/eventlog/natsserver"
 )
 
-// Start runs an embedded server until the test ends. The server does not sync to disk, which is
-// slow, unless change sets NoSync to false.
+// Start runs an embedded NATS server until the test ends. change modifies its options. The server
+// does not sync to disk, which is slow, unless change sets NoSync to false.
 func Start(t testing.TB, change ...func(*natsserver.Options)) *natsserver.Server {
 	t.Helper()
 	opts := natsserver.Options{Dir: t.TempDir(), Listen: "127.0.0.1:0", NoSync: true}
@@ -27,10 +27,10 @@ func Start(t testing.TB, change ...func(*natsserver.Options)) *natsserver.Server
 	return s
 }
 
-// StartLog returns the log of a server that runs until the test ends.
+// StartLog starts a server as Start does, and returns its log.
 func StartLog(t testing.TB) *eventlog.JetStream { return Start(t).Log() }
 
-// JetStream returns a JetStream context on a connection.
+// JetStream returns the JetStream context of a connection.
 func JetStream(t testing.TB, nc *nats.Conn) jetstream.JetStream {
 	t.Helper()
 	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(time.Minute))

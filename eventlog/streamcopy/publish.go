@@ -11,22 +11,23 @@ import (
 )
 
 const (
-	pendingMessages = 4096 // published messages that are not acknowledged
+	pendingMessages = 4096 // maximum number of messages that were published but not acknowledged
 	publishTimeout  = 30 * time.Second
 )
 
-// A Publisher publishes messages in order. It reports the first error at the next call.
+// A Publisher publishes messages to a stream in order, without waiting for each acknowledgement. It
+// returns the first error at the next call.
 type Publisher struct {
 	js     jetstream.JetStream
 	failed chan error
 }
 
-// NewPublisher returns a publisher over a connection.
+// NewPublisher returns a Publisher on a NATS connection.
 func NewPublisher(nc *nats.Conn) (*Publisher, error) {
 	p := &Publisher{failed: make(chan error, 1)}
 	fail := func(_ jetstream.JetStream, m *nats.Msg, err error) {
 		select {
-		case p.failed <- fmt.Errorf("publish to %s: %w", m.Subject, err):
+		case p.failed <- fmt.Errorf("publish a message to %s: %w", m.Subject, err):
 		default:
 		}
 	}
@@ -36,13 +37,14 @@ func NewPublisher(nc *nats.Conn) (*Publisher, error) {
 	return p, err
 }
 
-// PublishAt publishes a message on the condition that the stream ends at the position before it.
+// PublishAt publishes a message to get the position m.Position. It fails when the stream does not
+// end at the position before it.
 func (p *Publisher) PublishAt(m Message) error {
 	m.Header[jetstream.ExpectedLastSeqHeader] = []string{strconv.FormatUint(m.Position-1, 10)}
 	return p.Publish(m)
 }
 
-// Publish publishes a message. Its position in the stream may differ from m.Position.
+// Publish publishes a message at the next position of the stream, which may differ from m.Position.
 func (p *Publisher) Publish(m Message) error {
 	select {
 	case err := <-p.failed:
@@ -54,7 +56,7 @@ func (p *Publisher) Publish(m Message) error {
 	return err
 }
 
-// Wait returns when all messages are acknowledged.
+// Wait returns when all published messages are acknowledged.
 func (p *Publisher) Wait(ctx context.Context) error {
 	select {
 	case <-p.js.PublishAsyncComplete():

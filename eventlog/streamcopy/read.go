@@ -1,5 +1,5 @@
-// Package streamcopy reads the messages of a stream as they are stored, and publishes them to an empty
-// stream at the same positions.
+// Package streamcopy copies a JetStream stream. It reads the messages of one stream as they are
+// stored, and publishes them to an empty stream at the same positions.
 package streamcopy
 
 import (
@@ -17,7 +17,7 @@ import (
 	"anneal/eventlog/integrity"
 )
 
-// A Message is a message of a stream.
+// A Message is a message of a JetStream stream, with its position in the stream.
 type Message struct {
 	Position uint64      `json:"p"`
 	Subject  string      `json:"s"`
@@ -25,25 +25,26 @@ type Message struct {
 	Data     []byte      `json:"d"`
 }
 
-// Event returns the event in a message of the log.
+// Event returns the event that a message of the log contains.
 func (m Message) Event() (eventlog.Event, error) {
 	return eventlog.Decode(m.Subject, m.Header, m.Data, m.Position)
 }
 
-// Extend adds a message of the log to a hash chain.
+// Extend adds the event that a message of the log contains to a hash chain.
 func (m Message) Extend(chain *integrity.HashChain) error {
 	return chain.Extend(integrity.MessageOf(m.Position, m.Subject, m.Header, m.Data))
 }
 
-// Time returns the time of a CloudEvent; zero if the message is none.
+// Time returns the time of the CloudEvent in the message; zero when it contains none.
 func (m Message) Time() time.Time {
 	at, _ := time.Parse(time.RFC3339Nano, eventlog.HeaderValue(m.Header, "ce-time"))
 	return at
 }
 
-const readTimeout = 30 * time.Second // until the next message
+const readTimeout = 30 * time.Second // maximum time until the next message arrives
 
-// Read yields the messages of a stream after one position, up to another. Positions may be missing.
+// Read yields the messages of a stream after the position after, up to last. Positions may be
+// missing.
 func Read(ctx context.Context, nc *nats.Conn, stream string, after, last uint64) iter.Seq2[Message, error] {
 	return func(yield func(Message, error) bool) {
 		fail := func(err error) {
@@ -100,14 +101,16 @@ func nextMessage(ctx context.Context, from jetstream.MessagesContext) (Message, 
 	}
 	header := nats.Header{}
 	for name, values := range m.Headers() {
-		if !strings.HasPrefix(name, "Nats-") { // such headers concern one publish, not the event
+		// headers of the NATS server concern the publishing of the message, not its content
+		if !strings.HasPrefix(name, "Nats-") {
 			header[name] = values
 		}
 	}
 	return Message{meta.Sequence.Stream, m.Subject(), header, m.Data()}, nil
 }
 
-// Last returns the last position of a stream; 0 for an empty one, or one that does not exist.
+// Last returns the position of the newest message of a stream; 0 when the stream is empty or does
+// not exist.
 func Last(ctx context.Context, nc *nats.Conn, stream string) (uint64, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {

@@ -16,41 +16,42 @@ import (
 	"anneal/eventlog/integrity"
 )
 
-// BundleFormat is the format of a Bundle that this version writes and reads.
+// BundleFormat is the value of Bundle.Format that this version of anneal writes and accepts.
 const BundleFormat = "anneal-proof/1"
 
-// A Bundle proves an event, or that the log only grew since an earlier size, or both. It is stored
-// as JSON in one line.
+// A Bundle is a file that proves an event, or that the log has only grown since an earlier size, or
+// both. It is one line of JSON.
 type Bundle struct {
 	Format string `json:"format"`
-	// Event discloses the event; nil in a bundle that proves no event.
+	// Event is the event that the bundle proves; nil when it proves no event.
 	Event *Disclosure `json:"event,omitempty"`
-	// Growth proves that the log only grew: the sizes of the steps begin with the earlier size and
-	// end with that of the checkpoint.
+	// Growth proves that the log has only grown: the first step begins at the earlier size, and the
+	// last one ends at the size of the checkpoint.
 	Growth []Step `json:"growth,omitempty"`
-	// Proof is the proof that the log has the event's entry, in C2SP's form tlog-proof, with the
-	// checkpoint. Without an event it is the checkpoint.
+	// Proof is the proof that the log has the event, with the checkpoint, in the format tlog-proof of
+	// C2SP. In a bundle without an event it is only the checkpoint.
 	Proof string `json:"proof"`
 }
 
-// A Disclosure is an event with what opens the commitments of its entry.
+// A Disclosure is an event with the salts that show that its Entry commits to it.
 type Disclosure struct {
 	Position     uint64                `json:"position,string"`
 	Subject      string                `json:"subject"`
 	Attributes   []integrity.Attribute `json:"attributes"`
 	EnvelopeSalt Hash                  `json:"envelopeSalt"`
-	// AccountSequence counts the events of the account, from 1.
+	// AccountSequence is the number of the event among the events of its account, from 1.
 	AccountSequence uint64 `json:"accountSequence,string"`
-	// PreviousLeaf is the leaf hash of the account's previous event; zero for the first.
+	// PreviousLeaf is the leaf hash of the account's previous event; zero for the account's first
+	// event.
 	PreviousLeaf Hash `json:"previousLeaf"`
-	// Payload is the data of the event, as it is stored; nil when it is not disclosed.
+	// Payload is the data of the event as they are stored; nil when they are not disclosed.
 	Payload     *string `json:"payload,omitempty"`
 	PayloadSalt *Hash   `json:"payloadSalt,omitempty"`
-	// PayloadCommitment stands for the data when they are not disclosed.
+	// PayloadCommitment is in the bundle instead of the data when they are not disclosed.
 	PayloadCommitment *Hash `json:"payloadCommitment,omitempty"`
 }
 
-// A Step proves that the log of one size begins with the log of an earlier one.
+// A Step proves that a larger log begins with the events of a smaller one.
 type Step struct {
 	From     uint64 `json:"from,string"`
 	FromRoot Hash   `json:"fromRoot"`
@@ -59,10 +60,10 @@ type Step struct {
 	Hashes   []Hash `json:"hashes"`
 }
 
-// A Hash is 32 bytes that JSON shows in base64.
+// A Hash is a SHA-256. In JSON it is encoded in base64.
 type Hash = tlog.Hash
 
-// Marshal returns the file of a bundle.
+// Marshal returns the content of the file of a bundle.
 func (b Bundle) Marshal() ([]byte, error) {
 	var out bytes.Buffer
 	encoder := json.NewEncoder(&out)
@@ -71,28 +72,29 @@ func (b Bundle) Marshal() ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// ParseBundle parses the file of a bundle. It refuses every text that Marshal does not write, apart
-// from white space, so that a changed byte cannot remain unnoticed.
+// ParseBundle parses the file of a bundle. It accepts only text that Marshal writes, apart from
+// white space, so that any changed byte is noticed.
 func ParseBundle(data []byte) (b Bundle, err error) {
 	var compact bytes.Buffer
 	if err := json.Compact(&compact, data); err != nil {
-		return b, fmt.Errorf("not a bundle: %w", err)
+		return b, fmt.Errorf("the file is not a proof bundle: %w", err)
 	}
 	if err := json.Unmarshal(data, &b); err != nil {
-		return b, fmt.Errorf("not a bundle: %w", err)
+		return b, fmt.Errorf("the file is not a proof bundle: %w", err)
 	}
 	if b.Format != BundleFormat {
-		return b, fmt.Errorf("not a bundle of format %s, but of %q: use the version of anneal that wrote it", BundleFormat,
-			b.Format)
+		return b, fmt.Errorf("the proof bundle has the format %q, but this version of anneal reads %s: use the "+
+			"version that wrote it", b.Format, BundleFormat)
 	}
 	written, err := b.Marshal()
 	if err == nil && !bytes.Equal(bytes.TrimSpace(written), compact.Bytes()) {
-		err = errors.New("the file is not as anneal wrote it: it was changed or converted")
+		err = errors.New("the proof bundle was changed or reformatted after anneal wrote it: get it again")
 	}
 	return b, err
 }
 
-// Disclose returns the disclosure of an event. withPayload states whether it has the data.
+// Disclose returns the Disclosure of an event, to which the entry e commits. withPayload says
+// whether it includes the data of the event.
 func Disclose(m integrity.Message, e Entry, salts Salts, link Link, withPayload bool) (*Disclosure, error) {
 	if entryOf(m, salts, link) != e {
 		return nil, ErrErased
@@ -106,13 +108,14 @@ func Disclose(m integrity.Message, e Entry, salts Salts, link Link, withPayload 
 	}
 	text, salt := string(m.Body()), Hash(salts.Payload)
 	if !utf8.ValidString(text) {
-		return nil, fmt.Errorf("the data of the event at position %d are not valid UTF-8", e.Position)
+		return nil, fmt.Errorf("the data of the event at position %d are not valid UTF-8, so a bundle cannot contain "+
+			"them", e.Position)
 	}
 	d.Payload, d.PayloadSalt = &text, &salt
 	return d, nil
 }
 
-// Message returns the event, without data if they are not disclosed.
+// Message returns the event, without its data when they are not disclosed.
 func (d Disclosure) Message() integrity.Message {
 	var body []byte
 	if d.Payload != nil {
@@ -121,12 +124,12 @@ func (d Disclosure) Message() integrity.Message {
 	return integrity.NewMessage(d.Position, d.Subject, d.Attributes, body)
 }
 
-// entry returns the entry to which the disclosure leads.
+// entry returns the Entry that commits to the disclosed event.
 func (d Disclosure) entry() (Entry, error) {
 	e := Entry{Position: d.Position}
 	switch {
 	case d.Position == 0:
-		return e, errors.New("position must be at least 1")
+		return e, errors.New("event: position must be at least 1")
 	case d.Payload != nil && d.PayloadSalt != nil && d.PayloadCommitment == nil:
 		e.Payload = CommitPayload(Salt(*d.PayloadSalt), []byte(*d.Payload))
 	case d.Payload == nil && d.PayloadSalt == nil && d.PayloadCommitment != nil:
@@ -142,18 +145,20 @@ func (d Disclosure) entry() (Entry, error) {
 	return e, nil
 }
 
-// A Verified bundle is what a bundle proves.
+// A Verified says what a bundle proves.
 type Verified struct {
 	Checkpoint Checkpoint
-	Cosigned   int // witnesses that signed the checkpoint, of those whose keys were given
+	Cosigned   int // number of the given witnesses that signed the checkpoint
 	Leaf       tlog.Hash
-	Event      *Disclosure // nil when the bundle proves no event
-	Since      uint64      // the log only grew since this size; the checkpoint's size without a proof
-	SinceRoot  tlog.Hash   // root hash at the size Since
+	Event      *Disclosure // event that is proven; nil when the bundle proves none
+	// Since is the size since which the log is proven to have only grown. Without such a proof, it is
+	// the size of the checkpoint.
+	Since     uint64
+	SinceRoot tlog.Hash // root hash of the log at the size Since
 }
 
-// Verify verifies the bundle with the public key of the log. Cosignatures count only for the given
-// witnesses.
+// Verify verifies the bundle with the public key of the log, and returns what it proves. It counts
+// only the cosignatures of the given witnesses.
 func (b Bundle) Verify(log note.Verifier, witnesses ...note.Verifier) (v Verified, err error) {
 	signed, inclusion := []byte(b.Proof), (*proof.TLogProof)(nil)
 	if b.Event != nil {
@@ -162,7 +167,7 @@ func (b Bundle) Verify(log note.Verifier, witnesses ...note.Verifier) (v Verifie
 			return v, fmt.Errorf("proof: %w", err)
 		}
 		if string(inclusion.Marshal()) != b.Proof || inclusion.ExtraData != nil {
-			return v, errors.New("proof: not in the form c2sp.org/tlog-proof@v1")
+			return v, errors.New("proof: must have the format c2sp.org/tlog-proof@v1")
 		}
 		signed = inclusion.Checkpoint
 	}
@@ -191,14 +196,15 @@ func (d Disclosure) verify(p proof.TLogProof, c Checkpoint) (leaf tlog.Hash, err
 		return leaf, err
 	}
 	if p.Index != d.Position-1 {
-		return leaf, fmt.Errorf("the proof is of index %d, but the event's position is %d", p.Index, d.Position)
+		return leaf, fmt.Errorf("the proof is for the leaf of position %d, but the event's position is %d", p.Index+1,
+			d.Position)
 	}
 	hashes := make(tlog.RecordProof, len(p.Hashes))
 	for i, h := range p.Hashes {
 		hashes[i] = h
 	}
 	if p.Index >= c.Size {
-		return leaf, fmt.Errorf("the checkpoint has %d events, but the event's position is %d", c.Size, d.Position)
+		return leaf, fmt.Errorf("the checkpoint covers %d events, but the event's position is %d", c.Size, d.Position)
 	}
 	leaf = e.Leaf()
 	if tlog.CheckRecord(hashes, int64(c.Size), c.Root, int64(p.Index), leaf) != nil {
@@ -211,7 +217,7 @@ func (d Disclosure) verify(p proof.TLogProof, c Checkpoint) (leaf tlog.Hash, err
 func verifySteps(steps []Step, c Checkpoint) error {
 	for i, s := range steps {
 		if i > 0 && (steps[i-1].To != s.From || steps[i-1].ToRoot != s.FromRoot) {
-			return fmt.Errorf("growth: step %d does not begin where the step before ends", i+1)
+			return fmt.Errorf("growth: step %d must begin at the size at which the step before ends", i+1)
 		}
 		if s.From == 0 || s.From > s.To || s.To > c.Size {
 			return fmt.Errorf("growth: step %d is from size %d to %d of a log of %d events", i+1, s.From, s.To, c.Size)
@@ -228,24 +234,24 @@ func verifySteps(steps []Step, c Checkpoint) error {
 		}
 	}
 	if end := steps[len(steps)-1]; end.To != c.Size || end.ToRoot != c.Root {
-		return fmt.Errorf("growth: the last step ends at size %d, and not at the checkpoint's size %d", end.To, c.Size)
+		return fmt.Errorf("growth: the last step ends at size %d, but must end at the checkpoint's size %d", end.To, c.Size)
 	}
 	return nil
 }
 
-// A History verifies that bundles of one account's events follow each other: nothing is missing
-// between them, swapped or repeated.
+// A History verifies bundles of consecutive events of one account. It shows that no event is
+// missing, swapped or repeated.
 type History struct {
 	account  string
 	sequence uint64
 	leaf     tlog.Hash
 }
 
-// Add adds the next event of the account. It returns an error unless the event directly follows
-// the one before.
+// Add adds the bundle of the account's next event. It returns an error unless the event directly
+// follows the event that was added before.
 func (h *History) Add(v Verified) error {
 	if v.Event == nil {
-		return errors.New("the bundle proves no event")
+		return errors.New("the bundle proves no event, so it cannot be part of an account's history")
 	}
 	d, account := v.Event, accountOf(v.Event.Subject)
 	switch {
@@ -260,14 +266,14 @@ func (h *History) Add(v Verified) error {
 		return fmt.Errorf("the event at position %d is event %d of the account, but event %d is before it: %d events are "+
 			"missing", d.Position, d.AccountSequence, h.sequence, d.AccountSequence-h.sequence-1)
 	case subtle.ConstantTimeCompare(d.PreviousLeaf[:], h.leaf[:]) == 0:
-		return fmt.Errorf("the event at position %d follows another event %d of the account than the one before it",
-			d.Position, h.sequence)
+		return fmt.Errorf("the event at position %d does not follow the event in the bundle before: its previousLeaf is not "+
+			"the leaf hash of event %d of the account", d.Position, h.sequence)
 	}
 	h.account, h.sequence, h.leaf = account, d.AccountSequence, v.Leaf
 	return nil
 }
 
-// inclusionProof returns the Proof of a bundle with an event.
+// inclusionProof returns the field Proof of a bundle with an event.
 func inclusionProof(position uint64, hashes tlog.RecordProof, signed []byte) string {
 	p := proof.TLogProof{Index: position - 1, Checkpoint: signed}
 	for _, h := range hashes {

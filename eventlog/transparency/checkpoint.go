@@ -16,23 +16,23 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// A Checkpoint is a tree head in the sense of C2SP's tlog-checkpoint: a signature over it commits
-// the log to its first Size events.
+// A Checkpoint is the head of the log's Merkle tree in the format tlog-checkpoint of C2SP. By
+// signing it, the log commits itself to its first Size events.
 type Checkpoint struct {
-	Origin string // names the log
-	Size   uint64 // number of events, which is the position of the last one
+	Origin string // name of the log
+	Size   uint64 // number of events in the tree, which is the position of the last one
 	Root   tlog.Hash
 }
 
-// Text returns the text of the checkpoint's note.
+// Text returns the text of the note that is signed.
 func (c Checkpoint) Text() string {
 	return fmt.Sprintf("%s\n%d\n%s\n", c.Origin, c.Size, base64.StdEncoding.EncodeToString(c.Root[:]))
 }
 
-// ErrNotCheckpoint reports a text that is not a checkpoint.
+// ErrNotCheckpoint is returned for a text that does not have the format of a checkpoint.
 var ErrNotCheckpoint = errors.New("not a checkpoint: it must have the lines ORIGIN, SIZE and ROOT HASH")
 
-// ParseCheckpoint parses the text of a checkpoint's note. It does not verify signatures.
+// ParseCheckpoint parses the text of a checkpoint's note. It ignores the signatures.
 func ParseCheckpoint(text string) (c Checkpoint, err error) {
 	lines := strings.Split(text, "\n")
 	if len(lines) < 4 || lines[0] == "" {
@@ -52,14 +52,14 @@ func ParseCheckpoint(text string) (c Checkpoint, err error) {
 func decodeHash(text string) (h tlog.Hash, err error) {
 	b, err := base64.StdEncoding.Strict().DecodeString(text)
 	if err != nil || len(b) != len(h) {
-		return h, errors.New("not a SHA-256 in base64")
+		return h, errors.New("the hash must be a SHA-256 in base64")
 	}
 	copy(h[:], b)
 	return h, nil
 }
 
-// OpenCheckpoint verifies the signature of the log and the cosignatures of the given witnesses, and
-// returns the checkpoint with the number of witnesses that signed it.
+// OpenCheckpoint verifies the log's signature of a checkpoint. It returns the checkpoint and the
+// number of the given witnesses that cosigned it.
 func OpenCheckpoint(signed []byte, log note.Verifier, witnesses ...note.Verifier) (c Checkpoint, cosigned int,
 	err error) {
 	n, err := note.Open(signed, note.VerifierList(append([]note.Verifier{log}, witnesses...)...))
@@ -79,7 +79,8 @@ func OpenCheckpoint(signed []byte, log note.Verifier, witnesses ...note.Verifier
 	}
 	switch {
 	case !own:
-		return c, 0, fmt.Errorf("the checkpoint is not signed with key %s", log.Name())
+		return c, 0, fmt.Errorf("the checkpoint has no valid signature of the key %s: check that the key is that of this "+
+			"log", log.Name())
 	case c.Origin != log.Name():
 		return c, 0, fmt.Errorf("the checkpoint is of log %q, but the key is of log %q", c.Origin, log.Name())
 	}
@@ -88,19 +89,19 @@ func OpenCheckpoint(signed []byte, log note.Verifier, witnesses ...note.Verifier
 
 // A Signer signs the checkpoints of one installation.
 type Signer struct {
-	Origin string // ORIGIN in the sense of Checkpoint: the name of the key
+	Origin string // name of the log in its checkpoints, which is also the name of the key
 	signer note.Signer
 	key    ed25519.PublicKey
 }
 
 const (
-	ed25519Algorithm = 1 // of C2SP's signed-note
+	ed25519Algorithm = 1 // number of the algorithm in the signed-note format of C2SP
 	originPrefix     = "anneal/"
 )
 
-// NewSigner returns the signer whose Ed25519 key is derived from a secret that all control planes
-// of the installation share. The origin is derived from the public key, so that it names the
-// installation without further state.
+// NewSigner returns a Signer whose Ed25519 key is derived from a secret that all control planes of
+// an installation share. The origin is derived from the public key, so no other state has to be
+// kept.
 func NewSigner(secret []byte) (*Signer, error) {
 	seed, err := hkdf.Key(sha256.New, secret, nil, "anneal log checkpoint key 1", ed25519.SeedSize)
 	if err != nil {
@@ -119,11 +120,11 @@ func keyHash(name string, key ed25519.PublicKey) uint32 {
 	return uint32(sum[0])<<24 | uint32(sum[1])<<16 | uint32(sum[2])<<8 | uint32(sum[3])
 }
 
-// Key returns the public key in the form that the commands of the command line accept.
+// Key returns the public key as text, as the commands of the CLI accept it.
 func (s *Signer) Key() string {
 	text, err := note.NewEd25519VerifierKey(s.Origin, s.key)
 	if err != nil {
-		panic(err) // the key has the right size
+		panic(err) // cannot happen: the key has the right size
 	}
 	return text
 }
@@ -133,16 +134,16 @@ func (s *Signer) Sign(c Checkpoint) ([]byte, error) {
 	return note.Sign(&note.Note{Text: c.Text()}, s.signer)
 }
 
-// SignText returns the signed note of a text, whose first line states what is signed. That line must not
-// be an origin of checkpoints.
+// SignText returns a signed note with a text other than a checkpoint. The first line of the text
+// must say what is signed, and must not be an origin of checkpoints.
 func (s *Signer) SignText(text string) ([]byte, error) {
 	if strings.HasPrefix(text, originPrefix) {
-		return nil, errors.New("the text of a note may not begin like a checkpoint")
+		return nil, errors.New("the first line of the text must not be the origin of the log's checkpoints")
 	}
 	return note.Sign(&note.Note{Text: text}, s.signer)
 }
 
-// ParseKey parses the public key of a log.
+// ParseKey parses the public key of a log, as Signer.Key returns it.
 func ParseKey(text string) (note.Verifier, error) {
 	v, err := note.NewVerifier(strings.TrimSpace(text))
 	if err != nil {
@@ -151,7 +152,7 @@ func ParseKey(text string) (note.Verifier, error) {
 	return v, nil
 }
 
-// ParseWitnessKey parses the public key of a witness.
+// ParseWitnessKey parses the public key of a witness, as `anneal witness` prints it.
 func ParseWitnessKey(text string) (note.Verifier, error) {
 	v, err := formats.NewVerifierForCosignatureV1(strings.TrimSpace(text))
 	if err != nil {

@@ -19,27 +19,27 @@ import (
 )
 
 const (
-	// cosignTimeout bounds how long a checkpoint waits for cosignatures. A witness that is late is
-	// skipped for witnessPause, so that a slow witness does not delay the checkpoints.
+	// cosignTimeout is how long a checkpoint waits for cosignatures. A witness that takes longer is
+	// skipped for witnessPause, so that it does not delay every checkpoint.
 	cosignTimeout = 400 * time.Millisecond
 	witnessPause  = 10 * time.Second
 	maxReply      = 64 << 10
 )
 
-// A Witness is a service that cosigns checkpoints by C2SP's tlog-witness.
+// A Witness is a service that cosigns checkpoints by the protocol tlog-witness of C2SP.
 type Witness struct {
-	URL   string // submission prefix
+	URL   string // URL prefix to which checkpoints are submitted
 	Key   note.Verifier
 	state *witnessState
 }
 
 type witnessState struct {
-	size    atomic.Uint64 // of the last checkpoint that the witness cosigned
+	size    atomic.Uint64 // size of the last checkpoint that the witness cosigned
 	skipped atomic.Pointer[time.Time]
 	logged  atomic.Bool
 }
 
-// ParseWitness parses URL=KEY.
+// ParseWitness parses a witness in the form URL=KEY.
 func ParseWitness(text string) (Witness, error) {
 	url, key, ok := strings.Cut(text, "=")
 	if !ok || !strings.HasPrefix(url, "http://") && !strings.HasPrefix(url, "https://") {
@@ -49,7 +49,8 @@ func ParseWitness(text string) (Witness, error) {
 	return Witness{URL: strings.TrimRight(url, "/"), Key: v, state: &witnessState{}}, err
 }
 
-// cosign returns a signed checkpoint with the cosignatures of the witnesses that reply in time.
+// cosign submits a signed checkpoint to all witnesses. It returns the checkpoint with the
+// cosignatures that arrive in time.
 func (p *Publisher) cosign(ctx context.Context, tree *Tree, c Checkpoint, signed []byte) []byte {
 	if len(p.Witnesses) == 0 {
 		return signed
@@ -76,9 +77,9 @@ func (p *Publisher) cosign(ctx context.Context, tree *Tree, c Checkpoint, signed
 	return append(bytes.Clone(signed), strings.Join(lines, "")...)
 }
 
-// cosign returns the signature line of the witness.
+// cosign submits a signed checkpoint to the witness and returns the witness's signature line.
 func (w Witness) cosign(ctx context.Context, tree *Tree, c Checkpoint, signed []byte) (string, error) {
-	for range 2 { // the first reply may tell the size of the last checkpoint
+	for range 2 { // the first reply may say the size of the last checkpoint, from which the second request begins
 		old := w.state.size.Load()
 		body, err := submission(tree, old, c, signed)
 		if err != nil {
@@ -91,10 +92,12 @@ func (w Witness) cosign(ctx context.Context, tree *Tree, c Checkpoint, signed []
 		case status == http.StatusConflict:
 			known, err := strconv.ParseUint(strings.TrimSpace(reply), 10, 63)
 			if err != nil || known > c.Size {
-				return "", fmt.Errorf("the witness has cosigned a checkpoint of another log, or with more events (%q)", reply)
+				return "", fmt.Errorf("the witness has cosigned a checkpoint with more events than the log has, or of another "+
+					"log (reply %q)", reply)
 			}
 			if known == old {
-				return "", fmt.Errorf("the witness has another root hash for %d events: the log was rewritten", known)
+				return "", fmt.Errorf("the witness has cosigned another root hash for the first %d events: the log was "+
+					"rewritten", known)
 			}
 			w.state.size.Store(known)
 		case status != http.StatusOK:
@@ -107,13 +110,16 @@ func (w Witness) cosign(ctx context.Context, tree *Tree, c Checkpoint, signed []
 			return line, err
 		}
 	}
-	return "", fmt.Errorf("another server submits checkpoints of this log: its next checkpoint is tried again")
+	return "", fmt.Errorf("another control plane submits checkpoints at the same time: the next checkpoint is " +
+		"submitted again")
 }
 
-// submission returns the body of a request add-checkpoint.
+// submission returns the body of an add-checkpoint request: the size that the witness has cosigned,
+// the proof that the log has only grown since, and the checkpoint.
 func submission(tree *Tree, old uint64, c Checkpoint, signed []byte) ([]byte, error) {
 	if old > c.Size {
-		return nil, fmt.Errorf("the witness has cosigned %d events, more than %d: the log lost events", old, c.Size)
+		return nil, fmt.Errorf("the witness has cosigned %d events, but the log has only %d: the log has lost "+
+			"events", old, c.Size)
 	}
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "old %d\n", old)
@@ -145,7 +151,8 @@ func post(ctx context.Context, url string, body []byte) (status int, reply strin
 	return res.StatusCode, string(text), err
 }
 
-// verifiedLine returns the signature line of a key in the reply of a witness.
+// verifiedLine returns the signature line of key in the reply of a witness, if the signature is
+// valid.
 func verifiedLine(signed []byte, reply string, key note.Verifier) (string, error) {
 	n, err := note.Open(append(bytes.Clone(signed), reply...), note.VerifierList(key))
 	if err != nil {
@@ -154,11 +161,12 @@ func verifiedLine(signed []byte, reply string, key note.Verifier) (string, error
 	return fmt.Sprintf("— %s %s\n", n.Sigs[0].Name, n.Sigs[0].Base64), nil
 }
 
-// log logs the first failure after a success, and the first success after a failure.
+// log logs the first failure of a witness after a success, and the first success after a failure.
 func (s *witnessState) log(logger *slog.Logger, url string, err error) {
 	switch failed := err != nil; {
 	case failed && !s.logged.Swap(true):
-		logger.Warn("a witness does not cosign the log's checkpoints", "witness", url, "error", err)
+		logger.Warn("a witness does not cosign the log's checkpoints: they are published without its "+
+			"signature", "witness", url, "error", err)
 	case !failed && s.logged.Swap(false):
 		logger.Info("a witness cosigns the log's checkpoints again", "witness", url)
 	}

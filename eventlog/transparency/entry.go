@@ -1,6 +1,6 @@
-// Package transparency keeps an RFC 6962 Merkle tree over the event log: it appends a leaf for each
-// event, signs checkpoints, serves tiles, and proves events. Bundles and their verification need no
-// log and no server.
+// Package transparency keeps a Merkle tree (RFC 6962) over the event log. It appends a leaf for
+// each event, signs checkpoints, serves tiles, and proves events. Bundles can be verified without
+// the log and without a server.
 package transparency
 
 import (
@@ -15,29 +15,30 @@ import (
 	"anneal/eventlog/integrity"
 )
 
-// EntrySize is the size of an encoded Entry in bytes.
+// EntrySize is the length in bytes of an encoded Entry.
 const EntrySize = 1 + 8 + 2*sha256.Size
 
 const entryVersion = 1
 
-// An Entry is what a leaf of the tree commits to: the leaf hash is the SHA-256 of a zero byte and
-// the encoded entry. It reveals nothing of the event without the salts of the event.
+// An Entry is the content of a leaf of the tree: the leaf hash is the SHA-256 of a zero byte and
+// the encoded entry. The entry commits to an event, but reveals nothing of it without the event's
+// salts.
 //
 // The encoding is the version 1 as one byte, the position as a big-endian 64-bit integer, and the
 // two commitments. The leaf of position p has the index p-1.
 type Entry struct {
 	Position uint64
-	Envelope [sha256.Size]byte // see CommitEnvelope
-	Payload  [sha256.Size]byte // see CommitPayload
+	Envelope [sha256.Size]byte // commitment to the envelope of the event; see CommitEnvelope
+	Payload  [sha256.Size]byte // commitment to the data of the event; see CommitPayload
 }
 
-// Append appends the encoded entry to b.
+// Append appends the encoded entry to b and returns the result.
 func (e Entry) Append(b []byte) []byte {
 	b = binary.BigEndian.AppendUint64(append(b, entryVersion), e.Position)
 	return append(append(b, e.Envelope[:]...), e.Payload[:]...)
 }
 
-// Leaf returns the leaf hash of the entry.
+// Leaf returns the entry's leaf hash in the tree.
 func (e Entry) Leaf() tlog.Hash {
 	var b [EntrySize]byte
 	return tlog.RecordHash(e.Append(b[:0]))
@@ -53,16 +54,17 @@ func decodeEntry(b []byte) (e Entry, ok bool) {
 	return e, true
 }
 
-// A Link is the place of an event in the sequence of its account's events.
+// A Link chains an event to the previous event of its account.
 type Link struct {
-	Sequence uint64    // 1 for the account's first event
-	Previous tlog.Hash // leaf hash of the account's previous event; zero for the first
+	Sequence uint64    // number of the event among the account's events, from 1
+	Previous tlog.Hash // leaf hash of the account's previous event; zero for the first event
 }
 
-// A Salt hides a commitment: without it, nobody can test guesses of the content.
+// A Salt is random data in a commitment. Without the salt, nobody can find the committed content by
+// trying guesses.
 type Salt [sha256.Size]byte
 
-// The labels separate the inputs of the two commitments.
+// Prefixes of the hashed data, which keep the two kinds of commitments apart.
 const (
 	envelopeLabel = "anneal log envelope 1\n"
 	payloadLabel  = "anneal log payload 1\n"
@@ -93,7 +95,7 @@ func CommitPayload(salt Salt, body []byte) (sum [sha256.Size]byte) {
 	return sum
 }
 
-// Salts are the salts of one event. Disclosing them reveals nothing about other events.
+// Salts are the two salts of one event. Disclosing them reveals nothing about other events.
 type Salts struct{ Envelope, Payload Salt }
 
 // A salter derives the salts of an account's events from the account's salt key.
@@ -101,13 +103,13 @@ type salter struct{ mac hash.Hash }
 
 func newSalter(key []byte) salter { return salter{hmac.New(sha256.New, key)} }
 
-// The parts of an event that have salts of their own.
+// Numbers of the two parts of an event, each of which has its own salt.
 const (
 	envelopePart = 1
 	payloadPart  = 2
 )
 
-// salts returns the salts of the event at a position: for each part, the HMAC-SHA256 of the part's
+// salts returns the salts of the event at a position. Each salt is the HMAC-SHA256 of the part's
 // number as one byte and the position as a big-endian 64-bit integer.
 func (s salter) salts(position uint64) Salts {
 	return Salts{s.salt(position, envelopePart), s.salt(position, payloadPart)}
@@ -123,6 +125,6 @@ func (s salter) salt(position uint64, part byte) (salt Salt) {
 	return salt
 }
 
-// ErrErased reports that the salts of an event were erased, so that its content cannot be disclosed
-// and its leaf cannot be computed any more. Proofs that were made before remain valid.
-var ErrErased = errors.New("the salt key of the account was erased")
+// ErrErased is returned when the salts of an event were erased, so that the event can no longer be
+// disclosed and its leaf can no longer be computed. Existing proofs remain valid.
+var ErrErased = errors.New("the salts of the event were erased")

@@ -6,24 +6,25 @@ import (
 	"anneal/eventlog/integrity"
 )
 
-// Limits of a feed: when it has more, it forgets all, and the publisher reads the log.
+// Limits of a feed. When it exceeds one, it drops all its events, and the Publisher reads them from
+// the log.
 const (
-	maxFeed      = 64 << 10 // events
+	maxFeed      = 64 << 10 // number of events
 	maxFeedBytes = 64 << 20
 )
 
-// A feed buffers the events that another follower of the log has received, so that the tree needs
-// no consumer of its own.
+// A feed buffers events that another follower of the log has received, so that the tree needs no
+// NATS consumer of its own.
 type feed struct {
 	mu       sync.Mutex
-	messages []integrity.Message // at consecutive positions
+	messages []integrity.Message // events at consecutive positions
 	bytes    int
-	grown    chan struct{} // has an element after add
+	grown    chan struct{} // receives an element after add
 }
 
 func newFeed() *feed { return &feed{grown: make(chan struct{}, 1)} }
 
-// add adds an event. It ignores events that it has already.
+// add appends an event to the buffer. It ignores an event that was added before.
 func (f *feed) add(m integrity.Message) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -44,7 +45,7 @@ func (f *feed) add(m integrity.Message) {
 	}
 }
 
-// take removes and returns the events after a position.
+// take removes all buffered events, and returns those after a position.
 func (f *feed) take(after uint64) []integrity.Message {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -19,67 +19,68 @@ import (
 	"anneal/eventlog/integrity"
 )
 
-// Files in the directory of a tree.
+// Names of the files in the directory of a tree.
 const (
-	entriesFile    = "entries"    // see record
-	checkpointFile = "checkpoint" // the newest signed checkpoint
+	entriesFile    = "entries"    // records of all events, see type record
+	checkpointFile = "checkpoint" // newest signed checkpoint
 )
 
 const (
 	publishPause = 300 * time.Millisecond
-	// catchUpBatch is the number of events between two syncs while the tree is built from the log.
+	// catchUpBatch is the number of events after which the tree is synced while it is computed from
+	// the log.
 	catchUpBatch = 1 << 16
-	// proveTimeout bounds the wait for a checkpoint with an event that was just recorded.
+	// proveTimeout is how long Prove waits for a checkpoint that covers a new event.
 	proveTimeout = 2 * time.Second
-	retryPause   = time.Second // after the first failure
+	retryPause   = time.Second // pause after the first failure, doubled after each further one
 	maxRetry     = 30 * time.Second
 )
 
-// Messages is the log.
+// Messages reads the events of the log.
 type Messages interface {
 	Last(ctx context.Context) (integrity.Checkpoint, error)
 	Each(ctx context.Context, after, upTo uint64, each func(integrity.Message) error) error
 	At(ctx context.Context, position uint64) (integrity.Message, error)
 }
 
-// A SaltKey derives the salts of an account's events. The salts of events at positions below From
-// were erased.
+// A SaltKey is the secret from which the salts of an account's events are derived. It only has the
+// salts of positions from From on; those before were erased.
 type SaltKey struct {
 	Key  []byte
 	From uint64
 }
 
-// SaltKeys stores the salt keys.
+// SaltKeys stores the salt keys of accounts.
 type SaltKeys interface {
-	// SaltKey returns the salt key of an account, which it creates if it does not exist.
+	// SaltKey returns the salt key of an account. It creates the key if there is none.
 	SaltKey(ctx context.Context, account string) (SaltKey, error)
 }
 
 // Options configure a Publisher.
 type Options struct {
-	Dir       string // directory of the tree
+	Dir       string // directory of the tree's files
 	Messages  Messages
 	Keys      SaltKeys
 	Signer    *Signer
-	Witnesses []Witness     // cosign each checkpoint
-	Pause     time.Duration // least time between two checkpoints; 0 is publishPause
+	Witnesses []Witness     // services that cosign each checkpoint
+	Pause     time.Duration // minimum time between two checkpoints; 0 means publishPause
 	Logger    *slog.Logger
 }
 
-// A Publisher appends the events of the log to the tree, and publishes signed checkpoints. Nothing
-// waits for it: when it fails, it tries again, and the log is not affected.
+// A Publisher appends the events of the log to the tree, and publishes signed checkpoints. It runs
+// beside the log: when it fails it tries again, and no append waits for it.
 type Publisher struct {
 	Options
 	feed *feed
 
-	tree      atomic.Pointer[Tree]      // nil until the tree is loaded
+	tree      atomic.Pointer[Tree]      // nil until the files are read
 	published atomic.Pointer[published] // nil before the first checkpoint
-	failure   atomic.Pointer[error]     // why the publisher has stopped for a while; nil while it runs
+	failure   atomic.Pointer[error]     // last error, while Run waits to try again; nil while it runs
 
 	mu      sync.Mutex
 	salters map[string]accountSalter
-	last    time.Time     // of the last checkpoint
-	changed chan struct{} // closed at the next checkpoint
+	last    time.Time     // when the last checkpoint was published
+	changed chan struct{} // closed and replaced when a checkpoint is published
 }
 
 type accountSalter struct {
@@ -89,10 +90,11 @@ type accountSalter struct {
 
 type published struct {
 	Checkpoint
-	signed []byte // with cosignatures
+	signed []byte // note with all signatures
 }
 
-// NewPublisher returns a publisher. Its Observe must receive the events of the log.
+// NewPublisher returns a Publisher. The caller must pass the events of the log to Observe, and call
+// Run.
 func NewPublisher(o Options) *Publisher {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -101,10 +103,11 @@ func NewPublisher(o Options) *Publisher {
 	return &Publisher{Options: o, feed: newFeed(), salters: map[string]accountSalter{}, changed: make(chan struct{})}
 }
 
-// Observe adds an event that a follower of the log has received. It returns at once.
+// Observe receives an event of the log from a follower. It does not block.
 func (p *Publisher) Observe(m integrity.Message) { p.feed.add(m) }
 
-// Run publishes until ctx is done.
+// Run keeps the tree up to date and publishes checkpoints until ctx is done. It tries again after
+// errors.
 func (p *Publisher) Run(ctx context.Context) error {
 	pause := retryPause
 	for {
@@ -114,7 +117,8 @@ func (p *Publisher) Run(ctx context.Context) error {
 			return ctx.Err()
 		}
 		p.failure.Store(&err)
-		p.Logger.Error("cannot publish the log's tree; trying again. The log itself is not affected", "error", err)
+		p.Logger.Error("cannot update the Merkle tree of the log or sign its checkpoint: trying again; no new proofs "+
+			"until then. The log itself is not affected", "error", err)
 		if time.Since(begun) > maxRetry {
 			pause = retryPause
 		}
@@ -156,7 +160,8 @@ func (p *Publisher) run(ctx context.Context) error {
 	}
 }
 
-// follow appends the events that Observe receives. It returns nil when events are missing.
+// follow appends the events that Observe receives and publishes checkpoints. It returns nil when it
+// missed events, which the caller then reads from the log.
 func (p *Publisher) follow(ctx context.Context, tree *Tree) error {
 	for {
 		select {
@@ -185,7 +190,7 @@ func (p *Publisher) follow(ctx context.Context, tree *Tree) error {
 	}
 }
 
-// open loads the tree and compares it with the last checkpoint and with the log.
+// open reads the tree's files and compares the tree with the last checkpoint and with the log.
 func (p *Publisher) open(ctx context.Context) (_ *Tree, err error) {
 	signed, err := os.ReadFile(filepath.Join(p.Dir, checkpointFile))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -213,7 +218,8 @@ func (p *Publisher) open(ctx context.Context) (_ *Tree, err error) {
 		}
 	}()
 	if removed > 0 {
-		p.Logger.Warn("entries of the log's tree were incomplete or damaged: computing them again from the log", "bytes",
+		p.Logger.Warn("the end of the Merkle tree's file was incomplete or damaged: computing its entries again from the "+
+			"log", "bytes",
 			removed, "entries", tree.Size())
 	}
 	end, err := p.Messages.Last(ctx)
@@ -221,8 +227,9 @@ func (p *Publisher) open(ctx context.Context) (_ *Tree, err error) {
 		return nil, err
 	}
 	if known := max(tree.Size(), p.signedSize()); known > end.Position {
-		return nil, domain.Errorf(domain.DataLoss, "the log ends at position %d, but its tree has %d events: the log lost "+
-			"events. To give them up, move %s away: a new tree is built, and witnesses refuse its checkpoints", end.Position,
+		return nil, domain.Errorf(domain.DataLoss, "the log ends at position %d, but its Merkle tree has %d events: the "+
+			"log has lost events. Restore a backup; or, to accept the loss, move %s away: a new tree is computed, whose "+
+			"checkpoints witnesses refuse", end.Position,
 			known, p.Dir)
 	}
 	if err := p.compare(ctx, tree); err != nil {
@@ -238,8 +245,8 @@ func (p *Publisher) signedSize() uint64 {
 	return 0
 }
 
-// compare computes the newest entry again, because a log that lost events has other events at their
-// positions.
+// compare computes the entry of the tree's newest event again and compares it, because a log that
+// lost events has other events at their positions.
 func (p *Publisher) compare(ctx context.Context, tree *Tree) error {
 	if tree.Size() == 0 {
 		return nil
@@ -257,14 +264,15 @@ func (p *Publisher) compare(ctx context.Context, tree *Tree) error {
 		return nil
 	}
 	if err == nil && entryOf(m, salts, link) != entry {
-		err = domain.Errorf(domain.DataLoss, "the log has another event at position %d than its tree: the log lost events, "+
-			"or the salt keys in the key store were replaced. Restore data/datakeys and data/tree from the same backup",
+		err = domain.Errorf(domain.DataLoss, "the log has another event at position %d than its Merkle tree: the log has "+
+			"lost events, or the salt keys in the key store were replaced. Restore data/datakeys and data/tree from the "+
+			"same backup",
 			tree.Size())
 	}
 	return err
 }
 
-// checkSigned returns an error when the tree contradicts the last signed checkpoint.
+// checkSigned returns an error when the tree does not match the last signed checkpoint.
 func (p *Publisher) checkSigned(tree *Tree) error {
 	signed := p.published.Load()
 	if signed == nil || tree.Size() < signed.Size {
@@ -272,14 +280,15 @@ func (p *Publisher) checkSigned(tree *Tree) error {
 	}
 	root, err := tree.Root(signed.Size)
 	if err == nil && root != signed.Root {
-		err = domain.Errorf(domain.DataLoss, "the tree of the first %d events has the root %s, but the signed checkpoint in "+
-			"%s has %s: the log or the salt keys were changed. Nothing is signed until both fit together", signed.Size, root,
+		err = domain.Errorf(domain.DataLoss, "the Merkle tree of the first %d events has the root hash %s, but the "+
+			"signed checkpoint in %s has %s: the log or the salt keys were changed. No checkpoint is signed until they "+
+			"match: restore a backup", signed.Size, root,
 			filepath.Join(p.Dir, checkpointFile), signed.Root)
 	}
 	return err
 }
 
-// catchUp appends the events of the log up to a position.
+// catchUp appends the events of the log up to a position to the tree.
 func (p *Publisher) catchUp(ctx context.Context, tree *Tree, upTo uint64) error {
 	for tree.Size() < upTo {
 		err := p.Messages.Each(ctx, tree.Size(), min(upTo, tree.Size()+catchUpBatch), func(m integrity.Message) error {
@@ -298,12 +307,12 @@ func (p *Publisher) catchUp(ctx context.Context, tree *Tree, upTo uint64) error 
 func (p *Publisher) append(ctx context.Context, tree *Tree, m integrity.Message) error {
 	salts, err := p.salts(ctx, m)
 	if err != nil {
-		return fmt.Errorf("entry of position %d: %w", m.Position(), err)
+		return fmt.Errorf("compute the tree's entry for position %d: %w", m.Position(), err)
 	}
 	return tree.Append(m, salts)
 }
 
-// salts returns the salts of an event.
+// salts returns the salts of an event, from the salt key of its account.
 func (p *Publisher) salts(ctx context.Context, m integrity.Message) (Salts, error) {
 	account := accountOf(m.Subject())
 	p.mu.Lock()
@@ -323,7 +332,8 @@ func (p *Publisher) salts(ctx context.Context, m integrity.Message) (Salts, erro
 	return s.salts(m.Position()), nil
 }
 
-// publish syncs the tree, and signs and publishes a checkpoint of it, unless it did not grow.
+// publish syncs the tree, and signs and publishes a checkpoint. It does nothing when the tree has
+// not grown.
 func (p *Publisher) publish(ctx context.Context, tree *Tree) error {
 	if tree.Size() == p.signedSize() {
 		return nil
@@ -358,7 +368,7 @@ func (p *Publisher) notify() {
 	p.changed = make(chan struct{})
 }
 
-// WaitFor returns once a checkpoint with at least size events is published.
+// WaitFor returns when a checkpoint of at least size events is published.
 func (p *Publisher) WaitFor(ctx context.Context, size uint64) error {
 	for {
 		p.mu.Lock()
@@ -375,19 +385,20 @@ func (p *Publisher) WaitFor(ctx context.Context, size uint64) error {
 	}
 }
 
-// current returns the tree and the newest checkpoint.
+// current returns the tree and the newest checkpoint. The error is Unavailable when there is none
+// yet.
 func (p *Publisher) current() (*Tree, *published, error) {
 	tree, head := p.tree.Load(), p.published.Load()
 	if tree != nil && head != nil {
 		return tree, head, nil
 	}
 	if failure := p.failure.Load(); failure != nil {
-		return nil, nil, domain.Errorf(domain.Unavailable, "the log has no tree: %v", *failure)
+		return nil, nil, domain.Errorf(domain.Unavailable, "the Merkle tree of the log is not available: %v", *failure)
 	}
-	return nil, nil, domain.Errorf(domain.Unavailable, "the tree of the log is being built: try again")
+	return nil, nil, domain.Errorf(domain.Unavailable, "the Merkle tree of the log is being computed: try again")
 }
 
-// Checkpoint returns the newest signed checkpoint.
+// Checkpoint returns the newest checkpoint, signed and parsed.
 func (p *Publisher) Checkpoint() (signed []byte, c Checkpoint, err error) {
 	_, head, err := p.current()
 	if err != nil {
@@ -396,14 +407,14 @@ func (p *Publisher) Checkpoint() (signed []byte, c Checkpoint, err error) {
 	return head.signed, head.Checkpoint, nil
 }
 
-// Prove returns a bundle that proves the event at a position in the newest checkpoint; position 0
-// proves no event. If since is positive, the bundle also proves that the log only grew since
-// it had since events. payload states whether the bundle discloses the data of the event.
+// Prove returns a bundle with the newest checkpoint. Unless position is 0, the bundle proves the
+// event at that position, and payload says whether it discloses the event's data. Unless since is
+// 0, the bundle proves that the log has only grown since it had since events.
 func (p *Publisher) Prove(ctx context.Context, position, since uint64,
 	payload bool) (Bundle, error) {
 	if position > p.signedSize() {
 		soon, cancel := context.WithTimeout(ctx, proveTimeout)
-		_ = p.WaitFor(soon, position) // proveEvent reports what is missing
+		_ = p.WaitFor(soon, position) // when it fails, proveEvent says what is missing
 		cancel()
 	}
 	tree, head, err := p.current()
@@ -419,7 +430,8 @@ func (p *Publisher) Prove(ctx context.Context, position, since uint64,
 	}
 	if since > 0 {
 		if since > head.Size {
-			return b, domain.Errorf(domain.InvalidArgument, "the newest checkpoint has %d events, fewer than %d", head.Size,
+			return b, domain.Errorf(domain.InvalidArgument, "the newest checkpoint covers %d events, fewer than the %d of "+
+				"since", head.Size,
 				since)
 		}
 		step, err := stepOf(tree, since, head.Size)
@@ -434,8 +446,8 @@ func (p *Publisher) Prove(ctx context.Context, position, since uint64,
 func (p *Publisher) proveEvent(ctx context.Context, tree *Tree, head *published, position uint64,
 	payload bool, b *Bundle) error {
 	if position > head.Size {
-		return domain.Errorf(domain.NotFound, "the newest checkpoint has %d events, and not yet position %d: try again in a "+
-			"second", head.Size, position)
+		return domain.Errorf(domain.NotFound, "the newest checkpoint covers %d events, but not yet position %d: try "+
+			"again in a second", head.Size, position)
 	}
 	m, err := p.Messages.At(ctx, position)
 	if err != nil {

@@ -7,15 +7,16 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// ProveGrowth returns a bundle that proves that the log only grew from one size to another, and from
-// there to its newest checkpoint. It computes the proofs from tiles: fetch returns the content of a
-// path in C2SP's tlog-tiles. to 0 is the size of the checkpoint.
+// ProveGrowth returns a bundle which proves that the log of another server has only grown from size
+// from to size to, and from there to its newest checkpoint. to 0 means the size of the checkpoint.
+// fetch returns the content of a path in the format tlog-tiles of C2SP; the proofs are computed
+// from the tiles.
 func ProveGrowth(fetch func(path string) ([]byte, error), from, to uint64) (Bundle, error) {
 	signed, err := fetch("checkpoint")
 	if err != nil {
 		return Bundle{}, err
 	}
-	c, err := ParseCheckpoint(string(signed)) // Verify verifies the signature
+	c, err := ParseCheckpoint(string(signed)) // the signature is verified by Bundle.Verify
 	if err != nil {
 		return Bundle{}, err
 	}
@@ -23,7 +24,8 @@ func ProveGrowth(fetch func(path string) ([]byte, error), from, to uint64) (Bund
 		to = c.Size
 	}
 	if from == 0 || from > to || to > c.Size {
-		return Bundle{}, fmt.Errorf("the log has %d events: it cannot be proven from size %d to %d", c.Size, from, to)
+		return Bundle{}, fmt.Errorf("the log has %d events, so its growth from size %d to %d cannot be "+
+			"proven", c.Size, from, to)
 	}
 	tree := tlog.TileHashReader(tlog.Tree{N: int64(c.Size), Hash: c.Root}, remoteTiles(fetch))
 	b := Bundle{Format: BundleFormat, Proof: string(signed)}
@@ -40,7 +42,7 @@ func ProveGrowth(fetch func(path string) ([]byte, error), from, to uint64) (Bund
 	return b, nil
 }
 
-// stepOf returns the step between two sizes of a log.
+// stepOf returns the Step from one size of a log to a larger one.
 func stepOf(tree tlog.HashReader, from, to uint64) (s Step, err error) {
 	s = Step{From: from, To: to, Hashes: []Hash{}}
 	if s.FromRoot, err = tlog.TreeHash(int64(from), tree); err != nil {
@@ -54,7 +56,8 @@ func stepOf(tree tlog.HashReader, from, to uint64) (s Step, err error) {
 	return s, err
 }
 
-// remoteTiles reads tiles with a function that returns the content of a path.
+// remoteTiles reads tiles with a function that returns the content of a path. It implements
+// tlog.TileReader.
 type remoteTiles func(path string) ([]byte, error)
 
 // Height implements tlog.TileReader.

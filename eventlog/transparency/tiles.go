@@ -9,21 +9,21 @@ import (
 	"anneal/domain"
 )
 
-// A Resource is a file that C2SP's tlog-tiles names.
+// A Resource is a file of the format tlog-tiles of C2SP.
 type Resource struct {
 	Media     string
 	Content   []byte
-	Immutable bool // the content never changes
+	Immutable bool // the content of its path never changes, so clients may cache it
 }
 
-// Media types of tlog-tiles.
+// Media types of the format tlog-tiles.
 const (
 	checkpointMedia = "text/plain; charset=utf-8"
 	tileMedia       = "application/octet-stream"
 )
 
-// Resource returns the checkpoint, a tile or an entry bundle, by its path in C2SP's tlog-tiles:
-// checkpoint, tile/LEVEL/INDEX[.p/WIDTH], or tile/entries/INDEX[.p/WIDTH].
+// Resource returns the checkpoint, a tile or an entry bundle by its path: checkpoint,
+// tile/LEVEL/INDEX[.p/WIDTH], or tile/entries/INDEX[.p/WIDTH].
 func (p *Publisher) Resource(path string) (r Resource, err error) {
 	tree, head, err := p.current()
 	if err != nil {
@@ -51,20 +51,20 @@ func (p *Publisher) Resource(path string) (r Resource, err error) {
 	return r, err
 }
 
-// inTree reports whether a tree with size entries has n hashes at a level of tiles.
+// inTree reports whether a tree of size entries has at least n hashes at a level of tiles.
 func inTree(level, n, size uint64) bool {
 	shift := level * blockHeight
 	return shift < 64 && n <= size>>shift
 }
 
 func noTile(path string) error {
-	return domain.Errorf(domain.NotFound, "the log has no resource %q: there are checkpoint, tile/LEVEL/INDEX and "+
+	return domain.Errorf(domain.NotFound, "unknown path %q: the log serves checkpoint, tile/LEVEL/INDEX and "+
 		"tile/entries/INDEX, up to the size of the checkpoint", path)
 }
 
 const maxTilePath = 64
 
-// parseTile parses the path of a tile or, with the level -1, of an entry bundle.
+// parseTile parses the path of a tile or of an entry bundle, for which it returns the level -1.
 func parseTile(path string) (level int, index, width uint64, ok bool) {
 	rest, isTile := strings.CutPrefix(path, "tile/")
 	if !isTile || len(path) > maxTilePath {
@@ -72,7 +72,7 @@ func parseTile(path string) (level int, index, width uint64, ok bool) {
 	}
 	entries, isEntries := strings.CutPrefix(rest, "entries/")
 	if isEntries {
-		rest = "data/" + entries // the name in tlog
+		rest = "data/" + entries // the name of entries in package tlog
 	}
 	tile, err := tlog.ParseTilePath("tile/8/" + rest)
 	if err != nil || tile.N > 1<<48 || tile.L > 7 {
@@ -81,8 +81,8 @@ func parseTile(path string) (level int, index, width uint64, ok bool) {
 	return tile.L, uint64(tile.N), uint64(tile.W), isEntries == (tile.L < 0)
 }
 
-// entryBundle returns n entries from an index on, each preceded by its length as a big-endian
-// 16-bit integer.
+// entryBundle returns n encoded entries from an index on. Each is preceded by its length as a
+// big-endian 16-bit integer.
 func entryBundle(tree *Tree, index, n uint64) ([]byte, error) {
 	records, err := tree.records(index, n)
 	if err != nil {

@@ -25,7 +25,7 @@ import (
 	"anneal/internal/testutil"
 )
 
-// A messages is a log in memory.
+// A messages is a log in memory that implements Messages.
 type messages struct {
 	mu  sync.Mutex
 	all []integrity.Message
@@ -80,7 +80,7 @@ func (l *messages) At(_ context.Context, position uint64) (integrity.Message, er
 	return l.all[position-1], nil
 }
 
-// saltKeys are salt keys in memory.
+// A saltKeys stores salt keys in memory and implements SaltKeys.
 type saltKeys struct {
 	mu   sync.Mutex
 	keys map[string]transparency.SaltKey
@@ -170,8 +170,8 @@ func TestEveryEventIsProven(t *testing.T) {
 	require.Equal(t, domain.InvalidArgument, domain.CodeOf(err))
 }
 
-// TestChangedBundlesAreRefused flips one bit at 1,000 places of a bundle. ParseBundle or Verify must
-// refuse each.
+// TestChangedBundlesAreRefused flips one bit at 1,000 places of a bundle. ParseBundle or Verify
+// must refuse each.
 func TestChangedBundlesAreRefused(t *testing.T) {
 	in := newInstallation(t)
 	p, _ := in.publish(t, t.TempDir())
@@ -208,7 +208,7 @@ func TestHistoryFindsMissingSwappedAndReplayedEvents(t *testing.T) {
 	for position := uint64(1); position <= 200; position++ {
 		v, err := in.prove(t, p, position, 0).Verify(in.key(t))
 		require.NoError(t, err)
-		if position%3 != 0 { // account acme
+		if position%3 != 0 { // events of account acme have such positions
 			whole = append(whole, v)
 		}
 	}
@@ -233,7 +233,7 @@ func TestHistoryFindsMissingSwappedAndReplayedEvents(t *testing.T) {
 			events[at], events[at-1] = events[at-1], events[at]
 		case 2:
 			events = slices.Insert(events, at, events[random.IntN(at)])
-		case 3: // an event of another account
+		case 3: // replace the event by one of another account
 			v, err := in.prove(t, p, 3, 0).Verify(in.key(t))
 			require.NoError(t, err)
 			events = slices.Insert(events, at, v)
@@ -415,7 +415,7 @@ func TestKeyStoreFailsForAWhile(t *testing.T) {
 
 type failingKeys struct {
 	*saltKeys
-	failed chan struct{} // closed by the first call, which fails
+	failed chan struct{} // closed by the first call of SaltKey, which fails
 }
 
 func (k failingKeys) SaltKey(ctx context.Context, account string) (transparency.SaltKey, error) {

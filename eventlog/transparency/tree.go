@@ -20,16 +20,17 @@ import (
 	"anneal/eventlog/integrity"
 )
 
-// A record is what the file of a tree holds for each event: the entry, which is served, and what
-// only the server needs.
+// A record is what the tree's file has for each event: the entry, which is public, and fields that
+// only the server uses.
 type record struct {
 	Entry
 	account  accountTag
-	sequence uint64 // of the account's events
+	sequence uint64 // number of the event among the account's events, from 1
 	previous uint64 // position of the account's previous event; 0 for the first
 }
 
-// An accountTag identifies an account in the file of a tree: the first bytes of its name's SHA-256.
+// An accountTag identifies an account in the tree's file: the first bytes of the SHA-256 of its
+// name.
 type accountTag [16]byte
 
 func tagOf(account string) (tag accountTag) {
@@ -38,7 +39,7 @@ func tagOf(account string) (tag accountTag) {
 	return tag
 }
 
-// accountOf returns the account in the subject of an event.
+// accountOf returns the account that an event's subject names.
 func accountOf(subject string) string {
 	_, rest, _ := strings.Cut(subject, ".")
 	account, _, _ := strings.Cut(rest, ".")
@@ -47,7 +48,7 @@ func accountOf(subject string) string {
 
 const (
 	recordSize  = EntrySize + 16 + 8 + 8 + 4
-	blockSize   = 256 // leaves of a tile
+	blockSize   = 256 // number of leaves in a block, as in a tile
 	blockHeight = 8
 )
 
@@ -74,31 +75,31 @@ func decodeRecord(b []byte) (r record, ok bool) {
 	return r, true
 }
 
-// A last is the newest event of an account in the tree.
-type last struct {
-	Link            // of the event
-	position uint64 // of the event
+// A newestEvent describes the newest event of an account in the tree.
+type newestEvent struct {
+	Link            // link of that event
+	position uint64 // position of that event
 	leaf     tlog.Hash
 }
 
-// A Tree is a Merkle tree whose entries are in one append-only file. One goroutine appends; any
-// number can read what is in the file.
+// A Tree is a Merkle tree whose entries are in an append-only file. One goroutine may append; any
+// number of goroutines may read what was flushed.
 type Tree struct {
 	path string
 
 	mu       sync.RWMutex
 	file     *os.File
 	size     uint64        // number of entries
-	written  uint64        // number of entries in the file
+	written  uint64        // number of entries that are in the file
 	pending  []byte        // records that are not in the file yet
 	tail     []tlog.Hash   // leaf hashes of the last, incomplete block
-	levels   [][]tlog.Hash // hashes of complete subtrees: levels[i] has those of 2^(8+i) leaves
-	accounts map[accountTag]last
+	levels   [][]tlog.Hash // levels[i] has the hashes of the complete subtrees with 2^(8+i) leaves
+	accounts map[accountTag]newestEvent
 }
 
-// OpenTree opens the tree in the file at path, which it creates if it does not exist. It truncates
-// the file before the first record that is incomplete or damaged, and returns the number of bytes
-// that it removed: the events must be appended again.
+// OpenTree opens the tree in the file at path, or creates it. It cuts the file off at the first
+// record that is incomplete or damaged, and returns the number of removed bytes. The caller must
+// append the events of the removed records again.
 func OpenTree(path string) (t *Tree, removed int64, err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, 0, err
@@ -107,7 +108,7 @@ func OpenTree(path string) (t *Tree, removed int64, err error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	t = &Tree{path: path, file: file, accounts: map[accountTag]last{}}
+	t = &Tree{path: path, file: file, accounts: map[accountTag]newestEvent{}}
 	if removed, err = t.load(); err != nil {
 		file.Close()
 		return nil, 0, err
@@ -141,23 +142,24 @@ func (t *Tree) load() (removed int64, err error) {
 	return removed, err
 }
 
-// accepts reports whether a record can follow the last one.
+// accepts reports whether a record can directly follow the last one in the file.
 func (t *Tree) accepts(r record) bool {
 	before := t.accounts[r.account]
 	return r.Position == t.size+1 && r.sequence == before.Sequence+1 && r.previous == before.position
 }
 
-// Close closes the file.
+// Close closes the tree's file.
 func (t *Tree) Close() error { return t.file.Close() }
 
-// Size returns the number of entries.
+// Size returns the number of entries, which is the number of events in the tree.
 func (t *Tree) Size() uint64 {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return t.size
 }
 
-// next returns the link of an account's next event, and the position of its last.
+// next returns the Link for the next event of an account, and the position of the account's newest
+// event.
 func (t *Tree) next(account string) (Link, uint64) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -165,7 +167,7 @@ func (t *Tree) next(account string) (Link, uint64) {
 	return Link{before.Sequence + 1, before.leaf}, before.position
 }
 
-// Append appends the entry of the next event.
+// Append appends the entry of the next event to the tree. Flush writes it to the file.
 func (t *Tree) Append(m integrity.Message, salts Salts) error {
 	account := accountOf(m.Subject())
 	link, previous := t.next(account)
@@ -190,7 +192,7 @@ func (t *Tree) add(r record) {
 	leaf := r.Leaf()
 	t.size++
 	before := t.accounts[r.account]
-	t.accounts[r.account] = last{Link{r.sequence, before.leaf}, r.Position, leaf}
+	t.accounts[r.account] = newestEvent{Link{r.sequence, before.leaf}, r.Position, leaf}
 	if t.tail = append(t.tail, leaf); len(t.tail) < blockSize {
 		return
 	}
@@ -209,7 +211,7 @@ func (t *Tree) add(r record) {
 	}
 }
 
-// rootOf returns the hash of a complete subtree, whose number of leaves is a power of two.
+// rootOf returns the root hash of a subtree. The number of leaves is a power of two.
 func rootOf(leaves []tlog.Hash) tlog.Hash {
 	if len(leaves) == 1 {
 		return leaves[0]
@@ -232,7 +234,7 @@ func (t *Tree) Flush() error {
 		err = disk.Fdatasync(t.file)
 	}
 	if err != nil {
-		return fmt.Errorf("write %s: %w", t.path, err)
+		return fmt.Errorf("write the file %s of the log's Merkle tree: %w", t.path, err)
 	}
 	t.mu.Lock()
 	t.written = size
@@ -243,8 +245,9 @@ func (t *Tree) Flush() error {
 // Root returns the root hash of the tree of the first size entries.
 func (t *Tree) Root(size uint64) (tlog.Hash, error) { return tlog.TreeHash(int64(size), t) }
 
-// ReadHashes implements tlog.HashReader. Hashes of subtrees with fewer than 256 leaves are computed
-// from the file, and those of its complete blocks are compared with the hash in memory.
+// ReadHashes implements tlog.HashReader. It computes the hashes of subtrees of fewer than 256
+// leaves from the file, and compares the hash of each complete block that it reads with the one in
+// memory.
 func (t *Tree) ReadHashes(indexes []int64) ([]tlog.Hash, error) {
 	hashes, blocks := make([]tlog.Hash, 0, len(indexes)), map[uint64][]tlog.Hash{}
 	for _, index := range indexes {
@@ -252,7 +255,7 @@ func (t *Tree) ReadHashes(indexes []int64) ([]tlog.Hash, error) {
 		if level >= blockHeight {
 			hash, ok := t.high(level-blockHeight, n)
 			if !ok {
-				return nil, fmt.Errorf("the tree has no hash %d of level %d", n, level)
+				return nil, fmt.Errorf("the Merkle tree has no hash with index %d at level %d", n, level)
 			}
 			hashes = append(hashes, hash)
 			continue
@@ -269,7 +272,7 @@ func (t *Tree) ReadHashes(indexes []int64) ([]tlog.Hash, error) {
 		}
 		from := first % blockSize
 		if from+1<<level > uint64(len(leaves)) {
-			return nil, fmt.Errorf("the tree has no hash %d of level %d", n, level)
+			return nil, fmt.Errorf("the Merkle tree has no hash with index %d at level %d", n, level)
 		}
 		hashes = append(hashes, rootOf(leaves[from:from+1<<level]))
 	}
@@ -285,8 +288,8 @@ func (t *Tree) high(level int, n int64) (hash tlog.Hash, ok bool) {
 	return t.levels[level][n], true
 }
 
-// leaves returns the leaf hashes of a block: of the last block from memory, of others from the file,
-// which may not have all of them yet.
+// leaves returns the leaf hashes of a block, those of the last block from memory and others from
+// the file. The file may not have all of them yet.
 func (t *Tree) leaves(block uint64) ([]tlog.Hash, error) {
 	t.mu.RLock()
 	if block == t.size/blockSize {
@@ -314,17 +317,18 @@ func (t *Tree) damaged(first, last uint64) error {
 		"the entries again from the log", t.path, first, last)
 }
 
-// records returns n records of the file, the first of which has an index.
+// records returns n records of the file, from an index on.
 func (t *Tree) records(index, n uint64) ([]record, error) {
 	t.mu.RLock()
 	written := t.written
 	t.mu.RUnlock()
 	if index+n > written {
-		return nil, domain.Errorf(domain.NotFound, "the tree has %d entries, and not yet entry %d", written, index+n-1)
+		return nil, domain.Errorf(domain.NotFound, "the Merkle tree has %d entries, but not yet entry %d: try "+
+			"again", written, index+n-1)
 	}
 	b := make([]byte, n*recordSize)
 	if _, err := t.file.ReadAt(b, int64(index)*recordSize); err != nil {
-		return nil, fmt.Errorf("read %s: %w", t.path, err)
+		return nil, fmt.Errorf("read the file %s of the log's Merkle tree: %w", t.path, err)
 	}
 	records := make([]record, 0, n)
 	for i := range n {
@@ -337,10 +341,10 @@ func (t *Tree) records(index, n uint64) ([]record, error) {
 	return records, nil
 }
 
-// Entry returns the entry of the event at a position, and its link.
+// Entry returns the entry and the link of the event at a position.
 func (t *Tree) Entry(position uint64) (e Entry, link Link, err error) {
 	if position == 0 {
-		return e, link, domain.Errorf(domain.NotFound, "positions begin with 1")
+		return e, link, domain.Errorf(domain.NotFound, "position 0 has no event: positions begin with 1")
 	}
 	found, err := t.records(position-1, 1)
 	if err != nil {

@@ -1,5 +1,6 @@
-// Package witness cosigns the checkpoints of transparency logs by C2SP's tlog-witness: it signs a
-// checkpoint only if the log only grew since the checkpoint that it signed before.
+// Package witness is a server that cosigns the checkpoints of logs by the protocol tlog-witness of
+// C2SP. It cosigns a checkpoint only if the log has only grown since the last checkpoint that it
+// cosigned.
 package witness
 
 import (
@@ -29,27 +30,28 @@ import (
 	"anneal/eventlog/transparency"
 )
 
-// Limits of a request.
+// Limits of a request to add a checkpoint.
 const (
 	maxRequest = 64 << 10
 	maxHashes  = 63
 )
 
-// A Witness serves add-checkpoint for the logs that it knows.
+// A Witness serves add-checkpoint requests for the logs whose keys it has.
 type Witness struct {
 	dir    string
-	logs   map[string]note.Verifier // by origin
+	logs   map[string]note.Verifier // by origin of the log's checkpoints
 	signer *formats.Signer
-	key    string // see Key
+	key    string // public key; see Key
 	logger *slog.Logger
-	mu     sync.Mutex // held from reading the last checkpoint of a log to storing the next one
+	mu     sync.Mutex // held from reading the last checkpoint of a log until the next one is stored
 }
 
-// keyFile is the file with the private key, in the form of package note.
+// keyFile is the name of the file with the private key, in the format of package note.
 const keyFile = "key"
 
-// Open opens the witness whose key and checkpoints are in a directory. It creates the directory, and
-// a key with the given name, if they do not exist. logs are the public keys of the logs.
+// Open opens the witness whose key and checkpoints are in a directory. It creates the directory and
+// a key with the given name if they do not exist. logs has the public keys of the logs whose
+// checkpoints it cosigns.
 func Open(dir, name string, logs []note.Verifier, logger *slog.Logger) (*Witness, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -80,13 +82,13 @@ func Open(dir, name string, logs []note.Verifier, logger *slog.Logger) (*Witness
 	return w, nil
 }
 
-// Key returns the public key that anneal serve --witness URL=KEY needs.
+// Key returns the witness's public key, for --witness URL=KEY of `anneal serve`.
 func (w *Witness) Key() string { return w.key }
 
-// ServeHTTP implements http.Handler: POST …/add-checkpoint.
+// ServeHTTP implements http.Handler. It serves POST …/add-checkpoint.
 func (w *Witness) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost || !strings.HasSuffix(r.URL.Path, "/add-checkpoint") {
-		http.Error(out, "a witness serves only requests to add a checkpoint", http.StatusNotFound)
+		http.Error(out, "a witness serves only POST …/add-checkpoint", http.StatusNotFound)
 		return
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(out, r.Body, maxRequest))
@@ -96,7 +98,7 @@ func (w *Witness) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 	}
 	reply := w.add(body)
 	if reply.status != http.StatusOK {
-		w.logger.Warn("refused a checkpoint", "status", reply.status, "origin", reply.origin, "why", reply.why)
+		w.logger.Warn("did not cosign a checkpoint", "status", reply.status, "origin", reply.origin, "why", reply.why)
 	}
 	if reply.media != "" {
 		out.Header().Set("Content-Type", reply.media)
@@ -105,11 +107,11 @@ func (w *Witness) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(out, reply.body)
 }
 
-// A reply is the response to a request.
+// A reply is the HTTP response to a request.
 type reply struct {
 	status      int
 	media, body string
-	origin, why string // for the server's log
+	origin, why string // origin of the log and reason of a refusal, for the witness's own log
 }
 
 func refuse(status int, origin, format string, args ...any) reply {
@@ -117,14 +119,14 @@ func refuse(status int, origin, format string, args ...any) reply {
 	return reply{status: status, body: why + "\n", origin: origin, why: why}
 }
 
-// sizeMedia is the media type of a reply with the size of the last cosigned checkpoint.
+// sizeMedia is the media type of a response with the size of the log's last cosigned checkpoint.
 const sizeMedia = "text/x.tlog.size"
 
 func conflict(origin string, size uint64, why string) reply {
 	return reply{http.StatusConflict, sizeMedia, strconv.FormatUint(size, 10) + "\n", origin, why}
 }
 
-// add cosigns the checkpoint in a request.
+// add checks the checkpoint in a request and cosigns it.
 func (w *Witness) add(body []byte) reply {
 	old, proof, signed, err := parse(body)
 	if err != nil {
@@ -133,14 +135,16 @@ func (w *Witness) add(body []byte) reply {
 	origin, _, _ := strings.Cut(string(signed), "\n")
 	log := w.logs[origin]
 	if log == nil {
-		return refuse(http.StatusNotFound, origin, "unknown log: give its public key with --log")
+		return refuse(http.StatusNotFound, origin, "unknown log: start the witness with --log KEY, where KEY is the "+
+			"public key of the log")
 	}
 	next, _, err := transparency.OpenCheckpoint(signed, log)
 	if err != nil {
 		return refuse(http.StatusForbidden, origin, "%v", err)
 	}
 	if old > next.Size {
-		return refuse(http.StatusBadRequest, origin, "the old size %d is greater than the size %d of the checkpoint", old,
+		return refuse(http.StatusBadRequest, origin, "the size %d in the first line must not be greater than the size %d "+
+			"of the checkpoint", old,
 			next.Size)
 	}
 	w.mu.Lock()
@@ -151,20 +155,22 @@ func (w *Witness) add(body []byte) reply {
 	}
 	switch {
 	case known.Size != old:
-		return conflict(origin, known.Size, fmt.Sprintf("the old size is %d, but %d events are cosigned", old, known.Size))
+		return conflict(origin, known.Size, fmt.Sprintf("the first line has the size %d, but the last cosigned "+
+			"checkpoint has %d events", old, known.Size))
 	case old == next.Size && old > 0 && known.Root != next.Root:
-		return conflict(origin, known.Size, fmt.Sprintf("fork: another root hash is cosigned for %d events", old))
+		return conflict(origin, known.Size, fmt.Sprintf("fork: the checkpoint and the last cosigned one have %d events, "+
+			"but different root hashes", old))
 	case old == next.Size && len(proof) > 0, old == 0 && len(proof) > 0:
-		return refuse(http.StatusUnprocessableEntity, origin, "a proof from size %d to %d has no hashes", old, next.Size)
+		return refuse(http.StatusUnprocessableEntity, origin, "the proof from size %d to %d must be empty", old, next.Size)
 	case old > 0 && old < next.Size &&
 		tlog.CheckTree(proof, int64(next.Size), next.Root, int64(old), known.Root) != nil:
-		return refuse(http.StatusUnprocessableEntity, origin, "fork: the log of %d events does not begin with the cosigned "+
-			"one of %d", next.Size, old)
+		return refuse(http.StatusUnprocessableEntity, origin, "fork: the proof does not show that the log of %d events "+
+			"begins with the cosigned one of %d", next.Size, old)
 	}
 	return w.sign(origin, signed, log)
 }
 
-// sign stores a checkpoint that was checked, and cosigns it.
+// sign stores a checkpoint that was checked and returns its cosignature.
 func (w *Witness) sign(origin string, signed []byte, log note.Verifier) reply {
 	n, err := note.Open(signed, note.VerifierList(log))
 	if err == nil {
@@ -190,7 +196,8 @@ func (w *Witness) path(origin string) string {
 	return filepath.Join(w.dir, "log-"+hex.EncodeToString(sum[:])+".checkpoint")
 }
 
-// last returns the last checkpoint of a log that the witness cosigned; size 0 when there is none.
+// last returns the last checkpoint of a log that the witness cosigned; its size is 0 when there is
+// none.
 func (w *Witness) last(log note.Verifier) (c transparency.Checkpoint, err error) {
 	signed, err := os.ReadFile(w.path(log.Name()))
 	if errors.Is(err, os.ErrNotExist) {
@@ -206,12 +213,12 @@ func (w *Witness) last(log note.Verifier) (c transparency.Checkpoint, err error)
 	return c, err
 }
 
-// parse parses a request: the line "old SIZE", the hashes of the proof, an empty line, and the
-// checkpoint.
+// parse parses a request: the line "old SIZE", the hashes of the proof from that size, an empty
+// line, and the signed checkpoint.
 func parse(body []byte) (old uint64, proof tlog.TreeProof, signed []byte, err error) {
 	head, signed, ok := bytes.Cut(body, []byte("\n\n"))
 	if !ok {
-		return 0, nil, nil, errors.New("the request has no empty line before the checkpoint")
+		return 0, nil, nil, errors.New("the request must have an empty line before the checkpoint")
 	}
 	lines := bufio.NewScanner(bytes.NewReader(head))
 	lines.Scan()
@@ -223,7 +230,7 @@ func parse(body []byte) (old uint64, proof tlog.TreeProof, signed []byte, err er
 	for lines.Scan() {
 		var h tlog.Hash
 		if err := h.UnmarshalJSON([]byte(`"` + lines.Text() + `"`)); err != nil || len(proof) == maxHashes {
-			return 0, nil, nil, fmt.Errorf("line %d must be a hash in base64, and at most %d lines are", len(proof)+2,
+			return 0, nil, nil, fmt.Errorf("line %d must be a hash in base64, and at most %d lines may be hashes", len(proof)+2,
 				maxHashes)
 		}
 		proof = append(proof, h)
@@ -231,9 +238,9 @@ func parse(body []byte) (old uint64, proof tlog.TreeProof, signed []byte, err er
 	return old, proof, signed, nil
 }
 
-// publicKey returns the key with which the cosignatures of a private key are verified.
+// publicKey returns the public key that verifies the cosignatures of a private key.
 func publicKey(secret string) (string, error) {
-	parts := strings.SplitN(secret, "+", 5) // PRIVATE+KEY+NAME+HASH+KEY
+	parts := strings.SplitN(secret, "+", 5) // format PRIVATE+KEY+NAME+HASH+KEY
 	if len(parts) != 5 {
 		return "", errNoKey
 	}
@@ -249,4 +256,4 @@ func publicKey(secret string) (string, error) {
 	return formats.VKeyToCosignatureV1(key)
 }
 
-var errNoKey = errors.New("not an Ed25519 key")
+var errNoKey = errors.New("the key is not an Ed25519 key")

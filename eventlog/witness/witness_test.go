@@ -129,7 +129,7 @@ func TestForksAndRewindsAreRefused(t *testing.T) {
 	require.Equal(t, http.StatusOK, status, lines)
 	require.True(t, strings.HasPrefix(lines, "— witness.example "), lines)
 
-	url, _ = start(t, state) // the state is durable
+	url, _ = start(t, state) // the witness is started again, and must still know the checkpoint
 	older := string((&fakeLog{text: "a"}).checkpoint(t, t.TempDir(), 5))
 	longer := string(fork.checkpoint(t, forked, 20))
 	hash := "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\n"
@@ -146,7 +146,7 @@ func TestForksAndRewindsAreRefused(t *testing.T) {
 		"longer without a proof":  {"old 10\n\n" + longer, http.StatusUnprocessableEntity, "fork"},
 		"rewind":                  {"old 10\n\n" + older, http.StatusBadRequest, "greater"},
 		"rewind to the beginning": {"old 0\n\n" + older, http.StatusConflict, "10\n"},
-		"same size with a proof":  {"old 10\n" + hash + "\n" + ten, http.StatusUnprocessableEntity, "no hashes"},
+		"same size with a proof":  {"old 10\n" + hash + "\n" + ten, http.StatusUnprocessableEntity, "must be empty"},
 		"unknown log":             {"old 0\n\n" + other, http.StatusNotFound, "unknown"},
 		"changed root":            {"old 10\n\n" + changed, http.StatusForbidden, "verify"},
 		"no signature":            {"old 10\n\n" + strings.SplitN(ten, "\n\n", 2)[0] + "\n", http.StatusForbidden, ""},

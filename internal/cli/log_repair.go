@@ -34,8 +34,8 @@ deleted.`,
 				return err
 			}
 			switch {
-			case report.Whole():
-			case report.Changed: // --accept-loss has permitted the change
+			case report.Intact():
+			case report.Changed: // --accept-loss allowed the change
 				note(c, "%s", lossAdvice(report))
 			default:
 				return errors.New("nothing was changed: restore the directory from a backup, or repair with --accept-loss")
@@ -81,7 +81,7 @@ func printRepair(w io.Writer, r integrity.RepairReport) {
 	switch {
 	case r.Changed:
 		fmt.Fprintf(w, "the log now contains %d events; the former files are in %s\n", r.Events, r.Aside)
-	case r.Whole():
+	case r.Intact():
 		fmt.Fprintf(w, "the log contains %d events, all intact: nothing to repair\n", r.Events)
 	}
 }

@@ -43,7 +43,7 @@ func printVerification(w io.Writer, v server.Verification) {
 		printFileReport(w, *v.Log)
 	}
 	if v.Against == "" {
-		if v.Log != nil && v.Log.Whole() {
+		if v.Log != nil && v.Log.Intact() {
 			fmt.Fprintln(w, "there is no snapshot to compare the log with: start the server, and stop it with "+
 				"SIGTERM to write a snapshot")
 		}
@@ -71,7 +71,7 @@ func printDigests(w io.Writer, name string, folded, served projections.TableDige
 
 func printFileReport(w io.Writer, r integrity.FileReport) {
 	result := "intact"
-	if !r.Whole() {
+	if !r.Intact() {
 		result = "DAMAGED"
 	}
 	fmt.Fprintf(w, "files: %d events without a gap, of at least %d: %s\n", r.Events, r.Must, result)

@@ -306,7 +306,7 @@ func (c corpus) try(t *testing.T, dir, what string) (outcome string) {
 		t.Errorf("%s: repair: %v", what, err)
 		return "refused"
 	}
-	if !report.Whole() {
+	if !report.Intact() {
 		return "refused"
 	}
 	if err := serving(t, dir, func(ctx context.Context, s *Server) { lacking = c.sound(ctx, s) }); err != nil ||

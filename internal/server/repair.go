@@ -46,7 +46,7 @@ func Repair(dir datadir.Dir, acceptLoss bool) (integrity.RepairReport, error) {
 				"deletions, revocations and suspensions among the events in %s.",
 				r.Events, filepath.Join(r.Aside, removedEventsFile))
 		}})
-	if err != nil || report.Whole() || !report.Changed {
+	if err != nil || report.Intact() || !report.Changed {
 		return report, err
 	}
 	for _, name := range []string{"snapshots", treeDir} {

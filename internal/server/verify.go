@@ -53,7 +53,7 @@ func Verify(ctx context.Context, dir datadir.Dir) (Verification, error) {
 		if err != nil {
 			return Verification{}, err
 		}
-		if files = &report; !report.Whole() {
+		if files = &report; !report.Intact() {
 			return Verification{Log: files}, nil
 		}
 	}
@@ -174,7 +174,7 @@ func compare(ctx context.Context, log projections.Reader, against string,
 // Err returns an error if the log is damaged or the states differ; nil otherwise.
 func (v Verification) Err(dir datadir.Dir) error {
 	switch {
-	case v.Log != nil && !v.Log.Whole():
+	case v.Log != nil && !v.Log.Intact():
 		return fmt.Errorf("the log is damaged: stop the server, and run 'anneal log repair --data %s'", dir)
 	case !v.Equal:
 		return errors.New("the log and the served state differ: keep a copy of the data directory, and report this " +

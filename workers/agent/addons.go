@@ -16,38 +16,39 @@ import (
 )
 
 const (
-	maxAddonTries = 3                // attempts to load an addon before it fails
-	addonPause    = time.Second      // pause before the second attempt; doubled before each further one
-	maxReason     = 500              // maximum length, in bytes, of the reason of a failure
-	maxAddons     = domain.MaxAddons // of a replica; twice as many while dropped addons are being unloaded
+	maxAddonTries = 3           // number of attempts after which an addon fails
+	addonPause    = time.Second // pause before the second attempt; doubled before each further attempt
+	maxReason     = 500         // maximum length of a reported failure reason in bytes
+	// maximum number of addons of a replica; twice as many while dropped addons are being unloaded
+	maxAddons = domain.MaxAddons
 )
 
-// addons holds the LoRA adapters and hot-loaded weights of one replica, loaded or loading. The
-// addons change while the replica serves requests. Calls of the engine for one ID are made in the
-// order of the heartbeats that caused the calls, and never while mu is held, because a heartbeat
-// must not wait for an engine.
+// addons manages the addons of one replica: its LoRA adapters and hot-loaded weights. They are
+// loaded and unloaded while the replica serves requests. Engine calls for the same addon are made
+// in the order of the heartbeats that caused them. mu is not held during an engine call, so that no
+// heartbeat waits for the engine.
 type addons struct {
 	replica *replica
-	opened  chan struct{} // closed when the replica's model is loaded
-	turn    chan struct{} // holds one element while an addon is being loaded
+	opened  chan struct{} // closed when the model of the replica is loaded
+	turn    chan struct{} // has one element while an addon is being loaded
 
-	resident *residentAddons // nil when all addons stay loaded
+	resident *residentAddons // limits how many addons the engine has loaded; nil when there is no limit
 
 	mu    sync.Mutex
-	all   map[string]*addon        // by ID
-	tails map[string]chan struct{} // by addon ID: channel that is closed when the last call in the ID's queue is done
+	all   map[string]*addon        // by addon ID
+	tails map[string]chan struct{} // by addon ID: closed when the last queued engine call for the addon is done
 }
 
 type addon struct {
 	protocol.Addon
 	ticket
-	cancel context.CancelFunc // cancels the load
-	calls  sync.WaitGroup     // calls of the engine in progress
+	cancel context.CancelFunc // cancels the load in progress
+	calls  sync.WaitGroup     // engine calls for the addon that are in progress
 }
 
-// A ticket is the place of one call in the queue of engine calls for one ID.
+// A ticket is the position of one engine call in the queue of calls for an addon.
 type ticket struct {
-	before <-chan struct{} // closed when the previous call is done; nil when there is none
+	before <-chan struct{} // closed when the call before this one is done; nil when there is none
 	done   chan struct{}
 }
 
@@ -59,21 +60,22 @@ func (s *addons) open(r *replica) {
 	}
 }
 
-// enqueue adds a call for an ID to the queue and returns its ticket. The caller holds mu.
+// enqueue adds an engine call to the queue of an addon and returns the call's ticket. The caller
+// holds mu.
 func (s *addons) enqueue(id string) ticket {
 	t := ticket{s.tails[id], make(chan struct{})}
 	s.tails[id] = t.done
 	return t
 }
 
-// wait returns when the ticket is the first in its queue.
+// wait returns when all calls before this one are done.
 func (t ticket) wait() {
 	if t.before != nil {
 		<-t.before
 	}
 }
 
-// dequeue waits until the ticket is the first in its queue, and removes it.
+// dequeue waits for the calls before this one, and then lets the next call in the queue begin.
 func (s *addons) dequeue(id string, t ticket) {
 	t.wait()
 	s.mu.Lock()
@@ -84,7 +86,7 @@ func (s *addons) dequeue(id string, t ticket) {
 	}
 }
 
-// state returns the states of the addons for the next heartbeat.
+// state returns the state of every addon for the next heartbeat.
 func (s *addons) state() []protocol.Addon {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -95,8 +97,8 @@ func (s *addons) state() []protocol.Addon {
 	return listed
 }
 
-// apply starts to load the assigned addons, and unloads the addons that the heartbeat listed and
-// the assignment does not keep.
+// apply starts to load the addons in assigned that are not loaded. It unloads the addons that the
+// last heartbeat listed and that the coordinator no longer assigns.
 func (s *addons) apply(listed []protocol.Addon, assigned protocol.ReplicaAddons) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -104,40 +106,41 @@ func (s *addons) apply(listed []protocol.Addon, assigned protocol.ReplicaAddons)
 	for _, id := range assigned.Keep {
 		keep[id] = true
 	}
-	for _, one := range listed {
-		if a := s.all[one.ID]; a != nil && !keep[one.ID] {
+	for _, item := range listed {
+		if a := s.all[item.ID]; a != nil && !keep[item.ID] {
 			a.cancel()
-			delete(s.all, one.ID)
+			delete(s.all, item.ID)
 			s.replica.agent.requestHeartbeat()
 			if a.State == protocol.AddonLoaded {
-				go s.unloadInTurn(one.ID, s.enqueue(one.ID)) // outside of the agent's WaitGroup, see load
+				// not counted in the agent's WaitGroup, because the engine may hang; see load
+				go s.unloadInTurn(item.ID, s.enqueue(item.ID))
 			}
 		}
 	}
-	for _, one := range assigned.Load {
-		if s.all[one.ID] != nil || one.ID == "" || len(s.all) >= 2*maxAddons {
+	for _, item := range assigned.Load {
+		if s.all[item.ID] != nil || item.ID == "" || len(s.all) >= 2*maxAddons {
 			continue
 		}
 		ctx, cancel := context.WithCancel(s.replica.accepting)
-		a := &addon{Addon: protocol.Addon{ID: one.ID, State: protocol.AddonLoading}, ticket: s.enqueue(one.ID),
+		a := &addon{Addon: protocol.Addon{ID: item.ID, State: protocol.AddonLoading}, ticket: s.enqueue(item.ID),
 			cancel: cancel}
-		s.all[one.ID] = a
-		s.replica.agent.work.Go(func() { s.start(ctx, a, one) })
+		s.all[item.ID] = a
+		s.replica.agent.work.Go(func() { s.start(ctx, a, item) })
 	}
 }
 
-// unloadInTurn unloads an addon when its ticket is the first in the queue.
+// unloadInTurn unloads an addon when the engine calls before it are done.
 func (s *addons) unloadInTurn(id string, t ticket) {
 	t.wait()
 	s.unload(id)
 	s.dequeue(id, t)
 }
 
-// errTimeout means that the engine did not load the addon within LoadWithin. The load is not
-// retried.
-var errTimeout = errors.New("the engine did not load the addon")
+// errTimeout is the error of an addon that the engine did not load within LoadWithin. It is not
+// tried again.
+var errTimeout = errors.New("the engine of the node did not load the addon")
 
-// start loads an addon, in at most maxAddonTries attempts, and records why the load failed.
+// start loads an addon, with up to maxAddonTries attempts. When all fail, it records the reason.
 func (s *addons) start(ctx context.Context, a *addon, assignment protocol.AddonAssignment) {
 	err := s.try(ctx, a, assignment)
 	pause := addonPause
@@ -158,7 +161,7 @@ func (s *addons) start(ctx context.Context, a *addon, assignment protocol.AddonA
 		a.calls.Wait()
 		s.dequeue(a.ID, a.ticket)
 	}()
-	if err == nil || ctx.Err() != nil { // ctx ends when the addon or its replica is no longer assigned
+	if err == nil || ctx.Err() != nil { // ctx is canceled when the addon or its replica is no longer assigned
 		return
 	}
 	s.mu.Lock()
@@ -171,7 +174,7 @@ func (s *addons) start(ctx context.Context, a *addon, assignment protocol.AddonA
 	}
 }
 
-// try downloads an addon's files and loads them into the model.
+// try makes one attempt to download an addon's files and load them into the model.
 func (s *addons) try(ctx context.Context, a *addon, assignment protocol.AddonAssignment) error {
 	dir, release, err := s.replica.agent.cache.acquire(ctx, assignment.Files)
 	if err != nil {
@@ -188,20 +191,20 @@ func (s *addons) try(ctx context.Context, a *addon, assignment protocol.AddonAss
 		full, ok := loader.(engines.WeightsLoader)
 		if !ok {
 			release()
-			return domain.Errorf(domain.FailedPrecondition, "the engine of the node hot-loads adapters, but not "+
+			return domain.Errorf(domain.FailedPrecondition, "the engine of the node can hot-load adapters, but not "+
 				"full weights: train an adapter (loraRank above 0), or deploy the trained model")
 		}
 		load = full.LoadWeights
 	} else if s.resident != nil {
-		keep := release // the files stay on the disk while the addon is assigned
+		keep := release // the files stay on disk as long as the addon is assigned
 		release = func() {}
 		load = func(ctx context.Context, id, dir string) error { return s.resident.add(ctx, loader, id, dir, keep) }
 	}
 	return s.load(ctx, a, load, dir, release)
 }
 
-// acquire waits until the replica's model is loaded, earlier engine calls for the same addon have
-// returned, and no other addon is being loaded. The caller calls done after the load.
+// acquire waits until the model of the replica is loaded, the calls before ticket t are done, and
+// no other addon is being loaded. The caller calls done after the load.
 func (s *addons) acquire(ctx context.Context, t ticket) (loader engines.AddonLoader, done func(), err error) {
 	select {
 	case <-s.opened:
@@ -228,22 +231,22 @@ func (s *addons) acquire(ctx context.Context, t ticket) (loader engines.AddonLoa
 	}
 }
 
-// withTimeout limits ctx to LoadWithin, the time in which the engine must load an addon.
+// withTimeout returns ctx with the timeout LoadWithin, in which the engine must load an addon.
 func (s *addons) withTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
 	within := s.replica.agent.options.LoadWithin
 	return context.WithTimeoutCause(ctx, within, fmt.Errorf("%w within %s", errTimeout, within))
 }
 
-// load loads the files in dir into the model, and calls release when the engine has read the files.
-// On a timeout, and when the addon is not assigned any more, load returns before the engine; if the
-// engine loads the addon after that, the addon is unloaded.
+// load loads the files in dir into the model. It calls release when the engine no longer needs the
+// files. load does not wait for the engine after a timeout, or when the addon is no longer
+// assigned. If the engine finishes the load later, the addon is unloaded.
 func (s *addons) load(ctx context.Context, a *addon, loadFiles func(ctx context.Context, id, dir string) error,
 	dir string, release func()) error {
 	ctx, cancel := s.withTimeout(ctx)
 	defer cancel()
 	loaded := make(chan error, 1)
 	a.calls.Add(1)
-	go func() { // outside of the agent's WaitGroup, which would wait for a hanging engine
+	go func() { // not counted in the agent's WaitGroup, which would wait for an engine that hangs
 		defer a.calls.Done()
 		_, err := recoverPanic(func() (struct{}, error) { return struct{}{}, loadFiles(ctx, a.ID, dir) })
 		release()
@@ -260,8 +263,8 @@ func (s *addons) load(ctx context.Context, a *addon, loadFiles func(ctx context.
 	}
 }
 
-// markLoaded records that an addon is loaded. It returns false when the addon is not assigned any
-// more, or has failed.
+// markLoaded records that an addon is loaded. It returns false when the addon is no longer assigned
+// or has failed; the caller then unloads it.
 func (s *addons) markLoaded(a *addon) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -274,8 +277,8 @@ func (s *addons) markLoaded(a *addon) bool {
 	return true
 }
 
-// loader returns the replica's model, which must be loaded, or an error when the model cannot load
-// addons.
+// loader returns the model of the replica as an AddonLoader, or an error when the engine cannot
+// load addons. The model must be loaded.
 func (s *addons) loader() (engines.AddonLoader, error) {
 	s.replica.mu.Lock()
 	defer s.replica.mu.Unlock()
@@ -287,7 +290,7 @@ func (s *addons) loader() (engines.AddonLoader, error) {
 	return loader, nil
 }
 
-// unload unloads an addon from the model, which must be loaded.
+// unload unloads an addon from the model. The model must be loaded.
 func (s *addons) unload(id string) {
 	if s.resident != nil && s.resident.remove(id) {
 		s.replica.log.Info("addon unloaded", "addon", id)
@@ -305,10 +308,11 @@ func (s *addons) unload(id string) {
 }
 
 func (s *addons) warnLoaded(id string, err error) {
-	s.replica.log.Warn("addon not unloaded", "addon", id, "error", err)
+	s.replica.log.Warn("the engine did not unload an addon: it uses memory until the replica is "+
+		"stopped", "addon", id, "error", err)
 }
 
-// truncate cuts text after maxBytes bytes, and appends "…" to text that it has cut.
+// truncate shortens text to maxBytes bytes and "…" if it is longer.
 func truncate(text string, maxBytes int) string {
 	if len(text) > maxBytes {
 		return strings.ToValidUTF8(text[:maxBytes], "") + "…"

@@ -23,7 +23,7 @@ type slowModel struct {
 	answer map[string]chan error
 
 	mu    sync.Mutex
-	begun []string // calls that have begun, in order
+	begun []string // names of the engine calls that have begun, in order
 }
 
 func (m *slowModel) call(what string) error {

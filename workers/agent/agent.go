@@ -1,7 +1,7 @@
-// Package agent runs on a worker node. The agent connects to the control plane and sends a
-// heartbeat every two seconds. The heartbeat reports all running work and its progress; the reply
-// lists what should run, and the agent starts and stops work accordingly. The agent's only state on
-// disk is its key, a cache of files, and records of the attempts that it has started.
+// Package agent runs on a worker node and executes the work of the node. The agent connects to the
+// control plane and sends a heartbeat every two seconds. The heartbeat reports all running work and
+// its progress. The reply lists what should run, and the agent starts and stops work accordingly.
+// On disk it only keeps its key, a cache of files, and records of the attempts that it has started.
 package agent
 
 import (
@@ -33,76 +33,76 @@ import (
 
 // Options configure an Agent.
 type Options struct {
-	Node  string        // node ID
-	Token string        // join token for the first contact; "" once the node is enrolled
-	Key   nkeys.KeyPair // authenticates the agent; nil uses the key in Dir
-	URL   string        // comma-separated list of NATS servers, nats://host:port
-	// NATS holds further options of the connection, such as TLS or an in-process server.
+	Node  string        // ID of the node
+	Token string        // join token for enrolling the node; "" when the node is enrolled
+	Key   nkeys.KeyPair // NKey that authenticates the agent; nil uses the key in Dir
+	URL   string        // URL of the NATS server, or several separated by commas
+	// NATS has further options of the NATS connection, such as TLS or an in-process server.
 	NATS []nats.Option
 
-	Pool   string // training, inference or "" for both
-	Region string // one of domain.Regions; "" without one
+	Pool   string // "training" or "inference" to accept only such work; "" accepts both
+	Region string // one of domain.Regions; "" for a node without a region
 	Labels map[string]string
-	// ShareAccelerators offers shares of devices to replicas; the engine must share devices.
+	// ShareAccelerators lets several replicas share a device. The engine must be able to limit the
+	// memory of a model.
 	ShareAccelerators bool
 
-	Capacity map[string]int // accelerators: type → devices; nil detects them
-	Cores    int            // of the node; 0 is the cores of this machine
-	// CheckDevices is the time between two readings of the state of detected devices; 0 disables the
-	// readings.
+	Capacity map[string]int // number of devices by accelerator type; nil detects the devices of the machine
+	Cores    int            // number of CPU cores that the node offers; 0 means those of the machine
+	// CheckDevices is the interval at which the state of detected devices is read; 0 disables it.
 	CheckDevices time.Duration
-	Dir          string // directory of the cache and work in progress; only one agent may use it
-	CacheBytes   int64  // limit for unused files in the cache; 0 is 64 GiB
+	Dir          string // directory of the cache and of work in progress; only one agent may use it
+	CacheBytes   int64  // maximum bytes of unused files in the cache; 0 means 64 GiB
 	Engine       engines.Engine
-	Version      string // version of anneal
-	// LeaveWithin limits the shutdown, in which checkpoints are saved and responses finished; 0 is
-	// 25 s.
+	Version      string // version of the anneal program
+	// LeaveWithin limits the shutdown, in which attempts save checkpoints and responses are finished.
+	// 0 means 25 s.
 	LeaveWithin time.Duration
-	LoadWithin  time.Duration // timeout of the engine to load a model or an addon; 0 is 30 min
-	Sound       Sound         // decodes recordings; nil means that the node serves no speech models
-	HTTP        *http.Client  // client that downloads and uploads files; nil uses a client with the settings in TLS
-	TLS         *tls.Config   // TLS settings of the default client; nil trusts the system's authorities
-	Log         *slog.Logger  // nil discards log messages
+	LoadWithin  time.Duration // timeout for the engine to load a model or an addon; 0 means 30 min
+	Sound       Sound         // decodes audio files; nil means that the node serves no speech models
+	HTTP        *http.Client  // client for downloads and uploads; nil uses a client with the settings in TLS
+	TLS         *tls.Config   // TLS settings of the default client; nil trusts the certificate authorities of the system
+	Log         *slog.Logger  // receives log messages; nil discards them
 }
 
-// Sound decodes the recording at path, in any supported format, to the samples that transcribers
-// read. preprocessing is one of the Preprocess names of engines, or "" for none. A *domain.Error
-// with code InvalidArgument means that the recording is invalid.
+// A Sound decodes the audio file at path to the samples that speech models read. preprocessing is
+// one of the Preprocess constants of package engines, or "" for none. A *domain.Error with the code
+// InvalidArgument means that the file is not valid audio.
 type Sound func(ctx context.Context, path, preprocessing string) (io.ReadCloser, error)
 
-// KeyFile is the name of the file in Options.Dir that holds the agent's key.
+// KeyFile is the name of the file with the agent's key in Options.Dir.
 const KeyFile = "node.nkey"
 
-// An Agent runs the work of one node.
+// An Agent executes the work that the coordinator assigns to one node.
 type Agent struct {
 	options Options
 	log     *slog.Logger
-	boot    string // random ID of this run of the agent
+	boot    string // random ID of this run of the process
 	spec    domain.NodeSpec
 	conn    *nats.Conn
 	cache   *cache
 	files   *transfer
 	started *startedAttempts
 	devices *devices
-	watch   *deviceWatch  // nil if the state of the devices is not read
-	wake    chan struct{} // receives a value when a heartbeat is requested
+	watch   *deviceWatch  // reads the state of the devices; nil when it is not read
+	wake    chan struct{} // receives an element when a heartbeat should be sent now
 
 	mu       sync.Mutex
-	number   uint64 // number of the last heartbeat
-	seen     uint64 // newest log position that a coordinator sent
+	number   uint64 // sequence number of the last heartbeat
+	seen     uint64 // highest log position that a coordinator's reply contained
 	attempts map[string]*attempt
 	replicas map[string]*replica
 	streams  map[string]response
 	leaving  bool
-	work     sync.WaitGroup // goroutines of attempts and replicas
+	work     sync.WaitGroup // counts the goroutines of attempts and replicas
 }
 
-// New returns an Agent; Run starts it. New inspects the machine and changes nothing.
+// New returns an Agent for this machine. Call Run to start it.
 func New(o Options) (*Agent, error) {
 	var v domain.Violations
 	v.Require(domain.ValidID(o.Node), "node", domain.IDRule)
-	v.Require(o.Dir != "", "dir", "is required: a directory for the cache and work in progress")
-	v.Require(o.URL != "" || len(o.NATS) > 0, "url", "is required: the address of NATS, like nats://HOST:4222")
+	v.Require(o.Dir != "", "dir", "is required: the directory for the cache and for work in progress")
+	v.Require(o.URL != "" || len(o.NATS) > 0, "url", "is required: the URL of the NATS server, such as nats://HOST:4222")
 	v.Require(o.Pool == "" || o.Pool == domain.PoolTraining || o.Pool == domain.PoolInference, "pool",
 		"%.64q must be training, inference, or empty for both", o.Pool)
 	v.Require(o.Region == "" || slices.Contains(domain.Regions[1:], o.Region), "region", "%.64q %s", o.Region,
@@ -155,10 +155,10 @@ func New(o Options) (*Agent, error) {
 	return a, nil
 }
 
-// Memory returns the machine's memory in bytes.
+// Memory returns the memory of the machine in bytes.
 func (a *Agent) Memory() int64 { return a.spec.Capacity.MemoryMiB << 20 }
 
-// abilitiesOf returns the capabilities of a node.
+// abilitiesOf returns the abilities of the node: what its engine can do, as in NodeSpec.Engines.
 func abilitiesOf(o Options) []string {
 	all := abilities(o.Engine, o.Sound)
 	if o.ShareAccelerators && o.Engine.Completer != nil && o.Engine.SharesDevices {
@@ -168,8 +168,8 @@ func abilitiesOf(o Options) []string {
 	return all
 }
 
-// abilities returns the capabilities of an engine, as in NodeSpec.Engines. Reinforcement learning
-// also requires a scorer, and transcription requires sound.
+// abilities returns the abilities of an engine, as in NodeSpec.Engines. Reinforcement learning also
+// needs a scorer, and transcription needs sound.
 func abilities(e engines.Engine, sound Sound) []string {
 	all := map[string]bool{"train": e.Trainer != nil, "complete": e.Completer != nil, "score": e.Scorer != nil}
 	_, gangs := e.Trainer.(engines.GangTrainer)
@@ -187,10 +187,10 @@ func abilities(e engines.Engine, sound Sound) []string {
 	return slices.Sorted(maps.Keys(all))
 }
 
-// Run runs the agent until ctx is done, and then shuts it down: attempts save a checkpoint and
-// responses finish, within LeaveWithin. Run returns an error when the directory cannot be used, the
-// address is invalid, or another agent has registered as this node. It retries while the control
-// plane is unreachable.
+// Run executes assigned work until ctx is done. Then it shuts the agent down within LeaveWithin:
+// attempts save a checkpoint, and responses are finished. While the control plane is unreachable,
+// Run tries again. It returns an error when the directory cannot be used, the NATS URL is invalid,
+// or another agent has registered as this node.
 func (a *Agent) Run(ctx context.Context) error {
 	unlock, err := a.openDir()
 	if err != nil {
@@ -222,28 +222,28 @@ func (a *Agent) Run(ctx context.Context) error {
 	return nil
 }
 
-// openDir locks and prepares the agent's directory. The caller calls unlock when the agent has
+// openDir locks the agent's directory and prepares it. The caller calls unlock when the agent has
 // stopped.
 func (a *Agent) openDir() (unlock func(), err error) {
 	for _, dir := range []string{a.cache.dir, a.workDir()} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return nil, fmt.Errorf("open the agent's directory: %w", err)
+			return nil, fmt.Errorf("prepare the agent's directory: %w", err)
 		}
 	}
 	lock, err := os.OpenFile(filepath.Join(a.options.Dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("open the agent's directory: %w", err)
+		return nil, fmt.Errorf("prepare the agent's directory: %w", err)
 	}
-	unlock = func() { // closing the lock releases it
+	unlock = func() { // closing the file releases the lock
 		a.started.close()
 		_ = lock.Close()
 	}
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		unlock()
 		return nil, domain.Errorf(domain.FailedPrecondition,
-			"another agent uses directory %s: stop that agent, or choose another directory", a.options.Dir)
+			"another agent uses the directory %s: stop that agent, or choose another directory", a.options.Dir)
 	}
-	// Work in progress of an earlier run cannot be continued.
+	// Attempts that an earlier process was executing cannot be continued from their files.
 	err = errors.Join(os.RemoveAll(a.workDir()), os.MkdirAll(a.workDir(), 0o700))
 	if err == nil {
 		err = a.cache.open()
@@ -253,15 +253,16 @@ func (a *Agent) openDir() (unlock func(), err error) {
 	}
 	if err != nil {
 		unlock()
-		return nil, fmt.Errorf("open the agent's directory: %w", err)
+		return nil, fmt.Errorf("prepare the agent's directory: %w", err)
 	}
 	return unlock, nil
 }
 
 func (a *Agent) workDir() string { return filepath.Join(a.options.Dir, "work") }
 
-// connect connects to NATS; the NATS client retries until it is connected. Messages are not
-// buffered while the connection is down, because the agent repeats messages that are still current.
+// connect connects to NATS and subscribes to the requests for this node. When the server is
+// unreachable, the NATS client keeps trying. Messages are not buffered while the connection is
+// interrupted, because the agent sends those that are still needed again.
 func (a *Agent) connect(life context.Context) error {
 	key := a.options.Key
 	if key == nil {
@@ -286,7 +287,7 @@ func (a *Agent) connect(life context.Context) error {
 		nats.ReconnectHandler(func(*nats.Conn) { a.log.Info("reconnected to NATS"); a.requestHeartbeat() }),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil {
-				a.log.Warn("connection to NATS lost: work continues, and reports are sent after reconnecting", "error", err)
+				a.log.Warn("lost the connection to NATS: work continues, and reports are sent after reconnecting", "error", err)
 			}
 		}),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription,
@@ -296,7 +297,7 @@ func (a *Agent) connect(life context.Context) error {
 	}, a.options.NATS...)
 	conn, err := natsconn.Connect(a.options.URL, options...)
 	if err != nil {
-		return domain.Errorf(domain.InvalidArgument, "connect to NATS at %s: %v", a.options.URL, err)
+		return domain.Errorf(domain.InvalidArgument, "cannot connect to NATS at %s: %v: check the URL", a.options.URL, err)
 	}
 	a.conn = conn
 	for subject, handle := range map[string]nats.MsgHandler{
@@ -308,13 +309,13 @@ func (a *Agent) connect(life context.Context) error {
 	} {
 		if _, err := conn.Subscribe(subject, handle); err != nil {
 			conn.Close()
-			return fmt.Errorf("subscribe to %s: %w", subject, err)
+			return fmt.Errorf("subscribe to the NATS subject %s: %w", subject, err)
 		}
 	}
 	return nil
 }
 
-// requestHeartbeat makes the agent send a heartbeat immediately.
+// requestHeartbeat makes the agent send a heartbeat now.
 func (a *Agent) requestHeartbeat() {
 	select {
 	case a.wake <- struct{}{}:
@@ -345,14 +346,14 @@ func (a *Agent) heartbeatUntil(ctx, life context.Context, busy []<-chan struct{}
 	}
 }
 
-// leave stops all work, within LeaveWithin, and sends the last heartbeat. The coordinator then
-// marks the node as lost immediately, so that its work is placed on other nodes.
+// leave stops all work within LeaveWithin, and sends a last heartbeat. The coordinator then marks
+// the node as lost immediately, so that its work moves to other nodes.
 func (a *Agent) leave(life context.Context) {
 	bound, cancel := context.WithTimeout(life, a.options.LeaveWithin)
 	defer cancel()
 	a.mu.Lock()
 	a.leaving = true
-	a.spec.Engines = nil // so that the schedulers place no more work on the node
+	a.spec.Engines = nil // a node without abilities gets no more work
 	var busy []<-chan struct{}
 	for _, t := range a.attempts {
 		t.stop(errLeaving)
@@ -368,6 +369,7 @@ func (a *Agent) leave(life context.Context) {
 	sending, cancelSending := context.WithTimeout(life, 3*time.Second)
 	defer cancelSending()
 	if err := a.request(sending, protocol.HeartbeatSubject(a.options.Node), last, &protocol.Assignments{}); err != nil {
-		a.log.Warn("last heartbeat not delivered: the node will be marked as lost after a timeout", "error", err)
+		a.log.Warn("cannot deliver the last heartbeat: the control plane will notice only after a timeout that this node "+
+			"has left", "error", err)
 	}
 }

@@ -19,20 +19,21 @@ import (
 	"anneal/workers/protocol"
 )
 
-// An attempt is a running attempt of a job.
+// An attempt is one execution of a job on this node.
 type attempt struct {
 	agent      *Agent
 	assignment protocol.TrainAssignment
 	log        *slog.Logger
-	dir        string             // directory of the attempt's work in progress
+	dir        string             // directory for the files of the attempt
 	life       context.Context    // context of all goroutines of the attempt
 	end        context.CancelFunc // cancels life
-	work       context.Context    // context of the training; when work is canceled, the trainer saves a checkpoint
-	halt       context.CancelCauseFunc
-	outbox     *outbox
-	rollouts   *rollouts
-	joblog     *jobLog
-	done       chan struct{} // closed when all goroutines of the attempt have ended
+	// context of the trainer; when it is canceled, the trainer saves a checkpoint and returns
+	work     context.Context
+	halt     context.CancelCauseFunc
+	outbox   *outbox
+	rollouts *rollouts
+	joblog   *jobLog
+	done     chan struct{} // closed when all goroutines of the attempt have returned
 
 	deviceReport sync.Once
 
@@ -54,8 +55,8 @@ func newAttempt(a *Agent, life context.Context, assignment protocol.TrainAssignm
 	return t
 }
 
-// stop ends the attempt: immediately and without a report when why is errUnwanted, otherwise after
-// a last checkpoint.
+// stop stops the attempt. When why is errUnwanted, it stops at once and reports nothing; otherwise
+// the trainer saves a last checkpoint and the end is reported.
 func (t *attempt) stop(why error) {
 	t.halt(why)
 	if errors.Is(why, errUnwanted) {
@@ -69,8 +70,9 @@ func (t *attempt) stop(why error) {
 	}
 }
 
-// state returns the state of the attempt for the next heartbeat, with at most maxRows metric rows.
-// more reports whether further rows should be sent immediately.
+// state returns the state of the attempt for the next heartbeat, with at most maxRows rows of
+// metrics. more reports that the next heartbeat should be sent immediately, because further rows
+// are left.
 func (t *attempt) state(maxRows int) (listed protocol.Attempt, more bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -94,11 +96,12 @@ func (t *attempt) enter(phase string) {
 	t.agent.requestHeartbeat()
 }
 
-// run runs the attempt and reports how it ended. The attempt waits for the earlier attempts of its job
-// and then for its devices, each within releaseTimeout. If recordErr, the error of recording the start,
-// is not nil, the attempt fails. After the attempt has ended, heartbeats list the attempt as lost until
-// the coordinator does not keep it any more. A coordinator that has received no report of the end then
-// requeues the job.
+// run executes the attempt and reports its end. It first waits for the earlier attempts of its job
+// in before, and then for its devices, each for at most releaseTimeout. recordErr is the error of
+// recording on disk that the attempt is started; if it is not nil, the attempt fails.
+//
+// After the end, heartbeats list the attempt as lost until the coordinator no longer assigns it. If
+// the report of the end did not arrive, the coordinator therefore requeues the job.
 func (t *attempt) run(before []*attempt, recordErr error) {
 	defer t.agent.requestHeartbeat()
 	defer close(t.done)
@@ -109,7 +112,7 @@ func (t *attempt) run(before []*attempt, recordErr error) {
 	err := cmp.Or(diskError(recordErr), t.awaitEarlier(before))
 	if err == nil {
 		t.log.Info("attempt started", "resumeStep", t.assignment.ResumeStep)
-		t.joblog.logf("attempt %d started on node %s after step %d", t.assignment.Attempt, t.agent.options.Node,
+		t.joblog.logf("attempt %d started on node %s, continuing after step %d", t.assignment.Attempt, t.agent.options.Node,
 			t.assignment.ResumeStep)
 		result, err = t.train()
 	}
@@ -129,8 +132,8 @@ func (t *attempt) run(before []*attempt, recordErr error) {
 	t.joblog.close(unwanted)
 }
 
-// reportEnd reports how the attempt ended, unless it is unwanted. The last heartbeat of a node that
-// is shut down reports the end of all its attempts.
+// reportEnd reports how the attempt ended, unless it is unwanted or the node is shut down, whose
+// last heartbeat reports the end of all attempts.
 func (t *attempt) reportEnd(err error) {
 	why := context.Cause(t.work)
 	switch {
@@ -140,7 +143,7 @@ func (t *attempt) reportEnd(err error) {
 		t.log.Info("attempt interrupted", "reason", err)
 	case errors.Is(why, errCancelled):
 		t.log.Info("attempt canceled")
-		// The report fails only when the attempt is unwanted.
+		// This report fails only if the attempt is unwanted.
 		_, _ = t.report(t.life, protocol.Report{Kind: protocol.ReportStopped})
 	case isDeviceFailure(why):
 		t.reportDevice(why)
@@ -150,41 +153,41 @@ func (t *attempt) reportEnd(err error) {
 	}
 }
 
-// failure returns the report of a failed attempt. If the node is the cause, the report says so, and
-// the failure does not count toward the job's limit of failures.
+// failure returns the report of a failed attempt. When the node caused the failure, the report says
+// so, and the failure does not count toward the job's maximum number of failures.
 func (t *attempt) failure(err error) protocol.Report {
 	return protocol.Report{Kind: protocol.ReportFailed, Error: t.errorOf(err),
 		Preempted: isDeviceFailure(err) || isNotReleased(err)}
 }
 
-// loseDevice stops the attempt because its device has failed. It reports the failure at once,
-// without waiting for the trainer, because a program that uses the device may hang. The attempt
-// saves no checkpoint: what a failed device has computed may be wrong.
+// loseDevice stops the attempt after one of its devices failed. It reports the failure immediately,
+// because a program that uses the device may hang. No checkpoint is saved, because the results of a
+// failed device may be wrong.
 func (t *attempt) loseDevice(err error) {
 	t.stop(err)
 	t.reportDevice(err)
 }
 
-// reportDevice reports once that the attempt has lost its device.
+// reportDevice reports the failure of the attempt's device, once.
 func (t *attempt) reportDevice(err error) {
 	t.deviceReport.Do(func() {
-		t.log.Error("attempt lost its device", "error", err)
+		t.log.Error("stopping an attempt, because a device that it uses has failed", "error", err)
 		_, _ = t.report(t.life, t.failure(err))
 	})
 }
 
-// errorOf returns err as an error for the user, without secrets and paths of this machine.
+// errorOf returns err as an error for the user, with secrets and paths of this machine removed.
 func (t *attempt) errorOf(err error) *protocol.Error {
-	const maxMessage = 2000 // bytes
+	const maxMessage = 2000 // maximum length of the message in bytes
 	e := protocol.ErrorOf(err)
 	e.Message = truncate(t.joblog.redact(e.Message), maxMessage)
 	return e
 }
 
-// train downloads the inputs and trains.
+// train downloads the input files and runs the trainer.
 func (t *attempt) train() (result engines.TrainResult, err error) {
 	if t.agent.options.Engine.Trainer == nil {
-		why := cmp.Or(t.agent.options.Engine.Missing["train"], "its engine has no trainer")
+		why := cmp.Or(t.agent.options.Engine.Missing["train"], "its engine cannot train")
 		return result, domain.Errorf(domain.Unavailable, "the node cannot train: %s", why)
 	}
 	req, release, err := t.prepare()
@@ -229,8 +232,8 @@ func (t *attempt) train() (result engines.TrainResult, err error) {
 	return result, t.nameBase(result.Dir)
 }
 
-// nameBase records the ID of the base model in the configuration of the adapter in dir, if dir has
-// an adapter. A trainer knows only the directory of the base model on this node.
+// nameBase writes the ID of the base model into the adapter's configuration in dir, if there is
+// one. The trainer itself only knows the directory of the base model on this node.
 func (t *attempt) nameBase(dir string) error {
 	path := filepath.Join(dir, weights.AdapterConfigFile)
 	config, err := os.ReadFile(path)
@@ -247,7 +250,8 @@ func (t *attempt) nameBase(dir string) error {
 	return os.WriteFile(path, named, 0o600)
 }
 
-// nameBase returns the configuration of an adapter with the ID of the base model, unless that is "".
+// nameBase returns an adapter's configuration with the ID of its base model. It returns config
+// unchanged when base is "".
 func nameBase(config []byte, base domain.Name) ([]byte, error) {
 	if base == "" {
 		return config, nil
@@ -259,8 +263,8 @@ func nameBase(config []byte, base domain.Name) ([]byte, error) {
 	return named, nil
 }
 
-// prepare downloads the files of the attempt, except the code of its evaluator. release releases
-// the files in the cache, and is never nil.
+// prepare downloads the files of the attempt, except the evaluator's code. release releases the
+// files in the cache; it is never nil.
 func (t *attempt) prepare() (req engines.TrainRequest, release func(), err error) {
 	var held []func()
 	release = func() {
@@ -281,7 +285,7 @@ func (t *attempt) prepare() (req engines.TrainRequest, release func(), err error
 		return dir, err
 	}
 	if req.BaseDir, err = acquire(&t.assignment.Base); err != nil {
-		return req, release, fmt.Errorf("base model: %w", err)
+		return req, release, fmt.Errorf("download the base model: %w", err)
 	}
 	if req.AdapterDir, err = acquire(t.assignment.Adapter); err != nil {
 		return req, release, fmt.Errorf("adapter: %w", err)
@@ -294,7 +298,7 @@ func (t *attempt) prepare() (req engines.TrainRequest, release func(), err error
 		req.DataFiles = paths(dir, &t.assignment.Data)
 	}
 	if dir, err = acquire(t.assignment.Eval); err != nil {
-		return req, release, fmt.Errorf("evaluation dataset: %w", err)
+		return req, release, fmt.Errorf("download the evaluation dataset: %w", err)
 	}
 	req.EvalFiles = paths(dir, t.assignment.Eval)
 	if t.assignment.Resume != nil {
@@ -310,10 +314,11 @@ func (t *attempt) prepare() (req engines.TrainRequest, release func(), err error
 	return req, release, nil
 }
 
-// helps reports whether another node of the gang leads the attempt.
+// helps reports whether this node only computes for another node of the gang, which leads the
+// attempt.
 func (t *attempt) helps() bool { return t.assignment.Gang != nil && t.assignment.Gang.Rank > 0 }
 
-// cores returns how many CPU cores the attempt may use.
+// cores returns the number of CPU cores that the attempt may use.
 func (t *attempt) cores() int { return max(1, int(t.assignment.CPUMilli/1000)) }
 
 func paths(dir string, files *protocol.FileSet) []string {
@@ -327,7 +332,7 @@ func paths(dir string, files *protocol.FileSet) []string {
 	return all
 }
 
-// A watcher receives the metrics and checkpoints of the trainer.
+// A watcher receives the metrics and checkpoints of the trainer for an attempt.
 type watcher struct{ *attempt }
 
 // Step implements engines.TrainWatcher.
@@ -338,8 +343,9 @@ func (w watcher) Step(row engines.Metrics) {
 	w.joblog.step(row)
 }
 
-// Checkpoint implements engines.TrainWatcher. It copies the files and uploads the copy, so that
-// training continues while the store or the coordinator is unreachable.
+// Checkpoint implements engines.TrainWatcher. It copies the files of the checkpoint and uploads the
+// copy in the background, so that training continues when the store or the coordinator is
+// unreachable.
 func (w watcher) Checkpoint(_ context.Context, step int, dir string) error {
 	if w.life.Err() != nil || isDeviceFailure(context.Cause(w.work)) {
 		return errUnwanted

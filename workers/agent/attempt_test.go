@@ -25,7 +25,7 @@ func TestSetBaseModel(t *testing.T) {
 		named := testutil.ReadFile(t, path)
 		require.JSONEq(t, `{"peft_type": "LORA", "base_model_name_or_path": "tiny"}`, string(named))
 	}
-	a.assignment.BaseModel = "" // as from a coordinator of an earlier version
+	a.assignment.BaseModel = "" // a coordinator of an earlier version sends no base model
 	require.NoError(t, a.nameBase(dir))
 	require.NoError(t, os.WriteFile(path, []byte("{"), 0o600))
 	require.NoError(t, a.nameBase(dir))

@@ -18,29 +18,29 @@ import (
 	"anneal/workers/protocol"
 )
 
-// A cache stores downloaded file sets, each in a directory. Concurrent users of a file set share
-// one download. An unused file set stays until its space is needed. Only complete directories
-// appear in the cache, because a download is renamed when it is complete.
+// A cache stores downloaded file sets, each in a directory. Users of the same file set share one
+// download. An unused file set stays until its space is needed. A download has a temporary
+// directory name until it is complete.
 type cache struct {
 	dir   string
-	limit int64 // bytes of unused file sets
+	limit int64 // maximum bytes of unused file sets
 	files *transfer
 
 	mu      sync.Mutex
-	entries map[string]*entry // entries by the hash of the file set's key
+	entries map[string]*entry // by the hash of the file set's key
 }
 
 type entry struct {
 	size  int64
-	users int           // number of calls of acquire that are not released yet
-	used  time.Time     // when the file set was last released
+	users int           // number of calls of acquire whose release was not called yet
+	used  time.Time     // when users became 0
 	ready chan struct{} // closed when the download has succeeded or failed
 	err   error
 }
 
-const partSuffix = ".part" // suffix of directories that are being downloaded
+const partSuffix = ".part" // suffix of a directory whose download is not complete
 
-// open adds the file sets that earlier runs downloaded.
+// open adds the file sets that earlier processes downloaded to the cache.
 func (c *cache) open() error {
 	found, err := os.ReadDir(c.dir)
 	if err != nil {
@@ -75,8 +75,8 @@ func (c *cache) open() error {
 	return nil
 }
 
-// acquire returns the directory of a file set, and downloads the files unless they are cached. The
-// directory stays in the cache until release is called.
+// acquire returns the directory of a file set, after downloading the files if they are not cached.
+// The directory stays in the cache at least until release is called.
 func (c *cache) acquire(ctx context.Context, files protocol.FileSet) (dir string, release func(), err error) {
 	sum := sha256.Sum256([]byte(files.Key))
 	id := hex.EncodeToString(sum[:16])
@@ -102,7 +102,8 @@ func (c *cache) acquire(ctx context.Context, files protocol.FileSet) (dir string
 		if e.err == nil {
 			return path, sync.OnceFunc(func() { c.release(e) }), nil
 		}
-		// The caller that started the download may have canceled the download: download again.
+		// The caller that began the download canceled it, but this caller needs the files: download them
+		// again.
 		if cached && ctx.Err() == nil {
 			continue
 		}
@@ -110,8 +111,8 @@ func (c *cache) acquire(ctx context.Context, files protocol.FileSet) (dir string
 	}
 }
 
-// download downloads a file set into a temporary directory, renames the directory, and closes
-// e.ready.
+// download downloads a file set into a temporary directory and then renames it. It closes e.ready
+// when it ends.
 func (c *cache) download(ctx context.Context, e *entry, id string, files protocol.FileSet) {
 	c.evict(e.size)
 	part := filepath.Join(c.dir, id+partSuffix)
@@ -126,7 +127,7 @@ func (c *cache) download(ctx context.Context, e *entry, id string, files protoco
 	if err != nil {
 		err = errors.Join(err, os.RemoveAll(part))
 		if domain.CodeOf(err) == domain.ResourceExhausted {
-			c.evict(c.limit) // makes space for the next download
+			c.evict(c.limit) // keep the limit, so that the next download has space
 		}
 		c.mu.Lock()
 		delete(c.entries, id)
@@ -144,8 +145,8 @@ func (c *cache) release(e *entry) {
 	c.evict(0)
 }
 
-// evict removes unused file sets, the least recently used first, until the bytes of the remaining
-// unused file sets plus the given number of bytes are within the limit.
+// evict removes unused file sets, the least recently used first, until their bytes plus more are
+// within the limit. more is the size of files that are about to be added.
 func (c *cache) evict(more int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -167,6 +168,6 @@ func (c *cache) evict(more int64) {
 		}
 		sum -= c.entries[id].size
 		delete(c.entries, id)
-		_ = os.RemoveAll(filepath.Join(c.dir, id)) // if the removal fails, open finds the directory at the next start
+		_ = os.RemoveAll(filepath.Join(c.dir, id)) // when the removal fails, open finds the directory at the next start
 	}
 }

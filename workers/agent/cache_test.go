@@ -24,7 +24,8 @@ type fileServer struct {
 	*httptest.Server
 	mu       sync.Mutex
 	requests map[string]int
-	reply    func(w http.ResponseWriter, name string, times int) bool // true if it has responded; false to serve the file
+	// answers a request and returns true, or returns false to serve the file
+	reply func(w http.ResponseWriter, name string, times int) bool
 }
 
 func newFileServer(t *testing.T) *fileServer {
@@ -211,7 +212,7 @@ func TestDownloadStaysInItsDirectory(t *testing.T) {
 func TestSumsAreVerified(t *testing.T) {
 	s := newFileServer(t)
 	files := s.files("k", "f")
-	// of 0123456789, by sha256sum
+	// SHA-256 of 0123456789, computed with sha256sum
 	files.Files[0].Sum = "84d89877f0d4041efb6bf91a16f0248f2fd573e6af05c19f96bedb9f882f7882"
 	require.NoError(t, newTransfer(nil).download(t.Context(), files, t.TempDir()))
 
@@ -233,7 +234,7 @@ func TestSumsAreVerified(t *testing.T) {
 func TestDamageInTheStoreAndInTransit(t *testing.T) {
 	s := newFileServer(t)
 	s.reply = func(w http.ResponseWriter, _ string, times int) bool {
-		// of 0123456789, by sha256sum
+		// SHA-256 of 0123456789 in base64, computed with sha256sum
 		w.Header().Set("Repr-Digest", "sha-256=:hNiYd/DUBB77a/kaFvAkjy/Vc+avBcGflr7bn4gveII=:")
 		_, _ = io.WriteString(w, []string{"0123456780", "0123456789"}[min(times-1, 1)])
 		return true

@@ -9,10 +9,13 @@ import (
 	"anneal/engines"
 )
 
-// acquireShare waits for a share of a device for the allocation with an ID. It binds the slot to a free
-// device unless other work has bound it. Work that is being stopped may still use the device: then it
-// waits until the slot has capacity, because the memory of a device must hold all replicas that share
-// it. It does not join a device that has failed. release is never nil.
+// acquireShare waits for a share of a device for an allocation. id is the allocation's ID and milli
+// the thousandths of a device that it gets. The first allocation in a slot binds the slot to a free
+// device, which all allocations of the slot then share.
+//
+// Replicas that are being stopped may still use the device, so acquireShare waits until the shares
+// of all running ones fit, because the memory of the device must hold them. It does not use a
+// device that has failed. release is never nil.
 func (d *devices) acquireShare(
 	ctx context.Context, id string, slot domain.DeviceSlot, milli int,
 ) (acquired []engines.Device, release func(), err error) {
@@ -25,13 +28,13 @@ func (d *devices) acquireShare(
 		case <-freed:
 		case <-ctx.Done():
 			return nil, func() {}, domain.Errorf(domain.Unavailable,
-				"the allocated share of an accelerator is still in use: %v", context.Cause(ctx))
+				"other work did not release the allocated share of an accelerator in time: %v", context.Cause(ctx))
 		}
 	}
 }
 
-// tryShare acquires a share if it is free, and returns a nil channel. Otherwise it returns a channel that
-// is closed when devices are released or restored.
+// tryShare acquires a share if it is free, and then returns nil for freed. Otherwise it returns a
+// channel that is closed when devices are released or restored, after which the caller tries again.
 func (d *devices) tryShare(slot domain.DeviceSlot, milli int) (device engines.Device, freed <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -54,7 +57,8 @@ func (d *devices) tryShare(slot domain.DeviceSlot, milli int) (device engines.De
 	return bound.device, nil
 }
 
-// releaseShare releases the share of an allocation. The last one frees the device.
+// releaseShare releases the share of an allocation. When it was the last one in the slot, the
+// device is free again.
 func (d *devices) releaseShare(id string, slot domain.DeviceSlot, milli int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

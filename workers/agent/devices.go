@@ -9,35 +9,35 @@ import (
 	"anneal/engines"
 )
 
-// devices holds the node's accelerators and the allocations that use them. The log allocates a number
-// of devices to a replica or an attempt, and the agent chooses the devices. A device that has failed
-// is not chosen until it is restored: see deviceWatch.
+// devices assigns the accelerators of the node to allocations. An allocation in the log only has a
+// number of devices; the agent chooses which. It does not choose a device that has failed, until
+// the device is restored: see deviceWatch.
 type devices struct {
 	mu    sync.Mutex
 	all   []engines.Device
 	state map[engines.Device]*deviceState
-	slots map[domain.DeviceSlot]*deviceSlot // shared devices: see domain.DeviceShare
-	freed chan struct{}                     // closed and replaced when devices are released or restored
+	slots map[domain.DeviceSlot]*deviceSlot // devices that are shared, by slot; see domain.DeviceShare
+	freed chan struct{}                     // closed and replaced when a device is released or restored
 }
 
 // deviceState is the state of one device.
 type deviceState struct {
 	used    bool
-	users   []deviceUser // several only if they share the device; none until use is called
-	failure string       // why the device must not be used; "" when it can be used
-	reading *reading     // nil if unknown
+	users   []deviceUser // allocations that use the device; several when they share it; empty until use is called
+	failure string       // why the device must not be used; "" when it works
+	reading *reading     // last values that the driver reported; nil when they are unknown
 }
 
 // A deviceUser is an allocation that uses a device.
 type deviceUser struct {
 	id   string
-	lost func(error) // tells the user that the device has failed
+	lost func(error) // called when the device has failed
 }
 
-// A deviceSlot binds a slot to a device while work uses the slot.
+// A deviceSlot says to which device a slot is bound while allocations use the slot.
 type deviceSlot struct {
 	device engines.Device
-	milli  int // thousandths in use
+	milli  int // thousandths of the device that are in use
 	users  int
 }
 
@@ -50,8 +50,9 @@ func newDevices(all []engines.Device) *devices {
 	return d
 }
 
-// acquire waits for the wanted number of devices of each type, because a replica or an attempt that
-// is being stopped may still use devices that the log has allocated again. release is never nil.
+// acquire waits for the wanted number of devices of each type and returns them. It has to wait when
+// work that is being stopped still uses devices that the log has already allocated to other work.
+// release is never nil.
 func (d *devices) acquire(
 	ctx context.Context, wanted map[string]int,
 ) (acquired []engines.Device, release func(), err error) {
@@ -64,13 +65,14 @@ func (d *devices) acquire(
 		case <-freed:
 		case <-ctx.Done():
 			return nil, func() {}, domain.Errorf(domain.Unavailable,
-				"the allocated accelerators are still in use: %v", context.Cause(ctx))
+				"other work did not release the allocated accelerators in time: %v", context.Cause(ctx))
 		}
 	}
 }
 
-// try acquires the wanted devices if they are all free, and returns a nil channel. Otherwise it
-// returns a channel that is closed when devices are released or restored.
+// try acquires the wanted devices if all are free, and then returns nil for freed. Otherwise it
+// returns a channel that is closed when devices are released or restored, after which the caller
+// tries again.
 func (d *devices) try(wanted map[string]int) (acquired []engines.Device, freed <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -107,8 +109,8 @@ func (d *devices) wake() {
 	d.freed = make(chan struct{})
 }
 
-// use names the allocation that uses acquired devices. If one of them fails, lost is called in its
-// own goroutine, also when it has failed already.
+// use records which allocation uses acquired devices. When one of them fails, or has failed
+// already, lost is called in its own goroutine.
 func (d *devices) use(acquired []engines.Device, id string, lost func(error)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -121,7 +123,8 @@ func (d *devices) use(acquired []engines.Device, id string, lost func(error)) {
 	}
 }
 
-// fail withdraws a device, and tells its users. It returns false if the device has failed before.
+// fail marks a device as failed and calls the lost functions of its users. It returns false if the
+// device was already marked.
 func (d *devices) fail(device engines.Device, reason string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -136,7 +139,8 @@ func (d *devices) fail(device engines.Device, reason string) bool {
 	return true
 }
 
-// restore makes a failed device available again, once it is released.
+// restore makes a failed device usable again. Allocations can get it once its former users have
+// released it.
 func (d *devices) restore(device engines.Device) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -12,19 +12,20 @@ import (
 	"time"
 )
 
-// A reading is what the driver reports about one device. Numbers are nil if unknown.
+// A reading is the state of one device as the driver reports it. A nil number is unknown.
 type reading struct {
-	temperature, utilization *int // °C and percent
+	temperature, utilization *int // °C, and percent of the time in which the device computed
 	usedMiB, memoryMiB       *int
 	failure                  string // why the device must not be used; "" when it works
 }
 
-// afterKill limits the wait for the output of a program that was killed but does not exit, or whose
-// children keep its output open.
+// afterKill is how long to wait for the output of a killed program that does not exit, or whose
+// child processes keep its output open.
 const afterKill = time.Second
 
-// readDriver reads the state of devices with nvidia-smi, by UUID. It leaves out the devices that
-// nvidia-smi cannot reach. It returns an error when it reads nothing, or not everything in time.
+// readDriver reads the state of devices with nvidia-smi and returns it by the device's UUID.
+// Devices that nvidia-smi does not report are missing. It returns an error when it could read no
+// device, or not all of them in time.
 func readDriver(ctx context.Context, uuids []string) (map[string]reading, error) {
 	out, err := query(ctx)
 	if ctx.Err() != nil {
@@ -34,7 +35,7 @@ func readDriver(ctx context.Context, uuids []string) (map[string]reading, error)
 	if len(readings) > 0 {
 		return readings, nil
 	}
-	// One lost device can make nvidia-smi fail for the whole list.
+	// One failed device can make nvidia-smi fail for the whole list, so read each device alone.
 	for _, uuid := range uuids {
 		out, oneErr := query(ctx, "--id="+uuid)
 		if ctx.Err() != nil {
@@ -47,7 +48,7 @@ func readDriver(ctx context.Context, uuids []string) (map[string]reading, error)
 		}
 	}
 	if len(readings) == 0 {
-		return nil, fmt.Errorf("nvidia-smi lists no device: %w", cmp.Or(err, errors.New("its list cannot be read")))
+		return nil, fmt.Errorf("nvidia-smi lists no device: %w", cmp.Or(err, errors.New("its output cannot be parsed")))
 	}
 	return readings, nil
 }
@@ -60,8 +61,8 @@ func query(ctx context.Context, args ...string) ([]byte, error) {
 	return c.Output()
 }
 
-// parseReadings parses lines like "GPU-5a3c…, 41, 12, 1024, 81559, 0, No". It leaves out the lines
-// that it cannot read.
+// parseReadings parses the output of nvidia-smi, with lines like "GPU-5a3c…, 41, 12, 1024, 81559,
+// 0, No". It skips lines that it cannot parse.
 func parseReadings(list []byte) map[string]reading {
 	readings := map[string]reading{}
 	for line := range bytes.Lines(list) {
@@ -73,18 +74,19 @@ func parseReadings(list []byte) map[string]reading {
 			if n, err := strconv.Atoi(fields[i]); err == nil && n >= 0 {
 				return &n
 			}
-			return nil // [N/A]: the device does not report it
+			return nil // "[N/A]": the device does not report the value
 		}
 		r := reading{temperature: number(1), utilization: number(2), usedMiB: number(3), memoryMiB: number(4),
 			failure: failureOf(fields)}
-		if r.memoryMiB != nil || r.failure != "" { // every working device reports its memory
+		if r.memoryMiB != nil || r.failure != "" { // every working device reports its memory, so this line is valid
 			readings[fields[0]] = r
 		}
 	}
 	return readings
 }
 
-// failureOf returns why a device must not be used.
+// failureOf returns the reason for which a device must not be used, from its fields in the output
+// of nvidia-smi; "" when it works.
 func failureOf(fields []string) string {
 	if sign := failureSign(strings.Join(fields[1:], ", ")); sign != "" {
 		return sign
@@ -98,8 +100,8 @@ func failureOf(fields []string) string {
 	return ""
 }
 
-// failureSign returns the failure of a device that a text of nvidia-smi reports; "" if the text
-// reports none.
+// failureSign returns the failure of a device that an error message of nvidia-smi reports; "" when
+// it reports none.
 func failureSign(text string) string {
 	for _, sign := range []string{"GPU requires reset", "GPU is lost"} {
 		if strings.Contains(text, sign) {

@@ -26,7 +26,7 @@ func TestReadings(t *testing.T) {
 		"GPU-1, 41, 7, 1024, 81559, [N/A], [N/A]":                                   "",
 		"GPU-1, 41, 7, 1024, 81559, 1, No":                                          ecc,
 		"GPU-1, [N/A], 7, 1024, 81559, 0, Yes":                                      row,
-		"GPU-1, [GPU requires reset], 0, 0, 0, No":                                  "unreadable", // a field is missing
+		"GPU-1, [GPU requires reset], 0, 0, 0, No":                                  "unreadable", // this line lacks a field
 		"GPU-1, [GPU requires reset], [GPU requires reset], 0, 0, 0, No":            "the driver reports: GPU requires reset",
 		"GPU-1, [GPU is lost], [GPU is lost], 0, 0, 0, No":                          "the driver reports: GPU is lost",
 		"GPU-1, a, b, c, d, e, f":                                                   "unreadable",
@@ -63,8 +63,8 @@ esac
 	require.Equal(t, 41, *readings["GPU-2"].temperature)
 }
 
-// TestUnreadableDriver checks that a driver that is missing, fails, prints garbage or hangs gives an
-// error, and no partial list.
+// TestUnreadableDriver checks that a driver that is missing, fails, prints garbage or hangs gives
+// an error, and no partial list.
 func TestUnreadableDriver(t *testing.T) {
 	for name, script := range map[string]string{
 		"fails": "exit 9", "garbage": "echo '<html>'; echo 'GPU-1, x'", "empty": "exit 0",

@@ -13,17 +13,17 @@ import (
 	"anneal/engines"
 )
 
-// releaseTimeout is how long an attempt waits for earlier attempts of its job to end on its node, and
-// then for other work to release its devices. Work that is stopped ends within seconds or minutes,
-// but a program that waits for a failed device may hang forever.
+// releaseTimeout is how long an attempt waits for earlier attempts of its job to end on its node,
+// and then for other work to release its devices. Work that is stopped ends within minutes, but a
+// program that waits for a failed device may never end.
 const releaseTimeout = 5 * time.Minute
 
-// reasonNotReleased is the reason of the error of an attempt that has waited for releaseTimeout. It is
-// not a failure of the job.
+// reasonNotReleased is the reason of the error of an attempt that waited for releaseTimeout in
+// vain. The failure does not count as one of the job.
 const reasonNotReleased = "NOT_RELEASED"
 
-// awaitEarlier waits until the earlier attempts have ended or the attempt is stopped. It returns an
-// error after releaseTimeout.
+// awaitEarlier waits until the earlier attempts of the job have ended on this node, or this attempt
+// is stopped. It returns an error after releaseTimeout.
 func (t *attempt) awaitEarlier(before []*attempt) error {
 	limit := time.NewTimer(releaseTimeout)
 	defer limit.Stop()
@@ -33,29 +33,31 @@ func (t *attempt) awaitEarlier(before []*attempt) error {
 		case <-t.work.Done():
 			return nil
 		case <-limit.C:
-			return t.notReleased("attempt %d of the job had not ended there after %s", earlier.assignment.Attempt,
+			return t.notReleased("attempt %d of the same job did not end within %s", earlier.assignment.Attempt,
 				releaseTimeout)
 		}
 	}
 	return nil
 }
 
-// acquireDevices acquires the attempt's accelerators, and waits for them at most releaseTimeout.
-// release is never nil.
+// acquireDevices acquires the accelerators of the attempt. It returns an error when other work has
+// not released them after releaseTimeout. release is never nil.
 func (t *attempt) acquireDevices() (acquired []engines.Device, release func(), err error) {
 	ctx, cancel := context.WithTimeout(t.work, releaseTimeout)
 	defer cancel()
 	d := t.agent.devices
 	acquired, release, err = d.acquire(ctx, t.assignment.Accelerators)
 	if err != nil && t.work.Err() == nil {
-		t.log.Error("accelerators not released", "timeout", releaseTimeout, "users", d.users())
-		err = t.notReleased("earlier work had not released its accelerators after %s (%s)", releaseTimeout,
+		t.log.Error("an attempt fails, because other work does not release its "+
+			"accelerators", "timeout", releaseTimeout, "users", d.users())
+		err = t.notReleased("earlier work did not release the accelerators within %s (%s)", releaseTimeout,
 			d.free(t.assignment.Accelerators))
 	}
 	return acquired, release, err
 }
 
-// notReleased returns the error of an attempt that has waited for too long.
+// notReleased returns the error of an attempt that waited for releaseTimeout in vain. format
+// describes what did not end.
 func (t *attempt) notReleased(format string, args ...any) error {
 	return &domain.Error{Code: domain.Unavailable, Reason: reasonNotReleased,
 		Message: fmt.Sprintf("node %s did not start the attempt: %s; if this repeats, cordon the node and restart it",
@@ -67,7 +69,7 @@ func isNotReleased(err error) bool {
 	return errors.As(err, &failure) && failure.Reason == reasonNotReleased
 }
 
-// users returns the IDs of the allocations that use devices.
+// users returns the IDs of the allocations that use a device.
 func (d *devices) users() (ids []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -85,7 +87,7 @@ func (d *devices) users() (ids []string) {
 	return ids
 }
 
-// free describes how many of the wanted devices of each type are free.
+// free returns a text which says how many of the wanted devices of each type are free.
 func (d *devices) free(wanted map[string]int) string {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -59,8 +59,8 @@ func (t *attempt) logText() string {
 }
 
 // TestAttemptLeavesDevicesThatAreNotReleased checks that an attempt ends after releaseTimeout if a
-// hanging program of an earlier allocation still uses its devices. The end does not count as a failure,
-// and the message says what the attempt has waited for.
+// hanging program of an earlier allocation still uses its devices. The end does not count as a
+// failure, and the message says what the attempt has waited for.
 func TestAttemptLeavesDevicesThatAreNotReleased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		next, trainer := newTestAttempt(t, 2)
@@ -71,11 +71,11 @@ func TestAttemptLeavesDevicesThatAreNotReleased(t *testing.T) {
 		devices.use(used, hanging, func(error) {})
 		devices.fail(used[0], "2 uncorrected ECC errors")
 		next.begin()
-		time.Sleep(releaseTimeout - time.Second) // fake time
+		time.Sleep(releaseTimeout - time.Second) // in synctest, time passes at once
 		require.NotContains(t, next.logText(), "failed")
 		time.Sleep(time.Second)
 		synctest.Wait()
-		const message = "node n1 did not start the attempt: earlier work had not released its accelerators after 5m0s " +
+		const message = "node n1 did not start the attempt: earlier work did not release the accelerators within 5m0s " +
 			"(" + l4 + ": 4 requested, 3 free)"
 		require.Contains(t, next.logText(), "the attempt failed: "+message)
 		require.NotContains(t, next.logText(), "other", "a user does not see the work of other accounts")
@@ -91,29 +91,29 @@ func TestAttemptLeavesDevicesThatAreNotReleased(t *testing.T) {
 	})
 }
 
-// TestAttemptLeavesAnEarlierAttemptThatHangs checks that an attempt waits only releaseTimeout for all
-// earlier attempts of its job to end.
+// TestAttemptLeavesAnEarlierAttemptThatHangs checks that an attempt waits only releaseTimeout for
+// all earlier attempts of its job to end.
 func TestAttemptLeavesAnEarlierAttemptThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		next, trainer := newTestAttempt(t, 3)
 		first, second := &attempt{assignment: protocol.TrainAssignment{Attempt: 1}, done: make(chan struct{})},
 			&attempt{assignment: protocol.TrainAssignment{Attempt: 2}, done: make(chan struct{})}
 		next.begin(first, second)
-		time.Sleep(releaseTimeout - time.Second) // fake time
+		time.Sleep(releaseTimeout - time.Second) // in synctest, time passes at once
 		close(first.done)
 		synctest.Wait()
 		require.Empty(t, next.logText())
 		time.Sleep(time.Second)
 		synctest.Wait()
 		require.Contains(t, next.logText(),
-			"the attempt failed: node n1 did not start the attempt: attempt 2 of the job had not ended there after 5m0s")
+			"the attempt failed: node n1 did not start the attempt: attempt 2 of the same job did not end within 5m0s")
 		require.Zero(t, trainer.runs)
 		require.True(t, next.failure(next.awaitEarlier([]*attempt{second})).Preempted)
 	})
 }
 
-// TestAttemptStartsAfterEarlierWork checks that an attempt starts when the earlier attempt of its job
-// has ended and its devices are released, each within releaseTimeout.
+// TestAttemptStartsAfterEarlierWork checks that an attempt starts when the earlier attempt of its
+// job has ended and its devices are released, each within releaseTimeout.
 func TestAttemptStartsAfterEarlierWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		next, trainer := newTestAttempt(t, 2)
@@ -121,7 +121,7 @@ func TestAttemptStartsAfterEarlierWork(t *testing.T) {
 		require.NoError(t, err)
 		earlier := &attempt{done: make(chan struct{})}
 		next.begin(earlier)
-		time.Sleep(releaseTimeout - time.Second) // fake time
+		time.Sleep(releaseTimeout - time.Second) // in synctest, time passes at once
 		close(earlier.done)
 		time.Sleep(releaseTimeout - time.Second)
 		require.Zero(t, trainer.runs)
@@ -132,8 +132,8 @@ func TestAttemptStartsAfterEarlierWork(t *testing.T) {
 	})
 }
 
-// TestStoppedAttemptDoesNotWait checks that an attempt that is stopped while it waits for earlier work
-// ends at once, and that this is no timeout.
+// TestStoppedAttemptDoesNotWait checks that an attempt that is stopped while it waits for earlier
+// work ends at once, and that this is no timeout.
 func TestStoppedAttemptDoesNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		next, _ := newTestAttempt(t, 2)
@@ -142,7 +142,7 @@ func TestStoppedAttemptDoesNotWait(t *testing.T) {
 		next.begin()
 		next.stop(errCancelled)
 		synctest.Wait()
-		require.Contains(t, next.logText(), "the attempt is interrupted: "+errCancelled.Error())
+		require.Contains(t, next.logText(), "the attempt was interrupted: "+errCancelled.Error())
 		_, _, err = next.acquireDevices()
 		require.False(t, strings.Contains(err.Error(), "did not start"), err)
 	})

@@ -8,8 +8,8 @@ import (
 	"anneal/engines"
 )
 
-// openEvaluation downloads the code of the evaluator and opens an evaluation; nil when the attempt
-// has no evaluator. closeAll closes the evaluation and releases the files, and is never nil.
+// openEvaluation downloads the evaluator's code and starts it. It returns nil when the attempt has
+// no evaluator. closeAll stops the evaluator and releases its files; it is never nil.
 func (t *attempt) openEvaluation() (_ engines.Evaluation, closeAll func(), err error) {
 	closeAll = func() {}
 	evaluator := t.assignment.Evaluator
@@ -19,7 +19,7 @@ func (t *attempt) openEvaluation() (_ engines.Evaluation, closeAll func(), err e
 	engine := t.agent.options.Engine
 	if engine.Scorer == nil {
 		return nil, closeAll, domain.Errorf(domain.Unavailable, "the node cannot score completions: %s",
-			cmp.Or(engine.Missing["score"], "its engine has no scorer"))
+			cmp.Or(engine.Missing["score"], "its engine cannot score completions"))
 	}
 	dir, release, err := t.agent.cache.acquire(t.work, evaluator.Code)
 	if err != nil {
@@ -37,7 +37,7 @@ func (t *attempt) openEvaluation() (_ engines.Evaluation, closeAll func(), err e
 	}
 	return evaluation, func() {
 		if err := evaluation.Close(); err != nil {
-			t.log.Warn("evaluation not closed", "error", err)
+			t.log.Warn("cannot stop the evaluator of an attempt", "error", err)
 		}
 		release()
 	}, nil

@@ -19,28 +19,29 @@ import (
 )
 
 const (
-	frameBytes  = 512 << 10       // content of a frame
-	frameWindow = 16              // frames that may be sent before one is acknowledged
-	resendAfter = 2 * time.Second // without an acknowledgement
+	frameBytes  = 512 << 10       // maximum bytes of content in a frame
+	frameWindow = 16              // maximum number of frames that are sent but not acknowledged
+	resendAfter = 2 * time.Second // frames are sent again when no acknowledgement arrives for this time
 )
 
-// A gangLink exchanges messages with another node of a gang. NATS delivers a frame at most once, so
-// frames are numbered, acknowledged, and sent again: those that are lost, and those that were sent
-// before the other node has subscribed. Frames are sealed with the key of the gang.
+// A gangLink exchanges messages with another node of a gang. NATS delivers a frame at most once,
+// and drops a frame that is sent before the other node has subscribed. So frames are numbered and
+// acknowledged, and sent again when they are not acknowledged. They are encrypted with the key of
+// the gang.
 type gangLink struct {
 	publish  func(subject string, frame []byte) error
 	seal     cipher.AEAD
-	outgoing uint32 // direction of sent frames, a part of their nonces
+	outgoing uint32 // direction of sent frames, which is part of their nonces
 	incoming uint32
-	subject  string // of sent frames and acknowledgements
+	subject  string // NATS subject to which frames and acknowledgements are sent
 	received chan []byte
-	next     uint64 // number of the next frame to receive; only handle uses it
-	partial  []byte // frames of the message that Receive assembles
+	next     uint64 // number of the next frame to receive; used only by handle
+	partial  []byte // content of the received frames of a message that is not complete
 
 	mu      sync.Mutex
-	unacked [][]byte // sealed frames, the first of which has the number acked
+	unacked [][]byte // encrypted frames without an acknowledgement; the first of them has the number acked
 	acked   uint64
-	wake    chan struct{} // receives a value when frames are acknowledged
+	wake    chan struct{} // receives an element when frames are acknowledged
 
 	sending sync.Mutex
 }
@@ -48,15 +49,15 @@ type gangLink struct {
 // Kinds of frames.
 const (
 	frameContent = iota
-	frameEnd     // the last frame of a message
-	frameAck     // all frames with lower numbers were received
+	frameEnd     // last frame of a message
+	frameAck     // acknowledges all frames with lower numbers
 )
 
-// A frame is sealed as number, kind and content. Acknowledgements have nonces of their own.
+// Before encryption, a frame has its number (8 bytes), its kind (1 byte) and its content.
 const frameHeader = 9
 
-// joinGang opens the links of a node to the other nodes of its gang. leave closes them, and is never
-// nil.
+// joinGang connects this node to the other nodes of its gang. leave closes the connections; it is
+// never nil. gang is nil for an attempt on one node.
 func (t *attempt) joinGang() (gang *engines.Gang, leave func(), err error) {
 	var subscriptions []*nats.Subscription
 	ctx, cancel := context.WithCancel(t.life)
@@ -72,7 +73,7 @@ func (t *attempt) joinGang() (gang *engines.Gang, leave func(), err error) {
 	}
 	block, err := aes.NewCipher(g.Key)
 	if err != nil {
-		return nil, leave, domain.Errorf(domain.Unavailable, "key of the gang: %v", err)
+		return nil, leave, domain.Errorf(domain.Unavailable, "decode the encryption key of the gang: %v", err)
 	}
 	seal, err := cipher.NewGCM(block)
 	if err != nil {
@@ -86,9 +87,9 @@ func (t *attempt) joinGang() (gang *engines.Gang, leave func(), err error) {
 		l := newGangLink(t.agent.conn.Publish, seal, g, rank)
 		s, err := t.agent.conn.Subscribe(protocol.GangSubject(node, g.ID, g.Rank), l.handle)
 		if err != nil {
-			return nil, leave, fmt.Errorf("subscribe to the gang: %w", err)
+			return nil, leave, fmt.Errorf("subscribe to the messages of the gang: %w", err)
 		}
-		if err := s.SetPendingLimits(-1, -1); err != nil { // the window limits what is pending
+		if err := s.SetPendingLimits(-1, -1); err != nil { // frameWindow already limits the number of pending messages
 			return nil, leave, err
 		}
 		go l.resend(ctx)
@@ -105,8 +106,8 @@ func newGangLink(
 		received: make(chan []byte, frameWindow), wake: make(chan struct{}, 1)}
 }
 
-// sealed returns a sealed frame. A nonce consists of the direction, the kind of numbers and the
-// number, so no nonce is used twice under the key of an attempt, except for equal frames.
+// sealed returns an encrypted frame. The nonce consists of the direction, the kind and the number
+// of the frame. So no nonce is used for two different frames under the key of an attempt.
 func (l *gangLink) sealed(number uint64, kind byte, content []byte) []byte {
 	plain := make([]byte, frameHeader, frameHeader+len(content))
 	binary.BigEndian.PutUint64(plain, number)
@@ -123,7 +124,7 @@ func nonceOf(direction uint32, kind byte, number uint64) []byte {
 	return binary.BigEndian.AppendUint64(nonce, number)
 }
 
-// Send implements engines.Link. It may return before the message is received.
+// Send implements engines.Link. It may return before the other node has received the message.
 func (l *gangLink) Send(ctx context.Context, message []byte) error {
 	l.sending.Lock()
 	defer l.sending.Unlock()
@@ -139,12 +140,12 @@ func (l *gangLink) Send(ctx context.Context, message []byte) error {
 		frame := l.sealed(l.acked+uint64(len(l.unacked)), kind, content)
 		l.unacked = append(l.unacked, frame)
 		l.mu.Unlock()
-		_ = l.publish(l.subject, frame) // a frame that is lost is sent again
+		_ = l.publish(l.subject, frame) // if this fails, resend sends the frame again
 	}
 	return nil
 }
 
-// await waits until at most limit frames are not acknowledged.
+// await waits until at most limit sent frames are not acknowledged.
 func (l *gangLink) await(ctx context.Context, limit int) error {
 	for {
 		l.mu.Lock()
@@ -161,7 +162,8 @@ func (l *gangLink) await(ctx context.Context, limit int) error {
 	}
 }
 
-// resend sends the frames that are not acknowledged again, while no acknowledgement arrives.
+// resend sends the frames without an acknowledgement again, each time that no acknowledgement has
+// arrived for resendAfter.
 func (l *gangLink) resend(ctx context.Context) {
 	ticker := time.NewTicker(resendAfter)
 	defer ticker.Stop()
@@ -206,7 +208,8 @@ func (l *gangLink) acknowledge(number uint64) {
 	_ = l.publish(l.subject, l.sealed(number, frameAck, nil))
 }
 
-// handle processes a frame. It ignores frames that are not sealed with the key of the gang.
+// handle handles a received frame. It ignores frames that were not encrypted with the key of the
+// gang.
 func (l *gangLink) handle(m *nats.Msg) {
 	size := l.seal.NonceSize()
 	if len(m.Data) < size {
@@ -220,7 +223,7 @@ func (l *gangLink) handle(m *nats.Msg) {
 	switch {
 	case plain[8] == frameAck:
 		l.release(number)
-	case number < l.next: // sent again, because the acknowledgement was lost or is late
+	case number < l.next: // received before, and sent again because the acknowledgement was lost or late
 		if len(l.received) == 0 {
 			l.acknowledge(l.next)
 		}
@@ -228,12 +231,12 @@ func (l *gangLink) handle(m *nats.Msg) {
 		select {
 		case l.received <- plain:
 			l.next++
-		default: // the sender ignores the window
+		default: // more frames than the window allows: the sender does not follow the protocol
 		}
 	}
 }
 
-// release forgets the frames with lower numbers.
+// release removes the frames with lower numbers than number from unacked.
 func (l *gangLink) release(number uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -247,12 +250,12 @@ func (l *gangLink) release(number uint64) {
 	}
 }
 
-// assist computes for the leader of the gang, and then waits until the attempt is over, because only
-// the leader reports its end.
+// assist computes for the node that leads the gang. It then waits until the attempt is over,
+// because only the leader reports the end.
 func (t *attempt) assist(trainer engines.Trainer, request engines.TrainRequest) error {
 	helper, ok := trainer.(engines.GangTrainer)
 	if !ok {
-		return domain.Errorf(domain.Unavailable, "the node cannot train together with other nodes")
+		return domain.Errorf(domain.Unavailable, "the engine of the node cannot train on several nodes")
 	}
 	if err := helper.Assist(t.work, request); err != nil {
 		return err

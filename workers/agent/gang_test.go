@@ -42,7 +42,7 @@ func lossyLinks(t *testing.T, random *rand.Rand) (a, b *gangLink) {
 			mu.Lock()
 			defer mu.Unlock()
 			switch random.IntN(6) {
-			case 0: // lost
+			case 0: // the frame is lost
 			case 1:
 				late = frame
 			case 2:
@@ -100,7 +100,8 @@ func TestGangLinkDeliversEveryMessageOnce(t *testing.T) {
 	}
 }
 
-// TestGangLinkEndsWithItsContext checks that a node that waits for another one stops with its attempt.
+// TestGangLinkEndsWithItsContext checks that a node that waits for another one stops with its
+// attempt.
 func TestGangLinkEndsWithItsContext(t *testing.T) {
 	a, _ := lossyLinks(t, rand.New(rand.NewPCG(1, 1)))
 	a.publish = func(string, []byte) error { return nil }

@@ -15,26 +15,27 @@ import (
 )
 
 const (
-	// DefaultCheckDevices is the default time between two readings of the devices.
+	// DefaultCheckDevices is the default of Options.CheckDevices, the interval at which the state of
+	// the devices is read.
 	DefaultCheckDevices = 10 * time.Second
-	checkTimeout        = 20 * time.Second // limit of one reading
-	firstCheck          = 5 * time.Second  // limit of the wait for a reading before the first heartbeat
+	checkTimeout        = 20 * time.Second // maximum time of one reading
+	firstCheck          = 5 * time.Second  // how long the first heartbeat waits for the first reading
 
-	// confirmations is how many consecutive readings must miss a device before it has failed, or must
-	// find a failed device healthy before it is used again.
+	// confirmations is the number of consecutive readings that must lack a device before it counts as
+	// failed. As many consecutive readings must find a failed device healthy before it is used again.
 	confirmations = 3
 )
 
-// A deviceWatch reads the state of the devices, and withdraws the failed ones from the node. A
-// failed reading withdraws no device.
+// A deviceWatch reads the state of the devices regularly, and withdraws those that have failed. A
+// reading that fails altogether withdraws no device.
 type deviceWatch struct {
 	agent   *Agent
 	uuids   map[engines.Device]string
 	read    func(context.Context, []string) (map[string]reading, error)
 	timeout time.Duration
-	pending chan outcome           // receives the result of a reading that has not ended; nil without one
-	missed  map[engines.Device]int // consecutive readings without the device
-	inOrder map[engines.Device]int // consecutive readings in which a failed device is healthy
+	pending chan outcome           // receives the outcome of the reading in progress; nil when there is none
+	missed  map[engines.Device]int // number of consecutive readings that lack the device
+	healthy map[engines.Device]int // number of consecutive readings in which a failed device was healthy
 }
 
 // An outcome is the result of a reading.
@@ -45,15 +46,15 @@ type outcome struct {
 
 func newDeviceWatch(a *Agent, all []driverDevice) *deviceWatch {
 	w := &deviceWatch{agent: a, uuids: map[engines.Device]string{}, read: readDriver, timeout: checkTimeout,
-		missed: map[engines.Device]int{}, inOrder: map[engines.Device]int{}}
+		missed: map[engines.Device]int{}, healthy: map[engines.Device]int{}}
 	for _, one := range all {
 		w.uuids[one.Device] = one.uuid
 	}
 	return w
 }
 
-// watchDevices starts the check of the devices, and waits for the first result, so that no work
-// starts on a device that has already failed.
+// watchDevices starts the regular check of the devices. It waits for the first result, for at most
+// firstCheck, so that no work starts on a device that has failed.
 func (a *Agent) watchDevices(ctx context.Context) {
 	if a.watch == nil {
 		return
@@ -66,7 +67,7 @@ func (a *Agent) watchDevices(ctx context.Context) {
 	<-checked.Done()
 }
 
-// run checks the devices until ctx is done. It calls ready after the first check.
+// run checks the devices regularly until ctx is done. It calls ready after the first check.
 func (w *deviceWatch) run(ctx context.Context, ready func()) {
 	again := time.NewTicker(w.agent.options.CheckDevices)
 	defer again.Stop()
@@ -84,8 +85,8 @@ func (w *deviceWatch) run(ctx context.Context, ready func()) {
 var errNoReading = errors.New("nvidia-smi has not exited after it was killed, so the driver may hang: " +
 	"if this repeats, cordon the node and restart it")
 
-// take returns the next reading. If the driver hangs, a reading may never end: take then returns
-// errNoReading after the timeout, and starts no other reading before the pending one has ended.
+// take returns the next reading. If the driver hangs, a reading may never end. Then take returns
+// errNoReading after checkTimeout, and begins no other reading before that one has ended.
 func (w *deviceWatch) take(ctx context.Context) (map[string]reading, error) {
 	if w.pending == nil {
 		pending, uuids := make(chan outcome, 1), slices.Sorted(maps.Values(w.uuids))
@@ -110,8 +111,8 @@ func (w *deviceWatch) take(ctx context.Context) (map[string]reading, error) {
 	}
 }
 
-// check reads the devices once. It removes the devices that have failed from the capacity of the node
-// and stops the work that uses them. It restores devices that are healthy again.
+// check reads the state of the devices once. Devices that have failed are removed from the node's
+// capacity, and the work that uses them is stopped. Devices that are healthy again are added.
 func (w *deviceWatch) check(ctx context.Context) {
 	a := w.agent
 	readings, err := w.take(ctx)
@@ -119,7 +120,8 @@ func (w *deviceWatch) check(ctx context.Context) {
 		return
 	}
 	if err != nil {
-		a.log.Warn("state of the accelerators unknown", "error", err)
+		a.log.Warn("cannot read the state of the accelerators: they stay in use, and a failure of one is not noticed "+
+			"until a reading succeeds", "error", err)
 	}
 	reached := slices.ContainsFunc(a.devices.all, func(device engines.Device) bool {
 		_, listed := readings[w.uuids[device]]
@@ -128,8 +130,8 @@ func (w *deviceWatch) check(ctx context.Context) {
 	for _, device := range a.devices.all {
 		r, listed := readings[w.uuids[device]]
 		switch {
-		case !reached: // nothing is known about any device
-			delete(w.inOrder, device)
+		case !reached: // no device could be read, so nothing is known about this one
+			delete(w.healthy, device)
 			a.devices.setReading(device, nil)
 			continue
 		case listed:
@@ -138,18 +140,19 @@ func (w *deviceWatch) check(ctx context.Context) {
 		default:
 			a.devices.setReading(device, nil)
 			if w.missed[device]++; w.missed[device] >= confirmations {
-				r.failure = "nvidia-smi does not list it any more"
+				r.failure = "nvidia-smi no longer lists it"
 			}
 		}
 		w.update(device, r, listed)
 	}
 }
 
-// update withdraws a device that has failed, and restores one that is healthy again.
+// update marks a device as failed, or restores it, according to its reading r. listed says whether
+// the driver reported the device.
 func (w *deviceWatch) update(device engines.Device, r reading, listed bool) {
 	a := w.agent
 	if r.failure != "" || !listed {
-		delete(w.inOrder, device)
+		delete(w.healthy, device)
 		if r.failure != "" && a.devices.fail(device, r.failure) {
 			a.log.Error("accelerator failed", "index", device.Index, "type", device.Type, "reason", r.failure)
 			a.setFailedDevices()
@@ -159,19 +162,21 @@ func (w *deviceWatch) update(device engines.Device, r reading, listed bool) {
 	if !a.devices.hasFailed(device) {
 		return
 	}
-	if w.inOrder[device]++; w.inOrder[device] >= confirmations {
-		delete(w.inOrder, device)
+	if w.healthy[device]++; w.healthy[device] >= confirmations {
+		delete(w.healthy, device)
 		a.devices.restore(device)
-		a.log.Info("accelerator is healthy again", "index", device.Index, "type", device.Type)
+		a.log.Info("an accelerator is healthy again and is used for new work", "index", device.Index, "type", device.Type)
 		a.setFailedDevices()
 	}
 }
 
-// setFailedDevices sets the capacity of the node and its failed devices, and reports them.
+// setFailedDevices updates the capacity and the failed devices of the node, and sends a heartbeat
+// with them.
 func (a *Agent) setFailedDevices() {
 	working, failed := a.devices.working()
 	a.mu.Lock()
-	a.spec.Capacity.Accelerators, a.spec.FailedDevices = working, failed // a heartbeat may share the former ones
+	// new values, because a heartbeat in progress may use the old ones
+	a.spec.Capacity.Accelerators, a.spec.FailedDevices = working, failed
 	a.mu.Unlock()
 	a.requestHeartbeat()
 }
@@ -188,7 +193,7 @@ func (d *devices) hasFailed(device engines.Device) bool {
 	return d.state[device].failure != ""
 }
 
-// working returns the number of devices of each type that can be used, and the failed devices.
+// working returns the number of devices of each type that work, and the devices that have failed.
 func (d *devices) working() (counts map[string]int, failed []domain.FailedDevice) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -205,7 +210,7 @@ func (d *devices) working() (counts map[string]int, failed []domain.FailedDevice
 	return counts, failed
 }
 
-// status returns the state of the devices for a heartbeat.
+// status returns the state of each device for a heartbeat.
 func (d *devices) status() (list []protocol.Device) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -231,8 +236,8 @@ func (d *devices) status() (list []protocol.Device) {
 	return list
 }
 
-// reasonDeviceFailed is the reason of the error of work whose device has failed. It is not a failure
-// of the work.
+// reasonDeviceFailed is the reason of the error of work whose device has failed. The failure does
+// not count as one of the work.
 const reasonDeviceFailed = "DEVICE_FAILED"
 
 func deviceError(device engines.Device, reason string) error {
@@ -240,7 +245,7 @@ func deviceError(device engines.Device, reason string) error {
 		Message: fmt.Sprintf("device %d (%s) of the node failed: %s", device.Index, device.Type, reason)}
 }
 
-// isDeviceFailure reports whether work has ended because its device has failed.
+// isDeviceFailure reports whether err says that a device has failed.
 func isDeviceFailure(err error) bool {
 	var failure *domain.Error
 	return errors.As(err, &failure) && failure.Reason == reasonDeviceFailed

@@ -126,7 +126,7 @@ func TestAFailedDeviceInUseIsNotFreed(t *testing.T) {
 // devices but not this one.
 func TestMissingDevice(t *testing.T) {
 	a, readings := watched(t)
-	for range 2 * confirmations { // every second reading finds it
+	for range 2 * confirmations { // every second reading finds the device
 		delete(*readings, "GPU-2")
 		a.watch.check(t.Context())
 		require.Equal(t, []string{"HEALTHY", "HEALTHY", "UNKNOWN"}, healths(a))
@@ -138,7 +138,7 @@ func TestMissingDevice(t *testing.T) {
 		require.Empty(t, a.state().Node.FailedDevices)
 		a.watch.check(t.Context())
 	}
-	require.Equal(t, "nvidia-smi does not list it any more", a.state().Node.FailedDevices[0].Reason)
+	require.Equal(t, "nvidia-smi no longer lists it", a.state().Node.FailedDevices[0].Reason)
 }
 
 // TestUnknownDevicesAreUsed checks that readings that fail or find no device withdraw nothing.
@@ -167,14 +167,14 @@ func TestHangingDriver(t *testing.T) {
 		a.watch.pending = nil
 		a.watch.read = func(context.Context, []string) (map[string]reading, error) {
 			calls.Add(1)
-			<-hang // it ignores its context, as a program that the driver blocks does
+			<-hang // the reading ignores its context, as a program that the driver blocks does
 			return *readings, nil
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		started := time.Now()
 		a.watchDevices(ctx)
 		require.LessOrEqual(t, time.Since(started), firstCheck)
-		time.Sleep(3 * checkTimeout) // fake time
+		time.Sleep(3 * checkTimeout) // in synctest, time passes at once
 		require.EqualValues(t, 1, calls.Load())
 		require.Equal(t, []string{"UNKNOWN", "UNKNOWN", "UNKNOWN"}, statesOf(a.state()))
 		close(hang)

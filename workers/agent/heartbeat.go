@@ -12,13 +12,14 @@ import (
 )
 
 const (
-	defaultInterval  = 2 * time.Second // time between heartbeats, until a reply sets another
-	queuedInterval   = time.Second     // maximum time between heartbeats while requests are queued
+	defaultInterval  = 2 * time.Second // interval of the heartbeats until a reply sets another
+	queuedInterval   = time.Second     // maximum interval of the heartbeats while requests wait in the queue of a replica
 	heartbeatTimeout = 5 * time.Second
 )
 
 // heartbeat sends a heartbeat, applies the assignments in the reply, and returns the time until the
-// next heartbeat. It returns an error when another agent has registered as this node.
+// next one. It returns an error when another agent has registered as this node, so that this agent
+// must stop.
 func (a *Agent) heartbeat(ctx, life context.Context) (time.Duration, error) {
 	requestCtx, cancel := context.WithTimeout(ctx, heartbeatTimeout)
 	defer cancel()
@@ -32,10 +33,10 @@ func (a *Agent) heartbeat(ctx, life context.Context) (time.Duration, error) {
 	case errors.As(err, &refused) && refused.Reason == protocol.TakenOver:
 		return 0, err
 	case refused != nil:
-		a.log.Error("the control plane rejected the heartbeat", "error", err)
+		a.log.Error("the control plane refused the heartbeat: the node gets no new work until one is accepted", "error", err)
 		return 5 * defaultInterval, nil
 	case err != nil:
-		a.log.Debug("no reply to the heartbeat", "error", err)
+		a.log.Debug("the control plane did not reply to the heartbeat: trying again", "error", err)
 		return defaultInterval / 4, nil
 	}
 	a.apply(life, sent, assignments)
@@ -44,14 +45,14 @@ func (a *Agent) heartbeat(ctx, life context.Context) (time.Duration, error) {
 		interval = defaultInterval
 	}
 	if slices.ContainsFunc(sent.Replicas, func(r protocol.Replica) bool { return r.Load.Queued > 0 }) {
-		interval = min(interval, queuedInterval) // the autoscaler must see how the queue grows
+		interval = min(interval, queuedInterval) // so that the autoscaler soon sees that the queue grows
 	}
 	return interval, nil
 }
 
-// request sends a request to the coordinator. A *domain.Error is permanent: the coordinator has
-// rejected the request, the request is too large, or the reply cannot be decoded. Other errors are
-// failures of the connection.
+// request sends a request to the coordinator and decodes the reply. A *domain.Error is permanent:
+// the coordinator refused the request, the request is too large, or the reply cannot be decoded.
+// After other errors the caller can try again, because the connection failed.
 func (a *Agent) request(ctx context.Context, subject string, request, reply any) error {
 	data, err := protocol.Marshal(request)
 	if err != nil {
@@ -64,7 +65,7 @@ func (a *Agent) request(ctx context.Context, subject string, request, reply any)
 	return protocol.Unmarshal(m.Data, reply)
 }
 
-// state returns the next heartbeat, which lists everything that runs on the node, and its progress.
+// state returns the next heartbeat, with all work that runs on the node and its progress.
 func (a *Agent) state() protocol.Heartbeat {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -86,8 +87,8 @@ func (a *Agent) state() protocol.Heartbeat {
 	return h
 }
 
-// apply starts the assigned work that is not running, and stops the work that the heartbeat listed
-// and the assignments do not keep.
+// apply starts the work in assignments that is not running. It stops the work that the heartbeat
+// sent listed and that is no longer assigned.
 func (a *Agent) apply(life context.Context, sent protocol.Heartbeat, assignments protocol.Assignments) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -132,8 +133,8 @@ func (a *Agent) apply(life context.Context, sent protocol.Heartbeat, assignments
 	}
 }
 
-// drop stops an attempt that the coordinator does not keep. Heartbeats list the attempt until it
-// has ended.
+// drop stops an attempt that the coordinator no longer assigns. Heartbeats list it until it has
+// ended.
 func (a *Agent) drop(id string, t *attempt) {
 	t.stop(errUnwanted)
 	select {
@@ -144,8 +145,8 @@ func (a *Agent) drop(id string, t *attempt) {
 	}
 }
 
-// start starts the assigned attempts and replicas that are not running. An attempt that was started
-// before is never started again, see startedAttempts.
+// start starts the assigned attempts and replicas that are not running. It never starts an attempt
+// twice, even after a restart of the agent: see startedAttempts.
 func (a *Agent) start(life context.Context, assignments protocol.Assignments) {
 	train := slices.DeleteFunc(slices.Clone(assignments.Train), func(assignment protocol.TrainAssignment) bool {
 		id := assignment.ID()
@@ -154,7 +155,7 @@ func (a *Agent) start(life context.Context, assignments protocol.Assignments) {
 	recordErr := a.started.add(train...)
 	for _, assignment := range train {
 		id := assignment.ID()
-		var before []*attempt // earlier attempts of the job, which may still be stopping
+		var before []*attempt // earlier attempts of the job on this node, which may still be stopping
 		for _, other := range a.attempts {
 			if other.assignment.Job == assignment.Job {
 				before = append(before, other)
@@ -176,9 +177,9 @@ func (a *Agent) start(life context.Context, assignments protocol.Assignments) {
 	}
 }
 
-// Causes of the end of an attempt.
+// Reasons for which an attempt is stopped.
 var (
-	errUnwanted  = errors.New("the attempt is over")
+	errUnwanted  = errors.New("the attempt is no longer assigned to the node")
 	errCancelled = errors.New("the job was canceled")
 	errLeaving   = errors.New("the node is shutting down")
 )

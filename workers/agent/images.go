@@ -10,10 +10,11 @@ import (
 	"anneal/workers/protocol"
 )
 
-// imageTimeout is how long a failing download of an image is retried.
+// imageTimeout is how long the download of an image is retried.
 const imageTimeout = 20 * time.Second
 
-// readImages downloads the images of a request, if the model can read them.
+// readImages downloads the images of a request into req. It returns an error when the model cannot
+// read images.
 func (r *replica) readImages(ctx context.Context, model engines.Model, req *engines.CompletionRequest) error {
 	if !req.HasImages() {
 		return nil

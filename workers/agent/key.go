@@ -13,8 +13,9 @@ import (
 	"anneal/domain"
 )
 
-// OpenKey reads the NKey with which an agent authenticates, or creates a key at the first start.
-// The file at path holds the seed of the key. OpenKey refuses a file that other users can read.
+// OpenKey reads the NKey with which an agent authenticates from the file at path, which contains
+// the key's seed. When the file does not exist, OpenKey creates a key. It returns an error when
+// other users can read the file.
 func OpenKey(path string) (nkeys.KeyPair, error) {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -36,17 +37,17 @@ func OpenKey(path string) (nkeys.KeyPair, error) {
 		_, err = publicOf(key)
 	}
 	if err != nil {
-		return nil, domain.Errorf(domain.FailedPrecondition, "%s does not contain a node's key: restore the file, or "+
+		return nil, domain.Errorf(domain.FailedPrecondition, "the file %s does not contain a node's key: restore it, or "+
 			"revoke the node on the server, delete the file and join with a new token", path)
 	}
 	return key, nil
 }
 
-// publicOf returns the public half of an agent's key.
+// publicOf returns the public key of an agent's NKey.
 func publicOf(key nkeys.KeyPair) (string, error) {
 	public, err := key.PublicKey()
 	if err == nil && !nkeys.IsValidPublicUserKey(public) {
-		err = errors.New("not the NKey of a user")
+		err = errors.New("the NKey must be one of the type user")
 	}
 	return public, err
 }
@@ -63,7 +64,7 @@ func createKey(path string) (nkeys.KeyPair, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, fmt.Errorf("open the node's key: %w", err)
 	}
-	file, err := os.CreateTemp(filepath.Dir(path), ".node-key-*") // created with mode 0600
+	file, err := os.CreateTemp(filepath.Dir(path), ".node-key-*") // CreateTemp creates the file with mode 0600
 	if err != nil {
 		return nil, fmt.Errorf("open the node's key: %w", err)
 	}

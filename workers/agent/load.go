@@ -13,7 +13,7 @@ import (
 
 const defaultLoadTimeout = 30 * time.Minute
 
-// loaded is the model of a replica: either a text model or a speech model.
+// loaded is the loaded model of a replica: exactly one of a text model and a speech model.
 type loaded struct {
 	model  engines.Model
 	speech engines.SpeechModel
@@ -33,8 +33,8 @@ func (l loaded) close() error {
 	return l.model.Close()
 }
 
-// broken returns a channel that receives the error when the model fails; nil if the engine does not
-// report failures.
+// broken returns a channel that receives an error when the loaded model fails later; nil when the
+// engine does not report such failures.
 func (l loaded) broken() <-chan error {
 	var one any = l.model
 	if l.speech != nil {
@@ -46,11 +46,11 @@ func (l loaded) broken() <-chan error {
 	return nil
 }
 
-// requireAbility returns an error when the node's engine cannot load the assigned model.
+// requireAbility returns an error when the engine of this node cannot load the replica's model.
 func (r *replica) requireAbility() error {
 	if r.assignment.Share.Milli > 0 && !r.agent.options.ShareAccelerators {
-		return domain.Errorf(domain.Unavailable, "the agent of node %s runs without "+
-			"--share-accelerators: start it with the flag again, or create the deployment without acceleratorShare",
+		return domain.Errorf(domain.Unavailable, "the agent of node %s runs without --share-accelerators: start it with "+
+			"the flag again, or create the deployment without acceleratorShare",
 			r.agent.options.Node)
 	}
 	engine, ability, can := r.agent.options.Engine, "complete", r.agent.options.Engine.Completer != nil
@@ -66,7 +66,7 @@ func (r *replica) requireAbility() error {
 	return domain.Errorf(domain.Unavailable, "the node cannot serve the model: %s", why)
 }
 
-// loadModel loads the assigned model from files, without a timeout.
+// loadModel loads the model of the replica from files. It has no timeout.
 func (r *replica) loadModel(ctx context.Context, files engines.ModelFiles) (got loaded, err error) {
 	if settings := r.assignment.Speech; settings != nil {
 		got.speech, err = r.agent.options.Engine.Transcribers[settings.Format].LoadSpeech(ctx,
@@ -77,9 +77,9 @@ func (r *replica) loadModel(ctx context.Context, files engines.ModelFiles) (got 
 	return got, err
 }
 
-// loadWithTimeout loads the model within LoadWithin. It unloads a model that the engine loads after
-// that time or after the replica has ended. ended is closed when the engine does not read the
-// files any more.
+// loadWithTimeout loads the model, for at most LoadWithin. If the engine finishes the load after
+// the timeout or after the end of the replica, the model is unloaded. ended is closed when the
+// engine no longer reads the files.
 func (r *replica) loadWithTimeout(files engines.ModelFiles) (got loaded, ended <-chan struct{}, err error) {
 	type outcome struct {
 		loaded
@@ -87,7 +87,7 @@ func (r *replica) loadWithTimeout(files engines.ModelFiles) (got loaded, ended <
 	}
 	ctx, cancel := context.WithCancel(r.accepting)
 	arrived, finished := make(chan outcome, 1), make(chan struct{})
-	go func() { // outside of the agent's WaitGroup, which would wait for a hanging engine
+	go func() { // not counted in the agent's WaitGroup, which would wait for an engine that hangs
 		defer close(finished)
 		got, err := recoverPanic(func() (loaded, error) { return r.loadModel(ctx, files) })
 		arrived <- outcome{got, err}
@@ -107,14 +107,14 @@ func (r *replica) loadWithTimeout(files engines.ModelFiles) (got loaded, ended <
 	cancel()
 	go func() {
 		if late := <-arrived; late.err == nil {
-			_ = late.close() // an error does not matter, because the model is unused
+			_ = late.close() // the model is not used, so an error changes nothing
 		}
 	}()
 	return loaded{}, finished, err
 }
 
-// acquireDevices acquires the replica's accelerators, and waits for them at most LoadWithin. The
-// returned function releases them.
+// acquireDevices acquires the accelerators of the replica, and returns an error when other work has
+// not released them after LoadWithin. The returned function releases them.
 func (r *replica) acquireDevices() ([]engines.Device, func(), error) {
 	ctx, cancel := context.WithTimeout(r.accepting, r.agent.options.LoadWithin)
 	defer cancel()
@@ -125,7 +125,7 @@ func (r *replica) acquireDevices() ([]engines.Device, func(), error) {
 	return r.agent.devices.acquire(ctx, r.assignment.Accelerators)
 }
 
-// recoverPanic turns a panic of the engine into an error.
+// recoverPanic calls load and returns a panic of the engine as an error.
 func recoverPanic[T any](load func() (T, error)) (result T, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -135,7 +135,7 @@ func recoverPanic[T any](load func() (T, error)) (result T, err error) {
 	return load()
 }
 
-// isPermanent reports whether an engine would return the same error at every attempt to load.
+// isPermanent reports whether the engine would return err in every attempt to load the model.
 func isPermanent(err error) bool {
 	var failure *domain.Error
 	return errors.As(err, &failure) &&

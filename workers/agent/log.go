@@ -18,39 +18,40 @@ import (
 )
 
 const (
-	logInterval = 5 * time.Second  // minimum time between two uploads of a job's log
-	logRate     = 64 << 10         // maximum average rate, in bytes per second, of the uploads of a growing log
-	logTimeout  = 15 * time.Second // how long the last upload is retried after the end of the attempt
-	maxLogLine  = 64 << 10         // bytes; a longer line is divided
-	logURLTime  = 6 * time.Hour    // age at which the URL of the log is replaced; it is valid for 12 hours
+	logInterval = 5 * time.Second  // minimum interval of uploads of a log
+	logRate     = 64 << 10         // maximum average upload rate of a growing log in bytes per second
+	logTimeout  = 15 * time.Second // how long the last upload is retried after the attempt has ended
+	maxLogLine  = 64 << 10         // maximum length of a line in bytes; a longer one is split
+	logURLTime  = 6 * time.Hour    // age at which the log's signed URL is replaced; it is valid for 12 hours
 )
 
-// A jobLog collects the trainer's output, the training steps and the progress of an attempt, and
-// stores them as the log of the attempt, after the log of the job's earlier attempts. It keeps the
-// newest protocol.MaxLog bytes, and replaces the attempt's secrets with [redacted]. Training and
-// results never wait for the log: a failure to store it is only a warning in the agent's own log.
+// A jobLog collects the log of an attempt: the output of the trainer, the training steps and the
+// progress. It uploads it as the log of the job, after the lines of the job's earlier attempts. It
+// keeps the newest protocol.MaxLog bytes, and replaces the secrets of the attempt by [redacted].
+// The training never waits for the log, and a failed upload is only a warning in the agent's log.
 type jobLog struct {
 	attempt *attempt
 
 	mu      sync.Mutex
-	lines   lineRedactor // of the trainer's output
+	lines   lineRedactor // splits the output of the trainer into lines
 	kept    []byte
-	changed bool // since the last upload
-	sent    bool // an upload has begun, which may still be in progress
-	held    bool // a report has the log, so it is not uploaded meanwhile
+	changed bool // there are lines that were not uploaded
+	sent    bool // an upload has begun, and may still be in progress
+	held    bool // a report with the log is being sent, so no upload may begin
 
-	// Only the goroutine of run uses these fields.
-	joined bool // kept begins with the log of earlier attempts, if there is one
+	// Only the goroutine of run uses the fields below.
+	joined bool // kept begins with the lines of earlier attempts, if there are any
 	url    string
 	signed time.Time // when url was signed
 
 	cancel context.CancelFunc
-	wake   chan struct{} // receives a value when an upload is due early
-	closed chan struct{} // closed when the last upload is due
+	wake   chan struct{} // receives an element when the log should be uploaded now
+	closed chan struct{} // closed when the last lines were added
 	done   chan struct{}
 }
 
-// newJobLog returns a log whose uploads end with life, the context of the agent.
+// newJobLog returns the log of an attempt. life is the context of the agent, at whose end uploads
+// stop.
 func newJobLog(t *attempt, life context.Context) *jobLog {
 	l := &jobLog{attempt: t, url: t.assignment.LogURL, signed: time.Now(), wake: make(chan struct{}, 1),
 		closed: make(chan struct{}), done: make(chan struct{})}
@@ -65,7 +66,7 @@ func newJobLog(t *attempt, life context.Context) *jobLog {
 	return l
 }
 
-// Write adds output of the trainer. It never returns an error.
+// Write adds output of the trainer to the log. It never returns an error.
 func (l *jobLog) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -73,11 +74,11 @@ func (l *jobLog) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// redact returns text without the secrets of the attempt and paths of this machine.
+// redact returns text without the secrets of the attempt and without paths of this machine.
 func (l *jobLog) redact(text string) string { return l.lines.redact(text) }
 
-// add adds a line, in which the caller has replaced the secrets. It keeps only the text after the
-// last carriage return, because progress bars overwrite their line.
+// add adds a line without secrets to the log. Of a line with carriage returns it keeps only the
+// last part, because progress bars overwrite their line.
 func (l *jobLog) add(line string) {
 	line = strings.TrimRight(line, "\r")
 	line = line[strings.LastIndexByte(line, '\r')+1:]
@@ -89,7 +90,8 @@ func (l *jobLog) add(line string) {
 	l.changed = true
 }
 
-// newestLines returns the newest whole lines of a log, with at most protocol.MaxLog bytes in total.
+// newestLines returns the newest complete lines of a log, with at most protocol.MaxLog bytes in
+// total.
 func newestLines(log []byte) []byte {
 	if len(log) <= protocol.MaxLog {
 		return log
@@ -98,14 +100,14 @@ func newestLines(log []byte) []byte {
 	return bytes.Clone(log[bytes.IndexByte(log, '\n')+1:])
 }
 
-// logf adds a line of the agent.
+// logf adds a line that the agent writes.
 func (l *jobLog) logf(format string, args ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.add(time.Now().UTC().Format(time.RFC3339) + " " + l.redact(fmt.Sprintf(format, args...)))
 }
 
-// step adds a line with the metrics of a step.
+// step adds a line with the metrics of a training step.
 func (l *jobLog) step(row engines.Metrics) {
 	var line strings.Builder
 	fmt.Fprintf(&line, "step %d of %d, epoch %.4g, learning rate %.4g, %d tokens", row.Step, row.Steps, row.Epoch,
@@ -116,8 +118,8 @@ func (l *jobLog) step(row engines.Metrics) {
 	l.logf("%s", line.String())
 }
 
-// ended adds a line about how the training, or the storing of its results, ended, and requests an
-// upload unless the report of results may store the log.
+// ended adds a line that says how the training, or storing its results, ended. Then it requests an
+// upload, unless inline says that the report of the results will contain the log.
 func (l *jobLog) ended(err error, inline bool) {
 	l.mu.Lock()
 	l.lines.end(l.add)
@@ -125,9 +127,9 @@ func (l *jobLog) ended(err error, inline bool) {
 	why := context.Cause(l.attempt.work)
 	switch {
 	case err == nil:
-		l.logf("the training ended")
+		l.logf("the training is complete")
 	case why != nil:
-		l.logf("the attempt is interrupted: %v", why)
+		l.logf("the attempt was interrupted: %v", why)
 	default:
 		l.logf("the attempt failed: %s", l.attempt.errorOf(err).Message)
 	}
@@ -140,8 +142,8 @@ func (l *jobLog) ended(err error, inline bool) {
 	}
 }
 
-// close stores the rest of the log, unless the attempt is unwanted, and returns within logTimeout.
-// The caller adds no further lines.
+// close uploads the last lines, unless the attempt is unwanted, and returns within logTimeout. No
+// lines may be added afterwards.
 func (l *jobLog) close(unwanted bool) {
 	if unwanted {
 		l.cancel()
@@ -152,7 +154,8 @@ func (l *jobLog) close(unwanted bool) {
 	select {
 	case <-l.done:
 	case <-timeout.C:
-		l.attempt.log.Warn("end of the job's log not stored", "timeout", logTimeout)
+		l.attempt.log.Warn("cannot store the last lines of a job's log within the timeout: they are "+
+			"lost", "timeout", logTimeout)
 	}
 	l.cancel()
 	<-l.done
@@ -180,17 +183,17 @@ func (l *jobLog) run(ctx context.Context) {
 			err = retry(ctx, time.Now().Add(logTimeout), func() error { return l.upload(ctx) })
 		}
 		if err != nil && ctx.Err() == nil {
-			l.attempt.log.Warn("job's log not stored", "error", err)
+			l.attempt.log.Warn("cannot store the log of a job: trying again with the next lines", "error", err)
 		}
 	}
 }
 
-// uploadPause returns the time between two uploads of a log of size bytes.
+// uploadPause returns the pause between two uploads of a log with size bytes.
 func uploadPause(size int) time.Duration {
 	return max(logInterval, time.Duration(min(size, protocol.MaxLog))*time.Second/logRate)
 }
 
-// upload stores the log if it has changed since the last upload.
+// upload uploads the log if lines were added since the last upload.
 func (l *jobLog) upload(ctx context.Context) error {
 	l.mu.Lock()
 	due := l.changed && !l.held && l.url != ""
@@ -219,9 +222,10 @@ func (l *jobLog) upload(ctx context.Context) error {
 	return err
 }
 
-// inline returns the log for a report that stores it too; nil if it has to be uploaded: it is too large,
-// follows the log of earlier attempts, or was uploaded before, which may still be in progress. The
-// caller calls stored when it knows whether the report has stored the log.
+// inline returns the log, so that the report of the results can contain it. It returns nil when the
+// log must be uploaded: when it is too large, follows the log of earlier attempts, or was uploaded
+// before, because that upload may still be in progress. The caller then calls stored and says
+// whether the report stored the log.
 func (l *jobLog) inline() (log []byte, stored func(bool)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -238,7 +242,7 @@ func (l *jobLog) inline() (log []byte, stored func(bool)) {
 	}
 }
 
-// signURL replaces the URL of the log. If that fails, the log keeps its previous URL.
+// signURL requests a new signed URL for the log. When that fails, the log keeps its URL.
 func (l *jobLog) signURL(ctx context.Context) {
 	t := l.attempt
 	ctx, cancel := context.WithTimeout(ctx, logTimeout)
@@ -246,20 +250,20 @@ func (l *jobLog) signURL(ctx context.Context) {
 	urls, err := t.sign(ctx, protocol.SignRequest{Version: protocol.Version, Job: t.assignment.Job,
 		Attempt: t.assignment.Attempt, CreateTime: t.assignment.CreateTime, For: protocol.ForLog})
 	if err != nil {
-		t.log.Debug("URL of the job's log not signed again", "error", err)
+		t.log.Debug("cannot get a new signed URL for the log of a job: using the old one", "error", err)
 		return
 	}
 	l.url, l.signed = urls[protocol.LogFile], time.Now()
 }
 
-// join puts the log of earlier attempts before the lines of this attempt, once.
+// join adds the log of earlier attempts before the lines of this attempt. It does so once.
 func (l *jobLog) join(ctx context.Context) error {
 	if l.joined {
 		return nil
 	}
 	earlier, err := l.earlier(ctx)
 	if err != nil {
-		return fmt.Errorf("log of earlier attempts: %w", err)
+		return fmt.Errorf("read the log of the job's earlier attempts: %w", err)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -267,15 +271,15 @@ func (l *jobLog) join(ctx context.Context) error {
 	return nil
 }
 
-// earlier returns the log of earlier attempts; nil when there is none, or when the store refuses
-// the URL or no longer has the log.
+// earlier returns the log of earlier attempts. It returns nil when there is none, or when the store
+// no longer has it or refuses its URL.
 func (l *jobLog) earlier(ctx context.Context) ([]byte, error) {
 	if l.attempt.assignment.EarlierLogURL == "" {
 		return nil, nil
 	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, l.attempt.assignment.EarlierLogURL, nil)
 	if err != nil {
-		return nil, domain.Errorf(domain.Internal, "its URL is invalid")
+		return nil, domain.Errorf(domain.Internal, "the log of the job's earlier attempts has an invalid URL")
 	}
 	response, err := l.attempt.agent.files.client.Do(request)
 	if err != nil {
@@ -285,7 +289,8 @@ func (l *jobLog) earlier(ctx context.Context) ([]byte, error) {
 	switch response.StatusCode {
 	case http.StatusOK:
 	case http.StatusForbidden, http.StatusNotFound, http.StatusGone:
-		l.attempt.log.Warn("log of earlier attempts not read", "status", response.Status)
+		l.attempt.log.Warn("cannot read the log of the job's earlier attempts: the new log begins without "+
+			"it", "status", response.Status)
 		return nil, nil
 	default:
 		return nil, refused(protocol.LogFile, response)

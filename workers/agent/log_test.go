@@ -23,8 +23,8 @@ func newTestLog(env map[string]string) *jobLog {
 	return l
 }
 
-// TestLogLines checks that the log has the lines of the output however it is divided into writes, and
-// that it has no secret, no control characters and no paths of the machine.
+// TestLogLines checks that the log has the lines of the output however it is divided into writes,
+// and that it has no secret, no control characters and no paths of the machine.
 func TestLogLines(t *testing.T) {
 	env := map[string]string{"TOKEN": "s3cret-token", "CERT": "-----BEGIN\nabcdefgh\nijklmnop\n", "N": "1"}
 	output := "epoch 1\r 10%\r100%\ntoken s3cret-token!\n\x1b[31mred\nkey abcdefgh of /var/worker/job/x\nlast \xff\n"
@@ -107,7 +107,7 @@ func loggingAttempt(t *testing.T, handler http.HandlerFunc) *attempt {
 // attempts.
 func TestEndOfTheLogIsStored(t *testing.T) {
 	for name, c := range map[string]struct {
-		earlier int // status of the response to the GET of the earlier log
+		earlier int // status of the response to the request for the earlier log
 		want    string
 	}{"joined": {http.StatusOK, "earlier\n"}, "none": {http.StatusNotFound, ""}, "expired": {http.StatusForbidden, ""}} {
 		t.Run(name, func(t *testing.T) {
@@ -129,7 +129,7 @@ func TestEndOfTheLogIsStored(t *testing.T) {
 			a.joblog.ended(nil, false)
 			a.end()
 			a.joblog.close(false)
-			require.Regexp(t, "^"+c.want+`begin\n\S+ the training ended\n$`, stored.Load())
+			require.Regexp(t, "^"+c.want+`begin\n\S+ the training is complete\n$`, stored.Load())
 		})
 	}
 }

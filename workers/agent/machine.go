@@ -16,8 +16,8 @@ import (
 	"anneal/engines"
 )
 
-// capacityOf returns the capacity of this machine: cores and memory within the limits of its
-// control group, and its accelerators.
+// capacityOf returns what the machine offers: CPU cores and memory within the limits of the
+// process's cgroup, and its accelerators.
 func capacityOf(accelerators []engines.Device) (domain.Resources, error) {
 	memory, err := memoryMiB("/proc/meminfo", "/sys/fs/cgroup/memory.max")
 	if err != nil {
@@ -30,37 +30,38 @@ func capacityOf(accelerators []engines.Device) (domain.Resources, error) {
 		}
 		count[device.Type]++
 	}
-	// GOMAXPROCS follows the control group's CPU limit and the mask of allowed cores.
+	// GOMAXPROCS is the number of cores that the cgroup's CPU limit and the CPU affinity allow.
 	return domain.Resources{CPUMilli: int64(runtime.GOMAXPROCS(0)) * 1000, MemoryMiB: memory, Accelerators: count}, nil
 }
 
-// memoryMiB returns the machine's memory in MiB, or the limit of its control group when that is
-// less.
+// memoryMiB returns the memory of the machine in MiB, or the memory limit of the cgroup when that
+// is lower. meminfo and groupLimit are the paths of the files to read.
 func memoryMiB(meminfo, groupLimit string) (int64, error) {
 	data, err := os.ReadFile(meminfo)
 	if err != nil {
-		return 0, fmt.Errorf("read the machine's memory: %w", err)
+		return 0, fmt.Errorf("read the memory size of the machine: %w", err)
 	}
 	var memory int64
 	for line := range strings.Lines(string(data)) {
 		if rest, ok := strings.CutPrefix(line, "MemTotal:"); ok {
 			kib, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
 			if err != nil {
-				return 0, fmt.Errorf("read the machine's memory: %w", err)
+				return 0, fmt.Errorf("read the memory size of the machine: %w", err)
 			}
 			memory = kib >> 10
 		}
 	}
 	if data, err := os.ReadFile(groupLimit); err == nil {
-		if limit, err := strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64); err == nil { // "max" means no limit
+		// not a number when it is "max", which means no limit
+		if limit, err := strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64); err == nil {
 			memory = min(memory, limit>>20)
 		}
 	}
 	return memory, nil
 }
 
-// findAccelerators returns the devices that nvidia-smi reports and that CUDA_VISIBLE_DEVICES, if
-// set, lists; nil if nvidia-smi fails.
+// findAccelerators returns the devices that nvidia-smi reports, without those that
+// CUDA_VISIBLE_DEVICES excludes; nil when nvidia-smi fails.
 func findAccelerators() []driverDevice {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
@@ -76,13 +77,14 @@ func findAccelerators() []driverDevice {
 	return all
 }
 
-// A driverDevice is a device with the UUID that the driver gives it.
+// A driverDevice is a device of the machine with the UUID that the driver gives it.
 type driverDevice struct {
 	engines.Device
 	uuid string
 }
 
-// accelerators parses lines like "0, GPU-5a3c…, NVIDIA H100 80GB HBM3, 81559 MiB".
+// accelerators parses the output of nvidia-smi, with lines like "0, GPU-5a3c…, NVIDIA H100 80GB
+// HBM3, 81559 MiB".
 func accelerators(list []byte) (all []driverDevice) {
 	for line := range bytes.Lines(list) {
 		fields := strings.Split(strings.TrimSpace(string(line)), ", ")
@@ -106,8 +108,8 @@ func devicesOf(all []driverDevice) (devices []engines.Device) {
 	return devices
 }
 
-// visibleOf returns the devices that visible, the value of CUDA_VISIBLE_DEVICES, lists by index or
-// UUID. Like the driver, it ignores the list from the first unknown device on.
+// visibleOf returns the devices that visible, the value of CUDA_VISIBLE_DEVICES, selects by index
+// or UUID. Like the driver, it ignores the rest of the list after an unknown device.
 func visibleOf(all []driverDevice, visible string) (devices []driverDevice) {
 	for word := range strings.SplitSeq(visible, ",") {
 		word = strings.TrimSpace(word)
@@ -123,8 +125,8 @@ func visibleOf(all []driverDevice, visible string) (devices []driverDevice) {
 	return devices
 }
 
-// acceleratorType returns the API's name of a device type. An unknown type keeps the name that the
-// driver reports, which is no accelerator type of the API.
+// acceleratorType returns the accelerator type of a device in the API, from the name and memory
+// that the driver reports. For an unknown device it returns the driver's name.
 func acceleratorType(name string, memoryMiB int64) string {
 	words := strings.FieldsFunc(strings.ToUpper(name), func(r rune) bool { return r == ' ' || r == '-' || r == '_' })
 	for _, word := range words {

@@ -18,15 +18,15 @@ import (
 
 const (
 	metricsFile = "metrics.jsonl"
-	maxRows     = 1 << 20 // rows of an attempt; the oldest rows beyond it are dropped
+	maxRows     = 1 << 20 // maximum number of rows that are kept for an attempt; the oldest are dropped
 )
 
-// metrics holds the metric rows of an attempt, including the rows of the earlier attempts whose
-// checkpoint it resumed from. The coordinator acknowledges rows by their step.
+// metrics has the rows of metrics of an attempt, and those of earlier attempts up to the checkpoint
+// from which it resumed. The coordinator acknowledges rows by their training step.
 type metrics struct {
-	rows        []engines.Metrics // sorted by step
+	rows        []engines.Metrics // in ascending order of their steps
 	step, steps int
-	acked       int // step of the newest acknowledged row
+	acked       int // step of the newest row that the coordinator has acknowledged
 	sent        int // step of the newest row in the last heartbeat
 }
 
@@ -39,9 +39,10 @@ func (m *metrics) add(row engines.Metrics) {
 	m.step, m.steps = row.Step, row.Steps
 }
 
-// unacknowledged returns at most limit rows from the acknowledged step on. The row of that step is
-// included because an evaluation may have added to it. more reports whether further rows should be
-// sent immediately: rows remain, and the rows in the last heartbeat were acknowledged.
+// unacknowledged returns up to limit rows for the next heartbeat, from the acknowledged step on.
+// That step is included, because an evaluation may have added values to its row. more reports that
+// the next heartbeat should be sent immediately: further rows are left, and those of the last
+// heartbeat are acknowledged.
 func (m *metrics) unacknowledged(limit int) (rows []engines.Metrics, more bool) {
 	at, _ := slices.BinarySearchFunc(m.rows, m.acked, func(r engines.Metrics, step int) int { return r.Step - step })
 	end := min(at+limit, len(m.rows))
@@ -54,15 +55,15 @@ func (m *metrics) unacknowledged(limit int) (rows []engines.Metrics, more bool) 
 	return rows, more
 }
 
-// acknowledge records the step up to which the coordinator has received rows. step can be lower
-// than before, because a coordinator that restarted has lost its live status.
+// acknowledge records up to which step the coordinator has the rows. The step can be lower than
+// before, because a coordinator loses the rows when it restarts.
 func (m *metrics) acknowledge(step int) {
 	m.acked = min(step, m.step)
 	m.sent = min(m.sent, m.acked+protocol.MaxRows)
 }
 
-// limitValues returns a copy of values with at most protocol.MaxValues of them, without those that
-// JSON cannot represent or whose names have more than 128 bytes.
+// limitValues returns a copy of values with at most protocol.MaxValues entries. It leaves out
+// values that JSON cannot represent, and names of more than 128 bytes.
 func limitValues(values map[string]float64) map[string]float64 {
 	kept := make(map[string]float64, min(len(values), protocol.MaxValues))
 	for _, name := range slices.Sorted(maps.Keys(values)) {
@@ -74,7 +75,7 @@ func limitValues(values map[string]float64) map[string]float64 {
 	return kept
 }
 
-// readMetrics reads the rows of the checkpoint that the attempt resumes from.
+// readMetrics reads the rows in the checkpoint in dir, from which the attempt resumes.
 func (t *attempt) readMetrics(dir string) error {
 	f, err := os.Open(filepath.Join(dir, metricsFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -103,7 +104,7 @@ func (t *attempt) readMetrics(dir string) error {
 	return nil
 }
 
-// encodeMetrics returns the content of the metrics file of an attempt: the rows of all steps.
+// encodeMetrics returns the content of the metrics file of an attempt, with the rows of all steps.
 func encodeMetrics(t *attempt) ([]byte, error) {
 	t.mu.Lock()
 	rows := slices.Clone(t.metrics.rows)
@@ -119,7 +120,7 @@ func encodeMetrics(t *attempt) ([]byte, error) {
 	return content, nil
 }
 
-// writeMetrics writes the metrics file to dir, unless the engine has written the file.
+// writeMetrics writes the metrics file into dir, unless the engine has already written one.
 func (t *attempt) writeMetrics(dir string) error {
 	f, err := os.OpenFile(filepath.Join(dir, metricsFile), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, fs.ErrExist) {

@@ -13,13 +13,14 @@ import (
 	"anneal/workers/protocol"
 )
 
-// An outbox uploads checkpoints, one at a time, and keeps only the newest of the waiting
-// checkpoints, so that a slow or unreachable store does not delay the attempt.
+// An outbox uploads the checkpoints of an attempt in the background, one at a time. While one is
+// being uploaded, only the newest of the others waits, so that a slow or unreachable store does not
+// delay the training.
 type outbox struct {
 	attempt *attempt
 	ctx     context.Context
 	cancel  context.CancelFunc
-	wake    chan struct{} // receives a value when a checkpoint waits
+	wake    chan struct{} // receives an element when a checkpoint waits
 	closed  chan struct{} // closed when no more checkpoints follow
 	done    chan struct{}
 
@@ -30,7 +31,7 @@ type outbox struct {
 
 type checkpoint struct {
 	step int
-	dir  string // directory with a copy of the checkpoint's files
+	dir  string // directory with the outbox's own copy of the checkpoint
 }
 
 func newOutbox(t *attempt) *outbox {
@@ -40,7 +41,8 @@ func newOutbox(t *attempt) *outbox {
 	return o
 }
 
-// put copies a checkpoint and queues it in place of an older one.
+// put copies the checkpoint in dir and lets it wait for the upload. It replaces an older one that
+// waits.
 func (o *outbox) put(step int, dir string) error {
 	o.mu.Lock()
 	o.copies++
@@ -55,7 +57,7 @@ func (o *outbox) put(step int, dir string) error {
 	o.waiting = &checkpoint{step, copied}
 	o.mu.Unlock()
 	if old != nil {
-		_ = os.RemoveAll(old.dir) // if the removal fails, the directory is removed later with that of the attempt
+		_ = os.RemoveAll(old.dir) // when the removal fails, the directory is removed together with that of the attempt
 	}
 	select {
 	case o.wake <- struct{}{}:
@@ -64,15 +66,16 @@ func (o *outbox) put(step int, dir string) error {
 	return nil
 }
 
-// flush closes the outbox, and returns when the waiting checkpoint is uploaded or the attempt has
-// ended.
+// flush waits until the waiting checkpoint is uploaded, or the attempt has ended. No checkpoints
+// may follow.
 func (o *outbox) flush() {
 	close(o.closed)
 	<-o.done
 	o.cancel()
 }
 
-// discard drops the waiting checkpoint, because the results supersede the checkpoint.
+// discard drops the waiting checkpoint. It is called when the training is complete, so that only
+// the results are needed.
 func (o *outbox) discard() {
 	o.cancel()
 	o.flush()
@@ -108,8 +111,8 @@ func (o *outbox) run() {
 	}
 }
 
-// upload stores a checkpoint and reports it. A checkpoint that cannot be stored is dropped, because
-// training continues and a newer checkpoint follows.
+// upload uploads a checkpoint and reports it to the coordinator. When that fails, the checkpoint is
+// dropped, because the training continues and writes newer ones.
 func (o *outbox) upload(c *checkpoint) {
 	defer os.RemoveAll(c.dir)
 	t := o.attempt
@@ -119,7 +122,7 @@ func (o *outbox) upload(c *checkpoint) {
 			return
 		}
 		if err != nil {
-			t.log.Warn("checkpoint not stored", "step", c.step, "error", err)
+			t.log.Warn("cannot store a checkpoint: it is dropped; the training continues", "step", c.step, "error", err)
 			return
 		}
 		outcome, err := t.report(o.ctx, protocol.Report{Kind: protocol.ReportCheckpoint, Step: c.step, Sizes: sizes,
@@ -130,16 +133,18 @@ func (o *outbox) upload(c *checkpoint) {
 			t.joblog.logf("checkpoint of step %d stored", c.step)
 			return
 		case err != nil && o.ctx.Err() == nil:
-			t.log.Warn("checkpoint not reported", "step", c.step, "error", err)
+			t.log.Warn("cannot report a checkpoint to the control plane: it is dropped; the training "+
+				"continues", "step", c.step, "error", err)
 			return
 		case err != nil:
 			return
 		}
 	}
-	t.log.Warn("checkpoint dropped: it was uploaded several times, but files were missing each time", "step", c.step)
+	t.log.Warn("dropped a checkpoint: it was uploaded several times, but the store lacked files of it each "+
+		"time", "step", c.step)
 }
 
-// latestValues returns the last value of each metric up to the given step.
+// latestValues returns the newest value of each metric up to a step.
 func (t *attempt) latestValues(step int) map[string]float64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -155,7 +160,7 @@ func (t *attempt) latestValues(step int) map[string]float64 {
 	return values
 }
 
-// copyDir creates the directory dst, and copies the files below the directory src to it.
+// copyDir copies the files below the directory src to dst, which it creates.
 func copyDir(src, dst string) error {
 	return filepath.WalkDir(src, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {

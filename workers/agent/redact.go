@@ -7,19 +7,18 @@ import (
 	"strings"
 )
 
-// minRedaction is the length in bytes of the shortest secret that is replaced: shorter ones occur in
-// any text.
+// minRedaction is the minimum length in bytes of a secret that is replaced. A shorter one would
+// match unrelated text.
 const minRedaction = 4
 
-// A redactor replaces secrets in texts, and removes paths of this machine.
+// A redactor replaces secrets in texts by [redacted], and removes paths of this machine.
 type redactor struct {
 	secrets [][]byte
 	paths   [][]byte
-	longest int // length in bytes of the longest secret or path
+	longest int // length of the longest secret or path in bytes
 }
 
-// newRedactor returns a redactor that replaces the values in env and the lines of these values, and
-// removes the paths.
+// newRedactor returns a redactor for the values of env, each line of these values, and paths.
 func newRedactor(env map[string]string, paths ...string) *redactor {
 	r := &redactor{}
 	for _, value := range env {
@@ -40,14 +39,16 @@ func (r *redactor) addSecret(secret string) {
 	}
 }
 
-// A span is a part of a text that is a secret or a path, or the union of several that overlap.
+// A span is a range of bytes of a text to replace. It has a secret, a path, or several that
+// overlap.
 type span struct {
 	start, end int
 	secret     bool
 }
 
-// spans returns the parts of text that have secrets or paths, in order. It merges parts that
-// overlap: the end of one secret can be the beginning of another, and nothing of either may remain.
+// spans returns the ranges of text with secrets or paths, in ascending order. Overlapping ranges
+// are merged, because the end of one secret can be the beginning of another, and all of both must
+// be replaced.
 func (r *redactor) spans(text []byte) []span {
 	var all []span
 	find := func(part []byte, secret bool) {
@@ -69,7 +70,7 @@ func (r *redactor) spans(text []byte) []span {
 	return joined(all)
 }
 
-// joined returns the spans in the order of their starts, and merges those that overlap.
+// joined sorts spans by their starts and merges those that overlap.
 func joined(all []span) []span {
 	slices.SortFunc(all, func(a, b span) int { return cmp.Compare(a.start, b.start) })
 	var out []span
@@ -84,7 +85,7 @@ func joined(all []span) []span {
 	return out
 }
 
-// replace returns text with its spans replaced.
+// replace returns text with each span replaced.
 func replace(text []byte, spans []span) string {
 	var out strings.Builder
 	at := 0
@@ -99,20 +100,21 @@ func replace(text []byte, spans []span) string {
 	return out.String()
 }
 
-// redact returns text without secrets and paths.
+// redact returns text with secrets and paths replaced.
 func (r *redactor) redact(text string) string {
 	return replace([]byte(text), r.spans([]byte(text)))
 }
 
-// A lineRedactor divides a text that arrives in parts into lines without secrets and paths. It
-// divides a line that is longer than maxLogLine, and also replaces a secret across the division.
+// A lineRedactor splits a text that arrives in parts into lines, and replaces secrets and paths in
+// them. It splits a line that is longer than maxLogLine, and also finds a secret at the place of
+// the split.
 type lineRedactor struct {
 	*redactor
-	partial []byte // the last line, which has not ended yet
-	hidden  span   // the beginning of partial that belongs to a secret or path which began before it
+	partial []byte // bytes of the last line, which is not complete
+	hidden  span   // range at the beginning of partial that belongs to a secret or path which began before it
 }
 
-// write adds a part of the text, and calls add for each line that the part completes.
+// write receives the next part of the text, and calls add for each line that it completes.
 func (l *lineRedactor) write(p []byte, add func(line string)) {
 	for end := bytes.IndexByte(p, '\n'); end >= 0; end = bytes.IndexByte(p, '\n') {
 		add(l.line(append(l.partial, p[:end]...)))
@@ -124,7 +126,7 @@ func (l *lineRedactor) write(p []byte, add func(line string)) {
 	}
 }
 
-// end passes the last line to add, even without a line end.
+// end calls add for the last line, which may have no line end.
 func (l *lineRedactor) end(add func(line string)) {
 	if len(l.partial) > 0 {
 		add(l.line(l.partial))
@@ -132,7 +134,7 @@ func (l *lineRedactor) end(add func(line string)) {
 	}
 }
 
-// line returns the rest of a line without secrets and paths.
+// line returns the rest of a line with secrets and paths replaced.
 func (l *lineRedactor) line(text []byte) string {
 	spans := l.allSpans(text)
 	l.hidden = span{}
@@ -143,9 +145,9 @@ func (l *lineRedactor) allSpans(text []byte) []span {
 	return joined(append([]span{l.hidden}, l.spans(text)...))
 }
 
-// divide removes the beginning of partial, and returns it without secrets and paths. It leaves the
-// last longest bytes in partial, so every secret that begins before them is complete. If a secret
-// extends into these bytes, the division moves to the start of the secret.
+// divide removes the beginning of the incomplete line and returns it with secrets and paths
+// replaced. It leaves as many bytes as the longest secret has, so that every secret that begins
+// before them is complete. A secret that extends into these bytes stays in partial.
 func (l *lineRedactor) divide() string {
 	end, spans, hidden := len(l.partial)-l.longest, l.allSpans(l.partial), span{}
 	if i := slices.IndexFunc(spans, func(s span) bool { return s.end > end }); i >= 0 {
@@ -155,7 +157,7 @@ func (l *lineRedactor) divide() string {
 		case across.start >= end:
 		case across.start > 0:
 			end = across.start
-		default: // overlapping secrets that fill the whole beginning
+		default: // overlapping secrets fill all of these bytes, so replace them up to the end
 			spans, hidden = []span{{0, end, across.secret}}, span{0, across.end - end, across.secret}
 		}
 	}

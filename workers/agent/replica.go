@@ -14,12 +14,12 @@ import (
 	"anneal/workers/protocol"
 )
 
-// drainTimeout is how long a replica that is stopped may take to finish its requests.
+// drainTimeout is how long a replica that is stopped may take to finish the requests in progress.
 const drainTimeout = 20 * time.Second
 
-// A replica is a loaded or loading replica of a deployment. Replicas of one model share the model's
-// files, but each replica loads the model into the memory of its own allocation, so that no replica
-// can crash another.
+// A replica is one replica of a deployment on this node. Replicas of the same model share its
+// files, but each loads the model into the memory of its own allocation, so that a crash of one
+// does not affect the others.
 type replica struct {
 	agent      *Agent
 	assignment protocol.ServeAssignment
@@ -27,23 +27,23 @@ type replica struct {
 	ctx        context.Context // context of the requests in progress
 	end        context.CancelFunc
 
-	accepting context.Context // done when the replica must neither load the model nor accept requests any more
+	accepting context.Context // context that is done when the replica must not load its model or accept requests any more
 	stop      context.CancelFunc
 
 	mu     sync.Mutex
 	phase  string
 	reason string
-	// preempted reports that the replica failed because a device failed, not because of an error of
-	// its own
+	// preempted reports that the replica failed because of a device of the node. Such a failure does
+	// not count as one of the deployment.
 	preempted bool
 	loaded
 	active  sync.WaitGroup
-	load    protocol.Load // only Active and Slots are set; the rates are derived from counted
-	since   time.Time     // when counted was last reset
+	load    protocol.Load // only Active and Slots are set; state computes the rates from counted
+	since   time.Time     // when the counters in counted were last reset
 	counted struct{ requests, completed, promptTokens, tokens int64 }
 
-	// For a speech model, slots has an element for each recording in progress, and queue has one
-	// for each recording in progress or waiting.
+	// Limits of a speech model: slots has an element for each audio file that is being transcribed,
+	// and queue one for each that is being transcribed or waits.
 	slots, queue chan struct{}
 
 	addons addons
@@ -59,7 +59,8 @@ func newReplica(a *Agent, life context.Context, assignment protocol.ServeAssignm
 	return r
 }
 
-// state returns the replica for the next heartbeat, and resets the counters of its rates.
+// state returns the state of the replica for the next heartbeat, and resets the counters for its
+// rates.
 func (r *replica) state() protocol.Replica {
 	addons := r.addons.state()
 	r.mu.Lock()
@@ -81,7 +82,7 @@ func (r *replica) state() protocol.Replica {
 		State:      r.phase, Reason: r.reason, Preempted: r.preempted, Load: load, Addons: addons}
 }
 
-// setPhase records the state of the replica. A failed replica stays failed.
+// setPhase sets the phase of the replica and its reason. A failed replica stays failed.
 func (r *replica) setPhase(phase, reason string) {
 	r.mu.Lock()
 	if r.phase != protocol.ReplicaFailed {
@@ -91,10 +92,10 @@ func (r *replica) setPhase(phase, reason string) {
 	r.agent.requestHeartbeat()
 }
 
-// loseDevice ends the replica because its device has failed. Its requests end at once with
-// errReplicaGone: what a failed device has computed may be wrong.
+// loseDevice ends the replica after one of its devices failed. Requests in progress end immediately
+// with errReplicaGone, because the results of a failed device may be wrong.
 func (r *replica) loseDevice(err error) {
-	r.log.Error("replica lost its device", "error", err)
+	r.log.Error("stopping a replica, because a device that it uses has failed", "error", err)
 	r.mu.Lock()
 	r.preempted = true
 	r.mu.Unlock()
@@ -102,14 +103,14 @@ func (r *replica) loseDevice(err error) {
 	r.end()
 }
 
-// lostDevice reports whether a device of the replica has failed.
+// lostDevice reports whether one of the replica's devices has failed.
 func (r *replica) lostDevice() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.preempted
 }
 
-// run loads the model, serves requests until the replica is stopped, and unloads the model.
+// run loads the model, serves requests until the replica is stopped, and then unloads the model.
 func (r *replica) run() {
 	defer r.addons.resident.close()
 	defer r.end()
@@ -133,13 +134,13 @@ func (r *replica) run() {
 	r.close()
 }
 
-// reasonOf returns the text of err for the user, without paths of this machine.
+// reasonOf returns the text of err for the user, with paths of this machine removed.
 func (r *replica) reasonOf(err error) string {
 	return strings.ReplaceAll(err.Error(), r.agent.options.Dir+"/", "")
 }
 
-// open downloads the files of the model and loads the model. release releases the files and the
-// devices, and is never nil.
+// open downloads the model's files and loads the model. release releases the files and the devices;
+// it is never nil.
 func (r *replica) open() (release func(), err error) {
 	var held []func()
 	release = func() {
@@ -187,11 +188,11 @@ func (r *replica) open() (release func(), err error) {
 	return release, nil
 }
 
-// close unloads the model when the requests in progress have ended. After drainTimeout, or when the
-// replica has ended, it cancels these requests.
+// close waits until the requests in progress have ended, and then unloads the model. It cancels the
+// requests after drainTimeout, or at once when the replica has ended.
 func (r *replica) close() {
 	r.mu.Lock()
-	r.phase = protocol.ReplicaFailed // enter admits no more requests
+	r.phase = protocol.ReplicaFailed // from now on enter accepts no requests
 	r.mu.Unlock()
 	drained := make(chan struct{})
 	r.agent.work.Go(func() {
@@ -208,12 +209,13 @@ func (r *replica) close() {
 	r.end()
 	<-drained
 	if err := r.loaded.close(); err != nil {
-		r.log.Warn("model not unloaded", "error", err)
+		r.log.Warn("cannot unload the model of a replica: its memory may stay in use until the agent is "+
+			"restarted", "error", err)
 	}
 }
 
-// enter admits a request, or returns why the replica cannot serve it. The caller calls leave when
-// the request has ended.
+// enter registers a request, or returns an error when the replica cannot serve it. The caller calls
+// leave when the request has ended.
 func (r *replica) enter() (leave func(), err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -232,8 +234,9 @@ func (r *replica) enter() (leave func(), err error) {
 	}, nil
 }
 
-// use runs work with a context that is canceled when ctx is done or the replica ends. It returns an
-// error if the engine panics, and errReplicaGone if a device has failed, even if work has succeeded.
+// use calls work with a context that is canceled when ctx is done or the replica ends. It returns
+// an error when the engine panics. When a device has failed, it returns errReplicaGone even if work
+// succeeded.
 func (r *replica) use(ctx context.Context, work func(context.Context) error) (err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -251,7 +254,8 @@ func (r *replica) use(ctx context.Context, work func(context.Context) error) (er
 	return err
 }
 
-// complete generates one completion, until ctx is done or the replica ends.
+// complete generates one completion and passes its chunks on as they are generated, until ctx is
+// done or the replica ends.
 func (r *replica) complete(ctx context.Context, req engines.CompletionRequest,
 	emit func(engines.Chunk) error) (engines.Usage, error) {
 	return r.useModel(ctx, func(ctx context.Context, model engines.Model) (engines.Usage, error) {
@@ -274,7 +278,7 @@ func (r *replica) embed(ctx context.Context, req engines.EmbeddingRequest,
 		embedder, ok := model.(engines.Embedder)
 		if !ok {
 			return engines.Usage{}, engines.EmbeddingsError("the engine " + r.agent.options.Engine.Name +
-				" of its node does not support them: use a node with another engine")
+				" of its node cannot compute them: deploy the model to nodes with another engine")
 		}
 		done, err := r.addons.resident.use(ctx, req.Addon)
 		if err != nil {
@@ -289,8 +293,8 @@ func (r *replica) embed(ctx context.Context, req engines.EmbeddingRequest,
 	})
 }
 
-// useModel runs work with the text model until ctx is done or the replica ends, and counts its
-// tokens.
+// useModel calls work with the replica's text model until ctx is done or the replica ends, and
+// counts the tokens.
 func (r *replica) useModel(ctx context.Context,
 	work func(context.Context, engines.Model) (engines.Usage, error)) (usage engines.Usage, err error) {
 	if r.assignment.Speech != nil {
@@ -313,10 +317,10 @@ func (r *replica) useModel(ctx context.Context,
 }
 
 var errReplicaGone = &domain.Error{Code: domain.Unavailable, Reason: engines.ReplicaGone,
-	Message: "the replica does not serve requests on this node: send the request to another replica"}
+	Message: "the replica is not running on this node: send the request to another replica"}
 
-// errModelKind is the error for a request that does not match the kind of the model. The gateway
-// does not send such requests.
+// errModelKind is the error for a request that does not match the kind of the model, such as a
+// completion from a speech model. The gateway does not send such requests.
 var errModelKind = domain.Errorf(domain.FailedPrecondition,
 	"the request does not match the kind of the model: speech models transcribe recordings, and "+
 		"other models complete prompts")

@@ -12,8 +12,8 @@ import (
 	"anneal/workers/protocol"
 )
 
-// A heldModel is a model whose completions end when the test allows it. Those that obey their context
-// also end with it.
+// A heldModel is a model whose completions end when the test allows it. Those that obey their
+// context also end with it.
 type heldModel struct {
 	engines.Model
 	obeys   bool
@@ -53,7 +53,7 @@ func TestRequestsLeaveAFailedDevice(t *testing.T) {
 				r.model, r.phase = model, domain.ReplicaReady
 				s := &stream[engines.CompletionRequest, engines.Chunk, engines.Usage]{service: completions,
 					agent: r.agent, wake: make(chan struct{}, 1), done: make(chan struct{})}
-				close(s.done) // nothing sends the messages: the test reads them
+				close(s.done) // the test itself reads the messages, so none are sent
 				ended := make(chan struct{})
 				go func() {
 					defer close(ended)

@@ -10,31 +10,31 @@ import (
 	"anneal/engines"
 )
 
-// residentAddons limits how many addons of a replica are loaded in the engine. The files of all
-// addons stay on the node's disk. A request for an addon that is not loaded loads it; if the limit
-// is reached, the addon whose last request ended first is unloaded before. Requests in progress are
-// never interrupted.
+// residentAddons limits how many addons of a replica the engine has loaded. The files of all addons
+// stay on the node's disk. A request for an addon that is not loaded loads it. At the limit, the
+// addon whose last request ended first is unloaded before. Requests in progress are never
+// interrupted.
 type residentAddons struct {
 	limit  int
-	life   context.Context // of the replica: a load continues when the request that started it has ended
-	within time.Duration   // limit of one load
-	turn   chan struct{}   // holds one element while an addon is being loaded
-	freed  chan struct{}   // receives a value when the last request for an addon has ended
+	life   context.Context // context of the replica; a load continues even if the request that began it ends
+	within time.Duration   // maximum time of one load
+	turn   chan struct{}   // has one element while an addon is being loaded
+	freed  chan struct{}   // receives an element when the last request for an addon has ended
 	loader engines.AddonLoader
-	warn   func(id string, err error) // reports that an addon was not unloaded
+	warn   func(id string, err error) // logs that the engine could not unload an addon
 
 	mu    sync.Mutex
-	all   map[string]*residentAddon // by ID
-	clock uint64                    // number of requests that have ended
+	all   map[string]*residentAddon // by addon ID
+	clock uint64                    // number of requests that have ended, as a logical time
 }
 
 type residentAddon struct {
 	id, dir  string
-	release  func() // releases dir
-	resident bool   // loaded in the engine
-	leaving  bool   // unloaded when its requests have ended; new requests wait
-	removed  bool   // remove waits for its turn; only running requests use the addon
-	requests int    // requests in progress
+	release  func() // called when dir is no longer used
+	resident bool   // whether the engine has loaded the addon
+	leaving  bool   // the addon is unloaded when its requests have ended; new requests wait
+	removed  bool   // the addon is being removed; only requests in progress still use it
+	requests int    // number of requests in progress
 	used     uint64 // value of clock when the last request ended
 }
 
@@ -44,8 +44,8 @@ func newResidentAddons(life context.Context, limit int, within time.Duration,
 		freed: make(chan struct{}, 1), warn: warn, all: map[string]*residentAddon{}}
 }
 
-// add loads an addon for the first time, so that an addon that the engine rejects fails before its
-// first request. It calls release when dir is not used any more.
+// add loads an addon for the first time, so that an addon that the engine refuses fails before its
+// first request. It calls release when dir is no longer used.
 func (c *residentAddons) add(ctx context.Context, loader engines.AddonLoader, id, dir string, release func()) error {
 	a := &residentAddon{id: id, dir: dir, release: release}
 	c.mu.Lock()
@@ -56,7 +56,7 @@ func (c *residentAddons) add(ctx context.Context, loader engines.AddonLoader, id
 	c.mu.Unlock()
 	added := false
 	defer func() {
-		if !added { // also after a panic of the engine
+		if !added { // load failed or panicked
 			c.remove(id)
 		}
 	}()
@@ -68,8 +68,8 @@ func (c *residentAddons) add(ctx context.Context, loader engines.AddonLoader, id
 	return err
 }
 
-// use loads an addon unless it is loaded, and keeps it loaded until done is called. It ignores the ID
-// of an addon that was not added: the engine rejects the request.
+// use loads an addon unless it is loaded, and keeps it loaded until done is called. It does nothing
+// for an unknown ID, for which the engine itself refuses the request.
 func (c *residentAddons) use(ctx context.Context, id string) (done func(), err error) {
 	if c == nil {
 		return func() {}, nil
@@ -92,7 +92,8 @@ func (c *residentAddons) use(ctx context.Context, id string) (done func(), err e
 	return func() { c.leave(a) }, nil
 }
 
-// current returns the addon with the ID; nil if it was not added or is removed. The caller holds mu.
+// current returns the addon with an ID; nil when it was not added or is being removed. The caller
+// holds mu.
 func (c *residentAddons) current(id string) *residentAddon {
 	if a := c.all[id]; a != nil && !a.removed {
 		return a
@@ -116,8 +117,8 @@ func (c *residentAddons) signalFreed() {
 	}
 }
 
-// load loads an addon and counts a request for it, which keeps it loaded. It waits until fewer
-// addons than the limit are loaded or one can be unloaded.
+// load loads an addon and registers a request for it, so that it stays loaded. At the limit it
+// waits until an addon can be unloaded.
 func (c *residentAddons) load(ctx context.Context, a *residentAddon) error {
 	select {
 	case c.turn <- struct{}{}:
@@ -126,7 +127,7 @@ func (c *residentAddons) load(ctx context.Context, a *residentAddon) error {
 		return context.Cause(ctx)
 	}
 	c.mu.Lock()
-	if a.resident && !a.removed { // another request has loaded it meanwhile
+	if a.resident && !a.removed { // another request has loaded it in the meantime
 		a.requests++
 		c.mu.Unlock()
 		return nil
@@ -139,7 +140,7 @@ func (c *residentAddons) load(ctx context.Context, a *residentAddon) error {
 	current := c.current(a.id) == a
 	c.mu.Unlock()
 	if !current {
-		return domain.Errorf(domain.NotFound, "the addon was unloaded: load it again")
+		return domain.Errorf(domain.NotFound, "the addon was removed while the request waited for it: load the addon again")
 	}
 	if err := c.loadIntoEngine(a); err != nil {
 		return err
@@ -151,9 +152,9 @@ func (c *residentAddons) load(ctx context.Context, a *residentAddon) error {
 	return nil
 }
 
-// loadIntoEngine loads an addon even if the request for it ends meanwhile, because after an aborted
-// load it is unknown whether the engine has the addon. For the same reason it unloads an addon
-// whose load has failed.
+// loadIntoEngine loads an addon, even if the request for it ends in the meantime: after an aborted
+// load it would be unknown whether the engine has the addon. For the same reason it unloads an
+// addon whose load failed.
 func (c *residentAddons) loadIntoEngine(a *residentAddon) error {
 	ctx, cancel := context.WithTimeoutCause(c.life, c.within, fmt.Errorf("%w within %s", errTimeout, c.within))
 	defer cancel()
@@ -174,8 +175,8 @@ func (c *residentAddons) unload(id string) {
 	}
 }
 
-// evict unloads addons until another can be loaded. The caller holds the turn. While evict waits
-// for the requests of an addon to end, the addon accepts no further request.
+// evict unloads addons until another can be loaded. The caller holds turn. While evict waits for
+// the requests of an addon to end, the addon accepts no others.
 func (c *residentAddons) evict(ctx context.Context) error {
 	for {
 		c.mu.Lock()
@@ -214,11 +215,11 @@ func (c *residentAddons) evict(ctx context.Context) error {
 	}
 }
 
-// idle reports whether a can be unloaded at once. The engine completes the running requests for a
-// removed addon.
+// idle reports whether a can be unloaded immediately. For a removed addon that is so even during
+// requests, which the engine completes.
 func (a *residentAddon) idle() bool { return a.removed || a.requests == 0 }
 
-// before reports whether a is unloaded before b: removed addons come first, then idle ones, then
+// before reports whether a should be unloaded before b: first removed addons, then idle ones, then
 // the one whose last request ended first.
 func (a *residentAddon) before(b *residentAddon) bool {
 	switch {
@@ -230,8 +231,8 @@ func (a *residentAddon) before(b *residentAddon) bool {
 	return a.used < b.used || a.used == b.used && a.id < b.id
 }
 
-// remove unloads an addon, once no addon is being loaded. Until then the addon counts toward the
-// limit. It returns false for an ID that was not added.
+// remove unloads an addon when no other is being loaded. Until then the addon counts toward the
+// limit. It returns false for an unknown ID.
 func (c *residentAddons) remove(id string) bool {
 	c.mu.Lock()
 	a := c.current(id)
@@ -242,7 +243,7 @@ func (c *residentAddons) remove(id string) bool {
 	if a == nil {
 		return false
 	}
-	c.signalFreed() // a load that waits unloads the addon
+	c.signalFreed() // wakes a load that waits, which then unloads the addon
 	c.turn <- struct{}{}
 	defer func() { <-c.turn }()
 	c.mu.Lock()
@@ -259,7 +260,7 @@ func (c *residentAddons) remove(id string) bool {
 	return true
 }
 
-// close releases the files of all addons, after the model was unloaded.
+// close releases the files of all addons. The model must be unloaded.
 func (c *residentAddons) close() {
 	if c == nil {
 		return
@@ -268,7 +269,7 @@ func (c *residentAddons) close() {
 	defer c.mu.Unlock()
 	for id, a := range c.all {
 		delete(c.all, id)
-		if !a.removed { // remove releases the others
+		if !a.removed { // remove itself releases a removed addon
 			a.release()
 		}
 	}

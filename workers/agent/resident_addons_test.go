@@ -27,9 +27,9 @@ type limitedModel struct {
 	loaded map[string]bool
 	calls  []string
 	broken string // ID of an addon that cannot be loaded
-	peak   int    // maximum number of loaded addons so far
-	during func() // called during each load; nil for none
-	lost   bool   // the responses to loads are lost
+	peak   int    // highest number of loaded addons so far
+	during func() // called during each load; may be nil
+	lost   bool   // each load succeeds, but its response is lost
 }
 
 // LoadAddon behaves like a client of vLLM: a canceled load may have been carried out, and a loaded
@@ -174,8 +174,8 @@ func TestClientDisconnectsDuringLoad(t *testing.T) {
 	require.Equal(t, 1, m.peak)
 }
 
-// TestAddonOfAFailedLoadIsUnloaded checks that an addon that the engine may have loaded although the
-// load has failed is unloaded, also after a panic of the engine.
+// TestAddonOfAFailedLoadIsUnloaded checks that an addon that the engine may have loaded although
+// the load has failed is unloaded, also after a panic of the engine.
 func TestAddonOfAFailedLoadIsUnloaded(t *testing.T) {
 	m := newLimitedModel(1)
 	c := residents(t, m, "a", "b")
@@ -215,8 +215,8 @@ func TestRemovedAddonCountsUntilItIsUnloaded(t *testing.T) {
 	})
 }
 
-// TestResidentAddonsUnderLoad checks that concurrent requests for more addons than the limit are all
-// served, that the limit always holds, and that an addon that is unassigned is released.
+// TestResidentAddonsUnderLoad checks that concurrent requests for more addons than the limit are
+// all served, that the limit always holds, and that an addon that is unassigned is released.
 func TestResidentAddonsUnderLoad(t *testing.T) {
 	m := newLimitedModel(3)
 	var released sync.Map

@@ -12,9 +12,9 @@ import (
 	"anneal/workers/protocol"
 )
 
-// deliver stores the results of the training and reports them. Small results that the trainer holds
-// in memory are part of the report; the agent uploads all others, and these too if the coordinator
-// does not store files of reports.
+// deliver stores the results of the training and reports them. Small results that the trainer has
+// in memory are sent in the report. All others are uploaded, and also small ones when the
+// coordinator does not store files in reports.
 func (t *attempt) deliver(result engines.TrainResult) error {
 	if result.Files != nil {
 		outcome, err := deliverInline(t, result)
@@ -45,7 +45,8 @@ func (t *attempt) deliver(result engines.TrainResult) error {
 			return err
 		}
 		if try == maxStores {
-			return domain.Errorf(domain.Unavailable, "the results were uploaded %d times, but files were missing each time",
+			return domain.Errorf(domain.Unavailable, "the results were uploaded %d times, but the file store lacked files "+
+				"of them each time: check the store",
 				try)
 		}
 	}
@@ -55,9 +56,9 @@ func resultOf(result engines.TrainResult) *protocol.Result {
 	return &protocol.Result{Adapter: result.Adapter, StoppedEarly: result.StoppedEarly, Reason: result.Reason}
 }
 
-// deliverInline reports the results of an attempt with their files, and with the job's log. The outcome is Incomplete
-// when the files are too large for a report, or when the coordinator is of a version that ignores
-// files in reports.
+// deliverInline sends a report that contains the result files and the log of the job. The outcome
+// is Incomplete when the files are too large for a report, or when the coordinator is of a version
+// that ignores files in reports; the files must then be uploaded.
 func deliverInline(t *attempt, result engines.TrainResult) (outcome string, err error) {
 	if _, ok := result.Files[metricsFile]; !ok {
 		if result.Files[metricsFile], err = encodeMetrics(t); err != nil {
@@ -87,7 +88,7 @@ func sizeOf(files map[string][]byte) (total int) {
 	return total
 }
 
-// writeFiles writes files below dir, which it creates.
+// writeFiles writes files below the directory dir, which it creates.
 func writeFiles(dir string, files map[string][]byte) error {
 	for name, content := range files {
 		path := filepath.Join(dir, filepath.FromSlash(name))

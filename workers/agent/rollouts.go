@@ -17,31 +17,31 @@ import (
 )
 
 const (
-	rolloutInterval = 10 * time.Second // minimum time between two uploads of rollouts
-	rolloutTimeout  = time.Minute      // how long an upload of rollouts is retried
+	rolloutInterval = 10 * time.Second // minimum interval of uploads of the rollouts file
+	rolloutTimeout  = time.Minute      // how long one upload is retried
 )
 
-// rollouts holds the scored rollouts of an attempt, including those of the earlier attempts whose
-// checkpoint it resumed from, and uploads them in the background. A failed upload is logged, and
-// repeated with the next rollouts: it never delays or fails the training.
+// rollouts has the scored rollouts of an attempt, and those of earlier attempts up to the
+// checkpoint from which it resumed. It uploads them in the background. A failed upload is logged
+// and repeated with the next rollouts; it does not delay the training.
 type rollouts struct {
 	attempt *attempt
-	wake    chan struct{} // receives a value when there are rollouts to upload
+	wake    chan struct{} // receives an element when there are rollouts to upload
 	closed  chan struct{} // closed when no more rollouts follow
 	done    chan struct{}
 
 	mu       sync.Mutex
-	batches  []rolloutBatch // in the order of training
-	size     int            // bytes of all batches
-	changes  int            // number of changes of batches
+	batches  []rolloutBatch // in the order of their generation
+	size     int            // total length of the lines in bytes
+	changes  int            // number of changes of batches so far
 	uploaded int            // value of changes at the last upload
 }
 
-// A rolloutBatch holds the rollouts of one step, or of the evaluation after a step.
+// A rolloutBatch has the rollouts of a training step, or of the evaluation after a step.
 type rolloutBatch struct {
 	step       int
 	evaluation bool
-	lines      []byte // JSONL
+	lines      []byte // one JSON object per line
 }
 
 func newRollouts(t *attempt) *rollouts {
@@ -50,8 +50,8 @@ func newRollouts(t *attempt) *rollouts {
 	return r
 }
 
-// add implements engines.RolloutRecorder. It replaces the rollouts of the same step that an earlier
-// attempt generated.
+// add implements engines.RolloutRecorder. It replaces the rollouts that an earlier attempt
+// generated for the same step.
 func (r *rollouts) add(all []engines.Rollout) {
 	if len(all) == 0 {
 		return
@@ -60,7 +60,8 @@ func (r *rollouts) add(all []engines.Rollout) {
 	for i := range all {
 		line, err := json.Marshal(&all[i])
 		if err != nil {
-			r.attempt.log.Warn("rollout not kept", "step", batch.step, "error", err)
+			r.attempt.log.Warn("cannot encode a rollout: it will be missing in the rollouts of the "+
+				"job", "step", batch.step, "error", err)
 			continue
 		}
 		if len(batch.lines)+len(line)+1 > engines.MaxStepRolloutsBytes {
@@ -79,16 +80,15 @@ func (r *rollouts) add(all []engines.Rollout) {
 	r.requestUpload()
 }
 
-// thin removes earlier steps until the rollouts fit into the limit. It keeps the first step, the
-// newest steps, and every second step in between; if that is too much, every fourth, and so on. If
-// that does not suffice, which happens only for a file that no agent has written, it removes the
-// oldest steps.
+// thin removes rollouts until all fit into the limit. It keeps the first step, the newest steps,
+// and every second step in between; if that is still too much, every fourth, and so on. If even
+// that is too much, which happens only for a file that no agent wrote, it removes the oldest steps.
 func (r *rollouts) thin() {
 	const maxStride = 1 << 30
 
 	r.measure()
 	for stride := 2; r.size > engines.MaxRolloutsBytes && stride <= maxStride; stride *= 2 {
-		kept, newer := r.batches[:0:0], 0 // newer is in bytes
+		kept, newer := r.batches[:0:0], 0 // newer counts the bytes of the newer steps
 		for _, b := range slices.Backward(r.batches) {
 			if newer < engines.MaxRolloutsBytes/4 || (b.step-1)%stride == 0 {
 				kept = append(kept, b)
@@ -125,27 +125,28 @@ func (r *rollouts) until(step int) []byte {
 	return lines
 }
 
-// write writes the rollouts up to the step of a checkpoint to its directory. An attempt that resumes
-// from the checkpoint generates the later rollouts again.
+// write writes the rollouts up to a step into the directory dir of that step's checkpoint. An
+// attempt that resumes from the checkpoint generates the later ones again.
 func (r *rollouts) write(dir string, step int) {
 	lines := r.until(step)
 	if len(lines) == 0 {
 		return
 	}
 	if err := os.WriteFile(filepath.Join(dir, engines.RolloutsFile), lines, 0o600); err != nil {
-		r.attempt.log.Warn("rollouts not written to the checkpoint", "step", step, "error", err)
+		r.attempt.log.Warn("cannot write the rollouts into a checkpoint: they are lost if the job resumes from "+
+			"it", "step", step, "error", err)
 	}
 }
 
-// read reads the rollouts of the checkpoint that the attempt resumes from. It skips lines that are
-// not valid, and lines beyond engines.MaxStepRolloutsBytes of a step.
+// read reads the rollouts in the checkpoint in dir, from which the attempt resumes. It skips
+// invalid lines, and lines of a step beyond engines.MaxStepRolloutsBytes.
 func (r *rollouts) read(dir string) {
 	f, err := os.Open(filepath.Join(dir, engines.RolloutsFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return
 	}
 	if err != nil {
-		r.attempt.log.Warn("rollouts of the checkpoint not read", "error", err)
+		r.attempt.log.Warn("cannot read the rollouts in the checkpoint: those of earlier attempts are lost", "error", err)
 		return
 	}
 	defer f.Close()
@@ -154,7 +155,7 @@ func (r *rollouts) read(dir string) {
 		step       int
 		evaluation bool
 	}
-	index := map[key]int{} // in r.batches
+	index := map[key]int{} // by step: index in r.batches
 	err = engines.ReadRollouts(f, func(at *engines.Rollout, line []byte) bool {
 		i, known := index[key{at.Step, at.Evaluation}]
 		if !known {
@@ -172,7 +173,7 @@ func (r *rollouts) read(dir string) {
 	r.thin()
 	r.mu.Unlock()
 	if err != nil {
-		r.attempt.log.Warn("not all rollouts of the checkpoint read", "error", err)
+		r.attempt.log.Warn("cannot read all rollouts in the checkpoint: some of earlier attempts are lost", "error", err)
 	}
 	r.requestUpload()
 }
@@ -184,7 +185,7 @@ func (r *rollouts) requestUpload() {
 	}
 }
 
-// run uploads the rollouts, at most once in rolloutInterval, until flush.
+// run uploads the rollouts at most every rolloutInterval, until flush is called.
 func (r *rollouts) run() {
 	defer close(r.done)
 	life := r.attempt.life.Done()
@@ -208,14 +209,14 @@ func (r *rollouts) run() {
 	}
 }
 
-// flush uploads the last rollouts. The attempt must still be the current one, and add must not be
-// called any more.
+// flush uploads the last rollouts. The attempt must still be assigned, and add must not be called
+// any more.
 func (r *rollouts) flush() {
 	close(r.closed)
 	<-r.done
 }
 
-// upload stores the rollouts file, unless it is stored already.
+// upload uploads the rollouts file if it has changed since the last upload.
 func (r *rollouts) upload() {
 	r.mu.Lock()
 	changes := r.changes
@@ -243,7 +244,7 @@ func (r *rollouts) upload() {
 		return
 	}
 	if err != nil {
-		t.log.Warn("rollouts not stored", "error", err)
+		t.log.Warn("cannot store the rollouts of a job: trying again with the next ones", "error", err)
 		return
 	}
 	r.mu.Lock()

@@ -47,7 +47,7 @@ func TestRolloutsContinueFromACheckpoint(t *testing.T) {
 	first.add(ofStep(1, 4, 10, false))
 	first.add(ofStep(1, 2, 10, true))
 	first.add(ofStep(2, 4, 10, false))
-	first.add(ofStep(3, 4, 10, false)) // generated before the checkpoint of step 2
+	first.add(ofStep(3, 4, 10, false)) // generated after step 2, but before its checkpoint is written
 	first.write(dir, 2)
 	require.Equal(t, map[string]int{"1 false": 4, "1 true": 2, "2 false": 4},
 		counts(t, filepath.Join(dir, engines.RolloutsFile)))
@@ -62,8 +62,8 @@ func TestRolloutsContinueFromACheckpoint(t *testing.T) {
 	keptRollouts().read(t.TempDir()) // a checkpoint of an earlier version has no rollouts
 }
 
-// TestRolloutsAreThinned checks the limits: of all rollouts, and of one step. The first step and all
-// of the newest steps are kept.
+// TestRolloutsAreThinned checks the limits: of all rollouts, and of one step. The first step and
+// all of the newest steps are kept.
 func TestRolloutsAreThinned(t *testing.T) {
 	r, dir := keptRollouts(), t.TempDir()
 	const steps = 400

@@ -17,27 +17,28 @@ import (
 	"anneal/workers/protocol"
 )
 
-// startedAttempts records on disk which attempts were started, so that no attempt is started twice.
+// startedAttempts records on disk which attempts this agent has started, so that no attempt is
+// started twice.
 //
 // An attempt that ran twice, before and after its agent was killed, could store two different
-// checkpoints of one step under one name. After the coordinator has lost its state, only the agent
-// knows which attempts it has started. So the agent reports the attempts of an earlier run as lost
-// until the coordinator no longer keeps them: the coordinator requeues their jobs, which resume
-// from their last checkpoints in the next attempt.
+// checkpoints of the same step under one name. Only the agent knows which attempts it has started
+// when the coordinator has lost its state. So the agent reports attempts that an earlier process
+// started as lost, until the coordinator no longer assigns them. The coordinator requeues their
+// jobs, whose next attempts resume from the last checkpoints.
 //
-// The records are the lines of a file, to which the attempts of one heartbeat are appended with one
-// fsync. A later line with the same attempt and the field forgotten removes a record.
+// The records are lines of a file. The attempts of one heartbeat are appended with one fsync. A
+// later line with the same attempt and the field forgotten removes a record.
 type startedAttempts struct {
-	path       string // of the file
-	earlierDir string // directory in which earlier versions had a file for each record
+	path       string // path of the file
+	earlierDir string // directory in which earlier versions of anneal had a file for each record
 	mu         sync.Mutex
 	ids        map[string]record
 	file       *os.File
-	size       int64 // bytes of the file
-	limit      int64 // size at which the file is rewritten without forgotten attempts
+	size       int64 // length of the file in bytes
+	limit      int64 // length in bytes at which the file is rewritten without the removed records
 }
 
-// minRewrite is the size in bytes below which the file of started attempts is not rewritten.
+// minRewrite is the length in bytes below which the file of started attempts is not rewritten.
 const minRewrite = 1 << 20
 
 type record struct {
@@ -45,12 +46,12 @@ type record struct {
 	Attempt    int         `json:"attempt"`
 	CreateTime time.Time   `json:"made"`
 	Forgotten  bool        `json:"forgotten,omitempty"`
-	current    bool        // started by this run of the agent
+	current    bool        // this process started it
 }
 
 func (r record) id() string { return domain.AllocationID(r.Job, r.Attempt) }
 
-// open reads the records of earlier runs.
+// open reads the records of earlier processes from the file.
 func (s *startedAttempts) open() error {
 	s.ids = map[string]record{}
 	if err := s.readEarlier(); err != nil {
@@ -63,7 +64,7 @@ func (s *startedAttempts) open() error {
 	for line := range bytes.Lines(data) {
 		var r record
 		if !bytes.HasSuffix(line, []byte("\n")) || json.Unmarshal(line, &r) != nil || r.Job == "" {
-			continue // the agent crashed while it wrote the record, so the attempt was not started
+			continue // the agent crashed while it wrote this record, so it did not start the attempt
 		}
 		if r.Forgotten {
 			delete(s.ids, r.id())
@@ -77,7 +78,7 @@ func (s *startedAttempts) open() error {
 	return os.RemoveAll(s.earlierDir)
 }
 
-// readEarlier reads the records of earlier versions.
+// readEarlier reads the records in the format of earlier versions of anneal.
 func (s *startedAttempts) readEarlier() error {
 	entries, err := os.ReadDir(s.earlierDir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -99,7 +100,7 @@ func (s *startedAttempts) readEarlier() error {
 	return nil
 }
 
-// rewrite replaces the file by one with the current records, durably.
+// rewrite durably replaces the file by one that has only the current records.
 func (s *startedAttempts) rewrite() error {
 	var lines []byte
 	for _, id := range slices.Sorted(maps.Keys(s.ids)) {
@@ -121,11 +122,11 @@ func (s *startedAttempts) rewrite() error {
 }
 
 func appendRecord(lines []byte, r record) []byte {
-	line, _ := json.Marshal(r) // never fails
+	line, _ := json.Marshal(r) // a record can always be encoded
 	return append(append(lines, line...), '\n')
 }
 
-// add writes durable records that attempts are started.
+// add durably records that attempts are started.
 func (s *startedAttempts) add(assignments ...protocol.TrainAssignment) error {
 	if len(assignments) == 0 {
 		return nil
@@ -147,7 +148,7 @@ func (s *startedAttempts) add(assignments ...protocol.TrainAssignment) error {
 		return err
 	}
 	if err := disk.Fdatasync(s.file); err != nil {
-		s.limit = -1 // rewrite the file: a repeated fdatasync would not report what was lost
+		s.limit = -1 // rewrite the file, because a second fdatasync would not report what the first one lost
 		return err
 	}
 	for _, r := range added {
@@ -156,8 +157,8 @@ func (s *startedAttempts) add(assignments ...protocol.TrainAssignment) error {
 	return nil
 }
 
-// append writes lines at the end of the file. Lines that it could not write completely are overwritten
-// by the next ones.
+// append writes lines at the end of the file. If that fails, the next call overwrites what was
+// written.
 func (s *startedAttempts) append(lines []byte) error {
 	if _, err := s.file.WriteAt(lines, s.size); err != nil {
 		return errors.Join(err, s.file.Truncate(s.size))
@@ -166,8 +167,8 @@ func (s *startedAttempts) append(lines []byte) error {
 	return nil
 }
 
-// forget removes the record of an attempt that the coordinator does not keep. If the removal does not
-// reach the disk, the next run of the agent removes the record.
+// forget removes the record of an attempt that the coordinator no longer assigns. A crash may undo
+// that; the next process then removes the record.
 func (s *startedAttempts) forget(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -197,7 +198,7 @@ func (s *startedAttempts) has(id string) bool {
 	return has
 }
 
-// lost returns the attempts that earlier runs started.
+// lost returns the attempts that earlier processes started, for the heartbeat to report as lost.
 func (s *startedAttempts) lost() []protocol.Attempt {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -18,7 +18,7 @@ func TestFailedSyncOfStartedAttempts(t *testing.T) {
 	require.NoError(t, s.open())
 	t.Cleanup(s.close)
 	require.NoError(t, s.add(protocol.TrainAssignment{Job: "accounts/a/jobs/j", Attempt: 1}))
-	unsynced, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0) // accepts writes, and has no fdatasync
+	unsynced, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0) // /dev/null accepts writes, but fdatasync fails on it
 	require.NoError(t, err)
 	require.NoError(t, s.file.Close())
 	s.file = unsynced

@@ -17,13 +17,14 @@ import (
 	"anneal/workers/protocol"
 )
 
-const maxStores = 4 // maximum number of attempts to store the same files
+const maxStores = 4 // maximum number of times that the same files are uploaded
 
-var errRetryLater = errors.New("the coordinator requested a retry")
+var errRetryLater = errors.New("the control plane cannot process the request yet: trying again")
 
-// store uploads the files of a directory to the URLs that the coordinator signs, and returns the
-// sizes and SHA-256 sums of the files. It retries while the store is unreachable, and fails when
-// the store rejects the files maxStores times or ctx is done.
+// store uploads the files in dir to URLs that the coordinator signs. what is the purpose in
+// protocol.SignRequest, such as protocol.ForResults. It returns the sizes and SHA-256 sums of the
+// files. While the store is unreachable it tries again; it fails when the store refuses the files
+// maxStores times or ctx is done.
 func (t *attempt) store(ctx context.Context, what string, step int, dir string) (sizes map[string]int64,
 	sums map[string]string, err error) {
 	if sizes, err = sizesOf(dir); err != nil {
@@ -49,12 +50,12 @@ func (t *attempt) store(ctx context.Context, what string, step int, dir string) 
 		if err == nil || ctx.Err() != nil || try == maxStores {
 			return sizes, sums, err
 		}
-		t.log.Warn("the blob store rejected the files, retrying the upload", "error", err)
+		t.log.Warn("the file store refused files of an attempt: uploading them again", "error", err)
 	}
 }
 
-// sizesOf returns the sizes of the files below a directory. It returns an error if there are no
-// files or more than protocol.MaxFiles.
+// sizesOf returns the sizes of the files below a directory, by relative path. It returns an error
+// when there are none, or more than protocol.MaxFiles.
 func sizesOf(dir string) (map[string]int64, error) {
 	sizes := map[string]int64{}
 	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
@@ -71,16 +72,16 @@ func sizesOf(dir string) (map[string]int64, error) {
 	})
 	switch {
 	case err == nil && len(sizes) == 0:
-		err = domain.Errorf(domain.Internal, "the engine wrote no files")
+		err = domain.Errorf(domain.Internal, "the engine wrote no files for the checkpoint or the results")
 	case err == nil && len(sizes) > protocol.MaxFiles:
-		err = domain.Errorf(domain.ResourceExhausted, "the engine wrote %d files: the limit is %d", len(sizes),
+		err = domain.Errorf(domain.ResourceExhausted, "the engine wrote %d files for the checkpoint or the results: at "+
+			"most %d are allowed", len(sizes),
 			protocol.MaxFiles)
 	}
 	return sizes, err
 }
 
-// sumsOf returns the SHA-256 sums, in hexadecimal, of the files below dir whose names are the keys
-// of sizes.
+// sumsOf returns the SHA-256 sums, in hexadecimal, of the files below dir that sizes names.
 func sumsOf(ctx context.Context, dir string, sizes map[string]int64) (map[string]string, error) {
 	sums := make(map[string]string, len(sizes))
 	for name := range sizes {
@@ -101,7 +102,7 @@ func sumsOf(ctx context.Context, dir string, sizes map[string]int64) (map[string
 	return sums, nil
 }
 
-// sign requests the signed URLs for the PUT of files, and returns them by file name.
+// sign requests signed URLs for uploading files (HTTP PUT), and returns them by file name.
 func (t *attempt) sign(ctx context.Context, request protocol.SignRequest) (map[string]string, error) {
 	var reply protocol.SignReply
 	err := t.request(ctx, protocol.SignSubject(t.agent.options.Node), request, &reply,
@@ -109,13 +110,13 @@ func (t *attempt) sign(ctx context.Context, request protocol.SignRequest) (map[s
 	return reply.URLs, err
 }
 
-// report sends a report until it receives a reply, and returns the outcome in the reply.
+// report sends a report to the coordinator until it replies, and returns the outcome in the reply.
 func (t *attempt) report(ctx context.Context, report protocol.Report) (outcome string, err error) {
 	reply, err := t.send(ctx, report)
 	return reply.Outcome, err
 }
 
-// send sends a report until it receives a reply.
+// send sends a report to the coordinator until it replies, and returns the reply.
 func (t *attempt) send(ctx context.Context, report protocol.Report) (reply protocol.ReportReply, err error) {
 	report.Version, report.Boot = protocol.Version, t.agent.boot
 	report.Job, report.Attempt, report.CreateTime = t.assignment.Job, t.assignment.Attempt, t.assignment.CreateTime
@@ -129,9 +130,9 @@ func (t *attempt) send(ctx context.Context, report protocol.Report) (reply proto
 	return reply, err
 }
 
-// request repeats a request until it receives a reply. outcome returns the outcome and the message
-// in the decoded reply; the outcome Stale ends the attempt. A request that the coordinator refuses
-// is not repeated.
+// request sends a request to the coordinator until it replies. outcome returns the outcome and the
+// message of the decoded reply. The outcome Stale stops the attempt. A request that the coordinator
+// refuses is not repeated.
 func (t *attempt) request(
 	ctx context.Context, subject string, request, reply any, outcome func() (outcome, message string),
 ) error {
@@ -146,10 +147,10 @@ func (t *attempt) request(
 		}
 		switch outcome, message := outcome(); outcome {
 		case protocol.RetryLater:
-			t.log.Debug("the coordinator requested a retry", "message", message)
+			t.log.Debug("the control plane cannot process the request yet: trying again", "message", message)
 			return errRetryLater
 		case protocol.Stale:
-			t.log.Info("the attempt is over, and its work is stopped", "message", message)
+			t.log.Info("the attempt is no longer assigned to this node: stopping it", "message", message)
 			t.stop(errUnwanted)
 			return errFinal{errUnwanted}
 		}

@@ -15,15 +15,15 @@ import (
 )
 
 const (
-	maxStreams = 1024    // concurrent responses of one node
-	maxUnsent  = 1 << 16 // chunks of one response that wait for a slow reader
+	maxStreams = 1024    // maximum number of concurrent responses of a node
+	maxUnsent  = 1 << 16 // maximum number of chunks of a response that wait for a slow reader
 )
 
-// A service is one kind of streamed request that replicas serve: completions, embeddings or
-// transcriptions.
+// A service is one kind of request with a streamed response that replicas serve: completions,
+// embeddings or transcriptions.
 type service[Request, Chunk, Total any] struct {
 	do     func(*replica, context.Context, Request, func(Chunk) error) (Total, error)
-	sizeOf func(Chunk) int // upper bound of the encoded size of a chunk in bytes
+	sizeOf func(Chunk) int // returns an upper bound of a chunk's encoded size in bytes
 }
 
 var (
@@ -36,14 +36,14 @@ var (
 		protocol.SizeOfTranscriptEvent}
 )
 
-// A response is a stream of a service of any kind.
+// A response is a stream, whatever the types of its chunks.
 type response interface {
 	ack(protocol.StreamAck)
-	ended() <-chan struct{} // closed when the last message is sent or the reader has disconnected
+	ended() <-chan struct{} // closed when the last message was sent or the reader has disconnected
 }
 
-// A stream sends one response. The engine continues while the reader is slow, because all requests
-// share the steps of the engine and no request may block the others.
+// A stream sends one response to the gateway that requested it (the reader). The engine does not
+// wait for a slow reader, because all requests share the steps of the engine.
 type stream[Request, Chunk, Total any] struct {
 	service[Request, Chunk, Total]
 	agent  *Agent
@@ -53,17 +53,18 @@ type stream[Request, Chunk, Total any] struct {
 	done   chan struct{}
 
 	mu     sync.Mutex
-	chunks []Chunk                               // not yet sent
-	last   *protocol.StreamMessage[Chunk, Total] // last message of the response, not yet sent
-	gone   bool                                  // the reader has disconnected
-	seq    uint64                                // number of the newest message sent
-	acked  uint64                                // number of the newest message acknowledged
-	seen   time.Time                             // time of the last acknowledgement
+	chunks []Chunk // chunks that were not sent yet
+	// last message of the response; nil while the engine computes, and again after it was sent
+	last         *protocol.StreamMessage[Chunk, Total]
+	disconnected bool      // the reader has disconnected
+	seq          uint64    // sequence number of the newest sent message
+	acked        uint64    // sequence number of the newest acknowledged message
+	seen         time.Time // when the last acknowledgement arrived
 }
 
-var errReaderGone = errors.New("the reader has disconnected")
+var errReaderGone = errors.New("the gateway that requested the response has disconnected")
 
-// start starts to serve the request in m.
+// start begins to serve the request in the message m.
 func (v service[Request, Chunk, Total]) start(a *Agent, life context.Context, m *nats.Msg) {
 	var request protocol.StreamRequest[Request]
 	if err := protocol.Unmarshal(m.Data, &request); err != nil {
@@ -83,7 +84,8 @@ func (v service[Request, Chunk, Total]) start(a *Agent, life context.Context, m 
 		err = domain.Errorf(domain.ResourceExhausted,
 			"the node already serves %d requests: try again later, or raise maxReplicaCount", maxStreams)
 	case request.ID == "" || a.streams[request.ID] != nil:
-		err = domain.Errorf(domain.InvalidArgument, "the request needs a unique ID")
+		err = domain.Errorf(domain.InvalidArgument, "the ID of the request is missing, invalid or already in use on this "+
+			"node")
 	default:
 		a.streams[request.ID] = s
 		a.work.Go(func() { s.serve(engines.WithTrace(ctx, request.Trace), r, request.Request) })
@@ -96,7 +98,7 @@ func (v service[Request, Chunk, Total]) start(a *Agent, life context.Context, m 
 	}
 }
 
-// refuse responds with an error to a request that is not served.
+// refuse replies with an error to a request that is not served.
 func (a *Agent) refuse(reply string, err error) {
 	if data, err := protocol.Marshal(protocol.StreamMessage[struct{}, struct{}]{Version: protocol.Version, Seq: 1,
 		Done: true, Error: protocol.ErrorOf(err)}); err == nil && reply != "" {
@@ -104,12 +106,12 @@ func (a *Agent) refuse(reply string, err error) {
 	}
 }
 
-// errStreamUnknown is sent to the reader of a stream that this run of the agent has not started. A
-// reader of a stream that has ended has already received the last message, and ignores the error.
+// errStreamUnknown tells the reader of a stream that this process has not started the stream. The
+// reader of a stream that has ended ignores it, because it has already received the last message.
 var errStreamUnknown = &domain.Error{Code: domain.Unavailable, Reason: protocol.StreamUnknown,
-	Message: "the node does not have the stream"}
+	Message: "the node has no response with this ID: the agent was restarted"}
 
-// handleAck handles a reader's acknowledgement of messages of a stream.
+// handleAck handles a reader's acknowledgement of a stream's messages.
 func (a *Agent) handleAck(m *nats.Msg) {
 	var ack protocol.StreamAck
 	if protocol.Unmarshal(m.Data, &ack) != nil {
@@ -121,12 +123,13 @@ func (a *Agent) handleAck(m *nats.Msg) {
 	switch {
 	case s != nil:
 		s.ack(ack)
-	case m.Reply != "" && streamID(ack.ID): // only keep-alives have a reply subject
+	case m.Reply != "" && streamID(ack.ID): // only a keep-alive requests a reply
 		a.refuse(protocol.StreamSubject(a.options.Node, ack.ID), errStreamUnknown)
 	}
 }
 
-// streamID reports whether id is a single token of a NATS subject, without wildcards.
+// streamID reports whether id is a valid stream ID: a single token of a NATS subject, without
+// wildcards.
 func streamID(id string) bool { return id != "" && !strings.ContainsAny(id, ".*> \t\r\n") }
 
 func (s *stream[Request, Chunk, Total]) ack(ack protocol.StreamAck) {
@@ -151,12 +154,13 @@ func (s *stream[Request, Chunk, Total]) signal() {
 func (s *stream[Request, Chunk, Total]) serve(ctx context.Context, r *replica, request Request) {
 	total, err := s.do(r, ctx, request, func(chunk Chunk) error {
 		if r.lostDevice() {
-			return errReplicaGone // the engine has computed the chunk on a failed device
+			return errReplicaGone // the failed device may have computed the chunk
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if len(s.chunks) >= maxUnsent {
-			return domain.Errorf(domain.ResourceExhausted, "the client reads too slowly: %d chunks of its response are waiting",
+			return domain.Errorf(domain.ResourceExhausted, "the client reads too slowly: %d chunks of its response wait to "+
+				"be sent, so the response was stopped",
 				maxUnsent)
 		}
 		s.chunks = append(s.chunks, chunk)
@@ -164,7 +168,7 @@ func (s *stream[Request, Chunk, Total]) serve(ctx context.Context, r *replica, r
 		return nil
 	})
 	s.mu.Lock()
-	s.gone = errors.Is(context.Cause(ctx), errReaderGone)
+	s.disconnected = errors.Is(context.Cause(ctx), errReaderGone)
 	s.last = &protocol.StreamMessage[Chunk, Total]{Total: &total, Error: protocol.ErrorOf(err), Done: true}
 	s.mu.Unlock()
 	s.signal()
@@ -174,15 +178,15 @@ func (s *stream[Request, Chunk, Total]) serve(ctx context.Context, r *replica, r
 	s.agent.mu.Unlock()
 }
 
-// send sends messages as fast as the reader acknowledges them, until the stream has ended.
+// send sends messages as the reader acknowledges earlier ones, until the stream has ended.
 func (s *stream[Request, Chunk, Total]) send() {
 	defer close(s.done)
 	defer s.cancel(errReaderGone)
 	ticker := time.NewTicker(protocol.KeepAlive)
 	defer ticker.Stop()
 	for keepAlive := false; ; {
-		message, gone := s.next(keepAlive)
-		if gone {
+		message, disconnected := s.next(keepAlive)
+		if disconnected {
 			return
 		}
 		if message != nil {
@@ -201,14 +205,14 @@ func (s *stream[Request, Chunk, Total]) send() {
 	}
 }
 
-// next returns the message to send now; nil when there is none. If keepAlive is set, next returns
-// an empty message when no chunks wait, unless Window messages are in flight. gone reports whether
-// the reader has disconnected.
+// next returns the message to send now; nil when there is none. With keepAlive it returns an empty
+// message when no chunks wait. It returns no message while Window messages are not acknowledged.
+// disconnected reports that the reader has disconnected.
 func (s *stream[Request, Chunk, Total]) next(keepAlive bool) (message *protocol.StreamMessage[Chunk, Total],
-	gone bool) {
+	disconnected bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.gone || time.Since(s.seen) > protocol.StreamTimeout {
+	if s.disconnected || time.Since(s.seen) > protocol.StreamTimeout {
 		return nil, true
 	}
 	if s.seq-s.acked >= protocol.Window || len(s.chunks) == 0 && s.last == nil && !keepAlive {
@@ -225,8 +229,8 @@ func (s *stream[Request, Chunk, Total]) next(keepAlive bool) (message *protocol.
 	return message, false
 }
 
-// publish sends a message and reports whether it was sent. In place of a message that is too large,
-// publish sends a last message with the error.
+// publish sends a message and reports whether it was sent. When the message is too large, it sends
+// a last message with the error instead.
 func (s *stream[Request, Chunk, Total]) publish(message *protocol.StreamMessage[Chunk, Total]) bool {
 	data, err := protocol.Marshal(message)
 	if err != nil {

@@ -12,12 +12,12 @@ import (
 )
 
 const (
-	queuedPerSlot = 4                // recordings in the queue for each slot
-	audioTimeout  = 20 * time.Second // how long a failing download of a recording is retried
+	queuedPerSlot = 4                // maximum number of waiting audio files for each slot
+	audioTimeout  = 20 * time.Second // how long the download of an audio file is retried
 )
 
-// transcribe transcribes a recording, until ctx is done or the replica ends. It validates the
-// options first, and downloads the recording when a slot is free.
+// transcribe transcribes an audio file until ctx is done or the replica ends. It first validates
+// the options, and downloads the file when a slot is free.
 func (r *replica) transcribe(
 	ctx context.Context, req engines.TranscriptionRequest, emit func(engines.TranscriptEvent) error,
 ) (transcript engines.Transcript, err error) {
@@ -44,13 +44,13 @@ func (r *replica) transcribe(
 	return transcript, err
 }
 
-// acquireSlot waits for a slot of the speech model, which the request holds until release is
-// called. It returns an error when the queue is full.
+// acquireSlot waits for a slot of the speech model. release frees the slot. It returns an error
+// when the queue is full.
 func (r *replica) acquireSlot(ctx context.Context) (release func(), err error) {
 	select {
 	case r.queue <- struct{}{}:
 	default:
-		return nil, domain.Errorf(domain.ResourceExhausted, "the replica transcribes %d recordings and has %d in "+
+		return nil, domain.Errorf(domain.ResourceExhausted, "the replica is transcribing %d recordings and has %d in "+
 			"its queue: try again later, or raise maxReplicaCount",
 			cap(r.slots), cap(r.queue)-cap(r.slots))
 	}

@@ -41,7 +41,7 @@ type harness struct {
 	world   *projections.World
 	blobs   *blobs.Store
 	gateway *fakeGateway
-	plan    atomic.Pointer[faults.Plan] // nil injects no fault
+	plan    atomic.Pointer[faults.Plan] // plan of injected faults; nil injects none
 }
 
 // A fakeGateway answers each request with respond, and records what is sent.
@@ -51,10 +51,10 @@ type fakeGateway struct {
 	interactive bool
 
 	mu      sync.Mutex
-	trace   domain.Trace   // of the last request
-	sent    map[string]int // number of times by custom_id, which is also the prompt
-	inside  int            // requests in flight
-	highest int            // most requests in flight at a time
+	trace   domain.Trace   // trace of the last request
+	sent    map[string]int // by custom_id, which is also the prompt: how often the request was sent
+	inside  int            // number of requests in progress
+	highest int            // highest number of requests in progress so far
 }
 
 func (g *fakeGateway) Resolve(_ context.Context, _ domain.Name, _, model string) (domain.Name, error) {
@@ -210,7 +210,6 @@ func TestBatchCompletes(t *testing.T) {
 	require.Nil(t, failed["r3"].Error)
 }
 
-// TestNoFileWithoutErrors checks that a file that would be empty is not created.
 // TestEventsNameTheRequest checks that what a batch records and sends belongs to the request that
 // created the batch.
 func TestEventsNameTheRequest(t *testing.T) {
@@ -237,6 +236,7 @@ func TestEventsNameTheRequest(t *testing.T) {
 	require.Equal(t, requestTrace, b.gateway.trace)
 }
 
+// TestNoFileWithoutErrors checks that a file that would be empty is not created.
 func TestNoFileWithoutErrors(t *testing.T) {
 	b := newHarness(t)
 	b.create(time.Now(), requests(1))
@@ -297,13 +297,13 @@ func TestManyInvalidLines(t *testing.T) {
 	require.Equal(t, "and 49900 more errors", failures[domain.MaxBatchErrors+1].Message)
 }
 
-// TestRestart checks that a request whose result is durable is not sent again by another runner, and
-// that no result is lost or doubled.
+// TestRestart checks that a request whose result is durable is not sent again by another runner,
+// and that no result is lost or doubled.
 func TestRestart(t *testing.T) {
 	b := newHarness(t)
 	held := make(chan struct{}, 20)
 	b.gateway.respond = func(ctx context.Context, prompt string) Response {
-		if prompt < "r15" || len(prompt) == 2 { // r0 to r14
+		if prompt < "r15" || len(prompt) == 2 { // prompts r0 to r14
 			return echo(ctx, prompt)
 		}
 		held <- struct{}{}

@@ -10,36 +10,36 @@ import (
 )
 
 const (
-	// maxOfBatch is the maximum number of requests of one batch in progress.
+	// maxOfBatch is the maximum number of a batch's requests that are in progress.
 	maxOfBatch = 8
-	// maxOfDeployment is the maximum number of requests of all batches in progress on a
-	// deployment. Batches also use at most half of the deployment's slots, so that a request of a
-	// client finds a free one.
+	// maxOfDeployment is the maximum number of requests of all batches that are in progress on a
+	// deployment. Batches also use at most half of the deployment's slots, so that requests of other
+	// clients find free ones.
 	maxOfDeployment = 16
-	// maxBesideOthers replaces maxOfDeployment while clients wait for responses of the deployment.
+	// maxBesideOthers is what maxOfDeployment is while other clients wait for the deployment.
 	maxBesideOthers = 1
-	// pollInterval is the interval at which a waiting request checks whether it may be sent.
+	// pollInterval is the interval at which a request that waits checks whether it may be sent.
 	pollInterval = 50 * time.Millisecond
 )
 
-// gates limit the concurrent requests of batches to each deployment.
+// gates limits the concurrent requests of batches, by deployment and account.
 type gates struct {
 	gateway Gateway
 	now     func() time.Time
 
 	mu     sync.Mutex
-	inside map[domain.Name]int // requests in progress, by deployment
+	inside map[domain.Name]int // by deployment: number of requests in progress
 	pauses map[route]pause
 }
 
-// A route is a deployment and an account whose batches send requests to it.
+// A route is a deployment and an account whose batches send requests to the deployment.
 type route struct {
 	account    string
 	deployment domain.Name
 }
 
-// A pause follows the refusal of a request, for lack of capacity of the deployment or because of a
-// limit of the account. Each pause is twice as long as the previous one, until a request succeeds.
+// A pause follows a request that was refused because the deployment has no capacity or the account
+// has reached a limit. Each pause is twice as long as the one before, until a request succeeds.
 type pause struct {
 	length time.Duration
 	end    time.Time
@@ -49,8 +49,9 @@ func newGates(gateway Gateway, now func() time.Time) *gates {
 	return &gates{gateway: gateway, now: now, inside: map[domain.Name]int{}, pauses: map[route]pause{}}
 }
 
-// enter returns when a request may be sent, or false when ctx is done. The caller calls leave when
-// the request has ended; refused reports whether the request was refused, but may succeed later.
+// enter waits until a request of the route may be sent. ok is false when ctx is done first. The
+// caller calls leave when the request has ended; refused says whether the request was refused but
+// may succeed later.
 func (g *gates) enter(ctx context.Context, r route) (leave func(refused bool), ok bool) {
 	for !g.tryEnter(r) {
 		if !eventlog.Sleep(ctx, pollInterval) {
@@ -85,7 +86,7 @@ func (g *gates) leave(r route, refused bool) {
 	switch {
 	case !refused:
 		delete(g.pauses, r)
-	case !now.Before(last.end): // refusals of requests that were sent together count once
+	case !now.Before(last.end): // requests that were sent together and all refused cause only one pause
 		length := min(max(2*last.length, firstPause), maxPause)
 		g.pauses[r] = pause{length, now.Add(length)}
 	}

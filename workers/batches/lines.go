@@ -14,23 +14,23 @@ import (
 	"anneal/domain"
 )
 
-// maxCustomID is the maximum number of characters of a custom_id.
+// maxCustomID is the maximum length of a custom_id in characters.
 const maxCustomID = 512
 
-// errLongLine reports a line of more than domain.MaxBatchLine bytes.
-var errLongLine = errors.New("line is too long")
+// errLongLine is returned for a line of more than domain.MaxBatchLine bytes.
+var errLongLine = errors.New("the line is too long")
 
-// A lineReader reads a file line by line. It skips the content of a line with more than
-// domain.MaxBatchLine bytes, so that its memory is limited.
+// A lineReader reads a file line by line. It does not keep the content of a line of more than
+// domain.MaxBatchLine bytes, so that its memory is bounded.
 type lineReader struct {
 	from   *bufio.Reader
-	number int // number of the last line that was read; the first line is 1
+	number int // number of the last line that next returned, from 1
 }
 
 func newLineReader(r io.Reader) *lineReader { return &lineReader{from: bufio.NewReaderSize(r, 64<<10)} }
 
-// next returns the next line that is not blank, without its line end; io.EOF after the last one,
-// and errLongLine for a line that is too long.
+// next returns the next line that is not blank, without its line end. It returns io.EOF after the
+// last line, and errLongLine for a line that is too long.
 func (r *lineReader) next() (line []byte, err error) {
 	for {
 		line, err = r.read()
@@ -61,18 +61,18 @@ func (r *lineReader) read() (line []byte, err error) {
 	}
 }
 
-// A requestLine is a valid line of an input file.
+// A requestLine is the request in one line of a batch's input file.
 type requestLine struct {
 	customID string
 	model    string
 	body     []byte
 }
 
-// fieldsOfLine are the fields that a line of the input file may have.
+// fieldsOfLine are the fields that a line of the input file may have, as in OpenAI's batch API.
 var fieldsOfLine = []string{"custom_id", "method", "url", "body"}
 
-// parseLine returns the request in a line of a batch for an endpoint, and an error for each rule
-// that the line breaks.
+// parseLine parses a line of the input file of a batch for an endpoint. broken has an error for
+// each rule that the line breaks; it is empty for a valid line.
 func parseLine(line []byte, endpoint string) (q requestLine, broken []domain.BatchError) {
 	add := func(code, param, format string, args ...any) {
 		broken = append(broken, domain.BatchError{Code: code, Param: param, Message: fmt.Sprintf(format, args...)})
@@ -84,7 +84,7 @@ func parseLine(line []byte, endpoint string) (q requestLine, broken []domain.Bat
 	}
 	for name := range fields {
 		if !slices.Contains(fieldsOfLine, name) {
-			add("unknown_parameter", cut(name), "is not a field of a request%s",
+			add("unknown_parameter", cut(name), "is not a field of a batch request%s",
 				domain.UnknownName(cut(name), "valid fields: ", fieldsOfLine))
 		}
 	}
@@ -121,8 +121,8 @@ func parseLine(line []byte, endpoint string) (q requestLine, broken []domain.Bat
 	return q, broken
 }
 
-// cut returns the first 64 characters of a text, with control characters escaped; it appends … when
-// the text is longer.
+// cut returns the first 64 characters of text, with control characters escaped, and "…" if text is
+// longer.
 func cut(text string) string {
 	const limit = 64
 	if runes := []rune(text); len(runes) > limit {
@@ -131,18 +131,18 @@ func cut(text string) string {
 	return domain.Printable(text)
 }
 
-// short returns the text in quotes, cut to 64 characters as by cut.
+// short returns text in quotes, shortened as by cut.
 func short(text string) string { return strconv.Quote(cut(text)) }
 
-// A checker validates the lines of an input file.
+// A checker validates the lines of a batch's input file.
 type checker struct {
 	endpoint string
 	total    int
 	model    string
-	models   int            // number of the first line that names model
-	ids      map[string]int // line number by custom_id
+	models   int            // number of the first line that has the model
+	ids      map[string]int // number of the line by custom_id
 	errors   []domain.BatchError
-	more     int // number of errors that are not in errors
+	more     int // number of further errors, which errors has no space for
 }
 
 func (c *checker) add(line int, e domain.BatchError) {
@@ -154,7 +154,7 @@ func (c *checker) add(line int, e domain.BatchError) {
 	c.errors = append(c.errors, e)
 }
 
-// read validates all lines. It returns an error only when the file cannot be read.
+// read validates all lines. Its error is one of reading the file; invalid lines are in errors.
 func (c *checker) read(from io.Reader) error {
 	r := newLineReader(from)
 	for {

@@ -18,16 +18,16 @@ import (
 	"anneal/blobs"
 )
 
-// A stored result is one line of a segment: a file with some of the results of a running batch. A
-// result is durable once its segment is stored, and its request is then not sent again. The
-// segments of a batch are read in the order of their names; if a process that has lost its lease
-// stores a second result for a line of the input, the first one counts.
+// A stored is one line of a segment, which is a file with some of the results of a running batch.
+// When the segment is stored, the results in it are durable, and their requests are not sent again.
+// Segments are read in the order of their names. When two segments have a result for the same line
+// of the input, because a process continued after it had lost its lease, the first one counts.
 type stored struct {
 	Line   int    `json:"line"`
 	Result result `json:"result"`
 }
 
-// A result is a line of an output file or error file, in the format of OpenAI's batch API.
+// A result is a line of a batch's output file or error file, in the format of OpenAI's batch API.
 type result struct {
 	ID       string         `json:"id"`
 	CustomID string         `json:"custom_id"`
@@ -41,31 +41,33 @@ type answer struct {
 	Body       json.RawMessage `json:"body"`
 }
 
-// A resultMissing states why a request has no response.
+// A resultMissing is the field error of a result: it says why the request has no response.
 type resultMissing struct {
 	Code    string `json:"code"`
 	Message string `json:"message"`
 }
 
-// succeeded reports whether the result belongs to the output file.
+// succeeded reports whether the result belongs into the output file; otherwise it belongs into the
+// error file.
 func (r *result) succeeded() bool { return r.Response != nil && r.Response.StatusCode == http.StatusOK }
 
-// resultID returns the ID of the result of a line. event is the ID of the event that created the
-// batch.
+// resultID returns the ID of the result for a line of the input. event is the ID of the event that
+// created the batch.
 func resultID(event string, line int) string {
 	sum := sha256.Sum256([]byte(event + "/" + strconv.Itoa(line)))
 	return "batch-req-" + hex.EncodeToString(sum[:16])
 }
 
-// requestID returns the ID of the request of a line, which is a UUID. A request that is sent again
-// has the same ID, so that its usage is recorded once.
+// requestID returns the ID of the request in a line of the input, a UUID. When a request is sent
+// again it has the same ID, so that its usage is recorded once. event is the ID of the event that
+// created the batch.
 func requestID(event string, line int) string {
 	return uuid.NewSHA1(uuid.NameSpaceOID, []byte(event+"/"+strconv.Itoa(line))).String()
 }
 
 // A tally counts the results in the segments of a batch.
 type tally struct {
-	done              map[int]bool // lines of the input with a result
+	done              map[int]bool // numbers of the input lines that have a result
 	completed, failed int
 	segments          int
 }
@@ -83,7 +85,8 @@ func (t *tally) add(one stored) (first bool) {
 	return true
 }
 
-// results reads all segments, and calls visit, unless it is nil, for the first result of each line.
+// results reads all segments of the batch and counts their results. If visit is not nil, it is
+// called with the first result for each line of the input.
 func (s *session) results(ctx context.Context, visit func(stored) error) (*tally, error) {
 	t := &tally{done: map[int]bool{}}
 	for file, err := range s.Blobs.List(ctx, blobs.BatchPrefix(s.name, s.event)) {
@@ -92,7 +95,7 @@ func (s *session) results(ctx context.Context, visit func(stored) error) (*tally
 		}
 		t.segments++
 		if err := s.segment(ctx, file.Key, t, visit); err != nil {
-			return nil, fmt.Errorf("read results %s: %w", file.Key, err)
+			return nil, fmt.Errorf("read the results of the batch in %s: %w", file.Key, err)
 		}
 	}
 	return t, nil
@@ -119,8 +122,8 @@ func (s *session) segment(ctx context.Context, key string, t *tally, visit func(
 	}
 }
 
-// store stores a segment under a name that begins with number, so that the segments are ordered by
-// number.
+// store stores results as a segment. Segments are ordered by number, with which the segment's name
+// begins.
 func (s *session) store(ctx context.Context, number int, results []stored) error {
 	var data bytes.Buffer
 	for _, one := range results {
@@ -139,8 +142,8 @@ func writeLine(w io.Writer, value any) error {
 	return encoder.Encode(value)
 }
 
-// write stores a file with the results that lines adds, one a line, and returns the number of lines
-// and the size in bytes.
+// write stores a file with one result per line. lines calls add with each result. write returns the
+// number of lines and the size of the file in bytes.
 func (s *session) write(ctx context.Context, key string, lines func(add func(result) error) error) (n int, size int64,
 	err error) {
 	reader, pipe := io.Pipe()
@@ -152,10 +155,10 @@ func (s *session) write(ctx context.Context, key string, lines func(add func(res
 			n++
 			return writeLine(out, one)
 		})
-		_ = pipe.CloseWithError(errors.Join(failed, out.Flush())) // always nil
+		_ = pipe.CloseWithError(errors.Join(failed, out.Flush())) // CloseWithError always returns nil
 	}()
 	size, err = s.Blobs.Put(ctx, key, reader)
-	_ = reader.Close() // ends the goroutine if Put has failed; always nil
+	_ = reader.Close() // ends the goroutine when Put has failed; Close always returns nil
 	<-done
 	return n, size, err
 }

@@ -1,5 +1,5 @@
-// Package batches runs batches: it validates their requests, sends them to models at low priority,
-// and stores the results.
+// Package batches runs batches of requests to models: it validates the requests, sends them at low
+// priority, and stores the results as files.
 package batches
 
 import (
@@ -14,46 +14,45 @@ import (
 	"anneal/workers/sessions"
 )
 
-// A Gateway sends requests to models as the inference operations of the API do.
+// A Gateway sends requests to models as the inference operations of the HTTP API do.
 type Gateway interface {
-	// Resolve returns the deployment that serves the requests of an API key for a model.
+	// Resolve returns the deployment to which a request with an API key for a model would be sent.
+	// path is the path of the operation.
 	Resolve(ctx context.Context, key domain.Name, path, model string) (domain.Name, error)
-	// Load returns the number of requests that a deployment serves concurrently, 0 if it is unknown,
-	// and whether clients wait for its responses.
+	// Load returns the number of requests that a deployment serves at a time (0 if it is unknown), and
+	// whether other clients wait for its responses.
 	Load(deployment domain.Name) (slots int, busy bool)
-	// Send sends a request, and returns when its response is complete or ctx is done.
+	// Send sends a request. It returns when the response is complete or ctx is done.
 	Send(ctx context.Context, q Request) Response
 }
 
-// A Request is one request of a batch.
+// A Request is one request of a batch to a model.
 type Request struct {
-	Key domain.Name // API key that created the batch
-	ID  string      // the same when the request is sent again
-	// Trace is the trace context of the request that created the batch.
+	Key domain.Name // API key that created the batch, in whose name the request is sent
+	ID  string      // the same when the request is sent again, so that its usage is recorded once
+	// Trace is the trace context of the HTTP request that created the batch.
 	Trace domain.Trace
 	Path  string
 	Body  []byte
 }
 
-// A Response is the response to a Request.
+// A Response is the response to a Request, or its failure.
 type Response struct {
 	Status int
-	Body   []byte // JSON
-	// Waits reports that the deployment lacks capacity, so the unchanged request can succeed
-	// later.
+	Body   []byte // JSON body of the response
+	// Waits reports that the deployment has no free capacity. The same request can succeed later.
 	Waits bool
-	// Unreachable reports that no replica responded, because its node failed or the request
+	// Unreachable reports that no replica responded, because its node failed or because the request
 	// crashed it.
 	Unreachable bool
-	// Failed reports another failure of the server or the engine, so that another attempt may
-	// succeed.
+	// Failed reports another failure of the server or the engine. Another attempt may succeed.
 	Failed bool
 }
 
-// A Runner runs the batches of all accounts. Only one control plane may run it at a time.
+// A Runner runs the batches of all accounts. Only one control plane at a time may run it.
 type Runner struct {
 	Log     eventlog.Log
-	World   *projections.World // follows Log
+	World   *projections.World // must follow the events of Log
 	Blobs   *blobs.Store
 	Gateway Gateway
 	Now     func() time.Time
@@ -63,12 +62,12 @@ type Runner struct {
 const (
 	firstPause = time.Second
 	maxPause   = time.Minute
-	// giveUpAfter is the time after the expireTime of a batch at which the batch fails if its
-	// files still cannot be read or written.
+	// giveUpAfter is how long after its expireTime a batch fails when its files cannot be read or
+	// written.
 	giveUpAfter = time.Hour
 )
 
-// Run runs batches until ctx is done.
+// Run runs the batches of all accounts until ctx is done.
 func (r *Runner) Run(ctx context.Context) error {
 	gates := newGates(r.Gateway, r.Now)
 	group := sessions.Group[domain.Batch]{World: r.World, Kind: domain.Batches,
@@ -86,18 +85,19 @@ type session struct {
 	gates *gates
 	name  domain.Name
 	event string // ID of the event that created the batch
-	// created is the event that created the batch, for the correlation and the trace of what the
-	// session records and sends; only its ID is set if it could not be read.
+	// created is the event that created the batch. What the session records and sends has the event's
+	// correlation and trace. Only its ID is set when the event could not be read.
 	created eventlog.Event
 }
 
-// row returns the batch; false when it was removed.
+// row returns the current state of the batch; false when the batch was deleted.
 func (s *session) row() (*batchRow, bool) {
 	row, ok := s.World.View().Batches.Get(s.name)
 	return row, ok && row.CreateEvent == s.event
 }
 
-// run takes the batch from state to state until it has ended. A step that fails is repeated.
+// run does the work for each state of the batch until the batch has ended. After an error it tries
+// again.
 func (s *session) run(ctx context.Context) {
 	pause := firstPause
 	s.created = eventlog.Event{ID: s.event}
@@ -119,10 +119,10 @@ func (s *session) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		s.Logger.Warn("a batch was interrupted", "batch", s.name, "error", err, "pause", pause)
+		s.Logger.Warn("cannot continue a batch: trying again after a pause", "batch", s.name, "error", err, "pause", pause)
 		if s.Now().After(row.State.ExpireTime.Add(giveUpAfter)) {
 			_ = s.record(ctx, failure("storage_unavailable", "the files of the batch could not be read or written for "+
-				giveUpAfter.String()+": create the batch again")) // repeated after the pause if it fails
+				giveUpAfter.String()+": create the batch again")) // when this fails too, it is repeated after the pause
 		}
 		if !eventlog.Sleep(ctx, pause) {
 			return
@@ -131,7 +131,8 @@ func (s *session) run(ctx context.Context) {
 	}
 }
 
-// step does the work of the batch's state. When it returns nil, the world has the next state.
+// step does the work for the current state of the batch. When it returns nil, the batch has the
+// next state.
 func (s *session) step(ctx context.Context, row *batchRow) error {
 	switch row.State.State {
 	case domain.BatchValidating:
@@ -146,11 +147,12 @@ func failure(code, message string) domain.FailBatch {
 	return domain.FailBatch{Failures: []domain.BatchError{{Code: code, Message: message}}}
 }
 
-// recordTimeout is the maximum time to record an event or to store results.
+// recordTimeout is the maximum time for recording an event or storing results.
 const recordTimeout = 15 * time.Second
 
-// record records a command on the batch, and waits until the world has its event. A command that
-// another change has made impossible is no error, because the next step sees that change.
+// record executes a command on the batch, and waits until the world has its event. When the batch
+// has changed in the meantime, so that the command is refused, record returns nil, because the next
+// step sees that change.
 func (s *session) record(ctx context.Context, command domain.Command[domain.Batch]) error {
 	err := s.do(ctx, domain.Intend(domain.Batches, s.name, command))
 	switch domain.CodeOf(err) {

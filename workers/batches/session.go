@@ -17,18 +17,20 @@ import (
 
 type batchRow = projections.Row[domain.Batch]
 
-// input opens the input file of the batch.
+// input opens the input file of the batch b.
 func (s *session) input(ctx context.Context, b *domain.Batch) (blobs.Content, error) {
 	row, ok := s.World.View().BatchFiles.Get(b.Input)
 	if !ok {
-		return nil, domain.Errorf(domain.NotFound, "the input file %s was deleted", b.Input.ID())
+		return nil, domain.Errorf(domain.NotFound, "the input file %s was deleted: upload it again, then create the "+
+			"batch again", b.Input.ID())
 	}
 	files := row.State.Files
 	return s.Blobs.Get(ctx, files.Prefix+slices.Sorted(maps.Keys(files.Sizes))[0])
 }
 
-// active waits until the account of the batch is not suspended. It returns false when ctx is done.
-func (s *session) active(ctx context.Context) bool {
+// waitUntilActive waits while the account of the batch is suspended. It returns false when ctx is
+// done.
+func (s *session) waitUntilActive(ctx context.Context) bool {
 	for {
 		view := s.World.View()
 		row, ok := view.Accounts.Get(domain.Name("accounts/" + s.name.Account()))
@@ -43,9 +45,9 @@ func (s *session) active(ctx context.Context) bool {
 	}
 }
 
-// while returns a context that is done when ctx is done, when the batch leaves the state in row, or
-// at its expireTime.
-func (s *session) while(ctx context.Context, row *batchRow) (context.Context, context.CancelFunc) {
+// whileInState returns a context that is done when the batch is no longer in the state of row, at
+// the batch's expireTime, or when ctx is done.
+func (s *session) whileInState(ctx context.Context, row *batchRow) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	rest := time.NewTimer(row.State.ExpireTime.Sub(s.Now()))
 	go func() {
@@ -67,11 +69,12 @@ func (s *session) while(ctx context.Context, row *batchRow) (context.Context, co
 	return ctx, cancel
 }
 
-// validate validates the input file. The batch starts if all requests are valid, and fails otherwise.
+// validate validates the input file. When all requests are valid, the batch starts; otherwise it
+// fails with the errors.
 func (s *session) validate(ctx context.Context, row *batchRow) error {
-	live, stop := s.while(ctx, row)
+	live, stop := s.whileInState(ctx, row)
 	defer stop()
-	if !s.active(live) {
+	if !s.waitUntilActive(live) {
 		return s.overdue(ctx, row)
 	}
 	c := checker{endpoint: row.State.Endpoint, ids: map[string]int{}}
@@ -108,8 +111,8 @@ func (s *session) overdue(ctx context.Context, row *batchRow) error {
 		"create it again"))
 }
 
-// unreadable fails the batch if err means that its input file is lost or damaged. It returns any
-// other error.
+// unreadable fails the batch if err says that the input file is lost or damaged. Otherwise it
+// returns err.
 func (s *session) unreadable(ctx context.Context, err error) error {
 	switch domain.CodeOf(err) {
 	case domain.NotFound, domain.DataLoss:
@@ -120,32 +123,32 @@ func (s *session) unreadable(ctx context.Context, err error) error {
 }
 
 const (
-	// flushInterval is the maximum time from a response until its result is durable, and
-	// flushCount the maximum number of results that wait for that. A request whose result is not
-	// durable is sent again after a crash.
+	// flushInterval is the maximum time until the result of a response is durable. flushCount is the
+	// maximum number of results that are not durable. After a crash, the requests of these results are
+	// sent again.
 	flushInterval = time.Second
 	flushCount    = 256
 	// reportInterval is the minimum time between two events with the progress of a batch. Such an
-	// event is also recorded only after at least 1% of all requests have ended since the previous one,
-	// so that a batch has about a hundred of these events at most.
+	// event also waits until at least 1% of all requests have ended since the last one. So a batch has
+	// at most about a hundred of them.
 	reportInterval = 2 * time.Second
 	reports        = 100
-	// maxFailures is the maximum number of attempts to send a request if the server or the engine
-	// fails. maxUnreachable is the maximum number if no replica can be reached. The response to the
-	// last attempt is the result. The pauses between maxUnreachable attempts add up to more than the
-	// time in which a lost node is detected and its replicas are replaced.
+	// maxFailures is how often a request is sent when the server or the engine fails, and
+	// maxUnreachable how often when no replica responds. The result is then the response to the last
+	// attempt. The pauses between maxUnreachable attempts are longer in total than it takes to detect
+	// a lost node and to replace its replicas.
 	maxFailures    = 3
 	maxUnreachable = 10
 )
 
-// process sends the requests that have no result yet, until all have one, the batch is cancelled,
-// or its expireTime has passed.
+// process sends the requests that have no result. It returns when all have one, the batch is
+// cancelled, or its expireTime has passed.
 func (s *session) process(ctx context.Context, row *batchRow) error {
 	t, err := s.results(ctx, nil)
 	if err != nil {
 		return err
 	}
-	live, stop := s.while(ctx, row)
+	live, stop := s.whileInState(ctx, row)
 	defer stop()
 	outcomes := make(chan stored)
 	var unread error
@@ -168,10 +171,10 @@ func (s *session) process(ctx context.Context, row *batchRow) error {
 	case !s.Now().Before(row.State.ExpireTime):
 		return s.record(ctx, domain.FinalizeBatch{Completed: c.completed, Failed: c.failed, Overdue: true})
 	}
-	return nil // cancelled
+	return nil // the batch was cancelled
 }
 
-// A collector stores the results of a running batch.
+// A collector stores the results of a running batch in segments, and records its progress.
 type collector struct {
 	*session
 	*tally
@@ -181,8 +184,8 @@ type collector struct {
 	report   int       // number of results in that event
 }
 
-// collect stores results until outcomes is closed. After an error it calls stop, and discards the
-// results that follow.
+// collect receives results and stores them, until outcomes is closed. After an error it calls stop,
+// and drops the results that follow.
 func (c *collector) collect(ctx context.Context, outcomes <-chan stored, stop func()) (failed error) {
 	ticker := time.NewTicker(flushInterval)
 	defer ticker.Stop()
@@ -210,7 +213,8 @@ func (c *collector) collect(ctx context.Context, outcomes <-chan stored, stop fu
 	}
 }
 
-// flush stores the results in the buffer, also when ctx is done, and records the progress.
+// flush stores the buffered results, even when ctx is done, and records the progress when it is
+// due.
 func (c *collector) flush(ctx context.Context) error {
 	storing, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 	defer cancel()
@@ -230,8 +234,8 @@ func (c *collector) flush(ctx context.Context) error {
 	return nil
 }
 
-// feed sends the requests of the input that are not done, and returns when all have ended. It
-// returns an error when the input cannot be read.
+// feed sends the requests that are not in done, and passes their results to outcomes. It returns
+// when all of them have ended, or with an error when the input file cannot be read.
 func (s *session) feed(ctx context.Context, row *batchRow, done map[int]bool, outcomes chan<- stored) error {
 	var sending sync.WaitGroup
 	defer sending.Wait()
@@ -258,15 +262,15 @@ func (s *session) feed(ctx context.Context, row *batchRow, done map[int]bool, ou
 	return err
 }
 
-// eachPending calls visit with each request of the input that is not done and the number of its
-// line, until visit returns an error.
+// eachPending calls visit with each request of the input file that is not in done, and the number
+// of its line. It stops when visit returns an error.
 func (s *session) eachPending(ctx context.Context, b *domain.Batch, done map[int]bool,
 	visit func(number int, q requestLine) error) error {
 	content, err := s.input(ctx, b)
 	if err != nil {
 		return err
 	}
-	defer content.Close() // read only
+	defer content.Close() // the file is only read, so Close cannot lose data
 	for in := newLineReader(content); ; {
 		line, err := in.next()
 		if errors.Is(err, io.EOF) {
@@ -285,46 +289,46 @@ func (s *session) eachPending(ctx context.Context, b *domain.Batch, done map[int
 	}
 }
 
-// send sends a request until it has a result, or returns false when ctx is done.
-func (s *session) send(ctx context.Context, row *batchRow, number int, q requestLine) (one stored, ok bool) {
+// send sends a request until it has a result. ok is false when ctx is done first.
+func (s *session) send(ctx context.Context, row *batchRow, number int, q requestLine) (outcome stored, ok bool) {
 	key, id := domain.Name(row.State.CreatedBy), requestID(s.event, number)
-	for failures := 0; s.active(ctx); {
+	for failures := 0; s.waitUntilActive(ctx); {
 		target, err := s.Gateway.Resolve(ctx, key, row.State.Endpoint, q.model)
 		if err != nil {
-			target = domain.Name(q.model) // Send responds with the error
+			target = domain.Name(q.model) // Send then returns a response with the error of Resolve
 		}
 		leave, ok := s.gates.enter(ctx, route{key.Account(), target})
 		if !ok {
-			return one, false
+			return outcome, false
 		}
 		r := s.Gateway.Send(ctx, Request{Key: key, ID: id, Trace: s.created.Trace, Path: row.State.Endpoint,
 			Body: q.body})
 		leave(r.Waits || r.Unreachable)
 		switch {
 		case ctx.Err() != nil && r.Status != 200:
-			return one, false
+			return outcome, false
 		case r.Waits:
 			continue
 		case r.Unreachable && failures+1 < maxUnreachable:
-			failures++ // enter delays the next attempt
+			failures++ // the gate then pauses before the next attempt
 			continue
 		case r.Failed && failures+1 < maxFailures:
 			failures++
 			if !eventlog.Sleep(ctx, firstPause<<failures) {
-				return one, false
+				return outcome, false
 			}
 			continue
 		}
 		return stored{Line: number, Result: result{ID: resultID(s.event, number), CustomID: q.customID,
 			Response: &answer{StatusCode: r.Status, RequestID: id, Body: r.Body}}}, true
 	}
-	return one, false
+	return outcome, false
 }
 
-// conclude stores the results as files, and ends the batch.
+// conclude stores the output file and the error file, and ends the batch.
 func (s *session) conclude(ctx context.Context, row *batchRow) error {
 	b := &row.State
-	if b.StartTime == nil { // cancelled before it has sent a request
+	if b.StartTime == nil { // the batch was cancelled before a request was sent
 		return s.record(ctx, domain.EndBatch{})
 	}
 	t, err := s.results(ctx, nil)
@@ -338,10 +342,10 @@ func (s *session) conclude(ctx context.Context, row *batchRow) error {
 		lines func(add func(result) error) error
 	}{
 		{domain.BatchResultFiles[0], &end.Output, func(add func(result) error) error {
-			return s.chosen(ctx, true, add)
+			return s.eachResult(ctx, true, add)
 		}},
 		{domain.BatchResultFiles[1], &end.Errors, func(add func(result) error) error {
-			return errors.Join(s.chosen(ctx, false, add), s.missing(ctx, b, t.done, add))
+			return errors.Join(s.eachResult(ctx, false, add), s.missing(ctx, b, t.done, add))
 		}},
 	} {
 		prefix, base := blobs.BatchOutputPrefix(s.name, s.event, file.which), file.which+".jsonl"
@@ -350,7 +354,7 @@ func (s *session) conclude(ctx context.Context, row *batchRow) error {
 			return err
 		}
 		if n == 0 {
-			continue // the reconciler deletes the empty file
+			continue // no file has such results; the reconciler deletes the empty one
 		}
 		name := domain.NewName(s.name.Account(), domain.BatchFiles.Collection, fileID(s.name.ID(), file.which))
 		spec := domain.BatchFileSpec{Filename: s.name.ID() + "-" + base, Purpose: domain.PurposeBatchOutput, Batch: s.name,
@@ -365,8 +369,8 @@ func (s *session) conclude(ctx context.Context, row *batchRow) error {
 	return s.record(ctx, end)
 }
 
-// fileID returns the ID of the output file or error file of a batch. which is one of
-// domain.BatchResultFiles.
+// fileID returns the ID of a result file of a batch. which is an element of
+// domain.BatchResultFiles: the output file or the error file.
 func fileID(batch, which string) string {
 	const prefix = "batch-"
 	if len(batch) > len(prefix) && batch[:len(prefix)] == prefix {
@@ -375,8 +379,9 @@ func fileID(batch, which string) string {
 	return "file-" + batch + "-" + which
 }
 
-// chosen calls add with each result whose request succeeded or, if succeeded is false, failed.
-func (s *session) chosen(ctx context.Context, succeeded bool, add func(result) error) error {
+// eachResult calls add with the results of the requests that succeeded or, when succeeded is false,
+// of those that failed.
+func (s *session) eachResult(ctx context.Context, succeeded bool, add func(result) error) error {
 	_, err := s.results(ctx, func(one stored) error {
 		if one.Result.succeeded() == succeeded {
 			return add(one.Result)
@@ -386,7 +391,7 @@ func (s *session) chosen(ctx context.Context, succeeded bool, add func(result) e
 	return err
 }
 
-// missing adds a result for each request without a response.
+// missing calls add with a result for each request that has no response.
 func (s *session) missing(ctx context.Context, b *domain.Batch, done map[int]bool, add func(result) error) error {
 	if len(done) >= b.Counts.Total {
 		return nil

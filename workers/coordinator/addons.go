@@ -10,8 +10,8 @@ import (
 
 type addonRow = projections.Row[domain.DeployedModel]
 
-// addonsOf returns the deployed models of a deployment, the oldest first, without those of an
-// earlier deployment with the same name.
+// addonsOf returns the deployed models (addons) of a deployment, the oldest first. It leaves out
+// those of an earlier deployment with the same name.
 func addonsOf(v *projections.View, name domain.Name) (all []*addonRow) {
 	deployment, ok := v.Deployments.Get(name)
 	if !ok {
@@ -27,7 +27,7 @@ func addonsOf(v *projections.View, name domain.Name) (all []*addonRow) {
 
 func addonID(row *addonRow) string { return domain.AddonID(row.Name, row.CreateTime) }
 
-// assignAddons adds to d the addons that a replica of the heartbeat should have.
+// assignAddons adds to the draft d the addons that replica r should load and keep.
 func (a *assigner) assignAddons(
 	ctx context.Context, node string, view *projections.View, r protocol.Replica, d *draft,
 ) {
@@ -52,7 +52,8 @@ func (a *assigner) assignAddons(
 			case isRefused(err):
 				a.failAddon(ctx, node, row, domain.StatusOf(err))
 			default:
-				a.logger.Info("addon not assigned yet: the next heartbeat retries", "addon", row.Name, "error", err)
+				a.logger.Info("cannot assign an addon to a replica yet: trying again at the next "+
+					"heartbeat", "addon", row.Name, "error", err)
 			}
 		}
 	}
@@ -83,12 +84,14 @@ func (a *assigner) addonAssignment(
 func (a *assigner) failAddon(ctx context.Context, node string, row *addonRow, status domain.Status) {
 	err := a.do(ctx, node, domain.Intend(domain.DeployedModels, row.Name, domain.FailDeployedModel{Status: status}))
 	if err != nil {
-		a.logger.Info("failure of an addon not recorded", "addon", row.Name, "error", err)
+		a.logger.Info("cannot record that an addon failed: trying again at the next "+
+			"heartbeat", "addon", row.Name, "error", err)
 	}
 }
 
-// hasAddons reports whether a replica of a heartbeat has loaded all addons that it should have. A
-// replica that lacks an addon is not ready, so that every ready replica can serve every addon.
+// hasAddons reports whether a replica has loaded all addons of its deployment, according to its
+// heartbeat. A replica that lacks an addon does not become ready, so that every ready replica can
+// serve every addon.
 func hasAddons(view *projections.View, r protocol.Replica) bool {
 	states := map[string]string{}
 	for _, addon := range r.Addons {
@@ -103,10 +106,10 @@ func hasAddons(view *projections.View, r protocol.Replica) bool {
 	return served == nil || states[served.ID()] == protocol.AddonLoaded
 }
 
-// recordAddons records the addons of a heartbeat: an addon is deployed when every ready replica has
-// it, undeployed when no replica has it, and failed when a replica cannot load it. If another
-// replica serves the addon, a replica that is not ready and cannot load the addon fails instead of
-// the addon.
+// recordAddons records changes of the addons' states from a heartbeat. An addon is deployed when
+// every ready replica has loaded it, undeployed when no replica has it, and failed when a replica
+// cannot load it. However, when a replica that is not ready yet cannot load an addon that others
+// serve, the replica fails instead of the addon.
 func (o *observations) recordAddons(
 	ctx context.Context, node string, heartbeat protocol.Heartbeat, view *projections.View,
 ) error {
@@ -114,7 +117,7 @@ func (o *observations) recordAddons(
 		if !hasReplica(view, nodeName(node), r) {
 			continue
 		}
-		failures := map[string]string{} // addon → reason
+		failures := map[string]string{} // by addon ID: why the replica could not load it
 		for _, addon := range r.Addons {
 			if addon.State == protocol.AddonFailed {
 				failures[addon.ID] = truncate(addon.Reason)
@@ -134,8 +137,8 @@ func (o *observations) recordAddons(
 	return nil
 }
 
-// addonIntent returns the intent that records the state of an addon that a replica reports; false
-// when there is nothing to record.
+// addonIntent returns the intent that records what replica r reports about an addon; false when
+// there is nothing to record.
 func addonIntent(
 	view *projections.View, deployment *projections.Row[domain.Deployment], r protocol.Replica,
 	row *addonRow, failures map[string]string,
@@ -163,9 +166,9 @@ func addonIntent(
 	return domain.Intent{}, false
 }
 
-// countReplicas counts, by their latest heartbeats, the ready replicas that serve an addon, the
-// ready ones that lack it, and all replicas that hold it in any state. A replica without a
-// heartbeat counts as holding it.
+// countReplicas counts replicas of a deployment by their latest heartbeats: the ready ones that
+// have loaded an addon (serving), the ready ones that have not (missing), and all that have it in
+// any state (holding). A replica without a heartbeat counts as holding.
 func countReplicas(
 	view *projections.View, deployment *projections.Row[domain.Deployment], id string,
 ) (serving, missing, holding int) {

@@ -192,7 +192,7 @@ func TestAgentsReconnectWithoutQuorum(t *testing.T) {
 	require.NoError(t, err)
 	silent := *c.admission.Load()
 	silent.Log, silent.Sessions = silentLog{c.log}, nil
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second) // of natsserver's authorization
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second) // as long as natsserver waits for an authorization
 	defer cancel()
 	login := natsserver.NodeLogin{Node: "n1", PublicKey: public(t, key)}
 	require.NoError(t, silent.Admit(ctx, login))

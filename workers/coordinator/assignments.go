@@ -15,21 +15,21 @@ import (
 	"anneal/workers/protocol"
 )
 
-const maxInterval = 2 * time.Second // maximum time between heartbeats
+const maxInterval = 2 * time.Second // interval of the heartbeats that agents are told to send
 
-// An assigner computes what should run on a node.
+// An assigner computes the assignments of a node.
 type assigner struct {
 	recorder
 	blobs      *blobs.Store
 	openSecret secrets.OpenFunc
 	gangSecret []byte
-	interval   time.Duration // time between heartbeats
+	interval   time.Duration // interval of the heartbeats that the agent is told to send
 	logger     *slog.Logger
 }
 
-// assign returns what should run on the node: the attempts and replicas of the node's allocations
-// that should still run. The attempt of a job that is being canceled or paused stays assigned until
-// it reports that it has stopped.
+// assign returns what should run on the node: the attempts and replicas of its allocations. The
+// attempt of a job that is being canceled or paused stays assigned until it reports that it has
+// stopped.
 func (a *assigner) assign(
 	ctx context.Context, node string, session *nodeSession, heartbeat protocol.Heartbeat,
 ) (protocol.Assignments, error) {
@@ -68,7 +68,8 @@ func (a *assigner) assign(
 		case attempts[id]:
 			d.Keep = append(d.Keep, id)
 			d.Acked[id] = ackedStep(view, j)
-			if j.Life.Stopping() && j.Life.Nodes[0] == nodeName(node) { // the others stop when the attempt is over
+			// the other nodes of the attempt stop when the first one has
+			if j.Life.Stopping() && j.Life.Nodes[0] == nodeName(node) {
 				d.Cancel = append(d.Cancel, id)
 			}
 		case j.Life.Working():
@@ -83,20 +84,20 @@ func (a *assigner) assign(
 	return d.Assignments, nil
 }
 
-// A draft collects assignments for one message. Assignments that exceed the maximum size of a
-// message follow in the replies to later heartbeats.
+// A draft collects the assignments for one reply. Assignments for which the reply has no space are
+// sent in the replies to later heartbeats.
 type draft struct {
 	protocol.Assignments
-	space int // bytes left
+	space int // bytes that are left for new work
 }
 
-// draftSpace is how many bytes of a message are for new work; the rest is for lists of IDs.
+// draftSpace is the number of bytes of a reply for new work. The rest is for lists of IDs.
 const draftSpace = protocol.MaxMessage * 3 / 4
 
-var errMessageFull = errors.New("the message is full")
+var errMessageFull = errors.New("the reply has no space for the assignment")
 
-// reserve deducts the size of an assignment from the space. It returns errMessageFull when the
-// assignment does not fit, and a *domain.Error when no message could hold it.
+// reserve deducts the size of an assignment from the space of the draft. It returns errMessageFull
+// when too little is left, and a *domain.Error when no reply would have enough space.
 func (d *draft) reserve(assignment any) error {
 	data, err := protocol.Marshal(assignment)
 	if err == nil && len(data) > draftSpace {
@@ -114,10 +115,11 @@ func (d *draft) reserve(assignment any) error {
 	return err
 }
 
-// ackedStep returns the step up to which the control plane has the metric rows of the current
-// attempt: that of the newest row in the live status. If the live status has no rows, as after a
-// restart, it is the step of the last checkpoint, or the last step in the metrics file of that
-// checkpoint if it is lower. Without a checkpoint it is 0, so that the agent repeats all rows.
+// ackedStep returns the step up to which the control plane has the metrics of the current attempt;
+// the agent sends the rows from that step on. It is the step of the newest row in the live status.
+// Without rows there, for example after a restart, it is the last step in the metrics file of the
+// last checkpoint, but at most the checkpoint's step. Without a checkpoint it is 0, so that the
+// agent sends all rows.
 func ackedStep(v *projections.View, j job) int {
 	published := 0
 	if last, ok := j.Life.LastCheckpoint(); ok && j.Life.Progress != nil {
@@ -128,14 +130,14 @@ func ackedStep(v *projections.View, j job) int {
 	switch {
 	case !ok || !any:
 		return published
-	case progress.Attempt != j.Life.Attempt: // the current attempt repeats the steps after published
+	case progress.Attempt != j.Life.Attempt: // the current attempt computes the steps after that checkpoint again
 		return min(latest.Step, published)
 	}
 	return latest.Step
 }
 
-// assignAttempt assigns the current attempt of a job. It fails a job that cannot start, for example
-// because an input does not exist any more.
+// assignAttempt adds the current attempt of a job to the draft d. It fails a job that cannot start,
+// for example because an input was deleted.
 func (a *assigner) assignAttempt(ctx context.Context, node string, view *projections.View, j job, d *draft) {
 	assignment, err := a.trainAssignment(ctx, node, view, j)
 	if err == nil {
@@ -148,13 +150,13 @@ func (a *assigner) assignAttempt(ctx context.Context, node string, view *project
 	case err == nil:
 		d.Train = append(d.Train, assignment)
 	case isRefused(err):
-		a.logger.Info("job cannot start", "job", j.Name, "error", err)
+		a.logger.Info("failing a job that cannot start", "job", j.Name, "error", err)
 		err := a.doJob(ctx, node, j, domain.FailJob{Attempt: j.Life.Attempt, Status: domain.StatusOf(err)})
 		if err != nil {
-			a.logger.Warn("failure of a job not recorded", "job", j.Name, "error", err)
+			a.logger.Warn("cannot record that a job failed: trying again at the next heartbeat", "job", j.Name, "error", err)
 		}
 	default:
-		a.logger.Info("attempt not assigned yet: the next heartbeat retries", "job", j.Name, "error", err)
+		a.logger.Info("cannot assign an attempt yet: trying again at the next heartbeat", "job", j.Name, "error", err)
 	}
 }
 
@@ -207,8 +209,8 @@ func (a *assigner) trainAssignment(
 	return assignment, err
 }
 
-// assignReplica assigns a replica. It removes a replica that cannot start, for example because its
-// model does not exist any more.
+// assignReplica adds a replica to the draft d. It removes a replica that cannot start, for example
+// because its model was deleted.
 func (a *assigner) assignReplica(
 	ctx context.Context, node string, view *projections.View, allocation domain.Allocation, r domain.Replica, d *draft,
 ) {
@@ -241,10 +243,11 @@ func (a *assigner) assignReplica(
 	case isRefused(err):
 		remove := domain.RemoveReplica{ID: r.ID, Reason: err.Error(), Failed: true}
 		if err := a.do(ctx, node, domain.Intend(domain.Deployments, allocation.For, remove)); err != nil {
-			a.logger.Warn("replica not removed, although it cannot start",
+			a.logger.Warn("cannot remove a replica that cannot start: trying again at the next heartbeat",
 				"deployment", allocation.For, "replica", r.ID, "error", err)
 		}
 	default:
-		a.logger.Info("replica not assigned yet: the next heartbeat retries", "deployment", allocation.For, "error", err)
+		a.logger.Info("cannot assign a replica yet: trying again at the next "+
+			"heartbeat", "deployment", allocation.For, "error", err)
 	}
 }

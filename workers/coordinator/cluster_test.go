@@ -45,16 +45,16 @@ type cluster struct {
 	log    eventlog.Log
 	world  *projections.World
 	blobs  *blobs.Store
-	bucket string // directory in which blobs are stored
+	bucket string // directory in which files are stored
 	server *natsserver.Server
 	stop   func()                      // stops the coordinator
 	stops  map[string]func()           // stops agents, by node
-	http   *http.Client                // of agents; nil is their default
-	plan   atomic.Pointer[faults.Plan] // nil injects no fault
+	http   *http.Client                // HTTP client of the agents; nil is their default
+	plan   atomic.Pointer[faults.Plan] // plan of injected faults; nil injects none
 
 	admission atomic.Pointer[coordinator.Admission]
-	reader    atomic.Pointer[secrets.Reader] // code that read a secret last
-	ahead     atomic.Int64                   // nanoseconds that the coordinator's clock is ahead
+	reader    atomic.Pointer[secrets.Reader] // code that has read a secret last
+	ahead     atomic.Int64                   // nanoseconds by which the coordinator's clock is ahead
 }
 
 var testLog = slog.New(slog.NewTextHandler(io.Discard, nil))

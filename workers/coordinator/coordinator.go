@@ -1,6 +1,6 @@
-// Package coordinator is the control plane's side of the worker nodes. A Coordinator responds to
-// the heartbeats and reports of agents, an Admission authenticates them, and a ReplicaClient sends
-// requests of the gateway to their replicas.
+// Package coordinator is the control plane's side of the worker nodes. A Coordinator answers the
+// heartbeats and reports of agents, an Admission authenticates agents, and a ReplicaClient sends
+// requests of the gateway to replicas on the nodes.
 package coordinator
 
 import (
@@ -23,29 +23,30 @@ import (
 // Options configure a Coordinator.
 type Options struct {
 	Log   eventlog.Log
-	World *projections.World // follows Log
+	World *projections.World // must follow the events of Log
 	Blobs *blobs.Store
-	Conn  *nats.Conn       // connection to the NATS account of the agents, with full permissions
-	Now   func() time.Time // nil is time.Now
-	// LostAfter is the time without a heartbeat after which a scheduler marks a node as lost;
-	// agents send several heartbeats in that time. 0 is 15 s.
+	Conn  *nats.Conn       // connection into the NATS account AGENTS that may use all subjects of the account
+	Now   func() time.Time // the current time; nil means time.Now
+	// LostAfter is how long a node sends no heartbeat until a scheduler marks it as lost. Agents send
+	// several heartbeats in that time. 0 means 15 s.
 	LostAfter time.Duration
-	// BeginWithin is the time in which a node must start an attempt that was assigned to it,
-	// before the attempt is re-queued. 0 is 10 min.
+	// BeginWithin is how long a node may take to start an assigned attempt, after which the job is
+	// requeued. 0 means 10 min.
 	BeginWithin time.Duration
-	// OpenSecret decrypts the secrets of evaluators for the attempts that need them. If OpenSecret is
-	// nil, such attempts fail.
+	// OpenSecret decrypts the secrets of evaluators for attempts that need them. When it is nil, such
+	// attempts fail.
 	OpenSecret secrets.OpenFunc
-	// Secret derives the keys of gangs. Control planes of one installation must have the same one. If
-	// it is empty, attempts on several nodes train on the first.
+	// Secret is the secret from which the encryption keys of gangs are derived. All control planes of
+	// an installation must have the same one. When it is empty, an attempt on several nodes trains
+	// only on the first.
 	Secret []byte
-	Logger *slog.Logger // nil discards log messages
+	Logger *slog.Logger // receives log messages; nil discards them
 }
 
-// A Coordinator responds to agents. It makes no scheduling decisions: it sends each node the work
-// that the world assigns to the node, and turns the reports of nodes into commands. It may restart
-// at any time, and several coordinators may run concurrently, because correctness depends only on
-// the log.
+// A Coordinator answers agents. It makes no scheduling decisions: it sends each node the work that
+// the world allocates to it, and turns the reports of nodes into commands. It may be restarted at
+// any time, and several control planes may run one, because only the log has state on which
+// correctness depends.
 type Coordinator struct {
 	conn       *nats.Conn
 	recorder   recorder
@@ -56,7 +57,7 @@ type Coordinator struct {
 	logger     *slog.Logger
 }
 
-// New returns a Coordinator; Run starts it.
+// New returns a Coordinator. Call Run to start it.
 func New(o Options) *Coordinator {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -84,12 +85,12 @@ func New(o Options) *Coordinator {
 	return c
 }
 
-// queueGroup is the NATS queue group in which one coordinator responds to each request.
-// Coordinators of different releases share it, so its name never changes.
+// queueGroup is the NATS queue group by which one of the coordinators gets each request.
+// Coordinators of different releases must share it, so its name never changes.
 const queueGroup = "desk"
 
-// Run responds to agents, wakes those whose assignments changed, and purges deleted jobs, until ctx
-// is done.
+// Run answers agents, wakes those whose assignments have changed, and purges deleted jobs, until
+// ctx is done.
 func (c *Coordinator) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -107,20 +108,20 @@ func (c *Coordinator) Run(ctx context.Context) error {
 		subject, queue string
 		handle         handler
 	}{
-		// One of the coordinators replies to a heartbeat. Every coordinator records the live status in
-		// it: see listener.
+		// One of the coordinators answers a heartbeat. Each of them also records the live status in it:
+		// see listener.
 		{protocol.HeartbeatSubject("*"), queueGroup, c.heartbeats.handle},
 		{protocol.ReportSubject("*"), queueGroup, c.reports.handle},
 		{protocol.SignSubject("*"), queueGroup, c.reports.handleSign},
 	} {
 		s, err := c.requests.subscribe(ctx, one.subject, one.queue, one.handle)
 		if err != nil {
-			return fmt.Errorf("subscribe to %s: %w", one.subject, err)
+			return fmt.Errorf("subscribe to the messages of agents on %s: %w", one.subject, err)
 		}
 		subscriptions = append(subscriptions, s)
 	}
-	// The local agent starts after this flush. If the connection is lost now, the subscriptions are
-	// made when it is back.
+	// An agent in this process starts after the flush. When the connection is interrupted now, NATS
+	// makes the subscriptions when it is connected again.
 	if err := c.conn.FlushTimeout(5 * time.Second); err != nil && c.conn.IsClosed() {
 		return fmt.Errorf("start the coordinator: %w", err)
 	}

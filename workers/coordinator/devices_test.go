@@ -103,8 +103,8 @@ func (s stuckTrainer) Train(ctx context.Context, r engines.TrainRequest, watch e
 }
 
 // TestHangingAttemptLeavesItsFailedDevice checks that the job of an attempt whose device fails is
-// queued again at once, although its trainer hangs, that the attempt saves nothing any more, and that
-// its other device is not used before the trainer has ended.
+// queued again at once, although its trainer hangs, that the attempt saves nothing any more, and
+// that its other device is not used before the trainer has ended.
 func TestHangingAttemptLeavesItsFailedDevice(t *testing.T) {
 	c := startWithInputs(t)
 	stuck := stuckTrainer{make(chan struct{}), make(chan struct{}), make(chan error, 1)}
@@ -146,7 +146,7 @@ func TestReplicaLeavesItsFailedDevice(t *testing.T) {
 	set := c.watchedAgent("n1", simulated.New(simulated.Options{Seed: 7}))
 	c.do(domain.Intend(domain.Deployments, deploymentName, domain.CreateDeployment{DeploymentSpec: domain.DeploymentSpec{
 		BaseModel: string(modelName), MinReplicaCount: 2, AcceleratorType: l4, AcceleratorCount: 1}}))
-	first := c.serving(c.placeReplica("n1").ID) // on device 0
+	first := c.serving(c.placeReplica("n1").ID) // the first replica gets device 0
 	second := c.serving(c.placeReplica("n1").ID)
 	set("2", "0")
 	d := c.untilDeployment("the replica is removed", func(d domain.Deployment) bool {

@@ -74,12 +74,13 @@ func reportWithFault(t *testing.T, plan *faults.Plan, inline bool) []string {
 		if outcome == protocol.RetryLater {
 			outcome = reported(c, node, report)
 		}
-		if outcome == protocol.Incomplete { // without a grace period, files that no event has are deleted
+		// without a grace period, the reconciler has deleted files to which no event refers
+		if outcome == protocol.Incomplete {
 			upload(kind)
 			report.Files = nil
 			outcome = reported(c, node, report)
 		}
-		if outcome != protocol.Accepted { // a repetition of a result that was recorded
+		if outcome != protocol.Accepted { // the result was recorded before, and this is its repetition
 			require.Equal(t, []string{protocol.ReportCompleted, protocol.Stale}, []string{kind, outcome})
 		}
 	}
@@ -97,7 +98,7 @@ func reportWithFault(t *testing.T, plan *faults.Plan, inline bool) []string {
 	rows := testutil.ReadAll(t, content)
 	require.NoError(t, content.Close())
 	require.Equal(t, 2, strings.Count(string(rows), "train/loss"), "%s", rows)
-	if inline && life.Outcome == nil { // the log is stored with the files
+	if inline && life.Outcome == nil { // the log is stored together with the files
 		require.Contains(t, []string{"the log\n", ""}, c.jobLog())
 	}
 	return plan.Steps()
@@ -106,7 +107,7 @@ func reportWithFault(t *testing.T, plan *faults.Plan, inline bool) []string {
 // reopen replaces the coordinator by one that injects the faults of a plan, unless it is nil.
 func (c *cluster) reopen(plan *faults.Plan) {
 	c.stop()
-	require.NoError(c, c.server.Coordinator().Flush()) // no request reaches the former subscriptions
+	require.NoError(c, c.server.Coordinator().Flush()) // after this, no request reaches the former subscriptions
 	c.plan.Store(plan)
 	c.open()
 }

@@ -20,7 +20,7 @@ import (
 type scorer struct {
 	opened chan engines.EvaluatorCode
 	closed chan struct{}
-	main   string // content of the entry file
+	main   string // content of the evaluator's entry file
 }
 
 func (j *scorer) Open(_ context.Context, code engines.EvaluatorCode) (engines.Evaluation, error) {
@@ -133,5 +133,5 @@ func TestRevisionIsDeleted(t *testing.T) {
 	c.ready("n1")
 	job := c.ended(c.reinforce(c.evaluator(), 7))
 	require.Equal(t, domain.JobFailedState, job.State)
-	require.Contains(t, job.Status.Message, "revision 7 of accounts/acme/evaluators/right")
+	require.Contains(t, job.Status.Message, "revision 7 of evaluator accounts/acme/evaluators/right")
 }

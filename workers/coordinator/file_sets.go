@@ -12,10 +12,10 @@ import (
 	"anneal/workers/protocol"
 )
 
-const downloadWithin = 24 * time.Hour // validity of the signed URLs of an assignment
+const downloadWithin = 24 * time.Hour // how long the signed download URLs of an assignment are valid
 
-// evaluator returns the code of the evaluator's revision that the job started with, and the
-// evaluator's secrets, which are decrypted for this assignment only.
+// evaluator returns the code of the evaluator revision with which the job started, and the values
+// of its secrets. The secrets are decrypted for each assignment and not stored.
 func (a *assigner) evaluator(
 	ctx context.Context, node string, view *projections.View, j job,
 ) (*protocol.Evaluator, error) {
@@ -26,7 +26,7 @@ func (a *assigner) evaluator(
 	build, ok := row.State.BuildOf(j.Life.EvaluatorRevision)
 	if !ok || build.Entry.File == "" {
 		return nil, domain.Errorf(domain.FailedPrecondition,
-			"revision %d of %s is not kept any more: create another job", j.Life.EvaluatorRevision, j.Evaluator)
+			"revision %d of evaluator %s was deleted: create another job", j.Life.EvaluatorRevision, j.Evaluator)
 	}
 	code, err := a.fileSet(ctx, fileSetKey(build.Files.Prefix, row.CreateTime), build.Files)
 	if err != nil {
@@ -36,7 +36,7 @@ func (a *assigner) evaluator(
 	if len(row.State.Secrets) > 0 {
 		if a.openSecret == nil {
 			return nil, domain.Errorf(domain.FailedPrecondition,
-				"evaluator %s uses secrets, and this server cannot decrypt secrets", j.Evaluator)
+				"evaluator %s uses secrets, but this control plane was started without the keys to decrypt them", j.Evaluator)
 		}
 		resolver := secrets.Resolver{Rows: a.world, Open: a.openSecret,
 			By: secrets.Reader{Purpose: secrets.ScoreResponses, Resource: j.Name, Node: nodeName(node)}}
@@ -46,8 +46,8 @@ func (a *assigner) evaluator(
 	return evaluator, err
 }
 
-// requireFreeOutput returns an error when the job's output model exists and another job or a user
-// created it.
+// requireFreeOutput returns an error when a model with the name of the job's output model exists
+// and this job did not create it.
 func requireFreeOutput(v *projections.View, j job) error {
 	row, taken := v.Models.Get(domain.NewName(j.Name.Account(), "models", j.OutputModel))
 	if taken && row.State.SourceJob != j.Name {
@@ -58,9 +58,10 @@ func requireFreeOutput(v *projections.View, j job) error {
 	return nil
 }
 
-// modelFiles returns the files of a model, in the given precision if there is such a copy. For an
-// addon, it returns the files of the base and of the addon; the files of the base then have the
-// precision in which the addon was trained, because the addon fits no other.
+// modelFiles returns the files of a model in a precision, if the model has a copy in it; otherwise
+// the files of the model itself. For an addon, it returns the files of base model and addon. Those
+// of the base model are in the precision with which the addon was trained, because the addon does
+// not match any other.
 func (a *assigner) modelFiles(
 	ctx context.Context, view *projections.View, name domain.Name, precision string,
 ) (base, adapter *protocol.FileSet, err error) {
@@ -88,7 +89,7 @@ func (a *assigner) modelFiles(
 	return base, adapter, err
 }
 
-// draftFiles returns the files of a draft model.
+// draftFiles returns the files of a draft model for speculative decoding.
 func (a *assigner) draftFiles(ctx context.Context, view *projections.View, name domain.Name) (*protocol.FileSet,
 	error) {
 	files, adapter, err := a.modelFiles(ctx, view, name, "")
@@ -100,7 +101,7 @@ func (a *assigner) draftFiles(ctx context.Context, view *projections.View, name 
 }
 
 // speechSettings returns the settings of a deployment's speech model; nil for a text model. It
-// returns an error when the model was deleted, or created again with another format.
+// returns an error when the model was deleted, or was created again with another speech format.
 func speechSettings(
 	v *projections.View, deployment *projections.Row[domain.Deployment],
 ) (*domain.SpeechSettings, error) {
@@ -120,7 +121,8 @@ func readyModel(v *projections.View, name domain.Name) (*projections.Row[domain.
 	row, ok := v.Models.Get(name)
 	switch {
 	case !ok:
-		return nil, domain.Errorf(domain.FailedPrecondition, "model %s does not exist", name)
+		return nil, domain.Errorf(domain.FailedPrecondition, "model %s does not exist: it was deleted in the "+
+			"meantime", name)
 	case row.State.State != domain.ModelReady:
 		return nil, domain.Errorf(domain.FailedPrecondition,
 			"model %s is %s: upload its weights first", name, row.State.State)
@@ -134,7 +136,8 @@ func (a *assigner) datasetFiles(
 	row, ok := view.Datasets.Get(name)
 	switch {
 	case !ok:
-		return nil, domain.Errorf(domain.FailedPrecondition, "dataset %s does not exist", name)
+		return nil, domain.Errorf(domain.FailedPrecondition, "dataset %s does not exist: it was deleted in the "+
+			"meantime", name)
 	case row.State.State != domain.DatasetReady:
 		return nil, domain.Errorf(domain.FailedPrecondition,
 			"dataset %s is %s: upload its rows first", name, row.State.State)
@@ -142,16 +145,16 @@ func (a *assigner) datasetFiles(
 	return a.fileSet(ctx, fileSetKey(row.State.Files.Prefix, row.CreateTime), row.State.Files)
 }
 
-// fileSetKey returns the FileSet.Key of the files of a resource. It contains the creation time,
-// because a resource that was deleted and created again may have other files.
+// fileSetKey returns the FileSet.Key for the files of a resource. It contains the creation time of
+// the resource, because a resource with the same name that is created later may have other files.
 func fileSetKey(directory string, created time.Time) string {
 	return directory + "@" + created.UTC().Format(time.RFC3339Nano)
 }
 
-// fileSet returns the stored files with signed URLs for their download.
+// fileSet returns a FileSet of stored files, with signed URLs for downloading them.
 func (a *assigner) fileSet(ctx context.Context, key string, files domain.Files) (*protocol.FileSet, error) {
 	if len(files.Sizes) == 0 || len(files.Sizes) > protocol.MaxFiles {
-		return nil, domain.Errorf(domain.FailedPrecondition, "directory %s has %d files, but must have 1 to %d",
+		return nil, domain.Errorf(domain.FailedPrecondition, "the stored directory %s has %d files, but must have 1 to %d",
 			files.Prefix, len(files.Sizes), protocol.MaxFiles)
 	}
 	set := &protocol.FileSet{Key: key}

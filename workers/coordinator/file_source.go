@@ -14,23 +14,24 @@ import (
 	"anneal/workers/protocol"
 )
 
-// A fileSource opens the files of a checkpoint or result: files in the store, or files of a report that
-// are about to be stored.
+// A fileSource reads the files of a checkpoint or of results. The files are either in the store, or
+// in the report itself and about to be stored.
 type fileSource struct {
 	domain.Files
 	store   *blobs.Store
-	inline  map[string][]byte // the contents of all files; nil if they are in the store
-	pending map[string][]byte // with inline: contents by their keys that flush stores
+	inline  map[string][]byte // content by file name, when the report has the files; nil when they are in the store
+	pending map[string][]byte // when inline is set: content by blob key that flush will store
 }
 
-// open opens length bytes of a file from offset on; all of them with a negative length.
+// open opens length bytes of a file, from offset on. With a negative length it opens all of the
+// file.
 func (s fileSource) open(ctx context.Context, name string, offset, length int64) (io.ReadCloser, error) {
 	if s.inline == nil {
 		return s.store.Range(ctx, s.Prefix+name, offset, length)
 	}
-	content, ok := s.inline[name] // also the metrics file, which is not in Files
+	content, ok := s.inline[name] // inline also has the metrics file, which Files does not have
 	if !ok {
-		return nil, domain.Errorf(domain.NotFound, "there is no file %s", name)
+		return nil, domain.Errorf(domain.NotFound, "the report has no file %s", name)
 	}
 	r := io.NewSectionReader(bytes.NewReader(content), offset, int64(len(content))-offset)
 	if length >= 0 {
@@ -39,7 +40,7 @@ func (s fileSource) open(ctx context.Context, name string, offset, length int64)
 	return io.NopCloser(r), nil
 }
 
-// put stores a file: at once, or with flush.
+// put stores a file: immediately when the files are in the store, otherwise when flush is called.
 func (s fileSource) put(ctx context.Context, key string, content []byte) error {
 	if s.inline == nil {
 		_, err := s.store.Put(ctx, key, bytes.NewReader(content))
@@ -49,7 +50,7 @@ func (s fileSource) put(ctx context.Context, key string, content []byte) error {
 	return nil
 }
 
-// flush stores the files of a report, and what was put, durably.
+// flush durably stores the files of the report and those that were passed to put.
 func (s fileSource) flush(ctx context.Context) error {
 	if len(s.pending) == 0 {
 		return nil
@@ -57,8 +58,8 @@ func (s fileSource) flush(ctx context.Context) error {
 	return s.store.PutAll(ctx, s.pending)
 }
 
-// resultFiles returns the files of a result. It returns errIncomplete when neither the report nor the
-// store has all of them.
+// resultFiles returns the files of a job's results. It returns errIncomplete when neither the
+// report nor the store has all of them.
 func resultFiles(ctx context.Context, store *blobs.Store, j job, report protocol.Report) (fileSource, error) {
 	if len(report.Files) == 0 {
 		files, err := storedFiles(ctx, store, blobs.ResultPrefix(j.Name, j.Event, report.Attempt), report)
@@ -66,14 +67,15 @@ func resultFiles(ctx context.Context, store *blobs.Store, j job, report protocol
 	}
 	prefix := blobs.InlinePrefix(j.Name, j.Event, report.Attempt)
 	if size := sizeOf(report.Files); size > protocol.MaxInline || len(report.Log) > protocol.MaxInline {
-		// A later version may permit more: its agents upload the files then.
-		return fileSource{}, fmt.Errorf("%w: the report has %d bytes of files and %d bytes of a log: each has at most %d",
+		// A later version of anneal may accept more, so its agents upload the files after this error.
+		return fileSource{}, fmt.Errorf("%w: the report has %d bytes of files and %d bytes of a log: at most %d are "+
+			"allowed for each",
 			errIncomplete, size, len(report.Log), protocol.MaxInline)
 	}
 	s := fileSource{Files: domain.Files{Prefix: prefix, Sizes: map[string]int64{}, Sums: map[string]string{}},
 		store: store, inline: maps.Clone(report.Files), pending: map[string][]byte{}}
 	for name, content := range s.inline {
-		if name == metricsFile { // the rows are in the job's metrics file
+		if name == metricsFile { // the job's own metrics file has these rows
 			continue
 		}
 		sum := sha256.Sum256(content)

@@ -22,7 +22,7 @@ type counting struct {
 	engines.GangTrainer
 	led, assisted atomic.Int32
 	parallelism   int
-	stepped       chan int // receives the number of each step; nil discards it
+	stepped       chan int // receives the number of each training step; nil discards it
 }
 
 // A stepWatcher sends the number of each step to a channel.
@@ -77,8 +77,8 @@ func (c *cluster) startOn(name domain.Name, attempt int, nodes ...string) {
 	c.do(domain.IntendJob(name, domain.StartJob{Attempt: attempt, Nodes: gang, Resources: takes}))
 }
 
-// TestTwoAgentsTrainWhatOneTrains checks that a job on two nodes computes on both, and that its model
-// and its metrics are those of the same job on one node, bit for bit.
+// TestTwoAgentsTrainWhatOneTrains checks that a job on two nodes computes on both, and that its
+// model and its metrics are those of the same job on one node, bit for bit.
 func TestTwoAgentsTrainWhatOneTrains(t *testing.T) {
 	values, weights := map[int]map[string]float64{}, map[int]string{}
 	for _, nodes := range [][]string{{"n3"}, {"n1", "n2"}, {"n2", "n3", "n1"}} {
@@ -125,8 +125,8 @@ func (c *cluster) numbers(n int) string {
 	return c.rows("numbers", domain.ShapeChat, lines...)
 }
 
-// TestGangContinuesAfterANodeIsLost stops one of two agents during training. The job is queued again,
-// and its next attempt on two nodes ends.
+// TestGangContinuesAfterANodeIsLost stops one of two agents during training. The job is queued
+// again, and its next attempt on two nodes ends.
 func TestGangContinuesAfterANodeIsLost(t *testing.T) {
 	c := start(t)
 	trainers := c.embeddedAgents()

@@ -12,9 +12,10 @@ import (
 	"anneal/workers/protocol"
 )
 
-// gangOf returns the place of a node in the current attempt of a job; nil for an attempt on one node.
-// The nodes are those that compute: the leader and the nodes of the attempt that can train together
-// with others. The key depends on the attempt only, so every control plane returns the same one.
+// gangOf returns the Gang of the current attempt of a job as the given node sees it; nil for an
+// attempt on one node. Its members are the first node of the attempt, which leads, and the others
+// whose engine can train with other nodes. The encryption key depends only on the attempt, so every
+// control plane returns the same.
 func (a *assigner) gangOf(v *projections.View, j job, node domain.Name) *protocol.Gang {
 	members := membersOf(v, j)
 	if len(members) < 2 || len(a.gangSecret) == 0 {
@@ -35,7 +36,8 @@ func (a *assigner) gangOf(v *projections.View, j job, node domain.Name) *protoco
 func membersOf(v *projections.View, j job) (members []domain.Name) {
 	for i, name := range j.Life.Nodes {
 		row, ok := v.Nodes.Get(name)
-		// A node without engines is shutting down; the nodes of an attempt must not change.
+		// The engines of a node that is shutting down are empty; it stays a member, because the members
+		// of an attempt must not change.
 		able := ok && (len(row.State.Engines) == 0 || slices.Contains(row.State.Engines, domain.GangAbility))
 		switch {
 		case i == 0:
@@ -49,20 +51,20 @@ func membersOf(v *projections.View, j job) (members []domain.Name) {
 	return members
 }
 
-// helperOf returns the assignment of a node that does not lead its gang. It needs no rows, and no
-// secrets of an evaluator.
+// helperOf returns the assignment for a node that does not lead its gang: without datasets,
+// evaluator and log, which only the leader needs.
 func helperOf(t protocol.TrainAssignment) protocol.TrainAssignment {
 	t.Data, t.Eval, t.Evaluator, t.LogURL, t.EarlierLogURL = protocol.FileSet{}, nil, nil, "", ""
 	return t
 }
 
-// helps reports whether a node of a gang helps its first node, and scores nothing.
+// helps reports whether the node of g computes for another node, the leader of the gang.
 func helps(g *protocol.Gang) bool { return g != nil && g.Rank > 0 }
 
-// A runs function reports whether a node may act for an attempt of a job.
+// A runs function reports whether a node may send a report or request for an attempt of a job.
 type runs func(v *projections.View, j job, node domain.Name, attempt int) bool
 
-// runsOn reports whether the attempt is the job's current one and the node computes for it.
+// runsOn reports whether attempt is the current attempt of the job and runs on the node.
 func runsOn(v *projections.View, j job, node domain.Name, attempt int) bool {
 	return attempt == j.Life.Attempt && j.Life.Active() && slices.Contains(membersOf(v, j), node)
 }
@@ -71,8 +73,8 @@ func leads(_ *projections.View, j job, node domain.Name, attempt int) bool {
 	return leadBy(j, node, attempt)
 }
 
-// reporter returns which nodes may send a report: every node of an attempt that it has failed or
-// stopped, and the leader all others.
+// reporter returns which nodes may send a kind of report. Every node of an attempt may report that
+// it failed or stopped; only the leader may send other reports.
 func reporter(kind string) runs {
 	if kind == protocol.ReportFailed || kind == protocol.ReportStopped {
 		return runsOn

@@ -11,7 +11,7 @@ import (
 	"anneal/workers/protocol"
 )
 
-// heartbeats handles the heartbeats of nodes.
+// heartbeats handles the heartbeats of agents.
 type heartbeats struct {
 	recorder
 	requests     *requests
@@ -22,19 +22,19 @@ type heartbeats struct {
 	logger       *slog.Logger
 }
 
-// observe records the live status in a heartbeat. Every coordinator observes every heartbeat, and
-// one of the coordinators replies to it: see handle.
+// observe records the live status in a heartbeat. Every control plane observes every heartbeat; one
+// of them also replies to it: see handle.
 func (h *heartbeats) observe(node string, m *nats.Msg) {
 	var heartbeat protocol.Heartbeat
 	if row, ok := h.world.View().Nodes.Get(nodeName(node)); !ok || row.State.Access.PublicKey == "" {
-		return // the node was revoked; its connection is about to be closed
+		return // the node was revoked, and its connection will be closed
 	}
 	if protocol.Unmarshal(m.Data, &heartbeat) == nil && !heartbeat.Leaving {
 		h.recordStatus(node, heartbeat)
 	}
 }
 
-// handle replies to a heartbeat with what should run on the node.
+// handle replies to a heartbeat with the assignments of the node.
 func (h *heartbeats) handle(ctx context.Context, node string, m *nats.Msg) {
 	var heartbeat protocol.Heartbeat
 	if !h.requests.decode(ctx, node, m, &heartbeat) {
@@ -43,8 +43,8 @@ func (h *heartbeats) handle(ctx context.Context, node string, m *nats.Msg) {
 	ctx, cancel := context.WithTimeout(ctx, handleTimeout)
 	defer cancel()
 	session := h.sessions.get(node)
-	if !session.mu.TryLock() { // heartbeats of one node occupy only one of the coordinator's slots
-		h.logger.Debug("heartbeat ignored while an earlier one is handled", "node", node)
+	if !session.mu.TryLock() { // so that the heartbeats of one node use only one of the coordinator's slots
+		h.logger.Debug("ignored a heartbeat, because an earlier one of the node is still being handled", "node", node)
 		return
 	}
 	defer session.mu.Unlock()
@@ -54,8 +54,8 @@ func (h *heartbeats) handle(ctx context.Context, node string, m *nats.Msg) {
 		h.requests.respond(m, assignments)
 	case isRefused(err):
 		h.requests.refuse(m, node, err)
-	default: // the agent sends another heartbeat soon
-		h.logger.Debug("heartbeat not handled", "node", node, "error", err)
+	default: // the agent soon sends another heartbeat
+		h.logger.Debug("cannot answer a heartbeat: the agent sends another one", "node", node, "error", err)
 	}
 }
 
@@ -84,9 +84,9 @@ func (h *heartbeats) process(
 	return h.assigner.assign(ctx, node, session, heartbeat)
 }
 
-// catchUpTo waits until the world has reached seen, the last position that the agent has seen. If
-// the log ends before seen, because a power failure removed its last events, catchUpTo waits for
-// the end of the log instead.
+// catchUpTo waits until the world has reached seen, the highest log position that the agent has
+// received. When the log ends before seen, because a power failure removed its newest events, it
+// waits for the end of the log instead.
 func (h *heartbeats) catchUpTo(ctx context.Context, node string, seen uint64) error {
 	if h.world.Position() >= seen {
 		return nil
@@ -96,33 +96,33 @@ func (h *heartbeats) catchUpTo(ctx context.Context, node string, seen uint64) er
 		return err
 	}
 	if last.Position < seen {
-		h.logger.Warn("node has seen events that the log does not have",
+		h.logger.Warn("an agent has received a log position that is beyond the end of the log: the log has lost events, "+
+			"for example in a power failure",
 			"node", node, "seen", seen, "last", last.Position)
 	}
 	return h.world.WaitFor(ctx, min(seen, last.Position))
 }
 
-// deregisterNode marks a node whose agent was shut down as lost, and then requeues its jobs without
-// counting a failure. If the coordinator stops before the jobs are requeued, a scheduler requeues
-// them.
+// deregisterNode marks a node whose agent has been shut down as lost, and requeues its jobs without
+// counting a failure. If this process stops before that, a scheduler requeues the jobs.
 func (h *heartbeats) deregisterNode(ctx context.Context, node string) error {
 	requeue := h.requeueJobs(node)
-	lose := domain.LoseNode{Reason: "the agent was shut down", Seen: h.now(), Left: true}
+	lose := domain.LoseNode{Reason: "the agent of the node was shut down", Seen: h.now(), Left: true}
 	if err := h.do(ctx, node, domain.Intend(domain.Nodes, nodeName(node), lose)); err != nil {
 		return err
 	}
 	h.world.Live().Forget(nodeName(node))
 	for _, intent := range requeue {
-		if err := h.do(ctx, node, intent); err != nil && !isRefused(err) { // refused: the job has changed
+		if err := h.do(ctx, node, intent); err != nil && !isRefused(err) { // refused because the job has changed
 			return err
 		}
 	}
 	return nil
 }
 
-// requeueJobs returns the intents that requeue the jobs of a node, or confirm that they have
-// stopped if they are being canceled or paused. It includes the jobs whose attempt also runs on
-// other nodes.
+// requeueJobs returns an intent for each job of a node: to requeue it or, when it is being canceled
+// or paused, to confirm that it has stopped. That includes jobs whose attempt also runs on other
+// nodes.
 func (h *heartbeats) requeueJobs(node string) (intents []domain.Intent) {
 	view := h.world.View()
 	for _, a := range allocations(view, node) {

@@ -9,11 +9,12 @@ import (
 	"anneal/workers/protocol"
 )
 
-// hotLoadGrace is the time for which replaced weights stay loaded, because a gateway that has not
-// yet seen the swap may still send requests to them.
+// hotLoadGrace is how long replaced weights stay loaded. A gateway that does not know the new
+// weights yet may send requests to them for that time.
 const hotLoadGrace = 5 * time.Second
 
-// hotLoad returns the hot-load state of a deployment; zero when the deployment does not exist.
+// hotLoad returns the hot-load state of a deployment; the zero value when the deployment does not
+// exist.
 func hotLoad(v *projections.View, deployment domain.Name) domain.HotLoad {
 	row, ok := v.Deployments.Get(deployment)
 	if !ok {
@@ -22,8 +23,8 @@ func hotLoad(v *projections.View, deployment domain.Name) domain.HotLoad {
 	return row.State.Hot
 }
 
-// assignWeights adds to the replica's assignment the hot-loaded weights that it should load: the
-// served and the offered weights of its deployment.
+// assignWeights adds the hot-loaded weights of a deployment to the addons of a replica: those that
+// are served, and those that were offered to replace them.
 func (a *assigner) assignWeights(
 	ctx context.Context, view *projections.View, deployment domain.Name, listed map[string]bool,
 	addons *protocol.ReplicaAddons, d *draft,
@@ -45,7 +46,7 @@ func (a *assigner) assignWeights(
 			err = d.reserve(assignment)
 		}
 		if err != nil {
-			a.logger.Info("weights not assigned yet: the next heartbeat retries",
+			a.logger.Info("cannot assign hot-loaded weights to a replica yet: trying again at the next heartbeat",
 				"deployment", deployment, "weights", id, "error", err)
 			continue
 		}
@@ -56,9 +57,9 @@ func (a *assigner) assignWeights(
 	}
 }
 
-// recordWeights records the hot-loaded weights of a heartbeat: weights are served when every ready
-// replica has loaded them, and refused when a replica cannot load them. A replica that is not ready
-// and cannot load the served weights fails.
+// recordWeights records changes of hot-loaded weights from a heartbeat. Offered weights are served
+// when every ready replica has loaded them, and refused when a replica cannot load them. When a
+// replica that is not ready yet cannot load the weights that others serve, the replica fails.
 func (o *observations) recordWeights(
 	ctx context.Context, node string, heartbeat protocol.Heartbeat, view *projections.View,
 ) error {
@@ -79,8 +80,8 @@ func (o *observations) recordWeights(
 	return nil
 }
 
-// weightsCommand returns the command that records the state of hot-loaded weights that a replica
-// reports; nil when there is nothing to record.
+// weightsCommand returns the command that records what replica r reports about hot-loaded weights;
+// nil when there is nothing to record.
 func weightsCommand(
 	view *projections.View, deployment *projections.Row[domain.Deployment], r protocol.Replica,
 ) domain.Command[domain.Deployment] {

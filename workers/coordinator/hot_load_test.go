@@ -87,7 +87,7 @@ func TestWeightsAreSwappedUnderTraffic(t *testing.T) {
 	over := make(chan struct{})
 	var asked atomic.Int32
 	var all sync.WaitGroup
-	var responses sync.Map // weights → response of the engine with these weights
+	var responses sync.Map // by ID of the weights: response of the engine with them
 	for _, r := range replicas {
 		for range 2 {
 			all.Go(func() {
@@ -96,7 +96,7 @@ func TestWeightsAreSwappedUnderTraffic(t *testing.T) {
 					text, err := c.complete(r, id)
 					var failure *domain.Error
 					if errors.As(err, &failure) && failure.Reason == engines.AddonNotLoaded && c.served() != id {
-						continue // the gateway also retries
+						continue // the gateway would send the request again too
 					}
 					if was, known := responses.LoadOrStore(id, text); err != nil || known && was != text {
 						t.Errorf("a response was dropped or of other weights: %q, %v", text, err)

@@ -77,7 +77,7 @@ func TestImagesReachTheEngine(t *testing.T) {
 	require.ErrorContains(t, err, "messages[0].content[1]: is refused")
 
 	req.MaxTokens = 1
-	req.Chat.Messages[0].Parts[1].Image.URL += "0" // an invalid signature
+	req.Chat.Messages[0].Parts[1].Image.URL += "0" // make the signature of the URL invalid
 	_, err = complete()
 	require.ErrorContains(t, err, "messages[0].content[1]")
 	stop()

@@ -22,8 +22,8 @@ func (p countedPuts) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// TestSmallResultsAreInTheReport checks that the coordinator stores the files and the log of an attempt
-// that its report of the results contains, and that the agent uploads them if that fails.
+// TestSmallResultsAreInTheReport checks that the coordinator stores the files and the log of an
+// attempt that its report of the results contains, and that the agent uploads them if that fails.
 func TestSmallResultsAreInTheReport(t *testing.T) {
 	for name, plan := range map[string]*faults.Plan{"stored": nil, "not stored": faults.NewPlan(faults.Refuse, 1)} {
 		t.Run(name, func(t *testing.T) {
@@ -44,7 +44,7 @@ func TestSmallResultsAreInTheReport(t *testing.T) {
 			}
 			c.requireAllSteps(c.metrics(), 1)
 			if plan == nil {
-				require.Contains(t, c.jobLog(), "the training ended")
+				require.Contains(t, c.jobLog(), "the training is complete")
 				require.Empty(t, puts)
 				require.NotContains(t, model.State.Files.Sizes, "metrics.jsonl", "the job's metrics file has the rows")
 			} else {
@@ -54,8 +54,8 @@ func TestSmallResultsAreInTheReport(t *testing.T) {
 	}
 }
 
-// TestReportsWithLargeFiles checks that a report may not contain files outside of its directory, and that
-// the agent uploads files of more than MaxInline.
+// TestReportsWithLargeFiles checks that a report may not contain files outside of its directory,
+// and that the agent uploads files of more than MaxInline.
 func TestReportsWithLargeFiles(t *testing.T) {
 	c := startWithInputs(t)
 	node := c.registerNode("n1", "a")

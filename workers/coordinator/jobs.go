@@ -11,28 +11,30 @@ import (
 	"anneal/projections/live"
 )
 
-// A job holds the properties of a job of any kind that the coordinator uses.
+// A job has what the coordinator needs of a job, whatever its kind.
 type job struct {
 	Name           domain.Name
-	Life           *domain.JobLife // shared with the view: do not change
+	Life           *domain.JobLife // shared with the view, so it must not be changed
 	Version        uint64
-	CreateTime     time.Time // distinguishes the job from an earlier job with the same name
-	Event          string    // ID of the event that created the job; blob prefixes contain it
+	CreateTime     time.Time // tells the job from an earlier one with the same name
+	Event          string    // ID of the event that created the job; it is part of the keys of the job's files
 	DisplayName    string
 	Method         string
-	BaseModel      domain.Name // "" when Adapter names the model to train
-	Adapter        domain.Name // an addon to continue from, or ""
+	BaseModel      domain.Name // model that the job trains; "" when it trains Adapter further instead
+	Adapter        domain.Name // addon that the job trains further; "" when it trains BaseModel
 	Dataset        domain.Name
 	EvaluationData domain.Name
-	OutputModel    string // ID in the job's account
+	OutputModel    string // ID of the output model in the account of the job
 	Settings       engines.TrainSettings
-	KeepRank       bool        // continue with the rank of Adapter
-	Waits          bool        // the job waits for another train step after the current one
-	Evaluator      domain.Name // evaluator that scores completions of the job, or ""
-	Seed           uint64      // random seed of all attempts
+	KeepRank       bool // the output has the LoRA rank of Adapter
+	// after this training step, the job waits for the next one (a step of a reinforcement learning
+	// job)
+	Waits     bool
+	Evaluator domain.Name // evaluator that scores completions of the job; "" for none
+	Seed      uint64      // random seed, the same for all attempts
 }
 
-// jobNamed returns the job with the given name; false when the job does not exist.
+// jobNamed returns the job with a name; false when it does not exist.
 func jobNamed(v *projections.View, name domain.Name) (job, bool) {
 	row, ok := v.Job(name)
 	if !ok {
@@ -41,7 +43,7 @@ func jobNamed(v *projections.View, name domain.Name) (job, bool) {
 	return jobOf(row), true
 }
 
-// jobs yields the unfinished jobs of every kind.
+// jobs yields the jobs of every kind that have not ended.
 func jobs(v *projections.View) iter.Seq[job] {
 	return func(yield func(job) bool) {
 		for row := range projections.UnfinishedJobs(v) {
@@ -52,14 +54,14 @@ func jobs(v *projections.View) iter.Seq[job] {
 	}
 }
 
-// progress returns the job's progress in the live status. It returns false when the live status has
-// none, or only that of an earlier job with the same name.
+// progress returns the progress of the job in the live status; false when the live status has none
+// of this job.
 func (j job) progress(v *projections.View) (live.Progress, bool) {
 	progress, ok := v.Live.Progress(j.Name)
 	return progress, ok && progress.Made.Equal(j.CreateTime)
 }
 
-// jobOf returns the properties of the job in a row.
+// jobOf returns the job in a row.
 func jobOf(row projections.Row[domain.Job]) job {
 	spec := row.State.Spec()
 	j := job{
@@ -71,7 +73,8 @@ func jobOf(row projections.Row[domain.Job]) job {
 		OutputModel: spec.Config.OutputModel, Settings: settingsOf(&spec), KeepRank: spec.Config.LoraRank == nil,
 		Waits: spec.Waits, Evaluator: domain.Name(spec.Evaluator), Seed: seedOf(row.Name, &spec),
 	}
-	if in := j.Life.Inputs; in != nil { // the control plane has split the rows, so the engine must not split them
+	// the control plane has split the rows into training and evaluation, so the engine must not
+	if in := j.Life.Inputs; in != nil {
 		j.Dataset, j.EvaluationData, j.Settings.EvalAutoCarveout = in.Train, in.Evaluation, false
 	}
 	if spec.StepDataset != "" && spec.StepDataset != spec.Dataset {
@@ -83,7 +86,7 @@ func jobOf(row projections.Row[domain.Job]) job {
 	return j
 }
 
-// settingsOf returns the settings for the engine. A setting of 0 stands for the engine's default.
+// settingsOf returns the training settings for the engine. 0 means the engine's default.
 func settingsOf(spec *domain.JobSpec) engines.TrainSettings {
 	c := &spec.Config
 	s := engines.TrainSettings{
@@ -111,8 +114,8 @@ func settingsOf(spec *domain.JobSpec) engines.TrainSettings {
 	return s
 }
 
-// seedOf returns the random seed for all attempts of a job: the job's own, or one that depends only
-// on the job's name.
+// seedOf returns the random seed for all attempts of a job: the one in its spec or, when it has
+// none, one that depends only on the job's name.
 func seedOf(name domain.Name, spec *domain.JobSpec) uint64 {
 	if spec.Seed != nil {
 		return uint64(*spec.Seed)

@@ -18,48 +18,51 @@ import (
 	"anneal/workers/protocol"
 )
 
-// A listener receives the heartbeats of all nodes, and records the time up to which it has received
-// all of them. To know that time, it publishes a probe on a subject of heartbeats and waits until
-// its own subscription delivers the probe: the messages that the server received before the probe
-// have then been delivered too. It then asks the leader of the log, because its server may be
-// separated from the other servers, to which nodes are connected. While the process is paused, the
-// connection is lost, the server hangs or the log has no leader that it reaches, missing heartbeats
-// have no effect.
+// A listener receives the heartbeats of all nodes. It also records up to which time it has
+// certainly received all of them, because only then does a missing heartbeat mean that a node is
+// lost.
 //
-// Listeners of several control planes share when they received heartbeats, so that a node is lost
-// only if none of them has received one.
+// To find that time, it publishes a probe on a subject of heartbeats and waits until its own
+// subscription delivers it: all messages that the NATS server received before the probe have then
+// been delivered. It also sends a request to the leader of the log, because its NATS server may be
+// separated from those of the nodes. So no node is lost while this process is paused, its
+// connection is interrupted, its server hangs or it cannot reach the leader of the log.
+//
+// The listeners of several control planes tell each other which heartbeats they have received, so
+// that a node is lost only if none of them has received one.
 type listener struct {
 	conn    *nats.Conn
 	log     eventlog.Log
 	live    *live.Status
-	observe func(node string, m *nats.Msg) // records a heartbeat
+	observe func(node string, m *nats.Msg) // called with each heartbeat
 	now     func() time.Time
 	every   time.Duration // interval of the probes
-	maxGap  time.Duration // maximum time between two probes; after a longer time, heartbeats may have been missed
-	logger  *slog.Logger
+	// maximum time between two delivered probes; after a longer time, heartbeats may have been missed
+	maxGap time.Duration
+	logger *slog.Logger
 
-	probe    string // first word in the content of this coordinator's probes
+	probe    string // first word in the content of this listener's probes
 	returned chan string
 
 	mu       sync.Mutex
-	received map[string]time.Time // last heartbeat of each node since the last call of share
+	received map[string]time.Time // by node: last heartbeat since the last call of share
 }
 
-// probeNode takes the place of the node in the subject of probes. It is not a valid ID, so that
-// agents cannot publish on the subject and coordinators do not take a probe for a heartbeat.
+// probeNode is the node in the subject of probes. It is not a valid node ID, so no agent may
+// publish there, and no coordinator takes a probe for a heartbeat.
 const probeNode = "_probe"
 
-// receivedNode takes the place of the node in the subject on which coordinators share the heartbeats
-// that they have received. Like probeNode, it is not a valid ID.
+// receivedNode is the node in the subject on which coordinators share which heartbeats they
+// received. Like probeNode it is not a valid node ID.
 const receivedNode = "_received"
 
-// maxShared is the maximum number of nodes in one message of share.
+// maxShared is the maximum number of nodes in a receivedHeartbeats message.
 const maxShared = 1000
 
-// receivedHeartbeats are the heartbeats that a coordinator has received.
+// A receivedHeartbeats message says which heartbeats a coordinator has received.
 type receivedHeartbeats struct {
-	By    string           `json:"by"`    // the probe of the coordinator
-	Nodes map[string]int64 `json:"nodes"` // milliseconds since the last heartbeat of each node
+	By    string           `json:"by"`    // content of the field listener.probe of the sender
+	Nodes map[string]int64 `json:"nodes"` // by node: milliseconds since its last heartbeat
 }
 
 func newListener(o Options, observe func(node string, m *nats.Msg)) *listener {
@@ -68,7 +71,8 @@ func newListener(o Options, observe func(node string, m *nats.Msg)) *listener {
 		probe: nuid.Next(), returned: make(chan string, 1), received: map[string]time.Time{}}
 }
 
-// subscribe subscribes to heartbeats. One goroutine handles them in the order of their arrival.
+// subscribe subscribes to heartbeats and probes. One goroutine handles them in the order in which
+// they arrive.
 func (l *listener) subscribe() (*nats.Subscription, error) {
 	s, err := l.conn.Subscribe(protocol.HeartbeatSubject("*"), func(m *nats.Msg) {
 		switch node := strings.Split(m.Subject, ".")[1]; {
@@ -82,7 +86,7 @@ func (l *listener) subscribe() (*nats.Subscription, error) {
 		case node == probeNode && strings.HasPrefix(string(m.Data), l.probe):
 			select {
 			case l.returned <- string(m.Data):
-			default: // nobody waits for this probe any more
+			default: // roundTrip no longer waits for this probe
 			}
 		}
 	})
@@ -92,7 +96,7 @@ func (l *listener) subscribe() (*nats.Subscription, error) {
 	return s, nil
 }
 
-// run sends probes until ctx is done.
+// run sends probes every l.every until ctx is done.
 func (l *listener) run(ctx context.Context, s *nats.Subscription) {
 	var last struct {
 		sent       time.Time
@@ -111,7 +115,8 @@ func (l *listener) run(ctx context.Context, s *nats.Subscription) {
 			gap := next.sent.Sub(last.sent)
 			if last.sent.IsZero() || gap > l.maxGap || next.dropped != last.dropped || next.reconnects != last.reconnects {
 				if !last.sent.IsZero() {
-					l.logger.Warn("heartbeats may have been missed: the timeout after which a silent node is lost starts again",
+					l.logger.Warn("heartbeats of nodes may have been missed: no node is marked as lost until its timeout has "+
+						"passed once more",
 						"noProbeFor", gap.Round(time.Millisecond), "reconnects", next.reconnects-last.reconnects,
 						"dropped", next.dropped-last.dropped)
 				}
@@ -128,8 +133,8 @@ func (l *listener) run(ctx context.Context, s *nats.Subscription) {
 	}
 }
 
-// roundTrip publishes a probe and reports whether it was delivered to the subscription. It gives up
-// after maxGap: the probe may be lost with the connection.
+// roundTrip publishes a probe and reports whether the subscription delivered it within maxGap. The
+// probe can be lost with the connection.
 func (l *listener) roundTrip(ctx context.Context, probe string) bool {
 	if l.conn.Publish(protocol.HeartbeatSubject(probeNode), []byte(probe)) != nil {
 		return false
@@ -150,7 +155,7 @@ func (l *listener) roundTrip(ctx context.Context, probe string) bool {
 	}
 }
 
-// reachesLog reports whether the leader of the log responds.
+// reachesLog reports whether the leader of the log replies.
 func (l *listener) reachesLog(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, l.maxGap)
 	defer cancel()
@@ -158,7 +163,7 @@ func (l *listener) reachesLog(ctx context.Context) bool {
 	return err == nil
 }
 
-// share publishes which nodes this coordinator has received heartbeats of since the last call.
+// share publishes from which nodes this coordinator has received heartbeats since the last call.
 func (l *listener) share() {
 	l.mu.Lock()
 	received := l.received
@@ -166,8 +171,9 @@ func (l *listener) share() {
 	l.mu.Unlock()
 	message := receivedHeartbeats{l.probe, map[string]int64{}}
 	publish := func() {
-		content, _ := json.Marshal(message)                                  // never fails
-		_ = l.conn.Publish(protocol.HeartbeatSubject(receivedNode), content) // they are shared again with the next heartbeat
+		content, _ := json.Marshal(message) // the message can always be encoded
+		// if the message is lost, the heartbeats of the next interval are still shared
+		_ = l.conn.Publish(protocol.HeartbeatSubject(receivedNode), content)
 		clear(message.Nodes)
 	}
 	for node, at := range received {
@@ -181,7 +187,7 @@ func (l *listener) share() {
 	}
 }
 
-// receivedElsewhere records the heartbeats that another coordinator has received.
+// receivedElsewhere records which heartbeats another coordinator has received.
 func (l *listener) receivedElsewhere(m *nats.Msg) {
 	var message receivedHeartbeats
 	if json.Unmarshal(m.Data, &message) != nil || message.By == l.probe {

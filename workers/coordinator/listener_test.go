@@ -20,7 +20,7 @@ import (
 type separatedLog struct {
 	eventlog.Log
 	away  atomic.Bool
-	asked atomic.Int64 // how often the end of the log was requested while the leader was away
+	asked atomic.Int64 // number of requests for the end of the log while the leader was out of reach
 }
 
 func (l *separatedLog) Last(ctx context.Context) (eventlog.Checkpoint, error) {
@@ -50,10 +50,10 @@ func (c *cluster) receivesAll() {
 		time.Millisecond)
 }
 
-// TestSilenceNeedsTheLog checks that a coordinator which receives its own probes, but does
-// not reach the leader of the log, does not claim to have received all heartbeats: its NATS server is
-// separated from the others, to which the nodes are connected. When it is back, the time after which
-// silent nodes are lost starts again.
+// TestSilenceNeedsTheLog checks that a coordinator which receives its own probes, but does not
+// reach the leader of the log, does not claim to have received all heartbeats: its NATS server is
+// separated from the others, to which the nodes are connected. When it is back, the time after
+// which silent nodes are lost starts again.
 func TestSilenceNeedsTheLog(t *testing.T) {
 	c, log, _ := listening(t)
 	log.away.Store(true)
@@ -67,8 +67,8 @@ func TestSilenceNeedsTheLog(t *testing.T) {
 	require.True(t, c.world.Live().View().Seen(nodeName("any")).After(back))
 }
 
-// TestReconnectStartsTheTimeoutAgain checks that a coordinator whose connection was interrupted, even
-// for a moment, does not count the time before: it may have missed heartbeats.
+// TestReconnectStartsTheTimeoutAgain checks that a coordinator whose connection was interrupted,
+// even for a moment, does not count the time before: it may have missed heartbeats.
 func TestReconnectStartsTheTimeoutAgain(t *testing.T) {
 	c, _, conn := listening(t)
 	before := time.Now()
@@ -80,8 +80,8 @@ func TestReconnectStartsTheTimeoutAgain(t *testing.T) {
 	require.True(t, c.world.Live().View().Seen(nodeName("any")).After(before))
 }
 
-// TestHeartbeatsAreShared checks that coordinators share the heartbeats that they receive: a node that
-// one of them receives is not silent for the others.
+// TestHeartbeatsAreShared checks that coordinators share the heartbeats that they receive: a node
+// that one of them receives is not silent for the others.
 func TestHeartbeatsAreShared(t *testing.T) {
 	c, _, _ := listening(t)
 	shared := make(chan string, 100)

@@ -10,10 +10,10 @@ import (
 	"anneal/workers/protocol"
 )
 
-// recordStatus records the live status in a heartbeat: the status of the node, the progress of its
+// recordStatus records the live status in a heartbeat: the state of the node, the progress of its
 // attempts and the load of its replicas. Heartbeats are handled concurrently. If a newer heartbeat
-// of the node was recorded before, the load is ignored and only metric rows are added. Rows that would
-// leave a gap in the live status are ignored: the agent repeats them from the acknowledged step on.
+// of the node was recorded before, only the rows of metrics are added. Rows that would leave a gap
+// in the live status are ignored; the agent sends them again, from the acknowledged step on.
 func (h *heartbeats) recordStatus(node string, heartbeat protocol.Heartbeat) {
 	status := &h.sessions.get(node).status
 	status.mu.Lock()
@@ -35,7 +35,7 @@ func (h *heartbeats) recordStatus(node string, heartbeat protocol.Heartbeat) {
 		acked := ackedStep(view, j)
 		if last, ok := j.progress(view); !ok || last.Attempt != a.Attempt {
 			first := progress
-			first.Step = acked // removes the later rows of earlier attempts
+			first.Step = acked // so that the rows of earlier attempts from this step on are removed
 			observed.Report(a.Job, first)
 		}
 		rows, gap := make([]live.MetricRow, 0, len(a.Rows)), a.Acked > acked
@@ -61,7 +61,7 @@ func (h *heartbeats) recordStatus(node string, heartbeat protocol.Heartbeat) {
 	}
 }
 
-// devicesOf returns the devices in a heartbeat, at most protocol.MaxDevices.
+// devicesOf returns the devices in a heartbeat, but at most protocol.MaxDevices.
 func devicesOf(heartbeat protocol.Heartbeat) (devices []live.Device) {
 	for _, d := range heartbeat.Devices[:min(len(heartbeat.Devices), protocol.MaxDevices)] {
 		d.Type, d.Allocation = truncate(d.Type), truncate(d.Allocation)
@@ -82,8 +82,8 @@ func metricRow(m engines.Metrics) live.MetricRow {
 		LearningRate: m.LearningRate, Tokens: m.Tokens, Values: m.Values}
 }
 
-// addonStates returns the states of a replica's addons by ID: at most 2*domain.MaxAddons, because
-// the addons that are being unloaded are listed too.
+// addonStates returns the states of a replica's addons by addon ID, but at most 2*domain.MaxAddons,
+// because addons that are being unloaded are listed too.
 func addonStates(r protocol.Replica) map[string]string {
 	states := map[string]string{}
 	for _, a := range r.Addons[:min(len(r.Addons), 2*domain.MaxAddons)] {
@@ -92,8 +92,8 @@ func addonStates(r protocol.Replica) map[string]string {
 	return states
 }
 
-// leadBy reports whether the attempt is the job's current one and the node leads it: it is the first
-// node of the gang, or the only node. Only the leader reports the progress and the results.
+// leadBy reports whether attempt is the current attempt of the job and the node leads it: the node
+// is the first or only one of the attempt. Only the leader reports progress and results.
 func leadBy(j job, node domain.Name, attempt int) bool {
 	return attempt == j.Life.Attempt && j.Life.Active() && j.Life.Nodes[0] == node
 }
@@ -107,8 +107,8 @@ func allocations(v *projections.View, node string) []domain.Allocation {
 	return row.State.Allocated()
 }
 
-// replicaOf returns the replica that an allocation of the node is for; false when the replica does
-// not exist or is on another node.
+// replicaOf returns the replica to which an allocation on the node belongs; false when the replica
+// does not exist or is on another node.
 func replicaOf(v *projections.View, node domain.Name, a domain.Allocation) (domain.Replica, bool) {
 	row, ok := v.Deployments.Get(a.For)
 	if !ok || a.Replica == "" {
@@ -118,8 +118,7 @@ func replicaOf(v *projections.View, node domain.Name, a domain.Allocation) (doma
 	return r, ok && r.Node == node
 }
 
-// hasReplica reports whether the replica r, which a heartbeat lists, exists and is assigned to the
-// node.
+// hasReplica reports whether the replica r in a heartbeat exists and is on the node.
 func hasReplica(v *projections.View, node domain.Name, r protocol.Replica) bool {
 	row, ok := v.Deployments.Get(r.Deployment)
 	return ok && row.CreateTime.Equal(r.CreateTime) && row.State.Replicas[r.Replica].Node == node

@@ -143,7 +143,7 @@ func TestResultsDoNotWaitForTheLog(t *testing.T) {
 			if broken {
 				require.Contains(t, c.jobLog(), "the attempt failed: it is broken")
 			} else {
-				require.Contains(t, c.jobLog(), "the training ended")
+				require.Contains(t, c.jobLog(), "the training is complete")
 			}
 		})
 	}

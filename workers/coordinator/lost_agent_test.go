@@ -19,8 +19,9 @@ import (
 // time.
 func TestLostAgent(t *testing.T) {
 	for name, one := range map[string]struct {
-		accepted func(c *cluster, node *nats.Conn) // what happens after the request; nil without an agent
-		reason   string                            // reason of the error; "" means that the response is complete
+		// what happens after the agent received the request; nil when no agent receives it
+		accepted func(c *cluster, node *nats.Conn)
+		reason   string // expected reason of the error; "" means that the response is complete
 	}{
 		"before the request": {nil, engines.ReplicaUnreachable},
 		"for good":           {func(_ *cluster, node *nats.Conn) { node.Close() }, engines.ReplicaLost},

@@ -21,7 +21,7 @@ import (
 	"anneal/workers/protocol"
 )
 
-// metricsFiles stores the metrics file of each job, and adds its rows to the live status.
+// metricsFiles stores the metrics file of each job, and restores its rows in the live status.
 type metricsFiles struct {
 	world  *projections.World
 	blobs  *blobs.Store
@@ -29,13 +29,13 @@ type metricsFiles struct {
 	logger *slog.Logger
 }
 
-// metricsFile is the name of the file with the rows of all steps in a checkpoint or result.
+// metricsFile is the name of the file with the metrics of all steps in a checkpoint or in results.
 const metricsFile = "metrics.jsonl"
 
-// publish replaces the job's metrics file with the metrics file of a checkpoint or result, which
-// has the rows of all steps, and returns the progress in the last row. It also adds to the live
-// status the rows that were lost in a restart. If the metrics file of the checkpoint or result is
-// missing or too large, publish does nothing and returns nil.
+// publish replaces the metrics file of a job by the one in a checkpoint or in results, which has
+// the rows of all steps. It returns the progress in the last row. It also restores rows that the
+// live status lost in a restart. When files has no metrics file, or one that is too large, publish
+// does nothing and returns nil.
 func (m *metricsFiles) publish(ctx context.Context, j job, files fileSource) (*domain.JobProgress, error) {
 	rows, err := m.read(ctx, j, files)
 	if err != nil || rows == nil {
@@ -63,16 +63,17 @@ func (m *metricsFiles) publish(ctx context.Context, j job, files fileSource) (*d
 		Metrics: limitValues(last.Values)}, nil
 }
 
-// read returns the rows of the metrics file of a checkpoint or result; nil when the file is missing or
-// too large.
+// read returns the rows in the metrics file of a checkpoint or of results; nil when there is no
+// such file or it is too large.
 func (m *metricsFiles) read(ctx context.Context, j job, files fileSource) ([]engines.Metrics, error) {
-	const maxBytes = 128 << 20 // maximum size of the file, which is held in memory
+	const maxBytes = 128 << 20 // maximum size of the file, because all of it is in memory
 	size, ok := files.Sizes[metricsFile]
 	if content, inline := files.inline[metricsFile]; inline {
 		size, ok = int64(len(content)), true
 	}
 	if size > maxBytes {
-		m.logger.Warn("metrics file not updated: metrics exceed the size limit",
+		m.logger.Warn("the metrics file of a job is not updated any more, because the file that the engine wrote is too "+
+			"large",
 			"job", j.Name, "bytes", size, "limit", maxBytes)
 	}
 	if !ok || size > maxBytes {
@@ -93,14 +94,14 @@ func (m *metricsFiles) read(ctx context.Context, j job, files fileSource) ([]eng
 		}
 		var row engines.Metrics
 		if err := decoder.Decode(&row); err != nil {
-			return nil, domain.Errorf(domain.DataLoss, "the engine wrote an invalid %s: not valid JSON", metricsFile)
+			return nil, domain.Errorf(domain.DataLoss, "the file %s that the engine wrote is not valid JSON", metricsFile)
 		}
 		rows = protocol.MergeRows(rows, row)
 	}
 	return rows, nil
 }
 
-// encodeRows returns the content of a job's metrics file.
+// encodeRows returns the content of a metrics file with rows.
 func encodeRows(rows iter.Seq[live.MetricRow]) ([]byte, error) {
 	content := []byte{}
 	for row := range rows {
@@ -125,16 +126,16 @@ func (m *metricsFiles) store(ctx context.Context, j job, rows iter.Seq[live.Metr
 	return err
 }
 
-// Minimum time between two metrics files of an attempt without a checkpoint, and maximum time to
-// store one.
+// previewInterval is the minimum time between two metrics files that are stored for an attempt
+// before its first checkpoint; previewTimeout is the maximum time for storing one.
 const (
 	previewInterval = 5 * time.Second
 	previewTimeout  = 2 * time.Second
 )
 
-// storePreviews stores metrics files for the node's attempts without a checkpoint, from the rows in
-// the live status: the first one when an attempt has run for previewInterval. From the first checkpoint
-// on, publish stores the file.
+// storePreviews stores metrics files for the attempts of a node that have no checkpoint yet, from
+// the rows in the live status. An attempt gets its first file after previewInterval. After the
+// first checkpoint, publish stores the file.
 func (m *metricsFiles) storePreviews(
 	ctx context.Context, node string, session *nodeSession, heartbeat protocol.Heartbeat,
 ) {
@@ -148,7 +149,7 @@ func (m *metricsFiles) storePreviews(
 		_, reported := j.progress(view)
 		latest, any := view.Live.Latest(a.Job)
 		last, known := session.metrics[a.ID()]
-		if !known { // most short attempts end before the first file is due
+		if !known { // not at the start, because many attempts end before the first file is due
 			session.metrics[a.ID()] = storedMetrics{time: now}
 			continue
 		}
@@ -158,16 +159,17 @@ func (m *metricsFiles) storePreviews(
 		session.metrics[a.ID()] = storedMetrics{latest.Step, now}
 		once, cancel := context.WithTimeout(ctx, previewTimeout)
 		if err := m.store(once, j, view.Live.Metrics(a.Job, 0)); err != nil {
-			m.logger.Warn("metrics before the first checkpoint not stored", "job", a.Job, "error", err)
+			m.logger.Warn("cannot store the metrics of a job before its first checkpoint: trying again "+
+				"later", "job", a.Job, "error", err)
 		}
 		cancel()
 	}
 }
 
-// limitValues returns a copy of the values of a row with at most protocol.MaxValues of them,
-// without those whose names have more than maxName bytes.
+// limitValues returns a copy of the values of a row, with at most protocol.MaxValues entries and
+// without names of more than maxName bytes.
 func limitValues(values map[string]float64) map[string]float64 {
-	const maxName = 128 // bytes
+	const maxName = 128 // maximum length of a metric's name in bytes
 	kept := make(map[string]float64, min(len(values), protocol.MaxValues))
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		if len(kept) < protocol.MaxValues && len(name) <= maxName {
@@ -177,8 +179,8 @@ func limitValues(values map[string]float64) map[string]float64 {
 	return kept
 }
 
-// flatten returns a row as an object of the metrics file, with the values of the metrics as fields
-// of the object.
+// flatten returns the JSON object for a row in the metrics file. The values of the metrics are
+// fields of the object.
 func flatten(row live.MetricRow) map[string]any {
 	object := map[string]any{}
 	for name, value := range row.Values {
@@ -189,7 +191,7 @@ func flatten(row live.MetricRow) map[string]any {
 	return object
 }
 
-// addMissing adds to the live status the rows that it lacks, and the progress in the last row.
+// addMissing adds the rows that the live status lacks to it, and the progress in the last row.
 func (m *metricsFiles) addMissing(j job, rows []engines.Metrics) {
 	if len(rows) == 0 {
 		return
@@ -204,7 +206,7 @@ func (m *metricsFiles) addMissing(j job, rows []engines.Metrics) {
 		latest, _ = view.Live.Latest(j.Name)
 	}
 	if len(have) >= live.MaxMetricRows/2 {
-		have = nil // the live status drops some older rows, so only newer rows count as missing
+		have = nil // the live status drops old rows at its limit, so only rows after its newest count as missing
 	}
 	var missing []live.MetricRow
 	for _, row := range rows {

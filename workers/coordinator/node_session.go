@@ -9,7 +9,7 @@ import (
 	"anneal/workers/protocol"
 )
 
-// nodeSessions holds the session of each node.
+// nodeSessions has the nodeSession of each node.
 type nodeSessions struct {
 	mu    sync.Mutex
 	nodes map[string]*nodeSession
@@ -26,25 +26,25 @@ func (s *nodeSessions) get(node string) *nodeSession {
 	return session
 }
 
-// A nodeSession is the coordinator's state for a node. It is lost when the coordinator restarts.
+// A nodeSession is what this process remembers of a node's agent. It is lost when the process
+// restarts.
 //
-// With the session, the coordinator distinguishes an agent that was restarted from an agent that
-// has not yet started an assigned attempt. An attempt that was assigned to an earlier boot and that
-// the current boot does not list was lost with the earlier boot. The agent also records the
-// attempts that it has started (workers/agent/started.go); the session is for nodes whose disk is
-// lost together with the agent.
+// It tells an agent that was restarted from one that has not started an assigned attempt yet: an
+// attempt that was assigned to an earlier boot and is not in the heartbeats of the current boot was
+// lost with the earlier one. Agents also record on disk which attempts they have started
+// (workers/agent/started.go); the session covers nodes that lost their disk.
 type nodeSession struct {
-	mu         sync.Mutex // held while a heartbeat is handled
+	mu         sync.Mutex // held while a heartbeat of this node is handled
 	boot       string
-	number     uint64                   // number of the newest heartbeat of that boot
-	superseded []string                 // earlier boots, each replaced by a newer boot
-	started    map[string]string        // attempt → boot that it was assigned to
-	metrics    map[string]storedMetrics // attempt → metrics file that metricsFiles.storePreviews stored last
+	number     uint64                   // sequence number of the newest heartbeat of the boot
+	superseded []string                 // earlier boots of the agent
+	started    map[string]string        // by attempt: boot of the agent to which it was assigned
+	metrics    map[string]storedMetrics // by attempt: metrics file that storePreviews stored last
 
 	status struct {
 		mu     sync.Mutex
 		boot   string
-		number uint64 // number of the newest heartbeat of that boot in the live status
+		number uint64 // sequence number of the newest heartbeat of the boot in the live status
 	}
 }
 
@@ -55,9 +55,9 @@ type storedMetrics struct {
 
 const maxSuperseded = 16
 
-// accept records the heartbeat and returns nil when it is the newest of the node. Otherwise it
-// returns why the heartbeat must be ignored. After another agent has registered as the node, every
-// heartbeat of the earlier agent is refused.
+// accept records a heartbeat as the node's newest, and returns nil. It returns an error when the
+// heartbeat must be ignored, because a newer one was handled, or because it is from an agent after
+// which another one has registered as the node.
 func (s *nodeSession) accept(heartbeat protocol.Heartbeat) error {
 	switch {
 	case slices.Contains(s.superseded, heartbeat.Boot):
@@ -65,7 +65,7 @@ func (s *nodeSession) accept(heartbeat protocol.Heartbeat) error {
 			Message: "another agent has registered as this node: stop one of the two agents, or start one with another " +
 				"--node-id"}
 	case heartbeat.Boot == s.boot && heartbeat.Number <= s.number:
-		return domain.Errorf(domain.Aborted, "a newer heartbeat was handled first")
+		return domain.Errorf(domain.Aborted, "the heartbeat is older than one that was handled before")
 	case heartbeat.Boot != s.boot && s.boot != "":
 		s.superseded = append(s.superseded, s.boot)
 		if extra := len(s.superseded) - maxSuperseded; extra > 0 {
@@ -76,15 +76,15 @@ func (s *nodeSession) accept(heartbeat protocol.Heartbeat) error {
 	return nil
 }
 
-// firstBoot reports whether the coordinator has seen only one boot of the node. In that case, an
-// attempt that the agent has lost ended while the coordinator was down, for example because the
-// agent runs in the process of the control plane. Such an attempt does not count as a failure of
-// the job, because a control plane that restarts often would fail every job. Only a series of such
-// attempts fails a job, see domain.CrashLoop.
+// firstBoot reports whether this process has seen only one boot of the node's agent. Attempts that
+// were lost before that boot ended while this control plane was down, for example because the agent
+// runs in the same process. They do not count as failures of their jobs, because a control plane
+// that restarts often would fail every job. Only a series of such attempts fails a job: see
+// domain.CrashLoop.
 func (s *nodeSession) firstBoot() bool { return len(s.superseded) == 0 }
 
 // overtaken reports whether the live status already has a newer heartbeat of the same boot. If not,
-// overtaken records the number of this heartbeat as the newest. The caller holds status.mu.
+// it records this heartbeat as the newest. The caller holds status.mu.
 func (s *nodeSession) overtaken(heartbeat protocol.Heartbeat) bool {
 	if heartbeat.Boot == s.status.boot && heartbeat.Number < s.status.number {
 		return true

@@ -12,12 +12,12 @@ import (
 
 const (
 	gatherDelay = 3 * time.Millisecond  // changes of the world within this time are handled together
-	notifyPause = 25 * time.Millisecond // minimum time between two notifications of agents
-	purgeDelay  = 50 * time.Millisecond // minimum time between two searches for jobs to purge
-	purgeRetry  = time.Minute           // time after which a failed purge is retried
+	notifyPause = 25 * time.Millisecond // minimum time between two rounds of waking agents
+	purgeDelay  = 50 * time.Millisecond // minimum time between two searches for deleted jobs
+	purgeRetry  = time.Minute           // time after which purging a job is tried again
 )
 
-// notify wakes the agents whose assignments changed, until ctx is done.
+// notify wakes the agents whose assignments have changed, until ctx is done.
 func (c *Coordinator) notify(ctx context.Context) {
 	world := c.recorder.world
 	for after := world.Position(); waitForChange(ctx, world, after, 0, gatherDelay); {
@@ -25,7 +25,8 @@ func (c *Coordinator) notify(ctx context.Context) {
 		changed := changedNodes(view, after)
 		for node := range changed {
 			if err := c.conn.Publish(protocol.WakeSubject(node.ID()), nil); err != nil {
-				c.logger.Debug("agent not woken: the reply to its next heartbeat has the change", "node", node, "error", err)
+				c.logger.Debug("cannot wake an agent: it gets its changed assignments with its next "+
+					"heartbeat", "node", node, "error", err)
 			}
 		}
 		after = view.Position
@@ -35,8 +36,9 @@ func (c *Coordinator) notify(ctx context.Context) {
 	}
 }
 
-// waitForChange waits until the world is beyond a position or the timeout has passed, and then for
-// delay. A timeout of 0 is unlimited. It returns false when ctx is done.
+// waitForChange waits until the world is beyond a position or timeout has passed, and then for
+// delay, so that further changes are handled together. A timeout of 0 means no limit. It returns
+// false when ctx is done.
 func waitForChange(
 	ctx context.Context, world *projections.World, after uint64, timeout, delay time.Duration,
 ) bool {
@@ -55,7 +57,7 @@ func waitForChange(
 	return eventlog.Sleep(ctx, delay)
 }
 
-// changedNodes returns the nodes whose assignments may have changed after the given position.
+// changedNodes returns the nodes whose assignments may have changed since the position after.
 func changedNodes(v *projections.View, after uint64) map[domain.Name]bool {
 	nodes := map[domain.Name]bool{}
 	for row := range v.Nodes.All() {
@@ -85,8 +87,8 @@ func changedNodes(v *projections.View, after uint64) map[domain.Name]bool {
 	return nodes
 }
 
-// purge purges deleted jobs that have stopped, until ctx is done. The reconciler removes their
-// files afterwards.
+// purge purges deleted jobs that have stopped, until ctx is done. The reconciler later deletes
+// their files.
 func (c *Coordinator) purge(ctx context.Context) {
 	world := c.recorder.world
 	for after := uint64(0); ; {
@@ -96,7 +98,7 @@ func (c *Coordinator) purge(ctx context.Context) {
 				continue
 			}
 			if err := c.purgeJob(ctx, j.Name); err != nil && ctx.Err() == nil {
-				c.logger.Warn("deleted job not purged, will retry", "job", j.Name, "error", err)
+				c.logger.Warn("cannot purge a deleted job: trying again", "job", j.Name, "error", err)
 			}
 		}
 		after = view.Position
@@ -106,7 +108,7 @@ func (c *Coordinator) purge(ctx context.Context) {
 	}
 }
 
-// purgeActor is the actor of purges in the log. Its value never changes, because it is stored.
+// purgeActor is the actor of purges in the log. It is part of stored events, so it never changes.
 const purgeActor = "desk"
 
 func (c *Coordinator) purgeJob(ctx context.Context, name domain.Name) error {

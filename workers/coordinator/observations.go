@@ -11,8 +11,8 @@ import (
 	"anneal/workers/protocol"
 )
 
-// observations turns the states in heartbeats into commands: replicas advance or fail, addons and
-// weights are loaded, and attempts are lost.
+// observations turns what heartbeats report into commands: replicas become ready or fail, addons
+// and weights are loaded, and attempts are lost.
 type observations struct {
 	recorder
 	beginWithin time.Duration
@@ -66,10 +66,9 @@ func (o *observations) recordReplicas(
 	return nil
 }
 
-// removeMissingReplicas removes the node's replicas that were loading or ready and that the
-// heartbeat does not list, because such replicas were lost with an earlier run of the agent. Except
-// in the first boot (see firstBoot), the loss of a replica that was loading counts as a failure,
-// because its model may have crashed the agent.
+// removeMissingReplicas removes the node's replicas that were loading or ready but are not in the
+// heartbeat: they were lost when the agent restarted. When a replica was loading, that counts as a
+// failure, because its model may have crashed the agent; see firstBoot for an exception.
 func (o *observations) removeMissingReplicas(
 	ctx context.Context, node string, session *nodeSession, heartbeat protocol.Heartbeat, view *projections.View,
 ) error {
@@ -97,7 +96,7 @@ func (o *observations) removeMissingReplicas(
 func (o *observations) recordAttempts(
 	ctx context.Context, node string, session *nodeSession, heartbeat protocol.Heartbeat, view *projections.View,
 ) error {
-	phases := map[string]string{} // attempt ID → phase
+	phases := map[string]string{} // by attempt ID: phase in the heartbeat
 	for _, a := range heartbeat.Attempts {
 		if j, ok := jobNamed(view, a.Job); ok && j.CreateTime.Equal(a.CreateTime) {
 			phases[a.ID()] = a.Phase
@@ -114,7 +113,7 @@ func (o *observations) recordAttempts(
 		var command domain.Command[domain.JobLife]
 		switch lost := phase == protocol.Lost || !listed && boot != "" && boot != heartbeat.Boot; {
 		case j.Life.State == domain.JobCancellingState && j.Life.Nodes[0] != nodeName(node):
-			continue // the leader confirms it
+			continue // the leader of the gang confirms that the attempt has stopped
 		case j.Life.State == domain.JobCancellingState && (lost || !listed):
 			command = domain.ConfirmCancel{Attempt: j.Life.Attempt}
 		case lost:

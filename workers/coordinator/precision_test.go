@@ -21,7 +21,7 @@ func TestServedFromTheCopyInItsPrecision(t *testing.T) {
 	number := uint64(2)
 	for spec, fromCopy := range map[struct {
 		precision string
-		addons    bool // the deployment loads addons, which need the original model
+		addons    bool // whether the deployment loads addons, which need the original model
 	}]bool{{"BF16", false}: true, {"FP16", false}: false, {"", false}: false, {"BF16", true}: false} {
 		c.do(domain.Intend(domain.Deployments, deploymentName,
 			domain.CreateDeployment{

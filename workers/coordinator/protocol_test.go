@@ -70,7 +70,7 @@ func TestStaleReports(t *testing.T) {
 			CreateTime: c.created(),
 			Step:       10, Sizes: map[string]int64{"w": 1},
 			Result: &protocol.Result{}, Error: &protocol.Error{Code: domain.InvalidArgument, Message: "x"}}
-		for _, attempt := range []int{0, 1, 2, 3} { // attempt 2 is current, but runs on another node than n1
+		for _, attempt := range []int{0, 1, 2, 3} { // attempt 2 is the current one, but runs on another node than n1
 			report.Attempt = attempt
 			var reply protocol.ReportReply
 			require.NoError(t, c.send(old, protocol.ReportSubject("n1"), report, &reply))
@@ -126,7 +126,7 @@ func TestAssignments(t *testing.T) {
 	node := c.registerNode("n1", "a")
 	c.startJob("n1")
 	id := domain.AllocationID(jobName, 1)
-	for number := range uint64(2) { // the first reply may have been lost
+	for number := range uint64(2) { // send the heartbeat twice, because the first reply may have been lost
 		var assignments protocol.Assignments
 		require.NoError(t, c.send(node, protocol.HeartbeatSubject("n1"), heartbeatOf("a", 2+number), &assignments))
 		require.Len(t, assignments.Train, 1)

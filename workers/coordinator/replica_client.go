@@ -17,21 +17,22 @@ import (
 
 // A ReplicaClient sends requests of the gateway to replicas on the nodes.
 type ReplicaClient struct {
-	Conn *nats.Conn // connection to the NATS account of the agents
-	// Timeout is the time without a message after which a node counts as unreachable; 0 is 10 s. A
-	// reachable node sends a message every 2 s, also while it computes.
+	Conn *nats.Conn // connection into the NATS account AGENTS
+	// Timeout is how long a node sends no message until it counts as unreachable; 0 means 10 s. During
+	// a response, a node sends a message at least every 2 s, even while it computes.
 	Timeout time.Duration
-	// KeepAlive is the interval of the messages that are sent to the node during a response to
-	// detect that the node is gone; 0 is 2 s.
+	// KeepAlive is the interval of the messages to the node during a response, by which the client
+	// notices that the node is gone; 0 means 2 s.
 	KeepAlive time.Duration
 }
 
-// Complete generates one completion on a replica and passes it to emit chunk by chunk, in order and
-// without gaps; the last chunk carries Finish. It returns when all chunks are emitted, emit fails,
-// or ctx is done. In the last two cases, the replica stops within one step of the engine. An error
-// with the code Unavailable means that the replica is unreachable, was removed, or stopped
-// responding; if no chunk was emitted yet, the request may be sent to another replica. Errors of
-// the engine are returned unchanged.
+// Complete generates one completion on a replica and passes its chunks to emit, in order and
+// without gaps. The last chunk has Finish. It returns when all chunks were emitted, emit returns an
+// error, or ctx is done. In the last two cases the replica stops within one step of the engine.
+//
+// An error with the code Unavailable means that the replica was unreachable or removed, or that it
+// stopped responding. When no chunk was emitted before, the request may be sent to another replica.
+// Errors of the engine are returned unchanged.
 func (r ReplicaClient) Complete(
 	ctx context.Context, deployment domain.Name, replica domain.Replica, req engines.CompletionRequest,
 	emit func(engines.Chunk) error,
@@ -39,7 +40,7 @@ func (r ReplicaClient) Complete(
 	return stream[engines.Usage](ctx, r, protocol.CompleteSubject, deployment, replica, req, emit)
 }
 
-// Embed computes one embedding on a replica. It returns errors as Complete does.
+// Embed computes one embedding on a replica. Its errors are those of Complete.
 func (r ReplicaClient) Embed(
 	ctx context.Context, deployment domain.Name, replica domain.Replica, req engines.EmbeddingRequest,
 ) (embedding engines.Embedding, usage engines.Usage, err error) {
@@ -51,9 +52,9 @@ func (r ReplicaClient) Embed(
 	return embedding, usage, err
 }
 
-// Transcribe transcribes one recording on a replica and passes the events to emit in chronological
-// order. It returns under the same conditions and with the same errors as Complete. A replica that
-// transcribes the recording again may divide the recording into other segments.
+// Transcribe transcribes one audio file on a replica and passes the events to emit, in the order of
+// the audio. It ends as Complete does, with the same errors. When a replica transcribes a file
+// again, it may divide the file into other segments.
 func (r ReplicaClient) Transcribe(
 	ctx context.Context, deployment domain.Name, replica domain.Replica, req engines.TranscriptionRequest,
 	emit func(engines.TranscriptEvent) error,
@@ -78,7 +79,7 @@ func stream[Total, Request, Chunk any](
 	if err != nil {
 		return none, requestTooLarge(err)
 	}
-	// At most protocol.Window messages are in flight, so the channel never overflows.
+	// at most protocol.Window messages are not acknowledged, so the channel is never full
 	messages := make(chan *nats.Msg, protocol.Window+1)
 	subscription, err := r.Conn.ChanSubscribe(protocol.StreamSubject(node, request.ID), messages)
 	if err != nil {
@@ -90,7 +91,7 @@ func stream[Total, Request, Chunk any](
 	}
 	reader := &streamReader[Chunk, Total]{conn: r.Conn, node: node, id: request.ID,
 		timeout: cmp.Or(r.Timeout, protocol.StreamTimeout), every: cmp.Or(r.KeepAlive, protocol.KeepAlive),
-		messages: messages, gone: make(chan struct{}), emit: emit}
+		messages: messages, nodeLost: make(chan struct{}), emit: emit}
 	total, done, err := reader.read(ctx)
 	if !done {
 		reader.ack(true)
@@ -98,32 +99,33 @@ func stream[Total, Request, Chunk any](
 	return total, err
 }
 
-// A streamReader receives one streamed response.
+// A streamReader receives the streamed response to one request.
 type streamReader[Chunk, Total any] struct {
 	conn     *nats.Conn
 	node, id string
 	timeout  time.Duration
-	every    time.Duration // interval of keepAlive
+	every    time.Duration // interval of the keep-alive messages
 	messages <-chan *nats.Msg
-	gone     chan struct{} // closed when keepAlive has noticed that the node is gone
+	nodeLost chan struct{} // closed when keepAlive notices that the node is gone
 	emit     func(Chunk) error
 	emitted  atomic.Uint64 // number of messages whose chunks were passed to emit
 }
 
-// read emits the chunks as they arrive. done reports whether the node has ended the stream.
+// read passes the chunks to emit as they arrive. done reports whether the node has ended the
+// response.
 func (r *streamReader[Chunk, Total]) read(ctx context.Context) (total Total, done bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	go r.keepAlive(ctx) // because a call of emit may take long
+	go r.keepAlive(ctx) // in a goroutine, because emit can block
 	expired := time.NewTimer(r.timeout)
 	defer expired.Stop()
 	for {
 		var m *nats.Msg
 		select {
 		case m = <-r.messages:
-		case <-r.gone:
+		case <-r.nodeLost:
 			select {
-			case m = <-r.messages: // arrived before the node was gone
+			case m = <-r.messages: // a message that arrived before the node was gone
 			default:
 				return total, false, unavailable(engines.ReplicaLost, "node %s was lost during the request", r.node)
 			}
@@ -164,19 +166,19 @@ func (r *streamReader[Chunk, Total]) read(ctx context.Context) (total Total, don
 	}
 }
 
-// goneAfter is longer than an agent needs to reconnect to NATS after an interruption.
+// lostAfter is longer than an agent needs to reconnect to NATS.
 const (
-	goneAfter  = 3 * time.Second // time without a subscriber on the node after which the node is gone
+	lostAfter  = 3 * time.Second // how long no client subscribes on the node until the node counts as gone
 	retryPause = 100 * time.Millisecond
 )
 
-// keepAlive sends acknowledgements until ctx is done, so that the node knows that the reader is
-// connected. It closes gone when the node has had no subscription to them for goneAfter, because
-// its agent has ended or is disconnected.
+// keepAlive sends acknowledgements until ctx is done, which also tell the node that the reader is
+// connected. When the node has not subscribed to them for lostAfter, its agent has ended or is
+// disconnected, and keepAlive closes nodeLost.
 func (r *streamReader[Chunk, Total]) keepAlive(ctx context.Context) {
 	ticker := time.NewTicker(r.every)
 	defer ticker.Stop()
-	var since time.Time // of the first acknowledgement without a subscriber
+	var since time.Time // time of the first acknowledgement in a row that had no subscriber
 	for {
 		wait := ticker.C
 		if !since.IsZero() {
@@ -193,16 +195,16 @@ func (r *streamReader[Chunk, Total]) keepAlive(ctx context.Context) {
 			since = time.Time{}
 		case since.IsZero():
 			since = sent
-		case sent.Sub(since) > goneAfter:
-			close(r.gone)
+		case sent.Sub(since) > lostAfter:
+			close(r.nodeLost)
 			return
 		}
 	}
 }
 
-// delivered sends an acknowledgement. Agents do not reply to it, so a timeout counts as delivered:
-// delivered returns false only if the NATS server replies that no client has a subscription to the
-// subject.
+// delivered sends an acknowledgement and reports whether the node has subscribed to
+// acknowledgements. Agents do not reply, so a timeout counts as delivered. It is false only when
+// the NATS server replies that the subject has no subscriber.
 func (r *streamReader[Chunk, Total]) delivered(ctx context.Context) bool {
 	data, err := r.encodeAck(false)
 	if err != nil {
@@ -214,10 +216,10 @@ func (r *streamReader[Chunk, Total]) delivered(ctx context.Context) bool {
 	return !errors.Is(err, nats.ErrNoResponders)
 }
 
-// ack acknowledges the emitted messages. If stop is set, the acknowledgement also ends the stream.
+// ack acknowledges the emitted messages. With stop it also tells the node to end the response.
 func (r *streamReader[Chunk, Total]) ack(stop bool) {
 	if data, err := r.encodeAck(stop); err == nil {
-		_ = r.conn.Publish(protocol.AckSubject(r.node), data) // if the message is lost, the node times out
+		_ = r.conn.Publish(protocol.AckSubject(r.node), data) // if it is lost, the node times out
 	}
 }
 
@@ -227,14 +229,14 @@ func (r *streamReader[Chunk, Total]) encodeAck(stop bool) ([]byte, error) {
 
 func unreachable(err error) error {
 	if errors.Is(err, nats.ErrConnectionClosed) || errors.Is(err, nats.ErrReconnectBufExceeded) {
-		return unavailable(engines.ReplicaUnreachable, "the connection to the nodes is lost: try again")
+		return unavailable(engines.ReplicaUnreachable, "the control plane has lost its connection to the nodes: try again")
 	}
 	return err
 }
 
-// requestTooLarge replaces the error for a message that is too large with an error that says how to
-// shorten the request, and returns other errors unchanged. The code of the new error prevents the
-// gateway from sending the request to another replica.
+// requestTooLarge replaces an error for a message that is too large by an error that says how to
+// shorten the request. Its code keeps the gateway from trying another replica. It returns other
+// errors unchanged.
 func requestTooLarge(err error) error {
 	var failure *domain.Error
 	tooLarge := errors.Is(err, nats.ErrMaxPayload) || errors.As(err, &failure) && failure.Reason == protocol.TooLarge

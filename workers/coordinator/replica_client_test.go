@@ -60,7 +60,7 @@ func (c *cluster) replicas() coordinator.ReplicaClient {
 // counted is an engine that counts its completions in progress.
 type counted struct {
 	engines.Completer
-	files  atomic.Pointer[engines.ModelFiles] // files of the model that was loaded last
+	files  atomic.Pointer[engines.ModelFiles] // files of the model that the engine loaded last
 	active atomic.Int32
 	ended  chan struct{}
 }
@@ -316,7 +316,7 @@ func TestSlowReader(t *testing.T) {
 	pieces := 0
 	usage, err := c.replicas().Complete(t.Context(), deploymentName, r,
 		engines.CompletionRequest{MaxTokens: 4000, IgnoreEOS: true}, func(engines.Chunk) error {
-			if pieces == 0 { // the engine finishes while the reader is still at the first chunk
+			if pieces == 0 { // the engine finishes while the reader still handles the first chunk
 				c.wait("the generation ends", count.ended)
 			}
 			pieces++

@@ -19,9 +19,9 @@ import (
 	"anneal/workers/protocol"
 )
 
-const uploadWithin = 12 * time.Hour // validity of signed URLs for uploads
+const uploadWithin = 12 * time.Hour // how long signed upload URLs are valid
 
-// reports handles the reports of attempts, and signs the URLs for their uploads.
+// reports handles the reports of attempts, and signs URLs for uploading their files.
 type reports struct {
 	recorder
 	requests *requests
@@ -31,11 +31,11 @@ type reports struct {
 }
 
 var (
-	errIncomplete = errors.New("stored files are missing or truncated")
-	errStale      = errors.New("the attempt is not the current attempt of the job on this node")
+	errIncomplete = errors.New("files of the attempt are missing in the file store or truncated: upload them again")
+	errStale      = errors.New("the attempt is no longer the current one of its job on this node")
 )
 
-// handle records a report of an attempt.
+// handle records a report of an attempt and replies to it.
 func (r *reports) handle(ctx context.Context, node string, m *nats.Msg) {
 	var report protocol.Report
 	if !r.requests.decode(ctx, node, m, &report) {
@@ -45,7 +45,7 @@ func (r *reports) handle(ctx context.Context, node string, m *nats.Msg) {
 	defer cancel()
 	stored, err := r.record(ctx, node, report)
 	if err != nil {
-		r.logger.Info("report not recorded", "node", node, "job", report.Job, "attempt", report.Attempt,
+		r.logger.Info("cannot record the report of an attempt", "node", node, "job", report.Job, "attempt", report.Attempt,
 			"kind", report.Kind, "error", err)
 	}
 	r.reply(m, err, func(outcome, message string) any {
@@ -54,7 +54,7 @@ func (r *reports) handle(ctx context.Context, node string, m *nats.Msg) {
 	})
 }
 
-// handleSign returns signed URLs for the files of an attempt.
+// handleSign replies with signed URLs for uploading files of an attempt.
 func (r *reports) handleSign(ctx context.Context, node string, m *nats.Msg) {
 	var request protocol.SignRequest
 	if !r.requests.decode(ctx, node, m, &request) {
@@ -68,8 +68,9 @@ func (r *reports) handleSign(ctx context.Context, node string, m *nats.Msg) {
 	})
 }
 
-// reply replies with the outcome that corresponds to err, or with the error when err means that the
-// request is invalid. The argument with is a function that returns the message for an outcome.
+// reply replies to m. When err says that the request is invalid, it replies with err. Otherwise it
+// derives the outcome from err, and replies with the message that the function with returns for the
+// outcome.
 func (r *reports) reply(m *nats.Msg, err error, with func(outcome, message string) any) {
 	switch {
 	case err == nil:
@@ -85,7 +86,7 @@ func (r *reports) reply(m *nats.Msg, err error, with func(outcome, message strin
 	}
 }
 
-// isStale reports whether err means that the attempt is over.
+// isStale reports whether err says that the attempt is over.
 func isStale(err error) bool {
 	if errors.Is(err, errStale) {
 		return true
@@ -95,9 +96,9 @@ func isStale(err error) bool {
 		(failure.Reason == "STALE_ATTEMPT" || failure.Reason == "JOB_STATE" || failure.Reason == "NOT_FOUND")
 }
 
-// currentJob returns the job if the attempt is the current attempt of the job and the node is
-// allowed to act for it, otherwise errStale. The world catches up with the log before the attempt counts as
-// stale, because another coordinator may have assigned the attempt.
+// currentJob returns the job of a report, if the attempt is the job's current one and allowed
+// returns true for the node. Otherwise it returns errStale, but only after the world has caught up
+// with the log, because another control plane may have just assigned the attempt.
 func (r *reports) currentJob(
 	ctx context.Context, node string, name domain.Name, attempt int, created time.Time, allowed runs,
 ) (*projections.View, job, error) {
@@ -118,14 +119,15 @@ func (r *reports) currentJob(
 	return nil, job{}, errStale
 }
 
-// record records a report. stored reports whether the files of the report are stored.
+// record records a report. stored reports whether the files in the report were stored.
 func (r *reports) record(ctx context.Context, node string, report protocol.Report) (stored bool, err error) {
 	switch {
 	case max(len(report.Sizes), len(report.Files)) > protocol.MaxFiles:
-		return false, domain.Errorf(domain.InvalidArgument, "a checkpoint or result has %d files: the limit is %d",
+		return false, domain.Errorf(domain.InvalidArgument, "the checkpoint or the results have %d files: at most %d are "+
+			"allowed",
 			max(len(report.Sizes), len(report.Files)), protocol.MaxFiles)
 	case report.Step < 0:
-		return false, domain.Errorf(domain.InvalidArgument, "the report has step %d: a step must not be negative",
+		return false, domain.Errorf(domain.InvalidArgument, "the report has step %d: it must be at least 0",
 			report.Step)
 	}
 	view, j, err := r.currentJob(ctx, node, report.Job, report.Attempt, report.CreateTime, reporter(report.Kind))
@@ -133,14 +135,14 @@ func (r *reports) record(ctx context.Context, node string, report protocol.Repor
 		return false, err
 	}
 	if j.Life.Nodes[0] != nodeName(node) && j.Life.Stopping() {
-		return false, nil // the leader reports that the attempt has stopped
+		return false, nil // the leader of the gang reports that the attempt has stopped
 	}
 	canceling := j.Life.State == domain.JobCancellingState
 	switch {
 	case report.Kind == protocol.ReportCheckpoint:
 		return false, r.recordCheckpoint(ctx, node, j, report)
-	// Any other report of an attempt that is being canceled means that the attempt has stopped. An
-	// attempt that is being paused may still complete.
+	// Any other report of an attempt that is being canceled means that it has stopped. An attempt that
+	// is being paused may still complete.
 	case report.Kind == protocol.ReportStopped, canceling:
 		return false, r.doJob(ctx, node, j, j.Life.ConfirmStop(report.Attempt))
 	case report.Kind == protocol.ReportWriting:
@@ -151,11 +153,11 @@ func (r *reports) record(ctx context.Context, node string, report protocol.Repor
 		return false, r.recordFailure(ctx, node, j, report)
 	}
 	return false, domain.Errorf(domain.InvalidArgument,
-		"report kind %q is unknown, or the report lacks the result or the error", report.Kind)
+		"the report has the unknown kind %q, or lacks its result or error", report.Kind)
 }
 
-// recordFailure fails the job when the error requires a correction by the user, and otherwise
-// re-queues the job.
+// recordFailure records a failed attempt. It fails the job when the user must correct something,
+// and requeues it otherwise.
 func (r *reports) recordFailure(ctx context.Context, node string, j job, report protocol.Report) error {
 	message := truncate(report.Error.Message)
 	if message == "" {
@@ -170,8 +172,8 @@ func (r *reports) recordFailure(ctx context.Context, node string, j job, report 
 		Preempted: report.Preempted})
 }
 
-// recordCheckpoint records a checkpoint whose files are stored completely, and updates the job's
-// metrics file.
+// recordCheckpoint records a checkpoint whose files are all stored, and updates the metrics file of
+// the job.
 func (r *reports) recordCheckpoint(ctx context.Context, node string, j job, report protocol.Report) error {
 	directory := blobs.CheckpointPrefix(j.Name, j.Event, report.Attempt, report.Step)
 	files, err := storedFiles(ctx, r.blobs, directory, report)
@@ -180,15 +182,16 @@ func (r *reports) recordCheckpoint(ctx context.Context, node string, j job, repo
 	}
 	progress, err := r.results.metrics.publish(ctx, j, fileSource{Files: files, store: r.blobs})
 	if err != nil {
-		r.logger.Warn("metrics file not updated before the next checkpoint", "job", j.Name, "error", err)
+		r.logger.Warn("cannot update the metrics file of a job: trying again with the next "+
+			"checkpoint", "job", j.Name, "error", err)
 	}
 	checkpoint := domain.JobCheckpoint{Step: report.Step, Attempt: report.Attempt, Files: files,
 		Metrics: limitValues(report.Metrics)}
 	return r.doJob(ctx, node, j, domain.RecordCheckpoint{JobCheckpoint: checkpoint, Progress: progress})
 }
 
-// storedFiles returns the files of a report. It returns errIncomplete when the report lists no
-// files, or a file is missing in the store or has another size than the report states.
+// storedFiles returns the files that a report lists. It returns errIncomplete when there are none,
+// or when the store lacks one or has it in another size.
 func storedFiles(
 	ctx context.Context, store *blobs.Store, directory string, report protocol.Report,
 ) (domain.Files, error) {
@@ -212,7 +215,7 @@ func storedFiles(
 	return files, nil
 }
 
-// isSHA256 reports whether a text is a SHA-256 sum in lower-case hexadecimal.
+// isSHA256 reports whether text is a SHA-256 sum in lower-case hexadecimal.
 func isSHA256(text string) bool {
 	sum, err := hex.DecodeString(text)
 	return err == nil && len(sum) == sha256.Size && strings.ToLower(text) == text
@@ -239,13 +242,13 @@ func (r *reports) uploadURLs(
 	if len(request.Sizes) > protocol.MaxFiles || request.Step < 0 ||
 		request.For != protocol.ForCheckpoint && request.For != protocol.ForResults {
 		return nil, domain.Errorf(domain.InvalidArgument,
-			"invalid upload of %d files for %.64q at step %d: must have at most %d files, be for a checkpoint or results, and "+
-				"have a step of at least 0",
+			"cannot sign an upload of %d files for %.64q at step %d: it must have at most %d files, be for a checkpoint or "+
+				"results, and have a step of at least 0",
 			len(request.Sizes), request.For, request.Step, protocol.MaxFiles)
 	}
 	urls := map[string]string{}
 	for name, size := range request.Sizes {
-		// SignPut does not limit the size when the limit is 0, so the limit for an empty file is 1.
+		// SignPut takes a limit of 0 as unlimited, so an empty file gets the limit 1.
 		urls[name], err = r.blobs.SignPut(ctx, directory+name, max(size, 1), uploadWithin)
 		if err != nil {
 			return nil, err

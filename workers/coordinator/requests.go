@@ -14,11 +14,11 @@ import (
 )
 
 const (
-	maxConcurrent = 64               // messages handled concurrently
-	handleTimeout = 25 * time.Second // timeout for handling one message
+	maxConcurrent = 64               // maximum number of messages that are handled concurrently
+	handleTimeout = 25 * time.Second // maximum time for handling one message
 )
 
-// A handler handles one message of a node.
+// A handler handles a message from the agent of a node.
 type handler func(ctx context.Context, node string, m *nats.Msg)
 
 // requests receives messages of agents and sends the replies.
@@ -26,11 +26,11 @@ type requests struct {
 	recorder
 	conn   *nats.Conn
 	logger *slog.Logger
-	slots  chan struct{} // has an element for each message that is being handled
+	slots  chan struct{} // has one element for each message that is being handled
 }
 
-// subscribe handles each message in a separate goroutine. It takes the node from the subject,
-// because NATS permits an agent to publish only on the subjects of its node.
+// subscribe calls handle with each message on a subject, in a goroutine. The node is taken from the
+// subject of the message, because NATS lets an agent publish only on the subjects of its own node.
 func (r *requests) subscribe(ctx context.Context, subject, queue string, handle handler) (*nats.Subscription, error) {
 	return r.conn.QueueSubscribe(subject, queue, func(m *nats.Msg) {
 		node := strings.Split(m.Subject, ".")[1]
@@ -49,7 +49,7 @@ func (r *requests) subscribe(ctx context.Context, subject, queue string, handle 
 	})
 }
 
-// drain waits until no message is being handled. The context of the handlers must be done.
+// drain waits until no handler is running. The handlers' context must be done.
 func (r *requests) drain() {
 	for range cap(r.slots) {
 		r.slots <- struct{}{}
@@ -59,8 +59,8 @@ func (r *requests) drain() {
 	}
 }
 
-// decode decodes m into message, and reports whether the message can be handled. It replies with an
-// error to a message that it cannot decode, and to a message of a node that is not enrolled.
+// decode decodes m into message and reports whether it succeeded. It replies with an error when m
+// cannot be decoded or its node is not enrolled.
 func (r *requests) decode(ctx context.Context, node string, m *nats.Msg, message any) bool {
 	err := r.requireEnrolled(ctx, node)
 	if err == nil {
@@ -70,15 +70,15 @@ func (r *requests) decode(ctx context.Context, node string, m *nats.Msg, message
 	case err == nil:
 	case isRefused(err):
 		r.refuse(m, node, err)
-	default: // the agent retries
-		r.logger.Debug("message not handled", "node", node, "error", err)
+	default: // the agent sends the message again
+		r.logger.Debug("cannot handle a message of an agent: the agent sends it again", "node", node, "error", err)
 	}
 	return err == nil
 }
 
-// requireEnrolled returns an error when the node is not enrolled, because a connected node may have
-// been revoked. Another control plane may have just enrolled the node, so the world catches up with
-// the log before the node is refused.
+// requireEnrolled returns an error when a node is not enrolled, because the node may have been
+// revoked while it is connected. Before it refuses a node, it lets the world catch up with the log,
+// because another control plane may have just enrolled it.
 func (r *requests) requireEnrolled(ctx context.Context, node string) error {
 	enrolled := func() bool {
 		row, ok := r.world.View().Nodes.Get(nodeName(node))
@@ -108,6 +108,6 @@ func (r *requests) respond(m *nats.Msg, reply any) {
 		err = m.Respond(data)
 	}
 	if err != nil && !errors.Is(err, nats.ErrMsgNoReply) {
-		r.logger.Warn("reply not sent", "subject", m.Subject, "error", err)
+		r.logger.Warn("cannot send a reply to an agent: the agent repeats its request", "subject", m.Subject, "error", err)
 	}
 }

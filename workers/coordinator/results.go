@@ -13,7 +13,7 @@ import (
 	"anneal/workers/protocol"
 )
 
-// results records the results of attempts, and registers them as models.
+// results records the results of attempts and creates models from them.
 type results struct {
 	recorder
 	blobs   *blobs.Store
@@ -21,9 +21,9 @@ type results struct {
 	logger  *slog.Logger
 }
 
-// record records the results of an attempt, and then registers the model and completes the job. A
-// scheduler does so instead if the coordinator stops after the results are recorded, or if the job
-// requests that its model is loaded. stored reports whether the files of the report are stored.
+// record records the results of an attempt. Then it creates the output model and completes the job.
+// A scheduler does that instead when this process stops before, or when the job requests that its
+// model is loaded. stored reports whether the files in the report were stored.
 func (r *results) record(
 	ctx context.Context, node string, view *projections.View, j job, report protocol.Report,
 ) (stored bool, err error) {
@@ -41,7 +41,7 @@ func (r *results) record(
 	}
 	if err := files.flush(ctx); domain.CodeOf(err) == domain.InvalidArgument {
 		return false, err
-	} else if err != nil { // the agent uploads the files, which may fail with advice, or succeed later
+	} else if err != nil { // the agent then uploads the files, which succeeds or fails with advice for the user
 		return false, fmt.Errorf("%w: %v", errIncomplete, err)
 	}
 	if refused != nil {
@@ -58,8 +58,8 @@ func (r *results) record(
 	return true, nil
 }
 
-// complete registers the output model and completes the job, whose results are recorded. If that fails,
-// a scheduler completes the job, or fails it with the reason.
+// complete creates the output model and completes the job, whose results are recorded. If that
+// fails, a scheduler completes the job or fails it with the reason.
 func (r *results) complete(ctx context.Context, node string, j job, attempt int, register domain.Intent) {
 	steps := []domain.Intent{register}
 	if j.Life.Options == nil || !j.Life.Options.LoadAddon {
@@ -67,14 +67,15 @@ func (r *results) complete(ctx context.Context, node string, j job, attempt int,
 	}
 	for _, intent := range steps {
 		if err := r.do(ctx, node, intent); err != nil {
-			r.logger.Debug("job not completed: a scheduler will complete it", "job", j.Name, "error", err)
+			r.logger.Debug("cannot complete a job whose results are recorded: a scheduler completes "+
+				"it", "job", j.Name, "error", err)
 			return
 		}
 	}
 }
 
-// reject fails a job whose results cannot be registered as a model; err is the reason. It returns
-// err unchanged when err is transient or means that the attempt is over.
+// reject fails a job whose results cannot become a model. err is the reason. When err is transient
+// or says that the attempt is over, reject returns err and does not fail the job.
 func (r *results) reject(ctx context.Context, node string, j job, err error) error {
 	switch domain.CodeOf(err) {
 	case domain.AlreadyExists, domain.DataLoss, domain.InvalidArgument, domain.FailedPrecondition:
@@ -86,8 +87,8 @@ func (r *results) reject(ctx context.Context, node string, j job, err error) err
 	return err
 }
 
-// registration returns the command that registers the output model. The metadata of the model come
-// from the stored files and, where these have none, from the model that was trained.
+// registration returns the command that creates the output model. Its metadata are read from the
+// stored files; what they lack is taken from the model that was trained.
 func (r *results) registration(
 	ctx context.Context, view *projections.View, j job, report protocol.Report, files fileSource,
 ) (domain.RegisterModel, error) {

@@ -123,7 +123,7 @@ func TestAgentAndReusedNames(t *testing.T) {
 	c.agent("n1", engine)
 	c.startJob("n1")
 	c.wait("the first begins", begun)
-	c.stop() // so that the agent is not woken
+	c.stop() // so that the coordinator does not wake the agent
 	c.do(domain.IntendJob(jobName, domain.DeleteJob{}))
 	c.do(domain.Intend(domain.Nodes, nodeName("n1"), domain.ReleaseAllocation{ID: domain.AllocationID(jobName, 1)}))
 	c.do(domain.IntendJob(jobName, domain.CleanJob{}))

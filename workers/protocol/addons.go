@@ -1,32 +1,33 @@
 package protocol
 
-// States of an addon on a replica.
+// States of an addon on a replica. AddonLoading is the state until the engine has loaded it.
 const (
 	AddonLoading = "loading"
-	AddonLoaded  = "loaded" // the addon serves requests
-	AddonFailed  = "failed" // the replica cannot load it
+	AddonLoaded  = "loaded" // requests for the addon can be served
+	AddonFailed  = "failed" // the replica could not load it; see Addon.Reason
 )
 
-// An Addon is a LoRA adapter of a replica, or hot-loaded weights. ID is the result of
-// domain.AddonID or domain.HotWeights.ID.
+// An Addon is the state of an addon of a replica: a LoRA adapter or hot-loaded weights. ID is a
+// result of domain.AddonID or domain.HotWeights.ID.
 type Addon struct {
 	ID     string `json:"id"`
 	State  string `json:"state"`
-	Reason string `json:"reason,omitempty"` // why the load failed, when State is failed
+	Reason string `json:"reason,omitempty"` // why the addon could not be loaded, when State is AddonFailed
 }
 
-// ReplicaAddons lists the addons that a replica should have. Keep lists the IDs of addons that the
-// heartbeat listed and that stay. Load lists the addons to load. The replica unloads addons that
-// the heartbeat listed and Keep does not, after their requests in progress.
+// ReplicaAddons says which addons a replica should have. Keep has the IDs of addons in the last
+// heartbeat that stay, and Load the addons to load. The replica unloads each addon of the last
+// heartbeat that is not in Keep, after its requests in progress.
 type ReplicaAddons struct {
-	Replica string            `json:"replica"` // allocation ID
+	Replica string            `json:"replica"` // ID of the replica's allocation
 	Keep    []string          `json:"keep,omitempty"`
 	Load    []AddonAssignment `json:"load,omitempty"`
 }
 
-// An AddonAssignment holds what a replica needs to load an addon.
+// An AddonAssignment is an addon that a replica must load.
 type AddonAssignment struct {
 	ID    string  `json:"id"`
 	Files FileSet `json:"folder"`
-	Full  bool    `json:"full,omitempty"` // full weights, which replace those of the base model
+	// the files are full weights that replace those of the base model, and not a LoRA adapter
+	Full bool `json:"full,omitempty"`
 }

@@ -2,20 +2,20 @@ package protocol
 
 import "fmt"
 
-// A Gang is the place of a node among the nodes of an attempt. They send each other sealed frames:
-// see GangSubject.
+// A Gang describes the nodes that compute an attempt together, as one of them sees it. They send
+// each other encrypted frames on GangSubject.
 type Gang struct {
-	Rank  int      `json:"rank"`  // 0 is the leader, which reports for the attempt
-	Nodes []string `json:"nodes"` // IDs, by rank
-	Key   []byte   `json:"key"`   // 32 bytes, seals the frames of this attempt
-	ID    string   `json:"id"`    // names the attempt in subjects
+	Rank  int      `json:"rank"`  // rank of this node; 0 is the leader, which reports for the attempt
+	Nodes []string `json:"nodes"` // IDs of the nodes by rank
+	Key   []byte   `json:"key"`   // key of 32 bytes that encrypts the frames of this attempt
+	ID    string   `json:"id"`    // name of the attempt in subjects
 }
 
-// GangSubject returns the subject on which a node sends the frames of a gang to the node of a rank.
-// Every node may subscribe to it: only the members of the gang have the key.
+// GangSubject returns the subject on which the node from sends frames to the member of a gang with
+// the rank to. Every node may subscribe to it, but only the members of the gang have the key.
 func GangSubject(from, gang string, to int) string {
 	return fmt.Sprintf("agents.%s.gang.%s.%d", from, gang, to)
 }
 
-// GangSubjects matches the subjects of all gangs of all nodes.
+// GangSubjects matches the subjects of all gangs.
 const GangSubjects = "agents.*.gang.>"

@@ -22,15 +22,16 @@ import (
 	"anneal/domain"
 )
 
-// Version is the version of the protocol. The fields version and refused never change their
-// meaning, so that agents and coordinators of any two versions can detect that they are
+// Version is the version of the protocol. The meaning of the JSON fields version and refused never
+// changes, so that agents and coordinators of any two versions can notice that they are
 // incompatible.
 const Version = 1
 
-// MaxMessage is the maximum size of a message in bytes; the limit of NATS is higher.
+// MaxMessage is the maximum length of an encoded message in bytes. It is lower than the limit of
+// NATS.
 const MaxMessage = 768 << 10
 
-// Subjects of the messages of a node. With "*" as the node, a subject matches the subjects of all
+// Subjects of the messages of a node. With "*" as the node's ID, they match the messages of all
 // nodes.
 
 func HeartbeatSubject(node string) string  { return "agents." + node + ".beat" }
@@ -43,7 +44,7 @@ func EmbedSubject(node string) string      { return "work." + node + ".embed" }
 func TranscribeSubject(node string) string { return "work." + node + ".transcribe" }
 func AckSubject(node string) string        { return "work." + node + ".hear" }
 
-// An Error is a domain.Error in a message.
+// An Error is the form of a domain.Error in a message.
 type Error struct {
 	Code    domain.Code `json:"code"`
 	Reason  string      `json:"reason,omitempty"`
@@ -52,8 +53,8 @@ type Error struct {
 	Violations []domain.Violation `json:"violations,omitempty"`
 }
 
-// ErrorOf returns err as an Error; nil for nil. An err that wraps no domain.Error gets the code
-// Unknown.
+// ErrorOf returns err in the form for a message. An err that wraps no domain.Error gets the code
+// Unknown. ErrorOf(nil) is nil.
 func ErrorOf(err error) *Error {
 	if err == nil {
 		return nil
@@ -66,7 +67,7 @@ func ErrorOf(err error) *Error {
 	return e
 }
 
-// Err returns e as a domain.Error; nil for nil.
+// Err returns e as a domain.Error. It returns nil when e is nil.
 func (e *Error) Err() error {
 	if e == nil {
 		return nil
@@ -74,22 +75,23 @@ func (e *Error) Err() error {
 	return &domain.Error{Code: e.Code, Reason: e.Reason, Message: domain.Printable(e.Message), Violations: e.Violations}
 }
 
-// TooLarge is the reason of the error for a message above MaxMessage.
+// TooLarge is the reason of the error for a message that is longer than MaxMessage.
 const TooLarge = "MESSAGE_TOO_LARGE"
 
-// Marshal encodes a message. It returns an error with the reason TooLarge when the message exceeds
-// MaxMessage.
+// Marshal encodes a message as JSON. It returns an error with the reason TooLarge when the result
+// is longer than MaxMessage.
 func Marshal(message any) ([]byte, error) {
 	data, err := json.Marshal(message)
 	if err == nil && len(data) > MaxMessage {
 		err = &domain.Error{Code: domain.ResourceExhausted, Reason: TooLarge,
-			Message: fmt.Sprintf("message of %d bytes exceeds the limit of %d bytes", len(data), MaxMessage)}
+			Message: fmt.Sprintf("the message between agent and control plane has %d bytes: at most %d are "+
+				"allowed", len(data), MaxMessage)}
 	}
 	return data, err
 }
 
-// Unmarshal decodes a message. It returns an error for a message of another version before it
-// decodes any other field. If the message is an ErrorReply, Unmarshal returns the error in it.
+// Unmarshal decodes data into message. When data has another protocol version, it returns an error
+// without decoding anything else. When data is an ErrorReply, it returns the error in it.
 func Unmarshal(data []byte, message any) error {
 	if !isPlain(data) {
 		if err := checkHead(data); err != nil {
@@ -97,42 +99,43 @@ func Unmarshal(data []byte, message any) error {
 		}
 	}
 	if err := json.Unmarshal(data, message); err != nil {
-		return domain.Errorf(domain.InvalidArgument, "decode message: %v", err)
+		return domain.Errorf(domain.InvalidArgument, "decode a message between agent and control plane: %v", err)
 	}
 	return nil
 }
 
-// isPlain reports whether a message is certainly of this version and no ErrorReply, as nearly all are, so
-// that it need not be decoded twice.
+// isPlain reports whether data is certainly of this version and not an ErrorReply. That is so for
+// nearly all messages, which then need to be decoded only once.
 func isPlain(data []byte) bool {
 	return bytes.HasPrefix(data, plainHead) && !bytes.Contains(data, []byte(`"refused"`))
 }
 
-// plainHead is how Marshal begins every message: Version is its first field.
+// plainHead is the beginning of every message that Marshal encodes, because Version is the first
+// field.
 var plainHead = fmt.Appendf(nil, `{"version":%d,`, Version)
 
-// checkHead returns the error in an ErrorReply, and an error for a message of another version.
+// checkHead returns the error in data if data is an ErrorReply, and an error if data has another
+// protocol version.
 func checkHead(data []byte) error {
 	var head struct {
 		Version int    `json:"version"`
 		Refused *Error `json:"refused"`
 	}
 	if err := json.Unmarshal(data, &head); err != nil {
-		return domain.Errorf(domain.InvalidArgument, "decode message: not valid JSON")
+		return domain.Errorf(domain.InvalidArgument, "decode a message between agent and control plane: not valid JSON")
 	}
 	if head.Refused != nil {
 		return head.Refused.Err()
 	}
 	if head.Version != Version {
 		return &domain.Error{Code: domain.FailedPrecondition, Reason: "WIRE_VERSION", Message: fmt.Sprintf(
-			"message has protocol version %d, but this program supports version %d: "+
+			"the message has protocol version %d, but this program supports version %d: "+
 				"run the same release of anneal on all machines", head.Version, Version)}
 	}
 	return nil
 }
 
-// An ErrorReply is the reply to a request that is refused. Every version of the protocol can decode
-// it.
+// An ErrorReply is the reply that refuses a request. Every version of the protocol can decode it.
 type ErrorReply struct {
 	Version int    `json:"version"`
 	Refused *Error `json:"refused"`

@@ -11,48 +11,52 @@ import (
 
 // Kinds of reports.
 const (
-	ReportCheckpoint = "checkpoint" // the files of a checkpoint are stored
-	ReportWriting    = "writing"    // training has ended, and the results are being stored
-	ReportCompleted  = "completed"  // the results are stored
+	ReportCheckpoint = "checkpoint" // the files of a checkpoint were uploaded
+	ReportWriting    = "writing"    // the training is complete, and the results are being uploaded
+	ReportCompleted  = "completed"  // the results were uploaded
 	ReportFailed     = "failed"     // the attempt failed
-	ReportStopped    = "stopped"    // the attempt was canceled; its last checkpoint was reported before
+	ReportStopped    = "stopped"    // the attempt was canceled and has stopped; it reported its last checkpoint before
 )
 
-// A Report records one event of an attempt. The agent repeats the report until it receives a reply.
+// A Report tells the coordinator about a change of an attempt. The agent sends it until it gets a
+// reply.
 type Report struct {
 	Version    int               `json:"version"`
 	Boot       string            `json:"boot"`
 	Kind       string            `json:"kind"`
 	Job        domain.Name       `json:"job"`
 	Attempt    int               `json:"attempt"`
-	CreateTime time.Time         `json:"made"`            // see TrainAssignment
-	Step       int               `json:"step,omitempty"`  // step of the checkpoint
-	Sizes      map[string]int64  `json:"sizes,omitempty"` // sizes of the stored files: file → bytes
-	Sums       map[string]string `json:"sums,omitempty"`  // SHA-256 sums of the stored files: file → hexadecimal
-	// Files holds the content of the result's files, and Log the job's log, of at most MaxInline bytes
-	// each, if the agent has not stored them. A coordinator that ignores these fields replies
-	// Incomplete, and the agent then stores the files.
-	Files     map[string][]byte  `json:"files,omitempty"`
-	Log       []byte             `json:"log,omitempty"`
-	Metrics   map[string]float64 `json:"metrics,omitempty"`   // latest value of each metric at the checkpoint
-	Result    *Result            `json:"result,omitempty"`    // result of a completed attempt
-	Error     *Error             `json:"fault,omitempty"`     // error of a failed attempt
-	Preempted bool               `json:"preempted,omitempty"` // the failure is not counted: the node caused it
+	CreateTime time.Time         `json:"made"`            // creation time of the job; see TrainAssignment
+	Step       int               `json:"step,omitempty"`  // training step of the checkpoint
+	Sizes      map[string]int64  `json:"sizes,omitempty"` // by file name: length of each uploaded file in bytes
+	Sums       map[string]string `json:"sums,omitempty"`  // by file name: SHA-256 of each uploaded file in hexadecimal
+	// Files has the content of result files that the agent has not uploaded, and Log the log of the
+	// job, each of at most MaxInline bytes in total. A coordinator of an earlier version ignores them
+	// and replies Incomplete, after which the agent uploads the files.
+	Files   map[string][]byte  `json:"files,omitempty"`
+	Log     []byte             `json:"log,omitempty"`
+	Metrics map[string]float64 `json:"metrics,omitempty"` // newest value of each metric at the step of the checkpoint
+	// what the attempt produced, in a report of the kind ReportCompleted
+	Result *Result `json:"result,omitempty"`
+	// why the attempt failed, in a report of the kind ReportFailed
+	Error *Error `json:"fault,omitempty"`
+	// the node caused the failure, so it does not count toward the job's maximum
+	Preempted bool `json:"preempted,omitempty"`
 }
 
-// A Result describes what a completed attempt produced.
+// A Result describes what a completed attempt produced, besides its files.
 type Result struct {
 	Adapter      bool   `json:"adapter"`
 	StoppedEarly bool   `json:"stoppedEarly"`
-	Reason       string `json:"reason,omitempty"` // reason of stopping early
+	Reason       string `json:"reason,omitempty"` // why the training stopped early
 }
 
-// Outcomes of a report.
+// Outcomes of a report or a SignRequest.
 const (
 	Accepted   = "accepted"   // the report is recorded
-	Stale      = "stale"      // the attempt is over: the agent stops it without further reports
-	Incomplete = "incomplete" // stored files are missing or truncated: the agent stores them again
-	RetryLater = "later"      // the report could not be recorded: the agent sends it again
+	Stale      = "stale"      // the attempt is over; the agent stops it and reports nothing more
+	Incomplete = "incomplete" // the store lacks files, or has them with another length; the agent uploads them again
+	RetryLater = "later"      // the control plane cannot process the report now; the agent sends it again
 )
 
 // A ReportReply is the reply to a Report.
@@ -62,35 +66,35 @@ type ReportReply struct {
 	Message  string `json:"message,omitempty"`
 	Position uint64 `json:"position"` // log position at which the report is recorded
 
-	LogStored bool `json:"logStored,omitempty"` // the Log of the report is stored
+	LogStored bool `json:"logStored,omitempty"` // the log in the report was stored
 }
 
-// MaxInline is the maximum size in bytes of all files in a report, and of the log in a report.
+// MaxInline is the maximum length in bytes of all Files of a report, and of its Log.
 const MaxInline = 64 << 10
 
-// Purposes of a SignRequest.
+// Purposes of a SignRequest: the kind of files to upload.
 const (
 	ForCheckpoint = "checkpoint"
 	ForResults    = "results"
-	ForRollouts   = "rollouts" // engines.RolloutsFile only, at most engines.MaxRolloutsBytes
+	ForRollouts   = "rollouts" // only the file engines.RolloutsFile, of at most engines.MaxRolloutsBytes
 )
 
-// MaxFiles is the maximum number of files of a checkpoint or of results.
+// MaxFiles is the maximum number of files in a checkpoint or in results.
 const MaxFiles = 1000
 
-// A SignRequest requests signed URLs to store files of an attempt.
+// A SignRequest requests signed URLs for uploading files of an attempt.
 type SignRequest struct {
 	Version    int              `json:"version"`
 	Job        domain.Name      `json:"job"`
 	Attempt    int              `json:"attempt"`
-	CreateTime time.Time        `json:"made"` // see TrainAssignment
+	CreateTime time.Time        `json:"made"` // creation time of the job; see TrainAssignment
 	For        string           `json:"for"`
-	Step       int              `json:"step,omitempty"` // step of the checkpoint
-	Sizes      map[string]int64 `json:"sizes"`          // file → bytes
+	Step       int              `json:"step,omitempty"` // training step of the checkpoint
+	Sizes      map[string]int64 `json:"sizes"`          // by file name: length in bytes
 }
 
-// A SignReply holds a signed URL for the PUT of each file. The outcomes Stale and RetryLater mean
-// the same as in a ReportReply.
+// A SignReply has a signed URL for uploading each file (HTTP PUT). The outcomes Stale and
+// RetryLater mean the same as in a ReportReply.
 type SignReply struct {
 	Version int               `json:"version"`
 	Outcome string            `json:"verdict"`
@@ -98,9 +102,9 @@ type SignReply struct {
 	URLs    map[string]string `json:"urls,omitempty"`
 }
 
-// MergeRows adds the rows in more to rows, which are sorted by step, and returns the sorted result.
-// It merges rows with the same step, so that an evaluation adds its metrics to the row of its step.
-// If both rows have a metric, the value of the row in more is kept.
+// MergeRows adds the rows in more to rows and returns the result in ascending order of steps. rows
+// must be in that order. Rows of the same step become one row, because an evaluation adds metrics
+// to the row of its step. When both have a metric, the value in more is kept.
 func MergeRows(rows []engines.Metrics, more ...engines.Metrics) []engines.Metrics {
 	for _, row := range more {
 		at, found := slices.BinarySearchFunc(rows, row.Step, func(r engines.Metrics, step int) int {

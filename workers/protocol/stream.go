@@ -7,14 +7,14 @@ import (
 	"anneal/engines"
 )
 
-// A StreamRequest requests a streamed response of a replica. The messages of the response are sent
-// to StreamSubject(node, ID) and numbered from 1.
+// A StreamRequest is a request to a replica with a streamed response. The messages of the response
+// are sent to StreamSubject(node, ID) and numbered from 1.
 //
-// At most Window messages are in flight. The reader acknowledges the messages that have arrived.
-// While the window is full, chunks are batched into the next message. So a slow reader blocks no
-// other reader, and no message is dropped for lack of buffer space. The node and the reader each
-// send a message at least every KeepAlive, and end the stream when they have received no message
-// for StreamTimeout.
+// The reader is the gateway that sent the request. It acknowledges the messages that have arrived.
+// At most Window messages are sent without an acknowledgement; further chunks are then collected
+// for the next message. So a slow reader does not block others, and no message is dropped because a
+// buffer is full. Node and reader each send a message at least every KeepAlive, and end the
+// response when they receive none for StreamTimeout.
 type StreamRequest[Request any] struct {
 	Version    int         `json:"version"`
 	ID         string      `json:"id"`
@@ -25,17 +25,17 @@ type StreamRequest[Request any] struct {
 }
 
 // A StreamMessage is one message of a streamed response. A message without chunks is a keep-alive.
-// The JSON names are those of completions, also for other streams.
+// The JSON names are those of completions, for other responses too.
 type StreamMessage[Chunk, Total any] struct {
 	Version int     `json:"version"`
-	Seq     uint64  `json:"seq"` // number of the message, from 1 without gaps
+	Seq     uint64  `json:"seq"` // sequence number of the message in the response, from 1 without gaps
 	Chunks  []Chunk `json:"chunks,omitempty"`
-	Total   *Total  `json:"usage,omitempty"` // set in the last message
-	Error   *Error  `json:"fault,omitempty"` // set in the last message of a failed stream
+	Total   *Total  `json:"usage,omitempty"` // usage of the whole request; only in the last message
+	Error   *Error  `json:"fault,omitempty"` // why the request failed; only in the last message
 	Done    bool    `json:"done,omitempty"`
 }
 
-// Requests and response messages of the services of replicas.
+// Requests, and messages of the responses, by the kind of request that replicas serve.
 type (
 	Completion           = StreamRequest[engines.CompletionRequest]
 	CompletionMessage    = StreamMessage[engines.Chunk, engines.Usage]
@@ -45,21 +45,22 @@ type (
 	TranscriptionMessage = StreamMessage[engines.TranscriptEvent, engines.Transcript]
 )
 
-// StreamUnknown is the reason of the error that a node sends to the reader of a stream that the
-// node does not have, because the agent was restarted or has ended the stream.
+// StreamUnknown is the reason of the error that a node sends to the reader of a response that it
+// does not have, because the agent was restarted or the response has ended.
 const StreamUnknown = "STREAM_UNKNOWN"
 
-// Limits and timeouts of a stream.
+// Limits and timeouts of a streamed response.
 const (
-	Window        = 16 // messages in flight
+	Window        = 16 // maximum number of messages without an acknowledgement
 	KeepAlive     = 2 * time.Second
 	StreamTimeout = 10 * time.Second
-	MaxChunks     = 256 // per message
+	MaxChunks     = 256 // maximum number of chunks in a message
 	maxChunkBytes = MaxMessage / 2
 )
 
-// FitChunks returns how many of the chunks fit into one message: at most MaxChunks, and at least
-// one if there are any. sizeOf returns an upper bound of the encoded size of a chunk in bytes.
+// FitChunks returns how many of the first chunks fit into one message: at most MaxChunks, and at
+// least one if there are any. sizeOf returns an upper bound of the encoded length of a chunk in
+// bytes.
 func FitChunks[Chunk any](chunks []Chunk, sizeOf func(Chunk) int) int {
 	size := 0
 	for i, chunk := range chunks[:min(len(chunks), MaxChunks)] {
@@ -70,10 +71,10 @@ func FitChunks[Chunk any](chunks []Chunk, sizeOf func(Chunk) int) int {
 	return min(len(chunks), MaxChunks)
 }
 
-// textByte is the maximum size, in bytes, of the JSON encoding of one byte of text: \u00xx.
+// textByte is the maximum number of bytes for one byte of text in JSON: \u00xx.
 const textByte = 6
 
-// SizeOfChunk returns an upper bound of the encoded size of a completion chunk in bytes.
+// SizeOfChunk returns an upper bound of the length in bytes of an encoded completion chunk.
 func SizeOfChunk(c engines.Chunk) int {
 	const frame, token = 200, 8
 	size := frame + textByte*(len(c.Text)+len(c.Reasoning)+len(c.Raw)) + token*len(c.Tokens)
@@ -95,14 +96,15 @@ func sizeOfLogprobs(logprobs []engines.Logprob) int {
 	return size
 }
 
-// SizeOfEmbedding returns an upper bound of the encoded size of an embedding in bytes: its data are
-// encoded in Base64.
+// SizeOfEmbedding returns an upper bound of the length in bytes of an encoded embedding, whose data
+// are in base64.
 func SizeOfEmbedding(e engines.Embedding) int {
 	const frame = 64
 	return frame + (len(e.Data)+2)/3*4
 }
 
-// SizeOfTranscriptEvent returns an upper bound of the encoded size of a transcript event in bytes.
+// SizeOfTranscriptEvent returns an upper bound of the length in bytes of an encoded transcript
+// event.
 func SizeOfTranscriptEvent(e engines.TranscriptEvent) int {
 	const frame, word, token = 320, 160, 8
 	if e.Segment == nil {
@@ -116,8 +118,7 @@ func SizeOfTranscriptEvent(e engines.TranscriptEvent) int {
 	return size
 }
 
-// A StreamAck acknowledges every message up to number Seq. If Stop is set, the StreamAck also ends
-// the stream.
+// A StreamAck acknowledges every message up to the number Seq. With Stop it also ends the response.
 type StreamAck struct {
 	Version int    `json:"version"`
 	ID      string `json:"id"`

@@ -9,21 +9,22 @@ import (
 	"anneal/eventlog"
 )
 
-// nodeEvents is the filter of the events that allocate accelerators.
+// nodeEvents selects the events of nodes, which allocate accelerators to jobs and deployments.
 var nodeEvents = "events." + domain.System + "." + domain.Nodes.Collection + ".*"
 
-// A charge is the use of accelerators of one type by a job or deployment in one hour. It is negative if
-// an allocation has ended before the time up to which it was charged.
+// A charge is the time for which a job or deployment (workload) used accelerators of one type in
+// one hour. It is negative when it corrects an earlier charge, because an allocation ended before
+// the time up to which it was charged.
 type charge struct {
-	owner        domain.Name
+	workload     domain.Name
 	accelerator  string
 	hour         time.Time
 	microseconds int64
 }
 
-// accelerators is a projection of the log: the allocations that continue at a position. Times are
-// truncated to milliseconds, so that a device for a millisecond is 1000 units, and a thousandth of a
-// device has whole units, too.
+// accelerators is a projection of the log with the current allocations of all nodes. Times are
+// truncated to milliseconds: a device for a millisecond is 1000 microseconds of use, so that a
+// thousandth of a device is a whole number too.
 type accelerators struct {
 	position uint64
 	nodes    map[domain.Name]allocations
@@ -31,10 +32,11 @@ type accelerators struct {
 
 type allocations struct {
 	state domain.Node
-	open  map[string]allocation // by ID
+	open  map[string]allocation // by allocation ID
 }
 
-// An allocation began at a time of the event that placed it.
+// An allocation is an allocation of a node, with the time since which it has existed: that of the
+// event that created it.
 type allocation struct {
 	domain.Allocation
 	since time.Time
@@ -42,7 +44,7 @@ type allocation struct {
 
 func newAccelerators() *accelerators { return &accelerators{nodes: map[domain.Name]allocations{}} }
 
-// clone returns a copy that apply can change independently.
+// clone returns a deep copy, to which apply can be applied independently.
 func (a *accelerators) clone() *accelerators {
 	copied := &accelerators{position: a.position, nodes: make(map[domain.Name]allocations, len(a.nodes))}
 	for name, node := range a.nodes {
@@ -51,10 +53,11 @@ func (a *accelerators) clone() *accelerators {
 	return copied
 }
 
-// apply folds an event of a node. The allocations of earlier events are charged up to the time charged.
-// If an allocation ends, apply charges the rest of it, which is negative if it ends before charged. If
-// one begins, apply charges its time before charged. So each allocation is charged from its start to
-// its end, whatever the clocks of control planes show.
+// apply folds an event of a node and calls visit with the resulting charges. Existing allocations
+// are already charged up to the time charged. When an allocation ends, visit gets the charge for
+// the time since then; it is negative when the allocation ended before. When one begins, visit gets
+// the charge for its time before charged. So each allocation is charged exactly from its start to
+// its end, even if the clocks of control planes differ.
 func (a *accelerators) apply(e eventlog.Event, charged time.Time, visit func(charge)) error {
 	node := a.nodes[e.Name]
 	if err := domain.Nodes.Fold(&node.state, e.Record); err != nil {
@@ -93,7 +96,8 @@ func continues(node domain.Node, one allocation) bool {
 	return there && current.For == one.For && current.Since.Equal(one.Since)
 }
 
-// charge charges the allocations that continue from one time up to another.
+// charge calls visit with the charges of the existing allocations from the time charged to the time
+// until.
 func (a *accelerators) charge(charged, until time.Time, visit func(charge)) {
 	for _, name := range slices.Sorted(maps.Keys(a.nodes)) {
 		for _, id := range slices.Sorted(maps.Keys(a.nodes[name].open)) {
@@ -105,8 +109,8 @@ func (a *accelerators) charge(charged, until time.Time, visit func(charge)) {
 	}
 }
 
-// milli returns the thousandths of devices that an allocation has: a thousandth of a device for a
-// millisecond is a microsecond of a device.
+// milli returns the thousandths of devices in an allocation. A thousandth of a device for a
+// millisecond is a microsecond of use.
 func milli(r domain.Resources, devices int) int64 {
 	if r.Shared() {
 		return int64(r.Share.Milli)
@@ -121,8 +125,8 @@ func laterOf(a, b time.Time) time.Time {
 	return a
 }
 
-// chargeBetween calls visit with the charges of an allocation in each hour between two times. They are
-// negative if to is before from.
+// chargeBetween calls visit with the charges of an allocation for each hour between two times. They
+// are negative when to is before from.
 func chargeBetween(one allocation, from, to time.Time, visit func(charge)) {
 	sign := int64(1)
 	if to.Before(from) {

@@ -12,19 +12,22 @@ import (
 	"anneal/eventlog/metering"
 )
 
-// A plan sums up the usage of a window. It is pure: the same records and events give the same intents.
+// A plan sums up the usage of a window: a range of the usage stream and of the log. It is pure: the
+// same records and events give the same intents.
 type plan struct {
-	window   domain.UsageWindow
-	numbers  map[string]uint64 // of the ledger before the window
-	renewed  bool              // the stream begins again after the previous window: its records may be rolled up already
-	created  bool              // it does, because it was created after the previous window
-	seen     map[string]bool   // IDs of records of batches
+	window  domain.UsageWindow
+	numbers map[string]uint64 // by control plane: number of its last record before the window
+	// the stream was created again or lost records, so its records may be in an earlier window already
+	renewed  bool
+	created  bool            // the stream was created again after the previous window
+	seen     map[string]bool // IDs of the records of batch requests, which can be repeated
 	groups   map[group]*rows
 	coverage map[string]domain.UsageRecords
 	repeated int64
 }
 
-// A group is the part of a window that one type of event of one resource contains.
+// A group is the usage of an account in a month: either new usage, or corrections of hours that were
+// rolled up before.
 type group struct {
 	account    string
 	month      domain.Name
@@ -32,8 +35,8 @@ type group struct {
 }
 
 type rows struct {
-	amounts map[domain.UsageRow]domain.UsageAmounts // by row without amounts
-	records map[string]domain.UsageRecords          // by control plane
+	amounts map[domain.UsageRow]domain.UsageAmounts // by row; the rows that are keys have zero amounts
+	records map[string]domain.UsageRecords          // by control plane: the usage records that are summed up
 }
 
 func newPlan(w domain.UsageWindow, from base) *plan {
@@ -42,9 +45,9 @@ func newPlan(w domain.UsageWindow, from base) *plan {
 		seen: map[string]bool{}, groups: map[group]*rows{}, coverage: map[string]domain.UsageRecords{}}
 }
 
-// rolledUp reports whether a record of a stream that begins again belongs to an earlier window. No earlier
-// stream has a record of a request that ended after the stream was created: such a record is new, although
-// its control plane has begun its numbers again, for example because it was restored from a backup.
+// rolledUp reports whether a record belongs to an earlier window, which is possible only if the
+// stream was renewed. Records of requests that ended after the stream was created are new, even if
+// their control plane has begun its numbers again, for example after a restore from a backup.
 func (p *plan) rolledUp(r metering.Record) bool {
 	if !p.renewed || p.created && !r.Time.Before(p.window.Stream) {
 		return false
@@ -52,7 +55,8 @@ func (p *plan) rolledUp(r metering.Record) bool {
 	return r.Number > 0 && r.Number <= p.numbers[r.Source()] || r.Number == 0 && r.Time.Before(p.window.Since)
 }
 
-// addRecord adds a usage record. repeated says that an earlier window has a record with its ID.
+// addRecord adds a usage record to the plan. repeated says that an earlier window has a record with
+// the same ID.
 func (p *plan) addRecord(r metering.Record, repeated bool) {
 	if p.rolledUp(r) {
 		return
@@ -70,7 +74,7 @@ func (p *plan) addRecord(r metering.Record, repeated bool) {
 	cover(p.add(r.Account, row, AmountsOf(r)).records, r)
 }
 
-// AmountsOf returns the amounts of a record.
+// AmountsOf returns the amounts of usage in a record.
 func AmountsOf(r metering.Record) domain.UsageAmounts {
 	return domain.UsageAmounts{Requests: 1, PromptTokens: int64(r.PromptTokens),
 		CachedPromptTokens: int64(r.CachedPromptTokens), CompletionTokens: int64(r.CompletionTokens),
@@ -88,10 +92,10 @@ func cover(records map[string]domain.UsageRecords, r metering.Record) {
 
 func (p *plan) addCharge(c charge) {
 	row := domain.UsageRow{Hour: c.hour, Accelerator: c.accelerator}
-	if row.Job = c.owner; c.owner.Collection() == domain.Deployments.Collection {
-		row.Job, row.Deployment = "", c.owner
+	if row.Job = c.workload; c.workload.Collection() == domain.Deployments.Collection {
+		row.Job, row.Deployment = "", c.workload
 	}
-	p.add(c.owner.Account(), row, domain.UsageAmounts{AcceleratorMicroseconds: c.microseconds})
+	p.add(c.workload.Account(), row, domain.UsageAmounts{AcceleratorMicroseconds: c.microseconds})
 }
 
 func (p *plan) add(account string, row domain.UsageRow, amounts domain.UsageAmounts) *rows {
@@ -105,8 +109,8 @@ func (p *plan) add(account string, row domain.UsageRow, amounts domain.UsageAmou
 	return of
 }
 
-// of returns the rows of a group, in their order.
-func (p *plan) of(g group) (all []domain.UsageRow) {
+// rowsOf returns the rows of a group in the order of domain.CompareUsage.
+func (p *plan) rowsOf(g group) (all []domain.UsageRow) {
 	for row, amounts := range p.groups[g].amounts {
 		if row.UsageAmounts = amounts; amounts != (domain.UsageAmounts{}) {
 			all = append(all, row)
@@ -128,16 +132,16 @@ func (p *plan) sorted() []group {
 	})
 }
 
-// intents returns the commands that record the rows.
+// intents returns the commands that record the rows of the plan.
 func (p *plan) intents() (all []domain.Intent) {
-	var of []domain.RollUpUsage // one month
+	var parts []domain.RollUpUsage // of one month
 	var month domain.Name
 	flush := func() {
-		for i := range of {
-			of[i].Part, of[i].Parts = i+1, len(of)
-			all = append(all, domain.Intend(domain.UsageRollups, month, domain.Command[domain.UsageRollup](of[i])))
+		for i := range parts {
+			parts[i].Part, parts[i].Parts = i+1, len(parts)
+			all = append(all, domain.Intend(domain.UsageRollups, month, domain.Command[domain.UsageRollup](parts[i])))
 		}
-		of = nil
+		parts = nil
 	}
 	for _, g := range p.sorted() {
 		if g.month != month {
@@ -145,8 +149,8 @@ func (p *plan) intents() (all []domain.Intent) {
 			month = g.month
 		}
 		records := sortedRecords(p.groups[g].records)
-		for part := range slices.Chunk(p.of(g), domain.MaxUsageRows) {
-			of = append(of, domain.RollUpUsage{Correction: g.correction, UsagePart: domain.UsagePart{
+		for part := range slices.Chunk(p.rowsOf(g), domain.MaxUsageRows) {
+			parts = append(parts, domain.RollUpUsage{Correction: g.correction, UsagePart: domain.UsagePart{
 				Window: p.window.Number, Rows: slices.Clone(part), FromSequence: p.window.From.Sequence,
 				ToSequence: p.window.To.Sequence, Records: records}})
 			records = nil

@@ -1,5 +1,6 @@
-// Package rollups sums up usage by hour: the usage records of requests to models, and the time for which
-// accelerators were allocated to jobs and deployments. The sums are events of the log.
+// Package rollups sums up usage by hour: the usage records of requests to models, and the time for
+// which accelerators were allocated to jobs and deployments. The sums are recorded as events of the
+// log.
 package rollups
 
 import (
@@ -16,7 +17,7 @@ import (
 	"anneal/projections"
 )
 
-// Records reads the stream of usage records. *metering.Reader implements it.
+// Records reads the usage stream. *metering.Reader implements it.
 type Records interface {
 	State(ctx context.Context) (metering.State, error)
 	Read(ctx context.Context, after, through uint64, visit func(metering.Record)) error
@@ -24,39 +25,39 @@ type Records interface {
 }
 
 const (
-	// Grace is how long after the end of an hour its usage is rolled up. Records that arrive later are
-	// corrections.
+	// Grace is how long after an hour its usage is rolled up. Records that arrive later are recorded
+	// as corrections.
 	Grace = 5 * time.Minute
-	// MaxWaiting is the number of usage records after which a window is written before its hour ends. The
-	// stream keeps metering.MaxRecords.
+	// MaxWaiting is the number of usage records after which a window ends before its hour does. It is
+	// a fraction of metering.MaxRecords, beyond which the stream deletes records.
 	MaxWaiting = metering.MaxRecords / 8
 	interval   = 15 * time.Second
-	// repeatTime is how long before a window the first record of a repeated request is looked for: longer
-	// than a batch lasts.
+	// repeatTime is how far before a window records are searched for the first record of a repeated
+	// request. It is longer than a batch takes.
 	repeatTime = 48 * time.Hour
 	actor      = "task/usage"
 )
 
-// A Runner rolls up usage, and shows the usage that is not rolled up yet. Any number of control planes
-// may run one: the log accepts each window and each part once.
+// A Runner rolls up usage, and returns the usage that is not rolled up yet. Several control planes
+// may run one, because the log accepts each window and each part once.
 type Runner struct {
 	Log     eventlog.Log
 	World   *projections.World
 	Records Records
 	Now     func() time.Time
 	Logger  *slog.Logger
-	// MaxWaiting replaces the constant of this name if it is positive.
+	// MaxWaiting is used instead of the constant MaxWaiting if it is positive.
 	MaxWaiting uint64
 
 	busy    busy
-	folded  *accelerators // at the end of the last complete window, or nil
+	folded  *accelerators // allocations at the end of the last complete window; nil when they are not in memory
 	pending *pending
-	idle    time.Time // the end of an hour at which there was nothing to roll up
-	opened  time.Time // the end of the hour before the one in which the last window was opened
+	idle    time.Time // end of an hour in which there was nothing to roll up
+	opened  time.Time // end of the newest complete hour when this process last opened a window
 }
 
-// busy is a mutex whose lock ends with a context: a window can take minutes, and requests must not wait
-// for it when their clients have disconnected.
+// busy is a mutex that is locked with a context. A window can take minutes, and a request whose
+// client has disconnected must not wait for it.
 type busy struct {
 	once  sync.Once
 	taken chan struct{}
@@ -74,7 +75,7 @@ func (b *busy) lock(ctx context.Context) error {
 
 func (b *busy) unlock() { <-b.taken }
 
-// pending is the usage after the last complete window.
+// pending is the usage after the last complete window, as far as it was read.
 type pending struct {
 	base     base
 	plan     *plan
@@ -82,14 +83,14 @@ type pending struct {
 	sequence uint64
 }
 
-// A base is the end of the last complete window.
+// A base describes the end of the last complete window, at which the next one begins.
 type base struct {
 	window  uint64
 	to      domain.UsageCursor
 	until   time.Time
 	stream  time.Time
 	numbers map[string]uint64
-	// newStream says that the open window has another stream than the last complete one.
+	// newStream says that the usage stream was created again after the last complete window.
 	newStream bool
 }
 
@@ -109,7 +110,7 @@ func (r *Runner) ledger() *projections.Row[domain.UsageRollup] {
 	return &projections.Row[domain.UsageRollup]{State: domain.UsageRollup{Done: true}}
 }
 
-// Run rolls up usage until ctx is done. It retries after errors.
+// Run rolls up usage until ctx is done. It tries again after errors.
 func (r *Runner) Run(ctx context.Context) error {
 	for {
 		more, err := r.Step(ctx)
@@ -117,7 +118,8 @@ func (r *Runner) Run(ctx context.Context) error {
 			return ctx.Err()
 		}
 		if err != nil {
-			r.Logger.Warn("usage roll-up failed: it will be retried", "error", err, "after", interval)
+			r.Logger.Warn("cannot roll up usage: trying again; sums of usage are read from the records until "+
+				"then", "error", err, "after", interval)
 		}
 		if more && err == nil {
 			continue
@@ -130,8 +132,8 @@ func (r *Runner) Run(ctx context.Context) error {
 	}
 }
 
-// Step opens a window if one is due, or writes the open one. more reports whether another step may be
-// due.
+// Step makes one step: it completes the open window, or opens the next one if it is due. more
+// reports whether another step may be due immediately.
 func (r *Runner) Step(ctx context.Context) (more bool, err error) {
 	if err := r.busy.lock(ctx); err != nil {
 		return false, err
@@ -156,7 +158,7 @@ func (r *Runner) Step(ctx context.Context) (more bool, err error) {
 		if waiting < cmp.Or(r.MaxWaiting, MaxWaiting) && (waiting == 0 || !r.behind(from, until)) {
 			return false, nil
 		}
-		window.Until = from.until // the stream would delete records before this hour ends
+		window.Until = from.until // end the window now, because the stream would delete records before this hour ends
 	}
 	window.To = domain.UsageCursor{Sequence: stream.Last, Position: r.World.View().Position}
 	if stream.Last == window.From.Sequence {
@@ -180,14 +182,14 @@ func (r *Runner) Step(ctx context.Context) (more bool, err error) {
 	return true, err
 }
 
-// behind reports whether the last window ends hours after the current time, because a clock was ahead when it
-// was opened, and no window was opened by this control plane in this hour.
+// behind reports whether the last window ends after the current time, because the clock of the
+// control plane that opened it was ahead, and this process opened no window in this hour.
 func (r *Runner) behind(from base, until time.Time) bool {
 	return until.Add(time.Hour).Before(from.until) && !until.Equal(r.opened)
 }
 
-// restarted reports whether the sequences of the stream do not continue those of the last window: the
-// stream was created again, or has lost records.
+// restarted reports whether the stream does not continue the one of the last window, because it was
+// created again or has lost records.
 func restarted(from base, stream metering.State) bool {
 	return from.window > 0 && (!stream.Created.Equal(from.stream) || stream.Last < from.to.Sequence)
 }
@@ -195,12 +197,12 @@ func restarted(from base, stream metering.State) bool {
 func (r *Runner) do(ctx context.Context, intent domain.Intent) error {
 	change, err := eventlog.Do(ctx, r.Log, r.World, eventlog.Request{Time: r.Now().UTC(), Actor: actor}, intent)
 	if err != nil {
-		return fmt.Errorf("record usage of %s: %w", intent.Name, err)
+		return fmt.Errorf("record the usage of %s: %w", intent.Name, err)
 	}
 	return r.World.WaitFor(ctx, change.Position())
 }
 
-// write records the rows of the open window, and completes it.
+// write records the rows of the open window and completes it.
 func (r *Runner) write(ctx context.Context, row *projections.Row[domain.UsageRollup]) error {
 	window := row.State.Window
 	p, devices, err := r.planOf(ctx, baseOf(row), window)
@@ -220,14 +222,15 @@ func (r *Runner) write(ctx context.Context, row *projections.Row[domain.UsageRol
 	return nil
 }
 
-// planOf returns the plan of a window, and the allocations at its end.
+// planOf returns the plan of a window and the allocations at the window's end.
 func (r *Runner) planOf(ctx context.Context, from base, window domain.UsageWindow) (*plan, *accelerators, error) {
 	p := newPlan(window, from)
 	stream, err := r.Records.State(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	if stream.Created.Equal(window.Stream) { // the next window has the records of a stream that replaced it
+	// if the stream was replaced, the records of the new one belong to the next window
+	if stream.Created.Equal(window.Stream) {
 		if err := r.readRecords(ctx, p, window.From.Sequence, window.To.Sequence, true); err != nil {
 			return nil, nil, err
 		}
@@ -244,8 +247,8 @@ func (r *Runner) planOf(ctx context.Context, from base, window domain.UsageWindo
 	return p, devices, nil
 }
 
-// readRecords adds records to a plan. With lookUp, it leaves out those that repeat one of an earlier
-// window.
+// readRecords reads a range of the usage stream into a plan. With lookUp it finds out which records
+// of batch requests repeat a record of an earlier window, which the plan then does not count.
 func (r *Runner) readRecords(ctx context.Context, p *plan, after, through uint64, lookUp bool) error {
 	var repeatable []metering.Record
 	err := r.Records.Read(ctx, after, through, func(one metering.Record) {
@@ -271,7 +274,8 @@ func (r *Runner) readRecords(ctx context.Context, p *plan, after, through uint64
 	return err
 }
 
-// devicesAt returns the allocations at the end of a complete window, which the caller must not change.
+// devicesAt returns the allocations at a position of the log, the end of a complete window. The
+// caller must not change them.
 func (r *Runner) devicesAt(ctx context.Context, position uint64) (*accelerators, error) {
 	if r.folded != nil && r.folded.position <= position {
 		err := r.follow(ctx, r.folded, time.Time{}, position, func(charge) {})
@@ -285,7 +289,7 @@ func (r *Runner) devicesAt(ctx context.Context, position uint64) (*accelerators,
 	return devices, nil
 }
 
-// follow folds the events of nodes up to a position.
+// follow folds the events of nodes up to the position to into devices.
 func (r *Runner) follow(ctx context.Context, devices *accelerators, charged time.Time, to uint64,
 	visit func(charge)) error {
 	if devices.position >= to {
@@ -306,7 +310,7 @@ func (r *Runner) follow(ctx context.Context, devices *accelerators, charged time
 	return nil
 }
 
-// devicesUsed reports whether accelerators were used in a window.
+// devicesUsed reports whether accelerators were allocated at any time in a window.
 func (r *Runner) devicesUsed(ctx context.Context, from base, window domain.UsageWindow, stream metering.State) (
 	used bool, err error) {
 	now, err := r.pendingOf(ctx, from, stream)
@@ -320,7 +324,7 @@ func (r *Runner) devicesUsed(ctx context.Context, from base, window domain.Usage
 	return used || len(now.plan.groups) > 0, nil
 }
 
-// pendingOf returns the usage after a base, as far as it was read.
+// pendingOf returns the usage after the window from, as far as it was read so far.
 func (r *Runner) pendingOf(ctx context.Context, from base, stream metering.State) (*pending, error) {
 	if r.pending != nil && r.pending.base.window == from.window && r.pending.base.until.Equal(from.until) &&
 		r.pending.plan.window.Stream.Equal(stream.Created) {
@@ -339,12 +343,12 @@ func (r *Runner) pendingOf(ctx context.Context, from base, stream metering.State
 	return r.pending, nil
 }
 
-// Pending returns the usage after the last complete window, that window's number, and the end of the
-// hours whose usage is rolled up. A repeated record of a batch may be counted until its hour is rolled
-// up.
+// Pending returns the usage after the last complete window, the number of that window, and the time
+// until which usage is rolled up. A request of a batch that was sent twice may be counted twice
+// until its hour is rolled up.
 func (r *Runner) Pending(ctx context.Context) (all []domain.AccountUsage, window uint64, until time.Time, err error) {
 	if err := r.busy.lock(ctx); err != nil {
-		return nil, 0, time.Time{}, fmt.Errorf("wait for a window of usage that is being rolled up: %w", err)
+		return nil, 0, time.Time{}, fmt.Errorf("the usage of an hour is still being rolled up: try again: %w", err)
 	}
 	defer r.busy.unlock()
 	from := baseOf(r.ledger())
@@ -370,14 +374,14 @@ func (r *Runner) Pending(ctx context.Context) (all []domain.AccountUsage, window
 		return nil, 0, time.Time{}, err
 	}
 	for g := range now.plan.groups {
-		for _, row := range now.plan.of(g) {
+		for _, row := range now.plan.rowsOf(g) {
 			all = append(all, domain.AccountUsage{Account: g.account, UsageRow: row})
 		}
 	}
 	open := newPlan(now.plan.window, base{})
 	now.devices.charge(from.until, r.Now().UTC().Truncate(time.Millisecond), open.addCharge)
 	for g := range open.groups {
-		for _, row := range open.of(g) {
+		for _, row := range open.rowsOf(g) {
 			all = append(all, domain.AccountUsage{Account: g.account, UsageRow: row})
 		}
 	}

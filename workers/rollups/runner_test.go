@@ -60,7 +60,8 @@ type flaky struct {
 	rate   float64
 }
 
-// newFlaky returns a log in memory that has its own random numbers, because control planes append at once.
+// newFlaky returns a log in memory that has its own random numbers, because control planes append
+// at once.
 func newFlaky(random *rand.Rand) *flaky {
 	return &flaky{Log: eventlog.NewMemory(), random: rand.New(rand.NewPCG(random.Uint64(), random.Uint64()))}
 }
@@ -93,7 +94,7 @@ type harness struct {
 	now     time.Time
 	skew    time.Duration
 	numbers map[string]uint64
-	repeats bool // some records repeat an earlier one
+	repeats bool // whether some records repeat an earlier one
 }
 
 func newHarness(t *testing.T, seed uint64) *harness {
@@ -224,8 +225,8 @@ func (b *harness) rolledUp(last uint64) (sums totals, corrections int) {
 	return sums, corrections
 }
 
-// wanted sums up the records, each ID once, and the allocations of the log, from the start to the end of
-// each, or up to a time if it continues. It shares no code with the runner.
+// wanted sums up the records, each ID once, and the allocations of the log, from the start to the
+// end of each, or up to a time if it continues. It shares no code with the runner.
 func (b *harness) wanted(until time.Time) totals {
 	sums, seen := totals{}, map[string]bool{}
 	for _, r := range b.stream.all {
@@ -281,8 +282,8 @@ func (b *harness) wanted(until time.Time) totals {
 	return sums
 }
 
-// checkLedger checks that the windows follow each other and contain the numbers of each control plane
-// without gaps, and returns the number of records in them.
+// checkLedger checks that the windows follow each other and contain the numbers of each control
+// plane without gaps, and returns the number of records in them.
 func (b *harness) checkLedger() (records int64) {
 	var last domain.UsageWindow
 	numbers := map[string]uint64{}
@@ -309,9 +310,10 @@ func (b *harness) checkLedger() (records int64) {
 	return records
 }
 
-// TestUsageIsRolledUpExactly checks that the sums of all roll-ups are those of the usage records and of the
-// allocations in the log: with two runners at once, appends that fail or are not acknowledged, runners that
-// begin again, late and repeated records, and clocks that jump. Set ANNEAL_SEEDS for more than a few runs.
+// TestUsageIsRolledUpExactly checks that the sums of all roll-ups are those of the usage records
+// and of the allocations in the log: with two runners at once, appends that fail or are not
+// acknowledged, runners that begin again, late and repeated records, and clocks that jump. Set
+// ANNEAL_SEEDS for more than a few runs.
 func TestUsageIsRolledUpExactly(t *testing.T) {
 	seeds := testutil.Variable(t, "ANNEAL_SEEDS", 6)
 	corrected := 0
@@ -336,7 +338,7 @@ func simulate(t *testing.T, b *harness) (corrections int) {
 		b.mu.Lock()
 		b.now = b.now.Add(time.Duration(b.random.IntN(120)) * 10 * time.Second)
 		b.skew = 0
-		if b.random.IntN(6) == 0 { // the clock of this control plane is wrong, until it is set
+		if b.random.IntN(6) == 0 { // the clock of this control plane is wrong until it is corrected
 			b.skew = time.Duration(b.random.IntN(80)-40) * 6 * time.Minute
 		}
 		b.mu.Unlock()
@@ -344,11 +346,11 @@ func simulate(t *testing.T, b *harness) (corrections int) {
 		for range b.random.IntN(12) {
 			at := b.clock()
 			if b.random.IntN(20) == 0 {
-				at = at.Add(-time.Duration(b.random.IntN(300)) * time.Minute) // waited in a spool
+				at = at.Add(-time.Duration(b.random.IntN(300)) * time.Minute) // the record waited in a spool
 			}
 			id := batch()
 			one := b.record(fmt.Sprint("cp-", b.random.IntN(2)), at, id)
-			if first, known := repeated[id]; known && id != "" { // the same usage again
+			if first, known := repeated[id]; known && id != "" { // the record repeats the same usage
 				one.Time, one.Account, one.Key, one.Deployment, one.Model = first.Time, first.Account, first.Key,
 					first.Deployment, first.Model
 				one.PromptTokens, one.CachedPromptTokens, one.CompletionTokens, one.AudioSeconds = first.PromptTokens,
@@ -396,12 +398,12 @@ func simulate(t *testing.T, b *harness) (corrections int) {
 func (b *harness) checkPending(t *testing.T, r *Runner) {
 	b.mu.Lock()
 	b.skew = 0
-	b.now = b.now.Add(24 * time.Hour) // later than all records
+	b.now = b.now.Add(24 * time.Hour) // a time after all records
 	b.mu.Unlock()
 	if b.repeats {
 		stepAll(t, r)
 	} else {
-		_, err := r.Step(t.Context()) // opens a window, or completes the open one
+		_, err := r.Step(t.Context()) // the step opens a window, or completes the open one
 		require.NoError(t, err)
 	}
 	b.record("cp-0", b.clock(), "")

@@ -1,5 +1,5 @@
-// Package sessions runs a session for each resource of a kind that needs one, such as a batch that has
-// not ended.
+// Package sessions runs a goroutine (session) for each resource of a kind that needs one, such as
+// each batch that has not ended.
 package sessions
 
 import (
@@ -11,22 +11,23 @@ import (
 	"anneal/projections"
 )
 
-// A Group runs the sessions of the resources of one kind. Each resource has at most one session.
+// A Group runs the sessions for the resources of one kind. A resource has at most one session at a
+// time.
 type Group[S domain.State] struct {
 	World *projections.World
 	Kind  *domain.Kind[S]
-	// Needs reports whether a resource needs a session. It depends on the rows of Kind and of Others
-	// only, because it is called when one of them has changed, and when a session has ended.
+	// Needs reports whether a resource needs a session. It may depend only on the tables of Kind and
+	// of Others, because it is called when they have changed and when a session has ended.
 	Needs  func(*projections.View, *projections.Row[S]) bool
 	Others []domain.AnyKind
-	// Session runs until ctx is done or the resource needs no session any more. ctx is done when the
-	// resource needs none.
+	// Session runs until the resource needs no session any more, which also ends ctx.
 	Session func(ctx context.Context, row *projections.Row[S])
 }
 
-// Run runs sessions until ctx is done, and returns when all of them have ended.
+// Run runs sessions until ctx is done, and returns when all have ended.
 func (g *Group[S]) Run(ctx context.Context) error {
-	running, ended := map[string]context.CancelFunc{}, make(chan string) // by the ID of the create event
+	// by ID of the event that created the resource: cancels its session
+	running, ended := map[string]context.CancelFunc{}, make(chan string)
 	var all sync.WaitGroup
 	defer all.Wait()
 	ctx, stop := context.WithCancel(ctx)
@@ -55,12 +56,13 @@ func (g *Group[S]) Run(ctx context.Context) error {
 		case <-g.World.Changed(view.Position):
 		case event := <-ended:
 			delete(running, event)
-			seen = nil // the resource may need another session already
+			seen = nil // look at all resources again, because this one may need another session
 		}
 	}
 }
 
-// change stops the sessions that are not needed, and returns the resources that need one and have none.
+// change cancels the running sessions that are no longer needed. It returns the resources that need
+// a session but have none.
 func (g *Group[S]) change(view *projections.View, running map[string]context.CancelFunc) (
 	missing []*projections.Row[S]) {
 	needed := map[string]bool{}
@@ -81,7 +83,7 @@ func (g *Group[S]) change(view *projections.View, running map[string]context.Can
 	return missing
 }
 
-// versions returns the versions of the tables on which Needs depends.
+// versions returns the versions of the tables on which Needs depends, to notice changes.
 func (g *Group[S]) versions(view *projections.View) (all []any) {
 	for _, kind := range append([]domain.AnyKind{g.Kind}, g.Others...) {
 		all = append(all, view.TableVersion(kind))

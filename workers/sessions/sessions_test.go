@@ -30,8 +30,8 @@ type harness struct {
 	world *projections.World
 
 	mu       sync.Mutex
-	asked    int                                // calls of Needs
-	sessions map[domain.Name]context.CancelFunc // sessions that run; a call ends one
+	asked    int                                // number of calls of Needs
+	sessions map[domain.Name]context.CancelFunc // cancels each running session
 	begun    int
 }
 
@@ -70,9 +70,9 @@ func do[S domain.State](b *harness, kind *domain.Kind[S], name domain.Name, comm
 	synctest.Wait()
 }
 
-// TestGroupFollowsNeeds checks that a session runs while its resource needs one, which the rows of other
-// kinds may decide, that a session that ends early is run again, and that the changes of kinds on which
-// nothing depends cause no scan.
+// TestGroupFollowsNeeds checks that a session runs while its resource needs one, which the rows of
+// other kinds may decide, that a session that ends early is run again, and that the changes of
+// kinds on which nothing depends cause no scan.
 func TestGroupFollowsNeeds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := start(t)

@@ -16,30 +16,29 @@ import (
 )
 
 const (
-	// maxFileBytes is the number of bytes after which a file has no further event. A file with one
-	// more event of eventlog.MaxEvent bytes is still below the size from which the object store gets
-	// an object in several parts.
+	// maxFileBytes is the number of bytes at which a file is complete. Even with one more event of
+	// eventlog.MaxEvent bytes, the file is written to the object store in a single part.
 	maxFileBytes = 12 << 20
-	readEvents   = 2048 // events that are read at once, with at most maxFileBytes and one event
+	readEvents   = 2048 // maximum number of events in one read; a read also ends at maxFileBytes
 	writeTimeout = 10 * time.Minute
 )
 
-// files writes files of events. The range of a file is recorded in the log before the file is written,
-// and names the file. So every attempt to write it, by any process, writes the same object, and each
-// event is in exactly one file.
+// files delivers events as files in an object store. The range of positions of a file is recorded
+// in the log before the file is written, and is the file's name. So every attempt to write it, by
+// any process, writes the same object, and each event is in exactly one file.
 type files struct {
 	*session
 	source  source  // the position up to which pages were used
 	reader  *reader // of the events after page; nil without one
 	page    page    // the events that content does not have yet
-	written uint64  // last position of the newest file that was written
+	written uint64  // last position in the newest file that this process has written
 	content bytes.Buffer
-	file    domain.EventFile // what content has
-	oldest  time.Time        // time of the first event in content
+	file    domain.EventFile // range and number of the events in content
+	oldest  time.Time        // time of the oldest event in content
 }
 
-// run writes files until ctx is done or the subscription was disabled. It returns an error after a
-// failure that a retry may resolve.
+// run writes files until ctx is done or the subscription was disabled. It returns an error after
+// which the caller tries again.
 func (f *files) run(ctx context.Context) error {
 	defer f.stopReading()
 	for ctx.Err() == nil {
@@ -54,26 +53,28 @@ func (f *files) run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// explain stores why no file was written, and disables the subscription if its user must resolve that.
-// Otherwise it returns the error.
+// explain shows in the subscription's status why no file was written. When the user must correct
+// something, it disables the subscription. Otherwise it returns an error, after which the caller
+// tries again.
 func (f *files) explain(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return err
 	}
-	state := delivery.State{LastError: "this server cannot read the events or write the file", LastFailure: f.Now()}
+	state := delivery.State{LastError: "the server cannot read the events or write the file, and tries " +
+		"again", LastFailure: f.Now()}
 	var fault *domain.Error
 	if errors.As(err, &fault) {
 		state.LastError = fault.Message
 		switch fault.Code {
 		case domain.InvalidArgument, domain.FailedPrecondition, domain.NotFound, domain.PermissionDenied:
-			return f.disable(ctx, fault.Code, "%s; then resume the subscription", fault.Message)
+			return f.disable(ctx, fault.Code, "%s; correct this, then resume the subscription", fault.Message)
 		}
 	}
 	return errors.Join(err, delivery.Save(ctx, f.Blobs, f.name, f.event, &state))
 }
 
-// step writes the recorded file unless it was written, then reads events, and records the next file
-// when it is complete.
+// step makes one step of the delivery. If the file that was recorded last was not written yet, it
+// writes that file. Otherwise it reads events, and records the next file when it is complete.
 func (f *files) step(ctx context.Context, s *domain.Subscription) error {
 	at := delivery.Cursor{Position: f.start}
 	if s.File != nil {
@@ -95,7 +96,7 @@ func (f *files) step(ctx context.Context, s *domain.Subscription) error {
 		return f.record(ctx, domain.RecordEventFile{EventFile: f.file, After: lastOf(s)})
 	}
 	if grown == nil {
-		return nil // there may be more events
+		return nil // read may find more events
 	}
 	timer := time.NewTimer(max(wait, 0))
 	defer timer.Stop()
@@ -192,7 +193,8 @@ func (f *files) stopReading() {
 	f.reader, f.page = nil, page{}
 }
 
-// encodeAll encodes events concurrently, because a backfill is as fast as its encoding.
+// encodeAll encodes events concurrently, because encoding takes most of the time when many old
+// events are delivered.
 func (f *files) encodeAll(events []eventlog.Event) ([][]byte, error) {
 	const chunk = 128
 	lines := make([][]byte, len(events))
@@ -209,7 +211,7 @@ func (f *files) encodeAll(events []eventlog.Event) ([][]byte, error) {
 	return lines, errors.Join(failed...)
 }
 
-// add appends an event, which is encoded as line, to content.
+// add appends an event to content. line is its encoding.
 func (f *files) add(e eventlog.Event, line []byte) {
 	f.content.Write(line)
 	f.content.WriteByte('\n')
@@ -219,8 +221,8 @@ func (f *files) add(e eventlog.Event, line []byte) {
 	f.file.Last, f.file.EventID, f.file.Events = e.Position, e.ID, f.file.Events+1
 }
 
-// writeRecorded writes the file whose range is recorded. It reads the events again unless content has
-// them, which is the case when this process recorded the range.
+// writeRecorded writes the file that was recorded last. If another process recorded it, content
+// does not have its events, and they are read from the log again.
 func (f *files) writeRecorded(ctx context.Context, s *domain.Subscription) error {
 	recorded := *s.File
 	known, err := f.confirm(ctx, delivery.Cursor{Position: recorded.Last, EventID: recorded.EventID})
@@ -229,7 +231,7 @@ func (f *files) writeRecorded(ctx context.Context, s *domain.Subscription) error
 	}
 	if !known {
 		return f.mismatch(ctx, delivery.Cursor{Position: recorded.Last, EventID: recorded.EventID},
-			"create another subscription with another directory")
+			"create another subscription that writes to another directory")
 	}
 	if f.file != recorded {
 		if err := f.readAgain(ctx, s, recorded); err != nil {
@@ -251,7 +253,7 @@ func (f *files) writeRecorded(ctx context.Context, s *domain.Subscription) error
 	return nil
 }
 
-// readAgain reads the events of a recorded file into content.
+// readAgain reads the events of a recorded file from the log into content.
 func (f *files) readAgain(ctx context.Context, s *domain.Subscription, recorded domain.EventFile) error {
 	f.content.Reset()
 	f.file = domain.EventFile{First: recorded.First}
@@ -272,13 +274,14 @@ func (f *files) readAgain(ctx context.Context, s *domain.Subscription, recorded 
 		}
 	}
 	if f.file != recorded {
-		return fmt.Errorf("the log has other events between positions %d and %d than when the file was recorded: %d, not %d",
+		return fmt.Errorf("the log has other events from position %d to %d than when the file was recorded: %d events "+
+			"instead of %d",
 			recorded.First, recorded.Last, f.file.Events, recorded.Events)
 	}
 	return nil
 }
 
-// nameOf returns the name of a file: its first and last position.
+// nameOf returns the name of a file, which has its first and last position.
 func nameOf(file domain.EventFile, format string) string {
 	suffix := "jsonl"
 	if format == domain.EventFilesParquet {
@@ -287,7 +290,7 @@ func nameOf(file domain.EventFile, format string) string {
 	return fmt.Sprintf("%020d-%020d.%s", file.First, file.Last, suffix)
 }
 
-// write writes content to an object of the directory.
+// write writes content to the object with a name in the directory of the subscription.
 func (f *files) write(ctx context.Context, to *domain.EventFiles, name string, content []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
@@ -304,7 +307,7 @@ func (f *files) write(ctx context.Context, to *domain.EventFiles, name string, c
 	for _, value := range values {
 		credentials, wrong := domain.ParseStoreCredentials(domain.SecretValue(value))
 		if len(wrong) > 0 {
-			return domain.Errorf(domain.InvalidArgument, "the value of %s %s: %s", to.CredentialsSecret,
+			return domain.Errorf(domain.InvalidArgument, "the value of secret %s %s: %s", to.CredentialsSecret,
 				domain.StoreCredentialsRule, wrong[0])
 		}
 		bucket, err := external.Open(ctx, at, &credentials, f.Store)
@@ -313,5 +316,5 @@ func (f *files) write(ctx context.Context, to *domain.EventFiles, name string, c
 		}
 		return errors.Join(bucket.Write(ctx, at.Key+name, bytes.NewReader(content)), bucket.Close())
 	}
-	return fmt.Errorf("%s has no value", to.CredentialsSecret)
+	return fmt.Errorf("secret %s has no value: set its value", to.CredentialsSecret)
 }

@@ -47,7 +47,7 @@ type harness struct {
 	vault  *secrets.Vault
 	policy Policy
 	client *http.Client
-	plan   atomic.Pointer[faults.Plan] // nil injects no fault
+	plan   atomic.Pointer[faults.Plan] // plan of injected faults; nil injects none
 	keys   domain.SigningKeys
 }
 
@@ -153,7 +153,8 @@ func (b *harness) selected(after uint64) (all []eventlog.Event) {
 // A receiver is a webhook. respond decides the response to an event; nil responds with 204.
 type receiver struct {
 	*httptest.Server
-	respond func(w http.ResponseWriter, r *http.Request, e received) bool // false leaves 204 to the receiver
+	// responds to an event; returns false to leave the response 204 to the receiver
+	respond func(w http.ResponseWriter, r *http.Request, e received) bool
 
 	mu  sync.Mutex
 	all []received // accepted events in the order of their arrival
@@ -220,11 +221,11 @@ func (v *receiver) first() (all []received) {
 	return all
 }
 
-// requireComplete requires that the receiver has accepted exactly the selected events after a position,
-// at least once each, and first in the order of the log for each resource.
+// requireComplete requires that the receiver has accepted exactly the selected events after a
+// position, at least once each, and first in the order of the log for each resource.
 func (b *harness) requireComplete(v *receiver, after uint64) {
 	b.Helper()
-	require.EventuallyWithT(b, func(c *assert.CollectT) { // deliveries may record events, which are delivered too
+	require.EventuallyWithT(b, func(c *assert.CollectT) { // a delivery may record events, which are delivered too
 		want, got := map[string][]string{}, map[string][]string{}
 		for _, e := range b.selected(after) {
 			want[string(e.Name)] = append(want[string(e.Name)], e.ID)

@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metrics are the metrics of deliveries. A nil Metrics counts nothing.
+// Metrics are the Prometheus metrics of deliveries. A nil *Metrics records nothing.
 type Metrics struct {
 	deliveries *prometheus.CounterVec
 	files      prometheus.Counter
@@ -16,7 +16,7 @@ type Metrics struct {
 	sessions map[*session]bool
 }
 
-// NewMetrics registers the metrics.
+// NewMetrics creates the metrics and registers them.
 func NewMetrics(registry prometheus.Registerer, now func() time.Time) *Metrics {
 	m := &Metrics{
 		deliveries: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "anneal_subscription_deliveries_total",
@@ -32,7 +32,8 @@ func NewMetrics(registry prometheus.Registerer, now func() time.Time) *Metrics {
 	return m
 }
 
-// lag returns the age of the oldest event of all sessions.
+// lag returns the age of the oldest event that a session of this process has not delivered; 0 when
+// there is none.
 func (m *Metrics) lag(now time.Time) (lag time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

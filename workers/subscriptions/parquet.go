@@ -10,8 +10,8 @@ import (
 	"github.com/parquet-go/parquet-go"
 )
 
-// A parquetRow is an event in a Parquet file. Event is the event as in a JSONL file; the other columns are
-// its attributes by which readers select.
+// A parquetRow is one event in a Parquet file. Event is the JSON of the event as in a JSONL file.
+// The other columns are attributes of the event by which queries select.
 type parquetRow struct {
 	Position int64     `parquet:"position,delta,zstd"`
 	ID       string    `parquet:"id,zstd"`
@@ -22,8 +22,8 @@ type parquetRow struct {
 	Event    string    `parquet:"event,json,zstd"`
 }
 
-// parquetOf returns the events of a JSONL file as a Parquet file with one row group. The same events give the
-// same bytes, as long as the version of the library is the same.
+// parquetOf returns the events of a JSONL file as a Parquet file with one row group. The same
+// version of the library writes the same bytes for the same events.
 func parquetOf(lines []byte) ([]byte, error) {
 	rows := make([]parquetRow, 0, bytes.Count(lines, []byte("\n")))
 	for line := range bytes.Lines(lines) {
@@ -51,11 +51,11 @@ func parquetRowOf(line []byte) (parquetRow, error) {
 		Time                               time.Time
 	}
 	if err := json.Unmarshal(line, &e); err != nil {
-		return parquetRow{}, fmt.Errorf("read an event of a file: %w", err)
+		return parquetRow{}, fmt.Errorf("decode an event for a Parquet file: %w", err)
 	}
 	position, err := strconv.ParseInt(e.Position, 10, 64)
 	if err != nil {
-		return parquetRow{}, fmt.Errorf("read the position of event %s: %w", e.ID, err)
+		return parquetRow{}, fmt.Errorf("parse the position of event %s: %w", e.ID, err)
 	}
 	return parquetRow{position, e.ID, e.Type, e.Subject, e.Time, e.Actor, string(line)}, nil
 }

@@ -77,7 +77,7 @@ func TestParquetFilesHaveEachEventOnce(t *testing.T) {
 		all.Wait()
 	}
 	_, err := parquetOf([]byte("{}\n"))
-	require.ErrorContains(t, err, "read the position")
+	require.ErrorContains(t, err, "parse the position")
 }
 
 // BenchmarkParquet measures the conversion of a full file.

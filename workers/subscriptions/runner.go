@@ -1,5 +1,5 @@
-// Package subscriptions delivers the events of accounts to the targets of subscriptions: webhooks, by
-// the specification Standard Webhooks, and files in object stores.
+// Package subscriptions delivers the events of accounts to the targets of their subscriptions:
+// webhooks (by the specification Standard Webhooks) and files in object stores.
 package subscriptions
 
 import (
@@ -18,49 +18,50 @@ import (
 	"anneal/workers/sessions"
 )
 
-// A Runner delivers the events of all subscriptions. One control plane should run it at a time. If two
-// run it, webhooks receive events more than once, and files are written twice with the same content.
+// A Runner delivers the events of all subscriptions. One control plane at a time should run it.
+// When two run it, webhooks receive events more than once, and files are written twice with the
+// same content.
 type Runner struct {
 	Log     eventlog.Log
-	World   *projections.World // follows Log
+	World   *projections.World // must follow the events of Log
 	Blobs   *blobs.Store
 	Open    secrets.OpenFunc
-	Webhook *http.Client // sends to webhooks
-	Store   *http.Client // connects to object stores
-	// Visible returns an event as the readers of its account see it, and false for an event that they
-	// do not see.
+	Webhook *http.Client // HTTP client for webhooks
+	Store   *http.Client // HTTP client for object stores
+	// Visible returns an event as readers of its account may see it; false for an event that they may
+	// not see.
 	Visible func(eventlog.Event) (eventlog.Event, bool)
 	Now     func() time.Time
 	Logger  *slog.Logger
 	Metrics *Metrics
-	Policy  Policy // zero fields have their default
+	Policy  Policy // a zero field means that of DefaultPolicy
 }
 
-// A Policy holds the times and limits of deliveries.
+// A Policy has the times and limits of deliveries.
 type Policy struct {
-	FirstBackoff time.Duration // after the first failed attempt; doubled after each further one
+	FirstBackoff time.Duration // pause after the first failed attempt; doubled after each further one
 	MaxBackoff   time.Duration
-	GiveUp       time.Duration // from the first attempt until an event becomes a dead letter
-	FileInterval time.Duration // from an event until the file that contains it is written
+	GiveUp       time.Duration // time from the first attempt for an event until the event becomes a dead letter
+	FileInterval time.Duration // maximum time from an event until the file with it is written
 	FileEvents   int           // maximum number of events in a file
 	DeadLetters  int           // maximum number of dead letters of a subscription
-	Retries      int           // events of a subscription that wait for a retry, after which no further ones are read
+	Retries      int           // number of events waiting for a retry at which a subscription reads no further events
 }
 
-// DefaultPolicy is the policy of a server.
+// DefaultPolicy is the Policy of a server.
 var DefaultPolicy = Policy{FirstBackoff: 5 * time.Second, MaxBackoff: 3 * time.Hour, GiveUp: 72 * time.Hour,
 	FileInterval: time.Minute, FileEvents: 50_000, DeadLetters: 1000, Retries: 256}
 
-// RequestTimeout bounds one request to a webhook.
+// RequestTimeout is the maximum time of one request to a webhook.
 const RequestTimeout = 15 * time.Second
 
 const (
 	firstPause    = time.Second
 	maxPause      = time.Minute
-	recordTimeout = 15 * time.Second // maximum time to record an event or to store the state of a delivery
+	recordTimeout = 15 * time.Second // maximum time for recording an event or storing the state of a delivery
 )
 
-// Run delivers until ctx is done.
+// Run delivers the events of all subscriptions until ctx is done.
 func (r *Runner) Run(ctx context.Context) error {
 	if r.Policy == (Policy{}) {
 		r.Policy = DefaultPolicy
@@ -78,20 +79,20 @@ func (r *Runner) Run(ctx context.Context) error {
 
 type subscriptionRow = projections.Row[domain.Subscription]
 
-// delivers reports whether events are delivered to the target of a subscription: it is ACTIVE, and its
-// account is not suspended.
+// delivers reports whether events are delivered to a subscription: it is ACTIVE, and its account is
+// not suspended.
 func delivers(v *projections.View, row *subscriptionRow) bool {
 	account, ok := v.Accounts.Get(domain.Name("accounts/" + row.Name.Account()))
 	return row.State.State == domain.SubscriptionActive && (!ok || !account.State.Suspended())
 }
 
-// startOf returns the position after which a subscription begins.
+// startOf returns the position after which the events of a subscription begin.
 func startOf(row *subscriptionRow) uint64 {
 	switch s := &row.State; {
 	case s.StartPosition != nil:
 		return uint64(*s.StartPosition)
 	case s.StartTime != nil:
-		return 0 // Selects leaves out the events before StartTime
+		return 0 // begin with the first event; Selects then skips those before StartTime
 	}
 	return row.CreateVersion
 }
@@ -102,22 +103,22 @@ type session struct {
 	tail  *eventlog.Tail
 	name  domain.Name
 	event string // ID of the event that created the subscription
-	start uint64 // position after which the subscription begins
+	start uint64 // position after which the events of the subscription begin
 
-	// oldest is the time in Unix nanoseconds of the oldest event that was read and not delivered; 0
-	// without one.
+	// oldest is the time, in Unix nanoseconds, of the oldest event that was read but not delivered; 0
+	// when there is none.
 	oldest atomic.Int64
 }
 
-// row returns the subscription; false when it does not deliver any more.
+// row returns the subscription; false when its events are not delivered any more.
 func (s *session) row() (*subscriptionRow, bool) {
 	view := s.World.View()
 	row, ok := view.Subscriptions.Get(s.name)
 	return row, ok && row.CreateEvent == s.event && delivers(view, row)
 }
 
-// run delivers until the subscription is not ACTIVE any more or ctx is done. After a failure of this
-// server it begins again, from the stored state.
+// run delivers events until the subscription is not ACTIVE any more or ctx is done. After an error
+// it begins again, from the stored state.
 func (s *session) run(ctx context.Context) {
 	s.Metrics.begin(s)
 	defer s.Metrics.end(s)
@@ -139,15 +140,16 @@ func (s *session) run(ctx context.Context) {
 		if s.Now().Sub(began) > maxPause {
 			pause = firstPause
 		}
-		s.Logger.Warn("deliveries of a subscription were interrupted", "subscription", s.name, "error", err, "pause", pause)
+		s.Logger.Warn("cannot deliver the events of a subscription: trying again after a "+
+			"pause", "subscription", s.name, "error", err, "pause", pause)
 		if !eventlog.Sleep(ctx, pause) {
 			return
 		}
 	}
 }
 
-// record records a command on the subscription, and waits until the world has its event. A command
-// that another change has made impossible is no error.
+// record executes a command on the subscription, and waits until the world has its event. It
+// returns nil when the command is refused because the subscription has changed.
 func (s *session) record(ctx context.Context, command domain.Command[domain.Subscription]) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 	defer cancel()
@@ -162,12 +164,12 @@ func (s *session) record(ctx context.Context, command domain.Command[domain.Subs
 	return err
 }
 
-// disable disables the subscription with a reason that its user must resolve.
+// disable disables the subscription. The message says what its user must correct.
 func (s *session) disable(ctx context.Context, code domain.Code, format string, args ...any) error {
 	return s.record(ctx, domain.DisableSubscription{Status: domain.StatusOf(domain.Errorf(code, format, args...))})
 }
 
-// encode returns an event as the target receives it: a CloudEvent in JSON, without secrets.
+// encode returns an event as the target receives it: a CloudEvent in JSON, with secrets removed.
 func (r *Runner) encode(e eventlog.Event) ([]byte, error) {
 	shown, _ := r.Visible(e)
 	return json.Marshal(eventlog.Structured(shown))

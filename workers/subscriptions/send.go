@@ -21,36 +21,38 @@ import (
 )
 
 const (
-	// maxResponse is the number of bytes of a response that are read, so that the connection can be
-	// used again. The connection of a longer response is closed.
+	// maxResponse is the maximum number of bytes that are read of a response. The connection of a
+	// longer response is closed and not used again.
 	maxResponse   = 64 << 10
 	maxRetryAfter = 24 * time.Hour
 )
 
-// errGone is the error of a webhook that responds with status 410.
-var errGone = errors.New("the webhook responds with status 410")
+// errGone is the error for a webhook that responds with status 410 (Gone).
+var errGone = errors.New("the webhook responds with status 410 (Gone)")
 
-// A refusedError is a response with a status other than 2xx.
+// A refusedError is the error for a response of a webhook with a status other than 2xx.
 type refusedError struct {
 	status int
-	after  time.Duration // of the header Retry-After; 0 without it
+	after  time.Duration // time from the response header Retry-After; 0 when the response has none
 }
 
 func (r refusedError) Error() string {
 	if r.status/100 == 3 {
-		return fmt.Sprintf("the webhook responds with status %d, and redirects are not followed", r.status)
+		return fmt.Sprintf("the webhook responds with the redirect status %d: redirects are not followed, so set the "+
+			"final URL", r.status)
 	}
-	return fmt.Sprintf("the webhook responds with status %d", r.status)
+	return fmt.Sprintf("the webhook responds with status %d instead of 2xx", r.status)
 }
 
-// A signer signs requests with the newest signing secret and, until its time, the previous one.
+// A signer signs requests to a webhook with the newest signing secret and, until the previous
+// secret expires, with that one too.
 type signer struct {
 	keys          domain.SigningKeys
 	previous      *domain.SigningKeys
 	previousUntil time.Time
 }
 
-// header returns the signatures of a request that is sent at a time.
+// header returns the header webhook-signature for a request that is sent at the time at.
 func (s signer) header(id string, at time.Time, body []byte) string {
 	signatures := s.keys.Sign(id, at, body)
 	if s.previous != nil && at.Before(s.previousUntil) {
@@ -59,10 +61,10 @@ func (s signer) header(id string, at time.Time, body []byte) string {
 	return signatures
 }
 
-// signerOf opens the signing secrets of a subscription.
+// signerOf returns the signer with the subscription's signing secrets, which it decrypts.
 func (s *session) signerOf(ctx context.Context, state *domain.Subscription) (out signer, err error) {
 	if state.Signing == nil {
-		return signer{}, domain.Errorf(domain.DataLoss, "the subscription has no signing secret: rotate it")
+		return signer{}, domain.Errorf(domain.DataLoss, "the subscription has no signing secret: rotate the secret")
 	}
 	if out.keys, err = s.openKeys(ctx, state.Signing); err != nil {
 		return signer{}, err
@@ -84,13 +86,13 @@ func (s *session) openKeys(ctx context.Context, secret *domain.SigningSecret) (d
 	}
 	keys, ok := domain.ParseSigningKeys(text)
 	if !ok {
-		return keys, domain.Errorf(domain.DataLoss, "the signing secret is damaged: rotate it")
+		return keys, domain.Errorf(domain.DataLoss, "the signing secret of the subscription is damaged: rotate the secret")
 	}
 	return keys, nil
 }
 
-// send sends an event to the address of a webhook once. Its errors are shown to the account's users:
-// they contain nothing of the response but its status.
+// send makes one attempt to send an event to the webhook at address. Users of the account see the
+// error, so it contains nothing of the response but its status.
 func (s *session) send(ctx context.Context, address string, sign signer, e eventlog.Event) error {
 	body, err := s.encode(e)
 	if err != nil {
@@ -98,7 +100,7 @@ func (s *session) send(ctx context.Context, address string, sign signer, e event
 	}
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, address, bytes.NewReader(body))
 	if err != nil {
-		return errors.New("the address of the webhook is not a URL")
+		return errors.New("webhook.url is not a valid URL")
 	}
 	now := s.Now()
 	r.Header.Set("Content-Type", "application/cloudevents+json; charset=utf-8")
@@ -110,21 +112,22 @@ func (s *session) send(ctx context.Context, address string, sign signer, e event
 	if err != nil {
 		return explain(err)
 	}
-	_, _ = io.CopyN(io.Discard, response.Body, maxResponse) // the status alone decides
+	_, _ = io.CopyN(io.Discard, response.Body, maxResponse) // only the status of the response matters
 	_ = response.Body.Close()
 	switch {
 	case response.StatusCode == http.StatusGone:
 		return errGone
 	case response.StatusCode/100 != 2:
-		seconds, _ := strconv.Atoi(response.Header.Get("Retry-After")) // 0 when absent, or a date
+		seconds, _ := strconv.Atoi(response.Header.Get("Retry-After")) // 0 when the header is missing or has a date
 		after := time.Duration(min(max(seconds, 0), int(maxRetryAfter.Seconds()))) * time.Second
 		return refusedError{response.StatusCode, after}
 	}
 	return nil
 }
 
-// explain returns the error of a request without a response. It names neither the URL, which may be
-// secret, nor addresses of this server's network, and quotes nothing that the webhook has sent.
+// explain returns the error for a request without a response, for users of the account. It contains
+// neither the URL, which may be secret, nor addresses of the server's network, nor anything that
+// the webhook has sent.
 func explain(err error) error {
 	var failed *url.Error
 	var lookup *net.DNSError

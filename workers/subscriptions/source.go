@@ -13,12 +13,12 @@ import (
 type source struct {
 	*session
 	spec domain.SubscriptionSpec
-	at   uint64          // position up to which the events were read
-	last delivery.Cursor // last event of the account that was read
+	at   uint64          // position up to which the source has read
+	last delivery.Cursor // position and ID of the account's last event up to the position at
 }
 
-// next returns the next events, at most limit. grown is closed when there may be more; it is nil when
-// there may be more already. After an error the position is unchanged.
+// next returns the next events, at most limit. grown is closed when there are more events; it is
+// nil when there may be more already. After an error, the next call returns the same events.
 func (s *source) next(ctx context.Context, limit int) (selected []eventlog.Event, grown <-chan struct{}, err error) {
 	at, last, size := s.at, s.last, 0
 	full := func() bool { return len(selected) == limit || size >= maxFileBytes }
@@ -52,19 +52,19 @@ func (s *source) next(ctx context.Context, limit int) (selected []eventlog.Event
 			}
 		}
 		if !full() {
-			at = max(at, end) // events after the last one that was read belong to other accounts
+			at = max(at, end) // the events after the last one of the account belong to other accounts
 		}
 	}
 	s.at, s.last = at, last
 	return selected, grown, nil
 }
 
-// subjects returns the filter of the log for the events of the account.
+// subjects returns the filter for the events of the account in the log.
 func (s *source) subjects() string { return "events." + s.name.Account() + ".>" }
 
 func (s *source) own(e eventlog.Event) bool { return e.Name.Account() == s.name.Account() }
 
-// selects reports whether the subscription delivers an event of the account.
+// selects reports whether the subscription delivers an event of its account.
 func (s *source) selects(e eventlog.Event) bool {
 	if !s.spec.Selects(e.Type, e.Name, e.Time) {
 		return false
@@ -73,8 +73,8 @@ func (s *source) selects(e eventlog.Event) bool {
 	return visible
 }
 
-// confirm reports whether the log has the event of a cursor. It does not when it was restored from a
-// backup.
+// confirm reports whether the log has the event of a cursor. It lacks the event after it was
+// restored from a backup.
 func (s *session) confirm(ctx context.Context, cursor delivery.Cursor) (bool, error) {
 	if cursor.EventID == "" {
 		return true, nil
@@ -86,7 +86,8 @@ func (s *session) confirm(ctx context.Context, cursor delivery.Cursor) (bool, er
 	return err == nil && e.ID == cursor.EventID, err
 }
 
-// mismatch disables a subscription whose cursor the log does not have.
+// mismatch disables a subscription whose last delivered event is not in the log. then says what its
+// user must do.
 func (s *session) mismatch(ctx context.Context, cursor delivery.Cursor, then string) error {
 	return s.disable(ctx, domain.DataLoss, "the log does not have event %s at position %d, which was the last event that "+
 		"was delivered: the log was restored from a backup; %s", cursor.EventID, cursor.Position, then)

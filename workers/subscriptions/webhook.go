@@ -14,29 +14,30 @@ import (
 )
 
 const (
-	roundEvents   = 64 // maximum number of new events in a round; after a crash, they may be sent again
-	maxConcurrent = 8  // resources of a subscription whose events are sent concurrently
-	// saveIdleEvery is the time after which the cursor is stored although no event was sent.
+	roundEvents   = 64 // maximum number of new events in a round; after a crash they may be sent twice
+	maxConcurrent = 8  // maximum number of resources of a subscription whose events are sent concurrently
+	// saveIdleEvery is the interval at which the cursor is stored even if no event was sent.
 	saveIdleEvery = 30 * time.Second
-	// downAfter is the number of consecutive failures after which the next success makes all retries
-	// due, because the webhook was down.
+	// downAfter is the number of consecutive failures after which the webhook counts as down. The next
+	// success then makes all retries due.
 	downAfter = 8
 )
 
-// A webhook delivers events in rounds. A round sends the events of each resource one after the other,
-// and those of different resources concurrently. The state is stored after each round, so an event is
-// sent at least once. An event that fails waits in the state's retries, together with all later events
-// of its resource, and the events of other resources go on.
+// A webhook delivers the events of a subscription to its webhook, in rounds. In a round, the events
+// of one resource are sent in order, and those of different resources concurrently. The state is
+// stored after each round, so each event is sent at least once. When an event fails, it waits for a
+// retry together with all later events of its resource; the events of other resources are still
+// sent.
 type webhook struct {
 	*session
 	source   source
 	state    delivery.State
 	saved    time.Time
-	failures int // consecutive failed attempts
+	failures int // number of consecutive failed attempts
 }
 
-// run delivers until ctx is done or the subscription was disabled. It returns an error after a failure
-// of this server.
+// run delivers events until ctx is done or the subscription was disabled. It returns an error after
+// a failure of the server, such as of its disk.
 func (w *webhook) run(ctx context.Context) (err error) {
 	if w.state, err = delivery.Load(ctx, w.Blobs, w.name, w.event); err != nil {
 		return err
@@ -49,7 +50,7 @@ func (w *webhook) run(ctx context.Context) (err error) {
 		return nil
 	}
 	w.saved = w.Now()
-	for i := range w.state.Retries { // a user or an operator has started this
+	for i := range w.state.Retries { // the subscription was resumed or the server restarted, so retry all events now
 		w.state.Retries[i].Due = time.Time{}
 	}
 	if ok, err := w.redeliver(ctx, &row.State); !ok {
@@ -76,7 +77,7 @@ func (w *webhook) run(ctx context.Context) (err error) {
 	return ctx.Err()
 }
 
-// turn runs one round, or waits until there is something to send.
+// turn runs one round. When there is nothing to send, it waits until there may be.
 func (w *webhook) turn(ctx context.Context, s *domain.Subscription, position uint64) error {
 	var fresh []eventlog.Event
 	var grown <-chan struct{}
@@ -99,7 +100,7 @@ func (w *webhook) turn(ctx context.Context, s *domain.Subscription, position uin
 		}
 	}
 	if !full && grown == nil {
-		return nil // there may be more events
+		return nil // the source may have more events
 	}
 	wait := saveIdleEvery
 	if !due.IsZero() {
@@ -109,22 +110,24 @@ func (w *webhook) turn(ctx context.Context, s *domain.Subscription, position uin
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-	case <-grown: // nil, and never ready, when there is no room for further events
+	case <-grown: // a nil channel, which is never ready, when no further events may be read
 	case <-w.World.Changed(position): // a redelivery may be requested
 	case <-timer.C:
 	}
 	return nil
 }
 
-// A letter is a delivery.Letter in a round, with its event unless it must be read again.
+// A letter is an event to deliver in a round. content is nil when the event must be read from the
+// log again.
 type letter struct {
 	delivery.Letter
 	content *eventlog.Event
 }
 
-// queues removes the letters that can be sent now from the retries, adds the new events, and returns
-// them by resource. due is the time of the next retry; zero without one. New events whose resource has
-// an earlier event that is not due join the retries.
+// queues returns the events to send in the next round, by resource: the retries that are due, which
+// it removes from the state, and the new events in fresh. New events of a resource that has an
+// earlier event waiting join the retries instead. due is the time of the next retry; zero when
+// there is none.
 func (w *webhook) queues(fresh []eventlog.Event) (queues map[domain.Name][]letter, due time.Time) {
 	now := w.Now()
 	queues = map[domain.Name][]letter{}
@@ -153,24 +156,25 @@ func (w *webhook) queues(fresh []eventlog.Event) (queues map[domain.Name][]lette
 	return queues, due
 }
 
-// An outcome is the result of sending the letters of one resource.
+// An outcome is the result of sending the events of one resource in a round.
 type outcome struct {
-	left      []letter // not delivered, in order
+	left      []letter // events that were not delivered, in order
 	dead      []letter
 	delivered int
-	failed    int // failed attempts
+	failed    int // number of failed attempts
 	err       error
-	last      string // error of the newest failed attempt
+	last      string // error of the last failed attempt
 }
 
-// round sends letters and stores the state.
+// round sends the events in queues and stores the new state. It disables the subscription when the
+// webhook wants no more events or there are too many dead letters.
 func (w *webhook) round(ctx context.Context, s *domain.Subscription, queues map[domain.Name][]letter) error {
 	sign, err := w.signerOf(ctx, s)
 	if err != nil {
 		w.putBack(queues)
 		if code := domain.CodeOf(err); code == domain.NotFound || code == domain.DataLoss {
-			return errors.Join(w.save(ctx), w.disable(ctx, code, "the signing secret cannot be read: rotate it, then resume "+
-				"the subscription"))
+			return errors.Join(w.save(ctx), w.disable(ctx, code, "the signing secret of the subscription cannot be "+
+				"decrypted: rotate it, then resume the subscription"))
 		}
 		return err
 	}
@@ -205,7 +209,8 @@ func (w *webhook) round(ctx context.Context, s *domain.Subscription, queues map[
 			w.state.Retries = append(w.state.Retries, l.Letter)
 		}
 		for _, l := range r.dead {
-			if len(w.state.DeadLetters) >= w.Policy.DeadLetters { // it stays in the retries, so that it is not lost
+			// there are too many dead letters, so it stays in the retries and is not lost
+			if len(w.state.DeadLetters) >= w.Policy.DeadLetters {
 				overflow, w.state.Retries = true, append(w.state.Retries, l.Letter)
 				continue
 			}
@@ -218,17 +223,17 @@ func (w *webhook) round(ctx context.Context, s *domain.Subscription, queues map[
 	}
 	switch {
 	case gone:
-		return w.disable(ctx, domain.FailedPrecondition, "the webhook responds with status 410 (Gone): it wants no more "+
+		return w.disable(ctx, domain.FailedPrecondition, "the webhook responds with status 410 (Gone), so it wants no more "+
 			"events; to deliver them again, resume the subscription")
 	case overflow:
-		return w.disable(ctx, domain.ResourceExhausted, "%d events could not be delivered for %s each, which is the "+
+		return w.disable(ctx, domain.ResourceExhausted, "%d events could not be delivered within %s each, which is the "+
 			"maximum number of dead letters: repair the webhook, request the redelivery of the dead letters, then resume the "+
 			"subscription", w.Policy.DeadLetters, w.Policy.GiveUp)
 	}
 	return nil
 }
 
-// putBack returns the letters of a round that was not run to the retries.
+// putBack moves the events of a round that did not take place into the retries.
 func (w *webhook) putBack(queues map[domain.Name][]letter) {
 	for _, queue := range queues {
 		for _, l := range queue {
@@ -238,7 +243,7 @@ func (w *webhook) putBack(queues map[domain.Name][]letter) {
 	w.order(false)
 }
 
-// order sorts the letters of the state by position. With allDue it makes all retries due.
+// order sorts retries and dead letters by position. With allDue it makes all retries due.
 func (w *webhook) order(allDue bool) {
 	byPosition := func(a, b delivery.Letter) int {
 		switch {
@@ -258,7 +263,7 @@ func (w *webhook) order(allDue bool) {
 	}
 }
 
-// sendAll sends the letters of one resource in order, until one fails.
+// sendAll sends the events of one resource in order, until one fails.
 func (w *webhook) sendAll(ctx context.Context, address string, sign signer, queue []letter) (out outcome) {
 	for i := range queue {
 		l := &queue[i]
@@ -271,7 +276,7 @@ func (w *webhook) sendAll(ctx context.Context, address string, sign signer, queu
 		case err == nil:
 			out.delivered++
 			continue
-		case ctx.Err() != nil: // the subscription was paused, or the server stops
+		case ctx.Err() != nil: // the subscription was paused, or the server is shutting down
 			out.left = queue[i:]
 			return out
 		}
@@ -292,7 +297,7 @@ func (w *webhook) sendAll(ctx context.Context, address string, sign signer, queu
 	return out
 }
 
-// read reads the event of a letter from the log, unless the letter has it.
+// read reads the event of a letter from the log, unless the letter already has it.
 func (w *webhook) read(ctx context.Context, l *letter) error {
 	if l.content != nil {
 		return nil
@@ -308,8 +313,9 @@ func (w *webhook) read(ctx context.Context, l *letter) error {
 	return err
 }
 
-// backoff returns the time until the next attempt after a number of failed ones: exponential, with a
-// random part of up to half, so that webhooks that were down do not get all retries at once.
+// backoff returns the time until the next attempt after the given number of failed attempts. It
+// grows exponentially. A random part of up to half keeps a webhook that was down from receiving all
+// retries at once.
 func (w *webhook) backoff(attempts int, err error) time.Duration {
 	wait := min(w.Policy.FirstBackoff<<min(attempts-1, 20), w.Policy.MaxBackoff)
 	wait = wait/2 + rand.N(max(wait/2, 1))
@@ -320,7 +326,7 @@ func (w *webhook) backoff(attempts int, err error) time.Duration {
 	return wait
 }
 
-// save stores the state, also when ctx is done.
+// save stores the state, even when ctx is done.
 func (w *webhook) save(ctx context.Context) error {
 	if w.source.last.Position > w.state.Cursor.Position {
 		w.state.Cursor = w.source.last
@@ -334,7 +340,7 @@ func (w *webhook) save(ctx context.Context) error {
 	return nil
 }
 
-// note records the time of the oldest event that waits, for the metrics.
+// note records the time of the oldest event that is not delivered, for the metric of the lag.
 func (w *webhook) note(fresh []eventlog.Event) {
 	oldest := int64(0)
 	if len(fresh) > 0 {
@@ -348,8 +354,8 @@ func (w *webhook) note(fresh []eventlog.Event) {
 	w.oldest.Store(oldest)
 }
 
-// redeliver applies a redelivery that has not started yet, and verifies that the log has the event of
-// the cursor. It returns false when the subscription was disabled instead.
+// redeliver begins a requested redelivery that has not begun yet. It also checks that the log has
+// the last delivered event; otherwise it disables the subscription and returns false.
 func (w *webhook) redeliver(ctx context.Context, s *domain.Subscription) (bool, error) {
 	known, err := w.confirm(ctx, w.state.Cursor)
 	if err != nil {
@@ -377,8 +383,9 @@ func (w *webhook) redeliver(ctx context.Context, s *domain.Subscription) (bool, 
 	return true, w.record(ctx, domain.CompleteRedelivery{Number: s.Redelivery.Number})
 }
 
-// rewind moves the cursor before a position, and removes the letters that are read again. If the log
-// does not have the event of the cursor, rewind also removes the letters that the log does not have.
+// rewind moves the cursor back to before a position, so that later events are sent again, and
+// removes retries and dead letters for them. When the log lacks the cursor's event (known is
+// false), it also removes those that the log does not have.
 func (w *webhook) rewind(ctx context.Context, position uint64, known bool) error {
 	var failed error
 	obsolete := func(l delivery.Letter) bool {
@@ -395,7 +402,8 @@ func (w *webhook) rewind(ctx context.Context, position uint64, known bool) error
 	return failed
 }
 
-// startRedelivery makes the requested dead letters due, and stores that the redelivery has started.
+// startRedelivery makes the requested dead letters due for a retry, and stores that the redelivery
+// has begun.
 func (w *webhook) startRedelivery(ctx context.Context, r domain.Redelivery) error {
 	if r.DeadLetters {
 		for _, l := range w.state.DeadLetters {

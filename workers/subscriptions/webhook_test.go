@@ -49,8 +49,8 @@ func verifies(e received, secret, public string) (v1, v1a bool) {
 	return v1, v1a
 }
 
-// TestWebhookReceivesSelectedEvents checks the filter, the body, which is the visible event, and the
-// headers and signatures of Standard Webhooks.
+// TestWebhookReceivesSelectedEvents checks the filter, the body, which is the visible event, and
+// the headers and signatures of Standard Webhooks.
 func TestWebhookReceivesSelectedEvents(t *testing.T) {
 	b, v := newHarness(t), newReceiver(t, nil)
 	b.do(domain.Intend(domain.Secrets, secretName, domain.CreateSecret{KeyName: "K"}))
@@ -141,11 +141,12 @@ func TestWebhookRetriesInOrder(t *testing.T) {
 	first := v.first()
 	require.NotContains(t, first[0].Subject+first[1].Subject, "/bad", "the others do not wait")
 	require.EqualValues(t, 5, failures.Load())
-	require.Equal(t, "the webhook responds with status 302, and redirects are not followed", b.delivery().LastError)
+	require.Equal(t, "the webhook responds with the redirect status 302: redirects are not followed, so set the "+
+		"final URL", b.delivery().LastError)
 }
 
-// TestWebhookGone checks that status 410 disables a subscription, which continues without a gap when it
-// is resumed.
+// TestWebhookGone checks that status 410 disables a subscription, which continues without a gap
+// when it is resumed.
 func TestWebhookGone(t *testing.T) {
 	var gone atomic.Bool
 	gone.Store(true)
@@ -171,7 +172,8 @@ func TestWebhookGone(t *testing.T) {
 	b.requireComplete(v, 0)
 }
 
-// TestWebhookPauses checks that nothing is sent while a subscription is paused, and nothing is lost.
+// TestWebhookPauses checks that nothing is sent while a subscription is paused, and nothing is
+// lost.
 func TestWebhookPauses(t *testing.T) {
 	b, v := newHarness(t), newReceiver(t, nil)
 	b.subscribe(toWebhook(v.URL))
@@ -186,18 +188,18 @@ func TestWebhookPauses(t *testing.T) {
 	b.requireComplete(v, 0)
 }
 
-// TestHostileReceivers checks receivers that break the protocol: each attempt ends within its time, is
-// a failure unless its status is 2xx, and follows no redirect.
+// TestHostileReceivers checks receivers that break the protocol: each attempt ends within its time,
+// is a failure unless its status is 2xx, and follows no redirect.
 func TestHostileReceivers(t *testing.T) {
 	inner := newReceiver(t, nil)
 	release := make(chan struct{})
 	for name, hostile := range map[string]struct {
 		respond func(w http.ResponseWriter, r *http.Request)
-		wrong   string // part of the error
+		wrong   string // part of the expected error
 	}{
 		"redirects": {func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, inner.URL, http.StatusTemporaryRedirect)
-		}, "status 307, and redirects are not followed"},
+		}, "redirect status 307: redirects are not followed"},
 		"never responds": {func(_ http.ResponseWriter, r *http.Request) {
 			select {
 			case <-release:
@@ -252,8 +254,8 @@ func TestHostileReceivers(t *testing.T) {
 	t.Cleanup(func() { close(release) })
 }
 
-// TestUnreachableWebhooks checks the errors of webhooks that cannot be reached: they have no address
-// that this server uses, such as that of its name server.
+// TestUnreachableWebhooks checks the errors of webhooks that cannot be reached: they have no
+// address that this server uses, such as that of its name server.
 func TestUnreachableWebhooks(t *testing.T) {
 	secure := httptest.NewTLSServer(http.NotFoundHandler())
 	t.Cleanup(secure.Close)
@@ -314,7 +316,7 @@ func TestDeadLetters(t *testing.T) {
 	require.Equal(t, "dataset.created.v1", b.delivery().DeadLetters[0].Type)
 	require.Greater(t, b.delivery().DeadLetters[0].Attempts, 1)
 	b.record("good", 0)
-	b.eventually(func() bool { return len(v.first()) == 2 }) // with the event that creates the subscription
+	b.eventually(func() bool { return len(v.first()) == 2 }) // together with the event that creates the subscription
 	b.record("bad", 3)
 	b.eventually(func() bool { return b.subscription().State == domain.SubscriptionDisabledState })
 	require.Len(t, b.delivery().DeadLetters, 3)
@@ -328,14 +330,15 @@ func TestDeadLetters(t *testing.T) {
 	require.Empty(t, b.delivery().DeadLetters)
 }
 
-// TestRotation checks that requests have the signatures of both secrets during the overlap, and of the
-// new one only afterwards.
+// TestRotation checks that requests have the signatures of both secrets during the overlap, and of
+// the new one only afterwards.
 func TestRotation(t *testing.T) {
 	b, v := newHarness(t), newReceiver(t, nil)
 	b.subscribe(toWebhook(v.URL))
 	b.start()
 	n := 0
-	// signed records events until the newest one that is delivered has, or lacks, the signatures of keys.
+	// signed records events until the newest one that is delivered has, or lacks, the signatures of
+	// keys.
 	signed := func(with, without domain.SigningKeys) {
 		t.Helper()
 		b.eventually(func() bool {

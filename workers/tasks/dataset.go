@@ -1,6 +1,7 @@
-// Package tasks holds the Watermill handlers of the control plane. Each event is handled by one of
-// the control planes; the router recovers panics, retries handlers, limits their time, and moves
-// events that keep failing to a poison queue.
+// Package tasks has the Watermill handlers of the control plane. They validate uploads, and import,
+// export, derive and copy files. Each event is handled by one of the control planes. The router
+// recovers panics, repeats failed attempts, limits their time, and moves events that fail in every
+// attempt to a poison queue.
 package tasks
 
 import (
@@ -17,14 +18,14 @@ import (
 	"anneal/eventlog/pubsub"
 )
 
-// A Validator validates every row of each uploaded dataset and records the result. It may run in
-// several processes, and several times for one upload, because only the first result is recorded.
+// A Validator validates every row of each uploaded dataset and records the result. Several
+// processes may run one, and validate the same upload, because only the first result is recorded.
 type Validator struct {
 	Log   eventlog.Log
 	World eventlog.Rows
 	Blobs *blobs.Store
 	Now   func() time.Time
-	Count func(text string) int // returns the tokens of a text; nil counts one token for every four bytes
+	Count func(text string) int // counts the tokens of a text; nil counts one token for every four bytes
 }
 
 const (
@@ -32,12 +33,12 @@ const (
 	datasetUploaded = "dataset.uploaded.v1"
 )
 
-// Handle subscribes the validator to the events of datasets.
+// Handle registers the Validator for the events of datasets.
 func (v Validator) Handle(r *pubsub.Router) error {
 	return pubsub.HandleEvents(r, validatorName, "events.*.datasets.*", v.Validate, v.giveUp)
 }
 
-// Validate validates the upload that an event records. It ignores other events.
+// Validate validates the upload that an event records. It ignores all other events.
 func (v Validator) Validate(ctx context.Context, e eventlog.Event) error {
 	upload, err := eventOf[domain.DatasetUploaded](e, datasetUploaded)
 	if err != nil || upload == nil {
@@ -49,7 +50,7 @@ func (v Validator) Validate(ctx context.Context, e eventlog.Event) error {
 	state, _ := v.World.Row(e.Name)
 	dataset, ok := state.(domain.Dataset)
 	if !ok || dataset.Upload != upload.Upload || dataset.Validated == upload.Upload {
-		return nil // deleted, replaced or validated after the event
+		return nil // the upload was deleted, replaced or validated after the event
 	}
 	checker := rows.NewChecker(dataset.Format)
 	checker.Count = v.Count
@@ -80,12 +81,12 @@ func (v Validator) record(ctx context.Context, e eventlog.Event, result domain.C
 	_, err := eventlog.Do(ctx, v.Log, v.World, request, domain.Intend(domain.Datasets, e.Name, result))
 	switch domain.CodeOf(err) {
 	case domain.NotFound, domain.FailedPrecondition:
-		return nil // deleted or replaced during the validation
+		return nil // the dataset was deleted, or the upload replaced, during the validation
 	}
 	return err
 }
 
-// giveUp records that the validation could not be completed. The recorded message contains the
+// giveUp records that the validation failed in every attempt. The recorded message contains the
 // cause only if it is a domain.Error, because other errors may contain paths of this machine.
 func (v Validator) giveUp(ctx context.Context, e eventlog.Event, cause error) error {
 	upload, err := eventOf[domain.DatasetUploaded](e, datasetUploaded)

@@ -14,21 +14,22 @@ import (
 
 const exporterName = "dataset-export"
 
-// An Exporter writes the files of datasets to object stores.
+// An Exporter writes the rows of datasets to object stores.
 type Exporter struct{ Transferrer }
 
-// Handle subscribes the exporter to the events of datasets.
+// Handle registers the Exporter for the events of datasets.
 func (x Exporter) Handle(r *pubsub.Router) error {
 	return pubsub.HandleEvents(r, exporterName, "events.*.datasets.*", x.Export, x.giveUp)
 }
 
-// Task returns the export of datasets as a Task for a Resumption.
+// Task returns the export of datasets as a Task of Resumption.
 func (x Exporter) Task() Task {
 	return Task{exporterName, x.Export, pending(domain.Datasets,
 		func(d *domain.Dataset) bool { return d.Export.Running() })}
 }
 
-// Export exports the rows that an event requests. It ignores other events.
+// Export exports the rows of the dataset whose export an event requests. It ignores all other
+// events.
 func (x Exporter) Export(ctx context.Context, e eventlog.Event) error {
 	requested, err := eventOf[domain.DatasetExportRequested](e, "dataset.exportRequested.v1")
 	if requested == nil || err != nil {
@@ -36,7 +37,7 @@ func (x Exporter) Export(ctx context.Context, e eventlog.Event) error {
 	}
 	row, err := x.dataset(ctx, e)
 	if row == nil || err != nil || !row.State.Export.Running() || row.State.Export.Number != requested.Export {
-		return err // exported or deleted after the event
+		return err // the rows were exported, or the dataset deleted, after the event
 	}
 	var result domain.Command[domain.Dataset] = domain.CompleteExport{Export: requested.Export}
 	err = x.write(ctx, row.Name, row.State.Export.TransferSpec, row.State.Files)
@@ -49,7 +50,7 @@ func (x Exporter) Export(ctx context.Context, e eventlog.Event) error {
 	return err
 }
 
-// write writes the files to the object of the transfer, or into its directory.
+// write writes the files of a dataset to the object or into the directory that to names.
 func (x Exporter) write(ctx context.Context, dataset domain.Name, to domain.TransferSpec, files domain.Files) error {
 	bucket, err := x.bucket(ctx, dataset, to)
 	if err != nil {
@@ -77,7 +78,7 @@ func (x Exporter) writeFile(ctx context.Context, bucket *external.Bucket, key, f
 	return errors.Join(bucket.Write(ctx, key, content), content.Close())
 }
 
-// giveUp records that the rows could not be exported. See gaveUp.
+// giveUp records that the export failed in every attempt; see gaveUp.
 func (x Exporter) giveUp(ctx context.Context, e eventlog.Event, cause error) error {
 	requested, err := eventOf[domain.DatasetExportRequested](e, "dataset.exportRequested.v1")
 	if requested == nil || err != nil {

@@ -19,28 +19,28 @@ import (
 
 const importerName = "dataset-import"
 
-// maxImported is the maximum number of files of one import; uploads have the same limit.
+// maxImported is the maximum number of files in an import. Uploads have the same limit.
 const maxImported = 100
 
 // importedName matches the names under which imported files are stored.
 var importedName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 
-// An Importer imports the rows of datasets: it stores them as an upload, which the Validator
-// validates.
+// An Importer imports the rows of datasets from object stores. It stores them like an upload, which
+// a Validator then validates.
 type Importer struct{ Transferrer }
 
-// Handle subscribes the importer to the events of datasets.
+// Handle registers the Importer for the events of datasets.
 func (i Importer) Handle(r *pubsub.Router) error {
 	return pubsub.HandleEvents(r, importerName, "events.*.datasets.*", i.Import, i.giveUp)
 }
 
-// Task returns the import of datasets as a Task for a Resumption.
+// Task returns the import of datasets as a Task of Resumption.
 func (i Importer) Task() Task {
 	return Task{importerName, i.Import, pending(domain.Datasets,
 		func(d *domain.Dataset) bool { return d.Import.Running() })}
 }
 
-// importOf returns the number of the import that an event requests; 0 for other events.
+// importOf returns the number of the import that an event requests; 0 when it requests none.
 func importOf(e eventlog.Event) (int, error) {
 	created, err := eventOf[domain.DatasetCreated](e, "dataset.created.v1")
 	if created != nil && created.Import {
@@ -56,7 +56,8 @@ func importOf(e eventlog.Event) (int, error) {
 	return 0, err
 }
 
-// Import imports the rows that an event requests. It ignores other events.
+// Import imports the rows of the dataset whose import an event requests. It ignores all other
+// events.
 func (i Importer) Import(ctx context.Context, e eventlog.Event) error {
 	number, err := importOf(e)
 	if number == 0 || err != nil {
@@ -64,7 +65,7 @@ func (i Importer) Import(ctx context.Context, e eventlog.Event) error {
 	}
 	row, err := i.dataset(ctx, e)
 	if row == nil || err != nil || !row.State.Import.Running() || row.State.Import.Number != number {
-		return err // imported, replaced or deleted after the event
+		return err // the rows were imported or replaced, or the dataset deleted, after the event
 	}
 	files := domain.Files{Sizes: map[string]int64{}, Prefix: blobs.UploadPrefix(blobs.DatasetRoot, row.Name,
 		row.CreateEvent, row.State.Upload+1, uuid.NewString())}
@@ -80,19 +81,19 @@ func (i Importer) Import(ctx context.Context, e eventlog.Event) error {
 		return err
 	}
 	if recorded, err := i.record(ctx, e, importerName, result); err != nil || recorded && !cannot {
-		return err // after an error the event may be recorded, so the files stay
+		return err // the event that refers to the files may have been recorded, so the files stay
 	}
 	i.discard(ctx, files)
 	return nil
 }
 
-// discard removes files that no event refers to. If discard fails, the reconciler removes them
-// later.
+// discard deletes stored files to which no event refers. When that fails, the reconciler deletes
+// them later.
 func (i Importer) discard(ctx context.Context, files domain.Files) {
 	_ = i.Blobs.DeletePrefix(context.WithoutCancel(ctx), files.Prefix)
 }
 
-// store stores the objects of the import, and adds their sizes to files.
+// store stores the objects of an import, and adds their names and sizes to files.
 func (i Importer) store(ctx context.Context, row *projections.Row[domain.Dataset], files domain.Files) error {
 	bucket, err := i.bucket(ctx, row.Name, row.State.Import.TransferSpec)
 	if err != nil {
@@ -128,14 +129,14 @@ func (i Importer) store(ctx context.Context, row *projections.Row[domain.Dataset
 }
 
 func (i Importer) tooLarge(name string) error {
-	return domain.Errorf(domain.InvalidArgument, "object %q has more than %d bytes, which is the limit of a "+
+	return domain.Errorf(domain.InvalidArgument, "object %q has more than %d bytes, the maximum of a "+
 		"file: split it", name, i.MaxFile)
 }
 
-// admit returns an error for objects that exceed the limit of a file or the account's quota.
+// admit returns an error when the objects exceed the maximum size of a file or the account's quota.
 func (i Importer) admit(account string, objects []external.Object) error {
 	if len(objects) == 0 {
-		return domain.Errorf(domain.NotFound, "the directory has no objects: correct externalUrl")
+		return domain.Errorf(domain.NotFound, "the directory that externalUrl names has no objects: correct externalUrl")
 	}
 	var sum int64
 	for _, one := range objects {
@@ -152,7 +153,7 @@ func (i Importer) admit(account string, objects []external.Object) error {
 	return nil
 }
 
-// giveUp records that the rows could not be imported. See gaveUp.
+// giveUp records that the import failed in every attempt; see gaveUp.
 func (i Importer) giveUp(ctx context.Context, e eventlog.Event, cause error) error {
 	number, err := importOf(e)
 	if number == 0 || err != nil {

@@ -15,20 +15,21 @@ import (
 	"anneal/projections"
 )
 
-// A Transferrer imports the rows of datasets from object stores, and exports them. It may run in
-// several processes, and several times for one transfer, because only the first result is recorded.
+// A Transferrer has what imports and exports of datasets need. Several processes may transfer the
+// same dataset, because only the first result is recorded.
 type Transferrer struct {
 	Log    eventlog.Log
 	World  *projections.World
 	Blobs  *blobs.Store
-	Client *http.Client // connects to addresses that accounts name
+	Client *http.Client // HTTP client for object stores
 	Open   secrets.OpenFunc
 	Now    func() time.Time
 	// MaxFile is the maximum size of an imported file in bytes.
 	MaxFile int64
 }
 
-// bucket opens the object store of a transfer. The caller must close it.
+// bucket opens the object store of a transfer with the credentials in the transfer's secret. The
+// caller must close it.
 func (t Transferrer) bucket(ctx context.Context, dataset domain.Name, s domain.TransferSpec) (*external.Bucket, error) {
 	at, ok := domain.ParseObjectURL(s.ExternalURL)
 	if !ok {
@@ -46,15 +47,16 @@ func (t Transferrer) bucket(ctx context.Context, dataset domain.Name, s domain.T
 	for _, value := range values {
 		credentials, wrong := domain.ParseStoreCredentials(domain.SecretValue(value))
 		if len(wrong) > 0 {
-			return nil, domain.Errorf(domain.InvalidArgument, "the value of %s %s: %s", s.CredentialsSecret,
+			return nil, domain.Errorf(domain.InvalidArgument, "the value of secret %s %s: %s", s.CredentialsSecret,
 				domain.StoreCredentialsRule, wrong[0])
 		}
 		return external.Open(ctx, at, &credentials, t.Client)
 	}
-	return nil, fmt.Errorf("%s has no value", s.CredentialsSecret)
+	return nil, fmt.Errorf("secret %s has no value: set its value", s.CredentialsSecret)
 }
 
-// dataset returns the dataset of an event once the world has the event.
+// dataset waits until the world has an event, and returns the event's dataset; nil when it was
+// deleted.
 func (t Transferrer) dataset(ctx context.Context, e eventlog.Event) (*projections.Row[domain.Dataset], error) {
 	if err := t.World.WaitFor(ctx, e.Position); err != nil {
 		return nil, err
@@ -63,8 +65,8 @@ func (t Transferrer) dataset(ctx context.Context, e eventlog.Event) (*projection
 	return row, nil
 }
 
-// failed returns the status of a transfer that cannot succeed without a correction by the user; false
-// for an error that a retry may resolve.
+// failed returns the status for a transfer that failed, when the user must correct something; false
+// when a retry may succeed.
 func failed(err error) (domain.Status, bool) {
 	var fault *domain.Error
 	if !errors.As(err, &fault) {
@@ -77,7 +79,8 @@ func failed(err error) (domain.Status, bool) {
 	return domain.Status{}, false
 }
 
-// gaveUp returns the status of a transfer whose retries have failed.
+// gaveUp returns the status for a transfer that failed in every attempt. noun is what it should
+// have done with the rows, such as "imported".
 func gaveUp(noun string, cause error) domain.Status {
 	return domain.Status{Code: domain.Unavailable.String(), Message: "the rows could not be " + noun + " (" +
 		causeOf(cause) + "): check externalUrl, and try again"}
@@ -90,7 +93,7 @@ func (t Transferrer) record(
 	_, err = eventlog.Do(ctx, t.Log, t.World, request, domain.Intend(domain.Datasets, e.Name, result))
 	switch domain.CodeOf(err) {
 	case domain.NotFound, domain.FailedPrecondition:
-		return false, nil // deleted or replaced during the transfer
+		return false, nil // the dataset was deleted or replaced during the transfer
 	}
 	return err == nil, err
 }

@@ -121,7 +121,8 @@ func TestImportsThatCannotSucceed(t *testing.T) {
 	b.store.Put("rows.jsonl", numbered(1, 4))
 	b.store.Put("large.jsonl", strings.Repeat("x", 1001))
 	require.Contains(t, b.importFrom("missing", "other.jsonl").Status.Message, `bucket "rows" has no object "other.jsonl"`)
-	require.Contains(t, b.importFrom("nothing", "none/").Status.Message, "the directory has no objects")
+	require.Contains(t, b.importFrom("nothing", "none/").Status.Message,
+		"the directory that externalUrl names has no objects")
 	require.Contains(t, b.importFrom("large", "large.jsonl").Status.Message, "more than 1000 bytes")
 
 	b.secret(`{"access_key_id": "AKTEST", "secret_access_key": "wrong"}`)
@@ -145,7 +146,7 @@ func TestImportsThatCannotSucceed(t *testing.T) {
 }
 
 // TestTransfersReachPublicAddressesOnly checks that a transfer does not connect to an address of
-// this machine that a tenant names.
+// this machine that an account names.
 func TestTransfersReachPublicAddressesOnly(t *testing.T) {
 	b := newTransferBench(t)
 	b.Client = outbound.Client(false, time.Minute)
@@ -177,7 +178,8 @@ func TestImportsWithoutASecretAreAnonymous(t *testing.T) {
 	require.Equal(t, domain.DatasetReady, b.validate("open").State)
 }
 
-// TestAnUploadReplacesARunningImport checks that the files of an import that was replaced are removed.
+// TestAnUploadReplacesARunningImport checks that the files of an import that was replaced are
+// removed.
 func TestAnUploadReplacesARunningImport(t *testing.T) {
 	b := newTransferBench(t)
 	b.store.Put("rows.jsonl", numbered(1, 4))
@@ -204,7 +206,7 @@ func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { retur
 func TestRowsAreExportedToAnObjectStore(t *testing.T) {
 	b := newTransferBench(t)
 	large := ""
-	for i := range 3 { // larger than one part of an upload
+	for i := range 3 { // larger than one part of a multipart upload
 		large += fmt.Sprintf(`{"prompt":"p%d","completion":"%s"}`+"\n", i, strings.Repeat("y", 1<<20))
 	}
 	b.source("source", numbered(1, 4), large)

@@ -18,36 +18,35 @@ import (
 	"anneal/eventlog/pubsub"
 )
 
-// A Deriver writes the rows of derived datasets: the rows of a source that match a filter, one side
-// of a split, or all rows. It reads and writes in constant memory. It may run in several processes,
-// and several times for one dataset, because the rows and their blob prefix are the same and only
-// the first result is recorded.
+// A Deriver writes the rows of derived datasets: those of a source dataset that match a filter, one
+// side of a split, or all rows. Its memory does not grow with the size of the source. Several
+// processes may derive the same dataset, because they write the same content to the same keys and
+// only the first result is recorded.
 type Deriver struct {
 	Log    eventlog.Log
 	World  eventlog.Rows
 	Blobs  *blobs.Store
 	Now    func() time.Time
 	Filter func(text string) (func(row []byte) (bool, error), error)
-	Count  func(text string) int // returns the tokens of a text; nil counts one token for every four bytes
-	// Progress is called while the rows of a dataset are derived: done is the number of rows of the
-	// source that were read so far, and total is the number of all its rows. When the task has ended,
-	// total is 0.
+	Count  func(text string) int // counts the tokens of a text; nil counts one token for every four bytes
+	// Progress is called while a dataset is derived, with the number of the source's rows that were
+	// read (done) and the number of all its rows (total). When the derivation has ended, total is 0.
 	Progress func(dataset domain.Name, done, total int64)
 }
 
 const (
 	deriverName      = "dataset-derivation"
 	derivedFile      = "rows.jsonl"
-	progressInterval = 10_000 // rows
+	progressInterval = 10_000 // number of rows between two calls of Progress
 )
 
-// Handle subscribes the deriver to the events of datasets.
+// Handle registers the Deriver for the events of datasets.
 func (d Deriver) Handle(r *pubsub.Router) error {
 	return pubsub.HandleEvents(r, deriverName, "events.*.datasets.*", d.Derive, d.giveUp)
 }
 
-// Derive derives the rows of the dataset that an event creates. It ignores datasets without a
-// source, and other events.
+// Derive derives the rows of the dataset that an event creates. It ignores datasets that are not
+// derived, and all other events.
 func (d Deriver) Derive(ctx context.Context, e eventlog.Event) error {
 	from, err := derivationOf(e)
 	if err != nil || from == nil {
@@ -59,7 +58,7 @@ func (d Deriver) Derive(ctx context.Context, e eventlog.Event) error {
 	state, _ := d.World.Row(e.Name)
 	dataset, ok := state.(domain.Dataset)
 	if !ok || !dataset.Filling() || !reflect.DeepEqual(dataset.From, from) {
-		return nil // derived, failed or deleted after the event
+		return nil // the dataset was derived, failed or deleted after the event
 	}
 	source, err := d.source(e.Name, *from)
 	var fill domain.Command[domain.Dataset]
@@ -77,8 +76,8 @@ func (d Deriver) Derive(ctx context.Context, e eventlog.Event) error {
 	return d.record(ctx, e, fill)
 }
 
-// derivationOf returns the derivation of the dataset that an event creates; nil when the dataset is
-// not derived, and for other events.
+// derivationOf returns the derivation in an event that creates a derived dataset; nil for all other
+// events.
 func derivationOf(e eventlog.Event) (*domain.Derivation, error) {
 	created, err := eventOf[domain.DatasetCreated](e, "dataset.created.v1")
 	if created == nil {
@@ -87,14 +86,14 @@ func derivationOf(e eventlog.Event) (*domain.Derivation, error) {
 	return created.From, nil
 }
 
-// isUserError reports whether an error with this code requires a correction by the user, so that a
-// retry would fail again.
+// isUserError reports whether an error with this code says that the user must correct something, so
+// that a retry would fail too.
 func isUserError(code domain.Code) bool {
 	return code == domain.InvalidArgument || code == domain.FailedPrecondition || code == domain.NotFound
 }
 
-// source returns the source dataset, or an error if the dataset has changed since the derivation
-// was requested.
+// source returns the source dataset of a derivation, or an error when the source was changed or
+// deleted after the derivation was requested.
 func (d Deriver) source(name domain.Name, from domain.Derivation) (domain.Dataset, error) {
 	state, _ := d.World.Row(from.Source)
 	source, ok := state.(domain.Dataset)
@@ -106,11 +105,11 @@ func (d Deriver) source(name domain.Name, from domain.Derivation) (domain.Datase
 }
 
 func sourceGone(source domain.Name) error {
-	return domain.Errorf(domain.FailedPrecondition, "%s was deleted before its rows were read: delete this dataset, "+
-		"and create it again from an existing dataset", source)
+	return domain.Errorf(domain.FailedPrecondition, "the source dataset %s was deleted before its rows were read: "+
+		"delete this dataset, and create it again from an existing dataset", source)
 }
 
-// make writes the rows and returns the command that records the result.
+// make writes the rows of a derived dataset and returns the command that records the result.
 func (d Deriver) make(ctx context.Context, name domain.Name, from domain.Derivation, source domain.Dataset,
 	directory string) (domain.Command[domain.Dataset], error) {
 	s := &rowFilter{Deriver: d, name: name, source: source, checker: rows.NewChecker(source.Format)}
@@ -130,7 +129,7 @@ func (d Deriver) make(ctx context.Context, name domain.Name, from domain.Derivat
 	size, err := d.Blobs.Put(ctx, directory+derivedFile, reader)
 	reader.CloseWithError(errUnread)
 	if cause := <-ended; cause != nil && !errors.Is(cause, errUnread) {
-		err = cause // run failed first, and Put only returned the error of run
+		err = cause // Put failed only because run did
 	}
 	if domain.CodeOf(err) == domain.NotFound {
 		err = sourceGone(from.Source)
@@ -151,25 +150,25 @@ func (d Deriver) make(ctx context.Context, name domain.Name, from domain.Derivat
 	return domain.FillDataset{Files: files, DatasetStats: facts}, nil
 }
 
-var errUnread = errors.New("the file store stopped reading the derived rows before their end")
+var errUnread = errors.New("the file store did not accept all of the derived rows")
 
-// A rowFilter selects the rows of a source dataset that belong to the derived dataset.
+// A rowFilter selects and writes the rows of a derived dataset.
 type rowFilter struct {
 	Deriver
 	name       domain.Name
 	source     domain.Dataset
 	keep       func(row []byte) (bool, error)
-	checker    *rows.Checker // validates the kept rows
+	checker    *rows.Checker // validates the selected rows
 	read, kept int64
 }
 
-// prepare sets keep, the function that selects the rows of the derivation: those that match a
-// filter, one side of a split, or all rows.
+// prepare sets keep, the function that selects rows: by a filter, by one side of a split, or all of
+// them.
 func (s *rowFilter) prepare(from domain.Derivation) (err error) {
 	switch {
 	case from.Split != nil:
 		chooser := rows.NewChooser(*from.Split)
-		s.checker.MinRows = 1 // one row is enough for an evaluation; a training job checks its own minimum
+		s.checker.MinRows = 1 // an evaluation needs only one row; a training job checks its own minimum
 		s.keep = func([]byte) (bool, error) { return chooser.Next(), nil }
 	case from.Filter != "":
 		s.keep, err = s.Filter(from.Filter)
@@ -179,7 +178,7 @@ func (s *rowFilter) prepare(from domain.Derivation) (err error) {
 	return err
 }
 
-// run writes the selected rows, one per line, file by file in the order of the file names.
+// run writes the selected rows of all files, in the order of the files' names, one row per line.
 func (s *rowFilter) run(ctx context.Context, to io.Writer) error {
 	out := bufio.NewWriterSize(to, 256<<10)
 	for _, file := range slices.Sorted(maps.Keys(s.source.Files.Sizes)) {
@@ -223,8 +222,8 @@ func (s *rowFilter) line(ctx context.Context, file string, line int, text []byte
 	return errors.Join(err, out.WriteByte('\n'))
 }
 
-// record records the result, unless the dataset was deleted or another process has recorded a
-// result. The reconciler removes rows that do not belong to the dataset.
+// record records the result of a derivation, unless the dataset was deleted or another process has
+// recorded a result. In these cases the reconciler deletes the written files.
 func (d Deriver) record(ctx context.Context, e eventlog.Event, result domain.Command[domain.Dataset]) error {
 	request := eventlog.Reaction(e, "task/"+deriverName, d.Now())
 	_, err := eventlog.Do(ctx, d.Log, d.World, request, domain.Intend(domain.Datasets, e.Name, result))
@@ -235,14 +234,14 @@ func (d Deriver) record(ctx context.Context, e eventlog.Event, result domain.Com
 	return err
 }
 
-// giveUp records that the rows could not be derived. The recorded message contains the cause only
-// if it is a domain.Error, because other errors may contain paths of this machine.
+// giveUp records that the derivation failed in every attempt. The recorded message contains the
+// cause only if it is a domain.Error, because other errors may contain paths of this machine.
 func (d Deriver) giveUp(ctx context.Context, e eventlog.Event, cause error) error {
 	from, err := derivationOf(e)
 	if err != nil || from == nil {
 		return nil
 	}
-	code, why := domain.Internal, "an internal error"
+	code, why := domain.Internal, "internal error, see the server's log"
 	var failure *domain.Error
 	if errors.As(cause, &failure) {
 		code, why = failure.Code, failure.Message

@@ -21,10 +21,10 @@ import (
 
 // An effect is one test case: a task with effects outside of the log.
 type effect struct {
-	covers  []string // methods of this package that have effects
+	covers  []string // names of the methods of this package whose effects the case has
 	prepare func(b *harness) eventlog.Event
 	task    func(b *harness, log eventlog.Log) func(context.Context, eventlog.Event) error
-	holds   func(b *harness) bool // reports whether the task is done
+	holds   func(b *harness) bool // reports whether the work of the task is done
 }
 
 var effects = map[string]effect{
@@ -118,7 +118,7 @@ func (e effect) run(t *testing.T, plan *faults.Plan) []string {
 		require.NoError(t, faults.Agree(t.Context(), world.View(), b.blobs, vault))
 	}
 	agree()
-	if err == nil { // the event is not delivered again
+	if err == nil { // after a success, the event is not delivered again
 		require.True(t, e.holds(b), "the task is done but its result is missing")
 		return plan.Steps()
 	}

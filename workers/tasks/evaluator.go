@@ -23,9 +23,9 @@ import (
 	"anneal/eventlog/secrets"
 )
 
-// An EvaluatorBuilder builds the revisions of evaluators: it unpacks the code of a revision, runs
-// it once in a sandbox, and stores the files that attempts will run. It may run in several
-// processes, and several times for one revision, because only the first result is recorded.
+// An EvaluatorBuilder builds revisions of evaluators. It unpacks the code of a revision, calls it
+// once in a sandbox, and stores the files that attempts will run. Several processes may build the
+// same revision, because only the first result is recorded.
 type EvaluatorBuilder struct {
 	Log     eventlog.Log
 	World   eventlog.Rows
@@ -37,12 +37,12 @@ type EvaluatorBuilder struct {
 
 const evaluatorBuilderName = "evaluator-build"
 
-// Handle subscribes the builder to the events of evaluators.
+// Handle registers the EvaluatorBuilder for the events of evaluators.
 func (b EvaluatorBuilder) Handle(r *pubsub.Router) error {
 	return pubsub.HandleEvents(r, evaluatorBuilderName, "events.*.evaluators.*", b.Build, b.giveUp)
 }
 
-// Build builds the revision of an evaluator for which an event provides the code. It ignores other
+// Build builds the evaluator revision whose code is complete with an event. It ignores all other
 // events.
 func (b EvaluatorBuilder) Build(ctx context.Context, e eventlog.Event) error {
 	revision, err := revisionToBuild(e)
@@ -56,17 +56,17 @@ func (b EvaluatorBuilder) Build(ctx context.Context, e eventlog.Event) error {
 	state, _ := b.World.Row(e.Name)
 	evaluator, ok := state.(domain.Evaluator)
 	if !ok || evaluator.Revision != revision || evaluator.State != domain.EvaluatorBuilding {
-		return nil // deleted, replaced or built after the event
+		return nil // the evaluator was deleted, or the revision replaced or built, after the event
 	}
 	work := &build{EvaluatorBuilder: b, event: e, evaluator: evaluator,
-		place: blobs.BuildPrefix(e.Name, created, revision) + e.ID}
+		prefix: blobs.BuildPrefix(e.Name, created, revision) + e.ID}
 	if work.dir, err = os.MkdirTemp("", "anneal-build-"); err != nil {
 		return err
 	}
 	defer os.RemoveAll(work.dir)
 	err = work.run(ctx)
 	if errors.Is(err, errNoCode) {
-		return nil // the code will be uploaded
+		return nil // the user has yet to upload the code
 	}
 	var refused *domain.Error
 	if err != nil && (!errors.As(err, &refused) || ctx.Err() != nil || !isUserError(refused.Code) &&
@@ -76,8 +76,8 @@ func (b EvaluatorBuilder) Build(ctx context.Context, e eventlog.Event) error {
 	return work.recordResult(ctx, refused)
 }
 
-// revisionToBuild returns the revision for which an event provides the code; 0 when the event
-// provides none.
+// revisionToBuild returns the number of the revision whose code is complete with an event; 0 when
+// there is none.
 func revisionToBuild(e eventlog.Event) (int, error) {
 	var said struct {
 		Revision int  `json:"revision"`
@@ -89,7 +89,7 @@ func revisionToBuild(e eventlog.Event) (int, error) {
 		return 1, nil
 	case "evaluator.uploaded.v1", "evaluator.updated.v1":
 		if err := json.Unmarshal(e.Data, &said); err != nil {
-			return 0, fmt.Errorf("event %d: %w", e.Position, err)
+			return 0, fmt.Errorf("decode the event at position %d: %w", e.Position, err)
 		}
 		if e.Type == "evaluator.updated.v1" && (!said.Rebuild || said.Upload) {
 			return 0, nil
@@ -100,17 +100,17 @@ func revisionToBuild(e eventlog.Event) (int, error) {
 
 var errNoCode = errors.New("the evaluator has no code")
 
-// A build is the state of the build of one revision.
+// A build is the state of building one revision.
 type build struct {
 	EvaluatorBuilder
 	event     eventlog.Event
 	evaluator domain.Evaluator
-	place     string // blob key prefix of the build, without a slash at the end
-	dir       string // directory of the unpacked code
+	prefix    string // prefix of the blob keys of the build, without a slash at the end
+	dir       string // directory with the unpacked code
 	entry     domain.Entry
 	files     domain.Files // stored files that attempts will run
 	log       strings.Builder
-	trial     string // why the trial call of the code gave no valid score; "" if it gave one
+	trial     string // why the trial call of the code returned no valid score; "" when it did
 }
 
 func (w *build) run(ctx context.Context) error {
@@ -145,7 +145,7 @@ func (w *build) run(ctx context.Context) error {
 	return err
 }
 
-// unpack writes the code to dir and finds its entry point.
+// unpack unpacks the code into dir and finds its entry point. It returns the names of the files.
 func (w *build) unpack(ctx context.Context) (names []string, err error) {
 	u := &unpacking{dir: w.dir}
 	var v domain.Violations
@@ -173,7 +173,8 @@ func (w *build) unpack(ctx context.Context) (names []string, err error) {
 	return u.names, v.Err()
 }
 
-// requirements returns the requirements in the evaluator's spec and in its file requirements.txt.
+// requirements returns the Python requirements of the code: those in the evaluator's spec, and
+// those in its file requirements.txt.
 func (w *build) requirements(names []string) (string, error) {
 	const file = "requirements.txt"
 	if !slices.Contains(names, file) {
@@ -183,9 +184,9 @@ func (w *build) requirements(names []string) (string, error) {
 	return w.evaluator.Requirements + "\n" + string(more), err
 }
 
-// store stores the unpacked code under a prefix that no other build uses.
+// store stores the unpacked files under blob keys that begin with the prefix of the build.
 func (w *build) store(ctx context.Context, names []string) error {
-	w.files = domain.Files{Prefix: w.place + "/", Sizes: map[string]int64{}, Sums: map[string]string{}}
+	w.files = domain.Files{Prefix: w.prefix + "/", Sizes: map[string]int64{}, Sums: map[string]string{}}
 	for _, name := range names {
 		content, err := os.ReadFile(filepath.Join(w.dir, filepath.FromSlash(name)))
 		if err != nil {
@@ -200,15 +201,15 @@ func (w *build) store(ctx context.Context, names []string) error {
 	return nil
 }
 
-// recordResult records the result of the build and stores the build log; failure is nil for a
-// successful build.
+// recordResult stores the build log and records the result of the build. failure is nil when the
+// build succeeded.
 func (w *build) recordResult(ctx context.Context, failure *domain.Error) error {
 	end := "built\n"
 	if failure != nil {
 		end = "not built: " + failure.Message + "\n"
 	}
 	w.log.WriteString(end)
-	key := w.place + ".log"
+	key := w.prefix + ".log"
 	if _, err := w.Blobs.Put(ctx, key, strings.NewReader(w.log.String())); err != nil {
 		return err
 	}
@@ -227,12 +228,12 @@ func (b EvaluatorBuilder) record(ctx context.Context, e eventlog.Event,
 	_, err := eventlog.Do(ctx, b.Log, b.World, request, domain.Intend(domain.Evaluators, e.Name, result))
 	switch domain.CodeOf(err) {
 	case domain.NotFound, domain.FailedPrecondition:
-		return nil // deleted or replaced during the build
+		return nil // the evaluator was deleted, or the revision replaced, during the build
 	}
 	return err
 }
 
-// giveUp records that the build could not be completed. The recorded message contains the cause
+// giveUp records that the build failed in every attempt. The recorded message contains the cause
 // only if it is a domain.Error, because other errors may contain paths of this machine.
 func (b EvaluatorBuilder) giveUp(ctx context.Context, e eventlog.Event, cause error) error {
 	revision, err := revisionToBuild(e)

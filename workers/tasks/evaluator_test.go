@@ -159,7 +159,7 @@ func TestUploadedCodeIsUnpacked(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		files   map[string]string
-		want    []string // names of the unpacked files
+		want    []string // expected names of the unpacked files
 		message string   // expected part of the error's message
 	}{
 		{"files", map[string]string{"main.py": main, "data.json": "{}"}, []string{"data.json", "main.py"}, ""},
@@ -290,7 +290,7 @@ func TestRevisionsAreBuilt(t *testing.T) {
 	spec.Requirements, spec.Secrets = "", []string{"accounts/acme/secrets/none"}
 	require.NoError(t, builder.Build(t.Context(), b.evaluator("e", domain.UpdateEvaluator{EvaluatorSpec: spec})))
 	require.Contains(t, b.evaluatorState("e").Status.Message,
-		"secrets: secret accounts/acme/secrets/none does not exist in accounts/acme")
+		"secrets: secret accounts/acme/secrets/none does not exist in account acme")
 
 	require.NoError(t, builder.Build(t.Context(), b.evaluator("later", domain.CreateEvaluator{})))
 	require.Equal(t, domain.EvaluatorBuilding, b.evaluatorState("later").State)

@@ -7,14 +7,15 @@ import (
 	"anneal/eventlog"
 )
 
-// eventOf decodes the event e if its stored name is the argument stored, and returns nil otherwise.
+// eventOf decodes the data of an event into E if the event's type is stored; otherwise it returns
+// nil.
 func eventOf[E any](e eventlog.Event, stored string) (*E, error) {
 	if e.Type != stored {
 		return nil, nil
 	}
 	decoded := new(E)
 	if err := json.Unmarshal(e.Data, decoded); err != nil {
-		return nil, fmt.Errorf("event %d: %w", e.Position, err)
+		return nil, fmt.Errorf("decode the event at position %d: %w", e.Position, err)
 	}
 	return decoded, nil
 }

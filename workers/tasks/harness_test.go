@@ -29,7 +29,7 @@ type harness struct {
 	blobs    *blobs.Store
 	dir      string
 	deriver  tasks.Deriver
-	progress []int64 // arguments of the last call of Deriver.Progress: rows read, rows in total
+	progress []int64 // arguments of the last call of Deriver.Progress: rows read, and rows in total
 	plan     atomic.Pointer[faults.Plan]
 }
 
@@ -46,8 +46,8 @@ func newHarnessOn(t testing.TB, log eventlog.Log) *harness {
 	return b
 }
 
-// routedHarness returns a harness with the log of an embedded server. A router runs the tasks that the
-// function handle adds to it.
+// routedHarness returns a harness with the log of an embedded server. A router runs the tasks that
+// the function handle adds to it.
 func routedHarness(t testing.TB, handle func(*harness, *pubsub.Router) error) *harness {
 	server, err := natsserver.Start(natsserver.Options{Dir: t.TempDir(), NoSync: true})
 	require.NoError(t, err)

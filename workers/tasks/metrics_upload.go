@@ -21,13 +21,13 @@ import (
 	"anneal/projections"
 )
 
-// A MetricsUploader PUTs the metrics file of each supervised job that has ended to the job's
-// metricsFileSignedUrl. It may PUT a file several times. It only logs that a URL does not accept
-// the file, because the result of the job does not depend on it.
+// A MetricsUploader uploads the metrics file of each supervised job that has ended to the job's
+// metricsFileSignedUrl (HTTP PUT). It may upload a file several times. When the URL does not accept
+// the file, it only logs that, because the result of the job does not depend on it.
 type MetricsUploader struct {
 	World  eventlog.Rows
 	Blobs  *blobs.Store
-	Client *http.Client // connects to addresses that accounts name
+	Client *http.Client // HTTP client for metricsFileSignedUrl
 	Open   secrets.OpenFunc
 	Now    func() time.Time
 	Logger *slog.Logger
@@ -35,26 +35,27 @@ type MetricsUploader struct {
 
 const metricsUploaderName = "metrics-upload"
 
-// maxUploadAge is the time after the end of a job after which its metrics are not uploaded any
-// more. A new handler receives all events of the log, and the URLs of old jobs have expired.
+// maxUploadAge is how long after the end of a job its metrics are uploaded. A new handler receives
+// all events of the log, and the URLs of old jobs have expired.
 const maxUploadAge = 24 * time.Hour
 
-// ends are the stored names of the events that end a supervised job.
+// ends are the types of the events that end a supervised job.
 var ends = []string{"supervisedFineTuningJob.completed.v1", "supervisedFineTuningJob.failed.v1",
 	"supervisedFineTuningJob.cancelled.v1", "supervisedFineTuningJob.expired.v1"}
 
-// Handle subscribes the uploader to the events of supervised jobs.
+// Handle registers the MetricsUploader for the events of supervised jobs.
 func (u MetricsUploader) Handle(r *pubsub.Router) error {
 	return pubsub.HandleEvents(r, metricsUploaderName, "events.*."+domain.SupervisedJobs.Collection+".*", u.Upload, nil)
 }
 
-// Task returns the upload as a Task without pending work, because the log does not record uploads.
+// Task returns the upload of metrics as a Task of Resumption. It has no pending work, because the
+// log does not record uploads.
 func (u MetricsUploader) Task() Task {
 	return Task{metricsUploaderName, u.Upload,
 		func(*projections.View) iter.Seq[domain.Name] { return func(func(domain.Name) bool) {} }}
 }
 
-// Upload PUTs the metrics file of the job that an event ends. It ignores other events.
+// Upload uploads the metrics file of the job that an event ends. It ignores all other events.
 func (u MetricsUploader) Upload(ctx context.Context, e eventlog.Event) error {
 	if !slices.Contains(ends, e.Type) || u.Now().Sub(e.Time) > maxUploadAge {
 		return nil
@@ -74,7 +75,7 @@ func (u MetricsUploader) Upload(ctx context.Context, e eventlog.Event) error {
 	key := blobs.MetricsFile(e.Name, u.World.Lookup(e.Name).CreateEvent)
 	size, err := u.Blobs.Size(ctx, key)
 	if domain.CodeOf(err) == domain.NotFound {
-		return nil // the job ended before its first step
+		return nil // the job ended before its first training step
 	}
 	if err != nil {
 		return err
@@ -87,33 +88,34 @@ func (u MetricsUploader) Upload(ctx context.Context, e eventlog.Event) error {
 	return u.put(ctx, e.Name, url, file, size)
 }
 
-// urlOf returns the whole metricsFileSignedUrl of a job; "" when it cannot be decrypted.
+// urlOf returns the job's metricsFileSignedUrl, decrypted; "" when it cannot be decrypted.
 func (u MetricsUploader) urlOf(ctx context.Context, name domain.Name, job domain.SupervisedJob) (string, error) {
-	if job.SealedMetricsURL == nil { // the URL has no secret, or an earlier version of anneal recorded it unencrypted
+	if job.SealedMetricsURL == nil { // the URL contains no secret, or an earlier version of anneal recorded it unencrypted
 		return string(job.MetricsFileSignedURL), nil
 	}
 	url, err := u.Open(ctx, secrets.Reader{Purpose: secrets.UploadMetrics, Resource: name}, name,
 		*job.SealedMetricsURL)
 	if code := domain.CodeOf(err); code == domain.NotFound || code == domain.DataLoss {
-		u.Logger.Warn("metrics file not uploaded: metricsFileSignedUrl cannot be decrypted", "job", name, "error", err)
+		u.Logger.Warn("the metrics file of a job is not uploaded: metricsFileSignedUrl cannot be "+
+			"decrypted", "job", name, "error", err)
 		return "", nil
 	}
 	return url.Reveal(), err
 }
 
-// put sends the file. It returns an error for a failure that a retry may resolve, and only logs
-// other failures.
+// put uploads the file. It returns an error when a retry may succeed, and only logs other failures.
 func (u MetricsUploader) put(ctx context.Context, job domain.Name, url string, file io.Reader, size int64) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPut, url, file)
 	if err != nil {
-		u.Logger.Warn("metrics file not uploaded: metricsFileSignedUrl is not a URL", "job", job)
+		u.Logger.Warn("the metrics file of a job is not uploaded: metricsFileSignedUrl is not a valid URL", "job", job)
 		return nil
 	}
 	request.ContentLength = size
 	request.Header.Set("Content-Type", "application/jsonl")
 	response, err := u.Client.Do(request)
 	if errors.Is(err, outbound.ErrPrivate) {
-		u.Logger.Warn("metrics file not uploaded: the host of metricsFileSignedUrl has a private address", "job", job)
+		u.Logger.Warn("the metrics file of a job is not uploaded: the host of metricsFileSignedUrl has a private "+
+			"address, which only --fetch-private permits", "job", job)
 		return nil
 	}
 	if err != nil {
@@ -124,9 +126,11 @@ func (u MetricsUploader) put(ctx context.Context, job domain.Name, url string, f
 	case response.StatusCode < http.StatusMultipleChoices:
 		return nil
 	case response.StatusCode >= http.StatusInternalServerError:
-		return fmt.Errorf("upload the metrics file of %s: the server responds with status %d", job, response.StatusCode)
+		return fmt.Errorf("upload the metrics file of %s: metricsFileSignedUrl responds with status "+
+			"%d", job, response.StatusCode)
 	}
-	u.Logger.Warn("metrics file not uploaded: the server of metricsFileSignedUrl rejects it", "job", job, "status",
+	u.Logger.Warn("the metrics file of a job is not uploaded: the server of metricsFileSignedUrl refuses "+
+		"it", "job", job, "status",
 		response.StatusCode, "host", strings.ToLower(request.URL.Host))
 	return nil
 }

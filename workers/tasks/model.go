@@ -18,16 +18,16 @@ import (
 	"anneal/eventlog/pubsub"
 )
 
-// A ModelValidator validates the configuration and the headers of the weights of each uploaded
-// model, and records the result. It may run in several processes, and several times for one upload,
-// because only the first result is recorded.
+// A ModelValidator validates the configuration of each uploaded model and the headers of its
+// weights, and records the result. Several processes may validate the same upload, because only the
+// first result is recorded.
 type ModelValidator struct {
 	Log   eventlog.Log
 	World eventlog.Rows
 	Blobs *blobs.Store
 	Now   func() time.Time
-	// Supports returns why the embedded engine cannot serve the model whose engineFiles are in dir;
-	// nil if the engine can serve it.
+	// Supports returns an error that says why the embedded engine cannot serve a model; nil when it
+	// can. dir has the model's engineFiles.
 	Supports func(dir string) error
 }
 
@@ -36,12 +36,12 @@ const (
 	modelUploaded      = "model.uploaded.v1"
 )
 
-// Handle subscribes the validator to the events of models.
+// Handle registers the ModelValidator for the events of models.
 func (v ModelValidator) Handle(r *pubsub.Router) error {
 	return pubsub.HandleEvents(r, modelValidatorName, "events.*.models.*", v.Validate, v.giveUp)
 }
 
-// Validate validates the upload that an event records. It ignores other events.
+// Validate validates the upload that an event records. It ignores all other events.
 func (v ModelValidator) Validate(ctx context.Context, e eventlog.Event) error {
 	upload, err := eventOf[domain.ModelUploaded](e, modelUploaded)
 	if err != nil || upload == nil {
@@ -53,7 +53,7 @@ func (v ModelValidator) Validate(ctx context.Context, e eventlog.Event) error {
 	state, _ := v.World.Row(e.Name)
 	model, ok := state.(domain.Model)
 	if !ok || model.Upload != upload.Upload || model.Validated == upload.Upload {
-		return nil // deleted, replaced or validated after the event
+		return nil // the upload was deleted, replaced or validated after the event
 	}
 	report, err := v.check(ctx, model)
 	if err != nil {
@@ -70,7 +70,7 @@ func (v ModelValidator) Validate(ctx context.Context, e eventlog.Event) error {
 	return v.record(ctx, e, domain.AcceptModel{Upload: upload.Upload, ModelMetadata: report.ModelMetadata, Note: note})
 }
 
-// openFiles returns a Directory that reads a model's files from the store.
+// openFiles returns a weights.Directory that reads the files of a model from the store.
 func openFiles(ctx context.Context, store *blobs.Store, files domain.Files) weights.Directory {
 	return weights.Directory{Sizes: files.Sizes, Open: func(name string, offset, length int64) (io.ReadCloser, error) {
 		return store.Range(ctx, files.Prefix+name, offset, length)
@@ -90,19 +90,22 @@ func (v ModelValidator) check(ctx context.Context, model domain.Model) (weights.
 	if !ok || base.State != domain.ModelReady {
 		var report weights.Report
 		report.Violations.Add("baseModel",
-			"%s does not exist or is not READY: delete this model, and create it again when its base is READY",
+			"the base model %s does not exist or is not READY: delete this model, and create it again when its base model "+
+				"is READY",
 			model.BaseModel)
 		return report, nil
 	}
 	config, err := openFiles(ctx, v.Blobs, base.Files).ReadConfig()
-	if err != nil && !weights.IsInvalid(err) { // without a valid configuration, the base has no shapes to compare with
+	// the shapes of an addon are only compared with those of a base model that has a valid
+	// configuration
+	if err != nil && !weights.IsInvalid(err) {
 		return weights.Report{}, err
 	}
 	return weights.CheckAdapter(directory, config, base.ModelMetadata)
 }
 
-// maxListed is the maximum number of violations in the status of a rejected upload. Model.Violations has
-// all violations.
+// maxListed is the maximum number of violations in the status of a refused upload. Model.Violations
+// has all of them.
 const maxListed = 5
 
 func violationStatus(v domain.Violations) domain.Status {
@@ -112,24 +115,24 @@ func violationStatus(v domain.Violations) domain.Status {
 	}
 	text := strings.Join(lines, "; ")
 	if more := len(v) - maxListed; more > 0 {
-		text += fmt.Sprintf("; and %d more", more)
+		text += fmt.Sprintf("; and %d more problems", more)
 	}
 	return domain.Status{Code: domain.InvalidArgument.String(), Message: text +
 		": correct these files and upload them again"}
 }
 
-// engineFiles lists the files besides the weights that an engine reads.
+// engineFiles are the names of the files that an engine reads besides the weights.
 var engineFiles = []string{"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
 	"chat_template.jinja", "special_tokens_map.json", "adapter_config.json"}
 
-// Maximum sizes, in bytes, of each of the engineFiles and of AcceptModel.Note.
+// Maximum lengths in bytes of one of the engineFiles, and of AcceptModel.Note.
 const (
 	maxEngineFile = 64 << 20
 	maxNote       = 1000
 )
 
-// note returns AcceptModel.Note: why the embedded engine cannot serve the model; "" if the engine
-// can serve it.
+// note returns the text for AcceptModel.Note, which says why the embedded engine cannot serve the
+// model; "" when it can.
 func (v ModelValidator) note(ctx context.Context, model domain.Model) (string, error) {
 	if model.Kind == domain.SpeechModel {
 		return "", nil
@@ -142,7 +145,7 @@ func (v ModelValidator) note(ctx context.Context, model domain.Model) (string, e
 	for _, name := range engineFiles {
 		size, ok := model.Files.Sizes[name]
 		if size > maxEngineFile {
-			return otherEngine(fmt.Sprintf("%s has %d bytes, and the limit is %d", name, size, maxEngineFile)), nil
+			return otherEngine(fmt.Sprintf("file %s has %d bytes: at most %d are allowed", name, size, maxEngineFile)), nil
 		}
 		if ok {
 			if err := v.fetch(ctx, model.Files.Prefix+name, filepath.Join(dir, name)); err != nil {
@@ -161,13 +164,13 @@ func (v ModelValidator) note(ctx context.Context, model domain.Model) (string, e
 	return "", nil
 }
 
-// otherEngine returns the note for a model that the embedded engine cannot serve. why is the
-// reason; it is truncated, because it may quote the model's files.
+// otherEngine returns the note for a model that the embedded engine cannot serve. It truncates the
+// reason why, which may quote the model's files.
 func otherEngine(why string) string {
 	if len(why) > maxNote {
 		why = strings.ToValidUTF8(why[:maxNote], "") + "…"
 	}
-	return "the embedded engine cannot serve this model; a node with another engine may: " + why
+	return "the embedded engine cannot serve this model, but a node with another engine may be able to: " + why
 }
 
 func (v ModelValidator) fetch(ctx context.Context, key, path string) error {
@@ -187,8 +190,8 @@ func (v ModelValidator) record(ctx context.Context, e eventlog.Event, result dom
 	return recordModel(ctx, v.Log, v.World, v.Now(), modelValidatorName, e, result)
 }
 
-// recordModel records the command found, which has the result of a task on a model, and waits until
-// the world has the event. It records nothing if the model was deleted or has changed.
+// recordModel executes the command found, which has the result of a task on a model, and waits
+// until the world has the event. It does nothing when the model was deleted or has changed.
 func recordModel(ctx context.Context, log eventlog.Log, world eventlog.Rows, now time.Time, task string,
 	e eventlog.Event, found domain.Command[domain.Model]) error {
 	request := eventlog.Reaction(e, "task/"+task, now)
@@ -202,7 +205,7 @@ func recordModel(ctx context.Context, log eventlog.Log, world eventlog.Rows, now
 	return err
 }
 
-// giveUp records that the validation could not be completed. The recorded message contains the
+// giveUp records that the validation failed in every attempt. The recorded message contains the
 // cause only if it is a domain.Error, because other errors may contain paths of this machine.
 func (v ModelValidator) giveUp(ctx context.Context, e eventlog.Event, cause error) error {
 	upload, err := eventOf[domain.ModelUploaded](e, modelUploaded)
@@ -214,11 +217,12 @@ func (v ModelValidator) giveUp(ctx context.Context, e eventlog.Event, cause erro
 	return v.record(context.WithoutCancel(ctx), e, domain.RejectModel{Upload: upload.Upload, Status: status})
 }
 
-// causeOf returns why a task failed, without paths of this machine.
+// causeOf returns the message of err for users: that of a domain.Error, or a general one, because
+// other errors may contain paths of this machine.
 func causeOf(err error) string {
 	var failure *domain.Error
 	if errors.As(err, &failure) {
 		return failure.Message
 	}
-	return "an internal error"
+	return "internal error, see the server's log"
 }

@@ -17,9 +17,9 @@ import (
 	"anneal/eventlog/pubsub"
 )
 
-// A ModelCopier writes copies of models in other precisions, tensor by tensor in constant memory.
-// It may run in several processes, and several times for one copy, because the content and the blob
-// prefix of the files are the same and only the first result is recorded.
+// A ModelCopier writes copies of models in other precisions, one tensor at a time. Several
+// processes may write the same copy, because they write the same content to the same keys and only
+// the first result is recorded.
 type ModelCopier struct {
 	Log   eventlog.Log
 	World eventlog.Rows
@@ -32,12 +32,12 @@ const (
 	modelPreparing  = "model.preparing.v1"
 )
 
-// Handle subscribes the copier to the events of models.
+// Handle registers the ModelCopier for the events of models.
 func (p ModelCopier) Handle(r *pubsub.Router) error {
 	return pubsub.HandleEvents(r, modelCopierName, "events.*.models.*", p.Copy, p.giveUp)
 }
 
-// Copy writes the copy that an event requests. It ignores other events.
+// Copy writes the copy of a model that an event requests. It ignores all other events.
 func (p ModelCopier) Copy(ctx context.Context, e eventlog.Event) error {
 	requested, err := eventOf[domain.ModelPreparing](e, modelPreparing)
 	if err != nil || requested == nil {
@@ -61,8 +61,7 @@ func (p ModelCopier) Copy(ctx context.Context, e eventlog.Event) error {
 	return p.record(ctx, e, domain.FinishCopy{Precision: requested.Precision, Attempt: requested.Attempt, Files: files})
 }
 
-// wanted returns the model, and whether the requested attempt to prepare a copy is still in
-// progress.
+// wanted returns the model, and whether the copy that an event requested is still to be written.
 func (p ModelCopier) wanted(name domain.Name, requested *domain.ModelPreparing) (domain.Model, bool) {
 	state, _ := p.World.Row(name)
 	model, _ := state.(domain.Model)
@@ -71,8 +70,8 @@ func (p ModelCopier) wanted(name domain.Name, requested *domain.ModelPreparing) 
 		latest.Time.Equal(requested.Time)
 }
 
-// write stores the copy: the converted weights, the configuration and index changed for dtype, and
-// all other files unchanged. It returns the files of the copy.
+// write stores the files of the copy and returns them: the weights converted to dtype,
+// configuration and index adapted to dtype, and all other files unchanged.
 func (p ModelCopier) write(ctx context.Context, from domain.Files, directory, dtype string) (domain.Files, error) {
 	to := domain.Files{Prefix: directory, Sizes: map[string]int64{}}
 	source := openFiles(ctx, p.Blobs, from)
@@ -111,8 +110,8 @@ func (p ModelCopier) write(ctx context.Context, from domain.Files, directory, dt
 	return to, nil
 }
 
-// convert stores one file of weights converted to dtype, and returns its size in bytes and the
-// tensors that were added to it.
+// convert stores one file of weights converted to dtype. It returns the length of the new file in
+// bytes and the tensors that were added to it.
 func (p ModelCopier) convert(ctx context.Context, source weights.Directory, directory, name, dtype string) (size int64,
 	added []string, err error) {
 	reader, writer := io.Pipe()
@@ -124,7 +123,7 @@ func (p ModelCopier) convert(ctx context.Context, source weights.Directory, dire
 		converted <- err
 	}()
 	size, err = p.Blobs.Put(ctx, directory+name, reader)
-	reader.Close() // so that the conversion ends when the store has failed
+	reader.Close() // ends the conversion when the store has failed
 	if failed := <-converted; failed != nil && !errors.Is(failed, io.ErrClosedPipe) {
 		return 0, nil, fmt.Errorf("%s: %w", name, failed)
 	}
@@ -148,7 +147,7 @@ func (p ModelCopier) record(ctx context.Context, e eventlog.Event, found domain.
 	return recordModel(ctx, p.Log, p.World, p.Now(), modelCopierName, e, found)
 }
 
-// giveUp records that the copy could not be written.
+// giveUp records that writing the copy failed in every attempt.
 func (p ModelCopier) giveUp(ctx context.Context, e eventlog.Event, cause error) error {
 	requested, err := eventOf[domain.ModelPreparing](e, modelPreparing)
 	if err != nil || requested == nil {

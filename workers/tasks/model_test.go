@@ -109,7 +109,7 @@ func TestModelsForOtherEngines(t *testing.T) {
 	files["tokenizer.json"] = []byte(`{"model": {"type": "Unigram", "vocab": [["a", 0]]}}`)
 	m := b.ready("m", whole, files)
 	require.Equal(t, "OK", m.Status.Code)
-	require.Contains(t, m.Status.Message, "a node with another engine may: tokenizer.json")
+	require.Contains(t, m.Status.Message, "a node with another engine may be able to: tokenizer.json")
 	files["config.json"] = bytes.Replace(files["config.json"], []byte(`"llama"`), []byte(`"mamba"`), 1)
 	m = b.ready("n", whole, files)
 	require.Equal(t, "mamba", m.ModelType)
@@ -124,7 +124,7 @@ func TestNotesAreLimited(t *testing.T) {
 	files := shipped(t)
 	files["chat_template.jinja"] = make([]byte, 64<<20+1)
 	m := b.ready("m", whole, files)
-	require.Contains(t, m.Status.Message, "chat_template.jinja has 67108865 bytes, and the limit is 67108864")
+	require.Contains(t, m.Status.Message, "chat_template.jinja has 67108865 bytes: at most 67108864 are allowed")
 	delete(files, "chat_template.jinja")
 	files["config.json"] = bytes.Replace(files["config.json"], []byte(`"silu"`),
 		[]byte(`"`+strings.Repeat("x", 900_000)+`"`), 1)
@@ -170,7 +170,8 @@ func TestAddonsAreComparedWithTheirBase(t *testing.T) {
 	b.model("orphan", domain.CreateModel{ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon,
 		BaseModel: string(named(domain.Models, "gone"))}})
 	require.NoError(t, b.validator().Validate(t.Context(), b.upload("orphan", 1, adapter(t))))
-	require.Contains(t, b.modelState("orphan").Status.Message, "baseModel: accounts/acme/models/gone does not exist")
+	require.Contains(t, b.modelState("orphan").Status.Message,
+		"baseModel: the base model accounts/acme/models/gone does not exist")
 }
 
 func (b *harness) file(files domain.Files, name string) []byte {
@@ -259,7 +260,7 @@ func TestImpossibleCopies(t *testing.T) {
 	files := shipped(t)
 	weights := bytes.Clone(files["model.safetensors"])
 	start := 8 + binary.LittleEndian.Uint64(weights)
-	binary.LittleEndian.PutUint16(weights[start:], 0x4f00) // 2^31 in BF16
+	binary.LittleEndian.PutUint16(weights[start:], 0x4f00) // 2^31 as a BF16 number
 	files["model.safetensors"] = weights
 	b.ready("m", whole, files)
 	asked := b.model("m", domain.PrepareModel{Precision: "FP16"})

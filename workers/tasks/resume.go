@@ -14,42 +14,44 @@ import (
 
 // A Task is idempotent work that an event requests.
 type Task struct {
-	Handler string // name of the Watermill handler and of its durable consumer
-	// Do does the work that an event requests. It ignores events that request no work.
+	Handler string // name of the Watermill handler, and of its durable NATS consumer
+	// Do does the work that an event requests. It ignores events that request none.
 	Do func(context.Context, eventlog.Event) error
-	// Pending yields the resources with pending work.
+	// Pending yields the resources whose requested work is not done.
 	Pending func(*projections.View) iter.Seq[domain.Name]
 }
 
-// resumeTimeout limits the time to resume the work on one resource.
+// resumeTimeout is the maximum time for the pending work of one resource.
 const resumeTimeout = 10 * time.Minute
 
-// A Resumption does work that is pending in the world although a consumer has acknowledged the
-// event that requested the work. The state of consumers has no checksum, so damage to it may skip
-// events. It does not handle events that are not acknowledged, because the consumers deliver those.
+// A Resumption does pending work whose event the NATS consumer has already acknowledged. That can
+// happen because the state of a consumer has no checksum, so damage to it can make the consumer
+// skip events. Work whose event is not acknowledged is left to the consumer.
 type Resumption struct {
 	Log    eventlog.Log
 	View   *projections.View
 	Logger *slog.Logger
-	// Acknowledged returns the position up to which the consumer of a handler has acknowledged
-	// every event; 0 when the handler has no consumer yet.
+	// Acknowledged returns the position up to which a handler's consumer has acknowledged every event;
+	// 0 when the handler has no consumer yet.
 	Acknowledged func(ctx context.Context, handler string) (uint64, error)
 }
 
-// Run resumes the pending work of all tasks concurrently, once, when a server starts. Work that
-// fails is logged, and resumed at the next start.
+// Run does the pending work of all tasks once, concurrently. The control plane calls it at its
+// start. Work that fails is logged, and done at the next start.
 func (r Resumption) Run(ctx context.Context, all ...Task) error {
 	var running sync.WaitGroup
 	for _, task := range all {
 		running.Go(func() {
 			acknowledged, err := r.Acknowledged(ctx, task.Handler)
 			if err != nil {
-				r.Logger.Warn("pending work not resumed", "handler", task.Handler, "error", err)
+				r.Logger.Warn("cannot look for pending work of a handler: it is looked for again at the next "+
+					"start", "handler", task.Handler, "error", err)
 				return
 			}
 			for name := range task.Pending(r.View) {
 				if err := r.resume(ctx, name, task, acknowledged); err != nil && ctx.Err() == nil {
-					r.Logger.Warn("pending work of a resource not resumed", "handler", task.Handler, "resource",
+					r.Logger.Warn("the pending work on a resource failed: it is tried again at the next "+
+						"start", "handler", task.Handler, "resource",
 						name, "error", err)
 				}
 				if ctx.Err() != nil {
@@ -70,7 +72,7 @@ func (r Resumption) resume(ctx context.Context, name domain.Name, task Task, ack
 			return err
 		}
 		if e.Position > acknowledged {
-			return nil // the consumer delivers the event
+			return nil // the consumer will deliver the event
 		}
 		if err := task.Do(ctx, e); err != nil {
 			return err
@@ -79,8 +81,8 @@ func (r Resumption) resume(ctx context.Context, name domain.Name, task Task, ack
 	return nil
 }
 
-// pending returns a function for Task.Pending. It yields the names of the resources of a kind that
-// have pending work: left returns true for their state.
+// pending returns a function for Task.Pending: it yields the resources of a kind for whose state
+// left returns true.
 func pending[S domain.State](kind *domain.Kind[S], left func(*S) bool) func(*projections.View) iter.Seq[domain.Name] {
 	return func(view *projections.View) iter.Seq[domain.Name] {
 		return func(yield func(domain.Name) bool) {
@@ -93,19 +95,19 @@ func pending[S domain.State](kind *domain.Kind[S], left func(*S) bool) func(*pro
 	}
 }
 
-// Task returns the validation of datasets as a Task for a Resumption.
+// Task returns the validation of datasets as a Task of Resumption.
 func (v Validator) Task() Task {
 	return Task{validatorName, v.Validate, pending(domain.Datasets,
 		func(d *domain.Dataset) bool { return d.Upload > d.Validated })}
 }
 
-// Task returns the Task of a Resumption that validates models.
+// Task returns the validation of models as a Task of Resumption.
 func (v ModelValidator) Task() Task {
 	return Task{modelValidatorName, v.Validate, pending(domain.Models,
 		func(m *domain.Model) bool { return m.Upload > m.Validated })}
 }
 
-// Task returns the Task of a Resumption that copies models.
+// Task returns the copying of models as a Task of Resumption.
 func (c ModelCopier) Task() Task {
 	return Task{modelCopierName, c.Copy, pending(domain.Models, func(m *domain.Model) bool {
 		for _, copied := range m.Copies {
@@ -117,12 +119,12 @@ func (c ModelCopier) Task() Task {
 	})}
 }
 
-// Task returns the derivation of datasets as a Task for a Resumption.
+// Task returns the derivation of datasets as a Task of Resumption.
 func (d Deriver) Task() Task {
 	return Task{deriverName, d.Derive, pending(domain.Datasets, func(d *domain.Dataset) bool { return d.Filling() })}
 }
 
-// Task returns the build of evaluators as a Task for a Resumption.
+// Task returns the building of evaluators as a Task of Resumption.
 func (b EvaluatorBuilder) Task() Task {
 	return Task{evaluatorBuilderName, b.Build, pending(domain.Evaluators,
 		func(e *domain.Evaluator) bool { return e.State == domain.EvaluatorBuilding })}

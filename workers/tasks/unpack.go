@@ -23,16 +23,16 @@ import (
 	"anneal/domain"
 )
 
-// Limits of the code of an evaluator.
+// Limits of an evaluator's code.
 const (
 	maxCodeFiles = 500
 	maxCodeBytes = 32 << 20
-	maxArchive   = 16 << 20 // bytes of an uploaded archive, because the file list of an archive is held in memory
+	maxArchive   = 16 << 20 // maximum bytes of an uploaded archive, because its list of files is in memory
 )
 
-// An unpacking writes the code of an evaluator to a directory: plain files, and the files in
-// archives (.zip, .tar, .tar.gz, .tgz). If an archive has a single top-level directory, the name of
-// that directory is removed from the paths.
+// An unpacking writes the code of an evaluator to a directory: the uploaded plain files, and the
+// files in uploaded archives (.zip, .tar, .tar.gz, .tgz). When all files of an archive are in one
+// directory, that directory's name is removed from their paths.
 type unpacking struct {
 	dir   string
 	bytes int64
@@ -40,7 +40,7 @@ type unpacking struct {
 	notes []string
 }
 
-// upload writes the uploaded files, and unpacks the archives among them.
+// upload writes the uploaded files to the directory and unpacks the archives among them.
 func (u *unpacking) upload(ctx context.Context, store *blobs.Store, files domain.Files) error {
 	for _, name := range slices.Sorted(maps.Keys(files.Sizes)) {
 		if err := u.stored(ctx, store, files.Prefix+name, name, files.Sizes[name]); err != nil {
@@ -91,9 +91,9 @@ func archiveOf(name string) string {
 	return ""
 }
 
-// broken returns the error for an archive that cannot be unpacked because of err. It returns a
-// domain.Error unchanged, and also the error of a file on this machine, such as that of a full disk:
-// the archive is not at fault, so the build is retried.
+// broken returns the error for an archive that cannot be unpacked because of err. When err is a
+// domain.Error, or an error of a file on this machine such as a full disk, it returns err itself:
+// the archive is not the cause, so the build is tried again.
 func broken(archive string, err error) error {
 	var fault *domain.Error
 	var local *fs.PathError
@@ -143,8 +143,8 @@ func (u *unpacking) tar(archive string, file *os.File, _ int64) error {
 	})
 }
 
-// eachMember visits the files of a tar archive, which may be compressed with gzip. It limits the
-// number of bytes that it reads, because the sizes that the archive declares may be wrong.
+// eachMember calls visit with each file of a tar archive, which may be compressed with gzip. It
+// limits how many bytes it reads, because the lengths that an archive states may be wrong.
 func eachMember(archive string, file *os.File, visit func(*tar.Header, io.Reader) error) error {
 	if _, err := file.Seek(0, io.SeekStart); err != nil {
 		return err
@@ -193,8 +193,8 @@ func tooLarge() error {
 		maxCodeBytes)
 }
 
-// sharedDirectory returns the top-level directory, with a slash at the end, that all names start
-// with; "" when there is none.
+// sharedDirectory returns the top-level directory that contains all files with these names, with a
+// slash at the end; "" when there is none.
 func sharedDirectory(names []string) string {
 	if len(names) == 0 {
 		return ""
@@ -215,8 +215,8 @@ func sharedDirectory(names []string) string {
 	return prefix
 }
 
-// member writes a file of an archive. It skips hidden files and those below __pycache__ and
-// __MACOSX.
+// member writes a file of an archive to the directory. It skips hidden files, and files below
+// __pycache__ and __MACOSX.
 func (u *unpacking) member(archive, name string, open func() (io.ReadCloser, error)) error {
 	name = strings.TrimPrefix(name, "./")
 	for _, part := range strings.Split(name, "/") {
@@ -236,9 +236,9 @@ func (u *unpacking) member(archive, name string, open func() (io.ReadCloser, err
 	return u.write(name, content)
 }
 
-// nameError returns an InvalidArgument error if the name of a file is too long, or if another file
-// or directory has it; clash describes the second case. It returns any other err, such as that of a
-// full disk, unchanged, so that the build is retried.
+// nameError returns an InvalidArgument error when a file name is too long, or is already the name
+// of another file or directory; clash is the message of the second case. It returns any other err,
+// such as of a full disk, itself, so that the build is tried again.
 func nameError(err error, name, clash string) error {
 	switch {
 	case errors.Is(err, syscall.ENAMETOOLONG):
@@ -249,7 +249,7 @@ func nameError(err error, name, clash string) error {
 	return err
 }
 
-// write creates one file below dir. It returns an error for a name that is not a path below dir.
+// write creates a file below dir. It returns an error when name is not a relative path below dir.
 func (u *unpacking) write(name string, content io.Reader) error {
 	if !domain.CheckCodePath(name) {
 		return domain.Errorf(domain.InvalidArgument, "the name %.128q of a file %s", name, domain.CodePathRule)

@@ -19,45 +19,46 @@ import (
 )
 
 const (
-	maxResponse = 4 << 20 // maximum size of a response in bytes
-	maxMessage  = 300     // bytes after which a tracker's message is cut
+	maxResponse = 4 << 20 // maximum bytes of a response
+	maxMessage  = 300     // maximum bytes of a tracker's message in an error
 )
 
-// A rejection is the response of a tracker to a request that it would reject again.
+// A rejection is the error for a request that the tracker refuses, and would refuse again.
 type rejection struct{ message string }
 
 func (r rejection) Error() string { return r.message }
 
-// A busyError is the response of a tracker that cannot serve the request now.
+// A busyError is the error for a request that the tracker cannot serve now, for example because of
+// its rate limit.
 type busyError struct {
 	message string
-	after   time.Duration // time after which to retry; 0 when the tracker names none
+	after   time.Duration // time after which the tracker asks to try again; 0 when it does not say
 }
 
 func (b busyError) Error() string { return b.message }
 
-// A client sends requests to the tracker at base.
+// A client sends requests to the tracker at the URL base.
 type client struct {
 	base string
 	http *http.Client
 }
 
-// A request is one request to a tracker.
+// A request is one HTTP request to a tracker.
 type request struct {
 	method, path  string
-	body          any // encoded as JSON; nil is none
+	body          any // encoded as JSON; nil for a request without a body
 	authorization string
 	key           domain.SecretValue
 	// expected is an error code of the tracker for which do returns errExpected instead of a
-	// rejection.
+	// rejection; "" for none.
 	expected string
 }
 
-// errExpected is the error for a response with the error code request.expected.
-var errExpected = errors.New("expected error of the tracker")
+// errExpected is returned for a response with the error code request.expected.
+var errExpected = errors.New("the tracker responded with the expected error code")
 
-// do sends a request and decodes the response into out, unless out is nil. Errors contain neither
-// the key nor the request.
+// do sends a request and decodes the JSON response into out; out may be nil. Errors contain neither
+// the API key nor the request.
 func (c client) do(ctx context.Context, q request, out any) error {
 	var body io.Reader
 	if q.body != nil {
@@ -69,7 +70,7 @@ func (c client) do(ctx context.Context, q request, out any) error {
 	}
 	r, err := http.NewRequestWithContext(ctx, q.method, c.base+q.path, body)
 	if err != nil {
-		return rejection{"its address is not a URL"}
+		return rejection{"its address is not a valid URL"}
 	}
 	if body != nil {
 		r.Header.Set("Content-Type", "application/json")
@@ -83,13 +84,13 @@ func (c client) do(ctx context.Context, q request, out any) error {
 	case errors.Is(err, outbound.ErrPrivate):
 		return rejection{"its host has a private address, and only the operator can name such a tracker (--tracker)"}
 	case err != nil:
-		return fmt.Errorf("no response: %w", outbound.Cause(err))
+		return fmt.Errorf("it does not respond: %w", outbound.Cause(err))
 	}
 	defer response.Body.Close()
 	data, err := io.ReadAll(io.LimitReader(response.Body, maxResponse+1))
 	switch {
 	case err != nil:
-		return fmt.Errorf("the response ended early: %w", outbound.Cause(err))
+		return fmt.Errorf("its response ended early: %w", outbound.Cause(err))
 	case response.StatusCode != http.StatusOK:
 		return c.failure(q, response, data)
 	case len(data) > maxResponse:
@@ -103,11 +104,11 @@ func (c client) do(ctx context.Context, q request, out any) error {
 	return nil
 }
 
-// failure returns the error of a response with a status other than 200.
+// failure returns the error for a response with a status other than 200.
 func (c client) failure(q request, response *http.Response, data []byte) error {
 	status := response.StatusCode
 	var said struct {
-		Code    string         `json:"error_code"` // MLflow
+		Code    string         `json:"error_code"` // error code of MLflow
 		Message string         `json:"message"`
 		Errors  []graphQLError `json:"errors"`
 	}
@@ -125,7 +126,7 @@ func (c client) failure(q request, response *http.Response, data []byte) error {
 	switch {
 	case status == http.StatusTooManyRequests, status == http.StatusRequestTimeout,
 		status >= http.StatusInternalServerError:
-		seconds, _ := strconv.Atoi(response.Header.Get("Retry-After")) // 0 when absent, or a date
+		seconds, _ := strconv.Atoi(response.Header.Get("Retry-After")) // 0 when the header is missing or has a date
 		return busyError{"it responds with " + message, time.Duration(max(seconds, 0)) * time.Second}
 	case status == http.StatusUnauthorized:
 		return rejection{"it rejects trackerConfig.apiKey (" + message + ")"}
@@ -140,8 +141,9 @@ type graphQLError struct {
 	Message string `json:"message"`
 }
 
-// shown returns a tracker's text on one line, cut after maxMessage bytes. It replaces the key, and
-// the password in a key USER:PASSWORD, with [redacted], in every encoding that a request uses.
+// shown returns a tracker's text for an error message: on one line and cut to maxMessage bytes. The
+// API key, and the password in a key USER:PASSWORD, are replaced by [redacted], in every encoding
+// that a request has.
 func shown(text string, key domain.SecretValue) string {
 	_, password, _ := strings.Cut(key.Reveal(), ":")
 	for _, k := range []string{key.Reveal(), password} {
@@ -160,5 +162,5 @@ func shown(text string, key domain.SecretValue) string {
 	return text
 }
 
-// basic returns the credentials of HTTP basic authentication for W&B, whose user is api.
+// basic returns the credentials of W&B's HTTP basic authentication, whose user is "api".
 func basic(key string) string { return base64.StdEncoding.EncodeToString([]byte("api:" + key)) }

@@ -37,7 +37,7 @@ type harness struct {
 	logged   testutil.Buffer
 	now      time.Time
 	job      domain.Name
-	plan     atomic.Pointer[faults.Plan] // nil injects no fault
+	plan     atomic.Pointer[faults.Plan] // plan of injected faults; nil injects none
 }
 
 func newHarness(t testing.TB, kind string, handler http.Handler) *harness {
@@ -59,8 +59,8 @@ func newHarness(t testing.TB, kind string, handler http.Handler) *harness {
 	return b
 }
 
-// restart drops what the control plane has in memory, as a crash does: the sessions of the sender and
-// the live status.
+// restart drops what the control plane has in memory, as a crash does: the sessions of the sender
+// and the live status.
 func (b *harness) restart() {
 	b.sessions = map[string]*session{}
 	b.world.Live().Forget(b.job)
@@ -188,8 +188,8 @@ func (b *harness) turn() bool {
 	return good
 }
 
-// failJob runs a job that fails, and requires that its tracker has all rows and the end state. turn sends
-// the rows up to a step.
+// failJob runs a job that fails, and requires that its tracker has all rows and the end state. turn
+// sends the rows up to a step.
 func (b *harness) failJob(t *testing.T, p protocol, turn func(last int)) {
 	t.Helper()
 	b.start("supervisedFineTuningJobs")

@@ -14,10 +14,10 @@ import (
 	"anneal/domain"
 )
 
-// mlflow is the REST interface of MLflow, version 2.0. Creating a run is not idempotent, so a run
-// has a tag with the job's identity, by which begin finds it again. A metric that may already have
-// been sent is sent only if its step is newer than the newest step of that metric in MLflow,
-// because some stores of MLflow keep duplicates.
+// mlflow is a tracker with the REST interface of MLflow, version 2.0. In MLflow, creating a run is
+// not idempotent, so a run gets a tag with the job's identity, by which begin finds the run again.
+// Some stores of MLflow keep duplicates, so when a metric may have been sent before, it is sent
+// only if its step is newer than the newest one in MLflow.
 type mlflow struct{ client }
 
 const mlflowPath = "/api/2.0/mlflow/"
@@ -26,14 +26,14 @@ const mlflowPath = "/api/2.0/mlflow/"
 const (
 	maxBatchMetrics = 1000
 	maxBatchParams  = 100
-	maxParamValue   = 500 // characters that every release of MLflow accepts
+	maxParamValue   = 500 // maximum characters that every release of MLflow accepts
 	maxMLflowKey    = 250
 )
 
-// jobTag is the tag with the ID of the event that created the job.
+// jobTag is the name of the tag with the ID of the event that created the job.
 const jobTag = "anneal.job"
 
-// Fields of MLflow's requests and responses.
+// Objects in MLflow's requests and responses.
 type (
 	mlflowPair struct {
 		Key   string `json:"key"`
@@ -42,7 +42,7 @@ type (
 	mlflowMetric struct {
 		Key       string  `json:"key"`
 		Value     float64 `json:"value"`
-		Timestamp int64   `json:"timestamp"` // milliseconds
+		Timestamp int64   `json:"timestamp"` // milliseconds since 1970
 		Step      int     `json:"step"`
 	}
 	mlflowBatch struct {
@@ -67,7 +67,7 @@ type (
 )
 
 func (m mlflow) begin(ctx context.Context, key domain.SecretValue, job description, r *run) error {
-	if r.Complete { // the job was resumed
+	if r.Complete { // the run exists, because the job was resumed
 		return m.post(ctx, key, "runs/update", mlflowUpdate{RunID: r.ID, Status: "RUNNING"}, nil)
 	}
 	experiment, err := m.experiment(ctx, key, strings.TrimPrefix(job.Entity+"/"+job.Project, "/"))
@@ -98,7 +98,7 @@ func (m mlflow) begin(ctx context.Context, key domain.SecretValue, job descripti
 	return nil
 }
 
-// experiment returns the ID of the experiment with a name. It creates the experiment when there is
+// experiment returns the ID of the experiment with a name. It creates the experiment if there is
 // none.
 func (m mlflow) experiment(ctx context.Context, key domain.SecretValue, name string) (string, error) {
 	var found struct {
@@ -120,7 +120,7 @@ func (m mlflow) experiment(ctx context.Context, key domain.SecretValue, name str
 		case found.Experiment.Stage == "deleted":
 			return "", rejection{"its experiment " + name + " is deleted: restore it, or name another project"}
 		case found.Experiment.ID == "":
-			return "", rejection{"its response has no experiment: check the address"}
+			return "", rejection{"its response has no experiment: check that the address is that of an MLflow server"}
 		default:
 			return found.Experiment.ID, nil
 		}
@@ -128,7 +128,7 @@ func (m mlflow) experiment(ctx context.Context, key domain.SecretValue, name str
 			ID string `json:"experiment_id"`
 		}
 		q = m.request(key, http.MethodPost, "experiments/create", map[string]string{"name": name})
-		q.expected = "RESOURCE_ALREADY_EXISTS" // another job of the project has just created it
+		q.expected = "RESOURCE_ALREADY_EXISTS" // another job of the project may create it at the same time
 		err = m.do(ctx, q, &created)
 		if err != nil && !errors.Is(err, errExpected) {
 			return "", err
@@ -166,7 +166,7 @@ func (m mlflow) create(ctx context.Context, key domain.SecretValue, experiment s
 		"start_time": job.Start.UnixMilli(), "tags": []mlflowPair{{jobTag, job.CreateEvent},
 			{"anneal.name", string(job.Job)}, {"mlflow.source.name", "anneal"}}}, &created)
 	if err == nil && created.Run.Info.RunID == "" {
-		err = rejection{"its response has no run: check the address"}
+		err = rejection{"its response has no run: check that the address is that of an MLflow server"}
 	}
 	return created.Run.Info.RunID, err
 }
@@ -202,7 +202,7 @@ func (m mlflow) log(ctx context.Context, key domain.SecretValue, r run, _ int, r
 	return nil
 }
 
-// keep does nothing: MLflow's runs have no heartbeat.
+// keep does nothing, because runs of MLflow have no heartbeat.
 func (mlflow) keep(context.Context, domain.SecretValue, run) error { return nil }
 
 func (m mlflow) end(ctx context.Context, key domain.SecretValue, r run, with ending) error {
@@ -221,8 +221,8 @@ func (m mlflow) end(ctx context.Context, key domain.SecretValue, r run, with end
 	return m.post(ctx, key, "runs/update", mlflowUpdate{r.ID, status, with.Time.UnixMilli()}, nil)
 }
 
-// mlflowKey returns the name as a key of MLflow: it replaces characters that MLflow does not allow
-// with _, and cuts the name after maxMLflowKey bytes.
+// mlflowKey returns name as a name of a metric or parameter in MLflow: characters that MLflow does
+// not allow are replaced by _, and it is cut to maxMLflowKey bytes.
 func mlflowKey(name string) string {
 	name = strings.Map(func(c rune) rune {
 		if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.ContainsRune("_-. /", c) {
@@ -237,8 +237,8 @@ func (m mlflow) post(ctx context.Context, key domain.SecretValue, path string, b
 	return m.do(ctx, m.request(key, http.MethodPost, path, body), out)
 }
 
-// request returns a request that authenticates with the key: with HTTP basic authentication for a
-// key USER:PASSWORD, and as a bearer token for a key without a colon.
+// request returns a request with the API key: by HTTP basic authentication for a key USER:PASSWORD,
+// and as a bearer token for a key without a colon.
 func (m mlflow) request(key domain.SecretValue, method, path string, body any) request {
 	authorization := "Bearer " + key.Reveal()
 	if strings.Contains(key.Reveal(), ":") {

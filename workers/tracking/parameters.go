@@ -10,7 +10,7 @@ import (
 	"anneal/projections"
 )
 
-// describe returns the description of a job for the tracker.
+// describe returns what the tracker shows about a job, except metrics.
 func describe(job *projections.Row[domain.Job]) description {
 	spec := job.State.Spec()
 	d := description{Job: job.Name, CreateEvent: job.CreateEvent, DisplayName: cmp.Or(spec.DisplayName, job.Name.ID()),
@@ -22,8 +22,8 @@ func describe(job *projections.Row[domain.Job]) description {
 	return d
 }
 
-// parameters returns the settings of a job as a flat object. It lists the settings that it includes,
-// so that no secret of a job becomes a parameter.
+// parameters returns the settings of a job as a flat object. It names each setting that it
+// includes, so that a secret of a job can never be among them.
 func parameters(job domain.Name, spec *domain.JobSpec) map[string]any {
 	all := map[string]any{"job": string(job), "method": spec.Method, "dataset": spec.Dataset, "nodes": max(spec.Nodes, 1)}
 	add := func(name, value string) {
@@ -45,7 +45,7 @@ func parameters(job domain.Name, spec *domain.JobSpec) map[string]any {
 	return all
 }
 
-// objectOf returns the JSON object of a value, whose numbers keep their notation; nil for null.
+// objectOf returns value as a JSON object, in which numbers keep their digits; nil for null.
 func objectOf(value any) (object map[string]any) {
 	data, err := json.Marshal(value)
 	if err != nil {
@@ -59,8 +59,8 @@ func objectOf(value any) (object map[string]any) {
 	return object
 }
 
-// flatten adds the fields of an object to all. The name of an inner object and a dot precede the
-// names of its fields.
+// flatten adds the fields of object to all. A field of a nested object gets the name "OUTER.INNER".
+// prefix is the outer name with a dot.
 func flatten(all map[string]any, prefix string, object map[string]any) {
 	for name, value := range object {
 		switch value := value.(type) {

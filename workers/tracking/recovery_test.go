@@ -69,7 +69,7 @@ func TestGivesUp(t *testing.T) {
 		require.Empty(t, b.sessions)
 		dispatch()
 		require.Empty(t, b.sessions, "it is not added again")
-		require.Contains(t, b.logged.String(), "no further retries")
+		require.Contains(t, b.logged.String(), "the tracker has not received the end of a job in time")
 	})
 }
 

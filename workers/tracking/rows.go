@@ -14,16 +14,16 @@ import (
 	"anneal/projections/live"
 )
 
-// maxBatch is the maximum number of metrics in one request.
+// maxBatch is the maximum number of metric values in one request.
 const maxBatch = 1000
 
-// maxLine is the maximum length of a line of a metrics file, in bytes.
+// maxLine is the maximum length of a line of a metrics file in bytes.
 const maxLine = 1 << 20
 
-// liveRows returns the rows of an attempt in the live status with steps greater than after, and the
-// step of the first of all its rows, which have no gaps. It returns no rows when there are so many
-// that the live status may have dropped some: the rows then come from the job's metrics file, which
-// is complete up to the newest checkpoint.
+// liveRows returns the rows of an attempt in the live status after the step after, and the step of
+// the first row there. The rows have no gaps. When there are so many that the live status may have
+// dropped some, it returns none: the caller then reads the job's metrics file, which is complete up
+// to the newest checkpoint.
 func liveRows(
 	view *projections.View, job *projections.Row[domain.Job], attempt, after int,
 ) (found map[int]row, first int) {
@@ -47,19 +47,19 @@ func liveRows(
 	return found, first
 }
 
-// rowOf returns a row of the live status with all its numbers as metrics.
-func rowOf(one live.MetricRow) row {
-	values := maps.Clone(one.Values)
+// rowOf returns a row of the live status in the form for the tracker, with all its numbers as
+// metrics.
+func rowOf(from live.MetricRow) row {
+	values := maps.Clone(from.Values)
 	if values == nil {
 		values = map[string]float64{}
 	}
-	values["epoch"], values["learning_rate"], values["tokens"] = one.Epoch, one.LearningRate, float64(one.Tokens)
-	return row{one.Step, one.Time, values}
+	values["epoch"], values["learning_rate"], values["tokens"] = from.Epoch, from.LearningRate, float64(from.Tokens)
+	return row{from.Step, from.Time, values}
 }
 
-// fileRows returns the rows of the job's metrics file with steps greater than after, and the last step
-// of the file. The file has the rows that the live status has lost in a restart, or left out because
-// there were too many.
+// fileRows returns the rows of the job's metrics file after the step after, and the last step in
+// the file. The file also has rows that the live status lost in a restart or dropped.
 func (s *Sender) fileRows(
 	ctx context.Context, job *projections.Row[domain.Job], after int,
 ) (found map[int]row, last int, err error) {
@@ -87,7 +87,7 @@ func (s *Sender) fileRows(
 	return found, last, scanner.Err()
 }
 
-// parseRow reads a line of a metrics file, whose fields are step, time and metrics.
+// parseRow parses a line of a metrics file: a JSON object with the step, the time and the metrics.
 func parseRow(line []byte) (row, bool) {
 	var object map[string]any
 	if json.Unmarshal(line, &object) != nil {
@@ -105,19 +105,19 @@ func parseRow(line []byte) (row, bool) {
 	return one, ok && err == nil
 }
 
-// A fileVersion identifies the content of a job's metrics file: the file changes with each checkpoint,
-// and when the job stops. The zero value is no version.
+// A fileVersion identifies the content of a job's metrics file, which changes with each checkpoint
+// and when the job stops. The zero value matches no file.
 type fileVersion struct {
-	checkpoint, attempt int    // the step of the newest checkpoint, and the newest attempt
-	state               string // state of a job that has stopped
+	checkpoint, attempt int    // step of the newest checkpoint, and number of the newest attempt
+	state               string // state of the job when it has stopped, otherwise ""
 }
 
-// collect returns the rows to send, with their steps in the tracker's run. next reports whether
-// rows of the next train step of a trainer job follow.
+// collect returns the rows to send next, with their steps in the tracker's run. next reports
+// whether the rows of the job's next train step follow.
 func (s *Sender) collect(
-	ctx context.Context, view *projections.View, one *session, job *projections.Row[domain.Job],
+	ctx context.Context, view *projections.View, sess *session, job *projections.Row[domain.Job],
 ) (rows []row, next bool, err error) {
-	life, spec, state := job.State.Life(), job.State.Spec(), &one.state
+	life, spec, state := job.State.Life(), job.State.Spec(), &sess.state
 	after, earlier := state.Step-state.Base, trainStep(job) != state.TrainStep
 	if !earlier {
 		state.Attempt = life.Attempt
@@ -128,8 +128,8 @@ func (s *Sender) collect(
 	if last, ok := life.LastCheckpoint(); ok {
 		checkpoint = last.Step
 	}
-	// Until the first checkpoint of a train step, the metrics file of a trainer job is that of an
-	// earlier train step.
+	// Until its first checkpoint, a train step of a trainer job has the metrics file of an earlier
+	// train step.
 	own := !spec.Waits || stopped || checkpoint > 0
 	if earlier {
 		own = life.Attempt == state.Attempt
@@ -139,15 +139,15 @@ func (s *Sender) collect(
 		file.state = life.State
 	}
 	found := map[int]row{}
-	if own && one.readFile != file {
-		if found, one.fileEnd, err = s.fileRows(ctx, job, after); err != nil {
+	if own && sess.readFile != file {
+		if found, sess.fileEnd, err = s.fileRows(ctx, job, after); err != nil {
 			return nil, false, err
 		}
-		one.readFile = file
+		sess.readFile = file
 	}
-	// After a restart the live status begins with later rows, until the agent has repeated those that
-	// no metrics file has. Before the first checkpoint the agent repeats all rows.
-	if stopped || earlier || checkpoint == 0 || first <= after+1 || own && first <= one.fileEnd {
+	// After a restart, the live status begins with later rows, until the agent has sent those again
+	// that no metrics file has. Before the first checkpoint, the agent sends all rows again.
+	if stopped || earlier || checkpoint == 0 || first <= after+1 || own && first <= sess.fileEnd {
 		maps.Copy(found, newer)
 	}
 	rows = inOrder(found, stopped || earlier)
@@ -157,8 +157,8 @@ func (s *Sender) collect(
 	return rows, earlier && life.Attempt > state.Attempt, nil
 }
 
-// inOrder returns rows in the order of their steps. It leaves out the newest unless all are final,
-// because an evaluation may still add metrics to the newest step.
+// inOrder returns rows in ascending order of steps. Unless final is set, it leaves out the newest
+// row, to which an evaluation may still add metrics.
 func inOrder(rows map[int]row, final bool) []row {
 	ordered := slices.SortedFunc(maps.Values(rows), func(a, b row) int { return a.Step - b.Step })
 	if !final && len(ordered) > 0 {
@@ -167,7 +167,7 @@ func inOrder(rows map[int]row, final bool) []row {
 	return ordered
 }
 
-// batchOf returns how many of the first rows have at most maxBatch metrics in total; at least 1.
+// batchOf returns how many of the first rows fit into a request of maxBatch values; at least 1.
 func batchOf(rows []row) int {
 	metrics := 0
 	for i, one := range rows {

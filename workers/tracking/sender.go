@@ -15,27 +15,25 @@ import (
 
 const (
 	scanInterval  = time.Second
-	sendInterval  = 5 * time.Second  // minimum time between two requests with metrics of one running job
-	keepInterval  = 30 * time.Second // time without a request after which keep tells the tracker that the run continues
+	sendInterval  = 5 * time.Second  // minimum time between two requests with metrics of a running job
+	keepInterval  = 30 * time.Second // time without a request after which the tracker is told that the run continues
 	turnTimeout   = 2 * time.Minute
-	maxConcurrent = 8 // jobs for which requests are sent concurrently
+	maxConcurrent = 8 // maximum number of jobs for which requests are sent concurrently
 
-	// giveUpAfter is the time after the end of a job after which the sender sends nothing more about
-	// the job.
+	// giveUpAfter is how long after the end of a job the Sender tries to send its data.
 	giveUpAfter  = 24 * time.Hour
 	firstBackoff = time.Second
 	maxBackoff   = 5 * time.Minute
-	// problemAfter is the time without a response of the tracker after which the job shows the
-	// problem.
+	// problemAfter is how long the tracker does not respond until the job shows that as a problem.
 	problemAfter = time.Minute
 )
 
-// A Sender sends to the tracker the jobs whose trackerConfig is enabled. It reads the metrics that
-// agents have already reported, so that training never waits for the tracker. After a restart it
-// continues where it stopped. It retries until giveUpAfter has passed since the end of the job.
+// A Sender sends the data of jobs with an enabled trackerConfig to the experiment tracker. It sends
+// the metrics that agents have already reported, so that training never waits for the tracker.
+// After a restart it continues where it stopped. It tries again after failures, until giveUpAfter.
 type Sender struct {
 	Log     eventlog.Log
-	World   *projections.World // follows Log
+	World   *projections.World // must follow the events of Log
 	Blobs   *blobs.Store
 	Open    secrets.OpenFunc
 	Service Service
@@ -43,7 +41,7 @@ type Sender struct {
 	Logger  *slog.Logger
 }
 
-// Run sends until ctx is done.
+// Run sends the data of jobs until ctx is done.
 func (s *Sender) Run(ctx context.Context) error {
 	l := loop{Sender: s, sessions: map[string]*session{}, returned: make(chan *session)}
 	defer l.running.Wait()
@@ -55,67 +53,69 @@ func (s *Sender) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-ticker.C:
-		case one := <-l.returned:
-			one.busy = false
+		case sess := <-l.returned:
+			sess.busy = false
 			l.busy--
 		}
 	}
 }
 
-// A loop holds the jobs that are sent. Only Run's goroutine uses its fields.
+// A loop has the sessions of the jobs whose data are sent. Only the goroutine of Run uses its
+// fields.
 type loop struct {
 	*Sender
-	sessions map[string]*session // by the ID of the event that created the job
-	scanned  uint64              // position of the world up to which sessions has all jobs
-	busy     int                 // sessions with a turn in progress
+	sessions map[string]*session // by ID of the event that created the job
+	scanned  uint64              // position of the world up to which scan has looked for jobs
+	busy     int                 // number of sessions whose turn is in progress
 	running  sync.WaitGroup
-	returned chan *session // sessions whose turn has ended
+	returned chan *session // receives each session whose turn has ended
 }
 
-// dispatch starts a turn of each session that is due.
+// dispatch starts a turn for each session that is due, and removes sessions that have nothing more
+// to send.
 func (l *loop) dispatch(ctx context.Context) {
 	view, now := l.World.View(), l.Now()
 	if view.Position != l.scanned || l.scanned == 0 {
 		l.scan(view, now)
 		l.scanned = view.Position
 	}
-	for event, one := range l.sessions {
-		if one.busy || l.busy == maxConcurrent {
+	for event, sess := range l.sessions {
+		if sess.busy || l.busy == maxConcurrent {
 			continue
 		}
-		life, state := one.find(view), ""
+		life, state := sess.find(view), ""
 		if life != nil {
 			state = endingOf(life)
 		}
 		switch {
-		case life == nil && one.dropped():
+		case life == nil && sess.dropped():
 			delete(l.sessions, event)
 			continue
 		case life != nil && givenUp(life, now):
-			if one.sent != state {
-				l.Logger.Warn("the tracker did not receive the end of the job, no further retries", "job", one.name,
-					"tracker", l.Service.address, "after", giveUpAfter)
+			if sess.sent != state {
+				l.Logger.Warn("the tracker has not received the end of a job in time: this is not tried again, and the "+
+					"job's run stays unfinished there", "job", sess.name, "tracker", l.Service.address, "after", giveUpAfter)
 			}
 			delete(l.sessions, event)
 			continue
-		case life != nil && one.sent == state:
+		case life != nil && sess.sent == state:
 			continue
-		case one.failures > 0 && now.Before(one.due), state == one.seen && now.Before(one.due):
+		case sess.failures > 0 && now.Before(sess.due), state == sess.seen && now.Before(sess.due):
 			continue
 		}
-		one.busy, one.seen = true, state
+		sess.busy, sess.seen = true, state
 		l.busy++
 		l.running.Go(func() {
-			l.turn(ctx, view, one)
+			l.turn(ctx, view, sess)
 			select {
-			case l.returned <- one:
+			case l.returned <- sess:
 			case <-ctx.Done():
 			}
 		})
 	}
 }
 
-// scan adds a session for each job that has begun to train and has a tracker.
+// scan creates a session for each job that has a tracker and has begun to train.
 func (l *loop) scan(view *projections.View, now time.Time) {
 	for row := range view.Jobs() {
 		life := row.State.Life()
@@ -128,39 +128,40 @@ func (l *loop) scan(view *projections.View, now time.Time) {
 	}
 }
 
-// givenUp reports whether a job ended so long ago that nothing more is sent about it.
+// givenUp reports whether a job ended so long ago that its data are not sent any more.
 func givenUp(l *domain.JobLife, now time.Time) bool {
 	return l.Terminal() && l.CompletedTime != nil && now.Sub(*l.CompletedTime) > giveUpAfter
 }
 
-// A session holds what a Sender knows of one job. A turn has exclusive use of it.
+// A session is what a Sender knows about one job. A turn is one call of Sender.turn for the
+// session; only the turn in progress uses the fields.
 type session struct {
 	name  domain.Name
 	event string // ID of the event that created the job
 
 	busy     bool      // a turn is in progress
 	due      time.Time // time of the next turn, unless the state of the job changes before
-	seen     string    // result of endingOf at the last turn
-	sent     string    // result of endingOf for the end of the job that the tracker has received
-	failures int       // consecutive failed turns
-	since    time.Time // when the first of these turns failed
+	seen     string    // result of endingOf in the last turn
+	sent     string    // result of endingOf for the end that the tracker has received
+	failures int       // number of consecutive failed turns
+	since    time.Time // when the first of them failed
 
 	loaded    bool
 	state     saved
 	key       domain.SecretValue
-	contact   time.Time   // time of the last request that succeeded
-	readFile  fileVersion // the metrics file whose rows were sent
-	fileEnd   int         // last step of that file
-	lastTries int         // attempts to tell the tracker that the job was deleted
+	contact   time.Time   // time of the last successful request
+	readFile  fileVersion // version of the metrics file whose rows were sent
+	fileEnd   int         // last step in that file
+	lastTries int         // number of attempts to tell the tracker that the job was deleted
 }
 
-// file returns the key of the file in which the state of the session is saved.
-func (one *session) file() string { return blobs.TrackerFile(one.name, one.event) }
+// file returns the blob key of the session's saved state.
+func (sess *session) file() string { return blobs.TrackerFile(sess.name, sess.event) }
 
-// find returns the life cycle of the job; nil when the job is deleted.
-func (one *session) find(view *projections.View) *domain.JobLife {
-	row, ok := view.Job(one.name)
-	if !ok || row.CreateEvent != one.event {
+// find returns the life cycle of the session's job; nil when the job was deleted.
+func (sess *session) find(view *projections.View) *domain.JobLife {
+	row, ok := view.Job(sess.name)
+	if !ok || row.CreateEvent != sess.event {
 		return nil
 	}
 	return row.State.Life()
@@ -168,7 +169,7 @@ func (one *session) find(view *projections.View) *domain.JobLife {
 
 const maxLastTries = 3
 
-// dropped reports whether nothing is left to send about a deleted job.
-func (one *session) dropped() bool {
-	return !one.loaded || !one.state.Run.Complete || one.state.Ended != "" || one.lastTries >= maxLastTries
+// dropped reports whether the session of a deleted job has nothing more to send.
+func (sess *session) dropped() bool {
+	return !sess.loaded || !sess.state.Run.Complete || sess.state.Ended != "" || sess.lastTries >= maxLastTries
 }

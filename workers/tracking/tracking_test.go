@@ -69,8 +69,8 @@ func eachProtocol(t *testing.T, test func(t *testing.T, p protocol, b *harness))
 }
 
 // TestJobsAreSent checks that a tracker receives the parameters, each metric of each step, and the
-// end state of a job of each kind, that the job shows the address of its run, and that the API key is
-// in no event, no file and no log.
+// end state of a job of each kind, that the job shows the address of its run, and that the API key
+// is in no event, no file and no log.
 func TestJobsAreSent(t *testing.T) {
 	for collection := range create {
 		t.Run(collection, func(t *testing.T) {
@@ -405,7 +405,7 @@ func TestOnlyTheOperatorNamesPrivateTrackers(t *testing.T) {
 	named, err := ParseService(DefaultAddress)
 	require.NoError(t, err)
 	guarded, private := named.tracker.(wandb), b.sender.Service.tracker.(wandb)
-	private.http = guarded.http // as for a host name that resolves to a private address
+	private.http = guarded.http // as if the host name resolved to a private address
 	b.sender.Service.tracker = private
 	b.start("supervisedFineTuningJobs")
 	require.False(t, b.turn())

@@ -11,12 +11,12 @@ import (
 	"anneal/domain"
 )
 
-// wandb is the protocol of the Weights & Biases SDK: the GraphQL mutation upsertBucket creates a
-// run, and file_stream writes lines of its files. A request names the number of its first line, so
-// that a repeated request overwrites lines with the same content.
+// wandb is a tracker with the interface of the Weights & Biases SDK. The GraphQL mutation
+// upsertBucket creates a run, and file_stream writes lines of the run's files. Such a request has
+// the number of its first line, so a repeated request writes the same content to the same lines.
 type wandb struct{ client }
 
-// upsertBucket is the mutation of the SDK with only those variables that this package uses.
+// upsertBucket is the mutation of the SDK, reduced to the variables that this package uses.
 const upsertBucket = `mutation UpsertBucket($name: String, $project: String, $entity: String, $displayName: String,
   $config: JSONString, $jobType: String) {
   upsertBucket(input: {name: $name, modelName: $project, entityName: $entity, displayName: $displayName,
@@ -26,8 +26,8 @@ const upsertBucket = `mutation UpsertBucket($name: String, $project: String, $en
   }
 }`
 
-// Files of a run, and the exit codes from which the tracker derives the state of a run: finished,
-// failed, and killed for the exit code of an interrupted program.
+// Names of a run's files, and exit codes. From the exit code the tracker derives the state of the
+// run: finished, failed or, for the code of an interrupted program, killed.
 const (
 	historyFile  = "wandb-history.jsonl"
 	summaryFile  = "wandb-summary.json"
@@ -36,14 +36,14 @@ const (
 	exitKilled   = 255
 )
 
-// streamed is the body of a request to file_stream.
+// A streamed is the body of a request to file_stream.
 type streamed struct {
 	Files    map[string]lines `json:"files,omitempty"`
 	Complete *bool            `json:"complete,omitempty"`
 	ExitCode *int             `json:"exitcode,omitempty"`
 }
 
-// lines are consecutive lines of a file, from the line with the number Offset.
+// lines are consecutive lines of a run's file, of which the first has the number Offset.
 type lines struct {
 	Offset  int      `json:"offset"`
 	Content []string `json:"content"`
@@ -63,7 +63,7 @@ func (w wandb) begin(ctx context.Context, key domain.SecretValue, job descriptio
 		event := strings.ReplaceAll(job.CreateEvent, "-", "")
 		id = job.Job.ID() + "-" + event[:min(len(event), 12)]
 	}
-	var entity *string // null: the default entity of the key
+	var entity *string // null stands for the default entity of the API key
 	if job.Entity != "" {
 		entity = &job.Entity
 	}
@@ -94,10 +94,10 @@ func (w wandb) begin(ctx context.Context, key domain.SecretValue, job descriptio
 	case len(reply.Errors) > 0:
 		return rejection{"it rejects the run (" + shown(reply.Errors[0].Message, key) + ")"}
 	case done == nil || done.Bucket.Name == "" || done.Bucket.Project.Name == "" || done.Bucket.Project.Entity.Name == "":
-		return rejection{"its response has no run: check the address"}
+		return rejection{"its response has no run: check that the address is that of a W&B server"}
 	default:
 		b := done.Bucket
-		if !r.Complete { // a later call must not count the job's own lines
+		if !r.Complete { // in a later call, the lines of the run would include the job's own
 			r.Start, r.Earlier = job.Start, max(b.HistoryLineCount, 0)
 		}
 		r.ID, r.Project, r.Entity, r.Complete = b.Name, b.Project.Name, b.Project.Entity.Name, true
@@ -107,7 +107,7 @@ func (w wandb) begin(ctx context.Context, key domain.SecretValue, job descriptio
 	}
 }
 
-// pages returns the address of the web pages of the tracker.
+// pages returns the base URL of the tracker's web pages.
 func (w wandb) pages() string {
 	if w.base == "https://api.wandb.ai" {
 		return "https://wandb.ai"
@@ -128,7 +128,7 @@ func (w wandb) log(ctx context.Context, key domain.SecretValue, r run, sent int,
 	return w.stream(ctx, key, r, streamed{Files: map[string]lines{historyFile: history}})
 }
 
-// line returns a line of a file: an object with the metrics and the further fields.
+// line returns a line of a run's file: a JSON object with the metrics and further fields.
 func line(metrics map[string]float64, further map[string]any) (string, error) {
 	object := map[string]any{}
 	for name, value := range metrics {
@@ -144,7 +144,7 @@ func line(metrics map[string]float64, further map[string]any) (string, error) {
 	return string(text), nil
 }
 
-// keep sends the empty request by which the SDK shows that its program runs.
+// keep sends an empty request, by which the SDK shows that its program runs.
 func (w wandb) keep(ctx context.Context, key domain.SecretValue, r run) error {
 	return w.stream(ctx, key, r, streamed{})
 }

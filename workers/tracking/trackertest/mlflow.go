@@ -9,15 +9,15 @@ import (
 	"strings"
 )
 
-// MLflow is a server with the part of MLflow's REST interface that records runs. Like the file
-// store of MLflow, it keeps each metric that it receives, including duplicates.
+// MLflow is a test server with the part of MLflow's REST interface that records runs. Like MLflow's
+// file store, it keeps each metric that it receives, even duplicates.
 type MLflow struct {
 	core
-	experiments map[string]string     // ID by name
-	runs        map[string]*MLflowRun // by ID
+	experiments map[string]string     // ID of each experiment by its name
+	runs        map[string]*MLflowRun // by run ID
 }
 
-// An MLflowRun is a run that an MLflow server has recorded.
+// An MLflowRun is a run that the test server has recorded.
 type MLflowRun struct {
 	Experiment string
 	Name       string
@@ -28,7 +28,7 @@ type MLflowRun struct {
 	Metrics    []MLflowMetric
 }
 
-// An MLflowMetric is a value of a metric.
+// An MLflowMetric is one recorded value of a metric.
 type MLflowMetric struct {
 	Key       string   `json:"key"`
 	Value     *float64 `json:"value"`
@@ -41,12 +41,12 @@ type pair struct {
 	Value string `json:"value"`
 }
 
-// NewMLflow returns a server that accepts only the given bearer token.
+// NewMLflow returns a test server that accepts only the given bearer token.
 func NewMLflow(token string) *MLflow {
 	return &MLflow{core: core{key: token}, experiments: map[string]string{}, runs: map[string]*MLflowRun{}}
 }
 
-// Runs returns copies of all runs.
+// Runs returns copies of all recorded runs.
 func (s *MLflow) Runs() (all []MLflowRun) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -58,7 +58,7 @@ func (s *MLflow) Runs() (all []MLflowRun) {
 	return all
 }
 
-// Experiments returns the names of the experiments.
+// Experiments returns the names of all experiments.
 func (s *MLflow) Experiments() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,7 +69,8 @@ func (s *MLflow) Experiments() []string {
 func (s *MLflow) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.serve(w, r, func(r *http.Request) (any, error) {
 		if r.Header.Get("Authorization") != "Bearer "+s.key {
-			return nil, violationError{http.StatusUnauthorized, "", "not authenticated: " + r.Header.Get("Authorization")}
+			return nil, violationError{http.StatusUnauthorized, "", "the bearer token is wrong: " +
+				"" + r.Header.Get("Authorization")}
 		}
 		operation, ok := strings.CutPrefix(r.URL.Path, "/api/2.0/mlflow/")
 		handler, known := map[string]func(*http.Request) (any, error){
@@ -78,7 +79,7 @@ func (s *MLflow) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			"POST runs/log-batch": s.logBatch, "POST runs/update": s.updateRun,
 		}[r.Method+" "+operation]
 		if !ok || !known {
-			return nil, violation("no such operation")
+			return nil, violation("unknown operation")
 		}
 		return handler(r)
 	})
@@ -92,7 +93,7 @@ func (s *MLflow) getExperiment(r *http.Request) (any, error) {
 	name := r.URL.Query().Get("experiment_name")
 	id, ok := s.experiments[name]
 	if !ok {
-		return nil, notFound("no experiment " + name)
+		return nil, notFound("unknown experiment " + name)
 	}
 	return map[string]any{"experiment": map[string]any{"experiment_id": id, "name": name,
 		"lifecycle_stage": "active"}}, nil
@@ -109,7 +110,7 @@ func (s *MLflow) createExperiment(r *http.Request) (any, error) {
 		return nil, violation("the experiment has no name")
 	}
 	if _, exists := s.experiments[body.Name]; exists {
-		return nil, violationError{http.StatusBadRequest, "RESOURCE_ALREADY_EXISTS", "the experiment exists"}
+		return nil, violationError{http.StatusBadRequest, "RESOURCE_ALREADY_EXISTS", "the experiment exists already"}
 	}
 	s.experiments[body.Name] = strconv.Itoa(len(s.experiments) + 1)
 	return map[string]string{"experiment_id": s.experiments[body.Name]}, nil
@@ -126,7 +127,7 @@ func (s *MLflow) createRun(r *http.Request) (any, error) {
 		return nil, err
 	}
 	if !slices.Contains(slices.Collect(maps.Values(s.experiments)), body.Experiment) {
-		return nil, notFound("no experiment " + body.Experiment)
+		return nil, notFound("unknown experiment " + body.Experiment)
 	}
 	id := "run" + strconv.Itoa(len(s.runs)+1)
 	run := &MLflowRun{Experiment: body.Experiment, Name: body.Name, Status: "RUNNING", Start: body.Start,
@@ -162,7 +163,8 @@ func (s *MLflow) searchRuns(r *http.Request) (any, error) {
 	}
 	parts := tagFilter.FindStringSubmatch(body.Filter)
 	if parts == nil || len(body.Experiments) == 0 || body.Max < 1 {
-		return nil, violation("the search has the filter %q", body.Filter)
+		return nil, violation("runs/search must have a filter tags.`KEY` = 'VALUE', experiment_ids and max_results; its "+
+			"filter is %q", body.Filter)
 	}
 	found := []any{}
 	for id, run := range s.runs {
@@ -177,7 +179,7 @@ func (s *MLflow) getRun(r *http.Request) (any, error) {
 	id := r.URL.Query().Get("run_id")
 	run, ok := s.runs[id]
 	if !ok {
-		return nil, notFound("no run " + id)
+		return nil, notFound("unknown run_id " + id)
 	}
 	return map[string]any{"run": rendered(id, run)}, nil
 }
@@ -197,25 +199,26 @@ func (s *MLflow) logBatch(r *http.Request) (any, error) {
 	run, ok := s.runs[body.RunID]
 	switch {
 	case !ok:
-		return nil, notFound("no run " + body.RunID)
+		return nil, notFound("unknown run_id " + body.RunID)
 	case len(body.Metrics) > 1000 || len(body.Params) > 100 || len(body.Tags) > 100 ||
 		len(body.Metrics)+len(body.Params)+len(body.Tags) > 1000:
-		return nil, violation("the batch has %d metrics, %d params and %d tags", len(body.Metrics), len(body.Params),
+		return nil, violation("log-batch has %d metrics, %d params and %d tags: at most 1000, 100 and 100 are allowed, "+
+			"1000 in total", len(body.Metrics), len(body.Params),
 			len(body.Tags))
 	case len(body.Metrics) > 0 && run.Status != "RUNNING":
-		return nil, violation("the run is %s", run.Status)
+		return nil, violation("metrics are only accepted by a RUNNING run, not by one that is %s", run.Status)
 	}
 	for _, metric := range body.Metrics {
 		if !keyPattern.MatchString(metric.Key) || metric.Value == nil || metric.Timestamp <= 0 || metric.Step < 0 {
-			return nil, violation("the metric %+v is not valid", metric)
+			return nil, violation("the metric %+v must have a valid key, a value, a timestamp and a step of at least 0", metric)
 		}
 	}
 	for _, param := range body.Params {
 		if !keyPattern.MatchString(param.Key) || len([]rune(param.Value)) > 500 {
-			return nil, violation("the param %+v is not valid", param)
+			return nil, violation("the param %+v must have a valid key and a value of at most 500 characters", param)
 		}
 		if before, exists := run.Params[param.Key]; exists && before != param.Value {
-			return nil, violation("the param %s changes", param.Key)
+			return nil, violation("the param %s was logged before with another value", param.Key)
 		}
 		run.Params[param.Key] = param.Value
 	}
@@ -237,10 +240,10 @@ func (s *MLflow) updateRun(r *http.Request) (any, error) {
 	}
 	run, ok := s.runs[body.RunID]
 	if !ok {
-		return nil, notFound("no run " + body.RunID)
+		return nil, notFound("unknown run_id " + body.RunID)
 	}
 	if !slices.Contains([]string{"RUNNING", "SCHEDULED", "FINISHED", "FAILED", "KILLED"}, body.Status) {
-		return nil, violation("the status is %q", body.Status)
+		return nil, violation("the status %q is unknown", body.Status)
 	}
 	run.Status, run.End = body.Status, body.End
 	return map[string]any{"run_info": map[string]any{"run_id": body.RunID, "status": body.Status}}, nil

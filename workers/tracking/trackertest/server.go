@@ -1,6 +1,6 @@
-// Package trackertest has small servers for tests that implement the protocols of experiment
-// trackers strictly: they refuse unknown fields, requests out of order and requests above the
-// documented limits.
+// Package trackertest has test servers with the interfaces of experiment trackers. They are strict:
+// they refuse unknown fields, requests in the wrong order, and requests above the documented
+// limits.
 package trackertest
 
 import (
@@ -13,56 +13,56 @@ import (
 	"sync"
 )
 
-// A Fault is the way in which a server fails at a request.
+// A Fault says how a test server fails at a request.
 type Fault int
 
-// Failures of a server.
+// Ways in which a test server fails at a request.
 const (
 	None   Fault = iota
-	Refuse       // status 503 before the request has an effect
-	Lose         // the connection closes after the request has taken effect
+	Refuse       // it responds with status 503 and does nothing
+	Lose         // it executes the request, then closes the connection without a response
 )
 
-// A core has the fields and methods that the servers share.
+// A core has what all test servers share.
 type core struct {
 	mu sync.Mutex
-	// key is the API key that the server accepts.
+	// key is the only API key that the server accepts.
 	key    string
 	down   func(r *http.Request) Fault
 	errors []string
 	seen   int
 }
 
-// SetKey replaces the key that the server accepts.
+// SetKey replaces the API key that the server accepts.
 func (c *core) SetKey(key string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.key = key
 }
 
-// FailWith makes the server fail at the requests for which fault returns a Fault other than None. A
-// nil fault ends the failures.
+// FailWith makes the server call fault for each request and fail as it says. A nil fault makes the
+// server work again.
 func (c *core) FailWith(fault func(r *http.Request) Fault) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.down = fault
 }
 
-// Violations returns the requests that broke the protocol.
+// Violations returns a text for each request that broke the rules of the interface.
 func (c *core) Violations() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return append([]string(nil), c.errors...)
 }
 
-// Requests returns the number of requests.
+// Requests returns the number of requests so far.
 func (c *core) Requests() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.seen
 }
 
-// violationError is an error of a client that broke the protocol.
+// A violationError says how a request broke the rules of the interface.
 type violationError struct {
 	status  int
 	code    string
@@ -75,7 +75,7 @@ func violation(format string, args ...any) error {
 	return violationError{http.StatusBadRequest, "INVALID_PARAMETER_VALUE", fmt.Sprintf(format, args...)}
 }
 
-// serve handles the requests one at a time.
+// serve handles a request, one at a time, and writes the response.
 func (c *core) serve(w http.ResponseWriter, r *http.Request, handle func(*http.Request) (any, error)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -106,21 +106,21 @@ func (c *core) serve(w http.ResponseWriter, r *http.Request, handle func(*http.R
 		w.WriteHeader(http.StatusInternalServerError)
 		reply = map[string]string{"message": err.Error()}
 	}
-	_ = json.NewEncoder(w).Encode(reply) // the client may be gone
+	_ = json.NewEncoder(w).Encode(reply) // fails when the client has disconnected
 }
 
-// decode reads the body of a request, which must be one JSON value with known fields.
+// decode decodes the body of a request, which must be one JSON value without unknown fields.
 func decode(r *http.Request, into any) error {
 	if r.Header.Get("Content-Type") != "application/json" {
-		return violation("Content-Type is %q", r.Header.Get("Content-Type"))
+		return violation("Content-Type must be application/json, not %q", r.Header.Get("Content-Type"))
 	}
-	const maxBody = 1 << 20 // MLflow's limit
+	const maxBody = 1 << 20 // maximum bytes of a request, as in MLflow
 	data, err := io.ReadAll(io.LimitReader(r.Body, maxBody+1))
 	if err != nil {
 		return err
 	}
 	if len(data) > maxBody {
-		return violation("the body has more than %d bytes", maxBody)
+		return violation("the body of the request has more than %d bytes", maxBody)
 	}
 	return strict(data, into)
 }
@@ -132,7 +132,7 @@ func strict(data []byte, into any) error {
 		return violation("%v", err)
 	}
 	if decoder.More() {
-		return violation("more than one value")
+		return violation("the body must be one JSON value")
 	}
 	return nil
 }

@@ -9,13 +9,13 @@ import (
 	"strings"
 )
 
-// WandB is a server with the interface that the SDK of Weights & Biases uses.
+// WandB is a test server with the interface that the SDK of Weights & Biases uses.
 type WandB struct {
 	core
-	runs map[string]*WandBRun // by ENTITY/PROJECT/RUN
+	runs map[string]*WandBRun // by path ENTITY/PROJECT/RUN
 }
 
-// A WandBRun is a run that a WandB server has recorded.
+// A WandBRun is a run that the test server has recorded.
 type WandBRun struct {
 	DisplayName string
 	Config      map[string]any
@@ -27,12 +27,12 @@ type WandBRun struct {
 	Heartbeats  int
 }
 
-// NewWandB returns a server that accepts only the given API key.
+// NewWandB returns a test server that accepts only the given API key.
 func NewWandB(key string) *WandB {
 	return &WandB{core: core{key: key}, runs: map[string]*WandBRun{}}
 }
 
-// Run returns a copy of a run; false when it does not exist.
+// Run returns a copy of the run with a path; false when it does not exist.
 func (s *WandB) Run(path string) (WandBRun, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -56,23 +56,23 @@ func (s *WandB) Runs() []string {
 func (s *WandB) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.serve(w, r, func(r *http.Request) (any, error) {
 		if user, password, ok := r.BasicAuth(); !ok || user != "api" || password != s.key {
-			return nil, violationError{http.StatusUnauthorized, "", "invalid API key " + password}
+			return nil, violationError{http.StatusUnauthorized, "", "unknown API key " + password}
 		}
 		path, streams := strings.CutPrefix(r.URL.Path, "/files/")
 		path, rest := strings.CutSuffix(path, "/file_stream")
 		switch {
 		case r.Method != http.MethodPost:
-			return nil, violation("the method is %s", r.Method)
+			return nil, violation("the method must be POST, not %s", r.Method)
 		case r.URL.Path == "/graphql":
 			return s.graphQL(r)
 		case streams && rest && strings.Count(path, "/") == 2:
 			return s.stream(r, path)
 		}
-		return nil, violation("no such path")
+		return nil, violation("unknown path")
 	})
 }
 
-// Fields of the input and of the result of upsertBucket in the schema of the service.
+// Fields of the input and of the result of the mutation upsertBucket in W&B's GraphQL schema.
 var (
 	inputFields = []string{"id", "name", "groupName", "modelName", "entityName", "description", "displayName", "notes",
 		"config", "commit", "host", "debug", "jobProgram", "jobRepo", "jobType", "state", "sweep", "tags", "summaryMetrics"}
@@ -84,10 +84,10 @@ var (
 		`(?s)^mutation UpsertBucket\((.*?)\) *\{\s*upsertBucket\(input: \{(.*?)\}\) *\{(.*)\}\s*\}\s*$`)
 )
 
-// DefaultEntity is the default entity of the API key, which a run gets if it names no entity.
+// DefaultEntity is the entity of a run whose request names none.
 const DefaultEntity = "team-of-the-key"
 
-// graphQL executes the mutation upsertBucket, the only operation that the server has.
+// graphQL executes the mutation upsertBucket, the only operation of the server.
 func (s *WandB) graphQL(r *http.Request) (any, error) {
 	var body struct {
 		Query         string             `json:"query"`
@@ -122,7 +122,7 @@ func (s *WandB) graphQL(r *http.Request) (any, error) {
 		delete(variables, one[2])
 	}
 	if len(variables) > 0 {
-		return nil, violation("variables are not used: %v", variables)
+		return nil, violation("the query does not use the variables %v", variables)
 	}
 	for _, field := range regexp.MustCompile(`\w+`).FindAllString(parts[3], -1) {
 		if !slices.Contains(resultFields, field) {
@@ -135,7 +135,7 @@ func (s *WandB) graphQL(r *http.Request) (any, error) {
 func (s *WandB) upsert(input map[string]string) (any, error) {
 	for _, name := range []string{"name", "modelName", "entityName"} {
 		if input[name] == "" || len(input[name]) > 128 || strings.ContainsAny(input[name], `/\#?%:`) {
-			return nil, violation("%s is %q", name, input[name])
+			return nil, violation("the input field %s must not be %q", name, input[name])
 		}
 	}
 	var config map[string]struct {
@@ -161,11 +161,11 @@ func (s *WandB) upsert(input map[string]string) (any, error) {
 				"name": input["modelName"], "entity": map[string]any{"name": input["entityName"]}}}}}}, nil
 }
 
-// stream writes lines of the files of a run.
+// stream handles a request to file_stream, which writes lines of a run's files.
 func (s *WandB) stream(r *http.Request, path string) (any, error) {
 	run, ok := s.runs[path]
 	if !ok {
-		return nil, violationError{http.StatusNotFound, "INVALID_PARAMETER_VALUE", "no run " + path}
+		return nil, violationError{http.StatusNotFound, "INVALID_PARAMETER_VALUE", "unknown run " + path}
 	}
 	var body struct {
 		Files map[string]struct {
@@ -188,7 +188,7 @@ func (s *WandB) stream(r *http.Request, path string) (any, error) {
 	}
 	for name, part := range body.Files {
 		if part.Offset == nil || len(part.Content) == 0 {
-			return nil, violation("%s has no offset or no lines", name)
+			return nil, violation("the file %s must have an offset and lines", name)
 		}
 		switch name {
 		case "wandb-history.jsonl":
@@ -197,10 +197,10 @@ func (s *WandB) stream(r *http.Request, path string) (any, error) {
 			}
 		case "wandb-summary.json":
 			if len(part.Content) != 1 || json.Unmarshal([]byte(part.Content[0]), &run.Summary) != nil {
-				return nil, violation("the summary is not one object")
+				return nil, violation("the summary must be one JSON object")
 			}
 		default:
-			return nil, violation("no file %s", name)
+			return nil, violation("unknown file %s", name)
 		}
 	}
 	if len(body.Files) == 0 {
@@ -212,8 +212,8 @@ func (s *WandB) stream(r *http.Request, path string) (any, error) {
 	return map[string]any{"exitcode": nil, "limits": map[string]any{}}, nil
 }
 
-// write writes lines of the history, which has no gaps. A line may be written again if its content
-// is the same.
+// write writes lines of the history from the line number offset on. The history must have no gaps.
+// A line may be written again only with the same content.
 func (run *WandBRun) write(offset int, content []string) error {
 	if offset < 0 || offset > len(run.History) {
 		return violation("offset %d leaves a gap after %d lines", offset, len(run.History))
@@ -229,13 +229,13 @@ func (run *WandBRun) write(offset int, content []string) error {
 		}
 		at := offset + i
 		if at > 0 && step <= run.History[at-1]["_step"].(float64) {
-			return violation("line %d has the step %v after %v", at, step, run.History[at-1]["_step"])
+			return violation("line %d has the step %v, which must be greater than %v", at, step, run.History[at-1]["_step"])
 		}
 		if at < len(run.History) {
 			before, _ := json.Marshal(run.History[at])
 			again, _ := json.Marshal(line)
 			if string(before) != string(again) {
-				return violation("line %d changes from %s to %s", at, before, again)
+				return violation("line %d was written before as %s, and is now %s", at, before, again)
 			}
 			continue
 		}
