@@ -15,7 +15,8 @@ import (
 // routes are the routes of the screens.
 var routes = []string{"#/", "#/playground", "#/playground?columns=2", "#/jobs", "#/jobs/sft/codes",
 	"#/jobs/sft/codes?tab=checkpoints", "#/jobs/sft/codes?tab=events", "#/jobs/sft/codes?tab=log", "#/new-job",
-	"#/deployments", "#/deployments/base", "#/new-deployment", "#/models", "#/datasets", "#/datasets/codes", "#/evaluators", "#/usage", "#/quotas", "#/keys", "#/events", "#/missing"}
+	"#/deployments", "#/deployments/base", "#/new-deployment", "#/models", "#/datasets", "#/datasets/codes",
+	"#/evaluators", "#/usage", "#/quotas", "#/keys", "#/events", "#/missing"}
 
 // operatorRoutes are those of the operator.
 var operatorRoutes = []string{"#/", "#/cluster", "#/events"}
