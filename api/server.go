@@ -62,8 +62,7 @@ type Options struct {
 	// no connection.
 	Link   func() error
 	Scorer engines.Scorer // runs previews of evaluators; nil refuses previews
-	// name of the installation, shown in the name of its deployments' cluster; "" means
-	// DefaultCluster
+	// name of the installation, which deployments show in their field cluster; "" means DefaultCluster
 	Cluster string
 	// domain whose subdomains are the direct routes of deployments; "" disables direct routes
 	Direct string

@@ -203,8 +203,13 @@ func (f *fileStore) maintain(ctx context.Context, log *slog.Logger) {
 	}
 	if err := f.writeMarker(); err != nil {
 		log.Warn("cannot write the list of files without digests, of earlier versions: the next start retries", "error", err)
+		return
 	}
-	log.Info("all files that an earlier version stored have digests", "files", len(keys)-failed, "failed", failed)
+	if failed > 0 {
+		log.Warn("some files that an earlier version stored have no digests yet: the next start retries", "files", failed)
+		return
+	}
+	log.Info("all files that an earlier version stored have digests", "files", len(keys))
 }
 
 // sweep removes the records of files that do not exist.

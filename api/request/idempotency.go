@@ -268,7 +268,7 @@ func (c idempotent) store(s entryKey, leased *leasedClaim, result any, err error
 	if len(sealed) > idempotency.MaxResponse {
 		tooLong := domain.Errorf(domain.Aborted,
 			"the request was executed, but its response is too large to be stored for this %s: read the resources "+
-				"that it changed, or send the request with another key", IdempotencyHeader)
+				"that it changed; sent with another key, it is executed again", IdempotencyHeader)
 		tooLong.Reason = "ANSWER_NOT_KEPT"
 		if sealed, err = s.seal(c.response(nil, tooLong)); err != nil {
 			return nil, err

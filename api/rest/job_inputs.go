@@ -55,7 +55,7 @@ func (c *call) requireReferences(v *domain.Violations, name domain.Name, inputs 
 	if inputs.dataset != "" || inputs.training.OutputModel != "" {
 		c.requireFreeModel(v, inputs.prefix+"outputModel", inputs.training.OutputModel, name)
 	}
-	if inputs.store != nil {
+	if inputs.store != nil { // objectStoreConfig has no effect, so the value of the secret is not checked
 		c.requireSecret(v, "objectStoreConfig.credentialsSecret", inputs.store.CredentialsSecret)
 	}
 }

@@ -47,7 +47,8 @@ var rolloutFields = fieldsOf[Rollout]()
 // reads and parses a file of up to engines.MaxRolloutsBytes.
 const maxRolloutReads = 4
 
-// listRollouts lists the rollouts in the newest rollouts file of a job.
+// listRollouts lists the rollouts in the newest rollouts file of a job. event is the ID of the event that
+// created the job; attempts is the number of its newest attempt.
 func listRollouts(c *call, job domain.Name, event string, attempts int) (any, error) {
 	p := c.Params()
 	q, m := request.ReadListQuery(c.Call, p, reflect.TypeFor[Rollout]())
@@ -90,7 +91,7 @@ func listRollouts(c *call, job domain.Name, event string, attempts int) (any, er
 }
 
 // rolloutsFile opens the rollouts file of the newest attempt that has written one; nil if there is
-// none.
+// none. event is the ID of the event that created the job; attempts is the number of its newest attempt.
 func rolloutsFile(c *call, job domain.Name, event string, attempts int) (blobs.Content, error) {
 	key, err := c.Uploads.Blobs.NewestOfAttempts(c.Ctx, blobs.RolloutsRoot(job, event), attempts)
 	if err != nil || key == "" {

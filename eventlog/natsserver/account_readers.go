@@ -272,7 +272,7 @@ func (a *accountReaders) makeAccounts(account string) error {
 		MemoryMaxStreamBytes: -1, StoreMaxStreamBytes: -1}
 	errs = append(errs, mirror.EnableJetStream(map[string]server.JetStreamAccountLimits{"": limits}, nil))
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("add the NATS accounts of the readers of account %s: %w", account, err)
+		return fmt.Errorf("set up NATS for the clients that read the events of account %s: %w", account, err)
 	}
 	return nil
 }

@@ -30,7 +30,7 @@ import (
 // the cluster must have the accounts, users and exports in accounts.conf.
 type ConnectOptions struct {
 	URL        string // URL nats://host:port, or several separated by commas
-	Password   string // password of the NATS users control, desk and keeper
+	Password   string // password of the NATS users "control", "desk", "keeper" and "warden"
 	IssuerSeed string // seed of the key pair that signs the user claims of nodes; see NewIssuer
 	TLS        *tls.Config
 	Replicas   int         // replicas of the streams; 0 keeps those of an existing log, and means 3 for a new log
@@ -66,8 +66,9 @@ type Connection struct {
 func Connect(ctx context.Context, opts ConnectOptions) (*Connection, error) {
 	if opts.URL == "" || opts.Password == "" || opts.IssuerSeed == "" {
 		return nil, domain.Errorf(domain.InvalidArgument,
-			"an existing NATS cluster needs its URL, the password of its users control, desk and keeper, and the seed of "+
-				"its auth callout's issuer")
+			"to use an existing NATS cluster, give its URL (--nats-url), the password that its users \"control\", "+
+				"\"desk\", \"keeper\" and \"warden\" share (ANNEAL_NATS_PASSWORD), and the seed of the key that signs for "+
+				"its auth callout (ANNEAL_NATS_ISSUER_SEED)")
 	}
 	var common []nats.Option
 	if opts.TLS != nil {

@@ -42,8 +42,9 @@ func Default() Rules {
 		MinRun: 1_800, ReclaimAfter: 600, MaxPreemptions: 6, Restart: 120, Priority: 259_200}
 }
 
-// fresh reports whether a job of n units that has run for work seconds is fresh in a cluster of
-// this many units.
+// fresh reports whether a job is fresh: it is wide (see WideFraction and MinWide), or has used less than
+// FreshSeconds times cluster. The job has n units and has run for work seconds. The cluster has cluster
+// units.
 func (r Rules) fresh(n, work, cluster int64) bool {
 	return n >= max(r.MinWide, cluster/r.WideFraction) || work*n < r.FreshSeconds*cluster
 }

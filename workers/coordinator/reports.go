@@ -31,7 +31,7 @@ type reports struct {
 }
 
 var (
-	errIncomplete = errors.New("files of the attempt are missing in the file store or truncated: upload them again")
+	errIncomplete = errors.New("upload the files of the attempt, because some are missing in the file store or truncated")
 	errStale      = errors.New("the attempt is no longer the current one of its job on this node")
 )
 

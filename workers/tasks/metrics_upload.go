@@ -127,7 +127,7 @@ func (u MetricsUploader) put(ctx context.Context, job domain.Name, url string, f
 		return nil
 	case response.StatusCode >= http.StatusInternalServerError:
 		return fmt.Errorf("upload the metrics file of %s: metricsFileSignedUrl responds with status "+
-			"%d", job, response.StatusCode)
+			"%d; the upload is tried again", job, response.StatusCode)
 	}
 	u.Logger.Warn("the metrics file of a job is not uploaded: the server of metricsFileSignedUrl refuses "+
 		"it", "job", job, "status",

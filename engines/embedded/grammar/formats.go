@@ -34,9 +34,9 @@ var formats = map[string]string{
 	"uuid": `^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[1-8][0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}$`,
 }
 
-// restated are patterns that zod, a schema library, adds to formats. The grammar ignores them: they
-// are not supported or need too many states, and all strings that match the pattern in formats also
-// match them.
+// restated are patterns that zod, a schema library, adds to formats of JSON Schema. The grammar ignores
+// them: they are not supported or need too many states, and all strings that match a pattern of the
+// variable formats also match them.
 var restated = map[string]string{
 	"duration": `^P(?:(\d+W)|(?!.*W)(?=\d|T\d)(\d+Y)?(\d+M)?(\d+D)?(T(?=\d)(\d+H)?(\d+M)?(\d+([.,]\d+)?S)?)?)$`,
 	"hostname": `^(?=.{1,253}\.?$)[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?(?:\.[a-zA-Z0-9](?:[-0-9a-zA-Z]{0,` +

@@ -48,7 +48,8 @@ func shape(modelType string) llama.Config {
 	}
 }
 
-// families are functions that return the descriptions of the families, by name.
+// families has, by the name of a model architecture such as llama, a function that returns the
+// description of the architecture.
 var families = map[string]func() family{
 	"llama": func() family { // like SmolLM2
 		f := family{
