@@ -80,7 +80,7 @@ type smallFile struct {
 // the journal accepts no entries; then nothing has changed. After another error, some of the files
 // may be stored.
 func (f journaled) putSmall(files ...smallFile) error {
-	const overhead = 2 << 10 // maximum bytes of the record, and of the entry without its content
+	const overhead = 2 << 10 // maximum bytes of a file's digests and journal entry together, without its content
 	size, keys := 0, make([]string, len(files))
 	for i, file := range files {
 		size, keys[i] = size+2*len(file.content)+overhead, file.key

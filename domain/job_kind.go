@@ -38,7 +38,7 @@ type JobSpec struct {
 
 	Config TrainingConfig
 	Seed   *int // random seed of all attempts; nil derives it from the job's name
-	// LearningRateMultiplier scales the engine's default learning rate; 0 is 1.
+	// LearningRateMultiplier scales the engine's default learning rate; 0 stands for 1.
 	LearningRateMultiplier float64
 	ConfigField            string // prefix of the fields of Config in API requests: "" or "trainingConfig."
 	EarlyStop              bool

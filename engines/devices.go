@@ -13,8 +13,8 @@ type Device struct {
 	Index int    // index among the devices of the same vendor, in the order of their PCI bus IDs
 }
 
-// NumberDevices returns a device for each of the numbers of devices that a node declares by type.
-// It numbers the devices of each vendor from 0.
+// NumberDevices returns the devices of a node. counts is the number of devices that the node
+// declares of each type. The devices of each vendor are numbered from 0.
 func NumberDevices(counts map[string]int) []Device {
 	var all []Device
 	next := map[string]int{}

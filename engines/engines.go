@@ -168,7 +168,7 @@ const (
 	RolloutsDone     = "rollout/done"          // number of rollouts that were generated and scored
 	RolloutsFailed   = "rollout/failed"        // number of rollouts that were generated but got no valid score
 	RolloutRows      = "rollout/rows"          // number of dataset rows with rollouts
-	RolloutPrompts   = "rollout/prompt_tokens" // number of prompt tokens, counted for each rollout
+	RolloutPrompts   = "rollout/prompt_tokens" // number of prompt tokens; a prompt counts once for each of its rollouts
 	RolloutCached    = "rollout/cached_tokens" // number of prompt tokens that came from the prefix cache
 	RolloutTokens    = "rollout/tokens"        // number of generated tokens
 )

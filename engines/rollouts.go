@@ -88,8 +88,9 @@ func NewRollout(row map[string]any, score Score) Rollout {
 	return r
 }
 
-// ReadRollouts calls each with the rollouts in a rollouts file and their lines, until each returns
-// false. It skips lines that are not rollouts, and all that follows the first MaxRolloutsBytes.
+// ReadRollouts calls the function each with every rollout in a rollouts file and with its line,
+// until the function returns false. It skips lines that are not rollouts, and all that follows the
+// first MaxRolloutsBytes.
 func ReadRollouts(file io.Reader, each func(r *Rollout, line []byte) bool) error {
 	lines := bufio.NewScanner(io.LimitReader(file, MaxRolloutsBytes))
 	lines.Buffer(nil, MaxStepRolloutsBytes)

@@ -86,7 +86,8 @@ type rowLine struct {
 // once before it is decoded: a row of an invalid line is not used.
 var decodeOptions = jsonv2.JoinOptions(jsonv1.DefaultOptionsV1(), jsonv1.ReportErrorsWithLegacySemantics(false))
 
-// A rowDecoder decodes rows one after the other, and uses its memory again.
+// A rowDecoder decodes one row after another, and reuses its own memory for each. The returned rows
+// stay valid.
 type rowDecoder struct {
 	line             rowLine
 	created, updated time.Time

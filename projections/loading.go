@@ -15,9 +15,10 @@ import (
 type Loading struct {
 	dir   string
 	fresh func() *World
-	paths []string    // the snapshots, newest first
-	err   error       // the directory cannot be read
-	first chan loaded // receives the result of the newest snapshot; never, without snapshots
+	paths []string      // the snapshots, newest first
+	err   error         // the directory cannot be read
+	first loaded        // the newest snapshot, when done is closed
+	done  chan struct{} // closed when first is set, or when there is no snapshot
 }
 
 // A loaded is the result of World.read.
@@ -32,10 +33,15 @@ type loaded struct {
 func StartLoading(dir string) *Loading { return startLoading(dir, NewWorld) }
 
 func startLoading(dir string, fresh func() *World) *Loading {
-	l := &Loading{dir: dir, fresh: fresh, first: make(chan loaded, 1)}
-	if l.paths, l.err = snapshots(dir); len(l.paths) > 0 {
-		go func() { l.first <- l.read(l.paths[0]) }()
+	l := &Loading{dir: dir, fresh: fresh, done: make(chan struct{})}
+	if l.paths, l.err = snapshots(dir); len(l.paths) == 0 {
+		close(l.done)
+		return l
 	}
+	go func() {
+		defer close(l.done)
+		l.first = l.read(l.paths[0])
+	}()
 	return l
 }
 
@@ -50,16 +56,9 @@ func (l *Loading) Open(ctx context.Context, log eventlog.Log, a *archive.Archive
 	return l.open(ctx, log, a)
 }
 
-// Size returns the size of the newest snapshot in bytes; 0 without one.
-func (l *Loading) Size() int64 {
-	if len(l.paths) == 0 {
-		return 0
-	}
-	info, err := os.Stat(l.paths[0])
-	if err != nil {
-		return 0
-	}
-	return info.Size()
+// Wait returns when the newest snapshot is read, immediately if there is none.
+func (l *Loading) Wait() {
+	<-l.done
 }
 
 // Claim returns the checkpoint in the header of the newest snapshot, without the time that Newest takes
@@ -94,7 +93,9 @@ func (l *Loading) load(check func(path string, at eventlog.Checkpoint) error,
 	for i, path := range l.paths {
 		var read loaded
 		if i == 0 {
-			read = <-l.first
+			l.Wait()
+			read = l.first
+			l.first = loaded{} // the world must not stay in memory if it is not used
 		} else {
 			read = l.read(path)
 		}

@@ -170,7 +170,8 @@ func (p *pastRows) find(name domain.Name) (domain.AnyRow, uint64, error) {
 	return p.stateAt(name, version)
 }
 
-// stateAt is find for a resource whose last event, at the position version, is after the Moment.
+// stateAt returns what find returns, for a resource that has changed since the Moment. version is
+// the position of its last event.
 func (p *pastRows) stateAt(name domain.Name, version uint64) (domain.AnyRow, uint64, error) {
 	if err := p.ctx.Err(); err != nil {
 		return nil, 0, err

@@ -119,7 +119,8 @@ func (r *rebuild) foldTo(ctx context.Context, end uint64) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	return domain.Errorf(domain.DataLoss, "the log ends at position %d, before position %d of the served state",
+	return domain.Errorf(domain.DataLoss, "the log ends at position %d, before position %d of the served state: "+
+		"check the log with `anneal log verify`",
 		w.Position(), end)
 }
 
@@ -188,8 +189,9 @@ func (r *rebuild) tryReplace(ctx context.Context, served, folded **View) (events
 		}
 	}
 	if next.at != w.at {
-		return nil, false, domain.Errorf(domain.DataLoss, "the log has event %s at position %d, and the served state ends "+
-			"with event %s at position %d", next.at.EventID, next.at.Position, w.at.EventID, w.at.Position)
+		return nil, false, domain.Errorf(domain.DataLoss, "the log has event %s at position %d, but the served state "+
+			"ends with event %s at position %d: check the log with "+
+			"`anneal log verify`", next.at.EventID, next.at.Position, w.at.EventID, w.at.Position)
 	}
 	*served, *folded = shareView(w), next.View()
 	for collection, f := range w.folds {

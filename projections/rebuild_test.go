@@ -202,7 +202,7 @@ func TestFailedRebuildsChangeNothing(t *testing.T) {
 		require.NoError(t, err)
 	}
 	_, err = Rebuild(t.Context(), w, other, ignoreProgress)
-	require.ErrorContains(t, err, "and the served state ends with event")
+	require.ErrorContains(t, err, "but the served state ends with event")
 	require.Equal(t, before, digestOf(t, w))
 
 	w.backlog = &backlog{}

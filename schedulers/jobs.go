@@ -27,8 +27,8 @@ const CancelWithin = 5 * time.Minute
 //	CREATING_INPUT_DATASET  -> PENDING when the datasets are READY, FAILED when creating them fails
 //	RE_QUEUEING             -> PENDING
 //	PENDING                 -> RUNNING on nodes with capacity, in the order of the package queue,
-//	                           pilots last. A job that no node can train stays PENDING, and its
-//	                           status says so
+//	                           those with PurposePilot last. A job that no node can train stays
+//	                           PENDING, and its status says so
 //	RUNNING, preempted      -> RE_QUEUEING when its attempt has stopped, as for CANCELLING
 //	VALIDATING, PENDING     -> IDLE, for a trainer that waits for its first step
 //	WRITING_RESULTS, stored -> COMPLETED, EARLY_STOPPED or IDLE, once the model is registered
@@ -93,9 +93,10 @@ func (s Jobs) Plan(v *projections.View, now time.Time) Plan {
 const finishWithin = time.Second
 
 // finish plans the steps that follow domain.JobResultsStored: to register the output model, to load
-// it into a deployment if the job requests it, and to complete the job or its train step. Within
-// finishWithin, it leaves registering and completing to the coordinator, unless the model must be
-// loaded in between.
+// it into a deployment if the job requests it, and to complete the job or its train step. Until
+// finishWithin after the results were stored, it leaves registering and completing to the
+// coordinator. If the model is to be loaded, it plans the load and the completion as soon as the
+// model is registered.
 func finish(plan *Plan, v *projections.View, j job, now time.Time) {
 	o, age := j.Life.Outcome, now.Sub(j.Updated)
 	row, exists := v.Models.Get(o.Output)
@@ -146,7 +147,8 @@ func (Jobs) admit(plan *Plan, v *projections.View, j job) bool {
 // it does not change with every plan.
 func (j job) waitsFor(what string) bool { return j.Life.Status.Message == domain.HeldPrefix+what }
 
-// setWaiting plans to record in the job's status that the job waits for what; "" clears the status.
+// setWaiting plans to record in the job's status what the job waits for. If what is "", it plans to
+// clear the status.
 func setWaiting(plan *Plan, j job, what string) {
 	if what != "" && !j.waitsFor(what) || what == "" && j.Life.Held() {
 		plan.add(domain.IntendJob(j.Name, domain.HoldJob{For: what}))

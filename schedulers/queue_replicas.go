@@ -151,7 +151,7 @@ func (q *jobQueue) preemptionOf(victim *queue.Job, d queue.Decision) domain.Inte
 	case d.Job.Role != queue.Training:
 		preempt.Reason = PreemptedForReplica
 	case d.Reason == queue.Reclaimed:
-		preempt.Reason, preempt.Queue = Reclaimed, false // the number of preemptions is not limited
+		preempt.Reason, preempt.Queue = Reclaimed, false // does not count toward MaxPreemptions
 	}
 	return domain.IntendJob(j.Name, preempt)
 }

@@ -60,7 +60,7 @@ func New(timeout time.Duration, private bool, dial Dial, instead string) *Fetche
 	}}
 }
 
-// Errors about a URL. A Fetcher appends the advice what a client can do instead.
+// Errors about a URL. A Fetcher appends what a client can do instead of giving a URL.
 var (
 	errPrivate = errors.New("refers to a private address, to which this server does not connect")
 	errLink    = errors.New("is redirected to a URL that is not http or https, or has a user name: give another URL")

@@ -131,7 +131,7 @@ func (c *call) storeImage(ctx context.Context, key string, one *requestImage, to
 		return invalid(fmt.Errorf("is an image of more than %s, which is the limit: scale it down",
 			request.ByteSize(MaxImageBytes)))
 	case total.Add(size) > MaxImagesBytes:
-		return invalid(fmt.Errorf("makes the images of the request larger than %s together, which is the limit: scale "+
+		return invalid(fmt.Errorf("makes all images of the request together exceed the limit of %s: scale "+
 			"the images down, or send fewer", request.ByteSize(MaxImagesBytes)))
 	}
 	one.data = nil

@@ -56,7 +56,7 @@ var responseTexts = map[string]string{
 	"ResponseTool.description":        "Description of the function, which the model reads.",
 	"ResponseText.format":             formatText,
 	"ResponseTextSetting.format":      formatText,
-	"ResponseText.verbosity":          "Length of the generated text: low, medium or high.",
+	"ResponseText.verbosity":          "Desired length of the generated text: low, medium or high. It has no effect.",
 	"ResponseTextSetting.verbosity":   "Always medium, because models have no such setting.",
 	"ResponseEffort.effort":           effortText,
 	"ResponseReasoning.effort":        effortText,

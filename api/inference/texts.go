@@ -60,7 +60,7 @@ var fieldTexts = map[string]string{
 	"context_length_exceeded_behavior": "What happens if the prompt and the request's max_tokens together exceed the " +
 		"context length: truncate lowers max_tokens, and error rejects the request.",
 	"response_format": "Format that constrains the completion. type is text; json_object, with an optional schema; " +
-		"json_schema, in whose order the properties are generated, and whose unsupported keywords are rejected; or " +
+		"json_schema, with a schema: properties are generated in its order, and unsupported keywords are rejected; or " +
 		"grammar, with a grammar in GBNF.",
 	"logit_bias":  "Map of token IDs to values from -100 to 100, which are added to the tokens' logits.",
 	"speculation": "Same as prediction. If a request has both, prediction takes precedence.",

@@ -202,7 +202,7 @@ func (c idempotent) buffer() ([]byte, error) {
 	case errors.As(err, &f) && f.Reason == ReasonBodyTooLarge:
 		f.Message = fmt.Sprintf("a request with an %s may have a body of at most %d bytes: send a smaller body, or leave "+
 			"the header "+
-			"out, which uploads do not need to be retried", IdempotencyHeader, c.Limits.Body)
+			"out; uploads can be retried without it", IdempotencyHeader, c.Limits.Body)
 		return nil, f
 	case err != nil:
 		return nil, err

@@ -27,7 +27,7 @@ func nodeSchedulingOperations(s *Service) []request.Operation {
 			Summary: "Move the jobs and replicas of a node to other nodes", Permission: request.Operate,
 			Description: "Cordons the node. Its jobs save a checkpoint and are queued again; this does not count as a " +
 				"failure. Each replica stops when its replacement on another node is ready. Jobs and replicas that are still " +
-				"on the node at the deadline are stopped. The node is DRAINED when it has no jobs and replicas.",
+				"on the node at the deadline are stopped. The node is DRAINED when nothing runs on it.",
 			Body: reflect.TypeFor[drain](), BodyOptional: true, Response: reflect.TypeFor[Node](),
 			Handle: s.handle(drainNode)},
 	}

@@ -88,8 +88,8 @@ var accountTexts = map[string]string{
 	"JobAcceleratorRow.method": "Training method of the jobs to which the row applies; absent for all methods.",
 	"JobAcceleratorRow.maxParameterCount": "The row applies to jobs whose base model has at most this number of " +
 		"parameters; 0 means any number.",
-	"JobAcceleratorRow.acceleratorType": "Type of the accelerators that the job gets. The default is the type of " +
-		"which the nodes that can train the job have most.",
+	"JobAcceleratorRow.acceleratorType": "Type of the accelerators that the job gets. The default is the type with " +
+		"the largest number of accelerators on the nodes that can train the job.",
 	"JobAcceleratorRow.acceleratorCount": "Number of accelerators on each node of the job; 0 means that the job " +
 		"trains on CPUs only.",
 

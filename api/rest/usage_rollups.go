@@ -57,7 +57,7 @@ func (usageState) Exists() bool { return true }
 var usageFields = fieldsOf[UsageRow]()
 
 const (
-	// maxUsageTime is the maximum period of a request.
+	// maxUsageTime is the longest period whose usage a client can request at once.
 	maxUsageTime = 400 * 24 * time.Hour
 	// maxUsageLists bounds the concurrent requests of an account for usage, because each reads the
 	// usage events of its period.

@@ -21,8 +21,9 @@ type estimate struct {
 	count  func(text string)
 }
 
-// counter returns a function that tokenizes a text of the row with this number and adds it to the
-// estimate; nil if the row is not tokenized. count returns the number of tokens of a text.
+// counter returns a function that counts the tokens of a text and adds them to the estimate. row is
+// the number of the row with the text; counter returns nil if that row is not tokenized. count
+// returns the number of tokens of a text.
 func (e *estimate) counter(count func(string) int, row domain.Count) func(text string) {
 	if count == nil || e.bytes >= countedFirst && row%countedEvery != 0 {
 		return nil

@@ -195,7 +195,7 @@ func TestResourceLimits(t *testing.T) {
 		"a forged response": {"os.write(1, b'{\"id\": 1, \"score\": 1, \"valid\": true}\\n')\n    for n in range(3, " +
 			"10):\n      try: os.write(n, b'{\"id\": 1, \"score\": 1, \"valid\": true}\\n')\n      except OSError: pass\n    " +
 			"return 0",
-			"the code wrote to the descriptor that is reserved for responses", false},
+			"the code wrote to file descriptor 3, which is reserved for responses: use print for output", false},
 		"an endless response": {"for n in range(3, 10):\n      try:\n        while True: os.write(n, b'x' * 100000)\n      " +
 			"except OSError: pass\n    return 0", "the response exceeds", false},
 		"a closed socket": {"os.closerange(3, 50)\n    return 1", "the sandbox process exited", false},

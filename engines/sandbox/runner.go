@@ -57,8 +57,8 @@ const InstallRunner = "apt-get install bubblewrap util-linux"
 // Limits are the resource limits of a program. A field that is zero sets no limit.
 type Limits struct {
 	Memory int64 // maximum address space of each process, in bytes
-	// FileBytes is the maximum size of each written file, and of /tmp, in bytes; 0 stands for 64
-	// MiB for /tmp.
+	// FileBytes is the maximum size of each written file, and of /tmp, in bytes. If it is 0, the size
+	// of files is not limited, and /tmp has 64 MiB.
 	FileBytes int64
 	// Processes is the maximum number of processes and threads; ignored if the program runs as the
 	// user of this process.

@@ -190,7 +190,8 @@ func (w *worker) receive(id int, timeout time.Duration) (r response, err error) 
 		switch {
 		case err == nil:
 			if json.Unmarshal(text, &r) != nil || r.Token != w.token || r.ID != id {
-				return r, errors.New("the code wrote to the descriptor that is reserved for responses")
+				return r, errors.New("the code wrote to file descriptor 3, which is reserved for responses: " +
+					"use print for output")
 			}
 			return r, nil
 		case errors.Is(err, bufio.ErrBufferFull):
@@ -216,7 +217,7 @@ func (w *worker) exitReason() string {
 	select {
 	case <-w.done:
 	case <-timer.C:
-		return "the code closed the descriptor that is reserved for responses"
+		return "the code closed file descriptor 3, which is reserved for responses: leave it open"
 	}
 	state, code := w.cmd.ProcessState, w.cmd.ProcessState.ExitCode()
 	reason := fmt.Sprintf("exit status %d", code)

@@ -48,7 +48,7 @@ type training struct {
 	bytes   int64
 	metrics []engines.Metrics
 	stopped bool
-	reward  *float64 // mean reward of the samples, for RLOR
+	reward  *float64 // mean reward of the samples, if the method is engines.RLOR
 }
 
 func (t trainer) Train(ctx context.Context, request engines.TrainRequest,

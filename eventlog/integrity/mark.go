@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"anneal/disk"
@@ -124,8 +125,11 @@ func WriteMark(path string, m HighWaterMark) error {
 // after markWrite and sync them after markSync. A nil *MarkFile records nothing.
 type MarkFile struct {
 	path string
-	file *os.File
-	Sync func(*os.File) error // fdatasync; tests replace it
+	// unread states that some blocks of the log or of its mirrors were not read, or that a mirror is
+	// damaged, so that the next start must read all.
+	unread atomic.Bool
+	file   *os.File
+	Sync   func(*os.File) error // fdatasync; tests replace it
 
 	// syncing is held during a sync, so that no other sync begins and the file is not closed. It is
 	// locked before mu.
@@ -331,14 +335,22 @@ func (h *MarkFile) SetFailed() {
 	_ = h.Update(func(m *HighWaterMark) { m.Failed = true })
 }
 
+// SetUnread records whether the next start must read all block files of the log and its mirrors, because
+// this run has not read them, or has found a damaged mirror.
+func (h *MarkFile) SetUnread(unread bool) {
+	if h != nil {
+		h.unread.Store(unread)
+	}
+}
+
 // Close syncs and closes the mark. files is the FilesHash after a clean shutdown, otherwise zero. Close
-// records it in the mark unless a sync has failed.
+// records it in the mark unless a sync has failed or the next start must read all files: see SetUnread.
 func (h *MarkFile) Close(files Hash) error {
 	if h == nil {
 		return nil
 	}
 	err := h.Update(func(m *HighWaterMark) {
-		if !m.Failed {
+		if !m.Failed && !h.unread.Load() {
 			m.Files = files
 		}
 	})

@@ -11,13 +11,14 @@ import (
 
 // startCheckBytes is the size up to which a log is read completely before each start. Of a larger log
 // whose files have not changed since a clean shutdown, only the blocks from the mark's position on are
-// read before the start. Scrub reads all blocks while the server runs.
+// read before the start. Scrub reads all blocks while the server runs. Until it has, the next start reads
+// the whole log again.
 const startCheckBytes = 64 << 20
 
 // FilesHash returns a hash of the block files of the log and its mirrors in the server's directory
-// store: of their names, sizes and modification times, and of the contents of the NATS server's index
-// files. It changes with each change to the files other than the decay of a disk. The hash is zero
-// when a file cannot be read.
+// store: of their names, sizes, modification times and inodes, and of the contents of the NATS server's
+// index files. It changes with each change to the files other than the decay of a disk, also if a program
+// sets the modification time back. The hash is zero when a file cannot be read, or an index is missing.
 func FilesHash(store string) (h Hash) {
 	dirs, err := copiesOf(store, logStream)
 	if err != nil {
@@ -34,6 +35,7 @@ func FilesHash(store string) (h Hash) {
 			return Hash{}
 		}
 		fmt.Fprintf(sum, "%q\n", relative)
+		indexed := 0
 		for _, entry := range entries {
 			switch {
 			case strings.HasSuffix(entry.Name(), ".blk"):
@@ -41,14 +43,18 @@ func FilesHash(store string) (h Hash) {
 				if err != nil {
 					return Hash{}
 				}
-				fmt.Fprintf(sum, "%q %d %d\n", entry.Name(), info.Size(), info.ModTime().UnixNano())
+				fmt.Fprintf(sum, "%q %d %d %s\n", entry.Name(), info.Size(), info.ModTime().UnixNano(), inodeOf(info))
 			case entry.Name() == "index.db":
 				content, err := os.ReadFile(filepath.Join(dir, entry.Name()))
 				if err != nil {
 					return Hash{}
 				}
 				_ = binary.Write(sum, binary.BigEndian, sha256.Sum256(content)) // a hash returns no error
+				indexed++
 			}
+		}
+		if indexed == 0 && len(entries) > 0 { // the NATS server would read the blocks, and cut off damaged ones
+			return Hash{}
 		}
 	}
 	sum.Sum(h[:0])

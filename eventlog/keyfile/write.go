@@ -164,7 +164,7 @@ func (s *Store) write(b *batch) (refused bool, err error) {
 	return false, s.wipe(b.ops)
 }
 
-// wipe overwrites the values that a batch has replaced or erased with zeros.
+// wipe overwrites with zeros the values that a batch has replaced or erased.
 func (s *Store) wipe(ops []*op) error {
 	if !s.opts.Wipe || !slices.ContainsFunc(ops, func(o *op) bool { return o.before != nil }) {
 		return nil

@@ -47,8 +47,8 @@ type NodeLogin struct {
 	Session   NodeSession
 }
 
-// VerifyNode returns nil to accept the connection of a node, or an error with the reason for the
-// log to refuse it. It must return within verifyWithin.
+// VerifyNode returns nil to accept the connection of a node, or an error to refuse it. The error is
+// logged as the reason. VerifyNode must return within verifyWithin.
 type VerifyNode func(ctx context.Context, login NodeLogin) error
 
 // A nodeAdmission decides whether nodes may connect, and reports each login.

@@ -151,42 +151,78 @@ func TestTheMarkIsCheckedFirst(t *testing.T) {
 }
 
 // TestStartOfALargeLogReadsWhatHasChanged checks that a start after a clean shutdown reads only the
-// newest block of a large log, unless a file of the log or of its mirror has changed; and that the
-// server then finds damage that left the modification time unchanged.
+// newest block of a large log, unless a file of the log or of its mirror has changed, even if its
+// modification time was set back, or NATS's index is missing.
 func TestStartOfALargeLogReadsWhatHasChanged(t *testing.T) {
 	dir := stopped(t, 700)
 	completeMirror(t, dir)
 	log := filepath.Join(integrity.BlockDir(dir, "CONTROL", eventlog.Stream), "1.blk")
 	mirror := filepath.Join(integrity.BlockDir(dir, "READERS", eventlog.Stream), "1.blk")
-	times := map[string]os.FileInfo{log: testutil.Stat(t, log), mirror: testutil.Stat(t, mirror)}
-	flipUnseen := func(path string) {
-		flip(t, path, 5_000_000)
-		require.NoError(t, os.Chtimes(path, times[path].ModTime(), times[path].ModTime()))
+	partial := func() bool {
+		result, err := integrity.CheckStore(dir, integrity.MarkPath(dir), integrity.Checkpoint{},
+			slog.New(slog.DiscardHandler))
+		require.NoError(t, err)
+		return result.Partial
 	}
-	check := func() (integrity.CheckResult, error) {
-		return integrity.CheckStore(dir, integrity.MarkPath(dir), integrity.Checkpoint{}, slog.New(slog.DiscardHandler))
+	require.True(t, partial())
+	for _, path := range []string{log, mirror} {
+		before := testutil.Stat(t, path)
+		require.NoError(t, os.Chtimes(path, before.ModTime().Add(1), before.ModTime().Add(1)))
+		require.NoError(t, os.Chtimes(path, before.ModTime(), before.ModTime()))
+		require.False(t, partial(), "%s has changed", path)
+		completeMirror(t, dir)
+		require.True(t, partial())
 	}
-	result, err := check()
-	require.NoError(t, err)
-	require.True(t, result.Partial)
-
-	flip(t, mirror, 5_000_000)
-	flip(t, mirror, 5_000_000) // the content is the same again
-	result, err = check()
-	require.NoError(t, err)
-	require.False(t, result.Partial, "a file of the mirror has changed")
-	require.NoError(t, os.Chtimes(mirror, times[mirror].ModTime(), times[mirror].ModTime()))
-
+	require.NoError(t, os.Remove(filepath.Join(filepath.Dir(log), "index.db")))
+	require.False(t, partial(), "without its index, NATS reads the blocks and cuts off damaged ones")
+	completeMirror(t, dir)
 	flip(t, log, 5_000_000)
-	_, err = check()
+	_, err := Start(Options{Dir: dir})
 	require.True(t, integrity.IsDamaged(err), "%v", err)
-	flip(t, log, 5_000_000)
-	flipUnseen(log)
-	var output bytes.Buffer
-	s := mustStart(t, Options{Dir: dir, Log: slog.New(slog.NewTextHandler(&output, nil))})
-	require.NoError(t, integrity.Scrub(t.Context(), s.dir, s.mark, s.logger))
-	require.Contains(t, output.String(), "anneal log repair")
-	s.Close()
-	_, err = Start(Options{Dir: dir})
+}
+
+// decayed changes a byte of a file, and makes the mark say that no program has changed the file: as if the
+// disk had lost the byte.
+func decayed(t *testing.T, dir, path string) {
+	t.Helper()
+	flip(t, path, 5_000_000)
+	mark := mustReadMark(t, integrity.MarkPath(dir))
+	mark.Files = integrity.FilesHash(dir)
+	require.NoError(t, integrity.WriteMark(integrity.MarkPath(dir), mark))
+}
+
+// TestScrubFindsDecay checks that the server finds what a disk has lost without a change of the files, in
+// the log and in its mirror, and that the next start refuses the log and recreates the mirror.
+func TestScrubFindsDecay(t *testing.T) {
+	dir := stopped(t, 700)
+	completeMirror(t, dir)
+	scrub := func() string {
+		var output bytes.Buffer
+		s := mustStart(t, Options{Dir: dir, Log: slog.New(slog.NewTextHandler(&output, nil))})
+		defer s.Close()
+		require.NoError(t, integrity.Scrub(t.Context(), s.dir, s.mark, s.logger))
+		return output.String()
+	}
+	require.Empty(t, scrub())
+	decayed(t, dir, filepath.Join(integrity.BlockDir(dir, "READERS", eventlog.Stream), "1.blk"))
+	require.Contains(t, scrub(), "the next start recreates the mirror")
+	require.Contains(t, scrub(), "which the server creates again")
+	completeMirror(t, dir)
+	require.Empty(t, scrub())
+	decayed(t, dir, filepath.Join(integrity.BlockDir(dir, "CONTROL", eventlog.Stream), "1.blk"))
+	require.Contains(t, scrub(), "anneal log repair")
+	_, err := Start(Options{Dir: dir})
 	require.True(t, integrity.IsDamaged(err), "%v", err)
+}
+
+// TestAStartIsNotScrubbed checks that a server that has not read all blocks of a large log does not leave a
+// mark that permits the next start to leave them out as well.
+func TestAStartIsNotScrubbed(t *testing.T) {
+	dir := stopped(t, 700)
+	completeMirror(t, dir)
+	for _, partial := range []bool{true, false} {
+		s := mustStart(t, Options{Dir: dir})
+		require.Equal(t, partial, s.partial)
+		s.Close()
+	}
 }

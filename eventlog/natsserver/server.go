@@ -149,7 +149,7 @@ func Start(opts Options) (*Server, error) {
 	}
 	s.Close()
 	if errors.Is(err, errUnknownLayout) && !opts.syncAlways {
-		opts.Log.Warn("the NATS server stores messages in an unknown layout, so it syncs each message by itself: "+
+		opts.Log.Warn("the NATS server stores messages in an unknown layout, so each message is synced separately: "+
 			"events are recorded more slowly",
 			"directory", opts.Dir)
 		opts.syncAlways = true
@@ -224,6 +224,7 @@ func (s *Server) begin(password, seed string, opts Options, before integrity.Che
 	if s.mark, err = integrity.OpenMark(opts.Mark, mark); err != nil {
 		return err
 	}
+	s.mark.SetUnread(before.Partial)
 	s.files.Mark = s.mark
 	if opts.syncAlways {
 		s.log.UseFiles(s.files)

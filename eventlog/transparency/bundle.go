@@ -217,10 +217,12 @@ func (d Disclosure) verify(p proof.TLogProof, c Checkpoint) (leaf tlog.Hash, err
 func verifySteps(steps []Step, c Checkpoint) error {
 	for i, s := range steps {
 		if i > 0 && (steps[i-1].To != s.From || steps[i-1].ToRoot != s.FromRoot) {
-			return fmt.Errorf("growth: step %d must begin at the size at which the step before ends", i+1)
+			return fmt.Errorf("growth: step %d must begin with the size and the root hash "+
+				"with which the step before ends", i+1)
 		}
 		if s.From == 0 || s.From > s.To || s.To > c.Size {
-			return fmt.Errorf("growth: step %d is from size %d to %d of a log of %d events", i+1, s.From, s.To, c.Size)
+			return fmt.Errorf("growth: step %d is from size %d to %d: sizes must ascend, "+
+				"from at least 1 to at most %d", i+1, s.From, s.To, c.Size)
 		}
 		if s.From == s.To {
 			if s.FromRoot != s.ToRoot || len(s.Hashes) > 0 {

@@ -276,7 +276,8 @@ func (r *restore) fold(ctx context.Context) (err error) {
 	}
 	view := world.View()
 	if view.Checkpoint != r.result.Checkpoint {
-		return domain.Errorf(domain.DataLoss, "the restored log ends at position %d (event %s) instead of %d (event %s)",
+		return domain.Errorf(domain.DataLoss, "the restored log ends at position %d (event %s) instead of %d (event %s): "+
+			"repeat the restore or, if the error remains, restore another backup",
 			view.Position, view.EventID, r.result.Position, r.result.EventID)
 	}
 	digest, err := view.Digest()

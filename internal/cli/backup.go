@@ -183,8 +183,8 @@ backup can be restored. On the server's machine, the file also gets the public k
 		}}
 }
 
-// positionOrTime parses the value of --at, which is a position of the log or a time. It returns 0 or
-// the zero time for the one that text is not.
+// positionOrTime parses the value of --at, which is a position of the log or a time. For a time,
+// position is 0; for a position, at is the zero time.
 func positionOrTime(text string) (position uint64, at time.Time, err error) {
 	if text == "" {
 		return 0, at, nil

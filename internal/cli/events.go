@@ -105,12 +105,13 @@ func firstPosition(from string) (uint64, error) {
 	}
 	position, err := strconv.ParseUint(from, 10, 63)
 	if err != nil || position == 0 {
-		return 0, usage.Errorf("--from %q must be a position of the log (a whole number from 1), or begin", from)
+		return 0, usage.Errorf("--from %q must be the word begin, or a position of the log (a whole number from 1)", from)
 	}
 	return position, nil
 }
 
-// eventsPath returns the URL path of the events of a resource; of the account's if resource is "".
+// eventsPath returns the URL path of the events of a resource, or of the whole account if resource
+// is "".
 func (c *client) eventsPath(resource string) (string, error) {
 	switch {
 	case resource == "":

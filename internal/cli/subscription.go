@@ -119,7 +119,7 @@ func setStart(start string, set func(field string, value any, given bool)) error
 	_, notNumber := strconv.ParseUint(start, 10, 63)
 	_, notTime := time.Parse(time.RFC3339, start)
 	if start != "" && notNumber != nil && notTime != nil {
-		return usage.Errorf("--from: %q must be begin, a position, or a time such as 2026-03-02T09:00:00Z", start)
+		return usage.Errorf("--from %q must be the word begin, a position, or a time such as 2026-03-02T09:00:00Z", start)
 	}
 	set("startPosition", start, notNumber == nil)
 	set("startTime", start, notTime == nil)

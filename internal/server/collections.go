@@ -2,44 +2,35 @@ package server
 
 import (
 	"runtime/debug"
-	"runtime/metrics"
 	"sync"
 )
 
-// postponed counts the calls of postponeCollections that have not ended, and holds the settings before
-// the first of them.
-var postponed struct {
+// loadingPercent is the GC percentage while a snapshot is loaded: see rarerCollections.
+const loadingPercent = 400
+
+// rarer counts the calls of rarerCollections that have not ended, and holds the setting before the first
+// of them.
+var rarer struct {
 	mu      sync.Mutex
 	count   int
 	percent int
-	limit   int64
 }
 
-// postponeCollections makes the garbage collector run only when the process needs that many more bytes
-// of memory. While a snapshot is loaded, nearly all memory that is allocated stays in use, so that each
-// collection is in vain. The function that it returns restores the settings; it may be called more than
-// once.
-func postponeCollections(bytes int64) (restore func()) {
-	p := &postponed
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.count++; p.count == 1 {
-		p.percent, p.limit = debug.SetGCPercent(-1), debug.SetMemoryLimit(-1)
-		debug.SetMemoryLimit(min(p.limit, memoryInUse()+bytes))
+// rarerCollections makes the garbage collector run less often until restore is called for the first time.
+// While a snapshot is loaded, nearly all memory that is allocated stays in use, so that collections free
+// little.
+func rarerCollections() (restore func()) {
+	r := &rarer
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.count++; r.count == 1 {
+		r.percent = debug.SetGCPercent(loadingPercent)
 	}
 	return sync.OnceFunc(func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if p.count--; p.count == 0 {
-			debug.SetGCPercent(p.percent)
-			debug.SetMemoryLimit(p.limit)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.count--; r.count == 0 {
+			debug.SetGCPercent(r.percent)
 		}
 	})
-}
-
-// memoryInUse returns the bytes that the memory limit of the runtime counts.
-func memoryInUse() int64 {
-	samples := []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
-	metrics.Read(samples)
-	return int64(samples[0].Value.Uint64() - samples[1].Value.Uint64())
 }

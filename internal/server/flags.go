@@ -126,7 +126,7 @@ func (flags *Flags) addLog(f *pflag.FlagSet) {
 		"require the operator's API key for GET /metrics, as for GET /metrics/detailed")
 	f.BoolVar(&flags.publicLog, "public-log", false,
 		"serve /log/, the checkpoints and Merkle tree tiles of the event log, to everyone (default: only to the "+
-			"operator); they show how many events there are and when, and salted hashes")
+			"operator); they show the number of events, when events are recorded, and salted hashes")
 	f.StringArrayVar(&flags.witnesses, "witness", nil,
 		"`URL=KEY` of a witness that cosigns the checkpoints of the event log; 'anneal witness' prints its key; repeat the "+
 			"flag for more (default: none)")

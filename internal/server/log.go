@@ -49,8 +49,12 @@ func (s *Server) openLog(ctx context.Context) (err error) {
 		}
 		return err
 	}
-	s.loading = projections.StartLoading(s.dir.Path("snapshots"))    // while NATS starts
-	s.collect = postponeCollections(max(4*s.loading.Size(), 64<<20)) // until the end of Start
+	s.loading = projections.StartLoading(s.dir.Path("snapshots")) // while NATS starts
+	restore := rarerCollections()
+	go func() {
+		s.loading.Wait()
+		restore()
+	}()
 	holds, err := s.loading.Claim()
 	if err != nil {
 		return err

@@ -47,7 +47,6 @@ type Server struct {
 	nats    *natsserver.Server // embedded server; nil if the log is in a NATS cluster
 	world   *projections.World
 	loading *projections.Loading // the snapshots, before world is set
-	collect func()               // ends postponeCollections
 	archive *archive.Archive
 	nodeKey []byte        // key that verifies join tokens; set before admits is closed
 	admits  chan struct{} // closed when the server can authenticate agents
@@ -126,8 +125,6 @@ func Start(ctx context.Context, flags Flags, logger *slog.Logger) (_ *Server, er
 	if flags.publicURL != "" {
 		s.context.Address = strings.TrimRight(flags.publicURL, "/")
 	}
-	s.collect = func() {}
-	defer func() { s.collect() }()
 	for _, step := range []func(context.Context) error{s.openLog, identify(s), openAudit(s),
 		joinInstallation(s), s.openBlobs,
 		checkBucket(s), openProofs(s), s.openWorld, s.bootstrap, s.ensureReader, s.startServices} {

@@ -34,7 +34,8 @@ type History struct {
 	generation uint64   // number of calls of Share that made a copy; a bucket with a lower generation is shared
 }
 
-// A Start records the start of a job: when, and how many units of which type it uses.
+// A Start records when a job started, and how many units of which type it uses. A unit is an
+// accelerator or, for a job without accelerators, a CPU core.
 type Start struct {
 	At    int64  `json:"at"`
 	Type  string `json:"type,omitempty"` // accelerator type; "" for jobs without accelerators

@@ -19,9 +19,9 @@ type Rules struct {
 	FreshSeconds   int64 // a job is fresh while its seconds of work × units are below this × units of the cluster
 	WideFraction   int64 // a job with at least 1/WideFraction of the cluster's units is wide, and always fresh
 	MinWide        int64 // minimum number of units of a wide job, which matters in small clusters
-	FreshTarget    int64 // seconds that a fresh job waits in total until its deadline
-	LongTarget     int64 // seconds that a job that is not fresh waits in total until its deadline
-	ReplicaTarget  int64 // seconds that a replica within the minimum of its deployment waits until its deadline
+	FreshTarget    int64 // deadline of a fresh job, as its total waiting time in seconds
+	LongTarget     int64 // deadline of a job that is not fresh, as its total waiting time in seconds
+	ReplicaTarget  int64 // deadline of a replica within the minimum of its deployment, in seconds of waiting
 	Extra          int64 // seconds by which deadlines are postponed for an account that uses more than its share
 	BoostAfter     int64 // seconds after the deadline of a long job from which the deadlines of fresh jobs are earlier
 	BoostFactor    int64 // seconds by which they are earlier, for each second after BoostAfter

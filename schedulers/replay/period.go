@@ -189,7 +189,7 @@ func (r *reading) add(e eventlog.Event, ended bool) error {
 	return nil
 }
 
-// job adds an event of a job to the period, as an input or to the job's workload.
+// job adds an event of a job to the inputs of the period, to the job's workload, or to both.
 func (r *reading) job(in input) {
 	e := in.event
 	_, change := kindAndChange(e)

@@ -28,7 +28,7 @@ type timer struct {
 	replica string
 	node    domain.Name
 	does    action
-	every   time.Duration // interval of the action saves
+	every   time.Duration // interval between checkpoints, for the action saves
 }
 
 // timers is a heap of timers, ordered by time.

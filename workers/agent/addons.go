@@ -75,7 +75,8 @@ func (t ticket) wait() {
 	}
 }
 
-// dequeue waits for the calls before this one, and then lets the next call in the queue begin.
+// dequeue removes a call from the queue of an addon, after the call has ended or was not made. It
+// waits for the calls before this one, and then lets the next call begin.
 func (s *addons) dequeue(id string, t ticket) {
 	t.wait()
 	s.mu.Lock()

@@ -157,7 +157,7 @@ func (l *lineRedactor) divide() string {
 		case across.start >= end:
 		case across.start > 0:
 			end = across.start
-		default: // overlapping secrets fill all of these bytes, so replace them up to the end
+		default: // secrets cover all bytes up to end and beyond: replace those up to end, and hide the rest later
 			spans, hidden = []span{{0, end, across.secret}}, span{0, across.end - end, across.secret}
 		}
 	}

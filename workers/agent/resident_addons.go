@@ -243,7 +243,7 @@ func (c *residentAddons) remove(id string) bool {
 	if a == nil {
 		return false
 	}
-	c.signalFreed() // wakes a load that waits, which then unloads the addon
+	c.signalFreed() // wakes evict if it waits, so that it unloads the addon
 	c.turn <- struct{}{}
 	defer func() { <-c.turn }()
 	c.mu.Lock()

@@ -96,8 +96,8 @@ func (h *heartbeats) catchUpTo(ctx context.Context, node string, seen uint64) er
 		return err
 	}
 	if last.Position < seen {
-		h.logger.Warn("an agent has received a log position that is beyond the end of the log: the log has lost events, "+
-			"for example in a power failure",
+		h.logger.Warn("an agent has received a log position that is beyond the end of the log: the log has lost its "+
+			"newest events, for example in a power failure; repeat the changes that are missing",
 			"node", node, "seen", seen, "last", last.Position)
 	}
 	return h.world.WaitFor(ctx, min(seen, last.Position))

@@ -34,8 +34,8 @@ func (s *nodeSessions) get(node string) *nodeSession {
 // lost with the earlier one. Agents also record on disk which attempts they have started
 // (workers/agent/started.go); the session covers nodes that lost their disk.
 type nodeSession struct {
-	mu         sync.Mutex // held while a heartbeat of this node is handled
-	boot       string
+	mu         sync.Mutex               // held while a heartbeat of this node is handled
+	boot       string                   // protocol.Heartbeat.Boot of the agent's current process
 	number     uint64                   // sequence number of the newest heartbeat of the boot
 	superseded []string                 // earlier boots of the agent
 	started    map[string]string        // by attempt: boot of the agent to which it was assigned

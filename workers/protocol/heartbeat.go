@@ -66,7 +66,8 @@ type Replica struct {
 	CreateTime time.Time   `json:"made"` // creation time of the deployment; see ServeAssignment
 	State      string      `json:"state"`
 	Reason     string      `json:"reason,omitempty"` // why the replica failed, when State is ReplicaFailed
-	// a device of the node caused the failure, which does not count as one of the deployment
+	// a failed device of the node made the replica fail, so that the deployment is not to blame: the
+	// failure does not count toward the deployment's failures
 	Preempted bool    `json:"preempted,omitempty"`
 	Load      Load    `json:"load"`
 	Addons    []Addon `json:"addons,omitempty"` // states of the addons that are assigned to the replica

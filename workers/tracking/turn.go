@@ -260,7 +260,7 @@ func (s *Sender) record(ctx context.Context, sess *session, row *projections.Row
 	_, err := eventlog.Do(ctx, s.Log, s.World, request,
 		domain.IntendJob(row.Name, domain.RecordTracking{JobTracking: tracking}).Of(sess.event))
 	if err != nil && ctx.Err() == nil {
-		s.Logger.Debug("cannot record the URL and the problem of the tracker in a job: trying "+
+		s.Logger.Debug("cannot record a run's URL and the tracker's problem in the job: trying "+
 			"again", "job", row.Name, "error", err)
 	}
 }

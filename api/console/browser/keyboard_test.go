@@ -40,7 +40,7 @@ func TestKeyboard(t *testing.T) {
 	b.wait("document.querySelectorAll('select option').length > 1 && document.title.startsWith('New deployment')")
 	b.focus("Model")
 	b.do(chromedp.KeyEvent("anneal-base"))
-	b.see("--model anneal-base")
+	b.see("--model accounts/default/models/anneal-base")
 	b.focus("Create")
 	b.do(chromedp.KeyEvent(kb.Enter))
 	b.see("1 of 1")

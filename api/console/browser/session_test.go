@@ -2,6 +2,7 @@ package browser
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/chromedp/chromedp"
@@ -67,4 +68,47 @@ func TestRolesAndAccounts(t *testing.T) {
 	b.see("Cluster")
 	b.goTo("#/datasets")
 	b.see("There are no datasets")
+}
+
+// TestAddresses checks that an address that leads to no screen or no resource says so, and does not reach
+// another resource; and that the console works afterwards.
+func TestAddresses(t *testing.T) {
+	s := serve(t)
+	b := s.open()
+	b.signIn("context.json")
+	for _, route := range []string{"#/%", "#/datasets/..%2Fdeployments%2Fprod", "#/missing", "#/jobs/a%20b"} {
+		b.goTo(route)
+		b.see("There is no screen")
+	}
+	for _, route := range []string{"#/jobs/foo/x", "#/datasets/none", "#/deployments/none", "#/jobs/sft/none"} {
+		b.goTo(route)
+		b.do(chromedp.WaitVisible("[role=alert]"))
+		b.goTo("#/jobs")
+		b.see("There are no jobs of this kind")
+	}
+	b.goTo("#/new-deployment?model=" + "x'%3Bid%3B'")
+	b.see("--model 'x'")
+}
+
+// TestAnotherAccount checks that another account is offered the public base model, and that a key that was
+// deleted leads to the sign-in.
+func TestAnotherAccount(t *testing.T) {
+	s := serve(t)
+	created := s.runAs("operator.json", "account", "create", "acme", "-o", "json")
+	var made struct{ APIKey string }
+	var other struct{ Key string }
+	require.NoError(t, json.Unmarshal([]byte(created[strings.Index(created, "{"):]), &made))
+	require.NotEmpty(t, made.APIKey, created)
+	b := s.open()
+	b.do(chromedp.SendKeys("input[type=password]", made.APIKey+"\r"))
+	b.see("acme · admin")
+	b.goTo("#/new-job")
+	b.choose("Model", "anneal-base")
+	b.press("Sign out")
+	require.NoError(t, json.Unmarshal([]byte(s.run("key", "create", "other", "--role", "user", "-o", "json")), &other))
+	b.do(chromedp.SendKeys("input[type=password]", other.Key+"\r"))
+	b.see("default · user")
+	s.run("key", "delete", "other")
+	b.goTo("#/datasets")
+	b.see("refuses the key")
 }

@@ -10,6 +10,7 @@ export const session = {
     value ? sessionStorage.setItem(keyName, value) : sessionStorage.removeItem(keyName)
   },
   account: '', // account of the key
+  revoked: null, // called when the server refuses the key, because it was deleted or has expired
   role: '', // role of the key in the account; 'operator' for the operator's key
 }
 
@@ -35,6 +36,7 @@ export async function request(method, path, { body, signal, key = session.key, h
     if (!raw) init.headers['Content-Type'] = 'application/json'
   }
   const response = await fetch(path, init)
+  if (response.status === 401 && key === session.key) session.revoked?.()
   if (!response.ok) throw new APIError(response.status, await response.json().catch(() => null))
   return response
 }
@@ -50,8 +52,13 @@ export const patch = (path, body, options) => json('PATCH', path, { body, ...opt
 export const remove = (path, options) => json('DELETE', path, options)
 
 // at returns the path of a resource, or of a collection of the key's account.
-export const at = (name) =>
-  name.startsWith('accounts/') ? `/v1/${name}` : `/v1/accounts/${session.account}/${name}`
+export function at(name) {
+  if (!name.split('/').every((part) => /^[A-Za-z0-9][\w-]*$/.test(part))) throw new Error(`${name} is not a name`)
+  return name.startsWith('accounts/') ? `/v1/${name}` : `/v1/accounts/${session.account}/${name}`
+}
+
+// quoted returns a text as a word of a shell command.
+export const quoted = (text) => (/^[\w./:@=-]+$/.test(text) ? text : `'${String(text).replaceAll("'", "'\\''")}'`)
 
 // query returns a query string of the parameters that are not empty.
 export function query(parameters) {
@@ -88,7 +95,7 @@ export async function signIn(key) {
   const role = await roleOf(key, account, id)
   session.key = key
   session.account = account
-  session.role = account === 'system' ? 'operator' : role
+  session.role = account === 'system' && role === 'admin' ? 'operator' : role
 }
 
 // can reports whether the role of the key permits a group of operations: 'read', 'write', 'events', 'infer',
@@ -157,7 +164,8 @@ class Follower {
           if (line.startsWith('data: ')) this.tell(JSON.parse(line.slice(6)))
         }
       } catch (e) {
-        if (abort.signal.aborted || e.status === 401 || e.status === 403) break
+        if (abort.signal.aborted) break
+        if (e.status === 401) return
       }
       this.connect(false)
       await new Promise((resolve) => setTimeout(resolve, pause))
@@ -181,5 +189,6 @@ export const events = new Follower()
 // signOut forgets the key.
 export function signOut() {
   events.stop()
+  events.connected = false
   session.key = session.account = session.role = ''
 }

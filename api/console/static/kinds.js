@@ -1,4 +1,6 @@
-// Kinds of jobs.
+// Kinds of jobs, and models for them.
+import { at, get, query } from '/console/client.js'
+
 export const jobKinds = [
   { short: 'sft', collection: 'supervisedFineTuningJobs', title: 'Supervised', id: 'supervisedFineTuningJobId' },
   { short: 'dpo', collection: 'dpoJobs', title: 'DPO', id: 'dpoJobId' },
@@ -25,6 +27,18 @@ export const live = [
   'IDLE',
   'CANCELLING',
 ].map((s) => `JOB_STATE_${s}`)
+
+// readableModels returns the models that an account may use, {name, kind, state}: its own, and public ones of
+// others.
+export async function readableModels(signal) {
+  const [own, all] = await Promise.all([
+    get(at('models') + query({ pageSize: 200, orderBy: 'createTime desc' }), { signal }),
+    get('/inference/v1/models', { signal }),
+  ])
+  const models = own.models || []
+  const others = all.data.filter((m) => m.id.startsWith('accounts/') && !models.some((o) => o.name === m.id))
+  return [...models, ...others.map((m) => ({ name: m.id, kind: m.kind, state: 'READY' }))]
+}
 
 // baseOf returns the model that a job trains.
 export const baseOf = (job) => job.baseModel || job.trainingConfig?.baseModel || job.warmStartFrom || ''

@@ -1,6 +1,6 @@
 import { html, render, useEffect, useState } from '/console/vendor/htm-preact.js'
 import { can, events, session, signIn, signOut } from '/console/client.js'
-import { ErrorBox, focusMain, useRoute } from '/console/ui.js'
+import { ErrorBox, Guard, focusMain, useRoute } from '/console/ui.js'
 import { Search } from '/console/search.js'
 import { Home } from '/console/screens/home.js'
 import { Playground } from '/console/screens/playground.js'
@@ -43,7 +43,7 @@ const screens = {
   events: { title: 'Events', needs: 'events', show: Events },
 }
 
-function SignIn({ done }) {
+function SignIn({ done, reason }) {
   const [key, setKey] = useState('')
   const [error, setError] = useState(null)
   const [busy, setBusy] = useState(false)
@@ -76,7 +76,7 @@ function SignIn({ done }) {
         The file <code>context.json</code> in the server's data directory has a key of the account
         <code>default</code>. The key stays in this tab.
       </p>
-      <${ErrorBox} error=${error} />
+      <${ErrorBox} error=${error || reason} />
       <button class="primary" disabled=${busy}>${busy ? 'Signing in…' : 'Sign in'}</button>
     </form>
   </main>`
@@ -131,7 +131,7 @@ function Shell({ leave }) {
             : !can(screen.needs)
               ? html`<h1>${screen.title}</h1>
                   <p>The role ${session.role} does not permit this.</p>`
-              : html`<${screen.show} key=${first + '/' + rest.join('/')} rest=${rest} />`
+              : html`<${Guard} key=${first + '/' + rest.join('/')}><${screen.show} rest=${rest} /><//>`
         }
       </main>
     </div>`
@@ -139,24 +139,35 @@ function Shell({ leave }) {
 
 function App() {
   const [state, setState] = useState(session.key ? 'checking' : 'out')
+  const [reason, setReason] = useState(null) // why the user must sign in again
   useEffect(() => {
     if (state === 'checking') {
       signIn(session.key).then(
         () => setState('in'),
         (e) => {
           if (e.status === 401) signOut()
+          setReason(e)
           setState('out')
         },
       )
     }
   }, [])
+  const enter = () => {
+    setReason(null)
+    setState('in')
+  }
   const leave = () => {
+    session.revoked = null
     signOut()
     location.hash = '#/'
     setState('out')
   }
+  session.revoked = () => {
+    leave()
+    setReason(new Error('the server refuses the key: it was deleted or has expired'))
+  }
   if (state === 'checking') return html`<p class="loading">Loading…</p>`
-  return state === 'in' ? html`<${Shell} leave=${leave} />` : html`<${SignIn} done=${() => setState('in')} />`
+  return state === 'in' ? html`<${Shell} leave=${leave} />` : html`<${SignIn} reason=${reason} done=${enter} />`
 }
 
 const root = document.getElementById('app')

@@ -1,12 +1,14 @@
 // Components that several screens use.
-import { html, useCallback, useEffect, useRef, useState } from '/console/vendor/htm-preact.js'
+import { Component, html, useCallback, useEffect, useRef, useState } from '/console/vendor/htm-preact.js'
 import { at, events, get, query } from '/console/client.js'
 
-// route returns the path and the parameters of a location hash such as #/jobs/sft/a?filter=b.
+// route returns the path and the parameters of a location hash such as #/jobs/sft/a?filter=b. A path with a
+// part that cannot be the ID of a resource leads to no screen: parts become parts of the paths of requests.
 function route() {
   const [path, parameters = ''] = location.hash.replace(/^#\/?/, '').split('?')
+  const parts = path.split('/').filter(Boolean)
   return {
-    path: path.split('/').filter(Boolean).map(decodeURIComponent),
+    path: parts.every((part) => /^[a-z0-9][a-z0-9-]*$/.test(part)) ? parts : ['missing'],
     parameters: new URLSearchParams(parameters),
   }
 }
@@ -43,6 +45,16 @@ export function useParameter(name, initial = '') {
     [name],
   )
   return [value, set]
+}
+
+// Guard shows an error that a component below it throws, instead of the component.
+export class Guard extends Component {
+  componentDidCatch(error) {
+    this.setState({ error })
+  }
+  render({ children }, { error }) {
+    return error ? html`<h1>Error</h1><${ErrorBox} error=${error} />` : children
+  }
 }
 
 // focusMain moves the focus to the main content, unless an element of it has the focus.
@@ -142,7 +154,7 @@ export function useLoaded(load, inputs, matters = () => false) {
         timer = setTimeout(() => {
           timer = null
           reload()
-        }, 300)
+        }, 1000)
       }
     })
     return () => {
@@ -169,8 +181,12 @@ export function List({
   const [filter, setFilter] = useParameter('filter')
   const [draft, setDraft] = useState(filter)
   const [order, setOrder] = useParameter('order', initialOrder)
-  const [tokens, setTokens] = useState([''])
+  const [pages, setPages] = useState({ of: '', tokens: [''] })
+  const shown = `${filter}\n${order}` // a page token is one of this filter and order only
+  const tokens = pages.of === shown ? pages.tokens : ['']
+  const setTokens = (to) => setPages({ of: shown, tokens: to })
   const token = tokens[tokens.length - 1]
+  useEffect(() => setDraft(filter), [filter])
   const collection = path.split('/').pop()
   const { value, error, loading } = useLoaded(
     (signal) => get(at(path) + query({ filter, orderBy: order, pageSize: size, pageToken: token }), { signal }),

@@ -13,8 +13,8 @@ import (
 // a rule.
 const maxGroups = 8
 
-// GBNF returns a grammar in GBNF that accepts the same texts as g. It returns "" if Parse would
-// reject it, because it is too large or left-recursive. The text is computed once.
+// GBNF returns a grammar in GBNF that accepts the same texts as g. It returns "" if that grammar is
+// too large or left-recursive, so that Parse would reject it. The grammar is written once.
 func (g *Grammar) GBNF() string {
 	g.write.Do(func() { g.gbnf = g.text() })
 	return g.gbnf

@@ -83,7 +83,8 @@ var fromE4M3 = func() (table [256]float32) {
 	return table
 }()
 
-// octet returns s plus the sums of eight adjacent columns of a panel over k steps.
+// octet returns s plus the product of a row vector, the k elements of a that are kStride apart, and
+// eight adjacent columns of a panel with k rows.
 func octet(s [8]float32, a []float32, kStride int, b []float32, k int) [8]float32 {
 	s0, s1, s2, s3, s4, s5, s6, s7 := s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7]
 	for l := range k {

@@ -34,8 +34,9 @@ type draftState struct {
 	skipped  int      // number of steps without a draft
 }
 
-// loadDraftModel loads the draft model in dir, for a model with the tokenizer tokens and vocab
-// tokens. memory is the host memory in bytes that the draft model may use; 0 sets no limit.
+// loadDraftModel loads the draft model in the directory dir. tokens is the tokenizer of the model
+// that verifies the drafts, and vocab the size of its vocabulary. memory is the host memory in
+// bytes that the draft model may use; 0 sets no limit.
 func (c completer) loadDraftModel(dir string, memory int64, tokens *tokenizer.Tokenizer, vocab int) (*draftModel,
 	error) {
 	own, err := tokenizer.Load(dir)

@@ -47,7 +47,7 @@ type lane struct {
 	grad    *llama.Gradient
 	batch   llama.Batch
 	slopes  []float32
-	metrics means // metrics of the last shard
+	metrics means // metrics of the shard that the lane computed last
 }
 
 // A decayRange is a range of the trained parameters that one goroutine updates in an optimizer

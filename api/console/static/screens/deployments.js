@@ -1,6 +1,7 @@
 import { html, useState } from '/console/vendor/htm-preact.js'
-import { at, can, get, patch, post, query, remove, session } from '/console/client.js'
+import { at, can, get, patch, post, query, quoted, remove, session } from '/console/client.js'
 import { Action, ErrorBox, Facts, List, Snippets, State, Time, idOf, useLoaded, useParameter } from '/console/ui.js'
+import { readableModels } from '/console/kinds.js'
 import { Timeline } from '/console/screens/events.js'
 
 const ready = (d) => `${d.replicaStats?.readyReplicaCount || 0} of ${d.desiredReplicaCount || 0}`
@@ -26,20 +27,24 @@ export function Deployments() {
     />`
 }
 
+// pythonOf returns a JSON value as a literal of Python.
+function pythonOf(v) {
+  if (Array.isArray(v)) return `[${v.map(pythonOf).join(', ')}]`
+  if (v && typeof v === 'object') {
+    return `{${Object.entries(v).map(([k, e]) => `${JSON.stringify(k)}: ${pythonOf(e)}`).join(', ')}}`
+  }
+  return { true: 'True', false: 'False', null: 'None' }[String(v)] && typeof v !== 'string'
+    ? { true: 'True', false: 'False', null: 'None' }[String(v)]
+    : JSON.stringify(v)
+}
+
 // snippets returns requests to a model in several languages.
 export function snippets(model, path, body) {
   const url = `${location.origin}/v1`
   const chat = path.includes('chat')
   const text = JSON.stringify({ model, ...body }, null, 2)
   const fields = Object.entries({ model, ...body })
-  const python = fields
-    .map(
-      ([k, v]) =>
-        `    ${k}=${JSON.stringify(v)
-          .replace(/\btrue\b/g, 'True')
-          .replace(/\bfalse\b/g, 'False')},`,
-    )
-    .join('\n')
+  const python = fields.map(([k, v]) => `    ${k}=${pythonOf(v)},`).join('\n')
   const method = chat ? 'chat.completions' : 'completions'
   return {
     curl:
@@ -69,6 +74,8 @@ function Scale({ deployment: d }) {
     <${Action} run=${() => patch(`${at(d.name)}:scale`, { replicaCount: Number(count) })}>Scale<//>`
 }
 
+const nameOf = (id) => `accounts/${session.account}/deployments/${id}`
+
 export function Deployment({ rest: [id] }) {
   const name = `deployments/${id}`
   const { value: d, error } = useLoaded(
@@ -78,7 +85,7 @@ export function Deployment({ rest: [id] }) {
   )
   const [tab, setTab] = useParameter('tab', 'use')
   const addons = useLoaded(
-    (signal) => get(at('deployedModels') + query({ filter: `deployment:${JSON.stringify(id)}` }), { signal }),
+    (signal) => get(at('deployedModels') + query({ filter: `deployment = "${nameOf(id)}"` }), { signal }),
     [id],
     (e) => e.subject.includes('/deployedModels/'),
   )
@@ -161,10 +168,7 @@ export function NewDeployment() {
   const [id, setId] = useState(model ? idOf(model) : '')
   const [min, setMin] = useState('1')
   const [max, setMax] = useState('1')
-  const { value } = useLoaded(
-    (signal) => get(at('models') + query({ pageSize: 200, filter: 'state = READY' }), { signal }),
-    [],
-  )
+  const { value: models } = useLoaded(readableModels, [])
   const body = { baseModel: model, minReplicaCount: Number(min), maxReplicaCount: Number(max) }
   const create = () => post(at('deployments') + query({ deploymentId: id }), body)
   return html`<h1>New deployment</h1>
@@ -179,8 +183,10 @@ export function NewDeployment() {
           }}
         >
           <option value="">choose a model</option>
-          ${(value?.models || []).map((m) => html`<option value=${m.name}>${idOf(m.name)}</option>`)}
-          ${model && !value?.models?.some((m) => m.name === model) &&
+          ${(models || [])
+            .filter((m) => m.state === 'READY')
+            .map((m) => html`<option value=${m.name}>${idOf(m.name)}</option>`)}
+          ${model && !models?.some((m) => m.name === model) &&
             html`<option value=${model}>${idOf(model)}</option>`}
         </select></label
       >
@@ -193,11 +199,11 @@ export function NewDeployment() {
       /></label>
       <${Snippets}
         of=${{
-          CLI: `anneal deployment create ${id || 'ID'} --model ${idOf(model) || 'MODEL'} ` +
-            `--min-replicas ${min} --max-replicas ${max}`,
+          CLI: `anneal deployment create ${quoted(id || 'ID')} --model ${quoted(model || 'MODEL')} ` +
+            `--min-replicas ${quoted(min)} --max-replicas ${quoted(max)}`,
           curl:
-            `curl '${location.origin}/v1/accounts/${session.account}/deployments?deploymentId=${id || 'ID'}' \\\n` +
-            `  -H "Authorization: Bearer $ANNEAL_API_KEY" \\\n  -d '${JSON.stringify(body)}'`,
+            `curl ${quoted(`${location.origin}${at('deployments')}${query({ deploymentId: id || 'ID' })}`)} \\\n` +
+            `  -H "Authorization: Bearer $ANNEAL_API_KEY" \\\n  -d ${quoted(JSON.stringify(body))}`,
         }}
       />
       <${Action}

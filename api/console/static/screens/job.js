@@ -8,19 +8,25 @@ import { Timeline } from '/console/screens/events.js'
 
 const poll = 2000 // milliseconds between reads of the metrics of a running job
 
-// own returns the path of a signed URL, which this page may read only from its own server.
-const own = (url) => {
-  const { pathname, search } = new URL(url)
-  return pathname + search
+// fileOf returns the response of a signed URL; null if there is no file. The page may only read files of its
+// own server, whose address may have another host name in the URL.
+async function fileOf(signedUrl, signal) {
+  const { pathname, search } = new URL(signedUrl)
+  if (!pathname.startsWith('/blobs/')) {
+    throw new Error('the file is in an object store, which this page may not read: use the command line')
+  }
+  const response = await fetch(pathname + search, { signal })
+  if (!response.ok && response.status !== 404) throw new Error(`the file cannot be read: status ${response.status}`)
+  return response.ok ? response : null
 }
 
 // metricsOf returns the metrics of a job, an object for each step; none before the first step.
 async function metricsOf(name, signal) {
   try {
     const { signedUrl } = await get(`${at(name)}:getMetricsFileEndpoint`, { signal })
-    const response = await fetch(own(signedUrl), { signal })
+    const response = await fileOf(signedUrl, signal)
     const rows = []
-    if (response.ok) for await (const line of lines(response)) if (line) rows.push(JSON.parse(line))
+    if (response) for await (const line of lines(response)) if (line) rows.push(JSON.parse(line))
     return rows
   } catch (e) {
     if (e.status === 404 || e.status === 400) return []
@@ -210,27 +216,34 @@ function Checkpoints({ name }) {
 
 // Rollouts shows the prompts, responses and scores of a reinforcement job.
 function Rollouts({ name }) {
+  const [token, setToken] = useState('')
   const { value, error } = useLoaded(
-    (signal) => get(`${at(name)}/rollouts${query({ pageSize: 50 })}`, { signal }),
-    [name],
+    (signal) =>
+      get(`${at(name)}/rollouts${query({ pageSize: 50, orderBy: 'step desc', pageToken: token })}`, { signal }),
+    [name, token],
+    (e) => e.subject === name,
   )
   const rows = value?.rollouts || []
   return html`<${ErrorBox} error=${error} />${rows.map(
       (r, i) =>
         html`<details key=${i} class="rollout">
-          <summary>step ${r.step} · score ${r.score ?? r.reward ?? '–'}</summary>
+          <summary>step ${r.step} · ${r.success === false ? 'no score' : `score ${r.score ?? '–'}`}</summary>
           <pre tabindex="0">${JSON.stringify(r, null, 2)}</pre>
         </details>`,
     )}
-    ${value && !rows.length && html`<p class="dim">There are no rollouts yet.</p>`}`
+    ${value && !rows.length && html`<p class="dim">There are no rollouts yet.</p>`}
+    <div class="pager">
+      <button disabled=${!token} onClick=${() => setToken('')}>Newest</button>
+      <button disabled=${!value?.nextPageToken} onClick=${() => setToken(value.nextPageToken)}>Older</button>
+    </div>`
 }
 
 function Log({ name }) {
   const { value, error } = useLoaded(
     async (signal) => {
       const { signedUrl } = await get(`${at(name)}:getTrainerLogsEndpoint`, { signal })
-      const response = await fetch(own(signedUrl), { signal })
-      return response.ok ? response.text() : ''
+      const response = await fileOf(signedUrl, signal)
+      return response ? response.text() : ''
     },
     [name],
     (e) => e.subject === name,
@@ -242,7 +255,7 @@ function Log({ name }) {
 export function Job({ rest: [short, id] }) {
   const kind = kindOf(short)
   const [tab, setTab] = useParameter('tab', 'curves')
-  const name = `${kind.collection}/${id}`
+  const name = `${kind?.collection}/${id}`
   const { value: job, error } = useLoaded(
     (signal) => get(at(name), { signal }),
     [name],
@@ -260,7 +273,8 @@ export function Job({ rest: [short, id] }) {
     settings: 'Settings',
     events: 'Events',
   }
-  const model = job.outputModel ? `accounts/${job.name.split('/')[1]}/models/${idOf(job.outputModel)}` : ''
+  const output = job.outputModel || job.trainingConfig?.outputModel
+  const model = output ? `accounts/${job.name.split('/')[1]}/models/${idOf(output)}` : ''
   return html`<div class="title">
       <h1>${id}</h1>
       <${State} of=${job.state} />
@@ -275,7 +289,7 @@ export function Job({ rest: [short, id] }) {
         href=${`#/new-job?from=${encodeURIComponent(job.name)}`}>Clone</a>`}
       ${
         can('write') &&
-        job.state === 'JOB_STATE_COMPLETED' &&
+        ['JOB_STATE_COMPLETED', 'JOB_STATE_EARLY_STOPPED'].includes(job.state) &&
         model &&
         html`<a class="button primary" href=${`#/new-deployment?model=${encodeURIComponent(model)}`}>Deploy</a>`
       }

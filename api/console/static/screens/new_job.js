@@ -1,7 +1,7 @@
 import { html, useEffect, useState } from '/console/vendor/htm-preact.js'
-import { at, get, post, query, session } from '/console/client.js'
+import { at, get, post, query, quoted, session } from '/console/client.js'
 import { Action, ErrorBox, Snippets, State, idOf, number, useLoaded, useParameter } from '/console/ui.js'
-import { baseOf, jobKinds, kindOf } from '/console/kinds.js'
+import { jobKinds, kindOf, readableModels } from '/console/kinds.js'
 
 const idFrom = (name) =>
   name
@@ -74,29 +74,43 @@ function jobOf(s) {
     loraRank: Number(s.loraRank),
     ...(s.learningRate && { learningRate: Number(s.learningRate) }),
   }
-  const output = s.outputModel ? { outputModel: s.outputModel } : {}
-  if (s.method === 'sft') return { dataset: s.dataset, baseModel: s.base, ...shared, ...output }
-  const trainingConfig = { baseModel: s.base, ...shared, ...output }
-  return { dataset: s.dataset, trainingConfig, ...(s.method === 'rft' && { evaluator: s.evaluator }) }
+  const base = s.base ? { baseModel: s.base } : {} // a clone may continue an adapter instead
+  if (s.method === 'sft') return { ...s.kept, dataset: s.dataset, ...base, ...shared }
+  const trainingConfig = { ...s.kept?.trainingConfig, ...base, ...shared }
+  return { ...s.kept, dataset: s.dataset, trainingConfig, ...(s.method === 'rft' && { evaluator: s.evaluator }) }
 }
 
-const quoted = (v) => `'${String(v).replaceAll("'", "'\\''")}'`
+// outputs are the fields that the server sets, and the output model, which must be new for each job.
+const outputs = ['name', 'createTime', 'updateTime', 'completedTime', 'state', 'status', 'createdBy', 'jobProgress',
+  'estimatedCost', 'acceleratorSeconds', 'attempt', 'queue', 'trainerLogsSignedUrl', 'metricsFileSignedUrl',
+  'outputModel', 'outputStats', 'outputMetrics', 'mcpServer', 'priority']
+
+// settingsOf returns the settings of a job without its outputs.
+function settingsOf(job) {
+  const kept = Object.fromEntries(Object.entries(job).filter(([k]) => !outputs.includes(k)))
+  if (kept.trainingConfig) {
+    kept.trainingConfig = { ...kept.trainingConfig }
+    delete kept.trainingConfig.outputModel
+  }
+  return kept
+}
 
 function Review({ settings: s, kind, body }) {
   const id = s.id || 'ID'
-  const url = `${location.origin}/v1/accounts/${session.account}/${kind.collection}?${kind.id}=${id}`
+  const url = `${location.origin}${at(kind.collection)}${query({ [kind.id]: id })}`
   const flags = [
-    `--dataset ${idOf(s.dataset)}`,
-    `--base-model ${idOf(s.base)}`,
-    `--epochs ${s.epochs}`,
-    `--lora-rank ${s.loraRank}`,
-    s.learningRate && `--learning-rate ${s.learningRate}`,
+    `--dataset ${quoted(idOf(s.dataset))}`,
+    s.base && `--base-model ${quoted(s.base)}`,
+    `--epochs ${quoted(s.epochs)}`,
+    `--lora-rank ${quoted(s.loraRank)}`,
+    s.learningRate && `--learning-rate ${quoted(s.learningRate)}`,
     s.method === 'rft' && `--evaluator ${idOf(s.evaluator)}`,
   ].filter(Boolean)
   return html`<${Snippets}
     of=${{
-      CLI: `anneal ${kind.short} create ${id} ${flags.join(' ')}`,
-      curl: `curl '${url}' \\\n  -H "Authorization: Bearer $ANNEAL_API_KEY" \\\n  -d ${quoted(JSON.stringify(body))}`,
+      ...(s.kept ? {} : { CLI: `anneal ${kind.short} create ${quoted(id)} ${flags.join(' ')}` }),
+      curl: `curl ${quoted(url)} \\\n  -H "Authorization: Bearer $ANNEAL_API_KEY" \\\n` +
+        `  -d ${quoted(JSON.stringify(body))}`,
     }}
   />`
 }
@@ -138,14 +152,15 @@ export function NewJob() {
   const set = (name) => (e) => setS({ ...s, [name]: e.target.value })
   const choices = useLoaded(
     async (signal) => {
-      const [datasets, models, evaluators] = await Promise.all(
-        ['datasets', 'models', 'evaluators'].map((c) =>
-          get(at(c) + query({ pageSize: 200, orderBy: 'createTime desc' }), { signal }),
-        ),
-      )
+      const page = (c) => get(at(c) + query({ pageSize: 200, orderBy: 'createTime desc' }), { signal })
+      const [datasets, models, evaluators] = await Promise.all([
+        page('datasets'),
+        readableModels(signal),
+        page('evaluators'),
+      ])
       return {
         datasets: datasets.datasets || [],
-        models: models.models || [],
+        models,
         evaluators: evaluators.evaluators || [],
       }
     },
@@ -162,7 +177,9 @@ export function NewJob() {
             ...s,
             method: kind.short,
             dataset: job.dataset || '',
-            base: baseOf(job),
+            kept: settingsOf(job),
+            base: c.baseModel && !c.warmStartFrom ? c.baseModel : '',
+            evaluator: job.evaluator || '',
             epochs: String(c.epochs || 1),
             loraRank: String(c.loraRank ?? 8),
             learningRate: c.learningRate ? String(c.learningRate) : '',
@@ -174,7 +191,7 @@ export function NewJob() {
   const kind = kindOf(s.method)
   const body = jobOf(s)
   const known = choices.value || { datasets: [], models: [], evaluators: [] }
-  const bases = known.models.filter((m) => m.state === 'READY' && m.kind !== 'SPEECH_MODEL')
+  const bases = known.models.filter((m) => m.state === 'READY' && !['SPEECH_MODEL', 'HF_PEFT_ADDON'].includes(m.kind))
   return html`<h1>New job</h1>
     <${ErrorBox} error=${choices.error} />
     <div class="form">

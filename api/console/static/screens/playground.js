@@ -1,4 +1,4 @@
-import { html, useRef, useState } from '/console/vendor/htm-preact.js'
+import { html, useEffect, useRef, useState } from '/console/vendor/htm-preact.js'
 import { get, lines, request } from '/console/client.js'
 import { ErrorBox, Snippets, useLoaded, useParameter } from '/console/ui.js'
 import { snippets } from '/console/screens/deployments.js'
@@ -59,7 +59,9 @@ function Column({ models, initialModel, prompt, label, useColumn }) {
   const [code, setCode] = useState(false)
   const abort = useRef()
   const set = (name) => (e) => setS({ ...s, [name]: e.target.value })
+  useEffect(() => () => abort.current?.abort(), []) // leaving the screen ends the generation
   const run = async () => {
+    if (busy) return
     setError(null)
     setResponse(null)
     setBusy(true)
