@@ -20,7 +20,7 @@ func TestUnknownLayoutIsSyncedByNATS(t *testing.T) {
 	})
 	require.Empty(t, s.files.Blocks)
 	require.True(t, s.nats.JetStreamConfig().SyncAlways)
-	require.Contains(t, output.String(), "it syncs each message by itself")
+	require.Contains(t, output.String(), "so each message is synced separately")
 	logtest.Append(t, s.Log(), logtest.Write("a", 0))
 	unsynced, err := unsyncedServers(t.Context(), s.warden, serversSubject)
 	require.NoError(t, err)

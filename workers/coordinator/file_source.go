@@ -68,8 +68,8 @@ func resultFiles(ctx context.Context, store *blobs.Store, j job, report protocol
 	prefix := blobs.InlinePrefix(j.Name, j.Event, report.Attempt)
 	if size := sizeOf(report.Files); size > protocol.MaxInline || len(report.Log) > protocol.MaxInline {
 		// A later version of anneal may accept more, so its agents upload the files after this error.
-		return fileSource{}, fmt.Errorf("%w: the report has %d bytes of files and %d bytes of a log, and may have at most %d "+
-			"of each", errIncomplete, size, len(report.Log), protocol.MaxInline)
+		return fileSource{}, fmt.Errorf("%w: the report has %d bytes of files and %d bytes of a log, and may have at "+
+			"most %d of each", errIncomplete, size, len(report.Log), protocol.MaxInline)
 	}
 	s := fileSource{Files: domain.Files{Prefix: prefix, Sizes: map[string]int64{}, Sums: map[string]string{}},
 		store: store, inline: maps.Clone(report.Files), pending: map[string][]byte{}}
