@@ -58,6 +58,9 @@ func Scrub(ctx context.Context, store string, kept *MarkFile, log *slog.Logger) 
 		if err == nil {
 			kept.SetUnread(!intact)
 		}
+		if intact {
+			log.Info("checked the files of the log and its mirrors while the server runs: they are intact")
+		}
 		return ctx.Err()
 	}
 	log.Error("the log is damaged: stop the server and run 'anneal log repair --data DIR'. The server runs on, but "+
