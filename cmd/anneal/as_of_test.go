@@ -94,8 +94,8 @@ func TestEarlierStates(t *testing.T) {
 	end, err := strconv.Atoi(b)
 	require.NoError(t, err)
 	for args, says := range map[string]string{
-		"dataset get kept --as-of soon":               `"soon" is neither a position`,
-		"dataset list --as-of " + strconv.Itoa(end*9): "is after the last event of the log",
+		"dataset get kept --as-of soon":               `not "soon"`,
+		"dataset list --as-of " + strconv.Itoa(end*9): "the position of the last event of the log",
 		"diff datasets/kept 1":                        "give a resource or --all-accounts, and two positions or times",
 		"diff datasets/none 5 6":                      "exists neither at position 5 nor at position 6",
 		"diff colours/red 5 6":                        `"colours/red" is not a resource`,

@@ -56,7 +56,7 @@ func TestLogOfATorchJob(t *testing.T) {
 	answer := testutil.ReadAll(t, res.Body)
 	require.NoError(t, res.Body.Close())
 	require.Equal(t, http.StatusOK, res.StatusCode, "%s", answer)
-	require.Equal(t, []string{"chunkSize: accepted, but has no effect on nodes with the engine torch: each step " +
+	require.Equal(t, []string{"chunkSize: accepted, but has no effect on nodes with the engine torch: each training step " +
 		"generates the rollouts of its own rows"}, res.Header.Values("anneal-warning"))
 
 	log := func() string {

@@ -61,7 +61,7 @@ func TestInvalidRequests(t *testing.T) {
 		"JSON that is nested too deeply": {user, "POST", "/datasets", deep, 400, []string{"64"}},
 		"not UTF-8":                      {user, "POST", "/datasets", "{\"datasetId\":\"a\xff\"}", 400, []string{"UTF-8"}},
 		"a body that is too large": {user, "POST", "/datasets", `{"datasetId":"` + strings.Repeat("a", 5<<20) + `"}`,
-			413, []string{"4194304 bytes"}},
+			413, []string{"limit of 4194304"}},
 		"an unknown field": {user, "POST", "/datasets",
 			object{"datasetId": "x", "dataset": object{"colour": "red"}}, 400, []string{"dataset.colour"}},
 		"a field of the wrong type": {user, "POST", "/deployments", object{"baseModel": 7}, 400, []string{"baseModel"}},

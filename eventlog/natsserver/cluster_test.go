@@ -188,7 +188,7 @@ func TestConnectReportsMissingOptions(t *testing.T) {
 		opts ConnectOptions
 		want string
 	}{
-		"no options": {ConnectOptions{}, "needs its URL"},
+		"no options": {ConnectOptions{}, "give its URL (--nats-url)"},
 		"no server": {ConnectOptions{URL: "nats://127.0.0.1:1", Password: "p", IssuerSeed: seed},
 			"cannot connect to NATS"},
 		"an invalid password": {ConnectOptions{URL: s.URL(), Password: "canary", IssuerSeed: seed},
