@@ -51,10 +51,10 @@ func (s *Server) openLog(ctx context.Context) (err error) {
 	}
 	s.loading = projections.StartLoading(s.dir.Path("snapshots")) // while NATS starts
 	restore := rarerCollections()
-	go func() {
-		s.loading.Wait()
+	go func(loading *projections.Loading) {
+		loading.Wait()
 		restore()
-	}()
+	}(s.loading)
 	holds, err := s.loading.Claim()
 	if err != nil {
 		return err
