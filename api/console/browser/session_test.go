@@ -2,6 +2,7 @@ package browser
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -111,4 +112,33 @@ func TestAnotherAccount(t *testing.T) {
 	s.run("key", "delete", "other")
 	b.goTo("#/datasets")
 	b.see("refuses the key")
+}
+
+// TestPages turns a page of a list, and changes the filter by the address: the list begins again, because
+// the token of a page is one of the former list.
+func TestPages(t *testing.T) {
+	s := serve(t)
+	for n := range 30 {
+		s.run("key", "create", fmt.Sprint("k-", n), "--role", "reader")
+	}
+	b := s.open()
+	b.signIn("context.json")
+	b.goTo("#/keys")
+	b.see("32 in total")
+	b.press("Next")
+	b.wait("document.querySelectorAll('tbody tr').length === 7")
+	b.goTo("#/keys?filter=" + "role%20%3D%20reader")
+	b.see("31 in total")
+	b.wait("document.querySelector('.filter input').value === 'role = reader'")
+	b.wait("!document.querySelector('[role=alert]')")
+	b.press("Clear")
+	b.see("32 in total")
+	b.goTo("#/events?filter=" + "type%20%3D%20%22apiKey.created.v1%22")
+	b.see("Events that match")
+	b.see("32 in total")
+	b.goTo("#/usage")
+	b.see("No usage is rolled up yet")
+	b.goTo("#/usage?filter=" + "model%20%3D%20%22none%22")
+	b.wait(`document.querySelector('.filter input').value === 'model = "none"'`)
+	b.wait("!document.querySelector('[role=alert]')")
 }

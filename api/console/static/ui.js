@@ -165,6 +165,49 @@ export function useLoaded(load, inputs, matters = () => false) {
   return { ...result, reload }
 }
 
+// usePages returns the tokens of the pages that the user has turned: {token, back, next(page)}. They are those
+// of one list: of is what selects and orders it.
+export function usePages(of) {
+  const [turned, setTurned] = useState({ of, tokens: [''] })
+  const tokens = turned.of === of ? turned.tokens : ['']
+  const set = (to) => setTurned({ of, tokens: to })
+  return {
+    token: tokens[tokens.length - 1],
+    back: tokens.length > 1 ? () => set(tokens.slice(0, -1)) : null,
+    next: (page) => set([...tokens, page.nextPageToken]),
+  }
+}
+
+// Pager turns the pages of usePages. page is the response that is shown.
+export function Pager({ pages, page, previous = 'Previous', next = 'Next' }) {
+  return html`<div class="pager">
+    <span>${page?.totalSize !== undefined && `${number(page.totalSize)} in total`}</span>
+    <button disabled=${!pages.back} onClick=${pages.back}>${previous}</button>
+    <button disabled=${!page?.nextPageToken} onClick=${() => pages.next(page)}>${next}</button>
+  </div>`
+}
+
+// FilterForm edits the filter of a list. hint is an example.
+export function FilterForm({ filter, setFilter, hint }) {
+  const [draft, setDraft] = useState(filter)
+  useEffect(() => setDraft(filter), [filter])
+  const apply = (e) => {
+    e.preventDefault()
+    setFilter(draft)
+  }
+  return html`<form class="filter" onSubmit=${apply}>
+    <input
+      aria-label="Filter"
+      value=${draft}
+      onInput=${(e) => setDraft(e.target.value)}
+      spellcheck="false"
+      placeholder=${`filter, such as ${hint}`}
+    />
+    <button>Filter</button>
+    ${filter && html`<button type="button" onClick=${() => setFilter('')}>Clear</button>`}
+  </form>`
+}
+
 // List shows a collection page by page. columns are {title, show(item), order}, where order is the field
 // by which the column orders the list.
 export function List({
@@ -179,54 +222,18 @@ export function List({
   label,
 }) {
   const [filter, setFilter] = useParameter('filter')
-  const [draft, setDraft] = useState(filter)
   const [order, setOrder] = useParameter('order', initialOrder)
-  const [pages, setPages] = useState({ of: '', tokens: [''] })
-  const shown = `${filter}\n${order}` // a page token is one of this filter and order only
-  const tokens = pages.of === shown ? pages.tokens : ['']
-  const setTokens = (to) => setPages({ of: shown, tokens: to })
-  const token = tokens[tokens.length - 1]
-  useEffect(() => setDraft(filter), [filter])
+  const pages = usePages(`${filter}\n${order}`)
   const collection = path.split('/').pop()
   const { value, error, loading } = useLoaded(
-    (signal) => get(at(path) + query({ filter, orderBy: order, pageSize: size, pageToken: token }), { signal }),
-    [path, filter, order, token],
+    (signal) => get(at(path) + query({ filter, orderBy: order, pageSize: size, pageToken: pages.token }), { signal }),
+    [path, filter, order, pages.token],
     (e) => e.subject.includes(`/${collection}/`),
   )
   const rows = value?.[items] || []
-  const sort = (field) => {
-    setTokens([''])
-    setOrder(order === field ? `${field} desc` : field)
-  }
-  const apply = (e) => {
-    e.preventDefault()
-    setTokens([''])
-    setFilter(draft)
-  }
+  const sort = (field) => setOrder(order === field ? `${field} desc` : field)
   return html`<section class="list" aria-label=${label || items}>
-    <form class="filter" onSubmit=${apply}>
-      <input
-        aria-label="Filter"
-        value=${draft}
-        onInput=${(e) => setDraft(e.target.value)}
-        spellcheck="false"
-        placeholder=${`filter, such as ${hint || 'displayName:"text"'}`}
-      />
-      <button>Filter</button>
-      ${
-        filter &&
-        html`<button
-          type="button"
-          onClick=${() => {
-            setDraft('')
-            setFilter('')
-            setTokens([''])
-          }}
-        >
-          Clear
-        </button>`
-      }
-    </form>
+    <${FilterForm} filter=${filter} setFilter=${setFilter} hint=${hint || 'displayName:"text"'} />
     <${ErrorBox} error=${error} />
     <div class="scroll">
       <table>
@@ -272,13 +279,7 @@ export function List({
     </div>
     ${!rows.length && !error && html`<p class="dim">
       ${loading ? 'Loading…' : filter ? 'Nothing matches the filter.' : empty}</p>`}
-    <div class="pager">
-      <span>${value && `${number(value.totalSize)} in total`}</span>
-      <button disabled=${tokens.length < 2} onClick=${() => setTokens(tokens.slice(0, -1))}>Previous</button>
-      <button disabled=${!value?.nextPageToken} onClick=${() => setTokens([...tokens, value.nextPageToken])}>
-        Next
-      </button>
-    </div>
+    <${Pager} pages=${pages} page=${value} />
   </section>`
 }
 

@@ -1,7 +1,8 @@
 // API keys, quotas and usage of the account.
 import { html, useState } from '/console/vendor/htm-preact.js'
 import { at, can, get, post, query, remove } from '/console/client.js'
-import { Action, ErrorBox, List, Time, idOf, number, useLoaded, useParameter } from '/console/ui.js'
+import { Action, ErrorBox, FilterForm, List, Pager, Time, idOf, number } from '/console/ui.js'
+import { useLoaded, usePages, useParameter } from '/console/ui.js'
 
 export function Keys() {
   const [id, setId] = useState('')
@@ -85,33 +86,17 @@ function columnsOf(rows) {
 }
 
 export function Usage() {
-  const [tokens, setTokens] = useState([''])
-  const token = tokens[tokens.length - 1]
   const [filter, setFilter] = useParameter('filter')
-  const [draft, setDraft] = useState(filter)
+  const pages = usePages(filter)
   const path = can('operate') ? '/v1/usage' : at('usage')
   const { value, error } = useLoaded(
-    (signal) => get(path + query({ filter, pageSize: 50, pageToken: token }), { signal }),
-    [filter, token],
+    (signal) => get(path + query({ filter, pageSize: 50, pageToken: pages.token }), { signal }),
+    [filter, pages.token],
   )
   const rows = value?.usage || []
   const columns = columnsOf(rows)
   return html`<h1>Usage</h1>
-    <form
-      class="filter"
-      onSubmit=${(e) => {
-        e.preventDefault()
-        setTokens([''])
-        setFilter(draft)
-      }}
-    >
-      <input
-        aria-label="Filter"
-        value=${draft}
-        onInput=${(e) => setDraft(e.target.value)}
-        placeholder="filter"
-      /><button>Filter</button>
-    </form>
+    <${FilterForm} filter=${filter} setFilter=${setFilter} hint='model = "NAME"' />
     <${ErrorBox} error=${error} />
     <div class="scroll">
       <table>
@@ -132,11 +117,5 @@ export function Usage() {
     </div>
     ${value && !rows.length && html`<p class="dim">No usage is rolled up yet:
       usage appears after the end of each hour.</p>`}
-    <div class="pager">
-      <span>${value && `${number(value.totalSize)} in total`}</span>
-      <button disabled=${tokens.length < 2} onClick=${() => setTokens(tokens.slice(0, -1))}>Previous</button>
-      <button disabled=${!value?.nextPageToken} onClick=${() => setTokens([...tokens, value.nextPageToken])}>
-        Next
-      </button>
-    </div>`
+    <${Pager} pages=${pages} page=${value} />`
 }

@@ -1,6 +1,6 @@
 import { html, useEffect, useState } from '/console/vendor/htm-preact.js'
 import { at, can, events, get, query } from '/console/client.js'
-import { Action, ErrorBox, Time, useLoaded, useParameter } from '/console/ui.js'
+import { Action, ErrorBox, FilterForm, Pager, Time, useLoaded, usePages, useParameter } from '/console/ui.js'
 
 const size = 50
 const kept = 1000 // live events that the page keeps
@@ -31,23 +31,16 @@ function Row({ event, proof }) {
 
 // Page shows events page by page, newest first, from a path.
 function Page({ path, filter }) {
-  const [tokens, setTokens] = useState([''])
-  const token = tokens[tokens.length - 1]
+  const pages = usePages(`${path} ${filter}`)
   const { value, error, loading } = useLoaded(
     (signal) =>
-      get(path + query({ filter, pageSize: size, orderBy: 'position desc', pageToken: token }), { signal }),
-    [path, filter, token],
+      get(path + query({ filter, pageSize: size, orderBy: 'position desc', pageToken: pages.token }), { signal }),
+    [path, filter, pages.token],
   )
   const rows = value?.events || []
   return html`<${ErrorBox} error=${error} />${rows.map((e) => html`<${Row} key=${e.position} event=${e} proof />`)}
     ${!rows.length && !error && html`<p class="dim">${loading ? 'Loading…' : 'There are no events.'}</p>`}
-    <div class="pager">
-      <span>${value && `${value.totalSize} in total`}</span>
-      <button disabled=${tokens.length < 2} onClick=${() => setTokens(tokens.slice(0, -1))}>Newer</button>
-      <button disabled=${!value?.nextPageToken} onClick=${() => setTokens([...tokens, value.nextPageToken])}>
-        Older
-      </button>
-    </div>`
+    <${Pager} pages=${pages} page=${value} previous="Newer" next="Older" />`
 }
 
 // Timeline shows the events of a resource.
@@ -55,26 +48,11 @@ export const Timeline = ({ name }) => html`<${Page} path=${`${at(name)}/events`}
 
 export function Events() {
   const [filter, setFilter] = useParameter('filter')
-  const [draft, setDraft] = useState(filter)
   const [live, setLive] = useState([])
   useEffect(() => events.on((e) => e && setLive((all) => [e, ...all].slice(0, kept))), [])
   const path = can('operate') ? '/v1/events' : at('events')
   return html`<h1>Events</h1>
-    <form
-      class="filter"
-      onSubmit=${(e) => {
-        e.preventDefault()
-        setFilter(draft)
-      }}
-    >
-      <input
-        aria-label="Filter"
-        value=${draft}
-        onInput=${(e) => setDraft(e.target.value)}
-        spellcheck="false"
-        placeholder='filter, such as type = "deployment.ready.v1"'
-      /><button>Filter</button>
-    </form>
+    <${FilterForm} filter=${filter} setFilter=${setFilter} hint='type = "deployment.ready.v1"' />
     ${
       !filter &&
       live.length > 0 &&
@@ -86,6 +64,6 @@ export function Events() {
     }
     <section>
       <h2>${filter ? 'Events that match' : 'Events'}</h2>
-      <${Page} key=${filter} path=${path} filter=${filter} />
+      <${Page} path=${path} filter=${filter} />
     </section>`
 }

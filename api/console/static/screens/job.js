@@ -1,6 +1,7 @@
 import { html, useEffect, useMemo, useState } from '/console/vendor/htm-preact.js'
 import { at, can, get, lines, post, query, remove } from '/console/client.js'
-import { Action, ErrorBox, Facts, State, Time, idOf, number, useLoaded, useParameter } from '/console/ui.js'
+import { Action, ErrorBox, Facts, Pager, State, Time, idOf, number } from '/console/ui.js'
+import { useLoaded, usePages, useParameter } from '/console/ui.js'
 import { baseOf, kindOf, live } from '/console/kinds.js'
 import { Chart, csvOf } from '/console/chart.js'
 import { Progress } from '/console/screens/home.js'
@@ -216,11 +217,11 @@ function Checkpoints({ name }) {
 
 // Rollouts shows the prompts, responses and scores of a reinforcement job.
 function Rollouts({ name }) {
-  const [token, setToken] = useState('')
+  const pages = usePages(name)
   const { value, error } = useLoaded(
     (signal) =>
-      get(`${at(name)}/rollouts${query({ pageSize: 50, orderBy: 'step desc', pageToken: token })}`, { signal }),
-    [name, token],
+      get(`${at(name)}/rollouts${query({ pageSize: 50, orderBy: 'step desc', pageToken: pages.token })}`, { signal }),
+    [name, pages.token],
     (e) => e.subject === name,
   )
   const rows = value?.rollouts || []
@@ -232,10 +233,7 @@ function Rollouts({ name }) {
         </details>`,
     )}
     ${value && !rows.length && html`<p class="dim">There are no rollouts yet.</p>`}
-    <div class="pager">
-      <button disabled=${!token} onClick=${() => setToken('')}>Newest</button>
-      <button disabled=${!value?.nextPageToken} onClick=${() => setToken(value.nextPageToken)}>Older</button>
-    </div>`
+    <${Pager} pages=${pages} page=${value} previous="Newer" next="Older" />`
 }
 
 function Log({ name }) {
