@@ -56,8 +56,8 @@ func TestLogOfATorchJob(t *testing.T) {
 	answer := testutil.ReadAll(t, res.Body)
 	require.NoError(t, res.Body.Close())
 	require.Equal(t, http.StatusOK, res.StatusCode, "%s", answer)
-	require.Equal(t, []string{"chunkSize: accepted, but has no effect on nodes with the engine torch: each training step " +
-		"generates the rollouts of its own rows"}, res.Header.Values("anneal-warning"))
+	require.Equal(t, []string{"chunkSize: accepted, but has no effect on nodes with the engine torch: each training " +
+		"step generates the rollouts of its own rows"}, res.Header.Values("anneal-warning"))
 
 	log := func() string {
 		url, _ := user.get(job)["trainerLogsSignedUrl"].(string)
