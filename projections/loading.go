@@ -53,7 +53,16 @@ func (l *Loading) read(path string) loaded {
 
 // Open is like OpenArchived with the snapshots of the directory. It must be called only once.
 func (l *Loading) Open(ctx context.Context, log eventlog.Log, a *archive.Archive) (*World, error) {
-	return l.open(ctx, log, a)
+	w, err := l.load(func(path string, at eventlog.Checkpoint) error { return contains(ctx, log, path, at) },
+		func(at eventlog.Checkpoint) error { return truncateArchive(a, at) })
+	if err == nil && w.Position() == 0 {
+		err = truncateArchive(a, eventlog.Checkpoint{})
+	}
+	if err != nil {
+		return nil, err
+	}
+	w.archive = a
+	return w, w.catchUp(ctx, log, 0)
 }
 
 // Wait returns when the newest snapshot is read, immediately if there is none.

@@ -223,20 +223,7 @@ func OpenArchived(ctx context.Context, log eventlog.Log, dir string, a *archive.
 }
 
 func open(ctx context.Context, fresh func() *World, log eventlog.Log, dir string, a *archive.Archive) (*World, error) {
-	return startLoading(dir, fresh).open(ctx, log, a)
-}
-
-func (l *Loading) open(ctx context.Context, log eventlog.Log, a *archive.Archive) (*World, error) {
-	w, err := l.load(func(path string, at eventlog.Checkpoint) error { return contains(ctx, log, path, at) },
-		func(at eventlog.Checkpoint) error { return truncateArchive(a, at) })
-	if err == nil && w.Position() == 0 {
-		err = truncateArchive(a, eventlog.Checkpoint{})
-	}
-	if err != nil {
-		return nil, err
-	}
-	w.archive = a
-	return w, w.catchUp(ctx, log, 0)
+	return startLoading(dir, fresh).Open(ctx, log, a)
 }
 
 // truncateArchive removes the events after the checkpoint of a snapshot from an archive; a nil

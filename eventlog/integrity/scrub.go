@@ -20,11 +20,11 @@ const scrubRate = 64 << 20 // bytes per second
 // start recreates it.
 func Scrub(ctx context.Context, store string, kept *MarkFile, log *slog.Logger) error {
 	dir := BlockDir(store, "CONTROL", logStream)
+	mark := kept.Mark() // before the blocks are listed, so that they have all events up to the mark
 	all, err := blocksOf(dir)
 	if err != nil || len(all) < 2 || foreign(dir) != "" {
 		return nil
 	}
-	mark := kept.Mark()
 	between := func(read int64) error {
 		if !pause(ctx, time.Duration(read)*time.Second/scrubRate) {
 			return ctx.Err()
