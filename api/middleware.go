@@ -3,8 +3,10 @@ package api
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"time"
 
@@ -78,9 +80,35 @@ func (s *Server) observe(next http.Handler) http.Handler {
 		next.ServeHTTP(recorded, r)
 		took, route := time.Since(start), chi.RouteContext(r.Context()).RoutePattern()
 		s.meters.request(route, r.Method, recorded.status, took)
-		s.Logger.Debug("request", "request", request.RequestID(r), "method", r.Method, "path", r.URL.Path, "status",
-			recorded.status, "took", took)
+		s.logRequest(recorded, r, took)
 	})
+}
+
+// logRequest logs a request at the level info: who sent it, and which response it got. Requests of
+// operations without a key, such as health checks and pages of the console, are at the level debug.
+func (s *Server) logRequest(response *recorder, r *http.Request, took time.Duration) {
+	level := slog.LevelInfo
+	if c := response.call; c != nil && c.Operation.Gate == request.Everyone && response.status < http.StatusBadRequest {
+		level = slog.LevelDebug
+	}
+	if !s.Logger.Enabled(r.Context(), level) {
+		return
+	}
+	attributes := []slog.Attr{slog.String("request", request.RequestID(r)), slog.String("method", r.Method),
+		slog.String("path", r.URL.Path), slog.Int("status", response.status), slog.Duration("took", took)}
+	if c := response.call; c != nil && c.Principal.Key != "" {
+		attributes = append(attributes, slog.String("principal", string(c.Principal.Key)))
+	}
+	if s.Addresses {
+		attributes = append(attributes, slog.String("address", request.ClientAddress(r)))
+	}
+	if position, err := strconv.ParseUint(response.Header().Get(request.PositionHeader), 10, 64); err == nil {
+		attributes = append(attributes, slog.Uint64("position", position))
+	}
+	if response.reason != "" {
+		attributes = append(attributes, slog.String("reason", response.reason))
+	}
+	s.Logger.LogAttrs(r.Context(), level, "request", attributes...)
 }
 
 // recover is middleware that responds with 500 when a handler panics, so that the panic does not

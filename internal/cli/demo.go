@@ -55,10 +55,7 @@ func demo(c *cobra.Command, dir string) error {
 	if files, err := os.ReadDir(dir); err == nil && len(files) > 0 {
 		return fmt.Errorf("%s is not empty: choose a new directory for the demo with --data", dir)
 	}
-	logger := newLogger()
-	if os.Getenv("ANNEAL_LOG") == "" {
-		logger = newErrorLogger()
-	}
+	logger := newErrorLogger()
 	ctx, stop := context.WithCancel(c.Context())
 	defer stop()
 	running, err := server.Start(ctx, flags, logger)

@@ -21,7 +21,7 @@ func flagError(c *cobra.Command, err error) error {
 	}
 	var invalid *pflag.InvalidValueError
 	if errors.As(err, &invalid) {
-		return usage.Errorf("--%s: %s (see %s --help)", invalid.GetFlag().Name, whyInvalid(invalid), c.CommandPath())
+		return usage.Errorf("--%s: %s (see %s --help)", invalid.GetFlag().Name, usage.WhyInvalid(invalid), c.CommandPath())
 	}
 	var unknown *pflag.NotExistError
 	if errors.As(err, &unknown) && strings.ContainsAny(unknown.GetSpecifiedShortnames(), "0123456789") {
@@ -38,25 +38,6 @@ func flagError(c *cobra.Command, err error) error {
 		hint = "; usage: " + c.UseLine()
 	}
 	return usage.Errorf("unknown flag --%s%s (see %s --help)", name, hint, c.CommandPath())
-}
-
-// valuesOfTypes describes the valid values of flags, by type.
-var valuesOfTypes = map[string]string{"int": "a whole number", "int32": "a whole number", "int64": "a whole number",
-	"uint": "a whole number from 0 on", "uint64": "a whole number from 0 on", "float64": "a number, such as 0.5",
-	"bool": "true or false", "duration": "a duration, such as 30s, 10m or 720h",
-	"stringToString": "NAME=VALUE"}
-
-// whyInvalid describes why the value of a flag is invalid, and which values are valid.
-func whyInvalid(invalid *pflag.InvalidValueError) string {
-	value, cause := invalid.GetValue(), invalid.Unwrap()
-	takes := valuesOfTypes[invalid.GetFlag().Value.Type()]
-	switch {
-	case takes == "":
-		return fmt.Sprintf("%v", cause)
-	case strings.Contains(cause.Error(), "out of range"):
-		return fmt.Sprintf("%q is out of range: the flag takes %s", value, takes)
-	}
-	return fmt.Sprintf("%q must be %s", value, takes)
 }
 
 // similarFlag returns the visible flag of c that is most similar to name; "" if none is similar. A

@@ -14,7 +14,7 @@ import (
 // TestNilErrorsAreNotLogged checks that no record of the log says error=<nil>.
 func TestNilErrorsAreNotLogged(t *testing.T) {
 	var out bytes.Buffer
-	log := slog.New(slog.NewTextHandler(&out, logOptions(slog.LevelInfo)))
+	log := slog.New(newLogHandler(&out, logText, slog.LevelInfo))
 	var none error
 	log.Info("done", "error", none, "files", 0)
 	require.NotContains(t, out.String(), "nil")
@@ -35,7 +35,7 @@ func TestDefaultLoggerHasTheFormatOfTheServer(t *testing.T) {
 		os.Stderr = stderr
 		slog.SetDefault(before)
 	})
-	newLogger()
+	(&logFlags{level: "info"}).logger(t.Context())
 	slog.Warn("snapshot skipped", "snapshot", "a", "nothing", nil)
 	require.NoError(t, file.Close())
 	text, err := os.ReadFile(file.Name())

@@ -10,6 +10,7 @@ import (
 
 func serveCommand() *cobra.Command {
 	var flags server.Flags
+	var logs *logFlags
 	c := &cobra.Command{Use: "serve", Short: "Run the control plane, with a local worker", Args: arguments(0, 0),
 		Example: "  anneal serve --data data --listen 127.0.0.1:8080",
 		Long: `Serves the management and the inference API on one address. The first start creates the account
@@ -19,11 +20,8 @@ With --nats-url the log is stored in an existing NATS cluster instead of the emb
 servers of the cluster need the accounts of compose/nats.conf, and the environment variables
 ANNEAL_NATS_PASSWORD, ANNEAL_NATS_READER_PASSWORD and ANNEAL_NATS_ISSUER_SEED must be set.`,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := flags.Check(); err != nil {
-				return err
-			}
 			flags.Node.Version = c.Root().Version
-			running, err := server.Start(c.Context(), flags, newLogger())
+			running, err := server.Start(c.Context(), flags, logs.logger(c.Context()))
 			if err != nil {
 				return err
 			}
@@ -32,6 +30,7 @@ ANNEAL_NATS_PASSWORD, ANNEAL_NATS_READER_PASSWORD and ANNEAL_NATS_ISSUER_SEED mu
 			return running.Wait(c.Context())
 		}}
 	flags.Add(c.Flags())
+	logs = configure(c, func() error { return flags.Check() })
 	c.Flags().SetOutput(stderr) // warnings about deprecated flags
 	return c
 }

@@ -23,7 +23,8 @@ const (
 
 func witnessCommand() *cobra.Command {
 	var listen, dir, name string
-	var logs []string
+	var keys []string
+	var logs *logFlags
 	c := &cobra.Command{Use: "witness", Short: "Cosign the checkpoints of other installations' logs",
 		Args:    arguments(0, 0),
 		Example: "  anneal witness --log KEY --name witness.example.com --data witness",
@@ -34,18 +35,11 @@ which 'anneal log key' prints; start the log's server with --witness and the URL
 prints. DATA contains the witness's key and the last checkpoint of each log: if it is lost, the witness no
 longer knows what it signed.`,
 		RunE: func(c *cobra.Command, _ []string) error {
-			var keys []signednote.Verifier
-			for _, text := range logs {
-				key, err := transparency.ParseKey(text)
-				if err != nil {
-					return usage.Errorf("--log: %v", err)
-				}
-				keys = append(keys, key)
+			verifiers, err := verifiersOf(keys)
+			if err != nil {
+				return err
 			}
-			if len(keys) == 0 {
-				return usage.Errorf("--log is required: the public key of a log, which 'anneal log key' prints")
-			}
-			w, err := witness.Open(dir, name, keys, newLogger())
+			w, err := witness.Open(dir, name, verifiers, logs.logger(c.Context()))
 			if err != nil {
 				return err
 			}
@@ -62,9 +56,28 @@ longer knows what it signed.`,
 	f.StringVar(&dir, "data", "witness", "directory for the key and the checkpoints")
 	f.StringVar(&name, "name", "anneal-witness",
 		"name of the witness in its cosignatures, such as its domain; required at the first start")
-	f.StringArrayVar(&logs, "log", nil, "public `KEY` of a log to witness, as 'anneal log key' prints it on the "+
+	f.StringArrayVar(&keys, "log", nil, "public `KEY` of a log to witness, as 'anneal log key' prints it on the "+
 		"log's server; repeat the flag for more logs")
+	logs = configure(c, func() error {
+		_, err := verifiersOf(keys)
+		return err
+	})
 	return c
+}
+
+// verifiersOf returns the verifiers of the logs with the public keys.
+func verifiersOf(keys []string) (verifiers []signednote.Verifier, err error) {
+	for _, text := range keys {
+		key, err := transparency.ParseKey(text)
+		if err != nil {
+			return nil, usage.Errorf("--log: %v", err)
+		}
+		verifiers = append(verifiers, key)
+	}
+	if len(verifiers) == 0 {
+		return nil, usage.Errorf("--log is required: the public key of a log, which 'anneal log key' prints")
+	}
+	return verifiers, nil
 }
 
 func serveWitness(ctx context.Context, listener net.Listener, w *witness.Witness) error {

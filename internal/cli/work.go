@@ -16,6 +16,7 @@ import (
 func workCommand() *cobra.Command {
 	var join, tokenFile, dir, natsCA, natsCert, natsKey string
 	var flags node.Flags
+	var logs *logFlags
 	c := &cobra.Command{Use: "work --join URL [--token-file FILE]", Short: "Run the agent of a node that joins a server",
 		Args:    arguments(0, 0),
 		Example: "  anneal work --join nats://SERVER:4222 --token-file node.token",
@@ -23,12 +24,6 @@ func workCommand() *cobra.Command {
 token. From then on it authenticates by the key alone: the token may expire, and no other agent can
 use the node's name. If the key is lost or stolen, revoke the node and join with a new token.`,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := flags.Check(); err != nil {
-				return err
-			}
-			if join == "" {
-				return usage.Errorf("--join is required: give the server's NATS address (natsUrl in the server's context file)")
-			}
 			token, tokenNode := "", ""
 			if tokenFile != "" {
 				var err error
@@ -52,7 +47,7 @@ use the node's name. If the key is lost or stolen, revoke the node and join with
 			}
 			return node.Join(c.Context(), node.JoinOptions{URL: join, Token: token, Dir: dir, Flags: flags, TLS: config,
 				NATS:   options,
-				Stdout: c.OutOrStdout(), Log: newLogger()})
+				Stdout: c.OutOrStdout(), Log: logs.logger(c.Context())})
 		}}
 	flags.Add(c.Flags())
 	f := c.Flags()
@@ -67,5 +62,14 @@ use the node's name. If the key is lost or stolen, revoke the node and join with
 		"start")
 	f.StringVar(&dir, "data", "",
 		"directory for the node's key and downloads (default: one per node below the user's cache directory)")
+	logs = configure(c, func() error {
+		if err := flags.Check(); err != nil {
+			return err
+		}
+		if join == "" {
+			return usage.Errorf("--join is required: give the server's NATS address (natsUrl in the server's context file)")
+		}
+		return nil
+	})
 	return c
 }
