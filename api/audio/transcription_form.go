@@ -84,7 +84,8 @@ func (c *call) readForm() (*formReader, error) {
 		part, err := form.NextPart()
 		switch {
 		case errors.Is(err, io.EOF):
-			_, _ = io.CopyN(io.Discard, c.Request.Body, MaxFieldSize) // reads on to detect a closed connection
+			// net/http detects a disconnected client only after the end of the body was read
+			_, _ = io.CopyN(io.Discard, c.Request.Body, MaxFieldSize)
 			return in, nil
 		case err != nil:
 			return in, formError(err)

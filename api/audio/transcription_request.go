@@ -50,8 +50,8 @@ func (q *transcriptionRequest) task() string {
 	return taskTranscribe
 }
 
-// verbose reports whether the response format is verbose_json. It also returns true for "", an
-// invalid format, which is a violation already.
+// verbose reports whether the response format is verbose_json. It also returns true for an invalid
+// format (""), so that fields that require verbose_json cause no further violations.
 func (q *transcriptionRequest) verbose() bool { return q.format == formatVerbose || q.format == "" }
 
 // parse validates the fields of the form. It returns the request, or an error with all violations.

@@ -122,7 +122,7 @@ func (x *Exchange) Read(p []byte) (int, error) {
 	if !x.until.IsZero() && x.until.Before(deadline) {
 		deadline = x.until
 	}
-	_ = x.control.SetReadDeadline(deadline) // fails only for the connections of tests
+	_ = x.control.SetReadDeadline(deadline) // returns an error only for connections of tests
 	n, err := x.body.Read(p)
 	x.read += int64(n)
 	x.waited += time.Since(begun)
@@ -187,7 +187,7 @@ func (x *Exchange) Write(data []byte) (written int, err error) {
 	x.beginResponse(http.StatusOK)
 	for first := true; first || len(data) > 0; first = false {
 		piece := data[:min(len(data), writeChunk)]
-		// fails only for the connections of tests
+		// returns an error only for connections of tests
 		_ = x.control.SetWriteDeadline(time.Now().Add(x.limits.AnswerTime))
 		n, err := x.ResponseWriter.Write(piece)
 		written, data = written+n, data[n:]

@@ -30,7 +30,7 @@ const policy = "default-src 'self'; img-src 'self' data:; base-uri 'none'; form-
 // index is the file that the path / returns.
 const index = "index.html"
 
-// A file is a file of the console, as it is sent.
+// A file is a file of the console with its media type and ETag, as it is sent to browsers.
 type file struct {
 	media, tag       string
 	content, gzipped []byte
@@ -65,7 +65,7 @@ func (f file) send(w http.ResponseWriter, r *http.Request) {
 	h.Set("Content-Security-Policy", policy)
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Referrer-Policy", "no-referrer")
-	h.Set("Cache-Control", "no-cache") // the browser validates the ETag of each file
+	h.Set("Cache-Control", "no-cache") // the browser must validate its copy with the ETag
 	h.Set("ETag", f.tag)
 	h.Add("Vary", "Accept-Encoding")
 	if r.Header.Get("If-None-Match") == f.tag {

@@ -82,7 +82,7 @@ func readImage(f *fieldReader, at, text string) *engines.Image {
 func readContent(f *fieldReader, m *engines.Message) {
 	list, isList := f.values["content"].([]any)
 	if !isList {
-		m.Content = f.text("content", 16<<20) // larger than any body
+		m.Content = f.text("content", 16<<20) // the limit is larger than any body
 		return
 	}
 	var parts []engines.Part

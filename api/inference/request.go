@@ -30,8 +30,8 @@ const (
 	maxBiases         = 1024
 	maxPerplexity     = 1e6
 	minThinkingBudget = 1024 // minimum of thinking.budget_tokens, in tokens
-	// lowered to what the context length leaves; OpenAI's default of 16 would truncate most
-	// completions
+	// tokens of a completion without max_tokens, or fewer if the context length leaves fewer; with
+	// OpenAI's default of 16, most completions would be truncated
 	DefaultMaxTokens = 2048
 )
 
@@ -375,7 +375,7 @@ func (f *fieldReader) format() *engines.ResponseFormat {
 	in.require(one.Type != engines.FormatGrammar || one.Grammar != "", "grammar", "is required: a grammar in GBNF")
 	in.require(!in.given("grammar") || one.Type == engines.FormatGrammar, "grammar",
 		"requires the type grammar: set type to grammar, or leave the grammar out")
-	// a schema means that the text is constrained by it, whichever of the two types is given
+	// a schema constrains the text even if the type is json_object
 	if schema && one.Type == engines.FormatJSON {
 		one.Type = engines.FormatSchema
 	}

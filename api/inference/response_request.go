@@ -186,7 +186,8 @@ func (f responseReader) readTextFormat(q *generationRequest, data []byte) {
 	format.boolean("strict")
 	schema := format.given("schema")
 	format.require(kind != engines.FormatSchema || schema, "schema", "is required: a JSON Schema")
-	format.require(kind == engines.FormatSchema || !schema, "schema", "requires the type json_schema")
+	format.require(kind == engines.FormatSchema || !schema, "schema",
+		"requires the type json_schema: set type to json_schema, or leave the schema out")
 	switch kind {
 	case engines.FormatJSON:
 		q.settings.Format = &engines.ResponseFormat{Type: kind}

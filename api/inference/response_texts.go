@@ -87,9 +87,9 @@ var responseTexts = map[string]string{
 	"Response.output": "Items that the model generated, in this order: reasoning, a message and function " +
 		"calls.",
 	"input_tokens":               "Number of tokens of the input, including instructions and tools.",
-	"input_tokens_details":       "Details of input_tokens.",
+	"input_tokens_details":       "Breakdown of input_tokens: how many were found in the prefix cache.",
 	"output_tokens":              "Number of tokens of the output, including reasoning.",
-	"output_tokens_details":      "Details of output_tokens.",
+	"output_tokens_details":      "Breakdown of output_tokens: how many are reasoning.",
 	"ResponseUsage.total_tokens": "Sum of input_tokens and output_tokens.",
 
 	"ResponseError.code":       "Machine-readable reason of the error.",
@@ -129,9 +129,9 @@ var responseTypeTexts = map[string]string{
 	"ResponseEffort":        "Settings of the model's reasoning.",
 	"ResponseError":         "Error of a failed response.",
 	"ResponseEvent":         "One event of a streamed response. Which fields it has depends on its type.",
-	"ResponseInputDetails":  "Details of input_tokens.",
+	"ResponseInputDetails":  "Breakdown of input_tokens: how many were found in the prefix cache.",
 	"ResponseItem":          "Item of the output: reasoning, a message or a function call.",
-	"ResponseOutputDetails": "Details of output_tokens.",
+	"ResponseOutputDetails": "Breakdown of output_tokens: how many are reasoning.",
 	"ResponsePart":          "Part of a message item or of a reasoning item.",
 	"ResponseReasoning":     "Settings of the model's reasoning, as the request gave them.",
 	"ResponseText":          "Settings of the generated text: format and verbosity.",

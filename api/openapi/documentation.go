@@ -29,7 +29,7 @@ func merge(all []Documentation) Documentation {
 }
 
 // Joined returns one map with the entries of all tables of a Documentation. It panics if two tables
-// have the same key, because one of the two texts would describe the field of the other.
+// have the same key, because one text would replace the other.
 func Joined[V any](tables ...map[string]V) map[string]V {
 	all := map[string]V{}
 	for _, table := range tables {

@@ -284,8 +284,8 @@ func ReasonOf(err error) string {
 	return ""
 }
 
-// LogFailure logs an internal error, or, as a warning, an exceeded deadline. It logs no other
-// error, because clients, other servers or unsupported requests cause the others.
+// LogFailure logs an internal error as an error, and an exceeded deadline as a warning. It does not
+// log other errors, which are caused by clients, unavailable dependencies or unsupported requests.
 func (s *Core) LogFailure(r *http.Request, err error) {
 	level := slog.LevelError
 	switch code := domain.CodeOf(err); {
