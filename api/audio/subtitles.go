@@ -11,7 +11,7 @@ import (
 
 // Limits of one subtitle cue, as broadcasters use them.
 const (
-	// columns of a line; a wide character, such as a Chinese one, takes two columns
+	// maximum columns of a line; a wide character, such as a Chinese one, takes two columns
 	maxLineWidth   = 42
 	maxCueLines    = 2               // maximum number of lines of a cue
 	maxCueDuration = 7 * time.Second // maximum duration of a cue with more than one word

@@ -215,7 +215,7 @@ func (x *Exchange) ReadBody(r *http.Request, limit int64) ([]byte, error) {
 		return nil, request.BodyOfSizeTooLarge(limit, size)
 	}
 	if size < 0 {
-		size = limit // unknown length (chunked encoding)
+		size = limit // a body in chunked encoding has an unknown length
 	}
 	if err := x.reserve(size); err != nil {
 		return nil, err
@@ -250,7 +250,8 @@ func (x *Exchange) ReadBody(r *http.Request, limit int64) ([]byte, error) {
 	return data.Bytes(), nil
 }
 
-// reserve raises the memory that the request has reserved in the Budget to n bytes.
+// reserve raises the memory that the request has reserved in the Budget to n bytes: see
+// Budget.reserve.
 func (x *Exchange) reserve(n int64) error {
 	if n <= x.reserved {
 		return nil

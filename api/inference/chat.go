@@ -50,7 +50,7 @@ type ChatToolCall struct {
 // ChatFunctionCall is the name and the arguments of a function call.
 type ChatFunctionCall struct {
 	Name      string `json:"name"`
-	Arguments string `json:"arguments"` // a JSON object
+	Arguments string `json:"arguments"` // text of a JSON object
 }
 
 // ChatChunk is one event of a streamed chat completion.

@@ -275,8 +275,8 @@ func (g *generation) generateChoice(ctx context.Context, index int) error {
 
 // complete generates one completion of the prompt p. If the engine reports that the model does not
 // support reasoning, complete sends the request again without reasoning effort and budget, and adds
-// a warning. With the option Strict it returns the error instead, unless the request disables
-// reasoning anyway.
+// a warning. With the option Strict, it returns the engine's error instead, unless the request
+// disables reasoning.
 func (g *generation) complete(ctx context.Context, p prompt, req engines.CompletionRequest,
 	out routing.Output) (usage engines.Usage, at routing.Placement, err error) {
 	usage, at, err = g.Router.Generate(ctx, g.Call, g.target, g.session, req, out)

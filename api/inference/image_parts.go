@@ -24,7 +24,7 @@ type requestImage struct {
 	at    string // path of the image's field in the request
 	link  string
 	data  []byte
-	image *engines.Image // image in the request to the engine, which storeImages completes
+	image *engines.Image // image in the request to the engine; storeImages sets its URL, type and size
 }
 
 // readImages reads the field images of a completion request.

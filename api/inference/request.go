@@ -54,7 +54,7 @@ type generationRequest struct {
 	legacyLogprobs bool // logprobs is a number: the alternatives of a token include the sampled token
 	seed           *uint64
 	settings       engines.CompletionRequest // request to the engine, except prompt, chat and seed
-	response       *responseSettings         // set only in a request for a response
+	response       *responseSettings         // settings of a request to the Responses API; nil for other requests
 	// number of elements of each embedding; 0 means as many as the model's vector has
 	dimensions int
 	unknown    []string
@@ -110,7 +110,7 @@ type prompt struct {
 var requestFields = map[string]string{"mirostatRate": "mirostat_lr", "format": "response_format",
 	"cacheScope": "prompt_cache_isolation_key"}
 
-// responseNames maps fields of engines.CompletionRequest to their names in requests for responses.
+// responseNames maps fields of engines.CompletionRequest to their names in the Responses API.
 var responseNames = map[string]string{"format": "text.format", "maxTokens": "max_output_tokens",
 	"cacheScope": "prompt_cache_key"}
 

@@ -124,7 +124,7 @@ var responseTexts = map[string]string{
 var responseTypeTexts = map[string]string{
 	"IncompleteDetails": "Why a response is incomplete.",
 	"Response":          "Response to a request; in an event of a stream, with what was generated so far.",
-	"ResponseBody": "Body of a request for a response. The server ignores unknown fields, and names them in " +
+	"ResponseBody": "Body of a request to the Responses API. The server ignores unknown fields, and names them in " +
 		"the header anneal-warning.",
 	"ResponseEffort":        "Settings of the model's reasoning.",
 	"ResponseError":         "Error of a failed response.",

@@ -154,7 +154,7 @@ const sampleTrace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 type describer struct {
 	*schemas
 	samples  map[int]*domain.Error
-	examples map[string][]Example // by operation ID
+	examples map[string][]Example // recorded examples by operation ID
 }
 
 // allSchemas returns the schemas of all types in requests, responses and errors, by the name of

@@ -13,8 +13,8 @@ import (
 // field (state), or of a type and its field (Deployment.state). The latter takes precedence.
 type Documentation struct {
 	Rules  map[string]wire.Rule
-	Fields map[string]string // descriptions by key
-	Types  map[string]string // descriptions by name of the type
+	Fields map[string]string // descriptions of fields by key
+	Types  map[string]string // descriptions of types by name
 }
 
 // merge returns one Documentation with the entries of all. It panics if two of them have the same

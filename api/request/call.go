@@ -320,7 +320,7 @@ const (
 	TraceStateHeader  = "Tracestate"
 )
 
-// TraceOf returns the trace context of a request.
+// TraceOf returns the trace context in the headers of a request: see domain.ParseTrace.
 func TraceOf(r *http.Request) domain.Trace {
 	return domain.ParseTrace(r.Header[TraceParentHeader], r.Header[TraceStateHeader])
 }

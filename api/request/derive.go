@@ -37,7 +37,7 @@ func (c *Call) unguessable(purpose string) []byte {
 		return deriveKey(c.Pepper, derivationLabel, c.seed, []byte(purpose))
 	}
 	random := make([]byte, 32)
-	_, _ = rand.Read(random) // never fails
+	_, _ = rand.Read(random) // Read of crypto/rand never returns an error
 	return random
 }
 
