@@ -94,7 +94,8 @@ func readContent(f *fieldReader, m *engines.Message) {
 		if part["type"] == "image_url" {
 			hasImage = true
 			parts = append(parts, engines.Part{Image: readImagePart(f, at, part["image_url"])})
-			f.require(m.Role == "user", at, "is an image, which only messages with the role user may have")
+			f.require(m.Role == "user", at,
+				"is an image, which only messages with the role user may have: move the image to one")
 			continue
 		}
 		text, isText := part["text"].(string)

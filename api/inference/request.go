@@ -209,7 +209,7 @@ func (f *fieldReader) readShared(q *generationRequest) {
 // readMetadata returns the field metadata, whose values may be texts, numbers or booleans.
 func readMetadata(f *fieldReader) map[string]any {
 	object := f.object("metadata")
-	f.require(len(object) <= metering.MaxMetadata, "metadata", "must have at most %d entries, not %d",
+	f.require(len(object) <= metering.MaxMetadata, "metadata", "must have at most %d entries, not %d: send fewer",
 		metering.MaxMetadata, len(object))
 	if size, err := metering.MetadataSize(object); err != nil || size > metering.MaxMetadataSize {
 		f.add("metadata", "must have at most %s as JSON text, not %d bytes: shorten the values, or store them elsewhere and "+
@@ -238,7 +238,7 @@ func readMetadata(f *fieldReader) map[string]any {
 // metadataValue adds a violation if a value of metadata is too long.
 func metadataValue(f *fieldReader, name, text string) {
 	n := utf8.RuneCountInString(text)
-	f.require(n <= metering.MaxMetadataValue, name, "must have at most %d characters, not %d",
+	f.require(n <= metering.MaxMetadataValue, name, "must have at most %d characters, not %d: shorten it",
 		metering.MaxMetadataValue, n)
 }
 

@@ -139,7 +139,7 @@ func (f responseReader) parts(name string, images bool) (parts []engines.Part, h
 		case "refusal":
 			field = "refusal"
 		case "input_image":
-			f.require(images, at, "is an image, which only messages with the role user may have")
+			f.require(images, at, "is an image, which only messages with the role user may have: move the image to one")
 			parts, hasImage = append(parts, engines.Part{Image: f.inputImage(at, part)}), true
 			continue
 		default:

@@ -32,7 +32,7 @@ var responseTexts = map[string]string{
 	"ResponseBody.text":           "Format and verbosity of the generated text.",
 	"ResponseBody.reasoning":      "Settings of the reasoning of models that support it.",
 	"ResponseBody.user":           "ID of the end user. Newer clients send safety_identifier instead.",
-	"ResponseBody.metadata":       "Values of the client, which the response repeats.",
+	"ResponseBody.metadata":       "Key-value pairs of the client, which the response repeats.",
 	"max_tool_calls":              "Maximum number of calls of built-in tools.",
 	"ResponseBody.include":        "What else the response contains: message.output_text.logprobs adds log-probabilities.",
 	"ResponseBody.truncation":     truncationText,

@@ -64,16 +64,16 @@ var fieldTexts = map[string]string{
 		"grammar, with a grammar in GBNF.",
 	"logit_bias":  "Map of token IDs to values from -100 to 100, which are added to the tokens' logits.",
 	"speculation": "Same as prediction. If a request has both, prediction takes precedence.",
-	"prediction": "Text that the completion probably repeats in large part, such as a file to edit. What matches is " +
+	"prediction": "Text that the completion probably repeats in large part, such as a file to edit. Matching text is " +
 		"generated faster. The prediction never changes the completion.",
-	"metadata": "Values of the client for the usage record: at most 16 texts, numbers and booleans, with keys of at " +
-		"most 64 and texts of at most 512 characters. Together they may have at most " +
+	"metadata": "Key-value pairs of the client for the usage record: at most 16 texts, numbers and booleans, with " +
+		"keys of at most 64 and texts of at most 512 characters. Together they may have at most " +
 		"" + request.ByteSize(metering.MaxMetadataSize) +
 		" as JSON text.",
 	"reasoning_effort": "Reasoning effort of models that support reasoning: low, medium, high, none, a boolean, or " +
 		"the maximum number of reasoning tokens. It cannot be combined with thinking.",
-	"reasoning_history": "Which reasoning_content of earlier messages the prompt contains: preserved (the default) " +
-		"all, interleaved only that after the last user message, disabled none.",
+	"reasoning_history": "Which reasoning_content of earlier messages the prompt contains. preserved (the default): " +
+		"all; interleaved: only that after the last user message; disabled: none.",
 	"thinking": "Reasoning of models that support it: type is enabled or disabled, and budget_tokens is the " +
 		"maximum number of reasoning tokens. It cannot be combined with reasoning_effort.",
 	"return_token_ids": "Whether the response has the token IDs of the prompt and the completion.",
