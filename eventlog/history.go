@@ -85,7 +85,8 @@ const checkEvery = 2 * time.Second
 // it can reach the other servers and one of them leads.
 const absentFor = 30 * time.Second
 
-// absentInElection is what absentFor is for a log on a single server.
+// absentInElection is how long the log must lack an event until it counts as set back, if its
+// stream has only one server. See absentFor.
 const absentInElection = 400 * time.Millisecond
 
 // checkHistory returns a DataLoss error when the log no longer has the newest event that this

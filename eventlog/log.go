@@ -48,7 +48,8 @@ type Event struct {
 }
 
 // A Write is an event to append. Expect is the expected position of the last event on the same
-// subject; 0 means that the subject has no event. If it is another one, Append returns ErrConflict.
+// subject; 0 means that the subject has no event. If the last event has another position, Append
+// returns ErrConflict.
 type Write struct {
 	Event
 	Expect uint64

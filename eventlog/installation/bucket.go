@@ -41,8 +41,8 @@ func checkBucket(ctx context.Context, records kv.Store, bucket Bucket, url strin
 	written := "" // the ID that this process has written to the bucket
 	record, err := update(ctx, records, func(r Record) (*Record, error) {
 		if r.Bucket != "" {
-			// the record has an ID, so that ID is in the bucket already, or was replaced: compareBucket
-			// finds out
+			// the record already has the ID of a bucket; compareBucket checks that it is the ID of
+			// this bucket
 			return nil, nil
 		}
 		written = nuid.Next()

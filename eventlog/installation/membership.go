@@ -50,7 +50,7 @@ type Membership struct {
 	now    func() time.Time
 
 	mu           sync.Mutex
-	since        time.Time            // since this time this process has received all heartbeats
+	since        time.Time            // every heartbeat that was sent since this time has reached this process
 	own          time.Time            // when this process last received its own heartbeat
 	candidate    bool                 // this control plane may become the leader; see Stand
 	candidates   map[string]time.Time // by ID: last heartbeat of each other control plane that may become the leader
@@ -131,8 +131,8 @@ func (m *Membership) addTo(r *Record) error {
 	return nil
 }
 
-// Leave removes this control plane from the record, so that the version of events no longer depends
-// on what it can read.
+// Leave removes this control plane from the record, so that it no longer limits the version of the
+// events that may be recorded.
 func (m *Membership) Leave(ctx context.Context) error {
 	_, err := update(ctx, m.bucket, func(r Record) (*Record, error) {
 		if r.Members[m.o.ID].Boot != m.boot {
@@ -157,7 +157,7 @@ func (m *Membership) setEventVersion(v int) {
 	defer m.mu.Unlock()
 	if v > m.eventVersion && m.eventVersion > 0 {
 		m.o.Logger.Info("all control planes can read events of a newer version, so such events are recorded from now on; "+
-			"older versions of anneal can no longer start here", "eventVersion", v)
+			"older versions of anneal can no longer join this installation", "eventVersion", v)
 	}
 	m.eventVersion = max(m.eventVersion, v)
 }
@@ -334,7 +334,7 @@ func (m *Membership) silent(members map[string]Member) (silent []string) {
 		}
 		if id != m.o.ID && listening >= limit && now.Sub(m.received[id]) >= limit {
 			silent = append(silent, id)
-			delete(m.received, id) // if it comes back, its time without a heartbeat begins again
+			delete(m.received, id) // if the member sends heartbeats again, its time without a heartbeat starts anew
 		}
 	}
 	return silent

@@ -160,7 +160,7 @@ func OpenMark(path string, m HighWaterMark) (*MarkFile, error) {
 	}
 	m.written++
 	h := &MarkFile{path: path, file: file, Sync: disk.Fdatasync, mark: m, every: markSync}
-	h.writer.run, h.syncer.run = h.write, func() { _ = h.flush() } // an error is returned by the calls that follow
+	h.writer.run, h.syncer.run = h.write, func() { _ = h.flush() } // later calls of MarkFile return the error
 	return h, nil
 }
 

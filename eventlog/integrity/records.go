@@ -82,8 +82,8 @@ func contentsOf(dir, stream string, each func(record)) (c contents, err error) {
 // When the stream has lost records and its mirror for readers has all of them, CheckRecords
 // replaces the stream's block files by the mirror's. Otherwise it logs the positions of the lost
 // records. It removes a damaged mirror of an intact stream, so that the server creates the mirror
-// again. store is the server's storage directory, and kept the stream's limits, by which records
-// may be missing.
+// again. store is the server's storage directory. kept has the limits of the stream: records that
+// the server may have deleted at a limit do not count as lost.
 func CheckRecords(store, stream string, kept Retention, now time.Time, log *slog.Logger) error {
 	dir := BlockDir(store, "CONTROL", stream)
 	if why := foreign(dir); why != "" {
@@ -141,7 +141,8 @@ func listGaps(gaps []Gap) string {
 }
 
 // restoreBlocks replaces the block files in dir by copies of the mirror's files. It moves the
-// replaced files to a directory beside store, where it deletes those of an earlier restoration.
+// replaced files to a directory beside store, and first deletes the files that an earlier
+// restoration moved there.
 func restoreBlocks(store, dir string, mirror contents) error {
 	fresh, former := dir+".new", filepath.Clean(store)+".damaged-records"
 	for _, path := range []string{fresh, former} {

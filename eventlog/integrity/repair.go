@@ -359,7 +359,7 @@ func extendGap(gaps []Gap, position uint64, reason string) []Gap {
 }
 
 // writeGivenUp writes the report to report.json and the discarded events to given-up.jsonl in the
-// directory report.Aside. The events after the position events are discarded.
+// directory report.Aside. The discarded events are those at positions greater than events.
 func (r *repair) writeGivenUp(report RepairReport, events uint64) error {
 	text, err := json.MarshalIndent(report, "", "  ")
 	if err != nil {
