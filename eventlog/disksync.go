@@ -23,7 +23,7 @@ import (
 // commit).
 //
 // The server writes each message to the stream's newest block file before it acknowledges the
-// message. With its setting sync_interval: always the server would do one fsync for each message,
+// message. With the setting "sync_interval: always" the server would do one fsync for each message,
 // one after another. With a diskSync, each writer of an acknowledged message waits for the next
 // round instead: one fsync covers all messages that were written before the fsync. The log
 // acknowledges no append, and shows no event to a reader in this process, before the event's round

@@ -255,7 +255,8 @@ func decodeLink(position uint64, link []byte) (previous, jump uint64, carries bo
 	previous, jump = binary.BigEndian.Uint64(link), binary.BigEndian.Uint64(link[8:])
 	carries, previous = previous&carriesBit != 0, previous&^carriesBit
 	if previous >= position || jump > previous {
-		return 0, 0, false, fmt.Errorf("%w: the link of the event at position %d does not lead to an earlier event", errDamaged, position)
+		return 0, 0, false, fmt.Errorf("%w: the link of the event at position %d does not lead to an earlier event",
+			errDamaged, position)
 	}
 	return previous, jump, carries, nil
 }

@@ -183,7 +183,8 @@ func dropDamagedCopies(store, stream string, own contents, log *slog.Logger) err
 		if err != nil {
 			return err
 		}
-		// The index file of a mirror without blocks may say that the mirror has received all records.
+		// A mirror that lost its block files is damaged too: its index file may say that it has
+		// received all records, so that the server would not send them again.
 		lacks := dir == BlockDir(store, "READERS", stream) && len(own.runs) > 0 &&
 			(len(c.runs) != 1 || c.first() > own.first())
 		// the mirror's index file may count a record whose write was interrupted

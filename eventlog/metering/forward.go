@@ -65,7 +65,7 @@ type forwarder struct {
 	*Meter
 	at   cursor
 	seen map[string]seenRecord // by ID: records of the stream after the cursor
-	end  uint64                // spool index up to which seen may have the records
+	end  uint64                // only entries before this spool index can be in seen
 }
 
 // A seenRecord identifies a record in the usage stream. Records of earlier versions of anneal have

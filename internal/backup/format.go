@@ -115,7 +115,7 @@ const maxMissing = 100
 // Open opens a bucket of backups. target is a directory, which Open creates if it does not exist,
 // or the URL of a bucket, such as s3://BUCKET?prefix=PREFIX/.
 func Open(ctx context.Context, target string) (*blobs.Store, error) {
-	// No URL is signed with BaseURL and Key.
+	// Backups need no signed URLs, so BaseURL and Key are only placeholders.
 	o := blobs.Options{URL: target, BaseURL: "http://localhost/unused", Key: make([]byte, 16)}
 	if !strings.Contains(target, "://") {
 		o.URL, o.Dir = "", target

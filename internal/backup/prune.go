@@ -275,8 +275,8 @@ func (p *pruning) usedObjects(ctx context.Context) (map[string]bool, error) {
 	return used, nil
 }
 
-// objectID returns the ID in the key of an object, that of the backup that stored the object; "" if
-// the key is not one of a backup.
+// objectID returns the ID of the backup that stored an object, which is a part of the object's key;
+// "" if the key is not one of a backup.
 func objectID(key string) string {
 	prefix, rest, _ := strings.Cut(key, "/")
 	switch prefix {

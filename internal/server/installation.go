@@ -32,7 +32,7 @@ func fingerprints(dir datadir.Dir) (map[string][]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		key, _ := hex.DecodeString(strings.TrimSpace(string(text))) // Dir.Key reports a damaged file at the start
+		key, _ := hex.DecodeString(strings.TrimSpace(string(text))) // Dir.Key reports damage at the start
 		prints[name] = []string{installation.Fingerprint(name, key)}
 	}
 	if _, err := os.Stat(dir.RingPath()); errors.Is(err, os.ErrNotExist) {
