@@ -81,8 +81,8 @@ const checkEvery = 2 * time.Second
 
 // absentFor is how long a replicated log must lack an event until it counts as set back. A leader
 // of the stream that a network partition separates from the other servers lacks the newest events
-// but still responds. It stops after at most 20 s, when it notices that it has no quorum, or when
-// it can reach the other servers and one of them leads.
+// but still responds. Such a leader steps down after at most 20 s, when it notices that it has no
+// quorum, or when it can reach the other servers and one of them leads.
 const absentFor = 30 * time.Second
 
 // absentInElection is how long the log must lack an event until it counts as set back, if its

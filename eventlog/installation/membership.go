@@ -173,8 +173,8 @@ func (m *Membership) Stand() {
 
 // Leads reports whether this control plane is the leader. Among the candidates whose heartbeats
 // arrive, the one with the lowest ID leads. Several control planes may lead for a time, for example
-// during a network partition, so the leader's work must be safe when two do it. changed is closed
-// when the result changes.
+// during a network partition, so two of them must be able to do the leader's work at the same time
+// without harm. changed is closed when the result changes.
 func (m *Membership) Leads() (leads bool, changed <-chan struct{}) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -194,7 +194,7 @@ type heartbeat struct {
 
 // Run sends heartbeats, receives those of other control planes, and updates the record, until ctx
 // is done. It returns an error when the control plane can no longer be a member, for example
-// because newer events are recorded than it can read.
+// because the log may have events of a version that it cannot read.
 func (m *Membership) Run(ctx context.Context) error {
 	subscription, err := m.o.Conn.Subscribe(heartbeatSubject("*"), m.recordHeartbeat)
 	if err != nil {

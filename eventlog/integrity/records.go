@@ -87,7 +87,8 @@ func contentsOf(dir, stream string, each func(record)) (c contents, err error) {
 func CheckRecords(store, stream string, kept Retention, now time.Time, log *slog.Logger) error {
 	dir := BlockDir(store, "CONTROL", stream)
 	if why := foreign(dir); why != "" {
-		log.Warn("cannot check the block files of a stream: lost records are not noticed", "stream", stream, "reason", why)
+		log.Warn("cannot check the block files of a stream: lost records of this stream are not reported",
+			"stream", stream, "reason", why)
 		return nil
 	}
 	own, err := contentsOf(dir, stream, nil)

@@ -64,8 +64,8 @@ func Scrub(ctx context.Context, store string, kept *MarkFile, log *slog.Logger) 
 		}
 		return ctx.Err()
 	}
-	log.Error("the log is damaged: stop the server and run 'anneal log repair --data DIR'. The server runs on, but "+
-		"does not start again before the repair",
+	log.Error("the log is damaged: stop the server and run 'anneal log repair --data DIR'. The server keeps running, but "+
+		"cannot be started again before the repair",
 		"error", damaged(dir, gaps))
 	return kept.Update(func(m *HighWaterMark) { m.Damaged = gaps[0].First })
 }

@@ -157,7 +157,8 @@ func (c *Connection) checkMark(ctx context.Context, opts ConnectOptions) error {
 		return accepted
 	}
 	if err := os.Rename(opts.Mark, opts.Mark+".refused-"+time.Now().UTC().Format("20060102T150405.000Z")); err != nil {
-		return domain.Errorf(domain.FailedPrecondition, "cannot rename the file of the refused high-water mark: %v", err)
+		return domain.Errorf(domain.FailedPrecondition, "cannot rename the file of the refused high-water mark: %v: "+
+			"check the disk and the permissions", err)
 	}
 	return disk.Sync(filepath.Dir(opts.Mark))
 }

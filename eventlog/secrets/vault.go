@@ -113,7 +113,7 @@ func (v *Vault) Claim(ctx context.Context, log string) error {
 		_, err = v.keys.Put(ctx, ownerID, []byte(log), revision)
 	}
 	if errors.Is(err, eventlog.ErrConflict) {
-		return nil // another process has claimed it at the same time; Owner says for which log
+		return nil // another process has claimed the vault at the same time; Owner returns the ID of its log
 	}
 	return err
 }

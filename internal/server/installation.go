@@ -49,8 +49,8 @@ func ringFingerprint(key []byte) string { return installation.Fingerprint(ringKe
 
 // checkInstallation returns a function that checks whether a control plane with this data directory
 // can join the installation whose log is in the NATS cluster. The function returns an error if the
-// directory lacks the installation's keys or has others, or if this version of anneal cannot read
-// the installation's events.
+// directory lacks the installation's keys or has other keys, or if this version of anneal cannot
+// read the installation's events.
 func checkInstallation(dir datadir.Dir) func(context.Context, *nats.Conn) error {
 	return func(ctx context.Context, nc *nats.Conn) error {
 		record, ok, err := installation.Read(ctx, nc)

@@ -148,8 +148,8 @@ func (r *rebuilds) finish(ctx, rebuild context.Context) {
 	}
 }
 
-// replaceDerived replaces data that was derived from the former state, if that differed from the
-// log: the snapshots now, and the archive of earlier states at the next start.
+// replaceDerived replaces data that was derived from the former state, if that state differed from
+// the log: the snapshots now, and the archive of earlier states at the next start.
 func (r *rebuilds) replaceDerived(c projections.Comparison) error {
 	if c.Equal() {
 		return nil
