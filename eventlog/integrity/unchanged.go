@@ -50,7 +50,7 @@ func FilesHash(store string) (h Hash) {
 				if err != nil {
 					return Hash{}
 				}
-				_ = binary.Write(sum, binary.BigEndian, sha256.Sum256(content)) // a hash returns no error
+				_ = binary.Write(sum, binary.BigEndian, sha256.Sum256(content)) // writing to a hash never fails
 				indexed++
 			}
 		}

@@ -78,7 +78,7 @@ type Manifest struct {
 // An Object is an object in the bucket of backups. SHA256 is hexadecimal.
 type Object struct {
 	Key    string `json:"key"`
-	Size   int64  `json:"size"` // bytes
+	Size   int64  `json:"size"` // size in bytes
 	SHA256 string `json:"sha256"`
 }
 
@@ -157,7 +157,7 @@ func IDs(ctx context.Context, target *blobs.Store) (all []string, err error) {
 	return all, nil
 }
 
-const maxManifest = 16 << 20 // bytes
+const maxManifest = 16 << 20 // maximum size in bytes
 
 func readManifest(ctx context.Context, target *blobs.Store, id string) (m Manifest, err error) {
 	key := manifestPrefix + id + manifestSuffix

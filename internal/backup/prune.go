@@ -22,8 +22,8 @@ type Retention struct {
 
 // Pruned reports what Prune has kept and removed.
 type Pruned struct {
-	Kept    []string `json:"kept"`    // IDs of backups
-	Removed []string `json:"removed"` // IDs of backups
+	Kept    []string `json:"kept"`    // IDs of the kept backups
+	Removed []string `json:"removed"` // IDs of the removed backups
 	Objects int      `json:"objects"` // number of deleted objects
 	Bytes   int64    `json:"bytes"`   // total size of the deleted objects
 }
