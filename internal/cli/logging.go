@@ -6,7 +6,7 @@ import (
 )
 
 // newLogger returns the logger of a server or an agent, with the level in the variable ANNEAL_LOG.
-// It also makes it the default logger, for packages that get no logger.
+// It also sets the default logger of package slog, for packages that get no logger.
 func newLogger() *slog.Logger {
 	level := slog.LevelInfo
 	if err := level.UnmarshalText([]byte(os.Getenv("ANNEAL_LOG"))); err != nil {

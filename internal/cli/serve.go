@@ -32,6 +32,6 @@ ANNEAL_NATS_PASSWORD, ANNEAL_NATS_READER_PASSWORD and ANNEAL_NATS_ISSUER_SEED mu
 			return running.Wait(c.Context())
 		}}
 	flags.Add(c.Flags())
-	c.Flags().SetOutput(stderr) // warnings about deprecated flags
+	c.Flags().SetOutput(stderr) // print warnings about deprecated flags to stderr
 	return c
 }
