@@ -123,7 +123,7 @@ func move(temp, target string) (err error) {
 		}
 		err = os.MkdirAll(filepath.Dir(target), 0o700)
 		if err != nil && !errors.Is(err, os.ErrExist) && !errors.Is(err, os.ErrNotExist) {
-			return err // otherwise a directory was removed concurrently
+			return err // for the other errors, retry: a directory was removed concurrently
 		}
 	}
 	return err

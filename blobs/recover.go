@@ -57,8 +57,9 @@ func (f journaled) recover(log *slog.Logger) error {
 		if i < last[e.key] {
 			continue
 		}
-		// Also accept the contents before earlier entries: if the file was removed before a change,
-		// the entry has no digests of it.
+		// Also accept the contents before earlier entries: after a power failure, the file may
+		// still have one of them. The last entry does not have their digests if the file was
+		// removed in between.
 		before[e.key] = append(before[e.key], e.before...)
 		if previous, ok := final[e.key]; ok {
 			before[e.key] = append(before[e.key], smallDigest(entries[previous].content))

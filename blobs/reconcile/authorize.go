@@ -88,8 +88,8 @@ func (r *Reconciler) authorize(ctx context.Context) (began time.Time, err error)
 			return began, r.errForeign("the %s belongs to the log whose first event is %s, but this log's is %s", store.what,
 				owner, first.ID)
 		case oldest.Before(began.Add(-claimSkew)):
-			return began, r.errForeign("the %s has content from %s, but this log (first event %s) began at %s", store.what,
-				oldest.UTC().Format(time.RFC3339), first.ID, began.UTC().Format(time.RFC3339))
+			return began, r.errForeign("the %s has content that was stored at %s, but this log (first event %s) began at %s",
+				store.what, oldest.UTC().Format(time.RFC3339), first.ID, began.UTC().Format(time.RFC3339))
 		}
 		if err := store.claim(ctx, first.ID); err != nil {
 			return began, err

@@ -262,7 +262,7 @@ func (a *Agent) workDir() string { return filepath.Join(a.options.Dir, "work") }
 
 // connect connects to NATS and subscribes to the requests for this node. When the server is
 // unreachable, the NATS client keeps trying. Messages are not buffered while the connection is
-// interrupted, because the agent sends those that are still needed again.
+// interrupted, because the agent repeats those that are still needed.
 func (a *Agent) connect(life context.Context) error {
 	key := a.options.Key
 	if key == nil {

@@ -132,8 +132,8 @@ func (t *attempt) run(before []*attempt, recordErr error) {
 	t.joblog.close(unwanted)
 }
 
-// reportEnd reports how the attempt ended, unless it is unwanted or the node is shut down, whose
-// last heartbeat reports the end of all attempts.
+// reportEnd reports how the attempt ended. It reports nothing when the attempt is unwanted, or when
+// the node shuts down, because the last heartbeat then reports the end of all attempts.
 func (t *attempt) reportEnd(err error) {
 	why := context.Cause(t.work)
 	switch {

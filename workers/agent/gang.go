@@ -162,8 +162,8 @@ func (l *gangLink) await(ctx context.Context, limit int) error {
 	}
 }
 
-// resend sends the frames without an acknowledgement again, each time that no acknowledgement has
-// arrived for resendAfter.
+// resend sends all unacknowledged frames again whenever no acknowledgement has arrived for
+// resendAfter.
 func (l *gangLink) resend(ctx context.Context) {
 	ticker := time.NewTicker(resendAfter)
 	defer ticker.Stop()

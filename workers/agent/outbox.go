@@ -41,8 +41,8 @@ func newOutbox(t *attempt) *outbox {
 	return o
 }
 
-// put copies the checkpoint in dir and lets it wait for the upload. It replaces an older one that
-// waits.
+// put copies the checkpoint in dir, which then waits for its upload. It replaces an older
+// checkpoint that still waits.
 func (o *outbox) put(step int, dir string) error {
 	o.mu.Lock()
 	o.copies++

@@ -33,8 +33,8 @@ type replica struct {
 	mu     sync.Mutex
 	phase  string
 	reason string
-	// preempted reports that the replica failed because of a device of the node. Such a failure does
-	// not count as one of the deployment.
+	// preempted reports that the replica failed because of a device of the node. Such a failure
+	// does not count toward the deployment's failures.
 	preempted bool
 	loaded
 	active  sync.WaitGroup

@@ -172,8 +172,8 @@ func (t *transfer) send(ctx context.Context, name string, body io.Reader, url st
 	return nil
 }
 
-// damaged returns the error for a file whose stored content is not the one that was stored. why
-// describes the difference.
+// damaged returns the error for a file whose content in the file store has changed since it was
+// stored. why describes the difference.
 func damaged(name, why string) error {
 	return domain.Errorf(domain.DataLoss,
 		"file %s is damaged in the file store (%s): upload the file again, or run again the job that wrote it", name, why)

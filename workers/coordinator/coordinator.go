@@ -120,8 +120,8 @@ func (c *Coordinator) Run(ctx context.Context) error {
 		}
 		subscriptions = append(subscriptions, s)
 	}
-	// An agent in this process starts after the flush. When the connection is interrupted now, NATS
-	// makes the subscriptions when it is connected again.
+	// Flush the subscriptions before an agent in this process starts. When the connection is
+	// interrupted, the NATS client subscribes after it has reconnected.
 	if err := c.conn.FlushTimeout(5 * time.Second); err != nil && c.conn.IsClosed() {
 		return fmt.Errorf("start the coordinator: %w", err)
 	}

@@ -29,9 +29,9 @@ func (s *nodeSessions) get(node string) *nodeSession {
 // A nodeSession is what this process remembers of a node's agent. It is lost when the process
 // restarts.
 //
-// It tells an agent that was restarted from one that has not started an assigned attempt yet: an
-// attempt that was assigned to an earlier boot and is not in the heartbeats of the current boot was
-// lost with the earlier one. Agents also record on disk which attempts they have started
+// It distinguishes an agent that was restarted from one that has not started an assigned attempt
+// yet: an attempt that was assigned to an earlier boot and is not in the heartbeats of the current
+// boot was lost with the earlier one. Agents also record on disk which attempts they have started
 // (workers/agent/started.go); the session covers nodes that lost their disk.
 type nodeSession struct {
 	mu         sync.Mutex               // held while a heartbeat of this node is handled
@@ -56,8 +56,8 @@ type storedMetrics struct {
 const maxSuperseded = 16
 
 // accept records a heartbeat as the node's newest, and returns nil. It returns an error when the
-// heartbeat must be ignored, because a newer one was handled, or because it is from an agent after
-// which another one has registered as the node.
+// heartbeat must be ignored, because a newer one was handled, or because another agent has since
+// registered as the node.
 func (s *nodeSession) accept(heartbeat protocol.Heartbeat) error {
 	switch {
 	case slices.Contains(s.superseded, heartbeat.Boot):

@@ -40,7 +40,7 @@ type Report struct {
 	Result *Result `json:"result,omitempty"`
 	// why the attempt failed, in a report of the kind ReportFailed
 	Error *Error `json:"fault,omitempty"`
-	// the node caused the failure, so it does not count toward the job's maximum
+	// the node caused the failure, so it does not count toward the job's maximum number of failures
 	Preempted bool `json:"preempted,omitempty"`
 }
 

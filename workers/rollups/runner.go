@@ -247,8 +247,8 @@ func (r *Runner) planOf(ctx context.Context, from base, window domain.UsageWindo
 	return p, devices, nil
 }
 
-// readRecords reads a range of the usage stream into a plan. With lookUp it finds out which records
-// of batch requests repeat a record of an earlier window, which the plan then does not count.
+// readRecords reads a range of the usage stream into a plan. With lookUp, it looks for records of
+// batch requests that repeat a record of an earlier window; their usage is not counted again.
 func (r *Runner) readRecords(ctx context.Context, p *plan, after, through uint64, lookUp bool) error {
 	var repeatable []metering.Record
 	err := r.Records.Read(ctx, after, through, func(one metering.Record) {
@@ -324,7 +324,8 @@ func (r *Runner) devicesUsed(ctx context.Context, from base, window domain.Usage
 	return used || len(now.plan.groups) > 0, nil
 }
 
-// pendingOf returns the usage after the window from, as far as it was read so far.
+// pendingOf returns the usage after the last complete window, as far as it was read. from describes
+// the end of that window.
 func (r *Runner) pendingOf(ctx context.Context, from base, stream metering.State) (*pending, error) {
 	if r.pending != nil && r.pending.base.window == from.window && r.pending.base.until.Equal(from.until) &&
 		r.pending.plan.window.Stream.Equal(stream.Created) {

@@ -114,7 +114,7 @@ func (m mlflow) experiment(ctx context.Context, key domain.SecretValue, name str
 		switch {
 		case errors.Is(err, errExpected) && try == 0:
 		case errors.Is(err, errExpected):
-			return "", busyError{message: "it has the experiment " + name + ", but does not return it"}
+			return "", busyError{message: "it reports that the experiment " + name + " exists, but does not return it"}
 		case err != nil:
 			return "", err
 		case found.Experiment.Stage == "deleted":

@@ -249,7 +249,7 @@ func trainStep(row *projections.Row[domain.Job]) int {
 func (s *Sender) record(ctx context.Context, sess *session, row *projections.Row[domain.Job], problem string) {
 	const maxProblem = 700 // maximum length of the problem in bytes
 
-	if errors.Is(ctx.Err(), context.DeadlineExceeded) { // the time of the turn is over
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) { // the time limit of the turn has passed
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), scanInterval)
 		defer cancel()
