@@ -51,7 +51,7 @@ const recordHead = "anneal digests 1"
 
 // A digest describes one content of a file. Its SHA-256 is also sent to agents, which compare it
 // with what they receive. Reads compare the checksums of blocks, so that a part of a file can be
-// verified. These are HighwayHash, which takes a fiftieth of the time of SHA-256.
+// verified. The checksums are HighwayHash, which takes a fiftieth of the time of SHA-256.
 type digest struct {
 	length int64
 	sha256 [sha256.Size]byte
@@ -286,7 +286,8 @@ func (f *fileStore) link(dst, src string) error {
 		contents, same, err := f.linkedDigests(src, temp)
 		if err == nil && same {
 			now := time.Now()
-			// Also changes the times of src. Otherwise the copy could seem older than reconcile.Grace.
+			// Chtimes changes the times of temp and of src, which are one file. Otherwise the copy
+			// could seem older than reconcile.Grace.
 			err = os.Chtimes(temp, now, now)
 		}
 		if err == nil && same {
@@ -343,7 +344,7 @@ func (f *fileStore) linkedDigests(key, name string) (contents []digest, same boo
 		return nil, false, f.adopt(context.Background(), key)
 	}
 	if contents = ofLength(contents, held.Size()); err == nil && len(contents) == 0 {
-		err = fmt.Errorf("it has %d bytes, which is not the length that was stored", held.Size())
+		err = fmt.Errorf("the content has %d bytes, which is not the recorded length", held.Size())
 	}
 	if err != nil {
 		return nil, false, damaged(key, err.Error())

@@ -127,7 +127,7 @@ func (f journaled) stageAll(files []smallFile) ([]smallFile, error) {
 	staged := make([]smallFile, 0, len(files))
 	for _, file := range files {
 		before, err := f.currentDigests(file.key)
-		if err == nil && len(appendDigests(nil, before)) > maxSmall { // the present content is large
+		if err == nil && len(appendDigests(nil, before)) > maxSmall { // the present content has too many block checksums
 			err = errNoJournal
 		}
 		if err == nil {

@@ -68,7 +68,7 @@ func Load(ctx context.Context, store *blobs.Store, subscription domain.Name, cre
 		return State{}, err
 	}
 	if err := json.Unmarshal(data, &state); err != nil {
-		return State{}, domain.Errorf(domain.DataLoss, "%s is not valid JSON: %v", key, err)
+		return State{}, domain.Errorf(domain.DataLoss, "the delivery state %s is not valid JSON: %v", key, err)
 	}
 	return state, nil
 }

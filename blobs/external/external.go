@@ -1,6 +1,6 @@
-// Package external reads and writes objects in object stores that accounts name. It connects with
-// the HTTP client of the caller, and uses only the credentials of the account: never those of this
-// process, its environment or its machine.
+// Package external reads and writes objects in the object stores of accounts (externalUrl). It
+// connects with the HTTP client of the caller, and uses only the credentials of the account: never
+// those of this process, its environment or its machine.
 package external
 
 import (

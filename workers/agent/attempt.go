@@ -187,7 +187,8 @@ func (t *attempt) errorOf(err error) *protocol.Error {
 // train downloads the input files and runs the trainer.
 func (t *attempt) train() (result engines.TrainResult, err error) {
 	if t.agent.options.Engine.Trainer == nil {
-		why := cmp.Or(t.agent.options.Engine.Missing["train"], "its engine cannot train")
+		engine := t.agent.options.Engine
+		why := cmp.Or(engine.Missing["train"], fmt.Sprintf("the engine %s cannot train", engine.Name))
 		return result, domain.Errorf(domain.Unavailable, "the node cannot train: %s", why)
 	}
 	req, release, err := t.prepare()

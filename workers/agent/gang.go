@@ -145,7 +145,7 @@ func (l *gangLink) Send(ctx context.Context, message []byte) error {
 	return nil
 }
 
-// await waits until at most limit sent frames are not acknowledged.
+// await waits until at most limit sent frames are unacknowledged.
 func (l *gangLink) await(ctx context.Context, limit int) error {
 	for {
 		l.mu.Lock()

@@ -140,7 +140,7 @@ func (w *deviceWatch) check(ctx context.Context) {
 		default:
 			a.devices.setReading(device, nil)
 			if w.missed[device]++; w.missed[device] >= confirmations {
-				r.failure = "nvidia-smi no longer lists it"
+				r.failure = "nvidia-smi no longer lists the device"
 			}
 		}
 		w.update(device, r, listed)

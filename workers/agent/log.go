@@ -100,7 +100,7 @@ func newestLines(log []byte) []byte {
 	return bytes.Clone(log[bytes.IndexByte(log, '\n')+1:])
 }
 
-// logf adds a line that the agent writes.
+// logf adds a line with a message of the agent.
 func (l *jobLog) logf(format string, args ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -75,7 +75,7 @@ func limitValues(values map[string]float64) map[string]float64 {
 	return kept
 }
 
-// readMetrics reads the rows of metrics in the checkpoint in dir, from which the attempt resumes.
+// readMetrics reads the metrics rows in the checkpoint in dir, from which the attempt resumes.
 func (t *attempt) readMetrics(dir string) error {
 	f, err := os.Open(filepath.Join(dir, metricsFile))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -91,7 +91,8 @@ type draft struct {
 	space int // bytes that are left for new work
 }
 
-// draftSpace is the number of bytes of a reply for new work. The rest is for lists of IDs.
+// draftSpace is the number of bytes of a reply that new assignments may use. The remaining bytes
+// are for the lists of allocation IDs.
 const draftSpace = protocol.MaxMessage * 3 / 4
 
 var errMessageFull = errors.New("the reply to the heartbeat has no space for the assignment")

@@ -27,8 +27,8 @@ type Options struct {
 	Blobs *blobs.Store
 	Conn  *nats.Conn       // connection into the NATS account AGENTS that may use all subjects of the account
 	Now   func() time.Time // the current time; nil means time.Now
-	// LostAfter is how long a node sends no heartbeat until a scheduler marks it as lost. Agents send
-	// several heartbeats in that time. 0 means 15 s.
+	// LostAfter is the time without a heartbeat after which a scheduler marks a node as lost.
+	// Agents send several heartbeats in that time. 0 means 15 s.
 	LostAfter time.Duration
 	// BeginWithin is how long a node may take to start an assigned attempt, after which the job is
 	// requeued. 0 means 10 min.

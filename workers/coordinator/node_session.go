@@ -76,11 +76,11 @@ func (s *nodeSession) accept(heartbeat protocol.Heartbeat) error {
 	return nil
 }
 
-// firstBoot reports whether this process has seen only one boot of the node's agent. Attempts that
-// were lost before that boot ended while this control plane was down, for example because the agent
-// runs in the same process. They do not count as failures of their jobs, because a control plane
-// that restarts often would fail every job. Only a series of such attempts fails a job: see
-// domain.CrashLoop.
+// firstBoot reports whether this process has seen only one boot of the node's agent. If so,
+// attempts from before that boot were lost while this control plane was down, for example because
+// the agent runs in the same process. Such attempts do not count as failures of their jobs, because
+// a control plane that restarts often would fail every job. Only a series of such attempts fails a
+// job: see domain.CrashLoop.
 func (s *nodeSession) firstBoot() bool { return len(s.superseded) == 0 }
 
 // overtaken reports whether the live status already has a newer heartbeat of the same boot. If not,

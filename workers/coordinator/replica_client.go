@@ -18,8 +18,8 @@ import (
 // A ReplicaClient sends requests of the gateway to replicas on the nodes.
 type ReplicaClient struct {
 	Conn *nats.Conn // connection into the NATS account AGENTS
-	// Timeout is how long a node sends no message until it counts as unreachable; 0 means 10 s. During
-	// a response, a node sends a message at least every 2 s, even while it computes.
+	// Timeout is the time without a message after which a node counts as unreachable; 0 means 10 s.
+	// During a response, a node sends a message at least every 2 s, even while it computes.
 	Timeout time.Duration
 	// KeepAlive is the interval of the messages to the node during a response, by which the client
 	// notices that the node is gone; 0 means 2 s.

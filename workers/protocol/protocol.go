@@ -104,8 +104,8 @@ func Unmarshal(data []byte, message any) error {
 	return nil
 }
 
-// isPlain reports whether data is certainly of this version and not an ErrorReply. That is so for
-// nearly all messages, which then need to be decoded only once.
+// isPlain reports whether data certainly has the protocol version Version and is not an ErrorReply.
+// Nearly all messages are plain, so they are decoded only once.
 func isPlain(data []byte) bool {
 	return bytes.HasPrefix(data, plainHead) && !bytes.Contains(data, []byte(`"refused"`))
 }

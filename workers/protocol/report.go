@@ -69,7 +69,7 @@ type ReportReply struct {
 	LogStored bool `json:"logStored,omitempty"` // the log in the report was stored
 }
 
-// MaxInline is the maximum length in bytes of all Files of a report, and of its Log.
+// MaxInline is the maximum length in bytes of all Files of a report together, and that of its Log.
 const MaxInline = 64 << 10
 
 // Purposes of a SignRequest: the kind of files to upload.

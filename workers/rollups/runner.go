@@ -182,14 +182,15 @@ func (r *Runner) Step(ctx context.Context) (more bool, err error) {
 	return true, err
 }
 
-// behind reports whether the last window ends after the current time, because the clock of the
-// control plane that opened it was ahead, and this process opened no window in this hour.
+// behind reports whether the last window ends more than an hour after until, the end of the newest
+// complete hour, because the clock of the control plane that opened it was ahead. It is false when
+// this process has opened a window in this hour.
 func (r *Runner) behind(from base, until time.Time) bool {
 	return until.Add(time.Hour).Before(from.until) && !until.Equal(r.opened)
 }
 
-// restarted reports whether the stream does not continue the one of the last window, because it was
-// created again or has lost records.
+// restarted reports whether the usage stream was created again, or has lost records, since the last
+// window.
 func restarted(from base, stream metering.State) bool {
 	return from.window > 0 && (!stream.Created.Equal(from.stream) || stream.Last < from.to.Sequence)
 }

@@ -45,7 +45,7 @@ func (s *source) next(ctx context.Context, limit int) (selected []eventlog.Event
 		grown = nil
 		for e, err := range s.Log.Read(ctx, s.subjects(), at) {
 			if err != nil {
-				return nil, nil, fmt.Errorf("read events of %s: %w", s.name.Account(), err)
+				return nil, nil, fmt.Errorf("read events of account %s: %w", s.name.Account(), err)
 			}
 			read(e)
 			if full() {
@@ -74,8 +74,8 @@ func (s *source) selects(e eventlog.Event) bool {
 	return visible
 }
 
-// confirm reports whether the log has the event of a cursor. It lacks the event after it was
-// restored from a backup.
+// confirm reports whether the log has the event of a cursor. The log may lack the event after it
+// was restored from a backup.
 func (s *session) confirm(ctx context.Context, cursor delivery.Cursor) (bool, error) {
 	if cursor.EventID == "" {
 		return true, nil

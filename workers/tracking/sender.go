@@ -24,7 +24,8 @@ const (
 	giveUpAfter  = 24 * time.Hour
 	firstBackoff = time.Second
 	maxBackoff   = 5 * time.Minute
-	// problemAfter is how long the tracker does not respond until the job shows that as a problem.
+	// problemAfter is the time without a response of the tracker after which the job shows this as
+	// a problem.
 	problemAfter = time.Minute
 )
 

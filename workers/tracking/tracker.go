@@ -28,7 +28,7 @@ type Service struct {
 
 // ParseService parses the address of a tracker, KIND=URL with the kind wandb or mlflow. Its host
 // may have a private address, because the operator names it. Only the host of DefaultAddress must
-// have a public one.
+// have a public address.
 func ParseService(address string) (Service, error) {
 	kind, base, _ := strings.Cut(address, "=")
 	at, err := url.Parse(base)
