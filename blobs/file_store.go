@@ -175,9 +175,9 @@ func (f *fileStore) removeAll(prefix string) (err error) {
 	return errors.Join(err, f.syncRemoved(f.path(prefix)))
 }
 
-// syncRemoved makes the removal of a path durable. Otherwise the old content could exist again
-// after a power failure, instead of a later content in the journal, and recover would assume that
-// another process had stored it.
+// syncRemoved makes the removal of a path durable. Otherwise a power failure could bring back the
+// old content. recover would then assume that another process had stored it, and would not restore
+// a later content from the journal.
 func (f *fileStore) syncRemoved(path string) error {
 	for {
 		path = filepath.Dir(path)

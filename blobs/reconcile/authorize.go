@@ -32,8 +32,9 @@ const claimSkew = 10 * time.Minute
 var errEmptyLog = errors.New("the log has no events, so no unreferenced files and data keys are deleted")
 
 // authorize returns an error unless the bucket and the key store belong to this log. A log that is
-// empty, truncated or of another installation does not refer to their content, so all of it would
-// be deleted. began is the time of the log's first event, whose ID identifies the log.
+// empty, truncated or of another installation does not refer to their content, so without this
+// check all of the content would be deleted. began is the time of the log's first event, whose ID
+// identifies the log.
 //
 // authorize claims a bucket or a key store that no log has claimed, unless its content is older
 // than the log. If AdoptFile exists, it claims both in any case. While HoldFile exists, it returns

@@ -13,9 +13,9 @@ import (
 	"anneal/workers/protocol"
 )
 
-// An outbox uploads the checkpoints of an attempt in the background, one at a time. While one is
-// being uploaded, only the newest of the others waits, so that a slow or unreachable store does not
-// delay the training.
+// An outbox uploads the checkpoints of an attempt in the background, one at a time. While a
+// checkpoint is being uploaded, only the newest later one is kept for the next upload, so that a
+// slow or unreachable store does not delay the training.
 type outbox struct {
 	attempt *attempt
 	ctx     context.Context

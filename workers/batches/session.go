@@ -133,10 +133,10 @@ const (
 	// at most about a hundred of them.
 	reportInterval = 2 * time.Second
 	reports        = 100
-	// maxFailures is how often a request is sent when the server or the engine fails, and
-	// maxUnreachable how often when no replica responds. The result is then the response to the last
-	// attempt. The pauses between maxUnreachable attempts are longer in total than it takes to detect
-	// a lost node and to replace its replicas.
+	// maxFailures is the maximum number of attempts to send a request when the server or the engine
+	// fails, and maxUnreachable the maximum when no replica responds. The response to the last
+	// attempt is the result. The pauses between maxUnreachable attempts are longer in total than it
+	// takes to detect a lost node and to replace its replicas.
 	maxFailures    = 3
 	maxUnreachable = 10
 )

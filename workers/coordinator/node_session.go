@@ -38,7 +38,7 @@ type nodeSession struct {
 	boot       string                   // protocol.Heartbeat.Boot of the agent's current process
 	number     uint64                   // sequence number of the newest heartbeat of the boot
 	superseded []string                 // earlier boots of the agent
-	started    map[string]string        // by attempt: boot of the agent to which it was assigned
+	started    map[string]string        // by attempt: boot of the agent to which the attempt was assigned
 	metrics    map[string]storedMetrics // by attempt: metrics file that storePreviews stored last
 
 	status struct {

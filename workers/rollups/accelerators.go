@@ -54,9 +54,9 @@ func (a *accelerators) clone() *accelerators {
 
 // apply folds an event of a node and calls visit with the resulting charges. Existing allocations
 // are already charged up to the time charged. When an allocation ends, visit gets the charge for
-// the time since then; it is negative when the allocation ended before. When one begins, visit gets
-// the charge for its time before charged. So each allocation is charged exactly from its start to
-// its end, even if the clocks of control planes differ.
+// the time from charged to its end, which is negative when the allocation ended before charged.
+// When an allocation begins, visit gets the charge for its time before charged. So each allocation
+// is charged exactly from its start to its end, even if the clocks of control planes differ.
 func (a *accelerators) apply(e eventlog.Event, charged time.Time, visit func(charge)) error {
 	node := a.nodes[e.Name]
 	if err := domain.Nodes.Fold(&node.state, e.Record); err != nil {

@@ -25,8 +25,8 @@ type Records interface {
 }
 
 const (
-	// Grace is how long after an hour its usage is rolled up. Records that arrive later are recorded
-	// as corrections.
+	// Grace is the time from the end of an hour until its usage is rolled up. Records that arrive
+	// later are recorded as corrections.
 	Grace = 5 * time.Minute
 	// MaxWaiting is the number of usage records after which a window ends before its hour does. It is
 	// a fraction of metering.MaxRecords, beyond which the stream deletes records.

@@ -256,7 +256,7 @@ func (f *files) writeRecorded(ctx context.Context, s *domain.Subscription) error
 
 // readAgain reads the events of a recorded file from the log into content.
 func (f *files) readAgain(ctx context.Context, s *domain.Subscription, recorded domain.EventFile) error {
-	f.stopReading() // the source may have read beyond or before the recorded file
+	f.stopReading() // the source may be at a position before or after the recorded file
 	f.source = source{}
 	f.content.Reset()
 	f.file = domain.EventFile{First: recorded.First}
