@@ -57,8 +57,8 @@ func verify(ctx context.Context, w *World, log Reader, upTo uint64) (Digest, err
 		return Digest{}, err
 	}
 	if at := w.Position(); at < upTo {
-		return Digest{}, domain.Errorf(domain.OutOfRange, "the log ends at position %d and cannot be verified up to %d", at,
-			upTo)
+		return Digest{}, domain.Errorf(domain.OutOfRange, "the log ends at position %d and cannot be verified up to "+
+			"position %d: verify it up to an earlier position", at, upTo)
 	}
 	return w.View().Digest()
 }

@@ -245,7 +245,7 @@ func (r *snapshotReader) next(b *batch) (more bool, err error) {
 			b.text = b.buffer
 			continue
 		}
-		r.rest = bytes.Clone(b.text[end:]) // the buffer is used again
+		r.rest = bytes.Clone(b.text[end:]) // the next batch reuses the buffer
 		b.text, more = b.text[:end], true
 		if at := footerIn(b.text); at >= 0 {
 			r.footer, b.text, more = bytes.Clone(b.text[at:]), b.text[:at], false

@@ -17,7 +17,7 @@ type Loading struct {
 	fresh func() *World
 	paths []string      // the snapshots, newest first
 	err   error         // the directory cannot be read
-	first loaded        // the newest snapshot, when done is closed
+	first loaded        // result for the newest snapshot; set when done is closed
 	done  chan struct{} // closed when first is set, or when there is no snapshot
 }
 
@@ -70,8 +70,9 @@ func (l *Loading) Wait() {
 	<-l.done
 }
 
-// Claim returns the checkpoint in the header of the newest snapshot, without the time that Newest takes
-// to check the whole snapshot. So the log need not contain the event if Newest returns another one.
+// Claim returns the checkpoint in the header of the newest snapshot. It is faster than Newest,
+// because it does not check whether the snapshot is damaged. If it is, Newest returns the checkpoint
+// of an older snapshot, and the log need not contain the event of the checkpoint from Claim.
 func (l *Loading) Claim() (eventlog.Checkpoint, error) {
 	if l.err != nil || len(l.paths) == 0 {
 		return eventlog.Checkpoint{}, l.err

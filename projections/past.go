@@ -49,7 +49,7 @@ func archiveEvent(to *archive.Archive, f *fold, e eventlog.Event, previous uint6
 			state, err = json.Marshal(line{Name: e.Name, Version: e.Position})
 		}
 		if err != nil {
-			state = nil // ViewAt then folds the state from earlier events
+			state = nil // without a stored state, ViewAt folds earlier events
 		}
 	}
 	to.Add(e, previous, state)
@@ -206,7 +206,8 @@ func (p *pastRows) foldEvent(name domain.Name, row domain.AnyRow, position uint6
 		return nil, err
 	case entry.Name != name:
 		return nil, domain.Errorf(domain.DataLoss, "the archive of earlier states has an event of %s at position %d, "+
-			"where %s has one: stop the server, remove the folder archive in its data directory, and start it again",
+			"but the log has an event of %s there: stop the server, remove the folder archive in its data directory, "+
+			"and start it again",
 			entry.Name, position, name)
 	}
 	if row, err = next(p.present.kind, row, entry, useState); err != nil {

@@ -40,7 +40,7 @@ type pastKey struct {
 // requests need at the same time is built once.
 type pastTableCache struct {
 	builds chan struct{} // semaphore: has an element for each build in progress
-	copies sync.Mutex    // guards table.copy of tables that views share, because it changes marks in their trees
+	copies sync.Mutex    // held during table.copy of tables that views share: it changes copy-on-write marks in them
 	limit  int           // maxPastRows, except in tests
 
 	mu     sync.Mutex
@@ -215,7 +215,7 @@ func (p *pastRows) changes(account string) []changedRow {
 	}
 	p.present.rows.Ascend(first, func(name domain.Name, one cell) bool {
 		head := one.row.Head()
-		if head.CreateVersion > p.position { // a later resource of the same name: search before its creation
+		if head.CreateVersion > p.position { // created after the Moment: search for an earlier resource of this name
 			return add(name, head.CreateVersion)
 		}
 		return add(name, head.Version)
@@ -307,7 +307,7 @@ func (p *pastRows) replace(account string, changed []changedRow) (*table, int) {
 		p.world.pastTableCache.copies.Unlock()
 	}
 	for _, one := range changed {
-		if !rebuilt { // otherwise t has only unchanged rows
+		if !rebuilt { // a rebuilt table does not have the present rows of changed resources
 			if old, exists := t.rows.Get(one.name); exists {
 				t.remove(one.name, old.row.Head().CreateTime, 0)
 			}

@@ -95,7 +95,7 @@ var batchTexts = map[string]string{
 	"Batch.endpoint":              "Path of the operation to which the requests are sent.",
 	"BatchBody.completion_window": "Always 24h: requests that have not ended after this time are no longer sent.",
 	"Batch.completion_window":     "Always 24h: requests that have not ended after this time are no longer sent.",
-	"BatchBody.metadata": "Texts of the client: at most 16, with keys of at most 64 and values of at most " +
+	"BatchBody.metadata": "Key-value pairs of the client: at most 16, with keys of at most 64 and values of at most " +
 		"512 characters.",
 	"Batch.id":     "ID of the batch.",
 	"Batch.object": objectText,

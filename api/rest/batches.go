@@ -110,7 +110,7 @@ func createBatch(c *call) (any, error) {
 	// the limit
 	c.creatingBatch.Lock()
 	defer c.creatingBatch.Unlock()
-	if earlier.Position() == 0 { // otherwise an earlier attempt of the request has created the batch
+	if earlier.Position() == 0 { // no earlier attempt of this request has created the batch
 		if err := cmp.Or(allViolations(c, intent, p, unprefixed), requireBatchCapacity(c)); err != nil {
 			return nil, err
 		}

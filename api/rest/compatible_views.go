@@ -187,7 +187,8 @@ func listFineTuningEvents(c *call) (any, error) {
 	return list, nil
 }
 
-// A timedEvent is an event with its exact time, because events are ordered by time.
+// A timedEvent is an event with its exact time, by which lists are sorted; CreatedAt has only whole
+// seconds.
 type timedEvent struct {
 	FineTuningEvent
 	time time.Time
@@ -341,8 +342,8 @@ func recordedEvent(e eventlog.Event) FineTuningEvent {
 		CreatedAt: e.Time.Unix(), Level: level, Message: message, Type: "message", Data: map[string]any{"event": e.Type}}
 }
 
-// describeEvent returns the level (info, warn or error) and the message of a job's event of the
-// kind kind.
+// describeEvent returns the level (info, warn or error) and the message of a job's event. kind is
+// the part of the event type before the version, such as created.
 func describeEvent(kind string, job domain.Name, e jobEvent) (level, message string) {
 	switch kind {
 	case "created":

@@ -89,8 +89,8 @@ var datasets = &resource[domain.Dataset, Dataset]{
 	},
 }
 
-// computedOfDatasets has functions that set single fields of a dataset that depend on nothing but
-// its row: see resource.computed.
+// computedOfDatasets has a function for each field of a dataset that is computed from its row alone:
+// see resource.computed.
 var computedOfDatasets = map[string]func(row *projections.Row[domain.Dataset], out *Dataset){
 	"format": func(row *projections.Row[domain.Dataset], out *Dataset) {
 		out.Format = cmp.Or(row.State.Format, formatUnspecified)

@@ -98,7 +98,7 @@ func previewEvaluator(c *call) (any, error) {
 			"limit: wait until one ends",
 			MaxPreviews, c.Account)
 	}
-	defer release() // held while files are read, too: see TestFilesAreReadAfterAdmission
+	defer release() // the limit bounds reads of files, too: see TestFilesAreReadAfterAdmission
 	if source != nil {
 		var err error
 		if rows, err = firstRows(c, source, cmp.Or(body.MaxSamples, defaultSamples)); err != nil {
@@ -193,7 +193,7 @@ func (q previewQuestion) rows(v *domain.Violations, hasDefault bool) []map[strin
 	for i, sample := range samples {
 		if text, ok := sample.(string); ok {
 			var parsed any
-			_ = json.Unmarshal([]byte(text), &parsed) // if it is not JSON, parsed is nil, and so not an object
+			_ = json.Unmarshal([]byte(text), &parsed) // invalid JSON leaves parsed nil, which is no object
 			sample = parsed
 		}
 		row, ok := sample.(map[string]any)
@@ -296,7 +296,7 @@ func fetchCode(c *call, files domain.Files, dir string) error {
 func writeCode(dir, name string, content io.Reader) error {
 	path := filepath.Join(dir, filepath.FromSlash(name))
 	if !domain.CheckCodePath(name) {
-		return domain.Errorf(domain.InvalidArgument, "file name %s %s", wire.Quote(name), domain.CodePathRule)
+		return domain.Errorf(domain.InvalidArgument, "the file name %s %s", wire.Quote(name), domain.CodePathRule)
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err

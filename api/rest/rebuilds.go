@@ -146,6 +146,6 @@ var rebuildTexts = map[string]string{
 
 var rebuildTypeTexts = map[string]string{
 	"Rebuild":     "A rebuild of a control plane's state from the log.",
-	"Difference":  "A resource that the state before a rebuild had differently than the log.",
+	"Difference":  "A resource that was different in the state before a rebuild than in the log.",
 	"RebuildList": "The last rebuilds of a control plane.",
 }

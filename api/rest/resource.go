@@ -39,8 +39,9 @@ type resource[S domain.State, R any] struct {
 	// render sets the fields of out from a row, except those that differ between servers. v is nil
 	// if only the state of the row is needed, such as for a merge.
 	render func(v *projections.View, row *projections.Row[S], out *R)
-	// computed has functions that set a single field of out, by its JSON name, as render does. It
-	// has only fields that depend on nothing but the row: see query.Rendering. It may be nil.
+	// computed maps the JSON name of a field of out to a function that sets only this field, to the
+	// value that render sets. It has only fields that are computed from the row alone: see
+	// query.Rendering. It may be nil.
 	computed map[string]func(row *projections.Row[S], out *R)
 	// local sets the fields of out that depend on this server. It may be nil.
 	local func(c *call, row *projections.Row[S], out *R)

@@ -41,7 +41,7 @@ func (res *resource[S, R]) post(c *call) (any, error) {
 	planned, err := res.create(c, &creation[R]{name: name, given: given, extra: extra, p: p})
 	planned = withWarnings(c, res, p, nil, planned, sent, given)
 	intent := domain.Intend(res.kind, name, planned.command)
-	if earlier.Position() == 0 { // otherwise an earlier attempt of the request has created the resource
+	if earlier.Position() == 0 { // no earlier attempt of this request has created the resource
 		if err != nil {
 			return nil, err
 		}

@@ -26,13 +26,13 @@ type uploadable[S domain.State, R any] struct {
 	additive  bool
 	limit     func(c *call, row *projections.Row[S]) upload.Limit // limits of an upload; row may be nil
 	staging   func(row *projections.Row[S]) string
-	directory func(row *projections.Row[S]) string // returns another new directory in each call
+	directory func(row *projections.Row[S]) string // returns a different, new directory in each call
 	files     func(state *S) domain.Files
 	mayUpload func(c *call, row *projections.Row[S]) error
 	command   func(state *S, files domain.Files) domain.Command[S]
-	// hasUpload reports whether files were uploaded. outcome reports whether the upload that led to
-	// the state uploaded is validated in state, and returns the validation error. Both are nil for
-	// a kind without validation.
+	// hasUpload reports whether files were uploaded. outcome reports whether the validation of an
+	// upload is done, and returns the validation error: uploaded is the state directly after the
+	// upload, and state the present state. For a kind without validation, both functions are nil.
 	hasUpload func(state *S) bool
 	outcome   func(uploaded, state *S) (done bool, err error)
 }

@@ -28,8 +28,8 @@ func AddonID(row *projections.Row[domain.DeployedModel]) string {
 	return domain.AddonID(row.Name, row.CreateTime)
 }
 
-// withChosenAddon returns the target of a request that names no addon: choose selects the addon,
-// and selects another one if that is unloaded before it has responded.
+// withChosenAddon returns the target of a request that names no addon. choose selects the addon now,
+// and again if the addon is unloaded before it has responded.
 func withChosenAddon(c *request.Call, deployment *projections.Row[domain.Deployment], choose ChooseAddon) Target {
 	return Target{deployment, choose(c.View(), deployment), choose}
 }

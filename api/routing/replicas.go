@@ -37,8 +37,8 @@ type Replicas interface {
 // that its deployment is not scaled to zero meanwhile.
 const renewInterval = time.Second
 
-// maxAttempts is the maximum number of replicas on which one request may begin to run, because it
-// may be the request that crashes them.
+// maxAttempts is the maximum number of replicas on which one request may begin to run. It bounds the
+// damage of a request that crashes each replica on which it runs.
 const maxAttempts = 3
 
 // A Request is an inference request that is sent to replicas of a deployment until one responds.

@@ -52,8 +52,8 @@ func (l Limit) checkName(v *domain.Violations, name string) {
 	v.Require(fileName.MatchString(name), "filenameToSize", "%s %s", wire.Quote(name), FileNameRule)
 }
 
-// Expiry is the end of messages for users that states when files are deleted that were not
-// validated.
+// Expiry is the last part of messages to users. It states after how many days files that were not
+// validated are deleted.
 var Expiry = fmt.Sprintf("files that are sent to upload URLs and not validated within %d days are deleted",
 	domain.UploadTime/(24*time.Hour))
 

@@ -30,7 +30,7 @@ const (
 type Status struct {
 	mu         sync.Mutex
 	now        View
-	shared     View   // the last copy of now that View returned
+	shared     View   // copy of the field now that View returned last
 	generation uint64 // number of copies of now; a jobStatus with a lower generation is shared with a View
 	steps      map[domain.Name]*loadStep
 }

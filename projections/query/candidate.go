@@ -46,7 +46,7 @@ func (s *candidate) at(renderer int) unsafe.Pointer {
 // row, for which reflection would be too slow. Its offsets are those of the fields in path.steps.
 type locator struct {
 	offset uintptr
-	below  []uintptr // offsets in the structs behind the pointers on the way
+	below  []uintptr // for each pointer on the way, the offset in the struct that it points to
 }
 
 // locate returns the locator of the path's field. The result is false if the path leads through a

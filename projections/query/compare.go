@@ -143,7 +143,7 @@ func presence(f *field) test {
 		t.column = func(c *column, i int) bool { return c.floatAt(i) != 0 }
 	case timestamp:
 		t.address = func(at unsafe.Pointer) bool { return !(*time.Time)(at).IsZero() }
-		t.column = func(*column, int) bool { return true } // a column has no values of fields that are not set
+		t.column = func(*column, int) bool { return true } // zero times are absent in a column
 	}
 	return t
 }

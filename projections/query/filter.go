@@ -130,7 +130,8 @@ func syntax(err error, filter, parsed string, origin func(int) int) error {
 		problem, at.Position, at.known = one.Message(), one.Position(), true
 	}
 	const form = `; write it like state = READY AND displayName = "my *", with quotes around text with spaces or signs`
-	blanks := len(parsed) - len(strings.TrimLeftFunc(parsed, unicode.IsSpace)) // the parser does not count these
+	// the parser does not count leading blanks
+	blanks := len(parsed) - len(strings.TrimLeftFunc(parsed, unicode.IsSpace))
 	offset := origin(min(blanks+int(at.Offset), len(parsed)))
 	if problem == io.EOF.Error() || !at.known {
 		offset = len(filter)
@@ -300,7 +301,7 @@ func compileWord(c *scope, e *expr.Expr) (predicate, error) {
 	}
 	word, ok := spelling(e)
 	if !ok {
-		return nil, errors.New("contains an expression that is neither a comparison nor a word")
+		return nil, errors.New("contains an expression that is neither a comparison, such as state = READY, nor a word")
 	}
 	return c.search(contains(word)), nil
 }

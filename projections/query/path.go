@@ -181,7 +181,7 @@ func (p *path) lists() bool {
 	return false
 }
 
-// instantOf returns the time in v, for which reflect has no accessor.
+// timestampOf returns the time in v, for which reflect has no accessor.
 func timestampOf(v reflect.Value) time.Time {
 	if v.CanAddr() {
 		return *v.Addr().Interface().(*time.Time)
