@@ -41,7 +41,8 @@ func (v *View) Digest() (Digest, error) {
 	return sums.digest(v.Checkpoint), err
 }
 
-// A Reader yields the events of a log after a position that match a filter, as eventlog.Log does.
+// A Reader reads a log, as eventlog.Log does: it yields the events after the position after whose
+// subjects match filter.
 type Reader interface {
 	Read(ctx context.Context, filter string, after uint64) iter.Seq2[eventlog.Event, error]
 }

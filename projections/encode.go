@@ -71,7 +71,7 @@ func lineName(text []byte) (domain.Name, error) {
 	rest, ok := bytes.CutPrefix(text, []byte(`{"name":"`))
 	name, _, closed := bytes.Cut(rest, []byte(`"`))
 	if !ok || !closed {
-		return "", errors.New("a line has no name")
+		return "", errors.New("a line does not begin with the name of its resource")
 	}
 	return domain.Name(name), nil
 }

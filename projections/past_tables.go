@@ -16,9 +16,9 @@ import (
 
 // Limits of the tables of earlier positions.
 const (
-	// maxPastRows is the maximum number of rows that one table may fold, and that all tables in memory
-	// together, except the one that was used last, may have without sharing them with the present
-	// table. A table may fold at most 10 times as many events.
+	// maxPastRows is the maximum number of rows that are folded to build one table, from at most 10
+	// times as many events. It is also the maximum number of rows that all tables in memory, except
+	// the most recently used one, together do not share with the present table.
 	maxPastRows   = 200_000
 	maxPastTables = 32 // tables in memory
 	maxPastBuilds = 2  // tables that are built concurrently

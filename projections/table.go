@@ -241,7 +241,7 @@ func (t *table) remove(name domain.Name, created time.Time, version uint64) {
 func TableOf[S domain.State](v *View, kind *domain.Kind[S]) *Table[S] {
 	t := v.tables[kind.Collection]
 	if t == nil {
-		panic(fmt.Sprintf("projections: the world does not fold %s", kind.Collection))
+		panic(fmt.Sprintf("projections: the world has no table of the kind %s", kind.Collection))
 	}
 	return (*Table[S])(t)
 }

@@ -242,7 +242,7 @@ func (w *World) Row(name domain.Name) (state any, version uint64) {
 func (w *World) After(name domain.Name, state any, record domain.Record) (any, error) {
 	fold := w.folds[name.Collection()]
 	if fold == nil {
-		return nil, fmt.Errorf("unknown collection %q", name.Collection())
+		return nil, fmt.Errorf("unknown collection %q of the resource %s", name.Collection(), name)
 	}
 	return fold.kind.FoldRecord(state, record)
 }

@@ -130,7 +130,7 @@ func createBatch(c *call) (any, error) {
 // file does not exist, or is not for batches.
 func batchInput(c *call, p *request.Params, id string) domain.Name {
 	if id == "" {
-		return "" // Decide rejects an empty name
+		return "" // the command's Decide rejects an empty name
 	}
 	name := domain.NewName(c.Account, domain.BatchFiles.Collection, id)
 	row, ok := c.View().BatchFiles.Get(name)

@@ -74,7 +74,7 @@ var datasets = &resource[domain.Dataset, Dataset]{
 			CreatedBy: string(c.Principal.Key), From: from}}, err
 	},
 	update: func(c *call, q *update[domain.Dataset, Dataset]) (plan[domain.Dataset, Dataset], error) {
-		if q.old.From == nil { // the origin of a derived dataset does not change
+		if q.old.From == nil { // an update cannot change the origin of a derived dataset
 			requireOrigin(c, &q.p.Violations, q.given, "")
 		}
 		if err := requireCredentials(c, &q.p.Violations, "credentialsSecret", q.given.CredentialsSecret); err != nil {

@@ -166,7 +166,7 @@ func buildLog(c *call, row *projections.Row[domain.Evaluator]) (any, error) {
 func (c *call) requireEvaluator(v *domain.Violations, field, ref string) {
 	name, ok := domain.ParseName(ref, domain.Evaluators.Collection)
 	if !ok {
-		return // Decide rejects a malformed ref
+		return // the command's Decide rejects a malformed ref
 	}
 	_, exists := c.View().Evaluators.Get(name)
 	v.Require(exists && name.Account() == c.Account, field,

@@ -71,7 +71,7 @@ func trainingOf(given domain.TrainingConfig) domain.TrainingConfig {
 func (c *call) requireDataset(v *domain.Violations, field, ref string) *domain.Dataset {
 	name, ok := domain.ParseName(ref, domain.Datasets.Collection)
 	if !ok {
-		return nil // Decide rejects a malformed ref
+		return nil // the command's Decide rejects a malformed ref
 	}
 	row, exists := c.View().Datasets.Get(name)
 	if !exists || name.Account() != c.Account {

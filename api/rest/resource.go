@@ -185,8 +185,8 @@ func (res *resource[S, R]) authorize(c *call, id string, permission request.Perm
 	return err
 }
 
-// isPublicNow reports whether all accounts may read the resource of an earlier row in the present
-// world. A resource that was deleted and created again is another resource.
+// isPublicNow reports whether the resource of then, an earlier row, still exists, and all accounts
+// may read it at present. It returns false if the resource was deleted and created again.
 func (res *resource[S, R]) isPublicNow(c *call, then *projections.Row[S]) bool {
 	row, ok := res.table(request.Present(c.Call)).Get(then.Name)
 	return ok && row.CreateEvent == then.CreateEvent && res.public(&row.State)

@@ -175,9 +175,8 @@ func replicaKey(deployment domain.Name, replica string) string {
 func interactiveKey(deployment domain.Name) string { return "interactive " + string(deployment) }
 
 // Load returns the load of a deployment. slots is the number of requests that its replicas can
-// serve concurrently, according to their last heartbeats. busy reports whether a client waits for a
-// request to the deployment on this server, or requests from any server wait in the queue of a
-// replica.
+// serve concurrently, according to their last heartbeats. busy reports whether a request to the
+// deployment on this server has a waiting client, or a replica has requests in its queue.
 func Load(core *request.Core, deployment domain.Name) (slots int, busy bool) {
 	busy = core.Busy.Of(interactiveKey(deployment)) > 0
 	for _, load := range core.World.View().Live.Replicas(deployment) {

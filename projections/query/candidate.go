@@ -5,8 +5,8 @@ import (
 	"unsafe"
 )
 
-// A candidate is a row of the table that a filter tests and an order reads, with the row's wire
-// form, whose fields are rendered when they are read for the first time.
+// A candidate is a row that a filter tests or an order compares, with the row's wire form. A field
+// of the wire form is rendered when it is read for the first time.
 type candidate struct {
 	row      unsafe.Pointer     // address of the Row[S]
 	wire     unsafe.Pointer     // address of the wire form, an R
