@@ -105,7 +105,7 @@ type Server struct {
 	bodies  *connection.Budget
 	cors    corsPolicy
 	stop    context.CancelFunc
-	leaving atomic.Bool // see LameDuck
+	leaving atomic.Bool // set by LameDuck: the server is shutting down
 
 	document  *openapi.Document
 	uploads   *upload.Store

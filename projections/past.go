@@ -61,7 +61,7 @@ type Moment struct {
 	ctx      context.Context
 	world    *World
 	position uint64
-	rebuilds int // see View.rebuilds
+	rebuilds int // value of View.rebuilds in the view
 
 	mu  sync.Mutex
 	err error

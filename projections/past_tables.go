@@ -20,8 +20,8 @@ const (
 	// times as many events. It is also the maximum number of rows that all tables in memory, except
 	// the most recently used one, together do not share with the present table.
 	maxPastRows   = 200_000
-	maxPastTables = 32 // tables in memory
-	maxPastBuilds = 2  // tables that are built concurrently
+	maxPastTables = 32 // maximum number of tables in memory
+	maxPastBuilds = 2  // maximum number of tables that are built concurrently
 )
 
 // ReasonTooManyChanges is the reason of the error for a list at an earlier position after which too
@@ -31,7 +31,7 @@ const ReasonTooManyChanges = "TOO_MANY_CHANGES_SINCE"
 // A pastKey identifies a table with the rows of an account at an earlier position.
 type pastKey struct {
 	position   uint64
-	rebuilds   int // number of rebuilds, see View.rebuilds
+	rebuilds   int // value of View.rebuilds for the table
 	collection string
 	account    string
 }
@@ -55,7 +55,7 @@ type pastTable struct {
 	waiting int           // requests that wait for the table
 	cancel  func()        // cancels the context of the build
 	table   *table
-	rows    int // number of rows that are not shared with the present
+	rows    int // number of rows that are not shared with the present table
 	err     error
 	element *list.Element
 }
@@ -103,7 +103,7 @@ func (p *pastTableCache) leave(one *pastTable) {
 	case <-one.built:
 	default:
 		one.cancel()
-		p.remove(one) // so that the next caller starts another build
+		p.remove(one) // the next caller starts another build
 	}
 }
 

@@ -9,10 +9,10 @@ import (
 )
 
 const (
-	backlogStart    = 1_000   // how many events a rebuild may be behind the served world when it starts its backlog
-	maxBacklog      = 100_000 // maximum events in the backlog of a rebuild
-	maxSwitchEvents = 64      // maximum events that are folded while the served world is locked
-	progressEvery   = 1_000   // folded events between two calls of progress
+	backlogStart    = 1_000   // maximum number of events by which a rebuild is behind when its backlog starts
+	maxBacklog      = 100_000 // maximum number of events in the backlog of a rebuild
+	maxSwitchEvents = 64      // maximum number of events that are folded while the served world is locked
+	progressEvery   = 1_000   // number of folded events between two calls of progress
 )
 
 // A backlog holds the events that the served world has folded since startBacklog, and that the

@@ -26,8 +26,8 @@ type table struct {
 	rows         *btree.Map[domain.Name, cell]
 	byCreateTime *btree.BTreeG[createTimeKey]
 	blocks       *btree.BTreeG[*block]
-	pivot        block                           // key to look up a block, for the goroutine that changes the table
-	cow          *cowContext                     // the table may change the blocks with this context
+	pivot        block                           // reused key for lookups by the goroutine that changes the table
+	cow          *cowContext                     // identifies the blocks that the table may change without copying them
 	accounts     *btree.Map[string, accountRows] // the accounts that have rows, by ID
 	deleted      *btree.Map[domain.Name, uint64] // version of each deleted resource
 	// openJobs holds the rows of unfinished jobs; nil for other kinds, and in views of an earlier position.

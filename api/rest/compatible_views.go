@@ -225,7 +225,7 @@ func stepMetrics(c *call, row jobRow) ([]live.MetricRow, error) {
 	if _, known := liveProgress(c.View(), row.Name, row.CreateTime); known {
 		newest = slices.Collect(c.View().Live.Metrics(row.Name, 0))
 	}
-	if n := len(newest); n > 0 && newest[n-1].Step == n { // newest has all steps from 1 on
+	if n := len(newest); n > 0 && newest[n-1].Step == n { // the live status still has every step from 1 on
 		return newest, nil
 	}
 	rows, err := storedMetrics(c, row)
@@ -267,7 +267,7 @@ func storedMetrics(c *call, row jobRow) (rows []live.MetricRow, err error) {
 	lines.Buffer(nil, maxMetrics)
 	for lines.Scan() {
 		var fields map[string]any
-		if json.Unmarshal(lines.Bytes(), &fields) != nil { // the first line may be the end of a row
+		if json.Unmarshal(lines.Bytes(), &fields) != nil { // the first line may be cut off at its start
 			continue
 		}
 		if row := metricRow(fields); row.Step > 0 {

@@ -131,7 +131,7 @@ type buildLogURL struct {
 }
 
 var evaluatorFiles = &uploadable[domain.Evaluator, Evaluator]{
-	resource: evaluators, active: true, // each upload starts a build
+	resource: evaluators, active: true, // suspended accounts may not upload, because each upload starts a build
 	limit:   func(c *call, _ *projections.Row[domain.Evaluator]) upload.Limit { return rowFiles(c) },
 	staging: codeStaging, directory: newCodeDirectory,
 	files: func(e *domain.Evaluator) domain.Files { return e.Files },

@@ -154,8 +154,8 @@ func (j trainedJob) checkpoint(id string) (domain.JobCheckpoint, bool) {
 	return domain.JobCheckpoint{}, false
 }
 
-// promoted returns the command that creates the model of a checkpoint, without the names of the
-// copied files.
+// promoted returns the command that creates the model of a checkpoint. The caller sets the names of
+// the copied files in the command.
 func promoted(c *call, job trainedJob, at domain.JobCheckpoint, id string) (domain.RegisterModel, error) {
 	stored := at.Model()
 	if len(stored.Sizes) == 0 {

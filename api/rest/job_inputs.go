@@ -15,7 +15,7 @@ type jobInputs struct {
 	evaluation string
 	store      *domain.ObjectStoreConfig
 	tracker    *TrackerConfig
-	options    *domain.JobOptions // nil unless the OpenAI API creates the job
+	options    *domain.JobOptions // options that only jobs of the OpenAI API have; nil for other jobs
 }
 
 // requireInputs adds a violation for each resource in inputs that the job may not use, and returns

@@ -170,7 +170,7 @@ func firstRows(c *call, source *projections.Row[domain.Dataset], n int) (rows []
 	for _, line := range lines {
 		var row map[string]any
 		if err := json.Unmarshal(line, &row); err != nil {
-			return nil, err // an internal error: the rows of a READY dataset are valid
+			return nil, err // not an error of the client: the rows of a READY dataset are valid
 		}
 		rows = append(rows, row)
 	}
@@ -210,7 +210,7 @@ func (q previewQuestion) rows(v *domain.Violations, hasDefault bool) []map[strin
 // checkCode adds the violations of an evaluator whose code is in the request.
 func (e *PreviewedEvaluator) checkCode(v *domain.Violations, now time.Time) {
 	if e == nil {
-		return // rows adds the violation for a missing evaluator
+		return // the method rows adds the violation for a missing evaluator
 	}
 	var violations domain.Violations
 	if inline, _ := e.Inline(&violations); len(inline) == 0 {

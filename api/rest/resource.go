@@ -20,8 +20,8 @@ type resource[S domain.State, R any] struct {
 	noun string // name of a resource of the kind in messages, such as "dataset"
 	// field of the create request's body that contains the resource; "" if the body is the resource
 	wrapper  string
-	extra    []string // other fields of a create request's body with a wrapper
-	requires []string // fields that a create request's body without a wrapper must have
+	extra    []string // names of the fields of a create request's body besides wrapper
+	requires []string // names of the fields that a body without a wrapper must have
 	// parameter or field of a create request with the ID; "" if the ID is in the field name
 	idParam      string
 	order        string // default value of orderBy; "" means name

@@ -158,7 +158,8 @@ func allViolations(c *call, intent domain.Intent, p *request.Params, prefix func
 // resource.
 func unprefixed(err error) error { return err }
 
-// prefixed returns err with the name of the wrapper before its field names.
+// prefixed returns err with the name of the wrapper, the field of the body that contains the
+// resource, before the field names of its violations.
 func (res *resource[S, R]) prefixed(err error) error {
 	if res.wrapper == "" {
 		return err

@@ -189,7 +189,8 @@ func (u *uploadable[S, R]) validate(c *call, row *projections.Row[S]) (any, erro
 
 // take copies files of the resource into the intake: those of earlier uploads, or those in the
 // staging directory. If another request changes or deletes the resource at the same time, the
-// reconciler may delete these files; then take returns the error of missingFiles.
+// reconciler may delete the files before they are copied; then take returns the error of
+// missingFiles.
 func (u *uploadable[S, R]) take(c *call, in *upload.Intake, row *projections.Row[S], files domain.Files) error {
 	return c.missingFiles(in.Take(files), u.noun, row.Name, files,
 		func(v *projections.View, name domain.Name) (domain.Files,

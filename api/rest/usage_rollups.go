@@ -62,7 +62,7 @@ const (
 	// maxUsageLists bounds the concurrent requests of an account for usage, because each reads the
 	// usage events of its period.
 	maxUsageLists = 4
-	// maxUsageRows is the maximum number of rows before filters and pages apply.
+	// maxUsageRows is the maximum number of rows of usage before filters and pages apply.
 	maxUsageRows = 100_000
 	csvMedia     = "text/csv"
 )

@@ -322,7 +322,7 @@ func (l Limit) Arrived(n int) error {
 // Rejected returns the error of a rejected upload, with the message of its resource's status.
 func Rejected(reason string, status domain.Status, violations []domain.Violation) error {
 	code := domain.InvalidArgument
-	if status.Code != code.String() { // the validation failed, but not because of the files
+	if status.Code != code.String() { // the validation failed for another reason than invalid files
 		code = domain.Internal
 	}
 	return &domain.Error{Code: code, Reason: reason, Message: status.Message, Violations: violations}

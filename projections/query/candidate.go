@@ -91,7 +91,7 @@ func (l *locator) find(base unsafe.Pointer) unsafe.Pointer {
 type scope struct {
 	root     *field
 	stored   *field                // the fields that are read from the row; nil if there are none
-	renderer func(name string) int // renderer of a top-level field; nil: fullRenderer for all
+	renderer func(name string) int // returns the renderer of a top-level field; if nil, all fields have fullRenderer
 
 	columns []columnField // columns of the fields that were resolved
 }

@@ -19,7 +19,7 @@ import (
 
 // Limits of a filter.
 const (
-	MaxFilter      = 4096 // bytes of a filter
+	MaxFilter      = 4096 // length of a filter in bytes
 	MaxFilterDepth = 64   // depth of nested parentheses
 )
 

@@ -34,7 +34,7 @@ func (l *listing[S, R]) scan(t *projections.Table[S], account string) {
 		}
 	}
 	func() {
-		defer all.Wait() // wait even if render panics
+		defer all.Wait() // wait for the other goroutines even if render panics in this one
 		c.forEach(parts[0].considerBlock)
 	}()
 	for i, part := range parts {

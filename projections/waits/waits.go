@@ -17,7 +17,7 @@ const (
 	highLevel  = 900_000
 	stretch    = 4     // factor with which quantile extrapolates above 100 %
 	adaptation = 1_000 // how far a wait outside of its estimated interval moves a level
-	rateWindow = 3_600 // seconds for which starts of jobs are kept
+	rateWindow = 3_600 // time for which starts of jobs are kept, in seconds
 )
 
 // A History holds the waits of jobs that have started, by their QueueSituation when they began to
