@@ -27,7 +27,7 @@ const ReasonNoArchive = "NO_ARCHIVE"
 // and Apply.
 func (w *World) Archive(a *archive.Archive) error {
 	if last, _ := a.Last(); last < w.Position() {
-		return fmt.Errorf("the archive of earlier states ends at position %d, but the world at position %d", last,
+		return fmt.Errorf("the archive of earlier states ends at position %d, before position %d of the world", last,
 			w.Position())
 	}
 	w.archive = a

@@ -251,7 +251,7 @@ func (p *pastRows) foldRows(changed []changedRow, left *foldBudget) error {
 		if left.rows.Add(-1) < 0 || left.events.Add(-int64(len(chain))) < 0 {
 			return &domain.Error{Code: domain.OutOfRange, Reason: ReasonTooManyChanges, Message: fmt.Sprintf(
 				"too many %s have changed since position %d for a list: read single resources as of the position, or list "+
-					"as of a later one", p.present.kind.CollectionID(), p.position)}
+					"as of a later position", p.present.kind.CollectionID(), p.position)}
 		}
 	}
 	slices.SortFunc(steps, func(a, b foldStep) int { return cmp.Compare(a.position, b.position) })

@@ -131,7 +131,8 @@ func (r *rebuild) startBacklog() (after uint64, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.backlog != nil {
-		return 0, domain.Errorf(domain.FailedPrecondition, "another rebuild is running")
+		return 0, domain.Errorf(domain.FailedPrecondition,
+			"another rebuild is running: cancel it, or wait until it ends")
 	}
 	if w.failed != nil {
 		return 0, w.failed

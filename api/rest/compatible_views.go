@@ -368,7 +368,7 @@ func describeEvent(kind string, job domain.Name, e jobEvent) (level, message str
 		return "info", strings.TrimSpace("The job has successfully completed. New fine-tuned model created: " +
 			e.Output.ID() + " " + e.Reason)
 	case "requeued":
-		return "warn", fmt.Sprintf("Attempt %d ended, and the job waits for another: %s", e.Attempt, e.Reason)
+		return "warn", fmt.Sprintf("Attempt %d ended, and the job waits for another attempt: %s", e.Attempt, e.Reason)
 	case "failed":
 		return "error", e.Status.Message
 	case "cancelling":

@@ -38,7 +38,7 @@ func previewOperation(s *Service) request.Operation {
 		"evaluators:previewEvaluator", Summary: "Run an evaluator on some rows", Permission: request.Write,
 		Description: "Scores rows without storing anything. The preview runs the code in criteria or, without criteria, " +
 			"the active revision of the named evaluator. Without sampleData it scores the first rows of the defaultDataset " +
-			"in the body or, without one, of the named evaluator's. The response contains the output of the code, one " +
+			"in the body or, without one, of the named evaluator. The response contains the output of the code, one " +
 			"string for each row. A preview takes at most one minute. For a row that was not scored in time, the reason of " +
 			"the result states " +
 			"the limit.",

@@ -39,7 +39,7 @@ var shapeTexts = map[string]string{
 		"name MODEL#DEPLOYMENT or the deployment itself still reach it.",
 	"validateOnly":           "Whether to validate the request only, and to create nothing.",
 	"skipShapeValidation":    "Whether to accept a shape version that is not marked as validated.",
-	"skipImageTagValidation": "Whether to skip the validation of image tags, which this server does not have.",
+	"skipImageTagValidation": "Has no effect: this server never validates image tags.",
 
 	"DeploymentShape.draftModel": "Model that drafts tokens for speculative decoding. Deprecated: set draftModel " +
 		"of the deployment.",

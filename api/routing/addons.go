@@ -89,7 +89,8 @@ func addonTarget(c *request.Call, deployment *projections.Row[domain.Deployment]
 		case row.State.Wanted():
 			return Target{deployment, AddonID(row), nil}, nil
 		default:
-			why = fmt.Sprintf("%s is %s in %s: %s", model, row.State.State, deployment.Name, row.State.Status.Message)
+			why = fmt.Sprintf("the addon %s is %s in %s: %s", model, row.State.State, deployment.Name,
+				row.State.Status.Message)
 		}
 	}
 	return Target{}, request.NotFoundReason("MODEL_NOT_DEPLOYED", "%s", why)

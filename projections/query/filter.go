@@ -117,7 +117,7 @@ func syntax(err error, filter, parsed string, origin func(int) int) error {
 		filtering.Position
 		known bool
 	}
-	problem := "is not a filter"
+	problem := "the text is not a filter"
 	for ; err != nil; err = errors.Unwrap(err) {
 		one, ok := err.(interface {
 			Message() string

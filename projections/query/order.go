@@ -88,7 +88,7 @@ func compileTerm(c *scope, words []string) (orderKey, error) {
 	var key orderKey
 	switch {
 	case len(words) == 0:
-		return key, errors.New("has no field between two commas, or at an end: write it like createTime desc, name")
+		return key, errors.New("has an empty entry, between two commas or at an end: write createTime desc, name")
 	case len(words) > 2 || len(words) == 2 && words[1] != "desc" && words[1] != "asc":
 		return key, fmt.Errorf("%q must be the name of a field, or the name followed by asc or desc",
 			clip(strings.Join(words, " ")))
