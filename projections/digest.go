@@ -41,8 +41,8 @@ func (v *View) Digest() (Digest, error) {
 	return sums.digest(v.Checkpoint), err
 }
 
-// A Reader reads a log, as eventlog.Log does: it yields the events after the position after whose
-// subjects match filter.
+// A Reader reads a log, as eventlog.Log does. Read yields the events that match filter and whose
+// position is greater than after.
 type Reader interface {
 	Read(ctx context.Context, filter string, after uint64) iter.Seq2[eventlog.Event, error]
 }

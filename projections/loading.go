@@ -11,7 +11,7 @@ import (
 	"anneal/eventlog/archive"
 )
 
-// A Loading is the world of a directory of snapshots that is being loaded, before the log is open.
+// A Loading reads the newest snapshot in a directory in the background, before the log is open.
 type Loading struct {
 	dir   string
 	fresh func() *World
@@ -51,7 +51,8 @@ func (l *Loading) read(path string) loaded {
 	return loaded{w, at, err}
 }
 
-// Open is like OpenArchived with the snapshots of the directory. It must be called only once.
+// Open is like OpenArchived for the directory of StartLoading, but uses the snapshot that was read
+// meanwhile. It must be called only once.
 func (l *Loading) Open(ctx context.Context, log eventlog.Log, a *archive.Archive) (*World, error) {
 	w, err := l.load(func(path string, at eventlog.Checkpoint) error { return contains(ctx, log, path, at) },
 		func(at eventlog.Checkpoint) error { return truncateArchive(a, at) })

@@ -140,8 +140,8 @@ func (p *pastTableCache) build(ctx context.Context, one *pastTable, build func(c
 	}
 }
 
-// oldestBuilt returns the least recently used table that is built; nil if it is the only one, which
-// was used last.
+// oldestBuilt returns the least recently used table that is built, except the most recently used
+// table; nil if there is none.
 func (p *pastTableCache) oldestBuilt() *pastTable {
 	for e := p.recent.Back(); e != p.recent.Front(); e = e.Prev() {
 		select {

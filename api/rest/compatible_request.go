@@ -89,7 +89,8 @@ func (q *fineTuning) fileName(field, ref string) string {
 	return string(name)
 }
 
-// readMethod returns the settings of the method in the request.
+// readMethod sets the method, and the path of the hyperparameters, from the request. It returns the
+// settings of the method, and adds violations.
 func (q *fineTuning) readMethod() (settings FineTuningSettings) {
 	q.method, q.at = domain.MethodSupervised, "hyperparameters."
 	m := q.body.Method

@@ -214,7 +214,8 @@ func withCursor(events []timedEvent, after string) []timedEvent {
 	return slices.Insert(events, at, timedEvent{FineTuningEvent: FineTuningEvent{ID: after}})
 }
 
-// maxMetrics is how much of the end of a metrics file is read for a list of events, in bytes.
+// maxMetrics is the maximum number of bytes, from the end of a metrics file, that are read for a
+// list of events.
 const maxMetrics = 8 << 20
 
 // stepMetrics returns the metrics of the steps of a job. It takes them from the live status and, if

@@ -82,7 +82,7 @@ var deployments = &resource[domain.Deployment, Deployment]{
 			Description: "Whether to accept a shape version that is not marked as validated."},
 		{Name: "disableSpeculativeDecoding", Kind: wire.Bool,
 			Description: "Whether to disable speculative decoding. The deployment then ignores all settings of " +
-				"speculative decoding, including those of its shape and its model, and the field prediction of requests."},
+				"speculative decoding, also those of its shape and its model, and the field prediction of requests."},
 	},
 	deleteParameters: []request.Parameter{
 		{Name: "hard", Kind: wire.Bool,

@@ -270,7 +270,8 @@ func prepareCode(c *call, e PreviewedEvaluator, dir string) (code engines.Evalua
 	return code, err
 }
 
-// activeCode returns the files of the revision of an evaluator that a preview runs.
+// activeCode returns the code files of an evaluator's active revision; false if the evaluator does
+// not exist.
 func activeCode(v *projections.View, name domain.Name) (domain.Files, bool) {
 	row, ok := v.Evaluators.Get(name)
 	if !ok {

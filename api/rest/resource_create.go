@@ -141,9 +141,9 @@ func (res *resource[S, R]) envelope() reflect.Type {
 	return reflect.StructOf(fields)
 }
 
-// allViolations returns one error with the violations of p and those that Decide finds for the
-// intent; nil if p has none. prefix translates the field names in an error to those of the
-// request's body.
+// allViolations returns one error with the violations of p and those that the command's Decide
+// finds. If p has no violations, it returns nil without a call of Decide. prefix translates the
+// field names in an error to those of the request's body.
 func allViolations(c *call, intent domain.Intent, p *request.Params, prefix func(error) error) error {
 	if p.Err() == nil {
 		return nil

@@ -206,7 +206,7 @@ func isUnloaded(err error) bool {
 
 // choose returns one of the ready replicas that are not in tried; false if there is none. Requests
 // of a session go to the replica with the highest hash of session and replica ID (rendezvous
-// hashing), so that a session changes its replica only when that is no longer ready.
+// hashing), so that a session changes its replica only when the replica is no longer ready.
 func choose(c *request.Call, q Request, ready []domain.Replica, tried map[string]bool) (domain.Replica, bool) {
 	left := slices.DeleteFunc(ready, func(r domain.Replica) bool { return tried[r.ID] })
 	if len(left) == 0 {

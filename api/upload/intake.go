@@ -79,7 +79,7 @@ type Intake struct {
 	share *reservation // counts the files against the quota; nil if they do not count
 }
 
-// NewIntake returns an Intake that stores files in the new directory.
+// NewIntake returns an Intake that stores files in directory, which must not have files yet.
 func (s *Store) NewIntake(c *request.Call, directory string, limit Limit) *Intake {
 	return &Intake{Call: c, Limit: limit, Files: domain.Files{Prefix: directory, Sizes: map[string]int64{}}, store: s}
 }

@@ -84,7 +84,7 @@ func (l *loads) add(s LoadSample) {
 }
 
 // closeMinute appends a sample to Minutes: the maxima of the samples in Steps that are in the same
-// minute as the newest one.
+// minute as the newest sample.
 func (l *loads) closeMinute() {
 	last := l.Steps[len(l.Steps)-1]
 	minute := last.Start.Truncate(LoadMinute)

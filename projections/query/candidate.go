@@ -112,8 +112,8 @@ func (c *scope) resolve(names []string) (path, error) {
 	return p, err
 }
 
-// source returns the object field that contains the top-level field top, and the renderer with
-// which to read it.
+// source returns c.stored or c.root, whichever contains the top-level field top, and the renderer
+// with which to read the field.
 func (c *scope) source(top *field) (*field, int) {
 	if c.stored != nil && c.stored.byName[top.name] != nil {
 		return c.stored, storedField

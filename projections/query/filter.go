@@ -327,8 +327,8 @@ func (c *scope) search(found func(string) bool) predicate {
 	return join(append(inRow, inWire...), true)
 }
 
-// search returns a predicate for each field with text in the value of the path's field: it reports
-// whether found returns true for a text of that field.
+// search returns predicates, one for each field with text in the value of the path's field. Each
+// reports whether found returns true for any text of its field.
 func (p path) search(found func(string) bool) (all []predicate) {
 	if p.leaf.shape != objectShape {
 		if hasSearchableText(p.leaf) {

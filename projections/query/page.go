@@ -32,7 +32,7 @@ type Query struct {
 	Position     uint64 // log position of the rows, which page tokens then contain; 0 for the current rows
 }
 
-// A Page is one part of a list.
+// A Page is the part of a list that one request returns.
 type Page[R any] struct {
 	Items         []R
 	NextPageToken string // "" on the last page

@@ -163,7 +163,7 @@ func (h *History) Observe(s domain.QueueSituation, given *domain.WaitEstimate, w
 }
 
 // adapt returns the new level of a quantile after a wait, so that over time goal parts per million
-// of the waits are below the quantile. below says whether this wait was.
+// of the waits are below the quantile. below says whether this wait was below it.
 func adapt(level int64, below bool, goal int64) int64 {
 	if below {
 		return max(-4*parts, level-adaptation*(parts-goal)/parts)
