@@ -164,8 +164,8 @@ func (r *rebuild) replace(ctx context.Context) (served, folded *View, err error)
 	}
 }
 
-// If the backlog is short, tryReplace folds it, and then replaces the tables. Otherwise it empties
-// the backlog and returns its events, which the caller must fold before it tries again.
+// tryReplace folds the backlog and then replaces the tables, if the backlog is short. Otherwise it
+// empties the backlog and returns its events, which the caller must fold before it tries again.
 func (r *rebuild) tryReplace(ctx context.Context, served, folded **View) (events []eventlog.Event, done bool,
 	err error) {
 	w, next := r.world, r.next

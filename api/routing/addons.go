@@ -97,8 +97,8 @@ func addonTarget(c *request.Call, deployment *projections.Row[domain.Deployment]
 }
 
 // findAddon returns the target of a request for a model that live deployments of the account load
-// as an addon. It prefers deployments in which the addon is DEPLOYED, then those in which it is
-// the default, then those with the most ready replicas. found is false if no deployment of the account
+// as an addon. It prefers deployments in which the addon is DEPLOYED, then those in which it is the
+// default, then those with the most ready replicas. found is false if no deployment of the account
 // loads the model.
 func findAddon(c *request.Call, account string, model domain.Name) (best Target, found bool) {
 	bestScore := -1
