@@ -21,7 +21,7 @@ func templateShape(template string) string {
 // after adding a violation.
 func (c *call) shapeOfCreate(v *domain.Violations, spec *domain.DeploymentSpec, skip bool) *versionRow {
 	template := spec.DeploymentTemplate
-	// planDeployment adds a violation if another account names a template
+	// planDeployment adds a violation if an account that is not of type ENTERPRISE names a template
 	if template == "" || !isEnterprise(c) {
 		if spec.DeploymentShape == "" {
 			return nil
