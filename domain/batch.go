@@ -64,7 +64,7 @@ type BatchSpec struct {
 	Input    Name              `json:"input"` // name of the batch file with the requests
 	Endpoint string            `json:"endpoint"`
 	Window   string            `json:"window"`
-	Metadata map[string]string `json:"metadata,omitempty"` // the client's own values
+	Metadata map[string]string `json:"metadata,omitempty"` // key-value pairs of the client
 }
 
 // BatchCounts counts the requests of a batch by their result.
@@ -82,7 +82,7 @@ type BatchError struct {
 	Param   string `json:"param,omitempty"`
 }
 
-// BatchResults are the files with the results; "" stands for a file that would be empty.
+// BatchResults holds the names of the batch files with the results; "" if a file would be empty.
 type BatchResults struct {
 	Output Name `json:"output,omitempty"`
 	Errors Name `json:"errors,omitempty"`

@@ -82,8 +82,8 @@ type DatasetTransformed struct {
 }
 
 // DatasetSplitted marks a dataset that has one part of the rows of another dataset, its source. In
-// a dataset that an earlier version stored without a fraction, and after an update of a dataset
-// with uploaded rows, sourceDatasetId only records where the rows come from.
+// a dataset with uploaded rows, or without a fraction (as earlier versions stored it),
+// sourceDatasetId only records where the rows come from.
 type DatasetSplitted struct {
 	SourceDatasetID string  `json:"sourceDatasetId"`
 	Fraction        float64 `json:"fraction,omitempty"` // fraction of the rows that are held out, below 1

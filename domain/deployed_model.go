@@ -59,7 +59,7 @@ type DeployedModel struct {
 	CreatedBy string `json:"createdBy"`
 	// DefaultRank orders the addons of a deployment that were made the default: see TakesDefault.
 	DefaultRank int  `json:"defaultRank,omitempty"`
-	Restorable  bool `json:"restorable,omitempty"` // UNDEPLOYING becomes UNDEPLOYED, not (none)
+	Restorable  bool `json:"restorable,omitempty"` // the UNDEPLOYING addon becomes UNDEPLOYED instead of being removed
 }
 
 // Exists implements State.

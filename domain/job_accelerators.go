@@ -17,7 +17,7 @@ const maxAccelerators = 1024
 var Methods = []string{MethodSupervised, MethodDPO, MethodReinforcement, MethodRLOR}
 
 // JobAccelerators is the operator's table of the accelerators that jobs get on each of their nodes.
-// For a job to which one of its rows applies, it replaces the estimate from JobSpec.Memory.
+// If a row applies to a job, the row replaces the estimate from JobSpec.Memory.
 //
 // The rows are in the order of precedence, and the first one that applies decides: rows with a method
 // come before rows for every method, and smaller bounds before larger ones.

@@ -253,7 +253,8 @@ func (c FailJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 			return nil, err
 		}
 	case l.Active():
-		return nil, precondition("ATTEMPT_AT_WORK", "attempt %d of the job is running: only it can fail the job", l.Attempt)
+		return nil, precondition("ATTEMPT_AT_WORK", "attempt %d of the job is running: only that attempt can fail the job",
+			l.Attempt)
 	}
 	return JobFailed{c.Attempt, c.Status, now}, nil
 }

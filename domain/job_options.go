@@ -19,7 +19,7 @@ type JobOptions struct {
 	// LearningRateMultiplier scales the engine's default learning rate.
 	LearningRateMultiplier float64           `json:"learningRateMultiplier,omitempty"`
 	BatchSizeSamples       int               `json:"batchSizeSamples,omitempty"` // pairs in a gradient batch of a DPO job
-	Metadata               map[string]string `json:"metadata,omitempty"`         // the client's own values
+	Metadata               map[string]string `json:"metadata,omitempty"`         // key-value pairs of the client
 	// LoadAddon loads the resulting addon into a deployment of the account that serves its base model
 	// with enableAddons, if there is one when the job completes.
 	LoadAddon bool `json:"loadAddon,omitempty"`

@@ -49,8 +49,8 @@ func (e JobHeld) Evolve(l *JobLife) {
 	}
 }
 
-// HoldJob records in the job's status message what the job waits for, which is For; an empty For
-// clears the message. Promised records that other jobs are preempted for the job's next attempt.
+// HoldJob records in the job's status message that the job waits for For; an empty For clears the
+// message. Promised records that other jobs are preempted for the job's next attempt.
 // Wait is recorded if the job is PENDING and begins to wait for capacity; its Time is ignored.
 type HoldJob struct {
 	For      string

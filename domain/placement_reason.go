@@ -12,11 +12,12 @@ type PlacementReason struct {
 	// thousandths of a device. Fragmentation is how many free accelerators a typical request cannot use.
 	FragmentationMilli int64 `json:"fragmentationMilli"`
 
-	// DeviceMilli is how many thousandths of the shared device were allocated before, for an allocation with a share
+	// DeviceMilli is how many thousandths of the shared device were allocated before this allocation;
+	// 0 for whole devices.
 	DeviceMilli int `json:"deviceMilli,omitempty"`
 
 	Strategy       string `json:"strategy,omitempty"`       // PlacementPack or PlacementSpread; "" is the default
 	FailureDomain  string `json:"failureDomain,omitempty"`  // region and zone of the node; "" without them
-	DomainReplicas int    `json:"domainReplicas,omitempty"` // the deployment's replicas that it already had
-	NodeReplicas   int    `json:"nodeReplicas,omitempty"`   // the deployment's replicas that the node already had
+	DomainReplicas int    `json:"domainReplicas,omitempty"` // other replicas of the deployment in FailureDomain
+	NodeReplicas   int    `json:"nodeReplicas,omitempty"`   // other replicas of the deployment on the node
 }

@@ -17,7 +17,7 @@ var Quotas = NewKind("quotas", map[string]Event[Quota]{
 const (
 	QuotaAccelerators      = "accelerators"            // requested by live deployments or allocated to jobs
 	QuotaJobs              = "jobs"                    // jobs of all kinds that have not ended
-	QuotaGuaranteed        = "guaranteed-accelerators" // guaranteed part; accelerators above it are borrowed
+	QuotaGuaranteed        = "guaranteed-accelerators" // accelerators guaranteed to the account; those above are borrowed
 	QuotaDeployments       = "deployments"             // deployments, until their deletion begins
 	QuotaRequestsPerMinute = "requests-per-minute"     // requests to the management API and inference requests together
 	QuotaStorageBytes      = "storage-bytes"           // bytes of the files of datasets, models, evaluators and batches

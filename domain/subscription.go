@@ -131,10 +131,10 @@ type Subscription struct {
 	Status     Status         `json:"status"`
 	CreatedBy  string         `json:"createdBy"`
 	Signing    *SigningSecret `json:"signing,omitempty"`    // signs the requests to a webhook; nil for files
-	Previous   *SigningSecret `json:"previous,omitempty"`   // also signs until PreviousExpireTime
+	Previous   *SigningSecret `json:"previous,omitempty"`   // rotated secret, which also signs until PreviousExpireTime
 	Redelivery Redelivery     `json:"redelivery"`           // the newest redelivery
 	Redelivers bool           `json:"redelivers,omitempty"` // Redelivery is requested and has not started yet
-	File       *EventFile     `json:"file,omitempty"`       // the newest redelivery file; nil before the first
+	File       *EventFile     `json:"file,omitempty"`       // range of the newest event file; nil before the first
 
 	PreviousExpireTime *time.Time `json:"previousExpireTime,omitempty"`
 }

@@ -27,7 +27,7 @@ const (
 //
 //   - preferences (DPO) have two sequences in a sample, and, if all parameters are trained, the
 //     frozen reference model beside the trained one; with an adapter, the reference is the base model
-//   - reinforcement generates completions, which need a KV cache for each that is generated at a time
+//   - reinforcement generates completions of a prompt concurrently, with a KV cache for each
 func (s JobSpec) Memory(model ModelSize) float64 {
 	parameters := float64(model.ParameterCount)
 	if parameters == 0 {

@@ -83,7 +83,7 @@ type UsageRecords struct {
 	Count  int64  `json:"count"`
 }
 
-// A UsageCursor is a sequence in the stream of usage records, together with a position in the log.
+// A UsageCursor is a sequence number in the stream of usage records, together with a log position.
 type UsageCursor struct {
 	Sequence uint64 `json:"sequence"`
 	Position uint64 `json:"position"`
@@ -91,7 +91,7 @@ type UsageCursor struct {
 
 // A UsageWindow contains the usage records and the events after From, up to To.
 type UsageWindow struct {
-	Number uint64      `json:"window"` // number, from 1
+	Number uint64      `json:"window"` // number of the window, from 1
 	From   UsageCursor `json:"from"`
 	To     UsageCursor `json:"to"`
 	// Since and Until are full hours. Hours that end at Since or earlier were rolled up before, so
@@ -153,7 +153,7 @@ func (e UsageWindowCompleted) Evolve(u *UsageRollup) {
 // A UsagePart is a part of the rows of an account's month in a window.
 type UsagePart struct {
 	Window uint64     `json:"window"`
-	Part   int        `json:"part"`  // number, from 1
+	Part   int        `json:"part"`  // number of this part, from 1
 	Parts  int        `json:"parts"` // number of parts of this month in the window
 	Rows   []UsageRow `json:"rows"`
 	// FromSequence and ToSequence are the Sequence of the window's From and To. Together, the rows

@@ -135,8 +135,8 @@ func (r *reader) read(line []byte, hint string) Row {
 const maxUnknown = 5
 
 // unknownFields returns the names of up to maxUnknown unknown fields of a row, quoted, because one
-// of them may be a known name that is misspelt. It is not used for rows with messages, whose
-// further fields evaluators get.
+// of them may be a known name that is misspelt. It is not used for rows with messages, because
+// evaluators receive all other fields of such rows.
 func unknownFields(line []byte) (names []string) {
 	var c cursor
 	c.reset(line)
