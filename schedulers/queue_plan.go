@@ -9,8 +9,8 @@ import (
 	"anneal/schedulers/queue"
 )
 
-// queuePeriod is the time between plans while jobs wait for which others could be preempted,
-// because deadlines pass without an event.
+// queuePeriod is the time between plans while waiting jobs could preempt other jobs, because a
+// deadline passes without an event.
 const queuePeriod = time.Minute
 
 // Preempted is the status message of a job that is preempted for another job. It does not name the
@@ -239,7 +239,7 @@ func (q *jobQueue) needOf(j *queue.Job) (need domain.Need, replicas *spread, ok 
 	return domain.Need{}, nil, false
 }
 
-// placeOutside is place without the nodes whose indexes are in reserved.
+// placeOutside is place without the nodes whose indexes are in held.
 func (f *fleet) placeOutside(v *projections.View, need domain.Need, held []int, replicas *spread,
 ) ([]chosenNode, bool) {
 	free := make([]domain.Resources, len(held))
@@ -348,7 +348,7 @@ func (f *fleet) withReplicas(v *projections.View, w *waitingJob, chosen []chosen
 	for _, node := range chosen {
 		f.release(node.name, need.Resources)
 	}
-	for low < high { // the job fits with low copies
+	for low < high { // invariant: the job fits with low copies of its model
 		middle := (low + high + 1) / 2
 		grown := w.need.WithReplicas(middle)
 		if nodes, fits := f.place(v, grown, nil); fits {

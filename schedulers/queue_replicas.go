@@ -109,7 +109,7 @@ func (q *jobQueue) addMissing(d *deployment) {
 		if i >= minimum {
 			role, since = queue.Elastic, d.Short.Desired
 		}
-		if since.IsZero() { // in this view, a replica whose node was lost is not removed yet
+		if since.IsZero() { // the view still has a replica whose node was lost, so no shortage is recorded
 			since = q.now
 		}
 		entry := &queue.Job{ID: fmt.Sprintf("%s#+%d", d.name, i+1), Account: d.name.Account(), Type: kind,
@@ -151,7 +151,7 @@ func (q *jobQueue) preemptionOf(victim *queue.Job, d queue.Decision) domain.Inte
 	case d.Job.Role != queue.Training:
 		preempt.Reason = PreemptedForReplica
 	case d.Reason == queue.Reclaimed:
-		preempt.Reason, preempt.Queue = Reclaimed, false // does not count toward MaxPreemptions
+		preempt.Reason, preempt.Queue = Reclaimed, false // a reclaim does not count toward MaxPreemptions
 	}
 	return domain.IntendJob(j.Name, preempt)
 }

@@ -74,7 +74,7 @@ func (s Replicas) Plan(v *projections.View, now time.Time) Plan {
 	if slices.ContainsFunc(placed, func(d *deployment) bool {
 		return d.short || missingReplicas(d) > 0 || allowsRevocable(d)
 	}) {
-		withholdPromised(v, fleet) // takes time, because it looks at all jobs
+		withholdPromised(v, fleet) // slow, because it looks at all jobs: only if replicas may be placed
 	}
 	for _, d := range placed {
 		d.short = d.short || !d.place(v, d.need(v))
@@ -274,8 +274,8 @@ func (d *deployment) backingOff() bool {
 	return d.Failures > 0 && d.now.Before(d.FailedTime.Add(backoff(d.Failures)))
 }
 
-// placeable returns how many replicas of any kind the plan may still add. While there are old
-// replicas, the deployment may have one more than desired.
+// placeable returns how many replicas, including revocable ones, the plan may still add. While
+// there are old replicas, the deployment may have one more than desired.
 func (d *deployment) placeable() int {
 	if len(d.old) == 0 {
 		return d.DesiredReplicas
@@ -338,8 +338,8 @@ func backoff(failures int) time.Duration {
 // rollingOut reports whether the deployment still has replicas with older settings.
 func (d *deployment) rollingOut() bool { return len(d.old) > len(d.leaving()) }
 
-// leaving returns the replicas with the newest settings that are being moved or are on nodes that are
-// being drained.
+// leaving returns the replicas with the newest settings that are being moved or are on nodes that
+// are being drained.
 func (d *deployment) leaving() (replicas []domain.Replica) {
 	for _, r := range d.old {
 		if r.Generation == d.Generation {

@@ -161,7 +161,7 @@ func (f *Fleet) PlaceGang(r Request, members int, apart bool, order *Order) ([]C
 		case !complete:
 			f.Release(choice.Node, r, choice.Devices)
 		case apart:
-			f.touch(choice.Node) // so that the key of this node in the ranking is computed again, which is set to infeasible
+			f.touch(choice.Node) // its key in the ranking was set to infeasible: compute the key again
 		}
 	}
 	if !complete {

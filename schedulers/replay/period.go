@@ -47,8 +47,8 @@ type input struct {
 // A reading is the state of reading a period from the log.
 type reading struct {
 	*period
-	world  *projections.World // meter of the recorded period; nil before the period begins
-	meter  *meter
+	world  *projections.World
+	meter  *meter                    // meter of the recorded period; nil before the period begins
 	works  map[domain.Name]*workload // newest workload of each job name
 	all    []*workload
 	now    time.Time

@@ -15,7 +15,7 @@ import (
 // and nodes than were recorded.
 type Settings struct {
 	Name      string
-	intents   []domain.Intent // decided at the start, and again after each recorded change of their resources
+	intents   []domain.Intent // commands, decided at the start and again when an input changes their resource
 	names     map[domain.Name]string
 	placement string // placementStrategy of all deployments; "" leaves it as recorded
 	nodes     []nodeChange

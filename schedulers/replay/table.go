@@ -96,8 +96,8 @@ func (r Report) addUtilization(add func(title string, cell func(Result) string))
 	}
 }
 
-// names returns the names that of returns for the results, without duplicates, in the order of
-// their first occurrence.
+// names calls of for each result, and returns the names that it returns, without duplicates and in
+// the order of their first occurrence.
 func (r Report) names(of func(Result) []string) (all []string) {
 	known := map[string]bool{}
 	for _, result := range r.Results {
