@@ -5,7 +5,8 @@ import (
 	"unicode/utf8"
 )
 
-// A batch sends the requests of a file to a model, at low priority, and stores the results as files.
+// A batch sends the requests of a file to a model, at low priority, and stores the results as
+// files.
 //
 //	(none)      --CreateBatch-->    validating
 //	validating  --StartBatch-->     in_progress
@@ -45,7 +46,7 @@ const (
 	MaxLiveBatches    = 100     // batches of an account that have not ended
 	MaxBatchRequests  = 50_000  // lines of one file
 	MaxBatchLine      = 4 << 20 // bytes of one line
-	MaxBatchErrors    = 100     // BatchErrors of a failed batch
+	MaxBatchErrors    = 100     // maximum number of BatchErrors of a failed batch
 	BatchWindow       = "24h"
 	BatchTime         = 24 * time.Hour
 	EndedBatchesStay  = 30 * 24 * time.Hour // time from the end of a batch to its removal; its result files stay

@@ -366,12 +366,12 @@ type RemoveReplica struct {
 	Above  ReplicaBound `json:",omitempty"` // the replica stays if fewer replicas than this bound would be left
 }
 
-// A ReplicaBound is a number of replicas that a deployment keeps when its replicas are preempted
-// for other work.
+// A ReplicaBound selects how many replicas a deployment keeps when its replicas are preempted for
+// other work: AboveMinimum or AboveMaximum.
 type ReplicaBound string
 
-// AboveMinimum is the deployment's minimum (see ReplicaShortage), and AboveMaximum its
-// maxReplicaCount.
+// With AboveMinimum, a deployment keeps its minimum number of replicas (see ReplicaShortage). With
+// AboveMaximum, it keeps maxReplicaCount replicas.
 const (
 	AboveMinimum ReplicaBound = "minReplicaCount"
 	AboveMaximum ReplicaBound = "maxReplicaCount"

@@ -46,8 +46,8 @@ func SumOf(all iter.Seq[Resources]) Resources {
 	return sum
 }
 
-// withSlots returns the resources so that the devices of all elements can be added up: the first
-// share in a slot keeps its device, and further shares in the slot have none. It adds the
+// withSlots returns the resources in all, changed so that adding them up counts each shared device
+// once: only the first share in a slot keeps its device in Accelerators. It adds the
 // thousandths of each share to its slot in slots, which may be nil.
 func withSlots(all iter.Seq[Resources], slots map[DeviceSlot]int) (counted []Resources) {
 	if slots == nil {
@@ -102,8 +102,9 @@ func shareFits(slots map[DeviceSlot]int, r Resources) bool {
 }
 
 // addedTo returns the free resources that a node needs to allocate r. A share of a device that is
-// already shared needs no free device. slots maps each slot of the node to the allocated thousandths
-// of its device. addedTo returns false if the device of r's slot has too few free thousandths.
+// already shared needs no free device. slots maps each slot of the node to the allocated
+// thousandths of its device. addedTo returns false if the device of r's slot has too few free
+// thousandths.
 func (r Resources) addedTo(slots map[DeviceSlot]int) (Resources, bool) {
 	if !r.Shared() {
 		return r, true

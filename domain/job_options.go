@@ -20,8 +20,8 @@ type JobOptions struct {
 	LearningRateMultiplier float64           `json:"learningRateMultiplier,omitempty"`
 	BatchSizeSamples       int               `json:"batchSizeSamples,omitempty"` // pairs in a gradient batch of a DPO job
 	Metadata               map[string]string `json:"metadata,omitempty"`         // key-value pairs of the client
-	// LoadAddon loads the resulting addon into a deployment of the account that serves its base model
-	// with enableAddons, if there is one when the job completes.
+	// LoadAddon loads the resulting addon into a deployment of the account that serves its base
+	// model with enableAddons, if there is one when the job completes.
 	LoadAddon bool `json:"loadAddon,omitempty"`
 }
 
@@ -54,7 +54,7 @@ func (o *JobOptions) checkMetadata(v *Violations) {
 	}
 }
 
-// withOptions returns the lifecycle state of a new job, with the options' effect on it.
+// withOptions returns l, the lifecycle state of a new job, with the options o.
 func (l JobLife) withOptions(o *JobOptions) JobLife {
 	l.Options = o
 	return l

@@ -232,7 +232,7 @@ func (f *fleet) refresh(p *devicePool, index int) {
 		return
 	}
 	free := f.nodes[index].Free
-	// agents choose the devices: see docs/adr/0046
+	// only counted, because the agents choose the devices: see docs/adr/0046
 	left := f.nodes[index].left(p.fleet.Model(position), len(p.fleet.Left(position)))
 	p.fleet.Set(position, free.CPUMilli, free.MemoryMiB, left)
 }

@@ -25,15 +25,15 @@ const (
 //  2. surplus replicas are removed: those that are not ready first, then the newest
 //  3. changed settings are rolled out, and replicas leave nodes that are being drained. Meanwhile the
 //     deployment may have one replica above the desired count. If a rollout has no capacity for that
-//     replica, and no revocable replica gives way, one old replica is removed first
+//     replica, and no revocable replica can be removed for it, one old replica is removed first
 //  4. missing replicas are placed, the oldest deployment first, on the nodes where they leave the
 //     fewest devices that no other work can use; of equal nodes, on one in the failure domain with the
 //     fewest replicas of the deployment, so that its loss does not stop all replicas. The placement
 //     strategies PACK and SPREAD of a deployment change this: see spread. Replicas within
-//     minReplicaCount come first. Replicas above it give way to them, and do not take what other
-//     work has freed for a job. Replicas above maxReplicaCount (revocable replicas) are placed only
-//     in capacity that no other replica and no job waits for, and are removed when one does. Jobs
-//     decides which replicas give way to jobs
+//     minReplicaCount come first. Replicas above minReplicaCount are removed for them, and do not use
+//     capacity that was freed by preemption for a job. Replicas above maxReplicaCount (revocable
+//     replicas) are placed only in capacity for which no other replica and no job waits, and are
+//     removed when one does. The scheduler Jobs decides which replicas are removed for jobs
 //  5. when nothing waits, one replica at a time is moved from a node with several replicas of its
 //     deployment to a node without one: see rebalance
 //  6. a new or updated deployment becomes READY once it has enough ready replicas; a new one fails
@@ -256,9 +256,9 @@ func (d *deployment) belowMinimum() bool {
 	return len(d.current)+len(d.old)+d.planned < d.minReady()
 }
 
-// place plans the other missing replicas, up to maxReplicaCount. It returns false when no node has
-// capacity for them. While there are old replicas, the deployment has at most one replica more than
-// desired.
+// place plans the missing replicas that placeMinimum has not planned, up to maxReplicaCount. It
+// returns false when no node has capacity for them. While there are old replicas, the deployment
+// has at most one replica more than desired.
 func (d *deployment) place(v *projections.View, need domain.Need) bool {
 	return d.placeMore(v, need, missingReplicas(d))
 }

@@ -76,8 +76,8 @@ func (f *Fleet) Free(node int) int64 { return f.nodes[node].gpu }
 // Fragmentation returns the fragmentation of a node in millionths of a milli-GPU.
 func (f *Fleet) Fragmentation(node int) int64 { return f.nodes[node].frag }
 
-// Take deducts a request from what is free on a node and on the given devices, which can become
-// negative.
+// Take deducts a request from what is free on a node and on the given devices. What is free can
+// become negative.
 func (f *Fleet) Take(node int, r Request, devices []int) { f.change(node, r, devices, -1) }
 
 // Set replaces what is free on a node: CPU, memory, and left on each device.

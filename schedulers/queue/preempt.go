@@ -270,9 +270,9 @@ func cheapestVictims(q *Queue, e *entry, node int, match func(*entry) bool) ([]*
 	return victims, cost, true
 }
 
-// necessaryVictims returns jobs that must be preempted so that e fits, and their cost. It goes
-// through the jobs from the highest cost to the lowest, and keeps each without which e still fits.
-// all is what would be free without the jobs.
+// necessaryVictims returns which of the jobs must be preempted so that e fits, and their cost. It
+// considers the jobs from the highest cost to the lowest, and does not preempt a job if e fits
+// beside it. all is what would be free if all of the jobs were preempted.
 func necessaryVictims(q *Queue, e *entry, jobs []*entry, all Amount) (victims []*entry, cost int64) {
 	order := slices.Clone(jobs)
 	slices.SortStableFunc(order, func(a, b *entry) int { return cmp.Compare(costOf(q, b), costOf(q, a)) })

@@ -26,7 +26,7 @@ type Rules struct {
 	BoostAfter     int64 // fresh jobs get earlier deadlines once a long job is this many seconds after its deadline
 	BoostFactor    int64 // seconds by which deadlines of fresh jobs are earlier, for each second after BoostAfter
 	MaxBoost       int64
-	MinBoost       int64 // the same, at least, for an account that uses no more than its share
+	MinBoost       int64 // minimum seconds by which deadlines of fresh jobs are earlier, for an account within its share
 	Margin         int64 // seconds by which the slack of a preempted job must exceed that of the job that preempts it
 	MinRun         int64 // minimum seconds that a job has run before it is preempted
 	ReclaimAfter   int64 // MinRun for a job whose account borrows accelerators: see Account.Guaranteed
@@ -42,9 +42,9 @@ func Default() Rules {
 		MinRun: 1_800, ReclaimAfter: 600, MaxPreemptions: 6, Restart: 120, Priority: 259_200}
 }
 
-// fresh reports whether a job is fresh: it is wide (see WideFraction and MinWide), or has used less
-// than FreshSeconds times cluster. The job has n units and has run for work seconds. The cluster
-// has cluster units.
+// fresh reports whether a job is fresh: it is wide (see WideFraction and MinWide), or its units ×
+// seconds are below FreshSeconds × cluster. The job has n units and has run for work seconds. The
+// cluster has cluster units.
 func (r Rules) fresh(n, work, cluster int64) bool {
 	return n >= max(r.MinWide, cluster/r.WideFraction) || work*n < r.FreshSeconds*cluster
 }
@@ -97,7 +97,7 @@ func (a Amount) minus(b Amount) Amount {
 type Node struct {
 	Type     string // accelerator type; "" without accelerators
 	Capacity Amount
-	Free     Amount // what is neither used by running jobs in the queue nor otherwise
+	Free     Amount // what neither running jobs in the queue nor other work uses
 }
 
 // An Account owns jobs.

@@ -162,8 +162,8 @@ func (j *measured) leaves(at time.Time) {
 	}
 }
 
-// isPreemption reports whether a replica with this reason of its removal was removed for other
-// work. Earlier versions of anneal recorded "gave way" instead of "preempted".
+// isPreemption reports whether a replica was removed for other work; reason is why it was removed.
+// Earlier versions of anneal recorded "gave way" instead of "preempted".
 func isPreemption(reason string) bool {
 	return slices.ContainsFunc([]string{"revoked: ", "preempted: ", "gave way: "}, func(prefix string) bool {
 		return strings.HasPrefix(reason, prefix)
