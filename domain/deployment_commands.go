@@ -133,7 +133,8 @@ func (c UpdateDeployment) Decide(d Deployment, now time.Time) (Event[Deployment]
 		c.AutoscalingPolicy.checkFloor(&v, c.ZeroFloor)
 	}
 	if c.AcceleratorType == d.AcceleratorType && c.DeploymentShape == d.DeploymentShape {
-		c.AcceleratorType = "" // a shape or FleetAccelerator may have chosen a type that DeploymentSpec.Validate refuses
+		// Skip the check: a shape or FleetAccelerator may have chosen a type that Validate refuses.
+		c.AcceleratorType = ""
 	}
 	v = append(v, c.Validate()...)
 	if err := v.Err(); err != nil {
@@ -275,7 +276,7 @@ type PlaceReplica struct {
 	Node       Name
 	Generation int
 	Replaces   string `json:",omitempty"` // ID of the replica that is moved to the node; "" moves none
-	Reason     string `json:",omitempty"` // why that replica is moved
+	Reason     string `json:",omitempty"` // why the replica is moved; "" if none is moved
 }
 
 func (c PlaceReplica) Decide(d Deployment, _ time.Time) (Event[Deployment], error) {

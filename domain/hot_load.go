@@ -32,7 +32,7 @@ func IsHot(id string) bool { return strings.HasPrefix(id, hotPrefix) }
 // HotLoad is the state of a deployment's hot loading. Offered weights are loaded beside the served
 // weights, and replace them once every ready replica has loaded the offered weights.
 type HotLoad struct {
-	Served  *HotWeights `json:"served,omitempty"`  // nil when the model's own weights are served
+	Served  *HotWeights `json:"served,omitempty"`  // weights that are served; nil for the model's own weights
 	Offered *HotWeights `json:"offered,omitempty"` // weights that the replicas are loading; nil when they load none
 	Refused *HotWeights `json:"refused,omitempty"` // newest weights that could not be served; nil after a swap
 	Status  Status      `json:"status"`            // why the last weights were refused or withdrawn

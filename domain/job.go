@@ -141,7 +141,7 @@ type JobLife struct {
 	CreatedBy     string     `json:"createdBy"`
 	CompletedTime *time.Time `json:"completedTime,omitempty"`
 	CancelTime    *time.Time `json:"cancelTime,omitempty"` // when the cancellation was requested
-	Pausing       *JobPause  `json:"pausing,omitempty"`    // nil unless the running attempt must stop for a pause
+	Pausing       *JobPause  `json:"pausing,omitempty"`    // request to stop the running attempt; nil if there is none
 	Preempting    bool       `json:"preempting,omitempty"` // Pausing is a preemption: see PreemptJob
 	Deadline      *time.Time `json:"deadline,omitempty"`
 	Inputs        *JobInputs `json:"inputs,omitempty"`
@@ -173,7 +173,7 @@ type JobLife struct {
 	Preemptions int        `json:"preemptions,omitempty"`
 	Promised    bool       `json:"promised,omitempty"`  // other jobs were preempted for this job's next attempt
 	QueueTime   *time.Time `json:"queueTime,omitempty"` // since when a PENDING job has been in the queue
-	Wait        *JobWait   `json:"wait,omitempty"`      // nil unless the job waits for capacity
+	Wait        *JobWait   `json:"wait,omitempty"`      // the current wait for capacity; nil if there is none
 }
 
 func newJobLife(createdBy string, deadline *time.Time) JobLife {
@@ -461,8 +461,8 @@ type JobResumed struct {
 
 func (e JobResumed) Evolve(l *JobLife) {
 	l.arrive(e.Time)
-	// The deadline in the queue is Arrival + Work + a constant. Subtract Work from Arrival, so that a
-	// resumed job gets the same deadline as a new job.
+	// The deadline in the queue is Arrival + Work + a constant. Subtract Work from Arrival, so that
+	// a resumed job gets the same deadline as a new job.
 	if l.Arrival != nil {
 		arrival := l.Arrival.Add(-time.Duration(l.Work) * time.Second)
 		l.Arrival = &arrival

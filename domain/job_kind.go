@@ -32,7 +32,7 @@ type JobSpec struct {
 
 	Shapes            []string // shapes of the rows that the job can train on and be evaluated on
 	MinRows           Count    // minimum number of rows of Dataset
-	Dataset           string   // "" when each train step names its dataset
+	Dataset           string   // name of the training dataset; "" when each train step names one
 	EvaluationDataset string
 	AutoCarveout      bool // rows of Dataset are held out for evaluation
 

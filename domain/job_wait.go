@@ -30,13 +30,13 @@ type WaitEstimate struct {
 type JobWait struct {
 	Time      time.Time      `json:"time,omitzero"`
 	Situation QueueSituation `json:"situation"`
-	Estimate  *WaitEstimate  `json:"estimate,omitempty"` // nil while there is too little history
+	Estimate  *WaitEstimate  `json:"estimate,omitempty"` // estimated wait; nil while there is too little history
 }
 
 type JobHeld struct {
 	Status   Status   `json:"status"`
 	Promised bool     `json:"promised,omitempty"`
-	Wait     *JobWait `json:"wait,omitempty"` // set if the job begins to wait for capacity
+	Wait     *JobWait `json:"wait,omitempty"` // the wait for capacity that begins; nil if none begins
 }
 
 func (e JobHeld) Evolve(l *JobLife) {

@@ -36,8 +36,8 @@ func UsageMonth(account string, t time.Time) Name {
 	return NewName(account, UsageRollups.Collection, t.UTC().Format(usageMonth))
 }
 
-// A UsageRow is the usage in one hour (UTC) of one key, model and deployment, or of the accelerators of
-// one type that are allocated to one job or deployment.
+// A UsageRow is the usage in one hour (UTC) of one key, model and deployment, or of the
+// accelerators of one type that are allocated to one job or deployment.
 type UsageRow struct {
 	Hour        time.Time `json:"hour"` // start of the hour
 	Key         Name      `json:"apiKey,omitempty"`
@@ -132,7 +132,7 @@ func (e UsageWindowOpened) Evolve(u *UsageRollup) {
 // its previous window, and their count is To - From + 1.
 type UsageWindowCompleted struct {
 	Window  uint64         `json:"window"`
-	Records []UsageRecords `json:"records,omitempty"` // by control plane
+	Records []UsageRecords `json:"records,omitempty"` // one element for each control plane
 	// Repeated is how many of the counted records are not in the rows, because an earlier record
 	// has the same ID.
 	Repeated int64        `json:"repeated,omitempty"`

@@ -43,7 +43,7 @@ type jobQueue struct {
 	decisions []queue.Decision
 }
 
-// newJobQueue returns a jobQueue with the running jobs of a view, and with the jobs waiting.
+// newJobQueue returns a jobQueue with the running jobs of a view, and with the jobs in waiting.
 func newJobQueue(v *projections.View, f *fleet, now time.Time, waiting []waitingJob) *jobQueue {
 	q := &jobQueue{view: v, fleet: f, now: now, waiting: map[domain.Name]*waitingJob{},
 		replicas: map[string]*replicaEntry{}, chosen: map[domain.Name][]chosenNode{},
@@ -67,8 +67,8 @@ func newJobQueue(v *projections.View, f *fleet, now time.Time, waiting []waiting
 	return q
 }
 
-// decide returns a jobQueue with the decisions for the jobs waiting. In the fleet f, it allocates
-// nodes to the jobs that start now or when preempted jobs have stopped.
+// decide returns a jobQueue with the decisions for the jobs in waiting. In the fleet f, it
+// allocates nodes to the jobs that start now or when preempted jobs have stopped.
 func decide(v *projections.View, f *fleet, now time.Time, waiting []waitingJob) *jobQueue {
 	q := newJobQueue(v, f, now, waiting)
 	q.decisions = q.queue.Pass(now.Unix())
@@ -119,7 +119,7 @@ func (q *jobQueue) addRunning(j job) {
 		q.running[d.Account] += d.Nodes * d.Takes.Units
 	}
 	d.Stopping = j.Life.Stopping()
-	d.Start = q.now.Unix() // so that a job that writes its results, and is about to end, is not preempted
+	d.Start = q.now.Unix() // as if it had just started, because a job that writes its results must not be preempted
 	if j.Life.StartTime != nil && j.Life.State != domain.JobWritingResultsState {
 		d.Start = j.Life.StartTime.Unix()
 	}

@@ -41,7 +41,7 @@ const (
 //
 // A deployment that is being deleted loses its replicas and is then DELETED.
 type Replicas struct {
-	PlaceWithin time.Duration // when a new deployment without capacity fails; 0 stands for the constant PlaceWithin
+	PlaceWithin time.Duration // time after which a new deployment without capacity fails; 0: the constant PlaceWithin
 	KeepDeleted time.Duration // how long a deleted deployment can be undeleted; 0 stands for the constant KeepDeleted
 }
 

@@ -117,7 +117,7 @@ func (r *reader) message(c *cursor, index, level int) (m Message) {
 // listOf returns copies of the elements of the JSON list in value; nil when value is not a list.
 func listOf(value []byte) (all []json.RawMessage) {
 	if json.Unmarshal(value, &all) != nil {
-		return nil // not a list
+		return nil // value is not a list
 	}
 	return all
 }

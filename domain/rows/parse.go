@@ -18,7 +18,7 @@ import (
 type Message struct {
 	Role       string            `json:"role"`
 	Content    string            `json:"content"`
-	Weight     *float64          `json:"weight,omitempty"` // 0 excludes the message from the loss; nil is 1
+	Weight     *float64          `json:"weight,omitempty"` // 0 excludes the message from the loss; nil stands for 1
 	ToolCalls  []json.RawMessage `json:"tool_calls,omitempty"`
 	ToolCallID string            `json:"tool_call_id,omitempty"`
 	Name       string            `json:"name,omitempty"`

@@ -15,7 +15,7 @@ const (
 	Idle                    // the job's account runs no other job: jobs with more slack are preempted
 	Promised                // an earlier pass preempted jobs for this job
 	Revoked                 // revocable replicas are preempted for every waiting job
-	Reclaimed               // the job's account uses less than its guarantee: jobs of others are preempted
+	Reclaimed               // the job's account uses less than its guarantee: jobs of other accounts are preempted
 )
 
 // String returns the reason as a clause in messages about what is preempted.

@@ -27,7 +27,7 @@ type Result struct {
 	Kinds     []Group `json:"kinds"`
 	Devices   []Use   `json:"utilization"`
 	Preempted int     `json:"preemptions"` // attempts that were preempted for other work or a drain
-	Requeued  int     `json:"requeues"`    // attempts that ended while their jobs did not
+	Requeued  int     `json:"requeues"`    // attempts that ended before their jobs ended
 	GaveWay   int     `json:"replicasThatGaveWay"`
 
 	placements map[domain.Name]placement // first starts of jobs

@@ -30,7 +30,7 @@ type period struct {
 	recorded    Result
 	estimated   int
 	stop        time.Duration                 // time until a requested stop: see defaultStop
-	ready       map[domain.Name]time.Duration // time until a replica is ready, by deployment; "" for all deployments
+	ready       map[domain.Name]time.Duration // time until a replica is ready, by deployment; "" for other deployments
 	specs       map[string]domain.NodeSpec    // spec of one node of each type, by type, and of each node, by its ID
 	kinds       map[domain.Name]string        // type of each node: see nodeChange.kind
 }

@@ -29,7 +29,7 @@ type workload struct {
 type segment struct {
 	work    time.Duration   // run time that the attempts need together
 	lower   time.Duration   // minimum of work, in a segment that did not end in the log
-	crashes []time.Duration // for each attempt that crashed, the time after its start
+	crashes []time.Duration // for each attempt that crashed, the time from its start to the crash
 	end     end
 	failure domain.Status
 	output  domain.Name
