@@ -146,8 +146,8 @@ func (s JobSpec) estimatedAccelerators(model ModelSize, accelerator string) int 
 	return 1 << bits.Len(uint(count-1))
 }
 
-// WithReplicas returns the need n, which NeedOn returned, with one more CPU core for each of the
-// given number of copies of the model that generate rollouts, after the first copy.
+// WithReplicas returns the need n, a result of NeedOn, for this number of copies of the model that
+// generate rollouts. Each copy after the first one adds a CPU core.
 func (n Need) WithReplicas(replicas int) Need {
 	n.Resources.CPUMilli += coreMilli * int64(replicas-1)
 	return n

@@ -49,9 +49,10 @@ func (e JobHeld) Evolve(l *JobLife) {
 	}
 }
 
-// HoldJob records in the job's status message that the job waits for For; an empty For clears the
-// message. Promised records that other jobs are preempted for the job's next attempt.
-// Wait is recorded if the job is PENDING and begins to wait for capacity; its Time is ignored.
+// HoldJob records For, a text that says what the job waits for, in the job's status message; an
+// empty For clears the message. Promised records that other jobs are preempted for the job's next
+// attempt. Wait is recorded if the job is PENDING and begins to wait for capacity; its Time is
+// ignored.
 type HoldJob struct {
 	For      string
 	Promised bool     `json:",omitempty"`

@@ -207,8 +207,8 @@ func (n Need) incapable(node Node) string {
 	return n.Policy.mismatch(node.Labels, node.Taints)
 }
 
-// shortage returns what a node lacks for the need if used is allocated on the node, with slots as
-// the allocated thousandths of shared devices. It returns "" when the node lacks nothing.
+// shortage returns what a node lacks for the need; "" when it lacks nothing. used is what is
+// allocated on the node, and slots has the allocated thousandths of each shared device.
 func (n Need) shortage(node Node, used Resources, slots map[DeviceSlot]int) string {
 	if incapable := n.incapable(node); incapable != "" {
 		return incapable

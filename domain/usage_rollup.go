@@ -73,9 +73,8 @@ func CompareUsage(a, b UsageRow) int {
 		cmp.Compare(a.Deployment, b.Deployment), cmp.Compare(a.Job, b.Job), cmp.Compare(a.Accelerator, b.Accelerator))
 }
 
-// UsageRecords describes the usage records of one control plane in a window: Count records, whose
-// numbers are from From to To. Records of earlier versions have neither a control plane nor
-// numbers.
+// UsageRecords describes the usage records of one control plane in a window: Count records, with
+// the numbers From to To. Records of earlier versions have neither a control plane nor numbers.
 type UsageRecords struct {
 	Source string `json:"controlPlane,omitempty"` // ID of the control plane
 	From   uint64 `json:"from,omitempty"`

@@ -14,10 +14,10 @@ const PreemptedForReplica = "preempted: the job saves a checkpoint, gives its no
 	"replicas than its minReplicaCount, and continues when there is capacity again"
 
 // Reclaimed is the status message of a job that is preempted because its account uses more
-// accelerators than are guaranteed to it, and another account needs those that are guaranteed to
-// that account.
+// accelerators than are guaranteed to it, and another account needs its own guaranteed
+// accelerators.
 const Reclaimed = "preempted: the job's account uses more accelerators than are guaranteed to it, and another " +
-	"account needs those that are guaranteed to it; the job saves a checkpoint, gives its nodes back, and continues " +
+	"account needs its own guaranteed accelerators; the job saves a checkpoint, gives its nodes back, and continues " +
 	"when there is capacity again"
 
 // maxWaitingReplicas is the maximum number of waiting replicas of one deployment in the queue of

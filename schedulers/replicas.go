@@ -236,9 +236,9 @@ func ready(replicas []domain.Replica) int {
 	return n
 }
 
-// placeMinimum plans the replicas that the deployment lacks of its minimum. It returns false when
-// no node has capacity for them. While a failed replica must not be replaced yet, its capacity is
-// withheld from other replicas.
+// placeMinimum plans the replicas that the deployment still needs for its minimum. It returns false
+// when no node has capacity for them. While a failed replica must not be replaced yet, its capacity
+// is withheld from other replicas.
 func (d *deployment) placeMinimum(v *projections.View, need domain.Need) bool {
 	missing := d.minReady() - len(d.current) - len(d.old)
 	if !d.backingOff() {

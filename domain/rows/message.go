@@ -6,8 +6,8 @@ import (
 )
 
 // list returns the reader's cursor for a level of nesting, at the first element of the list in
-// value. It returns nil if value is absent, or is not a list, which it rejects as an error of
-// field.
+// value. It returns nil if value is absent. If value is not a list, it rejects the row with an
+// error of field, and returns nil.
 func (r *reader) list(field string, value []byte, level int) *cursor {
 	switch {
 	case value == nil:

@@ -122,7 +122,7 @@ func (f *Fleet) Place(r Request, order *Order) (choice Choice, ok bool) {
 	return f.place(k, order)
 }
 
-// place is Place for the request of a ranking that is up to date.
+// place is Place for a request that is equal to those of the ranking k. k must be up to date.
 func (f *Fleet) place(k *ranking, order *Order) (choice Choice, ok bool) {
 	node, ok := k.best()
 	if !ok {

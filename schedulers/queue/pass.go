@@ -164,10 +164,10 @@ func (q *Queue) first(match func(*group) bool) *group {
 	return preferred(q, first, match)
 }
 
-// preferred returns the group whose first job should start instead of the first job of first,
-// because both are of one account and its priorities prefer it. Priorities decide which job of an
-// account starts, but not when the account can start one. They move a job by a limited time, so
-// that no job waits for ever.
+// preferred returns the group whose first job should start instead of the first job of first: the
+// job of the same account that comes first if the priorities count. Priorities decide which job of
+// an account starts, but not when the account can start one. They change the deadline of a job by a
+// limited time, so that no job waits for ever.
 func preferred(q *Queue, first *group, match func(*group) bool) *group {
 	kind, best := q.list[first.shape].kind, first
 	for _, g := range q.groups {

@@ -108,8 +108,8 @@ type Account struct {
 	Limit   int64 // maximum of Used; negative if unlimited
 	Used    int64 // accelerators that the account uses, including those of its running jobs
 	// Guaranteed is the number of accelerators that the account may use at any time. What it uses
-	// above this number is borrowed: its jobs are preempted when another account needs the
-	// accelerators that are guaranteed to that account. If no account has guaranteed accelerators,
+	// above this number is borrowed: its jobs are preempted when another account needs its own
+	// guaranteed accelerators. If no account has guaranteed accelerators,
 	// the value has no effect.
 	Guaranteed int64
 }

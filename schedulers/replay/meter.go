@@ -170,7 +170,7 @@ func isPreemption(reason string) bool {
 	})
 }
 
-// observe adds an event that the world has folded to the result.
+// observe counts an event in the result. The world has folded the event already.
 func (m *meter) observe(e eventlog.Event, world *projections.World, at time.Time) {
 	m.advance(at)
 	switch collection := e.Name.Collection(); {
