@@ -135,7 +135,7 @@ func (k *Kind[S]) Encode(e Event[S]) (Record, error) {
 	}
 	name, ok := k.names[reflect.TypeOf(inner)]
 	if !ok {
-		return Record{}, fmt.Errorf("%s: %T has no stored name", k.Collection, inner)
+		return Record{}, fmt.Errorf("%s: event type %T has no stored name: pass it to NewKind", k.Collection, inner)
 	}
 	data, err := json.Marshal(inner)
 	return Record{Type: name, Data: data}, err

@@ -215,7 +215,7 @@ func (s *Settings) changeNodes(sim *simulation, number int, change nodeChange) e
 		}
 	}
 	if len(names) < -change.count {
-		return domain.Errorf(domain.InvalidArgument, "nodes=%dx%s: the period has only %d such nodes", change.count,
+		return domain.Errorf(domain.InvalidArgument, "setting nodes=%dx%s: the period has only %d such nodes", change.count,
 			change.kind, len(names))
 	}
 	for _, name := range names[len(names)+change.count:] {
