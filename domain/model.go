@@ -318,7 +318,7 @@ func (s ModelSpec) check() error {
 	v.Require(s.Kind != "", "kind", "%s", OneOfRule(s.Kind, ModelKinds))
 	oneOf(&v, "kind", s.Kind, ModelKinds...)
 	reference(&v, "baseModel", s.BaseModel, "models")
-	v.Require(s.Kind != PEFTAddon || s.BaseModel != "", "baseModel", "is required for an addon: the name of its base model")
+	v.Require(s.Kind != PEFTAddon || s.BaseModel != "", "baseModel", "is required for an addon: name its base model")
 	s.checkSpeculation(&v)
 	s.checkSpeech(&v)
 	return v.Err()
