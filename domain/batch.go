@@ -43,9 +43,9 @@ const (
 
 // Limits of batches.
 const (
-	MaxLiveBatches    = 100     // batches of an account that have not ended
-	MaxBatchRequests  = 50_000  // lines of one file
-	MaxBatchLine      = 4 << 20 // bytes of one line
+	MaxLiveBatches    = 100     // maximum batches of an account that have not ended
+	MaxBatchRequests  = 50_000  // maximum lines of one file
+	MaxBatchLine      = 4 << 20 // maximum bytes of one line
 	MaxBatchErrors    = 100     // maximum number of BatchErrors of a failed batch
 	BatchWindow       = "24h"
 	BatchTime         = 24 * time.Hour

@@ -175,8 +175,8 @@ func (s DatasetSpec) checkOrigin(v *Violations) {
 }
 
 const (
-	maxReference = 300     // bytes of a resource's name
-	maxRowFilter = 4 << 10 // bytes of a filter
+	maxReference = 300     // maximum bytes of a resource's name
+	maxRowFilter = 4 << 10 // maximum bytes of a filter
 )
 
 // immutableOrigin returns the fields of s that cannot change in a derived dataset; the other fields

@@ -335,7 +335,7 @@ const (
 	MaxCriteria    = 100
 	MaxInlineFiles = 100
 	MaxCodeSecrets = 8
-	MaxInlineCode  = 256 << 10 // bytes, of all snippets and requirements together
+	MaxInlineCode  = 256 << 10 // maximum bytes of all snippets and requirements together
 )
 
 func (s EvaluatorSpec) check() error {

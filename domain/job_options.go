@@ -4,9 +4,9 @@ import "unicode/utf8"
 
 // Limits of job options. MaxSuffix leaves room for the other parts of the output model's ID.
 const (
-	MaxSuffix        = 40 // characters
-	MaxMetadata      = 16 // entries
-	MaxMetadataKey   = 64 // characters
+	MaxSuffix        = 40 // maximum characters of the suffix
+	MaxMetadata      = 16 // maximum entries of the metadata
+	MaxMetadataKey   = 64 // maximum characters of a key in the metadata
 	MaxMetadataValue = 512
 	MaxLearningScale = 1000
 )

@@ -2,8 +2,8 @@ package domain
 
 import "time"
 
-// JobPreempting requests that the running attempt of a job saves a checkpoint and stops, so that the
-// job can continue on other nodes.
+// JobPreempting requests that the running attempt of a job saves a checkpoint and stops, so that
+// the job can continue on other nodes.
 type JobPreempting struct {
 	Attempt int       `json:"attempt"`
 	Reason  string    `json:"reason"`

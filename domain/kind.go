@@ -215,8 +215,8 @@ func (i Intent) Of(createEvent string) Intent {
 	return i
 }
 
-// CheckCreateEvent returns an error if the intent has a CreateEvent other than createEvent, the ID of
-// the event that created the resource.
+// CheckCreateEvent returns an error if the intent has a CreateEvent other than createEvent, the ID
+// of the event that created the resource.
 func (i Intent) CheckCreateEvent(createEvent string) error {
 	if i.CreateEvent == "" || i.CreateEvent == createEvent {
 		return nil

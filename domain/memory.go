@@ -18,8 +18,8 @@ const (
 	cachedContexts = 8
 )
 
-// A Hosted describes a model that a replica loads: its properties that determine how much memory the
-// replica needs.
+// A Hosted describes a model that a replica loads: its properties that determine how much memory
+// the replica needs.
 type Hosted struct {
 	ModelSize
 	Weights int64   // bytes of the weights files; 0 if unknown

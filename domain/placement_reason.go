@@ -9,7 +9,8 @@ type PlacementReason struct {
 	Rank     int   `json:"rank"`     // rank of the node among the nodes with its type of accelerators
 	Feasible int   `json:"feasible"` // number of nodes that had capacity
 	// FragmentationMilli is by how much the allocation changed the fragmentation of the node, in
-	// thousandths of a device. Fragmentation is how many free accelerators a typical request cannot use.
+	// thousandths of a device. Fragmentation is how many free accelerators a typical request cannot
+	// use.
 	FragmentationMilli int64 `json:"fragmentationMilli"`
 
 	// DeviceMilli is how many thousandths of the shared device were allocated before this allocation;

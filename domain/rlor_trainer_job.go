@@ -151,8 +151,8 @@ func (s TrainerSpec) check() Violations {
 
 var rewardName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_./-]{0,127}$`)
 
-// RewardsOf parses the entries of rewardWeights and returns the weights by the name of the reward. It
-// ignores invalid entries.
+// RewardsOf parses the entries of rewardWeights and returns the weights by the name of the reward.
+// It ignores invalid entries.
 func RewardsOf(entries []string) map[string]float64 {
 	rewards := map[string]float64{}
 	for _, entry := range entries {

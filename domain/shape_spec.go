@@ -76,7 +76,8 @@ func (s ShapeSpec) hardware() Hardware {
 }
 
 // withDefaults returns the spec with its defaults for a model of this size; fleet is as in
-// ModelSize.Resolve, which determines the accelerators. It adds violations to v for settings that do not fit the size.
+// ModelSize.Resolve, which determines the accelerators. It adds violations to v for settings that
+// do not fit the size.
 func (s ShapeSpec) withDefaults(v *Violations, model ModelSize, fleet string) ShapeSpec {
 	h := model.Resolve(v, s.hardware(), fleet)
 	s.AcceleratorType, s.AcceleratorCount = h.Type, h.Count

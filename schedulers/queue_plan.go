@@ -323,7 +323,7 @@ func (q *jobQueue) carryOut(plan *Plan) (started map[domain.Name]bool) {
 	return started
 }
 
-// waitsForCores reports whether a waiting job without accelerators does not start.
+// waitsForCores reports whether a job without accelerators still waits after the decisions.
 func (q *jobQueue) waitsForCores() bool {
 	starts := map[string]bool{}
 	for _, d := range q.decisions {

@@ -109,8 +109,7 @@ type Account struct {
 	Used    int64 // accelerators that the account uses, including those of its running jobs
 	// Guaranteed is the number of accelerators that the account may use at any time. What it uses
 	// above this number is borrowed: its jobs are preempted when another account needs its own
-	// guaranteed accelerators. If no account has guaranteed accelerators,
-	// the value has no effect.
+	// guaranteed accelerators. If no account has guaranteed accelerators, the value has no effect.
 	Guaranteed int64
 }
 
