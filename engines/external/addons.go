@@ -68,7 +68,7 @@ func (m loader) UnloadAddon(id string) error {
 	_, err := m.server.unloadAddon(context.Background(), id)
 	go func() {
 		one.users.Wait()
-		_ = os.RemoveAll(one.dir) // if this fails, Close removes the directory with the model's
+		_ = os.RemoveAll(one.dir) // if this fails, Close removes it with the model's directory
 	}()
 	return err
 }

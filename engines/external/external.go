@@ -26,7 +26,7 @@ type Options struct {
 
 	RestartDelay time.Duration // time from a crash to the restart, doubled by each consecutive crash; default 1 s
 	MaxCrashes   int           // number of consecutive crashes after which a server is not restarted; default 5
-	StableAfter  time.Duration // a crash after this running time is the first of a new count; default 10 min
+	StableAfter  time.Duration // running time after which earlier crashes no longer count; default 10 min
 
 	GracePeriod time.Duration // time between SIGTERM and SIGKILL; default 10 s
 	// ToGGUF converts the model in a Hugging Face directory to a GGUF file, for servers that read

@@ -26,7 +26,7 @@ func (p *preset) bodyOf(
 	v.Require(!req.Echo && req.EchoLast == 0 || !req.Logprobs, "echo",
 		"the node's engine returns no logprobs of the prompt: leave out either echo or logprobs")
 	v.Require(req.Format == nil || knownFormat(req.Format.Type), "format",
-		"the node's engine does not support the type %q", formatOf(req))
+		"the node's engine does not support the type %q: use another type, or omit the format", formatOf(req))
 	b = standard(model, req)
 	path = "/v1/completions"
 	if req.Chat != nil {

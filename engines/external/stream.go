@@ -26,7 +26,7 @@ type stream struct {
 	counted     bool // usage has the server's numbers of tokens
 	offset      int  // number of characters of the completion so far
 	finished    bool
-	ended       bool // the server sends no event after the last one
+	ended       bool // the last event was received
 	permanent   bool // read has failed, and not because of the connection
 }
 

@@ -86,7 +86,7 @@ func decode(ctx context.Context, runner *sandbox.Runner, file *os.File, filter s
 	d.unwatch = context.AfterFunc(ctx, d.stop)
 	_ = out.Close() // the samples then end when ffmpeg exits
 	if _, err := d.peek(); err != nil && !errors.Is(err, io.EOF) {
-		_ = d.Close() // err, which came first, says more
+		_ = d.Close() // err, the earlier error, is returned
 		return nil, err
 	}
 	return d, nil

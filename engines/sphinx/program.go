@@ -150,8 +150,8 @@ func (p *program) transcribe(ctx context.Context, pcm []byte) ([]engines.Word, e
 	return nil, fmt.Errorf("%w%s", err, p.lastError())
 }
 
-// request requests an utterance and then an empty one, because a response ends only with the
-// beginning of the next one. It returns the words of the utterance.
+// request sends an utterance to the process, and returns its words. It then sends an empty
+// utterance, because only the response to that shows that the first response is complete.
 func (p *program) request(pcm []byte) (words []engines.Word, err error) {
 	if err := p.sound.Truncate(0); err != nil {
 		return nil, err

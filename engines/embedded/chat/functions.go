@@ -115,8 +115,8 @@ func rangeOf(_ *exec.Evaluator, a *exec.VarArgs) ([]int, error) {
 	return numbers, nil
 }
 
-// text returns the methods of strings. As in Python, some arguments are optional that gonja
-// requires.
+// text returns the methods of strings. Arguments that are optional in Python, but required by
+// gonja's methods, get Python's defaults.
 func (r *rendering) text() *exec.MethodSet[string] {
 	methods := map[string]exec.Method[string]{}
 	for _, name := range strings.Fields(

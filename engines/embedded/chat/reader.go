@@ -141,8 +141,8 @@ func (r *Reader) call(c *engines.Chunk, last bool) bool {
 	return closed
 }
 
-// all parses a completion that consists of either calls as JSON without delimiters or text. It
-// reports whether it is text.
+// all parses a completion that is either text or consists only of calls as JSON without delimiters.
+// It reports whether the completion is text.
 func (r *Reader) all(c *engines.Chunk) bool {
 	r.allJSON = false
 	if calls := parseCalls(r.pending, r.tools); len(calls) > 0 {

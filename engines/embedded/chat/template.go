@@ -193,8 +193,8 @@ func (t *Template) encode(rendered string, sep separator) (tokens []int) {
 }
 
 // checkRendered returns an error if the template ignores the tools or the tool calls of c, because
-// the model would then not know them. The template ignores them if render returns the text rendered
-// also for a copy of c without them.
+// the model would then not see them. It calls render for a copy of c without them: if the result
+// equals rendered, the template ignores them.
 func (t *Template) checkRendered(c *engines.Chat, rendered string, render func(*engines.Chat) (string, error)) error {
 	var v domain.Violations
 	if len(c.Tools) > 0 {
@@ -319,8 +319,8 @@ func (l *limited) Write(data []byte) (int, error) {
 	return l.text.Write(data)
 }
 
-// recovered is called by defer. If gonja has panicked, it sets err to an error that begins with
-// what.
+// recovered converts a panic of gonja to an error, which it stores in err. Callers defer it. The
+// message of the error begins with what.
 func recovered(err *error, what string) {
 	if cause := recover(); cause != nil {
 		*err = domain.Errorf(domain.FailedPrecondition, "%s: %s", what, short(fmt.Errorf("%v", cause)))

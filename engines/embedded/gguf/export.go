@@ -27,7 +27,7 @@ var architectures = map[string]string{"llama": "llama", "mistral": "llama", "qwe
 type Options struct {
 	Name    string         // value of general.name
 	Type    FileType       // determines the types of the matrices
-	Adapter *llama.Adapter // is merged into the model; nil for none
+	Adapter *llama.Adapter // adapter to merge into the model; nil for none
 	// Template is a chat template to write instead of the model's; "" writes the model's.
 	Template string
 	Workers  int // maximum number of cores; 0 uses all

@@ -117,8 +117,8 @@ func (g *Grammar) Reasoning(s *State) bool {
 	return inside
 }
 
-// Close returns the state after s if the reasoning must end now: only the rest of its delimiter may
-// follow. s must be inside the reasoning.
+// Close returns the state that replaces s when the reasoning must end: it accepts only the missing
+// part of the closing delimiter. s must be inside the reasoning.
 func (g *Grammar) Close(s *State) (*State, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// active is the level in use.
+// active is the level (the instruction set) in use: avx512, avx2 or go.
 var active = start(os.Getenv("ANNEAL_KERNEL"))
 
 // start returns the requested level, or the best level if the processor does not support the
@@ -32,7 +32,7 @@ func Levels() []string { return levels() }
 // package.
 func SetLevel(level string) error {
 	if !slices.Contains(levels(), level) {
-		return fmt.Errorf("kernel level %q: this processor has %s; choose one of these", level, strings.Join(levels(), ", "))
+		return fmt.Errorf("kernel level %q: this processor supports only %s", level, strings.Join(levels(), ", "))
 	}
 	active = level
 	use(level)

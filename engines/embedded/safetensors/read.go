@@ -17,8 +17,8 @@ import (
 	"anneal/domain"
 )
 
-// maxHeader is the maximum size of the header in bytes, that of the format's reference
-// implementation.
+// maxHeader is the maximum size of the header in bytes. The format's reference implementation has
+// the same limit.
 const maxHeader = 100 << 20
 
 // A File is an open safetensors file. Its tensors are read on demand. It is safe for concurrent

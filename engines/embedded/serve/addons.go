@@ -29,7 +29,7 @@ var _ engines.WeightsLoader = (*model)(nil)
 func (m *model) LoadAddon(ctx context.Context, id, dir string) error {
 	switch {
 	case id == "":
-		return domain.Errorf(domain.InvalidArgument, "id: must not be empty")
+		return domain.Errorf(domain.InvalidArgument, "addon ID: must not be empty")
 	case m.merged:
 		return domain.Errorf(domain.FailedPrecondition,
 			"an adapter was merged into this model, so it cannot load others: load adapters into the base model")

@@ -52,7 +52,7 @@ func newDecoder(from llama.Source, c llama.Config, window, workers int) (*decode
 	return d, nil
 }
 
-// sharing returns another decoder with the same weights, which uses a number of cores. d must not
+// sharing returns another decoder with the same weights, which uses workers goroutines. d must not
 // have executed a step yet. The two decoders can execute steps concurrently.
 func (d *decoder) sharing(workers int) *decoder {
 	other := *d

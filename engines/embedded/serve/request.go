@@ -24,7 +24,7 @@ type request struct {
 	ctx          context.Context
 	prompt       []int
 	read         int // number of prompt tokens in the KV cache
-	cachedTokens int // number of these tokens that came from the prefix cache
+	cachedTokens int // number of prompt tokens that came from the prefix cache
 	last         int // token that the next step computes, after the prefill
 	limit        int // maximum number of tokens to generate
 	generated    int
@@ -249,7 +249,7 @@ func (r *request) take() (chunks []engines.Chunk, usage engines.Usage, ended boo
 	return chunks, r.usage, r.ended, r.err
 }
 
-// put emits a chunk and updates the usage. It drops a chunk without text and finish reason.
+// put emits a chunk and updates the usage. It drops a chunk that has neither text nor a finish reason.
 func (r *request) put(chunk engines.Chunk) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
