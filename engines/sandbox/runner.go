@@ -264,9 +264,9 @@ func childPID(info *os.File) int {
 	return output.PID
 }
 
-// interrupt sends SIGTERM to the program, and reports whether that succeeded. The program is a child
-// of the first process in the sandbox, whose ID is in first. If bubblewrap itself received the
-// signal, it would exit immediately and kill the program.
+// interrupt sends SIGTERM to the program, and reports whether that succeeded. The program is a
+// child of the first process in the sandbox, whose ID is in first. If bubblewrap itself received
+// the signal, it would exit immediately and kill the program.
 func interrupt(first chan int) bool {
 	pid := <-first
 	first <- pid

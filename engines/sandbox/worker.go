@@ -185,7 +185,8 @@ func (w *worker) receive(id int, timeout time.Duration) (r response, err error) 
 		part, err := w.responses.ReadSlice('\n')
 		text = append(text, part...)
 		if len(text) > maxResponse {
-			return r, fmt.Errorf("the response exceeds the limit of %d bytes: return a shorter reason and fewer metrics", maxResponse)
+			return r, fmt.Errorf("the response exceeds the limit of %d bytes: return a shorter reason and fewer metrics",
+				maxResponse)
 		}
 		switch {
 		case err == nil:

@@ -23,8 +23,8 @@ type trainer struct{ options Options }
 
 // stateFile is the name of a checkpoint's file with the state of the training run, from which a
 // training resumes. The result of a training has the state in the field stateField of its
-// configuration instead, and the tuned model's completions depend on it. Results of earlier versions
-// have stateFile.
+// configuration instead, and the tuned model's completions depend on it. Results of earlier
+// versions have stateFile.
 const (
 	stateFile  = "simulated.json"
 	stateField = "simulated"

@@ -119,8 +119,8 @@ func (c *Config) Validate() error {
 	within := func(field string, value, min, max int) {
 		v.Require(value >= min && value <= max, field, "must be %d to %d, is %d", min, max, value)
 	}
-	v.Require(families[c.ModelType] != "", "model_type", "is %q, but the embedded engine runs llama, mistral, qwen2 and qwen3",
-		c.ModelType)
+	v.Require(families[c.ModelType] != "", "model_type",
+		"is %q, but the embedded engine runs llama, mistral, qwen2 and qwen3", c.ModelType)
 	within("hidden_size", c.HiddenSize, 1, 1<<16)
 	within("intermediate_size", c.IntermediateSize, 1, 1<<18)
 	within("num_hidden_layers", c.Layers, 1, 1<<10)

@@ -249,7 +249,8 @@ func (r *request) take() (chunks []engines.Chunk, usage engines.Usage, ended boo
 	return chunks, r.usage, r.ended, r.err
 }
 
-// put emits a chunk and updates the usage. It drops a chunk that has neither text nor a finish reason.
+// put emits a chunk and updates the usage. It drops a chunk that has neither text nor a finish
+// reason.
 func (r *request) put(chunk engines.Chunk) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
