@@ -101,7 +101,7 @@ func (c completer) Load(ctx context.Context, files engines.ModelFiles) (engines.
 	m := &model{preset: c.preset, own: own, addons: map[string]*addon{}}
 	m.preset.noReasoning = lacksReasoning(files.Dir)
 	if err := c.open(ctx, m, files); err != nil {
-		_ = os.RemoveAll(own) // the earlier error is returned
+		_ = os.RemoveAll(own) // the earlier error is returned instead
 		return nil, err
 	}
 	if c.preset.hotAddons {
@@ -147,13 +147,13 @@ func (c completer) open(ctx context.Context, m *model, files engines.ModelFiles)
 	}
 	info, err := c.preset.describe(ctx, m.server)
 	if err != nil {
-		_ = m.server.close() // the earlier error is returned
+		_ = m.server.close() // the earlier error is returned instead
 		return err
 	}
 	m.info = info
 	if c.preset.vision != nil {
 		if err := c.preset.vision(ctx, m.server, &m.preset); err != nil {
-			_ = m.server.close() // the earlier error is returned
+			_ = m.server.close() // the earlier error is returned instead
 			return err
 		}
 	}

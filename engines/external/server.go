@@ -67,7 +67,7 @@ func (s *server) open(ctx context.Context) error {
 	program, url, err := s.start(ctx)
 	if err != nil {
 		s.end()
-		_ = os.RemoveAll(s.scratch) // the error of the start is returned
+		_ = os.RemoveAll(s.scratch) // the error of the start is returned instead
 		return err
 	}
 	s.set(url, nil)

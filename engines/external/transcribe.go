@@ -87,7 +87,7 @@ func (m *speechModel) bufferAudio(pcm io.Reader) (*os.File, error) {
 		_, err = io.Copy(file, pcm)
 	}
 	if err != nil {
-		_ = file.Close() // the earlier error is returned
+		_ = file.Close() // the earlier error is returned instead
 		return nil, err
 	}
 	return file, nil

@@ -246,7 +246,7 @@ func (r *Runner) startConfined(m *launcher, p Program) (_ *Process, err error) {
 			return &Process{started, relay}, nil
 		}
 	}
-	_ = info.Close() // the earlier error is returned
+	_ = info.Close() // the earlier error is returned instead
 	relay.close()
 	return nil, err
 }

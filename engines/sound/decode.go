@@ -79,14 +79,14 @@ func decode(ctx context.Context, runner *sandbox.Runner, file *os.File, filter s
 		Args: arguments(program, filter), Env: process.Environment(nil), Files: []*os.File{file, out}, Limits: limits,
 	})
 	if err != nil {
-		_ = pcm.Close() // the earlier error is returned
+		_ = pcm.Close() // the earlier error is returned instead
 		return nil, err
 	}
 	d.stop = sync.OnceFunc(func() { d.program.Stop(context.Background(), 0) })
 	d.unwatch = context.AfterFunc(ctx, d.stop)
 	_ = out.Close() // the samples then end when ffmpeg exits
 	if _, err := d.peek(); err != nil && !errors.Is(err, io.EOF) {
-		_ = d.Close() // err, the earlier error, is returned
+		_ = d.Close() // err, the earlier error, is returned instead
 		return nil, err
 	}
 	return d, nil

@@ -48,7 +48,7 @@ func (m *speechModel) startProgram() (*program, error) {
 	fail := func(err error) (*program, error) {
 		p.close()
 		for _, file := range files {
-			_ = file.Close() // the earlier error is returned
+			_ = file.Close() // the earlier error is returned instead
 		}
 		return nil, err
 	}
@@ -96,7 +96,7 @@ func unlinkedFile(dir string) (*os.File, error) {
 		return nil, err
 	}
 	if err := os.Remove(file.Name()); err != nil {
-		_ = file.Close() // the earlier error is returned
+		_ = file.Close() // the earlier error is returned instead
 		return nil, err
 	}
 	return file, nil

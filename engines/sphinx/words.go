@@ -93,7 +93,8 @@ func segmentOf(words []engines.Word) *engines.Segment {
 	return s
 }
 
-// minProbability is half of the lowest probability that PocketSphinx prints.
+// minProbability replaces the probability 0, whose logarithm is infinite. It is half of the lowest
+// other probability that PocketSphinx prints.
 const minProbability = 0.0005
 
 // dither adds noise of one bit to digital silence, because the model takes the logarithm of the

@@ -43,7 +43,7 @@ func (b *budget) allocate(bytes int) error {
 // tick returns an error if the deadline of the rendering has passed.
 func (r *rendering) tick() error {
 	if time.Now().After(r.until) {
-		return fmt.Errorf("the template takes longer than %v", renderWithin)
+		return fmt.Errorf("the template takes longer than %v to render", renderWithin)
 	}
 	return nil
 }

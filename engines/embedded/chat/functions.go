@@ -26,13 +26,14 @@ func (r *rendering) raise(_ *exec.Evaluator, a *exec.VarArgs) (any, error) {
 // template called raise_exception, the error contains its argument.
 func (r *rendering) renderError(err error) error {
 	if r.rejection != "" {
-		return domain.Errorf(domain.InvalidArgument, "messages: the model's chat template rejects them: %s",
+		return domain.Errorf(domain.InvalidArgument, "messages: the model's chat template rejects this conversation: %s",
 			short(errors.New(r.rejection)))
 	}
 	if r.cause != nil {
 		err = r.cause
 	}
-	return domain.Errorf(domain.InvalidArgument, "messages: the model's chat template cannot render them: %s", short(err))
+	return domain.Errorf(domain.InvalidArgument,
+		"messages: the model's chat template cannot render this conversation: %s", short(err))
 }
 
 // short returns the text of err on one line. If the text is longer than 300 characters, it returns

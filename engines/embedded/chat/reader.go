@@ -26,7 +26,7 @@ type Reader struct {
 	thinking bool
 	calling  bool
 	started  bool // the text after the reasoning has begun
-	layout   bool // the next newlines follow the reasoning, and are dropped
+	layout   bool // drop the next newlines, which belong to the reasoning
 	allJSON  bool // the completion may consist of calls as JSON without delimiters
 	pending  string
 	calls    int

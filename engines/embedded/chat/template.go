@@ -124,8 +124,8 @@ func parse(source string, tokens *tokenizer.Tokenizer, named map[string]any) (_ 
 	return t, nil
 }
 
-// chosen returns the template in raw, the field chat_template of a tokenizer configuration, which
-// has one template or several named ones.
+// chosen returns the template in raw, the field chat_template of a tokenizer configuration. If the
+// field has several named templates, chosen returns "tool_use", or else "default".
 func chosen(raw json.RawMessage) string {
 	var one string
 	if json.Unmarshal(raw, &one) == nil {

@@ -118,8 +118,8 @@ func moreBits(layer, layers int) bool {
 	return layer < eighth || layer >= 7*layers/8 || (layer-eighth)%3 == 2
 }
 
-// fitting returns the type as. If columns, the row length, is not a multiple of that type's block,
-// it returns the type that llama.cpp uses instead.
+// fitting returns as, the type of a matrix. If columns, the row length, is not a multiple of that
+// type's block, fitting returns the type that llama.cpp uses instead.
 func fitting(as quant.Type, columns int) quant.Type {
 	smaller := map[quant.Type]quant.Type{quant.Q4_K: quant.Q5_0, quant.Q5_K: quant.Q5_1, quant.Q6_K: quant.Q8_0}
 	for columns%as.Block() != 0 {

@@ -9,8 +9,8 @@ import (
 	"anneal/domain"
 )
 
-// Limits of a grammar at run time. If the cache of states exceeds its limits, it is dropped. Next
-// and Allowed return an error if a token exceeds the limits of a token.
+// Limits of a grammar at run time. A cache of states that exceeds its limits is dropped. Next and
+// Allowed return an error if they exceed the limits for one token.
 const (
 	maxStates  = 4096
 	maxMasks   = 8 << 20 // maximum size of the cached masks, in bytes

@@ -22,7 +22,7 @@ type addon struct {
 	chat    *chatFormat // chat format of the adapter; nil stands for that of the base model
 }
 
-// the agent finds by a type assertion that models load adapters and weights
+// the agent detects models that load adapters and weights by a type assertion
 var _ engines.WeightsLoader = (*model)(nil)
 
 // LoadAddon implements engines.AddonLoader. It does not block running requests.

@@ -108,7 +108,7 @@ func (m *model) prompt(req *engines.CompletionRequest, format chatFormat) (promp
 	prompt, rendered, err = format.template.Prompt(req.Chat, req.Reasoning)
 	if err == nil && len(prompt) == 0 {
 		err = domain.Errorf(domain.InvalidArgument,
-			"messages: this model's chat template renders them as an empty prompt: add a message with content")
+			"messages: this model's chat template renders an empty prompt: add a message with content")
 	}
 	if window := m.info.ContextLength; err == nil && len(prompt) >= window {
 		err = domain.Errorf(domain.InvalidArgument,

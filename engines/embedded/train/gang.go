@@ -120,7 +120,7 @@ func (j *job) logf(format string, args ...any) {
 // endHelpers tells the helpers that the training has ended.
 func (l *Loop) endHelpers(ctx context.Context) {
 	for _, h := range l.helpers {
-		_ = send(ctx, h.link, order{End: true}) // the nodes also stop when the attempt has ended
+		_ = send(ctx, h.link, order{End: true}) // if this fails, the helpers stop when the attempt ends
 	}
 	l.helpers = nil
 }
