@@ -21,12 +21,12 @@ const (
 func wordOf(line string) (w engines.Word, err error) {
 	fields := strings.Fields(line)
 	if len(fields) != 4 {
-		return w, fmt.Errorf("the process wrote a line with %d fields after the channel, not 4", len(fields))
+		return w, fmt.Errorf("PocketSphinx wrote a line with %d fields after the channel, not 4", len(fields))
 	}
 	var numbers [3]float64
 	for i, text := range []string{fields[0], fields[1], fields[3]} {
 		if numbers[i], err = strconv.ParseFloat(text, 64); err != nil {
-			return w, fmt.Errorf("the process wrote %q instead of a number", text)
+			return w, fmt.Errorf("PocketSphinx wrote %q instead of a number", text)
 		}
 	}
 	return engines.Word{

@@ -25,7 +25,7 @@ type Reader struct {
 	thinks   bool     // reasoning is separated from the text
 	thinking bool
 	calling  bool
-	started  bool // the text after the reasoning has begun
+	started  bool // any reasoning has ended, and the text has begun
 	layout   bool // drop the next newlines, which belong to the reasoning
 	allJSON  bool // the completion may consist of calls as JSON without delimiters
 	pending  string

@@ -16,14 +16,14 @@ type CallForm struct {
 type Function struct {
 	Name       string
 	Parameters json.RawMessage // JSON Schema of the arguments; nil allows any object
-	// Strict reports unsupported keywords of Parameters; otherwise they allow any object as
-	// arguments.
+	// Strict makes an unsupported keyword of Parameters an error. Otherwise Parameters with such a
+	// keyword allow any object as arguments.
 	Strict bool
 	Field  string // request field with the Parameters, for errors
 }
 
 // Calls returns the grammar of a call of one of the functions, or of one or more calls if many is
-// true.
+// true. It returns InvalidArgument if the Parameters of a Strict function cannot be enforced.
 func Calls(form CallForm, functions []Function, many bool) (*Grammar, error) {
 	kit := newJSONKit()
 	ways, err := kit.calls(form, functions)

@@ -28,8 +28,8 @@ func Level() string { return active }
 // Levels returns the levels that this processor supports, best first.
 func Levels() []string { return levels() }
 
-// SetLevel changes the active level. It must not run concurrently with other functions of the
-// package.
+// SetLevel changes the active level. It returns an error if the processor does not support the
+// level. It must not run concurrently with other functions of the package.
 func SetLevel(level string) error {
 	if !slices.Contains(levels(), level) {
 		return fmt.Errorf("kernel level %q: this processor supports only %s", level, strings.Join(levels(), ", "))

@@ -73,7 +73,8 @@ func (t TokenIDs) MarshalJSON() ([]byte, error) {
 
 const maxConfigBytes = 1 << 20
 
-// ReadConfig reads and validates dir/config.json.
+// ReadConfig reads dir/config.json. It returns FailedPrecondition if the file is missing or
+// invalid, or if this package does not support the model.
 func ReadConfig(dir string) (Config, error) {
 	path := filepath.Join(dir, "config.json")
 	data, err := readLimited(path, maxConfigBytes)

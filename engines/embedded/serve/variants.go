@@ -95,7 +95,7 @@ func dimensionsOf(c llama.Config) dimensions {
 	return dimensions{c.Layers, c.HiddenSize, c.IntermediateSize, c.Heads, c.KVHeads, c.HeadDim, c.VocabSize}
 }
 
-// closeIdle waits for the last request of the variant, and closes it.
+// closeIdle waits for the last request of the variant, and closes the variant.
 func (w *variant) closeIdle() {
 	w.users.Wait()
 	_ = w.Close() // Close of a model never returns an error

@@ -97,8 +97,8 @@ func (j *job) enlist(ctx context.Context) error {
 		}
 		name := fmt.Sprintf("node %d of the gang", i+2)
 		if theirs != own {
-			j.logf("%s does not help to train: its kernel level is %s, and this node's is %s. Their results would differ",
-				name, theirs.Level, own.Level)
+			j.logf("%s does not help to train: its kernel level (%s, this node's is %s) or its parameters differ, so its "+
+				"results would differ", name, theirs.Level, own.Level)
 			if err := send(ctx, link, order{End: true}); err != nil {
 				return err
 			}
