@@ -28,7 +28,7 @@ type CompletionRequest struct {
 	Images []*Image `json:"images,omitempty"`
 
 	MaxTokens int      `json:"maxTokens"`
-	Stop      []string `json:"stop,omitempty"` // at most 4 texts; the completion ends before the first
+	Stop      []string `json:"stop,omitempty"` // at most 4 texts; the completion ends before the first that occurs
 	IgnoreEOS bool     `json:"ignoreEos,omitempty"`
 
 	// Sampling applies the following fields in this order: first the tokens that Format, ToolChoice

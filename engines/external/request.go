@@ -232,7 +232,7 @@ func extendLlama(b body, contextLength int, req *engines.CompletionRequest, v *d
 		b["mirostat"], b["mirostat_tau"], b["mirostat_eta"] = 2, math.Log2(req.MirostatTarget), cmp.Or(req.MirostatRate, 0.1)
 	}
 	if req.Seed != nil {
-		// the server's seeds have 32 bits; if all are set, it chooses a seed itself
+		// seeds of the server have 32 bits; it replaces a seed with all bits set by a random one
 		b["seed"] = (*req.Seed ^ *req.Seed>>32) & math.MaxInt32
 	}
 	if !req.Logprobs && req.ReturnTokenIDs {

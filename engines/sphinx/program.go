@@ -22,7 +22,7 @@ import (
 type program struct {
 	dir        string // directory of the model, which error messages must not contain
 	process    *sandbox.Process
-	requests   *os.File // receives the names of utterances
+	requests   *os.File // pipe to the process, for the names of utterances
 	responses  *os.File
 	lines      *bufio.Scanner
 	sound      *os.File // file without a name, with the samples of the next utterance
@@ -138,7 +138,7 @@ func (p *program) transcribe(ctx context.Context, pcm []byte) ([]engines.Word, e
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return nil, fmt.Errorf("the transcription of an utterance took longer than %s", utteranceTimeout)
 	}
-	if errors.Is(err, errEnded) { // the exit status of the process is the reason
+	if errors.Is(err, errEnded) { // wait for the exit status of the process, which lastError reports
 		ending := time.NewTimer(exitTimeout)
 		defer ending.Stop()
 		select {

@@ -96,7 +96,7 @@ func weighDown(value any, left *int, depth int) (err error) {
 			each(key, one)
 		}
 	default:
-		switch v := reflect.ValueOf(value); v.Kind() { // other types of gonja
+		switch v := reflect.ValueOf(value); v.Kind() { // values of other types, which gonja creates
 		case reflect.String:
 			*left -= v.Len()
 		case reflect.Slice, reflect.Array:

@@ -194,8 +194,8 @@ func splitPartial(text, delimiter string, last bool) (now, later string) {
 }
 
 // parseCalls parses text that consists of calls as JSON objects {name, arguments} or {name,
-// parameters}: one object, a list, or several objects. It returns nil for any other text, and if a
-// call names a function that names lacks, unless names is nil.
+// parameters}: one object, a list, or several objects. It returns nil for any other text, and for a
+// call of a function that is not in names. A nil names allows all functions.
 func parseCalls(text string, names []string) []engines.ToolCall {
 	var calls []engines.ToolCall
 	dec := json.NewDecoder(strings.NewReader(strings.ReplaceAll(text, "};", "} ")))

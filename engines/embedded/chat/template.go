@@ -106,7 +106,7 @@ func parse(source string, tokens *tokenizer.Tokenizer, named map[string]any) (_ 
 	if err != nil {
 		return nil, err
 	}
-	settings := config.New() // settings of transformers
+	settings := config.New() // the settings with which transformers renders templates
 	settings.TrimBlocks, settings.LeftStripBlocks = true, true
 	if err := checkSource(source, settings); err != nil {
 		return nil, err
@@ -264,7 +264,7 @@ func (t *Template) messages(c *engines.Chat, r *engines.Reasoning, sep separator
 	for i, m := range c.Messages {
 		role := m.Role
 		if role == "developer" && !strings.Contains(t.source, role) {
-			// the role "developer" has the older name "system"
+			// the template knows the role "developer" only by its older name "system"
 			role = "system"
 		}
 		if !keepsReasoning(c, r, i) {

@@ -60,9 +60,9 @@ func (k *jsonKit) calls(form CallForm, functions []Function) (expr, error) {
 	return alt(ways...), nil
 }
 
-// Offered returns the grammar of a completion that may contain calls of functions: any text, in
-// which the delimiter, with which form begins, must be followed by a valid call. If t is not nil,
-// it describes the reasoning before the text, in which the delimiter has no meaning.
+// Offered returns the grammar of a completion that may contain calls of functions: any text, but
+// each delimiter in it begins a valid call. form begins with the delimiter. If t is not nil,
+// reasoning may precede the text. A delimiter in the reasoning has no meaning.
 func Offered(t *Thinking, delimiter string, form CallForm, functions []Function) (*Grammar, error) {
 	kit := newJSONKit()
 	ways, err := kit.calls(form, functions)

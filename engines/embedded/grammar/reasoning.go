@@ -13,7 +13,7 @@ func After(t Thinking, g *Grammar) *Grammar {
 	b := newBuilder()
 	answer := int32(returns)
 	if g != nil {
-		shift := int32(len(b.nodes)) - 1 // both grammars have the node 0
+		shift := int32(len(b.nodes)) - 1 // b already has the node 0 (returns) of g
 		for _, n := range g.nodes[1:] {
 			b.nodes = append(b.nodes, n.moved(shift))
 		}

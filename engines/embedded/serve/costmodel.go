@@ -74,7 +74,7 @@ func (p *costModel) draftTokens(rows int, chance float64, limit int) int {
 	return p.draftTokensAt(rows, chance, limit, 0)
 }
 
-// draftTokensAt is like draftTokens for a draft model that takes the time each to draft a token.
+// draftTokensAt is like draftTokens for a draft model. each is the time to draft one token.
 func (p *costModel) draftTokensAt(rows int, chance float64, limit int, each time.Duration) int {
 	n, best, tokens, likely := 0, minSpeedup*float64(rows)/p.cost(float64(rows)), float64(rows), chance
 	for k := 1; k <= limit; k++ {
