@@ -131,7 +131,8 @@ func (c *Config) Validate() error {
 	within("vocab_size", c.VocabSize, 1, 1<<20)
 	within("max_position_embeddings", c.MaxPositions, 1, 1<<21)
 	v.Require(c.HeadDim%2 == 0, "head_dim", "must be even, is %d", c.HeadDim)
-	v.Require(c.KVHeads < 1 || c.Heads%c.KVHeads == 0, "num_key_value_heads", "must divide num_attention_heads")
+	v.Require(c.KVHeads < 1 || c.Heads%c.KVHeads == 0, "num_key_value_heads",
+		"must divide num_attention_heads (%d), is %d", c.Heads, c.KVHeads)
 	v.Require(c.NormEps > 0, "rms_norm_eps", "must be above 0, is %g", c.NormEps)
 	v.Require(c.RopeTheta > 0, "rope_theta", "must be above 0, is %g", c.RopeTheta)
 	c.RopeScaling.check(&v, "rope_scaling")

@@ -160,8 +160,8 @@ func (r *rollouts) rate() float64 {
 	return rate
 }
 
-// evalDue reports whether an evaluation is due. The evaluations of a training are evenly spaced, and
-// the last one is at the end.
+// evalDue reports whether an evaluation is due. The evaluations of a training are evenly spaced,
+// and the last one is at the end.
 func (r *rollouts) evalDue() bool {
 	part := func(epochs float64) int { return int(epochs / float64(r.settings.Epochs) * evaluations) }
 	return r.left() == 0 && (part(r.epoch()) > part(r.state.EvaluatedAt) || r.done())
