@@ -66,7 +66,7 @@ func smallDigest(content []byte) digest {
 	return d
 }
 
-// A smallFile describes a change of a small file through the journal.
+// A smallFile is a small file whose new content is stored through the journal.
 type smallFile struct {
 	key     string
 	content []byte

@@ -35,7 +35,7 @@ type loadedRow struct {
 	fold    *fold
 	name    domain.Name
 	row     domain.AnyRow
-	version uint64 // version of a deleted resource
+	version uint64 // version of the resource; it is needed only if the resource is deleted, because a row has its own
 	history []byte
 	err     error // why the line cannot be decoded; the fields above are then not set
 }

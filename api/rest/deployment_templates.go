@@ -11,7 +11,8 @@ import (
 // account publicAccount, which accounts of the type domain.Enterprise name by its ID. A deployment
 // takes the settings of the shape's latest validated version, as with the field deploymentShape.
 
-// templateShape returns the resource name of the deployment shape that is the template.
+// templateShape returns the resource name of the deployment shape to which template, the ID of a
+// deployment template, refers.
 func templateShape(template string) string {
 	return string(domain.NewName(publicAccount, domain.DeploymentShapes.Collection, template))
 }

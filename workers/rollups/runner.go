@@ -52,7 +52,7 @@ type Runner struct {
 	busy    busy
 	folded  *accelerators // allocations at the end of the last complete window; nil when they are not in memory
 	pending *pending
-	idle    time.Time // end of an hour in which there was nothing to roll up
+	idle    time.Time // end of the last window that was not opened because it has no usage; it is not examined again
 	opened  time.Time // end of the newest complete hour when this process last opened a window
 }
 
