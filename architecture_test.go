@@ -116,6 +116,7 @@ var mayImport = map[string][]string{
 	"api": {"domain", "disk", "eventlog", "eventlog/audit", "eventlog/idempotency", "eventlog/natsserver",
 		"projections", "blobs", "engines"},
 	"internal/usage":       {},
+	"internal/settings":    {"domain", "internal/usage"},
 	"internal/hub":         {},
 	"internal/hub/hubtest": {},
 	"internal/testutil":    {},

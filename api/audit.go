@@ -13,7 +13,7 @@ import (
 // disconnected before the response. The audit stream does not count it as a refused request.
 const statusClientClosed = 499
 
-// noteCall passes the call to the recorder of its response, which writes the audit record.
+// noteCall passes the call to the recorder w of its response, for the audit record.
 func noteCall(w http.ResponseWriter, c *request.Call) {
 	if r, ok := w.(*recorder); ok {
 		r.call = c
@@ -27,8 +27,8 @@ func (r *recorder) ObserveError(f *domain.Error) {
 	}
 }
 
-// noteStored passes the error of a response from the idempotency store to the recorder of the
-// response.
+// noteStored passes the error reason of a response from the idempotency store to the recorder w of
+// the response.
 func noteStored(w http.ResponseWriter, stored request.StoredResponse) {
 	if r, ok := w.(*recorder); ok && stored.Status >= http.StatusBadRequest {
 		r.reason = reasonIn(stored.Body)
@@ -73,7 +73,7 @@ func (s *Server) record(response *recorder, r *http.Request) {
 	}
 	one.APIKey = one.Actor
 	if one.Actor == "" {
-		one.APIKey = string(claimed) // not verified, so the record has no account
+		one.APIKey = string(claimed) // the key was not verified, so the record has no account
 	} else if domain.Name(one.Actor).Collection() != domain.APIKeys.Collection {
 		one.APIKey = "" // the key of a deployment's direct route is no API key
 	}
@@ -92,8 +92,8 @@ func isLogin(c *request.Call, key domain.Name) bool {
 		key == domain.NewName(c.Account, domain.APIKeys.Collection, c.PathValue("id"))
 }
 
-// loginKind returns the kind of the audit record of a login. A login is also accepted when the key
-// is valid, but its role may not read API keys (reason ROLE).
+// loginKind returns the kind of the audit record of a login: LoginAccepted if the API key is valid,
+// even if its role may not read API keys (reason ROLE), and LoginRefused if it is not.
 func loginKind(r audit.Record) string {
 	switch {
 	case r.Status == http.StatusOK, r.Status == http.StatusForbidden && r.Reason == "ROLE":

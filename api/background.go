@@ -80,7 +80,7 @@ func (s *Server) backgroundCall(ctx context.Context, q BackgroundRequest) *reque
 	}
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, q.Path, nil)
 	if err != nil {
-		panic(err) // the path of an operation is valid
+		panic(err) // impossible: q.Path is the path of an operation, a valid URL
 	}
 	return &request.Call{Core: s.core, Conn: &storedBody{q.Body}, Operation: op, Writer: headers{http.Header{}},
 		Request: r, Ctx: engines.WithTrace(ctx, q.Trace), ID: q.ID, Trace: q.Trace, Time: s.core.Now().UTC(),

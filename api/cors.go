@@ -41,7 +41,7 @@ func CheckOrigin(origin string) error {
 // preflightMaxAge is how long a browser may reuse the response to a preflight request.
 const preflightMaxAge = 10 * time.Minute
 
-// requestHeaders lists the request headers that the interface reads. A preflight response also
+// requestHeaders lists the request headers that the API reads. A preflight response also
 // allows every other header that the browser lists, because client libraries add headers of their
 // own, which the server ignores.
 const requestHeaders = "Authorization, Content-Type"
@@ -72,7 +72,7 @@ func newCORSPolicy(origins []string, table []request.Operation) corsPolicy {
 }
 
 // allow is middleware that lets pages of the allowed origins read the response. The responses have
-// no Access-Control-Allow-Credentials, because the interface has no cookies: a page needs an API
+// no Access-Control-Allow-Credentials, because the API uses no cookies: a page needs an API
 // key.
 func (p corsPolicy) allow(next http.Handler) http.Handler {
 	if len(p.origins) == 0 {

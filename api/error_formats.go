@@ -64,8 +64,8 @@ func (f errorFormats) isInference(r *http.Request) bool {
 }
 
 // intendedPath returns the path of the OpenAI API that a client with a wrong base URL intended: its
-// base URL lacks /v1, or has /v1 twice. It returns "" if the corrected path is no path of an
-// inference operation either.
+// base URL lacks /v1, or has /v1 twice. It returns "" if the corrected path is not the path of an
+// inference operation.
 func (f errorFormats) intendedPath(path string) string {
 	meant := "/v1/" + strings.Trim(strings.TrimPrefix(path, "/v1/v1"), "/")
 	if below := f[meant]; meant == path || !below.exact || !below.inference || below.management {

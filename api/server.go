@@ -93,7 +93,7 @@ type Options struct {
 	Usage          rest.PendingUsage // usage that is not yet added to the hourly totals; nil shows none
 }
 
-// A Server is the http.Handler of the whole interface.
+// A Server is the http.Handler of the whole HTTP API.
 type Server struct {
 	Options
 	core    *request.Core
@@ -105,7 +105,7 @@ type Server struct {
 	bodies  *connection.Budget
 	cors    corsPolicy
 	stop    context.CancelFunc
-	leaving atomic.Bool // see LameDuck
+	leaving atomic.Bool // set by LameDuck: the server is shutting down
 
 	document  *openapi.Document
 	uploads   *upload.Store

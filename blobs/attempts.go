@@ -32,7 +32,7 @@ const SupersededTime = time.Hour
 // stored below root; "" when there is none. root is the result of RolloutsRoot or LogRoot.
 func (s *Store) NewestOfAttempts(ctx context.Context, root string, last int) (key string, err error) {
 	if base, ok := strings.CutSuffix(root, logsDir+"/"); ok {
-		for attempt := last; attempt > 0; attempt-- { // listing the job's directory takes longer
+		for attempt := last; attempt > 0; attempt-- { // faster than listing the job's directory
 			key := base + trainerLog + strconv.Itoa(attempt) + logSuffix
 			if _, err := s.Size(ctx, key); err == nil {
 				return key, nil
@@ -70,7 +70,7 @@ func Superseded(listed []File) map[string]bool {
 }
 
 // attemptOf returns the number of the attempt that stored the rollouts or log under key, and the
-// RolloutsRoot or LogRoot of this file; 0 for other keys.
+// RolloutsRoot or LogRoot of this file. For other keys, attempt is 0.
 func attemptOf(key string) (root string, attempt int) {
 	parts := strings.Split(key, "/")
 	if len(parts) < 4 || parts[0]+"/" != JobRoot {

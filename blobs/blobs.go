@@ -208,14 +208,14 @@ func (s *Store) put(ctx context.Context, key string, r io.Reader) (int64, error)
 
 func (s *Store) write(ctx context.Context, key string, r io.Reader, o *blob.WriterOptions) (int64, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // after an error, so that Close discards what was written
+	defer cancel()
 	w, err := s.bucket.NewWriter(ctx, key, o)
 	if err != nil {
 		return 0, explain(err, key)
 	}
 	n, err := io.Copy(w, r)
 	if err != nil {
-		cancel()
+		cancel() // so that Close discards what was written
 		_ = w.Close()
 		return n, explain(err, key)
 	}

@@ -51,7 +51,7 @@ const recordHead = "anneal digests 1"
 
 // A digest describes one content of a file. Its SHA-256 is also sent to agents, which compare it
 // with what they receive. Reads compare the checksums of blocks, so that a part of a file can be
-// verified. These are HighwayHash, which takes a fiftieth of the time of SHA-256.
+// verified. The checksums are HighwayHash, which takes a fiftieth of the time of SHA-256.
 type digest struct {
 	length int64
 	sha256 [sha256.Size]byte
@@ -121,7 +121,7 @@ func (f *fileStore) record(key string) ([]digest, error) {
 	return parseDigests(strings.Join(lines[2:], "\n"))
 }
 
-// parseDigests decodes the lines of appendDigests.
+// parseDigests decodes lines that appendDigests has encoded.
 func parseDigests(text string) (contents []digest, err error) {
 	for line := range strings.Lines(text) {
 		var d digest
@@ -235,7 +235,7 @@ func (f *fileStore) commitLocked(key string, contents []digest, place func() err
 
 // currentDigests returns the digests in the record of a file that match the file's length, or, for
 // a file of an earlier version without a record, the digest of its content. It returns none when
-// the file does not exist, or its record is missing or damaged. The caller holds the lock.
+// the file does not exist, or its record is missing or damaged. The caller holds the lock of key.
 func (f *fileStore) currentDigests(key string) (contents []digest, err error) {
 	info, err := os.Stat(f.path(key))
 	if err != nil || !info.Mode().IsRegular() {
@@ -286,7 +286,9 @@ func (f *fileStore) link(dst, src string) error {
 		contents, same, err := f.linkedDigests(src, temp)
 		if err == nil && same {
 			now := time.Now()
-			err = os.Chtimes(temp, now, now) // changes both files; the copy must not seem older than reconcile.Grace
+			// Chtimes changes the times of temp and of src, which are one file. Otherwise the copy
+			// could seem older than reconcile.Grace.
+			err = os.Chtimes(temp, now, now)
 		}
 		if err == nil && same {
 			err = disk.Sync(temp) // so far, the content may be durable only in the journal, under the key src
@@ -294,8 +296,8 @@ func (f *fileStore) link(dst, src string) error {
 		if err == nil && same {
 			err = f.commit(dst, contents, func() error { return f.place(temp, f.path(dst)) })
 		}
-		// Renaming a hard link onto another hard link of the same file does nothing, so temp still
-		// exists.
+		// If temp and the file under dst are hard links of the same file, renaming temp does
+		// nothing, so temp still exists.
 		if removed := os.Remove(temp); removed != nil && !errors.Is(removed, os.ErrNotExist) {
 			err = errors.Join(err, removed)
 		}
@@ -342,7 +344,7 @@ func (f *fileStore) linkedDigests(key, name string) (contents []digest, same boo
 		return nil, false, f.adopt(context.Background(), key)
 	}
 	if contents = ofLength(contents, held.Size()); err == nil && len(contents) == 0 {
-		err = fmt.Errorf("it has %d bytes, which is not the length that was stored", held.Size())
+		err = fmt.Errorf("the content has %d bytes, which is not the recorded length", held.Size())
 	}
 	if err != nil {
 		return nil, false, damaged(key, err.Error())

@@ -166,7 +166,7 @@ func TestLostDigests(t *testing.T) {
 		_, err = read(again, "a/b")
 		refusedAsDamaged(t, err, "a/b")
 		require.Equal(t, "text", content(t, again, "a/c"))
-		require.Contains(t, log.String(), "missing or damaged: reads of them fail")
+		require.Contains(t, log.String(), "damaged or missing: reads of these files fail")
 		log.Reset()
 	}
 }

@@ -93,7 +93,7 @@ func hasRecords(dir string) (bool, error) {
 
 func isRecord(name string) bool { return len(name) == 64 }
 
-// list returns the lengths of the files below a prefix, by key.
+// list returns the lengths in bytes of the files below a prefix, by key.
 func (f *fileStore) list(prefix string) (map[string]int64, error) {
 	files := map[string]int64{}
 	err := filepath.WalkDir(f.path(prefix), func(path string, entry fs.DirEntry, err error) error {
@@ -178,7 +178,8 @@ func (f *fileStore) adopt(ctx context.Context, key string) error {
 // removes the records of files that do not exist.
 func (f *fileStore) maintain(ctx context.Context, log *slog.Logger) {
 	if f.strict {
-		log.Warn("the list of files without digests, of earlier versions, is missing or damaged: reads of them fail",
+		log.Warn("the list of files that earlier versions stored without digests is damaged or missing: "+
+			"reads of these files fail",
 			"list", filepath.Join(f.dir, digests, marker))
 	}
 	f.sweep(ctx, log)
@@ -202,7 +203,8 @@ func (f *fileStore) maintain(ctx context.Context, log *slog.Logger) {
 		}
 	}
 	if err := f.writeMarker(); err != nil {
-		log.Warn("cannot write the list of files without digests, of earlier versions: the next start retries", "error", err)
+		log.Warn("cannot write the list of files that earlier versions stored without digests: the next start retries",
+			"error", err)
 		return
 	}
 	if failed > 0 {
@@ -228,7 +230,7 @@ func (f *fileStore) sweep(ctx context.Context, log *slog.Logger) {
 			}
 			key, ok := keyOfRecord(filepath.Join(dir.Name(), name))
 			if !ok {
-				continue // an attempt to read the file reports the damage
+				continue // reading the file reports the damage
 			}
 			if _, err := os.Lstat(f.path(key)); err == nil {
 				continue

@@ -123,7 +123,7 @@ func move(temp, target string) (err error) {
 		}
 		err = os.MkdirAll(filepath.Dir(target), 0o700)
 		if err != nil && !errors.Is(err, os.ErrExist) && !errors.Is(err, os.ErrNotExist) {
-			return err // otherwise a directory was removed concurrently
+			return err // for the other errors, retry: a directory was removed concurrently
 		}
 	}
 	return err
@@ -175,9 +175,9 @@ func (f *fileStore) removeAll(prefix string) (err error) {
 	return errors.Join(err, f.syncRemoved(f.path(prefix)))
 }
 
-// syncRemoved makes the removal of a path durable. Otherwise the old content could exist again
-// after a power failure, instead of a later content in the journal, and recover would assume that
-// another process had stored it.
+// syncRemoved makes the removal of a path durable. Otherwise a power failure could bring back the
+// old content. recover would then assume that another process had stored it, and would not restore
+// a later content from the journal.
 func (f *fileStore) syncRemoved(path string) error {
 	for {
 		path = filepath.Dir(path)

@@ -42,7 +42,7 @@ type journal struct {
 
 	users   sync.RWMutex // held for reading by append, and for writing by close
 	mu      sync.Mutex
-	keys    map[string]int // number of entries in the segments, by key; after a failure without the keys in voids
+	keys    map[string]int // number of entries in the segments, by key; keys in the file voids are left out
 	next    *journalRound  // collects the entries for the next round; nil while there are none
 	running bool
 	failed  error         // first error of a write or sync, after which the journal accepts no entries
@@ -103,9 +103,9 @@ func openJournal(dir string, checkpoint func() error, log *slog.Logger) (*journa
 }
 
 // append makes entries durable. The caller calls applied when the files of the entries are renamed
-// into place, or this has failed.
+// into place, or renaming them has failed.
 //
-// arrive is the result of announce, which append calls, or nil.
+// arrive is a function that announce has returned, or nil. append calls it.
 func (j *journal) append(arrive func(), entries ...entry) (applied func(), err error) {
 	j.users.RLock()
 	defer j.users.RUnlock()
@@ -128,7 +128,7 @@ func (j *journal) append(arrive func(), entries ...entry) (applied func(), err e
 	if arrive != nil {
 		arrive()
 	}
-	if first { // the first caller that waits does the round for all
+	if first { // the first caller writes the entries of all callers
 		if more := j.round(); more {
 			go j.rounds()
 		}
@@ -141,8 +141,8 @@ func (j *journal) append(arrive func(), entries ...entry) (applied func(), err e
 	return sync.OnceFunc(func() { r.segment.pending.Add(-len(entries)) }), nil
 }
 
-// supersede records that changes of keys are durable that were made without the journal, so that
-// recover does not undo them.
+// supersede records that the files under keys were changed durably without the journal, so that
+// recover does not undo these changes.
 func (j *journal) supersede(keys ...string) error {
 	if j == nil {
 		return nil
@@ -196,7 +196,7 @@ func (j *journal) void(key string) error {
 		err = disk.Sync(j.dir)
 	}
 	if err != nil {
-		return fmt.Errorf("record a change of %s outside of the failed journal of the file store: %w", key, err)
+		return fmt.Errorf("record in the file %s that %s was changed without the failed journal: %w", voids, key, err)
 	}
 	delete(j.keys, key)
 	return nil
@@ -362,7 +362,8 @@ func (j *journal) retire(s *segment, done chan struct{}) {
 	j.forget(s.keys)
 }
 
-// forget subtracts the entries of a removed segment, whose keys are given, from j.keys.
+// forget subtracts the entries of a removed segment from the counts in j.keys. keys has the key of
+// each of these entries.
 func (j *journal) forget(keys []string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

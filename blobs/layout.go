@@ -44,8 +44,8 @@ func StagingPrefix(name domain.Name, createEvent string, upload int) string {
 	return resourcePrefix(StagingRoot, name, createEvent) + strconv.Itoa(upload) + "/"
 }
 
-// UploadPrefix returns the prefix of the files that an attempt to store a validated upload of a
-// dataset or model writes. attempt is the unique ID of the attempt.
+// UploadPrefix returns the prefix below which one attempt to store a validated upload of a dataset
+// or model writes its files. attempt is the unique ID of the attempt.
 func UploadPrefix(root string, name domain.Name, createEvent string, upload int, attempt string) string {
 	return resourcePrefix(root, name, createEvent) + strconv.Itoa(upload) + "-" + attempt + "/"
 }
@@ -55,14 +55,14 @@ func DerivedPrefix(dataset domain.Name, createEvent string) string {
 	return resourcePrefix(DatasetRoot, dataset, createEvent) + "derived/"
 }
 
-// CopyPrefix returns the prefix of the files that an attempt to prepare a model's copy in a
-// precision writes.
+// CopyPrefix returns the prefix below which one attempt to prepare a copy of a model in another
+// precision writes its files.
 func CopyPrefix(model domain.Name, createEvent, precision string, attempt int) string {
 	return resourcePrefix(PreparedRoot, model, createEvent) + precision + "-" + strconv.Itoa(attempt) + "/"
 }
 
-// CodePrefix returns the prefix of the code of an evaluator that an attempt to store it writes.
-// attempt is the unique ID of the attempt.
+// CodePrefix returns the prefix below which one attempt to store the code of an evaluator writes
+// its files. attempt is the unique ID of the attempt.
 func CodePrefix(evaluator domain.Name, createEvent, attempt string) string {
 	return resourcePrefix(EvaluatorRoot, evaluator, createEvent) + "uploads/" + attempt + "/"
 }
@@ -109,8 +109,8 @@ func RolloutsRoot(job domain.Name, createEvent string) string {
 	return resourcePrefix(JobRoot, job, createEvent) + rolloutsDir + "/"
 }
 
-// RolloutsPrefix returns the prefix of the file with rollouts that an attempt of a job stores. The
-// file includes the rollouts of earlier attempts up to the checkpoint from which the attempt
+// RolloutsPrefix returns the prefix below which an attempt of a job stores its file with rollouts.
+// The file includes the rollouts of earlier attempts up to the checkpoint from which the attempt
 // resumed. See Store.NewestOfAttempts.
 func RolloutsPrefix(job domain.Name, createEvent string, attempt int) string {
 	return RolloutsRoot(job, createEvent) + strconv.Itoa(attempt) + "/"

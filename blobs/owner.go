@@ -49,8 +49,8 @@ func explainCondition(err error) error {
 	if !errors.As(err, &status) || status.HTTPStatusCode() != http.StatusNotImplemented {
 		return err
 	}
-	return domain.Errorf(domain.FailedPrecondition, "the bucket needs conditional writes (PutObject with If-None-Match), "+
-		"and its object store does not implement them: use a bucket in another object store, or another version of it")
+	return domain.Errorf(domain.FailedPrecondition, "anneal needs conditional writes (PutObject with If-None-Match), "+
+		"which the bucket's object store does not implement: use a bucket in another object store, or another version of it")
 }
 
 // SetBucketID replaces the ID of the bucket.

@@ -26,7 +26,7 @@ func TestClaimBucketIDWithoutConditions(t *testing.T) {
 	refuses.RefusesConditions = true
 	_, err := open(t, bucketURL(t, refuses)).ClaimBucketID(t.Context(), "a")
 	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err), "%v", err)
-	require.ErrorContains(t, err, "the bucket needs conditional writes")
+	require.ErrorContains(t, err, "anneal needs conditional writes")
 	require.Empty(t, refuses.Objects())
 
 	ignores := s3test.Start(t)

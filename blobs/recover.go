@@ -19,9 +19,8 @@ import (
 )
 
 // recover repeats the changes in the journal of an earlier process, whose files may be missing
-// after a power failure, and removes the journal. It skips a change if the file has valid content
-// that is neither that before the change nor that after it, because another process has stored this
-// content later.
+// after a power failure, and removes the journal. It skips a change if the file has other valid
+// content than before and after the change, because another process has stored that content later.
 func (f journaled) recover(log *slog.Logger) error {
 	dir := filepath.Join(f.dir, digests)
 	paths, err := segments(dir)
@@ -57,8 +56,9 @@ func (f journaled) recover(log *slog.Logger) error {
 		if i < last[e.key] {
 			continue
 		}
-		// Also accept the contents before earlier entries: if the file was removed before a change,
-		// the entry has no digests of it.
+		// Also accept the contents before earlier entries: after a power failure, the file may
+		// still have one of them. The last entry does not have their digests if the file was
+		// removed in between.
 		before[e.key] = append(before[e.key], e.before...)
 		if previous, ok := final[e.key]; ok {
 			before[e.key] = append(before[e.key], smallDigest(entries[previous].content))
@@ -173,9 +173,9 @@ func segments(dir string) (paths []string, err error) {
 	return paths, nil
 }
 
-// appendEntry appends the encoding of an entry to to: its length, a checksum, and then three parts,
-// each after its length: the key, the lines of a record with the digests before, and the content.
-// Lengths are little-endian. A superseded entry has only the key.
+// appendEntry encodes an entry and appends it to the argument to: its length, a checksum, and then
+// three parts, each after its length: the key, the lines of a record with the digests before, and
+// the content. Lengths are little-endian. A superseded entry has only the key.
 func appendEntry(to []byte, e entry) []byte {
 	begin := len(to)
 	to = append(to, make([]byte, 4+highwayhash.Size128)...)

@@ -66,7 +66,7 @@ func smallDigest(content []byte) digest {
 	return d
 }
 
-// A smallFile describes a change of a small file through the journal.
+// A smallFile is a small file whose new content is stored through the journal.
 type smallFile struct {
 	key     string
 	content []byte
@@ -116,18 +116,18 @@ func (f journaled) putSmall(files ...smallFile) error {
 			err, failed = errors.Join(err, placed), append(failed, file.key)
 		}
 	}
-	applied() // call it before supersede, which may wait for journal.close, which waits for it
+	applied() // before supersede: that may wait for journal.close, which waits for applied
 	return errors.Join(err, f.journal.supersede(failed...))
 }
 
 // stageAll writes the new contents of files to the staging directory. It returns copies of files
-// with temp, and with before, the digests of the present contents. After an error, it leaves no
-// file in the staging directory. The caller holds the locks of the keys.
+// with temp set, and with the digests of the present contents in before. After an error, it leaves
+// no file in the staging directory. The caller holds the locks of the keys.
 func (f journaled) stageAll(files []smallFile) ([]smallFile, error) {
 	staged := make([]smallFile, 0, len(files))
 	for _, file := range files {
 		before, err := f.currentDigests(file.key)
-		if err == nil && len(appendDigests(nil, before)) > maxSmall { // the present content is large
+		if err == nil && len(appendDigests(nil, before)) > maxSmall { // the present content has too many block checksums
 			err = errNoJournal
 		}
 		if err == nil {

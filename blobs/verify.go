@@ -87,7 +87,7 @@ func (f *fileStore) tryOpen(key string) (v *verified, err error) {
 	case err != nil:
 		return nil, err
 	case len(v.contents) == 0:
-		return nil, damaged(key, fmt.Sprintf("it has %d bytes, which is not the length that was stored", info.Size()))
+		return nil, damaged(key, fmt.Sprintf("the content has %d bytes, which is not the recorded length", info.Size()))
 	}
 	return v, nil
 }
@@ -158,8 +158,8 @@ func (v *verified) WriteTo(w io.Writer) (written int64, err error) {
 	}
 }
 
-// startWrite returns the rest of the block at pos, which the writer may read until endWrite is
-// called.
+// startWrite returns the bytes from pos to the end of their block, which the writer may read until
+// endWrite is called.
 func (v *verified) startWrite() ([]byte, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -46,10 +46,10 @@ func typeWithMaxDevices(devices map[string]int) string {
 	return best
 }
 
-// Resolve returns the hardware h, which a user requests to run the model, with its defaults.
-// Shapes, deployments and jobs share this rule:
+// Resolve returns h, the hardware that a user requests to run the model, with defaults for the
+// fields that the user left out. Shapes, deployments and jobs share this rule:
 //
-//   - a type that is left out becomes fleet, which is the result of FleetAccelerator
+//   - a type that is left out becomes fleet, a result of FleetAccelerator
 //   - a count that is left out becomes the estimated minimum for the type, or 0 without accelerators
 //   - a count is refused if neither h nor fleet has a type, because then all nodes have only CPUs
 //

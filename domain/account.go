@@ -50,7 +50,7 @@ type Account struct {
 	SuspendState string     `json:"suspendState"`
 	Status       Status     `json:"status"`
 	Nodes        NodePolicy `json:"nodes,omitzero"`     // which nodes the account's jobs and replicas may use
-	FirstKey     *FirstKey  `json:"firstKey,omitempty"` // nil for accounts that earlier versions created
+	FirstKey     *FirstKey  `json:"firstKey,omitempty"` // first API key; nil if an earlier version created the account
 	// QueueWeight is the account's share of the cluster in the queue of jobs, relative to the
 	// weights of the other accounts with jobs. 0 stands for 1.
 	QueueWeight int `json:"queueWeight,omitempty"`

@@ -29,7 +29,7 @@ var Roles = []string{RoleAdmin, RoleUser, RoleInference, RoleReader}
 // APIKeySpec holds the fields of an API key that the caller sets.
 type APIKeySpec struct {
 	DisplayName string     `json:"displayName"`
-	Email       string     `json:"email,omitempty"` // e-mail address of the key's holder; "" is the account's
+	Email       string     `json:"email,omitempty"` // e-mail address of the key's holder; "" is the account's address
 	Role        string     `json:"role"`
 	ExpireTime  *time.Time `json:"expireTime,omitempty"`
 }

@@ -5,7 +5,8 @@ import (
 	"unicode/utf8"
 )
 
-// A batch sends the requests of a file to a model, at low priority, and stores the results as files.
+// A batch sends the requests of a file to a model, at low priority, and stores the results as
+// files.
 //
 //	(none)      --CreateBatch-->    validating
 //	validating  --StartBatch-->     in_progress
@@ -42,10 +43,10 @@ const (
 
 // Limits of batches.
 const (
-	MaxLiveBatches    = 100     // batches of an account that have not ended
-	MaxBatchRequests  = 50_000  // lines of one file
-	MaxBatchLine      = 4 << 20 // bytes of one line
-	MaxBatchErrors    = 100     // BatchErrors of a failed batch
+	MaxLiveBatches    = 100     // maximum batches of an account that have not ended
+	MaxBatchRequests  = 50_000  // maximum lines of one file
+	MaxBatchLine      = 4 << 20 // maximum bytes of one line
+	MaxBatchErrors    = 100     // maximum number of BatchErrors of a failed batch
 	BatchWindow       = "24h"
 	BatchTime         = 24 * time.Hour
 	EndedBatchesStay  = 30 * 24 * time.Hour // time from the end of a batch to its removal; its result files stay
@@ -64,7 +65,7 @@ type BatchSpec struct {
 	Input    Name              `json:"input"` // name of the batch file with the requests
 	Endpoint string            `json:"endpoint"`
 	Window   string            `json:"window"`
-	Metadata map[string]string `json:"metadata,omitempty"` // the client's own values
+	Metadata map[string]string `json:"metadata,omitempty"` // key-value pairs of the client
 }
 
 // BatchCounts counts the requests of a batch by their result.
@@ -82,7 +83,7 @@ type BatchError struct {
 	Param   string `json:"param,omitempty"`
 }
 
-// BatchResults are the files with the results; "" stands for a file that would be empty.
+// BatchResults holds the names of the batch files with the results; "" if a file would be empty.
 type BatchResults struct {
 	Output Name `json:"output,omitempty"`
 	Errors Name `json:"errors,omitempty"`

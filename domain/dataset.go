@@ -82,8 +82,8 @@ type DatasetTransformed struct {
 }
 
 // DatasetSplitted marks a dataset that has one part of the rows of another dataset, its source. In
-// a dataset that an earlier version stored without a fraction, and after an update of a dataset
-// with uploaded rows, sourceDatasetId only records where the rows come from.
+// a dataset with uploaded rows, or without a fraction (as earlier versions stored it),
+// sourceDatasetId only records where the rows come from.
 type DatasetSplitted struct {
 	SourceDatasetID string  `json:"sourceDatasetId"`
 	Fraction        float64 `json:"fraction,omitempty"` // fraction of the rows that are held out, below 1
@@ -191,8 +191,8 @@ type DatasetDeleted struct{}
 
 func (DatasetDeleted) Evolve(d *Dataset) { *d = Dataset{} }
 
-// CreateDataset creates a dataset whose rows will be uploaded, derived from another dataset, or, with
-// an ExternalURL, imported.
+// CreateDataset creates a dataset whose rows will be uploaded, derived from another dataset, or,
+// with an ExternalURL, imported.
 type CreateDataset struct {
 	DatasetSpec
 	CreatedBy string
@@ -269,8 +269,8 @@ func (c RejectDataset) Decide(d Dataset, _ time.Time) (Event[Dataset], error) {
 	return DatasetRejected(c), nil
 }
 
-// resultRecorded reports whether the upload's validation result that leads to the given state is
-// already recorded. It returns an error when the dataset does not exist, the opposite result is
+// resultRecorded reports whether the upload's validation result is already recorded, and is the
+// given state. It returns an error when the dataset does not exist, the opposite result is
 // recorded, or a newer upload has replaced this one.
 func (d Dataset) resultRecorded(upload int, state string) (bool, error) {
 	if !d.Exists() {

@@ -29,7 +29,7 @@ const (
 	TransferFailed    = "FAILED"
 )
 
-const maxExternalURL = 2048 // characters
+const maxExternalURL = 2048 // maximum characters of an externalUrl
 
 // Running reports whether a transfer has been requested and has not ended. t may be nil.
 func (t *Transfer) Running() bool { return t != nil && t.State == TransferRunning }

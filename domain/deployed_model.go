@@ -3,8 +3,8 @@ package domain
 import "time"
 
 // A deployed model is an addon that is loaded into a deployment of its base model. A deployment can
-// have several. A request names the addon that serves it; a request that names only the deployment is
-// served by the default addon, if there is one, or else by the base model.
+// have several. A request names the addon that serves it; a request that names only the deployment
+// is served by the default addon, if there is one, or else by the base model.
 //
 //	(none)             --CreateDeployedModel--> DEPLOYING
 //	DEPLOYING          --MarkModelDeployed--> DEPLOYED, when every ready replica has it
@@ -59,7 +59,7 @@ type DeployedModel struct {
 	CreatedBy string `json:"createdBy"`
 	// DefaultRank orders the addons of a deployment that were made the default: see TakesDefault.
 	DefaultRank int  `json:"defaultRank,omitempty"`
-	Restorable  bool `json:"restorable,omitempty"` // UNDEPLOYING becomes UNDEPLOYED, not (none)
+	Restorable  bool `json:"restorable,omitempty"` // the UNDEPLOYING addon becomes UNDEPLOYED instead of being removed
 }
 
 // Exists implements State.
@@ -74,7 +74,7 @@ func (m DeployedModel) Wanted() bool {
 }
 
 // TakesDefault reports whether m is the default addon instead of o, when both deployed models of a
-// deployment are recorded as the default. older reports whether m is older than o. The model with
+// deployment are recorded as the default. older is true if m is older than o. The model with
 // the higher DefaultRank was made the default last and wins, so that one event replaces the
 // default. Two models that were made the default concurrently, or by an earlier version of anneal,
 // can have the same rank. Then the model that is Wanted wins. If both or neither are Wanted, the

@@ -83,8 +83,8 @@ type Replica struct {
 	Replaces   string `json:"replaces,omitempty"` // ID of the replica that is removed when this one is ready
 }
 
-// A ReplicaShortage holds since when a live deployment has had too few replicas: fewer than its
-// minimum, and fewer than its desired number. A time is zero if the deployment has enough. The
+// A ReplicaShortage records since when a live deployment has had fewer replicas than its minimum,
+// and since when fewer than its desired number. A time is zero if there are enough replicas. The
 // minimum is minReplicaCount, or the desired number if that is lower.
 type ReplicaShortage struct {
 	Minimum time.Time `json:"minimum,omitzero"`
@@ -280,7 +280,7 @@ func (e DeploymentDeleted) Evolve(d *Deployment) {
 type DeploymentUndeleted struct {
 	Time    time.Time  `json:"time"`
 	Expires *time.Time `json:"expires,omitempty"` // the new expireTime; nil when the previous one has passed
-	// the deployment's shape was deleted while the deployment was: it keeps its settings, and names no shape
+	// the shape was deleted too: the undeleted deployment keeps its settings, but names no shape
 	ShapeGone bool `json:"shapeGone,omitempty"`
 }
 
@@ -302,8 +302,8 @@ type ReplicaPlaced struct {
 	ID         string `json:"id"`
 	Node       Name   `json:"node"`
 	Generation int    `json:"generation"`
-	Replaces   string `json:"replaces,omitempty"` // ID of the replica that is moved to this node
-	Reason     string `json:"reason,omitempty"`   // why that replica is moved
+	Replaces   string `json:"replaces,omitempty"` // ID of the old replica that this replica replaces
+	Reason     string `json:"reason,omitempty"`   // why the old replica is replaced
 }
 
 func (e ReplicaPlaced) Evolve(d *Deployment) {

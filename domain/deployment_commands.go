@@ -105,11 +105,11 @@ func (c FailDeployment) Decide(d Deployment, now time.Time) (Event[Deployment], 
 // UpdateDeployment replaces the deployment's DeploymentSpec.
 type UpdateDeployment struct {
 	DeploymentSpec
-	DirectKeys  [][]byte      // as in CreateDeployment
-	Model       ModelSize     // as in CreateDeployment; unchanged hardware settings are not checked against Model
-	ZeroFloor   time.Duration // as in CreateDeployment; an unchanged window is not checked against ZeroFloor
+	DirectKeys  [][]byte      // hashes of the API keys of the direct route
+	Model       ModelSize     // size of the baseModel, as in CreateDeployment; checked only if hardware settings change
+	ZeroFloor   time.Duration // minimum scaleToZeroWindow of the server; checked only if the window changes
 	Operator    bool          // the caller is the operator: required to change aliases
-	Accelerator string        // as in CreateDeployment
+	Accelerator string        // type if the spec names none: see FleetAccelerator; "" is NoAccelerator
 }
 
 func (c UpdateDeployment) Decide(d Deployment, now time.Time) (Event[Deployment], error) {
@@ -124,8 +124,8 @@ func (c UpdateDeployment) Decide(d Deployment, now time.Time) (Event[Deployment]
 	v.Require(c.BaseModel == d.BaseModel, "baseModel", "cannot change: create another deployment")
 	v.Require(c.Operator || slices.Equal(c.Aliases, d.Aliases), "aliases", operatorsAliases)
 	v.Require(c.SpeechFormat == d.SpeechFormat, "speechFormat", "cannot change: the baseModel determines it")
-	v.Require(c.DisableAutoDeploy == d.DisableAutoDeploy, "disableAutoDeploy", "cannot change after creation")
-	v.Require(sameJSON(spec.Placement, d.Placement), "placement", "cannot change after creation")
+	v.Require(c.DisableAutoDeploy == d.DisableAutoDeploy, "disableAutoDeploy", "cannot change: create another deployment")
+	v.Require(sameJSON(spec.Placement, d.Placement), "placement", "cannot change: create another deployment")
 	if spec.ExpireTime != nil && (d.ExpireTime == nil || !spec.ExpireTime.Equal(*d.ExpireTime)) {
 		inFuture(&v, "expireTime", spec.ExpireTime, now)
 	}
@@ -133,7 +133,8 @@ func (c UpdateDeployment) Decide(d Deployment, now time.Time) (Event[Deployment]
 		c.AutoscalingPolicy.checkFloor(&v, c.ZeroFloor)
 	}
 	if c.AcceleratorType == d.AcceleratorType && c.DeploymentShape == d.DeploymentShape {
-		c.AcceleratorType = "" // a shape or FleetAccelerator may have chosen a type that DeploymentSpec.Validate refuses
+		// Skip the check: a shape or FleetAccelerator may have chosen a type that Validate refuses.
+		c.AcceleratorType = ""
 	}
 	v = append(v, c.Validate()...)
 	if err := v.Err(); err != nil {
@@ -275,7 +276,7 @@ type PlaceReplica struct {
 	Node       Name
 	Generation int
 	Replaces   string `json:",omitempty"` // ID of the replica that is moved to the node; "" moves none
-	Reason     string `json:",omitempty"` // why that replica is moved
+	Reason     string `json:",omitempty"` // why the replica is moved; "" if none is moved
 }
 
 func (c PlaceReplica) Decide(d Deployment, _ time.Time) (Event[Deployment], error) {
@@ -366,12 +367,12 @@ type RemoveReplica struct {
 	Above  ReplicaBound `json:",omitempty"` // the replica stays if fewer replicas than this bound would be left
 }
 
-// A ReplicaBound is a number of replicas that a deployment keeps when its replicas are preempted
-// for other work.
+// A ReplicaBound selects how many replicas a deployment keeps when its replicas are preempted for
+// other work: AboveMinimum or AboveMaximum.
 type ReplicaBound string
 
-// AboveMinimum is the deployment's minimum (see ReplicaShortage), and AboveMaximum its
-// maxReplicaCount.
+// With AboveMinimum, a deployment keeps its minimum number of replicas (see ReplicaShortage). With
+// AboveMaximum, it keeps maxReplicaCount replicas.
 const (
 	AboveMinimum ReplicaBound = "minReplicaCount"
 	AboveMaximum ReplicaBound = "maxReplicaCount"

@@ -142,7 +142,7 @@ type UpdateDeploymentShape struct {
 	ShapeSpec
 	Model       ModelTraits
 	Size        ModelSize
-	Accelerator string // as in CreateDeploymentShape
+	Accelerator string // type if the spec names none: see FleetAccelerator; "" is NoAccelerator
 }
 
 func (c UpdateDeploymentShape) Decide(s DeploymentShape, now time.Time) (Event[DeploymentShape], error) {

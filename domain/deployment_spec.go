@@ -247,9 +247,9 @@ func (s DeploymentSpec) ServedDrafter() string {
 	return s.Drafter()
 }
 
-// ServedPrecision returns the precision whose copy of the model a replica serves, if that copy
-// exists; "" is the model's own. With addons or hot-loaded weights it is "", because they fit only
-// the weights that they were trained on.
+// ServedPrecision returns the precision of the model's copy that replicas serve if the copy exists;
+// "" stands for the model's original weights. It is "" with addons or hot loading, because adapters
+// and hot-loaded weights fit only the weights that they were trained on.
 func (s DeploymentSpec) ServedPrecision() string {
 	if s.EnableAddons || s.EnableHotLoad {
 		return ""

@@ -100,8 +100,8 @@ func TestDeployment(t *testing.T) {
 			then: domain.DeploymentUpdated{DeploymentSpec: precise, Rollout: true, Time: noon}},
 		{name: "update to the same", given: ready, when: domain.UpdateDeployment{DeploymentSpec: spec}},
 		{name: "update immutable fields", given: ready, when: domain.UpdateDeployment{DeploymentSpec: elsewhere},
-			fault: "INVALID_FIELDS", says: "baseModel: cannot change: create another deployment; placement: cannot change " +
-				"after creation"},
+			fault: "INVALID_FIELDS", says: "baseModel: cannot change: create another deployment; placement: cannot change: " +
+				"create another deployment"},
 		{name: "update a FAILED deployment", given: failed, when: domain.UpdateDeployment{DeploymentSpec: renamed},
 			fault: "DEPLOYMENT_STATE"},
 		{name: "scale", given: ready, when: domain.ScaleDeployment{Replicas: 3, Reason: "busy"},

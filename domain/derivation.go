@@ -13,7 +13,7 @@ type Derivation struct {
 	// source's name
 	Prefix string `json:"folder"`
 	Filter string `json:"filter,omitempty"` // AIP-160 filter of rows; "" selects every row
-	Split  *Split `json:"split,omitempty"`  // nil selects all rows
+	Split  *Split `json:"split,omitempty"`  // part of the rows to select; nil selects all rows
 }
 
 // A Split divides rows into two parts. The same seed always gives the same parts.
@@ -40,8 +40,8 @@ func CarveOut(rows Count) Count {
 	return min(max((rows+CarveOneIn/2)/CarveOneIn, 1), MaxCarved)
 }
 
-// CarvedFraction returns the fraction of the rows that an automatic carve-out holds out: the default
-// of a split.
+// CarvedFraction returns the fraction of the rows that an automatic carve-out holds out: the
+// default of a split.
 func CarvedFraction(rows Count) float64 { return float64(CarveOut(rows)) / float64(max(rows, 1)) }
 
 // SplitOf returns the split that holds out a fraction of the rows, with at least one row in each
@@ -175,8 +175,8 @@ func (s DatasetSpec) checkOrigin(v *Violations) {
 }
 
 const (
-	maxReference = 300     // bytes of a resource's name
-	maxRowFilter = 4 << 10 // bytes of a filter
+	maxReference = 300     // maximum bytes of a resource's name
+	maxRowFilter = 4 << 10 // maximum bytes of a filter
 )
 
 // immutableOrigin returns the fields of s that cannot change in a derived dataset; the other fields

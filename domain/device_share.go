@@ -46,8 +46,8 @@ func SumOf(all iter.Seq[Resources]) Resources {
 	return sum
 }
 
-// withSlots returns the resources so that the devices of all elements can be added up: the first
-// share in a slot keeps its device, and further shares in the slot have none. It adds the
+// withSlots returns the resources in all, changed so that adding them up counts each shared device
+// once: only the first share in a slot keeps its device in Accelerators. It adds the
 // thousandths of each share to its slot in slots, which may be nil.
 func withSlots(all iter.Seq[Resources], slots map[DeviceSlot]int) (counted []Resources) {
 	if slots == nil {
@@ -87,9 +87,9 @@ func (n Node) Slots() map[DeviceSlot]int {
 	return slots
 }
 
-// shareFits reports whether the device of a slot in use has enough free thousandths for the share
-// of r: of r's slot, or of any slot with r's device type if r has no slot number. slots are the
-// allocated thousandths.
+// shareFits reports whether a device that is already shared has enough free thousandths for the
+// share of r. The device must be in r's slot or, if r has no slot number, of r's device type. slots
+// maps each slot to the allocated thousandths of its device.
 func shareFits(slots map[DeviceSlot]int, r Resources) bool {
 	wanted := r.DeviceSlot()
 	for slot, used := range slots {
@@ -101,9 +101,10 @@ func shareFits(slots map[DeviceSlot]int, r Resources) bool {
 	return false
 }
 
-// addedTo returns the resources that a node has to allocate for r beside those that are allocated.
-// A share in a slot in use needs no further device. slots are the allocated thousandths of the
-// node's slots. It returns false if the device of r's slot has too few free thousandths.
+// addedTo returns the free resources that a node needs to allocate r. A share of a device that is
+// already shared needs no free device. slots maps each slot of the node to the allocated
+// thousandths of its device. addedTo returns false if the device of r's slot has too few free
+// thousandths.
 func (r Resources) addedTo(slots map[DeviceSlot]int) (Resources, bool) {
 	if !r.Shared() {
 		return r, true

@@ -259,8 +259,8 @@ func (c RejectBuild) Decide(e Evaluator, _ time.Time) (Event[Evaluator], error) 
 	return EvaluatorBuildFailed(c), nil
 }
 
-// built reports whether the result of the revision's build that leads to the given state is already
-// recorded. It returns an error when another result is recorded, or a newer revision has replaced
+// built reports whether the result of the revision's build is already recorded, and is the given
+// state. It returns an error when another result is recorded, or a newer revision has replaced
 // this one.
 func (e Evaluator) built(revision int, state string) (bool, error) {
 	switch {
@@ -335,7 +335,7 @@ const (
 	MaxCriteria    = 100
 	MaxInlineFiles = 100
 	MaxCodeSecrets = 8
-	MaxInlineCode  = 256 << 10 // bytes, of all snippets and requirements together
+	MaxInlineCode  = 256 << 10 // maximum bytes of all snippets and requirements together
 )
 
 func (s EvaluatorSpec) check() error {

@@ -33,8 +33,9 @@ const CodePathRule = "must be a path within the code of at most 256 bytes: names
 // CheckCodePath reports whether name may be the path of a file of code: see CodePathRule.
 func CheckCodePath(name string) bool { return len(name) <= 256 && codePath.MatchString(name) }
 
-// Inline returns the code in the criteria as files, content by path, and their entry point. files
-// is nil when no criterion has code. If Inline adds violations to v, its results must not be used.
+// Inline returns the code in the criteria as files, which maps paths to contents, and its entry
+// point. files is nil when no criterion has code. If Inline adds violations to v, its results must
+// not be used.
 func (c EvaluatorCode) Inline(v *Violations) (files map[string]string, entry Entry) {
 	var with []int
 	for i, one := range c.Criteria {

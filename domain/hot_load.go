@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// HotWeights are weights of a trainer job that a deployment serves, or loads in order to serve
-// them, instead of the weights of its model.
+// HotWeights are weights of a trainer job that a deployment serves, or is loading, in place of the
+// weights of its model.
 type HotWeights struct {
 	Job       Name      `json:"job"`
 	TrainStep int       `json:"trainStep"`       // number of the job's train step
 	Step      int       `json:"step,omitempty"`  // training step of the checkpoint; 0 for the result of the train step
-	Model     Name      `json:"model,omitempty"` // model that was registered when the train step finished; "" before
+	Model     Name      `json:"model,omitempty"` // model that was registered when the train step finished; "" until then
 	Adapter   bool      `json:"adapter"`         // true: an adapter on the deployment's base model; false: full weights
 	Files     Files     `json:"files"`
 	Position  uint64    `json:"position"` // log position of the job's newest event when the weights were recorded
@@ -32,7 +32,7 @@ func IsHot(id string) bool { return strings.HasPrefix(id, hotPrefix) }
 // HotLoad is the state of a deployment's hot loading. Offered weights are loaded beside the served
 // weights, and replace them once every ready replica has loaded the offered weights.
 type HotLoad struct {
-	Served  *HotWeights `json:"served,omitempty"`  // nil when the model's own weights are served
+	Served  *HotWeights `json:"served,omitempty"`  // weights that are served; nil for the model's own weights
 	Offered *HotWeights `json:"offered,omitempty"` // weights that the replicas are loading; nil when they load none
 	Refused *HotWeights `json:"refused,omitempty"` // newest weights that could not be served; nil after a swap
 	Status  Status      `json:"status"`            // why the last weights were refused or withdrawn
@@ -152,8 +152,8 @@ func (c RefuseWeights) Decide(d Deployment, _ time.Time) (Event[Deployment], err
 	case offered != nil && offered.ID() == c.ID():
 		return WeightsRefused(c), d.mustLive()
 	case offered != nil:
-		return nil, precondition("SWAP_UNDER_WAY", "the deployment is loading weights of train step %d of %s",
-			offered.TrainStep, offered.Job)
+		return nil, precondition("SWAP_UNDER_WAY", "the deployment is loading weights of train step %d of %s, "+
+			"and no other weights can be refused until it has loaded them", offered.TrainStep, offered.Job)
 	}
 	return WeightsRefused(c), d.mustAccept(c.HotWeights)
 }

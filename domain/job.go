@@ -141,8 +141,8 @@ type JobLife struct {
 	CreatedBy     string     `json:"createdBy"`
 	CompletedTime *time.Time `json:"completedTime,omitempty"`
 	CancelTime    *time.Time `json:"cancelTime,omitempty"` // when the cancellation was requested
-	Pausing       *JobPause  `json:"pausing,omitempty"`    // nil unless the running attempt must stop for a pause
-	Preempting    bool       `json:"preempting,omitempty"` // the job is then queued again: see PreemptJob
+	Pausing       *JobPause  `json:"pausing,omitempty"`    // request to stop the running attempt; nil if there is none
+	Preempting    bool       `json:"preempting,omitempty"` // Pausing is a preemption: see PreemptJob
 	Deadline      *time.Time `json:"deadline,omitempty"`
 	Inputs        *JobInputs `json:"inputs,omitempty"`
 	Attempt       int        `json:"attempt"` // number of the newest attempt, 0 before the first
@@ -153,7 +153,7 @@ type JobLife struct {
 	Orphans     int              `json:"orphans,omitempty"`
 	OrphanTime  *time.Time       `json:"orphanTime,omitempty"` // when the first attempt that Orphans counts ended
 	Nodes       []Name           `json:"nodes,omitempty"`      // nodes of the running attempt
-	Resources   Resources        `json:"takes"`                // allocated to the attempt on each of Nodes
+	Resources   Resources        `json:"takes"`                // resources that the attempt has on each of Nodes
 	StartTime   *time.Time       `json:"startTime,omitempty"`
 	Checkpoints []JobCheckpoint  `json:"checkpoints,omitempty"` // oldest first
 	Seconds     map[string]int64 `json:"seconds,omitempty"`     // device seconds of ended attempts, by device type
@@ -173,7 +173,7 @@ type JobLife struct {
 	Preemptions int        `json:"preemptions,omitempty"`
 	Promised    bool       `json:"promised,omitempty"`  // other jobs were preempted for this job's next attempt
 	QueueTime   *time.Time `json:"queueTime,omitempty"` // since when a PENDING job has been in the queue
-	Wait        *JobWait   `json:"wait,omitempty"`      // nil unless the job waits for capacity
+	Wait        *JobWait   `json:"wait,omitempty"`      // the current wait for capacity; nil if there is none
 }
 
 func newJobLife(createdBy string, deadline *time.Time) JobLife {
@@ -461,7 +461,8 @@ type JobResumed struct {
 
 func (e JobResumed) Evolve(l *JobLife) {
 	l.arrive(e.Time)
-	// The deadline in the queue is Arrival + Work + a constant, and must not depend on Work here.
+	// The deadline in the queue is Arrival + Work + a constant. Subtract Work from Arrival, so that
+	// a resumed job gets the same deadline as a new job.
 	if l.Arrival != nil {
 		arrival := l.Arrival.Add(-time.Duration(l.Work) * time.Second)
 		l.Arrival = &arrival

@@ -17,14 +17,14 @@ const maxAccelerators = 1024
 var Methods = []string{MethodSupervised, MethodDPO, MethodReinforcement, MethodRLOR}
 
 // JobAccelerators is the operator's table of the accelerators that jobs get on each of their nodes.
-// For a job to which one of its rows applies, it replaces the estimate from JobSpec.Memory.
+// If a row applies to a job, the row replaces the estimate from JobSpec.Memory.
 //
-// The rows are in the order of precedence, and the first one that applies decides: rows with a method
-// come before rows for every method, and smaller bounds before larger ones.
+// The rows are in the order of precedence, and the first one that applies decides: rows with a
+// method come before rows for every method, and smaller bounds before larger ones.
 type JobAccelerators []JobAcceleratorRow
 
-// A JobAcceleratorRow applies to the jobs that train a model of at most MaxParameterCount parameters
-// by Method. A row with a bound does not apply to models of unknown size.
+// A JobAcceleratorRow applies to the jobs that train a model of at most MaxParameterCount
+// parameters by Method. A row with a bound does not apply to models of unknown size.
 type JobAcceleratorRow struct {
 	Method            string `json:"method,omitempty"`            // "" applies to every method
 	MaxParameterCount Count  `json:"maxParameterCount,omitempty"` // 0 applies to models of every size
@@ -86,8 +86,8 @@ type JobAcceleratorsSet struct {
 
 func (e JobAcceleratorsSet) Evolve(a *Account) { a.JobAccelerators = e.Rows }
 
-// SetJobAccelerators replaces the table of an account. The table of the account System applies to the
-// accounts without rows of their own. Attempts that are running keep their accelerators.
+// SetJobAccelerators replaces the table of an account. The table of the account System applies to
+// the accounts without rows of their own. Attempts that are running keep their accelerators.
 type SetJobAccelerators struct{ Rows JobAccelerators }
 
 func (c SetJobAccelerators) Decide(a Account, _ time.Time) (Event[Account], error) {

@@ -253,7 +253,8 @@ func (c FailJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 			return nil, err
 		}
 	case l.Active():
-		return nil, precondition("ATTEMPT_AT_WORK", "attempt %d of the job is running: only it can fail the job", l.Attempt)
+		return nil, precondition("ATTEMPT_AT_WORK", "attempt %d of the job is running: only that attempt can fail the job",
+			l.Attempt)
 	}
 	return JobFailed{c.Attempt, c.Status, now}, nil
 }
@@ -287,8 +288,8 @@ func (c ConfirmCancel) Decide(l JobLife, now time.Time) (Event[JobLife], error) 
 	return JobCancelled{c.Attempt, now}, l.must(JobCancellingState)
 }
 
-// PauseJob suspends the job until it is resumed. While an attempt is running, the job becomes PAUSED
-// only when the attempt has saved a checkpoint and stopped: see ConfirmPause.
+// PauseJob suspends the job until it is resumed. While an attempt is running, the job becomes
+// PAUSED only when the attempt has saved a checkpoint and stopped: see ConfirmPause.
 type PauseJob struct{ Reason string }
 
 func (c PauseJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {

@@ -32,7 +32,7 @@ type JobSpec struct {
 
 	Shapes            []string // shapes of the rows that the job can train on and be evaluated on
 	MinRows           Count    // minimum number of rows of Dataset
-	Dataset           string   // "" when each train step names its dataset
+	Dataset           string   // name of the training dataset; "" when each train step names one
 	EvaluationDataset string
 	AutoCarveout      bool // rows of Dataset are held out for evaluation
 
@@ -54,7 +54,7 @@ type JobSpec struct {
 	From        Name   // output of the previous train step, which replaces the base model of Config; "" is none
 
 	Tracker    *TrackerConfig
-	MetricsURL *Sealed  // signed URL to which the metrics file is PUT; nil without a URL that contains a secret
+	MetricsURL *Sealed  // signed URL to which the metrics file is PUT; nil if there is no URL, or it has no secret
 	Secrets    []string // names of the secrets that the job reads
 }
 
@@ -146,8 +146,8 @@ func (s JobSpec) estimatedAccelerators(model ModelSize, accelerator string) int 
 	return 1 << bits.Len(uint(count-1))
 }
 
-// WithReplicas returns the need n, which NeedOn returned, with one more CPU core for each of the
-// given number of copies of the model that generate rollouts, after the first copy.
+// WithReplicas returns the need n, a result of NeedOn, for this number of copies of the model that
+// generate rollouts. Each copy after the first one adds a CPU core.
 func (n Need) WithReplicas(replicas int) Need {
 	n.Resources.CPUMilli += coreMilli * int64(replicas-1)
 	return n

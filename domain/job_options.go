@@ -4,9 +4,9 @@ import "unicode/utf8"
 
 // Limits of job options. MaxSuffix leaves room for the other parts of the output model's ID.
 const (
-	MaxSuffix        = 40 // characters
-	MaxMetadata      = 16 // entries
-	MaxMetadataKey   = 64 // characters
+	MaxSuffix        = 40 // maximum characters of the suffix
+	MaxMetadata      = 16 // maximum entries of the metadata
+	MaxMetadataKey   = 64 // maximum characters of a key in the metadata
 	MaxMetadataValue = 512
 	MaxLearningScale = 1000
 )
@@ -19,9 +19,9 @@ type JobOptions struct {
 	// LearningRateMultiplier scales the engine's default learning rate.
 	LearningRateMultiplier float64           `json:"learningRateMultiplier,omitempty"`
 	BatchSizeSamples       int               `json:"batchSizeSamples,omitempty"` // pairs in a gradient batch of a DPO job
-	Metadata               map[string]string `json:"metadata,omitempty"`         // the client's own values
-	// LoadAddon loads the resulting addon into a deployment of the account that serves its base model
-	// with enableAddons, if there is one when the job completes.
+	Metadata               map[string]string `json:"metadata,omitempty"`         // key-value pairs of the client
+	// LoadAddon loads the resulting addon into a deployment of the account that serves its base
+	// model with enableAddons, if there is one when the job completes.
 	LoadAddon bool `json:"loadAddon,omitempty"`
 }
 
@@ -54,7 +54,7 @@ func (o *JobOptions) checkMetadata(v *Violations) {
 	}
 }
 
-// withOptions returns the lifecycle state of a new job, with the options' effect on it.
+// withOptions returns l, the lifecycle state of a new job, with the options o.
 func (l JobLife) withOptions(o *JobOptions) JobLife {
 	l.Options = o
 	return l

@@ -2,13 +2,13 @@ package domain
 
 import "time"
 
-// JobPreempting requests that the running attempt of a job saves a checkpoint and stops, so that the
-// job can continue on other nodes.
+// JobPreempting requests that the running attempt of a job saves a checkpoint and stops, so that
+// the job can continue on other nodes.
 type JobPreempting struct {
 	Attempt int       `json:"attempt"`
 	Reason  string    `json:"reason"`
 	Time    time.Time `json:"time"`
-	Queue   bool      `json:"queue,omitempty"` // the capacity is for another job in the queue
+	Queue   bool      `json:"queue,omitempty"` // the job is preempted for another job in the queue
 }
 
 func (e JobPreempting) Evolve(l *JobLife) {
@@ -25,7 +25,7 @@ func (e JobPreempting) Evolve(l *JobLife) {
 type PreemptJob struct {
 	Attempt int
 	Reason  string
-	Queue   bool `json:",omitempty"` // the capacity is for another job in the queue; increases Preemptions
+	Queue   bool `json:",omitempty"` // the job is preempted for another job in the queue; increases Preemptions
 }
 
 func (c PreemptJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {

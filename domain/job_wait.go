@@ -30,13 +30,13 @@ type WaitEstimate struct {
 type JobWait struct {
 	Time      time.Time      `json:"time,omitzero"`
 	Situation QueueSituation `json:"situation"`
-	Estimate  *WaitEstimate  `json:"estimate,omitempty"` // nil while there is too little history
+	Estimate  *WaitEstimate  `json:"estimate,omitempty"` // estimated wait; nil while there is too little history
 }
 
 type JobHeld struct {
 	Status   Status   `json:"status"`
 	Promised bool     `json:"promised,omitempty"`
-	Wait     *JobWait `json:"wait,omitempty"` // set if the job begins to wait for capacity
+	Wait     *JobWait `json:"wait,omitempty"` // the wait for capacity that begins; nil if none begins
 }
 
 func (e JobHeld) Evolve(l *JobLife) {
@@ -49,9 +49,10 @@ func (e JobHeld) Evolve(l *JobLife) {
 	}
 }
 
-// HoldJob records in the job's status message what the job waits for, which is For; an empty For
-// clears the message. Promised records that other jobs are preempted for the job's next attempt.
-// Wait is recorded if the job is PENDING and begins to wait for capacity; its Time is ignored.
+// HoldJob records For, a text that says what the job waits for, in the job's status message; an
+// empty For clears the message. Promised records that other jobs are preempted for the job's next
+// attempt. Wait is recorded if the job is PENDING and begins to wait for capacity; its Time is
+// ignored.
 type HoldJob struct {
 	For      string
 	Promised bool     `json:",omitempty"`

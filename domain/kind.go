@@ -135,7 +135,7 @@ func (k *Kind[S]) Encode(e Event[S]) (Record, error) {
 	}
 	name, ok := k.names[reflect.TypeOf(inner)]
 	if !ok {
-		return Record{}, fmt.Errorf("%s: %T has no stored name", k.Collection, inner)
+		return Record{}, fmt.Errorf("%s: event type %T has no stored name: pass it to NewKind", k.Collection, inner)
 	}
 	data, err := json.Marshal(inner)
 	return Record{Type: name, Data: data}, err
@@ -215,8 +215,8 @@ func (i Intent) Of(createEvent string) Intent {
 	return i
 }
 
-// CheckCreateEvent returns an error if the intent has a CreateEvent other than createEvent, the ID of
-// the event that created the resource.
+// CheckCreateEvent returns an error if the intent has a CreateEvent other than createEvent, the ID
+// of the event that created the resource.
 func (i Intent) CheckCreateEvent(createEvent string) error {
 	if i.CreateEvent == "" || i.CreateEvent == createEvent {
 		return nil

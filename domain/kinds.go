@@ -66,7 +66,7 @@ type AnyKind interface {
 	// EncodeEvent returns the record of an event that DecodeEvent returned.
 	EncodeEvent(event any) (Record, error)
 	// FoldRecord returns the state, an S, after the record's event. state is an S, or nil if the
-	// resource does not exist before.
+	// resource did not exist before the event.
 	FoldRecord(state any, r Record) (any, error)
 	// IntendJob returns the intent that addresses a command on JobLife to a job. Intent.Decide
 	// fails when the kind is not a kind of job.

@@ -18,8 +18,8 @@ const (
 	cachedContexts = 8
 )
 
-// A Hosted model is a model as one replica loads it into memory, with what determines how much
-// memory it takes.
+// A Hosted describes a model that a replica loads: its properties that determine how much memory
+// the replica needs.
 type Hosted struct {
 	ModelSize
 	Weights int64   // bytes of the weights files; 0 if unknown
@@ -60,7 +60,7 @@ func (h Hosted) memory(context int, longPrompts bool) float64 {
 	if context == 0 {
 		context = size.ContextLength
 	}
-	// CPU engines store keys and values in four bytes per number, of which cachePerToken counts two.
+	// CPU engines store keys and values with 4 bytes per number, but cachePerToken counts 2 bytes.
 	one := 2 * size.cachePerToken("") * float64(context)
 	cache := min(cachedContexts*one, MaxKVCache)
 	if wanted > 0 {

@@ -53,9 +53,10 @@ type ModelSpec struct {
 	BaseModel   string `json:"baseModel,omitempty"` // base model of an addon, or the model that was fine-tuned
 	Public      bool   `json:"public"`              // other accounts may read and deploy it
 
-	Speech *SpeechSettings `json:"speech,omitempty"` // set for speech models only
+	Speech *SpeechSettings `json:"speech,omitempty"` // settings of a speech model; nil for other models
 
-	// defaults for new deployments, unless the deployment or its shape configures speculative decoding
+	// defaults for new deployments, unless the deployment or its shape configures speculative
+	// decoding
 	DefaultDraftTokenCount        int `json:"defaultDraftTokenCount,omitempty"`
 	DefaultNgramSpeculationLength int `json:"defaultNgramSpeculationLength,omitempty"`
 }
@@ -318,7 +319,7 @@ func (s ModelSpec) check() error {
 	v.Require(s.Kind != "", "kind", "%s", OneOfRule(s.Kind, ModelKinds))
 	oneOf(&v, "kind", s.Kind, ModelKinds...)
 	reference(&v, "baseModel", s.BaseModel, "models")
-	v.Require(s.Kind != PEFTAddon || s.BaseModel != "", "baseModel", "is required for an addon")
+	v.Require(s.Kind != PEFTAddon || s.BaseModel != "", "baseModel", "is required for an addon: name its base model")
 	s.checkSpeculation(&v)
 	s.checkSpeech(&v)
 	return v.Err()

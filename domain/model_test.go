@@ -32,7 +32,7 @@ func TestModel(t *testing.T) {
 			says: "kind: must be one of HF_BASE_MODEL, HF_PEFT_ADDON, SPEECH_MODEL"},
 		{name: "create an addon without its base",
 			when: domain.CreateModel{ModelSpec: domain.ModelSpec{Kind: domain.PEFTAddon}}, fault: "INVALID_FIELDS",
-			says: "baseModel: is required for an addon"},
+			says: "baseModel: is required for an addon: name its base model"},
 		{name: "upload", given: f(made), when: domain.UploadModel(first), then: first},
 		{name: "upload twice", given: f(made, first), when: domain.UploadModel(first)},
 		{name: "upload during a validation", given: f(made, first), when: domain.UploadModel(second), fault: "UPLOAD_PENDING",

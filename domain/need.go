@@ -39,7 +39,7 @@ func (n Need) String() string {
 	return fmt.Sprintf("%s on %s of pool %s%s%s that can %s", n.Resources, nodes, n.Pool, n.where(), n.Policy, n.Engine)
 }
 
-// subject names in messages what has the need.
+// subject returns the subject of messages about the need: "the job" or "a replica".
 func (n Need) subject() string {
 	if n.Pool == PoolTraining {
 		return "the job"
@@ -81,7 +81,7 @@ func FeasibilityOf(need Need, fleet Fleet) Feasibility {
 	f := Feasibility{Need: need, lacking: map[string]int{}}
 	for name, node := range fleet.Nodes {
 		if !node.Registered() {
-			continue // its agent has not registered it yet, or its access was revoked
+			continue // the node's agent has not registered it, or the node's access was revoked
 		}
 		f.Nodes++
 		if !need.Allows(node.RegionIn(fleet.Located)) {
@@ -207,8 +207,8 @@ func (n Need) incapable(node Node) string {
 	return n.Policy.mismatch(node.Labels, node.Taints)
 }
 
-// shortage returns what a node lacks for the need if used is allocated on the node, with slots as
-// the allocated thousandths of shared devices. It returns "" when the node lacks nothing.
+// shortage returns what a node lacks for the need; "" when it lacks nothing. used is what is
+// allocated on the node, and slots has the allocated thousandths of each shared device.
 func (n Need) shortage(node Node, used Resources, slots map[DeviceSlot]int) string {
 	if incapable := n.incapable(node); incapable != "" {
 		return incapable

@@ -61,7 +61,8 @@ type Resources struct {
 	CPUMilli     int64          `json:"cpuMilli"`               // millicores
 	MemoryMiB    int64          `json:"memoryMib"`              // mebibytes
 	Accelerators map[string]int `json:"accelerators,omitempty"` // number of devices by type
-	// Share is the part of the one device in Accelerators that is requested or allocated; zero for whole devices
+	// Share is the part of the one device in Accelerators that is requested or allocated; zero for
+	// whole devices
 	Share DeviceShare `json:"share,omitzero"`
 }
 
@@ -137,8 +138,8 @@ func (n Node) EngineNames() (names []string) {
 type Allocation struct {
 	ID        string    `json:"id"`                // unique on the node: see AllocationID and ReplicaAllocationID
 	For       Name      `json:"for"`               // name of the job or the deployment
-	Attempt   int       `json:"attempt,omitempty"` // number of the attempt, for a job
-	Replica   string    `json:"replica,omitempty"` // ID of the replica, for a deployment
+	Attempt   int       `json:"attempt,omitempty"` // number of the job's attempt; 0 for a deployment
+	Replica   string    `json:"replica,omitempty"` // ID of the deployment's replica; "" for a job
 	Resources Resources `json:"takes"`
 	Since     time.Time `json:"since,omitzero"` // time of the placement; zero in events of earlier versions
 

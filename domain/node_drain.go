@@ -8,8 +8,8 @@ import "time"
 type NodeCordon struct {
 	Reason   string    `json:"reason"`
 	Time     time.Time `json:"time"`
-	Deadline time.Time `json:"deadline,omitzero"` // zero if the node is not drained
-	Drained  time.Time `json:"drained,omitzero"`  // when the last allocation of the drained node was released; zero before
+	Deadline time.Time `json:"deadline,omitzero"` // when remaining work is stopped; zero without a drain
+	Drained  time.Time `json:"drained,omitzero"`  // when the last allocation was released; zero until then
 }
 
 // Values of Node.Scheduling.

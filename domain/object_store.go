@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// An ObjectURL is the address of an object, or of a directory of objects, in an S3-compatible object
-// store: s3://BUCKET/KEY?region=REGION&endpoint=https://HOST.
+// An ObjectURL is the address of an object, or of a directory of objects, in an S3-compatible
+// object store: s3://BUCKET/KEY?region=REGION&endpoint=https://HOST.
 type ObjectURL struct {
 	Bucket   string
 	Key      string // key of the object; for a directory, "" or a prefix that ends in a slash
@@ -73,7 +73,7 @@ type StoreCredentials struct {
 const StoreCredentialsRule = `must be JSON like {"access_key_id": "…", "secret_access_key": "…"}, with a ` +
 	`session_token for temporary credentials`
 
-const maxCredential = 8 << 10 // bytes of one field of StoreCredentials
+const maxCredential = 8 << 10 // maximum bytes of one field of StoreCredentials
 
 // ParseStoreCredentials parses the value of a secret, a JSON object, as credentials. The field
 // names may have the prefix aws_. wrong says which rules the value violates, without any part of

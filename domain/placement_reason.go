@@ -9,14 +9,16 @@ type PlacementReason struct {
 	Rank     int   `json:"rank"`     // rank of the node among the nodes with its type of accelerators
 	Feasible int   `json:"feasible"` // number of nodes that had capacity
 	// FragmentationMilli is by how much the allocation changed the fragmentation of the node, in
-	// thousandths of a device. Fragmentation is how many free accelerators a typical request cannot use.
+	// thousandths of a device. Fragmentation is how many free accelerators a typical request cannot
+	// use.
 	FragmentationMilli int64 `json:"fragmentationMilli"`
 
-	// DeviceMilli is how many thousandths of the shared device were allocated before, for an allocation with a share
+	// DeviceMilli is how many thousandths of the shared device were allocated before this allocation;
+	// 0 for whole devices.
 	DeviceMilli int `json:"deviceMilli,omitempty"`
 
 	Strategy       string `json:"strategy,omitempty"`       // PlacementPack or PlacementSpread; "" is the default
 	FailureDomain  string `json:"failureDomain,omitempty"`  // region and zone of the node; "" without them
-	DomainReplicas int    `json:"domainReplicas,omitempty"` // the deployment's replicas that it already had
-	NodeReplicas   int    `json:"nodeReplicas,omitempty"`   // the deployment's replicas that the node already had
+	DomainReplicas int    `json:"domainReplicas,omitempty"` // other replicas of the deployment in FailureDomain
+	NodeReplicas   int    `json:"nodeReplicas,omitempty"`   // other replicas of the deployment on the node
 }

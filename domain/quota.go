@@ -15,9 +15,9 @@ var Quotas = NewKind("quotas", map[string]Event[Quota]{
 
 // The IDs of all quotas.
 const (
-	QuotaAccelerators      = "accelerators"            // requested by live deployments or allocated to jobs
+	QuotaAccelerators      = "accelerators"            // accelerators that live deployments request or jobs have
 	QuotaJobs              = "jobs"                    // jobs of all kinds that have not ended
-	QuotaGuaranteed        = "guaranteed-accelerators" // guaranteed part; accelerators above it are borrowed
+	QuotaGuaranteed        = "guaranteed-accelerators" // accelerators guaranteed to the account; those above are borrowed
 	QuotaDeployments       = "deployments"             // deployments, until their deletion begins
 	QuotaRequestsPerMinute = "requests-per-minute"     // requests to the management API and inference requests together
 	QuotaStorageBytes      = "storage-bytes"           // bytes of the files of datasets, models, evaluators and batches
@@ -134,8 +134,8 @@ func (e Evaluator) Usage() Usage {
 }
 
 // Usage counts the deployment until its deletion begins. While the deployment is live, Usage also
-// counts the accelerators of its desired replicas, or of minReplicaCount replicas if that is more. The
-// shares of a deployment's replicas are added and rounded up to whole devices.
+// counts the accelerators of its desired replicas, or of minReplicaCount replicas if that is more.
+// The shares of a deployment's replicas are added and rounded up to whole devices.
 func (d Deployment) Usage() Usage {
 	switch {
 	case d.Live():

@@ -39,8 +39,8 @@ func FleetOf(nodes iter.Seq2[Name, Node]) Fleet {
 	return Fleet{nodes, false}
 }
 
-// RegionIn returns the region of a node in a fleet, as Need.Allows takes it: AnyRegion unless
-// located, which is Fleet.Located.
+// RegionIn returns the region of a node, for Need.Allows. located is Fleet.Located of the node's
+// fleet; if it is false, RegionIn returns AnyRegion.
 func (n Node) RegionIn(located bool) string {
 	if !located {
 		return AnyRegion

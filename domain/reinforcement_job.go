@@ -40,7 +40,7 @@ type ReinforcementSpec struct {
 	ObjectStoreConfig        *ObjectStoreConfig   `json:"objectStoreConfig,omitempty"`
 	BlobStoreConfig          *BlobStoreConfig     `json:"blobStoreConfig,omitempty"`
 	InferenceParameters      *InferenceParameters `json:"inferenceParameters,omitempty"`
-	ChunkSize                int                  `json:"chunkSize,omitempty"` // rows of the dataset
+	ChunkSize                int                  `json:"chunkSize,omitempty"` // rows to generate rollouts for at a time
 	OutputMetrics            string               `json:"outputMetrics,omitempty"`
 	MCPServer                string               `json:"mcpServer,omitempty"`
 	MaxInferenceReplicaCount int                  `json:"maxInferenceReplicaCount,omitempty"`

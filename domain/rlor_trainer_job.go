@@ -27,21 +27,22 @@ var TrainerJobs = newJobKind("rlorTrainerJobs", "rlorTrainerJob", map[string]Eve
 const MaxRewards = 64
 
 // TrainerSpec holds the fields of a reinforcement trainer job that the caller sets.
+// RolloutDeploymentName is a resource name, and HotLoadDeploymentID only an ID: see HotLoadTargets.
 type TrainerSpec struct {
 	DisplayName           string             `json:"displayName"`
 	Dataset               string             `json:"dataset,omitempty"`
 	EvaluationDataset     string             `json:"evaluationDataset,omitempty"`
 	EvalAutoCarveout      bool               `json:"evalAutoCarveout,omitempty"`
 	TrainingConfig        TrainingConfig     `json:"trainingConfig"`
-	RewardWeights         []string           `json:"rewardWeights,omitempty"` // each "name=weight"
+	RewardWeights         []string           `json:"rewardWeights,omitempty"` // weights of rewards, each "name=weight"
 	TrackerConfig         *TrackerConfig     `json:"trackerConfig,omitempty"`
 	ObjectStoreConfig     *ObjectStoreConfig `json:"objectStoreConfig,omitempty"`
 	KeepAlive             bool               `json:"keepAlive,omitempty"`
-	RolloutDeploymentName string             `json:"rolloutDeploymentName,omitempty"` // deployment; see HotLoadTargets
+	RolloutDeploymentName string             `json:"rolloutDeploymentName,omitempty"` // deployment that loads the weights
 	LossConfig            *LossConfig        `json:"lossConfig,omitempty"`
 	NodeCount             int                `json:"nodeCount,omitempty"`
 	ServiceMode           bool               `json:"serviceMode,omitempty"`
-	HotLoadDeploymentID   string             `json:"hotLoadDeploymentId,omitempty"` // deployment ID; see HotLoadTargets
+	HotLoadDeploymentID   string             `json:"hotLoadDeploymentId,omitempty"` // deployment that loads the weights
 }
 
 // TrainerJob is the state of one reinforcement trainer job.
@@ -150,8 +151,8 @@ func (s TrainerSpec) check() Violations {
 
 var rewardName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_./-]{0,127}$`)
 
-// RewardsOf parses the entries of rewardWeights and returns the weights by the name of the reward. It
-// ignores invalid entries.
+// RewardsOf parses the entries of rewardWeights and returns the weights by the name of the reward.
+// It ignores invalid entries.
 func RewardsOf(entries []string) map[string]float64 {
 	rewards := map[string]float64{}
 	for _, entry := range entries {

@@ -129,7 +129,7 @@ func (s *DeploymentSpec) shapedSettings(shape ShapeSpec) []shapedSetting {
 	for _, enum := range []*string{&s.AcceleratorType, &s.Precision, &shape.AcceleratorType, &shape.Precision} {
 		*enum = specified(*enum)
 	}
-	if shape.AcceleratorType == "" { // an earlier version of anneal stored counts of shapes for CPUs
+	if shape.AcceleratorType == "" { // earlier versions of anneal stored an acceleratorCount in shapes for CPUs
 		shape.AcceleratorCount = 0
 	}
 	return []shapedSetting{

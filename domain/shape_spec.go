@@ -75,8 +75,9 @@ func (s ShapeSpec) hardware() Hardware {
 		Context: s.MaxContextLength, Unchecked: s.DisableDeploymentSizeValidation}
 }
 
-// withDefaults returns the spec with its defaults for a model of this size: see ModelSize.Resolve,
-// also for fleet. It adds violations to v for settings that do not fit the size.
+// withDefaults returns the spec with its defaults for a model of this size; fleet is as in
+// ModelSize.Resolve, which determines the accelerators. It adds violations to v for settings that
+// do not fit the size.
 func (s ShapeSpec) withDefaults(v *Violations, model ModelSize, fleet string) ShapeSpec {
 	h := model.Resolve(v, s.hardware(), fleet)
 	s.AcceleratorType, s.AcceleratorCount = h.Type, h.Count

@@ -5,9 +5,9 @@ import "net/url"
 // MaxURL is the maximum size of a URL in a request, in bytes.
 const MaxURL = 8 << 10
 
-// A SignedURL is an http or https URL. A client that has the whole URL may send the request that its
-// signature permits. So events contain only its Address in plain text, and the whole URL as a Sealed
-// value. Events of earlier versions contain the whole URL in plain text.
+// A SignedURL is an http or https URL. A client that has the whole URL may send the request that
+// the URL's signature permits. So events contain only its Address in plain text, and the whole URL
+// as a Sealed value. Events of earlier versions contain the whole URL in plain text.
 type SignedURL string
 
 // Address returns the part of the URL that responses may show: the URL without user, query string

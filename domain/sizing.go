@@ -39,7 +39,7 @@ type Hardware struct {
 	Type      string // accelerator type, one of ShapeAcceleratorTypes
 	Count     int    // number of accelerators; 0 is the default, see ModelSize.Accelerators
 	Precision string
-	Context   int  // context length in tokens; 0 is the model's
+	Context   int  // context length in tokens; 0 stands for the model's maximum
 	Share     int  // thousandths of one device; 0 stands for whole devices
 	Unchecked bool // the user set disableDeploymentSizeValidation
 }

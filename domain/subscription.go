@@ -53,11 +53,12 @@ const (
 	SecretOverlap    = 24 * time.Hour // default time for which a rotated secret still signs
 )
 
-// SubscriptionSpec holds the fields of a subscription that the caller sets. A subscription has either Webhook or Files.
+// SubscriptionSpec holds the fields of a subscription that the caller sets. A subscription has
+// either Webhook or Files.
 type SubscriptionSpec struct {
 	DisplayName string   `json:"displayName,omitempty"`
-	EventTypes  []string `json:"eventTypes,omitempty"` // patterns (see MatchesPattern); empty selects all
-	Resources   []string `json:"resources,omitempty"`  // patterns (see MatchesPattern); empty selects all
+	EventTypes  []string `json:"eventTypes,omitempty"` // patterns of types (see MatchesPattern); empty selects all
+	Resources   []string `json:"resources,omitempty"`  // patterns of names (see MatchesPattern); empty selects all
 	// StartPosition is the position after which the subscription begins. Without it, and without
 	// StartTime, the subscription begins after the event that creates it.
 	StartPosition *Count      `json:"startPosition,omitempty"`
@@ -131,10 +132,10 @@ type Subscription struct {
 	Status     Status         `json:"status"`
 	CreatedBy  string         `json:"createdBy"`
 	Signing    *SigningSecret `json:"signing,omitempty"`    // signs the requests to a webhook; nil for files
-	Previous   *SigningSecret `json:"previous,omitempty"`   // also signs until PreviousExpireTime
+	Previous   *SigningSecret `json:"previous,omitempty"`   // rotated secret, which also signs until PreviousExpireTime
 	Redelivery Redelivery     `json:"redelivery"`           // the newest redelivery
 	Redelivers bool           `json:"redelivers,omitempty"` // Redelivery is requested and has not started yet
-	File       *EventFile     `json:"file,omitempty"`       // the newest redelivery file; nil before the first
+	File       *EventFile     `json:"file,omitempty"`       // range of the newest event file; nil before the first
 
 	PreviousExpireTime *time.Time `json:"previousExpireTime,omitempty"`
 }

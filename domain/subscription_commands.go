@@ -153,7 +153,7 @@ func (c RotateSigningSecret) Decide(s Subscription, now time.Time) (Event[Subscr
 
 // RequestRedelivery requests that events, or dead letters, are delivered again to a webhook.
 type RequestRedelivery struct {
-	Position    Count // position of the first event; 0 repeats no events by position
+	Position    Count // position of the first event; 0 for dead letters only
 	DeadLetters bool
 }
 

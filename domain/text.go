@@ -25,9 +25,9 @@ func ControlCharacter(text string, multiline bool) (r rune, at int, found bool) 
 func isControl(r rune) bool {
 	switch {
 	case unicode.IsControl(r), // Cc: C0, DEL and C1
-		r >= 0x202A && r <= 0x202E, r >= 0x2066 && r <= 0x2069, // embeddings, overrides and isolates
+		r >= 0x202A && r <= 0x202E, r >= 0x2066 && r <= 0x2069, // bidirectional embeddings, overrides and isolates
 		r == 0x2028, r == 0x2029, // separators of lines and paragraphs
-		r == 0x200B, r == 0x2060, r == 0xFEFF: // zero width
+		r == 0x200B, r == 0x2060, r == 0xFEFF: // zero-width characters
 		return true
 	}
 	return false

@@ -21,13 +21,13 @@ const (
 	adapterWidths = 20
 )
 
-// Memory estimates the memory that the training of a model takes, in bytes, over all accelerators of a
-// node: the trained parameters with gradients and optimizer, the frozen ones in the model's
+// Memory estimates the memory that the training of a model takes, in bytes, over all accelerators
+// of a node: the trained parameters with gradients and optimizer, the frozen ones in the model's
 // precision, the activations of one sample, and what the method adds:
 //
 //   - preferences (DPO) have two sequences in a sample, and, if all parameters are trained, the
 //     frozen reference model beside the trained one; with an adapter, the reference is the base model
-//   - reinforcement generates completions, which need a KV cache for each that is generated at a time
+//   - reinforcement generates completions of a prompt concurrently, with a KV cache for each
 func (s JobSpec) Memory(model ModelSize) float64 {
 	parameters := float64(model.ParameterCount)
 	if parameters == 0 {
@@ -67,8 +67,8 @@ func (s JobSpec) rank() int {
 	return *s.Config.LoraRank
 }
 
-// shape returns the number of layers and the width of a transformer, estimated as in cachePerToken if
-// the layers are unknown: 12·layers·width² parameters.
+// shape returns the number of layers and the width of a transformer, estimated as in cachePerToken
+// if the layers are unknown: 12·layers·width² parameters.
 func (m ModelSize) shape() (layers, width float64) {
 	layers = float64(m.Layers)
 	if layers == 0 {

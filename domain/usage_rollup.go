@@ -36,8 +36,8 @@ func UsageMonth(account string, t time.Time) Name {
 	return NewName(account, UsageRollups.Collection, t.UTC().Format(usageMonth))
 }
 
-// A UsageRow is the usage in one hour (UTC) of one key, model and deployment, or of the accelerators of
-// one type that are allocated to one job or deployment.
+// A UsageRow is the usage in one hour (UTC) of one key, model and deployment, or of the
+// accelerators of one type that are allocated to one job or deployment.
 type UsageRow struct {
 	Hour        time.Time `json:"hour"` // start of the hour
 	Key         Name      `json:"apiKey,omitempty"`
@@ -73,9 +73,8 @@ func CompareUsage(a, b UsageRow) int {
 		cmp.Compare(a.Deployment, b.Deployment), cmp.Compare(a.Job, b.Job), cmp.Compare(a.Accelerator, b.Accelerator))
 }
 
-// UsageRecords describes the usage records of one control plane in a window: Count records, whose
-// numbers are from From to To. Records of earlier versions have neither a control plane nor
-// numbers.
+// UsageRecords describes the usage records of one control plane in a window: Count records, with
+// the numbers From to To. Records of earlier versions have neither a control plane nor numbers.
 type UsageRecords struct {
 	Source string `json:"controlPlane,omitempty"` // ID of the control plane
 	From   uint64 `json:"from,omitempty"`
@@ -83,7 +82,7 @@ type UsageRecords struct {
 	Count  int64  `json:"count"`
 }
 
-// A UsageCursor is a sequence in the stream of usage records, together with a position in the log.
+// A UsageCursor is a sequence number in the stream of usage records, together with a log position.
 type UsageCursor struct {
 	Sequence uint64 `json:"sequence"`
 	Position uint64 `json:"position"`
@@ -91,7 +90,7 @@ type UsageCursor struct {
 
 // A UsageWindow contains the usage records and the events after From, up to To.
 type UsageWindow struct {
-	Number uint64      `json:"window"` // number, from 1
+	Number uint64      `json:"window"` // number of the window, from 1
 	From   UsageCursor `json:"from"`
 	To     UsageCursor `json:"to"`
 	// Since and Until are full hours. Hours that end at Since or earlier were rolled up before, so
@@ -132,7 +131,7 @@ func (e UsageWindowOpened) Evolve(u *UsageRollup) {
 // its previous window, and their count is To - From + 1.
 type UsageWindowCompleted struct {
 	Window  uint64         `json:"window"`
-	Records []UsageRecords `json:"records,omitempty"` // by control plane
+	Records []UsageRecords `json:"records,omitempty"` // one element for each control plane
 	// Repeated is how many of the counted records are not in the rows, because an earlier record
 	// has the same ID.
 	Repeated int64        `json:"repeated,omitempty"`
@@ -153,7 +152,7 @@ func (e UsageWindowCompleted) Evolve(u *UsageRollup) {
 // A UsagePart is a part of the rows of an account's month in a window.
 type UsagePart struct {
 	Window uint64     `json:"window"`
-	Part   int        `json:"part"`  // number, from 1
+	Part   int        `json:"part"`  // number of this part, from 1
 	Parts  int        `json:"parts"` // number of parts of this month in the window
 	Rows   []UsageRow `json:"rows"`
 	// FromSequence and ToSequence are the Sequence of the window's From and To. Together, the rows

@@ -28,7 +28,7 @@ type CompletionRequest struct {
 	Images []*Image `json:"images,omitempty"`
 
 	MaxTokens int      `json:"maxTokens"`
-	Stop      []string `json:"stop,omitempty"` // at most 4 texts; the completion ends before the first
+	Stop      []string `json:"stop,omitempty"` // at most 4 texts; the completion ends before the first that occurs
 	IgnoreEOS bool     `json:"ignoreEos,omitempty"`
 
 	// Sampling applies the following fields in this order: first the tokens that Format, ToolChoice
@@ -55,7 +55,7 @@ type CompletionRequest struct {
 	Logprobs    bool `json:"logprobs,omitempty"`    // return the log-probability of each token
 	TopLogprobs int  `json:"topLogprobs,omitempty"` // number of most likely tokens to return for each token
 	Echo        bool `json:"echo,omitempty"`        // return the prompt before the completion
-	// EchoLast is the number of the prompt's last tokens to return before the completion.
+	// EchoLast is the number of tokens at the end of the prompt to return before the completion.
 	EchoLast       int  `json:"echoLast,omitempty"`
 	ReturnTokenIDs bool `json:"returnTokenIds,omitempty"` // return the tokens of the prompt and the completion
 	// RawOutput requests the prompt and the completion as text that includes special tokens.
@@ -125,7 +125,8 @@ type ResponseFormat struct {
 type Reasoning struct {
 	Effort string `json:"effort,omitempty"` // none, low, medium or high
 	Budget int    `json:"budget,omitempty"` // maximum number of reasoning tokens; 0 sets no limit
-	// History selects the reasoning of earlier turns in the prompt: disabled, interleaved or preserved.
+	// History selects the reasoning of earlier turns that the prompt contains: disabled (none),
+	// interleaved (that after the last user message) or preserved (all).
 	History string `json:"history,omitempty"`
 }
 

@@ -2,8 +2,8 @@ package engines
 
 import "context"
 
-// A Gang describes the nodes of an attempt that runs on several nodes, for one of them. The leader
-// is the node of rank 0: it trains, and reports for all nodes. The others assist it.
+// A Gang has the rank of one node of an attempt that runs on several nodes, and its links to other
+// nodes. The leader is the node of rank 0: it trains, and reports for all nodes. The others assist.
 type Gang struct {
 	Rank int // rank of this node
 	// Links of the leader to each other node, by rank; a node that is not the leader has only the

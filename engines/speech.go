@@ -85,8 +85,8 @@ type TranscriptionOptions struct {
 	MaxSpeakers int       `json:"maxSpeakers,omitempty"`
 }
 
-// Auxiliary models of a transcription. The settings of a speech model have their names on its
-// server.
+// Auxiliary models of a transcription. The settings of a speech model have the name of each of them
+// on the model's server.
 const (
 	VADSilero  = "silero"
 	VADPyannet = "speechx-pyannet"

@@ -23,7 +23,7 @@ import (
 // commit).
 //
 // The server writes each message to the stream's newest block file before it acknowledges the
-// message. With its setting sync_interval: always the server would do one fsync for each message,
+// message. With the setting "sync_interval: always" the server would do one fsync for each message,
 // one after another. With a diskSync, each writer of an acknowledged message waits for the next
 // round instead: one fsync covers all messages that were written before the fsync. The log
 // acknowledges no append, and shows no event to a reader in this process, before the event's round
@@ -67,7 +67,7 @@ func (d *diskSync) publish(send func() (uint64, error)) (position uint64, err er
 	defer func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		d.wanted = max(d.wanted, position) // the round that waited for this append in gather syncs its position
+		d.wanted = max(d.wanted, position) // so that the round that waits in gather also syncs this append
 		d.appends.answer(position)
 	}()
 	return send()
@@ -197,10 +197,10 @@ type appends struct {
 }
 
 // inProgress returns a channel that is closed when the server has answered all appends that were
-// sent before the call. It returns nil when no append is in progress, or when the server has
-// certainly stored them all: stored, the highest position that is known to be stored, is then at
-// least as far after the last answered position as there are appends in progress. A later call
-// replaces the channel, and the former channel is never closed.
+// sent before the call. It returns nil when no append is in progress, or when the server has stored
+// all of them. stored is the highest position that is known to be stored: all appends in progress
+// are stored if there are at least as many positions from the last answered one to stored. A later
+// call replaces the channel, and the former channel is never closed.
 func (a *appends) inProgress(stored uint64) <-chan struct{} {
 	if a.sent-a.answered <= stored-min(stored, a.last) {
 		return nil

@@ -53,8 +53,9 @@ type Request struct {
 	ClientAddress string
 }
 
-// Reaction returns the Request for a change that an actor makes at the time at in reaction to an
-// event. The resulting events name the event to as their cause, and have its correlation and trace.
+// Reaction returns the Request for a change in reaction to the event to. actor makes the change at
+// the time at. The events of the change name to as their cause, and have the correlation and the
+// trace of to.
 func Reaction(to Event, actor string, at time.Time) Request {
 	return Request{Time: at, Actor: actor, Cause: to.ID, Correlation: to.Correlation, Trace: to.Trace}
 }
@@ -64,7 +65,7 @@ func Reaction(to Event, actor string, at time.Time) Request {
 type Change struct {
 	Name   domain.Name
 	Before Row
-	Event  Event // Position is 0 when nothing was recorded, because Before already had the requested state
+	Event  Event // Event.Position is 0 when nothing was recorded, because Before already had the requested state
 }
 
 // Position returns the position of the change's event; 0 when nothing was recorded.
@@ -151,8 +152,8 @@ func (d *decision) run(ctx context.Context) (Change, error) {
 			return d.conclude(ctx, Change{}, ctx.Err())
 		}
 	}
-	return d.conclude(ctx, Change{}, domain.Errorf(domain.Aborted, "%s: %d attempts lost to concurrent changes: try again",
-		d.intent.Name, attempts))
+	return d.conclude(ctx, Change{}, domain.Errorf(domain.Aborted,
+		"%s was changed concurrently in each of %d attempts: try again", d.intent.Name, attempts))
 }
 
 // conclude returns the result of run when the server acknowledged no append. change and err are the

@@ -81,11 +81,12 @@ const checkEvery = 2 * time.Second
 
 // absentFor is how long a replicated log must lack an event until it counts as set back. A leader
 // of the stream that a network partition separates from the other servers lacks the newest events
-// but still responds. It stops after at most 20 s, when it notices that it has no quorum, or when
-// it can reach the other servers and one of them leads.
+// but still responds. Such a leader steps down after at most 20 s, when it notices that it has no
+// quorum, or when it can reach the other servers and one of them leads.
 const absentFor = 30 * time.Second
 
-// absentInElection is what absentFor is for a log on a single server.
+// absentInElection is how long the log must lack an event until it counts as set back, if its
+// stream has only one server. See absentFor.
 const absentInElection = 400 * time.Millisecond
 
 // checkHistory returns a DataLoss error when the log no longer has the newest event that this

@@ -42,7 +42,7 @@ func (l *JetStream) Follow(ctx context.Context, filter string, after uint64) ite
 		defer cancel()
 		go l.watchHistory(ctx, cancel)
 		pause := 50 * time.Millisecond
-		skipped := false // whether the previous consumer found the same gap after this position
+		skipped := false // whether the previous consumer also found a gap after this position
 		for {
 			begun := after
 			err := l.follow(ctx, FilterOf(filter), &after, yield)

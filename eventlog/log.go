@@ -24,7 +24,7 @@ var ErrConflict = errors.New("version conflict: the resource was changed at the 
 // command's ID.
 var ErrUncertain = errors.New("the event log did not acknowledge the event: it may or may not be recorded")
 
-// An Event is a record in its envelope (CloudEvents 1.0).
+// An Event is a domain.Record with the attributes of its envelope (CloudEvents 1.0).
 type Event struct {
 	domain.Record
 	Position    uint64      // position in the log, from 1; 0 before it is appended
@@ -48,7 +48,8 @@ type Event struct {
 }
 
 // A Write is an event to append. Expect is the expected position of the last event on the same
-// subject; 0 means that the subject has no event. If it is another one, Append returns ErrConflict.
+// subject; 0 means that the subject has no event. If the last event has another position, Append
+// returns ErrConflict.
 type Write struct {
 	Event
 	Expect uint64

@@ -104,7 +104,7 @@ func restore(ctx context.Context, log, mirror *JetStream, after, upTo uint64) er
 		}
 		got, err := acknowledged(reply.Data)
 		if err == nil && got != position {
-			err = fmt.Errorf("the log stored it at position %d", got)
+			err = fmt.Errorf("the log stored the event at position %d", got)
 		}
 		if err != nil {
 			return integrity.Damagef("cannot restore the event at position %d from the readers' mirror: %v", position, err)
@@ -137,7 +137,7 @@ func MirrorConfig(stream string, replicas int) jetstream.StreamConfig {
 		}},
 	}
 	if config.Replicas == 1 {
-		// the stream sends the mirror again what a power failure removed from the mirror
+		// after a power failure, the stream sends again the messages that the mirror lost
 		config.PersistMode = jetstream.AsyncPersistMode
 	}
 	return config

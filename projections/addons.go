@@ -44,7 +44,8 @@ func (v *View) LostDefault(row *Row[domain.DeployedModel]) bool {
 	return false
 }
 
-// NextDefaultRank returns the rank that makes an addon the default of a deployment.
+// NextDefaultRank returns a rank above those of all addons of a deployment. The addon with the
+// highest rank is the default.
 func (v *View) NextDefaultRank(deployment domain.Name) int {
 	rank := 0
 	for row := range v.Addons(deployment) {

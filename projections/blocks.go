@@ -8,8 +8,9 @@ import (
 	"anneal/domain"
 )
 
-// blockRows is the maximum number of rows of a block, which a change of a shared block copies.
-// maxDerived is the maximum number of derived values that a block keeps.
+// blockRows is the maximum number of rows of a block. It is small, because a change of one row in a
+// shared block copies the block. maxDerived is the maximum number of derived values that a block
+// keeps.
 const (
 	blockRows  = 128
 	maxDerived = 20

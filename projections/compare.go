@@ -34,7 +34,7 @@ const (
 
 // A Difference is a resource whose served row differs from the row that follows from the log.
 type Difference struct {
-	Name string `json:"name"` // name of the resource; historyTable for the history of waits
+	Name string `json:"name"` // name of the resource; historyTable for the history of job waits
 	Kind string `json:"kind"`
 }
 
@@ -78,7 +78,7 @@ func (t *table) entries() iter.Seq2[entry, error] {
 	}
 }
 
-// Compare compares the rows and the histories of waits of two views at one position.
+// Compare compares the rows and the histories of job waits of two views at one position.
 func Compare(served, folded *View) (Comparison, error) {
 	c := Comparison{}
 	servedSums, foldedSums := newSums(served), newSums(folded)
@@ -113,8 +113,8 @@ func Compare(served, folded *View) (Comparison, error) {
 	return c, nil
 }
 
-// addHistory adds the lines of the history of waits to the sums, and returns them. They are at most
-// a few MB.
+// addHistory adds the lines of the history of job waits to the sums, and returns them. They are at
+// most a few MB.
 func addHistory(v *View, s sums) (all []byte, err error) {
 	err = historyLines(v, func(line []byte) error {
 		s.add(historyTable, line, false)

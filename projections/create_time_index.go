@@ -14,7 +14,7 @@ import (
 // A createTimeKey is an element of table.byCreateTime, the index of a table's rows by account, then
 // create time, then name.
 type createTimeKey struct {
-	account *string // accountRows.id, so that keys of one account are compared without reading its ID
+	account *string // accountRows.id; equal pointers are the same account, without comparing the ID
 	created int64   // nanoseconds since 1970
 	row     domain.AnyRow
 }
@@ -101,7 +101,8 @@ func (t *Table[S]) CreatedBefore(account string, after *Row[S]) iter.Seq[*Row[S]
 			return
 		}
 		first, more := (*table)(t).firstCreateTimeKey(account, math.MaxInt64), true
-		// at yields the rows from the key from on that have the same create time, without the row after.
+		// at yields the rows with the create time of the key from, beginning at this key, except the
+		// row after.
 		at := func(from createTimeKey) {
 			t.byCreateTime.Ascend(from, func(a createTimeKey) bool {
 				switch {
@@ -125,8 +126,8 @@ func (t *Table[S]) CreatedBefore(account string, after *Row[S]) iter.Seq[*Row[S]
 }
 
 // previousCreateTime sets first.created to the latest earlier time at which a row of first's
-// account was created. It returns false when there is none. first must not be greater than the keys
-// with its time.
+// account was created. It returns false when there is none. No key of the account with the create
+// time of first may be less than first.
 func (t *Table[S]) previousCreateTime(first *createTimeKey) (found bool) {
 	t.byCreateTime.Descend(*first, func(a createTimeKey) bool {
 		if a.account != first.account {

@@ -14,12 +14,12 @@ import (
 	"anneal/eventlog"
 )
 
-// A Digest is a hash of all tables, and of the history of waits, at one position. Worlds that
+// A Digest is a hash of all tables, and of the history of job waits, at one position. Worlds that
 // folded the same events have the same Digest, whether or not they were loaded from a snapshot.
 type Digest struct {
 	Position uint64                 `json:"position"`
 	EventID  string                 `json:"eventId"`
-	Tables   map[string]TableDigest `json:"tables"` // by collection; historyTable for the history of waits
+	Tables   map[string]TableDigest `json:"tables"` // by collection; historyTable for the history of job waits
 	// SHA256 is the digest of the tables' names and SHA256 fields, ordered by name, in hexadecimal.
 	SHA256 string `json:"sha256"`
 }
@@ -41,7 +41,8 @@ func (v *View) Digest() (Digest, error) {
 	return sums.digest(v.Checkpoint), err
 }
 
-// A Reader yields the events of a log after a position that match a filter, as eventlog.Log does.
+// A Reader reads a log, as eventlog.Log does. Read yields the events that match filter and whose
+// position is greater than after.
 type Reader interface {
 	Read(ctx context.Context, filter string, after uint64) iter.Seq2[eventlog.Event, error]
 }
@@ -57,8 +58,8 @@ func verify(ctx context.Context, w *World, log Reader, upTo uint64) (Digest, err
 		return Digest{}, err
 	}
 	if at := w.Position(); at < upTo {
-		return Digest{}, domain.Errorf(domain.OutOfRange, "the log ends at position %d and cannot be verified up to %d", at,
-			upTo)
+		return Digest{}, domain.Errorf(domain.OutOfRange, "the log ends at position %d and cannot be verified up to "+
+			"position %d: verify it up to an earlier position", at, upTo)
 	}
 	return w.View().Digest()
 }

@@ -71,7 +71,7 @@ func lineName(text []byte) (domain.Name, error) {
 	rest, ok := bytes.CutPrefix(text, []byte(`{"name":"`))
 	name, _, closed := bytes.Cut(rest, []byte(`"`))
 	if !ok || !closed {
-		return "", errors.New("a line has no name")
+		return "", errors.New("a line does not begin with the name of its resource")
 	}
 	return domain.Name(name), nil
 }
@@ -82,8 +82,9 @@ type rowLine struct {
 	State any `json:"state"` // the address of the row's state
 }
 
-// decodeOptions are those of encoding/json, which encoded the rows, except that a line is not parsed
-// once before it is decoded: a row of an invalid line is not used.
+// decodeOptions are the options of encoding/json, which encoded the rows, without the extra pass
+// that validates a line before it is decoded. The pass is not needed, because decode drops the row
+// of an invalid line.
 var decodeOptions = jsonv2.JoinOptions(jsonv1.DefaultOptionsV1(), jsonv1.ReportErrorsWithLegacySemantics(false))
 
 // A rowDecoder decodes one row after another, and reuses its own memory for each. The returned rows
@@ -106,7 +107,7 @@ func (d *rowDecoder) decode(kind domain.AnyKind, name domain.Name, text []byte) 
 	}
 	switch exists := bytes.Contains(text, []byte(`,"state":{`)); {
 	case l.Name != name:
-		return nil, 0, fmt.Errorf("the line that begins with the name %s has the name %s", name, l.Name)
+		return nil, 0, fmt.Errorf("the line that begins with the name %s has another name, %s", name, l.Name)
 	case !exists:
 		return nil, l.Version, nil
 	case d.created.IsZero() || d.updated.IsZero() || l.CreateEvent == "":

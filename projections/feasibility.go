@@ -100,8 +100,8 @@ func (v *View) NeedOfJob(account string, spec domain.JobSpec) domain.Need {
 	return v.NeedOfJobOn(account, spec, domain.FleetAccelerator(v.Fleet(), ForAccount(v, account, spec.Need())))
 }
 
-// NeedOfJobOn is NeedOfJob for a caller that knows the result of domain.FleetAccelerator,
-// accelerator.
+// NeedOfJobOn is like NeedOfJob, but does not call domain.FleetAccelerator: accelerator is its
+// result, which a caller can reuse for many jobs.
 func (v *View) NeedOfJobOn(account string, spec domain.JobSpec, accelerator string) domain.Need {
 	row, ok := v.Models.Get(spec.Model())
 	if ok && row.State.Kind == domain.PEFTAddon {

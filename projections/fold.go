@@ -10,8 +10,8 @@ import (
 	"anneal/eventlog"
 )
 
-// A fold holds the table of one kind into which events are folded, and shared, the last copy of the
-// table for views. The world's lock guards a fold.
+// A fold holds the table of one kind into which events are folded. Its field shared is the last copy
+// of the table that was made for views. The world's lock guards a fold.
 type fold struct {
 	kind    domain.AnyKind
 	job     bool // the kind is a kind of job

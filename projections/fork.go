@@ -2,8 +2,9 @@ package projections
 
 import "anneal/domain"
 
-// Fork returns a world with the rows and the history of waits of w, at the same position. From then on,
-// the two change independently. The fork has no live status, no archive and no snapshots.
+// Fork returns a world with the rows and the history of job waits of w, at the same position. From
+// then on, the two worlds change independently. The fork has no live status, no archive and no
+// snapshots.
 func Fork(w *World) *World {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -70,7 +70,7 @@ func endOf(ctx context.Context, log eventlog.Log) (asked time.Time, end uint64) 
 
 // Age returns how old the state of the world may be: the time since Confirm or KeepConfirming last
 // found that the world had all events of the log, or since KeepConfirming started. It returns 0
-// before both.
+// before the first call of either.
 func (w *World) Age(now time.Time) time.Duration {
 	if at := w.confirmed.Load(); at != nil {
 		return now.Sub(*at)

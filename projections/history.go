@@ -11,8 +11,8 @@ import (
 	"anneal/projections/waits"
 )
 
-// change applies a decoded event to the table of f, and to the history of waits if the event starts
-// a job.
+// change applies a decoded event to the table of f, and to the history of job waits if the event
+// starts a job.
 func (w *World) change(f *fold, e eventlog.Event, decoded any) error {
 	if !f.job {
 		return f.change(e, decoded)
@@ -46,17 +46,17 @@ func (f *fold) life(name domain.Name) *domain.JobLife {
 	return one.row.Pointer().(domain.Job).Life()
 }
 
-// A historyLine is a line of a snapshot that contains a part of the history of waits.
+// A historyLine is a line of a snapshot that contains a part of the history of job waits.
 type historyLine struct {
 	History waits.Line `json:"history"`
 }
 
 const (
 	historyPrefix = `{"history":`
-	historyTable  = "waits" // key of the history of waits in digests, where the keys of tables are collections
+	historyTable  = "waits" // key of the history of job waits in digests, where the keys of tables are collections
 )
 
-// linesOf yields the lines of all tables and of the history of waits, each with the key of its
+// linesOf yields the lines of all tables and of the history of job waits, each with the key of its
 // table in digests.
 func linesOf(v *View, yield func(table string, line []byte, deleted bool) error) error {
 	for _, collection := range slices.Sorted(maps.Keys(v.tables)) {
@@ -70,7 +70,7 @@ func linesOf(v *View, yield func(table string, line []byte, deleted bool) error)
 	return historyLines(v, func(line []byte) error { return yield(historyTable, line, false) })
 }
 
-// historyLines yields the lines of the history of waits as JSON.
+// historyLines yields the lines of the history of job waits as JSON.
 func historyLines(v *View, yield func(line []byte) error) error {
 	return v.Waits.Lines(func(l waits.Line) error {
 		text, err := json.Marshal(historyLine{l})

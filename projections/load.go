@@ -24,18 +24,18 @@ const loadBatch = 256 << 10
 // because the memory of all of them would exceed that of the rows.
 type batch struct {
 	buffer  []byte
-	text    []byte // lines of rows or of the history of waits, in buffer; no header and no footer
+	text    []byte // lines of rows or of the history of job waits, in buffer; no header and no footer
 	rows    []loadedRow
 	decoded chan struct{} // receives a value when rows is set
 }
 
 // A loadedRow is a decoded line of a snapshot: the row of a resource, a deleted resource, which has
-// no row, or a line of the history of waits.
+// no row, or a line of the history of job waits.
 type loadedRow struct {
 	fold    *fold
 	name    domain.Name
 	row     domain.AnyRow
-	version uint64 // version of a deleted resource
+	version uint64 // version of the resource; it is needed only if the resource is deleted, because a row has its own
 	history []byte
 	err     error // why the line cannot be decoded; the fields above are then not set
 }
@@ -245,7 +245,7 @@ func (r *snapshotReader) next(b *batch) (more bool, err error) {
 			b.text = b.buffer
 			continue
 		}
-		r.rest = bytes.Clone(b.text[end:]) // the buffer is used again
+		r.rest = bytes.Clone(b.text[end:]) // the next batch reuses the buffer
 		b.text, more = b.text[:end], true
 		if at := footerIn(b.text); at >= 0 {
 			r.footer, b.text, more = bytes.Clone(b.text[at:]), b.text[:at], false

@@ -11,13 +11,13 @@ import (
 	"anneal/eventlog/archive"
 )
 
-// A Loading is the world of a directory of snapshots that is being loaded, before the log is open.
+// A Loading reads the newest snapshot in a directory in the background, before the log is open.
 type Loading struct {
 	dir   string
 	fresh func() *World
 	paths []string      // the snapshots, newest first
 	err   error         // the directory cannot be read
-	first loaded        // the newest snapshot, when done is closed
+	first loaded        // result for the newest snapshot; set when done is closed
 	done  chan struct{} // closed when first is set, or when there is no snapshot
 }
 
@@ -51,7 +51,8 @@ func (l *Loading) read(path string) loaded {
 	return loaded{w, at, err}
 }
 
-// Open is like OpenArchived with the snapshots of the directory. It must be called only once.
+// Open is like OpenArchived for the directory of StartLoading, but uses the snapshot that was read
+// meanwhile. It must be called only once.
 func (l *Loading) Open(ctx context.Context, log eventlog.Log, a *archive.Archive) (*World, error) {
 	w, err := l.load(func(path string, at eventlog.Checkpoint) error { return contains(ctx, log, path, at) },
 		func(at eventlog.Checkpoint) error { return truncateArchive(a, at) })
@@ -70,8 +71,9 @@ func (l *Loading) Wait() {
 	<-l.done
 }
 
-// Claim returns the checkpoint in the header of the newest snapshot, without the time that Newest takes
-// to check the whole snapshot. So the log need not contain the event if Newest returns another one.
+// Claim returns the checkpoint in the header of the newest snapshot. It is faster than Newest,
+// because it does not check whether the snapshot is damaged. If it is, Newest returns the checkpoint
+// of an older snapshot, and the log need not contain the event of the checkpoint from Claim.
 func (l *Loading) Claim() (eventlog.Checkpoint, error) {
 	if l.err != nil || len(l.paths) == 0 {
 		return eventlog.Checkpoint{}, l.err

@@ -27,7 +27,7 @@ const ReasonNoArchive = "NO_ARCHIVE"
 // and Apply.
 func (w *World) Archive(a *archive.Archive) error {
 	if last, _ := a.Last(); last < w.Position() {
-		return fmt.Errorf("the archive of earlier states ends at position %d, but the world at position %d", last,
+		return fmt.Errorf("the archive of earlier states ends at position %d, before position %d of the world", last,
 			w.Position())
 	}
 	w.archive = a
@@ -49,7 +49,7 @@ func archiveEvent(to *archive.Archive, f *fold, e eventlog.Event, previous uint6
 			state, err = json.Marshal(line{Name: e.Name, Version: e.Position})
 		}
 		if err != nil {
-			state = nil // ViewAt then folds the state from earlier events
+			state = nil // without a stored state, ViewAt folds earlier events
 		}
 	}
 	to.Add(e, previous, state)
@@ -61,7 +61,7 @@ type Moment struct {
 	ctx      context.Context
 	world    *World
 	position uint64
-	rebuilds int // see View.rebuilds
+	rebuilds int // value of View.rebuilds in the view
 
 	mu  sync.Mutex
 	err error
@@ -206,7 +206,8 @@ func (p *pastRows) foldEvent(name domain.Name, row domain.AnyRow, position uint6
 		return nil, err
 	case entry.Name != name:
 		return nil, domain.Errorf(domain.DataLoss, "the archive of earlier states has an event of %s at position %d, "+
-			"where %s has one: stop the server, remove the folder archive in its data directory, and start it again",
+			"but the log has an event of %s there: stop the server, remove the folder archive in its data directory, "+
+			"and start it again",
 			entry.Name, position, name)
 	}
 	if row, err = next(p.present.kind, row, entry, useState); err != nil {

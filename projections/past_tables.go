@@ -16,12 +16,12 @@ import (
 
 // Limits of the tables of earlier positions.
 const (
-	// maxPastRows is the maximum number of rows that one table may fold, and that all tables in memory
-	// together, except the one that was used last, may have without sharing them with the present
-	// table. A table may fold at most 10 times as many events.
+	// maxPastRows is the maximum number of rows that are folded to build one table, from at most 10
+	// times as many events. It is also the maximum number of rows that all tables in memory, except
+	// the most recently used one, together do not share with the present table.
 	maxPastRows   = 200_000
-	maxPastTables = 32 // tables in memory
-	maxPastBuilds = 2  // tables that are built concurrently
+	maxPastTables = 32 // maximum number of tables in memory
+	maxPastBuilds = 2  // maximum number of tables that are built concurrently
 )
 
 // ReasonTooManyChanges is the reason of the error for a list at an earlier position after which too
@@ -31,7 +31,7 @@ const ReasonTooManyChanges = "TOO_MANY_CHANGES_SINCE"
 // A pastKey identifies a table with the rows of an account at an earlier position.
 type pastKey struct {
 	position   uint64
-	rebuilds   int // number of rebuilds, see View.rebuilds
+	rebuilds   int // value of View.rebuilds for the table
 	collection string
 	account    string
 }
@@ -40,7 +40,7 @@ type pastKey struct {
 // requests need at the same time is built once.
 type pastTableCache struct {
 	builds chan struct{} // semaphore: has an element for each build in progress
-	copies sync.Mutex    // guards table.copy of tables that views share, because it changes marks in their trees
+	copies sync.Mutex    // held during table.copy of tables that views share: it changes copy-on-write marks in them
 	limit  int           // maxPastRows, except in tests
 
 	mu     sync.Mutex
@@ -55,7 +55,7 @@ type pastTable struct {
 	waiting int           // requests that wait for the table
 	cancel  func()        // cancels the context of the build
 	table   *table
-	rows    int // number of rows that are not shared with the present
+	rows    int // number of rows that are not shared with the present table
 	err     error
 	element *list.Element
 }
@@ -103,7 +103,7 @@ func (p *pastTableCache) leave(one *pastTable) {
 	case <-one.built:
 	default:
 		one.cancel()
-		p.remove(one) // so that the next caller starts another build
+		p.remove(one) // the next caller starts another build
 	}
 }
 
@@ -140,8 +140,8 @@ func (p *pastTableCache) build(ctx context.Context, one *pastTable, build func(c
 	}
 }
 
-// oldestBuilt returns the least recently used table that is built; nil if it is the only one, which
-// was used last.
+// oldestBuilt returns the least recently used table that is built, except the most recently used
+// table; nil if there is none.
 func (p *pastTableCache) oldestBuilt() *pastTable {
 	for e := p.recent.Back(); e != p.recent.Front(); e = e.Prev() {
 		select {
@@ -215,7 +215,7 @@ func (p *pastRows) changes(account string) []changedRow {
 	}
 	p.present.rows.Ascend(first, func(name domain.Name, one cell) bool {
 		head := one.row.Head()
-		if head.CreateVersion > p.position { // a later resource of the same name: search before its creation
+		if head.CreateVersion > p.position { // created after the Moment: search for an earlier resource of this name
 			return add(name, head.CreateVersion)
 		}
 		return add(name, head.Version)
@@ -251,7 +251,7 @@ func (p *pastRows) foldRows(changed []changedRow, left *foldBudget) error {
 		if left.rows.Add(-1) < 0 || left.events.Add(-int64(len(chain))) < 0 {
 			return &domain.Error{Code: domain.OutOfRange, Reason: ReasonTooManyChanges, Message: fmt.Sprintf(
 				"too many %s have changed since position %d for a list: read single resources as of the position, or list "+
-					"as of a later one", p.present.kind.CollectionID(), p.position)}
+					"as of a later position", p.present.kind.CollectionID(), p.position)}
 		}
 	}
 	slices.SortFunc(steps, func(a, b foldStep) int { return cmp.Compare(a.position, b.position) })
@@ -307,7 +307,7 @@ func (p *pastRows) replace(account string, changed []changedRow) (*table, int) {
 		p.world.pastTableCache.copies.Unlock()
 	}
 	for _, one := range changed {
-		if !rebuilt { // otherwise t has only unchanged rows
+		if !rebuilt { // a rebuilt table does not have the present rows of changed resources
 			if old, exists := t.rows.Get(one.name); exists {
 				t.remove(one.name, old.row.Head().CreateTime, 0)
 			}

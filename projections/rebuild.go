@@ -9,10 +9,10 @@ import (
 )
 
 const (
-	backlogStart    = 1_000   // how many events a rebuild may be behind the served world when it starts its backlog
-	maxBacklog      = 100_000 // maximum events in the backlog of a rebuild
-	maxSwitchEvents = 64      // maximum events that are folded while the served world is locked
-	progressEvery   = 1_000   // folded events between two calls of progress
+	backlogStart    = 1_000   // maximum number of events by which a rebuild is behind when its backlog starts
+	maxBacklog      = 100_000 // maximum number of events in the backlog of a rebuild
+	maxSwitchEvents = 64      // maximum number of events that are folded while the served world is locked
+	progressEvery   = 1_000   // number of folded events between two calls of progress
 )
 
 // A backlog holds the events that the served world has folded since startBacklog, and that the
@@ -131,7 +131,8 @@ func (r *rebuild) startBacklog() (after uint64, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.backlog != nil {
-		return 0, domain.Errorf(domain.FailedPrecondition, "another rebuild is running")
+		return 0, domain.Errorf(domain.FailedPrecondition,
+			"another rebuild is running: cancel it, or wait until it ends")
 	}
 	if w.failed != nil {
 		return 0, w.failed
@@ -163,8 +164,8 @@ func (r *rebuild) replace(ctx context.Context) (served, folded *View, err error)
 	}
 }
 
-// tryReplace replaces the tables if the backlog is short, after it has folded the backlog.
-// Otherwise it empties the backlog and returns its events, to be folded first.
+// tryReplace folds the backlog and then replaces the tables, if the backlog is short. Otherwise it
+// empties the backlog and returns its events, which the caller must fold before it tries again.
 func (r *rebuild) tryReplace(ctx context.Context, served, folded **View) (events []eventlog.Event, done bool,
 	err error) {
 	w, next := r.world, r.next

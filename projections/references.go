@@ -46,8 +46,8 @@ func (v *View) Referrers(name domain.Name) (referrers []domain.Name) {
 	return referrers
 }
 
-// Lost returns the names to which state, the state of the resource self, refers, but whose
-// resources do not exist, because they were deleted before the reference was recorded.
+// Lost returns the names of the resources to which state refers but which do not exist, because they
+// were deleted before the reference was recorded. state is the state of the resource self.
 func (v *View) Lost(self domain.Name, state domain.Referrer) (lost []domain.Name) {
 	for used := range namesOf(self, state) {
 		if table := v.tables[used.Collection()]; table == nil {

@@ -20,8 +20,8 @@ import (
 	"anneal/eventlog/archive"
 )
 
-// A snapshot is a file of JSON lines: a header, the lines of all tables and of the history of waits
-// (see line), and a footer with the digest and a checksum of all bytes before the footer.
+// A snapshot is a file of JSON lines: a header, the lines of all tables and of the history of job
+// waits (see line), and a footer with the digest and a checksum of all bytes before the footer.
 const (
 	snapshotFormat = 1
 	snapshotsKept  = 2
@@ -31,7 +31,7 @@ const (
 
 type snapshotHeader struct {
 	Format int    `json:"format"`
-	Schema string `json:"schema"` // see World.schema
+	Schema string `json:"schema"` // hash of what the world can fold and store: see World.schema
 	eventlog.Checkpoint
 }
 
@@ -123,7 +123,7 @@ func writeDurably(path string, write func(io.Writer) error) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(file.Name()) // does nothing after the file is renamed
+	defer os.Remove(file.Name()) // fails, without effect, if the file was renamed
 	buffered := bufio.NewWriterSize(file, 1<<20)
 	err = write(buffered)
 	for _, step := range []func() error{buffered.Flush, file.Sync} {

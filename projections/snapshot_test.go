@@ -231,7 +231,8 @@ func TestLoadAndVerify(t *testing.T) {
 	require.Equal(t, 1, verified.Tables["accounts"].Rows)
 	require.Equal(t, "first", verified.EventID)
 	_, err = Verify(t.Context(), log, 2)
-	require.ErrorContains(t, err, "the log ends at position 1 and cannot be verified up to 2")
+	require.ErrorContains(t, err,
+		"the log ends at position 1 and cannot be verified up to position 2: verify it up to an earlier position")
 }
 
 // TestSnapshotAndTailIsTheWholeFold checks that folding the rest of the log into a snapshot of any

@@ -26,8 +26,8 @@ type table struct {
 	rows         *btree.Map[domain.Name, cell]
 	byCreateTime *btree.BTreeG[createTimeKey]
 	blocks       *btree.BTreeG[*block]
-	pivot        block                           // key to look up a block, for the goroutine that changes the table
-	cow          *cowContext                     // the table may change the blocks with this context
+	pivot        block                           // reused key for lookups by the goroutine that changes the table
+	cow          *cowContext                     // identifies the blocks that the table may change without copying them
 	accounts     *btree.Map[string, accountRows] // the accounts that have rows, by ID
 	deleted      *btree.Map[domain.Name, uint64] // version of each deleted resource
 	// openJobs holds the rows of unfinished jobs; nil for other kinds, and in views of an earlier position.
@@ -241,7 +241,7 @@ func (t *table) remove(name domain.Name, created time.Time, version uint64) {
 func TableOf[S domain.State](v *View, kind *domain.Kind[S]) *Table[S] {
 	t := v.tables[kind.Collection]
 	if t == nil {
-		panic(fmt.Sprintf("projections: the world does not fold %s", kind.Collection))
+		panic(fmt.Sprintf("projections: the world has no table of the kind %s", kind.Collection))
 	}
 	return (*Table[S])(t)
 }

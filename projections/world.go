@@ -40,7 +40,7 @@ type View struct {
 	Batches        *Table[domain.Batch]
 	Subscriptions  *Table[domain.Subscription]
 	Live           live.View
-	Waits          *waits.History // waits of started jobs; shared with other views, do not change
+	Waits          *waits.History // how long started jobs had waited; do not modify, other views share it
 	Past           *Moment        // set in a view of an earlier position: see World.ViewAt
 
 	tables   map[string]*table // tables by collection
@@ -96,7 +96,7 @@ type World struct {
 	applied map[string]uint64 // number of applied events by type: see Applied
 
 	confirmed atomic.Pointer[time.Time] // time of the last confirmation: see Age
-	behind    atomic.Pointer[time.Time] // result of Behind; nil if zero
+	behind    atomic.Pointer[time.Time] // result of Behind; nil for the zero time
 }
 
 // NewWorldOf returns an empty world with tables of the given kinds. The typed fields of its views
@@ -242,7 +242,7 @@ func (w *World) Row(name domain.Name) (state any, version uint64) {
 func (w *World) After(name domain.Name, state any, record domain.Record) (any, error) {
 	fold := w.folds[name.Collection()]
 	if fold == nil {
-		return nil, fmt.Errorf("unknown collection %q", name.Collection())
+		return nil, fmt.Errorf("unknown collection %q of the resource %s", name.Collection(), name)
 	}
 	return fold.kind.FoldRecord(state, record)
 }

@@ -47,8 +47,8 @@ func (Addons) Plan(v *projections.View, _ time.Time) Plan {
 type addonPlan struct {
 	view   *projections.View
 	plan   Plan
-	rows   []*projections.Row[domain.DeployedModel] // deployed models; those of an account from old to new
-	models map[string]bool                          // set of the wanted addons, each as deployment, a space and model
+	rows   []*projections.Row[domain.DeployedModel] // all deployed models; in each account, oldest first
+	models map[string]bool                          // set of the wanted addons, with keys "DEPLOYMENT MODEL"
 	counts map[string]int                           // number of wanted addons by deployment
 	latest map[string]domain.Name                   // newest deployed model that is DEPLOYED, by deployment
 }

@@ -99,7 +99,7 @@ const scaleInterval = time.Second
 //
 // The need of a load sample is the minimum number of replicas with which no load target is
 // exceeded. The need of a peak is the minimum number of replicas with which no request waits long:
-// see peakNeed. The Up, Down and Zero windows are the durations of the policy, until now. Scale
+// see peakNeed. The Up, Down and Zero windows end now, and their lengths are in the policy. Scale
 // follows one of these rules:
 //
 //  1. scale to zero, if Min is 0 and there was no request in the Zero window

@@ -15,7 +15,8 @@ import (
 // The datasets stay when the job is deleted.
 
 // splits returns the names of the two datasets that were derived for the job. It returns nil when
-// there are none, or when one of them is unusable and two others can still be created.
+// there are none, or when one of them is unusable and no attempt has started, so that two new ones
+// can be created.
 func (j job) splits(v *projections.View) *domain.JobInputs {
 	in := j.Life.Inputs
 	if in != nil && j.Life.Attempt == 0 && (unusable(v, in.Train) != nil || unusable(v, in.Evaluation) != nil) {
@@ -158,7 +159,7 @@ func prepare(plan *Plan, v *projections.View, j job) {
 		}
 		row, exists := v.Datasets.Get(name)
 		switch {
-		case exists && !isSplit(&row.State, j, dataset, rest): // another dataset has the name in the meantime
+		case exists && !isSplit(&row.State, j, dataset, rest): // the name was given to another dataset
 			plan.add(carveOut(v, j))
 			return
 		case exists && row.State.FillFailed():

@@ -18,8 +18,8 @@ type fleet struct {
 	holds      map[domain.Name]int // number of allocations on READY nodes by job or deployment
 	placed     map[allocationKey]domain.Allocation
 	registered map[domain.Name]time.Time // time of the last registration of each READY node
-	shutDown   map[domain.Name]bool      // by LOST node: whether its agent was shut down
-	drains     map[domain.Name]string    // result of drainsOf
+	shutDown   map[domain.Name]bool      // whether the agent of each LOST node was shut down
+	drains     map[domain.Name]string    // why replicas leave nodes that are being drained: see drainsOf
 	engines    map[string]bool           // capabilities of all registered nodes, READY or LOST
 	types      map[string]string         // results of domain.FleetAccelerator, by engine, regions and policy of jobs
 

@@ -134,7 +134,7 @@ func (w trained) unfit(v *projections.View, d *domain.Deployment) *domain.Error 
 			model.Name, model.State.BaseModel)
 	case w.Adapter && w.base != model.Name:
 		return domain.Errorf(domain.FailedPrecondition,
-			"%s trains an adapter of %s, and the deployment serves %s: use a deployment of the same base", w.Job,
+			"%s trains an adapter of %s, and the deployment serves %s: use a deployment of the same base model", w.Job,
 			w.base, model.Name)
 	case !w.Adapter && d.EnableAddons:
 		return domain.Errorf(domain.FailedPrecondition, "%s trains all parameters, but the deployment has addons, which "+

@@ -97,9 +97,9 @@ func (c *inputs) unready(field, name string, d *domain.Dataset) {
 	}
 }
 
-// evaluator adds an error unless the named evaluator has a built revision, for whose first build
-// the job waits. revision is the revision that the job's first attempt started with; 0 before that
-// attempt.
+// evaluator adds an error unless the named evaluator has a built revision, or its first build is
+// not finished; then the job waits for the build. revision is the revision that the job's first
+// attempt started with; 0 before that attempt.
 func (c *inputs) evaluator(field, name string, revision int) {
 	row, ok := c.view.Evaluators.Get(domain.Name(name))
 	kept := revision == 0
@@ -117,13 +117,14 @@ func (c *inputs) evaluator(field, name string, revision int) {
 		c.refuse(domain.FailedPrecondition, field, "%s could not be built (%s): correct it, then resume the job", name,
 			row.State.Status.Message)
 	default:
-		c.waits, c.message = true, fmt.Sprintf("%s, which is %s: %s", name, row.State.State, row.State.Status.Message)
+		c.waits, c.message = true, fmt.Sprintf("evaluator %s, which is %s: %s", name, row.State.State,
+			row.State.Status.Message)
 	}
 }
 
-// models adds an error for each model that the training starts from and that is not READY, and if
-// the name of the job's output model is in use. prefix precedes the names of the fields of t in
-// messages.
+// models adds an error for each model that the training starts from and that is not READY. It also
+// adds an error if the name of the job's output model is in use. prefix precedes the names of the
+// fields of t in messages.
 func (c *inputs) models(prefix string, t domain.TrainingConfig, j job) {
 	c.base(prefix+"baseModel", t.BaseModel)
 	c.adapter(prefix+"warmStartFrom", t.WarmStartFrom)

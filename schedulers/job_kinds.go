@@ -16,7 +16,7 @@ type job struct {
 	Updated time.Time
 	created uint64                      // position of the event that created the job
 	state   domain.Job                  // shared with the view, so it must not be changed
-	outputs map[domain.Name]domain.Name // result of projections.View.Reservations
+	outputs map[domain.Name]domain.Name // reserved names of output models: see projections.View.Reservations
 }
 
 func jobOf(row projections.Row[domain.Job]) job {

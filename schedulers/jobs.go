@@ -88,8 +88,8 @@ func (s Jobs) Plan(v *projections.View, now time.Time) Plan {
 }
 
 // finishWithin is the time in which the coordinator that has recorded the results of a job also
-// registers the model and completes the job. Until then, Jobs does not do the same, because the two
-// would only race.
+// registers the model and completes the job. Jobs does both only after that time, so that it does
+// not race with the coordinator.
 const finishWithin = time.Second
 
 // finish plans the steps that follow domain.JobResultsStored: to register the output model, to load
@@ -106,7 +106,7 @@ func finish(plan *Plan, v *projections.View, j job, now time.Time) {
 		plan.add(domain.IntendJob(j.Name, domain.FailJob{Status: domain.StatusOf(
 			domain.Errorf(domain.AlreadyExists,
 				"outputModel: model %s already exists: delete the model and resume the job, or create another job", o.Output))}))
-	case age >= 0 && age < finishWithin && !(exists && loads): // a clock was ahead if age is negative
+	case age >= 0 && age < finishWithin && !(exists && loads): // age is negative if the clocks differ: do not wait
 		plan.planAgainAt(j.Updated.Add(finishWithin))
 	case !exists:
 		plan.add(domain.Intend(domain.Models, o.Output, domain.RegisterModel(o.Model)))
@@ -142,9 +142,9 @@ func (Jobs) admit(plan *Plan, v *projections.View, j job) bool {
 	return len(result.errors) == 0 && !result.waits
 }
 
-// waitsFor reports whether the job's status says that the job waits for what. The status of a job
-// that waits for several things names one of them until that one is available (see hold), so that
-// it does not change with every plan.
+// waitsFor reports whether the job's status says that the job waits for what, a text such as
+// capacityOf returns. If a job waits for several things, its status names the same one until that
+// one is available (see hold), so that the status does not change with every plan.
 func (j job) waitsFor(what string) bool { return j.Life.Status.Message == domain.HeldPrefix+what }
 
 // setWaiting plans to record in the job's status what the job waits for. If what is "", it plans to
@@ -189,9 +189,10 @@ func (s Jobs) stop(plan *Plan, fleet *fleet, j job, due, now time.Time) {
 	plan.add(domain.IntendJob(j.Name, j.Life.ConfirmStop(j.Life.Attempt)))
 }
 
-// start plans the next attempts of pending jobs, in the order of the package queue over all accounts,
-// and preempts running jobs for them. It validates the resources of each job once more, because a
-// resumed job was not validated, and a dataset may have been deleted after the first validation.
+// start plans the next attempts of pending jobs, in the order of the package queue over all
+// accounts, and preempts running jobs for them. It validates the resources of each job once more,
+// because a resumed job was not validated, and a dataset may have been deleted after the first
+// validation.
 func (s Jobs) start(plan *Plan, v *projections.View, fleet *fleet, pending []job, now time.Time) {
 	slices.SortStableFunc(pending, func(a, b job) int {
 		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name))
@@ -237,7 +238,7 @@ func (s Jobs) hold(plan *Plan, q *jobQueue, waiting []waitingJob, started map[do
 	quotas, fits := acceleratorQuotas{v, map[string]int64{}}, map[string]bool{}
 	for _, w := range waiting {
 		if started[w.Name] {
-			quotas.exceeded(w.Name.Account(), w.need) // caches the usage, which quotas.take increases
+			quotas.exceeded(w.Name.Account(), w.need) // initializes the account's usage, to which quotas.take adds
 			quotas.take(w.Name.Account(), w.need)
 		}
 	}
@@ -282,7 +283,7 @@ func (f *fleet) gang(plan *Plan, j job, need domain.Need, chosen []chosenNode, e
 }
 
 // allocate returns the intent that reserves the allocation a on a node. The intent is refused if
-// the agent has registered the node again after the view of the plan.
+// the agent has registered the node again since the plan's view.
 func (f *fleet) allocate(node chosenNode, a domain.Allocation) domain.Intent {
 	a.Reason = &node.reason
 	return domain.Intend(domain.Nodes, node.name,

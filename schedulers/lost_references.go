@@ -29,7 +29,7 @@ func (j job) missing(v *projections.View) []domain.Name {
 	return slices.DeleteFunc(v.Lost(j.Name, j.state), func(name domain.Name) bool {
 		in := j.Life.Inputs
 		if spec.From != "" && string(name) == spec.Config.BaseModel {
-			return true // the next train step starts from the output model of the previous one
+			return true // not needed: the next train step starts from the output model of the previous one
 		}
 		replaced := in != nil && name.Collection() == domain.Datasets.Collection && name != in.Train &&
 			name != in.Evaluation
@@ -65,9 +65,9 @@ func (d *deployment) lost(v *projections.View) string {
 	return lostTo(v.Lost(d.name, plain), "then create another deployment", excluded...)
 }
 
-// lostTo returns a message about the first of names, which are those of deleted resources, whose
-// collection is not excluded; "" if there is none. remedy is what the user can do after creating
-// the resource again.
+// lostTo returns a message about the first resource in names, the names of deleted resources, whose
+// collection is not in excluded; "" if there is none. remedy says what the user can do after
+// creating that resource again.
 func lostTo(names []domain.Name, remedy string, excluded ...string) string {
 	for _, name := range names {
 		if !slices.Contains(excluded, name.Collection()) {

@@ -17,9 +17,9 @@ const (
 	ForgetAfter = 7 * 24 * time.Hour
 )
 
-// receptionAge is the divisor of LostAfter for the maximum age of live.View.ReceivedUntil. If the
-// process has not confirmed more recently that it received all heartbeats, it may have been paused
-// or disconnected, and does not conclude that a node was silent.
+// LostAfter / receptionAge is the maximum age of live.View.ReceivedUntil, the time up to which the
+// process has received all heartbeats. If that time is older, the process may have been paused or
+// disconnected, and does not conclude that a node sent no heartbeats.
 const receptionAge = 5
 
 // checkReception is the time after which Nodes plans again if this process has received no

@@ -182,7 +182,7 @@ func (f *fleet) pool(v *projections.View, deviceType string) *devicePool {
 		nodes = append(nodes, placement.Node{Model: model, Devices: modeled(node.Capacity, model),
 			CPUMilli: node.Capacity.CPUMilli, MemoryMiB: node.Capacity.MemoryMiB})
 	}
-	nodes = nodes[:min(len(nodes), placement.MaxNodes)] // NewFleet then returns no error
+	nodes = nodes[:min(len(nodes), placement.MaxNodes)] // NewFleet fails only above MaxNodes
 	p.fleet, _ = placement.NewFleet(nodes, placement.TypicalClasses(f.classesOf(deviceType)), nil)
 	p.fleet.Eligible = func(node int, r *placement.Request) bool {
 		need, candidate := p.needs[r.Selector], &f.nodes[p.indexes[node]]
@@ -232,7 +232,7 @@ func (f *fleet) refresh(p *devicePool, index int) {
 		return
 	}
 	free := f.nodes[index].Free
-	// agents choose the devices: see docs/adr/0046
+	// only counted, because the agents choose the devices: see docs/adr/0046
 	left := f.nodes[index].left(p.fleet.Model(position), len(p.fleet.Left(position)))
 	p.fleet.Set(position, free.CPUMilli, free.MemoryMiB, left)
 }

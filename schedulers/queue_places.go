@@ -10,8 +10,8 @@ import (
 )
 
 // wait returns what is recorded when a job begins to wait for capacity: its situation and, if the
-// history is long enough, an estimate of its wait. It returns nil for a job for which this is
-// recorded, and for a job that starts as soon as preempted jobs have stopped.
+// history is long enough, an estimate of its wait. It returns nil for a job whose wait is
+// recorded already, and for a job that starts as soon as preempted jobs have stopped.
 func (q *jobQueue) wait(w waitingJob) *domain.JobWait {
 	if w.Life.Wait != nil {
 		return nil

@@ -9,8 +9,8 @@ import (
 	"anneal/schedulers/queue"
 )
 
-// queuePeriod is the time between plans while jobs wait for which others could be preempted,
-// because deadlines pass without an event.
+// queuePeriod is the time between plans while waiting jobs could preempt other jobs, because a
+// deadline passes without an event.
 const queuePeriod = time.Minute
 
 // Preempted is the status message of a job that is preempted for another job. It does not name the
@@ -43,7 +43,7 @@ type jobQueue struct {
 	decisions []queue.Decision
 }
 
-// newJobQueue returns a jobQueue with the running jobs of a view, and with the jobs waiting.
+// newJobQueue returns a jobQueue with the running jobs of a view, and with the jobs in waiting.
 func newJobQueue(v *projections.View, f *fleet, now time.Time, waiting []waitingJob) *jobQueue {
 	q := &jobQueue{view: v, fleet: f, now: now, waiting: map[domain.Name]*waitingJob{},
 		replicas: map[string]*replicaEntry{}, chosen: map[domain.Name][]chosenNode{},
@@ -67,8 +67,8 @@ func newJobQueue(v *projections.View, f *fleet, now time.Time, waiting []waiting
 	return q
 }
 
-// decide returns a jobQueue with the decisions for the jobs waiting. In the fleet f, it allocates
-// nodes to the jobs that start now or when preempted jobs have stopped.
+// decide returns a jobQueue with the decisions for the jobs in waiting. In the fleet f, it
+// allocates nodes to the jobs that start now or when preempted jobs have stopped.
 func decide(v *projections.View, f *fleet, now time.Time, waiting []waitingJob) *jobQueue {
 	q := newJobQueue(v, f, now, waiting)
 	q.decisions = q.queue.Pass(now.Unix())
@@ -119,7 +119,7 @@ func (q *jobQueue) addRunning(j job) {
 		q.running[d.Account] += d.Nodes * d.Takes.Units
 	}
 	d.Stopping = j.Life.Stopping()
-	d.Start = q.now.Unix() // so that a job that writes its results, and is about to end, is not preempted
+	d.Start = q.now.Unix() // as if it had just started, because a job that writes its results must not be preempted
 	if j.Life.StartTime != nil && j.Life.State != domain.JobWritingResultsState {
 		d.Start = j.Life.StartTime.Unix()
 	}
@@ -239,7 +239,7 @@ func (q *jobQueue) needOf(j *queue.Job) (need domain.Need, replicas *spread, ok 
 	return domain.Need{}, nil, false
 }
 
-// placeOutside is place without the nodes whose indexes are in reserved.
+// placeOutside is place without the nodes whose indexes are in held.
 func (f *fleet) placeOutside(v *projections.View, need domain.Need, held []int, replicas *spread,
 ) ([]chosenNode, bool) {
 	free := make([]domain.Resources, len(held))
@@ -323,7 +323,7 @@ func (q *jobQueue) carryOut(plan *Plan) (started map[domain.Name]bool) {
 	return started
 }
 
-// waitsForCores reports whether a waiting job without accelerators does not start.
+// waitsForCores reports whether a job without accelerators still waits after the decisions.
 func (q *jobQueue) waitsForCores() bool {
 	starts := map[string]bool{}
 	for _, d := range q.decisions {
@@ -348,7 +348,7 @@ func (f *fleet) withReplicas(v *projections.View, w *waitingJob, chosen []chosen
 	for _, node := range chosen {
 		f.release(node.name, need.Resources)
 	}
-	for low < high { // the job fits with low copies
+	for low < high { // invariant: the job fits with low copies of its model
 		middle := (low + high + 1) / 2
 		grown := w.need.WithReplicas(middle)
 		if nodes, fits := f.place(v, grown, nil); fits {

@@ -14,10 +14,10 @@ const PreemptedForReplica = "preempted: the job saves a checkpoint, gives its no
 	"replicas than its minReplicaCount, and continues when there is capacity again"
 
 // Reclaimed is the status message of a job that is preempted because its account uses more
-// accelerators than are guaranteed to it, and another account needs those that are guaranteed to
-// that account.
+// accelerators than are guaranteed to it, and another account needs its own guaranteed
+// accelerators.
 const Reclaimed = "preempted: the job's account uses more accelerators than are guaranteed to it, and another " +
-	"account needs those that are guaranteed to it; the job saves a checkpoint, gives its nodes back, and continues " +
+	"account needs its own guaranteed accelerators; the job saves a checkpoint, gives its nodes back, and continues " +
 	"when there is capacity again"
 
 // maxWaitingReplicas is the maximum number of waiting replicas of one deployment in the queue of
@@ -109,7 +109,7 @@ func (q *jobQueue) addMissing(d *deployment) {
 		if i >= minimum {
 			role, since = queue.Elastic, d.Short.Desired
 		}
-		if since.IsZero() { // in this view, a replica whose node was lost is not removed yet
+		if since.IsZero() { // the view still has a replica whose node was lost, so no shortage is recorded
 			since = q.now
 		}
 		entry := &queue.Job{ID: fmt.Sprintf("%s#+%d", d.name, i+1), Account: d.name.Account(), Type: kind,
@@ -151,7 +151,7 @@ func (q *jobQueue) preemptionOf(victim *queue.Job, d queue.Decision) domain.Inte
 	case d.Job.Role != queue.Training:
 		preempt.Reason = PreemptedForReplica
 	case d.Reason == queue.Reclaimed:
-		preempt.Reason, preempt.Queue = Reclaimed, false // does not count toward MaxPreemptions
+		preempt.Reason, preempt.Queue = Reclaimed, false // a reclaim does not count toward MaxPreemptions
 	}
 	return domain.IntendJob(j.Name, preempt)
 }

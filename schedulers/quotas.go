@@ -27,9 +27,8 @@ type acceleratorQuotas struct {
 }
 
 // exceeded returns a text about the quota that an attempt with this need would exceed; "" when it
-// exceeds none. The text does not contain the account's usage, because it becomes part of the
-// status of every waiting job, and would then have to be recorded again for each job at every
-// change of the usage.
+// exceeds none. The text is part of the status of every waiting job. It does not contain the
+// account's usage, because each status would then be recorded again whenever the usage changes.
 func (q acceleratorQuotas) exceeded(account string, need domain.Need) string {
 	limit, set := q.view.Quota(account, domain.QuotaAccelerators)
 	more := int64(devices(need.Resources) * need.Count)

@@ -59,8 +59,9 @@ func rebalance(v *projections.View, deployments []*deployment) {
 }
 
 // sharingNode returns the newest replica that shares its node with another replica of the
-// deployment. It returns false if there is none, if the plan changes the deployment in another way
-// or its last replica failed, and with the strategy PACK, with which replicas should share nodes.
+// deployment; false if there is none. It also returns false if the plan changes the deployment in
+// another way, if the last replica failed, or with the strategy PACK, which lets replicas share
+// nodes.
 func (d *deployment) sharingNode() (domain.Replica, bool) {
 	if d.spread.strategy == domain.PlacementPack || d.State != domain.DeploymentReadyState || len(d.old) > 0 ||
 		d.planned > 0 || len(d.current) != d.DesiredReplicas || ready(d.current) < len(d.current) || d.Failures > 0 {
@@ -93,7 +94,7 @@ func (d *deployment) betterNode(v *projections.View, r domain.Replica) (chosenNo
 	return chosen[0], true
 }
 
-// move plans a new replica on the node to, which replaces the replica r.
+// move plans a new replica that replaces the replica r on another node, to.
 func (d *deployment) move(r domain.Replica, to chosenNode, need domain.Need) {
 	reason := fmt.Sprintf("replica %s shares node %s with another replica of the deployment, and node %s has none", r.ID,
 		r.Node.ID(), to.name.ID())

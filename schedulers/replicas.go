@@ -25,15 +25,15 @@ const (
 //  2. surplus replicas are removed: those that are not ready first, then the newest
 //  3. changed settings are rolled out, and replicas leave nodes that are being drained. Meanwhile the
 //     deployment may have one replica above the desired count. If a rollout has no capacity for that
-//     replica, and no revocable replica gives way, one old replica is removed first
+//     replica, and no revocable replica can be removed for it, one old replica is removed first
 //  4. missing replicas are placed, the oldest deployment first, on the nodes where they leave the
 //     fewest devices that no other work can use; of equal nodes, on one in the failure domain with the
 //     fewest replicas of the deployment, so that its loss does not stop all replicas. The placement
 //     strategies PACK and SPREAD of a deployment change this: see spread. Replicas within
-//     minReplicaCount come first. Replicas above it give way to them, and do not take what other
-//     work has freed for a job. Replicas above maxReplicaCount (revocable replicas) are placed only
-//     in capacity that no other replica and no job waits for, and are removed when one does. Jobs
-//     decides which replicas give way to jobs
+//     minReplicaCount come first. Replicas above minReplicaCount are removed for them, and do not use
+//     capacity that was freed by preemption for a job. Replicas above maxReplicaCount (revocable
+//     replicas) are placed only in capacity for which no other replica and no job waits, and are
+//     removed when one does. The scheduler Jobs decides which replicas are removed for jobs
 //  5. when nothing waits, one replica at a time is moved from a node with several replicas of its
 //     deployment to a node without one: see rebalance
 //  6. a new or updated deployment becomes READY once it has enough ready replicas; a new one fails
@@ -41,7 +41,7 @@ const (
 //
 // A deployment that is being deleted loses its replicas and is then DELETED.
 type Replicas struct {
-	PlaceWithin time.Duration // when a new deployment without capacity fails; 0 stands for the constant PlaceWithin
+	PlaceWithin time.Duration // time after which a new deployment without capacity fails; 0: the constant PlaceWithin
 	KeepDeleted time.Duration // how long a deleted deployment can be undeleted; 0 stands for the constant KeepDeleted
 }
 
@@ -74,7 +74,7 @@ func (s Replicas) Plan(v *projections.View, now time.Time) Plan {
 	if slices.ContainsFunc(placed, func(d *deployment) bool {
 		return d.short || missingReplicas(d) > 0 || allowsRevocable(d)
 	}) {
-		withholdPromised(v, fleet) // takes time, because it looks at all jobs
+		withholdPromised(v, fleet) // slow, because it looks at all jobs: only if replicas may be placed
 	}
 	for _, d := range placed {
 		d.short = d.short || !d.place(v, d.need(v))
@@ -236,9 +236,9 @@ func ready(replicas []domain.Replica) int {
 	return n
 }
 
-// placeMinimum plans the replicas that the deployment lacks of its minimum. It returns false when
-// no node has capacity for them. While a failed replica must not be replaced yet, its capacity is
-// withheld from other replicas.
+// placeMinimum plans the replicas that the deployment still needs for its minimum. It returns false
+// when no node has capacity for them. While a failed replica must not be replaced yet, its capacity
+// is withheld from other replicas.
 func (d *deployment) placeMinimum(v *projections.View, need domain.Need) bool {
 	missing := d.minReady() - len(d.current) - len(d.old)
 	if !d.backingOff() {
@@ -256,9 +256,9 @@ func (d *deployment) belowMinimum() bool {
 	return len(d.current)+len(d.old)+d.planned < d.minReady()
 }
 
-// place plans the other missing replicas, up to maxReplicaCount. It returns false when no node has
-// capacity for them. While there are old replicas, the deployment has at most one replica more than
-// desired.
+// place plans the missing replicas that placeMinimum has not planned, up to maxReplicaCount. It
+// returns false when no node has capacity for them. While there are old replicas, the deployment
+// has at most one replica more than desired.
 func (d *deployment) place(v *projections.View, need domain.Need) bool {
 	return d.placeMore(v, need, missingReplicas(d))
 }
@@ -274,8 +274,8 @@ func (d *deployment) backingOff() bool {
 	return d.Failures > 0 && d.now.Before(d.FailedTime.Add(backoff(d.Failures)))
 }
 
-// placeable returns how many replicas of any kind the plan may still add. While there are old
-// replicas, the deployment may have one more than desired.
+// placeable returns how many replicas, including revocable ones, the plan may still add. While
+// there are old replicas, the deployment may have one more than desired.
 func (d *deployment) placeable() int {
 	if len(d.old) == 0 {
 		return d.DesiredReplicas
@@ -338,8 +338,8 @@ func backoff(failures int) time.Duration {
 // rollingOut reports whether the deployment still has replicas with older settings.
 func (d *deployment) rollingOut() bool { return len(d.old) > len(d.leaving()) }
 
-// leaving returns the replicas with the newest settings that are being moved or are on nodes that are
-// being drained.
+// leaving returns the replicas with the newest settings that are being moved or are on nodes that
+// are being drained.
 func (d *deployment) leaving() (replicas []domain.Replica) {
 	for _, r := range d.old {
 		if r.Generation == d.Generation {

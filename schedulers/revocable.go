@@ -38,7 +38,7 @@ func firstToRemove(d *deployment, n int) []domain.Replica {
 }
 
 // A revocation plans to remove revocable replicas when replicas within maxReplicaCount wait for
-// their capacity, and replicas above minReplicaCount when replicas within it wait.
+// capacity, and replicas above minReplicaCount when replicas within minReplicaCount wait.
 type revocation struct {
 	view        *projections.View
 	fleet       *fleet
@@ -69,7 +69,7 @@ func shareCapacity(v *projections.View, fleet *fleet, deployments []*deployment)
 		return
 	}
 	over := fleet.endedAllocations(v)
-	for _, a := range over { // they become free before the allocation of a replica that is removed now
+	for _, a := range over { // they are released before the allocations of replicas that this plan removes
 		fleet.release(a.key.node, a.resources)
 	}
 	for _, d := range deployments {
@@ -129,7 +129,7 @@ func waitingJobs(v *projections.View, fleet *fleet) (needs []domain.Need) {
 }
 
 // collectPreemptible sets r.preemptible: all revocable replicas and, if a deployment lacks replicas
-// within its minReplicaCount, the replicas above minReplicaCount of the others.
+// within its minReplicaCount, the replicas above minReplicaCount of other deployments.
 func (r *revocation) collectPreemptible(deployments []*deployment) {
 	var elastic []preemptibleReplica
 	below := slices.ContainsFunc(deployments, func(d *deployment) bool { return d.short && d.belowMinimum() })

@@ -27,7 +27,7 @@ type Scheduler interface {
 type Step struct {
 	Reserve []domain.Intent // intents on different resources, in any order
 	Commit  domain.Intent
-	Abandon *domain.Intent // nil without Reserve
+	Abandon *domain.Intent // gives up the reservations; nil without Reserve
 	After   bool           // the step begins only when all earlier steps of the plan have ended
 }
 

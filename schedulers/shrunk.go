@@ -16,8 +16,8 @@ import (
 const ShrinkWithin = 15 * time.Second
 
 // shrunk plans to move attempts and replicas from a node that has fewer devices than are allocated.
-// An agent reports those whose device has failed, but not those that were placed before the failure
-// and still wait for a device.
+// The agent reports attempts and replicas whose device has failed, but not those that were placed
+// before the failure and still wait for a device.
 func shrunk(plan *Plan, v *projections.View, row *projections.Row[domain.Node], now time.Time) {
 	over := excess(v, row)
 	if len(over) == 0 {

@@ -36,7 +36,7 @@ func isUnspaced(r rune) bool {
 // joinWords returns the text that the words form, with spaces where the script separates words.
 func joinWords(words []engines.Word) string {
 	var text strings.Builder
-	spaced := false // the words include the spaces around them
+	spaced := false // whether the engine's words include the spaces around them
 	for _, w := range words {
 		spaced = spaced || w.Text != strings.TrimSpace(w.Text) && strings.TrimSpace(w.Text) != ""
 	}

@@ -11,7 +11,7 @@ import (
 
 // Limits of one subtitle cue, as broadcasters use them.
 const (
-	// columns of a line; a wide character, such as a Chinese one, takes two columns
+	// maximum columns of a line; a wide character, such as a Chinese one, takes two columns
 	maxLineWidth   = 42
 	maxCueLines    = 2               // maximum number of lines of a cue
 	maxCueDuration = 7 * time.Second // maximum duration of a cue with more than one word
@@ -63,8 +63,9 @@ func (s *subtitles) format(c cue) string {
 		escapeSRT.Replace(text))
 }
 
-// WebVTT has character references (&amp;). SubRip has none, and its players read a line that
-// contains --> as the times of a cue.
+// Replacers of characters that a player would not show as text. WebVTT has character references
+// such as &amp;. SubRip has none, and its players read a line that contains --> as the times of a
+// cue.
 var (
 	escapeVTT = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
 	escapeSRT = strings.NewReplacer("-->", "→")
@@ -114,13 +115,14 @@ func appendText(lines []string, text string) ([]string, bool) {
 	return append(append([]string(nil), lines...), strings.TrimSpace(text)), true
 }
 
-// splitWords returns the parts between which the text of a segment may be broken into lines: its
-// words, and parts of words that are wider than a line. Where the engine reports no times, it
-// interpolates them in proportion to the width of the parts.
+// splitWords splits the text of a segment where a new line may begin. It returns the words; for a
+// word that is wider than a line, it returns parts of the word. Where the engine reports no times,
+// splitWords interpolates them in proportion to the width of the parts.
 func splitWords(segment engines.Segment) (all []engines.Word) {
 	words := segment.Words
 	fields := strings.Fields(segment.Text)
-	if len(fields) == len(words) { // the text may have punctuation that the engine's words lack
+	// takes the words from the text, which may have punctuation that the engine's words lack
+	if len(fields) == len(words) {
 		words = append([]engines.Word(nil), words...)
 		for i := range words {
 			words[i].Text = fields[i]

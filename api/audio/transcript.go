@@ -41,7 +41,7 @@ type TranscriptSegment struct {
 	Start            float64           `json:"start"`
 	End              float64           `json:"end"`
 	Text             string            `json:"text"`
-	Seek             int               `json:"seek"` // Start in hundredths of a second
+	Seek             int               `json:"seek"` // start of the segment, in hundredths of a second
 	Tokens           []int             `json:"tokens"`
 	Temperature      float64           `json:"temperature"`
 	AvgLogprob       float64           `json:"avg_logprob"`

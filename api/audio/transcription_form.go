@@ -40,12 +40,12 @@ type TranscriptionForm struct {
 	Stream                 bool         `json:"stream,omitempty"`
 }
 
-// Limits of the form.
+// Limits of the form of a transcription request.
 const (
 	MaxFormFields = 128
 	MaxFieldSize  = 16 << 10
-	maxFieldName  = 256     // bytes of a field's name
-	FormOverhead  = 4 << 20 // bytes that the body may have in addition to the recording
+	maxFieldName  = 256     // maximum size of a field's name, in bytes
+	FormOverhead  = 4 << 20 // bytes that the body may have in addition to those of the recording
 )
 
 // A formReader reads the form of a request. It stores the recording until the request ends.
@@ -84,7 +84,8 @@ func (c *call) readForm() (*formReader, error) {
 		part, err := form.NextPart()
 		switch {
 		case errors.Is(err, io.EOF):
-			_, _ = io.CopyN(io.Discard, c.Request.Body, MaxFieldSize) // reads on to detect a closed connection
+			// net/http detects a disconnected client only after the end of the body was read
+			_, _ = io.CopyN(io.Discard, c.Request.Body, MaxFieldSize)
 			return in, nil
 		case err != nil:
 			return in, formError(err)

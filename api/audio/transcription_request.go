@@ -21,7 +21,7 @@ const (
 
 // Limits of the options of a transcription.
 const (
-	MaxSpeechPrompt = 8 << 10 // bytes of the field prompt
+	MaxSpeechPrompt = 8 << 10 // maximum size of the field prompt, in bytes
 	maxSpeakers     = 1000
 	temperatureStep = 0.2
 )
@@ -34,10 +34,10 @@ var preprocessings = []string{engines.PreprocessNone, engines.PreprocessDynamic,
 type transcriptionRequest struct {
 	model    string
 	format   string
-	words    bool // verbose_json has the words
-	segments bool // verbose_json has the segments
+	words    bool // the response in verbose_json contains words
+	segments bool // the response in verbose_json contains segments
 	stream   bool
-	engine   engines.TranscriptionRequest // request to the engine, except the recording
+	engine   engines.TranscriptionRequest // request to the engine, still without the recording
 	source   string                       // URL of the recording; "" if it was uploaded
 	inert    []string                     // warnings about options without effect
 }
@@ -50,8 +50,8 @@ func (q *transcriptionRequest) task() string {
 	return taskTranscribe
 }
 
-// verbose reports whether the response format is verbose_json. It also returns true for "", an
-// invalid format, which is a violation already.
+// verbose reports whether the response format is verbose_json. It also returns true for an invalid
+// format (""), so that fields that require verbose_json cause no further violations.
 func (q *transcriptionRequest) verbose() bool { return q.format == formatVerbose || q.format == "" }
 
 // parse validates the fields of the form. It returns the request, or an error with all violations.

@@ -66,9 +66,9 @@ func NewBudget(total int64) *Budget {
 		decoders: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)), freed: make(chan struct{})}
 }
 
-// reserve reserves n more bytes for a request that has reserved some before. It waits up to
-// bodyWait until the memory is free. It rejects a body that exceeds the share of one account
-// without waiting.
+// reserve reserves n more bytes for a request of the account; reserved is the number of bytes that
+// the request holds already. It waits up to bodyWait until the memory is free. It rejects a body
+// that exceeds the share of one account without waiting.
 func (b *Budget) reserve(ctx context.Context, account string, reserved, n int64) error {
 	if reserved+n > b.each {
 		f := domain.Errorf(domain.OutOfRange,

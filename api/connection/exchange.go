@@ -122,7 +122,7 @@ func (x *Exchange) Read(p []byte) (int, error) {
 	if !x.until.IsZero() && x.until.Before(deadline) {
 		deadline = x.until
 	}
-	_ = x.control.SetReadDeadline(deadline) // fails only for the connections of tests
+	_ = x.control.SetReadDeadline(deadline) // returns an error only for connections of tests
 	n, err := x.body.Read(p)
 	x.read += int64(n)
 	x.waited += time.Since(begun)
@@ -187,7 +187,7 @@ func (x *Exchange) Write(data []byte) (written int, err error) {
 	x.beginResponse(http.StatusOK)
 	for first := true; first || len(data) > 0; first = false {
 		piece := data[:min(len(data), writeChunk)]
-		// fails only for the connections of tests
+		// returns an error only for connections of tests
 		_ = x.control.SetWriteDeadline(time.Now().Add(x.limits.AnswerTime))
 		n, err := x.ResponseWriter.Write(piece)
 		written, data = written+n, data[n:]
@@ -215,7 +215,7 @@ func (x *Exchange) ReadBody(r *http.Request, limit int64) ([]byte, error) {
 		return nil, request.BodyOfSizeTooLarge(limit, size)
 	}
 	if size < 0 {
-		size = limit // unknown length (chunked encoding)
+		size = limit // a body in chunked encoding has an unknown length
 	}
 	if err := x.reserve(size); err != nil {
 		return nil, err
@@ -250,7 +250,8 @@ func (x *Exchange) ReadBody(r *http.Request, limit int64) ([]byte, error) {
 	return data.Bytes(), nil
 }
 
-// reserve raises the memory that the request has reserved in the Budget to n bytes.
+// reserve raises the memory that the request has reserved in the Budget to n bytes: see
+// Budget.reserve.
 func (x *Exchange) reserve(n int64) error {
 	if n <= x.reserved {
 		return nil

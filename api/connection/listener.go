@@ -31,8 +31,8 @@ const rejectionTime = 500 * time.Millisecond
 // A limitedListener enforces Limits: it responds with 503 to excess connections and closes them. It
 // always accepts, so that rejected clients get an error. When all Limits.Total connections are
 // open, a new connection replaces the oldest one that has sent no authenticated request. So a flood
-// of connections without API keys replaces only its own connections, from however many addresses it
-// comes.
+// of connections without API keys replaces only its own connections, even if it comes from many
+// addresses.
 type limitedListener struct {
 	net.Listener
 	limits     Limits

@@ -22,15 +22,15 @@ import (
 //go:embed static
 var static embed.FS
 
-// policy is the Content-Security-Policy of the console. It permits only files and requests of the
-// console's own server.
+// policy is the Content-Security-Policy of the console. It permits only files of the console's own
+// server, and requests to that server.
 const policy = "default-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; " +
 	"frame-ancestors 'none'; object-src 'none'"
 
 // index is the file that the path / returns.
 const index = "index.html"
 
-// A file is a file of the console, as it is sent.
+// A file is a file of the console with its media type and ETag, as it is sent to browsers.
 type file struct {
 	media, tag       string
 	content, gzipped []byte
@@ -65,7 +65,7 @@ func (f file) send(w http.ResponseWriter, r *http.Request) {
 	h.Set("Content-Security-Policy", policy)
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Referrer-Policy", "no-referrer")
-	h.Set("Cache-Control", "no-cache") // the browser validates the ETag of each file
+	h.Set("Cache-Control", "no-cache") // the browser must validate its copy with the ETag
 	h.Set("ETag", f.tag)
 	h.Add("Vary", "Accept-Encoding")
 	if r.Header.Get("If-None-Match") == f.tag {
@@ -101,7 +101,8 @@ func mustRead(from fs.FS) map[string]file {
 	return all
 }
 
-// mediaOf returns the media type of a file, which must not depend on the machine's table of types.
+// mediaOf returns the media type of a file. Unlike mime.TypeByExtension, it does not depend on the
+// tables of the operating system.
 func mediaOf(name string) string {
 	switch path.Ext(name) {
 	case ".js":
@@ -118,7 +119,7 @@ func mediaOf(name string) string {
 
 func compressed(content []byte) []byte {
 	var out bytes.Buffer
-	w, _ := gzip.NewWriterLevel(&out, gzip.BestCompression) // the level is valid
+	w, _ := gzip.NewWriterLevel(&out, gzip.BestCompression) // an error would mean that the level is invalid
 	_, _ = io.Copy(w, bytes.NewReader(content))
 	_ = w.Close() // a buffer returns no error
 	return out.Bytes()

@@ -111,8 +111,8 @@ func methodOf(r *http.Request) string {
 // nearestIsInference reports whether an error for a path that the document does not describe must
 // be an InferenceError. It applies the rules of the server (see api.errorFormats) to the document:
 // a path has the format of the paths with which it shares the longest prefix; if those have both
-// formats, only errors below /v1 are an InferenceError. So is the error for a path of the OpenAI
-// API with a wrong base URL, which lacks /v1 or has it twice.
+// formats, only errors below /v1 are an InferenceError. The error for a path of the OpenAI API with
+// a wrong base URL, which lacks /v1 or has it twice, is an InferenceError too.
 func (d *Document) nearestIsInference(path string) bool {
 	if item := d.Paths.Value("/v1/" + strings.Trim(strings.TrimPrefix(path, "/v1/v1"), "/")); item != nil {
 		inference := true

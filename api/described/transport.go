@@ -109,7 +109,7 @@ func readBody(r *http.Request) (*http.Request, []byte, error) {
 // watch validates the request of a stream, and returns a body that validates each line of the
 // stream as the client reads it.
 func (t *Transport) watch(doc *Document, x Exchange, body io.ReadCloser) io.ReadCloser {
-	// without the lines of the stream, which x.Body does not have yet
+	// x.Body is empty here: the lines of the stream are validated as they are read
 	if err := doc.ValidateExchange(x); err != nil {
 		t.Report(err)
 	}

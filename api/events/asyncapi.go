@@ -104,7 +104,7 @@ var asyncAPI = sync.OnceValue(func() []byte {
 				"apiKey":   object{"type": "http", "scheme": "bearer", "description": "API key of the account."}}},
 	})
 	if err != nil {
-		panic(err) // TestAsyncAPI checks that the schemas are JSON
+		panic(err) // impossible: TestAsyncAPI checks that the schemas are JSON
 	}
 	return data
 })

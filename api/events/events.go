@@ -297,8 +297,9 @@ func (s *eventStream) run() error {
 	}
 }
 
-// catchUp sends the events of the history after s.after, at least up to the position to.
-func (s *eventStream) catchUp(to uint64) error {
+// catchUp sends the events of the history after s.after. It reads the log at least up to the
+// position end.
+func (s *eventStream) catchUp(end uint64) error {
 	for e, err := range s.Log.Read(s.Ctx, s.subject, s.after) {
 		if err != nil {
 			return err
@@ -307,7 +308,7 @@ func (s *eventStream) catchUp(to uint64) error {
 			return err
 		}
 	}
-	s.after = max(s.after, to) // any events between the last one read and the position to have other subjects
+	s.after = max(s.after, end) // later events up to end have other subjects
 	return s.flush()
 }
 

@@ -17,8 +17,8 @@ import (
 // Proofs proves that events are in the log, with the Merkle tree of the log.
 type Proofs interface {
 	// Prove returns a bundle that proves that the log contains the event at the position. If since
-	// is positive, the bundle also proves that the log has only grown since it had since events.
-	// payload states whether the bundle contains the event's data.
+	// is positive, the bundle also proves that the log still begins with the same first since
+	// events. payload states whether the bundle contains the event's data.
 	Prove(ctx context.Context, position, since uint64, payload bool) (transparency.Bundle, error)
 	// Resource returns the newest checkpoint, a tile or an entry bundle of the log's Merkle tree,
 	// by its path in C2SP's tlog-tiles.
@@ -73,7 +73,7 @@ func (s *Service) proofOperations() []request.Operation {
 		"An event can be proven about a second after it is recorded, when a checkpoint includes it. If the data of an " +
 		"event contain secrets, the bundle has a commitment to the data instead of the data."
 	gate := request.ByOperator
-	if s != nil && s.PublicLog { // Service is nil if the operations are only listed for the OpenAPI document
+	if s != nil && s.PublicLog { // s is nil if the operations are only listed for the OpenAPI document
 		gate = request.Everyone
 	}
 	const access = "If the server is started with --public-log, no API key is needed."
@@ -179,6 +179,6 @@ func (s *Service) logFile(c *request.Call, path string) (any, error) {
 		header.Set("Cache-Control", "public, max-age=31536000, immutable")
 	}
 	c.Writer.WriteHeader(http.StatusOK)
-	_, _ = c.Writer.Write(found.Content) // the client has disconnected
+	_, _ = c.Writer.Write(found.Content) // an error means that the client has disconnected
 	return nil, nil
 }

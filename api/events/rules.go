@@ -71,8 +71,8 @@ var fieldTexts = map[string]string{
 	"AuditRecord.purpose":       "What the code uses the secret value for.",
 	"AuditRecord.node": "Name of the node that received the secret value; absent if the control plane " +
 		"received it.",
-	"AuditRecord.repeated": "Number of equal occurrences that this record stands for, because one client caused too " +
-		"many; absent if it is 1.",
+	"AuditRecord.repeated": "Number of occurrences that this record counts: the server merges records of a client " +
+		"that causes many equal ones, and counts dropped records. Absent if it is 1.",
 
 	"ProofBundle.format": "Format of the bundle, always anneal-proof/1.",
 	"ProofBundle.event":  "Event that the bundle proves.",

@@ -13,7 +13,7 @@ import (
 	"anneal/api/wire"
 )
 
-// A Field is a field of requests that has no effect, or has none under a condition.
+// A Field is a request field that has no effect, either always or under a condition.
 type Field struct {
 	// Requests lists the requests that have the field: names of collections, for the requests that
 	// create and update their resources, or IDs of operations.

@@ -27,7 +27,7 @@ type ChatChoice struct {
 	Logprobs       *ContentLogprobs `json:"logprobs"`
 	FinishReason   string           `json:"finish_reason"`
 	RawOutput      *RawOutput       `json:"raw_output,omitempty"`
-	PromptTokenIDs []int            `json:"prompt_token_ids,omitempty"` // if the request has return_token_ids
+	PromptTokenIDs []int            `json:"prompt_token_ids,omitempty"` // only with return_token_ids
 	TokenIDs       []int            `json:"token_ids,omitempty"`
 }
 
@@ -50,7 +50,7 @@ type ChatToolCall struct {
 // ChatFunctionCall is the name and the arguments of a function call.
 type ChatFunctionCall struct {
 	Name      string `json:"name"`
-	Arguments string `json:"arguments"` // a JSON object
+	Arguments string `json:"arguments"` // text of a JSON object
 }
 
 // ChatChunk is one event of a streamed chat completion.
@@ -71,7 +71,7 @@ type ChatChoiceDelta struct {
 	Logprobs       *ContentLogprobs `json:"logprobs"`
 	FinishReason   *string          `json:"finish_reason"`
 	RawOutput      *RawOutput       `json:"raw_output,omitempty"`
-	PromptTokenIDs []int            `json:"prompt_token_ids,omitempty"` // if the request has return_token_ids
+	PromptTokenIDs []int            `json:"prompt_token_ids,omitempty"` // only with return_token_ids
 	TokenIDs       []int            `json:"token_ids,omitempty"`
 }
 
@@ -175,8 +175,8 @@ func (e chatEncoder) chunk(g *generation, c *choice, chunk engines.Chunk) any {
 	return e.event(g, e.withRole(c, out))
 }
 
-// withRole returns the delta out of a choice. For the first event of the choice it adds the role,
-// and empty content if the delta has no content, as OpenAI's API does.
+// withRole returns out, a delta of the choice c. If out is in the first event of the choice,
+// withRole adds the role, and empty content if the delta has no content, as OpenAI's API does.
 func (chatEncoder) withRole(c *choice, out ChatChoiceDelta) ChatChoiceDelta {
 	if c.started {
 		return out

@@ -94,7 +94,7 @@ func (f *fieldReader) message() engines.Message {
 func (f *fieldReader) content(name string) string {
 	list, isList := f.values[name].([]any)
 	if !isList {
-		return f.text(name, 16<<20) // larger than any body
+		return f.text(name, 16<<20) // the limit is larger than any body
 	}
 	var all strings.Builder
 	for i, one := range list {

@@ -24,7 +24,7 @@ type Choice struct {
 	Logprobs     *CompletionLogprobs `json:"logprobs"`
 	FinishReason *string             `json:"finish_reason"`
 	RawOutput    *RawOutput          `json:"raw_output,omitempty"`
-	// if the request has return_token_ids
+	// only if the request has return_token_ids
 	PromptTokenIDs []int `json:"prompt_token_ids,omitempty"`
 	TokenIDs       []int `json:"token_ids,omitempty"`
 }

@@ -33,8 +33,8 @@ type encoder interface {
 	finish(g *generation, c *choice, usage *Usage) any
 	// trailer returns the event that follows the events of all choices.
 	trailer(g *generation) any
-	// failure returns the event that ends a stream with an error. nil means an event whose data is
-	// an InferenceError.
+	// failure returns the event that ends a stream with an error. If it returns nil, the stream
+	// ends with an event whose data is an InferenceError.
 	failure(g *generation, fault request.InferenceErrorBody) any
 	// endsWithDone reports whether a complete stream ends with an event whose data is [DONE].
 	endsWithDone() bool
@@ -94,9 +94,9 @@ func (c *call) generate(q *generationRequest, enc encoder, idPrefix string) (any
 	return g.run()
 }
 
-// enter finds the deployment that serves a valid request, and counts the request as one of its
-// account's concurrent requests. The caller must call leave when the request ends. enter adds the
-// warnings about unknown fields and fields without effect.
+// enter finds the deployment that serves a valid request, and counts the request against the
+// caller's limit of concurrent completions. The caller must call leave when the request ends. enter
+// also adds the warnings about unknown fields and fields without effect.
 func (c *call) enter(q *generationRequest) (target routing.Target, leave func(), err error) {
 	unread := c.Params()
 	if err := unread.Err(); err != nil && (c.Strict || len(unread.Values) == 0) {
@@ -275,8 +275,8 @@ func (g *generation) generateChoice(ctx context.Context, index int) error {
 
 // complete generates one completion of the prompt p. If the engine reports that the model does not
 // support reasoning, complete sends the request again without reasoning effort and budget, and adds
-// a warning. With the option Strict it returns the error instead, unless the request disables
-// reasoning anyway.
+// a warning. With the option Strict, it returns the engine's error instead, unless the request
+// disables reasoning.
 func (g *generation) complete(ctx context.Context, p prompt, req engines.CompletionRequest,
 	out routing.Output) (usage engines.Usage, at routing.Placement, err error) {
 	usage, at, err = g.Router.Generate(ctx, g.Call, g.target, g.session, req, out)

@@ -24,7 +24,7 @@ type requestImage struct {
 	at    string // path of the image's field in the request
 	link  string
 	data  []byte
-	image *engines.Image // image in the request to the engine, which storeImages completes
+	image *engines.Image // image in the request to the engine; storeImages sets its URL, type and size
 }
 
 // readImages reads the field images of a completion request.
@@ -82,7 +82,7 @@ func readImage(f *fieldReader, at, text string) *engines.Image {
 func readContent(f *fieldReader, m *engines.Message) {
 	list, isList := f.values["content"].([]any)
 	if !isList {
-		m.Content = f.text("content", 16<<20) // larger than any body
+		m.Content = f.text("content", 16<<20) // the limit is larger than any body
 		return
 	}
 	var parts []engines.Part
@@ -94,7 +94,8 @@ func readContent(f *fieldReader, m *engines.Message) {
 		if part["type"] == "image_url" {
 			hasImage = true
 			parts = append(parts, engines.Part{Image: readImagePart(f, at, part["image_url"])})
-			f.require(m.Role == "user", at, "is an image, which only messages with the role user may have")
+			f.require(m.Role == "user", at,
+				"is an image, which only messages with the role user may have: move the image to one")
 			continue
 		}
 		text, isText := part["text"].(string)

@@ -55,9 +55,9 @@ func (c *call) requireVision(q *generationRequest, target routing.Target) error 
 }
 
 // imagePath translates the path of an image in an engines.CompletionRequest, which an engine's
-// error names, to the path of the image in the request. It does so only for requests for responses,
-// in which messages and input items have different indexes. It returns "" for other requests and
-// other fields, whose paths need no translation.
+// error names, to the path of the image in the request. It does so only for requests to the
+// Responses API, in which messages and input items have different indexes. It returns "" for other
+// requests and other fields, whose paths need no translation.
 func (q *generationRequest) imagePath(p prompt, field string) string {
 	if q.response == nil {
 		return ""

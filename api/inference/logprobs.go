@@ -25,13 +25,13 @@ type ContentLogprobs struct {
 	Content []TokenLogprob `json:"content"`
 }
 
-// TokenLogprob is the natural logarithm of the probability of one token.
+// TokenLogprob is a token with the natural logarithm of its probability.
 type TokenLogprob struct {
 	Token string `json:"token"`
 	// Logprob is in the model's distribution before any filter; null for the first token of the
 	// prompt.
 	Logprob *float64 `json:"logprob"`
-	// in the distribution after penalties, temperature and filters
+	// log-probability in the distribution after penalties, temperature and filters
 	SamplingLogprob *float64      `json:"sampling_logprob"`
 	Bytes           []int         `json:"bytes"`
 	TokenID         int           `json:"token_id"`

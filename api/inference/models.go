@@ -37,7 +37,7 @@ func listModels(c *call) (any, error) {
 		return c.directRouteModels()
 	}
 	deployed := c.deployedModels()
-	// short has the index in list of each model ID without an account
+	// short maps model IDs, without an account, to the indexes of their entries in list
 	list, short := []inferenceModel{}, map[string]int{}
 	for row := range c.View().Models.All() {
 		if row.State.State == domain.ModelReady && (row.State.Public || row.Name.Account() == c.Account) {
@@ -47,7 +47,7 @@ func listModels(c *call) (any, error) {
 	for _, long := range list {
 		if name := domain.Name(long.ID); name.Account() == c.Account {
 			long.ID = name.ID()
-			// the ID alone refers to a deployment or addon with that ID
+			// without the account, the ID refers to a deployment or addon instead of the model
 			if !long.Deployed && routing.IsTaken(c.Call, long.ID) {
 				if other, err := c.entry(long.ID); err == nil {
 					long = other

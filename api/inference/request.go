@@ -30,8 +30,8 @@ const (
 	maxBiases         = 1024
 	maxPerplexity     = 1e6
 	minThinkingBudget = 1024 // minimum of thinking.budget_tokens, in tokens
-	// lowered to what the context length leaves; OpenAI's default of 16 would truncate most
-	// completions
+	// tokens of a completion without max_tokens, or fewer if the context length leaves fewer; with
+	// OpenAI's default of 16, most completions would be truncated
 	DefaultMaxTokens = 2048
 )
 
@@ -54,7 +54,7 @@ type generationRequest struct {
 	legacyLogprobs bool // logprobs is a number: the alternatives of a token include the sampled token
 	seed           *uint64
 	settings       engines.CompletionRequest // request to the engine, except prompt, chat and seed
-	response       *responseSettings         // set only in a request for a response
+	response       *responseSettings         // settings of a request to the Responses API; nil for other requests
 	// number of elements of each embedding; 0 means as many as the model's vector has
 	dimensions int
 	unknown    []string
@@ -110,7 +110,7 @@ type prompt struct {
 var requestFields = map[string]string{"mirostatRate": "mirostat_lr", "format": "response_format",
 	"cacheScope": "prompt_cache_isolation_key"}
 
-// responseNames maps fields of engines.CompletionRequest to their names in requests for responses.
+// responseNames maps fields of engines.CompletionRequest to their names in the Responses API.
 var responseNames = map[string]string{"format": "text.format", "maxTokens": "max_output_tokens",
 	"cacheScope": "prompt_cache_key"}
 
@@ -209,7 +209,7 @@ func (f *fieldReader) readShared(q *generationRequest) {
 // readMetadata returns the field metadata, whose values may be texts, numbers or booleans.
 func readMetadata(f *fieldReader) map[string]any {
 	object := f.object("metadata")
-	f.require(len(object) <= metering.MaxMetadata, "metadata", "must have at most %d entries, not %d",
+	f.require(len(object) <= metering.MaxMetadata, "metadata", "must have at most %d entries, not %d: send fewer",
 		metering.MaxMetadata, len(object))
 	if size, err := metering.MetadataSize(object); err != nil || size > metering.MaxMetadataSize {
 		f.add("metadata", "must have at most %s as JSON text, not %d bytes: shorten the values, or store them elsewhere and "+
@@ -238,7 +238,7 @@ func readMetadata(f *fieldReader) map[string]any {
 // metadataValue adds a violation if a value of metadata is too long.
 func metadataValue(f *fieldReader, name, text string) {
 	n := utf8.RuneCountInString(text)
-	f.require(n <= metering.MaxMetadataValue, name, "must have at most %d characters, not %d",
+	f.require(n <= metering.MaxMetadataValue, name, "must have at most %d characters, not %d: shorten it",
 		metering.MaxMetadataValue, n)
 }
 
@@ -375,7 +375,7 @@ func (f *fieldReader) format() *engines.ResponseFormat {
 	in.require(one.Type != engines.FormatGrammar || one.Grammar != "", "grammar", "is required: a grammar in GBNF")
 	in.require(!in.given("grammar") || one.Type == engines.FormatGrammar, "grammar",
 		"requires the type grammar: set type to grammar, or leave the grammar out")
-	// a schema means that the text is constrained by it, whichever of the two types is given
+	// a schema constrains the text even if the type is json_object
 	if schema && one.Type == engines.FormatJSON {
 		one.Type = engines.FormatSchema
 	}

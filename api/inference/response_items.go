@@ -8,8 +8,8 @@ import (
 	"anneal/engines"
 )
 
-// maxResponseText is the maximum size of a text in a request for a response, in bytes. It is larger
-// than any body, so that only the limit of the body applies.
+// maxResponseText is the maximum size of a text in a request to the Responses API, in bytes. It is
+// larger than any body, so that only the limit of the body applies.
 const maxResponseText = 16 << 20
 
 // items returns the messages of the conversation in the field input: a text, or a list of items.
@@ -42,8 +42,8 @@ func (f responseReader) items() []engines.Message {
 	return messages
 }
 
-// item converts an item of the input to a message, and appends it to messages or to their last
-// message. at is the path of the item.
+// item converts an item of the input to a message. It appends the message to messages, or its
+// contents to the last message, and returns the messages. at is the path of the item.
 func (f responseReader) item(messages []engines.Message, at string, object map[string]any) []engines.Message {
 	kind, _ := object["type"].(string)
 	switch {
@@ -139,7 +139,7 @@ func (f responseReader) parts(name string, images bool) (parts []engines.Part, h
 		case "refusal":
 			field = "refusal"
 		case "input_image":
-			f.require(images, at, "is an image, which only messages with the role user may have")
+			f.require(images, at, "is an image, which only messages with the role user may have: move the image to one")
 			parts, hasImage = append(parts, engines.Part{Image: f.inputImage(at, part)}), true
 			continue
 		default:

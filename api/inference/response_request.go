@@ -11,10 +11,10 @@ import (
 	"anneal/engines"
 )
 
-// maxResponseLogprobs is the maximum value of top_logprobs in a request for a response.
+// maxResponseLogprobs is the maximum value of top_logprobs in the Responses API.
 const maxResponseLogprobs = 20
 
-// responseFields is the set of the fields of a request for a response.
+// responseFields is the set of the fields of a request to the Responses API.
 var responseFields = set("model", "input", "instructions", "max_output_tokens", "temperature", "top_p", "top_logprobs",
 	"stream", "stream_options", "tools", "tool_choice", "parallel_tool_calls", "max_tool_calls", "text", "reasoning",
 	"include", "truncation", "store", "background", "previous_response_id", "conversation", "prompt", "prompt_cache_key",
@@ -44,17 +44,17 @@ type responseSettings struct {
 	metadata                                     map[string]any
 }
 
-// A responseReader reads and validates the fields of a request for a response.
+// A responseReader reads and validates the fields of a request to the Responses API.
 type responseReader struct{ *fieldReader }
 
-// nested returns a reader of an object in the field at: see fieldReader.nested.
+// nested returns a reader of the object at the path at: see fieldReader.nested.
 func (f responseReader) nested(at string, object map[string]any, known map[string]bool) responseReader {
 	return responseReader{f.fieldReader.nested(at, object, known)}
 }
 
-// readResponse validates a request for a response, and returns an error with all violations. value
-// is the parsed JSON of the body, and data its text, from which tools and schemas are read, so that
-// their keys keep their order. If strict is true, unknown fields are violations.
+// readResponse validates a request to the Responses API, and returns an error with all violations.
+// value is the parsed JSON of the body, and data its text, from which tools and schemas are read,
+// so that their keys keep their order. If strict is true, unknown fields are violations.
 func readResponse(value any, data []byte, strict bool) (*generationRequest, error) {
 	var v domain.Violations
 	fields, q := readFields(&v, value, responseFields)
@@ -97,7 +97,8 @@ func (f responseReader) rejectStateful() {
 	}
 }
 
-// readResponseSettings reads all fields except model, input, instructions and those about tools.
+// readResponseSettings reads all fields except model, input, instructions and the fields about
+// tools into q.
 func (f responseReader) readResponseSettings(q *generationRequest, data []byte) {
 	s := q.response
 	text := func(name string, maxBytes int) *string {
@@ -186,7 +187,8 @@ func (f responseReader) readTextFormat(q *generationRequest, data []byte) {
 	format.boolean("strict")
 	schema := format.given("schema")
 	format.require(kind != engines.FormatSchema || schema, "schema", "is required: a JSON Schema")
-	format.require(kind == engines.FormatSchema || !schema, "schema", "requires the type json_schema")
+	format.require(kind == engines.FormatSchema || !schema, "schema",
+		"requires the type json_schema: set type to json_schema, or leave the schema out")
 	switch kind {
 	case engines.FormatJSON:
 		q.settings.Format = &engines.ResponseFormat{Type: kind}

@@ -32,7 +32,7 @@ var responseTexts = map[string]string{
 	"ResponseBody.text":           "Format and verbosity of the generated text.",
 	"ResponseBody.reasoning":      "Settings of the reasoning of models that support it.",
 	"ResponseBody.user":           "ID of the end user. Newer clients send safety_identifier instead.",
-	"ResponseBody.metadata":       "Values of the client, which the response repeats.",
+	"ResponseBody.metadata":       "Key-value pairs of the client, which the response repeats.",
 	"max_tool_calls":              "Maximum number of calls of built-in tools.",
 	"ResponseBody.include":        "What else the response contains: message.output_text.logprobs adds log-probabilities.",
 	"ResponseBody.truncation":     truncationText,
@@ -87,9 +87,9 @@ var responseTexts = map[string]string{
 	"Response.output": "Items that the model generated, in this order: reasoning, a message and function " +
 		"calls.",
 	"input_tokens":               "Number of tokens of the input, including instructions and tools.",
-	"input_tokens_details":       "Details of input_tokens.",
+	"input_tokens_details":       "Breakdown of input_tokens: how many were found in the prefix cache.",
 	"output_tokens":              "Number of tokens of the output, including reasoning.",
-	"output_tokens_details":      "Details of output_tokens.",
+	"output_tokens_details":      "Breakdown of output_tokens: how many are reasoning.",
 	"ResponseUsage.total_tokens": "Sum of input_tokens and output_tokens.",
 
 	"ResponseError.code":       "Machine-readable reason of the error.",
@@ -124,14 +124,14 @@ var responseTexts = map[string]string{
 var responseTypeTexts = map[string]string{
 	"IncompleteDetails": "Why a response is incomplete.",
 	"Response":          "Response to a request; in an event of a stream, with what was generated so far.",
-	"ResponseBody": "Body of a request for a response. The server ignores unknown fields, and names them in " +
+	"ResponseBody": "Body of a request to the Responses API. The server ignores unknown fields, and names them in " +
 		"the header anneal-warning.",
 	"ResponseEffort":        "Settings of the model's reasoning.",
 	"ResponseError":         "Error of a failed response.",
 	"ResponseEvent":         "One event of a streamed response. Which fields it has depends on its type.",
-	"ResponseInputDetails":  "Details of input_tokens.",
+	"ResponseInputDetails":  "Breakdown of input_tokens: how many were found in the prefix cache.",
 	"ResponseItem":          "Item of the output: reasoning, a message or a function call.",
-	"ResponseOutputDetails": "Details of output_tokens.",
+	"ResponseOutputDetails": "Breakdown of output_tokens: how many are reasoning.",
 	"ResponsePart":          "Part of a message item or of a reasoning item.",
 	"ResponseReasoning":     "Settings of the model's reasoning, as the request gave them.",
 	"ResponseText":          "Settings of the generated text: format and verbosity.",

@@ -1,7 +1,7 @@
 package inference
 
-// ResponseBody is the body of a request for a response (Responses API). Field names are in
-// snake_case; the server accepts lowerCamelCase too.
+// ResponseBody is the body of a request to the Responses API. Field names are in snake_case; the
+// server accepts lowerCamelCase too.
 type ResponseBody struct {
 	Model             string          `json:"model"`
 	Input             any             `json:"input"` // a text, or a list of items
@@ -54,8 +54,8 @@ type ResponseEffort struct {
 	GenerateSummary string `json:"generate_summary,omitempty"`
 }
 
-// Response is the response to a request; events of its stream contain it with what was generated so
-// far.
+// Response is a response of the Responses API. An event of a stream contains the Response with what
+// was generated so far.
 type Response struct {
 	ID                string              `json:"id"`
 	Object            string              `json:"object"`
@@ -121,12 +121,12 @@ type ResponseUsage struct {
 	TotalTokens   int                   `json:"total_tokens"`
 }
 
-// ResponseInputDetails divides the number of input tokens.
+// ResponseInputDetails states how many input tokens were found in the prefix cache.
 type ResponseInputDetails struct {
 	CachedTokens int `json:"cached_tokens"`
 }
 
-// ResponseOutputDetails divides the number of output tokens.
+// ResponseOutputDetails states how many output tokens are reasoning.
 type ResponseOutputDetails struct {
 	ReasoningTokens int `json:"reasoning_tokens"`
 }

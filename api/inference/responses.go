@@ -39,7 +39,7 @@ const (
 // stream sends.
 type responseEncoder struct {
 	items   []ResponseItem
-	calls   []int // for each item, the index of its tool call; -1 for other items
+	calls   []int // for each item, the index of its tool call; -1 for a message or reasoning
 	open    bool  // the last item has not ended
 	started bool  // the events with which a stream begins were added
 	events  []*ResponseEvent
@@ -160,7 +160,8 @@ func (e *responseEncoder) addText(g *generation, kind, text string, logprobs []T
 	})
 }
 
-// textEvent returns the prefix of the types of events about the text of an item of the type kind.
+// textEvent returns the prefix of the event types for the text of an item of the type kind. For
+// example, .delta follows the prefix in events with new text.
 func textEvent(kind string) string {
 	if kind == itemReasoning {
 		return "response.reasoning_text"
@@ -185,7 +186,7 @@ func (e *responseEncoder) openText(g *generation, kind string) {
 }
 
 // openItem ends the last item and begins a new one. call is the index of the item's tool call; -1
-// for other items.
+// for a message or reasoning.
 func (e *responseEncoder) openItem(item ResponseItem, call int) {
 	e.closeItem(statusCompleted)
 	item.Status = statusInProgress

@@ -164,7 +164,7 @@ var typeTexts = map[string]string{
 		"and name; concatenate the arguments of all events.",
 	"Choice":             "One completion of a prompt or, in a stream, the part of it that the event adds.",
 	"Completion":         "Response to a completion request, or one event of a streamed completion.",
-	"CompletionDetails":  "Details of completion_tokens; absent if the model generated no reasoning.",
+	"CompletionDetails":  "Breakdown of completion_tokens: how many are reasoning. Absent if none are.",
 	"CompletionLogprobs": "Log-probabilities of a completion. Each list has one element for each token.",
 	"CompletionBody": "Body of a completion request. The server ignores unknown fields, and names them in the header " +
 		"anneal-warning. A field that the model's engine does not support is rejected.",
@@ -180,5 +180,5 @@ var typeTexts = map[string]string{
 	"TokenChoice":        "Token that the model could have generated at this position, with its log-probability.",
 	"TokenLogprob":       "Token with its log-probability, a natural logarithm.",
 	"Usage":              "Numbers of prompt and completion tokens. The tokens of a prompt count once, whatever n is.",
-	"UsageDetails":       "Details of prompt_tokens.",
+	"UsageDetails":       "Breakdown of prompt_tokens: how many were found in the prefix cache.",
 }

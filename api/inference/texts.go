@@ -12,7 +12,7 @@ const rawOutputText = "Prompt and completion with special tokens as text; presen
 
 // fieldTexts describes the fields of this package's wire types in the API reference.
 var fieldTexts = map[string]string{
-	// completions
+	// fields of completions
 	"model": "Name of a model (accounts/ACCOUNT/models/ID), of a deployment (accounts/ACCOUNT/deployments/ID), or of " +
 		"both with # between them.",
 	"prompt": "Prompt to complete: a text, a list of texts, a list of token IDs, or a list of lists of token IDs.",
@@ -64,16 +64,16 @@ var fieldTexts = map[string]string{
 		"grammar, with a grammar in GBNF.",
 	"logit_bias":  "Map of token IDs to values from -100 to 100, which are added to the tokens' logits.",
 	"speculation": "Same as prediction. If a request has both, prediction takes precedence.",
-	"prediction": "Text that the completion probably repeats in large part, such as a file to edit. What matches is " +
+	"prediction": "Text that the completion probably repeats in large part, such as a file to edit. Matching text is " +
 		"generated faster. The prediction never changes the completion.",
-	"metadata": "Values of the client for the usage record: at most 16 texts, numbers and booleans, with keys of at " +
-		"most 64 and texts of at most 512 characters. Together they may have at most " +
+	"metadata": "Key-value pairs of the client for the usage record: at most 16 texts, numbers and booleans, with " +
+		"keys of at most 64 and texts of at most 512 characters. Together they may have at most " +
 		"" + request.ByteSize(metering.MaxMetadataSize) +
 		" as JSON text.",
 	"reasoning_effort": "Reasoning effort of models that support reasoning: low, medium, high, none, a boolean, or " +
 		"the maximum number of reasoning tokens. It cannot be combined with thinking.",
-	"reasoning_history": "Which reasoning_content of earlier messages the prompt contains: preserved (the default) " +
-		"all, interleaved only that after the last user message, disabled none.",
+	"reasoning_history": "Which reasoning_content of earlier messages the prompt contains: all (preserved, the default), " +
+		"only that after the last user message (interleaved), or none (disabled).",
 	"thinking": "Reasoning of models that support it: type is enabled or disabled, and budget_tokens is the " +
 		"maximum number of reasoning tokens. It cannot be combined with reasoning_effort.",
 	"return_token_ids": "Whether the response has the token IDs of the prompt and the completion.",
@@ -94,7 +94,7 @@ var fieldTexts = map[string]string{
 	"prompt_tokens":         "Number of prompt tokens.",
 	"completion_tokens":     "Number of tokens of all completions.",
 	"total_tokens":          "Sum of prompt_tokens and completion_tokens.",
-	"prompt_tokens_details": "Details of prompt_tokens.",
+	"prompt_tokens_details": "Breakdown of prompt_tokens: how many were found in the prefix cache.",
 	"cached_tokens":         "Number of prompt tokens found in the prefix cache.",
 	"owned_by":              "Account that owns the model.",
 	"context_length":        "Context length of the model, in tokens.",
@@ -102,7 +102,7 @@ var fieldTexts = map[string]string{
 		"caller's account, or one that the operator has bound to an alias.",
 	"InferenceModel.deployment": "Deployment to which the operator has bound the alias; present if the entry is an alias.",
 
-	// embeddings
+	// fields of embeddings
 	"EmbeddingBody.input": "Inputs to embed: a text, a list of at most 2048 texts, a list of token IDs, or a " +
 		"list of lists of token IDs. Empty inputs are rejected.",
 	"EmbeddingBody.dimensions": "Number of elements of each embedding. By default, it is that of the model's vectors. " +
@@ -118,7 +118,7 @@ var fieldTexts = map[string]string{
 	"EmbeddingUsage.prompt_tokens": "Number of tokens of all inputs.",
 	"EmbeddingUsage.total_tokens":  "Same as prompt_tokens.",
 
-	// chat completions and log-probabilities
+	// fields of chat completions and log-probabilities
 	"messages": "Messages of the conversation, from which the model's chat template renders the prompt.",
 	"tools":    "Functions that the model can call, if its chat template supports tools.",
 	"tool_choice": "Which tool the model calls: auto; none, which leaves the tools out of the prompt; " +
@@ -158,7 +158,7 @@ var fieldTexts = map[string]string{
 	"prompt_token_ids":             "Token IDs of the prompt; present if the request has return_token_ids.",
 	"token_ids":                    "Token IDs of the completion; present if the request has return_token_ids.",
 	"CompletionLogprobs.token_ids": "IDs of the tokens in the vocabulary of the model.",
-	"completion_tokens_details":    "Details of completion_tokens.",
+	"completion_tokens_details":    "Breakdown of completion_tokens: how many are reasoning.",
 	"reasoning_tokens":             "Number of reasoning tokens; completion_tokens includes them.",
 	"CompletionLogprobs.tokens": "Texts of the tokens. A token that is not valid UTF-8 by itself is written " +
 		"bytes:\\xHH…, with its bytes in hexadecimal digits.",
@@ -187,7 +187,7 @@ var fieldTexts = map[string]string{
 	"token_id":                "ID of the token in the vocabulary of the model.",
 	"InferenceModelList.data": "Models that inference requests can name.",
 
-	"InferenceModel.id":          "Name of the model that requests can give.",
+	"InferenceModel.id":          "Name by which inference requests refer to the model.",
 	"Choice.raw_output":          rawOutputText,
 	"ChatChoice.raw_output":      rawOutputText,
 	"ChatChoiceDelta.raw_output": rawOutputText,

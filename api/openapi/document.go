@@ -140,11 +140,11 @@ var requestIDParameter = map[string]any{"name": request.RequestIDHeader, "in": "
 // traceParentParameter and traceStateParameter describe the headers of W3C Trace Context.
 var (
 	traceParentParameter = map[string]any{"name": request.TraceParentHeader, "in": "header",
-		"description": "W3C trace context, which the events that the request records get. An invalid trace context is " +
-			"ignored.",
+		"description": "W3C trace context, which is copied to the events that the request records. An invalid " +
+			"trace context is ignored.",
 		"schema": wire.Schema{"type": "string"}, "example": sampleTrace}
 	traceStateParameter = map[string]any{"name": request.TraceStateHeader, "in": "header",
-		"description": "W3C trace state of at most 512 bytes, which the events that the request records get.",
+		"description": "W3C trace state of at most 512 bytes, which is copied to the events that the request records.",
 		"schema":      wire.Schema{"type": "string"}, "example": "vendor=t61rcWkgMzE"}
 )
 
@@ -154,7 +154,7 @@ const sampleTrace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 type describer struct {
 	*schemas
 	samples  map[int]*domain.Error
-	examples map[string][]Example // by operation ID
+	examples map[string][]Example // recorded examples by operation ID
 }
 
 // allSchemas returns the schemas of all types in requests, responses and errors, by the name of

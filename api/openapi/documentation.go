@@ -13,8 +13,8 @@ import (
 // field (state), or of a type and its field (Deployment.state). The latter takes precedence.
 type Documentation struct {
 	Rules  map[string]wire.Rule
-	Fields map[string]string // descriptions by key
-	Types  map[string]string // descriptions by name of the type
+	Fields map[string]string // descriptions of fields by key
+	Types  map[string]string // descriptions of types by name
 }
 
 // merge returns one Documentation with the entries of all. It panics if two of them have the same
@@ -29,7 +29,7 @@ func merge(all []Documentation) Documentation {
 }
 
 // Joined returns one map with the entries of all tables of a Documentation. It panics if two tables
-// have the same key, because one of the two texts would describe the field of the other.
+// have the same key, because one text would replace the other.
 func Joined[V any](tables ...map[string]V) map[string]V {
 	all := map[string]V{}
 	for _, table := range tables {

@@ -31,8 +31,8 @@ var statusTexts = map[int]string{
 	504: "The request took longer than its time limit: try again.",
 }
 
-// errorSamples are the errors in the document's examples, by HTTP status. Where possible, the
-// functions of the server that create such errors create them.
+// errorSamples are the errors in the document's examples, by HTTP status. Most are created by the
+// functions with which the server creates such errors, so that the messages are the same.
 var errorSamples = map[int]*domain.Error{
 	400: epochsOutOfRange,
 	401: request.ErrorOf(request.ErrNoKey),

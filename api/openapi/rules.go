@@ -17,7 +17,7 @@ var ownRules = map[string]wire.Rule{
 var typeTexts = map[string]string{
 	"BadRequest":         "All invalid fields of a request.",
 	"ErrorInfo":          "Machine-readable reason of an error.",
-	"InferenceErrorBody": "Details of an error.",
+	"InferenceErrorBody": "Message, type, field (param) and code of an error.",
 	"InferenceError": "Error of inference, audio and other operations of the OpenAI API. All fields are always " +
 		"present.",
 	"ManagementError": "Error of all other operations.",

@@ -78,7 +78,8 @@ func handleAsOf(c *Call, given string) (any, error) {
 	if past := c.View().Past; past != nil && past.Err() != nil {
 		return nil, past.Err()
 	}
-	// a resource that is missing in the present may exist at another asOf
+	// with an invalid asOf, the handler ran on the present world: a resource that it lacks may exist
+	// at a valid asOf
 	if err == nil || domain.CodeOf(err) == domain.NotFound {
 		err = cmp.Or(c.invalidAsOf.Err(), err)
 	}

@@ -1,4 +1,4 @@
-// Package request contains what all operations of the HTTP interface share: the declaration of
+// Package request contains what all operations of the HTTP API share: the declaration of
 // operations, their parameters and bodies; the caller and its permissions; the recording of changes
 // within quotas; errors as HTTP responses; and idempotency keys.
 package request
@@ -104,7 +104,8 @@ type Connection interface {
 	// ReleaseBody releases the memory that the server's budget reserved to decode the body. The
 	// reservation for the body's strings remains until the request ends.
 	ReleaseBody()
-	// Identify states the account of the request, whose share of the budget the body then uses.
+	// Identify sets the account of the request. The memory of the body then counts against the
+	// account's share of the budget.
 	Identify(account string)
 }
 
@@ -319,7 +320,7 @@ const (
 	TraceStateHeader  = "Tracestate"
 )
 
-// TraceOf returns the trace context of a request.
+// TraceOf returns the trace context in the headers of a request: see domain.ParseTrace.
 func TraceOf(r *http.Request) domain.Trace {
 	return domain.ParseTrace(r.Header[TraceParentHeader], r.Header[TraceStateHeader])
 }
@@ -338,7 +339,7 @@ func (c *Call) mayUse(intent domain.Intent) error {
 	}
 	before, version := c.World.Row(intent.Name)
 	if intent.IsStale(version) {
-		return nil // Merge will compute the intent again
+		return nil // the row has changed, so Merge will compute the intent again
 	}
 	record, err := intent.Decide(before, c.Time)
 	if err != nil || record.Type == "" {

@@ -37,7 +37,7 @@ func (c *Call) unguessable(purpose string) []byte {
 		return deriveKey(c.Pepper, derivationLabel, c.seed, []byte(purpose))
 	}
 	random := make([]byte, 32)
-	_, _ = rand.Read(random) // never fails
+	_, _ = rand.Read(random) // Read of crypto/rand never returns an error
 	return random
 }
 
@@ -59,7 +59,7 @@ func (c *Call) nextCommand() string {
 }
 
 // Recorded returns the change of the resource name that an earlier attempt of the request recorded
-// with the call's next command. The position of the change is 0 if there is none.
+// with the ID of the call's next command. The position of the change is 0 if there is none.
 func (c *Call) Recorded(name domain.Name) (eventlog.Change, error) {
 	if !c.repeated {
 		return eventlog.Change{}, nil

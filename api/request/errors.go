@@ -30,7 +30,7 @@ func NotFound(noun string, name domain.Name) error {
 	return f
 }
 
-// StatusOfCode maps canonical codes to HTTP statuses.
+// StatusOfCode maps canonical error codes (google.rpc.Code) to HTTP statuses.
 var StatusOfCode = map[domain.Code]int{
 	domain.OK:                 http.StatusOK,
 	domain.Canceled:           statusClientClosed,
@@ -212,7 +212,8 @@ const RetryAfterSeconds = "5"
 // can succeed; without it, clients of OpenAI retry a 429.
 const NoRetryHeader = "X-Should-Retry"
 
-// WriteError writes the response to a failed request.
+// WriteError writes the response to a request that failed with the error f: an InferenceError if
+// inference is true, otherwise a ManagementError.
 func WriteError(w http.ResponseWriter, f *domain.Error, requestID string, inference bool) {
 	observeError(w, f)
 	f = printable(f)
@@ -246,7 +247,8 @@ func printable(f *domain.Error) *domain.Error {
 // A TextResponse is a response that is not JSON.
 type TextResponse struct{ Media, Text string }
 
-// WriteResponse writes the result of a handler.
+// WriteResponse writes the response to a request whose handler returned result: a TextResponse as
+// text, and any other value as JSON.
 func WriteResponse(w http.ResponseWriter, result any) {
 	plain, ok := result.(TextResponse)
 	if !ok {
@@ -284,8 +286,8 @@ func ReasonOf(err error) string {
 	return ""
 }
 
-// LogFailure logs an internal error, or, as a warning, an exceeded deadline. It logs no other
-// error, because clients, other servers or unsupported requests cause the others.
+// LogFailure logs an internal error as an error, and an exceeded deadline as a warning. It does not
+// log other errors, which are caused by clients, unavailable dependencies or unsupported requests.
 func (s *Core) LogFailure(r *http.Request, err error) {
 	level := slog.LevelError
 	switch code := domain.CodeOf(err); {

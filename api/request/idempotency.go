@@ -98,7 +98,7 @@ func (c idempotent) once(h Handler) (any, error) {
 	c.seed, c.repeated = claim.Seed, claim.State == idempotency.Resumed
 	c.view = nil // the world may have changed while the call waited for the claim
 	leased := c.renewLease(claim)
-	defer leased.release() // does nothing after stop
+	defer leased.release() // does nothing if stop was called before
 	result, err := h(c.Call)
 	return c.store(entry, leased, result, err)
 }
@@ -176,7 +176,7 @@ func (c idempotent) content() ([]byte, error) {
 		if errors.Is(err, io.EOF) {
 			return request, nil
 		}
-		if err != nil { // the handler rejects the form
+		if err != nil { // the form is malformed, and the handler rejects it
 			return append(request, body...), nil
 		}
 		content, err := io.ReadAll(part)

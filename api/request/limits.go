@@ -7,30 +7,30 @@ import (
 
 // Limits bounds what requests may use. A zero field means the value in DefaultLimits.
 type Limits struct {
-	Body int64 // bytes of a JSON body
-	// bytes of memory for all concurrent JSON bodies; one account may use a quarter
+	Body int64 // maximum bytes of a JSON body
+	// maximum bytes of memory for all concurrent JSON bodies; one account may use a quarter
 	Bodies   int64
 	BodyTime time.Duration // time in which a JSON body must arrive
 	// time that the body of an upload may take in addition to its size divided by Rate
 	Grace      time.Duration
 	Rate       int64         // minimum average speed of an upload, in bytes per second
 	AnswerTime time.Duration // time in which the client must read each 64 KiB of a response
-	Upload     int64         // bytes of a dataset file
-	ModelFile  int64         // bytes of a model file
-	ModelFiles int           // number of files of a model
-	Wake       time.Duration // how long a request waits for a replica that is starting
-	Validation time.Duration // how long a request waits until its upload is validated
-	// how long a retry waits for the response to an earlier attempt that is in progress
+	Upload     int64         // maximum bytes of a dataset file
+	ModelFile  int64         // maximum bytes of a model file
+	ModelFiles int           // maximum number of files of a model
+	Wake       time.Duration // maximum wait of a request for a replica that is starting
+	Validation time.Duration // maximum wait of a request until its upload is validated
+	// maximum wait of a retry for the response to an earlier attempt that is in progress
 	RepeatWait     time.Duration
-	PositionWait   time.Duration // how long a request waits for the position in its header anneal-at-least
+	PositionWait   time.Duration // maximum wait of a request for the position in its header anneal-at-least
 	SignedURL      time.Duration // how long signed URLs are valid
 	Heartbeat      time.Duration // interval between the comments that keep an idle stream of events open
-	Streams        int           // concurrent streams of events of an account
-	Generations    int           // concurrent completions of an account
-	Audio          int64         // bytes of a recording
+	Streams        int           // maximum concurrent streams of events of an account
+	Generations    int           // maximum concurrent completions of an account
+	Audio          int64         // maximum bytes of a recording
 	Fetch          time.Duration // time in which a recording or image must be downloaded from its URL
 	Transcription  time.Duration // time in which a recording must be transcribed
-	Transcriptions int           // concurrent transcriptions of an account
+	Transcriptions int           // maximum concurrent transcriptions of an account
 	ScaleToZero    time.Duration // minimum scaleToZeroWindow; zero means domain.MinScaleToZeroWindow
 	JobTime        time.Duration // age at which an unfinished job expires; zero means never
 }

@@ -51,8 +51,8 @@ type Operation struct {
 	Media             string       // media type of a response that is neither JSON nor a stream of events
 	ResponseHeaders   []Parameter  // response headers, except the headers that all operations have
 	// Uncounted states that requests do not count against the quota requests-per-minute, so that a
-	// client without remaining requests can read how many it has. It is for reads of a bounded
-	// amount of memory.
+	// client without remaining requests can read how many it has. Only operations that read a
+	// bounded amount of memory may be Uncounted.
 	Uncounted bool
 	// BareKey states that the header Authorization may contain an API key without the scheme
 	// Bearer.
@@ -124,7 +124,7 @@ func (c *Call) Answer() (any, error) {
 	}
 	err := admit()
 	if domain.CodeOf(err) == domain.NotFound && catchUp(c) {
-		err = admit() // another control plane may have created the account
+		err = admit() // another control plane may have created the account in the meantime
 	}
 	if err := cmp.Or(err, invalid); err != nil {
 		return nil, err

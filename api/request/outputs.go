@@ -20,7 +20,7 @@ func reserveOutput(ctx context.Context, c *Call, intent domain.Intent) (leave fu
 	}
 	before, version := c.World.Row(intent.Name)
 	if intent.IsStale(version) {
-		return leave, nil // Merge will compute the intent again
+		return leave, nil // the row has changed, so Merge will compute the intent again
 	}
 	record, err := intent.Decide(before, c.Time)
 	if err != nil || record.Type == "" {

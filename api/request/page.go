@@ -69,8 +69,8 @@ func ListResponse(name string, items any, nextPageToken string, totalSize int, m
 	return answer, nil
 }
 
-// JoinErrors returns one error with the violations of both a and b. If one of them is not a
-// *domain.Error, it returns the first that is not nil.
+// JoinErrors returns one error with the violations of both a and b. If a or b is not a
+// *domain.Error, it returns a or, if a is nil, b.
 func JoinErrors(a, b error) error {
 	var f, g *domain.Error
 	if errors.As(a, &f) && errors.As(b, &g) {

@@ -41,8 +41,8 @@ func markStale(c *Call) {
 var MinPositionParameter = Parameter{MinPositionHeader, wire.Text,
 	"The anneal-position of an earlier response: the request waits until the server has reached this position of the log."}
 
-// HasPosition reports whether responses of the operation have the header anneal-position. It
-// returns false for a nil operation, which calls without a request have.
+// HasPosition reports whether responses of the operation have the header anneal-position. op may be
+// nil, because a call that serves no request has no operation; then HasPosition returns false.
 func (op *Operation) HasPosition() bool { return op != nil && op.Gate != Everyone && !op.IsInference() }
 
 // Reflect sets the response header anneal-position to position, unless the header has a later

@@ -103,7 +103,7 @@ func (c quotaCheck) weighAll(intents []domain.Intent) (more domain.Usage) {
 func (c quotaCheck) weigh(intent domain.Intent) domain.Usage {
 	before, version := c.World.Row(intent.Name)
 	if intent.IsStale(version) {
-		return domain.Usage{} // Merge will compute the intent again
+		return domain.Usage{} // the row has changed, so Merge will compute the intent again
 	}
 	record, err := intent.Decide(before, c.Time)
 	if err != nil || record.Type == "" {
@@ -111,7 +111,7 @@ func (c quotaCheck) weigh(intent domain.Intent) domain.Usage {
 	}
 	after, err := c.World.After(intent.Name, before, record)
 	if err != nil {
-		return domain.Usage{} // recording the intent returns this error
+		return domain.Usage{} // the same error is returned when the intent is recorded
 	}
 	return usageOf(after).Minus(usageOf(before))
 }

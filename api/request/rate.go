@@ -17,7 +17,7 @@ import (
 // together admit up to n times the quota.
 type rates struct {
 	mu      sync.Mutex
-	buckets map[string]*bucket // by account name
+	buckets map[string]*bucket // token buckets by account name
 }
 
 type bucket struct {

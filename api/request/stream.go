@@ -74,9 +74,9 @@ func (s *Stream) FailWith(err error, name string, value any) error {
 	return nil
 }
 
-// IgnoreGone returns nil for an error of a write to the response, which means that the client has
-// disconnected. It returns http.ErrNotSupported unchanged, because a writer that cannot flush is a
-// bug.
+// IgnoreGone returns nil for an error of a write to the response, because such an error means that
+// the client has disconnected. It returns http.ErrNotSupported unchanged, because a writer that
+// cannot flush is a bug.
 func IgnoreGone(err error) error {
 	if errors.Is(err, http.ErrNotSupported) {
 		return err

@@ -25,8 +25,7 @@ type Account struct {
 	Nodes *domain.NodePolicy `json:"nodes,omitempty" api:"output"`
 	// QueueWeight is the weight of the account in the queue of jobs; 0 means 1.
 	QueueWeight int `json:"queueWeight,omitempty" api:"output"`
-	// JobAccelerators decides how many accelerators the account's jobs get, as the operator has set
-	// it.
+	// JobAccelerators is the operator's table of how many accelerators the account's jobs get.
 	JobAccelerators domain.JobAccelerators `json:"jobAccelerators,omitempty" api:"output"`
 }
 

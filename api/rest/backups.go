@@ -45,7 +45,7 @@ type Backup struct {
 	Last *CompleteBackup `json:"last,omitempty"`
 	// EventsSince is the number of events that were recorded after the last complete backup.
 	EventsSince domain.Count `json:"eventsSince"`
-	// Age is the time since the moment whose state the last complete backup has, such as "3600s".
+	// Age is the time since the StateTime of the last complete backup, such as "3600s".
 	Age string `json:"age,omitempty"`
 }
 
@@ -87,7 +87,7 @@ func backupOperations(s *Service) []request.Operation {
 			Gate: request.ByOperator,
 			Description: "Removes backups from the target, and the objects to which no other backup refers. The newest keep " +
 				"backups and the backups of the last keepDays days are kept; the newest backup is always kept. The request is " +
-				"rejected while a backup runs, and backups are rejected while it runs.",
+				"rejected while a backup runs, and a backup is rejected while backups are being removed.",
 			Body: reflect.TypeFor[pruneRequest](), Required: []string{"target"},
 			Response: reflect.TypeFor[PrunedBackups](),
 			Handle:   s.handle(pruneBackups)},
@@ -101,7 +101,7 @@ type pruneRequest struct {
 	KeepDays int    `json:"keepDays"`
 }
 
-const maxKeep = 100_000 // maximum of keep and keepDays
+const maxKeep = 100_000 // maximum of each of the fields keep and keepDays
 
 func pruneBackups(c *call) (any, error) {
 	p, body := c.Params(), pruneRequest{}
@@ -226,7 +226,7 @@ var backupTexts = map[string]string{
 	"Backup.age": "Time since the stateTime of the last complete backup, such as 3600s. A restore of " +
 		"that backup would lose the changes of this time.",
 	"PruneRequest.keep":     "Number of newest backups that are kept.",
-	"PruneRequest.keepDays": "Backups of this number of last days are kept.",
+	"PruneRequest.keepDays": "Number of the most recent days of which all backups are kept.",
 	"PrunedBackups.kept":    "IDs of the backups that were kept, oldest first.",
 	"PrunedBackups.removed": "IDs of the backups that were removed.",
 	"deletedObjects":        "Number of objects that were deleted, except the manifests of the backups.",

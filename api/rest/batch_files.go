@@ -39,8 +39,8 @@ func ofEither(ofDataset handler, ofBatch func(*call, *batchFileRow) (any, error)
 	}
 }
 
-// createBatchFile records the file in the intake as a batch file. Its requests are validated only
-// by the batches that use it.
+// createBatchFile records the file of an upload as a batch file. The requests in the file are
+// validated only by the batches that use the file.
 func createBatchFile(c *call, in *upload.Intake, id, filename string) (any, error) {
 	spec := domain.BatchFileSpec{Filename: filename, Purpose: domain.PurposeBatch, Files: in.Files,
 		CreatedBy: string(c.Principal.Key)}

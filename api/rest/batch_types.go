@@ -93,9 +93,9 @@ var batchTexts = map[string]string{
 	"Batch.input_file_id":         "ID of the file with the requests of the batch.",
 	"BatchBody.endpoint":          "Path of the operation to which the requests are sent, such as /v1/chat/completions.",
 	"Batch.endpoint":              "Path of the operation to which the requests are sent.",
-	"BatchBody.completion_window": "Always 24h: requests that have not ended after this time are no longer sent.",
-	"Batch.completion_window":     "Always 24h: requests that have not ended after this time are no longer sent.",
-	"BatchBody.metadata": "Texts of the client: at most 16, with keys of at most 64 and values of at most " +
+	"BatchBody.completion_window": "Always 24h: a batch that has not ended by then expires and sends no more requests.",
+	"Batch.completion_window":     "Always 24h: a batch that has not ended by then expires and sends no more requests.",
+	"BatchBody.metadata": "Key-value pairs of the client: at most 16, with keys of at most 64 and values of at most " +
 		"512 characters.",
 	"Batch.id":     "ID of the batch.",
 	"Batch.object": objectText,
@@ -110,12 +110,12 @@ var batchTexts = map[string]string{
 		"null until then.",
 	"Batch.expires_at":    "Time at which the completion window ends, in Unix seconds.",
 	"Batch.finalizing_at": "Time at which the last request ended, in Unix seconds; null until then.",
-	"Batch.completed_at":  "Time at which the batch was completed, in Unix seconds; null unless it was.",
+	"Batch.completed_at":  "Time at which the batch was completed, in Unix seconds; null if it was not.",
 	"Batch.failed_at":     "Time at which the batch failed, in Unix seconds; null unless it has failed.",
 	"Batch.expired_at": "Time at which the batch expired because its completion window had ended, in Unix " +
 		"seconds; null unless it has expired.",
-	"Batch.cancelling_at": "Time at which the cancellation was requested, in Unix seconds; null unless it was.",
-	"Batch.cancelled_at":  "Time at which the cancellation was complete, in Unix seconds; null unless it is.",
+	"Batch.cancelling_at": "Time at which the cancellation was requested, in Unix seconds; null if it was not.",
+	"Batch.cancelled_at":  "Time at which the batch was cancelled, in Unix seconds; null if it was not.",
 	"Batch.request_counts": "Numbers of requests by result. They may be some seconds old while the batch is " +
 		"in progress.",
 	"Batch.metadata":               "Field metadata of the request.",

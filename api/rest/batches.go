@@ -110,7 +110,7 @@ func createBatch(c *call) (any, error) {
 	// the limit
 	c.creatingBatch.Lock()
 	defer c.creatingBatch.Unlock()
-	if earlier.Position() == 0 { // otherwise an earlier attempt of the request has created the batch
+	if earlier.Position() == 0 { // no earlier attempt of this request has created the batch
 		if err := cmp.Or(allViolations(c, intent, p, unprefixed), requireBatchCapacity(c)); err != nil {
 			return nil, err
 		}
@@ -130,7 +130,7 @@ func createBatch(c *call) (any, error) {
 // file does not exist, or is not for batches.
 func batchInput(c *call, p *request.Params, id string) domain.Name {
 	if id == "" {
-		return "" // Decide rejects an empty name
+		return "" // the command's Decide rejects an empty name
 	}
 	name := domain.NewName(c.Account, domain.BatchFiles.Collection, id)
 	row, ok := c.View().BatchFiles.Get(name)

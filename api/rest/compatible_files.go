@@ -45,7 +45,7 @@ func fileOperations(s *Service) []request.Operation {
 			Permission: request.Write,
 			Description: "With the purpose fine-tune, the file becomes a dataset with the same ID. The response is sent " +
 				"once the rows are validated; a file with invalid rows is rejected with an error that lists them, and is " +
-				"deleted. With the purpose batch, the file has requests, which the batches that use it validate.",
+				"deleted. With the purpose batch, the file contains requests; each batch that uses it validates them.",
 			Form: reflect.TypeFor[fileForm](), Response: reflect.TypeFor[FileObject](), Handle: s.handle(createFile)},
 		{ID: "listFiles", Method: "GET", Path: all, Summary: "List the files (OpenAI-compatible)",
 			Permission:  request.Read,
@@ -424,7 +424,8 @@ func getFileContent(c *call) (any, error) {
 			continue
 		}
 		if c.Ctx.Err() == nil {
-			c.Logger.Warn("a file was not sent completely", "request", c.ID, "dataset", row.Name, "error", err)
+			c.Logger.Warn("a file was not sent completely; the connection to the client is closed",
+				"request", c.ID, "dataset", row.Name, "error", err)
 		}
 		// closing the connection is the only way to show the client that the response is incomplete
 		panic(http.ErrAbortHandler)

@@ -174,9 +174,9 @@ func changeFineTuningJob(command domain.Command[domain.JobLife]) handler {
 	}
 }
 
-// repeatedRow returns the job in its state after the change that an earlier attempt of the request
-// has recorded, even if another client has deleted it since. If there is no such change, it returns
-// the error missing.
+// repeatedRow returns the job as it was after the change that an earlier attempt of this request has
+// recorded, even if another client has deleted the job since. If no earlier attempt has recorded a
+// change, it returns the error missing.
 func repeatedRow(c *call, missing error) (jobRow, error) {
 	for _, collection := range fineTuned {
 		earlier, err := c.Recorded(domain.NewName(c.Account, collection, c.PathValue("id")))
@@ -259,7 +259,7 @@ func submit[S domain.State, R any](q *fineTuning, res *resource[S, R], given *R)
 	q.p.Violations = append(q.p.Violations[:before], q.ofRequest(q.p.Violations[before:])...)
 	planned = withWarnings(q.call, res, q.p, nil, planned, sent, given)
 	intent := domain.Intend(res.kind, name, planned.command)
-	if earlier.Position() == 0 { // otherwise an earlier attempt of the request has created the job
+	if earlier.Position() == 0 { // no earlier attempt of this request has created the job
 		if err != nil {
 			return jobRow{}, err
 		}

@@ -37,8 +37,8 @@ func pageOf[T any](p *request.Params, items []T, id func(T) string, fallback, hi
 		p.Require(limit >= 1 && limit <= highest, "limit", "must be from 1 to %d, not %d", highest, limit)
 	}
 	if after := p.Text("after"); after != "" {
-		// search from the end, because jobs of several kinds may have the same ID: a page after the
-		// first of them would repeat the others
+		// Jobs of different kinds may have the same ID. The page begins after the last item with the
+		// ID, so that no item is repeated.
 		at := len(items) - 1
 		for at >= 0 && id(items[at]) != after {
 			at--

@@ -34,7 +34,7 @@ type fineTuning struct {
 	id   string // ID of the new job
 	body FineTuningBody
 
-	method     string // domain.MethodSupervised or another method
+	method     string // domain.MethodSupervised, MethodDPO or MethodReinforcement
 	at         string // path of the hyperparameters in the request, followed by a dot
 	config     domain.TrainingConfig
 	beta       float64 // beta of DPO; 0 means the default
@@ -44,8 +44,8 @@ type fineTuning struct {
 	tracker    *TrackerConfig
 	options    domain.JobOptions
 
-	// fields that have a violation already; violations of these fields that the checks of the job
-	// find are left out
+	// fields of the request that already have a violation; further violations of these fields are
+	// left out
 	reported []string
 }
 
@@ -89,7 +89,8 @@ func (q *fineTuning) fileName(field, ref string) string {
 	return string(name)
 }
 
-// readMethod returns the settings of the method in the request.
+// readMethod sets the method, and the path of the hyperparameters, from the request. It returns the
+// settings of the method, and adds violations.
 func (q *fineTuning) readMethod() (settings FineTuningSettings) {
 	q.method, q.at = domain.MethodSupervised, "hyperparameters."
 	m := q.body.Method
@@ -129,7 +130,7 @@ func (q *fineTuning) readHyperparameters(h *FineTuningHyperparameters) {
 	q.options.LearningRateMultiplier = q.number("learning_rate_multiplier", h.LearningRateMultiplier,
 		domain.MaxLearningScale, false)
 	if q.method == domain.MethodDPO {
-		q.options.BatchSizeSamples = batch // the create operation of DPO jobs has no field for this
+		q.options.BatchSizeSamples = batch // DPOTraining has no field for it
 		q.beta = q.number("beta", h.Beta, maxBeta, false)
 	} else {
 		q.config.BatchSizeSamples = batch
@@ -228,7 +229,7 @@ func outputModel(base, suffix, unique string) string {
 		end = "-" + suffix + end
 	}
 	base = slug(strings.TrimPrefix(base, outputPrefix))
-	// negative if a suffix was rejected because it is too long
+	// if the suffix is too long, which is a violation, no space is left for the base model's ID
 	space := max(0, maxResourceID-len(outputPrefix)-len(end))
 	return outputPrefix + strings.Trim(base[:min(len(base), space)], "-") + end
 }
@@ -253,7 +254,7 @@ func (q *fineTuning) readOptions() {
 	// succeeded
 	q.options.LoadAddon = true
 	if q.options.Seed == nil {
-		random, _ := strconv.ParseUint(q.NewUUID("seed")[:8], 16, 32) // the UUID begins with hexadecimal digits
+		random, _ := strconv.ParseUint(q.NewUUID("seed")[:8], 16, 32) // the first 8 are hexadecimal digits
 		seed := int(random % (domain.MaxSeed + 1))
 		q.options.Seed = &seed
 	}

@@ -140,7 +140,7 @@ var compatibleTexts = map[string]string{
 		"is that of the API key.",
 	"WandBRun.name": "Not supported: a request with this field is rejected.",
 	"WandBRun.tags": "Not supported: a request with this field is rejected.",
-	"FineTuningBody.metadata": "Texts of the client: at most 16, with keys of at most 64 and " +
+	"FineTuningBody.metadata": "Key-value pairs of the client: at most 16, with keys of at most 64 and " +
 		"values of at most 512 characters.",
 	"FineTuningJob.metadata": "Field metadata of the request.",
 

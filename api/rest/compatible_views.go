@@ -187,7 +187,8 @@ func listFineTuningEvents(c *call) (any, error) {
 	return list, nil
 }
 
-// A timedEvent is an event with its exact time, because events are ordered by time.
+// A timedEvent is an event with its exact time, by which lists are sorted; CreatedAt has only whole
+// seconds.
 type timedEvent struct {
 	FineTuningEvent
 	time time.Time
@@ -213,7 +214,8 @@ func withCursor(events []timedEvent, after string) []timedEvent {
 	return slices.Insert(events, at, timedEvent{FineTuningEvent: FineTuningEvent{ID: after}})
 }
 
-// maxMetrics is how much of the end of a metrics file is read for a list of events, in bytes.
+// maxMetrics is the maximum number of bytes, from the end of a metrics file, that are read for a
+// list of events.
 const maxMetrics = 8 << 20
 
 // stepMetrics returns the metrics of the steps of a job. It takes them from the live status and, if
@@ -224,7 +226,7 @@ func stepMetrics(c *call, row jobRow) ([]live.MetricRow, error) {
 	if _, known := liveProgress(c.View(), row.Name, row.CreateTime); known {
 		newest = slices.Collect(c.View().Live.Metrics(row.Name, 0))
 	}
-	if n := len(newest); n > 0 && newest[n-1].Step == n { // newest has all steps from 1 on
+	if n := len(newest); n > 0 && newest[n-1].Step == n { // the live status still has every step from 1 on
 		return newest, nil
 	}
 	rows, err := storedMetrics(c, row)
@@ -266,7 +268,7 @@ func storedMetrics(c *call, row jobRow) (rows []live.MetricRow, err error) {
 	lines.Buffer(nil, maxMetrics)
 	for lines.Scan() {
 		var fields map[string]any
-		if json.Unmarshal(lines.Bytes(), &fields) != nil { // the first line may be the end of a row
+		if json.Unmarshal(lines.Bytes(), &fields) != nil { // the first line may be cut off at its start
 			continue
 		}
 		if row := metricRow(fields); row.Step > 0 {
@@ -341,8 +343,8 @@ func recordedEvent(e eventlog.Event) FineTuningEvent {
 		CreatedAt: e.Time.Unix(), Level: level, Message: message, Type: "message", Data: map[string]any{"event": e.Type}}
 }
 
-// describeEvent returns the level (info, warn or error) and the message of a job's event of the
-// kind kind.
+// describeEvent returns the level (info, warn or error) and the message of a job's event. kind is
+// the part of the event type before the version, such as created.
 func describeEvent(kind string, job domain.Name, e jobEvent) (level, message string) {
 	switch kind {
 	case "created":
@@ -367,7 +369,7 @@ func describeEvent(kind string, job domain.Name, e jobEvent) (level, message str
 		return "info", strings.TrimSpace("The job has successfully completed. New fine-tuned model created: " +
 			e.Output.ID() + " " + e.Reason)
 	case "requeued":
-		return "warn", fmt.Sprintf("Attempt %d ended, and the job waits for another: %s", e.Attempt, e.Reason)
+		return "warn", fmt.Sprintf("Attempt %d ended, and the job waits for another attempt: %s", e.Attempt, e.Reason)
 	case "failed":
 		return "error", e.Status.Message
 	case "cancelling":

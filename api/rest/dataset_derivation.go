@@ -163,7 +163,7 @@ func fillProgress(v *projections.View, name domain.Name) string {
 func requireOrigin(c *call, v *domain.Violations, given *Dataset, prefix string) {
 	source := func(field, id string) {
 		if id == "" {
-			return // Decide rejects a missing ID
+			return // the command's Decide rejects a missing ID
 		}
 		name, ok := domain.ParseName(id, domain.Datasets.Collection)
 		if !ok {

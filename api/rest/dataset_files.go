@@ -215,7 +215,7 @@ func rowsFrom(c *call, d *projections.Row[domain.Dataset], cursor previewCursor,
 	return rows, nil, nil
 }
 
-// datasetRows returns the files with the rows of a dataset.
+// datasetRows returns the files with the rows of a dataset; false if the dataset does not exist.
 func datasetRows(v *projections.View, name domain.Name) (domain.Files, bool) {
 	row, ok := v.Datasets.Get(name)
 	if !ok {

@@ -74,7 +74,7 @@ var datasets = &resource[domain.Dataset, Dataset]{
 			CreatedBy: string(c.Principal.Key), From: from}}, err
 	},
 	update: func(c *call, q *update[domain.Dataset, Dataset]) (plan[domain.Dataset, Dataset], error) {
-		if q.old.From == nil { // the origin of a derived dataset does not change
+		if q.old.From == nil { // an update cannot change the origin of a derived dataset
 			requireOrigin(c, &q.p.Violations, q.given, "")
 		}
 		if err := requireCredentials(c, &q.p.Violations, "credentialsSecret", q.given.CredentialsSecret); err != nil {
@@ -89,8 +89,8 @@ var datasets = &resource[domain.Dataset, Dataset]{
 	},
 }
 
-// computedOfDatasets has functions that set single fields of a dataset that depend on nothing but
-// its row: see resource.computed.
+// computedOfDatasets has a function for each field of a dataset that is computed from its row alone:
+// see resource.computed.
 var computedOfDatasets = map[string]func(row *projections.Row[domain.Dataset], out *Dataset){
 	"format": func(row *projections.Row[domain.Dataset], out *Dataset) {
 		out.Format = cmp.Or(row.State.Format, formatUnspecified)

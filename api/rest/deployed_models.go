@@ -75,11 +75,11 @@ func renderDeployedModel(v *projections.View, row *projections.Row[domain.Deploy
 // loaded the model already.
 func requireFittingAddon(c *call, v *domain.Violations, name domain.Name, given *DeployedModel) error {
 	if _, exists := c.View().DeployedModels.Get(name); exists {
-		return nil // Decide rejects the create
+		return nil // the command's Decide rejects a create of an existing name
 	}
 	deployment := deploymentForAddons(c, v, given.Deployment)
 	if _, ok := domain.ParseName(given.Model, domain.Models.Collection); !ok {
-		return nil // Decide rejects a malformed name
+		return nil // the command's Decide rejects a malformed name
 	}
 	model, usable := c.UsableModel(c.Account, given.Model)
 	switch {
@@ -107,7 +107,7 @@ func requireFittingAddon(c *call, v *domain.Violations, name domain.Name, given 
 func deploymentForAddons(c *call, v *domain.Violations, ref string) *projections.Row[domain.Deployment] {
 	name, ok := domain.ParseName(ref, domain.Deployments.Collection)
 	if !ok {
-		return nil // Decide rejects a malformed name
+		return nil // the command's Decide rejects a malformed name
 	}
 	row, ok := c.View().Deployments.Get(name)
 	switch {

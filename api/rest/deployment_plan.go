@@ -7,8 +7,8 @@ import (
 	"anneal/projections"
 )
 
-// A deploymentPlan has the values for the command of a create or update that its validation
-// computes.
+// A deploymentPlan has the values for the command of a create or update, which the validation of the
+// request computes.
 type deploymentPlan struct {
 	directKeys   [][]byte         // hashes of directRouteApiKeys
 	model        domain.ModelSize // size of the baseModel
@@ -61,7 +61,8 @@ func updateDeployment(c *call, q *update[domain.Deployment, Deployment]) (plan[d
 	}
 	v := &q.p.Violations
 	v.Require(!q.mask.Has("deploymentTemplate") || q.given.DeploymentTemplate == q.old.DeploymentTemplate,
-		"deploymentTemplate", "cannot be changed after creation: set deploymentShape, or the fields")
+		"deploymentTemplate",
+		"cannot be changed after creation: set deploymentShape, or the fields of the deployment directly")
 	shape := c.shapeOfUpdate(v, q)
 	d := c.planDeployment(v, q.name, q.old.BaseModel, q.given)
 	spec := reshape(v, q, shape)

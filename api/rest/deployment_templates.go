@@ -11,7 +11,8 @@ import (
 // account publicAccount, which accounts of the type domain.Enterprise name by its ID. A deployment
 // takes the settings of the shape's latest validated version, as with the field deploymentShape.
 
-// templateShape returns the resource name of the deployment shape that is the template.
+// templateShape returns the resource name of the deployment shape to which template, the ID of a
+// deployment template, refers.
 func templateShape(template string) string {
 	return string(domain.NewName(publicAccount, domain.DeploymentShapes.Collection, template))
 }
@@ -21,7 +22,7 @@ func templateShape(template string) string {
 // after adding a violation.
 func (c *call) shapeOfCreate(v *domain.Violations, spec *domain.DeploymentSpec, skip bool) *versionRow {
 	template := spec.DeploymentTemplate
-	// planDeployment adds a violation if another account names a template
+	// planDeployment adds a violation if an account that is not of type ENTERPRISE names a template
 	if template == "" || !isEnterprise(c) {
 		if spec.DeploymentShape == "" {
 			return nil

@@ -77,12 +77,12 @@ var deployments = &resource[domain.Deployment, Deployment]{
 			Description: "Whether requests that name only the model are not routed to this deployment. Requests that name " +
 				"MODEL#DEPLOYMENT or the deployment itself still reach it."},
 		{Name: "skipImageTagValidation", Kind: wire.Bool,
-			Description: "Whether to skip the validation of image tags, which this server does not have."},
+			Description: "Has no effect: this server never validates image tags."},
 		{Name: "skipShapeValidation", Kind: wire.Bool,
 			Description: "Whether to accept a shape version that is not marked as validated."},
 		{Name: "disableSpeculativeDecoding", Kind: wire.Bool,
-			Description: "Whether to disable speculative decoding. The deployment then ignores all of its settings for it, " +
-				"those of its shape and its model, and the field prediction of requests."},
+			Description: "Whether to disable speculative decoding. The deployment then ignores all settings of " +
+				"speculative decoding, also those of its shape and its model, and the field prediction of requests."},
 	},
 	deleteParameters: []request.Parameter{
 		{Name: "hard", Kind: wire.Bool,

@@ -26,7 +26,7 @@ type DPOTraining struct {
 	LoraRank                  *int    `json:"loraRank,omitempty"`
 	Region                    string  `json:"region,omitempty"`
 	Epochs                    int     `json:"epochs,omitempty"`
-	BatchSize                 int     `json:"batchSize,omitempty"` // tokens of a gradient batch
+	BatchSize                 int     `json:"batchSize,omitempty"` // number of tokens in a gradient batch
 	GradientAccumulationSteps int     `json:"gradientAccumulationSteps,omitempty"`
 	LearningRateWarmupSteps   int     `json:"learningRateWarmupSteps,omitempty"`
 	EffectiveTraining

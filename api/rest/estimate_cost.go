@@ -45,7 +45,7 @@ func estimateCost(c *call) (any, error) {
 	c.requireReferences(&invalid, name, supervisedInputs(job, nil))
 	var trackerKey *domain.Sealed
 	if t := job.TrackerConfig; t != nil && t.APIKey != "" {
-		trackerKey = &sealedPlaceholder // the job is not stored
+		trackerKey = &sealedPlaceholder // nothing is encrypted, because the job is not stored
 	}
 	spec := supervisedSpec(job, trackerKey)
 	for _, one := range invalid {

@@ -131,7 +131,7 @@ type buildLogURL struct {
 }
 
 var evaluatorFiles = &uploadable[domain.Evaluator, Evaluator]{
-	resource: evaluators, active: true, // each upload starts a build
+	resource: evaluators, active: true, // suspended accounts may not upload, because each upload starts a build
 	limit:   func(c *call, _ *projections.Row[domain.Evaluator]) upload.Limit { return rowFiles(c) },
 	staging: codeStaging, directory: newCodeDirectory,
 	files: func(e *domain.Evaluator) domain.Files { return e.Files },
@@ -166,7 +166,7 @@ func buildLog(c *call, row *projections.Row[domain.Evaluator]) (any, error) {
 func (c *call) requireEvaluator(v *domain.Violations, field, ref string) {
 	name, ok := domain.ParseName(ref, domain.Evaluators.Collection)
 	if !ok {
-		return // Decide rejects a malformed ref
+		return // the command's Decide rejects a malformed ref
 	}
 	_, exists := c.View().Evaluators.Get(name)
 	v.Require(exists && name.Account() == c.Account, field,

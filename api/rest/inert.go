@@ -60,7 +60,7 @@ func warnOutputs(c *call, p *request.Params, wrapper string, before, after any) 
 	}
 	old, err := inert.Tree(before)
 	if err != nil {
-		return // the response cannot be encoded either, which is reported there
+		return // encoding the response fails too, and reports the error
 	}
 	if changed, err := inert.Tree(after); err == nil {
 		request.WarnInert(c.Call, inert.OutputWarnings(given, old, changed))

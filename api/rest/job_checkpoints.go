@@ -84,7 +84,8 @@ func promoteCheckpoint(c *call, job trainedJob, missing error) (any, error) {
 		p.Violations.Require(domain.ValidID(given.ModelID), "modelId", "%s", domain.IDRule)
 	}
 	name := domain.NewName(c.Account, domain.Models.Collection, given.ModelID)
-	// the job may have been deleted after an earlier attempt of the request
+	// If an earlier attempt of this request has created the model, respond with the model, even if
+	// the job was deleted since.
 	if unread == nil && p.Err() == nil {
 		if again, err := recordedRow(c, models, name); again != nil || err != nil {
 			if err != nil {
@@ -153,8 +154,8 @@ func (j trainedJob) checkpoint(id string) (domain.JobCheckpoint, bool) {
 	return domain.JobCheckpoint{}, false
 }
 
-// promoted returns the command that creates the model of a checkpoint, without the names of the
-// copied files.
+// promoted returns the command that creates the model of a checkpoint. The caller sets the names of
+// the copied files in the command.
 func promoted(c *call, job trainedJob, at domain.JobCheckpoint, id string) (domain.RegisterModel, error) {
 	stored := at.Model()
 	if len(stored.Sizes) == 0 {

@@ -15,7 +15,7 @@ type jobInputs struct {
 	evaluation string
 	store      *domain.ObjectStoreConfig
 	tracker    *TrackerConfig
-	options    *domain.JobOptions // nil unless the OpenAI API creates the job
+	options    *domain.JobOptions // options that only jobs of the OpenAI API have; nil for other jobs
 }
 
 // requireInputs adds a violation for each resource in inputs that the job may not use, and returns
@@ -51,7 +51,7 @@ func (c *call) requireReferences(v *domain.Violations, name domain.Name, inputs 
 	c.requireRows(v, "evaluationDataset", inputs.evaluation, shapes)
 	c.requireModel(v, inputs.prefix+"baseModel", inputs.training.BaseModel, domain.BaseModel)
 	c.requireModel(v, inputs.prefix+"warmStartFrom", inputs.training.WarmStartFrom, domain.PEFTAddon)
-	// a trainer job without both names its model in a later train step
+	// a trainer job with neither a dataset nor an outputModel names its model in a later train step
 	if inputs.dataset != "" || inputs.training.OutputModel != "" {
 		c.requireFreeModel(v, inputs.prefix+"outputModel", inputs.training.OutputModel, name)
 	}
@@ -71,7 +71,7 @@ func trainingOf(given domain.TrainingConfig) domain.TrainingConfig {
 func (c *call) requireDataset(v *domain.Violations, field, ref string) *domain.Dataset {
 	name, ok := domain.ParseName(ref, domain.Datasets.Collection)
 	if !ok {
-		return nil // Decide rejects a malformed ref
+		return nil // the command's Decide rejects a malformed ref
 	}
 	row, exists := c.View().Datasets.Get(name)
 	if !exists || name.Account() != c.Account {
@@ -94,7 +94,7 @@ func (c *call) requireRows(v *domain.Violations, field, ref string, shapes []str
 }
 
 // requireModel adds a violation unless ref names a READY model of the given kind that the account
-// may use. "" means any kind. It ignores a malformed ref.
+// may use. The kind "" means any kind. It ignores a malformed ref.
 func (c *call) requireModel(v *domain.Violations, field, ref, kind string) {
 	if _, ok := domain.ParseName(ref, domain.Models.Collection); !ok {
 		return

@@ -68,8 +68,8 @@ func queueOf(c *call, name domain.Name, created time.Time, life *domain.JobLife)
 	return q
 }
 
-// placeOf returns the position of a job in its queue, from 1, and the length of the queue. All
-// positions in a response are computed from the same View.
+// placeOf returns the position of a job in its queue, from 1, and the length of the queue. ok is
+// false if the job is in no queue. All positions in a response are computed from the same View.
 func placeOf(c *call, name domain.Name) (position, length int, ok bool) {
 	if c.places == nil {
 		c.places = c.Queue.Places(c.View(), c.Time)

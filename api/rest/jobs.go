@@ -96,7 +96,7 @@ func jobDeadline(c *call) *time.Time {
 	return &at
 }
 
-// removeJob returns the hook resource.remove for a kind of job.
+// removeJob returns the hook resource.remove for a kind of job, which returns the command deleteJob.
 func removeJob[S domain.State](kind *domain.Kind[S]) func(*call, *projections.Row[S],
 	*request.Params) (domain.Command[S], error) {
 	return func(_ *call, row *projections.Row[S], _ *request.Params) (domain.Command[S], error) {

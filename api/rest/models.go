@@ -112,7 +112,7 @@ func kindOf(given *Model) string {
 // of an addon is an addon itself.
 func requireBase(c *call, v *domain.Violations, given *Model) {
 	if _, ok := domain.ParseName(given.BaseModel, domain.Models.Collection); !ok {
-		return // Decide rejects a malformed baseModel
+		return // the command's Decide rejects a malformed baseModel
 	}
 	base, ok := c.UsableModel(c.Account, given.BaseModel)
 	v.Require(ok, "model.baseModel", "%s is not a model that accounts/%s may use: create it first, or correct the "+

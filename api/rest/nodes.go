@@ -55,7 +55,7 @@ var nodes = &resource[domain.Node, Node]{
 			Taints:      row.State.Taints,
 			Allocations: row.State.Allocated(), PublicKey: row.State.Access.PublicKey,
 			EnrollTime: wire.Timestamp(row.State.Access.EnrollTime), RevokeTime: wire.Timestamp(row.State.Access.RevokeTime)}
-		if !row.State.Absent() { // what an absent node last reported is outdated
+		if !row.State.Absent() { // the last report of an absent node is outdated
 			out.Devices = v.Live.Devices(row.Name)
 		}
 		if out.Allocations == nil {

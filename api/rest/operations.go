@@ -39,10 +39,10 @@ var presentOnly = []string{
 	"getDigest",                      // 'anneal log verify' computes the digest of an earlier position
 	"listBackups",                    // backups are not part of the log
 	"listRebuilds",                   // rebuilds are not part of the log
-	"Events",                         // lists of events, each of which has its position
+	"Events",                         // ends of the IDs of lists of events, each of which has its position
 	"getDelivery", "listDeadLetters", // read from a file, not from the log
 	"Usage",                // has the parameters startTime and endTime
-	"Endpoint", "Rollouts", // read files, which are deleted after a change
+	"Endpoint", "Rollouts", // read files, which exist only for the present state
 }
 
 // showsState reports whether an operation gets or lists resources of the world.

@@ -38,7 +38,7 @@ func previewOperation(s *Service) request.Operation {
 		"evaluators:previewEvaluator", Summary: "Run an evaluator on some rows", Permission: request.Write,
 		Description: "Scores rows without storing anything. The preview runs the code in criteria or, without criteria, " +
 			"the active revision of the named evaluator. Without sampleData it scores the first rows of the defaultDataset " +
-			"in the body or, without one, of the named evaluator's. The response contains the output of the code, one " +
+			"in the body or, without one, of the named evaluator. The response contains the output of the code, one " +
 			"string for each row. A preview takes at most one minute. For a row that was not scored in time, the reason of " +
 			"the result states " +
 			"the limit.",
@@ -98,7 +98,7 @@ func previewEvaluator(c *call) (any, error) {
 			"limit: wait until one ends",
 			MaxPreviews, c.Account)
 	}
-	defer release() // held while files are read, too: see TestFilesAreReadAfterAdmission
+	defer release() // the limit bounds reads of files, too: see TestFilesAreReadAfterAdmission
 	if source != nil {
 		var err error
 		if rows, err = firstRows(c, source, cmp.Or(body.MaxSamples, defaultSamples)); err != nil {
@@ -170,7 +170,7 @@ func firstRows(c *call, source *projections.Row[domain.Dataset], n int) (rows []
 	for _, line := range lines {
 		var row map[string]any
 		if err := json.Unmarshal(line, &row); err != nil {
-			return nil, err // an internal error: the rows of a READY dataset are valid
+			return nil, err // not an error of the client: the rows of a READY dataset are valid
 		}
 		rows = append(rows, row)
 	}
@@ -193,7 +193,7 @@ func (q previewQuestion) rows(v *domain.Violations, hasDefault bool) []map[strin
 	for i, sample := range samples {
 		if text, ok := sample.(string); ok {
 			var parsed any
-			_ = json.Unmarshal([]byte(text), &parsed) // if it is not JSON, parsed is nil, and so not an object
+			_ = json.Unmarshal([]byte(text), &parsed) // invalid JSON leaves parsed nil, which is no object
 			sample = parsed
 		}
 		row, ok := sample.(map[string]any)
@@ -210,7 +210,7 @@ func (q previewQuestion) rows(v *domain.Violations, hasDefault bool) []map[strin
 // checkCode adds the violations of an evaluator whose code is in the request.
 func (e *PreviewedEvaluator) checkCode(v *domain.Violations, now time.Time) {
 	if e == nil {
-		return // rows adds the violation for a missing evaluator
+		return // the method rows adds the violation for a missing evaluator
 	}
 	var violations domain.Violations
 	if inline, _ := e.Inline(&violations); len(inline) == 0 {
@@ -270,7 +270,8 @@ func prepareCode(c *call, e PreviewedEvaluator, dir string) (code engines.Evalua
 	return code, err
 }
 
-// activeCode returns the files of the revision of an evaluator that a preview runs.
+// activeCode returns the code files of an evaluator's active revision; false if the evaluator does
+// not exist.
 func activeCode(v *projections.View, name domain.Name) (domain.Files, bool) {
 	row, ok := v.Evaluators.Get(name)
 	if !ok {
@@ -296,7 +297,7 @@ func fetchCode(c *call, files domain.Files, dir string) error {
 func writeCode(dir, name string, content io.Reader) error {
 	path := filepath.Join(dir, filepath.FromSlash(name))
 	if !domain.CheckCodePath(name) {
-		return domain.Errorf(domain.InvalidArgument, "file name %s %s", wire.Quote(name), domain.CodePathRule)
+		return domain.Errorf(domain.InvalidArgument, "the file name %s %s", wire.Quote(name), domain.CodePathRule)
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err

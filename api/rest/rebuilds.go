@@ -139,13 +139,13 @@ var rebuildTexts = map[string]string{
 	"differenceCount":      "Number of resources that were different in the state before the rebuild.",
 	"differences":          "The resources that were different, ordered by collection and name; at most 1000.",
 	"Difference.name":      "Name of the resource; waits means the history of how long jobs waited.",
-	"Difference.kind": "CHANGED: the state before the rebuild had another content of the resource. MISSING: it " +
-		"did not have the resource. EXTRA: it had a resource that the log does not have.",
+	"Difference.kind": "CHANGED: the content of the resource was different before the rebuild. MISSING: the state " +
+		"before the rebuild lacked the resource. EXTRA: it had a resource that the log does not have.",
 	"RebuildList.rebuilds": "The last 16 rebuilds, newest first.",
 }
 
 var rebuildTypeTexts = map[string]string{
 	"Rebuild":     "A rebuild of a control plane's state from the log.",
-	"Difference":  "A resource that the state before a rebuild had differently than the log.",
+	"Difference":  "A resource that was different in the state before a rebuild than in the log.",
 	"RebuildList": "The last rebuilds of a control plane.",
 }

@@ -20,8 +20,8 @@ type resource[S domain.State, R any] struct {
 	noun string // name of a resource of the kind in messages, such as "dataset"
 	// field of the create request's body that contains the resource; "" if the body is the resource
 	wrapper  string
-	extra    []string // other fields of a create request's body with a wrapper
-	requires []string // fields that a create request's body without a wrapper must have
+	extra    []string // names of the fields of a create request's body besides wrapper
+	requires []string // names of the fields that a body without a wrapper must have
 	// parameter or field of a create request with the ID; "" if the ID is in the field name
 	idParam      string
 	order        string // default value of orderBy; "" means name
@@ -39,8 +39,9 @@ type resource[S domain.State, R any] struct {
 	// render sets the fields of out from a row, except those that differ between servers. v is nil
 	// if only the state of the row is needed, such as for a merge.
 	render func(v *projections.View, row *projections.Row[S], out *R)
-	// computed has functions that set a single field of out, by its JSON name, as render does. It
-	// has only fields that depend on nothing but the row: see query.Rendering. It may be nil.
+	// computed maps the JSON name of a field of out to a function that sets only this field, to the
+	// value that render sets. It has only fields that are computed from the row alone: see
+	// query.Rendering. It may be nil.
 	computed map[string]func(row *projections.Row[S], out *R)
 	// local sets the fields of out that depend on this server. It may be nil.
 	local func(c *call, row *projections.Row[S], out *R)
@@ -184,8 +185,8 @@ func (res *resource[S, R]) authorize(c *call, id string, permission request.Perm
 	return err
 }
 
-// isPublicNow reports whether all accounts may read the resource of an earlier row in the present
-// world. A resource that was deleted and created again is another resource.
+// isPublicNow reports whether the resource of then, an earlier row, still exists, and all accounts
+// may read it at present. It returns false if the resource was deleted and created again.
 func (res *resource[S, R]) isPublicNow(c *call, then *projections.Row[S]) bool {
 	row, ok := res.table(request.Present(c.Call)).Get(then.Name)
 	return ok && row.CreateEvent == then.CreateEvent && res.public(&row.State)

@@ -41,7 +41,7 @@ func (res *resource[S, R]) post(c *call) (any, error) {
 	planned, err := res.create(c, &creation[R]{name: name, given: given, extra: extra, p: p})
 	planned = withWarnings(c, res, p, nil, planned, sent, given)
 	intent := domain.Intend(res.kind, name, planned.command)
-	if earlier.Position() == 0 { // otherwise an earlier attempt of the request has created the resource
+	if earlier.Position() == 0 { // no earlier attempt of this request has created the resource
 		if err != nil {
 			return nil, err
 		}
@@ -141,9 +141,9 @@ func (res *resource[S, R]) envelope() reflect.Type {
 	return reflect.StructOf(fields)
 }
 
-// allViolations returns one error with the violations of p and those that Decide finds for the
-// intent; nil if p has none. prefix translates the field names in an error to those of the
-// request's body.
+// allViolations returns one error with the violations of p and those that the command's Decide
+// finds. If p has no violations, it returns nil without a call of Decide. prefix translates the
+// field names in an error to those of the request's body.
 func allViolations(c *call, intent domain.Intent, p *request.Params, prefix func(error) error) error {
 	if p.Err() == nil {
 		return nil
@@ -158,7 +158,8 @@ func allViolations(c *call, intent domain.Intent, p *request.Params, prefix func
 // resource.
 func unprefixed(err error) error { return err }
 
-// prefixed returns err with the name of the wrapper before its field names.
+// prefixed returns err with the name of the wrapper, the field of the body that contains the
+// resource, before the field names of its violations.
 func (res *resource[S, R]) prefixed(err error) error {
 	if res.wrapper == "" {
 		return err

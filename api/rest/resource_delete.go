@@ -67,7 +67,7 @@ func (res *resource[S, R]) deleteReserved(c *call, name domain.Name, intent doma
 	if err := requireUnused(c, res.noun, name); err != nil {
 		return err
 	}
-	c.Time = c.Now() // a deletion request expires a short time after c.Time
+	c.Time = c.Now() // the deletion request expires domain.DeletionWithin after c.Time
 	if _, err := c.Do(domain.Intend(res.kind, name, domain.RequestDeletion(res.kind))); err != nil {
 		return err
 	}

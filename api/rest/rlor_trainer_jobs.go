@@ -61,7 +61,7 @@ var _ = register(trainerJobs.operations, jobOperations(trainerJobs), trainStepOp
 func (c *call) requireTarget(v *domain.Violations, field, ref string) {
 	name, ok := domain.ParseName(ref, domain.Deployments.Collection)
 	if !ok {
-		return // Decide rejects a malformed ref
+		return // the command's Decide rejects a malformed ref
 	}
 	_, exists := c.View().Deployments.Get(name)
 	v.Require(exists && name.Account() == c.Account, field,

@@ -72,7 +72,7 @@ func sealSecret(c *call, name domain.Name, given *Secret, v *domain.Violations,
 }
 
 // seal encrypts a value for the resource name. If the change with the encrypted value is not
-// recorded, no resource refers to its data key, and the reconciler deletes that.
+// recorded, no resource refers to the value's data key, and the reconciler deletes the key.
 func (c *call) seal(name domain.Name, value string) (*domain.Sealed, error) {
 	sealed, err := c.Sealer.Seal(c.Ctx, name, []byte(value))
 	if err != nil {

@@ -106,8 +106,8 @@ func readableVersions(c *call) ([]*versionRow, error) {
 	return rows, nil
 }
 
-// publicNow reports whether all accounts may read a version of a shape in the present world. A
-// shape that was deleted and created again is another shape.
+// publicNow reports whether the shape and its version with the ID id still exist, and all accounts
+// may read the version at present. It returns false if the shape was deleted and created again.
 func publicNow(c *call, shape *projections.Row[domain.DeploymentShape], id string) bool {
 	row, ok := request.Present(c.Call).Shapes.Get(shape.Name)
 	if !ok || row.CreateEvent != shape.CreateEvent {

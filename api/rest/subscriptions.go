@@ -159,8 +159,8 @@ func recordOnSubscription(c *call, name domain.Name, command domain.Command[doma
 	return subscriptions.respond(c, change, plan[domain.Subscription, Subscription]{respond: respond})
 }
 
-// newSigningSecret returns a new signing secret, and the same encrypted. If v has violations, it
-// encrypts nothing.
+// newSigningSecret returns the keys of a new signing secret, and the secret in encrypted form. If v
+// has violations, the latter is a placeholder.
 func newSigningSecret(c *call, v *domain.Violations, name domain.Name) (domain.SigningKeys, *domain.SigningSecret,
 	error) {
 	keys := domain.NewSigningKeys(request.NewSecret(c.Call, "shared key "+string(name)),

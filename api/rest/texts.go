@@ -6,7 +6,7 @@ import (
 )
 
 // fieldTexts describes the fields of this package's wire types in the API reference. A key is the
-// name of a field, or of a type and its field. The latter takes precedence.
+// name of a field, or of a type and its field, which takes precedence.
 var fieldTexts = openapi.Joined(commonTexts, pageTexts, accountTexts, modelTexts, datasetTexts, evaluatorTexts,
 	jobTexts,
 	progressTexts, rolloutTexts, shapeTexts, deploymentTexts, hotLoadTexts, nodeTexts, eventTexts, compatibleTexts,
@@ -218,5 +218,5 @@ var eventTexts = map[string]string{
 	"command":         "ID of the command whose result is the event.",
 	"cause":           "ID of the event to which this event is a reaction.",
 	"correlation":     "ID of the request that started the chain of events to which this event belongs.",
-	"data":            "Data of the event; their fields depend on its type.",
+	"data":            "Data of the event. Its fields depend on the type of the event.",
 }

@@ -16,8 +16,8 @@ var shapeTexts = map[string]string{
 		"but no hardware enforces it. Cannot be combined with deploymentShape, or with an acceleratorCount above 1.",
 	"acceleratorCount": "Number of accelerators of each replica; 0 means the estimated minimum. If all nodes have " +
 		"only CPUs, a number requires acceleratorType.",
-	"acceleratorType": "Type of the accelerators. The default is the type of which the nodes that could hold a " +
-		"replica have most; VENDOR_A_A100_80GB if no node is registered; none if all nodes have only CPUs.",
+	"acceleratorType": "Type of the accelerators. The default is the most frequent type on the nodes that could hold " +
+		"a replica; VENDOR_A_A100_80GB if no node is registered; none if all nodes have only CPUs.",
 	"precision": "Number format in which replicas serve the model.",
 	"disableDeploymentSizeValidation": "Whether to skip the check that the model fits into the memory of the " +
 		"accelerators.",
@@ -39,7 +39,7 @@ var shapeTexts = map[string]string{
 		"name MODEL#DEPLOYMENT or the deployment itself still reach it.",
 	"validateOnly":           "Whether to validate the request only, and to create nothing.",
 	"skipShapeValidation":    "Whether to accept a shape version that is not marked as validated.",
-	"skipImageTagValidation": "Whether to skip the validation of image tags, which this server does not have.",
+	"skipImageTagValidation": "Has no effect: this server never validates image tags.",
 
 	"DeploymentShape.draftModel": "Model that drafts tokens for speculative decoding. Deprecated: set draftModel " +
 		"of the deployment.",

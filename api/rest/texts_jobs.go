@@ -132,7 +132,7 @@ var progressTexts = map[string]string{
 // rolloutTexts describes reinforcement jobs and trainer jobs.
 var rolloutTexts = map[string]string{
 	"Rollout.step": "Number of the first optimizer step that trains on the response. In an evaluation, " +
-		"the number of optimizer steps before it.",
+		"the number of optimizer steps before the evaluation.",
 	"Rollout.epoch":      "Number of epochs that were completed when the response was generated.",
 	"Rollout.evaluation": "Whether the row is an evaluation row, on which the job does not train.",
 	"Rollout.row": "Number of the row in its dataset, from 1. The job's field inputDatasets names the " +

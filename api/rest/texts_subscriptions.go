@@ -72,7 +72,7 @@ var subscriptionTexts = map[string]string{
 	"delivered": "Number of successful deliveries to the webhook; an event that was delivered twice counts " +
 		"twice.",
 	"lastDeliveryTime": "Time of the last successful delivery to the webhook.",
-	"lastError":        "Why the last failed delivery failed.",
+	"lastError":        "Error of the last delivery that failed.",
 	"lastErrorTime":    "Time of the last failed delivery.",
 
 	"DeadLetter.position": "Position of the event in the log.",

@@ -5,7 +5,8 @@ import (
 	"anneal/domain"
 )
 
-// trainerLog responds with a signed URL of the log of a job, or an error if it has no log.
+// trainerLog responds with a signed URL of the log of a job, or an error if it has no log. event is
+// the ID of the event that created the job; attempts is the number of its newest attempt.
 func trainerLog(c *call, job domain.Name, event string, attempts int) (any, error) {
 	url, err := signedLog(c, job, event, attempts)
 	if err != nil {
@@ -21,8 +22,8 @@ func trainerLog(c *call, job domain.Name, event string, attempts int) (any, erro
 	return signedURL{url}, nil
 }
 
-// signedLog returns a signed URL of the newest log of a job that has had a number of attempts; ""
-// if it has no log.
+// signedLog returns a signed URL of the newest log that an attempt of the job has written; "" if
+// there is none. event and attempts are those of trainerLog.
 func signedLog(c *call, job domain.Name, event string, attempts int) (string, error) {
 	key, err := c.Uploads.Blobs.NewestOfAttempts(c.Ctx, blobs.LogRoot(job, event), attempts)
 	if err != nil || key == "" {

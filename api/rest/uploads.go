@@ -26,13 +26,13 @@ type uploadable[S domain.State, R any] struct {
 	additive  bool
 	limit     func(c *call, row *projections.Row[S]) upload.Limit // limits of an upload; row may be nil
 	staging   func(row *projections.Row[S]) string
-	directory func(row *projections.Row[S]) string // returns another new directory in each call
+	directory func(row *projections.Row[S]) string // returns a different, new directory in each call
 	files     func(state *S) domain.Files
 	mayUpload func(c *call, row *projections.Row[S]) error
 	command   func(state *S, files domain.Files) domain.Command[S]
-	// hasUpload reports whether files were uploaded. outcome reports whether the upload that led to
-	// the state uploaded is validated in state, and returns the validation error. Both are nil for
-	// a kind without validation.
+	// hasUpload reports whether files were uploaded. outcome reports whether the validation of an
+	// upload is done, and returns the validation error: uploaded is the state directly after the
+	// upload, and state the present state. For a kind without validation, both functions are nil.
 	hasUpload func(state *S) bool
 	outcome   func(uploaded, state *S) (done bool, err error)
 }
@@ -189,7 +189,8 @@ func (u *uploadable[S, R]) validate(c *call, row *projections.Row[S]) (any, erro
 
 // take copies files of the resource into the intake: those of earlier uploads, or those in the
 // staging directory. If another request changes or deletes the resource at the same time, the
-// reconciler may delete these files; then take returns the error of missingFiles.
+// reconciler may delete the files before they are copied; then take returns the error of
+// missingFiles.
 func (u *uploadable[S, R]) take(c *call, in *upload.Intake, row *projections.Row[S], files domain.Files) error {
 	return c.missingFiles(in.Take(files), u.noun, row.Name, files,
 		func(v *projections.View, name domain.Name) (domain.Files,

@@ -36,8 +36,8 @@ var usageColumns = []struct {
 	{"complete", func(r *UsageRow) string { return strconv.FormatBool(r.Complete) }},
 }
 
-// plainCell returns text that spreadsheets do not interpret as a formula, because clients choose
-// the name of a model in requests.
+// plainCell returns text, with a ' before it if a spreadsheet would interpret it as a formula.
+// Clients choose the model names in requests, so these can be malicious.
 func plainCell(text string) string {
 	if text != "" && strings.Contains("=+-@\t\r", text[:1]) {
 		return "'" + text

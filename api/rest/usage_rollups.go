@@ -62,7 +62,7 @@ const (
 	// maxUsageLists bounds the concurrent requests of an account for usage, because each reads the
 	// usage events of its period.
 	maxUsageLists = 4
-	// maxUsageRows is the maximum number of rows before filters and pages apply.
+	// maxUsageRows is the maximum number of rows of usage before filters and pages apply.
 	maxUsageRows = 100_000
 	csvMedia     = "text/csv"
 )
@@ -217,8 +217,8 @@ func renderUsage(row *projections.Row[usageState], out *UsageRow) { *out = row.S
 
 // A usageSum adds up usage by group and period. The amounts are exact until they are rendered.
 type usageSum struct {
-	// amounts by group and period; amounts, times and Complete of the map's keys are not set, and
-	// their field key is the start of the period
+	// amounts by group and period. A key of the map has only the fields of groupBy and, as its field
+	// key, the start of the period.
 	amounts map[usageState]domain.UsageAmounts
 	// groups and periods with usage that is not recorded in the log yet
 	pending map[usageState]bool
@@ -289,7 +289,7 @@ func sumUsage(c *call, q usageQuery) ([]usageState, error) {
 			}
 			part, ok := domain.UsagePartOf(event)
 			if !ok || part.Window > window {
-				continue // recorded after Pending was called, so that the pending rows contain its usage
+				continue // the pending rows contain this usage, which was recorded after the call of Pending
 			}
 			for _, row := range part.Rows {
 				if err := sum.add(e.Name.Account(), row, false); err != nil {

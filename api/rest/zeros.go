@@ -40,8 +40,8 @@ var zeroDefaults = map[string]string{
 	"queueWeight":                         "1",
 }
 
-// shownDefault means that the server computes the default, and that the response shows it. If the
-// response does not have the field, 0 is a value.
+// shownDefault is the entry in zeroDefaults of a field whose default the server computes and shows
+// in the response. If the response does not have the field, there is no warning.
 const shownDefault = "shown"
 
 // warnZeros adds a warning about each field that the request sets to 0, if 0 means a default there.

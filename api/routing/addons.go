@@ -28,8 +28,8 @@ func AddonID(row *projections.Row[domain.DeployedModel]) string {
 	return domain.AddonID(row.Name, row.CreateTime)
 }
 
-// withChosenAddon returns the target of a request that names no addon: choose selects the addon,
-// and selects another one if that is unloaded before it has responded.
+// withChosenAddon returns the target of a request that names no addon. choose selects the addon now,
+// and again if the addon is unloaded before it has responded.
 func withChosenAddon(c *request.Call, deployment *projections.Row[domain.Deployment], choose ChooseAddon) Target {
 	return Target{deployment, choose(c.View(), deployment), choose}
 }
@@ -89,15 +89,16 @@ func addonTarget(c *request.Call, deployment *projections.Row[domain.Deployment]
 		case row.State.Wanted():
 			return Target{deployment, AddonID(row), nil}, nil
 		default:
-			why = fmt.Sprintf("%s is %s in %s: %s", model, row.State.State, deployment.Name, row.State.Status.Message)
+			why = fmt.Sprintf("the addon %s is %s in %s: %s", model, row.State.State, deployment.Name,
+				row.State.Status.Message)
 		}
 	}
 	return Target{}, request.NotFoundReason("MODEL_NOT_DEPLOYED", "%s", why)
 }
 
 // findAddon returns the target of a request for a model that live deployments of the account load
-// as an addon. It prefers deployments in which the addon is DEPLOYED, then those whose default the
-// addon is, then those with the most ready replicas. found is false if no deployment of the account
+// as an addon. It prefers deployments in which the addon is DEPLOYED, then those in which it is the
+// default, then those with the most ready replicas. found is false if no deployment of the account
 // loads the model.
 func findAddon(c *request.Call, account string, model domain.Name) (best Target, found bool) {
 	bestScore := -1

@@ -82,8 +82,8 @@ func (d *DirectRoutes) HandleOf(row *projections.Row[domain.Deployment]) string 
 }
 
 // A label consists of labelBody bytes, which are derived from the deployment's name with the
-// pepper, and labelCheck bytes, which authenticate the first. So a guessed label is rejected
-// without a search for its deployment.
+// pepper, and labelCheck bytes, which are a MAC of the first labelBody bytes. So a guessed label is
+// rejected without a search for its deployment.
 const (
 	labelBody  = 12
 	labelCheck = 8

@@ -37,8 +37,8 @@ type Replicas interface {
 // that its deployment is not scaled to zero meanwhile.
 const renewInterval = time.Second
 
-// maxAttempts is the maximum number of replicas on which one request may begin to run, because it
-// may be the request that crashes them.
+// maxAttempts is the maximum number of replicas on which one request may begin to run. It bounds the
+// damage of a request that crashes each replica on which it runs.
 const maxAttempts = 3
 
 // A Request is an inference request that is sent to replicas of a deployment until one responds.
@@ -175,9 +175,8 @@ func replicaKey(deployment domain.Name, replica string) string {
 func interactiveKey(deployment domain.Name) string { return "interactive " + string(deployment) }
 
 // Load returns the load of a deployment. slots is the number of requests that its replicas can
-// serve concurrently, according to their last heartbeats. busy reports whether a client waits for a
-// request to the deployment on this server, or requests from any server wait in the queue of a
-// replica.
+// serve concurrently, according to their last heartbeats. busy reports whether a request to the
+// deployment on this server has a waiting client, or a replica has requests in its queue.
 func Load(core *request.Core, deployment domain.Name) (slots int, busy bool) {
 	busy = core.Busy.Of(interactiveKey(deployment)) > 0
 	for _, load := range core.World.View().Live.Replicas(deployment) {
@@ -207,7 +206,7 @@ func isUnloaded(err error) bool {
 
 // choose returns one of the ready replicas that are not in tried; false if there is none. Requests
 // of a session go to the replica with the highest hash of session and replica ID (rendezvous
-// hashing), so that a session changes its replica only when that is no longer ready.
+// hashing), so that a session changes its replica only when the replica is no longer ready.
 func choose(c *request.Call, q Request, ready []domain.Replica, tried map[string]bool) (domain.Replica, bool) {
 	left := slices.DeleteFunc(ready, func(r domain.Replica) bool { return tried[r.ID] })
 	if len(left) == 0 {

@@ -36,7 +36,7 @@ type Output struct {
 }
 
 // Generate generates one continuation of a prompt on a replica of the target, and passes it to out
-// in chunks. at states on which node it ran.
+// in chunks. The result at has the node on which the request ran.
 func (r *Router) Generate(ctx context.Context, c *request.Call, target Target, session string,
 	req engines.CompletionRequest, out Output) (usage engines.Usage, at Placement, err error) {
 	at, err = r.Send(ctx, c, Request{target.Name, session, req.Addon, target.Choose,
@@ -55,7 +55,8 @@ func (r *Router) Generate(ctx context.Context, c *request.Call, target Target, s
 	return usage, at, err
 }
 
-// Embed computes one embedding on a replica of the target. at states on which node it ran.
+// Embed computes one embedding on a replica of the target. The result at has the node on which the
+// request ran.
 func (r *Router) Embed(ctx context.Context, c *request.Call, target Target, session string,
 	req engines.EmbeddingRequest) (embedding engines.Embedding, usage engines.Usage, at Placement, err error) {
 	at, err = r.Send(ctx, c, Request{target.Name, session, req.Addon, target.Choose,

@@ -52,8 +52,8 @@ func (l Limit) checkName(v *domain.Violations, name string) {
 	v.Require(fileName.MatchString(name), "filenameToSize", "%s %s", wire.Quote(name), FileNameRule)
 }
 
-// Expiry is the end of messages for users that states when files are deleted that were not
-// validated.
+// Expiry is the last part of messages to users. It states after how many days files that were not
+// validated are deleted.
 var Expiry = fmt.Sprintf("files that are sent to upload URLs and not validated within %d days are deleted",
 	domain.UploadTime/(24*time.Hour))
 
@@ -79,7 +79,7 @@ type Intake struct {
 	share *reservation // counts the files against the quota; nil if they do not count
 }
 
-// NewIntake returns an Intake that stores files in the new directory.
+// NewIntake returns an Intake that stores files in directory, which must not have files yet.
 func (s *Store) NewIntake(c *request.Call, directory string, limit Limit) *Intake {
 	return &Intake{Call: c, Limit: limit, Files: domain.Files{Prefix: directory, Sizes: map[string]int64{}}, store: s}
 }
@@ -322,7 +322,7 @@ func (l Limit) Arrived(n int) error {
 // Rejected returns the error of a rejected upload, with the message of its resource's status.
 func Rejected(reason string, status domain.Status, violations []domain.Violation) error {
 	code := domain.InvalidArgument
-	if status.Code != code.String() { // the validation failed, but not because of the files
+	if status.Code != code.String() { // the validation failed for another reason than invalid files
 		code = domain.Internal
 	}
 	return &domain.Error{Code: code, Reason: reason, Message: status.Message, Violations: violations}

@@ -62,7 +62,7 @@ type reservation struct {
 	refreshedAt int64 // value of taken at the last refresh
 	known       bool
 	taken       int64
-	ahead       int64 // the part of taken that was announced but has not arrived yet
+	ahead       int64 // bytes in taken that were announced but have not arrived yet
 }
 
 // refreshInterval is the number of bytes after which a reservation reads the account's usage again.
@@ -196,7 +196,7 @@ func (s *Store) Handler() http.Handler {
 				unrecorded: func() (int64, error) { return s.arrivals(r.Context(), account) }}
 			defer reservation.release()
 			if !strings.HasPrefix(r.URL.Path, "/blobs/"+blobs.StagingRoot) {
-				reservation = nil // files that worker nodes send do not count
+				reservation = nil // files that worker nodes send do not count against quotas
 			}
 			r.Body = &countedBody{r.Body, reservation, r.ContentLength, func() { connection.Keep(r.Context(), account) }}
 		}
@@ -237,7 +237,7 @@ type countedBody struct {
 	io.ReadCloser
 	share     *reservation
 	announced int64  // bytes that the first Read counts before they arrive
-	begins    func() // called by the first Read; may be nil
+	begins    func() // called by the first Read, before it reads; may be nil
 }
 
 // Read implements io.Reader.

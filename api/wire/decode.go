@@ -131,7 +131,7 @@ func (d decoder) object(t reflect.Type, value any, path string) any {
 	for _, key := range SortedKeys(given) {
 		f, known := s.Field(key)
 		switch {
-		case !known && len(*d.violations) > domain.MaxViolations: // more violations would not be shown
+		case !known && len(*d.violations) > domain.MaxViolations: // responses show at most MaxViolations violations
 			continue
 		case !known:
 			d.violations.Add(Join(path, key), "is not a field of this object%s",

@@ -7,8 +7,8 @@ import (
 
 // Zeros returns the paths of the numeric fields of the wire type t that a JSON value sets to 0,
 // each with the name of the type that has the field: {"trainingConfig.epochs": "TrainingConfig"}.
-// In a decoded value they cannot be told from absent fields. Output-only fields and elements of
-// lists and maps are left out.
+// After decoding, such a field cannot be told from an absent field. Output-only fields and elements
+// of lists and maps are left out.
 func Zeros(t reflect.Type, value any) map[string]string {
 	zeros := map[string]string{}
 	walkGiven(Deref(t), value, "", func(owner string, f Field, at string, one any) bool {

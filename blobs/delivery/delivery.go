@@ -31,7 +31,7 @@ type State struct {
 	LastFailure  time.Time `json:"lastFailure,omitzero"`
 }
 
-// A Cursor is an event of the log, by position and ID.
+// A Cursor identifies an event of the log by position and ID.
 type Cursor struct {
 	Position uint64 `json:"position"`
 	EventID  string `json:"eventId"`
@@ -68,13 +68,13 @@ func Load(ctx context.Context, store *blobs.Store, subscription domain.Name, cre
 		return State{}, err
 	}
 	if err := json.Unmarshal(data, &state); err != nil {
-		return State{}, domain.Errorf(domain.DataLoss, "%s is not valid JSON: %v", key, err)
+		return State{}, domain.Errorf(domain.DataLoss, "the delivery state %s is not valid JSON: %v", key, err)
 	}
 	return state, nil
 }
 
 // Save stores the delivery state of a subscription. When it returns, the state is durable.
-// createEvent is that of Load.
+// createEvent is the ID of the event that created the subscription.
 func Save(ctx context.Context, store *blobs.Store, subscription domain.Name, createEvent string, state *State) error {
 	data, err := json.Marshal(state)
 	if err != nil {

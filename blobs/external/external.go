@@ -1,6 +1,6 @@
-// Package external reads and writes objects in object stores that accounts name. It connects with
-// the HTTP client of the caller, and uses only the credentials of the account: never those of this
-// process, its environment or its machine.
+// Package external reads and writes objects in the object stores of accounts (externalUrl). It
+// connects with the HTTP client of the caller, and uses only the credentials of the account: never
+// those of this process, its environment or its machine.
 package external
 
 import (
@@ -108,14 +108,14 @@ func (b *Bucket) Read(ctx context.Context, key string, read func(io.Reader) erro
 // Write stores the content of r as the object under key. It replaces an existing object.
 func (b *Bucket) Write(ctx context.Context, key string, r io.Reader) error {
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // after an error, so that Close discards what was written
+	defer cancel()
 	w, err := b.bucket.NewWriter(ctx, key, &blob.WriterOptions{ContentType: "application/jsonl"})
 	if err != nil {
 		return b.explain(err)
 	}
 	_, err = io.Copy(w, r)
 	if err != nil {
-		cancel()
+		cancel() // so that Close discards what was written
 		return errors.Join(b.explain(err), ignored(w.Close()))
 	}
 	return b.explain(w.Close())

@@ -32,8 +32,9 @@ const claimSkew = 10 * time.Minute
 var errEmptyLog = errors.New("the log has no events, so no unreferenced files and data keys are deleted")
 
 // authorize returns an error unless the bucket and the key store belong to this log. A log that is
-// empty, truncated or of another installation does not refer to their content, so all of it would
-// be deleted. began is the time of the log's first event, whose ID identifies the log.
+// empty, truncated or of another installation does not refer to their content, so without this
+// check all of the content would be deleted. began is the time of the log's first event, whose ID
+// identifies the log.
 //
 // authorize claims a bucket or a key store that no log has claimed, unless its content is older
 // than the log. If AdoptFile exists, it claims both in any case. While HoldFile exists, it returns
@@ -88,8 +89,8 @@ func (r *Reconciler) authorize(ctx context.Context) (began time.Time, err error)
 			return began, r.errForeign("the %s belongs to the log whose first event is %s, but this log's is %s", store.what,
 				owner, first.ID)
 		case oldest.Before(began.Add(-claimSkew)):
-			return began, r.errForeign("the %s has content from %s, but this log (first event %s) began at %s", store.what,
-				oldest.UTC().Format(time.RFC3339), first.ID, began.UTC().Format(time.RFC3339))
+			return began, r.errForeign("the %s has content that was stored at %s, but this log (first event %s) began at %s",
+				store.what, oldest.UTC().Format(time.RFC3339), first.ID, began.UTC().Format(time.RFC3339))
 		}
 		if err := store.claim(ctx, first.ID); err != nil {
 			return began, err

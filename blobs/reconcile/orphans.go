@@ -21,8 +21,8 @@ const Grace = blobs.TransientTime
 // deleted, although their resource still expects an upload.
 const UploadTime = domain.UploadTime
 
-// KeyGrace is the grace period of data keys. It is short because a value is sealed moments before
-// its event is appended.
+// KeyGrace is how long unreferenced data keys are kept. It is short because a value is sealed
+// moments before its event is appended.
 const KeyGrace = 10 * time.Minute
 
 // timeResolution is the resolution of the times of files, which is a second in object stores.

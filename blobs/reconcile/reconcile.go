@@ -58,7 +58,7 @@ func New(o Options) *Reconciler {
 
 const (
 	batchDelay    = time.Second // data to which resources stop referring within this time is deleted together
-	listShare     = 20          // enumerating the references takes at most one listShare-th of the time
+	listShare     = 20          // enumerating the references takes at most 1/listShare of the time
 	retryInterval = time.Minute // time between attempts to delete data, and to authorize
 	sweepInterval = time.Hour
 )
@@ -112,8 +112,8 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// wait returns when the world has an event after the position and delay has passed since, or when
-// timeout has passed and then delay. It returns early when ctx is done.
+// wait waits until the world has an event after position, but no longer than timeout, and then for
+// delay. It returns early when ctx is done.
 func (r *Reconciler) wait(ctx context.Context, position uint64, timeout, delay time.Duration) {
 	late := time.NewTimer(timeout)
 	defer late.Stop()

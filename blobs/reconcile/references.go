@@ -22,7 +22,7 @@ func newReferences() *References {
 	return &References{map[string]bool{}, map[string]bool{}, map[string]bool{}, map[string]map[string]int64{}}
 }
 
-// stores adds files that an event has recorded, all of which are therefore stored.
+// stores adds files that an event has recorded. Such files exist in the store.
 func (r *References) stores(files domain.Files) {
 	r.prefix(files.Prefix)
 	if len(files.Sizes) > 0 {

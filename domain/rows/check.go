@@ -15,7 +15,7 @@ import (
 const (
 	MinRows   = 3
 	MaxRows   = 3_000_000
-	MaxLine   = 8 << 20 // bytes of one row
+	MaxLine   = 8 << 20 // maximum bytes of one row
 	MaxErrors = 100     // maximum number of LineErrors in a result
 )
 

@@ -9,7 +9,7 @@ import (
 // A Group holds the lines of one file that have the same error, Reason.
 type Group struct {
 	File   string
-	Lines  []int // in ascending order; empty if the whole file has the error
+	Lines  []int // line numbers in ascending order; empty if the whole file has the error
 	Reason string
 }
 

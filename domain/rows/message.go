@@ -6,8 +6,8 @@ import (
 )
 
 // list returns the reader's cursor for a level of nesting, at the first element of the list in
-// value. It returns nil if value is absent, or is not a list, which it rejects as an error of
-// field.
+// value. It returns nil if value is absent. If value is not a list, it rejects the row with an
+// error of field, and returns nil.
 func (r *reader) list(field string, value []byte, level int) *cursor {
 	switch {
 	case value == nil:
@@ -117,7 +117,7 @@ func (r *reader) message(c *cursor, index, level int) (m Message) {
 // listOf returns copies of the elements of the JSON list in value; nil when value is not a list.
 func listOf(value []byte) (all []json.RawMessage) {
 	if json.Unmarshal(value, &all) != nil {
-		return nil // not a list
+		return nil // value is not a list
 	}
 	return all
 }

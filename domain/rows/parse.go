@@ -18,7 +18,7 @@ import (
 type Message struct {
 	Role       string            `json:"role"`
 	Content    string            `json:"content"`
-	Weight     *float64          `json:"weight,omitempty"` // 0 excludes the message from the loss; nil is 1
+	Weight     *float64          `json:"weight,omitempty"` // 0 excludes the message from the loss; nil stands for 1
 	ToolCalls  []json.RawMessage `json:"tool_calls,omitempty"`
 	ToolCallID string            `json:"tool_call_id,omitempty"`
 	Name       string            `json:"name,omitempty"`
@@ -135,8 +135,8 @@ func (r *reader) read(line []byte, hint string) Row {
 const maxUnknown = 5
 
 // unknownFields returns the names of up to maxUnknown unknown fields of a row, quoted, because one
-// of them may be a known name that is misspelt. It is not used for rows with messages, whose
-// further fields evaluators get.
+// of them may be a known name that is misspelt. It is not used for rows with messages, because
+// evaluators receive all other fields of such rows.
 func unknownFields(line []byte) (names []string) {
 	var c cursor
 	c.reset(line)

@@ -31,7 +31,7 @@ type AdapterConfig struct {
 func (a AdapterConfig) TargetModules() []string {
 	var names []string
 	if json.Unmarshal(a.Targets, &names) != nil {
-		return nil // a regular expression
+		return nil // target_modules is a regular expression
 	}
 	return names
 }

@@ -74,7 +74,7 @@ func jsonError(err error) string {
 	case errors.As(err, &kind):
 		return fmt.Sprintf("the file must not be a JSON %s", kind.Value)
 	}
-	return "the JSON does not have the structure that this file needs"
+	return "the file has a JSON value of a type that is not allowed there"
 }
 
 // ReadConfig reads config.json and sets fields that the file may omit to their derived values.

@@ -176,7 +176,8 @@ func (t Tensor) check() error {
 			quoted(t.DType))
 	}
 	if len(t.Shape) > maxAxes {
-		return invalidf("has the tensor %s with %d axes, but at most %d are allowed", quoted(t.Name), len(t.Shape), maxAxes)
+		return invalidf("has the tensor %s with %d dimensions, but at most %d are allowed", quoted(t.Name), len(t.Shape),
+			maxAxes)
 	}
 	count := int64(1)
 	for _, d := range t.Shape {

@@ -271,7 +271,7 @@ func TestBrokenHeaders(t *testing.T) {
 		"type":     {raw(`{"a":{"dtype":"F5","shape":[1],"data_offsets":[0,4]}}`, 4), `"F5", which is not a number type`},
 		"shape":    {raw(`{"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}}`, 4), "invalid shape"},
 		"axes": {raw(`{"a":{"dtype":"F32","shape":[1`+strings.Repeat(",1", 99_999)+`],"data_offsets":[0,4]}}`, 4),
-			"100000 axes, but at most 16 are allowed"},
+			"100000 dimensions, but at most 16 are allowed"},
 		"overflow": {raw(`{"a":{"dtype":"F32","shape":[4611686018427387904,4611686018427387904],"data_offsets":[0,0]}}`, 0),
 			"invalid shape"},
 		"offsets": {raw(`{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}}`, 4), "takes 8 bytes"},
@@ -287,8 +287,8 @@ func TestBrokenHeaders(t *testing.T) {
 	}
 }
 
-// TestReadErrorsAreNoViolations checks that Check returns an error when a file cannot be read, so that
-// the caller can retry, and does not report a violation.
+// TestReadErrorsAreNoViolations checks that Check returns an error when a file cannot be read, so
+// that the caller can retry, and does not report a violation.
 func TestReadErrorsAreNoViolations(t *testing.T) {
 	readErr := errors.New("the connection was closed")
 	f := model("llama").directory()

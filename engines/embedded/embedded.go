@@ -27,7 +27,7 @@ type Options struct {
 	CacheBytes int64
 }
 
-// New returns the engine, which trains and completes.
+// New returns the embedded engine. It trains models and completes prompts.
 func New(o Options) engines.Engine {
 	return engines.Engine{
 		Name:    "embedded",

@@ -47,7 +47,7 @@ func (m loader) LoadAddon(ctx context.Context, id, dir string) error {
 		err = m.server.loadAddon(ctx, id, own)
 	}
 	if err != nil {
-		_ = os.RemoveAll(own) // the error of the load is returned
+		_ = os.RemoveAll(own) // the error of the load is returned instead
 		return err
 	}
 	m.mu.Lock()
@@ -68,7 +68,7 @@ func (m loader) UnloadAddon(id string) error {
 	_, err := m.server.unloadAddon(context.Background(), id)
 	go func() {
 		one.users.Wait()
-		_ = os.RemoveAll(one.dir) // if this fails, Close removes the directory with the model's
+		_ = os.RemoveAll(one.dir) // if this fails, Close removes it with the model's directory
 	}()
 	return err
 }
@@ -89,12 +89,12 @@ func (s *server) loadAddon(ctx context.Context, id, dir string) error {
 	if err == nil {
 		return nil
 	}
-	unloaded, _ := s.unloadAddon(ctx, id) // the error of the load is returned
+	unloaded, _ := s.unloadAddon(ctx, id) // the error of the load is returned instead
 	if !unloaded || domain.CodeOf(err) != domain.InvalidArgument {
 		return err
 	}
 	if err = load(); err != nil {
-		_, _ = s.unloadAddon(ctx, id) // the error of the load is returned
+		_, _ = s.unloadAddon(ctx, id) // the error of the load is returned instead
 	}
 	return err
 }

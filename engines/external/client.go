@@ -153,7 +153,7 @@ func responseError(status int, data []byte) *domain.Error {
 	case status == http.StatusTooManyRequests:
 		return domain.Errorf(domain.ResourceExhausted, "the model server is full: %s; try again later", message)
 	case status == http.StatusServiceUnavailable:
-		return domain.Errorf(domain.Unavailable, "the model server is not available: %s", message)
+		return domain.Errorf(domain.Unavailable, "the model server is not available: %s; try again later", message)
 	case status == http.StatusNotImplemented:
 		return domain.Errorf(domain.InvalidArgument, "the model server does not support the request: %s", message)
 	case status >= 400 && status < 500:

@@ -90,7 +90,8 @@ func parse(line string) (template, error) {
 		}
 	}
 	if quote != 0 || escaped {
-		return nil, domain.Errorf(domain.InvalidArgument, "engine-command: ends in an open quote or with a backslash")
+		return nil, domain.Errorf(domain.InvalidArgument,
+			"engine-command: has an open quote, or ends with a backslash: correct the command line")
 	}
 	if started {
 		words = append(words, word.String())

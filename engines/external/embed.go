@@ -43,7 +43,9 @@ func (m *model) Embed(ctx context.Context, req engines.EmbeddingRequest) (engine
 	usage := engines.Usage{PromptTokens: response.Usage.PromptTokens, ContextLength: m.contextLength()}
 	if len(response.Data) != 1 || len(response.Data[0].Embedding) == 0 {
 		return engines.Embedding{}, usage, domain.Errorf(domain.Internal,
-			"the model server returned %d embeddings for one input, or an empty embedding", len(response.Data))
+			"the model server must return one embedding with values for one input, but returned none, an empty one or "+
+				"several (number of embeddings: %d): use another model, or ask the operator to check the model server",
+			len(response.Data))
 	}
 	vector := response.Data[0].Embedding
 	if req.Dimensions > len(vector) {

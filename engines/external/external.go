@@ -26,7 +26,7 @@ type Options struct {
 
 	RestartDelay time.Duration // time from a crash to the restart, doubled by each consecutive crash; default 1 s
 	MaxCrashes   int           // number of consecutive crashes after which a server is not restarted; default 5
-	StableAfter  time.Duration // a crash after this running time is the first of a new count; default 10 min
+	StableAfter  time.Duration // running time after which earlier crashes no longer count; default 10 min
 
 	GracePeriod time.Duration // time between SIGTERM and SIGKILL; default 10 s
 	// ToGGUF converts the model in a Hugging Face directory to a GGUF file, for servers that read
@@ -101,7 +101,7 @@ func (c completer) Load(ctx context.Context, files engines.ModelFiles) (engines.
 	m := &model{preset: c.preset, own: own, addons: map[string]*addon{}}
 	m.preset.noReasoning = lacksReasoning(files.Dir)
 	if err := c.open(ctx, m, files); err != nil {
-		_ = os.RemoveAll(own) // the earlier error is returned
+		_ = os.RemoveAll(own) // the earlier error is returned instead
 		return nil, err
 	}
 	if c.preset.hotAddons {
@@ -147,13 +147,13 @@ func (c completer) open(ctx context.Context, m *model, files engines.ModelFiles)
 	}
 	info, err := c.preset.describe(ctx, m.server)
 	if err != nil {
-		_ = m.server.close() // the earlier error is returned
+		_ = m.server.close() // the earlier error is returned instead
 		return err
 	}
 	m.info = info
 	if c.preset.vision != nil {
 		if err := c.preset.vision(ctx, m.server, &m.preset); err != nil {
-			_ = m.server.close() // the earlier error is returned
+			_ = m.server.close() // the earlier error is returned instead
 			return err
 		}
 	}

@@ -65,7 +65,7 @@ func (f *form) newRequest(
 	body := func() (io.ReadCloser, error) {
 		return io.NopCloser(io.MultiReader(bytes.NewReader(before), pcm(), bytes.NewReader(after))), nil
 	}
-	first, _ := body() // body of the first request never returns an error
+	first, _ := body() // body never returns an error
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, first)
 	if err != nil {
 		return nil, err

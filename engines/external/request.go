@@ -26,7 +26,7 @@ func (p *preset) bodyOf(
 	v.Require(!req.Echo && req.EchoLast == 0 || !req.Logprobs, "echo",
 		"the node's engine returns no logprobs of the prompt: leave out either echo or logprobs")
 	v.Require(req.Format == nil || knownFormat(req.Format.Type), "format",
-		"the node's engine does not support the type %q", formatOf(req))
+		"the node's engine does not support the type %q: use another type, or omit the format", formatOf(req))
 	b = standard(model, req)
 	path = "/v1/completions"
 	if req.Chat != nil {
@@ -232,7 +232,7 @@ func extendLlama(b body, contextLength int, req *engines.CompletionRequest, v *d
 		b["mirostat"], b["mirostat_tau"], b["mirostat_eta"] = 2, math.Log2(req.MirostatTarget), cmp.Or(req.MirostatRate, 0.1)
 	}
 	if req.Seed != nil {
-		// the server's seeds have 32 bits; if all are set, it chooses a seed itself
+		// seeds of the server have 32 bits; it replaces a seed with all bits set by a random one
 		b["seed"] = (*req.Seed ^ *req.Seed>>32) & math.MaxInt32
 	}
 	if !req.Logprobs && req.ReturnTokenIDs {

@@ -39,7 +39,7 @@ type server struct {
 	ended  chan struct{} // closed when the server is closed or has crashed too often
 	failed chan error    // receives the reason when the server has crashed too often
 
-	dialers sync.Map // by address: the *sandbox.Process of the program that listens there
+	dialers sync.Map // the *sandbox.Process of a program, by the address on which it listens
 
 	mu          sync.Mutex
 	url         string // URL of the running program; "" while none is running
@@ -67,7 +67,7 @@ func (s *server) open(ctx context.Context) error {
 	program, url, err := s.start(ctx)
 	if err != nil {
 		s.end()
-		_ = os.RemoveAll(s.scratch) // the error of the start is returned
+		_ = os.RemoveAll(s.scratch) // the error of the start is returned instead
 		return err
 	}
 	s.set(url, nil)

@@ -53,7 +53,7 @@ func (t transcriber) LoadSpeech(ctx context.Context, files engines.SpeechFiles) 
 		dialect: t.dialect, settings: files.Settings, own: own, slots: make(chan struct{}, t.dialect.slots),
 	}
 	if err := t.open(ctx, m, files); err != nil {
-		_ = os.RemoveAll(own) // the earlier error is returned
+		_ = os.RemoveAll(own) // the earlier error is returned instead
 		return nil, err
 	}
 	return m, nil

@@ -26,8 +26,8 @@ type stream struct {
 	counted     bool // usage has the server's numbers of tokens
 	offset      int  // number of characters of the completion so far
 	finished    bool
-	ended       bool // the server sends no event after the last one
-	permanent   bool // read has failed, and not because of the connection
+	ended       bool // the last event was received
+	permanent   bool // read has failed, but the connection has not
 }
 
 // An event is an event in the stream of a completion or a chat completion.

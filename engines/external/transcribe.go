@@ -26,7 +26,7 @@ func (m *speechModel) Transcribe(ctx context.Context, pcm io.Reader, o engines.T
 	if err := m.Check(o); err != nil {
 		return result, err
 	}
-	o.Words = o.Words || o.Diarize // speakers are assigned to words
+	o.Words = o.Words || o.Diarize // diarization needs words, to which it assigns the speakers
 	var turns []turn
 	if o.Diarize {
 		buffer, err := m.bufferAudio(pcm)
@@ -87,7 +87,7 @@ func (m *speechModel) bufferAudio(pcm io.Reader) (*os.File, error) {
 		_, err = io.Copy(file, pcm)
 	}
 	if err != nil {
-		_ = file.Close() // the earlier error is returned
+		_ = file.Close() // the earlier error is returned instead
 		return nil, err
 	}
 	return file, nil

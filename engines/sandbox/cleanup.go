@@ -22,7 +22,7 @@ func lockDir(dir string) (*os.File, error) {
 		return nil, err
 	}
 	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		_ = file.Close() // the error of the lock is returned
+		_ = file.Close() // the error of the lock is returned instead
 		return nil, err
 	}
 	return file, nil

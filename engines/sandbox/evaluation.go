@@ -28,7 +28,8 @@ type evaluation struct {
 	closed bool
 }
 
-// A slot is a user for one worker. The worker is started when the slot is used.
+// A slot has the operating-system user as which one worker runs. A worker is started when a slot
+// without one is used.
 type slot struct {
 	user   user
 	worker *worker // nil if no worker is running

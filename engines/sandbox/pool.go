@@ -23,7 +23,7 @@ func (e *evaluation) Score(ctx context.Context, rows []map[string]any) ([]engine
 	for i, row := range rows {
 		data, err := json.Marshal(row)
 		if err != nil {
-			return nil, domain.Errorf(domain.InvalidArgument, "row %d: is not JSON: %v", i, err)
+			return nil, domain.Errorf(domain.InvalidArgument, "row %d cannot be encoded as JSON: %v", i, err)
 		}
 		encoded[i] = data
 	}

@@ -229,7 +229,7 @@ func (r *Runner) startConfined(m *launcher, p Program) (_ *Process, err error) {
 		return nil, err
 	}
 	defer infoWriter.Close()
-	// Command passes the last file to bubblewrap as --info-fd.
+	// The method command passes the last file to bubblewrap as --info-fd.
 	p.Files = append(p.Files[:len(p.Files):len(p.Files)], infoWriter)
 	c, done, err := m.command(&p, user)
 	if err == nil {
@@ -246,7 +246,7 @@ func (r *Runner) startConfined(m *launcher, p Program) (_ *Process, err error) {
 			return &Process{started, relay}, nil
 		}
 	}
-	_ = info.Close() // the earlier error is returned
+	_ = info.Close() // the earlier error is returned instead
 	relay.close()
 	return nil, err
 }
@@ -264,9 +264,9 @@ func childPID(info *os.File) int {
 	return output.PID
 }
 
-// interrupt sends SIGTERM to the program, and reports whether it was sent. The program is a child
-// of the first process in the sandbox, whose ID is in first. If bubblewrap itself received the
-// signal, it would exit immediately and kill the program.
+// interrupt sends SIGTERM to the program, and reports whether that succeeded. The program is a
+// child of the first process in the sandbox, whose ID is in first. If bubblewrap itself received
+// the signal, it would exit immediately and kill the program.
 func interrupt(first chan int) bool {
 	pid := <-first
 	first <- pid
@@ -303,9 +303,9 @@ func (m *launcher) texts(user int) map[string]string {
 
 const nobodyID = 65534
 
-// command returns the command that starts a program in a sandbox. If p.Files has a last file for
-// it, bubblewrap writes its child's process ID there. done closes the files that only bubblewrap
-// reads.
+// command returns the command that starts a program in a sandbox. If p.Files is not
+// empty, bubblewrap writes its child's process ID to the last file. done closes the files that only
+// bubblewrap reads.
 func (m *launcher) command(p *Program, user int) (c process.Command, done func(), err error) {
 	c = process.Command{Files: p.Files, Dir: "/", Sandboxed: true}
 	var opened []*os.File

@@ -26,8 +26,8 @@ type Options struct {
 	// Plain runs code as the user of this process, without a sandbox. It is for operators who run
 	// only their own code, on machines without bubblewrap.
 	Plain bool
-	// Directory for copies of code, which all users can read; default: the system's temporary
-	// directory.
+	// Directory for copies of code. All users must be able to read it. The default is the system's
+	// temporary directory.
 	Dir string
 
 	RowTime   time.Duration // maximum time to score a row; default 10 s
@@ -133,7 +133,7 @@ func (s *Sandbox) probe(ctx context.Context, python string) error {
 	}
 	defer filter.Close()
 	cmd := exec.CommandContext(ctx, bwrap, append(args, python, "-I", "-c", "import ctypes, ssl")...)
-	cmd.ExtraFiles = []*os.File{os.Stdin, filter} // get the descriptors socketFile and filterFile
+	cmd.ExtraFiles = []*os.File{os.Stdin, filter} // these files get the descriptors socketFile and filterFile
 	cmd.SysProcAttr, cmd.Env = user.attributes(), []string{}
 	output, err := cmd.CombinedOutput()
 	text := strings.TrimSpace(string(output))

@@ -134,7 +134,7 @@ func (u user) attributes() *syscall.SysProcAttr {
 	return a
 }
 
-// grantRead lets the user read a directory whose files all users can read.
+// grantRead makes a directory readable by the user. All users can already read its files.
 func (u user) grantRead(dir string) error {
 	if u.id == 0 {
 		return nil

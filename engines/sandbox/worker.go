@@ -47,7 +47,7 @@ type setup struct {
 	Entry        string            `json:"entry"`
 	Function     string            `json:"function"`
 	Env          map[string]string `json:"env"`
-	Limits       map[string]int64  `json:"limits"` // resource limits by name, which follows RLIMIT_
+	Limits       map[string]int64  `json:"limits"` // resource limits by name without RLIMIT_, such as NPROC
 	Output       int               `json:"output"`
 	Build        bool              `json:"build"`
 	Requirements string            `json:"requirements"`
@@ -185,7 +185,8 @@ func (w *worker) receive(id int, timeout time.Duration) (r response, err error) 
 		part, err := w.responses.ReadSlice('\n')
 		text = append(text, part...)
 		if len(text) > maxResponse {
-			return r, fmt.Errorf("the response exceeds %d bytes", maxResponse)
+			return r, fmt.Errorf("the response exceeds the limit of %d bytes: return a shorter reason and fewer metrics",
+				maxResponse)
 		}
 		switch {
 		case err == nil:
@@ -234,7 +235,7 @@ func (w *worker) exitReason() string {
 }
 
 // killOnDone kills the worker when ctx is done, unless stop is called before. stop reports whether
-// it was called in time.
+// it has prevented the kill.
 func (w *worker) killOnDone(ctx context.Context) (stop func() bool) {
 	return context.AfterFunc(ctx, func() { _ = syscall.Kill(-w.cmd.Process.Pid, syscall.SIGKILL) })
 }

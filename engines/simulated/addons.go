@@ -32,7 +32,7 @@ func (a *addons) state(base, id string) (string, error) {
 	return base + state, nil
 }
 
-// the agent finds by a type assertion that models load adapters and weights
+// the agent detects models that load adapters and weights by a type assertion
 var _ engines.WeightsLoader = (*model)(nil)
 
 // LoadAddon implements engines.AddonLoader.

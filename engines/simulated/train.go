@@ -21,10 +21,10 @@ import (
 
 type trainer struct{ options Options }
 
-// stateFile is the name of the file with the state of a training run, which each checkpoint has. A
-// training resumes from this file. A result has the state in its configuration instead, in the
-// field stateField; the completions of the tuned model depend on it. Results of earlier versions
-// have the file.
+// stateFile is the name of a checkpoint's file with the state of the training run, from which a
+// training resumes. The result of a training has the state in the field stateField of its
+// configuration instead, and the tuned model's completions depend on it. Results of earlier
+// versions have stateFile.
 const (
 	stateFile  = "simulated.json"
 	stateField = "simulated"

@@ -43,7 +43,7 @@ func (m *speechModel) Check(options engines.TranscriptionOptions) error {
 const (
 	wordSamples  = engines.SampleRate / 2 // a word takes half a second
 	segmentWords = 8
-	maxSilence   = 1e-4 // maximum root mean square of half a second without speech
+	maxSilence   = 1e-4 // maximum root mean square of a half second that counts as silent
 	wordSeconds  = float64(wordSamples) / engines.SampleRate
 )
 

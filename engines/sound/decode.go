@@ -21,7 +21,7 @@ var filters = map[string]string{
 	"":                        "",
 	engines.PreprocessNone:    "",
 	engines.PreprocessDynamic: dynamic,
-	// soft_dynamic
+	// compression, and then slower normalization than dynamic
 	engines.PreprocessSoftDynamic: "acompressor=threshold=-24dB:ratio=3:attack=20:release=250:makeup=2," +
 		"dynaudnorm=f=500:g=31:p=0.9:m=15",
 	engines.PreprocessBassDynamic: "bass=g=6:f=110:w=0.6," + dynamic,
@@ -55,7 +55,7 @@ type decoder struct {
 	program *sandbox.Process
 	pcm     *os.File
 	ahead   *bufio.Reader
-	unwatch func() bool // ends the watching of the context
+	unwatch func() bool // stops watching the context
 	stop    func()      // kills the process group
 }
 
@@ -79,14 +79,14 @@ func decode(ctx context.Context, runner *sandbox.Runner, file *os.File, filter s
 		Args: arguments(program, filter), Env: process.Environment(nil), Files: []*os.File{file, out}, Limits: limits,
 	})
 	if err != nil {
-		_ = pcm.Close() // the earlier error is returned
+		_ = pcm.Close() // the earlier error is returned instead
 		return nil, err
 	}
 	d.stop = sync.OnceFunc(func() { d.program.Stop(context.Background(), 0) })
 	d.unwatch = context.AfterFunc(ctx, d.stop)
 	_ = out.Close() // the samples then end when ffmpeg exits
 	if _, err := d.peek(); err != nil && !errors.Is(err, io.EOF) {
-		_ = d.Close() // err, which came first, says more
+		_ = d.Close() // err, the earlier error, is returned instead
 		return nil, err
 	}
 	return d, nil

@@ -51,7 +51,7 @@ func (o Opener) open(ctx context.Context, path, preprocessing string, longest ti
 		decoded, err = decode(ctx, o.Runner, file, filter)
 	}
 	if err != nil {
-		_ = file.Close() // the earlier error is returned
+		_ = file.Close() // the earlier error is returned instead
 		return nil, err
 	}
 	return &bounded{ReadCloser: decoded, ctx: ctx, left: bytesOf(longest), longest: longest}, nil

@@ -22,7 +22,7 @@ import (
 type program struct {
 	dir        string // directory of the model, which error messages must not contain
 	process    *sandbox.Process
-	requests   *os.File // receives the names of utterances
+	requests   *os.File // pipe to the process, for the names of utterances
 	responses  *os.File
 	lines      *bufio.Scanner
 	sound      *os.File // file without a name, with the samples of the next utterance
@@ -48,7 +48,7 @@ func (m *speechModel) startProgram() (*program, error) {
 	fail := func(err error) (*program, error) {
 		p.close()
 		for _, file := range files {
-			_ = file.Close() // the earlier error is returned
+			_ = file.Close() // the earlier error is returned instead
 		}
 		return nil, err
 	}
@@ -96,7 +96,7 @@ func unlinkedFile(dir string) (*os.File, error) {
 		return nil, err
 	}
 	if err := os.Remove(file.Name()); err != nil {
-		_ = file.Close() // the earlier error is returned
+		_ = file.Close() // the earlier error is returned instead
 		return nil, err
 	}
 	return file, nil
@@ -138,7 +138,7 @@ func (p *program) transcribe(ctx context.Context, pcm []byte) ([]engines.Word, e
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return nil, fmt.Errorf("the transcription of an utterance took longer than %s", utteranceTimeout)
 	}
-	if errors.Is(err, errEnded) { // the exit status of the process is the reason
+	if errors.Is(err, errEnded) { // wait for the exit status of the process, which lastError reports
 		ending := time.NewTimer(exitTimeout)
 		defer ending.Stop()
 		select {
@@ -150,8 +150,8 @@ func (p *program) transcribe(ctx context.Context, pcm []byte) ([]engines.Word, e
 	return nil, fmt.Errorf("%w%s", err, p.lastError())
 }
 
-// request requests an utterance and then an empty one, because a response ends only with the
-// beginning of the next one. It returns the words of the utterance.
+// request sends an utterance to the process, and returns its words. It then sends an empty
+// utterance, because only the response to that shows that the first response is complete.
 func (p *program) request(pcm []byte) (words []engines.Word, err error) {
 	if err := p.sound.Truncate(0); err != nil {
 		return nil, err

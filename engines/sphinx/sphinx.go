@@ -63,7 +63,7 @@ const (
 )
 
 // LoadSpeech implements engines.Transcriber. It starts a process to check that the model can be
-// loaded. Others are started when they are needed.
+// loaded. Further processes are started when they are needed.
 func (t transcriber) LoadSpeech(ctx context.Context, files engines.SpeechFiles) (engines.SpeechModel, error) {
 	if err := check(files); err != nil {
 		return nil, err

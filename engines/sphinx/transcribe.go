@@ -40,7 +40,7 @@ func (m *speechModel) Check(o engines.TranscriptionOptions) error {
 	v.Require(o.Alignment == "", "alignment_model",
 		"PocketSphinx has no alignment models: leave it out, or use another model")
 	v.Require(len(o.Temperature) == 0 || len(o.Temperature) == 1 && o.Temperature[0] == 0, "temperature",
-		"PocketSphinx supports only 0: leave it out, or use another model")
+		"PocketSphinx supports only the temperature 0: leave it out, or use another model")
 	v.Require(o.Prompt == "" || m.hasFiller(o.Prompt), "prompt",
 		"PocketSphinx uses a prompt only to transcribe fillers: include one of %s, leave it out, or use another model",
 		strings.Join(m.fillers, ", "))

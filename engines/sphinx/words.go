@@ -21,12 +21,12 @@ const (
 func wordOf(line string) (w engines.Word, err error) {
 	fields := strings.Fields(line)
 	if len(fields) != 4 {
-		return w, fmt.Errorf("the process wrote a line with %d fields after the channel, not 4", len(fields))
+		return w, fmt.Errorf("PocketSphinx wrote a line with %d fields after the channel, not 4", len(fields))
 	}
 	var numbers [3]float64
 	for i, text := range []string{fields[0], fields[1], fields[3]} {
 		if numbers[i], err = strconv.ParseFloat(text, 64); err != nil {
-			return w, fmt.Errorf("the process wrote %q instead of a number", text)
+			return w, fmt.Errorf("PocketSphinx wrote %q instead of a number", text)
 		}
 	}
 	return engines.Word{
@@ -93,7 +93,8 @@ func segmentOf(words []engines.Word) *engines.Segment {
 	return s
 }
 
-// minProbability is half of the lowest probability that PocketSphinx prints.
+// minProbability replaces the probability 0, whose logarithm is infinite. It is half of the lowest
+// other probability that PocketSphinx prints.
 const minProbability = 0.0005
 
 // dither adds noise of one bit to digital silence, because the model takes the logarithm of the

@@ -94,11 +94,12 @@ func New(ctx context.Context, o Options) (engines.Trainer, error) {
 	}
 	if err != nil {
 		return nil, domain.Errorf(domain.FailedPrecondition,
-			"cannot list the libraries of %s (%v): check that it runs, and that torch, transformers and peft are installed",
+			"cannot list the libraries of the Python interpreter %s (%v): check that it runs, and that torch, transformers "+
+				"and peft are installed",
 			o.Python, err)
 	}
 	if len(found.Missing) > 0 {
-		return nil, domain.Errorf(domain.FailedPrecondition, "%s has no %s: %s", o.Python,
+		return nil, domain.Errorf(domain.FailedPrecondition, "the Python interpreter %s has no %s: %s", o.Python,
 			strings.Join(found.Missing, ", "), install)
 	}
 	if err := o.Runner.Check(ctx); err != nil {

@@ -94,7 +94,7 @@ func (r *training) accept(ctx context.Context) (net.Conn, error) {
 		}
 		ours, err := net.Dial("unix", r.listener.Addr().String())
 		if err != nil {
-			_ = r.listener.SetDeadline(time.Unix(1, 0)) // also ends Accept
+			_ = r.listener.SetDeadline(time.Unix(1, 0)) // ends Listener.Accept with an error
 			return
 		}
 		_ = ours.Close()

@@ -127,8 +127,8 @@ func (a *Archive) Keep(at eventlog.Checkpoint) (complete bool, err error) {
 	for _, entry := range rest {
 		a.Add(entry.Event, entry.Previous, entry.State)
 	}
-	// without the flush, a crash could leave an archive that ends before the checkpoint; Err returns
-	// its error
+	// after a crash without this flush, the archive could end before the checkpoint; Err returns an
+	// error of the flush
 	_ = a.Flush()
 	return true, nil
 }

@@ -245,7 +245,7 @@ func (a *Archive) link(position uint64) (previous, jump uint64, carries bool, er
 func (a *Archive) writtenLink(position uint64) (previous, jump uint64, carries bool, err error) {
 	var link [linkBytes]byte
 	if _, err := a.links.ReadAt(link[:], int64(position-1)*linkBytes); err != nil {
-		return 0, 0, false, fmt.Errorf("read the link of event %d: %w", position, err)
+		return 0, 0, false, fmt.Errorf("read the link of the event at position %d: %w", position, err)
 	}
 	return decodeLink(position, link[:])
 }
@@ -255,7 +255,8 @@ func decodeLink(position uint64, link []byte) (previous, jump uint64, carries bo
 	previous, jump = binary.BigEndian.Uint64(link), binary.BigEndian.Uint64(link[8:])
 	carries, previous = previous&carriesBit != 0, previous&^carriesBit
 	if previous >= position || jump > previous {
-		return 0, 0, false, fmt.Errorf("%w: the link of event %d does not lead to an earlier event", errDamaged, position)
+		return 0, 0, false, fmt.Errorf("%w: the link of the event at position %d does not lead to an earlier event",
+			errDamaged, position)
 	}
 	return previous, jump, carries, nil
 }

@@ -15,14 +15,14 @@ type Finder struct {
 	buffer  [finderLinks * linkBytes]byte
 }
 
-// Finder returns a Finder of the archive.
+// Finder returns a Finder that reads the links of this archive.
 func (a *Archive) Finder() *Finder {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return &Finder{archive: a, written: a.written}
 }
 
-// Find is Archive.Find.
+// Find returns the same result as Archive.Find.
 func (f *Finder) Find(version, position uint64) (uint64, error) {
 	if version <= position || version > f.written {
 		return f.archive.Find(version, position)

@@ -62,8 +62,8 @@ type limits struct {
 }
 
 // admit takes a token and reports true when the record may be stored now. Otherwise the record
-// waits in its bucket, and flush returns it later, or a newer record whose field Repeated counts
-// both.
+// waits in its bucket until flush returns it. A newer record of the same key replaces a waiting
+// record; its field Repeated then includes the replaced one.
 func (l *limits) admit(r Record, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -87,8 +87,8 @@ func (l *limits) admit(r Record, now time.Time) bool {
 	return false
 }
 
-// flush returns the waiting records for which there are tokens now; with all, it returns all
-// waiting records. It also deletes the buckets that are full again.
+// flush returns the waiting records for which there are tokens now; if all is true, it returns
+// every waiting record. It also deletes the buckets that are full again.
 func (l *limits) flush(now time.Time, all bool) (due []Record) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

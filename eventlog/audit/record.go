@@ -18,7 +18,7 @@ const (
 	LoginAccepted  = "LOGIN_ACCEPTED"
 	LoginRefused   = "LOGIN_REFUSED"
 	SecretRead     = "SECRET_READ"     // code of an account, such as an evaluator, got the value of a secret
-	RecordsDropped = "RECORDS_DROPPED" // the control plane lost as many records as the field Repeated says
+	RecordsDropped = "RECORDS_DROPPED" // the control plane dropped records; the field Repeated is their number
 )
 
 // Kinds lists all kinds of audit records.

@@ -246,7 +246,7 @@ func (r *Recorder) takeDropped() Record {
 func (r *Recorder) logDropped(records []Record, err error) {
 	n := 0
 	for _, record := range records {
-		if record.Kind != RecordsDropped { // the records that it stands for were counted when they were dropped
+		if record.Kind != RecordsDropped { // the dropped records that it reports were counted when they were dropped
 			n += record.events()
 		}
 	}
@@ -274,7 +274,7 @@ func (r *Recorder) finish(ctx context.Context) {
 			closeAll(entries)
 		default:
 			if lost := r.takeDropped(); lost.Repeated > 0 {
-				_ = r.append(ctx, []Record{lost}) // if this fails, the metric still has the number
+				_ = r.append(ctx, []Record{lost}) // if this fails, the number of lost records is still in the metric
 			}
 			return
 		}

@@ -30,9 +30,9 @@ const (
 	// were not authenticated, so that they cannot push out the records of other accounts.
 	MaxPerAccount = 20_000
 
-	// maxRecord is the maximum size of a message in bytes, with its headers. It allows for JSON, which
-	// escapes a byte of a bounded record with at most one further byte, because encode does not escape
-	// HTML.
+	// maxRecord is the maximum size of a message in bytes, with its headers. It includes space for
+	// JSON escapes: a byte of a cleaned text takes at most two bytes, because encode does not
+	// escape HTML.
 	maxRecord = 9 << 10
 	repeats   = 2 * time.Minute
 )
@@ -197,9 +197,9 @@ func (e DamagedError) Error() string {
 	return fmt.Sprintf("the audit record at position %d is damaged: %v", e.Position, e.Err)
 }
 
-// nextRecord returns the next record, or a DamagedError when it cannot be decoded. A record with
-// the Sequence 0 means that the next message is after last. more is false when there is no further
-// record up to last.
+// nextRecord returns the next record, or a DamagedError when the record cannot be decoded. It
+// returns the zero Record when the next message is after the position last. more is false when
+// there is no further record up to last.
 func nextRecord(ctx context.Context, messages jetstream.MessagesContext, last uint64) (r Record, more bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, appendTime)
 	defer cancel()

@@ -14,8 +14,8 @@ import (
 // Limit is the maximum number and total size of the responses that are stored for one account.
 type Limit struct {
 	Count int
-	// total size of an account's responses from which on new keys are refused; requests in progress
-	// still store theirs
+	// when the responses of an account have this total size in bytes, its new keys are refused;
+	// requests in progress still store their responses
 	Bytes int64
 }
 

@@ -23,8 +23,8 @@ import (
 const ReasonLost = "IDEMPOTENCY_RECORDS_LOST"
 
 // OpenLocal opens a store that keeps its records in two local files, which are synced at every
-// write. Records that an earlier version of anneal kept in the JetStream bucket ANSWERS are moved
-// there.
+// write. It moves records that an earlier version of anneal kept in the JetStream bucket ANSWERS to
+// the files.
 //
 // The store opens even if records are damaged in both files. For a day after such a loss, claims of
 // unknown keys are refused, because a request whose record was lost could otherwise be executed

@@ -25,7 +25,8 @@ type Bucket interface {
 
 // CheckBucket returns an error unless bucket is the one that all control planes of the installation
 // use. The first control plane of an installation writes a new ID to the bucket and to the record
-// of the installation; later ones compare the two. url names the bucket in the error.
+// of the installation; each later control plane compares the two IDs. url names the bucket in the
+// error.
 func (m *Membership) CheckBucket(ctx context.Context, bucket Bucket, url string) error {
 	return checkBucket(ctx, m.bucket, bucket, url)
 }
@@ -41,8 +42,8 @@ func checkBucket(ctx context.Context, records kv.Store, bucket Bucket, url strin
 	written := "" // the ID that this process has written to the bucket
 	record, err := update(ctx, records, func(r Record) (*Record, error) {
 		if r.Bucket != "" {
-			// the record has an ID, so that ID is in the bucket already, or was replaced: compareBucket
-			// finds out
+			// the record already has the ID of a bucket; compareBucket checks that it is the ID of
+			// this bucket
 			return nil, nil
 		}
 		written = nuid.Next()
@@ -61,8 +62,8 @@ func checkBucket(ctx context.Context, records kv.Store, bucket Bucket, url strin
 
 // compareBucket returns an error unless the bucket has the ID of the record. In an object store
 // without conditional writes, two control planes that start at the same time can overwrite each
-// other's ID. The control plane whose ID is in the record (written) then writes it again, and the
-// other one waits for that.
+// other's ID. The control plane whose ID is in the record (written) then writes its ID again, and
+// the other control plane waits for that.
 func compareBucket(ctx context.Context, record Record, written string, bucket Bucket, url string) error {
 	for pauses := 0; ; pauses++ {
 		id, err := bucket.BucketID(ctx)
@@ -85,8 +86,8 @@ func compareBucket(ctx context.Context, record Record, written string, bucket Bu
 	}
 }
 
-// SetKey replaces the fingerprint of the key with a name in the record of the installation, after
-// the key was replaced. All control planes must be stopped. SetKey does nothing when there is no
+// SetKey sets the fingerprint of the key name in the record of the installation. It is called after
+// that key was replaced, while all control planes are stopped. It does nothing when there is no
 // record.
 func SetKey(ctx context.Context, nc *nats.Conn, name, fingerprint string) error {
 	if _, ok, err := Read(ctx, nc); err != nil || !ok {

@@ -50,7 +50,7 @@ type Membership struct {
 	now    func() time.Time
 
 	mu           sync.Mutex
-	since        time.Time            // since this time this process has received all heartbeats
+	since        time.Time            // every heartbeat that was sent since this time has reached this process
 	own          time.Time            // when this process last received its own heartbeat
 	candidate    bool                 // this control plane may become the leader; see Stand
 	candidates   map[string]time.Time // by ID: last heartbeat of each other control plane that may become the leader
@@ -131,8 +131,8 @@ func (m *Membership) addTo(r *Record) error {
 	return nil
 }
 
-// Leave removes this control plane from the record, so that the version of events no longer depends
-// on what it can read.
+// Leave removes this control plane from the record, so that it no longer limits the version of the
+// events that may be recorded.
 func (m *Membership) Leave(ctx context.Context) error {
 	_, err := update(ctx, m.bucket, func(r Record) (*Record, error) {
 		if r.Members[m.o.ID].Boot != m.boot {
@@ -157,7 +157,7 @@ func (m *Membership) setEventVersion(v int) {
 	defer m.mu.Unlock()
 	if v > m.eventVersion && m.eventVersion > 0 {
 		m.o.Logger.Info("all control planes can read events of a newer version, so such events are recorded from now on; "+
-			"older versions of anneal can no longer start here", "eventVersion", v)
+			"older versions of anneal can no longer join this installation", "eventVersion", v)
 	}
 	m.eventVersion = max(m.eventVersion, v)
 }
@@ -173,8 +173,8 @@ func (m *Membership) Stand() {
 
 // Leads reports whether this control plane is the leader. Among the candidates whose heartbeats
 // arrive, the one with the lowest ID leads. Several control planes may lead for a time, for example
-// during a network partition, so the leader's work must be safe when two do it. changed is closed
-// when the result changes.
+// during a network partition, so two of them must be able to do the leader's work at the same time
+// without harm. changed is closed when the result changes.
 func (m *Membership) Leads() (leads bool, changed <-chan struct{}) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -194,7 +194,7 @@ type heartbeat struct {
 
 // Run sends heartbeats, receives those of other control planes, and updates the record, until ctx
 // is done. It returns an error when the control plane can no longer be a member, for example
-// because newer events are recorded than it can read.
+// because the log may have events of a version that it cannot read.
 func (m *Membership) Run(ctx context.Context) error {
 	subscription, err := m.o.Conn.Subscribe(heartbeatSubject("*"), m.recordHeartbeat)
 	if err != nil {
@@ -334,7 +334,7 @@ func (m *Membership) silent(members map[string]Member) (silent []string) {
 		}
 		if id != m.o.ID && listening >= limit && now.Sub(m.received[id]) >= limit {
 			silent = append(silent, id)
-			delete(m.received, id) // if it comes back, its time without a heartbeat begins again
+			delete(m.received, id) // if the member sends heartbeats again, its time without a heartbeat starts anew
 		}
 	}
 	return silent

@@ -61,8 +61,8 @@ func ensure(ctx context.Context, js jetstream.JetStream, replicas int) error {
 	}, replicas)
 }
 
-// Fingerprint returns a digest of a key by which control planes compare keys. The key cannot be
-// derived from it, because keys are 32 random bytes.
+// Fingerprint returns a digest of a key by which control planes compare keys. The digest does not
+// reveal the key, because keys are 32 random bytes.
 func Fingerprint(name string, key []byte) string {
 	h := sha256.New()
 	fmt.Fprintf(h, "anneal key fingerprint %q\n", name)

@@ -352,7 +352,8 @@ func (s survey) validate(dir string, mark HighWaterMark, have bool, must uint64,
 }
 
 // repairTail cleans up the end of the log: it writes the valid events after the high-water mark to
-// new files, and cuts off the invalid records after them. It does nothing when there are none.
+// new files, and cuts off the invalid records after these events. It does nothing when the log has
+// neither.
 func (s survey) repairTail(store, dir string, mark HighWaterMark, have bool, log *slog.Logger) error {
 	keep := s.chain.Position
 	if have && keep == mark.Durable && len(s.gaps) == 0 && len(s.flaws) == 0 {
@@ -377,8 +378,8 @@ func (s survey) repairTail(store, dir string, mark HighWaterMark, have bool, log
 const cutsKept = 10
 
 // rewrite replaces a block file by a new file that has its events up to the position keep. index is
-// the index of the block file in s.files. The rest of the old file is written to a file beside the
-// storage directory, see keepCut.
+// the index of the block file in s.files. The remaining bytes of the old file are written to a file
+// beside the storage directory: see keepCut.
 func (s survey) rewrite(store, dir string, index int, keep uint64, log *slog.Logger) error {
 	f := s.files[index]
 	content, err := os.ReadFile(f.path)

@@ -7,10 +7,9 @@ import (
 )
 
 // checkCopies checks the mirrors of a log that is complete and ends at the position last. It
-// removes a damaged mirror, so that the server creates the mirror again. When the log has no
-// high-water mark (marked is false), it instead returns an error for a damaged mirror with events
-// after last, because these events may have been acknowledged and the mirror may have their only
-// copy.
+// removes a damaged mirror, so that the server creates the mirror again. Without a high-water mark
+// (marked is false), it does not remove a damaged mirror that has events after last, but returns an
+// error: these events may have been acknowledged, and the mirror may have their only copy.
 func checkCopies(store string, last uint64, marked bool, log *slog.Logger) error {
 	dirs, err := copiesOf(store, logStream)
 	if err != nil {

@@ -160,7 +160,7 @@ func OpenMark(path string, m HighWaterMark) (*MarkFile, error) {
 	}
 	m.written++
 	h := &MarkFile{path: path, file: file, Sync: disk.Fdatasync, mark: m, every: markSync}
-	h.writer.run, h.syncer.run = h.write, func() { _ = h.flush() } // an error is returned by the calls that follow
+	h.writer.run, h.syncer.run = h.write, func() { _ = h.flush() } // later calls of MarkFile return the error
 	return h, nil
 }
 
@@ -272,8 +272,8 @@ func (t *timer) stopLocked() {
 }
 
 // failLocked records the first error of writing the file of the mark, which all later calls return.
-// The log then refuses appends: the mark in the file becomes outdated, and a log that later loses
-// events would pass the check at the start.
+// The log then refuses appends, because with an outdated mark a log that later loses events would
+// pass the check at the start.
 func (h *MarkFile) failLocked(err error) {
 	if h.err == nil {
 		h.err = err
@@ -326,8 +326,8 @@ func (h *MarkFile) flush() error {
 }
 
 // SetFailed records in the mark that a sync of the log failed, so that the next start writes the
-// events after Durable again. It ignores an error of writing the mark, because without the note the
-// next start does the same.
+// events after Durable again. It ignores an error of writing the mark, because the next start
+// writes the events after Durable again even without this record.
 func (h *MarkFile) SetFailed() {
 	if h == nil {
 		return

@@ -82,12 +82,13 @@ func contentsOf(dir, stream string, each func(record)) (c contents, err error) {
 // When the stream has lost records and its mirror for readers has all of them, CheckRecords
 // replaces the stream's block files by the mirror's. Otherwise it logs the positions of the lost
 // records. It removes a damaged mirror of an intact stream, so that the server creates the mirror
-// again. store is the server's storage directory, and kept the stream's limits, by which records
-// may be missing.
+// again. store is the server's storage directory. kept has the limits of the stream: records that
+// the server may have deleted at a limit do not count as lost.
 func CheckRecords(store, stream string, kept Retention, now time.Time, log *slog.Logger) error {
 	dir := BlockDir(store, "CONTROL", stream)
 	if why := foreign(dir); why != "" {
-		log.Warn("cannot check the block files of a stream: lost records are not noticed", "stream", stream, "reason", why)
+		log.Warn("cannot check the block files of a stream: lost records of this stream are not reported",
+			"stream", stream, "reason", why)
 		return nil
 	}
 	own, err := contentsOf(dir, stream, nil)
@@ -141,7 +142,8 @@ func listGaps(gaps []Gap) string {
 }
 
 // restoreBlocks replaces the block files in dir by copies of the mirror's files. It moves the
-// replaced files to a directory beside store, where it deletes those of an earlier restoration.
+// replaced files to a directory beside store, and first deletes the files that an earlier
+// restoration moved there.
 func restoreBlocks(store, dir string, mirror contents) error {
 	fresh, former := dir+".new", filepath.Clean(store)+".damaged-records"
 	for _, path := range []string{fresh, former} {
@@ -182,7 +184,8 @@ func dropDamagedCopies(store, stream string, own contents, log *slog.Logger) err
 		if err != nil {
 			return err
 		}
-		// The index file of a mirror without blocks may say that the mirror has received all records.
+		// A mirror that lost its block files is damaged too: its index file may say that it has
+		// received all records, so that the server would not send them again.
 		lacks := dir == BlockDir(store, "READERS", stream) && len(own.runs) > 0 &&
 			(len(c.runs) != 1 || c.first() > own.first())
 		// the mirror's index file may count a record whose write was interrupted

@@ -39,11 +39,11 @@ type RepairReport struct {
 // Intact reports whether the repaired log is complete and unaltered.
 func (r RepairReport) Intact() bool { return len(r.Lost) == 0 && !r.Altered }
 
-// Repair restores missing and damaged events of a stopped server's log from the log's mirrors. When
-// an event is valid neither in the log nor in a mirror, or when the hash of the repaired log does
-// not match the high-water mark, Repair changes nothing unless AcceptLoss is set, and the report
-// says so. It moves replaced files to RepairReport.Aside. The caller must hold the lock of the data
-// directory.
+// Repair restores missing and damaged events of a stopped server's log from the log's mirrors. The
+// report has the events that are valid neither in the log nor in a mirror, and says whether the
+// hash of the repaired log matches the high-water mark. If events are lost or the hash does not
+// match, Repair changes nothing unless AcceptLoss is set. It moves replaced files to
+// RepairReport.Aside. The caller must hold the lock of the data directory.
 func Repair(opts RepairOptions) (report RepairReport, err error) {
 	if opts.Mark == "" {
 		opts.Mark = MarkPath(opts.Dir)
@@ -359,7 +359,7 @@ func extendGap(gaps []Gap, position uint64, reason string) []Gap {
 }
 
 // writeGivenUp writes the report to report.json and the discarded events to given-up.jsonl in the
-// directory report.Aside. The events after the position events are discarded.
+// directory report.Aside. The discarded events are those at positions greater than events.
 func (r *repair) writeGivenUp(report RepairReport, events uint64) error {
 	text, err := json.MarshalIndent(report, "", "  ")
 	if err != nil {

@@ -12,15 +12,16 @@ import (
 // server.
 const scrubRate = 64 << 20 // bytes per second
 
-// Scrub reads all block files of the log and its mirrors once while the server runs. It checks the newest
-// block of the log, to which the server writes, up to the high-water mark, and those of the mirrors not at
-// all. When it finds damage to the log, it logs an error and records the damage in the high-water mark: the
-// next start then reads all of the log and fails until the log is repaired. The running server continues,
-// because the state in its memory was computed from complete events. When a mirror is damaged, the next
-// start recreates it.
+// Scrub reads all block files of the log and its mirrors once while the server runs. Of the newest
+// block file of the log, to which the server writes, it checks the events up to the high-water
+// mark. It does not check the newest block files of the mirrors. When it finds damage to the log,
+// it logs an error and records the damage in the high-water mark: the next start then reads all of
+// the log and fails until the log is repaired. The running server continues, because the state in
+// its memory was computed from complete events. When a mirror is damaged, the next start recreates
+// it.
 func Scrub(ctx context.Context, store string, kept *MarkFile, log *slog.Logger) error {
 	dir := BlockDir(store, "CONTROL", logStream)
-	mark := kept.Mark() // before the blocks are listed, so that they have all events up to the mark
+	mark := kept.Mark() // read it before the files are listed, so that they have every event up to the mark
 	all, err := blocksOf(dir)
 	if err != nil || len(all) < 2 || foreign(dir) != "" {
 		return nil
@@ -63,8 +64,8 @@ func Scrub(ctx context.Context, store string, kept *MarkFile, log *slog.Logger) 
 		}
 		return ctx.Err()
 	}
-	log.Error("the log is damaged: stop the server and run 'anneal log repair --data DIR'. The server runs on, but "+
-		"does not start again before the repair",
+	log.Error("the log is damaged: stop the server and run 'anneal log repair --data DIR'. The server keeps running, but "+
+		"cannot be started again before the repair",
 		"error", damaged(dir, gaps))
 	return kept.Update(func(m *HighWaterMark) { m.Damaged = gaps[0].First })
 }

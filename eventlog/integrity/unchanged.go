@@ -9,16 +9,17 @@ import (
 	"strings"
 )
 
-// startCheckBytes is the size up to which a log is read completely before each start. Of a larger log
-// whose files have not changed since a clean shutdown, only the blocks from the mark's position on are
-// read before the start. Scrub reads all blocks while the server runs. Until it has, the next start reads
-// the whole log again.
+// startCheckBytes is the size up to which a log is read completely before each start. Of a larger
+// log whose files have not changed since a clean shutdown, only the blocks from the mark's position
+// on are read before the start. Scrub reads all blocks while the server runs. If the server stops
+// before Scrub has finished, the next start reads the whole log.
 const startCheckBytes = 64 << 20
 
 // FilesHash returns a hash of the block files of the log and its mirrors in the server's directory
-// store: of their names, sizes, modification times and inodes, and of the contents of the NATS server's
-// index files. It changes with each change to the files other than the decay of a disk, also if a program
-// sets the modification time back. The hash is zero when a file cannot be read, or an index is missing.
+// store: of their names, sizes, modification times and inodes, and of the contents of the NATS
+// server's index files. It changes whenever a program changes a file, even if the program sets the
+// modification time back. It does not change when a disk corrupts a block file. The hash is zero
+// when a file cannot be read, or an index is missing.
 func FilesHash(store string) (h Hash) {
 	dirs, err := copiesOf(store, logStream)
 	if err != nil {
@@ -49,11 +50,11 @@ func FilesHash(store string) (h Hash) {
 				if err != nil {
 					return Hash{}
 				}
-				_ = binary.Write(sum, binary.BigEndian, sha256.Sum256(content)) // a hash returns no error
+				_ = binary.Write(sum, binary.BigEndian, sha256.Sum256(content)) // writing to a hash never fails
 				indexed++
 			}
 		}
-		if indexed == 0 && len(entries) > 0 { // the NATS server would read the blocks, and cut off damaged ones
+		if indexed == 0 && len(entries) > 0 { // without an index, the NATS server would cut off damaged blocks
 			return Hash{}
 		}
 	}

@@ -130,8 +130,8 @@ func (r *recovery) repair(reason string) {
 
 // merge combines the copies of the newest generation. A commit is synced to the first copy, then to
 // the second, and then acknowledged. So the records of a commit that is in both copies are
-// required; those of a commit in one copy may not have been acknowledged, and are kept if they are
-// valid.
+// required. The records of a commit that is in only one copy may not have been acknowledged; they
+// are kept if they are valid.
 func merge(found sources, wipe bool) *recovery {
 	r := &recovery{found: found, wipe: wipe, live: map[string]*entry{}}
 	for _, s := range found {

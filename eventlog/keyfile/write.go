@@ -95,7 +95,8 @@ func (s *Store) writeBatches() {
 	}
 }
 
-// finish updates the entries after a batch was written or failed. refused is the result of write.
+// finish updates the entries after a batch was written or failed. refused reports that write failed
+// without a change to the files.
 func (s *Store) finish(b *batch, refused bool) {
 	if b.err == nil {
 		for _, op := range b.ops {
@@ -111,8 +112,8 @@ func (s *Store) finish(b *batch, refused bool) {
 		}
 		return
 	}
-	// Operations that were enqueued after a failed batch were decided on its entries, so they fail
-	// too.
+	// Operations that were enqueued after a failed batch rely on the changes in that batch, so they
+	// fail too.
 	s.entries = maps.Clone(s.durable)
 	later := s.pending
 	s.pending = newBatch()

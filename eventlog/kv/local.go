@@ -142,7 +142,7 @@ func migrateOne(ctx context.Context, from *Bucket, store *keyfile.Store, id stri
 		}
 	}
 	if err == nil && string(there) != string(record) {
-		err = domain.Errorf(domain.DataLoss, "the copy of the record of %s differs from the record", id)
+		err = domain.Errorf(domain.DataLoss, "the local copy of the record %s differs from the record in NATS", id)
 	}
 	return err
 }

@@ -65,7 +65,7 @@ type forwarder struct {
 	*Meter
 	at   cursor
 	seen map[string]seenRecord // by ID: records of the stream after the cursor
-	end  uint64                // spool index up to which seen may have the records
+	end  uint64                // only entries before this spool index can be in seen
 }
 
 // A seenRecord identifies a record in the usage stream. Records of earlier versions of anneal have
@@ -168,8 +168,8 @@ func next(ctx context.Context, messages jetstream.MessagesContext) (jetstream.Ms
 }
 
 // sendWindow waits for records in the spool, sends up to window of them, and advances the cursor
-// when the stream has acknowledged all. When a window is sent again, its records get the same
-// numbers.
+// when the stream has acknowledged all of them. When a window is sent again, its records get the
+// same numbers.
 func (f *forwarder) sendWindow(ctx context.Context) error {
 	entries, after, err := f.spool.read(f.at.Next, window)
 	if err != nil {
@@ -194,7 +194,7 @@ func (f *forwarder) sendWindow(ctx context.Context) error {
 			continue
 		}
 		e, err := decodeEntry(data)
-		if err != nil { // a version of anneal with another format wrote it; the checksum is valid
+		if err != nil { // the checksum is valid, so a version of anneal with another format wrote the entry
 			f.losses.add(messageLost, 1, fmt.Errorf("decode a usage record: %w", err))
 			to.Next++
 			to.Numbers[f.options.ID]++
@@ -255,9 +255,9 @@ func (s sending) record() Record {
 	return r
 }
 
-// await waits until the stream has acknowledged a record, and advances the cursor to past it. When
-// the stream refuses a record as too large, the record is dropped, so that it does not block those
-// that follow.
+// await waits until the stream has acknowledged a record, and advances the cursor past the record.
+// When the stream refuses a record as too large, the record is dropped, so that it does not block
+// later records.
 func (f *forwarder) await(ctx context.Context, sent sending, to *cursor) error {
 	select {
 	case ack := <-sent.Ok():
@@ -285,8 +285,9 @@ func (f *forwarder) await(ctx context.Context, sent sending, to *cursor) error {
 }
 
 // pass advances the number of a control plane past an entry that the stream already has. existing
-// is the stream's record: when this control plane sent it, it has the entry's number; when another
-// one metered the request first, the entry takes no number.
+// is the stream's record of the entry. If this control plane sent that record, the entry has the
+// number of the record. If another control plane metered the request first, the entry takes no
+// number.
 func (c *cursor) pass(e entry, existing seenRecord) {
 	number := c.Numbers[e.ControlPlane] + e.Lost
 	if existing.controlPlane == e.ControlPlane {

@@ -70,7 +70,7 @@ func useKey(name domain.Name) string {
 // Keep records that a resource was used at a time.
 func (u *LastUsed) Keep(ctx context.Context, name domain.Name, at time.Time) error {
 	if _, err := u.kv.Put(ctx, useKey(name), []byte(at.UTC().Format(time.RFC3339))); err != nil {
-		return fmt.Errorf("store when %s was last used: %w", name, err)
+		return fmt.Errorf("store the time of the last use of %s: %w", name, err)
 	}
 	return nil
 }
@@ -78,7 +78,7 @@ func (u *LastUsed) Keep(ctx context.Context, name domain.Name, at time.Time) err
 // Forget deletes the recorded time of a resource.
 func (u *LastUsed) Forget(ctx context.Context, name domain.Name) error {
 	if err := u.kv.Purge(ctx, useKey(name)); err != nil {
-		return fmt.Errorf("delete the time when %s was last used: %w", name, err)
+		return fmt.Errorf("delete the time of the last use of %s: %w", name, err)
 	}
 	return nil
 }

@@ -59,8 +59,9 @@ const syncEvery = 100 * time.Millisecond
 // logLossEvery is the minimum time between two warnings with the same message.
 const logLossEvery = 10 * time.Second
 
-// losses logs dropped records and outages of the stream. It logs the first one at once and then, at
-// most every logLossEvery, the number since, so that an outage does not fill the log.
+// losses logs dropped records and outages of the stream. It logs the first one at once, and then at
+// most every logLossEvery the number since the last message, so that an outage does not fill the
+// log.
 type losses struct {
 	logger *slog.Logger
 	mu     sync.Mutex
@@ -124,7 +125,7 @@ func NewMeter(options MeterOptions) (*Meter, error) {
 		losses: losses{logger: options.Logger, logged: map[string]time.Time{}, count: map[string]int{}}}
 	if queue.cut > 0 {
 		m.losses.add(messageLost, 1, fmt.Errorf("%w: removed %d bytes at its end", errDamagedSpool, queue.cut))
-		m.lost = 1 // the numbers show readers that records are missing, although not how many
+		m.lost = 1 // the missing number shows readers that records were lost; their count is unknown
 	}
 	m.waiting.Store(&at)
 	m.running.Go(func() { m.forward(ctx) })

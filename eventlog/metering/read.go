@@ -69,8 +69,8 @@ const headerTime = "ce-time"
 // executed again after a crash.
 func (u Record) Repeatable() bool { return len(u.ID) == 36 && u.ID[14] == '5' }
 
-// Known returns which of the given IDs belong to usage records that the stream received after
-// since, up to the sequence through.
+// Known returns which of the given IDs belong to usage records that the stream received after the
+// time since and up to the sequence through.
 func (r *Reader) Known(ctx context.Context, ids map[string]bool, since time.Time, through uint64) (map[string]bool,
 	error) {
 	known := map[string]bool{}

@@ -16,7 +16,8 @@ import (
 
 // Limits of a request's metadata. Number of entries, length of keys and length of values are
 // limited as in OpenAI's API. MaxMetadataSize is the size of ASCII metadata that reach all three
-// limits. Metadata with characters of several bytes can exceed it below these limits.
+// limits. Metadata with characters of several bytes can exceed MaxMetadataSize although they are
+// within the other limits.
 const (
 	MaxMetadata      = 16       // maximum number of entries
 	MaxMetadataKey   = 64       // maximum characters of a key

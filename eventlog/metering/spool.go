@@ -50,7 +50,7 @@ const (
 	spoolSuffix  = ".usage"
 	spoolSegment = 4 << 20
 	spoolHead    = 8
-	maxEntry     = 1 << 20 // a larger length can only be damage
+	maxEntry     = 1 << 20 // maximum length of an entry in bytes; a larger length means damage
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)

@@ -19,7 +19,7 @@ const Stream = "USAGE"
 // Limits of the usage stream and of each of its mirrors. At a limit the NATS server deletes the
 // oldest records.
 const (
-	MaxAge     = 35 * 24 * time.Hour // a month, and some days in which its records can be read
+	MaxAge     = 35 * 24 * time.Hour // a month, plus some days for reading the records of that month
 	MaxRecords = 2_000_000
 	// MaxBytes has space for MaxRecords records of 1 KiB. Most records take about 800 bytes with their
 	// headers.
@@ -27,9 +27,9 @@ const (
 )
 
 const (
-	// usageRepeats is how long the NATS server drops a message with the ID of an earlier one. It is
-	// longer than a restart takes, or the takeover of a batch by another control plane. The server
-	// keeps the IDs of that time in memory.
+	// usageRepeats is the time within which the NATS server drops a message that has the ID of an
+	// earlier message. A restart takes less time, and so does the takeover of a batch by another
+	// control plane. The server keeps the IDs of that time in memory.
 	usageRepeats = 2 * time.Minute
 	// maxUsage is the maximum size of a usage record in bytes. Without the metadata a record has at
 	// most 10 KiB, because user, model and resource names have at most 512 characters each.

@@ -24,8 +24,8 @@ const NoticeTime = (maxPings + 1) * pingInterval
 // blocks in a write before its pings fail, so the default of nats.go would be too long.
 const writeTime = 2 * time.Second
 
-// Connect connects to one of the servers in url, a list separated by commas. options override those
-// of this package.
+// Connect connects to one of the servers in url, a list separated by commas. options override the
+// timeouts that this package sets.
 func Connect(url string, options ...nats.Option) (*nats.Conn, error) {
 	return nats.Connect(url, append([]nats.Option{nats.Timeout(5 * time.Second), nats.PingInterval(pingInterval),
 		nats.MaxPingsOutstanding(maxPings), nats.FlusherTimeout(writeTime)}, options...)...)

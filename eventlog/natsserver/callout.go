@@ -58,8 +58,8 @@ type nodeAdmission struct {
 }
 
 const (
-	// less than authorization.timeout in accounts.conf, after which the NATS servers refuse the
-	// connection
+	// maximum time of verifying a node; less than authorization.timeout in accounts.conf, after
+	// which the NATS servers refuse the connection
 	verifyWithin = 4 * time.Second
 	verifiers    = 64 // maximum number of logins that are verified concurrently
 )

@@ -157,7 +157,8 @@ func (c *Connection) checkMark(ctx context.Context, opts ConnectOptions) error {
 		return accepted
 	}
 	if err := os.Rename(opts.Mark, opts.Mark+".refused-"+time.Now().UTC().Format("20060102T150405.000Z")); err != nil {
-		return domain.Errorf(domain.FailedPrecondition, "cannot rename the file of the refused high-water mark: %v", err)
+		return domain.Errorf(domain.FailedPrecondition, "cannot rename the file of the refused high-water mark: %v: "+
+			"check the disk and the permissions", err)
 	}
 	return disk.Sync(filepath.Dir(opts.Mark))
 }
@@ -249,7 +250,7 @@ func join(ctx context.Context, url, password, seed string, replicas int, nodes n
 }
 
 // existingReplicas returns the number of replicas of the log's stream. When there is no log, it
-// returns otherwise.
+// returns the argument otherwise.
 func existingReplicas(ctx context.Context, nc *nats.Conn, otherwise int) (replicas int, err error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -272,8 +273,7 @@ func existingReplicas(ctx context.Context, nc *nats.Conn, otherwise int) (replic
 	return replicas, nil
 }
 
-// Connected returns an error while one of the connections is interrupted on which reads and
-// inference depend.
+// Connected returns an error while a connection that reads or inference need is interrupted.
 func (c *Connection) Connected() error {
 	for _, nc := range []*nats.Conn{c.control, c.desk} {
 		if !nc.IsConnected() {
@@ -307,7 +307,7 @@ func (c *Connection) Close() {
 		}
 	}
 	if c.mark != nil && c.servers == 0 {
-		// the hash of the NATS server's index is zero, because the index of a cluster is on its servers
+		// there is no hash of the log's files, because in a cluster they are on the NATS servers
 		_ = c.mark.Close(integrity.Hash{})
 	}
 }

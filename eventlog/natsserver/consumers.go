@@ -53,8 +53,8 @@ func readableConsumer(content []byte) bool {
 		rest = rest[size:]
 		return n, true
 	}
-	// The four positions: the acknowledged one as a sequence of the consumer and of the stream, and
-	// the delivered one likewise.
+	// Four positions: that of the last acknowledged message as a sequence of the consumer and as a
+	// sequence of the stream, and the same two of the last delivered message.
 	var floor [4]uint64
 	for i := range floor {
 		n, ok := next()

@@ -29,9 +29,10 @@ const layoutStream = "LAYOUT"
 func (s *Server) checkLayout(ctx context.Context, opts Options) error {
 	js := s.js
 	_, err := js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
-		Name: layoutStream, Description: "Test of how messages are stored; deleted at the end of the start",
-		Subjects: []string{"control.layout"},
-		Storage:  jetstream.FileStorage,
+		Name:        layoutStream,
+		Description: "Temporary stream to test how messages are stored; deleted before the server is ready",
+		Subjects:    []string{"control.layout"},
+		Storage:     jetstream.FileStorage,
 	})
 	if err != nil {
 		return fmt.Errorf("eventlog: check the layout of NATS block files: %w", err)

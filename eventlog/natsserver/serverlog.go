@@ -20,7 +20,7 @@ func (l serverLog) Tracef(string, ...any)  {}
 
 func (l serverLog) Warnf(format string, v ...any) {
 	if strings.HasPrefix(format, "Plaintext passwords") {
-		return // the configuration is only in memory, so nobody can read its passwords
+		return // passwords are no risk in this configuration, which exists only in memory
 	}
 	if store, message, ok := strings.Cut(strings.TrimPrefix(format, "Filestore ["), "] "); ok && l.to != nil {
 		switch {

@@ -41,8 +41,8 @@ func (c *Connection) NodeSessions(ctx context.Context) (all []NodeSession, err e
 	}
 }
 
-// sessionPage appends to all one page of each server's list of connections, from the offset on.
-// more reports whether a server has further pages.
+// sessionPage appends one page of each server's list of connections to *all. The page begins at
+// offset. more reports whether a server has further pages.
 func (c *Connection) sessionPage(ctx context.Context, offset int, all *[]NodeSession) (more bool, err error) {
 	request, err := json.Marshal(server.ConnzEventOptions{ConnzOptions: server.ConnzOptions{
 		Username: true, Account: "AGENTS", Sort: server.ByCid, Offset: offset, Limit: sessionsPerPage}})

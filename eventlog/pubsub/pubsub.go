@@ -236,7 +236,7 @@ func (s *Subscriber) ensure(ctx context.Context, topic string) error {
 	return nil
 }
 
-// refused reports whether err is a response of the NATS servers that would be the same after a
+// refused reports whether err is a response of the NATS servers that would not change after a
 // retry.
 func refused(err error) bool {
 	var response *jetstream.APIError

@@ -15,8 +15,8 @@ import (
 // ends, it releases the messages that the server has already sent, so that they are redelivered
 // immediately.
 //
-// It replaces the iterator of nats.go. That sometimes does not request the next message when it
-// requests one at a time, and then hangs until a heartbeat is missed.
+// It replaces the iterator of nats.go, which hangs until a heartbeat is missed if it requests one
+// message at a time: it sometimes does not request the next message.
 type puller struct {
 	nc       *nats.Conn
 	sub      *nats.Subscription

@@ -76,9 +76,9 @@ func (v *Vault) Seal(ctx context.Context, name domain.Name, value []byte) (domai
 }
 
 // Open decrypts a value that Seal returned for the named resource. The error is NotFound when the
-// data key was erased, DataLoss when the value belongs to another resource or was changed or the
-// data key cannot be unwrapped, and FailedPrecondition when the ring lacks the master key or a
-// newer version of anneal sealed the value.
+// data key was erased. It is DataLoss when the value belongs to another resource or was changed, or
+// when the data key cannot be unwrapped. It is FailedPrecondition when the ring lacks the master
+// key, or a newer version of anneal sealed the value.
 func (v *Vault) Open(ctx context.Context, name domain.Name, sealed domain.Sealed) (domain.SecretValue, error) {
 	key, _, err := v.dataKey(ctx, sealed.KeyID)
 	if err != nil {
@@ -113,7 +113,7 @@ func (v *Vault) Claim(ctx context.Context, log string) error {
 		_, err = v.keys.Put(ctx, ownerID, []byte(log), revision)
 	}
 	if errors.Is(err, eventlog.ErrConflict) {
-		return nil // another process has claimed it at the same time; Owner says for which log
+		return nil // another process has claimed the vault at the same time; Owner returns the ID of its log
 	}
 	return err
 }

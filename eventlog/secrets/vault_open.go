@@ -34,8 +34,8 @@ func EnsureBucket(ctx context.Context, js jetstream.JetStream, replicas int) err
 }
 
 // OpenLocalVault opens a Vault that keeps the data keys in two local files, which are synced at
-// every write. Data keys that an earlier version of anneal kept in the JetStream bucket KEYS are
-// moved there.
+// every write. It moves data keys that an earlier version of anneal kept in the JetStream bucket
+// KEYS to the files.
 func OpenLocalVault(ctx context.Context, nc *nats.Conn, ring *KeyRing, where kv.LocalOptions) (*Vault, error) {
 	keys, err := kv.OpenLocal("data keys", where, keyfile.Options{Wipe: true}, func(store *keyfile.Store) error {
 		return migrateKeys(ctx, nc, where, store)

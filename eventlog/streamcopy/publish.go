@@ -15,8 +15,8 @@ const (
 	publishTimeout  = 30 * time.Second
 )
 
-// A Publisher publishes messages to a stream in order, without waiting for each acknowledgement. It
-// returns the first error at the next call.
+// A Publisher publishes messages to a stream in order, without waiting for each acknowledgement. If
+// publishing a message fails, the next call of a method returns the error.
 type Publisher struct {
 	js     jetstream.JetStream
 	failed chan error

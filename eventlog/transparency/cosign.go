@@ -79,7 +79,7 @@ func (p *Publisher) cosign(ctx context.Context, tree *Tree, c Checkpoint, signed
 
 // cosign submits a signed checkpoint to the witness and returns the witness's signature line.
 func (w Witness) cosign(ctx context.Context, tree *Tree, c Checkpoint, signed []byte) (string, error) {
-	for range 2 { // the first reply may say the size of the last checkpoint, from which the second request begins
+	for range 2 { // a witness with another last checkpoint replies with its size, from which the second request begins
 		old := w.state.size.Load()
 		body, err := submission(tree, old, c, signed)
 		if err != nil {

@@ -43,8 +43,8 @@ type Messages interface {
 	At(ctx context.Context, position uint64) (integrity.Message, error)
 }
 
-// A SaltKey is the secret from which the salts of an account's events are derived. It only has the
-// salts of positions from From on; those before were erased.
+// A SaltKey is the secret from which the salts of an account's events are derived. The salts of
+// positions before From were erased and cannot be derived.
 type SaltKey struct {
 	Key  []byte
 	From uint64

@@ -7,10 +7,10 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// ProveGrowth returns a bundle which proves that the log of another server has only grown from size
-// from to size to, and from there to its newest checkpoint. to 0 means the size of the checkpoint.
-// fetch returns the content of a path in the format tlog-tiles of C2SP; the proofs are computed
-// from the tiles.
+// ProveGrowth returns a bundle which proves that the log of another server has only grown: from the
+// size from to the size to, and then to the size of its newest checkpoint. If to is 0, it is the
+// size of that checkpoint. fetch returns the content of a path in the format tlog-tiles of C2SP;
+// the proofs are computed from the tiles.
 func ProveGrowth(fetch func(path string) ([]byte, error), from, to uint64) (Bundle, error) {
 	signed, err := fetch("checkpoint")
 	if err != nil {

@@ -41,7 +41,7 @@ type Source struct {
 	Logger   *slog.Logger
 }
 
-// Settings are the recipients of one backup, and whether it copies files.
+// Settings state, for one backup, for which age keys it is encrypted, and whether it copies files.
 type Settings struct {
 	Recipients []string // public keys of age, the encryption tool, such as age1…; at least one
 	References bool     // only list the files, because the installation's own bucket keeps them

@@ -78,7 +78,7 @@ type Manifest struct {
 // An Object is an object in the bucket of backups. SHA256 is hexadecimal.
 type Object struct {
 	Key    string `json:"key"`
-	Size   int64  `json:"size"` // bytes
+	Size   int64  `json:"size"` // size in bytes
 	SHA256 string `json:"sha256"`
 }
 
@@ -115,7 +115,7 @@ const maxMissing = 100
 // Open opens a bucket of backups. target is a directory, which Open creates if it does not exist,
 // or the URL of a bucket, such as s3://BUCKET?prefix=PREFIX/.
 func Open(ctx context.Context, target string) (*blobs.Store, error) {
-	// No URL is signed with BaseURL and Key.
+	// Backups need no signed URLs, so BaseURL and Key are only placeholders.
 	o := blobs.Options{URL: target, BaseURL: "http://localhost/unused", Key: make([]byte, 16)}
 	if !strings.Contains(target, "://") {
 		o.URL, o.Dir = "", target
@@ -157,7 +157,7 @@ func IDs(ctx context.Context, target *blobs.Store) (all []string, err error) {
 	return all, nil
 }
 
-const maxManifest = 16 << 20 // bytes
+const maxManifest = 16 << 20 // maximum size in bytes
 
 func readManifest(ctx context.Context, target *blobs.Store, id string) (m Manifest, err error) {
 	key := manifestPrefix + id + manifestSuffix

@@ -22,8 +22,8 @@ type Retention struct {
 
 // Pruned reports what Prune has kept and removed.
 type Pruned struct {
-	Kept    []string `json:"kept"`    // IDs of backups
-	Removed []string `json:"removed"` // IDs of backups
+	Kept    []string `json:"kept"`    // IDs of the kept backups
+	Removed []string `json:"removed"` // IDs of the removed backups
 	Objects int      `json:"objects"` // number of deleted objects
 	Bytes   int64    `json:"bytes"`   // total size of the deleted objects
 }
@@ -275,8 +275,8 @@ func (p *pruning) usedObjects(ctx context.Context) (map[string]bool, error) {
 	return used, nil
 }
 
-// objectID returns the ID in the key of an object, that of the backup that stored the object; "" if
-// the key is not one of a backup.
+// objectID returns the ID of the backup that stored an object, which is a part of the object's key;
+// "" if the key is not one of a backup.
 func objectID(key string) string {
 	prefix, rest, _ := strings.Cut(key, "/")
 	switch prefix {

@@ -97,7 +97,7 @@ func (r *restore) segments(list func(Manifest) []Segment) iter.Seq[Segment] {
 // putUsage publishes the usage records up to the time of the last restored event.
 func (r *restore) putUsage(ctx context.Context) error {
 	if last, err := streamcopy.Last(ctx, r.log.Control(), metering.Stream); err != nil || last > 0 {
-		return err // an interrupted restore to a cluster has published them
+		return err // an interrupted restore has already published the records to the cluster
 	}
 	publisher, err := streamcopy.NewPublisher(r.log.Control())
 	if err != nil {

@@ -43,7 +43,7 @@ type RestoreSettings struct {
 	// The cluster's stream of events must be empty, or have the first events of this backup: then a
 	// restore that was interrupted continues.
 	Cluster *natsserver.ConnectOptions
-	Logger  *slog.Logger // for warnings
+	Logger  *slog.Logger // receives warnings
 	// Progress is called at the beginning of each step with a text such as "restoring events"; nil
 	// reports nothing.
 	Progress func(step string)

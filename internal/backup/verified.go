@@ -27,7 +27,7 @@ func damaged(id, format string, args ...any) error {
 		": move " + manifestPrefix + id + manifestSuffix + " and all later manifests out of the target"}
 }
 
-// Endings that an operation appends to an error of the function damaged. The error already advises
+// Advice that an operation appends to an error of the function damaged. The error already advises
 // to move manifests out of the target.
 const (
 	restoreAdvice = "; restore then uses the backup before them"

@@ -49,7 +49,8 @@ decides. A job to which no row applies gets as many accelerators as the estimate
 		}})
 }
 
-// jobAcceleratorsOf returns the accelerator rows of an account; "system" has those of all accounts.
+// jobAcceleratorsOf returns the accelerator rows of an account. The rows for all accounts are those
+// of "system".
 func jobAcceleratorsOf(c *cobra.Command, operator *client, account string) ([]any, error) {
 	var item map[string]any
 	err := operator.call(c.Context(), http.MethodGet, "/v1/accounts/"+account, asOf(c, nil), nil, &item)

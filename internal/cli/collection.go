@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// A collection describes the commands that resources of every kind have, for one kind.
+// A collection describes one kind of resources, for the commands that all kinds have in common.
 type collection struct {
 	name    string // collection ID in URLs and in responses, such as datasets
 	noun    string

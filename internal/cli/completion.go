@@ -187,8 +187,8 @@ type generation struct {
 }
 
 // run sends a request with a body, prints the response, and returns its text. If the body names a
-// model without a slash, run first takes it for the ID of a model of the account: only for another
-// name a second request is needed.
+// model without a slash, run first assumes that the name is the ID of a model of the account. If
+// the server has no such model, run resolves the name and sends the request again.
 func (g *generation) run(ctx context.Context, body map[string]any) (text string, err error) {
 	given, _ := body["model"].(string)
 	body["model"] = cmp.Or(g.model, g.modelName(given))

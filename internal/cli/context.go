@@ -14,7 +14,7 @@ import (
 	"anneal/internal/usage"
 )
 
-// Environment variables that select the server and the API key. They replace those of a context
+// Environment variables that select the server and the API key. They take precedence over a context
 // file.
 const (
 	contextVariable = "ANNEAL_CONTEXT" // path of a context file
@@ -45,7 +45,8 @@ func dataFlag(f *pflag.FlagSet) {
 	f.String("data", "", "data directory of the server (default: the directory of the context file)")
 }
 
-// operatorDir returns the data directory that --data names, or else the one with the context file.
+// operatorDir returns the data directory that --data names or, without --data, the directory of the
+// context file.
 func operatorDir(c *cobra.Command) datadir.Dir {
 	if dir, err := c.Flags().GetString("data"); err == nil && dir != "" {
 		return datadir.Dir(dir)

@@ -208,9 +208,9 @@ func hintOf(err error) string {
 	return "\nhint: " + hinted.hint
 }
 
-// describeFile returns the text of an error. If the error is of a file, the text begins with the
-// file and, if the command line names it, with the flag or argument, instead of the failed system
-// call.
+// describeFile returns the text of an error. The text of an error about a file begins with the name
+// of the file instead of the failed system call. If the command line names the file, the flag or
+// argument with the name comes first.
 func describeFile(c *cobra.Command, err error) string {
 	var at *fs.PathError
 	if !errors.As(err, &at) {

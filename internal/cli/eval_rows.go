@@ -64,8 +64,8 @@ func (q *evalFlags) files(ctx context.Context, client *client) (all []rowFile, d
 	return all, done, err
 }
 
-// fetch downloads lines of the file at a URL to path, until rows, to which it adds the number of
-// lines, reaches --max. Without --max it downloads the whole file, and does not count.
+// fetch downloads the file at a URL to path. With --max it adds the number of downloaded lines to
+// rows, and stops when rows reaches --max.
 func (q *evalFlags) fetch(ctx context.Context, client *client, link, path string, rows *int) (err error) {
 	res, err := client.openURL(ctx, link)
 	if err != nil {

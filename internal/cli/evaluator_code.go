@@ -57,8 +57,8 @@ func readCode(dir string) (code modelFiles, done func(), err error) {
 			return code, done, err
 		}
 		code.sizes[name] = info.Size()
-		// packed is the single uploads do not support empty files, names that begin with an
-		// underscore, and subdirectories.
+		// Single uploads do not support empty files, names that begin with an underscore, and
+		// subdirectories.
 		packed = packed || info.Size() == 0 || name[0] == '_' || strings.Contains(name, "/")
 	}
 	if err != nil || !packed {

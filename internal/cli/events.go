@@ -83,8 +83,9 @@ func eventsCommand() *cobra.Command {
 	return c
 }
 
-// noCollection replaces the error of the server for a URL path that it does not have: the value of
-// --resource names an unknown collection. It returns any other error unchanged.
+// noCollection returns an error about --resource if err is the server's error for an unknown URL
+// path, because the value of --resource then names an unknown collection. It returns any other
+// error unchanged.
 func noCollection(resource string, err error) error {
 	var response *apiError
 	if resource == "" || !errors.As(err, &response) || response.Reason != "NO_SUCH_PATH" {

@@ -118,8 +118,8 @@ func credentialsRevoke() *cobra.Command {
 				return err
 			}
 			if item["role"] != "reader" {
-				return fmt.Errorf("API key %q has the role %v: delete it with 'anneal key delete %s'", id(args[0]), item["role"],
-					id(args[0]))
+				return fmt.Errorf("API key %q has the role %v, but only keys with the role reader are credentials for events: "+
+					"if you want to delete this key, run 'anneal key delete %s'", id(args[0]), item["role"], id(args[0]))
 			}
 			if err := client.call(c.Context(), http.MethodDelete, path, nil, nil, nil); err != nil {
 				return err

@@ -60,7 +60,7 @@ func similarFlag(c *cobra.Command, name string) (similar string) {
 }
 
 // similarCommand returns the visible command of the group c whose name or alias is most similar to
-// name; "" if none is similar. A similar one begins with name, or differs from it by at most
+// name; "" if none is similar. A similar command begins with name, or differs from it by at most
 // maxTypos letters.
 func similarCommand(c *cobra.Command, name string) (similar string) {
 	smallest := maxTypos + 1
@@ -70,7 +70,7 @@ func similarCommand(c *cobra.Command, name string) (similar string) {
 		}
 		for _, known := range append([]string{child.Name()}, child.Aliases...) {
 			distance := domain.EditDistance(name, known)
-			if strings.HasPrefix(known, name) { // a beginning is more likely than two wrong letters
+			if strings.HasPrefix(known, name) { // prefer a command that begins with name
 				distance = min(distance, maxTypos-1)
 			}
 			if distance < smallest && distance < len(name) {

@@ -165,8 +165,8 @@ func argumentOf(c *cobra.Command, word string) string {
 	return id(value)
 }
 
-// existsHint returns a hint about the resource that already has the ID of a create; "" if e does
-// not name it.
+// existsHint returns a hint about the resource that already has the ID of the resource to create;
+// "" if e does not name the existing resource.
 func existsHint(c *cobra.Command, e *apiError) string {
 	_, path, found := strings.Cut(e.Message, "see the existing one with GET ")
 	if !found {

@@ -22,7 +22,7 @@ type jobKind struct {
 	examples []string
 	fields   []field  // fields that create sets, in addition to trainingFields
 	training string   // beginning of the paths of trainingFields, such as trainingConfig.
-	metrics  []column // columns of the subcommand metrics, in addition to those of all kinds
+	metrics  []column // columns of the subcommand metrics, in addition to the columns for all kinds of jobs
 	stepwise bool     // a job can wait for further steps, and has the subcommand step
 }
 

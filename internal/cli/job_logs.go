@@ -113,8 +113,8 @@ func ended(job map[string]any) bool {
 	return false
 }
 
-// newLines returns the lines of log after those in shown, the log when it was last read. The server
-// may have removed the first lines of the log since then.
+// newLines returns the lines of log that follow the lines in shown, which is the content of the log
+// at the previous read. The server may have removed the first lines of the log since then.
 func newLines(shown, log []byte) []byte {
 	const tail = 4096 // number of bytes at the end of shown that are searched in log
 	end := shown[max(0, len(shown)-tail):]

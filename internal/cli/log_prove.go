@@ -108,8 +108,8 @@ On the server's machine the command proves events of all accounts, elsewhere tho
 	f.StringVar(&p.since, "since", "",
 		"also prove that the log still has all events of a `CHECKPOINT`: a file, or a number of events")
 	f.Uint64Var(&p.from, "from", 0, "prove that the log still has this number of its first events, unchanged")
-	f.Uint64Var(&p.to, "to", 0, "with --from, prove it for the log when it had this number of events (default: the "+
-		"newest checkpoint)")
+	f.Uint64Var(&p.to, "to", 0, "with --from, number of events of the larger log that begins with those events "+
+		"(default: the size of the newest checkpoint)")
 	return c
 }
 

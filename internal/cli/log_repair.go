@@ -35,7 +35,7 @@ deleted.`,
 			}
 			switch {
 			case report.Intact():
-			case report.Changed: // --accept-loss allowed the change
+			case report.Changed: // the user has accepted the loss with --accept-loss
 				note(c, "%s", lossAdvice(report))
 			default:
 				return errors.New("nothing was changed: restore the directory from a backup, or repair with --accept-loss")

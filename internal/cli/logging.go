@@ -49,8 +49,8 @@ func parseLevel(name string) (level slog.Level, err error) {
 	return level, err
 }
 
-// logger returns the logger of the process, and makes it the default logger, for packages that get
-// no logger. Until ctx is done, the signal USR1 switches between its level and debug.
+// logger returns the logger of the process, and makes it the default logger of package slog, for
+// packages that get no logger. Until ctx is done, the signal USR1 switches between its level and debug.
 func (l *logFlags) logger(ctx context.Context) *slog.Logger {
 	configured, _ := parseLevel(l.level) // check has validated it
 	level := &slog.LevelVar{}

@@ -62,8 +62,8 @@ runs on it, and remains cordoned until ` + "`anneal node uncordon`.",
 	return c
 }
 
-// changeNode calls a custom method of a node, verb, with a body, and then prints done, which
-// describes the change. It prints nothing if done is "".
+// changeNode calls the custom method verb of a node with a body, and then prints done, which
+// describes the change. If done is "", it prints nothing.
 func changeNode(c *cobra.Command, node, verb string, body map[string]any, done string) error {
 	operator, err := newOperator(c)
 	if err != nil {

@@ -33,7 +33,7 @@ func Run(ctx context.Context, version string, args []string) int {
 		fmt.Fprintf(stderr, "anneal: %v\n", err)
 		return exitUsage
 	case errors.Is(err, context.Canceled) && ctx.Err() != nil:
-		return exitInterrupted // the user knows about the interruption
+		return exitInterrupted // print no error, because the user has interrupted the command
 	}
 	fmt.Fprintf(stderr, "anneal: %s\n", describe(command, err))
 	return exitFailed

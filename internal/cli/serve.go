@@ -31,6 +31,6 @@ ANNEAL_NATS_PASSWORD, ANNEAL_NATS_READER_PASSWORD and ANNEAL_NATS_ISSUER_SEED mu
 		}}
 	flags.Add(c.Flags())
 	logs = configure(c, func() error { return flags.Check() })
-	c.Flags().SetOutput(stderr) // warnings about deprecated flags
+	c.Flags().SetOutput(stderr) // print warnings about deprecated flags to stderr
 	return c
 }

@@ -13,8 +13,8 @@ import (
 
 // A terminal is the writer to which commands print. It escapes every control character except
 // newline and tab, as \u001b, which means the same inside JSON. So no text of a server, a model or
-// a file can control the user's terminal. NewRoot makes the output streams of cobra terminals, and
-// commands print only to these; redraw replaces a line.
+// a file can control the user's terminal. NewRoot sets a terminal as each output stream of cobra.
+// Commands print only to these streams; redraw replaces a line.
 type terminal struct {
 	out   io.Writer
 	width int // width in characters, set by tests; 0 stands for the width of out, if out is a terminal

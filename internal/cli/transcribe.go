@@ -200,7 +200,8 @@ func (l *transcript) event(data []byte) error {
 	return nil
 }
 
-// end prints the rest of the transcript, at the last event e.
+// end handles the last event, e: it prints the transcript, unless its text was already printed
+// while it arrived.
 func (l *transcript) end(e transcriptEvent) error {
 	switch {
 	case !l.asJSON && l.printed == "": // the server has sent no deltas

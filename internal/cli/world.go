@@ -25,10 +25,10 @@ func worldCommand() *cobra.Command {
 func worldRebuild() *cobra.Command {
 	return &cobra.Command{Use: "rebuild", Short: "Replay the event log, and replace the server's state by the result",
 		Args: arguments(0, 0), Example: "  anneal world rebuild",
-		Long: `Replays all events into new tables while the server continues to use its present tables, then
-replaces those at one position, and compares both, collection by collection. If they differ, the command
-reports and records the names of the resources, and exits with a status other than zero. A rebuild that
-fails or is cancelled changes nothing.
+		Long: `Replays all events into new tables while the server continues to use its present tables. Then the new
+tables replace the present ones at one position of the log, and the command compares the two, collection by
+collection. If they differ, the command reports and records the names of the resources, and exits with a
+status other than zero. A rebuild that fails or is cancelled changes nothing.
 
 Until it ends, a rebuild needs memory for a second copy of all resources. With several servers, each has its
 own state: run the command on each machine.`,

@@ -20,7 +20,7 @@ func rejectNotPositive(c *cobra.Command) (err error) {
 	c.Flags().Visit(func(f *pflag.Flag) {
 		isText := f.Value.Type() == "string" // such as --from of events, whose command checks the value
 		value := f.Value.String()
-		if value == "0s" { // a duration
+		if value == "0s" { // the value of a flag that is a duration
 			value = "0"
 		}
 		if err != nil || isText || !slices.Contains(aboveZero, f.Name) ||

@@ -59,7 +59,7 @@ type download struct {
 	model Model
 	file  File
 	part  *os.File
-	have  int64 // number of bytes in part
+	have  int64 // number of downloaded bytes in the file part
 	moved func(n int64)
 }
 

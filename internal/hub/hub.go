@@ -129,8 +129,8 @@ func (h *Hub) get(ctx context.Context, path string, offset int64) (*http.Respons
 // errTryAgain is wrapped by the errors of requests that may succeed if they are repeated.
 var errTryAgain = errors.New("try again later")
 
-// responseError returns an error that states why the hub refused a request for a model; nil if it
-// did not.
+// responseError returns an error that states why the hub refused a request for a model; nil if the
+// hub accepted the request.
 func (h *Hub) responseError(res *http.Response, ref Ref) error {
 	of := Scheme + ref.Repo
 	switch {

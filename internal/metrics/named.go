@@ -15,8 +15,8 @@ import (
 )
 
 // maxNamed is the maximum number of accounts, of nodes and of deployments with metrics of their
-// own: those with the most jobs, accelerators and desired replicas. All others together have the
-// name other.
+// own: those with the most jobs, accelerators and desired replicas. The metrics of all others are
+// summed under the name _other.
 const (
 	maxNamed = 500
 	other    = "_other" // cannot be an ID, because no ID begins with an underscore

@@ -18,7 +18,7 @@ func RunAgent(ctx context.Context, o agent.Options, flags Flags, evaluators *san
 	if err != nil {
 		return err
 	}
-	if o.Dir, err = filepath.Abs(o.Dir); err != nil { // engines have other working directories
+	if o.Dir, err = filepath.Abs(o.Dir); err != nil { // an absolute path, because engines have other working directories
 		return err
 	}
 	runner := flags.Engine.runner(ctx, o.Log)

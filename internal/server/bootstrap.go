@@ -66,8 +66,8 @@ func (s *Server) ensureKey(ctx context.Context, file, account string) error {
 	if err != nil {
 		return err
 	}
-	// The key is recorded before the file is written: the server would reject a key that it has not
-	// recorded, whereas the next start replaces a key without a file.
+	// Record the key before the file is written: after a crash between the two, the next start
+	// replaces the key. In the reverse order, the file would have a key that the server rejects.
 	key, _, err := s.createKey(ctx, pepper, account, "admin",
 		domain.APIKeySpec{DisplayName: "created at the first start", Role: domain.RoleAdmin})
 	if err != nil {

@@ -8,17 +8,17 @@ import (
 // loadingPercent is the GC percentage while a snapshot is loaded: see rarerCollections.
 const loadingPercent = 400
 
-// rarer counts the calls of rarerCollections that have not ended, and holds the setting before the first
-// of them.
+// rarer has the number of calls of rarerCollections whose restore was not called yet, and the GC
+// percentage that was set before the first of these calls.
 var rarer struct {
 	mu      sync.Mutex
 	count   int
 	percent int
 }
 
-// rarerCollections makes the garbage collector run less often until restore is called for the first time.
-// While a snapshot is loaded, nearly all memory that is allocated stays in use, so that collections free
-// little.
+// rarerCollections makes the garbage collector run less often until restore is called for the first
+// time. While a snapshot is loaded, nearly all memory that is allocated stays in use, so that
+// collections free little.
 func rarerCollections() (restore func()) {
 	r := &rarer
 	r.mu.Lock()

@@ -20,7 +20,7 @@ import (
 const (
 	reservedDescriptors = 256   // descriptors that are always kept free for the log
 	minDescriptors      = 512   // minimum number of descriptors with which a server starts
-	maxHTTPConnections  = 4096  // maximum default of --max-connections
+	maxHTTPConnections  = 4096  // upper bound of the default of --max-connections
 	maxNATSConnections  = 16384 // maximum number of NATS connections of nodes and readers
 	descriptorInterval  = 100 * time.Millisecond
 )

@@ -32,7 +32,7 @@ func fingerprints(dir datadir.Dir) (map[string][]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		key, _ := hex.DecodeString(strings.TrimSpace(string(text))) // Dir.Key reports a damaged file at the start
+		key, _ := hex.DecodeString(strings.TrimSpace(string(text))) // Dir.Key reports damage at the start
 		prints[name] = []string{installation.Fingerprint(name, key)}
 	}
 	if _, err := os.Stat(dir.RingPath()); errors.Is(err, os.ErrNotExist) {
@@ -49,8 +49,8 @@ func ringFingerprint(key []byte) string { return installation.Fingerprint(ringKe
 
 // checkInstallation returns a function that checks whether a control plane with this data directory
 // can join the installation whose log is in the NATS cluster. The function returns an error if the
-// directory lacks the installation's keys or has others, or if this version of anneal cannot read
-// the installation's events.
+// directory lacks the installation's keys or has other keys, or if this version of anneal cannot
+// read the installation's events.
 func checkInstallation(dir datadir.Dir) func(context.Context, *nats.Conn) error {
 	return func(ctx context.Context, nc *nats.Conn) error {
 		record, ok, err := installation.Read(ctx, nc)

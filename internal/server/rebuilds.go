@@ -110,8 +110,9 @@ func (r *rebuilds) Start() (rest.Rebuild, error) {
 	return one, nil
 }
 
-// finish runs the rebuild that Start has recorded, and records its result. The context rebuild is
-// done when the operator cancels the rebuild. ctx is done in that case, and when the server stops.
+// finish runs the rebuild that Start has recorded, and records its result. ctx is done when the
+// operator cancels the rebuild or the server stops; the context rebuild is done only when the
+// operator cancels it.
 func (r *rebuilds) finish(ctx, rebuild context.Context) {
 	c, err := projections.Rebuild(ctx, r.world, r.log, func(folded, logEvents uint64) {
 		r.mu.Lock()
@@ -147,8 +148,8 @@ func (r *rebuilds) finish(ctx, rebuild context.Context) {
 	}
 }
 
-// replaceDerived replaces data that was derived from the former state, if that differed from the
-// log: the snapshots now, and the archive of earlier states at the next start.
+// replaceDerived replaces data that was derived from the former state, if that state differed from
+// the log: the snapshots now, and the archive of earlier states at the next start.
 func (r *rebuilds) replaceDerived(c projections.Comparison) error {
 	if c.Equal() {
 		return nil

@@ -46,7 +46,7 @@ type Server struct {
 	events  *natsserver.Connection
 	nats    *natsserver.Server // embedded server; nil if the log is in a NATS cluster
 	world   *projections.World
-	loading *projections.Loading // the snapshots, before world is set
+	loading *projections.Loading // snapshots that are being loaded; used until world is set
 	archive *archive.Archive
 	nodeKey []byte        // key that verifies join tokens; set before admits is closed
 	admits  chan struct{} // closed when the server can authenticate agents

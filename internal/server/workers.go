@@ -86,8 +86,8 @@ func (s *Server) openWorker(ctx context.Context) error {
 	} else if s.certs.cluster != nil {
 		options.NATS = []nats.Option{nats.Secure(s.certs.cluster)}
 	}
-	// The local worker downloads files from this server over HTTP. The system may not trust the
-	// server's certificate.
+	// The local worker downloads files from this server over HTTP. It must trust the server's
+	// certificate, even if the operating system does not.
 	if s.certs.pair != nil {
 		config, err := certs.ClientConfig(nil)
 		if err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Variable returns the integer in an environment variable; otherwise, if the variable is not set.
-// It fails the test for any other value.
+// Variable returns the integer in an environment variable. If the variable is not set, it returns
+// the argument otherwise. It fails the test for any other value.
 func Variable(t TB, name string, otherwise int) int {
 	t.Helper()
 	text := os.Getenv(name)

@@ -13,7 +13,7 @@ type Device struct {
 	Allocation string `json:"allocation,omitempty"` // ID of the allocation that uses the device
 	// IDs of all allocations that share the device; empty if at most one uses it
 	Sharing []string `json:"sharing,omitempty"`
-	Health  string   `json:"health"` // one of domain.DeviceHealth
+	Health  string   `json:"health"` // one of the values in domain.DeviceHealth
 	// temperature in °C; nil if unknown
 	TemperatureC       *int `json:"temperatureC,omitempty"`
 	UtilizationPercent *int `json:"utilizationPercent,omitempty"`

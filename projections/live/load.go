@@ -25,7 +25,7 @@ type LoadSample struct {
 	Start, End            time.Time
 	InFlight              float64 // number of requests being served or waiting
 	Peak                  float64 // maximum number of requests in flight at the same time
-	Slots                 float64 // requests that a replica can serve concurrently, on average; 0: no replica ready
+	Slots                 float64 // mean number of requests that a replica can serve concurrently; 0 if none is ready
 	RequestsPerSecond     float64
 	CompletedPerSecond    float64 // requests that ended
 	PromptTokensPerSecond float64
@@ -84,7 +84,7 @@ func (l *loads) add(s LoadSample) {
 }
 
 // closeMinute appends a sample to Minutes: the maxima of the samples in Steps that are in the same
-// minute as the newest one.
+// minute as the newest sample.
 func (l *loads) closeMinute() {
 	last := l.Steps[len(l.Steps)-1]
 	minute := last.Start.Truncate(LoadMinute)
@@ -113,17 +113,17 @@ type loadStep struct {
 	start time.Time      // beginning of the LoadStep
 	first time.Time      // beginning of the sample: start, or the first report after a time without reports
 	of    map[string]int // index of each replica in sums
-	sums  []loadSum      // sum of each replica's reports, in the order of the replicas' first reports
+	sums  []loadSum      // sums of the reports of each replica, in the order of the replicas' first reports
 
 	inFlight, peak int     // sum of the replicas' newest reports of requests in flight, and its maximum so far
 	completed      float64 // sum of the replicas' newest CompletedPerSecond
-	slots, ready   int     // sum of the slots of the replicas that are ready, and the number of these
+	slots, ready   int     // sum of the slots of the ready replicas, and the number of ready replicas
 }
 
 type loadSum struct {
 	seconds, inFlight, requests, completed, prompt, tokens float64
 	latest, slots                                          int
-	rate                                                   float64 // newest CompletedPerSecond
+	rate                                                   float64 // newest CompletedPerSecond of the replica
 }
 
 func (s *loadStep) add(replica string, load ReplicaLoad, since time.Time) {
@@ -226,7 +226,7 @@ func (s *Status) RecordRequest(deployment domain.Name, at time.Time) {
 	defer s.mu.Unlock()
 	history := s.loadsOf(deployment)
 	if at.Sub(history.LastRequest) < requestStep {
-		return // so that not every request causes a new View
+		return // each change makes a new View necessary, which would slow down requests
 	}
 	history.LastRequest, history.lastReport = at, later(history.lastReport, at)
 	s.now.loads.Set(deployment, history)

@@ -19,9 +19,9 @@ const (
 	MaxJobs         = 2_000
 	MaxReplicas     = 10_000
 	MaxKeys         = 10_000
-	MaxLoads        = 5_000 // deployments with a load history, of about 20 KB each
-	MaxMetricRows   = 4_096 // rows of metrics of a job; when a job has more, every second row is dropped
-	MaxMetricValues = 64    // values in a row of metrics
+	MaxLoads        = 5_000 // number of deployments with a load history; each takes about 20 KB
+	MaxMetricRows   = 4_096 // number of rows of metrics of a job; when a job has more, every second row is dropped
+	MaxMetricValues = 64    // number of values in a row of metrics
 )
 
 // A Status keeps the live status that is not recorded in the log: heartbeats of nodes, progress of
@@ -30,7 +30,7 @@ const (
 type Status struct {
 	mu         sync.Mutex
 	now        View
-	shared     View   // the last copy of now that View returned
+	shared     View   // copy of the field now that View returned last
 	generation uint64 // number of copies of now; a jobStatus with a lower generation is shared with a View
 	steps      map[domain.Name]*loadStep
 }

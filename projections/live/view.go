@@ -44,7 +44,7 @@ type MetricRow struct {
 type ReplicaLoad struct {
 	Node                  domain.Name
 	Ready                 bool
-	Active, Queued, Slots int     // requests that are being served, that wait, and that can be served concurrently
+	Active, Queued, Slots int     // number of requests being served, waiting, and that can be served concurrently
 	RequestsPerSecond     float64 // mean since the previous report, like the next three rates
 	CompletedPerSecond    float64 // requests that ended
 	PromptTokensPerSecond float64

@@ -5,8 +5,8 @@ import (
 	"unsafe"
 )
 
-// A candidate is a row of the table that a filter tests and an order reads, with the row's wire
-// form, whose fields are rendered when they are read for the first time.
+// A candidate is a row that a filter tests or an order compares, with the row's wire form. A field
+// of the wire form is rendered when it is read for the first time.
 type candidate struct {
 	row      unsafe.Pointer     // address of the Row[S]
 	wire     unsafe.Pointer     // address of the wire form, an R
@@ -46,7 +46,7 @@ func (s *candidate) at(renderer int) unsafe.Pointer {
 // row, for which reflection would be too slow. Its offsets are those of the fields in path.steps.
 type locator struct {
 	offset uintptr
-	below  []uintptr // offsets in the structs behind the pointers on the way
+	below  []uintptr // for each pointer on the way, the offset in the struct that it points to
 }
 
 // locate returns the locator of the path's field. The result is false if the path leads through a
@@ -91,7 +91,7 @@ func (l *locator) find(base unsafe.Pointer) unsafe.Pointer {
 type scope struct {
 	root     *field
 	stored   *field                // the fields that are read from the row; nil if there are none
-	renderer func(name string) int // renderer of a top-level field; nil: fullRenderer for all
+	renderer func(name string) int // returns the renderer of a top-level field; if nil, all fields have fullRenderer
 
 	columns []columnField // columns of the fields that were resolved
 }
@@ -112,8 +112,8 @@ func (c *scope) resolve(names []string) (path, error) {
 	return p, err
 }
 
-// source returns the object field that contains the top-level field top, and the renderer with
-// which to read it.
+// source returns c.stored or c.root, whichever contains the top-level field top, and the renderer
+// with which to read the field.
 func (c *scope) source(top *field) (*field, int) {
 	if c.stored != nil && c.stored.byName[top.name] != nil {
 		return c.stored, storedField

@@ -130,7 +130,7 @@ type columnField struct {
 }
 
 // column returns the index in c.columns of the column of the path's field, which it adds if needed;
-// -1 if the field has none.
+// -1 if the field cannot have a column, or there are maxColumns others.
 func (c *scope) column(p *path) int {
 	if _, ok := p.locate(); !ok || p.renderer == fullRenderer || !p.leaf.shape.scalar() || p.leaf.parsed {
 		return -1

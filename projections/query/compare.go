@@ -37,13 +37,13 @@ func comparison(p path, op, value string) (predicate, error) {
 // A test reports whether a value of a field matches.
 type test struct {
 	value   func(reflect.Value) bool    // tests a value that is not a pointer
-	address func(unsafe.Pointer) bool   // the same for a value at an address; nil if values must be read with reflection
-	column  func(c *column, i int) bool // the same for the value of row i in a column; nil if the field has no columns
+	address func(unsafe.Pointer) bool   // tests the value at an address; nil if values must be read with reflection
+	column  func(c *column, i int) bool // tests the value of row i in a column; nil if the field has no columns
 }
 
 // scalarTest returns a test that reports whether match returns true for the value of a scalar
-// field. read returns the value from reflection, and column from a column. T must have the memory
-// layout of the field.
+// field. read returns the value in a reflect.Value, and column the value of a row in a column. T
+// must have the memory layout of the field.
 func scalarTest[T any](read func(reflect.Value) T, column func(*column, int) T, match func(T) bool) test {
 	return test{value: func(v reflect.Value) bool { return match(read(v)) },
 		address: func(at unsafe.Pointer) bool { return match(*(*T)(at)) },
@@ -143,7 +143,7 @@ func presence(f *field) test {
 		t.column = func(c *column, i int) bool { return c.floatAt(i) != 0 }
 	case timestamp:
 		t.address = func(at unsafe.Pointer) bool { return !(*time.Time)(at).IsZero() }
-		t.column = func(*column, int) bool { return true } // a column has no values of fields that are not set
+		t.column = func(*column, int) bool { return true } // zero times are absent in a column
 	}
 	return t
 }

@@ -14,10 +14,10 @@ import (
 type shape int
 
 const (
-	presenceOnly shape = iota // only the term field:* is possible
+	presenceOnly shape = iota // of other types; only the term field:* is possible
 	text                      // strings, and enumerations, which are ordered by name
 	boolean
-	integer // 64 bits; also counts, which the API writes as decimal strings
+	integer // integers of up to 64 bits, and counts, which the API writes as decimal strings
 	number
 	timestamp     // a time, in RFC 3339
 	durationShape // a duration, such as 30s

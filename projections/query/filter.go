@@ -19,7 +19,7 @@ import (
 
 // Limits of a filter.
 const (
-	MaxFilter      = 4096 // bytes of a filter
+	MaxFilter      = 4096 // length of a filter in bytes
 	MaxFilterDepth = 64   // depth of nested parentheses
 )
 
@@ -117,7 +117,7 @@ func syntax(err error, filter, parsed string, origin func(int) int) error {
 		filtering.Position
 		known bool
 	}
-	problem := "is not a filter"
+	problem := "the text is not a filter"
 	for ; err != nil; err = errors.Unwrap(err) {
 		one, ok := err.(interface {
 			Message() string
@@ -130,7 +130,8 @@ func syntax(err error, filter, parsed string, origin func(int) int) error {
 		problem, at.Position, at.known = one.Message(), one.Position(), true
 	}
 	const form = `; write it like state = READY AND displayName = "my *", with quotes around text with spaces or signs`
-	blanks := len(parsed) - len(strings.TrimLeftFunc(parsed, unicode.IsSpace)) // the parser does not count these
+	// the parser does not count leading blanks
+	blanks := len(parsed) - len(strings.TrimLeftFunc(parsed, unicode.IsSpace))
 	offset := origin(min(blanks+int(at.Offset), len(parsed)))
 	if problem == io.EOF.Error() || !at.known {
 		offset = len(filter)
@@ -300,7 +301,7 @@ func compileWord(c *scope, e *expr.Expr) (predicate, error) {
 	}
 	word, ok := spelling(e)
 	if !ok {
-		return nil, errors.New("contains an expression that is neither a comparison nor a word")
+		return nil, errors.New("contains an expression that is neither a comparison, such as state = READY, nor a word")
 	}
 	return c.search(contains(word)), nil
 }
@@ -326,8 +327,8 @@ func (c *scope) search(found func(string) bool) predicate {
 	return join(append(inRow, inWire...), true)
 }
 
-// search returns predicates, at least one of which is true if found returns true for a text in the
-// value of the path's field.
+// search returns predicates, one for each field with text in the value of the path's field. Each
+// reports whether found returns true for any text of its field.
 func (p path) search(found func(string) bool) (all []predicate) {
 	if p.leaf.shape != objectShape {
 		if hasSearchableText(p.leaf) {

@@ -31,8 +31,8 @@ type orderKey struct {
 	index      rowIndex
 }
 
-// A rowIndex says which index of a table has the order of an order key. The value of such a key is
-// always that of the row.
+// A rowIndex is the index of a table whose order is that of an order key. The values of a key with
+// an index are always read from the row, without rendering it.
 type rowIndex int
 
 const (
@@ -88,9 +88,10 @@ func compileTerm(c *scope, words []string) (orderKey, error) {
 	var key orderKey
 	switch {
 	case len(words) == 0:
-		return key, errors.New("has no field between two commas, or at an end: write it like createTime desc, name")
+		return key, errors.New("has an empty entry, between two commas or at an end: write createTime desc, name")
 	case len(words) > 2 || len(words) == 2 && words[1] != "desc" && words[1] != "asc":
-		return key, fmt.Errorf("%q must be the name of a field, or the name and desc", clip(strings.Join(words, " ")))
+		return key, fmt.Errorf("%q must be the name of a field, or the name followed by asc or desc",
+			clip(strings.Join(words, " ")))
 	}
 	p, err := c.resolve(strings.Split(words[0], "."))
 	switch {

@@ -17,7 +17,7 @@ import (
 const (
 	DefaultPageSize = 50
 	MaxPageSize     = 200
-	maxPageToken    = 32 << 10 // bytes of a page token
+	maxPageToken    = 32 << 10 // length of a page token in bytes
 )
 
 // A Query is a request for a page of a list.
@@ -32,7 +32,7 @@ type Query struct {
 	Position     uint64 // log position of the rows, which page tokens then contain; 0 for the current rows
 }
 
-// A Page is one part of a list.
+// A Page is the part of a list that one request returns.
 type Page[R any] struct {
 	Items         []R
 	NextPageToken string // "" on the last page
@@ -112,7 +112,7 @@ type listing[S domain.State, R any] struct {
 	first     domain.Name // lower bound of the names in the block that is considered; "" if unknown
 	kept      entries[S]  // the first size+1 entries so far; entry size+1 shows that there is another page
 	total     int
-	candidate candidate // the row that is considered
+	candidate candidate // the row that consider processes
 	scratch   R         // the wire form of the candidate
 }
 

@@ -12,12 +12,12 @@ import (
 
 // A path describes where a candidate has the value of a field.
 type path struct {
-	root     reflect.Type // Go type of the struct at which the steps begin
-	renderer int          // renderer of that struct, or storedField: see candidate.at
+	root     reflect.Type // Go type of the struct from which the steps descend
+	renderer int          // renderer that sets the field, or storedField: see candidate.at
 	name     string       // dotted name of the field in JSON
 	leaf     *field
 	steps    []step
-	below    []string // rest of the name, for a leaf of shape anyJSON
+	below    []string // parts of the name below the leaf, if the leaf has the shape anyJSON
 	// column is the index of the field's column in candidate.columns; -1 if there is none.
 	column int
 }
@@ -181,7 +181,7 @@ func (p *path) lists() bool {
 	return false
 }
 
-// instantOf returns the time in v, for which reflect has no accessor.
+// timestampOf returns the time in v, for which reflect has no accessor.
 func timestampOf(v reflect.Value) time.Time {
 	if v.CanAddr() {
 		return *v.Addr().Interface().(*time.Time)

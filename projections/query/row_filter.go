@@ -72,8 +72,8 @@ func decodeRow(row []byte) (map[string]any, error) {
 	return object, nil
 }
 
-// freeTest returns a test of JSON values. The test compares with value the member that has the path
-// members.
+// freeTest returns a test of a JSON value. It compares the member at the path members with value,
+// using the operator op.
 func freeTest(members []string, op, value string) test {
 	match := freeValueTest(op, value)
 	each := op == ":"

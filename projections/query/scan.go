@@ -34,7 +34,7 @@ func (l *listing[S, R]) scan(t *projections.Table[S], account string) {
 		}
 	}
 	func() {
-		defer all.Wait() // wait even if render panics
+		defer all.Wait() // wait for the other goroutines even if render panics in this one
 		c.forEach(parts[0].considerBlock)
 	}()
 	for i, part := range parts {
@@ -74,7 +74,7 @@ func (l *listing[S, R]) considerBlock(b *projections.Block[S]) {
 	}
 }
 
-// firstName is the key of the lowest name in a block for Block.Derive.
+// firstName is the key under which Block.Derive keeps the lowest name in a block.
 type firstName struct{}
 
 // blocks distributes the blocks of an account over concurrent goroutines. Blocks that are taken one
@@ -86,7 +86,7 @@ type blocks[S domain.State] struct {
 	taken  atomic.Int64
 }
 
-// forEach takes blocks until none is left, and calls to with each.
+// forEach takes blocks until none is left, and calls the function to with each block.
 func (c *blocks[S]) forEach(to func(*projections.Block[S])) {
 	for {
 		i := int(c.taken.Add(1)) - 1

@@ -38,7 +38,7 @@ func (h *History) Restore(l Line) error {
 		return nil
 	}
 	if len(l.Waits) == 0 || len(l.Waits) > maxWaits || l.Next < 0 || l.Next >= len(l.Waits) {
-		return errors.New("the history of waits has a bucket with no or too many waits, or with an invalid index")
+		return errors.New("the history of job waits has a bucket with no or too many waits, or with an invalid index")
 	}
 	h.buckets.Set(*l.Bucket, &bucket{h.generation, l.Waits, l.Next})
 	return nil

@@ -17,7 +17,7 @@ const (
 	highLevel  = 900_000
 	stretch    = 4     // factor with which quantile extrapolates above 100 %
 	adaptation = 1_000 // how far a wait outside of its estimated interval moves a level
-	rateWindow = 3_600 // seconds for which starts of jobs are kept
+	rateWindow = 3_600 // time for which starts of jobs are kept, in seconds
 )
 
 // A History holds the waits of jobs that have started, by their QueueSituation when they began to
@@ -163,7 +163,7 @@ func (h *History) Observe(s domain.QueueSituation, given *domain.WaitEstimate, w
 }
 
 // adapt returns the new level of a quantile after a wait, so that over time goal parts per million
-// of the waits are below the quantile. below says whether this wait was.
+// of the waits are below the quantile. below says whether this wait was below it.
 func adapt(level int64, below bool, goal int64) int64 {
 	if below {
 		return max(-4*parts, level-adaptation*(parts-goal)/parts)

@@ -128,11 +128,11 @@ func fragmentationOf(classes []Class, model string) *fragmentation {
 	return f
 }
 
-// of returns the fragmentation of a node with this free CPU, and left free on each device, in
-// millionths of a milli-GPU: the sum over all typical classes of their frequency × what is free on
-// the devices that they cannot use. A class cannot use a device on which less than its share is
-// free. It can use no device at all if it does not fit on the node, is not allowed on the model, or
-// needs no device (Weng et al., section 3).
+// of returns the fragmentation of a node in millionths of a milli-GPU. cpu is the node's free CPU,
+// and left what is free on each device. The fragmentation is the sum, over all typical classes, of
+// the frequency of the class × what is free on the devices that the class cannot use. A class
+// cannot use a device on which less than its share is free. It can use no device at all if it does
+// not fit on the node, is not allowed on the model, or needs no device (Weng et al., section 3).
 func (f *fragmentation) of(cpu int64, left []int64) int64 {
 	all := int64(0)
 	for _, milli := range left {

@@ -76,8 +76,8 @@ func (f *Fleet) Free(node int) int64 { return f.nodes[node].gpu }
 // Fragmentation returns the fragmentation of a node in millionths of a milli-GPU.
 func (f *Fleet) Fragmentation(node int) int64 { return f.nodes[node].frag }
 
-// Take deducts a request from what is free on a node and on the given devices, which can become
-// negative.
+// Take deducts a request from what is free on a node and on the given devices. What is free can
+// become negative.
 func (f *Fleet) Take(node int, r Request, devices []int) { f.change(node, r, devices, -1) }
 
 // Set replaces what is free on a node: CPU, memory, and left on each device.
@@ -122,7 +122,7 @@ func (f *Fleet) Place(r Request, order *Order) (choice Choice, ok bool) {
 	return f.place(k, order)
 }
 
-// place is Place for the request of a ranking that is up to date.
+// place is Place for a request that is equal to those of the ranking k. k must be up to date.
 func (f *Fleet) place(k *ranking, order *Order) (choice Choice, ok bool) {
 	node, ok := k.best()
 	if !ok {
@@ -161,7 +161,7 @@ func (f *Fleet) PlaceGang(r Request, members int, apart bool, order *Order) ([]C
 		case !complete:
 			f.Release(choice.Node, r, choice.Devices)
 		case apart:
-			f.touch(choice.Node) // so that the key of this node in the ranking is computed again, which is set to infeasible
+			f.touch(choice.Node) // its key in the ranking was set to infeasible: compute the key again
 		}
 	}
 	if !complete {

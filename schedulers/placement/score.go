@@ -7,7 +7,7 @@ import "slices"
 // paper. Placements are about as good when weightCPU is multiplied by 0.5 to 1.5, when weightPrice
 // is multiplied by 0.25 to 2, and when the quantum is halved.
 const (
-	surplusPercent = 160        // percentage, see surplus
+	surplusPercent = 160        // 1 % of CPU is enough for 1.6 % of the devices: see surplus
 	weightCPU      = 1_000_000  // weight of the free devices for which CPU is lacking: see surplus
 	weightMemory   = 200_000    // weight of the free devices for which memory is lacking: see surplus
 	weightLeft     = 10_000     // weight of the devices that remain free on the node, for requests with devices
@@ -31,10 +31,10 @@ type nodeState struct {
 	changed int // number of the node's last change in Fleet.changes
 }
 
-// surplus returns how much of gpu, what is free of a node's devices in milli-GPU, cannot be used
-// because too little of another resource is free: CPU or memory, of whose capacity left is free. A
-// free percentage of CPU is assumed to be enough for 1.6 (surplusPercent) times this percentage of
-// the devices.
+// surplus returns how much of gpu, the free milli-GPU of a node's devices, cannot be used because
+// too little CPU or memory is free. left is the free amount of CPU or memory, and capacity the
+// amount that the node has. 1 % of CPU or memory is assumed to be enough for 1.6 % (surplusPercent)
+// of the devices.
 func surplus(gpu int64, devices int, left, capacity int64) int64 {
 	for capacity > 1<<40 { // so that the products below fit into 64 bits
 		left, capacity = left/2, capacity/2
@@ -110,7 +110,7 @@ func (n *nodeState) after(r *Request, buffer []int64, devices []int, fill bool) 
 	return best, append(devices, chosen)
 }
 
-// sameBefore reports whether on a device before i as much is free as on device i.
+// sameBefore reports whether a device before device i has the same free amount as device i.
 func sameBefore(left []int64, i int) bool {
 	for _, milli := range left[:i] {
 		if milli == left[i] {

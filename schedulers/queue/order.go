@@ -54,8 +54,8 @@ type order struct {
 	priority       int64
 }
 
-// prefer reorders the jobs of each account by their priorities, within the positions that jobs of
-// this account have: see preferred.
+// prefer reorders the jobs of each account by their priorities: see preferred. The positions that
+// the jobs of an account have in sorted stay the same.
 func prefer(q *Queue, sorted []order) {
 	places := map[string][]int{}
 	for i, o := range sorted {

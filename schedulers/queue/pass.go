@@ -15,7 +15,7 @@ const (
 	Idle                    // the job's account runs no other job: jobs with more slack are preempted
 	Promised                // an earlier pass preempted jobs for this job
 	Revoked                 // revocable replicas are preempted for every waiting job
-	Reclaimed               // the job's account uses less than its guarantee: jobs of others are preempted
+	Reclaimed               // the job's account uses less than its guarantee: jobs of other accounts are preempted
 )
 
 // String returns the reason as a clause in messages about what is preempted.
@@ -164,10 +164,10 @@ func (q *Queue) first(match func(*group) bool) *group {
 	return preferred(q, first, match)
 }
 
-// preferred returns the group whose first job should start instead of the first job of first,
-// because both are of one account and its priorities prefer it. Priorities decide which job of an
-// account starts, but not when the account can start one. They move a job by a limited time, so
-// that no job waits for ever.
+// preferred returns the group whose first job should start instead of the first job of first: the
+// job of the same account that comes first if the priorities count. Priorities decide which job of
+// an account starts, but not when the account can start one. They change the deadline of a job by a
+// limited time, so that no job waits for ever.
 func preferred(q *Queue, first *group, match func(*group) bool) *group {
 	kind, best := q.list[first.shape].kind, first
 	for _, g := range q.groups {

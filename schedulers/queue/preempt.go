@@ -5,10 +5,10 @@ import (
 	"slices"
 )
 
-// A planKey identifies jobs for which planFor fails if it has failed for the first of them in the
-// order of compare: jobs of one shape that all claim guaranteed accelerators, or all do not. If
-// jobs have priorities, they must also be of one account, because a priority permits to preempt
-// other jobs of the same account.
+// A planKey identifies jobs that are equal for planFor: if it fails for the first of them in the
+// order of compare, it fails for all. They have the same shape, and all of them or none claim
+// guaranteed accelerators. If jobs have priorities, they also have the same account, because a job
+// may preempt jobs of its own account that have a lower priority.
 type planKey struct {
 	shape   int
 	claims  bool
@@ -44,8 +44,8 @@ func planKeyOf(q *Queue, g *group) planKey {
 }
 
 // planFor plans the start of the first job of a group by preemption. It first tries to preempt only
-// replicas; then jobs of accounts that borrow accelerators, first those that are entirely borrowed;
-// and then any jobs that may be preempted for the job.
+// replicas; then jobs that use only borrowed accelerators; then all jobs of accounts that borrow
+// accelerators; and then any jobs that may be preempted for the job.
 func planFor(q *Queue, g *group) (preemptionPlan, Reason, bool) {
 	e, slack, reason := g.heap[0], q.key(g)-q.now, Due
 	if q.due(g) > q.now {
@@ -121,8 +121,8 @@ func urgent(q *Queue, g *group) bool {
 	return q.due(g) <= q.now || g.fresh && g.account.running[q.list[g.shape].kind] == 0
 }
 
-// slack returns how long until the deadline of a running job it would be if the job were preempted
-// now.
+// slack returns how many seconds a running job would have until its deadline if it were preempted
+// now. A negative slack means that the deadline would have passed.
 func (q *Queue) slack(v *entry) int64 {
 	work := v.Work + v.uncheckpointed(q.now)
 	fresh := q.fresh(v, work)
@@ -198,8 +198,8 @@ type preemptionPlan struct {
 
 // plan finds the nodes for a job on which preemption costs least, where only running jobs for which
 // match returns true may be preempted. Of nodes with the same cost, it takes the first. It returns
-// false if there are too few nodes, or no job has to be preempted, because start has started all
-// jobs that fit. It does not change the queue.
+// false if there are too few nodes, or if the job fits without preemption: start starts such jobs.
+// It does not change the queue.
 func (q *Queue) plan(e *entry, match func(*entry) bool) (preemptionPlan, bool) {
 	type choice struct {
 		node    int
@@ -270,9 +270,9 @@ func cheapestVictims(q *Queue, e *entry, node int, match func(*entry) bool) ([]*
 	return victims, cost, true
 }
 
-// necessaryVictims returns jobs that must be preempted so that e fits, and their cost. It goes
-// through the jobs from the highest cost to the lowest, and keeps each without which e still fits.
-// all is what would be free without the jobs.
+// necessaryVictims returns which of the jobs must be preempted so that e fits, and their cost. It
+// considers the jobs from the highest cost to the lowest, and does not preempt a job if e fits
+// beside it. all is what would be free if all of the jobs were preempted.
 func necessaryVictims(q *Queue, e *entry, jobs []*entry, all Amount) (victims []*entry, cost int64) {
 	order := slices.Clone(jobs)
 	slices.SortStableFunc(order, func(a, b *entry) int { return cmp.Compare(costOf(q, b), costOf(q, a)) })

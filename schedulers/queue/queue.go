@@ -103,7 +103,7 @@ func New(rules Rules, nodes []Node, accounts []Account, accepts func(class strin
 		}
 		q.units[""] += nodes[i].Capacity.CPUMilli / 1000
 	}
-	// The account "" is that of jobs that stand for capacity that is about to be released.
+	// Jobs of the account "" represent capacity that is about to be released.
 	q.accounts[""] = &account{Account{Limit: -1}, map[string]int64{}}
 	for _, a := range accounts {
 		a.Weight = max(1, a.Weight)
@@ -117,7 +117,7 @@ func New(rules Rules, nodes []Node, accounts []Account, accepts func(class strin
 }
 
 // Add adds a waiting or running job. Its account must be one of those passed to New, or "" for a
-// job that stands for capacity that is about to be released.
+// job that represents capacity that is about to be released.
 func (q *Queue) Add(j *Job) {
 	e := &entry{Job: j, account: q.accounts[j.Account], cluster: q.units[j.Type]}
 	s := shape{j.Type, j.Class, j.Nodes, j.Takes, j.size()}

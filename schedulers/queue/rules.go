@@ -1,17 +1,17 @@
 // Package queue decides in which order waiting jobs start, and which running jobs are preempted for
-// them. It is pure: it has no clock, performs no I/O, draws no random numbers, and computes in int64
-// only, so equal inputs give equal decisions.
+// them. It is pure: it has no clock, performs no I/O, draws no random numbers, and computes in
+// int64 only, so equal inputs give equal decisions.
 //
 // The policy, called rules R, orders jobs by a deadline, as earliest deadline first does (Liu and
 // Layland, JACM 1973). Young and wide jobs get a short deadline and the others a long one, which is
 // the two-level feedback queue of Tiresias (Gu et al., NSDI 2019: 2D-LAS, attained service measured
 // in devices × seconds). Deadlines of accounts above their weighted share are postponed, as in fair
-// queueing (Demers, Keshav and Shenker, SIGCOMM 1989). Jobs are preempted by slack, with a margin, so
-// that two jobs cannot preempt each other in turn. The constants were chosen on the Philly trace
+// queueing (Demers, Keshav and Shenker, SIGCOMM 1989). Jobs are preempted by slack, with a margin,
+// so that two jobs cannot preempt each other in turn. The constants were chosen on the Philly trace
 // (Jeon et al., USENIX ATC 2019); docs/adr/0050-queue-order-and-preemption.md has the reasons.
 //
-// All times are seconds since the Unix epoch, and all durations are seconds. A unit is an accelerator,
-// or a CPU core for jobs without accelerators.
+// All times are seconds since the Unix epoch, and all durations are seconds. A unit is an
+// accelerator, or a CPU core for jobs without accelerators.
 package queue
 
 // Rules holds the constants of the policy.
@@ -19,14 +19,14 @@ type Rules struct {
 	FreshSeconds   int64 // a job is fresh while its seconds of work × units are below this × units of the cluster
 	WideFraction   int64 // a job with at least 1/WideFraction of the cluster's units is wide, and always fresh
 	MinWide        int64 // minimum number of units of a wide job, which matters in small clusters
-	FreshTarget    int64 // deadline of a fresh job, as its total waiting time in seconds
-	LongTarget     int64 // deadline of a job that is not fresh, as its total waiting time in seconds
-	ReplicaTarget  int64 // deadline of a replica within the minimum of its deployment, in seconds of waiting
+	FreshTarget    int64 // seconds that a fresh job may wait in total until its deadline
+	LongTarget     int64 // seconds that a job that is not fresh may wait in total until its deadline
+	ReplicaTarget  int64 // seconds that a replica within minReplicaCount may wait until its deadline
 	Extra          int64 // seconds by which deadlines are postponed for an account that uses more than its share
-	BoostAfter     int64 // seconds after the deadline of a long job from which the deadlines of fresh jobs are earlier
-	BoostFactor    int64 // seconds by which they are earlier, for each second after BoostAfter
+	BoostAfter     int64 // fresh jobs get earlier deadlines once a long job is this many seconds after its deadline
+	BoostFactor    int64 // seconds by which deadlines of fresh jobs are earlier, for each second after BoostAfter
 	MaxBoost       int64
-	MinBoost       int64 // minimum of these seconds for an account that uses no more than its share
+	MinBoost       int64 // minimum seconds by which deadlines of fresh jobs are earlier, for an account within its share
 	Margin         int64 // seconds by which the slack of a preempted job must exceed that of the job that preempts it
 	MinRun         int64 // minimum seconds that a job has run before it is preempted
 	ReclaimAfter   int64 // MinRun for a job whose account borrows accelerators: see Account.Guaranteed
@@ -42,9 +42,9 @@ func Default() Rules {
 		MinRun: 1_800, ReclaimAfter: 600, MaxPreemptions: 6, Restart: 120, Priority: 259_200}
 }
 
-// fresh reports whether a job is fresh: it is wide (see WideFraction and MinWide), or has used less than
-// FreshSeconds times cluster. The job has n units and has run for work seconds. The cluster has cluster
-// units.
+// fresh reports whether a job is fresh: it is wide (see WideFraction and MinWide), or its units ×
+// seconds are below FreshSeconds × cluster. The job has n units and has run for work seconds. The
+// cluster has cluster units.
 func (r Rules) fresh(n, work, cluster int64) bool {
 	return n >= max(r.MinWide, cluster/r.WideFraction) || work*n < r.FreshSeconds*cluster
 }
@@ -97,7 +97,7 @@ func (a Amount) minus(b Amount) Amount {
 type Node struct {
 	Type     string // accelerator type; "" without accelerators
 	Capacity Amount
-	Free     Amount // what is neither used by running jobs in the queue nor otherwise
+	Free     Amount // what neither running jobs in the queue nor other work uses
 }
 
 // An Account owns jobs.
@@ -108,9 +108,8 @@ type Account struct {
 	Limit   int64 // maximum of Used; negative if unlimited
 	Used    int64 // accelerators that the account uses, including those of its running jobs
 	// Guaranteed is the number of accelerators that the account may use at any time. What it uses
-	// above this number is borrowed: its jobs are preempted when another account needs the
-	// accelerators that are guaranteed to that account. If no account has guaranteed accelerators,
-	// the value has no effect.
+	// above this number is borrowed: its jobs are preempted when another account needs its own
+	// guaranteed accelerators. If no account has guaranteed accelerators, the value has no effect.
 	Guaranteed int64
 }
 
@@ -121,9 +120,9 @@ type Role int
 // accelerators are included in Used of its account.
 const (
 	Training  Role = iota // a job, not a replica
-	Minimum               // waits, within minReplicaCount: starts before all jobs, may preempt after its deadline
-	Elastic               // above minReplicaCount: waits like a fresh job, preempted for jobs after their deadline
-	Revocable             // runs, above maxReplicaCount: preempted for every job
+	Minimum               // waiting replica within minReplicaCount: starts before all jobs, may preempt after its deadline
+	Elastic               // replica above minReplicaCount: waits like a fresh job, preempted for jobs after their deadline
+	Revocable             // running replica above maxReplicaCount: preempted for every job
 )
 
 // A Job is a waiting or running job, or a replica: see Role.

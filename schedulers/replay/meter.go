@@ -21,13 +21,13 @@ type Result struct {
 	Name      string  `json:"name"`
 	Jobs      Jobs    `json:"jobs"`
 	Wait      Waits   `json:"wait"`  // waits of jobs until their first start
-	Gangs     Waits   `json:"gangs"` // Wait of only the jobs on several nodes
+	Gangs     Waits   `json:"gangs"` // waits of jobs on several nodes; included in Wait
 	InQueue   float64 `json:"meanTimeInQueue"`
 	Accounts  []Group `json:"accounts"`
 	Kinds     []Group `json:"kinds"`
 	Devices   []Use   `json:"utilization"`
 	Preempted int     `json:"preemptions"` // attempts that were preempted for other work or a drain
-	Requeued  int     `json:"requeues"`    // attempts that ended while their jobs did not
+	Requeued  int     `json:"requeues"`    // attempts that ended before their jobs ended
 	GaveWay   int     `json:"replicasThatGaveWay"`
 
 	placements map[domain.Name]placement // first starts of jobs
@@ -39,13 +39,13 @@ type Jobs struct {
 	Started   int `json:"started"` // arrived jobs that have started
 	Completed int `json:"completed"`
 	Failed    int `json:"failed"`
-	Cancelled int `json:"cancelled"` // cancelled, expired or deleted
-	Waiting   int `json:"waiting"`   // when the period ended
-	Running   int `json:"running"`   // when the period ended
+	Cancelled int `json:"cancelled"` // includes expired and deleted jobs
+	Waiting   int `json:"waiting"`   // waiting when the period ended
+	Running   int `json:"running"`   // running when the period ended
 }
 
-// Waits summarizes the waits of jobs. The wait of a job that has not started counts until the end of the
-// period.
+// Waits summarizes the waits of jobs. The wait of a job that has not started counts until the end
+// of the period.
 type Waits struct {
 	Jobs int     `json:"jobs"`
 	Mean float64 `json:"mean"`
@@ -86,11 +86,11 @@ type meter struct {
 	now     time.Time
 }
 
-// A use sums up the capacity and the allocations of all nodes for one type of resource, now and ×
-// time.
+// A use holds the sums of the capacity and of the allocations of all nodes for one type of
+// resource, and the integrals of these sums over time.
 type use struct {
 	capacity, used         int64 // current sums: devices × 1000, or millicores
-	capacityTime, usedTime int64 // the sums × milliseconds
+	capacityTime, usedTime int64 // integrals of capacity and used over time, in milliseconds
 }
 
 // A measured holds the state of a job that the meter follows.
@@ -162,7 +162,7 @@ func (j *measured) leaves(at time.Time) {
 	}
 }
 
-// isPreemption reports whether a replica with this reason of its removal was removed for other work.
+// isPreemption reports whether a replica was removed for other work; reason is why it was removed.
 // Earlier versions of anneal recorded "gave way" instead of "preempted".
 func isPreemption(reason string) bool {
 	return slices.ContainsFunc([]string{"revoked: ", "preempted: ", "gave way: "}, func(prefix string) bool {
@@ -170,7 +170,7 @@ func isPreemption(reason string) bool {
 	})
 }
 
-// observe adds an event that the world has folded to the result.
+// observe counts an event in the result. The world has folded the event already.
 func (m *meter) observe(e eventlog.Event, world *projections.World, at time.Time) {
 	m.advance(at)
 	switch collection := e.Name.Collection(); {

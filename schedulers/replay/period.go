@@ -30,7 +30,7 @@ type period struct {
 	recorded    Result
 	estimated   int
 	stop        time.Duration                 // time until a requested stop: see defaultStop
-	ready       map[domain.Name]time.Duration // time until a replica is ready, by deployment; "" for all deployments
+	ready       map[domain.Name]time.Duration // time until a replica is ready, by deployment; "" for other deployments
 	specs       map[string]domain.NodeSpec    // spec of one node of each type, by type, and of each node, by its ID
 	kinds       map[domain.Name]string        // type of each node: see nodeChange.kind
 }
@@ -47,8 +47,8 @@ type input struct {
 // A reading is the state of reading a period from the log.
 type reading struct {
 	*period
-	world  *projections.World // meter of the recorded period; nil before the period begins
-	meter  *meter
+	world  *projections.World
+	meter  *meter                    // meter of the recorded period; nil before the period begins
 	works  map[domain.Name]*workload // newest workload of each job name
 	all    []*workload
 	now    time.Time

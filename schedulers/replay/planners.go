@@ -118,7 +118,7 @@ func enablesReplicas(deployments bool) func(eventlog.Event) bool {
 	}
 }
 
-// plan lets the schedulers that are due plan, and executes their steps, until none is due.
+// plan executes the plans of the schedulers that are due, until no scheduler is due.
 func (s *simulation) plan() error {
 	for range maxRounds {
 		planned := false

@@ -1,5 +1,5 @@
-// Package replay answers what-if questions about a recorded period of the log: it runs the schedulers
-// with other settings on the recorded workload, with a virtual clock.
+// Package replay answers what-if questions about a recorded period of the log: it runs the
+// schedulers with other settings on the recorded workload, with a virtual clock.
 //
 // A replay folds the log up to the start of the period, and separates the events of the period into
 // inputs and decisions. Inputs come from outside of the schedulers: jobs that are created,
@@ -27,10 +27,10 @@ import (
 	"anneal/projections"
 )
 
-// Limits for the default of Options.Step.
+// The default of Options.Step is the length of the period divided by steps, but at least minStep.
 const (
 	minStep = time.Second
-	steps   = 4320 // number of steps of a period; a step is then 20 s for a day
+	steps   = 4320 // so that the default is 20 s for a period of a day
 )
 
 // Options select a period and the settings to try.
@@ -53,7 +53,7 @@ type Report struct {
 	Last     uint64    `json:"lastPosition,string"`
 	Step     float64   `json:"step"`              // seconds of a step: see Options.Step
 	Estimate int       `json:"estimatedRunTimes"` // number of jobs whose run the log does not show to its end
-	Results  []Result  `json:"results"`           // recorded, simulated with the recorded settings, and variants
+	Results  []Result  `json:"results"`           // recorded period, simulation with the recorded settings, and variants
 }
 
 // Names of the first two results.

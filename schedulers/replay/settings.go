@@ -15,7 +15,7 @@ import (
 // and nodes than were recorded.
 type Settings struct {
 	Name      string
-	intents   []domain.Intent // decided at the start, and again after each recorded change of their resources
+	intents   []domain.Intent // commands, decided at the start and again when an input changes their resource
 	names     map[domain.Name]string
 	placement string // placementStrategy of all deployments; "" leaves it as recorded
 	nodes     []nodeChange
@@ -215,7 +215,7 @@ func (s *Settings) changeNodes(sim *simulation, number int, change nodeChange) e
 		}
 	}
 	if len(names) < -change.count {
-		return domain.Errorf(domain.InvalidArgument, "nodes=%dx%s: the period has only %d such nodes", change.count,
+		return domain.Errorf(domain.InvalidArgument, "setting nodes=%dx%s: the period has only %d such nodes", change.count,
 			change.kind, len(names))
 	}
 	for _, name := range names[len(names)+change.count:] {

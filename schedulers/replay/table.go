@@ -59,7 +59,7 @@ func (r Report) Table() [][]string {
 			}
 			return names
 		}) {
-			add(name+": done, mean, p95", func(result Result) string {
+			add(name+": completed, mean and p95 wait", func(result Result) string {
 				for _, g := range of(result) {
 					if g.Name == name {
 						return fmt.Sprintf("%d, %s, %s", g.Completed, g.Wait.text(g.Wait.Mean), g.Wait.text(g.Wait.P95))
@@ -96,8 +96,8 @@ func (r Report) addUtilization(add func(title string, cell func(Result) string))
 	}
 }
 
-// names returns the names that of returns for the results, without duplicates, in the order of
-// their first occurrence.
+// names calls of for each result, and returns the names that it returns, without duplicates and in
+// the order of their first occurrence.
 func (r Report) names(of func(Result) []string) (all []string) {
 	known := map[string]bool{}
 	for _, result := range r.Results {

@@ -15,7 +15,7 @@ type workload struct {
 	name     domain.Name
 	segments []*segment
 	saves    time.Duration // mean time between the job's checkpoints; 0 if it records none
-	ahead    time.Time     // time of the last input that lets the job run again after its end
+	ahead    time.Time     // time of the last input, such as a resume, after which an ended job runs again
 
 	began       time.Time // start of the running attempt; zero if none runs
 	saved       time.Time // time of the attempt's last checkpoint, or began
@@ -29,7 +29,7 @@ type workload struct {
 type segment struct {
 	work    time.Duration   // run time that the attempts need together
 	lower   time.Duration   // minimum of work, in a segment that did not end in the log
-	crashes []time.Duration // for each attempt that crashed, the time after its start
+	crashes []time.Duration // for each attempt that crashed, the time from its start to the crash
 	end     end
 	failure domain.Status
 	output  domain.Name
@@ -89,7 +89,7 @@ func (w *workload) observe(e eventlog.Event, at time.Time) {
 			w.began = time.Time{}
 		}
 	case "failed.v1":
-		if !w.began.IsZero() { // otherwise no attempt was running, so a scheduler decided it
+		if !w.began.IsZero() { // if no attempt was running, a scheduler failed the job
 			s.work, s.end, s.failure = s.work+w.elapsed(at), fails, statusOf(e)
 			w.began = time.Time{}
 		}

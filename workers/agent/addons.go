@@ -137,8 +137,8 @@ func (s *addons) unloadInTurn(id string, t ticket) {
 	s.dequeue(id, t)
 }
 
-// errTimeout is the error of an addon that the engine did not load within LoadWithin. It is not
-// tried again.
+// errTimeout is the error of an addon that the engine did not load within Options.LoadWithin.
+// Loading the addon is not retried.
 var errTimeout = errors.New("the engine of the node did not load the addon")
 
 // start loads an addon, with up to maxAddonTries attempts. When all fail, it records the reason.
@@ -232,7 +232,8 @@ func (s *addons) acquire(ctx context.Context, t ticket) (loader engines.AddonLoa
 	}
 }
 
-// withTimeout returns ctx with the timeout LoadWithin, in which the engine must load an addon.
+// withTimeout returns ctx with the timeout Options.LoadWithin, in which the engine must load an
+// addon.
 func (s *addons) withTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
 	within := s.replica.agent.options.LoadWithin
 	return context.WithTimeoutCause(ctx, within, fmt.Errorf("%w within %s", errTimeout, within))

@@ -111,8 +111,8 @@ func New(o Options) (*Agent, error) {
 		v.Require(kind != "" && n > 0, "accelerators", "%.64s=%d must be TYPE=N with N at least 1", kind, n)
 	}
 	v.Require(!o.ShareAccelerators || o.Engine.SharesDevices || o.Engine.Completer == nil, "share-accelerators",
-		"the engine %s does not limit the memory of a model to a share of a device: use vllm, or a command line of "+
-			"--engine-command with {share}, or leave the flag out", o.Engine.Name)
+		"the engine %s does not limit the memory of a model to a share of a device: use the engine vllm, use an "+
+			"--engine-command with {share}, or omit the flag", o.Engine.Name)
 	if err := v.Err(); err != nil {
 		return nil, err
 	}
@@ -262,7 +262,7 @@ func (a *Agent) workDir() string { return filepath.Join(a.options.Dir, "work") }
 
 // connect connects to NATS and subscribes to the requests for this node. When the server is
 // unreachable, the NATS client keeps trying. Messages are not buffered while the connection is
-// interrupted, because the agent sends those that are still needed again.
+// interrupted, because the agent repeats those that are still needed.
 func (a *Agent) connect(life context.Context) error {
 	key := a.options.Key
 	if key == nil {

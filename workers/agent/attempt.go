@@ -132,8 +132,8 @@ func (t *attempt) run(before []*attempt, recordErr error) {
 	t.joblog.close(unwanted)
 }
 
-// reportEnd reports how the attempt ended, unless it is unwanted or the node is shut down, whose
-// last heartbeat reports the end of all attempts.
+// reportEnd reports how the attempt ended. It reports nothing when the attempt is unwanted, or when
+// the node shuts down, because the last heartbeat then reports the end of all attempts.
 func (t *attempt) reportEnd(err error) {
 	why := context.Cause(t.work)
 	switch {
@@ -187,7 +187,8 @@ func (t *attempt) errorOf(err error) *protocol.Error {
 // train downloads the input files and runs the trainer.
 func (t *attempt) train() (result engines.TrainResult, err error) {
 	if t.agent.options.Engine.Trainer == nil {
-		why := cmp.Or(t.agent.options.Engine.Missing["train"], "its engine cannot train")
+		engine := t.agent.options.Engine
+		why := cmp.Or(engine.Missing["train"], fmt.Sprintf("the engine %s cannot train", engine.Name))
 		return result, domain.Errorf(domain.Unavailable, "the node cannot train: %s", why)
 	}
 	req, release, err := t.prepare()

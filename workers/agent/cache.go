@@ -127,7 +127,7 @@ func (c *cache) download(ctx context.Context, e *entry, id string, files protoco
 	if err != nil {
 		err = errors.Join(err, os.RemoveAll(part))
 		if domain.CodeOf(err) == domain.ResourceExhausted {
-			c.evict(c.limit) // keep the limit, so that the next download has space
+			c.evict(c.limit) // the disk is full: remove all unused file sets
 		}
 		c.mu.Lock()
 		delete(c.entries, id)

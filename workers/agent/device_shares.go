@@ -14,8 +14,8 @@ import (
 // device, which all allocations of the slot then share.
 //
 // Replicas that are being stopped may still use the device, so acquireShare waits until the shares
-// of all running ones fit, because the memory of the device must hold them. It does not use a
-// device that has failed. release is never nil.
+// of all replicas that still run fit into the device's memory. It does not use a device that has
+// failed. release is never nil.
 func (d *devices) acquireShare(
 	ctx context.Context, id string, slot domain.DeviceSlot, milli int,
 ) (acquired []engines.Device, release func(), err error) {

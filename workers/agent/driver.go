@@ -48,7 +48,7 @@ func readDriver(ctx context.Context, uuids []string) (map[string]reading, error)
 		}
 	}
 	if len(readings) == 0 {
-		return nil, fmt.Errorf("nvidia-smi lists no device: %w", cmp.Or(err, errors.New("its output cannot be parsed")))
+		return nil, fmt.Errorf("nvidia-smi lists no device: %w", cmp.Or(err, errors.New("the output cannot be parsed")))
 	}
 	return readings, nil
 }

@@ -18,8 +18,8 @@ import (
 // program that waits for a failed device may never end.
 const releaseTimeout = 5 * time.Minute
 
-// reasonNotReleased is the reason of the error of an attempt that waited for releaseTimeout in
-// vain. The failure does not count as one of the job.
+// reasonNotReleased is the reason in the error of an attempt for which other work did not end
+// within releaseTimeout. The failure does not count toward the job's maximum number of failures.
 const reasonNotReleased = "NOT_RELEASED"
 
 // awaitEarlier waits until the earlier attempts of the job have ended on this node, or this attempt
@@ -56,8 +56,8 @@ func (t *attempt) acquireDevices() (acquired []engines.Device, release func(), e
 	return acquired, release, err
 }
 
-// notReleased returns the error of an attempt that waited for releaseTimeout in vain. format
-// describes what did not end.
+// notReleased returns the error of an attempt for which other work did not end within
+// releaseTimeout. format describes that work.
 func (t *attempt) notReleased(format string, args ...any) error {
 	return &domain.Error{Code: domain.Unavailable, Reason: reasonNotReleased,
 		Message: fmt.Sprintf("node %s did not start the attempt: %s; if this repeats, cordon the node and restart it",

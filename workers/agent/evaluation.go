@@ -19,7 +19,7 @@ func (t *attempt) openEvaluation() (_ engines.Evaluation, closeAll func(), err e
 	engine := t.agent.options.Engine
 	if engine.Scorer == nil {
 		return nil, closeAll, domain.Errorf(domain.Unavailable, "the node cannot score completions: %s",
-			cmp.Or(engine.Missing["score"], "its engine cannot score completions"))
+			cmp.Or(engine.Missing["score"], fmt.Sprintf("the engine %s cannot score completions", engine.Name)))
 	}
 	dir, release, err := t.agent.cache.acquire(t.work, evaluator.Code)
 	if err != nil {

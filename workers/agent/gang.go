@@ -145,7 +145,7 @@ func (l *gangLink) Send(ctx context.Context, message []byte) error {
 	return nil
 }
 
-// await waits until at most limit sent frames are not acknowledged.
+// await waits until at most limit sent frames are unacknowledged.
 func (l *gangLink) await(ctx context.Context, limit int) error {
 	for {
 		l.mu.Lock()
@@ -162,8 +162,8 @@ func (l *gangLink) await(ctx context.Context, limit int) error {
 	}
 }
 
-// resend sends the frames without an acknowledgement again, each time that no acknowledgement has
-// arrived for resendAfter.
+// resend sends all unacknowledged frames again whenever no acknowledgement has arrived for
+// resendAfter.
 func (l *gangLink) resend(ctx context.Context) {
 	ticker := time.NewTicker(resendAfter)
 	defer ticker.Stop()

@@ -26,8 +26,8 @@ const (
 	confirmations = 3
 )
 
-// A deviceWatch reads the state of the devices regularly, and withdraws those that have failed. A
-// reading that fails altogether withdraws no device.
+// A deviceWatch reads the state of the devices regularly, and withdraws those that have failed.
+// When no device can be read, it withdraws none.
 type deviceWatch struct {
 	agent   *Agent
 	uuids   map[engines.Device]string
@@ -140,7 +140,7 @@ func (w *deviceWatch) check(ctx context.Context) {
 		default:
 			a.devices.setReading(device, nil)
 			if w.missed[device]++; w.missed[device] >= confirmations {
-				r.failure = "nvidia-smi no longer lists it"
+				r.failure = "nvidia-smi no longer lists the device"
 			}
 		}
 		w.update(device, r, listed)
@@ -237,7 +237,7 @@ func (d *devices) status() (list []protocol.Device) {
 }
 
 // reasonDeviceFailed is the reason of the error of work whose device has failed. The failure does
-// not count as one of the work.
+// not count against the job or deployment.
 const reasonDeviceFailed = "DEVICE_FAILED"
 
 func deviceError(device engines.Device, reason string) error {

@@ -138,7 +138,7 @@ func TestMissingDevice(t *testing.T) {
 		require.Empty(t, a.state().Node.FailedDevices)
 		a.watch.check(t.Context())
 	}
-	require.Equal(t, "nvidia-smi no longer lists it", a.state().Node.FailedDevices[0].Reason)
+	require.Equal(t, "nvidia-smi no longer lists the device", a.state().Node.FailedDevices[0].Reason)
 }
 
 // TestUnknownDevicesAreUsed checks that readings that fail or find no device withdraw nothing.

@@ -47,7 +47,7 @@ func OpenKey(path string) (nkeys.KeyPair, error) {
 func publicOf(key nkeys.KeyPair) (string, error) {
 	public, err := key.PublicKey()
 	if err == nil && !nkeys.IsValidPublicUserKey(public) {
-		err = errors.New("the NKey must be one of the type user")
+		err = errors.New("the key is not an NKey of the type user")
 	}
 	return public, err
 }

@@ -62,7 +62,7 @@ func (r *replica) requireAbility() error {
 	if can {
 		return nil
 	}
-	why := cmp.Or(engine.Missing[ability], "its engine cannot "+ability)
+	why := cmp.Or(engine.Missing[ability], fmt.Sprintf("the engine %s lacks the ability %s", engine.Name, ability))
 	return domain.Errorf(domain.Unavailable, "the node cannot serve the model: %s", why)
 }
 

@@ -100,7 +100,7 @@ func newestLines(log []byte) []byte {
 	return bytes.Clone(log[bytes.IndexByte(log, '\n')+1:])
 }
 
-// logf adds a line that the agent writes.
+// logf adds a line with a message of the agent.
 func (l *jobLog) logf(format string, args ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -224,8 +224,8 @@ func (l *jobLog) upload(ctx context.Context) error {
 
 // inline returns the log, so that the report of the results can contain it. It returns nil when the
 // log must be uploaded: when it is too large, follows the log of earlier attempts, or was uploaded
-// before, because that upload may still be in progress. The caller then calls stored and says
-// whether the report stored the log.
+// before, because that upload may still be in progress. A caller that gets the log must call stored
+// afterwards, with whether the report stored the log.
 func (l *jobLog) inline() (log []byte, stored func(bool)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

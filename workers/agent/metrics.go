@@ -41,8 +41,8 @@ func (m *metrics) add(row engines.Metrics) {
 
 // unacknowledged returns up to limit rows for the next heartbeat, from the acknowledged step on.
 // That step is included, because an evaluation may have added values to its row. more reports that
-// the next heartbeat should be sent immediately: further rows are left, and those of the last
-// heartbeat are acknowledged.
+// the next heartbeat should be sent immediately, because further rows are left and the coordinator
+// has acknowledged the rows of the last heartbeat.
 func (m *metrics) unacknowledged(limit int) (rows []engines.Metrics, more bool) {
 	at, _ := slices.BinarySearchFunc(m.rows, m.acked, func(r engines.Metrics, step int) int { return r.Step - step })
 	end := min(at+limit, len(m.rows))
@@ -75,7 +75,7 @@ func limitValues(values map[string]float64) map[string]float64 {
 	return kept
 }
 
-// readMetrics reads the rows in the checkpoint in dir, from which the attempt resumes.
+// readMetrics reads the metrics rows in the checkpoint in dir, from which the attempt resumes.
 func (t *attempt) readMetrics(dir string) error {
 	f, err := os.Open(filepath.Join(dir, metricsFile))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -13,9 +13,9 @@ import (
 	"anneal/workers/protocol"
 )
 
-// An outbox uploads the checkpoints of an attempt in the background, one at a time. While one is
-// being uploaded, only the newest of the others waits, so that a slow or unreachable store does not
-// delay the training.
+// An outbox uploads the checkpoints of an attempt in the background, one at a time. While a
+// checkpoint is being uploaded, only the newest later one is kept for the next upload, so that a
+// slow or unreachable store does not delay the training.
 type outbox struct {
 	attempt *attempt
 	ctx     context.Context
@@ -41,8 +41,8 @@ func newOutbox(t *attempt) *outbox {
 	return o
 }
 
-// put copies the checkpoint in dir and lets it wait for the upload. It replaces an older one that
-// waits.
+// put copies the checkpoint in dir, which then waits for its upload. It replaces an older
+// checkpoint that still waits.
 func (o *outbox) put(step int, dir string) error {
 	o.mu.Lock()
 	o.copies++

@@ -134,7 +134,7 @@ func (l *lineRedactor) end(add func(line string)) {
 	}
 }
 
-// line returns the rest of a line with secrets and paths replaced.
+// line returns text, the last part of a line, with secrets and paths replaced.
 func (l *lineRedactor) line(text []byte) string {
 	spans := l.allSpans(text)
 	l.hidden = span{}
@@ -145,9 +145,9 @@ func (l *lineRedactor) allSpans(text []byte) []span {
 	return joined(append([]span{l.hidden}, l.spans(text)...))
 }
 
-// divide removes the beginning of the incomplete line and returns it with secrets and paths
-// replaced. It leaves as many bytes as the longest secret has, so that every secret that begins
-// before them is complete. A secret that extends into these bytes stays in partial.
+// divide removes the beginning of partial and returns it with secrets and paths replaced. In
+// partial it leaves at least as many bytes as the longest secret or path has, because one that
+// begins there may be incomplete. A secret that extends into these bytes also stays.
 func (l *lineRedactor) divide() string {
 	end, spans, hidden := len(l.partial)-l.longest, l.allSpans(l.partial), span{}
 	if i := slices.IndexFunc(spans, func(s span) bool { return s.end > end }); i >= 0 {

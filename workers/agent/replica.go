@@ -33,8 +33,8 @@ type replica struct {
 	mu     sync.Mutex
 	phase  string
 	reason string
-	// preempted reports that the replica failed because of a device of the node. Such a failure does
-	// not count as one of the deployment.
+	// preempted reports that the replica failed because of a device of the node. Such a failure
+	// does not count toward the deployment's failures.
 	preempted bool
 	loaded
 	active  sync.WaitGroup
@@ -278,7 +278,7 @@ func (r *replica) embed(ctx context.Context, req engines.EmbeddingRequest,
 		embedder, ok := model.(engines.Embedder)
 		if !ok {
 			return engines.Usage{}, engines.EmbeddingsError("the engine " + r.agent.options.Engine.Name +
-				" of its node cannot compute them: deploy the model to nodes with another engine")
+				" of its node cannot compute embeddings: deploy the model to nodes with another engine")
 		}
 		done, err := r.addons.resident.use(ctx, req.Addon)
 		if err != nil {

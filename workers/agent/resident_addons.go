@@ -215,8 +215,8 @@ func (c *residentAddons) evict(ctx context.Context) error {
 	}
 }
 
-// idle reports whether a can be unloaded immediately. For a removed addon that is so even during
-// requests, which the engine completes.
+// idle reports whether a can be unloaded immediately. A removed addon can be unloaded even during
+// requests; the engine completes them.
 func (a *residentAddon) idle() bool { return a.removed || a.requests == 0 }
 
 // before reports whether a should be unloaded before b: first removed addons, then idle ones, then

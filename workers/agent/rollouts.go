@@ -126,7 +126,7 @@ func (r *rollouts) until(step int) []byte {
 }
 
 // write writes the rollouts up to a step into the directory dir of that step's checkpoint. An
-// attempt that resumes from the checkpoint generates the later ones again.
+// attempt that resumes from the checkpoint generates the later rollouts again.
 func (r *rollouts) write(dir string, step int) {
 	lines := r.until(step)
 	if len(lines) == 0 {

@@ -36,7 +36,7 @@ var (
 		protocol.SizeOfTranscriptEvent}
 )
 
-// A response is a stream, whatever the types of its chunks.
+// A response is a stream with chunks of any type.
 type response interface {
 	ack(protocol.StreamAck)
 	ended() <-chan struct{} // closed when the last message was sent or the reader has disconnected

@@ -122,7 +122,7 @@ func (t *transfer) get(ctx context.Context, file protocol.File, target string) (
 		err = fmt.Errorf("the download of file %s does not have the expected %d bytes", file.Name, file.Size)
 	}
 	if err == nil && file.Sum != "" && hex.EncodeToString(hash.Sum(nil)) != file.Sum {
-		err = errFinal{damaged(file.Name, "its SHA-256 sum is not the one that was recorded when it was stored")}
+		err = errFinal{damaged(file.Name, "the SHA-256 sum is not the one that was recorded when the file was stored")}
 	}
 	if digest := res.Header.Get("Repr-Digest"); err == nil && digest != "" &&
 		digest != "sha-256=:"+base64.StdEncoding.EncodeToString(hash.Sum(nil))+":" {
@@ -172,8 +172,8 @@ func (t *transfer) send(ctx context.Context, name string, body io.Reader, url st
 	return nil
 }
 
-// damaged returns the error for a file whose stored content is not the one that was stored. why
-// describes the difference.
+// damaged returns the error for a file whose content in the file store has changed since it was
+// stored. why describes the difference.
 func damaged(name, why string) error {
 	return domain.Errorf(domain.DataLoss,
 		"file %s is damaged in the file store (%s): upload the file again, or run again the job that wrote it", name, why)
@@ -188,7 +188,7 @@ func refused(name string, res *http.Response) error {
 	err := fmt.Errorf("file %s: the file store responded with %s", name, res.Status)
 	switch {
 	case res.StatusCode == http.StatusInternalServerError && body.Code == domain.DataLoss:
-		return errFinal{damaged(name, "its content has changed, or its digest is lost")}
+		return errFinal{damaged(name, "the content has changed, or the digest is lost")}
 	case res.StatusCode == http.StatusInsufficientStorage:
 		return errFinal{domain.Errorf(domain.ResourceExhausted, "file %s: the file store is full: delete "+
 			"what is not needed, or have the operator free some space or add a larger disk, and try again", name)}

@@ -16,7 +16,7 @@ const (
 	// deployment. Batches also use at most half of the deployment's slots, so that requests of other
 	// clients find free ones.
 	maxOfDeployment = 16
-	// maxBesideOthers is what maxOfDeployment is while other clients wait for the deployment.
+	// maxBesideOthers replaces maxOfDeployment while other clients wait for the deployment.
 	maxBesideOthers = 1
 	// pollInterval is the interval at which a request that waits checks whether it may be sent.
 	pollInterval = 50 * time.Millisecond

@@ -142,7 +142,7 @@ type checker struct {
 	models   int            // number of the first line that has the model
 	ids      map[string]int // number of the line by custom_id
 	errors   []domain.BatchError
-	more     int // number of further errors, which errors has no space for
+	more     int // number of errors beyond the maximum length of errors
 }
 
 func (c *checker) add(line int, e domain.BatchError) {

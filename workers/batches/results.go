@@ -47,7 +47,7 @@ type resultMissing struct {
 	Message string `json:"message"`
 }
 
-// succeeded reports whether the result belongs into the output file; otherwise it belongs into the
+// succeeded reports whether the result belongs in the output file; otherwise it belongs in the
 // error file.
 func (r *result) succeeded() bool { return r.Response != nil && r.Response.StatusCode == http.StatusOK }
 

@@ -85,8 +85,8 @@ type session struct {
 	gates *gates
 	name  domain.Name
 	event string // ID of the event that created the batch
-	// created is the event that created the batch. What the session records and sends has the event's
-	// correlation and trace. Only its ID is set when the event could not be read.
+	// created is the event that created the batch. The session's events and requests have its
+	// correlation and trace. When it could not be read, only its ID is set.
 	created eventlog.Event
 }
 

@@ -133,10 +133,10 @@ const (
 	// at most about a hundred of them.
 	reportInterval = 2 * time.Second
 	reports        = 100
-	// maxFailures is how often a request is sent when the server or the engine fails, and
-	// maxUnreachable how often when no replica responds. The result is then the response to the last
-	// attempt. The pauses between maxUnreachable attempts are longer in total than it takes to detect
-	// a lost node and to replace its replicas.
+	// maxFailures is the maximum number of attempts to send a request when the server or the engine
+	// fails, and maxUnreachable the maximum when no replica responds. The response to the last
+	// attempt is the result. The pauses between maxUnreachable attempts are longer in total than it
+	// takes to detect a lost node and to replace its replicas.
 	maxFailures    = 3
 	maxUnreachable = 10
 )
@@ -181,7 +181,7 @@ type collector struct {
 	total    int
 	buffer   []stored
 	reported time.Time // time of the last event with the progress
-	report   int       // number of results in that event
+	report   int       // number of results in the last event with the progress
 }
 
 // collect receives results and stores them, until outcomes is closed. After an error it calls stop,
@@ -354,7 +354,7 @@ func (s *session) conclude(ctx context.Context, row *batchRow) error {
 			return err
 		}
 		if n == 0 {
-			continue // no file has such results; the reconciler deletes the empty one
+			continue // without results there is no such file; the reconciler deletes the empty blob
 		}
 		name := domain.NewName(s.name.Account(), domain.BatchFiles.Collection, fileID(s.name.ID(), file.which))
 		spec := domain.BatchFileSpec{Filename: s.name.ID() + "-" + base, Purpose: domain.PurposeBatchOutput, Batch: s.name,
@@ -369,8 +369,8 @@ func (s *session) conclude(ctx context.Context, row *batchRow) error {
 	return s.record(ctx, end)
 }
 
-// fileID returns the ID of a result file of a batch. which is an element of
-// domain.BatchResultFiles: the output file or the error file.
+// fileID returns the ID of a result file of a batch. The argument which is an element of
+// domain.BatchResultFiles and says whether it is the output file or the error file.
 func fileID(batch, which string) string {
 	const prefix = "batch-"
 	if len(batch) > len(prefix) && batch[:len(prefix)] == prefix {

@@ -25,8 +25,8 @@ type JoinToken struct {
 	Node string // ID of the only node that it may enroll; "" for any node
 }
 
-// An Admission authenticates agents. At its first connection, an agent shows a join token, and the
-// Admission records the agent's public NKey in the state of the node (enrollment). From then on
+// An Admission authenticates agents. At its first connection, an agent presents a join token, and
+// the Admission records the agent's public NKey in the state of the node (enrollment). From then on
 // only that key authenticates the agent, and no token can enroll the node again. Several control
 // planes may run an Admission, because the log accepts one key for each node.
 type Admission struct {

@@ -68,7 +68,7 @@ func (a *assigner) assign(
 		case attempts[id]:
 			d.Keep = append(d.Keep, id)
 			d.Acked[id] = ackedStep(view, j)
-			// the other nodes of the attempt stop when the first one has
+			// the other nodes of the attempt stop after its first node has stopped
 			if j.Life.Stopping() && j.Life.Nodes[0] == nodeName(node) {
 				d.Cancel = append(d.Cancel, id)
 			}
@@ -91,10 +91,11 @@ type draft struct {
 	space int // bytes that are left for new work
 }
 
-// draftSpace is the number of bytes of a reply for new work. The rest is for lists of IDs.
+// draftSpace is the number of bytes of a reply that new assignments may use. The remaining bytes
+// are for the lists of allocation IDs.
 const draftSpace = protocol.MaxMessage * 3 / 4
 
-var errMessageFull = errors.New("the reply has no space for the assignment")
+var errMessageFull = errors.New("the reply to the heartbeat has no space for the assignment")
 
 // reserve deducts the size of an assignment from the space of the draft. It returns errMessageFull
 // when too little is left, and a *domain.Error when no reply would have enough space.

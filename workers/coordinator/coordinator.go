@@ -27,8 +27,8 @@ type Options struct {
 	Blobs *blobs.Store
 	Conn  *nats.Conn       // connection into the NATS account AGENTS that may use all subjects of the account
 	Now   func() time.Time // the current time; nil means time.Now
-	// LostAfter is how long a node sends no heartbeat until a scheduler marks it as lost. Agents send
-	// several heartbeats in that time. 0 means 15 s.
+	// LostAfter is the time without a heartbeat after which a scheduler marks a node as lost.
+	// Agents send several heartbeats in that time. 0 means 15 s.
 	LostAfter time.Duration
 	// BeginWithin is how long a node may take to start an assigned attempt, after which the job is
 	// requeued. 0 means 10 min.
@@ -120,8 +120,8 @@ func (c *Coordinator) Run(ctx context.Context) error {
 		}
 		subscriptions = append(subscriptions, s)
 	}
-	// An agent in this process starts after the flush. When the connection is interrupted now, NATS
-	// makes the subscriptions when it is connected again.
+	// Flush the subscriptions before an agent in this process starts. When the connection is
+	// interrupted, the NATS client subscribes after it has reconnected.
 	if err := c.conn.FlushTimeout(5 * time.Second); err != nil && c.conn.IsClosed() {
 		return fmt.Errorf("start the coordinator: %w", err)
 	}

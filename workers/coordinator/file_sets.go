@@ -58,10 +58,9 @@ func requireFreeOutput(v *projections.View, j job) error {
 	return nil
 }
 
-// modelFiles returns the files of a model in a precision, if the model has a copy in it; otherwise
-// the files of the model itself. For an addon, it returns the files of base model and addon. Those
-// of the base model are in the precision with which the addon was trained, because the addon does
-// not match any other.
+// modelFiles returns the files of a model: those of its copy in the precision, or the original
+// files if it has no such copy. For an addon, base has the original files of its base model,
+// because the addon was trained with them, and adapter has the files of the addon.
 func (a *assigner) modelFiles(
 	ctx context.Context, view *projections.View, name domain.Name, precision string,
 ) (base, adapter *protocol.FileSet, err error) {

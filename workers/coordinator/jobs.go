@@ -11,7 +11,7 @@ import (
 	"anneal/projections/live"
 )
 
-// A job has what the coordinator needs of a job, whatever its kind.
+// A job has those fields of a job of any kind that the coordinator needs.
 type job struct {
 	Name           domain.Name
 	Life           *domain.JobLife // shared with the view, so it must not be changed
@@ -27,8 +27,7 @@ type job struct {
 	OutputModel    string // ID of the output model in the account of the job
 	Settings       engines.TrainSettings
 	KeepRank       bool // the output has the LoRA rank of Adapter
-	// after this training step, the job waits for the next one (a step of a reinforcement learning
-	// job)
+	// after each train step, the job waits for another train step (reinforcement learning only)
 	Waits     bool
 	Evaluator domain.Name // evaluator that scores completions of the job; "" for none
 	Seed      uint64      // random seed, the same for all attempts

@@ -30,7 +30,7 @@ func signLogs(ctx context.Context, store *blobs.Store, j job) (put, earlier stri
 		earlier, err = store.SignGet(ctx, key, uploadWithin)
 	}
 	if err != nil {
-		return "", "", fmt.Errorf("look for the log of the job's earlier attempts: %v", err)
+		return "", "", fmt.Errorf("find the log of the job's earlier attempts: %v", err)
 	}
 	return put, earlier, nil
 }

@@ -191,7 +191,7 @@ func flatten(row live.MetricRow) map[string]any {
 	return object
 }
 
-// addMissing adds the rows that the live status lacks to it, and the progress in the last row.
+// addMissing adds to the live status those rows that it lacks, and the progress in the last row.
 func (m *metricsFiles) addMissing(j job, rows []engines.Metrics) {
 	if len(rows) == 0 {
 		return

@@ -29,16 +29,16 @@ func (s *nodeSessions) get(node string) *nodeSession {
 // A nodeSession is what this process remembers of a node's agent. It is lost when the process
 // restarts.
 //
-// It tells an agent that was restarted from one that has not started an assigned attempt yet: an
-// attempt that was assigned to an earlier boot and is not in the heartbeats of the current boot was
-// lost with the earlier one. Agents also record on disk which attempts they have started
+// It distinguishes an agent that was restarted from one that has not started an assigned attempt
+// yet: an attempt that was assigned to an earlier boot and is not in the heartbeats of the current
+// boot was lost with the earlier one. Agents also record on disk which attempts they have started
 // (workers/agent/started.go); the session covers nodes that lost their disk.
 type nodeSession struct {
 	mu         sync.Mutex               // held while a heartbeat of this node is handled
 	boot       string                   // protocol.Heartbeat.Boot of the agent's current process
 	number     uint64                   // sequence number of the newest heartbeat of the boot
 	superseded []string                 // earlier boots of the agent
-	started    map[string]string        // by attempt: boot of the agent to which it was assigned
+	started    map[string]string        // by attempt: boot of the agent to which the attempt was assigned
 	metrics    map[string]storedMetrics // by attempt: metrics file that storePreviews stored last
 
 	status struct {
@@ -56,8 +56,8 @@ type storedMetrics struct {
 const maxSuperseded = 16
 
 // accept records a heartbeat as the node's newest, and returns nil. It returns an error when the
-// heartbeat must be ignored, because a newer one was handled, or because it is from an agent after
-// which another one has registered as the node.
+// heartbeat must be ignored, because a newer one was handled, or because another agent has since
+// registered as the node.
 func (s *nodeSession) accept(heartbeat protocol.Heartbeat) error {
 	switch {
 	case slices.Contains(s.superseded, heartbeat.Boot):
@@ -76,11 +76,11 @@ func (s *nodeSession) accept(heartbeat protocol.Heartbeat) error {
 	return nil
 }
 
-// firstBoot reports whether this process has seen only one boot of the node's agent. Attempts that
-// were lost before that boot ended while this control plane was down, for example because the agent
-// runs in the same process. They do not count as failures of their jobs, because a control plane
-// that restarts often would fail every job. Only a series of such attempts fails a job: see
-// domain.CrashLoop.
+// firstBoot reports whether this process has seen only one boot of the node's agent. If so,
+// attempts from before that boot were lost while this control plane was down, for example because
+// the agent runs in the same process. Such attempts do not count as failures of their jobs, because
+// a control plane that restarts often would fail every job. Only a series of such attempts fails a
+// job: see domain.CrashLoop.
 func (s *nodeSession) firstBoot() bool { return len(s.superseded) == 0 }
 
 // overtaken reports whether the live status already has a newer heartbeat of the same boot. If not,

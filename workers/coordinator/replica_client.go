@@ -18,8 +18,8 @@ import (
 // A ReplicaClient sends requests of the gateway to replicas on the nodes.
 type ReplicaClient struct {
 	Conn *nats.Conn // connection into the NATS account AGENTS
-	// Timeout is how long a node sends no message until it counts as unreachable; 0 means 10 s. During
-	// a response, a node sends a message at least every 2 s, even while it computes.
+	// Timeout is the time without a message after which a node counts as unreachable; 0 means 10 s.
+	// During a response, a node sends a message at least every 2 s, even while it computes.
 	Timeout time.Duration
 	// KeepAlive is the interval of the messages to the node during a response, by which the client
 	// notices that the node is gone; 0 means 2 s.
@@ -168,17 +168,17 @@ func (r *streamReader[Chunk, Total]) read(ctx context.Context) (total Total, don
 
 // lostAfter is longer than an agent needs to reconnect to NATS.
 const (
-	lostAfter  = 3 * time.Second // how long no client subscribes on the node until the node counts as gone
+	lostAfter  = 3 * time.Second // how long a node may be disconnected until it counts as gone
 	retryPause = 100 * time.Millisecond
 )
 
-// keepAlive sends acknowledgements until ctx is done, which also tell the node that the reader is
-// connected. When the node has not subscribed to them for lostAfter, its agent has ended or is
-// disconnected, and keepAlive closes nodeLost.
+// keepAlive sends acknowledgements until ctx is done. They also tell the node that the reader is
+// connected. When the node has had no subscription to acknowledgements for lostAfter, its agent has
+// ended or is disconnected, and keepAlive closes nodeLost.
 func (r *streamReader[Chunk, Total]) keepAlive(ctx context.Context) {
 	ticker := time.NewTicker(r.every)
 	defer ticker.Stop()
-	var since time.Time // time of the first acknowledgement in a row that had no subscriber
+	var since time.Time // when the subject first had no subscriber; zero while it has one
 	for {
 		wait := ticker.C
 		if !since.IsZero() {

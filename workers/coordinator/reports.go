@@ -69,8 +69,8 @@ func (r *reports) handleSign(ctx context.Context, node string, m *nats.Msg) {
 }
 
 // reply replies to m. When err says that the request is invalid, it replies with err. Otherwise it
-// derives the outcome from err, and replies with the message that the function with returns for the
-// outcome.
+// derives the outcome from err, calls the function with, and replies with the message that this
+// function returns.
 func (r *reports) reply(m *nats.Msg, err error, with func(outcome, message string) any) {
 	switch {
 	case err == nil:
@@ -190,8 +190,8 @@ func (r *reports) recordCheckpoint(ctx context.Context, node string, j job, repo
 	return r.doJob(ctx, node, j, domain.RecordCheckpoint{JobCheckpoint: checkpoint, Progress: progress})
 }
 
-// storedFiles returns the files that a report lists. It returns errIncomplete when there are none,
-// or when the store lacks one or has it in another size.
+// storedFiles returns the files that a report lists. It returns errIncomplete when the report lists
+// no files, or when the store lacks one of them or has it with another size.
 func storedFiles(
 	ctx context.Context, store *blobs.Store, directory string, report protocol.Report,
 ) (domain.Files, error) {

@@ -88,7 +88,7 @@ func (r *results) reject(ctx context.Context, node string, j job, err error) err
 }
 
 // registration returns the command that creates the output model. Its metadata are read from the
-// stored files; what they lack is taken from the model that was trained.
+// stored files. Missing metadata are taken from the model that was trained.
 func (r *results) registration(
 	ctx context.Context, view *projections.View, j job, report protocol.Report, files fileSource,
 ) (domain.RegisterModel, error) {

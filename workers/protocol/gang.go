@@ -11,8 +11,9 @@ type Gang struct {
 	ID    string   `json:"id"`    // name of the attempt in subjects
 }
 
-// GangSubject returns the subject on which the node from sends frames to the member of a gang with
-// the rank to. Every node may subscribe to it, but only the members of the gang have the key.
+// GangSubject returns the subject on which the node with the ID from sends frames to the gang
+// member whose rank is to. Every node may subscribe to it, but only the members of the gang have
+// the key.
 func GangSubject(from, gang string, to int) string {
 	return fmt.Sprintf("agents.%s.gang.%s.%d", from, gang, to)
 }

@@ -35,7 +35,7 @@ type Heartbeat struct {
 	Boot     string          `json:"boot"`              // random ID of this run of the agent's process
 	Leaving  bool            `json:"leaving,omitempty"` // the agent shuts down, and this is its last heartbeat
 	Number   uint64          `json:"number"`            // sequence number of the heartbeat since the agent started, from 1
-	Seen     uint64          `json:"seen"`              // highest log position in a reply of a coordinator
+	Seen     uint64          `json:"seen"`              // highest log position that the agent has received in a reply
 	Attempts []Attempt       `json:"attempts,omitempty"`
 	Replicas []Replica       `json:"replicas,omitempty"`
 	Devices  []Device        `json:"devices,omitempty"`
@@ -88,7 +88,7 @@ type Load struct {
 }
 
 // Assignments is the reply to a heartbeat: what should run on the node. The agent immediately stops
-// all work of its heartbeat that is not in Keep, and does not save it.
+// all work in its heartbeat that is not in Keep, without saving a checkpoint.
 type Assignments struct {
 	Version int `json:"version"`
 	// log position of the view from which the assignments were computed

@@ -5,7 +5,7 @@
 //	agents.<node>.report       node → coordinator: Report; the reply is ReportReply
 //	agents.<node>.sign         node → coordinator: SignRequest; the reply is SignReply
 //	agents.<node>.stream.<id>  node → gateway: StreamMessage of a response
-//	agents.<node>.gang.<id>.<rank>  node → node: sealed frames of an attempt on several nodes
+//	agents.<node>.gang.<id>.<rank>  node → node: encrypted frames of an attempt on several nodes
 //	work.<node>.nudge          coordinator → node: send a heartbeat now; no content
 //	work.<node>.complete       gateway → node: Completion; the response is a stream
 //	work.<node>.embed          gateway → node: EmbeddingRequest; the response is a stream
@@ -53,7 +53,7 @@ type Error struct {
 	Violations []domain.Violation `json:"violations,omitempty"`
 }
 
-// ErrorOf returns err in the form for a message. An err that wraps no domain.Error gets the code
+// ErrorOf converts err to an Error for a message. An err that wraps no domain.Error gets the code
 // Unknown. ErrorOf(nil) is nil.
 func ErrorOf(err error) *Error {
 	if err == nil {
@@ -104,8 +104,8 @@ func Unmarshal(data []byte, message any) error {
 	return nil
 }
 
-// isPlain reports whether data is certainly of this version and not an ErrorReply. That is so for
-// nearly all messages, which then need to be decoded only once.
+// isPlain reports whether data certainly has the protocol version Version and is not an ErrorReply.
+// Nearly all messages are plain, so they are decoded only once.
 func isPlain(data []byte) bool {
 	return bytes.HasPrefix(data, plainHead) && !bytes.Contains(data, []byte(`"refused"`))
 }

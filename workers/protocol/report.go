@@ -40,7 +40,7 @@ type Report struct {
 	Result *Result `json:"result,omitempty"`
 	// why the attempt failed, in a report of the kind ReportFailed
 	Error *Error `json:"fault,omitempty"`
-	// the node caused the failure, so it does not count toward the job's maximum
+	// the node caused the failure, so it does not count toward the job's maximum number of failures
 	Preempted bool `json:"preempted,omitempty"`
 }
 
@@ -69,7 +69,7 @@ type ReportReply struct {
 	LogStored bool `json:"logStored,omitempty"` // the log in the report was stored
 }
 
-// MaxInline is the maximum length in bytes of all Files of a report, and of its Log.
+// MaxInline is the maximum length in bytes of all Files of a report together, and that of its Log.
 const MaxInline = 64 << 10
 
 // Purposes of a SignRequest: the kind of files to upload.

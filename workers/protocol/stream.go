@@ -25,7 +25,7 @@ type StreamRequest[Request any] struct {
 }
 
 // A StreamMessage is one message of a streamed response. A message without chunks is a keep-alive.
-// The JSON names are those of completions, for other responses too.
+// All kinds of responses use the JSON names of completions.
 type StreamMessage[Chunk, Total any] struct {
 	Version int     `json:"version"`
 	Seq     uint64  `json:"seq"` // sequence number of the message in the response, from 1 without gaps
@@ -35,7 +35,7 @@ type StreamMessage[Chunk, Total any] struct {
 	Done    bool    `json:"done,omitempty"`
 }
 
-// Requests, and messages of the responses, by the kind of request that replicas serve.
+// Each kind of request that replicas serve, and the messages of its response.
 type (
 	Completion           = StreamRequest[engines.CompletionRequest]
 	CompletionMessage    = StreamMessage[engines.Chunk, engines.Usage]

@@ -23,8 +23,8 @@ type charge struct {
 }
 
 // accelerators is a projection of the log with the current allocations of all nodes. Times are
-// truncated to milliseconds: a device for a millisecond is 1000 microseconds of use, so that a
-// thousandth of a device is a whole number too.
+// truncated to milliseconds, so that the use of each thousandth of a device is a whole number of
+// microseconds.
 type accelerators struct {
 	position uint64
 	nodes    map[domain.Name]allocations
@@ -35,8 +35,7 @@ type allocations struct {
 	open  map[string]allocation // by allocation ID
 }
 
-// An allocation is an allocation of a node, with the time since which it has existed: that of the
-// event that created it.
+// An allocation is an allocation of a node, with the time of the event that created it.
 type allocation struct {
 	domain.Allocation
 	since time.Time
@@ -44,7 +43,7 @@ type allocation struct {
 
 func newAccelerators() *accelerators { return &accelerators{nodes: map[domain.Name]allocations{}} }
 
-// clone returns a deep copy, to which apply can be applied independently.
+// clone returns a deep copy: changes of the copy do not affect a.
 func (a *accelerators) clone() *accelerators {
 	copied := &accelerators{position: a.position, nodes: make(map[domain.Name]allocations, len(a.nodes))}
 	for name, node := range a.nodes {
@@ -55,9 +54,9 @@ func (a *accelerators) clone() *accelerators {
 
 // apply folds an event of a node and calls visit with the resulting charges. Existing allocations
 // are already charged up to the time charged. When an allocation ends, visit gets the charge for
-// the time since then; it is negative when the allocation ended before. When one begins, visit gets
-// the charge for its time before charged. So each allocation is charged exactly from its start to
-// its end, even if the clocks of control planes differ.
+// the time from charged to its end, which is negative when the allocation ended before charged.
+// When an allocation begins, visit gets the charge for its time before charged. So each allocation
+// is charged exactly from its start to its end, even if the clocks of control planes differ.
 func (a *accelerators) apply(e eventlog.Event, charged time.Time, visit func(charge)) error {
 	node := a.nodes[e.Name]
 	if err := domain.Nodes.Fold(&node.state, e.Record); err != nil {
@@ -125,8 +124,8 @@ func laterOf(a, b time.Time) time.Time {
 	return a
 }
 
-// chargeBetween calls visit with the charges of an allocation for each hour between two times. They
-// are negative when to is before from.
+// chargeBetween calls visit with the charges of an allocation for each hour between two times. The
+// charges are negative when to is before from.
 func chargeBetween(one allocation, from, to time.Time, visit func(charge)) {
 	sign := int64(1)
 	if to.Before(from) {

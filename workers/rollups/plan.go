@@ -35,7 +35,7 @@ type group struct {
 }
 
 type rows struct {
-	amounts map[domain.UsageRow]domain.UsageAmounts // by row; the rows that are keys have zero amounts
+	amounts map[domain.UsageRow]domain.UsageAmounts // by row without amounts: a key has zero amounts
 	records map[string]domain.UsageRecords          // by control plane: the usage records that are summed up
 }
 
@@ -134,7 +134,7 @@ func (p *plan) sorted() []group {
 
 // intents returns the commands that record the rows of the plan.
 func (p *plan) intents() (all []domain.Intent) {
-	var parts []domain.RollUpUsage // of one month
+	var parts []domain.RollUpUsage // commands for one month
 	var month domain.Name
 	flush := func() {
 		for i := range parts {

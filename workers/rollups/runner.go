@@ -25,8 +25,8 @@ type Records interface {
 }
 
 const (
-	// Grace is how long after an hour its usage is rolled up. Records that arrive later are recorded
-	// as corrections.
+	// Grace is the time from the end of an hour until its usage is rolled up. Records that arrive
+	// later are recorded as corrections.
 	Grace = 5 * time.Minute
 	// MaxWaiting is the number of usage records after which a window ends before its hour does. It is
 	// a fraction of metering.MaxRecords, beyond which the stream deletes records.
@@ -52,7 +52,7 @@ type Runner struct {
 	busy    busy
 	folded  *accelerators // allocations at the end of the last complete window; nil when they are not in memory
 	pending *pending
-	idle    time.Time // end of an hour in which there was nothing to roll up
+	idle    time.Time // end of the last window that was not opened because it has no usage; it is not examined again
 	opened  time.Time // end of the newest complete hour when this process last opened a window
 }
 
@@ -182,14 +182,15 @@ func (r *Runner) Step(ctx context.Context) (more bool, err error) {
 	return true, err
 }
 
-// behind reports whether the last window ends after the current time, because the clock of the
-// control plane that opened it was ahead, and this process opened no window in this hour.
+// behind reports whether the last window ends more than an hour after until, the end of the newest
+// complete hour, because the clock of the control plane that opened it was ahead. It is false when
+// this process has opened a window in this hour.
 func (r *Runner) behind(from base, until time.Time) bool {
 	return until.Add(time.Hour).Before(from.until) && !until.Equal(r.opened)
 }
 
-// restarted reports whether the stream does not continue the one of the last window, because it was
-// created again or has lost records.
+// restarted reports whether the usage stream was created again, or has lost records, since the last
+// window.
 func restarted(from base, stream metering.State) bool {
 	return from.window > 0 && (!stream.Created.Equal(from.stream) || stream.Last < from.to.Sequence)
 }
@@ -247,8 +248,8 @@ func (r *Runner) planOf(ctx context.Context, from base, window domain.UsageWindo
 	return p, devices, nil
 }
 
-// readRecords reads a range of the usage stream into a plan. With lookUp it finds out which records
-// of batch requests repeat a record of an earlier window, which the plan then does not count.
+// readRecords reads a range of the usage stream into a plan. With lookUp, it looks for records of
+// batch requests that repeat a record of an earlier window; their usage is not counted again.
 func (r *Runner) readRecords(ctx context.Context, p *plan, after, through uint64, lookUp bool) error {
 	var repeatable []metering.Record
 	err := r.Records.Read(ctx, after, through, func(one metering.Record) {
@@ -324,7 +325,8 @@ func (r *Runner) devicesUsed(ctx context.Context, from base, window domain.Usage
 	return used || len(now.plan.groups) > 0, nil
 }
 
-// pendingOf returns the usage after the window from, as far as it was read so far.
+// pendingOf returns the usage after the last complete window, as far as it was read. from describes
+// the end of that window.
 func (r *Runner) pendingOf(ctx context.Context, from base, stream metering.State) (*pending, error) {
 	if r.pending != nil && r.pending.base.window == from.window && r.pending.base.until.Equal(from.until) &&
 		r.pending.plan.window.Stream.Equal(stream.Created) {

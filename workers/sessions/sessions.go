@@ -20,7 +20,8 @@ type Group[S domain.State] struct {
 	// of Others, because it is called when they have changed and when a session has ended.
 	Needs  func(*projections.View, *projections.Row[S]) bool
 	Others []domain.AnyKind
-	// Session runs until the resource needs no session any more, which also ends ctx.
+	// Session does the work for a resource. It must return when ctx is canceled, because the
+	// resource needs no session any more or Run ends.
 	Session func(ctx context.Context, row *projections.Row[S])
 }
 
@@ -56,7 +57,7 @@ func (g *Group[S]) Run(ctx context.Context) error {
 		case <-g.World.Changed(view.Position):
 		case event := <-ended:
 			delete(running, event)
-			seen = nil // look at all resources again, because this one may need another session
+			seen = nil // look at all resources again: the one whose session has ended may need another
 		}
 	}
 }

@@ -28,9 +28,9 @@ const (
 // any process, writes the same object, and each event is in exactly one file.
 type files struct {
 	*session
-	source  source  // the position up to which pages were used
-	reader  *reader // of the events after page; nil without one
-	page    page    // the events that content does not have yet
+	source  source  // continues after the last event that was added to content
+	reader  *reader // reads the pages after page; nil while there is none
+	page    page    // events that were read but not yet added to content
 	written uint64  // last position in the newest file that this process has written
 	content bytes.Buffer
 	file    domain.EventFile // range and number of the events in content
@@ -108,8 +108,9 @@ func (f *files) step(ctx context.Context, s *domain.Subscription) error {
 	return nil
 }
 
-// begin makes content the events after at: it continues with content, or with the events after the file
-// that content was, or reads from there.
+// begin prepares content for the file whose events follow the cursor at. It keeps content that
+// already is this file. When content was the previous file, it empties content and continues to
+// read. Otherwise it empties content and reads from at.
 func (f *files) begin(s *domain.Subscription, at delivery.Cursor) {
 	if f.source.session != nil && f.file.First == at.Position+1 && f.source.at >= at.Position {
 		return
@@ -129,8 +130,8 @@ func lastOf(s *domain.Subscription) uint64 {
 	return s.File.Last
 }
 
-// read adds events to content until the file is full or there are no more. grown is closed when there
-// may be more; it is nil when there may be more already.
+// read adds events to content until the file is full or the log has no more. grown is closed when
+// the log may have more events; it is nil when the log may have them already.
 func (f *files) read(ctx context.Context) (grown <-chan struct{}, err error) {
 	for !f.full() {
 		if len(f.page.events) == 0 {
@@ -147,7 +148,7 @@ func (f *files) read(ctx context.Context) (grown <-chan struct{}, err error) {
 		if !f.oldest.IsZero() {
 			f.session.oldest.Store(f.oldest.UnixNano())
 		}
-		if len(f.page.events) > 0 { // the rest is for the next file
+		if len(f.page.events) > 0 { // the remaining events are for the next file
 			f.source.at, f.source.last = f.file.Last, delivery.Cursor{Position: f.file.Last, EventID: f.file.EventID}
 			break
 		}
@@ -163,7 +164,7 @@ func (f *files) full() bool {
 	return f.file.Events >= f.Policy.FileEvents || f.content.Len() >= maxFileBytes
 }
 
-// nextPage sets page to the next page of the reader, which it starts if there is none.
+// nextPage sets page to the next page of the reader. If there is no reader, it starts one.
 func (f *files) nextPage(ctx context.Context) error {
 	for {
 		if f.reader == nil {
@@ -185,7 +186,7 @@ func (f *files) nextPage(ctx context.Context) error {
 	}
 }
 
-// stopReading discards the pages that content does not have yet.
+// stopReading stops the reader, and discards events that were not added to content.
 func (f *files) stopReading() {
 	if f.reader != nil {
 		f.reader.stop()
@@ -255,7 +256,7 @@ func (f *files) writeRecorded(ctx context.Context, s *domain.Subscription) error
 
 // readAgain reads the events of a recorded file from the log into content.
 func (f *files) readAgain(ctx context.Context, s *domain.Subscription, recorded domain.EventFile) error {
-	f.stopReading() // the source may have read beyond or before the recorded file
+	f.stopReading() // the source may be at a position before or after the recorded file
 	f.source = source{}
 	f.content.Reset()
 	f.file = domain.EventFile{First: recorded.First}

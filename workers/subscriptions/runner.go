@@ -34,7 +34,7 @@ type Runner struct {
 	Now     func() time.Time
 	Logger  *slog.Logger
 	Metrics *Metrics
-	Policy  Policy // a zero field means that of DefaultPolicy
+	Policy  Policy // a zero field gets the value of DefaultPolicy
 }
 
 // A Policy has the times and limits of deliveries.

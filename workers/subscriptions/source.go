@@ -17,8 +17,9 @@ type source struct {
 	last delivery.Cursor // position and ID of the account's last event up to the position at
 }
 
-// next returns the next events, at most limit. grown is closed when there are more events; it is
-// nil when there may be more already. After an error, the next call returns the same events.
+// next returns the next selected events, at most limit. grown is closed when the log has more
+// events; it is nil when the log may have them already. After an error, the next call returns the
+// same events.
 func (s *source) next(ctx context.Context, limit int) (selected []eventlog.Event, grown <-chan struct{}, err error) {
 	at, last, size := s.at, s.last, 0
 	full := func() bool { return len(selected) == limit || size >= maxFileBytes }
@@ -44,7 +45,7 @@ func (s *source) next(ctx context.Context, limit int) (selected []eventlog.Event
 		grown = nil
 		for e, err := range s.Log.Read(ctx, s.subjects(), at) {
 			if err != nil {
-				return nil, nil, fmt.Errorf("read events of %s: %w", s.name.Account(), err)
+				return nil, nil, fmt.Errorf("read events of account %s: %w", s.name.Account(), err)
 			}
 			read(e)
 			if full() {
@@ -73,8 +74,8 @@ func (s *source) selects(e eventlog.Event) bool {
 	return visible
 }
 
-// confirm reports whether the log has the event of a cursor. It lacks the event after it was
-// restored from a backup.
+// confirm reports whether the log has the event of a cursor. The log may lack the event after it
+// was restored from a backup.
 func (s *session) confirm(ctx context.Context, cursor delivery.Cursor) (bool, error) {
 	if cursor.EventID == "" {
 		return true, nil
@@ -86,8 +87,8 @@ func (s *session) confirm(ctx context.Context, cursor delivery.Cursor) (bool, er
 	return err == nil && e.ID == cursor.EventID, err
 }
 
-// mismatch disables a subscription whose last delivered event is not in the log. then says what its
-// user must do.
+// mismatch disables a subscription whose last delivered event is not in the log. The text then says
+// what the user must do.
 func (s *session) mismatch(ctx context.Context, cursor delivery.Cursor, then string) error {
 	return s.disable(ctx, domain.DataLoss, "the log does not have event %s at position %d, which was the last event that "+
 		"was delivered: the log was restored from a backup; %s", cursor.EventID, cursor.Position, then)

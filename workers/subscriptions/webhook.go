@@ -209,7 +209,7 @@ func (w *webhook) round(ctx context.Context, s *domain.Subscription, queues map[
 			w.state.Retries = append(w.state.Retries, l.Letter)
 		}
 		for _, l := range r.dead {
-			// there are too many dead letters, so it stays in the retries and is not lost
+			// there are too many dead letters, so the event stays in the retries and is not lost
 			if len(w.state.DeadLetters) >= w.Policy.DeadLetters {
 				overflow, w.state.Retries = true, append(w.state.Retries, l.Letter)
 				continue
@@ -385,7 +385,7 @@ func (w *webhook) redeliver(ctx context.Context, s *domain.Subscription) (bool, 
 
 // rewind moves the cursor back to before a position, so that later events are sent again, and
 // removes retries and dead letters for them. When the log lacks the cursor's event (known is
-// false), it also removes those that the log does not have.
+// false), it also removes retries and dead letters whose events the log lacks.
 func (w *webhook) rewind(ctx context.Context, position uint64, known bool) error {
 	var failed error
 	obsolete := func(l delivery.Letter) bool {

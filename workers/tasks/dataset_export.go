@@ -50,7 +50,8 @@ func (x Exporter) Export(ctx context.Context, e eventlog.Event) error {
 	return err
 }
 
-// write writes the files of a dataset to the object or into the directory that to names.
+// write writes the files of a dataset to the object, or into the directory, that the argument to
+// names.
 func (x Exporter) write(ctx context.Context, dataset domain.Name, to domain.TransferSpec, files domain.Files) error {
 	bucket, err := x.bucket(ctx, dataset, to)
 	if err != nil {

@@ -122,7 +122,7 @@ func (i Importer) store(ctx context.Context, row *projections.Row[domain.Dataset
 			return err
 		})
 		if err != nil {
-			return fmt.Errorf("import %q: %w", one.Key, err)
+			return fmt.Errorf("import object %q: %w", one.Key, err)
 		}
 	}
 	return nil

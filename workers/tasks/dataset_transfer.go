@@ -79,8 +79,8 @@ func failed(err error) (domain.Status, bool) {
 	return domain.Status{}, false
 }
 
-// gaveUp returns the status for a transfer that failed in every attempt. noun is what it should
-// have done with the rows, such as "imported".
+// gaveUp returns the status for a transfer that failed in every attempt. noun says what the
+// transfer should have done with the rows, such as "imported".
 func gaveUp(noun string, cause error) domain.Status {
 	return domain.Status{Code: domain.Unavailable.String(), Message: "the rows could not be " + noun + " (" +
 		causeOf(cause) + "): check externalUrl, and try again"}

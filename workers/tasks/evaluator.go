@@ -42,8 +42,7 @@ func (b EvaluatorBuilder) Handle(r *pubsub.Router) error {
 	return pubsub.HandleEvents(r, evaluatorBuilderName, "events.*.evaluators.*", b.Build, b.giveUp)
 }
 
-// Build builds the evaluator revision whose code is complete with an event. It ignores all other
-// events.
+// Build builds the evaluator revision whose code an event completes. It ignores all other events.
 func (b EvaluatorBuilder) Build(ctx context.Context, e eventlog.Event) error {
 	revision, err := revisionToBuild(e)
 	if err != nil || revision == 0 {
@@ -76,8 +75,8 @@ func (b EvaluatorBuilder) Build(ctx context.Context, e eventlog.Event) error {
 	return work.recordResult(ctx, refused)
 }
 
-// revisionToBuild returns the number of the revision whose code is complete with an event; 0 when
-// there is none.
+// revisionToBuild returns the number of the revision whose code an event completes; 0 when the
+// event completes none.
 func revisionToBuild(e eventlog.Event) (int, error) {
 	var said struct {
 		Revision int  `json:"revision"`
@@ -110,7 +109,7 @@ type build struct {
 	entry     domain.Entry
 	files     domain.Files // stored files that attempts will run
 	log       strings.Builder
-	trial     string // why the trial call of the code returned no valid score; "" when it did
+	trial     string // why the trial call of the code returned no valid score; "" when it returned one
 }
 
 func (w *build) run(ctx context.Context) error {

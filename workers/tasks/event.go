@@ -7,7 +7,7 @@ import (
 	"anneal/eventlog"
 )
 
-// eventOf decodes the data of an event into E if the event's type is stored; otherwise it returns
+// eventOf decodes the data of an event into E if stored is the event's type; otherwise it returns
 // nil.
 func eventOf[E any](e eventlog.Event, stored string) (*E, error) {
 	if e.Type != stored {

@@ -190,8 +190,8 @@ func (v ModelValidator) record(ctx context.Context, e eventlog.Event, result dom
 	return recordModel(ctx, v.Log, v.World, v.Now(), modelValidatorName, e, result)
 }
 
-// recordModel executes the command found, which has the result of a task on a model, and waits
-// until the world has the event. It does nothing when the model was deleted or has changed.
+// recordModel executes found, the command with the result of a task on a model, and waits until the
+// world has its event. It does nothing when the model was deleted or has changed.
 func recordModel(ctx context.Context, log eventlog.Log, world eventlog.Rows, now time.Time, task string,
 	e eventlog.Event, found domain.Command[domain.Model]) error {
 	request := eventlog.Reaction(e, "task/"+task, now)

@@ -82,7 +82,7 @@ func (r Resumption) resume(ctx context.Context, name domain.Name, task Task, ack
 }
 
 // pending returns a function for Task.Pending: it yields the resources of a kind for whose state
-// left returns true.
+// the function left returns true.
 func pending[S domain.State](kind *domain.Kind[S], left func(*S) bool) func(*projections.View) iter.Seq[domain.Name] {
 	return func(view *projections.View) iter.Seq[domain.Name] {
 		return func(yield func(domain.Name) bool) {

@@ -237,8 +237,8 @@ func (u *unpacking) member(archive, name string, open func() (io.ReadCloser, err
 }
 
 // nameError returns an InvalidArgument error when a file name is too long, or is already the name
-// of another file or directory; clash is the message of the second case. It returns any other err,
-// such as of a full disk, itself, so that the build is tried again.
+// of another file or directory; clash is the message of the second case. It returns any other err
+// unchanged, such as that of a full disk, so that the build is tried again.
 func nameError(err error, name, clash string) error {
 	switch {
 	case errors.Is(err, syscall.ENAMETOOLONG):

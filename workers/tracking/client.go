@@ -70,7 +70,7 @@ func (c client) do(ctx context.Context, q request, out any) error {
 	}
 	r, err := http.NewRequestWithContext(ctx, q.method, c.base+q.path, body)
 	if err != nil {
-		return rejection{"its address is not a valid URL"}
+		return rejection{"the address of the tracker is not a valid URL"}
 	}
 	if body != nil {
 		r.Header.Set("Content-Type", "application/json")
@@ -82,24 +82,25 @@ func (c client) do(ctx context.Context, q request, out any) error {
 	response, err := c.http.Do(r)
 	switch {
 	case errors.Is(err, outbound.ErrPrivate):
-		return rejection{"its host has a private address, and only the operator can name such a tracker (--tracker)"}
+		return rejection{"the host of the tracker has a private address: only the operator can name such a tracker " +
+			"(--tracker)"}
 	case err != nil:
-		return fmt.Errorf("it does not respond: %w", outbound.Cause(err))
+		return fmt.Errorf("the tracker does not respond: %w", outbound.Cause(err))
 	}
 	defer response.Body.Close()
 	data, err := io.ReadAll(io.LimitReader(response.Body, maxResponse+1))
 	switch {
 	case err != nil:
-		return fmt.Errorf("its response ended early: %w", outbound.Cause(err))
+		return fmt.Errorf("the response of the tracker ended early: %w", outbound.Cause(err))
 	case response.StatusCode != http.StatusOK:
 		return c.failure(q, response, data)
 	case len(data) > maxResponse:
-		return rejection{fmt.Sprintf("its response has more than %d bytes", maxResponse)}
+		return rejection{fmt.Sprintf("the response of the tracker has more than %d bytes", maxResponse)}
 	case out == nil:
 		return nil
 	}
 	if err := json.Unmarshal(data, out); err != nil {
-		return rejection{"its response does not follow the protocol of the tracker: check the address"}
+		return rejection{"the response does not follow the protocol of the tracker: check the address of the tracker"}
 	}
 	return nil
 }
@@ -127,13 +128,13 @@ func (c client) failure(q request, response *http.Response, data []byte) error {
 	case status == http.StatusTooManyRequests, status == http.StatusRequestTimeout,
 		status >= http.StatusInternalServerError:
 		seconds, _ := strconv.Atoi(response.Header.Get("Retry-After")) // 0 when the header is missing or has a date
-		return busyError{"it responds with " + message, time.Duration(max(seconds, 0)) * time.Second}
+		return busyError{"the tracker responds with " + message, time.Duration(max(seconds, 0)) * time.Second}
 	case status == http.StatusUnauthorized:
-		return rejection{"it rejects trackerConfig.apiKey (" + message + ")"}
+		return rejection{"the tracker rejects trackerConfig.apiKey (" + message + ")"}
 	case status == http.StatusForbidden:
 		return rejection{"trackerConfig.apiKey may not write to the project (" + message + ")"}
 	}
-	return rejection{"it rejects the run (" + message + ")"}
+	return rejection{"the tracker rejects the run (" + message + ")"}
 }
 
 // A graphQLError is an error in the response of a GraphQL server.
@@ -143,7 +144,7 @@ type graphQLError struct {
 
 // shown returns a tracker's text for an error message: on one line and cut to maxMessage bytes. The
 // API key, and the password in a key USER:PASSWORD, are replaced by [redacted], in every encoding
-// that a request has.
+// that requests use.
 func shown(text string, key domain.SecretValue) string {
 	_, password, _ := strings.Cut(key.Reveal(), ":")
 	for _, k := range []string{key.Reveal(), password} {

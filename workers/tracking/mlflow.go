@@ -114,13 +114,14 @@ func (m mlflow) experiment(ctx context.Context, key domain.SecretValue, name str
 		switch {
 		case errors.Is(err, errExpected) && try == 0:
 		case errors.Is(err, errExpected):
-			return "", busyError{message: "it has the experiment " + name + ", but does not return it"}
+			return "", busyError{message: "MLflow reports that the experiment " + name + " exists, but does not return it"}
 		case err != nil:
 			return "", err
 		case found.Experiment.Stage == "deleted":
-			return "", rejection{"its experiment " + name + " is deleted: restore it, or name another project"}
+			return "", rejection{"the MLflow experiment " + name + " is deleted: restore it, or name another project"}
 		case found.Experiment.ID == "":
-			return "", rejection{"its response has no experiment: check that the address is that of an MLflow server"}
+			return "", rejection{"the response has no experiment: check that the address of the tracker is that of " +
+				"an MLflow server"}
 		default:
 			return found.Experiment.ID, nil
 		}
@@ -166,7 +167,7 @@ func (m mlflow) create(ctx context.Context, key domain.SecretValue, experiment s
 		"start_time": job.Start.UnixMilli(), "tags": []mlflowPair{{jobTag, job.CreateEvent},
 			{"anneal.name", string(job.Job)}, {"mlflow.source.name", "anneal"}}}, &created)
 	if err == nil && created.Run.Info.RunID == "" {
-		err = rejection{"its response has no run: check that the address is that of an MLflow server"}
+		err = rejection{"the response has no run: check that the address of the tracker is that of an MLflow server"}
 	}
 	return created.Run.Info.RunID, err
 }

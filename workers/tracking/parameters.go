@@ -22,8 +22,8 @@ func describe(job *projections.Row[domain.Job]) description {
 	return d
 }
 
-// parameters returns the settings of a job as a flat object. It names each setting that it
-// includes, so that a secret of a job can never be among them.
+// parameters returns the settings of a job as a flat object. It lists the included settings
+// explicitly, so that a secret of a job can never be among them.
 func parameters(job domain.Name, spec *domain.JobSpec) map[string]any {
 	all := map[string]any{"job": string(job), "method": spec.Method, "dataset": spec.Dataset, "nodes": max(spec.Nodes, 1)}
 	add := func(name, value string) {

@@ -20,10 +20,10 @@ const maxBatch = 1000
 // maxLine is the maximum length of a line of a metrics file in bytes.
 const maxLine = 1 << 20
 
-// liveRows returns the rows of an attempt in the live status after the step after, and the step of
-// the first row there. The rows have no gaps. When there are so many that the live status may have
-// dropped some, it returns none: the caller then reads the job's metrics file, which is complete up
-// to the newest checkpoint.
+// liveRows returns those rows of an attempt in the live status whose step is greater than after.
+// first is the step of the first row in the live status. The rows have no gaps. When there are so
+// many that the live status may have dropped some, it returns none: the caller then reads the job's
+// metrics file, which is complete up to the newest checkpoint.
 func liveRows(
 	view *projections.View, job *projections.Row[domain.Job], attempt, after int,
 ) (found map[int]row, first int) {
@@ -47,8 +47,7 @@ func liveRows(
 	return found, first
 }
 
-// rowOf returns a row of the live status in the form for the tracker, with all its numbers as
-// metrics.
+// rowOf converts a row of the live status for the tracker, with all its numbers as metrics.
 func rowOf(from live.MetricRow) row {
 	values := maps.Clone(from.Values)
 	if values == nil {
@@ -58,8 +57,8 @@ func rowOf(from live.MetricRow) row {
 	return row{from.Step, from.Time, values}
 }
 
-// fileRows returns the rows of the job's metrics file after the step after, and the last step in
-// the file. The file also has rows that the live status lost in a restart or dropped.
+// fileRows returns those rows of the job's metrics file whose step is greater than after, and the
+// last step in the file. The file also has rows that the live status lost in a restart or dropped.
 func (s *Sender) fileRows(
 	ctx context.Context, job *projections.Row[domain.Job], after int,
 ) (found map[int]row, last int, err error) {
@@ -145,8 +144,10 @@ func (s *Sender) collect(
 		}
 		sess.readFile = file
 	}
-	// After a restart, the live status begins with later rows, until the agent has sent those again
-	// that no metrics file has. Before the first checkpoint, the agent sends all rows again.
+	// Use the rows of the live status only if they follow the other rows without a gap. After a
+	// restart of the control plane, the live status lacks the first rows until the agent has sent
+	// again those that no metrics file has. Before the first checkpoint, the agent sends all rows
+	// again.
 	if stopped || earlier || checkpoint == 0 || first <= after+1 || own && first <= sess.fileEnd {
 		maps.Copy(found, newer)
 	}

@@ -24,7 +24,8 @@ const (
 	giveUpAfter  = 24 * time.Hour
 	firstBackoff = time.Second
 	maxBackoff   = 5 * time.Minute
-	// problemAfter is how long the tracker does not respond until the job shows that as a problem.
+	// problemAfter is the time without a response of the tracker after which the job shows this as
+	// a problem.
 	problemAfter = time.Minute
 )
 
@@ -144,14 +145,14 @@ type session struct {
 	seen     string    // result of endingOf in the last turn
 	sent     string    // result of endingOf for the end that the tracker has received
 	failures int       // number of consecutive failed turns
-	since    time.Time // when the first of them failed
+	since    time.Time // when the first of these turns failed
 
 	loaded    bool
 	state     saved
 	key       domain.SecretValue
 	contact   time.Time   // time of the last successful request
 	readFile  fileVersion // version of the metrics file whose rows were sent
-	fileEnd   int         // last step in that file
+	fileEnd   int         // last step in the metrics file of version readFile
 	lastTries int         // number of attempts to tell the tracker that the job was deleted
 }
 

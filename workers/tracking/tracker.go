@@ -28,7 +28,7 @@ type Service struct {
 
 // ParseService parses the address of a tracker, KIND=URL with the kind wandb or mlflow. Its host
 // may have a private address, because the operator names it. Only the host of DefaultAddress must
-// have a public one.
+// have a public address.
 func ParseService(address string) (Service, error) {
 	kind, base, _ := strings.Cut(address, "=")
 	at, err := url.Parse(base)
@@ -51,8 +51,8 @@ func ParseService(address string) (Service, error) {
 // A tracker is the interface of a kind of experiment tracker. Each method can be repeated after a
 // failure or a crash, and then records nothing twice.
 type tracker interface {
-	// begin creates the run of a job, or finds the existing one, and sets the fields of run. Fields
-	// that an earlier call has set are not empty.
+	// begin creates the run of a job, or finds the existing one, and sets the fields of run. After
+	// an earlier call, run has the fields that the earlier call has set.
 	begin(ctx context.Context, key domain.SecretValue, job description, run *run) error
 	// log adds rows to the run. sent is the number of the job's rows that the run already has.
 	// repeated says that an earlier call with the same rows may have succeeded.

@@ -51,7 +51,7 @@ func (s *Sender) turn(ctx context.Context, view *projections.View, sess *session
 // problem returns the text of an error for the job's users. Details that only the operator may see,
 // such as addresses and paths, are only in the server's log.
 func (s *Sender) problem(err error) string {
-	why := "it does not respond"
+	why := "the tracker does not respond"
 	var rejected rejection
 	var busy busyError
 	switch {
@@ -61,7 +61,7 @@ func (s *Sender) problem(err error) string {
 		why = busy.message
 	}
 	_, base, _ := strings.Cut(s.Service.address, "=")
-	return "the tracker " + base + " does not receive this job: " + why
+	return "the tracker at " + base + " does not receive this job: " + why
 }
 
 // backoff returns the time until the next turn after a number of consecutive failures. err is the
@@ -249,7 +249,7 @@ func trainStep(row *projections.Row[domain.Job]) int {
 func (s *Sender) record(ctx context.Context, sess *session, row *projections.Row[domain.Job], problem string) {
 	const maxProblem = 700 // maximum length of the problem in bytes
 
-	if errors.Is(ctx.Err(), context.DeadlineExceeded) { // the time of the turn is over
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) { // the turn has used up its time: use a new context
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), scanInterval)
 		defer cancel()

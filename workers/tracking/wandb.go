@@ -92,12 +92,12 @@ func (w wandb) begin(ctx context.Context, key domain.SecretValue, job descriptio
 	case err != nil:
 		return err
 	case len(reply.Errors) > 0:
-		return rejection{"it rejects the run (" + shown(reply.Errors[0].Message, key) + ")"}
+		return rejection{"the tracker rejects the run (" + shown(reply.Errors[0].Message, key) + ")"}
 	case done == nil || done.Bucket.Name == "" || done.Bucket.Project.Name == "" || done.Bucket.Project.Entity.Name == "":
-		return rejection{"its response has no run: check that the address is that of a W&B server"}
+		return rejection{"the response has no run: check that the address of the tracker is that of a W&B server"}
 	default:
 		b := done.Bucket
-		if !r.Complete { // in a later call, the lines of the run would include the job's own
+		if !r.Complete { // in a later call, HistoryLineCount includes the lines of this job
 			r.Start, r.Earlier = job.Start, max(b.HistoryLineCount, 0)
 		}
 		r.ID, r.Project, r.Entity, r.Complete = b.Name, b.Project.Name, b.Project.Entity.Name, true
@@ -144,7 +144,7 @@ func line(metrics map[string]float64, further map[string]any) (string, error) {
 	return string(text), nil
 }
 
-// keep sends an empty request, by which the SDK shows that its program runs.
+// keep sends an empty request. With such requests, the SDK shows that its program still runs.
 func (w wandb) keep(ctx context.Context, key domain.SecretValue, r run) error {
 	return w.stream(ctx, key, r, streamed{})
 }

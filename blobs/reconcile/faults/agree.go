@@ -123,7 +123,7 @@ func filesAgree(ctx context.Context, v *projections.View, store *blobs.Store) er
 		}
 	}
 	for row := range v.Models.All() {
-		if row.State.Upload == 0 && row.State.SourceJob == "" { // a test registered it without files
+		if row.State.Upload == 0 && row.State.SourceJob == "" { // a test registered the model without files
 			continue
 		}
 		for _, fileSet := range append([]domain.Files{row.State.Files}, copies(row.State)...) {

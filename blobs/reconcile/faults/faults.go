@@ -21,9 +21,9 @@ var Modes = []Mode{Crash, Refuse, Full}
 type Mode string
 
 const (
-	Crash  Mode = "crash after it" // the effect happens, but its caller gets an error; all later effects fail
-	Refuse Mode = "refuse it"      // the effect fails, and later ones succeed
-	Full   Mode = "full disk"      // the effect and all later writes fail
+	Crash  Mode = "crash after effect" // the effect happens, but its caller gets an error; all later effects fail
+	Refuse Mode = "fail effect"        // the effect fails, and later ones succeed
+	Full   Mode = "full disk"          // the effect and all later writes fail
 )
 
 // ErrCrashed is returned by the effect at which a crash is injected, and by all later effects.

@@ -22,14 +22,14 @@ const (
 	maxProduct   = 1 << 30   // maximum size in bytes that a filter or method could create in the worst case
 )
 
-var errTooLarge = fmt.Errorf("a value has more than %d bytes", maxValue)
+var errTooLarge = fmt.Errorf("a value in the template has more than %d bytes", maxValue)
 
 // A budget counts the resources that a rendering has used so far.
 type budget struct {
 	until time.Time
 	calls int // depth of nested macro calls
 	// allocated is the size in bytes of all rendered text, including the text of macros, and of the
-	// results of amplifiers.
+	// results of the filters and methods in amplifiers.
 	allocated int
 }
 
@@ -43,7 +43,7 @@ func (b *budget) allocate(bytes int) error {
 // tick returns an error if the deadline of the rendering has passed.
 func (r *rendering) tick() error {
 	if time.Now().After(r.until) {
-		return fmt.Errorf("the template takes longer than %v", renderWithin)
+		return fmt.Errorf("the template takes longer than %v to render", renderWithin)
 	}
 	return nil
 }
@@ -96,7 +96,7 @@ func weighDown(value any, left *int, depth int) (err error) {
 			each(key, one)
 		}
 	default:
-		switch v := reflect.ValueOf(value); v.Kind() { // other types of gonja
+		switch v := reflect.ValueOf(value); v.Kind() { // values of other types, which gonja creates
 		case reflect.String:
 			*left -= v.Len()
 		case reflect.Slice, reflect.Array:
@@ -139,8 +139,8 @@ func (r *rendering) failed(in *exec.Value) *exec.Value {
 }
 
 // output is a filter for values that are rendered as text. It adds the size of its input to
-// r.allocated, and returns the input. It returns an error instead if bounded would, or if
-// r.allocated exceeds maxAllocated.
+// r.allocated, and returns the input. It returns an error instead if the input is too large, the
+// deadline has passed, or r.allocated exceeds maxAllocated.
 func (r *rendering) output(_ *exec.Evaluator, in *exec.Value, _ *exec.VarArgs) *exec.Value {
 	if in.IsError() {
 		return r.failed(in)

@@ -12,8 +12,9 @@ import (
 	"anneal/engines/embedded/grammar"
 )
 
-// Thinking describes the reasoning with which a completion may begin; nil if the request disables
-// reasoning. text is the rendered conversation.
+// Thinking returns the delimiters of the reasoning with which a completion may begin, and whether
+// text, the rendered conversation, already ends with the opening one. It returns nil if the
+// completion cannot begin with reasoning.
 func (t *Template) Thinking(r *engines.Reasoning, text string) *grammar.Thinking {
 	text = strings.TrimSpace(text)
 	off := r != nil && r.Effort == "none" || strings.HasSuffix(text, thinkClose)
@@ -52,7 +53,7 @@ func (t *Template) ForcedCalls(tools []json.RawMessage, c *engines.ToolChoice) (
 }
 
 // OfferedCalls returns the grammar of a completion that may contain tool calls. If thinking is not
-// nil, it describes the reasoning before the rest. The template must delimit calls, see
+// nil, the completion may begin with that reasoning. The template must delimit calls, see
 // DelimitsCalls.
 func (t *Template) OfferedCalls(tools []json.RawMessage, thinking *grammar.Thinking) (*grammar.Grammar, error) {
 	form, err := t.callForm()

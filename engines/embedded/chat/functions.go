@@ -26,13 +26,14 @@ func (r *rendering) raise(_ *exec.Evaluator, a *exec.VarArgs) (any, error) {
 // template called raise_exception, the error contains its argument.
 func (r *rendering) renderError(err error) error {
 	if r.rejection != "" {
-		return domain.Errorf(domain.InvalidArgument, "messages: the model's chat template rejects them: %s",
+		return domain.Errorf(domain.InvalidArgument, "messages: the model's chat template rejects this conversation: %s",
 			short(errors.New(r.rejection)))
 	}
 	if r.cause != nil {
 		err = r.cause
 	}
-	return domain.Errorf(domain.InvalidArgument, "messages: the model's chat template cannot render them: %s", short(err))
+	return domain.Errorf(domain.InvalidArgument,
+		"messages: the model's chat template cannot render this conversation: %s", short(err))
 }
 
 // short returns the text of err on one line. If the text is longer than 300 characters, it returns
@@ -115,8 +116,8 @@ func rangeOf(_ *exec.Evaluator, a *exec.VarArgs) ([]int, error) {
 	return numbers, nil
 }
 
-// text returns the methods of strings. As in Python, some arguments are optional that gonja
-// requires.
+// text returns the methods of strings. Arguments that are optional in Python, but required by
+// gonja's methods, get Python's defaults.
 func (r *rendering) text() *exec.MethodSet[string] {
 	methods := map[string]exec.Method[string]{}
 	for _, name := range strings.Fields(

@@ -181,6 +181,6 @@ func (in *instrumenter) filtered(
 
 func (in *instrumenter) unknown(node nodes.Node) {
 	if in.err == nil {
-		in.err = fmt.Errorf("the Jinja node %T is not supported", node)
+		in.err = fmt.Errorf("the template has a Jinja expression or statement that is not supported: %T", node)
 	}
 }

@@ -25,8 +25,8 @@ type Reader struct {
 	thinks   bool     // reasoning is separated from the text
 	thinking bool
 	calling  bool
-	started  bool // the text after the reasoning has begun
-	layout   bool // the next newlines follow the reasoning, and are dropped
+	started  bool // any reasoning has ended, and the text has begun
+	layout   bool // drop the next newlines, which belong to the reasoning
 	allJSON  bool // the completion may consist of calls as JSON without delimiters
 	pending  string
 	calls    int
@@ -141,8 +141,8 @@ func (r *Reader) call(c *engines.Chunk, last bool) bool {
 	return closed
 }
 
-// all parses a completion that consists of either calls as JSON without delimiters or text. It
-// reports whether it is text.
+// all parses a completion that is either text or consists only of calls as JSON without delimiters.
+// It reports whether the completion is text.
 func (r *Reader) all(c *engines.Chunk) bool {
 	r.allJSON = false
 	if calls := parseCalls(r.pending, r.tools); len(calls) > 0 {
@@ -194,8 +194,8 @@ func splitPartial(text, delimiter string, last bool) (now, later string) {
 }
 
 // parseCalls parses text that consists of calls as JSON objects {name, arguments} or {name,
-// parameters}: one object, a list, or several objects. It returns nil for any other text, and if a
-// call names a function that names lacks, unless names is nil.
+// parameters}: one object, a list, or several objects. It returns nil for any other text, and for a
+// call of a function that is not in names. A nil names allows all functions.
 func parseCalls(text string, names []string) []engines.ToolCall {
 	var calls []engines.ToolCall
 	dec := json.NewDecoder(strings.NewReader(strings.ReplaceAll(text, "};", "} ")))

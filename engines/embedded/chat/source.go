@@ -9,8 +9,8 @@ import (
 	"anneal/domain"
 )
 
-// Limits of the source of a template. gonja's parser calls itself for each bracket and block, and
-// its errors quote whole expressions.
+// Limits of the source of a template, because gonja's parser is recursive for brackets and blocks,
+// and its errors quote whole expressions.
 const (
 	maxSource  = 256 << 10 // maximum size in bytes
 	maxNesting = 100       // maximum nesting of brackets and blocks

@@ -14,7 +14,7 @@ import (
 )
 
 // statements returns the Jinja statements that chat templates may use. It leaves out statements
-// that load other templates, or by which a part of a template can render itself. It replaces
+// that load other templates, or let a part of a template render itself. It replaces
 // gonja's statements set and with, which do not export their expressions to the instrumenter.
 func statements(state *rendering) *exec.ControlStructureSet {
 	known := map[string]parser.ControlStructureParser{"set": parseSet, "with": parseWith}

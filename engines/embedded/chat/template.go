@@ -106,7 +106,7 @@ func parse(source string, tokens *tokenizer.Tokenizer, named map[string]any) (_ 
 	if err != nil {
 		return nil, err
 	}
-	settings := config.New() // settings of transformers
+	settings := config.New() // the settings with which transformers renders templates
 	settings.TrimBlocks, settings.LeftStripBlocks = true, true
 	if err := checkSource(source, settings); err != nil {
 		return nil, err
@@ -124,8 +124,8 @@ func parse(source string, tokens *tokenizer.Tokenizer, named map[string]any) (_ 
 	return t, nil
 }
 
-// chosen returns the template in raw, the field chat_template of a tokenizer configuration, which
-// has one template or several named ones.
+// chosen returns the template in raw, the field chat_template of a tokenizer configuration. If the
+// field has several named templates, chosen returns "tool_use", or else "default".
 func chosen(raw json.RawMessage) string {
 	var one string
 	if json.Unmarshal(raw, &one) == nil {
@@ -193,8 +193,8 @@ func (t *Template) encode(rendered string, sep separator) (tokens []int) {
 }
 
 // checkRendered returns an error if the template ignores the tools or the tool calls of c, because
-// the model would then not know them. The template ignores them if render returns the text rendered
-// also for a copy of c without them.
+// the model would then not see them. It calls render for a copy of c without them: if the result
+// equals rendered, the template ignores them.
 func (t *Template) checkRendered(c *engines.Chat, rendered string, render func(*engines.Chat) (string, error)) error {
 	var v domain.Violations
 	if len(c.Tools) > 0 {
@@ -264,7 +264,7 @@ func (t *Template) messages(c *engines.Chat, r *engines.Reasoning, sep separator
 	for i, m := range c.Messages {
 		role := m.Role
 		if role == "developer" && !strings.Contains(t.source, role) {
-			// the role "developer" has the older name "system"
+			// the template knows the role "developer" only by its older name "system"
 			role = "system"
 		}
 		if !keepsReasoning(c, r, i) {
@@ -319,8 +319,8 @@ func (l *limited) Write(data []byte) (int, error) {
 	return l.text.Write(data)
 }
 
-// recovered is called by defer. If gonja has panicked, it sets err to an error that begins with
-// what.
+// recovered converts a panic of gonja to an error, which it stores in err. Callers defer it. The
+// message of the error begins with what.
 func recovered(err *error, what string) {
 	if cause := recover(); cause != nil {
 		*err = domain.Errorf(domain.FailedPrecondition, "%s: %s", what, short(fmt.Errorf("%v", cause)))

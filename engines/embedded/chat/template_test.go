@@ -224,7 +224,7 @@ func TestRejectedConversations(t *testing.T) {
 	}{
 		"by itself": {
 			"{{ raise_exception('roles must alternate') }}", engines.Chat{Messages: turns("user", "u")},
-			"messages: the model's chat template rejects them: .*roles must alternate",
+			"messages: the model's chat template rejects this conversation: .*roles must alternate",
 		},
 		"tools": {
 			plain, engines.Chat{Messages: turns("user", "u"), Tools: []json.RawMessage{weather}}, "tools: are not supported",

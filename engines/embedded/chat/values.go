@@ -18,8 +18,8 @@ import (
 // render keys in that order, which Go maps do not have.
 type keyOrder map[uintptr][]string
 
-// keys returns the keys of an object in their recorded order, and then the keys without one,
-// sorted.
+// keys returns the keys of an object: first those with a recorded order, in that order, and then
+// all others, sorted.
 func (o keyOrder) keys(object map[string]any) []string {
 	var keys, rest []string
 	for _, key := range o[identity(object)] {
@@ -134,8 +134,8 @@ func number(n json.Number) any {
 	return f
 }
 
-// unescaped returns a JSON text. If it has \u escapes, the decoded value follows it, so that the
-// result also contains the escaped characters themselves.
+// unescaped returns a JSON text and, if the text has \u escapes, its decoded value after it. So the
+// result contains every character of the value without an escape.
 func unescaped(text string) string {
 	if !strings.Contains(text, `\u`) {
 		return text

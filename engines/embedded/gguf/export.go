@@ -25,9 +25,9 @@ var architectures = map[string]string{"llama": "llama", "mistral": "llama", "qwe
 
 // Options configure an export.
 type Options struct {
-	Name    string         // value of general.name
+	Name    string         // value of the metadata key general.name
 	Type    FileType       // determines the types of the matrices
-	Adapter *llama.Adapter // is merged into the model; nil for none
+	Adapter *llama.Adapter // adapter to merge into the model; nil for none
 	// Template is a chat template to write instead of the model's; "" writes the model's.
 	Template string
 	Workers  int // maximum number of cores; 0 uses all
@@ -51,8 +51,8 @@ func (r Replaced) String() string {
 		r.Matrices, r.Columns, r.Wanted.Block(), r.Stored, r.Wanted)
 }
 
-// addReplaced counts the matrices of one in the entry of all with the same types and row length, or
-// appends one to all if there is none.
+// addReplaced adds the count of one to the entry of all with the same types and row length, or
+// appends one if there is no such entry.
 func addReplaced(all []Replaced, one Replaced) []Replaced {
 	for i := range all {
 		same := all[i]

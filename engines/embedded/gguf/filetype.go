@@ -43,7 +43,8 @@ func FileTypes() string {
 	return strings.Join(names[:last], ", ") + " or " + names[last]
 }
 
-// ParseFileType returns the file type with a name of FileTypes.
+// ParseFileType returns the file type with a name. It returns InvalidArgument for a name that
+// FileTypes does not list.
 func ParseFileType(name string) (FileType, error) {
 	for _, one := range fileTypes {
 		if one.name == strings.ToLower(name) {
@@ -80,11 +81,11 @@ func (f FileType) Mixed() bool { return f == Q4_K_M || f == Q5_K_M }
 // Their attn_v matrices are small, because eight query heads share one.
 const largeLayers = 80
 
-// A role describes which matrix of a model a matrix is; matrixType chooses the type by it.
+// A role is the place of a matrix in a model, by which matrixType chooses the type of the matrix.
 type role struct {
 	head  bool         // the matrix computes the logits: the head, or the embeddings if they are tied
 	layer int          // number of the layer; -1 if the matrix is in none
-	m     llama.Module // projection of the layer
+	m     llama.Module // projection within the layer
 }
 
 // matrixType returns the type of a matrix in a file, before its row length is considered. The
@@ -117,8 +118,8 @@ func moreBits(layer, layers int) bool {
 	return layer < eighth || layer >= 7*layers/8 || (layer-eighth)%3 == 2
 }
 
-// fitting returns the type as or, if the row length is not a multiple of its block, the type by
-// which llama.cpp replaces it.
+// fitting returns as, the type of a matrix. If columns, the row length, is not a multiple of that
+// type's block, fitting returns the type that llama.cpp uses instead.
 func fitting(as quant.Type, columns int) quant.Type {
 	smaller := map[quant.Type]quant.Type{quant.Q4_K: quant.Q5_0, quant.Q5_K: quant.Q5_1, quant.Q6_K: quant.Q8_0}
 	for columns%as.Block() != 0 {

@@ -14,7 +14,7 @@ type layout struct {
 	config  *llama.Config
 	files   *safetensors.Shards
 	as      FileType
-	adapter *llama.Adapter // is merged into the projections; nil for none
+	adapter *llama.Adapter // adapter to merge into the projections; nil for none
 	workers int
 
 	replaced []Replaced
@@ -87,8 +87,7 @@ func rotatedHeads(c *llama.Config, m llama.Module) int {
 	return map[llama.Module]int{llama.Query: c.Heads, llama.Key: c.KVHeads}[m]
 }
 
-// matrix returns the tensor that has a name in the file and the values of the checkpoint's matrix
-// from.
+// matrix returns the tensor name of the GGUF file, with the values of the checkpoint's matrix from.
 func (l *layout) matrix(name, from string, r role, rows, columns int) tensor {
 	wanted := matrixType(l.config, l.as, r)
 	as := fitting(wanted, columns)

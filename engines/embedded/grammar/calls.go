@@ -16,14 +16,14 @@ type CallForm struct {
 type Function struct {
 	Name       string
 	Parameters json.RawMessage // JSON Schema of the arguments; nil allows any object
-	// Strict reports unsupported keywords of Parameters; otherwise they allow any object as
-	// arguments.
+	// Strict makes an unsupported keyword of Parameters an error. Otherwise Parameters with such a
+	// keyword allow any object as arguments.
 	Strict bool
 	Field  string // request field with the Parameters, for errors
 }
 
 // Calls returns the grammar of a call of one of the functions, or of one or more calls if many is
-// true.
+// true. It returns InvalidArgument if the Parameters of a Strict function cannot be enforced.
 func Calls(form CallForm, functions []Function, many bool) (*Grammar, error) {
 	kit := newJSONKit()
 	ways, err := kit.calls(form, functions)
@@ -60,9 +60,9 @@ func (k *jsonKit) calls(form CallForm, functions []Function) (expr, error) {
 	return alt(ways...), nil
 }
 
-// Offered returns the grammar of a completion that may contain calls of functions: any text, in
-// which the delimiter, with which form begins, must be followed by a valid call. If t is not nil,
-// it describes the reasoning before the text, in which the delimiter has no meaning.
+// Offered returns the grammar of a completion that may contain calls of functions: any text, but
+// each delimiter in it begins a valid call. form begins with the delimiter. If t is not nil,
+// reasoning may precede the text. A delimiter in the reasoning has no meaning.
 func Offered(t *Thinking, delimiter string, form CallForm, functions []Function) (*Grammar, error) {
 	kit := newJSONKit()
 	ways, err := kit.calls(form, functions)

@@ -19,6 +19,7 @@ const maxRepeats = 1_000_000
 // comments after #. A rule can continue on the next line after ::=, inside a group, and before and
 // after |.
 //
+// It returns InvalidArgument for an invalid grammar, with the line and column of a syntax error.
 // field is the request field with the grammar, for errors.
 func Parse(source, field string) (*Grammar, error) {
 	g, err := parse(source)

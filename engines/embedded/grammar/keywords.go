@@ -170,7 +170,7 @@ func (k *schemaKit) read(v *value) *schema {
 	for _, m := range v.members {
 		word, known := keywords[m.name]
 		switch {
-		// A format that formats lacks is ignored if the schema also has a pattern.
+		// A format that is not in formats is ignored if the schema also has a pattern.
 		case m.name == "format" && m.kind == "string" && formats[m.text] == "" && v.get("pattern") != nil:
 		case m.name == "pattern" && v.get("format") != nil && restated[v.get("format").text] == m.text && m.text != "":
 		case known:

@@ -28,7 +28,7 @@ const (
 	opReturn           // returns from a rule or body
 )
 
-// unbounded is the maximum of a repetition that has none.
+// unbounded is the value of max for a repetition without a maximum.
 const unbounded = -1
 
 // An edge leads to the node next if the next byte is in the range from lo to hi.

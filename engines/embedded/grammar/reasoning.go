@@ -13,7 +13,7 @@ func After(t Thinking, g *Grammar) *Grammar {
 	b := newBuilder()
 	answer := int32(returns)
 	if g != nil {
-		shift := int32(len(b.nodes)) - 1 // both grammars have the node 0
+		shift := int32(len(b.nodes)) - 1 // b already has the node 0 (returns) of g
 		for _, n := range g.nodes[1:] {
 			b.nodes = append(b.nodes, n.moved(shift))
 		}
@@ -117,8 +117,8 @@ func (g *Grammar) Reasoning(s *State) bool {
 	return inside
 }
 
-// Close returns the state after s if the reasoning must end now: only the rest of its delimiter may
-// follow. s must be inside the reasoning.
+// Close returns the state that replaces s when the reasoning must end: it accepts only the missing
+// part of the closing delimiter. s must be inside the reasoning.
 func (g *Grammar) Close(s *State) (*State, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

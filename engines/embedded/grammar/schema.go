@@ -72,8 +72,8 @@ func (k *schemaKit) compile(source []byte, field string) (expr, error) {
 	return e, v.Err()
 }
 
-// require records a violation of the subschema at, unless ok is true or one is already recorded for
-// it.
+// require records a violation for the subschema at unless ok is true. It records at most one
+// violation for each subschema.
 func (k *schemaKit) require(ok bool, at *value, format string, args ...any) {
 	if !ok && !k.reported[at.at] && len(k.violations) < maxReported {
 		k.reported[at.at] = true
@@ -81,14 +81,14 @@ func (k *schemaKit) require(ok bool, at *value, format string, args ...any) {
 	}
 }
 
-// A conjunction has schemas and groups to all of which a value must conform.
+// A conjunction is a list of schemas and groups. A value must conform to all of them.
 type conjunction struct {
 	plain  []*schema
 	groups []*group
 }
 
-// all returns the conjunction of the schemas at places, and of the schemas and groups of with,
-// unless with is nil.
+// all parses the subschemas at places, and returns the conjunction of them and of with. A nil with
+// adds nothing.
 func (k *schemaKit) all(places []*value, with *conjunction) *conjunction {
 	c := &conjunction{}
 	if with != nil {

@@ -243,7 +243,7 @@ func TestInvalidSchemas(t *testing.T) {
 		"no JSON":   {`{"type":`, "format: the schema is not JSON"},
 		"two":       {`{} {}`, "trailing data after its JSON value"},
 		"no schema": {`5`, "# must be a schema"},
-		"twice":     {`{"type":"null","type":"null"}`, `# has "type" twice`},
+		"twice":     {`{"type":"null","type":"null"}`, `# has the key "type" twice`},
 		"by its path": {
 			`{"properties":{"a/b":{"items":{"minProperties":1}}}}`, "#/properties/a~1b/items/minProperties cannot be enforced",
 		},

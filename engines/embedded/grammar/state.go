@@ -9,8 +9,8 @@ import (
 	"anneal/domain"
 )
 
-// Limits of a grammar at run time. If the cache of states exceeds its limits, it is dropped. Next
-// and Allowed return an error if a token exceeds the limits of a token.
+// Limits of a grammar at run time. A cache of states that exceeds its limits is dropped. A call of
+// Next or Allowed that exceeds the limits for one token returns an error.
 const (
 	maxStates  = 4096
 	maxMasks   = 8 << 20 // maximum size of the cached masks, in bytes
@@ -95,7 +95,8 @@ func (g *Grammar) Start() (*State, error) {
 	return g.tables.begin, g.exceeded()
 }
 
-// Next returns the state after s and text; nil if the grammar rejects text.
+// Next returns the state after s and text; nil if the grammar rejects text. It returns
+// InvalidArgument if the grammar is too ambiguous to be matched within the limits for one call.
 func (g *Grammar) Next(s *State, text []byte) (*State, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -98,7 +98,7 @@ func (d *document) inside(v *value, depth int) error {
 			}
 			name, _ = token.(string)
 			if names[name] {
-				return invalid("%s has %q twice: give it once", v.at, name)
+				return invalid("%s has the key %q twice: remove one of them", v.at, name)
 			}
 			names[name] = true
 			at = strings.NewReplacer("~", "~0", "/", "~1").Replace(name)

@@ -42,8 +42,8 @@ func NewVocabulary(size int, text func(token int) []byte) *Vocabulary {
 	return v
 }
 
-// grow adds the subtree below the node at. The subtree has the tokens from number from to number to
-// (excluded), whose first depth bytes are equal.
+// grow adds the subtree of the tokens v.ids[from:to] below the node at. The first depth bytes of
+// these tokens are equal.
 func (v *Vocabulary) grow(at, from, to, depth int) {
 	v.nodes[at].firstToken = int32(from)
 	for from < to && len(v.bytes[v.ids[from]]) == depth {

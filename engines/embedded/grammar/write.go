@@ -14,7 +14,7 @@ import (
 const maxGroups = 8
 
 // GBNF returns a grammar in GBNF that accepts the same texts as g. It returns "" if that grammar is
-// too large or left-recursive, so that Parse would reject it. The grammar is written once.
+// too large or left-recursive, so that Parse would reject it. The result is cached.
 func (g *Grammar) GBNF() string {
 	g.write.Do(func() { g.gbnf = g.text() })
 	return g.gbnf

@@ -70,8 +70,8 @@ func packPanel(dst []float32, b Matrix) {
 	}
 }
 
-// packTile copies up to 16 columns of k rows into rows of 16 elements. Without vector instructions,
-// with which a copy is not worthwhile, it copies nothing and returns false.
+// packTile copies up to 16 columns of k rows into rows of 16 elements. Without vector instructions
+// a copy is not worthwhile: packTile then copies nothing and returns false.
 func packTile(dst, src []float32, stride, k, cols int) bool {
 	if simd == 0 {
 		return false

@@ -82,7 +82,8 @@ func GemmTN(c, a, b Matrix, workers int) {
 		gradient(c, a, b)
 		return
 	}
-	byRows := panels(c.Cols) < 2*workers // only for few panels, because each part by rows packs all of B
+	// If C is divided by rows, each part packs all of B, so that is worthwhile only for few panels.
+	byRows := panels(c.Cols) < 2*workers
 	cut(c.Rows, panels(c.Cols), workers, byRows, func(r0, r1, p0, p1 int) {
 		c0, c1 := p0*panelCols, min(p1*panelCols, c.Cols)
 		gradient(c.RowRange(r0, r1).ColRange(c0, c1), a.ColRange(r0, r1), b.ColRange(c0, c1))

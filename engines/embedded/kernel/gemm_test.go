@@ -284,6 +284,6 @@ func TestMismatchPanics(t *testing.T) {
 
 func TestSetLevelRejectsUnsupportedLevels(t *testing.T) {
 	before := Level()
-	require.ErrorContains(t, SetLevel("sse"), `kernel level "sse": this processor has`)
+	require.ErrorContains(t, SetLevel("sse"), `kernel level "sse": this processor supports only`)
 	require.Equal(t, before, Level())
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// active is the level in use.
+// active is the level (the instruction set) in use: avx512, avx2 or go.
 var active = start(os.Getenv("ANNEAL_KERNEL"))
 
 // start returns the requested level, or the best level if the processor does not support the
@@ -28,11 +28,11 @@ func Level() string { return active }
 // Levels returns the levels that this processor supports, best first.
 func Levels() []string { return levels() }
 
-// SetLevel changes the active level. It must not run concurrently with other functions of the
-// package.
+// SetLevel changes the active level. It returns an error if the processor does not support the
+// level. It must not run concurrently with other functions of the package.
 func SetLevel(level string) error {
 	if !slices.Contains(levels(), level) {
-		return fmt.Errorf("kernel level %q: this processor has %s; choose one of these", level, strings.Join(levels(), ", "))
+		return fmt.Errorf("kernel level %q: this processor supports only %s", level, strings.Join(levels(), ", "))
 	}
 	active = level
 	use(level)

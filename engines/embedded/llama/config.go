@@ -73,7 +73,8 @@ func (t TokenIDs) MarshalJSON() ([]byte, error) {
 
 const maxConfigBytes = 1 << 20
 
-// ReadConfig reads and validates dir/config.json.
+// ReadConfig reads dir/config.json. It returns FailedPrecondition if the file is missing or
+// invalid, or if this package does not support the model.
 func ReadConfig(dir string) (Config, error) {
 	path := filepath.Join(dir, "config.json")
 	data, err := readLimited(path, maxConfigBytes)
@@ -119,8 +120,8 @@ func (c *Config) Validate() error {
 	within := func(field string, value, min, max int) {
 		v.Require(value >= min && value <= max, field, "must be %d to %d, is %d", min, max, value)
 	}
-	v.Require(families[c.ModelType] != "", "model_type", "is %q: the embedded engine runs llama, mistral, qwen2 and qwen3",
-		c.ModelType)
+	v.Require(families[c.ModelType] != "", "model_type",
+		"is %q, but the embedded engine runs llama, mistral, qwen2 and qwen3", c.ModelType)
 	within("hidden_size", c.HiddenSize, 1, 1<<16)
 	within("intermediate_size", c.IntermediateSize, 1, 1<<18)
 	within("num_hidden_layers", c.Layers, 1, 1<<10)
@@ -130,7 +131,8 @@ func (c *Config) Validate() error {
 	within("vocab_size", c.VocabSize, 1, 1<<20)
 	within("max_position_embeddings", c.MaxPositions, 1, 1<<21)
 	v.Require(c.HeadDim%2 == 0, "head_dim", "must be even, is %d", c.HeadDim)
-	v.Require(c.KVHeads < 1 || c.Heads%c.KVHeads == 0, "num_key_value_heads", "must divide num_attention_heads")
+	v.Require(c.KVHeads < 1 || c.Heads%c.KVHeads == 0, "num_key_value_heads",
+		"must divide num_attention_heads (%d), is %d", c.Heads, c.KVHeads)
 	v.Require(c.NormEps > 0, "rms_norm_eps", "must be above 0, is %g", c.NormEps)
 	v.Require(c.RopeTheta > 0, "rope_theta", "must be above 0, is %g", c.RopeTheta)
 	c.RopeScaling.check(&v, "rope_scaling")

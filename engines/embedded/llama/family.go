@@ -125,7 +125,7 @@ func (r *Rotary) check(v *domain.Violations, field string) {
 		v.Require(r.HighFreqFactor > r.LowFreqFactor, field+".high_freq_factor", "must be above low_freq_factor, is %g",
 			r.HighFreqFactor)
 	default:
-		v.Add(field+".rope_type", "is %q: the embedded engine supports %s, %s and default", r.Kind(), LinearRope, Llama3Rope)
+		v.Add(field+".rope_type", "must be %s, %s or default, is %q", LinearRope, Llama3Rope, r.Kind())
 	}
 }
 

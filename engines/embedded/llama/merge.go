@@ -87,7 +87,8 @@ func MergeDir(ctx context.Context, to, base string, a *Adapter, o MergeOptions) 
 		}
 	}
 	for name := range left {
-		return domain.Errorf(domain.FailedPrecondition, "the base model has no tensor %s, which the adapter changes", name)
+		return domain.Errorf(domain.FailedPrecondition,
+			"the base model has no tensor %s, which the adapter changes: merge the adapter into its own base model", name)
 	}
 	return nil
 }

@@ -182,8 +182,8 @@ func (p *Pass) scatter(m kernel.Matrix) kernel.Matrix {
 	return out
 }
 
-// turn calls the function turn, which is Turn or TurnBack of a Rope, with the heads and the
-// position of every row.
+// turn applies the function turn, Rope.Turn or Rope.TurnBack, to the heads of every row at the
+// row's position in its sequence.
 func (p *Pass) turn(heads kernel.Matrix, turn func([]float32, int)) {
 	for i := range p.batch.Starts {
 		lo, hi := p.batch.span(i)

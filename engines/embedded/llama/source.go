@@ -50,7 +50,7 @@ func (m inMemory) Layer(i int) (StoredLayer, error) {
 type Reader struct {
 	Config  Config
 	file    *safetensors.Shards
-	adapter *Adapter // is merged into the layers that Layer returns; nil for none
+	adapter *Adapter // adapter that Layer merges into each layer; nil for none
 	hash    *hasher
 	buffer  []float32
 }

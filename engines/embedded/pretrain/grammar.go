@@ -11,8 +11,9 @@ import (
 // An example is a prompt with its only correct answer.
 type example struct {
 	task, prompt, answer string
-	// key is what no example for training may share with a held-out example: the numbers, the word
-	// or, for tasks with few different prompts, the whole prompt.
+	// key decides whether the example is held out, so that no training example has the key of a
+	// held-out one. It is the numbers, the word or, for tasks with few different prompts, the whole
+	// prompt.
 	key string
 }
 
@@ -67,7 +68,7 @@ func draw(rng *rand.Rand, held, first bool) example {
 		}
 		n -= share(&tasks[i])
 	}
-	panic("unreachable: the shares add up")
+	panic("unreachable: n is less than the sum of the weights")
 }
 
 // drawOf generates an example of task t: a held-out one if held is true, otherwise one for

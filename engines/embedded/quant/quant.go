@@ -27,9 +27,9 @@ const (
 	Q5_0 Type = 6  // blocks of 32: x = d·(q-16), q of 5 bits; d in F16
 	Q5_1 Type = 7  // blocks of 32: x = d·q + m, q of 5 bits; d and m in F16
 	Q8_0 Type = 8  // blocks of 32: x = d·q, q of 8 bits; d in F16
-	Q4_K Type = 12 // blocks of 256, 8 groups of 32: x = d·s·q - m·t, q of 4 bits, s and t of 6; d and m in F16
-	Q5_K Type = 13 // as Q4_K with q of 5 bits
-	Q6_K Type = 14 // blocks of 256, 16 groups of 16: x = d·s·(q-32), q of 6 bits, s of 8; d in F16
+	Q4_K Type = 12 // blocks of 256, 8 groups of 32: x = d·s·q - m·t, q of 4 bits, s and t of 6 bits; d and m in F16
+	Q5_K Type = 13 // as Q4_K, but q of 5 bits
+	Q6_K Type = 14 // blocks of 256, 16 groups of 16: x = d·s·(q-32), q of 6 bits, s of 8 bits; d in F16
 	BF16 Type = 30
 )
 

@@ -17,8 +17,8 @@ import (
 	"anneal/domain"
 )
 
-// maxHeader is the maximum size of the header in bytes, that of the format's reference
-// implementation.
+// maxHeader is the maximum size of the header in bytes. The format's reference implementation has
+// the same limit.
 const maxHeader = 100 << 20
 
 // A File is an open safetensors file. Its tensors are read on demand. It is safe for concurrent
@@ -116,7 +116,7 @@ func (f *File) Read(dst []float32, name string, shape ...int) (err error) {
 	return nil
 }
 
-// bytes reads len(dst) bytes of the tensor e into dst, beginning with the tensor's byte at.
+// bytes reads len(dst) bytes of the tensor e into dst, from the offset at within the tensor.
 func (f *File) bytes(dst []byte, e entry, at int) error {
 	if _, err := f.data.ReadAt(dst, f.start+e.begin+int64(at)); err != nil && err != io.EOF {
 		return fmt.Errorf("%s: tensor %s: %w", f.name, e.Name, err)

@@ -38,7 +38,7 @@ func (f *File) Rewrite(w io.Writer, change func(name string) Change, stop func()
 	return written, out.Flush()
 }
 
-// rewrite writes the values of the tensor e, changed by by.
+// rewrite writes the values of the tensor e to w after it has applied the change by to them.
 func (f *File) rewrite(w io.Writer, e entry, by Change) error {
 	if e.DType.Eight() {
 		return f.invalid("tensor %s is stored in 8 bits, and cannot be changed without rounding it again: use a copy of the "+

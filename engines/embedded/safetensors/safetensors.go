@@ -19,11 +19,11 @@ const (
 	F32  DType = "F32"
 	BF16 DType = "BF16"
 	F16  DType = "F16"
-	F8   DType = "F8_E4M3" // can only be read; a tensor of scales belongs to it
-	I8   DType = "I8"      // can only be read; a tensor of scales belongs to it
+	F8   DType = "F8_E4M3" // can be read but not written; another tensor has its scales
+	I8   DType = "I8"      // can be read but not written; another tensor has its scales
 )
 
-// Eight reports whether the type has 8-bit values, to which scales belong.
+// Eight reports whether the type has 8-bit values, which are multiplied by scales.
 func (t DType) Eight() bool { return t == F8 || t == I8 }
 
 // Size returns the size of a value in bytes; 0 for an unknown type.

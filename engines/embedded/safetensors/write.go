@@ -81,7 +81,7 @@ func headerOf(tensors []Tensor, metadata map[string]string) ([]byte, error) {
 			return nil, fmt.Errorf("tensor %s: cannot write type %q, only F32, BF16 and F16", t.Name, t.DType)
 		}
 		if seen[t.Name] || t.Name == "" {
-			return nil, fmt.Errorf("tensor name %q is empty, reserved or not unique", t.Name)
+			return nil, fmt.Errorf("tensor name %q is empty, used twice or the reserved name __metadata__", t.Name)
 		}
 		if t.Count() != len(t.Data) {
 			return nil, fmt.Errorf("tensor %s: shape %v needs %d values, got %d", t.Name, t.Shape, t.Count(), len(t.Data))

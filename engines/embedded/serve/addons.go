@@ -22,14 +22,14 @@ type addon struct {
 	chat    *chatFormat // chat format of the adapter; nil stands for that of the base model
 }
 
-// the agent finds by a type assertion that models load adapters and weights
+// the agent detects models that load adapters and weights by a type assertion
 var _ engines.WeightsLoader = (*model)(nil)
 
 // LoadAddon implements engines.AddonLoader. It does not block running requests.
 func (m *model) LoadAddon(ctx context.Context, id, dir string) error {
 	switch {
 	case id == "":
-		return domain.Errorf(domain.InvalidArgument, "id: must not be empty")
+		return domain.Errorf(domain.InvalidArgument, "addon ID: must not be empty")
 	case m.merged:
 		return domain.Errorf(domain.FailedPrecondition,
 			"an adapter was merged into this model, so it cannot load others: load adapters into the base model")

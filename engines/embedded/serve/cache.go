@@ -17,7 +17,7 @@ type cache struct {
 // length returns the number of positions in the cache.
 func (c *cache) length() int { return len(c.tokens) }
 
-// truncate removes the positions from number length on.
+// truncate removes all positions except the first length ones.
 func (c *cache) truncate(length int) { c.tokens = c.tokens[:length] }
 
 // put writes the key and the value of a position in a layer.
@@ -25,7 +25,8 @@ func (c *cache) put(layer, position int, key, value []float32) {
 	c.blocks[position/blockTokens].put(layer, position%blockTokens, key, value)
 }
 
-// blockTokens is the number of positions in a block, that of columns in a panel of package kernel.
+// blockTokens is the number of positions in a block. It equals the number of columns of a panel of
+// package kernel.
 const blockTokens = kernel.PanelWidth
 
 // blocksFor returns the number of blocks that n positions need.
@@ -75,8 +76,8 @@ func (b *block) head(layer, head int) (keys, values []float32) {
 // heads returns the panels of the KV heads from number first on. k and v are the numbers of
 // elements from one head to the next in keys and in values.
 func (b *block) heads(layer, first int) (keys, values []float32, k, v int) {
-	// n is the number of KV heads in all layers; index is the number of the head first of the layer
-	// among them
+	// n is the number of KV heads in all layers. index is the index among these of the layer's head
+	// number first.
 	n, index := len(b.keys)/(b.dim*blockTokens), layer*b.perLayer+first
 	k, v = len(b.keys)/n, len(b.values)/n
 	return b.keys[index*k:], b.values[index*v:], k, v

@@ -73,7 +73,7 @@ func TestInvalidChats(t *testing.T) {
 			"{{ raise_exception('no systems') }}", engines.CompletionRequest{Chat: hello}, "messages: .*no systems",
 		},
 		"nothing to continue": {
-			"{# nothing #}", engines.CompletionRequest{Chat: hello}, "messages: .*renders them as an empty prompt",
+			"{# nothing #}", engines.CompletionRequest{Chat: hello}, "messages: .*renders an empty prompt",
 		},
 		"a template that breaks": {"{% for %}", engines.CompletionRequest{Chat: hello}, "messages: .*cannot be parsed"},
 		"more than the window": {

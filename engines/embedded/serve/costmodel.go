@@ -17,12 +17,12 @@ type costModel struct {
 // with similar numbers of rows.
 type costPoint struct {
 	rows, took float64
-	at         int // number of the latest step that changed the averages
+	at         int // number of the latest step that updated the averages
 }
 
 const (
 	costWeight = 0.2  // weight of the latest step in the moving averages
-	costMaxAge = 5000 // number of steps after which a point is ignored
+	costMaxAge = 5000 // number of steps after which a point that was not updated is ignored
 	minSpeedup = 1.05 // minimum speedup for which draft tokens are verified
 )
 
@@ -42,7 +42,7 @@ func (p *costModel) observe(rows int, took time.Duration) {
 
 // cost estimates the duration of a step by linear interpolation between the two nearest points.
 // Above the last point, the duration is proportional to the rows. Below the first point, it falls
-// to half of that point's at zero rows.
+// linearly to half of that point's duration at zero rows.
 func (p *costModel) cost(rows float64) float64 {
 	var under, over *costPoint
 	for i := range p.points {
@@ -74,7 +74,7 @@ func (p *costModel) draftTokens(rows int, chance float64, limit int) int {
 	return p.draftTokensAt(rows, chance, limit, 0)
 }
 
-// draftTokensAt is like draftTokens for a draft model that takes the time each to draft a token.
+// draftTokensAt is like draftTokens for a draft model. each is the time to draft one token.
 func (p *costModel) draftTokensAt(rows int, chance float64, limit int, each time.Duration) int {
 	n, best, tokens, likely := 0, minSpeedup*float64(rows)/p.cost(float64(rows)), float64(rows), chance
 	for k := 1; k <= limit; k++ {

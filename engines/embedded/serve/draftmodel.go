@@ -29,7 +29,7 @@ type draftModel struct {
 
 // A draftState is the state of a draft model for one request.
 type draftState struct {
-	shadow   *request // has the KV cache of the draft model; nil until the pool has space for it
+	shadow   *request // request with the KV cache of the draft model; nil until the pool has space
 	verified int      // number of leading tokens in the cache that match the context
 	skipped  int      // number of steps without a draft
 }
@@ -71,8 +71,8 @@ func (c completer) loadDraftModel(dir string, memory int64, tokens *tokenizer.To
 // draftChunk is the maximum number of prompt tokens that a draft model computes in one step.
 const draftChunk = 256
 
-// shortContext is the maximum number of context tokens of each request in a step whose duration
-// counts as that of drafting one token.
+// shortContext is the maximum number of context tokens that a step may compute for each request, if
+// the duration of the step is to be recorded as the time to draft one token.
 const shortContext = 4
 
 // sameTokens reports whether two tokenizers have the same tokens.

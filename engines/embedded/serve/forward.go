@@ -247,8 +247,8 @@ func (d *decoder) attendSpan(layer, head int, s span, row int, scores *kernel.Ma
 }
 
 // attendRows computes attention of a block of query rows. The first row attends to visible
-// positions, and each further row to step more. Masked positions get the weight 0, which does not
-// change the sums.
+// positions, and each further row to step more positions than the row before. Masked positions get
+// the weight 0, which does not change the sums.
 func (d *decoder) attendRows(
 	layer, head int, from *cache, queries, out kernel.Matrix, visible, step int, scores *kernel.Matrix,
 ) {

@@ -20,7 +20,7 @@ type outputOptions struct {
 	prompt    bool // return the tokens of the prompt and, if raw is true, its text
 	raw       bool
 	grammar   string // grammar of the completion, returned if raw is true
-	echo      int    // index of the first prompt token to return; the length of the prompt returns none
+	echo      int    // index of the first prompt token to return; the prompt's length if none is
 }
 
 func newOutputOptions(t *tokenizer.Tokenizer, req *engines.CompletionRequest, prompt []int) outputOptions {

@@ -52,7 +52,7 @@ func newDecoder(from llama.Source, c llama.Config, window, workers int) (*decode
 	return d, nil
 }
 
-// sharing returns another decoder with the same weights, which uses a number of cores. d must not
+// sharing returns another decoder with the same weights, which uses workers goroutines. d must not
 // have executed a step yet. The two decoders can execute steps concurrently.
 func (d *decoder) sharing(workers int) *decoder {
 	other := *d
@@ -100,7 +100,7 @@ func pack(to *kernel.Packed, w kernel.Matrix, q *llama.Quantized) {
 
 // binary16 converts numbers to IEEE 754 binary16. It returns nil if a number is not representable.
 func binary16(numbers []float32) []uint16 {
-	const atOnce = 4096 // the first block already rejects most models that are not in binary16
+	const atOnce = 4096 // values per block; for most models in another format, the first block fails
 	var halves []uint16
 	for lo := 0; lo < len(numbers); lo += atOnce {
 		some := numbers[lo:min(lo+atOnce, len(numbers))]

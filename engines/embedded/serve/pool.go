@@ -13,7 +13,7 @@ import (
 // memory is needed; the least recently used one is evicted first.
 type pool struct {
 	config    *llama.Config
-	maxBlocks int      // maximum of allocated
+	maxBlocks int      // maximum number of allocated blocks
 	allocated int      // number of allocated blocks
 	reserved  int      // number of blocks that running sequences may still take
 	free      []*block // blocks without cached content

@@ -24,7 +24,7 @@ type request struct {
 	ctx          context.Context
 	prompt       []int
 	read         int // number of prompt tokens in the KV cache
-	cachedTokens int // number of these tokens that came from the prefix cache
+	cachedTokens int // number of prompt tokens that came from the prefix cache
 	last         int // token that the next step computes, after the prefill
 	limit        int // maximum number of tokens to generate
 	generated    int
@@ -108,7 +108,7 @@ func (m *model) prompt(req *engines.CompletionRequest, format chatFormat) (promp
 	prompt, rendered, err = format.template.Prompt(req.Chat, req.Reasoning)
 	if err == nil && len(prompt) == 0 {
 		err = domain.Errorf(domain.InvalidArgument,
-			"messages: this model's chat template renders them as an empty prompt: add a message with content")
+			"messages: this model's chat template renders an empty prompt: add a message with content")
 	}
 	if window := m.info.ContextLength; err == nil && len(prompt) >= window {
 		err = domain.Errorf(domain.InvalidArgument,
@@ -249,7 +249,8 @@ func (r *request) take() (chunks []engines.Chunk, usage engines.Usage, ended boo
 	return chunks, r.usage, r.ended, r.err
 }
 
-// put emits a chunk and updates the usage. It drops a chunk without text and finish reason.
+// put emits a chunk and updates the usage. It drops a chunk that has neither text nor a finish
+// reason.
 func (r *request) put(chunk engines.Chunk) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

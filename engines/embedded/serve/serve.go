@@ -40,7 +40,7 @@ type Options struct {
 	// length.
 	ContextLength int
 
-	maxCache    int64 // CacheBytes before within has changed it
+	maxCache    int64 // configured CacheBytes, before the method within has lowered it
 	longPrompts bool  // compute more prompt tokens per step (engines.ModelFiles.LongPrompts)
 }
 

@@ -24,7 +24,7 @@ type variant struct {
 // new weights are both in memory until UnloadAddon.
 func (m *model) LoadWeights(ctx context.Context, id, dir string) error {
 	if id == "" {
-		return domain.Errorf(domain.InvalidArgument, "id: must not be empty")
+		return domain.Errorf(domain.InvalidArgument, "addon ID: must not be empty")
 	}
 	if err := m.compatible(dir); err != nil {
 		return err
@@ -88,15 +88,14 @@ func (m *model) compatible(dir string) error {
 	return err
 }
 
-// dimensions are the sizes that two models must share so that one can have the weights of the
-// other.
+// dimensions are the sizes of a model. Only weights with equal dimensions can replace one another.
 type dimensions struct{ Layers, Hidden, Intermediate, Heads, KVHeads, HeadDim, Vocabulary int }
 
 func dimensionsOf(c llama.Config) dimensions {
 	return dimensions{c.Layers, c.HiddenSize, c.IntermediateSize, c.Heads, c.KVHeads, c.HeadDim, c.VocabSize}
 }
 
-// closeIdle waits for the last request of the variant, and closes it.
+// closeIdle waits for the last request of the variant, and closes the variant.
 func (w *variant) closeIdle() {
 	w.users.Wait()
 	_ = w.Close() // Close of a model never returns an error

@@ -113,7 +113,7 @@ func parse(files map[string][]byte) (*Tokenizer, error) {
 	return t, nil
 }
 
-// takeEnds sets the special tokens BOS and EOS. The configuration or, if it does not say, the
+// takeEnds sets the special tokens BOS and EOS. The configuration or, if it does not set this, the
 // post-processor of tokenizer.json determines whether a text begins with BOS.
 func (t *Tokenizer) takeEnds(v *vocabulary, c *config) error {
 	t.last = -1

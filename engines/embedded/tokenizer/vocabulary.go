@@ -304,7 +304,7 @@ func (t *Tokenizer) takeMerges(v *vocabulary) error {
 
 // byteChars returns the characters that represent the bytes 0 to 255 in a byte-level vocabulary, as
 // in GPT-2: printable Latin-1 characters represent themselves, and the characters from U+0100 on
-// the other bytes, in order.
+// represent the other bytes, in order.
 func byteChars() []string {
 	out := make([]string, 256)
 	next := rune(256)

@@ -13,7 +13,7 @@ type rolloutCounts struct {
 	Cached   int `json:"cached,omitempty"`
 }
 
-// countRollouts returns the counts of responses. There are candidates responses to each row.
+// countRollouts returns the counts of responses. candidates is the number of responses to each row.
 func countRollouts(responses []response, candidates int) rolloutCounts {
 	t := rolloutCounts{Done: len(responses), Rows: len(responses) / candidates}
 	for i := range responses {

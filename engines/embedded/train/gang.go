@@ -97,8 +97,8 @@ func (j *job) enlist(ctx context.Context) error {
 		}
 		name := fmt.Sprintf("node %d of the gang", i+2)
 		if theirs != own {
-			j.logf("%s does not help: it computes with %s, and this node with %s, so their results would differ",
-				name, theirs.Level, own.Level)
+			j.logf("%s does not help to train: its kernel level (%s, this node's is %s) or its parameters differ, so its "+
+				"results would differ", name, theirs.Level, own.Level)
 			if err := send(ctx, link, order{End: true}); err != nil {
 				return err
 			}
@@ -120,7 +120,7 @@ func (j *job) logf(format string, args ...any) {
 // endHelpers tells the helpers that the training has ended.
 func (l *Loop) endHelpers(ctx context.Context) {
 	for _, h := range l.helpers {
-		_ = send(ctx, h.link, order{End: true}) // the nodes also stop when the attempt has ended
+		_ = send(ctx, h.link, order{End: true}) // if this fails, the helpers stop when the attempt ends
 	}
 	l.helpers = nil
 }
@@ -240,7 +240,7 @@ func (Trainer) Assist(ctx context.Context, request engines.TrainRequest) error {
 			return nil
 		case next.Part != nil:
 			if next.Part.Steps != l.steps {
-				return fmt.Errorf("the leader of the gang is at step %d, and this node is at step %d", next.Part.Steps, l.steps)
+				return fmt.Errorf("this node has taken %d training steps, but the leader of its gang %d", l.steps, next.Part.Steps)
 			}
 			l.setTemperature(next.Part.Temperature)
 			if err := l.reply(ctx, link, *next.Part); err != nil {
@@ -320,7 +320,7 @@ func receiveInto(ctx context.Context, link engines.Link, message any) error {
 		return err
 	}
 	if err := gob.NewDecoder(bytes.NewReader(data)).Decode(message); err != nil {
-		return fmt.Errorf("message of another node of the gang: %w", err)
+		return fmt.Errorf("decode a message of another node of the gang: %w", err)
 	}
 	return nil
 }
@@ -339,7 +339,7 @@ func receiveFloats(ctx context.Context, link engines.Link, n int) ([]float32, er
 		return nil, err
 	}
 	if len(data) != 4*n {
-		return nil, fmt.Errorf("another node of the gang sent %d bytes instead of %d parameters", len(data), n)
+		return nil, fmt.Errorf("another node of the gang sent %d bytes instead of %d parameters of 4 bytes", len(data), n)
 	}
 	v := make([]float32, n)
 	for i := range v {

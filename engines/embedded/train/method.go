@@ -45,7 +45,7 @@ func resolveLoss(v *domain.Violations, method string, given *domain.LossConfig) 
 		full.Method = known[0]
 	}
 	if !slices.Contains(known, full.Method) {
-		v.Add("lossConfig.method", "is %q, and %s", full.Method, domain.OneOfRule(full.Method, known))
+		v.Add("lossConfig.method", "%q is not supported for this job: %s", full.Method, domain.OneOfRule(full.Method, known))
 	}
 	positive := func(field string, value float64) {
 		v.Require(finite(value) && value >= 0, field, "must be 0 or more, is %g", value)

@@ -8,7 +8,8 @@ type procedure interface {
 	// next returns the samples of the next step, and metrics about them. It does not change the
 	// state. If batch is empty, the step has no training signal.
 	next(ctx context.Context) (batch []*Sample, metrics map[string]float64, err error)
-	// afterStep records that the step on the samples of next is completed, with its metrics.
+	// afterStep records that the step on the samples that next returned is completed. metrics are the
+	// metrics of the step.
 	afterStep(metrics means)
 	done() bool
 	steps() int     // returns the expected total number of steps

@@ -3,6 +3,7 @@ package train
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"time"
@@ -138,7 +139,7 @@ func (r *rollouts) scoreResponse(ctx context.Context, a *response) error {
 	}
 	a.score = scores[0]
 	if v := a.score.Value; a.score.Valid && !(v >= 0 && v <= 1) {
-		a.score.Valid, a.score.Reason = false, "the score is not between 0 and 1"
+		a.score.Valid, a.score.Reason = false, fmt.Sprintf("the score %g is not between 0 and 1", v)
 	}
 	return nil
 }

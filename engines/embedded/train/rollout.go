@@ -106,7 +106,8 @@ func (r *rollouts) afterStep(metrics means) {
 	}
 }
 
-// checkSignal stops the training after too many chunks without a training signal.
+// checkSignal stops the training if at least the last patience chunks and the last flatRows rows
+// had no training signal, or if the training is done and no chunk had one.
 func (r *rollouts) checkSignal() {
 	s := &r.state
 	if s.Flat++; r.current.plan.steps > 0 {
@@ -159,7 +160,8 @@ func (r *rollouts) rate() float64 {
 	return rate
 }
 
-// evalDue reports whether enough rows were completed since the last evaluation.
+// evalDue reports whether an evaluation is due. The evaluations of a training are evenly spaced,
+// and the last one is at the end.
 func (r *rollouts) evalDue() bool {
 	part := func(epochs float64) int { return int(epochs / float64(r.settings.Epochs) * evaluations) }
 	return r.left() == 0 && (part(r.epoch()) > part(r.state.EvaluatedAt) || r.done())

@@ -1,8 +1,8 @@
 package train
 
-// A Sample is what an objective has a loss for: a sequence, or a pair of sequences. Token i > 0 is
-// a target if Scored[i]. Values for each target are in the order of the tokens, and those of the
-// targets of Rejected follow those of the sample.
+// A Sample is a sequence of tokens, or a pair of sequences, for which an objective computes a loss.
+// Token i > 0 is a target if Scored[i]. Slices with a value for each target have the values of the
+// sample's own targets first, and then those of the targets of Rejected.
 type Sample struct {
 	Tokens []int32 `json:"tokens"`
 	Scored []bool  `json:"scored"`

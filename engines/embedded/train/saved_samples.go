@@ -6,8 +6,8 @@ import (
 	"path/filepath"
 )
 
-// samplesFile is the file of a checkpoint with the samples of the current chunk. It has the name of
-// earlier versions.
+// samplesFile is the name of the file of a checkpoint with the samples of the current chunk.
+// Checkpoints of earlier versions have the same name.
 const samplesFile = "answers.json"
 
 // saveSamples writes the samples of the current chunk to a checkpoint in dir, unless all steps of

@@ -11,7 +11,7 @@ import (
 
 // Defaults of settings that are 0. They suit a few hundred short rows: many small steps with a high
 // learning rate. The rates apply to a hidden size of rateWidth. Above that, rates are proportional
-// to 1/width, like the largest stable step (Yang et al., "Tensor Programs V", 2022).
+// to 1/width, as is the largest stable learning rate (Yang et al., "Tensor Programs V", 2022).
 const (
 	defaultLoraRate    = 3e-3
 	defaultFullRate    = 1e-3

@@ -63,7 +63,7 @@ class Reader:
             messages = [template_message(m) for m in messages]
             return self.tokenizer.apply_chat_template(messages, tokenize=False, **options)
         except Exception as error:  # templates are programs and raise any exception
-            raise TrainingError(f"messages: the model's chat template rejects them: {error}")
+            raise TrainingError(f"messages: the model's chat template rejects this conversation: {error}")
 
     def check_rendered(self, text, messages, tools, **options):
         """Returns text, the rendered conversation. It raises an error if the template ignored tools or tool calls."""

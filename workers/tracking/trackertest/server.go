@@ -40,8 +40,8 @@ func (c *core) SetKey(key string) {
 	c.key = key
 }
 
-// FailWith makes the server call fault for each request and fail as it says. A nil fault makes the
-// server work again.
+// FailWith makes the server call fault for each request and fail as the returned Fault says. A nil
+// fault makes the server work again.
 func (c *core) FailWith(fault func(r *http.Request) Fault) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

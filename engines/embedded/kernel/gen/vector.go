@@ -75,7 +75,7 @@ func (v vec) at(array string) string {
 			return fmt.Sprintf("%d(%s)(AX*4)", v.turn*v.bytes(), arrayRegisters[i])
 		}
 	}
-	panic("no array " + array)
+	panic("the kernel has no array " + array)
 }
 
 // load appends an instruction that loads this vector of an array into register r. Lanes after the

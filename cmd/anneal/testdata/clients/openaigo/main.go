@@ -106,7 +106,7 @@ func chatStream(ctx context.Context, client openai.Client) (any, error) {
 	for pieces.Next() {
 		chunks++
 		if !all.AddChunk(pieces.Current()) {
-			return nil, errors.New("a chunk does not follow those before it")
+			return nil, errors.New("a chunk does not belong to the same completion as the chunks before it")
 		}
 	}
 	if err := pieces.Err(); err != nil {

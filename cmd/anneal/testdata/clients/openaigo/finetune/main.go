@@ -73,7 +73,7 @@ func ask(ctx context.Context, rows string) (map[string]any, error) {
 	_, err = client.Files.Get(ctx, "none")
 	var refused *openai.Error
 	if !errors.As(err, &refused) {
-		return nil, fmt.Errorf("a file that does not exist: %w", err)
+		return nil, fmt.Errorf("read a file that does not exist: expected an API error, not: %w", err)
 	}
 	report["missing"] = refused.StatusCode
 	return report, nil
