@@ -138,7 +138,10 @@ func TestSlowCreatesStallOnlyTheirOutputModel(t *testing.T) {
 	log := &stalledLog{Memory: s.log, name: domain.NewName("acme", "supervisedFineTuningJobs", "slow"),
 		stalled: make(chan struct{}), release: make(chan struct{})}
 	server := s.another(func(o *Options) { o.Log = log })
-	slow, same, others := make(chan int, 1), make(chan int, 1), make(chan int, 200)
+	release := sync.OnceFunc(func() { close(log.release) })
+	t.Cleanup(release) // a failed test does not wait for the stalled request for ever
+	// The creates take much less than the time for which a request waits for another one (writeTime).
+	slow, same, others := make(chan int, 1), make(chan int, 1), make(chan int, 20)
 	create := func(status chan<- int, id, output string) {
 		go func() { status <- server.createJob("supervisedFineTuningJobs", id, output).status }()
 	}
@@ -152,12 +155,11 @@ func TestSlowCreatesStallOnlyTheirOutputModel(t *testing.T) {
 		case status := <-others:
 			require.Equal(t, http.StatusOK, status)
 		case <-deadline:
-			close(log.release)
 			t.Fatalf("the create of a job with another output model waits for the slow one, after %d others", i)
 		}
 	}
 	require.Empty(t, same, "the create with the same output model waits")
-	close(log.release)
+	release()
 	require.Equal(t, http.StatusOK, <-slow)
 	require.Equal(t, http.StatusBadRequest, <-same)
 }

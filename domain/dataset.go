@@ -130,7 +130,8 @@ type DatasetCreated struct {
 	DatasetSpec
 	CreatedBy string      `json:"createdBy"`
 	From      *Derivation `json:"from,omitempty"`
-	// Import requests an import of the rows from the externalUrl. Earlier versions did not import.
+	// Import requests an import of the rows from the externalUrl. It is false in events of server
+	// versions that could not import, even if the dataset has an externalUrl.
 	Import bool `json:"import,omitempty"`
 }
 

@@ -91,9 +91,10 @@ func (t *Table[S]) CreatedAfter(account string, after *Row[S]) iter.Seq[*Row[S]]
 }
 
 // CreatedBefore yields the rows of an account ordered by descending create time and then ascending
-// name. Like CreatedAfter, it begins after the row after, which can be nil. The index is ordered by
-// ascending create time and name, so CreatedBefore reads create times backward, and the rows with
-// the same create time forward.
+// name. It begins with the row that follows *after in this order, or with the first row if after is
+// nil; as in CreatedAfter, the table need not have the row *after. The index is ordered by ascending
+// create time and name, so CreatedBefore reads create times backward, and the rows with the same
+// create time forward.
 func (t *Table[S]) CreatedBefore(account string, after *Row[S]) iter.Seq[*Row[S]] {
 	t = t.Of(account)
 	return func(yield func(*Row[S]) bool) {

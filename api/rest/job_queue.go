@@ -53,8 +53,8 @@ func queueOf(c *call, name domain.Name, created time.Time, life *domain.JobLife)
 	}
 	since := *cmp.Or(life.QueueTime, life.Arrival, &created)
 	q := &JobQueue{WaitingFor: cmp.Or(life.WaitsFor(), "the scheduler"), Since: wire.Timestamp(since)}
-	// A response to a change shows the state that its event produced, but the position also depends
-	// on later events of other jobs. For an earlier state (asOf), no positions are computed.
+	// The place in the queue also depends on later events of other jobs. So it is left out of
+	// responses to changes, which show the state right after the change, and of earlier states (asOf).
 	if c.Queue != nil && life.Queued() && c.View().Past == nil && c.Request.Method == http.MethodGet {
 		q.Position, q.Length, _ = placeOf(c, name)
 	}

@@ -137,7 +137,8 @@ func (flags *Flags) addScheduling(f *pflag.FlagSet) {
 	f.DurationVar(&flags.lostAfter, "lost-after", 15*time.Second,
 		"time without heartbeats after which a node is lost and its work is moved to other nodes")
 	f.DurationVar(&flags.forgetAfter, "forget-after", schedulers.ForgetAfter,
-		"time after which a lost node that never enrolled is removed; other lost nodes remain until they are deleted")
+		"time after which a lost node that registered without enrolling, as in earlier versions, is removed; "+
+			"other lost nodes remain until they are deleted")
 	f.DurationVar(&flags.placementTimeout, "placement-timeout", 10*time.Minute,
 		"time after which a deployment that cannot be placed fails")
 	f.DurationVar(&flags.jobDeadline, "job-deadline", 0,

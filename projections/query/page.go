@@ -102,7 +102,7 @@ type Rendering[S domain.State, R any] struct {
 // A listing is the state of a call of List or ListIn. It keeps the first rows after the last item
 // of the previous page.
 type listing[S domain.State, R any] struct {
-	renderers []func(*projections.Row[S], *R) // renderers of a candidate: see storedField
+	renderers []func(*projections.Row[S], *R) // by the number of the renderer: see fullRenderer
 	keep      func(*projections.Row[S]) bool  // nil accepts all rows
 	keys      []orderKey
 	matches   predicate // nil accepts all rows

@@ -30,7 +30,7 @@ import (
 // The default of Options.Step is the length of the period divided by steps, but at least minStep.
 const (
 	minStep = time.Second
-	steps   = 4320 // so that the default is 20 s for a period of a day
+	steps   = 4320 // then Options.Step is 20 s by default for a period of a day
 )
 
 // Options select a period and the settings to try.
@@ -56,7 +56,8 @@ type Report struct {
 	Results  []Result  `json:"results"`           // recorded period, simulation with the recorded settings, and variants
 }
 
-// Names of the first two results.
+// Names of the first two elements of Report.Results: what happened in the period, and its simulation
+// with the recorded settings.
 const (
 	Recorded  = "recorded"
 	Simulated = "simulated"

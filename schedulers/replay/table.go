@@ -96,12 +96,12 @@ func (r Report) addUtilization(add func(title string, cell func(Result) string))
 	}
 }
 
-// names calls of for each result, and returns the names that it returns, without duplicates and in
-// the order of their first occurrence.
-func (r Report) names(of func(Result) []string) (all []string) {
+// names returns the names that namesOf returns for the results, without duplicates and in the order
+// of their first occurrence.
+func (r Report) names(namesOf func(Result) []string) (all []string) {
 	known := map[string]bool{}
 	for _, result := range r.Results {
-		for _, name := range of(result) {
+		for _, name := range namesOf(result) {
 			if !known[name] {
 				known[name] = true
 				all = append(all, name)

@@ -10,9 +10,10 @@ import (
 	"anneal/blobs"
 )
 
-// AtEveryEffect calls run once without a fault, which must have at least minSteps effects. It then
-// calls run in a parallel subtest for each mode and each effect, with a fault at this effect. at is
-// the number of the effect, from 1; 0 in the call without a fault.
+// AtEveryEffect first calls run without a fault, and fails the test if that call has fewer than
+// minSteps effects. Then, for each mode and each of these effects, it calls run in a parallel subtest
+// with a fault of the mode at the effect. at is the number of the effect, from 1; 0 in the call
+// without a fault.
 func AtEveryEffect(t *testing.T, minSteps int, run func(t *testing.T, plan *Plan, at int)) {
 	t.Helper()
 	complete := NewPlan("", 0)

@@ -22,9 +22,10 @@ type condition struct {
 // unicodeEscape matches the \u escapes in regular expressions of ECMAScript.
 var unicodeEscape = regexp.MustCompile(`(\\\\)|\\u([0-9a-fA-F]{4})`)
 
-// readPattern parses source, the value of a keyword pattern, into conditions. It supports the part
-// of ECMA-262 that describes regular languages. A string conforms if it contains a match.
-// Lookaheads are supported only after a ^ at the beginning.
+// readPattern parses source, the value of the keyword "pattern" of a JSON schema. A string contains a
+// match of source if it meets all of the returned conditions: one for each lookahead, and one for the
+// rest. readPattern supports the part of ECMA-262 that describes regular languages, and lookaheads
+// only after a ^ at the beginning.
 func readPattern(source string) ([]condition, error) {
 	if len(source) > maxPattern {
 		return nil, fmt.Errorf("has %d bytes; give at most %d", len(source), maxPattern)

@@ -47,8 +47,8 @@ func Gemm(c, a Matrix, b *Packed, accumulate bool, workers int) {
 	cut(c.Rows, b.panels(), workers, byRows, p.part)
 }
 
-// addScaled computes C += A·B for a b with scales: it multiplies the sums by the scales before it
-// adds them to C.
+// addScaled computes C += A·B when b has scales: it multiplies the elements of the product by the
+// scales before it adds them to C.
 func addScaled(c, a Matrix, b *Packed, workers int) {
 	buffer := sums.Get().(*[]float32)
 	defer sums.Put(buffer)

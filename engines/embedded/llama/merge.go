@@ -113,8 +113,9 @@ func (a *Adapter) changes(c *Config, workers int) map[string]safetensors.Change 
 	return all
 }
 
-// writeMerged writes a file with changed tensors. If file is nil, it copies the file from
-// unchanged. It removes the changes that it has made from changes.
+// writeMerged creates the file at the path to, and returns its size. It writes the tensors of file
+// with the changes that the map changes has for them, and deletes these changes from the map. If file
+// is nil, it copies the file at the path from instead.
 func writeMerged(ctx context.Context, to, from string, file *safetensors.File,
 	changes map[string]safetensors.Change) (written int64, err error) {
 	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)

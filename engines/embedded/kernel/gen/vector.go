@@ -187,7 +187,9 @@ func (k kernel) write(a *assembly, wide bool) {
 	a.op("RET")
 }
 
-// loop appends the loop that executes the body while at least turns full vectors remain.
+// loop appends a loop with the label name. Each pass executes the body for several full vectors, as
+// many as turns says. When fewer remain, the loop jumps to the label next. width is the number of
+// elements of a vector.
 func (k kernel) loop(v vec, name, next string, turns, width int) {
 	v.label(name)
 	v.op("LEAQ %d(AX), DX", turns*width)
