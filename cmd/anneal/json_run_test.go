@@ -20,6 +20,7 @@ func TestJSONOutput(t *testing.T) {
 		`"preferred_output":[{"role":"assistant","content":"a"}],` +
 		`"non_preferred_output":[{"role":"assistant","content":"b"}]}` + "\n"
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "rows.jsonl"), []byte(strings.Repeat(row, 4)), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "anneal.yaml"), []byte("listen: 127.0.0.1:0\n"), 0o600))
 	for _, args := range listExamples() {
 		s.run(args...).ok(t)
 	}
