@@ -52,7 +52,7 @@ type journal struct {
 	// Only the running round uses the fields below.
 	segment *segment
 	full    chan struct{} // closed when the previous, full segment is removed; nil if there is none
-	took    time.Duration // duration of the last sync
+	took    time.Duration // duration of the last sync, which is the longest wait of gather
 }
 
 // A segment is one of the files that the journal consists of.
@@ -60,7 +60,7 @@ type segment struct {
 	file    *os.File
 	number  int
 	size    int64
-	keys    []string       // key of each entry
+	keys    []string       // keys of the entries, in their order
 	pending sync.WaitGroup // entries whose files are not renamed into place yet
 }
 

@@ -28,7 +28,7 @@ type Exchange struct {
 	waited   time.Duration // total time that reads of the body have blocked
 	read     int64         // number of bytes of the body that were read
 	bodyRead bool          // the body was read to its end
-	until    time.Time     // time by which the whole body must have arrived; zero means none
+	until    time.Time     // time by which the whole body must have arrived; zero means no deadline
 	answered bool
 	lingers  bool // End reads and discards the rest of the body before the connection is closed
 
@@ -52,7 +52,7 @@ const (
 	// maximum length of an unread body after which the connection is still reused
 	reuseBytes  = 64 << 10
 	reuseTime   = time.Second      // maximum wait for the rest of a body of at most reuseBytes
-	lingerTime  = 10 * time.Second // how long a longer body is read and discarded, at most
+	lingerTime  = 10 * time.Second // maximum time to read and discard the rest of a longer body
 	lingerPause = time.Second      // maximum wait for each read of such a longer body
 	lingerAlien = 2 * time.Second  // lingerTime for clients that are not authenticated
 )

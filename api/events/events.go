@@ -70,7 +70,8 @@ var eventFields = query.FieldsOf[Event]().WithValues(openapi.Values(rules))
 // Documentation describes the wire types of this package for the API reference.
 var Documentation = openapi.Documentation{Rules: rules, Fields: fieldTexts, Types: typeTexts}
 
-// recorded makes an event the State of a row, because query.List filters and orders rows.
+// recorded wraps an event as the domain.State of a row, so that query.List, which takes rows, can
+// filter and order the events.
 type recorded struct{ eventlog.Event }
 
 // Exists implements domain.State.

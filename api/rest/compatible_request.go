@@ -130,7 +130,7 @@ func (q *fineTuning) readHyperparameters(h *FineTuningHyperparameters) {
 	q.options.LearningRateMultiplier = q.number("learning_rate_multiplier", h.LearningRateMultiplier,
 		domain.MaxLearningScale, false)
 	if q.method == domain.MethodDPO {
-		q.options.BatchSizeSamples = batch // DPOTraining has no field for it
+		q.options.BatchSizeSamples = batch // DPOTraining has no field for a batch size in samples
 		q.beta = q.number("beta", h.Beta, maxBeta, false)
 	} else {
 		q.config.BatchSizeSamples = batch

@@ -47,7 +47,7 @@ var commonTexts = map[string]string{
 	"param":                 "Path of the first invalid field; null if the error is not about a field.",
 }
 
-// pageTexts describes the lists of items on pages.
+// pageTexts describes the fields of list responses that contain the items of a page.
 var pageTexts = map[string]string{
 	"accounts":                    "The accounts of this page.",
 	"apiKeys":                     "The API keys of this page.",

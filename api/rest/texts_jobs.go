@@ -129,7 +129,7 @@ var progressTexts = map[string]string{
 	"CostAnswer.estimatedCost": "Estimated cost of the job at the operator's prices.",
 }
 
-// rolloutTexts describes reinforcement jobs and trainer jobs.
+// rolloutTexts describes rollouts, reinforcement jobs and trainer jobs.
 var rolloutTexts = map[string]string{
 	"Rollout.step": "Number of the first optimizer step that trains on the response. In an evaluation, " +
 		"the number of optimizer steps before the evaluation.",

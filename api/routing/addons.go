@@ -13,7 +13,7 @@ import (
 // if any.
 type Target struct {
 	*projections.Row[domain.Deployment]
-	Addon string // domain.AddonID; "" if the deployment serves its own model without an addon
+	Addon string // ID of the addon (domain.AddonID); "" if the deployment serves its own model without an addon
 	// selects another addon if Addon is unloaded during the request; nil if the request names the
 	// addon
 	Choose ChooseAddon

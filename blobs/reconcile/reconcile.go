@@ -58,7 +58,7 @@ func New(o Options) *Reconciler {
 
 const (
 	batchDelay    = time.Second // data to which resources stop referring within this time is deleted together
-	listShare     = 20          // enumerating the references takes at most 1/listShare of the time
+	listShare     = 20          // Run spends at most 1/listShare of its time on enumerating the references
 	retryInterval = time.Minute // time between attempts to delete data, and to authorize
 	sweepInterval = time.Hour
 )
