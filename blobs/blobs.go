@@ -22,8 +22,8 @@ import (
 
 	"gocloud.dev/blob"
 	"gocloud.dev/blob/fileblob"
-	_ "gocloud.dev/blob/memblob" // mem://
-	_ "gocloud.dev/blob/s3blob"  // s3://
+	_ "gocloud.dev/blob/memblob" // driver for mem://
+	_ "gocloud.dev/blob/s3blob"  // driver for s3://
 	"gocloud.dev/gcerrors"
 
 	"anneal/disk"

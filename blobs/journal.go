@@ -35,7 +35,7 @@ const maxSegment = 8 << 20
 type journal struct {
 	dir  string // directory of the segments
 	lock *os.File
-	sync func(*os.File) error // disk.Fdatasync, except in tests
+	sync func(*os.File) error // syncs a segment: disk.Fdatasync, except in tests
 	// checkpoint makes all files durable for which the journal has entries.
 	checkpoint func() error
 	log        *slog.Logger

@@ -63,7 +63,7 @@ const (
 func Begin(limits *request.Limits, bodies *Budget, w http.ResponseWriter, r *http.Request) (*Exchange,
 	*http.Request) {
 	x := &Exchange{ResponseWriter: w, control: http.NewResponseController(w), limits: limits, bodies: bodies}
-	_ = x.control.SetWriteDeadline(time.Time{}) // clears the deadline of the previous response
+	_ = x.control.SetWriteDeadline(time.Time{}) // clears the deadline of the previous response on the connection
 	r = r.WithContext(context.WithValue(r.Context(), exchangeKey{}, x))
 	if r.Body != nil && r.Body != http.NoBody {
 		x.body, r.Body = r.Body, x
@@ -76,7 +76,7 @@ func Begin(limits *request.Limits, bodies *Budget, w http.ResponseWriter, r *htt
 // after the handler has returned.
 func (x *Exchange) End() {
 	x.beginResponse(http.StatusOK)
-	// deadline for what net/http has buffered
+	// deadline for sending what net/http has buffered
 	_ = x.control.SetWriteDeadline(time.Now().Add(x.limits.AnswerTime))
 	x.leave()
 	x.bodies.release(x.account, x.reserved)

@@ -121,6 +121,6 @@ func compressed(content []byte) []byte {
 	var out bytes.Buffer
 	w, _ := gzip.NewWriterLevel(&out, gzip.BestCompression) // an error would mean that the level is invalid
 	_, _ = io.Copy(w, bytes.NewReader(content))
-	_ = w.Close() // a buffer returns no error
+	_ = w.Close() // writing to a buffer returns no error
 	return out.Bytes()
 }

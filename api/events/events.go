@@ -112,8 +112,8 @@ type Service struct {
 
 // Options configures the audit records and the proofs of a Service.
 type Options struct {
-	Audit     *audit.Recorder // nil means no audit records
-	Proofs    Proofs          // nil means no proofs
+	Audit     *audit.Recorder // stores the audit records; nil means that there are none to list
+	Proofs    Proofs          // proves that events are in the log; nil disables proofs
 	PublicLog bool            // serve the checkpoints and tiles of the log's Merkle tree without an API key
 }
 

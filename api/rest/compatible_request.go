@@ -254,7 +254,7 @@ func (q *fineTuning) readOptions() {
 	// succeeded
 	q.options.LoadAddon = true
 	if q.options.Seed == nil {
-		random, _ := strconv.ParseUint(q.NewUUID("seed")[:8], 16, 32) // the first 8 are hexadecimal digits
+		random, _ := strconv.ParseUint(q.NewUUID("seed")[:8], 16, 32) // a UUID begins with 8 hexadecimal digits
 		seed := int(random % (domain.MaxSeed + 1))
 		q.options.Seed = &seed
 	}

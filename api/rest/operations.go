@@ -39,7 +39,7 @@ var presentOnly = []string{
 	"getDigest",                      // 'anneal log verify' computes the digest of an earlier position
 	"listBackups",                    // backups are not part of the log
 	"listRebuilds",                   // rebuilds are not part of the log
-	"Events",                         // lists of events, which show the history themselves
+	"Events",                         // lists of events, which contain the past states already
 	"getDelivery", "listDeadLetters", // read from a file, not from the log
 	"Usage",                // selects a period with the parameters startTime and endTime
 	"Endpoint", "Rollouts", // read files, which exist only for the present state

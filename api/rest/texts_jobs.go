@@ -69,7 +69,7 @@ var jobTexts = map[string]string{
 	"refCacheBatchSize":   "Number of rows in a forward pass of the reference model.",
 }
 
-// progressTexts describes the output fields of jobs.
+// progressTexts describes the progress and the other output fields of jobs.
 var progressTexts = map[string]string{
 	"completedTime": "Time at which the job ended.",
 	"jobProgress":   "Progress of the job, as its trainer last reported it.",

@@ -23,7 +23,7 @@ type ledger struct {
 	pending map[string]int64 // bytes by account; only accounts with the quota storage-bytes
 }
 
-// A Store stores the files of uploads.
+// A Store stores the files of uploads, and counts uploads in progress against storage quotas.
 type Store struct {
 	Blobs  *blobs.Store
 	World  *projections.World

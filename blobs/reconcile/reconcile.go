@@ -221,7 +221,7 @@ func (r *Reconciler) sweepBlobs(ctx context.Context, began time.Time, grace time
 	for _, key := range orphans {
 		err = errors.Join(err, r.Blobs.Delete(ctx, key))
 	}
-	if len(orphans) > 0 && err == nil && grace > 0 { // otherwise the caller logs the error
+	if len(orphans) > 0 && err == nil && grace > 0 { // an error is logged by the caller instead
 		r.log.Info("unreferenced files deleted", "files", len(orphans))
 	}
 	return err
@@ -246,7 +246,7 @@ func (r *Reconciler) sweepKeys(ctx context.Context, began time.Time, grace time.
 	for _, id := range orphans {
 		err = errors.Join(err, r.Keys.Shred(ctx, id))
 	}
-	if len(orphans) > 0 && err == nil { // otherwise the caller logs the error
+	if len(orphans) > 0 && err == nil { // an error is logged by the caller instead
 		r.log.Info("unreferenced data keys erased", "keys", len(orphans))
 	}
 	return err
