@@ -57,9 +57,9 @@ const (
 	lingerAlien = 2 * time.Second  // lingerTime for clients that are not authenticated
 )
 
-// Begin returns the exchange of a request, which is the writer of its response, and a copy of the
-// request from which Of returns the exchange. The caller must pass both to the handler, and must
-// call End after the handler has returned.
+// Begin returns the exchange of a request, and a copy of the request from which Of returns the
+// exchange. The caller must call the handler with the exchange as the http.ResponseWriter and with
+// the copy, and must call End after the handler has returned.
 func Begin(limits *request.Limits, bodies *Budget, w http.ResponseWriter, r *http.Request) (*Exchange,
 	*http.Request) {
 	x := &Exchange{ResponseWriter: w, control: http.NewResponseController(w), limits: limits, bodies: bodies}

@@ -240,7 +240,7 @@ func chatTool(written json.RawMessage) json.RawMessage {
 }
 
 // responseToolChoice reads the field tool_choice, in which a function's name is not nested as in
-// chat completions. Its results are those of toolChoice.
+// chat completions. It returns the same results as fieldReader.toolChoice.
 func (f responseReader) responseToolChoice(tools []json.RawMessage, single bool) (bool, *engines.ToolChoice) {
 	object, ok := f.values["tool_choice"].(map[string]any)
 	if !ok {
