@@ -208,7 +208,7 @@ var nodeTexts = map[string]string{
 	"Allocation.id":     "ID of the allocation.",
 }
 
-// eventTexts describes events as CloudEvents.
+// eventTexts describes the fields of events, which are CloudEvents.
 var eventTexts = map[string]string{
 	"specversion":     "Version of the CloudEvents specification.",
 	"subject":         "Resource name of the resource that changed.",

@@ -23,7 +23,8 @@ type Target struct {
 // deployment's own model.
 type ChooseAddon func(v *projections.View, deployment *projections.Row[domain.Deployment]) (addon string)
 
-// AddonID returns the domain.AddonID of a deployed model.
+// AddonID returns the addon ID of a deployed model, which consists of its name and creation time:
+// see domain.AddonID.
 func AddonID(row *projections.Row[domain.DeployedModel]) string {
 	return domain.AddonID(row.Name, row.CreateTime)
 }
