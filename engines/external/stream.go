@@ -27,7 +27,7 @@ type stream struct {
 	offset      int  // number of characters of the completion so far
 	finished    bool
 	ended       bool // the last event was received
-	permanent   bool // read has failed, but the connection has not
+	permanent   bool // the error of read is not a failure of the connection to the server
 }
 
 // An event is an event in the stream of a completion or a chat completion.

@@ -20,7 +20,7 @@ type evaluation struct {
 	code    engines.EvaluatorCode
 	dir     string        // directory of the copy
 	lock    *os.File      // lock of dir
-	busy    chan struct{} // semaphore for the slots in use
+	busy    chan struct{} // semaphore: one element for each slot in use
 
 	mu     sync.Mutex
 	idle   []*slot // slots that are not in use; the last one was used most recently

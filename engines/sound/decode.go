@@ -148,7 +148,7 @@ func (d *decoder) Close() error {
 // components, and the name of the input.
 var noise = regexp.MustCompile(`\[[^\]]*@ 0x[0-9a-f]+\] *|` + regexp.QuoteMeta(input) + `:? *`)
 
-const maxReason = 200 // maximum number of characters
+const maxReason = 200 // maximum number of characters of the text that reason returns
 
 // reason returns why ffmpeg failed: a fixed text for common errors, otherwise the last line of its
 // output, shortened.

@@ -31,7 +31,7 @@ type Loop struct {
 	workers   int
 	mean      []float32 // first moment of AdamW
 	variance  []float32 // second moment of AdamW
-	steps     int       // number of optimizer steps
+	steps     int       // number of optimizer steps taken, which AdamW's bias correction needs
 	total     *llama.Gradient
 	// part is the sum of the gradients of a part of a batch; nil before the first batch with
 	// several shards in a part.

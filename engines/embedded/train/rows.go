@@ -28,8 +28,8 @@ const (
 // A reader parses and tokenizes the rows of dataset files.
 type reader struct {
 	tokens   *tokenizer.Tokenizer
-	template *chat.Template // nil if the model has no chat template
-	parseErr error          // error of parsing the model's template
+	template *chat.Template // nil if there is no valid chat template
+	parseErr error          // why the chat template cannot be loaded; nil if it is loaded or missing
 	given    bool           // the template is that of the job, not the model's
 	window   int            // maximum number of tokens of a sample
 	vocab    int

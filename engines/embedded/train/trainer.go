@@ -37,7 +37,7 @@ type job struct {
 	nothing   string   // reason why there is nothing to train; "" if there is something
 	metrics   *os.File // metrics file, with a JSON object in each line from step 1 on
 	state     state
-	best      []float32          // trained parameters with the lowest evaluation loss, for early stopping
+	best      []float32          // parameters with the lowest evaluation loss; empty without early stopping
 	values    map[string]float64 // last value of each metric
 }
 
