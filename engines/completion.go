@@ -123,7 +123,7 @@ type ResponseFormat struct {
 // Reasoning controls the model's reasoning before its answer. For a request without Reasoning,
 // the model's chat template decides.
 type Reasoning struct {
-	Effort string `json:"effort,omitempty"` // none, low, medium or high
+	Effort string `json:"effort,omitempty"` // none, low, medium or high; "" leaves it to the template
 	Budget int    `json:"budget,omitempty"` // maximum number of reasoning tokens of the completion; 0 sets no limit
 	// History selects the reasoning of earlier turns that the prompt contains: disabled (none),
 	// interleaved (that after the last user message) or preserved (all).

@@ -179,8 +179,8 @@ func (m *model) render(ctx context.Context, req *engines.CompletionRequest) (*en
 func (m *model) text(ctx context.Context, tokens []int) (string, error) {
 	path, b := m.preset.detokenize(tokens)
 	var response struct {
-		Prompt  string `json:"prompt"`  // in vLLM's response
-		Content string `json:"content"` // in the response of llama.cpp's server
+		Prompt  string `json:"prompt"`  // the text, in vLLM's response
+		Content string `json:"content"` // the text, in the response of llama.cpp's server
 	}
 	err := m.post(ctx, path, b, &response)
 	return response.Prompt + response.Content, err

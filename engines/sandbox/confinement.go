@@ -7,7 +7,7 @@ type confinement struct {
 	// user in the sandbox. Otherwise the sandbox uses a user namespace.
 	privileged bool
 	tmp        int64  // size of /tmp in bytes
-	dir        string // working directory
+	dir        string // working directory of the program
 	env        [][2]string
 	binds      []bind
 	devices    []string

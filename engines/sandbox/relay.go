@@ -18,7 +18,7 @@ import (
 // namespace. A process of the relay is the program's parent in the sandbox. It connects on request,
 // and passes the connected socket to this process, so the data does not go through the relay.
 type relay struct {
-	theirs *os.File // socket of the relay's process
+	theirs *os.File // the end of the control socket that the relay's process uses
 
 	mu   sync.Mutex // serializes requests to the relay's process
 	ours *net.UnixConn

@@ -55,8 +55,8 @@ type decoder struct {
 	program *sandbox.Process
 	pcm     *os.File
 	ahead   *bufio.Reader
-	unwatch func() bool // stops watching the context
-	stop    func()      // kills the process group
+	unwatch func() bool // after its call, ctx no longer stops ffmpeg
+	stop    func()      // kills ffmpeg's process group
 }
 
 // decode starts ffmpeg on a file, which the caller closes, and returns a reader of the decoded

@@ -27,7 +27,7 @@ var errTooLarge = fmt.Errorf("a value in the template has more than %d bytes", m
 // A budget counts the resources that a rendering has used so far.
 type budget struct {
 	until time.Time
-	calls int // depth of nested macro calls
+	calls int // current depth of nested macro calls
 	// allocated is the size in bytes of all rendered text, including the text of macros, and of the
 	// results of the filters and methods in amplifiers.
 	allocated int

@@ -12,7 +12,7 @@ import (
 // Limits of the source of a template, because gonja's parser is recursive for brackets and blocks,
 // and its errors quote whole expressions.
 const (
-	maxSource  = 256 << 10 // maximum size in bytes
+	maxSource  = 256 << 10 // maximum size of a template in bytes
 	maxNesting = 100       // maximum nesting of brackets and blocks
 	maxTokens  = 4000      // maximum number of Jinja tokens in one tag
 )

@@ -85,7 +85,7 @@ const largeLayers = 80
 type role struct {
 	head  bool         // the matrix computes the logits: the head, or the embeddings if they are tied
 	layer int          // number of the layer; -1 if the matrix is in none
-	m     llama.Module // projection within the layer
+	m     llama.Module // projection of the layer; only used if layer is not -1
 }
 
 // matrixType returns the type of a matrix in a file, before its row length is considered. The

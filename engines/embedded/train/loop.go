@@ -97,7 +97,7 @@ func (l *Loop) setTemperature(temperature float64) {
 type StepReport struct {
 	Loss    float64 // mean of the objective before the step; for likelihood, in nats per token
 	Norm    float64 // norm of the gradient before clipping
-	Tokens  int     // number of input tokens
+	Tokens  int     // number of input tokens of the step
 	metrics means
 }
 

@@ -34,11 +34,11 @@ type reader struct {
 	window   int            // maximum number of tokens of a sample
 	vocab    int
 	weights  map[string]float64      // weights of the rewards of scored samples
-	take     func(line []byte) error // parses one row
+	take     func(line []byte) error // parses one row for the job's method
 
 	digest  hash.Hash
 	samples []*Sample
-	groups  []group   // scored samples, in groups
+	groups  []group   // scored samples: a group for each row with several
 	singles group     // scored samples that are alone in their row
 	prompts []*prompt // prompts to which the model generates responses
 	kept    int       // number of samples and prompts read so far
