@@ -127,7 +127,7 @@ func (w *worker) score(ctx context.Context, rows [][]byte, o Options) (scores []
 		}
 		scores = append(scores, r.toScore(w.stdout.take(), w.stderr.take(), o.Output))
 		if r.CPU > o.CPUTime.Seconds()/2 {
-			return scores, false // the CPU limit could otherwise fail a later row
+			return scores, false // the worker could otherwise reach its CPU limit in a later row
 		}
 	}
 	return scores, true

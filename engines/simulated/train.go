@@ -24,7 +24,7 @@ type trainer struct{ options Options }
 // stateFile is the name of a checkpoint's file with the state of the training run, from which a
 // training resumes. The result of a training has the state in the field stateField of its
 // configuration instead, and the tuned model's completions depend on it. Results of earlier
-// versions have stateFile.
+// versions of anneal have stateFile, and can still be loaded.
 const (
 	stateFile  = "simulated.json"
 	stateField = "simulated"

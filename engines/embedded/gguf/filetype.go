@@ -17,8 +17,8 @@ const (
 	F32    FileType = 0
 	F16    FileType = 1
 	Q8_0   FileType = 7
-	Q4_K_M FileType = 15 // Q4_K and some Q6_K, see matrixType
-	Q5_K_M FileType = 17 // Q5_K and some Q6_K, see matrixType
+	Q4_K_M FileType = 15 // most matrices in Q4_K, some in Q6_K: see matrixType
+	Q5_K_M FileType = 17 // most matrices in Q5_K, some in Q6_K: see matrixType
 	BF16   FileType = 32
 )
 
