@@ -152,8 +152,8 @@ type Metrics struct {
 // that is 0.
 const NegligibleMetric = 1e-12
 
-// RoundMetrics sets all values below NegligibleMetric to 0, such as the loss -8.3e-17 of advantages
-// that sum to 0.
+// RoundMetrics sets values to 0 whose absolute value is below NegligibleMetric, such as the loss
+// -8.3e-17 of advantages that sum to 0.
 func RoundMetrics(values map[string]float64) {
 	for name, value := range values {
 		if math.Abs(value) < NegligibleMetric {

@@ -162,7 +162,8 @@ func (m *model) tokenize(ctx context.Context, name string, req *engines.Completi
 	return response.Tokens, err
 }
 
-// render returns a request with the prompt that llama.cpp's server renders for the conversation.
+// render returns a request with only a prompt: that which llama.cpp's server renders for the
+// conversation in req.
 func (m *model) render(ctx context.Context, req *engines.CompletionRequest) (*engines.CompletionRequest, error) {
 	b := body{"messages": messages(req)}
 	if len(req.Chat.Tools) > 0 {

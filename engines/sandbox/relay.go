@@ -104,7 +104,7 @@ func (r *relay) dial(ctx context.Context, address string) (net.Conn, error) {
 	response, rights := make([]byte, 1), make([]byte, syscall.CmsgSpace(4))
 	_, n, _, _, err := r.ours.ReadMsgUnix(response, rights)
 	if err != nil {
-		_ = r.ours.Close() // responses could no longer be matched to requests
+		_ = r.ours.Close() // a late response would be taken for that of the next request
 		return nil, err
 	}
 	fd, err := parseDescriptor(rights[:n])

@@ -90,7 +90,7 @@ type Program struct {
 	Serves  bool
 	Devices bool // the program uses accelerators
 	Limits  Limits
-	Output  io.Writer // receives the output, see process.Command
+	Output  io.Writer // receives all output of the program; may be nil
 	// Trusted reports that the program reads no files of accounts, which could exploit it. On a
 	// machine on which sandboxes do not work, a trusted program is started without one.
 	Trusted bool

@@ -23,7 +23,7 @@ const maxProcessID = 1 << 22
 // A block is a range of user IDs, of which each anneal process uses its own part.
 type block struct {
 	first int   // first ID of the range, if the user namespace maps these IDs
-	tops  []int // ends of other ranges, for a user namespace with few IDs
+	tops  []int // ends of other ranges, used if the user namespace does not map the first one
 	each  int   // number of user IDs that each anneal process uses
 }
 

@@ -211,7 +211,7 @@ func (w *worker) kill() {
 	<-w.done
 }
 
-// exitReason returns how a worker has exited that closed its socket.
+// exitReason returns how a worker that has closed its socket has exited.
 func (w *worker) exitReason() string {
 	timer := time.NewTimer(time.Second) // the socket closes slightly before the process exits
 	defer timer.Stop()

@@ -225,8 +225,8 @@ func (r *training) write(dir string) error {
 	return nil
 }
 
-// files returns the files of a model directory with the metrics, whose configuration contains
-// settings. Its .safetensors file is valid and has no tensors: it consists of the length of the
+// files returns the files of a model directory, by name: a configuration that contains settings,
+// the metrics, and a valid .safetensors file without tensors, which consists of the length of the
 // header and the header {}.
 func (r *training) files(settings map[string]any) (map[string][]byte, error) {
 	config, weights := "config.json", "model.safetensors"

@@ -74,7 +74,7 @@ func (f FileType) matrix() quant.Type {
 	return quant.F32
 }
 
-// Mixed reports whether some matrices are stored with more bits than most.
+// Mixed reports whether the file type stores some matrices with more bits than most.
 func (f FileType) Mixed() bool { return f == Q4_K_M || f == Q5_K_M }
 
 // largeLayers is the number of layers of models with 70 billion parameters (Llama 2 and 3, Qwen2).
