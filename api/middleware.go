@@ -48,7 +48,7 @@ type recorder struct {
 	http.ResponseWriter
 	status int
 	call   *request.Call // nil when the request reached no operation
-	reason string        // reason of the error in the response
+	reason string        // reason of the error in the response; "" if there is none
 	cut    bool          // a failure cut the response off
 }
 

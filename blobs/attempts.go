@@ -32,7 +32,7 @@ const SupersededTime = time.Hour
 // stored below root; "" when there is none. root is the result of RolloutsRoot or LogRoot.
 func (s *Store) NewestOfAttempts(ctx context.Context, root string, last int) (key string, err error) {
 	if base, ok := strings.CutSuffix(root, logsDir+"/"); ok {
-		for attempt := last; attempt > 0; attempt-- { // faster than listing the job's directory
+		for attempt := last; attempt > 0; attempt-- { // trying each number is faster than listing the job's directory
 			key := base + trainerLog + strconv.Itoa(attempt) + logSuffix
 			if _, err := s.Size(ctx, key); err == nil {
 				return key, nil

@@ -22,8 +22,8 @@ import (
 
 	"gocloud.dev/blob"
 	"gocloud.dev/blob/fileblob"
-	_ "gocloud.dev/blob/memblob" // mem://
-	_ "gocloud.dev/blob/s3blob"  // s3://
+	_ "gocloud.dev/blob/memblob" // driver for mem://
+	_ "gocloud.dev/blob/s3blob"  // driver for s3://
 	"gocloud.dev/gcerrors"
 
 	"anneal/disk"
@@ -45,9 +45,10 @@ type Options struct {
 	BaseURL string
 	Key     []byte
 	Now     func() time.Time // returns the current time; nil stands for time.Now
-	// Intercept is called for each change of the bucket. It makes the change by calling do, or
-	// returns an error without calling do, so that tests can inject faults. If it is nil, all
-	// changes are made.
+	// Intercept is called for each change of the bucket: change is put, copy or delete, and key is
+	// the key of the file, or a prefix whose files are deleted. Intercept makes the change by
+	// calling do, or returns an error without calling do, so that tests can inject faults. If it is
+	// nil, all changes are made.
 	Intercept func(change, key string, do func() error) error
 	Logger    *slog.Logger // nil discards log messages
 }

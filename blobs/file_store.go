@@ -33,7 +33,7 @@ type fileStore struct {
 
 	mu      sync.Mutex
 	earlier map[string]int64  // lengths of the files that may have no record, by key: see marker
-	damage  map[string]damage // known damages by key
+	damage  map[string]damage // files that were found damaged, by key
 }
 
 // staging is the directory of files that are being written. Its name cannot be a key, because keys

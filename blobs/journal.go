@@ -35,7 +35,7 @@ const maxSegment = 8 << 20
 type journal struct {
 	dir  string // directory of the segments
 	lock *os.File
-	sync func(*os.File) error // disk.Fdatasync, except in tests
+	sync func(*os.File) error // syncs a segment: disk.Fdatasync, except in tests
 	// checkpoint makes all files durable for which the journal has entries.
 	checkpoint func() error
 	log        *slog.Logger
@@ -52,7 +52,7 @@ type journal struct {
 	// Only the running round uses the fields below.
 	segment *segment
 	full    chan struct{} // closed when the previous, full segment is removed; nil if there is none
-	took    time.Duration // duration of the last sync
+	took    time.Duration // duration of the last sync, which is the longest wait of gather
 }
 
 // A segment is one of the files that the journal consists of.
@@ -60,7 +60,7 @@ type segment struct {
 	file    *os.File
 	number  int
 	size    int64
-	keys    []string       // key of each entry
+	keys    []string       // keys of the entries, in their order
 	pending sync.WaitGroup // entries whose files are not renamed into place yet
 }
 

@@ -28,7 +28,7 @@ func (f journaled) recover(log *slog.Logger) error {
 		return err
 	}
 	var entries []entry
-	last := map[string]int{} // index after the last superseded entry, by key
+	last := map[string]int{} // by key, the index that follows that of the last superseded entry of the key
 	damaged := map[string]bool{}
 	for i, path := range paths {
 		data, err := os.ReadFile(path)

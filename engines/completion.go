@@ -45,7 +45,7 @@ type CompletionRequest struct {
 	// PresencePenalty, -2 to 2, applies once to each token that has occurred.
 	PresencePenalty   float64         `json:"presencePenalty,omitempty"`
 	RepetitionPenalty float64         `json:"repetitionPenalty,omitempty"` // 0.001 to 2; 1 or 0 disables the penalty
-	LogitBias         map[int]float64 `json:"logitBias,omitempty"`         // bias from -100 to 100, by token ID
+	LogitBias         map[int]float64 `json:"logitBias,omitempty"`         // -100 to 100, added to logits, by token ID
 	// MirostatTarget is the target perplexity, at least 1; 0 disables Mirostat.
 	MirostatTarget float64 `json:"mirostatTarget,omitempty"`
 	// MirostatRate is the learning rate of Mirostat; 0 stands for 0.1.
@@ -93,7 +93,7 @@ type Message struct {
 	Parts      []Part     `json:"parts,omitempty"` // content if the message has images; replaces Content
 	Name       string     `json:"name,omitempty"`
 	Reasoning  string     `json:"reasoning,omitempty"`  // reasoning before the content of an assistant message
-	ToolCalls  []ToolCall `json:"toolCalls,omitempty"`  // calls by an assistant message
+	ToolCalls  []ToolCall `json:"toolCalls,omitempty"`  // tool calls that an assistant message contains
 	ToolCallID string     `json:"toolCallId,omitempty"` // for the role tool: ID of the call whose result this is
 }
 
@@ -101,9 +101,9 @@ type Message struct {
 // Index has the Name; the caller joins the Arguments of all parts with the same Index.
 type ToolCall struct {
 	Index     int    `json:"index,omitempty"` // index among the calls of the completion
-	ID        string `json:"id,omitempty"`    // "" if the engine assigns no IDs
+	ID        string `json:"id,omitempty"`    // ID of the call; "" if the engine assigns none
 	Name      string `json:"name,omitempty"`
-	Arguments string `json:"arguments,omitempty"` // arguments as a JSON object
+	Arguments string `json:"arguments,omitempty"` // arguments of the function: a JSON object as text
 }
 
 // Values of ResponseFormat.Type.
@@ -123,8 +123,8 @@ type ResponseFormat struct {
 // Reasoning controls the model's reasoning before its answer. For a request without Reasoning,
 // the model's chat template decides.
 type Reasoning struct {
-	Effort string `json:"effort,omitempty"` // none, low, medium or high
-	Budget int    `json:"budget,omitempty"` // maximum number of reasoning tokens; 0 sets no limit
+	Effort string `json:"effort,omitempty"` // none, low, medium or high; "" leaves it to the template
+	Budget int    `json:"budget,omitempty"` // maximum number of reasoning tokens of the completion; 0 sets no limit
 	// History selects the reasoning of earlier turns that the prompt contains: disabled (none),
 	// interleaved (that after the last user message) or preserved (all).
 	History string `json:"history,omitempty"`
@@ -176,7 +176,7 @@ type Chunk struct {
 	Raw string `json:"raw,omitempty"`
 	// Prompt is a part of the rendered prompt, if ReturnTokenIDs or RawOutput was requested.
 	Prompt *RenderedPrompt `json:"prompt,omitempty"`
-	Finish string          `json:"finish,omitempty"` // set on the last chunk only
+	Finish string          `json:"finish,omitempty"` // why the completion ended; "" except in the last chunk
 }
 
 // A RenderedPrompt is the prompt as the model receives it, or a part of it in a stream.
@@ -194,7 +194,7 @@ type Logprob struct {
 	Token   int     `json:"token"`
 	Text    string  `json:"text"`   // text of the token, with U+FFFD for the bytes of an incomplete character
 	Bytes   []byte  `json:"bytes"`  // bytes of the token, also those of an incomplete character
-	Offset  int     `json:"offset"` // position in characters, from the start of the text including the echoed prompt
+	Offset  int     `json:"offset"` // position of the token in the text with the echoed prompt, in characters
 	Logprob float64 `json:"logprob"`
 	// Unknown reports that the token is the first one of the prompt, which has no probability.
 	Unknown  bool    `json:"unknown,omitempty"`
@@ -214,7 +214,7 @@ type Usage struct {
 	CachedTokens     int `json:"cachedTokens"`
 	// ReasoningTokens is the number of reasoning tokens, which CompletionTokens includes.
 	ReasoningTokens int     `json:"reasoningTokens,omitempty"`
-	ContextLength   int     `json:"window,omitempty"` // context length; 0 if unknown
+	ContextLength   int     `json:"window,omitempty"` // context length of the model in tokens; 0 if unknown
 	Timings         Timings `json:"times"`
 	// Speculation describes speculative decoding; nil if no tokens were drafted.
 	Speculation *Speculation `json:"speculation,omitempty"`
@@ -233,7 +233,7 @@ type Speculation struct {
 // is 0.
 type Timings struct {
 	Tokenize     time.Duration `json:"tokenize,omitempty"`
-	PrefillQueue time.Duration `json:"prefillQueue,omitempty"` // time spent waiting for a slot
+	PrefillQueue time.Duration `json:"prefillQueue,omitempty"` // time that the request waited for a free slot
 	Prefill      time.Duration `json:"prefill,omitempty"`
 	// Direct reports that requests never wait for the tokenizer, nor between prefill and decode.
 	// These waits are then reported as zero instead of as unknown.

@@ -37,7 +37,7 @@ type EmbeddingRequest struct {
 	// Dimensions is the number of elements of the embedding; 0 stands for the model's number. A
 	// smaller number truncates the model's embedding, which is then normalized.
 	Dimensions int    `json:"dimensions,omitempty"`
-	CacheScope string `json:"cacheScope,omitempty"` // see CompletionRequest.CacheScope
+	CacheScope string `json:"cacheScope,omitempty"` // only requests of the same scope share cached prefixes
 }
 
 // An Embedding is the vector that represents a text.

@@ -104,13 +104,13 @@ type TrainSettings struct {
 	// RewardWeights are the weights of the rewards for RLOR, by name of the reward. If it is empty,
 	// every reward has the weight 1.
 	RewardWeights map[string]float64 `json:"rewardWeights,omitempty"`
-	Loss          *domain.LossConfig `json:"loss,omitempty"`     // loss, for all methods except Supervised
-	Rollouts      *Rollouts          `json:"rollouts,omitempty"` // settings for Reinforcement
+	Loss          *domain.LossConfig `json:"loss,omitempty"`     // loss function, for all methods except Supervised
+	Rollouts      *Rollouts          `json:"rollouts,omitempty"` // how Reinforcement generates and scores responses
 }
 
 // Rollouts are the settings for the generation and scoring of rollouts.
 type Rollouts struct {
-	domain.InferenceParameters // sampling parameters with their defaults
+	domain.InferenceParameters // sampling parameters of the responses; unset fields have their defaults
 	// ChunkSize is the maximum number of dataset rows for which the model generates responses
 	// before the next update of the policy.
 	ChunkSize int `json:"chunkSize"`
@@ -152,8 +152,8 @@ type Metrics struct {
 // that is 0.
 const NegligibleMetric = 1e-12
 
-// RoundMetrics sets all values below NegligibleMetric to 0, such as the loss -8.3e-17 of advantages
-// that sum to 0.
+// RoundMetrics sets values to 0 whose absolute value is below NegligibleMetric, such as the loss
+// -8.3e-17 of advantages that sum to 0.
 func RoundMetrics(values map[string]float64) {
 	for name, value := range values {
 		if math.Abs(value) < NegligibleMetric {
@@ -178,12 +178,12 @@ type TrainResult struct {
 	// Directory below WorkDir with the result: a Hugging Face directory (all parameters) or a PEFT
 	// directory (adapter).
 	Dir          string
-	Files        map[string][]byte // contents of the files by name, if Dir is ""; the caller may change the map
+	Files        map[string][]byte // if Dir is "": files of the result by name; the caller may change the map
 	Adapter      bool              // the result is a PEFT adapter
 	Steps        int
 	Tokens       int64
 	StoppedEarly bool
-	Reason       string             // reason why the training stopped early
+	Reason       string             // why the training stopped early; "" unless StoppedEarly
 	Values       map[string]float64 // last value of each metric
 }
 

@@ -5,7 +5,7 @@ import "context"
 // A Gang has the rank of one node of an attempt that runs on several nodes, and its links to other
 // nodes. The leader is the node of rank 0: it trains, and reports for all nodes. The others assist.
 type Gang struct {
-	Rank int // rank of this node
+	Rank int // rank of this node, from 0; 0 is the leader
 	// Links of the leader to each other node, by rank; a node that is not the leader has only the
 	// link to the leader.
 	Links []Link

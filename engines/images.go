@@ -17,7 +17,7 @@ const ImagePlaceholder = "<image>"
 type Image struct {
 	Type string `json:"type"` // media type, such as image/png
 	URL  string `json:"url"`  // URL from which the node downloads the image
-	Size int64  `json:"size"` // size in bytes
+	Size int64  `json:"size"` // size of the image file in bytes
 	Data []byte `json:"-"`    // content of the image file, which the node sets before it calls the engine
 }
 

@@ -13,7 +13,7 @@ type Scorer interface {
 type EvaluatorCode struct {
 	Dir       string            // directory with the files of the revision
 	EntryFile string            // path of the file with the function, relative to Dir
-	EntryFunc string            // name of the function
+	EntryFunc string            // name of the evaluator's function in EntryFile
 	Env       map[string]string // values of the evaluator's secrets, by their keyName
 	// Parallelism is the maximum number of rows that are scored concurrently; 0 stands for 1. The
 	// number of cores limits it too.

@@ -59,7 +59,7 @@ type TranscriptionRequest struct {
 // An AudioFile is an uploaded recording, which the replica downloads.
 type AudioFile struct {
 	URL  string `json:"url"`
-	Size int64  `json:"size"` // size in bytes
+	Size int64  `json:"size"` // size of the recording in bytes
 }
 
 // Values of TranscriptionRequest.Preprocessing.
@@ -76,11 +76,11 @@ type TranscriptionOptions struct {
 	Prompt   string `json:"prompt,omitempty"`
 	// Temperature has the fallback temperatures, in order; empty stands for the engine's default.
 	Temperature []float64 `json:"temperature,omitempty"`
-	Translate   bool      `json:"translate,omitempty"`   // translate to English
+	Translate   bool      `json:"translate,omitempty"`   // translate the transcript to English
 	VAD         string    `json:"vad,omitempty"`         // voice activity detection: "", VADSilero or VADPyannet
 	Alignment   string    `json:"alignment,omitempty"`   // forced alignment of words: "", AlignMMS or AlignTDNN
 	Words       bool      `json:"words,omitempty"`       // return the timestamps of words
-	Diarize     bool      `json:"diarize,omitempty"`     // label the speakers
+	Diarize     bool      `json:"diarize,omitempty"`     // label segments and words with their speakers
 	MinSpeakers int       `json:"minSpeakers,omitempty"` // minimum number of speakers for Diarize; 0 sets none
 	MaxSpeakers int       `json:"maxSpeakers,omitempty"`
 }

@@ -86,7 +86,7 @@ func normalize(s engines.Segment, minStart float64) (normal engines.Segment, ok 
 // clamp returns a time rounded to milliseconds and limited to the range from low to high; low for
 // NaN.
 func clamp(seconds, low, high float64) float64 {
-	if !(seconds > low) { // also true for NaN
+	if !(seconds > low) { // also true if seconds is NaN
 		return low
 	}
 	return min(math.Round(seconds*1000)/1000, high)

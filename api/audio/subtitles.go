@@ -121,7 +121,7 @@ func appendText(lines []string, text string) ([]string, bool) {
 func splitWords(segment engines.Segment) (all []engines.Word) {
 	words := segment.Words
 	fields := strings.Fields(segment.Text)
-	// takes the words from the text, which may have punctuation that the engine's words lack
+	// use the words of the text, which may have punctuation that the engine's words lack
 	if len(fields) == len(words) {
 		words = append([]engines.Word(nil), words...)
 		for i := range words {

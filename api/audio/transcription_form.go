@@ -54,7 +54,7 @@ type formReader struct {
 	service    *Service
 	values     map[string][]string
 	unknown    []string
-	uploads    int // number of parts with a file
+	uploads    int // number of parts with a file that were read
 	violations domain.Violations
 }
 

@@ -45,7 +45,7 @@ func (s *Service) Operations() (all []request.Operation) {
 }
 
 // responseHeaders lists the response headers of transcriptions. A stream has only anneal-warning,
-// because its headers are sent before the values of the others are known.
+// because its headers are sent before the values of the other headers are known.
 var responseHeaders = []request.Parameter{
 	{Name: "anneal-warning", Kind: wire.Text,
 		Description: "Names a field that the server ignored, because it is unknown or has no effect. The response has " +

@@ -28,7 +28,7 @@ type Exchange struct {
 	waited   time.Duration // total time that reads of the body have blocked
 	read     int64         // number of bytes of the body that were read
 	bodyRead bool          // the body was read to its end
-	until    time.Time     // time by which the whole body must have arrived; zero means none
+	until    time.Time     // time by which the whole body must have arrived; zero means no deadline
 	answered bool
 	lingers  bool // End reads and discards the rest of the body before the connection is closed
 
@@ -52,18 +52,18 @@ const (
 	// maximum length of an unread body after which the connection is still reused
 	reuseBytes  = 64 << 10
 	reuseTime   = time.Second      // maximum wait for the rest of a body of at most reuseBytes
-	lingerTime  = 10 * time.Second // how long a longer body is read and discarded, at most
+	lingerTime  = 10 * time.Second // maximum time to read and discard the rest of a longer body
 	lingerPause = time.Second      // maximum wait for each read of such a longer body
 	lingerAlien = 2 * time.Second  // lingerTime for clients that are not authenticated
 )
 
-// Begin returns the exchange of a request, which is the writer of its response, and a copy of the
-// request from which Of returns the exchange. The caller must pass both to the handler, and must
-// call End after the handler has returned.
+// Begin returns the exchange of a request, and a copy of the request from which Of returns the
+// exchange. The caller must call the handler with the exchange as the http.ResponseWriter and with
+// the copy, and must call End after the handler has returned.
 func Begin(limits *request.Limits, bodies *Budget, w http.ResponseWriter, r *http.Request) (*Exchange,
 	*http.Request) {
 	x := &Exchange{ResponseWriter: w, control: http.NewResponseController(w), limits: limits, bodies: bodies}
-	_ = x.control.SetWriteDeadline(time.Time{}) // clears the deadline of the previous response
+	_ = x.control.SetWriteDeadline(time.Time{}) // clears the deadline of the previous response on the connection
 	r = r.WithContext(context.WithValue(r.Context(), exchangeKey{}, x))
 	if r.Body != nil && r.Body != http.NoBody {
 		x.body, r.Body = r.Body, x
@@ -76,7 +76,7 @@ func Begin(limits *request.Limits, bodies *Budget, w http.ResponseWriter, r *htt
 // after the handler has returned.
 func (x *Exchange) End() {
 	x.beginResponse(http.StatusOK)
-	// deadline for what net/http has buffered
+	// deadline for sending what net/http has buffered
 	_ = x.control.SetWriteDeadline(time.Now().Add(x.limits.AnswerTime))
 	x.leave()
 	x.bodies.release(x.account, x.reserved)

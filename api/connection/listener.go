@@ -183,7 +183,7 @@ type limitedConn struct {
 	listener *limitedListener
 	from     netip.Addr
 
-	// guarded by listener.mu:
+	// The fields below are guarded by listener.mu. left states that leave was called.
 	left    bool
 	element *list.Element // its element in listener.unauthenticated; nil once a request was authenticated
 	account string

@@ -27,7 +27,7 @@ var static embed.FS
 const policy = "default-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; " +
 	"frame-ancestors 'none'; object-src 'none'"
 
-// index is the file that the path / returns.
+// index is the name of the file that is served at the path /.
 const index = "index.html"
 
 // A file is a file of the console with its media type and ETag, as it is sent to browsers.
@@ -121,6 +121,6 @@ func compressed(content []byte) []byte {
 	var out bytes.Buffer
 	w, _ := gzip.NewWriterLevel(&out, gzip.BestCompression) // an error would mean that the level is invalid
 	_, _ = io.Copy(w, bytes.NewReader(content))
-	_ = w.Close() // a buffer returns no error
+	_ = w.Close() // writing to a buffer returns no error
 	return out.Bytes()
 }

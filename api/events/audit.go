@@ -29,7 +29,8 @@ func purposes() (all []string) {
 	return all
 }
 
-// audited makes an audit record the State of a row, because query.List filters and orders rows.
+// audited wraps an audit record as the domain.State of a row, so that query.List, which takes rows,
+// can filter and order the records.
 type audited struct{ audit.Record }
 
 // Exists implements domain.State.

@@ -70,7 +70,8 @@ var eventFields = query.FieldsOf[Event]().WithValues(openapi.Values(rules))
 // Documentation describes the wire types of this package for the API reference.
 var Documentation = openapi.Documentation{Rules: rules, Fields: fieldTexts, Types: typeTexts}
 
-// recorded makes an event the State of a row, because query.List filters and orders rows.
+// recorded wraps an event as the domain.State of a row, so that query.List, which takes rows, can
+// filter and order the events.
 type recorded struct{ eventlog.Event }
 
 // Exists implements domain.State.
@@ -111,8 +112,8 @@ type Service struct {
 
 // Options configures the audit records and the proofs of a Service.
 type Options struct {
-	Audit     *audit.Recorder // nil means no audit records
-	Proofs    Proofs          // nil means no proofs
+	Audit     *audit.Recorder // stores the audit records; nil means that there are none to list
+	Proofs    Proofs          // proves that events are in the log; nil disables proofs
 	PublicLog bool            // serve the checkpoints and tiles of the log's Merkle tree without an API key
 }
 

@@ -93,7 +93,7 @@ func nextPage(c *request.Call, p *request.Params, h history, q query.Query, m wi
 func count(c *request.Call, h history) (int, error) {
 	total, err := c.Log.Count(c.Ctx, h.subject)
 	prefix, open := strings.CutSuffix(h.subject, ">")
-	if prefix == "events." { // all accounts
+	if prefix == "events." { // the history of all accounts
 		prefix += "*."
 	}
 	for _, collection := range h.hidden {

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Collections of jobs.
+// Collections of jobs, for Field.Requests.
 const (
 	supervised    = "supervisedFineTuningJobs"
 	preference    = "dpoJobs"
@@ -168,7 +168,7 @@ var Table = []Field{
 		When: withoutDiarize},
 }
 
-// Reasons that several fields have.
+// Values of Field.Reason, each of which is the reason of several fields.
 const (
 	matches        = "the operation only lists validated shape versions that fit the model; it creates no deployment"
 	hotLoadStore   = "replicas load weights from the server's own storage"
@@ -189,7 +189,7 @@ const (
 // metricGroups lists the prefixes of the names of the metrics that trainers report.
 var metricGroups = []string{"train/", "eval/", "reward/", "rollout/"}
 
-// Conditions that several fields have.
+// Values of Field.When, most of which are the condition of several fields.
 var (
 	withRows = &Condition{Text: "on a dataset that is READY or derived", Holds: func(f Facts) bool {
 		return f.text("state") == "READY" || f.isSet("transformed") || f.isSet("splitted.fraction")

@@ -27,7 +27,7 @@ type ChatChoice struct {
 	Logprobs       *ContentLogprobs `json:"logprobs"`
 	FinishReason   string           `json:"finish_reason"`
 	RawOutput      *RawOutput       `json:"raw_output,omitempty"`
-	PromptTokenIDs []int            `json:"prompt_token_ids,omitempty"` // only with return_token_ids
+	PromptTokenIDs []int            `json:"prompt_token_ids,omitempty"` // only if the request has return_token_ids
 	TokenIDs       []int            `json:"token_ids,omitempty"`
 }
 
@@ -71,7 +71,7 @@ type ChatChoiceDelta struct {
 	Logprobs       *ContentLogprobs `json:"logprobs"`
 	FinishReason   *string          `json:"finish_reason"`
 	RawOutput      *RawOutput       `json:"raw_output,omitempty"`
-	PromptTokenIDs []int            `json:"prompt_token_ids,omitempty"` // only with return_token_ids
+	PromptTokenIDs []int            `json:"prompt_token_ids,omitempty"` // only if the request has return_token_ids
 	TokenIDs       []int            `json:"token_ids,omitempty"`
 }
 

@@ -4,7 +4,7 @@ import "anneal/engines"
 
 // A choice is one completion of a prompt, and contains what has been generated so far.
 type choice struct {
-	engines.Chunk // concatenation of all chunks; only Text includes the prompt, if the request has echo
+	engines.Chunk // all chunks so far, concatenated; with echo, Text and Logprobs include the prompt
 	index         int
 	prompt        engines.RenderedPrompt
 	started       bool // the client was sent the first event of the choice

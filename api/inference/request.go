@@ -20,7 +20,7 @@ import (
 // Limits and default values of inference requests.
 const (
 	maxPrompts        = 128
-	maxChoices        = 512 // number of prompts times n
+	maxChoices        = 512 // maximum of the number of prompts times n
 	maxStops          = 4
 	maxStopSize       = 512 // maximum size of a stop sequence, in bytes
 	maxUserSize       = 512
@@ -41,14 +41,14 @@ type generationRequest struct {
 	model          string
 	prompts        []prompt
 	user           string
-	metadata       map[string]any // metadata that the usage record contains
+	metadata       map[string]any // field metadata, which the usage record repeats
 	isolation      string
 	n              int
 	stream         bool
-	usageChunk     bool // stream_options.include_usage
-	metricsInBody  bool // perf_metrics_in_response
+	usageChunk     bool // the stream ends with the usage (stream_options.include_usage)
+	metricsInBody  bool // the body has performance metrics (perf_metrics_in_response)
 	rejectOverflow bool // context_length_exceeded_behavior is "error", and the request sets max_tokens
-	singleToolCall bool // parallel_tool_calls is false
+	singleToolCall bool // the model makes at most one tool call (parallel_tool_calls is false)
 	// name of the field from which settings.Reasoning was read: reasoning_effort or thinking
 	reasoningField string
 	legacyLogprobs bool // logprobs is a number: the alternatives of a token include the sampled token

@@ -20,7 +20,8 @@ var responseFields = set("model", "input", "instructions", "max_output_tokens", 
 	"include", "truncation", "store", "background", "previous_response_id", "conversation", "prompt", "prompt_cache_key",
 	"safety_identifier", "service_tier", "user", "metadata")
 
-// stateful lists the fields that would refer to stored responses, and what to do instead.
+// stateful lists the fields that need stored responses, which the server does not have, and what a
+// client can do instead.
 var stateful = []struct{ name, instead string }{
 	{"previous_response_id", "send the earlier items in input"},
 	{"conversation", "send the items of the conversation in input"},
@@ -239,7 +240,7 @@ func chatTool(written json.RawMessage) json.RawMessage {
 }
 
 // responseToolChoice reads the field tool_choice, in which a function's name is not nested as in
-// chat completions. Its results are those of toolChoice.
+// chat completions. It returns the same results as fieldReader.toolChoice.
 func (f responseReader) responseToolChoice(tools []json.RawMessage, single bool) (bool, *engines.ToolChoice) {
 	object, ok := f.values["tool_choice"].(map[string]any)
 	if !ok {

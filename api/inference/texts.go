@@ -72,8 +72,8 @@ var fieldTexts = map[string]string{
 		" as JSON text.",
 	"reasoning_effort": "Reasoning effort of models that support reasoning: low, medium, high, none, a boolean, or " +
 		"the maximum number of reasoning tokens. It cannot be combined with thinking.",
-	"reasoning_history": "Which reasoning_content of earlier messages the prompt contains: all (preserved, the default), " +
-		"only that after the last user message (interleaved), or none (disabled).",
+	"reasoning_history": "Which reasoning_content of earlier messages the prompt contains: all (preserved, the " +
+		"default), only that after the last user message (interleaved), or none (disabled).",
 	"thinking": "Reasoning of models that support it: type is enabled or disabled, and budget_tokens is the " +
 		"maximum number of reasoning tokens. It cannot be combined with reasoning_effort.",
 	"return_token_ids": "Whether the response has the token IDs of the prompt and the completion.",

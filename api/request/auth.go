@@ -28,7 +28,7 @@ type Key struct {
 
 const (
 	keyMark    = "ank"
-	keySecret  = 32 // number of random bytes in a key
+	keySecret  = 32 // number of random bytes in an API key
 	maxKeySize = 256
 )
 

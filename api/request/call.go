@@ -46,7 +46,7 @@ type Core struct {
 	Now         func() time.Time
 	Space       *disk.Space // checks the space on the server's disk; nil disables the check
 	Limits      Limits
-	Busy        *Counters       // counts concurrent requests
+	Busy        *Counters       // counts requests in progress by key, such as an account or a replica
 	Closing     context.Context // is done when the server stops
 	// Addresses states whether events contain the IP address of the client.
 	Addresses bool

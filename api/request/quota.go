@@ -98,8 +98,8 @@ func (c quotaCheck) weighAll(intents []domain.Intent) (more domain.Usage) {
 	return more
 }
 
-// weigh returns the usage that an intent would add to the account; none if Decide rejects the
-// intent.
+// weigh returns the usage that an intent would add to the account; the zero Usage if Decide rejects
+// the intent.
 func (c quotaCheck) weigh(intent domain.Intent) domain.Usage {
 	before, version := c.World.Row(intent.Name)
 	if intent.IsStale(version) {

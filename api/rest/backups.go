@@ -45,7 +45,8 @@ type Backup struct {
 	Last *CompleteBackup `json:"last,omitempty"`
 	// EventsSince is the number of events that were recorded after the last complete backup.
 	EventsSince domain.Count `json:"eventsSince"`
-	// Age is the time since the StateTime of the last complete backup, such as "3600s".
+	// Age is the time since the StateTime of the last complete backup, such as "3600s"; "" if there
+	// is none.
 	Age string `json:"age,omitempty"`
 }
 

@@ -130,7 +130,7 @@ func (q *fineTuning) readHyperparameters(h *FineTuningHyperparameters) {
 	q.options.LearningRateMultiplier = q.number("learning_rate_multiplier", h.LearningRateMultiplier,
 		domain.MaxLearningScale, false)
 	if q.method == domain.MethodDPO {
-		q.options.BatchSizeSamples = batch // DPOTraining has no field for it
+		q.options.BatchSizeSamples = batch // DPOTraining has no field for a batch size in samples
 		q.beta = q.number("beta", h.Beta, maxBeta, false)
 	} else {
 		q.config.BatchSizeSamples = batch
@@ -254,7 +254,7 @@ func (q *fineTuning) readOptions() {
 	// succeeded
 	q.options.LoadAddon = true
 	if q.options.Seed == nil {
-		random, _ := strconv.ParseUint(q.NewUUID("seed")[:8], 16, 32) // the first 8 are hexadecimal digits
+		random, _ := strconv.ParseUint(q.NewUUID("seed")[:8], 16, 32) // a UUID begins with 8 hexadecimal digits
 		seed := int(random % (domain.MaxSeed + 1))
 		q.options.Seed = &seed
 	}

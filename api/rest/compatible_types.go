@@ -50,7 +50,7 @@ type FineTuningMethod struct {
 	Reinforcement *FineTuningSettings `json:"reinforcement,omitempty"`
 }
 
-// FineTuningSettings are the settings of a method.
+// FineTuningSettings has the settings of a fine-tuning method.
 type FineTuningSettings struct {
 	Hyperparameters *FineTuningHyperparameters `json:"hyperparameters,omitempty"`
 	Grader          any                        `json:"grader,omitempty"`
@@ -114,7 +114,7 @@ type FineTuningError struct {
 	Param   *string `json:"param"`
 }
 
-// FineTuningJobList is a page of jobs.
+// FineTuningJobList is a page of fine-tuning jobs.
 type FineTuningJobList struct {
 	Object  string          `json:"object"`
 	Data    []FineTuningJob `json:"data"`
@@ -132,14 +132,14 @@ type FineTuningEvent struct {
 	Data      map[string]any `json:"data"`
 }
 
-// FineTuningEventList is a page of events.
+// FineTuningEventList is a page of the events of a fine-tuning job.
 type FineTuningEventList struct {
 	Object  string            `json:"object"`
 	Data    []FineTuningEvent `json:"data"`
 	HasMore bool              `json:"has_more"`
 }
 
-// FineTuningCheckpoint is a checkpoint of a job.
+// FineTuningCheckpoint is a checkpoint of a fine-tuning job in the format of the OpenAI API.
 type FineTuningCheckpoint struct {
 	ID         string             `json:"id"`
 	Object     string             `json:"object"`
@@ -150,7 +150,7 @@ type FineTuningCheckpoint struct {
 	Metrics    map[string]float64 `json:"metrics"`
 }
 
-// FineTuningCheckpointList is a page of checkpoints.
+// FineTuningCheckpointList is a page of the checkpoints of a fine-tuning job.
 type FineTuningCheckpointList struct {
 	Object  string                 `json:"object"`
 	Data    []FineTuningCheckpoint `json:"data"`

@@ -84,9 +84,9 @@ type TrackerConfig struct {
 
 // JobProgress is the progress of a job, as its trainer last reported it.
 //
-// TotalInputRequests, TotalProcessedRequests, SuccessfulRequests and FailedRequests count the
-// rollouts of a reinforcement job: those expected, and those scored, with a valid score and without
-// one. They are 0 for other jobs.
+// TotalInputRequests, TotalProcessedRequests, SuccessfulRequests and FailedRequests count rollouts
+// of a reinforcement job: all that are expected, all that were scored, those with a valid score,
+// and those without a valid score. They are 0 for other jobs.
 //
 // TrainedTokens counts the tokens that optimizer steps have processed. InputTokens counts the
 // tokens that the job has read: for a reinforcement job, the prompt tokens of all rollouts,

@@ -8,7 +8,7 @@ import (
 	"anneal/api/request"
 )
 
-// A group returns the operations of one kind.
+// A group is a function that returns the operations of one kind.
 type group func(s *Service) []request.Operation
 
 // groups has the group of each kind, which the file of the kind registers.
@@ -34,14 +34,14 @@ func (s *Service) Operations() []request.Operation {
 }
 
 // presentOnly lists the gets and lists that do not read the state of resources in the world, and so
-// have no parameter asOf. An entry is the ID of an operation, or the end of such IDs.
+// have no parameter asOf. An entry is an operation ID, or a suffix of operation IDs.
 var presentOnly = []string{
 	"getDigest",                      // 'anneal log verify' computes the digest of an earlier position
 	"listBackups",                    // backups are not part of the log
 	"listRebuilds",                   // rebuilds are not part of the log
-	"Events",                         // ends of the IDs of lists of events, each of which has its position
+	"Events",                         // lists of events, which contain the past states already
 	"getDelivery", "listDeadLetters", // read from a file, not from the log
-	"Usage",                // has the parameters startTime and endTime
+	"Usage",                // selects a period with the parameters startTime and endTime
 	"Endpoint", "Rollouts", // read files, which exist only for the present state
 }
 

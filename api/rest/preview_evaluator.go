@@ -98,7 +98,7 @@ func previewEvaluator(c *call) (any, error) {
 			"limit: wait until one ends",
 			MaxPreviews, c.Account)
 	}
-	defer release() // the limit bounds reads of files, too: see TestFilesAreReadAfterAdmission
+	defer release() // MaxPreviews also bounds the reads of files: see TestFilesAreReadAfterAdmission
 	if source != nil {
 		var err error
 		if rows, err = firstRows(c, source, cmp.Or(body.MaxSamples, defaultSamples)); err != nil {

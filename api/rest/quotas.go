@@ -36,7 +36,7 @@ func quotaOperations(s *Service) []request.Operation {
 	all := quotas.operations(s)
 	for i, handle := range []handler{listQuotas, getQuota, listQuotaEvents} {
 		all[i].Handle = s.handle(handle)
-		all[i].Uncounted = i < 2 // listQuotaEvents counts, because it reads the log
+		all[i].Uncounted = i < 2 // listQuotaEvents counts against the rate limit, because it reads the log
 	}
 	return append(all, request.Operation{ID: "updateQuota", Method: "PATCH", Path: request.CollectionPath + "quotas/{id}",
 		Tag: "quotas", Gate: request.ByOperator,

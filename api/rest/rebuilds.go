@@ -94,8 +94,8 @@ func cancelRebuild(c *call) (any, error) {
 	return one, nil
 }
 
-// readRebuildVerb reads a request without a body. It returns an error if this server cannot make
-// rebuilds.
+// readRebuildVerb reads a request to start or cancel a rebuild, which has no settings. It returns
+// an error if the request is invalid, or if this server cannot make rebuilds.
 func readRebuildVerb(c *call) error {
 	p := c.Params()
 	if err := p.ReadVerb(&struct{}{}); err != nil {

@@ -18,7 +18,7 @@ type ReinforcementJob struct {
 	TrainingConfig TrainingConfig `json:"trainingConfig"`
 	TrackerConfig  *TrackerConfig `json:"trackerConfig,omitempty"`
 	JobReport
-	EvaluatorRevision int    `json:"evaluatorRevision,omitempty" api:"output"` // chosen when a job starts
+	EvaluatorRevision int    `json:"evaluatorRevision,omitempty" api:"output"` // chosen when the job starts; 0 before
 	OutputStats       string `json:"outputStats,omitempty" api:"output"`
 	TrainerLogs       string `json:"trainerLogsSignedUrl,omitempty" api:"output"`
 }

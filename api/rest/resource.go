@@ -25,7 +25,7 @@ type resource[S domain.State, R any] struct {
 	// parameter or field of a create request with the ID; "" if the ID is in the field name
 	idParam      string
 	order        string // default value of orderBy; "" means name
-	named        bool   // an update request must have the field name
+	named        bool   // the body of an update request must contain the resource name, in the field "name"
 	reads        request.Permission
 	writes       request.Permission
 	public       func(*S) bool // reports whether all accounts may read the resource

@@ -14,7 +14,7 @@ import (
 type update[S domain.State, R any] struct {
 	name   domain.Name
 	given  *R        // the fields of the body that are in the mask
-	merged *R        // the present resource with the fields of given
+	merged *R        // the present resource, with the fields in the mask replaced by those of given
 	old    S         // present state of the resource
 	mask   wire.Mask // fields that the update changes
 	p      *request.Params

@@ -14,7 +14,7 @@ type TrainerJob struct {
 	TrackerConfig  *TrackerConfig `json:"trackerConfig,omitempty"`
 	JobReport
 	DirectRouteHandle string            `json:"directRouteHandle,omitempty" api:"output"`
-	TrainStep         *domain.TrainStep `json:"trainStep,omitempty" api:"output"` // the latest train step
+	TrainStep         *domain.TrainStep `json:"trainStep,omitempty" api:"output"` // latest train step; nil: none yet
 }
 
 var trainerJobs = &resource[domain.TrainerJob, TrainerJob]{

@@ -27,8 +27,8 @@ type DeploymentShapeVersion struct {
 	Capabilities    []string         `json:"capabilities" api:"output"`
 }
 
-// versionState makes a shape version, together with its shape, the State of a row, because
-// query.List filters and orders rows.
+// versionState wraps a shape version and its shape as the domain.State of a row, so that
+// query.List, which takes rows, can filter and order the versions.
 type versionState struct {
 	*domain.ShapeVersion
 	shape *projections.Row[domain.DeploymentShape]

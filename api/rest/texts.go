@@ -47,7 +47,7 @@ var commonTexts = map[string]string{
 	"param":                 "Path of the first invalid field; null if the error is not about a field.",
 }
 
-// pageTexts describes the lists of items on pages.
+// pageTexts describes the fields of list responses that contain the items of a page.
 var pageTexts = map[string]string{
 	"accounts":                    "The accounts of this page.",
 	"apiKeys":                     "The API keys of this page.",
@@ -208,7 +208,7 @@ var nodeTexts = map[string]string{
 	"Allocation.id":     "ID of the allocation.",
 }
 
-// eventTexts describes events as CloudEvents.
+// eventTexts describes the fields of events, which are CloudEvents.
 var eventTexts = map[string]string{
 	"specversion":     "Version of the CloudEvents specification.",
 	"subject":         "Resource name of the resource that changed.",

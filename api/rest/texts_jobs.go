@@ -69,7 +69,7 @@ var jobTexts = map[string]string{
 	"refCacheBatchSize":   "Number of rows in a forward pass of the reference model.",
 }
 
-// progressTexts describes the output fields of jobs.
+// progressTexts describes the progress and the other output fields of jobs.
 var progressTexts = map[string]string{
 	"completedTime": "Time at which the job ended.",
 	"jobProgress":   "Progress of the job, as its trainer last reported it.",
@@ -129,7 +129,7 @@ var progressTexts = map[string]string{
 	"CostAnswer.estimatedCost": "Estimated cost of the job at the operator's prices.",
 }
 
-// rolloutTexts describes reinforcement jobs and trainer jobs.
+// rolloutTexts describes rollouts, reinforcement jobs and trainer jobs.
 var rolloutTexts = map[string]string{
 	"Rollout.step": "Number of the first optimizer step that trains on the response. In an evaluation, " +
 		"the number of optimizer steps before the evaluation.",

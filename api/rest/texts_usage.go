@@ -35,7 +35,7 @@ var usageTexts = map[string]string{
 		"Usage that is reported later is still added to a complete row.",
 }
 
-// usageTypeTexts describe the types of usage.
+// usageTypeTexts describes the wire types of usage in the API reference.
 var usageTypeTexts = map[string]string{
 	"UsageRow": "Usage of one group in one period; the query parameter groupBy defines the groups.",
 }

@@ -23,7 +23,8 @@ func trainerLog(c *call, job domain.Name, event string, attempts int) (any, erro
 }
 
 // signedLog returns a signed URL of the newest log that an attempt of the job has written; "" if
-// there is none. event and attempts are those of trainerLog.
+// there is none. event is the ID of the event that created the job; attempts is the number of its
+// newest attempt.
 func signedLog(c *call, job domain.Name, event string, attempts int) (string, error) {
 	key, err := c.Uploads.Blobs.NewestOfAttempts(c.Ctx, blobs.LogRoot(job, event), attempts)
 	if err != nil || key == "" {

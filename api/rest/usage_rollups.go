@@ -44,11 +44,11 @@ type UsageRow struct {
 	Complete           bool         `json:"complete"`
 }
 
-// usageState makes a row of usage the State of a row of the world, because query.List filters and
-// orders those.
+// usageState wraps a UsageRow as the domain.State of a row of the world, so that query.List, which
+// takes such rows, can filter and order the usage.
 type usageState struct {
 	UsageRow
-	key string // name of the row, which orders rows that are otherwise equal
+	key string // name of the row; lists order rows that are otherwise equal by it
 }
 
 // Exists implements domain.State.
@@ -116,7 +116,7 @@ func usageOperations(s *Service) []request.Operation {
 
 // A usageQuery has the parameters of a request for usage.
 type usageQuery struct {
-	account    string // "*" means all accounts
+	account    string // account whose usage is requested; "*" means all accounts
 	start, end time.Time
 	groups     []func(of, from *UsageRow)
 	period     string // byHour, byDay or byNone
@@ -289,7 +289,7 @@ func sumUsage(c *call, q usageQuery) ([]usageState, error) {
 			}
 			part, ok := domain.UsagePartOf(event)
 			if !ok || part.Window > window {
-				continue // the pending rows contain this usage, which was recorded after the call of Pending
+				continue // recorded after the call of Pending, so the pending rows contain it
 			}
 			for _, row := range part.Rows {
 				if err := sum.add(e.Name.Account(), row, false); err != nil {

@@ -13,7 +13,7 @@ import (
 // if any.
 type Target struct {
 	*projections.Row[domain.Deployment]
-	Addon string // domain.AddonID; "" if the deployment serves its own model without an addon
+	Addon string // ID of the addon (domain.AddonID); "" if the deployment serves its own model without an addon
 	// selects another addon if Addon is unloaded during the request; nil if the request names the
 	// addon
 	Choose ChooseAddon
@@ -23,7 +23,8 @@ type Target struct {
 // deployment's own model.
 type ChooseAddon func(v *projections.View, deployment *projections.Row[domain.Deployment]) (addon string)
 
-// AddonID returns the domain.AddonID of a deployed model.
+// AddonID returns the addon ID of a deployed model, which consists of its name and creation time:
+// see domain.AddonID.
 func AddonID(row *projections.Row[domain.DeployedModel]) string {
 	return domain.AddonID(row.Name, row.CreateTime)
 }

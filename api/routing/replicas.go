@@ -113,7 +113,7 @@ type sendState struct {
 	marks         *unreachable
 	tried         map[string]bool // IDs of replicas that do not get the request again
 	runs          int             // number of replicas on which the request may have begun to run
-	failure       error           // error of one of the replicas that failed
+	failure       error           // error of the first replica with a full queue, or else of the last that failed
 	remainingWait time.Duration   // how long the request may still wait for a replica
 }
 

@@ -34,7 +34,7 @@ const FileNameRule = "must be 1 to 128 letters, digits, dots, _ and -, and begin
 // A Limit bounds the files of one upload: their number, size and names.
 type Limit struct {
 	Files int
-	Bytes int64 // maximum size of each file
+	Bytes int64 // maximum size of each file, in bytes
 	// Directories matches the directories that file names of the form DIRECTORY/NAME may have. nil
 	// allows no directories.
 	Directories *regexp.Regexp

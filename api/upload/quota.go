@@ -23,7 +23,7 @@ type ledger struct {
 	pending map[string]int64 // bytes by account; only accounts with the quota storage-bytes
 }
 
-// A Store stores the files of uploads.
+// A Store stores the files of uploads, and counts uploads in progress against storage quotas.
 type Store struct {
 	Blobs  *blobs.Store
 	World  *projections.World
@@ -59,7 +59,7 @@ type reservation struct {
 	unlimited   bool
 	limit       int64
 	used        int64 // bytes that the account uses, except uploads in progress
-	refreshedAt int64 // value of taken at the last refresh
+	refreshedAt int64 // value of taken, in bytes, at the last call of refresh
 	known       bool
 	taken       int64
 	ahead       int64 // bytes in taken that were announced but have not arrived yet
@@ -167,7 +167,8 @@ func (in *Intake) Announced() error {
 	return in.share.takeAhead(in.Request.ContentLength - formOverhead)
 }
 
-// Reserve returns an error if n more bytes would exceed the account's storage quota.
+// Reserve returns an error if n more bytes would exceed the account's storage quota. It only checks
+// the quota, and counts nothing.
 func (s *Store) Reserve(c *request.Call, n int64) error {
 	return (&reservation{store: s, account: c.Account,
 		unrecorded: func() (int64, error) { return s.arrivals(c.Ctx, c.Account) }}).fits(n)

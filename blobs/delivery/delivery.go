@@ -21,13 +21,13 @@ type State struct {
 	// Cursor is the last event that was read for delivery. Its position is 0 before the first
 	// event.
 	Cursor      Cursor   `json:"cursor"`
-	Redelivery  int      `json:"redelivery,omitempty"` // number of the newest redelivery that has started
-	Retries     []Letter `json:"retries,omitempty"`    // events to deliver again, ordered by position
+	Redelivery  int      `json:"redelivery,omitempty"` // number of the newest redelivery that has started; 0: none
+	Retries     []Letter `json:"retries,omitempty"`    // events to retry or that wait for these, ordered by position
 	DeadLetters []Letter `json:"deadLetters,omitempty"`
 	Delivered   int64    `json:"delivered"` // number of successful deliveries, including repeated ones
 
 	LastDelivery time.Time `json:"lastDelivery,omitzero"`
-	LastError    string    `json:"lastError,omitempty"` // error of the newest failed attempt
+	LastError    string    `json:"lastError,omitempty"` // error of the newest failed attempt to deliver an event
 	LastFailure  time.Time `json:"lastFailure,omitzero"`
 }
 
@@ -43,10 +43,10 @@ type Letter struct {
 	Cursor
 	Type     string      `json:"type"`
 	Resource domain.Name `json:"resource"`
-	Attempts int         `json:"attempts"`       // number of attempts; 0 while it waits for an earlier event
-	Since    time.Time   `json:"since,omitzero"` // time of the first attempt
-	Due      time.Time   `json:"due,omitzero"`   // time of the next attempt
-	Last     time.Time   `json:"last,omitzero"`  // time of the last attempt
+	Attempts int         `json:"attempts"`       // failed attempts to deliver the event; a redelivery resets it
+	Since    time.Time   `json:"since,omitzero"` // time of the first failed attempt; zero before it
+	Due      time.Time   `json:"due,omitzero"`   // time before which there is no further attempt; zero means none
+	Last     time.Time   `json:"last,omitzero"`  // time of the newest failed attempt
 	Error    string      `json:"error,omitempty"`
 }
 

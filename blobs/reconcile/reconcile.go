@@ -58,7 +58,7 @@ func New(o Options) *Reconciler {
 
 const (
 	batchDelay    = time.Second // data to which resources stop referring within this time is deleted together
-	listShare     = 20          // enumerating the references takes at most 1/listShare of the time
+	listShare     = 20          // Run spends at most 1/listShare of its time on enumerating the references
 	retryInterval = time.Minute // time between attempts to delete data, and to authorize
 	sweepInterval = time.Hour
 )
@@ -221,7 +221,7 @@ func (r *Reconciler) sweepBlobs(ctx context.Context, began time.Time, grace time
 	for _, key := range orphans {
 		err = errors.Join(err, r.Blobs.Delete(ctx, key))
 	}
-	if len(orphans) > 0 && err == nil && grace > 0 { // otherwise the caller logs the error
+	if len(orphans) > 0 && err == nil && grace > 0 { // an error is logged by the caller instead
 		r.log.Info("unreferenced files deleted", "files", len(orphans))
 	}
 	return err
@@ -246,7 +246,7 @@ func (r *Reconciler) sweepKeys(ctx context.Context, began time.Time, grace time.
 	for _, id := range orphans {
 		err = errors.Join(err, r.Keys.Shred(ctx, id))
 	}
-	if len(orphans) > 0 && err == nil { // otherwise the caller logs the error
+	if len(orphans) > 0 && err == nil { // an error is logged by the caller instead
 		r.log.Info("unreferenced data keys erased", "keys", len(orphans))
 	}
 	return err

@@ -17,6 +17,6 @@ var version = "dev"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second signal kills the process
+	context.AfterFunc(ctx, stop) // restores the default handling of signals: a second signal kills the process
 	os.Exit(cli.Run(ctx, version, os.Args[1:]))
 }

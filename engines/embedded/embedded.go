@@ -94,7 +94,7 @@ func WriteBase(dir string) error {
 // Info describes the shipped base model.
 type Info struct {
 	ParameterCount int64
-	ContextLength  int   // maximum number of tokens
+	ContextLength  int   // maximum number of tokens of prompt and completion
 	Bytes          int64 // size of the model's files
 }
 

@@ -10,7 +10,7 @@ import (
 	"anneal/engines"
 )
 
-// A template is the words of a server's command line, which can contain these placeholders:
+// A template is a server's command line as a list of words, which can contain these placeholders:
 //
 //	{dir}      the model's Hugging Face directory
 //	{gguf}     the model's GGUF file

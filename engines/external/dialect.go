@@ -14,8 +14,8 @@ type dialect struct {
 	preset      preset
 	model       string // name of the model in requests; "" sends no name
 	slots       int    // number of concurrent requests
-	translation string // path of translations; "" if a field of the request selects them
-	diarization string // path of diarization; "" if the server has none
+	translation string // URL path for translations; "" if a field of the transcription request selects them
+	diarization string // URL path for diarization; "" if the server has no diarization
 	hub         bool   // the server loads the model from a Hugging Face cache
 	vadFile     bool   // the voice activity model is a file in the server's command line
 	increments  bool   // requests have a temperature and an increment instead of a list of temperatures
@@ -52,7 +52,7 @@ var dialects = map[string]dialect{
 		slots: 1, vadFile: true, increments: true, tokens: true,
 		fields: func(f *form, _ domain.SpeechSettings, o engines.TranscriptionOptions) {
 			f.add("language", cmp.Or(o.Language, "auto"))
-			// Computing these probabilities takes as long as the transcription.
+			// The probabilities of all languages take as long to compute as the transcription.
 			f.add("no_language_probabilities", "true")
 			if o.Translate {
 				f.add("translate", "true")

@@ -22,7 +22,7 @@ type Options struct {
 	Command string // command line of the server, see template; default: that of the preset
 	Dir     string // directory for temporary files; default: the system's
 	Env     []string
-	Runner  *sandbox.Runner // starts servers
+	Runner  *sandbox.Runner // starts the servers, each in a sandbox
 
 	RestartDelay time.Duration // time from a crash to the restart, doubled by each consecutive crash; default 1 s
 	MaxCrashes   int           // number of consecutive crashes after which a server is not restarted; default 5

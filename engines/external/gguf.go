@@ -8,9 +8,9 @@ import (
 	"anneal/domain"
 )
 
-// findFiles sets the GGUF files of the model and its adapter, for servers that read GGUF. If the
-// model has no GGUF file, it converts the model to one in own, the directory for the files of the
-// loaded model.
+// findFiles sets the GGUF files of the model, its projector, its draft model and its adapter in
+// args. It does nothing for servers that do not read GGUF. If a model has no GGUF file, findFiles
+// converts it to one in own, the directory for generated files. An adapter must have a GGUF file.
 func (c completer) findFiles(args *arguments, own string) error {
 	if !c.preset.readsGGUF && !c.template.contains(wordGGUF) {
 		return nil

@@ -107,7 +107,7 @@ func (p *preset) imagePrompt(b body, req *engines.CompletionRequest, v *domain.V
 // A nativeEvent has the fields of an event of llama.cpp's path /completion.
 type nativeEvent struct {
 	Content  string `json:"content"`
-	Stop     bool   `json:"stop"`      // whether this is the last event
+	Stop     bool   `json:"stop"`      // this is the last event of the stream
 	StopType string `json:"stop_type"` // in the last event: eos, word or limit
 	Prompt   int    `json:"tokens_evaluated"`
 	Tokens   int    `json:"tokens_predicted"`

@@ -162,7 +162,8 @@ func (m *model) tokenize(ctx context.Context, name string, req *engines.Completi
 	return response.Tokens, err
 }
 
-// render returns a request with the prompt that llama.cpp's server renders for the conversation.
+// render returns a request with only a prompt: that which llama.cpp's server renders for the
+// conversation in req.
 func (m *model) render(ctx context.Context, req *engines.CompletionRequest) (*engines.CompletionRequest, error) {
 	b := body{"messages": messages(req)}
 	if len(req.Chat.Tools) > 0 {
@@ -179,8 +180,8 @@ func (m *model) render(ctx context.Context, req *engines.CompletionRequest) (*en
 func (m *model) text(ctx context.Context, tokens []int) (string, error) {
 	path, b := m.preset.detokenize(tokens)
 	var response struct {
-		Prompt  string `json:"prompt"`  // in vLLM's response
-		Content string `json:"content"` // in the response of llama.cpp's server
+		Prompt  string `json:"prompt"`  // the text, in vLLM's response
+		Content string `json:"content"` // the text, in the response of llama.cpp's server
 	}
 	err := m.post(ctx, path, b, &response)
 	return response.Prompt + response.Content, err

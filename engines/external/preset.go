@@ -12,30 +12,30 @@ import (
 
 // A preset describes a kind of server: its command line and its completion API.
 type preset struct {
-	longPrompts []string // options for long prompts, see engines.ModelFiles.LongPrompts
+	longPrompts []string // options for more prompt tokens per step: see engines.ModelFiles.LongPrompts
 	// drafts returns the options for speculative decoding; nil for a server without draft models.
 	drafts func(arguments) []string
 	// shares returns the options for a share of a device; nil without such options.
 	shares    func(fraction string) []string
 	command   string // default command line, see template
 	install   string // how to install the program, for errors
-	health    string // path that returns the status 200 when the server is ready
+	health    string // URL path that returns the status 200 when the server is ready
 	keyEnv    string // environment variable with the API key
 	env       []string
 	prefixes  []string // prefixes of the environment variables that the server inherits from this process
 	readsGGUF bool     // the server reads GGUF files instead of Hugging Face directories
 
 	adapter     func(file string) []string // returns the options that load a LoRA adapter
-	adapterName string                     // name of a model with an adapter; "" stands for baseName
+	adapterName string                     // name in the API of the model with its adapter; "" stands for baseName
 	hotAddons   bool                       // the server loads adapters while it serves requests
 
 	describe func(context.Context, *server) (engines.ModelInfo, error)
 	// vision asks the server whether and how the loaded model reads images; nil for a server that
 	// returns errors for images that its model cannot read.
 	vision           func(context.Context, *server, *preset) error
-	imageCompletions string // path of completions with images; "" if there is none
+	imageCompletions string // URL path for prompts with images; "" if the server reads images only in chats
 	noImages         string // why the loaded model reads no images, see ImagesError; "" if it may read them
-	mediaMarker      string // stands for an image in prompts
+	mediaMarker      string // text that stands for an image in prompts, for llama.cpp's server
 	// extend adds fields to a body that OpenAI's API lacks. It reports the fields of the request
 	// that the server does not support as violations.
 	extend func(b body, contextLength int, req *engines.CompletionRequest, v *domain.Violations)

@@ -32,7 +32,7 @@ type server struct {
 	// onRestart is called with the URL of a restarted program, and restores its state.
 	onRestart func(ctx context.Context, url string) error
 
-	key    string // API key of the program
+	key    string // API key with which requests to the program authenticate
 	http   *http.Client
 	life   context.Context
 	end    context.CancelFunc

@@ -23,11 +23,11 @@ type stream struct {
 	emit        func(engines.Chunk) error
 	emitsPrompt bool // emit the tokens of the prompt, which the stream contains
 	usage       engines.Usage
-	counted     bool // usage has the server's numbers of tokens
+	counted     bool // usage has the numbers of tokens that the server reported
 	offset      int  // number of characters of the completion so far
 	finished    bool
 	ended       bool // the last event was received
-	permanent   bool // read has failed, but the connection has not
+	permanent   bool // the error of read is not a failure of the connection to the server
 }
 
 // An event is an event in the stream of a completion or a chat completion.

@@ -14,8 +14,8 @@ import (
 // Paths and descriptors in the sandbox of an evaluator.
 const (
 	codeDir    = "/code"
-	socketFile = 3 // harness's end of the socket
-	filterFile = 4 // seccomp filter, which bubblewrap reads
+	socketFile = 3 // descriptor of the harness's end of the socket to this process
+	filterFile = 4 // descriptor of the seccomp filter, which bubblewrap reads
 )
 
 // nobody is the user ID of programs in a user namespace.

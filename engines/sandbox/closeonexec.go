@@ -11,7 +11,7 @@ import (
 func closeOnExec() {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
-		return // the system has no /proc
+		return // without /proc, the inherited descriptors are unknown
 	}
 	for _, entry := range entries {
 		if fd, err := strconv.Atoi(entry.Name()); err == nil && fd > 2 {

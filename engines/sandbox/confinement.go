@@ -7,7 +7,7 @@ type confinement struct {
 	// user in the sandbox. Otherwise the sandbox uses a user namespace.
 	privileged bool
 	tmp        int64  // size of /tmp in bytes
-	dir        string // working directory
+	dir        string // working directory of the program
 	env        [][2]string
 	binds      []bind
 	devices    []string
@@ -22,8 +22,8 @@ type bind struct {
 
 // extraCalls selects system calls that a program may use although an evaluator may not.
 type extraCalls struct {
-	netlink bool // list network interfaces, as servers do
-	// memory selects memory policies for NUMA nodes, and memory that the program's processes share.
-	// Accelerator libraries use both.
+	netlink bool // allows netlink sockets, with which servers list network interfaces
+	// memory allows the calls for memory policies of NUMA nodes, and for memory that the program's
+	// processes share. Accelerator libraries use both.
 	memory bool
 }

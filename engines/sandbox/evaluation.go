@@ -20,7 +20,7 @@ type evaluation struct {
 	code    engines.EvaluatorCode
 	dir     string        // directory of the copy
 	lock    *os.File      // lock of dir
-	busy    chan struct{} // semaphore for the slots in use
+	busy    chan struct{} // semaphore: one element for each slot in use
 
 	mu     sync.Mutex
 	idle   []*slot // slots that are not in use; the last one was used most recently
@@ -127,7 +127,7 @@ func (w *worker) score(ctx context.Context, rows [][]byte, o Options) (scores []
 		}
 		scores = append(scores, r.toScore(w.stdout.take(), w.stderr.take(), o.Output))
 		if r.CPU > o.CPUTime.Seconds()/2 {
-			return scores, false // the CPU limit could otherwise fail a later row
+			return scores, false // the worker could otherwise reach its CPU limit in a later row
 		}
 	}
 	return scores, true

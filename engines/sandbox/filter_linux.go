@@ -23,7 +23,7 @@ const (
 const (
 	offsetNumber   = 0
 	offsetArch     = 4
-	offsetArgument = 16 // lower half of the first argument, on little-endian machines
+	offsetArgument = 16 // lower half of the call's first argument, on little-endian machines
 )
 
 const (

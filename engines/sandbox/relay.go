@@ -18,7 +18,7 @@ import (
 // namespace. A process of the relay is the program's parent in the sandbox. It connects on request,
 // and passes the connected socket to this process, so the data does not go through the relay.
 type relay struct {
-	theirs *os.File // socket of the relay's process
+	theirs *os.File // the end of the control socket that the relay's process uses
 
 	mu   sync.Mutex // serializes requests to the relay's process
 	ours *net.UnixConn
@@ -104,7 +104,7 @@ func (r *relay) dial(ctx context.Context, address string) (net.Conn, error) {
 	response, rights := make([]byte, 1), make([]byte, syscall.CmsgSpace(4))
 	_, n, _, _, err := r.ours.ReadMsgUnix(response, rights)
 	if err != nil {
-		_ = r.ours.Close() // responses could no longer be matched to requests
+		_ = r.ours.Close() // a late response would be taken for that of the next request
 		return nil, err
 	}
 	fd, err := parseDescriptor(rights[:n])

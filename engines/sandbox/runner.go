@@ -34,12 +34,12 @@ type Runner struct {
 	next    atomic.Uint32 // number of the next program, which determines the program's user
 
 	mu       sync.Mutex
-	launcher *launcher // nil until Check has succeeded
+	launcher *launcher // starts the programs; nil until one was found that works
 }
 
 // A launcher starts programs in sandboxes, in the way that works on this machine.
 type launcher struct {
-	bwrap, prlimit, setpriv string // paths of the programs
+	bwrap, prlimit, setpriv string // paths of these programs
 	privileged              bool   // bubblewrap runs as root, see confinement
 	// first is the user ID of the first program, and the group of all programs; 0 runs them as the
 	// user of this process.
@@ -90,7 +90,7 @@ type Program struct {
 	Serves  bool
 	Devices bool // the program uses accelerators
 	Limits  Limits
-	Output  io.Writer // receives the output, see process.Command
+	Output  io.Writer // receives all output of the program; may be nil
 	// Trusted reports that the program reads no files of accounts, which could exploit it. On a
 	// machine on which sandboxes do not work, a trusted program is started without one.
 	Trusted bool

@@ -133,7 +133,7 @@ func (s *Sandbox) probe(ctx context.Context, python string) error {
 	}
 	defer filter.Close()
 	cmd := exec.CommandContext(ctx, bwrap, append(args, python, "-I", "-c", "import ctypes, ssl")...)
-	cmd.ExtraFiles = []*os.File{os.Stdin, filter} // these files get the descriptors socketFile and filterFile
+	cmd.ExtraFiles = []*os.File{os.Stdin, filter} // these become the descriptors socketFile and filterFile
 	cmd.SysProcAttr, cmd.Env = user.attributes(), []string{}
 	output, err := cmd.CombinedOutput()
 	text := strings.TrimSpace(string(output))

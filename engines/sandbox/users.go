@@ -23,12 +23,12 @@ const maxProcessID = 1 << 22
 // A block is a range of user IDs, of which each anneal process uses its own part.
 type block struct {
 	first int   // first ID of the range, if the user namespace maps these IDs
-	tops  []int // ends of other ranges, for a user namespace with few IDs
-	each  int   // number of users of each process
+	tops  []int // ends of other ranges, used if the user namespace does not map the first one
+	each  int   // number of user IDs that each anneal process uses
 }
 
-// The ranges are above the IDs that systemd assigns to containers, and below 2^31, because some
-// programs fail with larger IDs.
+// Ranges of the user IDs of workers and of programs. They are above the IDs that systemd assigns to
+// containers, and below 2^31, because some programs fail with larger IDs.
 var (
 	workerUsers  = block{first: 1_900_000_000, tops: []int{60_000, 30_000}, each: maxWorkers}
 	programUsers = block{first: 1_900_000_000 + maxProcessID*maxWorkers, tops: []int{51_000, 21_000}, each: maxPrograms}

@@ -36,7 +36,7 @@ type worker struct {
 	token          string         // token that every response must contain, so that the code cannot forge one
 	stdout, stderr *boundedBuffer // output that did not pass through Python's streams
 	done           chan struct{}  // closed when the process has exited
-	rowsLeft       int            // number of rows that the worker scores before it is replaced
+	rowsLeft       int            // number of rows that the worker may still score before it is replaced
 	release        func()
 }
 
@@ -65,7 +65,7 @@ type response struct {
 	Metrics map[string]float64 `json:"metrics"`
 	Stdout  string             `json:"stdout"`
 	Stderr  string             `json:"stderr"`
-	Error   string             `json:"refused"` // why the code cannot be used, which the user must correct
+	Error   string             `json:"refused"` // why the evaluator's code is invalid; "" if it is valid
 	Log     []string           `json:"log"`     // log of a build
 	// Trial is the reason why the call with an example row in a build returned no valid score.
 	Trial string `json:"trial"`
@@ -211,7 +211,7 @@ func (w *worker) kill() {
 	<-w.done
 }
 
-// exitReason returns how a worker has exited that closed its socket.
+// exitReason returns how a worker that has closed its socket has exited.
 func (w *worker) exitReason() string {
 	timer := time.NewTimer(time.Second) // the socket closes slightly before the process exits
 	defer timer.Stop()

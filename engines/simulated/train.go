@@ -24,7 +24,7 @@ type trainer struct{ options Options }
 // stateFile is the name of a checkpoint's file with the state of the training run, from which a
 // training resumes. The result of a training has the state in the field stateField of its
 // configuration instead, and the tuned model's completions depend on it. Results of earlier
-// versions have stateFile.
+// versions of anneal have stateFile, and can still be loaded.
 const (
 	stateFile  = "simulated.json"
 	stateField = "simulated"
@@ -225,8 +225,8 @@ func (r *training) write(dir string) error {
 	return nil
 }
 
-// files returns the files of a model directory with the metrics, whose configuration contains
-// settings. Its .safetensors file is valid and has no tensors: it consists of the length of the
+// files returns the files of a model directory, by name: a configuration that contains settings,
+// the metrics, and a valid .safetensors file without tensors, which consists of the length of the
 // header and the header {}.
 func (r *training) files(settings map[string]any) (map[string][]byte, error) {
 	config, weights := "config.json", "model.safetensors"

@@ -55,8 +55,8 @@ type decoder struct {
 	program *sandbox.Process
 	pcm     *os.File
 	ahead   *bufio.Reader
-	unwatch func() bool // stops watching the context
-	stop    func()      // kills the process group
+	unwatch func() bool // after its call, ctx no longer stops ffmpeg
+	stop    func()      // kills ffmpeg's process group
 }
 
 // decode starts ffmpeg on a file, which the caller closes, and returns a reader of the decoded
@@ -148,7 +148,7 @@ func (d *decoder) Close() error {
 // components, and the name of the input.
 var noise = regexp.MustCompile(`\[[^\]]*@ 0x[0-9a-f]+\] *|` + regexp.QuoteMeta(input) + `:? *`)
 
-const maxReason = 200 // maximum number of characters
+const maxReason = 200 // maximum number of characters of the text that reason returns
 
 // reason returns why ffmpeg failed: a fixed text for common errors, otherwise the last line of its
 // output, shortened.

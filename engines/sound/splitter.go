@@ -13,7 +13,7 @@ import (
 // A Chunk is a part of a recording.
 type Chunk struct {
 	Start  float64 // start in seconds from the beginning of the recording
-	PCM    []byte  // complete samples only
+	PCM    []byte  // samples in the format of engines.SpeechModel
 	Silent bool    // all frames are quieter than quietLevel
 }
 

@@ -27,7 +27,7 @@ type program struct {
 	lines      *bufio.Scanner
 	sound      *os.File // file without a name, with the samples of the next utterance
 	utterances int      // number of utterances transcribed so far
-	stop       func()   // kills the process group
+	stop       func()   // kills PocketSphinx's process group
 }
 
 // arguments returns PocketSphinx's command line: it reads requests from descriptor 3 and writes

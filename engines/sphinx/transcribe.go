@@ -18,7 +18,7 @@ type speechModel struct {
 	options Options
 	args    []string
 	dir     string // directory of the model
-	trusted bool   // the operator provides the model
+	trusted bool   // the operator, not another account, provides the model
 	fillers []string
 	free    chan *program // idle processes; nil stands for a process that is not started yet
 	life    context.Context

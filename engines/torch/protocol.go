@@ -84,7 +84,7 @@ func requestOf(r engines.TrainRequest) trainRequest {
 type jsonScore struct {
 	Value   float64            `json:"value"`
 	Valid   bool               `json:"valid"`
-	Reason  string             `json:"reason"` // reason of an invalid score
+	Reason  string             `json:"reason"` // why the score is invalid; "" if it is valid
 	Metrics map[string]float64 `json:"metrics"`
 }
 

@@ -135,7 +135,7 @@ func (t trainer) Train(
 		return engines.TrainResult{}, domain.Errorf(domain.FailedPrecondition,
 			"inferenceParameters.extraBody: the PyTorch trainer supports only temperature, topP and topK: leave it out")
 	}
-	own, err := os.MkdirTemp("", "anneal-torch-*") // a Unix socket's path may have at most 107 bytes
+	own, err := os.MkdirTemp("", "anneal-torch-*") // not in WorkDir: a Unix socket's path may have at most 107 bytes
 	if err != nil {
 		return engines.TrainResult{}, err
 	}

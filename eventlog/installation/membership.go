@@ -334,7 +334,7 @@ func (m *Membership) silent(members map[string]Member) (silent []string) {
 		}
 		if id != m.o.ID && listening >= limit && now.Sub(m.received[id]) >= limit {
 			silent = append(silent, id)
-			delete(m.received, id) // if the member sends heartbeats again, its time without a heartbeat starts anew
+			delete(m.received, id) // the time without a heartbeat counts from the member's next heartbeat
 		}
 	}
 	return silent

@@ -59,7 +59,7 @@ func (r Report) Table() [][]string {
 			}
 			return names
 		}) {
-			add(name+": completed, mean and p95 wait", func(result Result) string {
+			add(name+": done, wait, p95", func(result Result) string {
 				for _, g := range of(result) {
 					if g.Name == name {
 						return fmt.Sprintf("%d, %s, %s", g.Completed, g.Wait.text(g.Wait.Mean), g.Wait.text(g.Wait.P95))

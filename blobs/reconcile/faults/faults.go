@@ -22,8 +22,8 @@ type Mode string
 
 const (
 	Crash  Mode = "crash after effect" // the effect happens, but its caller gets an error; all later effects fail
-	Refuse Mode = "fail effect"        // the effect fails, and later ones succeed
-	Full   Mode = "full disk"          // the effect and all later writes fail
+	Refuse Mode = "fail effect"        // the effect fails unless it is a deletion; later effects succeed
+	Full   Mode = "full disk"          // the effect and all later effects fail, except deletions
 )
 
 // ErrCrashed is returned by the effect at which a crash is injected, and by all later effects.

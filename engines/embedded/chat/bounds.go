@@ -27,7 +27,7 @@ var errTooLarge = fmt.Errorf("a value in the template has more than %d bytes", m
 // A budget counts the resources that a rendering has used so far.
 type budget struct {
 	until time.Time
-	calls int // depth of nested macro calls
+	calls int // current depth of nested macro calls
 	// allocated is the size in bytes of all rendered text, including the text of macros, and of the
 	// results of the filters and methods in amplifiers.
 	allocated int
@@ -198,8 +198,8 @@ func (r *rendering) times(_ *exec.Evaluator, in *exec.Value, a *exec.VarArgs) *e
 	return exec.AsValue(in.Integer() * by.Integer())
 }
 
-// amplifiers are the filters and methods whose output can be much larger than their input, or whose
-// time can be much longer.
+// amplifiers are the filters and methods of gonja whose output can be much larger than their input,
+// or whose running time can grow faster than the size of their input.
 var amplifiers = struct{ filters, methods []string }{
 	strings.Fields("batch center format groupby indent join list map random replace reverse slice sort truncate " +
 		"unique urlize wordwrap xmlattr"),

@@ -97,7 +97,8 @@ func (t *Template) readCallForm() (form callForm, err error) {
 	if err != nil {
 		return form, unsupported
 	}
-	// Skip the tools, which the template may render before the question.
+	// Skip all text before the user message "anneal_question": it may contain the tools, and so
+	// the name of the probe.
 	_, turn, _ := strings.Cut(text, "anneal_question")
 	before, after, found := strings.Cut(turn, `{"name": "`+probe)
 	key := callKey.FindString(after)

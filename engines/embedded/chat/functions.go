@@ -50,7 +50,7 @@ func short(err error) string {
 type rendering struct {
 	budget
 	order     keyOrder
-	rejection string // argument of raise_exception
+	rejection string // message that the template passed to raise_exception; "" if it did not call it
 	cause     error  // first error in an expression, which gonja's own error does not contain
 }
 

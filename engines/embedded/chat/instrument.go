@@ -104,7 +104,7 @@ func (in *instrumenter) expression(e nodes.Expression) nodes.Expression {
 		return in.filtered(e, "bounded")
 	case *nodes.Call, *nodes.FilteredExpression, *nodes.List, *nodes.Tuple, *nodes.Dict:
 		return in.filtered(e, "bounded")
-	case *nodes.GetItem: // gonja fails on the index -1 of a list with one item
+	case *nodes.GetItem: // not by gonja, which fails on the index -1 of a list with one item
 		if arg, ok := e.Arg.(*nodes.UnaryExpression); ok && arg.Negative {
 			return in.filtered(e.Node, "fromEnd", arg.Term)
 		}

@@ -12,7 +12,7 @@ import (
 // that the text contains, and removed after the rendered text was split at special tokens.
 type separator struct {
 	char     string
-	specials []string // special tokens of the tokenizer
+	specials []string // texts of the tokenizer's special tokens
 }
 
 // newSeparator returns the separator for rendering the conversation c with the template t: a

@@ -12,9 +12,9 @@ import (
 // Limits of the source of a template, because gonja's parser is recursive for brackets and blocks,
 // and its errors quote whole expressions.
 const (
-	maxSource  = 256 << 10 // maximum size in bytes
+	maxSource  = 256 << 10 // maximum size of a template in bytes
 	maxNesting = 100       // maximum nesting of brackets and blocks
-	maxTokens  = 4000      // maximum number of tokens in a tag
+	maxTokens  = 4000      // maximum number of Jinja tokens in one tag
 )
 
 // checkSource returns an error for a template whose size or nesting could exhaust the parser's
@@ -57,6 +57,6 @@ func nesting(statement string) int {
 		return 1
 	}
 	// A set statement counts as 0, because it seldom opens a block. Its endset still counts as -1,
-	// which can only make the sum too low.
+	// so the computed depth of a template can be too low, but never too high.
 	return 0
 }

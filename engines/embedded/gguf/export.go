@@ -51,8 +51,8 @@ func (r Replaced) String() string {
 		r.Matrices, r.Columns, r.Wanted.Block(), r.Stored, r.Wanted)
 }
 
-// addReplaced adds the count of one to the entry of all with the same types and row length, or
-// appends one if there is no such entry.
+// addReplaced adds the matrices in one to the list all, and returns the list: it increases the
+// count of the entry with the same types and row length, or appends one if there is none.
 func addReplaced(all []Replaced, one Replaced) []Replaced {
 	for i := range all {
 		same := all[i]

@@ -17,8 +17,8 @@ const (
 	F32    FileType = 0
 	F16    FileType = 1
 	Q8_0   FileType = 7
-	Q4_K_M FileType = 15 // Q4_K and some Q6_K, see matrixType
-	Q5_K_M FileType = 17 // Q5_K and some Q6_K, see matrixType
+	Q4_K_M FileType = 15 // most matrices in Q4_K, some in Q6_K: see matrixType
+	Q5_K_M FileType = 17 // most matrices in Q5_K, some in Q6_K: see matrixType
 	BF16   FileType = 32
 )
 
@@ -74,7 +74,7 @@ func (f FileType) matrix() quant.Type {
 	return quant.F32
 }
 
-// Mixed reports whether some matrices are stored with more bits than most.
+// Mixed reports whether the file type stores some matrices with more bits than most.
 func (f FileType) Mixed() bool { return f == Q4_K_M || f == Q5_K_M }
 
 // largeLayers is the number of layers of models with 70 billion parameters (Llama 2 and 3, Qwen2).
@@ -85,7 +85,7 @@ const largeLayers = 80
 type role struct {
 	head  bool         // the matrix computes the logits: the head, or the embeddings if they are tied
 	layer int          // number of the layer; -1 if the matrix is in none
-	m     llama.Module // projection within the layer
+	m     llama.Module // projection of the layer; only used if layer is not -1
 }
 
 // matrixType returns the type of a matrix in a file, before its row length is considered. The

@@ -139,7 +139,8 @@ func interleave(data []float32, heads, dim int) []float32 {
 	return out
 }
 
-// frequencies returns the tensor of the numbers by which ggml divides the rotation angles.
+// frequencies returns the tensor of the numbers by which ggml divides the angles of the rotary
+// embedding.
 func (l *layout) frequencies() tensor {
 	half := l.config.HeadDim / 2
 	return tensor{name: "rope_freqs.weight", shape: []int{half}, as: quant.F32, read: func() ([]float32, error) {

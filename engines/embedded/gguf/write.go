@@ -42,7 +42,7 @@ type value struct {
 // A tensor is a tensor to write. read returns its values, row by row.
 type tensor struct {
 	name  string
-	shape []int // outermost dimension first
+	shape []int // dimensions, the outermost first
 	as    quant.Type
 	read  func() ([]float32, error)
 }

@@ -98,7 +98,7 @@ func braces(members []property, extra expr) expr {
 		end := seq(space(), text("}"))(b, next)
 		empty := text("}")(b, next)
 		comma := seq(text(","), space())
-		first, later := empty, end // nodes after the opening brace, and after a member
+		first, later := empty, end // nodes for what may follow the opening brace, and a member
 		if extra != nil {
 			first = b.add(node{op: opSplit, split: []int32{extra(b, end), empty}})
 			later = b.add(node{op: opSplit, split: []int32{seq(comma, extra)(b, end), end}})

@@ -35,7 +35,7 @@ func (k *schemaKit) intersect(all []condition) expr {
 
 // A product is the product automaton of several grammars: its states are tuples of their states.
 type product struct {
-	limit  int // maximum number of tuples
+	limit  int // maximum number of tuples that explore may find
 	parts  []*Grammar
 	not    []bool
 	ids    map[*State]uint32

@@ -96,7 +96,7 @@ func readRegexp(source string) (expr, error) {
 // A pattern converts a parsed regular expression to an expr. It keeps the first error.
 type pattern struct{ err error }
 
-// anything returns an expression that matches any characters of a JSON string.
+// anything returns an expression that matches any number of characters of a JSON string.
 func anything() expr { return repeat(inString(anyRune), 0, unbounded) }
 
 // search returns an expression that matches the strings that contain a match of re. re may have

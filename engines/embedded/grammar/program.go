@@ -40,7 +40,7 @@ type edge struct {
 // A node is a state of the automaton. The comment of a field names the operations that use it.
 type node struct {
 	op    op
-	edges []edge  // opBytes
+	edges []edge  // opBytes: the accepted bytes, and the node after each
 	split []int32 // opSplit: nodes of the alternatives
 	// opCall: index of the rule, which build replaces by its first node; opRepeat: first node of
 	// the body.

@@ -196,7 +196,7 @@ func (k *schemaKit) types(all []*schema) (types []string, literal bool) {
 	if !given && !literal && len(hints) > 0 {
 		types = both(types, hints)
 	}
-	if slices.Contains(types, "number") { // number includes integer
+	if slices.Contains(types, "number") { // the type number includes the type integer
 		types = slices.DeleteFunc(slices.Clone(types), func(t string) bool { return t == "integer" })
 	}
 	return types, literal

@@ -41,8 +41,8 @@ type tables struct {
 	frames     map[frameKey]*frame
 	states     map[string]*State
 	masks      int // size of the cached masks, in bytes
-	work       int // number of nodes visited in this call
-	fresh      int // number of states created in this call
+	work       int // number of nodes visited in the current call of Next or Allowed
+	fresh      int // number of states created in the current call of Next or Allowed
 	begin      *State
 }
 

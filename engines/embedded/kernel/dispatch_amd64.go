@@ -21,7 +21,8 @@ const packPiece = 256
 
 var negInf = float32(math.Inf(-1))
 
-// levels returns the levels that this processor supports, best first.
+// levels returns the names of the instruction sets that this processor supports, best first:
+// avx512, avx2 and go.
 func levels() []string {
 	var list []string
 	avx2 := cpu.X86.HasAVX2 && cpu.X86.HasFMA && cpu.X86.HasF16C
@@ -36,8 +37,8 @@ func levels() []string {
 
 func use(level string) { simd = map[string]int{"avx512": 512, "avx2": 256}[level] }
 
-// quadRows returns the maximum number of rows that a call of quad can compute; 0 if the level has
-// no quad.
+// quadRows returns the maximum number of rows that a call of the function quad can compute; 0
+// without vector instructions, for which there is no quad.
 func quadRows() int {
 	switch simd {
 	case 512:
@@ -48,7 +49,7 @@ func quadRows() int {
 	return 0
 }
 
-// tileRows returns the maximum number of rows of a tile.
+// tileRows returns the maximum number of rows that a call of the function tile can compute.
 func tileRows() int {
 	switch simd {
 	case 512:

@@ -2,7 +2,7 @@
 
 package kernel
 
-// levels returns the levels that this processor supports, best first.
+// levels returns the names of the supported instruction sets: only plain Go on this architecture.
 func levels() []string { return []string{"go"} }
 
 func use(string) {}

@@ -16,7 +16,8 @@ const (
 	inline = 1 << 20
 	// share is the number of parts of a product for each worker, for load balancing.
 	share = 3
-	// conflict is a row stride, in elements, whose multiples are in few sets of the L1 cache.
+	// conflict is a row stride, in elements: rows whose stride is a multiple of it compete for few
+	// sets of the L1 cache.
 	conflict = 256
 )
 
@@ -179,8 +180,8 @@ type stage [16 * (fewDepth + 16)]float32
 
 var stages = sync.Pool{New: func() any { return new(stage) }}
 
-// strip adds the products of steps k0 to k1 to rows i0 to i1 of panels lo to hi of C. The rows are
-// one tile.
+// strip adds the products of steps k0 to k1 to rows i0 to i1 of panels lo to hi of C. There are at
+// most as many rows as one tile has.
 func (p product) strip(s *stage, i0, i1, lo, hi, k0, k1 int) {
 	load := p.load || k0 > 0
 	a, rowStride, kStride := p.gather(s, i0, i1, k0, k1)

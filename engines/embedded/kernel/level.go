@@ -25,7 +25,8 @@ func start(requested string) string {
 // ANNEAL_KERNEL if the processor supports that level, otherwise the best supported level.
 func Level() string { return active }
 
-// Levels returns the levels that this processor supports, best first.
+// Levels returns the names of the instruction sets that this processor supports, best first. Plain
+// Go ("go") is always supported.
 func Levels() []string { return levels() }
 
 // SetLevel changes the active level. It returns an error if the processor does not support the

@@ -21,7 +21,7 @@ type Packed struct {
 // A panel has packed elements. Exactly one field is set.
 type panel struct {
 	float []float32
-	bf16  []uint16 // upper halves of float32 values
+	bf16  []uint16 // bfloat16: upper halves of float32 values
 	f16   []uint16 // IEEE 754 binary16
 	int8  []int8
 	e4m3  []uint8 // OCP 8-bit floating point, without infinities

@@ -68,7 +68,7 @@ func (b panel) widen(dst []float32, step int) {
 // bias of the exponent by a multiplication, which is exact for subnormal numbers too.
 func widenF16(v uint16) float32 {
 	if v&0x7c00 == 0x7c00 {
-		return weights.FromHalf(v) // infinity or NaN
+		return weights.FromHalf(v) // v is infinite or NaN
 	}
 	magnitude := math.Float32frombits(uint32(v&0x7fff)<<13) * 0x1p112
 	return math.Float32frombits(math.Float32bits(magnitude) | uint32(v&0x8000)<<16)

@@ -20,7 +20,7 @@ const (
 	Gate
 	Up
 	Down
-	Modules // number of modules
+	Modules // number of projections in a layer
 )
 
 var moduleNames = [Modules]string{"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
@@ -73,8 +73,8 @@ func (l *Layer) Matrix(m Module) kernel.Matrix {
 
 // A Pair is the low-rank update of one module: W + (Alpha/Rank)·B·A.
 type Pair struct {
-	A kernel.Matrix // [rank, in]
-	B kernel.Matrix // [out, rank]
+	A kernel.Matrix // dimensions [rank, in]
+	B kernel.Matrix // dimensions [out, rank]
 }
 
 // An Adapter is a LoRA adapter (Hu et al. 2021). Layers[i][m] is the pair of module m in layer i.

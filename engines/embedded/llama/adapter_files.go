@@ -26,7 +26,8 @@ type adapterConfig struct {
 	Type string `json:"peft_type"`
 	Task string `json:"task_type"`
 	Base string `json:"base_model_name_or_path"`
-	// BaseHash is only read, in adapters of earlier versions: see baseHashKey.
+	// BaseHash is in adapters that earlier versions of anneal have saved. Save leaves it empty: see
+	// baseHashKey.
 	BaseHash      string          `json:"base_model_hash,omitempty"`
 	Rank          int             `json:"r"`
 	Alpha         float64         `json:"lora_alpha"`

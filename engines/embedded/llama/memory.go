@@ -37,7 +37,7 @@ func (r *Reader) Bytes() (weights, scratch int64) {
 	for layer := range c.Layers {
 		for m := range Modules {
 			out, in := m.Shape(c)
-			if r.adapter != nil { // the merged weights are float32
+			if r.adapter != nil { // projections with a merged adapter are float32
 				weights += 4 * int64(out*in)
 			} else {
 				weights += int64(out*in) * width(r.file, projection(layer, m))

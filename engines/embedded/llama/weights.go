@@ -31,7 +31,7 @@ type Layer struct {
 // and V can be multiplied as one matrix, as can Gate and Up, and an optimizer processes one vector.
 type Weights struct {
 	Config Config
-	Embed  kernel.Matrix // [vocab, hidden]
+	Embed  kernel.Matrix // embeddings [vocab, hidden]
 	Layers []Layer
 	Norm   []float32
 	Head   kernel.Matrix // shares the memory of Embed if the embeddings are tied

@@ -51,7 +51,7 @@ func shape(modelType string) llama.Config {
 // families has, by the name of a model architecture such as llama, a function that returns the
 // description of the architecture.
 var families = map[string]func() family{
-	"llama": func() family { // like SmolLM2
+	"llama": func() family { // files as of SmolLM2
 		f := family{
 			config: shape("llama"), merges: 80, specials: []string{"<|endoftext|>", "<|im_start|>", "<|im_end|>"},
 			eos: "<|im_end|>", dtype: safetensors.BF16, shards: 1, template: chatML,
@@ -59,7 +59,7 @@ var families = map[string]func() family{
 		f.config.TieWordEmbeddings, f.config.RopeTheta = true, 100000
 		return f
 	},
-	"llama3": func() family { // like Llama 3.1
+	"llama3": func() family { // files as of Llama 3.1
 		f := family{
 			config: shape("llama"), merges: 120, pattern: Llama3Pattern, ignoreMerges: true, bos: "<|begin_of_text|>",
 			eos: "<|eot_id|>",
@@ -73,7 +73,7 @@ var families = map[string]func() family{
 		}
 		return f
 	},
-	"qwen2": func() family { // like Qwen2.5
+	"qwen2": func() family { // files as of Qwen2.5
 		f := family{config: shape("qwen2"), merges: 100, pattern: Qwen2Pattern, compose: true, eos: "<|im_end|>",
 			specials: []string{"<|endoftext|>", "<|im_start|>", "<|im_end|>"}, dtype: safetensors.F16, shards: 1,
 			template: chatML}

@@ -13,8 +13,8 @@ import (
 
 // A tuning is the result of fine-tuning a model on a new task.
 type tuning struct {
-	before, after, prompts             int // new task: exact answers before and after fine-tuning, and prompts
-	baseBefore, baseAfter, basePrompts int // the same for the base tasks
+	before, after, prompts             int // new task: exact answers before and after tuning, of so many prompts
+	baseBefore, baseAfter, basePrompts int // the same numbers for the prompts of base tasks
 	took                               time.Duration
 	result                             engines.TrainResult
 }

@@ -16,7 +16,7 @@ import (
 const (
 	weightsFile = "model.safetensors"
 	indexFile   = "model.safetensors.index.json"
-	maxIndex    = 64 << 20 // maximum size of the index in bytes
+	maxIndex    = 64 << 20 // maximum size of indexFile in bytes
 )
 
 // Shards are the tensors of a model: those of model.safetensors, or those of the files that

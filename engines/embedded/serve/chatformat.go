@@ -7,8 +7,8 @@ import (
 
 // A chatFormat describes how the conversations of a model or an adapter are rendered.
 type chatFormat struct {
-	template *chat.Template // nil if the model has no template
-	parseErr error          // error of parsing the model's template
+	template *chat.Template // nil if there is no valid chat template
+	parseErr error          // why the chat template cannot be loaded; nil if it is loaded or missing
 	dir      string         // directory of the model, whose tokenizer_config.json has the special tokens
 }
 

@@ -26,7 +26,7 @@ type ngramDrafter struct {
 	diverged    bool        // the completion differs from predicted at the index next
 	ngram       int         // length of the n-grams; 0 disables the search for n-grams
 	maxDraft    int         // maximum number of draft tokens in a step
-	draft       []int       // latest draft
+	draft       []int       // tokens of the latest draft
 	submitted   int         // number of tokens of the draft that the step verifies
 	sampled     int         // number of tokens sampled since the draft
 	fromContext bool        // the draft does not come from predicted

@@ -20,7 +20,7 @@ const probeInterval = 16
 type draftModel struct {
 	decoder *decoder
 	pool    pool
-	window  int // context length
+	window  int // context length of the draft model
 	chunk   int // maximum number of prompt tokens in one step
 	vocab   int // number of tokens that both models have
 	spans   []span
@@ -31,7 +31,7 @@ type draftModel struct {
 type draftState struct {
 	shadow   *request // request with the KV cache of the draft model; nil until the pool has space
 	verified int      // number of leading tokens in the cache that match the context
-	skipped  int      // number of steps without a draft
+	skipped  int      // number of steps without a draft for this request: see probeInterval
 }
 
 // loadDraftModel loads the draft model in the directory dir. tokens is the tokenizer of the model

@@ -18,7 +18,7 @@ type decoder struct {
 	embed   *kernel.Packed // embeddings [vocab, hidden]
 	layers  []packedLayer
 	norm    []float32
-	head    *kernel.Packed // equal to embed if the embeddings are tied
+	head    *kernel.Packed // output head [vocab, hidden]; the same as embed if the embeddings are tied
 	rope    *llama.Rope
 	workers int
 

@@ -100,7 +100,7 @@ func pack(to *kernel.Packed, w kernel.Matrix, q *llama.Quantized) {
 
 // binary16 converts numbers to IEEE 754 binary16. It returns nil if a number is not representable.
 func binary16(numbers []float32) []uint16 {
-	const atOnce = 4096 // values per block; for most models in another format, the first block fails
+	const atOnce = 4096 // the first block of so many values already fails for most models in another format
 	var halves []uint16
 	for lo := 0; lo < len(numbers); lo += atOnce {
 		some := numbers[lo:min(lo+atOnce, len(numbers))]

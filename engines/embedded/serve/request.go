@@ -25,7 +25,7 @@ type request struct {
 	prompt       []int
 	read         int // number of prompt tokens in the KV cache
 	cachedTokens int // number of prompt tokens that came from the prefix cache
-	last         int // token that the next step computes, after the prefill
+	last         int // after the prefill: latest token, which is the input of the next step
 	limit        int // maximum number of tokens to generate
 	generated    int
 	ignoreEOS    bool
@@ -34,7 +34,7 @@ type request struct {
 	output       outputOptions
 	echoed       []engines.Logprob // log-probabilities of the echoed prompt tokens
 	reader       *chat.Reader      // parser of a chat completion; nil for a text completion
-	drafter      *ngramDrafter     // nil without speculative decoding
+	drafter      *ngramDrafter     // drafts the next tokens; nil without speculative decoding
 	cache        *cache
 	scope        string // cache scope: only requests of the same scope share prefixes
 	enqueued     time.Time

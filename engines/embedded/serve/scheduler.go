@@ -297,8 +297,8 @@ func (s *scheduler) draw(r *request, logits []float32) {
 	r.put(chunk)
 }
 
-// finish appends the withheld text to the last chunk. The finish reason is why, unless the withheld
-// text completes a stop sequence.
+// finish returns chunk, the last one of a completion, with the withheld text and a finish reason:
+// FinishStop if the withheld text completes a stop sequence, otherwise why.
 func (s *scheduler) finish(r *request, chunk engines.Chunk, why string) engines.Chunk {
 	rest, stopped := r.text.flush()
 	chunk.Text += rest.Text

@@ -215,9 +215,9 @@ type model struct {
 	mu       sync.Mutex
 	waiting  []*request
 	addons   map[string]*addon   // adapters by ID
-	variants map[string]*variant // further weights by ID
+	variants map[string]*variant // other weights of the whole model, loaded by LoadWeights, by ID
 	closed   bool
-	wake     chan struct{} // receives a value from enqueue and Close
+	wake     chan struct{} // receives a value when a request is enqueued or the model is closed
 	done     chan struct{} // closed when the scheduler has ended
 }
 

@@ -48,7 +48,7 @@ func Start(
 			queue: first.queue, options: first.options, addons: maps.Clone(first.addons),
 			wake: make(chan struct{}, 1), done: make(chan struct{}),
 		}
-		own := max(1, (cores+n-1-i)/n) // the first replicas get the remainder of the division
+		own := max(1, (cores+n-1-i)/n) // cores that do not divide evenly go to the first replicas
 		all[i] = m
 		go newScheduler(m, s.decoder.sharing(own), s.chunk, s.pool.maxBlocks).run()
 	}

@@ -17,7 +17,7 @@ import (
 // KV cache, and is closed when its last request has ended.
 type variant struct {
 	*model
-	users sync.WaitGroup // requests in progress
+	users sync.WaitGroup // requests in progress that use these weights
 }
 
 // LoadWeights implements engines.WeightsLoader. It does not block running requests. The old and the

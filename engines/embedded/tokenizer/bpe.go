@@ -8,10 +8,10 @@ import (
 // A bpe encodes words by byte-pair encoding (Sennrich et al. 2016): it splits a word into its
 // smallest tokens, and repeatedly merges the pair of adjacent tokens with the lowest rank.
 type bpe struct {
-	bytes [256]int32     // token of each byte
-	units map[rune]int32 // tokens of characters; nil if words are split into bytes
-	// words are the tokens of words that are not merged from smaller ones; nil if the vocabulary
-	// has no such words.
+	bytes [256]int32     // ID of the token of each byte
+	units map[rune]int32 // IDs of the tokens of single characters; nil if words are split into bytes
+	// words are the IDs of tokens by their text. A word that is such a text is not merged from
+	// smaller tokens (ignore_merges in tokenizer.json). nil if all words are merged.
 	words  map[string]int32
 	merges map[uint64]merged
 }

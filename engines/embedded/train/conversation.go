@@ -30,7 +30,7 @@ func newConversation(messages []rows.Message, tools json.RawMessage) (*conversat
 				ID       string `json:"id"`
 				Function struct {
 					Name      string `json:"name"`
-					Arguments string `json:"arguments"` // arguments as JSON
+					Arguments string `json:"arguments"` // arguments of the call: a JSON object as text
 				} `json:"function"`
 			}
 			if err := json.Unmarshal(raw, &call); err != nil {

@@ -37,7 +37,7 @@ type batchPart struct {
 	Scale       float32 // factor of the derivatives of the losses
 	Temperature float64 // softmax temperature, see llama.Pass
 	First       int     // index in the batch of the first shard in Shards
-	Bounds      []int   // bounds of the parts, relative to First
+	Bounds      []int   // part i of the message is Shards[Bounds[i]:Bounds[i+1]]
 	Shards      [][]*Sample
 }
 

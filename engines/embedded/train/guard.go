@@ -13,7 +13,7 @@ const (
 	// shiftDecay is the weight of earlier steps in the moving average of chosenShift.
 	shiftDecay = 0.9
 	// maxDrift is the maximum KL divergence per token from the policy that generated the responses.
-	// If it is exceeded, the rest of the chunk is skipped.
+	// If it is exceeded, the remaining steps on these responses are skipped.
 	maxDrift = 0.05
 	// flatRows is the number of consecutive rows without a reward signal after which the training
 	// stops.

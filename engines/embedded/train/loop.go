@@ -31,7 +31,7 @@ type Loop struct {
 	workers   int
 	mean      []float32 // first moment of AdamW
 	variance  []float32 // second moment of AdamW
-	steps     int       // number of optimizer steps
+	steps     int       // number of optimizer steps taken, which AdamW's bias correction needs
 	total     *llama.Gradient
 	// part is the sum of the gradients of a part of a batch; nil before the first batch with
 	// several shards in a part.
@@ -97,7 +97,7 @@ func (l *Loop) setTemperature(temperature float64) {
 type StepReport struct {
 	Loss    float64 // mean of the objective before the step; for likelihood, in nats per token
 	Norm    float64 // norm of the gradient before clipping
-	Tokens  int     // number of input tokens
+	Tokens  int     // number of input tokens of the step
 	metrics means
 }
 

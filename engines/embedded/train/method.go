@@ -137,7 +137,7 @@ func resolveRollouts(v *domain.Violations, given *engines.Rollouts) *engines.Rol
 	return full
 }
 
-// extra has the supported fields of extraBody.
+// extra has the supported fields of InferenceParameters.ExtraBody, a JSON object.
 type extra struct {
 	MinP              float64 `json:"min_p"`
 	TypicalP          float64 `json:"typical_p"`

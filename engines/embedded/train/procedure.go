@@ -25,7 +25,7 @@ type fixedSamples struct {
 	*job
 	plan    *plan
 	held    []*Sample
-	metrics map[string]float64 // metrics over all samples
+	metrics map[string]float64 // metrics of the scores of all samples, reported with each step; nil without scores
 }
 
 func (l *fixedSamples) next(context.Context) ([]*Sample, map[string]float64, error) {

@@ -22,8 +22,8 @@ type response struct {
 	cached int // number of prompt tokens that came from the prefix cache
 }
 
-// heldSeed replaces the number of a chunk in the seeds of responses to held-out rows, so that these
-// seeds differ from those of all chunks.
+// heldSeed stands for the number of the chunk when the sampling seeds of responses to held-out rows
+// are computed, so that they differ from the seeds of all chunks.
 const heldSeed = math.MaxUint32
 
 // sample returns the training sample of the response.

@@ -101,7 +101,7 @@ func (r *rollouts) afterStep(metrics means) {
 		r.checkSignal()
 	}
 	s.At++
-	if metrics[drift].value() > maxDrift { // the other responses are too far off-policy
+	if metrics[drift].value() > maxDrift { // the remaining responses of the chunk are too far off-policy to train on
 		s.At = r.current.steps()
 	}
 }

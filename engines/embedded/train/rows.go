@@ -28,17 +28,17 @@ const (
 // A reader parses and tokenizes the rows of dataset files.
 type reader struct {
 	tokens   *tokenizer.Tokenizer
-	template *chat.Template // nil if the model has no chat template
-	parseErr error          // error of parsing the model's template
+	template *chat.Template // nil if there is no valid chat template
+	parseErr error          // why the chat template cannot be loaded; nil if it is loaded or missing
 	given    bool           // the template is that of the job, not the model's
 	window   int            // maximum number of tokens of a sample
 	vocab    int
 	weights  map[string]float64      // weights of the rewards of scored samples
-	take     func(line []byte) error // parses one row
+	take     func(line []byte) error // parses one row for the job's method
 
 	digest  hash.Hash
 	samples []*Sample
-	groups  []group   // scored samples, in groups
+	groups  []group   // scored samples: a group for each row with several
 	singles group     // scored samples that are alone in their row
 	prompts []*prompt // prompts to which the model generates responses
 	kept    int       // number of samples and prompts read so far

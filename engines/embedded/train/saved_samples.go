@@ -6,8 +6,8 @@ import (
 	"path/filepath"
 )
 
-// samplesFile is the name of the file of a checkpoint with the samples of the current chunk.
-// Checkpoints of earlier versions have the same name.
+// samplesFile is the name of a checkpoint's file with the samples of the current chunk. It is that
+// of earlier versions of anneal, so that their checkpoints can be resumed.
 const samplesFile = "answers.json"
 
 // saveSamples writes the samples of the current chunk to a checkpoint in dir, unless all steps of

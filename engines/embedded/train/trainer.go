@@ -31,13 +31,13 @@ type job struct {
 	watch     engines.TrainWatcher
 	loop      *Loop
 	tokens    *tokenizer.Tokenizer
-	base      string // hash of the base model
-	data      string // hash of all rows
+	base      string // hash of the base model's weights
+	data      string // digests of the training files and of the evaluation files
 	procedure procedure
 	nothing   string   // reason why there is nothing to train; "" if there is something
 	metrics   *os.File // metrics file, with a JSON object in each line from step 1 on
 	state     state
-	best      []float32          // trained parameters with the lowest evaluation loss, for early stopping
+	best      []float32          // parameters with the lowest evaluation loss; empty without early stopping
 	values    map[string]float64 // last value of each metric
 }
 
@@ -51,9 +51,9 @@ type state struct {
 	Evaluated int     `json:"evaluated"` // step of the last evaluation
 	BestLoss  float64 `json:"bestLoss"`  // lowest evaluation loss so far
 	BestStep  int     `json:"bestStep"`
-	Worse     int     `json:"worse"` // number of evaluations since BestStep
+	Worse     int     `json:"worse"` // number of evaluations since the one with BestLoss
 	Stopped   bool    `json:"stopped"`
-	Reason    string  `json:"reason,omitempty"` // reason why Stopped is true
+	Reason    string  `json:"reason,omitempty"` // why the training stopped early; "" unless Stopped
 	Shift     float64 `json:"shift,omitempty"`  // moving average of the metric chosenShift, see guard
 
 	// The following fields are the progress of rollouts.

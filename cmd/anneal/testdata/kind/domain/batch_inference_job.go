@@ -2,8 +2,8 @@ package domain
 
 import "time"
 
-// A batch inference job answers the rows of a dataset. JobLives describes its states and most of
-// its events.
+// A batch inference job generates a response to each row of a dataset. JobLives describes its
+// states and most of its events.
 //
 //	(none) --CreateBatchInferenceJob--> CREATING … as in JobLives
 var BatchInferenceJobs = newJobKind("batchInferenceJobs", "batchInferenceJob", map[string]Event[BatchInferenceJob]{
