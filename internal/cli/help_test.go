@@ -56,8 +56,8 @@ func TestHelpIsForUsers(t *testing.T) {
 func TestHelpHasSections(t *testing.T) {
 	for line, titles := range map[string][]string{
 		"serve": {"Addresses and data", "Log and NATS", "TLS", "Backups", "Nodes, jobs and deployments", "Limits of requests",
-			"Estimated costs", "Node", "Engines of the node", "Other", "Common flags"},
-		"work":              {"Flags", "Node", "Engines of the node", "Common flags"},
+			"Estimated costs", "Node", "Engines of the node", "Configuration and logs", "Other", "Common flags"},
+		"work":              {"Flags", "Node", "Engines of the node", "Configuration and logs", "Common flags"},
 		"deployment create": {"Flags", "Devices", "Scaling", "Common flags"},
 		"deployment update": {"Flags", "Devices", "Scaling", "Common flags"},
 		"transcribe":        {"Flags", "Decoding", "Speakers", "Common flags"},

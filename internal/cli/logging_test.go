@@ -76,7 +76,7 @@ func TestSignalSwitchesTheLevel(t *testing.T) {
 func TestInvalidLogFlags(t *testing.T) {
 	err := (&logFlags{format: "xml", level: "verbose"}).check()
 	require.ErrorContains(t, err, "--log-format")
-	require.ErrorContains(t, err, "text or json")
+	require.ErrorContains(t, err, "text, json")
 	require.ErrorContains(t, err, "--log-level")
-	require.ErrorContains(t, err, "debug, info, warn or error")
+	require.ErrorContains(t, err, "debug, info, warn, error")
 }

@@ -90,7 +90,8 @@ func TestFileInVariable(t *testing.T) {
 
 // TestInvalidSettings checks that all violations are in one error, each with its place.
 func TestInvalidSettings(t *testing.T) {
-	f := newFlags(t, "listn: x\nlabel: {a: b}\ncount: three\npublic:\nhold: 2s\nlisten: [a, b]\nmax-wait: 1s\nmax-wait: 2s\n")
+	f := newFlags(t, "listn: x\nlabel: {a: b}\ncount: three\npublic:\nhold: 2s\nlisten: [a, b]\n"+
+		"max-wait: 1s\nmax-wait: 2s\n")
 	_, err := settings.Apply(f.set, func(name string) string {
 		return map[string]string{"ANNEAL_MAX_WAIT": "20"}[name]
 	})
