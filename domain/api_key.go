@@ -28,10 +28,11 @@ var Roles = []string{RoleAdmin, RoleUser, RoleInference, RoleReader}
 
 // APIKeySpec holds the fields of an API key that the caller sets.
 type APIKeySpec struct {
-	DisplayName string     `json:"displayName"`
-	Email       string     `json:"email,omitempty"` // e-mail address of the key's holder; "" is the account's address
-	Role        string     `json:"role"`
-	ExpireTime  *time.Time `json:"expireTime,omitempty"`
+	DisplayName string `json:"displayName"`
+	// e-mail address of the key's holder; "" stands for the account's address
+	Email      string     `json:"email,omitempty"`
+	Role       string     `json:"role"`
+	ExpireTime *time.Time `json:"expireTime,omitempty"`
 }
 
 // APIKey is the state of one key.

@@ -44,8 +44,8 @@ var LoadTargets = []string{CapacityTarget, TokensTarget, PromptTokensTarget, Req
 
 // Scaling holds the bounds, windows and targets by which load scales a deployment.
 type Scaling struct {
-	Min, Max       int           // Max includes revocable replicas
-	Up, Down, Zero time.Duration // scaleUpWindow, scaleDownWindow, scaleToZeroWindow
+	Min, Max       int           // bounds of the number of replicas; Max includes revocable ones (see MaxWithRevocable)
+	Up, Down, Zero time.Duration // the policy's scaleUpWindow, scaleDownWindow and scaleToZeroWindow
 	Targets        map[string]float64
 }
 

@@ -21,7 +21,7 @@ const (
 type BatchFileSpec struct {
 	Filename  string `json:"filename"`
 	Purpose   string `json:"purpose"`
-	Files     Files  `json:"files"` // exactly one file
+	Files     Files  `json:"files"` // the content: exactly one file
 	Batch     Name   `json:"batch,omitempty"`
 	CreatedBy string `json:"createdBy"`
 }

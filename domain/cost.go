@@ -5,7 +5,7 @@ import "math/big"
 // Money is an amount in a currency. Nanos are billionths of a unit and have the same sign as the
 // units.
 type Money struct {
-	CurrencyCode string `json:"currencyCode"` // ISO 4217
+	CurrencyCode string `json:"currencyCode"` // currency code of ISO 4217, such as USD
 	Units        Count  `json:"units"`
 	Nanos        int    `json:"nanos"`
 }

@@ -111,7 +111,7 @@ type Dataset struct {
 	Validated  int         `json:"validated"`            // number of the newest upload with a validation result
 	Violations []Violation `json:"violations,omitempty"` // violations of the rejected upload
 	Files      Files       `json:"files"`
-	// how the platform derives the rows; nil when they are uploaded
+	// how the rows are derived from another dataset; nil when they are uploaded or imported
 	From                *Derivation `json:"from,omitempty"`
 	Import              *Transfer   `json:"import,omitempty"` // the newest import; nil without one
 	Export              *Transfer   `json:"export,omitempty"` // the newest export; nil without one

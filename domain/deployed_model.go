@@ -57,7 +57,8 @@ type DeployedModel struct {
 	State     string `json:"state"`
 	Status    Status `json:"status"`
 	CreatedBy string `json:"createdBy"`
-	// DefaultRank orders the addons of a deployment that were made the default: see TakesDefault.
+	// DefaultRank decides between several addons of a deployment that are recorded as the
+	// default: the highest rank wins. See TakesDefault.
 	DefaultRank int  `json:"defaultRank,omitempty"`
 	Restorable  bool `json:"restorable,omitempty"` // the UNDEPLOYING addon becomes UNDEPLOYED instead of being removed
 }

@@ -37,15 +37,16 @@ const (
 type Evaluator struct {
 	EvaluatorSpec
 	Deletion
-	State     string  `json:"state"`
-	Status    Status  `json:"status"`
-	CreatedBy string  `json:"createdBy"`
-	Revision  int     `json:"revision"`           // number of the newest build, from 1
-	Active    int     `json:"active"`             // newest revision whose build succeeded, 0 before the first
-	Files     Files   `json:"files"`              // files of code that were uploaded for the newest revision
-	Uploads   int     `json:"uploads,omitempty"`  // number of uploads of all revisions together
-	BuildLog  string  `json:"buildLog,omitempty"` // blob key of the log of the newest build
-	Built     []Build `json:"built,omitempty"`    // successful builds, oldest first; at most MaxBuilds
+	State     string `json:"state"`
+	Status    Status `json:"status"`
+	CreatedBy string `json:"createdBy"`
+	Revision  int    `json:"revision"` // number of the newest build, from 1
+	Active    int    `json:"active"`   // newest revision whose build succeeded, 0 before the first
+	// uploaded files with the code of the newest revision; empty if none were uploaded
+	Files    Files   `json:"files"`
+	Uploads  int     `json:"uploads,omitempty"`  // number of uploads of all revisions together
+	BuildLog string  `json:"buildLog,omitempty"` // blob key of the log of the newest build
+	Built    []Build `json:"built,omitempty"`    // successful builds, oldest first; at most MaxBuilds
 }
 
 // MaxBuilds is how many builds an evaluator keeps. A job that started with an older revision cannot
@@ -101,7 +102,7 @@ type EvaluatorUpdated struct {
 	EvaluatorSpec
 	Rebuild  bool `json:"rebuild"`            // a new revision is built
 	Upload   bool `json:"upload"`             // the code of the new revision will be uploaded
-	Revision int  `json:"revision,omitempty"` // the new revision
+	Revision int  `json:"revision,omitempty"` // number of the new revision
 }
 
 func (e EvaluatorUpdated) Evolve(v *Evaluator) {

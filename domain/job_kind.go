@@ -54,7 +54,7 @@ type JobSpec struct {
 	From        Name   // output of the previous train step, which replaces the base model of Config; "" is none
 
 	Tracker    *TrackerConfig
-	MetricsURL *Sealed  // signed URL to which the metrics file is PUT; nil if there is no URL, or it has no secret
+	MetricsURL *Sealed  // sealed URL to which the metrics file is PUT; nil without a URL, or if it has no secret
 	Secrets    []string // names of the secrets that the job reads
 }
 

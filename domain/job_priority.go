@@ -6,7 +6,7 @@ import "time"
 // accounts.
 type JobPriority string
 
-// The priorities. A state has "" for PriorityNormal.
+// Priorities of a job. The state of a job has "" instead of PriorityNormal.
 const (
 	PriorityLow    JobPriority = "PRIORITY_LOW"
 	PriorityNormal JobPriority = "PRIORITY_NORMAL"

@@ -35,14 +35,14 @@ type LossConfig struct {
 
 // DPOLoss holds the settings of the loss DPO.
 type DPOLoss struct {
-	Beta                float64 `json:"beta,omitempty"` // 0 is DefaultDPOBeta
+	Beta                float64 `json:"beta,omitempty"` // factor β of the DPO loss; 0 stands for DefaultDPOBeta
 	RefCacheConcurrency int     `json:"refCacheConcurrency,omitempty"`
 	RefCacheBatchSize   int     `json:"refCacheBatchSize,omitempty"`
 }
 
 // ORPOLoss holds the settings of the loss ORPO.
 type ORPOLoss struct {
-	Lambda float64 `json:"lambda,omitempty"` // weight of the odds-ratio term; 0 is DefaultORPOLambda
+	Lambda float64 `json:"lambda,omitempty"` // weight of the odds-ratio term; 0 stands for DefaultORPOLambda
 }
 
 // check adds the violations of the loss to v. methods lists the methods that the kind of job

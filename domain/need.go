@@ -12,7 +12,7 @@ import (
 // each of Count nodes.
 type Need struct {
 	Count     int
-	Pool      string // PoolTraining or PoolInference
+	Pool      string // pool of the nodes: PoolTraining or PoolInference
 	Engine    string // required capability of the node: see NodeSpec.Engines
 	Resources Resources
 	Policy    NodePolicy // policy of the account that owns the replica or the job
@@ -64,10 +64,10 @@ func (r Resources) String() string {
 // were empty.
 type Feasibility struct {
 	Need      Need
-	Nodes     int      // registered nodes
-	Capable   int      // nodes that could meet the need if they were empty and READY
-	Lost      int      // capable nodes that are not READY
-	Available int      // nodes that have capacity for the need now
+	Nodes     int      // number of registered nodes
+	Capable   int      // number of nodes that could meet the need if they were empty and READY
+	Lost      int      // number of capable nodes that are not READY
+	Available int      // number of nodes that have capacity for the need now
 	Reasons   []string // why nodes have no capacity for the need, one reason per node; at most maxReasons
 
 	explained int            // number of nodes whose reasons are in Reasons

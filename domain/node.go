@@ -58,9 +58,9 @@ const (
 
 // Resources are the capacity of a node, or a part of a node that is requested or allocated.
 type Resources struct {
-	CPUMilli     int64          `json:"cpuMilli"`               // millicores
-	MemoryMiB    int64          `json:"memoryMib"`              // mebibytes
-	Accelerators map[string]int `json:"accelerators,omitempty"` // number of devices by type
+	CPUMilli     int64          `json:"cpuMilli"`               // CPU in millicores
+	MemoryMiB    int64          `json:"memoryMib"`              // memory in mebibytes
+	Accelerators map[string]int `json:"accelerators,omitempty"` // number of accelerators by type
 	// Share is the part of the one device in Accelerators that is requested or allocated; zero for
 	// whole devices
 	Share DeviceShare `json:"share,omitzero"`
@@ -157,8 +157,9 @@ type Node struct {
 	Left        bool                  `json:"left,omitempty"` // the node is LOST because its agent shut down
 	Allocations map[string]Allocation `json:"allocations,omitempty"`
 	Access      NodeAccess            `json:"access,omitzero"`
-	Taints      []Taint               `json:"taints,omitempty"` // ordered by key
-	Cordon      *NodeCordon           `json:"cordon,omitempty"` // nil unless the node is cordoned or drained
+	Taints      []Taint               `json:"taints,omitempty"` // taints of the node, ordered by key
+	// reason and deadline of a cordon or drain; nil without one
+	Cordon *NodeCordon `json:"cordon,omitempty"`
 }
 
 // Exists implements State.

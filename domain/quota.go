@@ -32,7 +32,7 @@ const MaxQuota = 1_000_000_000_000_000
 
 // Quota is the state of one quota.
 type Quota struct {
-	MaxValue *Count `json:"maxValue,omitempty"` // nil if the quota is not set, so that the usage is unlimited
+	MaxValue *Count `json:"maxValue,omitempty"` // maximum usage; nil if the quota is not set
 }
 
 // Exists implements State.

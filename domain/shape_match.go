@@ -10,7 +10,7 @@ import (
 type ModelTraits struct {
 	ModelType      string `json:"modelType"`
 	ParameterCount Count  `json:"parameterCount"`
-	Embedding      bool   `json:"embedding,omitempty"` // generates embeddings, not text
+	Embedding      bool   `json:"embedding,omitempty"` // the model generates embeddings, not text
 }
 
 // output says what the model generates, for messages: text or embeddings.

@@ -41,7 +41,7 @@ func UsageMonth(account string, t time.Time) Name {
 type UsageRow struct {
 	Hour        time.Time `json:"hour"` // start of the hour
 	Key         Name      `json:"apiKey,omitempty"`
-	Model       string    `json:"model,omitempty"` // name of the model in the requests
+	Model       string    `json:"model,omitempty"` // model that the requests name
 	Deployment  Name      `json:"deployment,omitempty"`
 	Job         Name      `json:"job,omitempty"`
 	Accelerator string    `json:"acceleratorType,omitempty"`
@@ -50,11 +50,13 @@ type UsageRow struct {
 
 // UsageAmounts are the amounts of a UsageRow. They are integers, so that sums are exact.
 type UsageAmounts struct {
-	Requests           int64 `json:"requests,omitempty"`
-	PromptTokens       int64 `json:"promptTokens,omitempty"`
-	CachedPromptTokens int64 `json:"cachedPromptTokens,omitempty"` // included in PromptTokens
+	Requests     int64 `json:"requests,omitempty"`
+	PromptTokens int64 `json:"promptTokens,omitempty"`
+	// cached tokens of prompts; PromptTokens includes them
+	CachedPromptTokens int64 `json:"cachedPromptTokens,omitempty"`
 	CompletionTokens   int64 `json:"completionTokens,omitempty"`
-	AudioMicroseconds  int64 `json:"audioMicroseconds,omitempty"` // audio time, rounded for each usage record
+	// duration of transcribed audio, rounded in each usage record
+	AudioMicroseconds int64 `json:"audioMicroseconds,omitempty"`
 	// AcceleratorMicroseconds is the time for which accelerators were allocated, multiplied by
 	// their number.
 	AcceleratorMicroseconds int64 `json:"acceleratorMicroseconds,omitempty"`

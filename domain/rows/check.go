@@ -39,7 +39,7 @@ func (f LineError) where() string {
 // A Checker validates the files of one dataset in constant memory.
 type Checker struct {
 	MinRows domain.Count          // minimum number of rows; the constant MinRows by default
-	Count   func(text string) int // counts the tokens of a text; nil: one per four bytes
+	Count   func(text string) int // counts the tokens of a text; nil assumes one token per four bytes
 	format  string                // dataset format that the rows must have; "" allows any
 	shape   string                // shape of the first valid row
 	reader  reader
@@ -48,7 +48,7 @@ type Checker struct {
 	bytes   int64
 	turns   int64
 	errors  []LineError
-	more    int // number of further errors, which errors does not contain
+	more    int // number of errors beyond the MaxErrors that are kept
 }
 
 // NewChecker returns a checker for a dataset format; with "" or FORMAT_UNSPECIFIED, the first row

@@ -20,10 +20,11 @@ const (
 
 // An AdapterConfig is the content of adapter_config.json.
 type AdapterConfig struct {
-	Type    string          `json:"peft_type"`
-	Rank    int             `json:"r"`
-	Alpha   float64         `json:"lora_alpha"`
-	Targets json.RawMessage `json:"target_modules"` // a list of names, or a regular expression
+	Type  string  `json:"peft_type"`
+	Rank  int     `json:"r"`
+	Alpha float64 `json:"lora_alpha"`
+	// modules that the adapter changes: a list of names, or a regular expression
+	Targets json.RawMessage `json:"target_modules"`
 }
 
 // TargetModules returns the names of the modules that the adapter changes; nil if the config has a
