@@ -62,7 +62,7 @@ type JobSpec struct {
 // engine's default.
 type RolloutSpec struct {
 	InferenceParameters      *InferenceParameters
-	ChunkSize                int // rows of the dataset that rollouts are generated for at a time
+	ChunkSize                int // number of rows for which rollouts are generated at a time
 	MaxReplicas              int // maximum number of copies of the model that generate completions at a time
 	MaxConcurrent            int
 	MaxConcurrentEvaluations int

@@ -152,7 +152,7 @@ type Node struct {
 	State  string    `json:"state"`
 	Status Status    `json:"status"`
 	Since  time.Time `json:"since"` // time of the node's last registration
-	// last heartbeat before the node was lost; zero if unknown
+	// time of the last heartbeat before the node was lost; zero if unknown
 	Seen        time.Time             `json:"seen,omitzero"`
 	Left        bool                  `json:"left,omitempty"` // the node is LOST because its agent shut down
 	Allocations map[string]Allocation `json:"allocations,omitempty"`
@@ -197,7 +197,7 @@ func (e NodeRegistered) Evolve(n *Node) {
 
 type NodeLost struct {
 	Reason string    `json:"reason"`
-	Seen   time.Time `json:"seen,omitzero"` // last heartbeat received
+	Seen   time.Time `json:"seen,omitzero"` // time of the last received heartbeat; zero if unknown
 	Left   bool      `json:"left,omitempty"`
 }
 
@@ -281,7 +281,7 @@ func (c RegisterNode) Decide(n Node, now time.Time) (Event[Node], error) {
 // down. The schedulers place the node's attempts and replicas on other nodes.
 type LoseNode struct {
 	Reason string
-	Seen   time.Time // last heartbeat received; zero if unknown
+	Seen   time.Time // time of the last received heartbeat; zero if unknown
 	Left   bool      // the agent shut down: attempts on the node are requeued and do not count as failures
 	// Registered is the node's Since when its missing heartbeats were observed. A node that has
 	// registered again after that time is not lost. A zero Registered is not checked.

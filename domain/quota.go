@@ -15,7 +15,8 @@ var Quotas = NewKind("quotas", map[string]Event[Quota]{
 
 // The IDs of all quotas.
 const (
-	QuotaAccelerators      = "accelerators"            // accelerators that live deployments request or jobs have
+	// accelerators that live deployments request or that are allocated to jobs
+	QuotaAccelerators      = "accelerators"
 	QuotaJobs              = "jobs"                    // jobs of all kinds that have not ended
 	QuotaGuaranteed        = "guaranteed-accelerators" // accelerators guaranteed to the account; those above are borrowed
 	QuotaDeployments       = "deployments"             // deployments, until their deletion begins

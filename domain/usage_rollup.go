@@ -107,7 +107,7 @@ type UsageWindow struct {
 
 // UsageRollup is the state of UsageLedger, or of one month of an account.
 type UsageRollup struct {
-	Window UsageWindow `json:"window,omitzero"` // newest window; for a month only its Number
+	Window UsageWindow `json:"window,omitzero"` // newest window; for a month, only its Number is set
 	Part   int         `json:"part,omitempty"`  // for a month: the last recorded part of the window
 	Done   bool        `json:"done,omitempty"`  // for the ledger: all rows of the window are recorded
 	// NewStream is set in the ledger if the stream of usage records was created again after the

@@ -36,7 +36,7 @@ func (r *reader) object(c *cursor, names []string, values [][]byte) bool {
 
 // A conversation is the result of reading a list of messages.
 type conversation struct {
-	given bool      // the row has the list, and it is not null
+	given bool      // the row has the list of messages, and it is not null
 	all   []Message // the messages, if the reader keeps them
 	last  string    // role of the last message; "" if the message has no role
 	turns int       // number of messages

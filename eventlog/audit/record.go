@@ -28,7 +28,7 @@ var Kinds = []string{RequestRefused, RequestFailed, LoginAccepted, LoginRefused,
 // plane. It never has a secret, a URL query, a request body or an error message, because error
 // messages may quote the body.
 type Record struct {
-	// Sequence is the record's position in the stream.
+	// Sequence is the record's sequence number in the stream AUDIT.
 	Sequence uint64 `json:"-"`
 
 	ID   string    `json:"id"`

@@ -52,7 +52,7 @@ type Membership struct {
 	mu           sync.Mutex
 	since        time.Time            // every heartbeat that was sent since this time has reached this process
 	own          time.Time            // when this process last received its own heartbeat
-	candidate    bool                 // this control plane may become the leader; see Stand
+	candidate    bool                 // this control plane may become the leader, because Stand was called
 	candidates   map[string]time.Time // by ID: last heartbeat of each other control plane that may become the leader
 	received     map[string]time.Time // by ID: last heartbeat of each other control plane
 	eventVersion int

@@ -12,7 +12,7 @@ import (
 	"anneal/disk"
 )
 
-// Retention is the limits of a stream: at a limit, the NATS server deletes the stream's oldest
+// A Retention holds the limits of a stream. At a limit, the NATS server deletes the stream's oldest
 // records.
 type Retention struct {
 	Age   time.Duration

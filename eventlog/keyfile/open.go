@@ -12,7 +12,7 @@ import (
 // A Lost describes a record that is damaged in both copies.
 type Lost struct {
 	Index uint64 // number of the record in the order of writing, from 1
-	Key   string // "" when the key is damaged too
+	Key   string // key of the record; "" when the key is damaged too
 }
 
 // A LossError is the error of Open for a store with damage that the other copy cannot repair. Lost

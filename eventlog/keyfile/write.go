@@ -24,7 +24,7 @@ type batch struct {
 type op struct {
 	kind   byte
 	entry  *entry
-	before *entry // nil when the key had no entry
+	before *entry // replaced or erased entry of the key; nil when the key had none
 	value  []byte
 }
 

@@ -33,7 +33,7 @@ type spool struct {
 	mu       sync.Mutex
 	file     *os.File // newest file, to which append writes; nil until the first append
 	size     int64    // length of file in bytes
-	first    []uint64 // by file: index of its first entry
+	first    []uint64 // index of the first entry of each file, in ascending order
 	next     uint64   // index of the next entry to append
 	unsynced []string // paths of the files and directories that must be synced
 	dirty    bool     // whether unsynced has the newest file

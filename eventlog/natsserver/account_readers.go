@@ -101,7 +101,7 @@ type accountReaders struct {
 	secret string // password of this process's own connections into the NATS accounts MIRROR-…
 
 	mu     sync.Mutex
-	open   map[string]*accountMirror // by ID of the account of anneal
+	open   map[string]*accountMirror // accounts of anneal that have had a reader, by account ID
 	closed bool
 }
 

@@ -46,7 +46,7 @@ type OpenFunc func(ctx context.Context, by Reader, name domain.Name, sealed doma
 // A Read is one read of a secret by code. Err is set when it failed.
 type Read struct {
 	By   Reader
-	Name domain.Name // resource that has the secret
+	Name domain.Name // name of the resource that contains the secret
 	Err  error
 }
 

@@ -44,7 +44,7 @@ func NewMemoryVault() *Vault {
 
 // A wrappedKey is the stored form of a data key.
 type wrappedKey struct {
-	Ring    string `json:"ring"` // ID of the master key that wrapped it
+	Ring    string `json:"ring"` // ID of the master key that wrapped the data key
 	Wrapped []byte `json:"wrapped"`
 }
 

@@ -9,7 +9,7 @@ import (
 // Limits of a feed. When it exceeds one, it drops all its events, and the Publisher reads them from
 // the log.
 const (
-	maxFeed      = 64 << 10 // number of events
+	maxFeed      = 64 << 10 // maximum number of events in a feed
 	maxFeedBytes = 64 << 20
 )
 

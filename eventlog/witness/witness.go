@@ -39,9 +39,9 @@ const (
 // A Witness serves add-checkpoint requests for the logs whose keys it has.
 type Witness struct {
 	dir    string
-	logs   map[string]note.Verifier // by origin of the log's checkpoints
+	logs   map[string]note.Verifier // public keys of the logs, by the origin of their checkpoints
 	signer *formats.Signer
-	key    string // public key; see Key
+	key    string // public key of the witness, as Key returns it
 	logger *slog.Logger
 	mu     sync.Mutex // held from reading the last checkpoint of a log until the next one is stored
 }
