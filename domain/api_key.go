@@ -17,10 +17,10 @@ var APIKeys = NewKind("apiKeys", map[string]Event[APIKey]{
 
 // Roles of an API key: what its holder is allowed to do.
 const (
-	RoleAdmin     = "admin"     // everything in the account
-	RoleUser      = "user"      // everything except API keys and secrets
-	RoleInference = "inference" // call models, list models
-	RoleReader    = "reader"    // read the account's events, over HTTP and from NATS
+	RoleAdmin     = "admin"     // may do everything in the account
+	RoleUser      = "user"      // may use everything in the account except API keys and secrets
+	RoleInference = "inference" // may call and list models
+	RoleReader    = "reader"    // may read the account's events, over HTTP and from NATS
 )
 
 // Roles lists all roles.

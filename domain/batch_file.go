@@ -13,8 +13,8 @@ var BatchFiles = referenceable(NewKind("batchFiles", map[string]Event[BatchFile]
 
 // Purposes of batch files.
 const (
-	PurposeBatch       = "batch"        // the requests of batches
-	PurposeBatchOutput = "batch_output" // the results of one batch
+	PurposeBatch       = "batch"        // the file has the requests of batches
+	PurposeBatchOutput = "batch_output" // the file has the results of one batch
 )
 
 // BatchFileSpec holds the metadata of a batch file.

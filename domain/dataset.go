@@ -104,12 +104,13 @@ type DatasetStats struct {
 type Dataset struct {
 	DatasetSpec
 	Deletion
-	State      string      `json:"state"`
-	Status     Status      `json:"status"`
-	CreatedBy  string      `json:"createdBy"`
-	Upload     int         `json:"upload"`               // number of the newest upload, 0 before the first
-	Validated  int         `json:"validated"`            // number of the newest upload with a validation result
-	Violations []Violation `json:"violations,omitempty"` // violations of the rejected upload
+	State     string `json:"state"`
+	Status    Status `json:"status"`
+	CreatedBy string `json:"createdBy"`
+	Upload    int    `json:"upload"`    // number of the newest upload, 0 before the first
+	Validated int    `json:"validated"` // number of the newest upload with a validation result
+	// violations found in the newest upload; empty unless it was rejected
+	Violations []Violation `json:"violations,omitempty"`
 	Files      Files       `json:"files"`
 	// how the rows are derived from another dataset; nil when they are uploaded or imported
 	From                *Derivation `json:"from,omitempty"`

@@ -46,7 +46,7 @@ const MaxAddons = 64
 type DeployedModelSpec struct {
 	DisplayName string `json:"displayName"`
 	Description string `json:"description"`
-	Model       string `json:"model"`      // name of the addon
+	Model       string `json:"model"`      // name of the addon, which is a model
 	Deployment  string `json:"deployment"` // name of a deployment of the addon's base model
 	Default     bool   `json:"default"`    // the addon serves requests that name only the deployment
 }

@@ -100,7 +100,7 @@ func (e EvaluatorCreated) Evolve(v *Evaluator) {
 
 type EvaluatorUpdated struct {
 	EvaluatorSpec
-	Rebuild  bool `json:"rebuild"`            // a new revision is built
+	Rebuild  bool `json:"rebuild"`            // the update starts the build of a new revision
 	Upload   bool `json:"upload"`             // the code of the new revision will be uploaded
 	Revision int  `json:"revision,omitempty"` // number of the new revision
 }
@@ -320,7 +320,7 @@ type Criterion struct {
 // CodeSnippets are code files and their entry point.
 type CodeSnippets struct {
 	Language     string            `json:"language,omitempty"`
-	FileContents map[string]string `json:"fileContents,omitempty"` // content by file name
+	FileContents map[string]string `json:"fileContents,omitempty"` // content of each code file, by file name
 	EntryFile    string            `json:"entryFile,omitempty"`
 	EntryFunc    string            `json:"entryFunc,omitempty"`
 }

@@ -10,7 +10,7 @@ import (
 // weights of its model.
 type HotWeights struct {
 	Job       Name      `json:"job"`
-	TrainStep int       `json:"trainStep"`       // number of the job's train step
+	TrainStep int       `json:"trainStep"`       // number of the train step that produced the weights
 	Step      int       `json:"step,omitempty"`  // training step of the checkpoint; 0 for the result of the train step
 	Model     Name      `json:"model,omitempty"` // model that was registered when the train step finished; "" until then
 	Adapter   bool      `json:"adapter"`         // true: an adapter on the deployment's base model; false: full weights

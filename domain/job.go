@@ -115,9 +115,9 @@ type JobCheckpoint struct {
 // status, it survives restarts of the control plane.
 type JobProgress struct {
 	Step    int                `json:"step"`
-	Steps   int                `json:"steps"` // expected number of steps in total
+	Steps   int                `json:"steps"` // total number of training steps that the job is expected to take
 	Epoch   float64            `json:"epoch"`
-	Tokens  int64              `json:"tokens"`            // tokens trained on
+	Tokens  int64              `json:"tokens"`            // number of tokens that the job has trained on
 	Metrics map[string]float64 `json:"metrics,omitempty"` // latest values of the metrics at Step
 }
 
@@ -140,7 +140,7 @@ type JobLife struct {
 	Status        Status     `json:"status"`
 	CreatedBy     string     `json:"createdBy"`
 	CompletedTime *time.Time `json:"completedTime,omitempty"`
-	CancelTime    *time.Time `json:"cancelTime,omitempty"` // when the cancellation was requested
+	CancelTime    *time.Time `json:"cancelTime,omitempty"` // when the cancellation was requested; nil without a request
 	Pausing       *JobPause  `json:"pausing,omitempty"`    // request to stop the running attempt; nil if there is none
 	Preempting    bool       `json:"preempting,omitempty"` // the request in Pausing is a preemption: see PreemptJob
 	Deadline      *time.Time `json:"deadline,omitempty"`
@@ -150,10 +150,11 @@ type JobLife struct {
 	Abandoned int `json:"abandoned,omitempty"`
 	Failures  int `json:"failures"` // number of failed attempts, which MaxFailures limits
 	// consecutive attempts since the last checkpoint that ended together with their control plane
-	Orphans     int              `json:"orphans,omitempty"`
-	OrphanTime  *time.Time       `json:"orphanTime,omitempty"` // when the first attempt that Orphans counts ended
-	Nodes       []Name           `json:"nodes,omitempty"`      // nodes of the running attempt
-	Resources   Resources        `json:"takes"`                // resources that the attempt has on each of Nodes
+	Orphans    int        `json:"orphans,omitempty"`
+	OrphanTime *time.Time `json:"orphanTime,omitempty"` // when the first attempt that Orphans counts ended
+	// names of the nodes of the running attempt; empty without one
+	Nodes       []Name           `json:"nodes,omitempty"`
+	Resources   Resources        `json:"takes"` // resources that the attempt has on each of Nodes
 	StartTime   *time.Time       `json:"startTime,omitempty"`
 	Checkpoints []JobCheckpoint  `json:"checkpoints,omitempty"` // stored checkpoints, oldest first
 	Seconds     map[string]int64 `json:"seconds,omitempty"`     // device seconds of ended attempts, by device type

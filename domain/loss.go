@@ -11,7 +11,7 @@ const (
 	LossDAPO        = "DAPO"
 	LossGSPO        = "GSPO_TOKEN"
 	LossDPO         = "DPO"
-	LossORPO        = "ORPO" // trains without a reference model
+	LossORPO        = "ORPO" // preference loss that needs no reference model
 )
 
 var (

@@ -97,13 +97,15 @@ type Model struct {
 	ModelSpec
 	ModelMetadata
 	Deletion
-	State      string               `json:"state"`
-	Status     Status               `json:"status"`
-	Files      Files                `json:"files"`
-	Upload     int                  `json:"upload,omitempty"`     // number of the newest upload, 0 before the first
-	Validated  int                  `json:"validated,omitempty"`  // number of the newest upload with a validation result
-	Violations []Violation          `json:"violations,omitempty"` // violations of the rejected upload
-	Copies     map[string]ModelCopy `json:"copies,omitempty"`     // copies in other precisions, by precision
+	State     string `json:"state"`
+	Status    Status `json:"status"`
+	Files     Files  `json:"files"`
+	Upload    int    `json:"upload,omitempty"`    // number of the newest upload, 0 before the first
+	Validated int    `json:"validated,omitempty"` // number of the newest upload with a validation result
+	// violations found in the newest upload; empty unless it was rejected
+	Violations []Violation `json:"violations,omitempty"`
+	// copies of the weights in other precisions, by precision
+	Copies map[string]ModelCopy `json:"copies,omitempty"`
 	// name of the job that trained the model; "" if none did
 	SourceJob Name   `json:"sourceJob,omitempty"`
 	CreatedBy string `json:"createdBy"`

@@ -106,7 +106,7 @@ type NodeSpec struct {
 	// transcribe:FORMAT, score; and engine:NAME for each engine that is an external program, such
 	// as vllm.
 	Engines []string `json:"engines"`
-	Version string   `json:"version"` // version of the agent
+	Version string   `json:"version"` // version of anneal that the agent runs
 	// Labels describe the node: see NodePolicy
 	Labels map[string]string `json:"labels,omitempty"`
 	// FailedDevices are the devices that must not be used; Capacity does not count them

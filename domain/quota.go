@@ -17,9 +17,9 @@ var Quotas = NewKind("quotas", map[string]Event[Quota]{
 const (
 	// accelerators that live deployments request or that are allocated to jobs
 	QuotaAccelerators      = "accelerators"
-	QuotaJobs              = "jobs"                    // jobs of all kinds that have not ended
+	QuotaJobs              = "jobs"                    // number of jobs of all kinds that have not ended
 	QuotaGuaranteed        = "guaranteed-accelerators" // accelerators guaranteed to the account; those above are borrowed
-	QuotaDeployments       = "deployments"             // deployments, until their deletion begins
+	QuotaDeployments       = "deployments"             // number of deployments whose deletion has not begun
 	QuotaRequestsPerMinute = "requests-per-minute"     // requests to the management API and inference requests together
 	QuotaStorageBytes      = "storage-bytes"           // bytes of the files of datasets, models, evaluators and batches
 )

@@ -39,7 +39,7 @@ func UsageMonth(account string, t time.Time) Name {
 // A UsageRow is the usage in one hour (UTC) of one key, model and deployment, or of the
 // accelerators of one type that are allocated to one job or deployment.
 type UsageRow struct {
-	Hour        time.Time `json:"hour"` // start of the hour
+	Hour        time.Time `json:"hour"` // start of the hour of the usage, in UTC
 	Key         Name      `json:"apiKey,omitempty"`
 	Model       string    `json:"model,omitempty"` // model that the requests name
 	Deployment  Name      `json:"deployment,omitempty"`
@@ -78,7 +78,7 @@ func CompareUsage(a, b UsageRow) int {
 // UsageRecords describes the usage records of one control plane in a window: Count records, with
 // the numbers From to To. Records of earlier versions have neither a control plane nor numbers.
 type UsageRecords struct {
-	Source string `json:"controlPlane,omitempty"` // ID of the control plane
+	Source string `json:"controlPlane,omitempty"` // ID of the control plane; "" in records of earlier versions
 	From   uint64 `json:"from,omitempty"`
 	To     uint64 `json:"to,omitempty"`
 	Count  int64  `json:"count"`
@@ -133,7 +133,7 @@ func (e UsageWindowOpened) Evolve(u *UsageRollup) {
 // its previous window, and their count is To - From + 1.
 type UsageWindowCompleted struct {
 	Window  uint64         `json:"window"`
-	Records []UsageRecords `json:"records,omitempty"` // one element for each control plane
+	Records []UsageRecords `json:"records,omitempty"` // usage records in the window, one element for each control plane
 	// Repeated is how many of the counted records are not in the rows, because an earlier record
 	// has the same ID.
 	Repeated int64        `json:"repeated,omitempty"`

@@ -15,7 +15,7 @@ import (
 const (
 	MinRows   = 3
 	MaxRows   = 3_000_000
-	MaxLine   = 8 << 20 // maximum bytes of one row
+	MaxLine   = 8 << 20 // maximum length of one row in bytes
 	MaxErrors = 100     // maximum number of LineErrors in a result
 )
 
@@ -41,7 +41,7 @@ type Checker struct {
 	MinRows domain.Count          // minimum number of rows; the constant MinRows by default
 	Count   func(text string) int // counts the tokens of a text; nil assumes one token per four bytes
 	format  string                // dataset format that the rows must have; "" allows any
-	shape   string                // shape of the first valid row
+	shape   string                // shape of the first valid row, which all rows must have; "" before it
 	reader  reader
 	tokens  estimate
 	stats   domain.DatasetStats

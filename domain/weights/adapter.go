@@ -15,7 +15,7 @@ const (
 	adapterConfigFile = "adapter_config.json"
 	adapterFile       = "adapter_model.safetensors"
 	maxRank           = 1024
-	maxTargets        = 16 << 10 // maximum bytes of target_modules
+	maxTargets        = 16 << 10 // maximum length of the field target_modules in bytes
 )
 
 // An AdapterConfig is the content of adapter_config.json.

@@ -84,7 +84,7 @@ type ClaimState int
 // Outcomes of Claim. After Fresh and Resumed the caller executes the request and then calls Store
 // or Release; otherwise it does not execute the request.
 const (
-	Fresh   ClaimState = iota // the key is new
+	Fresh   ClaimState = iota // no earlier claim has used the key
 	Resumed                   // an earlier claim ended without a stored response; its request may have been executed
 	// another request with the key is being executed; wait until Lease, or until it stores its
 	// response

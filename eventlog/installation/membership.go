@@ -226,7 +226,8 @@ func (m *Membership) send(stopped bool) {
 	m.mu.Lock()
 	candidate := m.candidate && m.listeningFor(m.now()) >= beforeLeading*m.o.Interval
 	m.mu.Unlock()
-	content, _ := json.Marshal(heartbeat{m.o.ID, m.boot, stopped, candidate}) // a heartbeat can always be encoded
+	// a heartbeat can always be encoded as JSON
+	content, _ := json.Marshal(heartbeat{m.o.ID, m.boot, stopped, candidate})
 	if err := m.o.Conn.Publish(heartbeatSubject(m.o.ID), content); err != nil {
 		m.o.Logger.Debug("cannot send the heartbeat of this control plane: another control plane may become the "+
 			"leader", "error", err)

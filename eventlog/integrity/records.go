@@ -29,7 +29,7 @@ type contents struct {
 	bytes   int64
 	damaged bool // a block file is damaged, other than by an interrupted write at the end
 	torn    bool // the last block file ends with an interrupted write
-	partial bool // older block files were not read
+	partial bool // only the newest block files were read: the stream has more than fullCheckBytes
 }
 
 func (c contents) first() uint64 {

@@ -52,9 +52,9 @@ const acceptFile = "accept-loss"
 // A source is one of the two copies as Open found it on disk.
 type source struct {
 	name    string
-	file    file // nil when the copy is missing
+	file    file // open file of the copy; nil when the copy is missing
 	header  header
-	headed  bool // the copy's header is valid
+	headed  bool // the header of the copy is valid
 	mark    mark
 	marked  bool // at least one commit mark of the copy is valid
 	size    int64

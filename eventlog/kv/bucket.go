@@ -57,7 +57,7 @@ func (b *Bucket) Get(ctx context.Context, id string) ([]byte, uint64, error) {
 	if err != nil {
 		return nil, 0, b.fault(ctx, "read", err)
 	}
-	if m.Header.Get("KV-Operation") != "" { // another tool has deleted the record
+	if m.Header.Get("KV-Operation") != "" { // a marker of a deletion by another tool: there is no record
 		return nil, 0, nil
 	}
 	return m.Data, m.Sequence, nil

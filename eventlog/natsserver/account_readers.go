@@ -108,7 +108,7 @@ type accountReaders struct {
 // An accountMirror is the state of the NATS accounts and mirrors for one account's readers.
 type accountMirror struct {
 	mu       sync.Mutex // held while the mirrors are created
-	accounts bool       // the NATS accounts were created
+	accounts bool       // makeAccounts has created the NATS accounts
 	failed   error      // error of creating the NATS accounts, which is not tried again
 	conn     *nats.Conn // connection into MIRROR-…; nil until the mirrors exist
 }

@@ -13,7 +13,7 @@ type Purpose string
 const (
 	ScoreResponses    Purpose = "SCORE_RESPONSES"    // a job runs an evaluator's code on a node
 	BuildEvaluator    Purpose = "BUILD_EVALUATOR"    // the code of a new evaluator is called once for a trial
-	PreviewEvaluator  Purpose = "PREVIEW_EVALUATOR"  // a preview runs an evaluator's code
+	PreviewEvaluator  Purpose = "PREVIEW_EVALUATOR"  // a preview of an evaluator runs the evaluator's code
 	TrackJob          Purpose = "TRACK_JOB"          // the metrics of a job are sent to its tracker
 	CopyTrackerKey    Purpose = "COPY_TRACKER_KEY"   // the account's tracker key is copied to a fine-tuning job
 	UploadMetrics     Purpose = "UPLOAD_METRICS"     // the metrics file of a job is uploaded

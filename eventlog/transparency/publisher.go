@@ -73,8 +73,8 @@ type Publisher struct {
 	Options
 	feed *feed
 
-	tree      atomic.Pointer[Tree]      // nil until the files are read
-	published atomic.Pointer[published] // nil before the first checkpoint
+	tree      atomic.Pointer[Tree]      // tree that Run keeps up to date; nil until its files are read
+	published atomic.Pointer[published] // newest published checkpoint; nil before the first
 	failure   atomic.Pointer[error]     // last error, while Run waits to try again; nil while it runs
 
 	mu      sync.Mutex

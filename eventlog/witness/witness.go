@@ -240,7 +240,7 @@ func parse(body []byte) (old uint64, proof tlog.TreeProof, signed []byte, err er
 
 // publicKey returns the public key that verifies the cosignatures of a private key.
 func publicKey(secret string) (string, error) {
-	parts := strings.SplitN(secret, "+", 5) // format PRIVATE+KEY+NAME+HASH+KEY
+	parts := strings.SplitN(secret, "+", 5) // the private key has the format PRIVATE+KEY+NAME+HASH+KEY
 	if len(parts) != 5 {
 		return "", errNoKey
 	}
