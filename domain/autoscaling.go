@@ -109,7 +109,7 @@ func (p *AutoscalingPolicy) checkFloor(v *Violations, floor time.Duration) {
 		seconds(floor.String()))
 }
 
-// inSeconds returns the policy with its windows in seconds, as the API writes them.
+// inSeconds returns a copy of the policy with its windows in seconds, such as "600s" for "10m".
 func (p *AutoscalingPolicy) inSeconds() *AutoscalingPolicy {
 	if p == nil {
 		return nil

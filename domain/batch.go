@@ -170,7 +170,7 @@ type BatchCancelling struct {
 
 func (e BatchCancelling) Evolve(b *Batch) { b.State, b.CancelTime = BatchCancellingState, &e.Time }
 
-// A BatchEnd is how a batch ended.
+// A BatchEnd holds the result files and the counts of a batch that has ended.
 type BatchEnd struct {
 	BatchResults
 	Completed int       `json:"completed"`

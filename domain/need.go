@@ -192,8 +192,8 @@ func (f Feasibility) String() string {
 		help)
 }
 
-// incapable returns why a node cannot meet the need however large its capacity is, such as its
-// pool; "" when it can. A node without engines counts as having the engine, because an agent
+// incapable returns why a node could not meet the need with any capacity, such as another pool; ""
+// when it could. A node without engines counts as having the engine, because an agent
 // withdraws its engines when it shuts down and may register with them again.
 func (n Need) incapable(node Node) string {
 	switch {

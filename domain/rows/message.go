@@ -6,8 +6,8 @@ import (
 )
 
 // list returns the reader's cursor for a level of nesting, at the first element of the list in
-// value. It returns nil if value is absent. If value is not a list, it rejects the row with an
-// error of field, and returns nil.
+// value. It returns nil if value is absent. If value is not a list, it records a violation of field
+// and returns nil.
 func (r *reader) list(field string, value []byte, level int) *cursor {
 	switch {
 	case value == nil:

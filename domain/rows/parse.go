@@ -110,7 +110,7 @@ func (r *reader) read(line []byte, hint string) Row {
 		return Row{}
 	}
 	r.rejectDuplicate(duplicate)
-	isConversation := r.head.given // r.preference overwrites head
+	isConversation := r.head.given // before r.preference overwrites head
 	completion := v[rowText] != nil || v[rowPrompt] != nil || v[rowCompletion] != nil
 	switch {
 	case isConversation:

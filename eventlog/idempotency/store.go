@@ -78,7 +78,7 @@ func NewMemory() *Store {
 // claim of the key stores its record first.
 const claimAttempts = 16
 
-// A ClaimState says whether the caller of Claim must execute its request.
+// A ClaimState is an outcome of Claim: whether the caller must execute its request, or why not.
 type ClaimState int
 
 // Outcomes of Claim. After Fresh and Resumed the caller executes the request and then calls Store

@@ -115,7 +115,7 @@ func readMark(r io.ReaderAt, h header) (m mark, ok, damaged bool) {
 	return m, ok, damaged
 }
 
-// A record is a stored record without its value, which is read from disk when it is needed.
+// A record describes a stored record without its value, which is read from disk when needed.
 type record struct {
 	kind            byte
 	key             string

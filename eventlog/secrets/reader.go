@@ -6,7 +6,7 @@ import (
 	"anneal/domain"
 )
 
-// A Purpose says what code does with the value of a secret.
+// A Purpose is the use that code makes of the value of a secret.
 type Purpose string
 
 // Purposes of the code that reads secrets.
@@ -27,7 +27,7 @@ const (
 var Purposes = []Purpose{ScoreResponses, BuildEvaluator, PreviewEvaluator, TrackJob, CopyTrackerKey, UploadMetrics,
 	TransferDataset, CheckCredentials, SignWebhook, WriteSubscription}
 
-// A Reader says which code reads a secret, and for whom.
+// A Reader describes the code that reads a secret: its purpose, and for whom and where it runs.
 type Reader struct {
 	Purpose  Purpose
 	Resource domain.Name // resource whose code gets the value, such as a job; "" when it does not exist yet
