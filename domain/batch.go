@@ -60,7 +60,7 @@ var BatchEndpoints = []string{"/v1/chat/completions", "/v1/completions", "/v1/em
 // status 200, and the second all other responses.
 var BatchResultFiles = []string{"output", "errors"}
 
-// BatchSpec holds the fields that the caller sets.
+// BatchSpec holds the fields of a batch that the caller sets.
 type BatchSpec struct {
 	Input    Name              `json:"input"` // name of the batch file with the requests
 	Endpoint string            `json:"endpoint"`

@@ -69,12 +69,12 @@ type DatasetSpec struct {
 // transfer returns the object store, with its credentials, that the spec names.
 func (s DatasetSpec) transfer() TransferSpec { return TransferSpec{s.ExternalURL, s.CredentialsSecret} }
 
-// DatasetEvaluationResult marks a dataset that an evaluation wrote.
+// DatasetEvaluationResult marks a dataset with the results of an evaluation job, which wrote it.
 type DatasetEvaluationResult struct {
 	EvaluationJobID string `json:"evaluationJobId"`
 }
 
-// DatasetTransformed marks a dataset that was filtered from another.
+// DatasetTransformed marks a dataset that has those rows of another dataset that match a filter.
 type DatasetTransformed struct {
 	SourceDatasetID string `json:"sourceDatasetId"`
 	Filter          string `json:"filter"`

@@ -42,7 +42,7 @@ const (
 // MaxAddons is the maximum number of DEPLOYING and DEPLOYED addons of one deployment.
 const MaxAddons = 64
 
-// DeployedModelSpec holds the fields that the caller sets.
+// DeployedModelSpec holds the fields of a deployed model that the caller sets.
 type DeployedModelSpec struct {
 	DisplayName string `json:"displayName"`
 	Description string `json:"description"`

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Placement restricts where replicas run.
+// Placement restricts the regions in which the replicas of a deployment run.
 type Placement struct {
 	Region      string   `json:"region,omitempty"`
 	MultiRegion string   `json:"multiRegion,omitempty"`

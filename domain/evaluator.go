@@ -325,7 +325,7 @@ type CodeSnippets struct {
 	EntryFunc    string            `json:"entryFunc,omitempty"`
 }
 
-// EvaluatorSource describes where the code came from.
+// EvaluatorSource describes where an evaluator's code came from.
 type EvaluatorSource struct {
 	Type                   string `json:"type,omitempty"`
 	CodeHostRepositoryName string `json:"codeHostRepositoryName,omitempty"`

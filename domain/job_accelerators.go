@@ -35,7 +35,8 @@ type JobAcceleratorRow struct {
 	AcceleratorCount int    `json:"acceleratorCount"` // accelerators on each node; 0 stands for CPUs only
 }
 
-// compare orders rows by precedence: see JobAccelerators.
+// compare orders the rows of a table: it returns a negative number if r comes before o, in the
+// order that JobAccelerators defines.
 func (r JobAcceleratorRow) compare(o JobAcceleratorRow) int {
 	last := func(unset bool) int {
 		if unset {

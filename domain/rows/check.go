@@ -11,7 +11,7 @@ import (
 	"anneal/domain"
 )
 
-// Limits on a dataset.
+// Limits of the rows of a dataset, and of the errors that a Checker reports.
 const (
 	MinRows   = 3
 	MaxRows   = 3_000_000

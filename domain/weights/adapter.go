@@ -37,7 +37,7 @@ func (a AdapterConfig) TargetModules() []string {
 	return names
 }
 
-// ReadAdapterConfig reads adapter_config.json.
+// ReadAdapterConfig returns the content of adapter_config.json in the directory f.
 func (f Directory) ReadAdapterConfig() (AdapterConfig, error) {
 	var a AdapterConfig
 	return a, f.readJSON(adapterConfigFile, maxConfig, &a)

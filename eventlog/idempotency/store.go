@@ -56,7 +56,7 @@ type Store struct {
 	lostFile  string
 }
 
-// Records returns the underlying key-value store.
+// Records returns the key-value store in which a keeps its records.
 func (a *Store) Records() kv.Store { return a.records }
 
 // Open opens a store that keeps its records in the JetStream bucket ANSWERS. It creates the bucket

@@ -31,7 +31,7 @@ type Options struct {
 	Interval     time.Duration // interval of the heartbeats; 0 means 1 s
 }
 
-// Times as multiples of Options.Interval.
+// Times of the leader election, as multiples of Options.Interval.
 const (
 	// a control plane that received none of its own heartbeats for this time may have missed those of
 	// others

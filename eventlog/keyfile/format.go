@@ -188,5 +188,5 @@ func readValue(from io.ReaderAt, h header, r record) ([]byte, bool) {
 	return value, sumOf(h.salt[:], value) == r.valueSum
 }
 
-// chained adds a record to a running sum.
+// chained returns the running sum after record r; chain is the sum before r.
 func chained(chain sum, r record) sum { return sumOf(chain[:], r.check[:]) }

@@ -185,7 +185,7 @@ func (k *Memory) Keys(context.Context) ([]string, error) {
 	return slices.Sorted(maps.Keys(k.records)), nil
 }
 
-// A Store holds records by ID.
+// A Store is a key-value store whose keys are the IDs of records.
 type Store interface {
 	// Get returns a record and its revision. The revision is 0 when there is no record.
 	Get(ctx context.Context, id string) (record []byte, revision uint64, err error)

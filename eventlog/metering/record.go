@@ -71,7 +71,7 @@ type Record struct {
 	AudioSeconds       float64 `json:"audioSeconds,omitempty"`
 }
 
-// Kinds of usage, by the type of the request.
+// Values of Record.Kind, one for each type of request.
 const (
 	Completion    = "completion"
 	Chat          = "chat"

@@ -187,7 +187,7 @@ func entryOf(m integrity.Message, salts Salts, link Link) Entry {
 		Payload: CommitPayload(salts.Payload, m.Body())}
 }
 
-// add adds a record to the hashes in memory.
+// add adds a record's leaf to the tree's hashes in memory.
 func (t *Tree) add(r record) {
 	leaf := r.Leaf()
 	t.size++
