@@ -3,7 +3,7 @@ package domain
 import "time"
 
 type JobQueued struct {
-	Time time.Time `json:"time,omitzero"` // zero in events of earlier versions
+	Time time.Time `json:"time,omitzero"` // when the job was queued; zero in events of earlier versions
 }
 
 func (e JobQueued) Evolve(l *JobLife) {

@@ -39,7 +39,7 @@ type Rows interface {
 	WaitFor(ctx context.Context, position uint64) error
 }
 
-// A Request says who requests a change, when and why. Command is the ID of the request: when a
+// A Request describes who requests a change, when and why. Command is the ID of the request: when a
 // client repeats a request whose event was recorded but not acknowledged, Do finds the event by
 // this ID. Do generates an ID when Command is empty.
 type Request struct {

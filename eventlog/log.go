@@ -28,9 +28,9 @@ var ErrUncertain = errors.New("the event log did not acknowledge the event: it m
 type Event struct {
 	domain.Record
 	Position    uint64      // position in the log, from 1; 0 before it is appended
-	ID          string      // ce-id, a UUIDv7
+	ID          string      // ce-id: ID of the event, a UUIDv7
 	Name        domain.Name // resource of the event: ce-subject, and the subject in NATS
-	Time        time.Time   // ce-time
+	Time        time.Time   // ce-time: when the event was decided
 	Actor       string      // ce-actor: the API key, scheduler or node that caused the event
 	Command     string      // ce-command: ID of the command on which the event was decided
 	Cause       string      // ce-cause: ID of the event to which this event is a reaction; "" when a request caused it

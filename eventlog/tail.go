@@ -24,7 +24,7 @@ type Tail struct {
 
 	mu      sync.Mutex
 	started bool
-	from    uint64 // ring has all events after the position from, up to the position at.
+	from    uint64 // ring has all events after position from, up to and including position at.
 	at      uint64
 	ring    []Event
 	grown   chan struct{} // closed when events are added to ring

@@ -12,7 +12,7 @@ import (
 	"anneal/disk"
 )
 
-// Retention is the limits of a stream: at a limit, the NATS server deletes the stream's oldest
+// A Retention holds the limits of a stream. At a limit, the NATS server deletes the stream's oldest
 // records.
 type Retention struct {
 	Age   time.Duration
@@ -29,7 +29,7 @@ type contents struct {
 	bytes   int64
 	damaged bool // a block file is damaged, other than by an interrupted write at the end
 	torn    bool // the last block file ends with an interrupted write
-	partial bool // older block files were not read
+	partial bool // only the newest block files were read: the stream has more than fullCheckBytes
 }
 
 func (c contents) first() uint64 {

@@ -115,7 +115,7 @@ func readMark(r io.ReaderAt, h header) (m mark, ok, damaged bool) {
 	return m, ok, damaged
 }
 
-// A record is a stored record without its value, which is read from disk when it is needed.
+// A record describes a stored record without its value, which is read from disk when needed.
 type record struct {
 	kind            byte
 	key             string
@@ -188,5 +188,5 @@ func readValue(from io.ReaderAt, h header, r record) ([]byte, bool) {
 	return value, sumOf(h.salt[:], value) == r.valueSum
 }
 
-// chained adds a record to a running sum.
+// chained returns the running sum after record r; chain is the sum before r.
 func chained(chain sum, r record) sum { return sumOf(chain[:], r.check[:]) }

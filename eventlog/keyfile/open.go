@@ -12,7 +12,7 @@ import (
 // A Lost describes a record that is damaged in both copies.
 type Lost struct {
 	Index uint64 // number of the record in the order of writing, from 1
-	Key   string // "" when the key is damaged too
+	Key   string // key of the record; "" when the key is damaged too
 }
 
 // A LossError is the error of Open for a store with damage that the other copy cannot repair. Lost
@@ -52,9 +52,9 @@ const acceptFile = "accept-loss"
 // A source is one of the two copies as Open found it on disk.
 type source struct {
 	name    string
-	file    file // nil when the copy is missing
+	file    file // open file of the copy; nil when the copy is missing
 	header  header
-	headed  bool // the copy's header is valid
+	headed  bool // the header of the copy is valid
 	mark    mark
 	marked  bool // at least one commit mark of the copy is valid
 	size    int64

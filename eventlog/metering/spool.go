@@ -26,14 +26,14 @@ import (
 type spool struct {
 	dir     string
 	segment int64                   // length in bytes at which append begins a new file
-	changed chan struct{}           // receives an element after append
+	changed chan struct{}           // receives an element after append, to wake the reader
 	fsync   func(path string) error // syncs a file or directory; tests replace it
 	resume  spoolPosition           // where the last call of read ended; only one goroutine reads
 
 	mu       sync.Mutex
 	file     *os.File // newest file, to which append writes; nil until the first append
-	size     int64    // length of file in bytes
-	first    []uint64 // by file: index of its first entry
+	size     int64    // length of the newest file in bytes
+	first    []uint64 // index of the first entry of each file, in ascending order
 	next     uint64   // index of the next entry to append
 	unsynced []string // paths of the files and directories that must be synced
 	dirty    bool     // whether unsynced has the newest file

@@ -56,7 +56,7 @@ type Connection struct {
 	warden                *nats.Conn // connection into the system account; see NodeSessions
 	servers               int        // number of NATS servers: 1 for the embedded one; 0 is unknown
 	log                   *eventlog.JetStream
-	js                    jetstream.JetStream // JetStream context of the connection control
+	js                    jetstream.JetStream // JetStream context on the connection into the NATS account CONTROL
 	mark                  *integrity.MarkFile // high-water mark of the log; nil when none is kept
 	replicas              int
 }

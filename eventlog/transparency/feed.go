@@ -9,7 +9,7 @@ import (
 // Limits of a feed. When it exceeds one, it drops all its events, and the Publisher reads them from
 // the log.
 const (
-	maxFeed      = 64 << 10 // number of events
+	maxFeed      = 64 << 10 // maximum number of events in a feed
 	maxFeedBytes = 64 << 20
 )
 
@@ -17,9 +17,9 @@ const (
 // NATS consumer of its own.
 type feed struct {
 	mu       sync.Mutex
-	messages []integrity.Message // events at consecutive positions
+	messages []integrity.Message // buffered events, at consecutive positions
 	bytes    int
-	grown    chan struct{} // receives an element after add
+	grown    chan struct{} // receives an element after add, to wake the Publisher
 }
 
 func newFeed() *feed { return &feed{grown: make(chan struct{}, 1)} }

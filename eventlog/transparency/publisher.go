@@ -21,8 +21,8 @@ import (
 
 // Names of the files in the directory of a tree.
 const (
-	entriesFile    = "entries"    // records of all events, see type record
-	checkpointFile = "checkpoint" // newest signed checkpoint
+	entriesFile    = "entries"    // file with a record of each event: see type record
+	checkpointFile = "checkpoint" // file with the newest signed checkpoint
 )
 
 const (
@@ -32,7 +32,7 @@ const (
 	catchUpBatch = 1 << 16
 	// proveTimeout is how long Prove waits for a checkpoint that covers a new event.
 	proveTimeout = 2 * time.Second
-	retryPause   = time.Second // pause after the first failure, doubled after each further one
+	retryPause   = time.Second // pause of Run after its first failure, doubled after each further one
 	maxRetry     = 30 * time.Second
 )
 
@@ -73,8 +73,8 @@ type Publisher struct {
 	Options
 	feed *feed
 
-	tree      atomic.Pointer[Tree]      // nil until the files are read
-	published atomic.Pointer[published] // nil before the first checkpoint
+	tree      atomic.Pointer[Tree]      // tree that Run keeps up to date; nil until its files are read
+	published atomic.Pointer[published] // newest published checkpoint; nil before the first
 	failure   atomic.Pointer[error]     // last error, while Run waits to try again; nil while it runs
 
 	mu      sync.Mutex
@@ -90,7 +90,7 @@ type accountSalter struct {
 
 type published struct {
 	Checkpoint
-	signed []byte // note with all signatures
+	signed []byte // the checkpoint as a note with its signature and all cosignatures
 }
 
 // NewPublisher returns a Publisher. The caller must pass the events of the log to Observe, and call
