@@ -50,7 +50,7 @@ type addonPlan struct {
 	rows   []*projections.Row[domain.DeployedModel] // all deployed models; in each account, oldest first
 	models map[string]bool                          // set of the wanted addons, with keys "DEPLOYMENT MODEL"
 	counts map[string]int                           // number of wanted addons by deployment
-	latest map[string]domain.Name                   // newest deployed model that is DEPLOYED, by deployment
+	latest map[string]domain.Name                   // newest deployed model in state DEPLOYED, by deployment
 }
 
 func (p *addonPlan) reconcile(row *projections.Row[domain.DeployedModel]) {

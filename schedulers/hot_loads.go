@@ -57,7 +57,7 @@ func (HotLoads) Plan(v *projections.View, _ time.Time) (plan Plan) {
 // trained holds the newest weights of a trainer job, and their base model.
 type trained struct {
 	domain.HotWeights
-	base domain.Name // base model that the weights were trained on; never an addon
+	base domain.Name // base model whose weights the job has trained; never an addon
 }
 
 // newestWeights returns the newest weights of all trainer jobs that name a deployment, by

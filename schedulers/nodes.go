@@ -17,9 +17,9 @@ const (
 	ForgetAfter = 7 * 24 * time.Hour
 )
 
-// LostAfter / receptionAge is the maximum age of live.View.ReceivedUntil, the time up to which the
-// process has received all heartbeats. If that time is older, the process may have been paused or
-// disconnected, and does not conclude that a node sent no heartbeats.
+// receptionAge limits how old live.View.ReceivedUntil, the time up to which this process has
+// received all heartbeats, may be: LostAfter / receptionAge. If it is older, the process may have
+// been paused or disconnected, and does not conclude that a node sent no heartbeats.
 const receptionAge = 5
 
 // checkReception is the time after which Nodes plans again if this process has received no

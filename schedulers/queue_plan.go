@@ -32,7 +32,7 @@ type jobQueue struct {
 	now       time.Time
 	waiting   map[domain.Name]*waitingJob
 	replicas  map[string]*replicaEntry     // replicas by the ID of their queue.Job
-	minimum   bool                         // at least one replica within a minReplicaCount waits
+	minimum   bool                         // at least one replica waits whose deployment is below its minReplicaCount
 	chosen    map[domain.Name][]chosenNode // nodes that Place last returned for each job
 	classes   map[string]domain.Need
 	snapshot  queue.Snapshot
@@ -119,7 +119,7 @@ func (q *jobQueue) addRunning(j job) {
 		q.running[d.Account] += d.Nodes * d.Takes.Units
 	}
 	d.Stopping = j.Life.Stopping()
-	d.Start = q.now.Unix() // as if it had just started, because a job that writes its results must not be preempted
+	d.Start = q.now.Unix() // pretend that it has just started, so that it is not preempted while it writes its results
 	if j.Life.StartTime != nil && j.Life.State != domain.JobWritingResultsState {
 		d.Start = j.Life.StartTime.Unix()
 	}
@@ -301,7 +301,7 @@ func (q *jobQueue) carryOut(plan *Plan) (started map[domain.Name]bool) {
 		w, ok := q.waiting[domain.Name(d.Job.ID)]
 		switch {
 		case len(plan.Steps) >= maxSteps:
-			return started // Run executes at most maxSteps steps of one plan
+			return started // the plan is full: Run executes at most maxSteps steps of one plan
 		case d.Waits:
 			if ok && len(d.Preempt) > 0 {
 				plan.add(domain.IntendJob(w.Name, domain.HoldJob{For: capacityOf(w.need), Promised: true}))

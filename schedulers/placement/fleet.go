@@ -30,7 +30,7 @@ type Fleet struct {
 	models   []string
 	rankings map[Request]*ranking
 	changes  []int // indexes of changed nodes, in the order of the changes
-	base     int   // number of earlier changes that were discarded
+	base     int   // number of discarded changes, which preceded those in changes
 
 	buffer  []int64
 	devices []int
@@ -161,7 +161,9 @@ func (f *Fleet) PlaceGang(r Request, members int, apart bool, order *Order) ([]C
 		case !complete:
 			f.Release(choice.Node, r, choice.Devices)
 		case apart:
-			f.touch(choice.Node) // its key in the ranking was set to infeasible: compute the key again
+			// compute the key of the node again, which was set to infeasible so that no other
+			// member gets it
+			f.touch(choice.Node)
 		}
 	}
 	if !complete {

@@ -77,7 +77,8 @@ func (k *ranking) best() (node int, ok bool) {
 	return nodeOf(k.keys[1]), true
 }
 
-// next returns the first node after the given one with the same score; ok is false without one.
+// next returns the first node after the given one that has the same score; ok is false if there is
+// none.
 func (k *ranking) next(node int) (next int, ok bool) {
 	lowest := scoreOf(k.keys[k.leaves+node]) << rankBits
 	i := k.leaves + node

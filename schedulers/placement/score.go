@@ -7,12 +7,13 @@ import "slices"
 // paper. Placements are about as good when weightCPU is multiplied by 0.5 to 1.5, when weightPrice
 // is multiplied by 0.25 to 2, and when the quantum is halved.
 const (
-	surplusPercent = 160        // 1 % of CPU is enough for 1.6 % of the devices: see surplus
+	// percentage of the devices for which 1 % of CPU or memory is enough, times 100: see surplus
+	surplusPercent = 160
 	weightCPU      = 1_000_000  // weight of the free devices for which CPU is lacking: see surplus
 	weightMemory   = 200_000    // weight of the free devices for which memory is lacking: see surplus
 	weightLeft     = 10_000     // weight of the devices that remain free on the node, for requests with devices
 	weightPrice    = 500        // weight of the requested devices × the price of their model
-	quantum        = 40_000_000 // scores are divided by it, so that nodes with almost the same score are equal
+	quantum        = 40_000_000 // divisor of the scores, so that nodes with almost the same score get equal scores
 )
 
 // A nodeState is a node and its free resources.

@@ -32,17 +32,18 @@ type Decision struct {
 	Job     *Job
 	Nodes   []int
 	Preempt []*Job // jobs to preempt, in the order in which they were planned
-	Waits   bool   // jobs on the nodes must stop first
+	Waits   bool   // jobs that run on the nodes must stop before this job starts
 	Reason  Reason
 }
 
 // A Snapshot describes the nodes, accounts and jobs of a cluster at one time.
 type Snapshot struct {
-	Nodes    []Node // Free includes what the running jobs in Jobs use, and excludes all other use
+	Nodes    []Node // nodes; in their Free, only work that is not in Jobs counts as use
 	Accounts []Account
 	Jobs     []*Job
-	Accepts  func(class string, node int) bool // parameter of New
-	Placer   Placer                            // parameter of New
+	// result of Accepts is whether jobs of a class can run on a node: parameter accepts of New
+	Accepts func(class string, node int) bool
+	Placer  Placer // chooses the nodes of jobs: parameter placer of New
 }
 
 // Of returns a queue with the nodes, accounts and jobs of a snapshot. The queue changes these jobs

@@ -22,13 +22,13 @@ const (
 // A timer is an action on an attempt of a job, or on a replica, at a later simulated time.
 type timer struct {
 	at      time.Time
-	number  int // order of timers with the same time
+	number  int // sequence number, which orders timers with the same time
 	job     domain.Name
 	attempt int
 	replica string
 	node    domain.Name
 	does    action
-	every   time.Duration // interval between checkpoints, for the action saves
+	every   time.Duration // interval of the checkpoints; only for the action saves
 }
 
 // timers is a heap of timers, ordered by time.

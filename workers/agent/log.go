@@ -142,8 +142,8 @@ func (l *jobLog) ended(err error, inline bool) {
 	}
 }
 
-// close uploads the last lines, unless the attempt is unwanted, and returns within logTimeout. No
-// lines may be added afterwards.
+// close uploads the last lines, unless the attempt is no longer assigned (unwanted), and returns
+// within logTimeout. No lines may be added afterwards.
 func (l *jobLog) close(unwanted bool) {
 	if unwanted {
 		l.cancel()

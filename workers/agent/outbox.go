@@ -66,8 +66,8 @@ func (o *outbox) put(step int, dir string) error {
 	return nil
 }
 
-// flush waits until the waiting checkpoint is uploaded, or the attempt has ended. No checkpoints
-// may follow.
+// flush waits until the waiting checkpoint is uploaded, or the attempt has ended. put must not be
+// called afterwards.
 func (o *outbox) flush() {
 	close(o.closed)
 	<-o.done

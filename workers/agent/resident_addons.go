@@ -18,7 +18,7 @@ type residentAddons struct {
 	limit  int
 	life   context.Context // context of the replica; a load continues even if the request that began it ends
 	within time.Duration   // maximum time of one load
-	turn   chan struct{}   // has one element while an addon is being loaded
+	turn   chan struct{}   // lets one addon be loaded at a time: has one element meanwhile
 	freed  chan struct{}   // receives an element when the last request for an addon has ended
 	loader engines.AddonLoader
 	warn   func(id string, err error) // logs that the engine could not unload an addon

@@ -46,7 +46,7 @@ type record struct {
 	Attempt    int         `json:"attempt"`
 	CreateTime time.Time   `json:"made"`
 	Forgotten  bool        `json:"forgotten,omitempty"`
-	current    bool        // this process started the attempt
+	current    bool        // this process, not an earlier one, started the attempt
 }
 
 func (r record) id() string { return domain.AllocationID(r.Job, r.Attempt) }

@@ -29,7 +29,7 @@ type Gateway interface {
 // A Request is one request of a batch to a model.
 type Request struct {
 	Key domain.Name // API key that created the batch, in whose name the request is sent
-	ID  string      // the same when the request is sent again, so that its usage is recorded once
+	ID  string      // ID of the request; unchanged when the request is sent again, so that its usage is recorded once
 	// Trace is the trace context of the HTTP request that created the batch.
 	Trace domain.Trace
 	Path  string

@@ -181,7 +181,7 @@ type collector struct {
 	total    int
 	buffer   []stored
 	reported time.Time // time of the last event with the progress
-	report   int       // number of results in the last event with the progress
+	report   int       // number of results according to the last event with the progress
 }
 
 // collect receives results and stores them, until outcomes is closed. After an error it calls stop,

@@ -41,11 +41,11 @@ type listener struct {
 	maxGap time.Duration
 	logger *slog.Logger
 
-	probe    string // first word in the content of this listener's probes
+	probe    string // random ID of this listener, with which the content of its probes begins
 	returned chan string
 
 	mu       sync.Mutex
-	received map[string]time.Time // by node: last heartbeat since the last call of share
+	received map[string]time.Time // by node: time of its last heartbeat since the last call of share
 }
 
 // probeNode is the node in the subject of probes. It is not a valid node ID, so no agent may
@@ -61,7 +61,7 @@ const maxShared = 1000
 
 // A receivedHeartbeats message says which heartbeats a coordinator has received.
 type receivedHeartbeats struct {
-	By    string           `json:"by"`    // content of the field listener.probe of the sender
+	By    string           `json:"by"`    // ID of the sending listener: its field probe
 	Nodes map[string]int64 `json:"nodes"` // by node: milliseconds since its last heartbeat
 }
 

@@ -33,12 +33,13 @@ type Report struct {
 	// Files has the content of result files that the agent has not uploaded, and Log the log of the
 	// job, each of at most MaxInline bytes in total. A coordinator of an earlier version ignores them
 	// and replies Incomplete, after which the agent uploads the files.
-	Files   map[string][]byte  `json:"files,omitempty"`
-	Log     []byte             `json:"log,omitempty"`
-	Metrics map[string]float64 `json:"metrics,omitempty"` // newest value of each metric at the step of the checkpoint
-	// what the attempt produced, in a report of the kind ReportCompleted
+	Files map[string][]byte `json:"files,omitempty"`
+	Log   []byte            `json:"log,omitempty"`
+	// in a report of the kind ReportCheckpoint: newest value of each metric at its step
+	Metrics map[string]float64 `json:"metrics,omitempty"`
+	// what the attempt produced; only in a report of the kind ReportCompleted
 	Result *Result `json:"result,omitempty"`
-	// why the attempt failed, in a report of the kind ReportFailed
+	// why the attempt failed; only in a report of the kind ReportFailed
 	Error *Error `json:"fault,omitempty"`
 	// the node caused the failure, so it does not count toward the job's maximum number of failures
 	Preempted bool `json:"preempted,omitempty"`
@@ -48,7 +49,7 @@ type Report struct {
 type Result struct {
 	Adapter      bool   `json:"adapter"`
 	StoppedEarly bool   `json:"stoppedEarly"`
-	Reason       string `json:"reason,omitempty"` // why the training stopped early
+	Reason       string `json:"reason,omitempty"` // why the training stopped early; "" when it did not
 }
 
 // Outcomes of a report or a SignRequest.

@@ -35,8 +35,9 @@ type group struct {
 }
 
 type rows struct {
-	amounts map[domain.UsageRow]domain.UsageAmounts // by row without amounts: a key has zero amounts
-	records map[string]domain.UsageRecords          // by control plane: the usage records that are summed up
+	// amounts of each usage row; a key is the row with its amounts set to zero
+	amounts map[domain.UsageRow]domain.UsageAmounts
+	records map[string]domain.UsageRecords // by control plane: the usage records that are summed up
 }
 
 func newPlan(w domain.UsageWindow, from base) *plan {

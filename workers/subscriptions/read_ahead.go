@@ -14,7 +14,7 @@ const pagesAhead = 1
 type page struct {
 	events []eventlog.Event
 	lines  [][]byte        // the encoded events
-	grown  <-chan struct{} // see source.next
+	grown  <-chan struct{} // result grown of source.next: closed when the log has more events
 	err    error
 	after  source // the state of the source after the events
 }

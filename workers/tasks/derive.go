@@ -37,7 +37,7 @@ type Deriver struct {
 const (
 	deriverName      = "dataset-derivation"
 	derivedFile      = "rows.jsonl"
-	progressInterval = 10_000 // number of rows between two calls of Progress
+	progressInterval = 10_000 // number of source rows between two calls of Progress
 )
 
 // Handle registers the Deriver for the events of datasets.

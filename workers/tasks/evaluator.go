@@ -104,7 +104,7 @@ type build struct {
 	EvaluatorBuilder
 	event     eventlog.Event
 	evaluator domain.Evaluator
-	prefix    string // prefix of the blob keys of the build, without a slash at the end
+	prefix    string // prefix of the blob keys of the build's files, without a slash at the end
 	dir       string // directory with the unpacked code
 	entry     domain.Entry
 	files     domain.Files // stored files that attempts will run

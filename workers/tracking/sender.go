@@ -66,10 +66,10 @@ func (s *Sender) Run(ctx context.Context) error {
 type loop struct {
 	*Sender
 	sessions map[string]*session // by ID of the event that created the job
-	scanned  uint64              // position of the world up to which scan has looked for jobs
+	scanned  uint64              // log position of the last view in which scan has looked for jobs
 	busy     int                 // number of sessions whose turn is in progress
 	running  sync.WaitGroup
-	returned chan *session // receives each session whose turn has ended
+	returned chan *session // receives the session of each turn that has ended
 }
 
 // dispatch starts a turn for each session that is due, and removes sessions that have nothing more
@@ -143,9 +143,9 @@ type session struct {
 	busy     bool      // a turn is in progress
 	due      time.Time // time of the next turn, unless the state of the job changes before
 	seen     string    // result of endingOf in the last turn
-	sent     string    // result of endingOf for the end that the tracker has received
+	sent     string    // result of endingOf for the end of the job that the tracker has received; "" for none
 	failures int       // number of consecutive failed turns
-	since    time.Time // when the first of these turns failed
+	since    time.Time // when the first of these consecutive turns failed
 
 	loaded    bool
 	state     saved

@@ -83,7 +83,7 @@ type run struct {
 	URL      string    `json:"url"`
 	Earlier  int       `json:"earlier,omitempty"` // number of rows that the run had before this job
 	Start    time.Time `json:"start"`
-	Complete bool      `json:"complete"` // begin has succeeded
+	Complete bool      `json:"complete"` // begin has succeeded, so all other fields are set
 }
 
 // A row has the metrics of one training step.
