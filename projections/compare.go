@@ -34,7 +34,7 @@ const (
 
 // A Difference is a resource whose served row differs from the row that follows from the log.
 type Difference struct {
-	Name string `json:"name"` // name of the resource; historyTable for the history of job waits
+	Name string `json:"name"` // name of the resource; the constant historyTable ("waits") for the history of job waits
 	Kind string `json:"kind"`
 }
 

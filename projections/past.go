@@ -61,7 +61,7 @@ type Moment struct {
 	ctx      context.Context
 	world    *World
 	position uint64
-	rebuilds int // value of View.rebuilds in the view
+	rebuilds int // View.rebuilds of the view, which tells whether the world was rebuilt since
 
 	mu  sync.Mutex
 	err error

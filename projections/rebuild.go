@@ -9,10 +9,11 @@ import (
 )
 
 const (
-	backlogStart    = 1_000   // maximum number of events by which a rebuild is behind when its backlog starts
+	// a rebuild starts its backlog when it is at most this number of events behind the served world
+	backlogStart    = 1_000
 	maxBacklog      = 100_000 // maximum number of events in the backlog of a rebuild
 	maxSwitchEvents = 64      // maximum number of events that are folded while the served world is locked
-	progressEvery   = 1_000   // number of folded events between two calls of progress
+	progressEvery   = 1_000   // number of folded events between two calls of the function progress
 )
 
 // A backlog holds the events that the served world has folded since startBacklog, and that the

@@ -81,7 +81,7 @@ func (a quotaLeft) limit(row *projections.Row[domain.Deployment], want *Target) 
 // A Target is the number of replicas that Scale decides, and why.
 type Target struct {
 	Replicas int
-	Reason   string    // why Replicas differs from the desired replicas; "" if it does not
+	Reason   string    // why Replicas differs from the current desired count of the deployment; "" if it does not
 	Again    time.Time // when to decide again; zero if only an event can change the target
 }
 

@@ -68,7 +68,7 @@ func (c *Candidate) withSlot(r domain.Resources) domain.Resources {
 }
 
 // take deducts resources from what is free on the candidate. The first share in a slot takes a free
-// device; further ones take their share of the same device.
+// device; further shares in the slot use the same device.
 func (c *Candidate) take(r domain.Resources) {
 	r = c.withSlot(r)
 	if r.Shared() {

@@ -182,7 +182,7 @@ func (q *jobQueue) addWaiting(w *waitingJob) {
 // a share of the cluster.
 func (q *jobQueue) addAccounts() {
 	guaranteed := guaranteedAccelerators(q.view)
-	known := map[string]int{"": -1} // index of each account; "" is the account of addReleasing
+	known := map[string]int{"": -1} // index of each account; "" is the account of the jobs that addReleasing adds
 	for _, j := range q.snapshot.Jobs {
 		serving := j.Role != queue.Training
 		if at, added := known[j.Account]; added {

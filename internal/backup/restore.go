@@ -43,7 +43,7 @@ type RestoreSettings struct {
 	// The cluster's stream of events must be empty, or have the first events of this backup: then a
 	// restore that was interrupted continues.
 	Cluster *natsserver.ConnectOptions
-	Logger  *slog.Logger // receives warnings
+	Logger  *slog.Logger // receives warnings about the restore
 	// Progress is called at the beginning of each step with a text such as "restoring events"; nil
 	// reports nothing.
 	Progress func(step string)
@@ -80,7 +80,7 @@ type restore struct {
 	result Restored
 
 	log    *natsserver.Connection
-	sync   func() error // makes published messages durable
+	sync   func() error // makes the messages durable that were published to the log so far
 	refs   reconcile.Referenced
 	secret confidential
 }
@@ -102,7 +102,7 @@ func restoreTo(ctx context.Context, target *blobs.Store, dir datadir.Dir, s Rest
 	if err := r.choose(ctx); err != nil {
 		return Restored{}, err
 	}
-	if err := os.RemoveAll(string(r.dir)); err != nil { // left by an interrupted restore
+	if err := os.RemoveAll(string(r.dir)); err != nil { // remove a directory that an interrupted restore has left
 		return Restored{}, err
 	}
 	release, err := disk.LockDir(string(r.dir))
@@ -150,7 +150,7 @@ func (r *restore) choose(ctx context.Context) error {
 			return fmt.Errorf("read the backup before %s: %w", r.all[len(r.all)-1].ID, err)
 		}
 		if r.Position > 0 && m.Position >= r.Position || !r.Time.IsZero() && !m.Time.Before(r.Time) {
-			r.all = nil // the parent also has the wanted state
+			r.all = nil // the parent of the backup also has the wanted state, and is earlier
 		}
 		r.all = append(r.all, m)
 	}

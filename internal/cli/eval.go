@@ -124,8 +124,8 @@ type evalRun struct {
 
 	batch   []*heldOutRow // rows that were sent, but whose responses are not counted yet
 	results []evaluation  // results by the index of the model
-	shown   []*heldOutRow // first rows, which the table shows
-	printed *rowSpool     // all rows, for -o json; nil for a table
+	shown   []*heldOutRow // the first rows sent, which the table shows
+	printed *rowSpool     // collects all rows for -o json; nil for a table
 }
 
 // send sends all rows of the files, and counts the responses.

@@ -19,7 +19,7 @@ import (
 
 // A heldOutRow is a row of a dataset whose prompt is sent to models.
 type heldOutRow struct {
-	number   int            // line number among all rows, from 1
+	number   int            // number of the row among the rows of all files, from 1
 	fields   map[string]any // decoded JSON of the row
 	prompt   string         // prompt of a completion; "" if the row is a chat
 	messages []any          // messages of a chat, without the expected response

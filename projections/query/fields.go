@@ -14,7 +14,7 @@ import (
 type shape int
 
 const (
-	presenceOnly shape = iota // of other types; only the term field:* is possible
+	presenceOnly shape = iota // a field of any other type, with which only the term field:* is possible
 	text                      // strings, and enumerations, which are ordered by name
 	boolean
 	integer // integers of up to 64 bits, and counts, which the API writes as decimal strings

@@ -7,7 +7,8 @@ import "slices"
 // paper. Placements are about as good when weightCPU is multiplied by 0.5 to 1.5, when weightPrice
 // is multiplied by 0.25 to 2, and when the quantum is halved.
 const (
-	// percentage of the devices for which 1 % of CPU or memory is enough, times 100: see surplus
+	// 1.6 in percent: x % of the CPU or memory of a node is assumed to be enough for 1.6·x % of its
+	// devices
 	surplusPercent = 160
 	weightCPU      = 1_000_000  // weight of the free devices for which CPU is lacking: see surplus
 	weightMemory   = 200_000    // weight of the free devices for which memory is lacking: see surplus

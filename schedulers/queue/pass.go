@@ -38,10 +38,10 @@ type Decision struct {
 
 // A Snapshot describes the nodes, accounts and jobs of a cluster at one time.
 type Snapshot struct {
-	Nodes    []Node // nodes; in their Free, only work that is not in Jobs counts as use
+	Nodes    []Node // nodes of the cluster; what jobs in Jobs use counts as free in them
 	Accounts []Account
 	Jobs     []*Job
-	// result of Accepts is whether jobs of a class can run on a node: parameter accepts of New
+	// reports whether jobs of a class can run on a node: parameter accepts of New
 	Accepts func(class string, node int) bool
 	Placer  Placer // chooses the nodes of jobs: parameter placer of New
 }

@@ -30,8 +30,10 @@ type period struct {
 	recorded    Result
 	estimated   int
 	// time from the request to stop an attempt until it has stopped; see defaultStop
-	stop  time.Duration
-	ready map[domain.Name]time.Duration // time until a replica is ready, by deployment; "" for other deployments
+	stop time.Duration
+	// by deployment: time from the placement of a replica until it is ready; "" for all other
+	// deployments
+	ready map[domain.Name]time.Duration
 	// specs for added nodes: by node type, of one node of the type, and by node ID, of that node
 	specs map[string]domain.NodeSpec
 	kinds map[domain.Name]string // type of each node: see nodeChange.kind

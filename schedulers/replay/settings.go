@@ -17,7 +17,7 @@ type Settings struct {
 	Name      string
 	intents   []domain.Intent // commands, decided at the start and again when an input changes their resource
 	names     map[domain.Name]string
-	placement string // placementStrategy of all deployments; "" leaves it as recorded
+	placement string // placementStrategy of all deployments; "" keeps the recorded ones
 	nodes     []nodeChange
 	removed   map[domain.Name]bool // nodes that are removed
 }
