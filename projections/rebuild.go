@@ -20,7 +20,7 @@ const (
 // rebuild has not folded yet. The world's lock guards it.
 type backlog struct {
 	events   []eventlog.Event
-	overflow bool // there were more than maxBacklog events
+	overflow bool // more than maxBacklog events were added, so the backlog has not kept all of them
 }
 
 // add adds an event; a nil backlog ignores it.

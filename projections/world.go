@@ -93,7 +93,7 @@ type World struct {
 	saving         sync.Mutex // locked during Save, so that only one snapshot is written at a time
 
 	backlog  *backlog // backlog of a rebuild in progress; nil without one
-	rebuilds int      // number of rebuilds of this world
+	rebuilds int      // number of completed rebuilds of this world
 
 	applied map[string]uint64 // number of applied events by type: see Applied
 

@@ -50,7 +50,7 @@ type addonPlan struct {
 	rows []*projections.Row[domain.DeployedModel] // all deployed models; in each account, oldest first
 	// set of the addons that should be loaded, with keys "DEPLOYMENT MODEL"
 	models map[string]bool
-	counts map[string]int         // number of wanted addons by deployment
+	counts map[string]int         // by deployment: number of addons that should be loaded
 	latest map[string]domain.Name // newest deployed model in state DEPLOYED, by deployment
 }
 

@@ -13,7 +13,7 @@ import (
 // A fleet holds the READY nodes of a view, and what is free on them after the steps of the plan so
 // far.
 type fleet struct {
-	nodes      []Candidate // sorted by name
+	nodes      []Candidate // the READY nodes, sorted by name
 	index      map[domain.Name]int
 	holds      map[domain.Name]int // by job or deployment: number of its allocations on READY nodes
 	placed     map[allocationKey]domain.Allocation

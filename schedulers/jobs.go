@@ -38,7 +38,7 @@ const CancelWithin = 5 * time.Minute
 //	                           the account is restored
 //	DELETING                -> DELETING_CLEANING_UP when no node holds an allocation for it
 type Jobs struct {
-	CancelWithin time.Duration // 0 stands for the constant CancelWithin
+	CancelWithin time.Duration // grace period of attempts that must stop; 0 stands for the constant CancelWithin
 }
 
 // Name implements Scheduler.

@@ -33,8 +33,9 @@ const checkReception = 500 * time.Millisecond
 // A node becomes LOST only if this process could receive heartbeats during all of LostAfter, up to
 // now: a process that was itself paused or disconnected does not know whether a node sent some.
 type Nodes struct {
-	LostAfter   time.Duration // 0 stands for the constant LostAfter
-	ForgetAfter time.Duration // 0 stands for the constant ForgetAfter
+	// time without a heartbeat after which a node becomes LOST; 0 stands for the constant LostAfter
+	LostAfter   time.Duration
+	ForgetAfter time.Duration // time after which a LOST node is removed; 0 stands for the constant ForgetAfter
 }
 
 // Name implements Scheduler.

@@ -27,8 +27,8 @@ const (
 // A Candidate is a READY node on which replicas and jobs can be placed.
 type Candidate struct {
 	Name     domain.Name
-	Pool     string // domain.NodeSpec.Pool; "" accepts every pool
-	Region   string // result of domain.Node.RegionIn
+	Pool     string // kind of work that the node accepts: see domain.NodeSpec.Pool; "" accepts every kind
+	Region   string // region of the node: result of domain.Node.RegionIn
 	Engines  []string
 	Cordoned bool // the node gets no new allocations
 	Labels   map[string]string
@@ -36,7 +36,7 @@ type Candidate struct {
 	Capacity domain.Resources
 	// free resources, without devices that are shared; negative if the node has lost capacity
 	Free  domain.Resources
-	Slots map[domain.DeviceSlot]int // allocated thousandths of each shared device
+	Slots map[domain.DeviceSlot]int // allocated thousandths of each shared device, by its slot
 }
 
 // suits reports whether the node could meet the need if it were empty: it is not cordoned, accepts
@@ -183,7 +183,8 @@ func (f *fleet) pool(v *projections.View, deviceType string) *devicePool {
 		nodes = append(nodes, placement.Node{Model: model, Devices: modeled(node.Capacity, model),
 			CPUMilli: node.Capacity.CPUMilli, MemoryMiB: node.Capacity.MemoryMiB})
 	}
-	nodes = nodes[:min(len(nodes), placement.MaxNodes)] // NewFleet fails only above MaxNodes
+	// the error is always nil: NewFleet fails only above MaxNodes nodes
+	nodes = nodes[:min(len(nodes), placement.MaxNodes)]
 	p.fleet, _ = placement.NewFleet(nodes, placement.TypicalClasses(f.classesOf(deviceType)), nil)
 	p.fleet.Eligible = func(node int, r *placement.Request) bool {
 		need, candidate := p.needs[r.Selector], &f.nodes[p.indexes[node]]

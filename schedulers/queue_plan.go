@@ -38,7 +38,7 @@ type jobQueue struct {
 	snapshot  queue.Snapshot
 	queue     *queue.Queue
 	places    map[string]queue.Place // places of waiting jobs after the decisions; nil before the first estimate
-	running   map[string]int64       // accelerators of running jobs by account
+	running   map[string]int64       // by account: number of accelerators of its running jobs
 	releasing map[string]domain.Resources
 	decisions []queue.Decision
 }

@@ -30,7 +30,7 @@ type replicaEntry struct {
 	of        *deployment
 	id        string // ID of a running replica; "" for a waiting one
 	resources domain.Resources
-	need      domain.Need // need of a waiting replica
+	need      domain.Need // what a waiting replica requires of a node; unset for a running one
 	above     domain.ReplicaBound
 	reason    string // first word of the reason that is recorded when this replica is preempted
 }

@@ -21,7 +21,7 @@ const (
 	maxFailedPlans = 2
 	minPause       = 10 * time.Millisecond
 	maxPause       = 30 * time.Second // maximum pause after a failed plan
-	maxRest        = time.Second      // maximum pause after each plan
+	maxRest        = time.Second      // maximum pause after each plan, which is as long as planning took
 	maxConcurrent  = 64               // maximum number of steps that are executed concurrently
 	// maximum age of a plan, after which its remaining steps are dropped: the process may have been
 	// paused

@@ -36,7 +36,7 @@ type Source struct {
 	DataKeys kv.Store
 	Answers  kv.Store // idempotency store: stored responses by key
 	Dir      datadir.Dir
-	Version  string               // version of this program
+	Version  string               // version of this program, which the manifest states
 	Signer   *transparency.Signer // signs the manifests of backups
 	Logger   *slog.Logger
 }

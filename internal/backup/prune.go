@@ -25,7 +25,7 @@ type Pruned struct {
 	Kept    []string `json:"kept"`    // IDs of the kept backups
 	Removed []string `json:"removed"` // IDs of the removed backups
 	Objects int      `json:"objects"` // number of deleted objects
-	Bytes   int64    `json:"bytes"`   // total size of the deleted objects
+	Bytes   int64    `json:"bytes"`   // total size of the deleted objects in bytes
 }
 
 // A pruning is the state of one call of Prune.

@@ -59,7 +59,7 @@ type Restored struct {
 	eventlog.Checkpoint
 	Time     time.Time `json:"time"` // time of the last restored event
 	Files    int       `json:"files"`
-	Bytes    int64     `json:"bytes"` // total size of the restored files
+	Bytes    int64     `json:"bytes"` // total size of the restored files in bytes
 	DataKeys int       `json:"dataKeys"`
 	// Key is the name of the key that signed all manifests; "" if a manifest is not signed.
 	Key    string `json:"key,omitempty"`
@@ -252,7 +252,7 @@ func (r *restore) openLog(ctx context.Context) (closeLog func(), err error) {
 		if err != nil {
 			return nil, err
 		}
-		r.sync = func() error { return nil } // the cluster acknowledges only durable messages
+		r.sync = func() error { return nil } // nothing to sync: the cluster acknowledges only durable messages
 		return r.log.Close, nil
 	}
 	server, err := natsserver.Start(natsserver.Options{Dir: r.dir.Path("nats"), Log: r.Logger})

@@ -152,7 +152,7 @@ func (r *heldOutRow) split() {
 	r.prompt, _ = r.fields["prompt"].(string)
 	r.expected, _ = r.fields["completion"].(string)
 	r.messages, _ = r.fields["messages"].([]any)
-	if input, ok := r.fields["input"].(map[string]any); ok { // rows of a preference dataset
+	if input, ok := r.fields["input"].(map[string]any); ok { // the row is one of a preference dataset
 		r.messages, _ = input["messages"].([]any)
 		r.expected = lastContent(r.fields["preferred_output"])
 	}

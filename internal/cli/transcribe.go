@@ -204,7 +204,7 @@ func (l *transcript) event(data []byte) error {
 // while it arrived.
 func (l *transcript) end(e transcriptEvent) error {
 	switch {
-	case !l.asJSON && l.printed == "": // the server has sent no deltas
+	case !l.asJSON && l.printed == "": // print the whole text: the server has sent no part of it before
 		l.printed = e.Text
 		if _, err := io.WriteString(l.out, e.Text); err != nil {
 			return err

@@ -57,7 +57,7 @@ type Flags struct {
 	name                     string
 	clientAddresses          bool
 	currency                 string
-	price, fullPrice         string // decimal amounts in the currency
+	price, fullPrice         string // prices of training, as decimal amounts in the configured currency
 	tracker                  string // address of the experiment tracker as KIND=URL
 	backup                   backupFlags
 	Node                     node.Flags

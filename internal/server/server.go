@@ -69,7 +69,7 @@ type Server struct {
 	vault       *secrets.Vault     // vault that encrypts and decrypts sealed values; set by sealer
 	idempotency *idempotency.Store // idempotency store; set by openIdempotency
 	started     chan struct{}      // closed when the server serves requests
-	release     func()             // unlocks the data directory
+	release     func()             // releases the lock of the data directory
 	stop        context.CancelFunc // cancels the context of all services
 	services    services
 }
@@ -210,7 +210,7 @@ func (s *Server) close() error {
 		err = errors.Join(err, failed)
 	}
 	if s.archive != nil {
-		if failed := s.archive.Close(); failed != nil { // the next start completes the archive
+		if failed := s.archive.Close(); failed != nil { // only log the error: the next start completes the archive
 			s.logger.Warn("the archive of earlier states is incomplete: the next start completes it", "error", failed)
 		}
 	}

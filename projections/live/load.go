@@ -111,7 +111,7 @@ func cutBefore(samples []LoadSample, t time.Time) []LoadSample {
 // A loadStep collects the reports of a deployment's replicas in the current LoadStep. Each replica
 // counts with the mean of its reports, weighted by the time that each report covers.
 type loadStep struct {
-	start time.Time      // beginning of the LoadStep
+	start time.Time      // time at which the LoadStep begins
 	first time.Time      // beginning of the sample: start, or the first report after a time without reports
 	of    map[string]int // by replica ID: index of the replica in sums
 	sums  []loadSum      // sums of the reports of each replica, in the order of the replicas' first reports

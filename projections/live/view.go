@@ -56,8 +56,8 @@ type ReplicaLoad struct {
 
 // A View is an immutable copy of the live status, safe for concurrent use. The zero value is empty.
 type View struct {
-	from     time.Time // argument of the last call of Status.ListenFrom: time since which heartbeats are received
-	until    time.Time // argument of the last call of Status.ReceivedAll: result of ReceivedUntil
+	from     time.Time // time since which the process receives heartbeats: see Status.ListenFrom
+	until    time.Time // result of ReceivedUntil: see Status.ReceivedAll
 	reports  uint64    // number of changes of the status so far: result of Version
 	nodes    *btree.Map[domain.Name, time.Time]
 	jobs     *btree.Map[domain.Name, *jobStatus]

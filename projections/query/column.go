@@ -12,7 +12,7 @@ import (
 type column struct {
 	absent   []uint64  // has a bit for each row: set if the row has no value; nil if all rows have one
 	integers []int64   // values that are integers, booleans, durations, or times in nanoseconds since 1970
-	floats   []float64 // values that are floating-point numbers
+	floats   []float64 // values of the rows that are floating-point numbers
 	text     string    // the texts of all rows, concatenated, or the one text that all rows have
 	ends     []uint32  // end of each row's text in text; nil if all rows have the same text
 }

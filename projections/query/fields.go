@@ -46,7 +46,7 @@ type Fields[R any] struct {
 
 // A field is a node in the tree of the fields of a wire type.
 type field struct {
-	name    string // name in JSON
+	name    string // name of the field in JSON
 	shape   shape
 	index   []int             // index in the enclosing struct, for reflect
 	byName  map[string]*field // fields of an object, by JSON name and by snake case name

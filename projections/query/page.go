@@ -37,7 +37,7 @@ type Query struct {
 // A Page is the part of a list that one request returns.
 type Page[R any] struct {
 	Items         []R
-	NextPageToken string // "" on the last page
+	NextPageToken string // token with which the next page is requested; "" on the last page
 	TotalSize     int    // number of matching rows on all pages together
 }
 
@@ -117,7 +117,7 @@ type listing[S domain.State, R any] struct {
 	// another page
 	kept      entries[S]
 	total     int
-	candidate candidate // the row that consider processes
+	candidate candidate // the row that the method consider processes
 	scratch   R         // memory for the wire form of the candidate
 }
 

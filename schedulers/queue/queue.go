@@ -7,7 +7,7 @@ import "cmp"
 type Queue struct {
 	rules       Rules
 	nodes       []Node
-	running     [][]*entry // running jobs by node
+	running     [][]*entry // running[i] has the jobs that run on the node with the index i
 	accepts     func(class string, node int) bool
 	placer      Placer
 	accounts    map[string]*account

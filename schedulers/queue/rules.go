@@ -97,7 +97,7 @@ func (a Amount) minus(b Amount) Amount {
 
 // A Node is a node that can run jobs.
 type Node struct {
-	Type     string // accelerator type; "" without accelerators
+	Type     string // accelerator type of the node; "" without accelerators
 	Capacity Amount
 	Free     Amount // resources that neither running jobs in the queue nor other work uses
 }
@@ -133,7 +133,7 @@ type Job struct {
 	Account string
 	Type    string // accelerator type; "" for jobs that need only CPUs, whose units are CPU cores
 	Class   string // jobs of one class can run on the same nodes: see Snapshot.Accepts
-	Nodes   int64  // number of nodes
+	Nodes   int64  // number of nodes on which the job runs
 	Takes   Amount // what the job takes of each node
 	Role    Role
 	Last    bool // the job starts after all other waiting jobs, and preempts no job
@@ -145,7 +145,7 @@ type Job struct {
 	Promised    bool  // other jobs were preempted for this job, so it starts before all others
 
 	On         []int // nodes of a running job; nil while it waits
-	Start      int64 // start of the running attempt
+	Start      int64 // time at which the running attempt began
 	Checkpoint int64 // time of the attempt's newest checkpoint; before the first, when its work began
 	Stopping   bool  // the job was requested to stop, so its nodes become free soon
 }

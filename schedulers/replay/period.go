@@ -36,7 +36,7 @@ type period struct {
 	ready map[domain.Name]time.Duration
 	// specs for added nodes: by node type, of one node of the type, and by node ID, of that node
 	specs map[string]domain.NodeSpec
-	kinds map[domain.Name]string // type of each node: see nodeChange.kind
+	kinds map[domain.Name]string // by node: its type, as in nodeChange.kind
 }
 
 // An input is an event from outside of the schedulers.
@@ -46,7 +46,7 @@ type input struct {
 	// command that the simulation decides again; if it is nil, the event is applied as it was
 	// recorded
 	intent  *domain.Intent
-	creates bool      // the event creates its resource
+	creates bool      // the event creates the resource that it belongs to
 	work    *workload // workload of the job that the event creates; nil for other events
 }
 
@@ -207,7 +207,7 @@ func (r *reading) job(in input) {
 		return
 	}
 	w := r.works[e.Name]
-	if w == nil { // the job ended before the period
+	if w == nil { // ignore the event: the job ended before the period
 		w = newWorkload(e.Name)
 		w.current().end = fails
 		r.works[e.Name], r.running[e.Name] = w, w

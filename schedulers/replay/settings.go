@@ -19,7 +19,7 @@ type Settings struct {
 	names     map[domain.Name]string
 	placement string // placementStrategy of all deployments; "" keeps the recorded ones
 	nodes     []nodeChange
-	removed   map[domain.Name]bool // nodes that are removed
+	removed   map[domain.Name]bool // nodes of the period that the settings remove
 }
 
 // A nodeChange adds or removes nodes.

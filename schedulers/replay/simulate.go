@@ -38,9 +38,9 @@ type simulation struct {
 type run struct {
 	*workload
 	segment int
-	done    bool          // the current segment has ended
+	done    bool          // the current segment of the workload has ended
 	saved   time.Duration // work of the current segment that its last checkpoint contains
-	began   time.Time     // start of the running attempt
+	began   time.Time     // time at which the running attempt began
 	crashes int           // number of crashes in the current segment that were simulated so far
 }
 

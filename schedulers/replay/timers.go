@@ -11,11 +11,11 @@ import (
 type action int
 
 const (
-	ends    action = iota // the attempt has done its work
-	crashes               // the attempt fails
+	ends    action = iota // the attempt has done the work of its segment, and ends
+	crashes               // the attempt fails, as a recorded one did
 	saves                 // the attempt records a checkpoint
 	stops                 // the attempt has saved a checkpoint and stops, as requested
-	serves                // the replica becomes ready
+	serves                // the replica becomes ready, and serves requests
 	purges                // the job, which has ended, is removed, so that plans take less time
 )
 

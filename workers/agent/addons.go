@@ -36,14 +36,14 @@ type addons struct {
 	resident *residentAddons // limits how many addons the engine has loaded; nil when there is no limit
 
 	mu    sync.Mutex
-	all   map[string]*addon        // by addon ID
+	all   map[string]*addon        // assigned addons of the replica, by addon ID
 	tails map[string]chan struct{} // by addon ID: closed when the last queued engine call for the addon is done
 }
 
 type addon struct {
 	protocol.Addon
 	ticket
-	cancel context.CancelFunc // cancels the load in progress
+	cancel context.CancelFunc // cancels the download or load of the addon that is in progress
 	calls  sync.WaitGroup     // engine calls for the addon that are in progress
 }
 

@@ -26,7 +26,7 @@ type attempt struct {
 	log        *slog.Logger
 	dir        string             // directory for the files of the attempt
 	life       context.Context    // context of all goroutines of the attempt
-	end        context.CancelFunc // cancels life
+	end        context.CancelFunc // cancels the context life
 	// context of the trainer; when it is canceled, the trainer saves a checkpoint and returns
 	work     context.Context
 	halt     context.CancelCauseFunc

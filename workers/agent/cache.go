@@ -23,7 +23,7 @@ import (
 // directory name until it is complete.
 type cache struct {
 	dir   string
-	limit int64 // maximum bytes of unused file sets
+	limit int64 // maximum total size of the unused file sets in bytes
 	files *transfer
 
 	mu      sync.Mutex

@@ -33,7 +33,7 @@ type deviceState struct {
 // A deviceUser is an allocation that uses a device.
 type deviceUser struct {
 	id   string
-	lost func(error) // called when the device has failed
+	lost func(error) // called with the reason when the device has failed
 }
 
 // A deviceSlot is a slot (see domain.DeviceShare) that allocations use, with the device to which

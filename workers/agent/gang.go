@@ -51,7 +51,7 @@ type gangLink struct {
 // Kinds of frames.
 const (
 	frameContent = iota
-	frameEnd     // last frame of a message
+	frameEnd     // has content, and is the last frame of a message
 	frameAck     // acknowledges all frames with lower numbers
 )
 

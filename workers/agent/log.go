@@ -42,7 +42,7 @@ type jobLog struct {
 	// Only the goroutine of run uses the fields below.
 	joined bool // kept begins with the lines of earlier attempts, if there are any
 	url    string
-	signed time.Time // when url was signed
+	signed time.Time // when the coordinator signed the upload URL in the field url
 
 	cancel context.CancelFunc
 	wake   chan struct{} // receives an element when the log should be uploaded now

@@ -21,7 +21,7 @@ type outbox struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
 	wake    chan struct{} // receives an element when a checkpoint waits
-	closed  chan struct{} // closed when no more checkpoints follow
+	closed  chan struct{} // closed by flush: put adds no more checkpoints
 	done    chan struct{}
 
 	mu      sync.Mutex

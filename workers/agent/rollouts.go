@@ -27,11 +27,11 @@ const (
 type rollouts struct {
 	attempt *attempt
 	wake    chan struct{} // receives an element when there are rollouts to upload
-	closed  chan struct{} // closed when no more rollouts follow
+	closed  chan struct{} // closed by flush: add is not called any more
 	done    chan struct{}
 
 	mu       sync.Mutex
-	batches  []rolloutBatch // in the order of their generation
+	batches  []rolloutBatch // rollouts by training step, in the order in which they were generated
 	size     int            // total length of the lines in bytes
 	changes  int            // number of changes of the field batches so far
 	uploaded int            // value of changes at the last upload

@@ -39,7 +39,7 @@ type Request struct {
 // A Response is the response to a Request, or its failure.
 type Response struct {
 	Status int
-	Body   []byte // JSON body of the response
+	Body   []byte // JSON body of the response, also of one with an error status
 	// Waits reports that the deployment has no free capacity. The same request can succeed later.
 	Waits bool
 	// Unreachable reports that no replica responded, because its node failed or because the request
@@ -52,7 +52,7 @@ type Response struct {
 // A Runner runs the batches of all accounts. Only one control plane at a time may run it.
 type Runner struct {
 	Log     eventlog.Log
-	World   *projections.World // must follow the events of Log
+	World   *projections.World // state of all resources; must fold the events of Log: see World.Run
 	Blobs   *blobs.Store
 	Gateway Gateway
 	Now     func() time.Time

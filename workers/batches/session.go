@@ -171,7 +171,7 @@ func (s *session) process(ctx context.Context, row *batchRow) error {
 	case !s.Now().Before(row.State.ExpireTime):
 		return s.record(ctx, domain.FinalizeBatch{Completed: c.completed, Failed: c.failed, Overdue: true})
 	}
-	return nil // the batch was cancelled
+	return nil // the batch was cancelled: the next step stores its results
 }
 
 // A collector stores the results of a running batch in segments, and records its progress.

@@ -34,7 +34,7 @@ type listener struct {
 	conn    *nats.Conn
 	log     eventlog.Log
 	live    *live.Status
-	observe func(node string, m *nats.Msg) // called with each heartbeat
+	observe func(node string, m *nats.Msg) // called with each heartbeat, whose node it gets from the subject
 	now     func() time.Time
 	every   time.Duration // interval of the probes
 	// maximum time between two delivered probes; after a longer time, heartbeats may have been missed
@@ -171,7 +171,7 @@ func (l *listener) share() {
 	l.mu.Unlock()
 	message := receivedHeartbeats{l.probe, map[string]int64{}}
 	publish := func() {
-		content, _ := json.Marshal(message) // the message can always be encoded
+		content, _ := json.Marshal(message) // Marshal returns no error: the message can always be encoded
 		// if the message is lost, the heartbeats of the next interval are still shared
 		_ = l.conn.Publish(protocol.HeartbeatSubject(receivedNode), content)
 		clear(message.Nodes)

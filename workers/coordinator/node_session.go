@@ -35,7 +35,7 @@ func (s *nodeSessions) get(node string) *nodeSession {
 // (workers/agent/started.go); the session covers nodes that lost their disk.
 type nodeSession struct {
 	mu         sync.Mutex               // locked while a heartbeat of this node is handled
-	boot       string                   // protocol.Heartbeat.Boot of the agent's current process
+	boot       string                   // ID of the agent's current process: protocol.Heartbeat.Boot
 	number     uint64                   // sequence number of the newest heartbeat of the boot
 	superseded []string                 // IDs of earlier boots of the agent
 	started    map[string]string        // by attempt: ID of the boot of the agent to which the attempt was assigned

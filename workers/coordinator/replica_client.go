@@ -104,7 +104,7 @@ type streamReader[Chunk, Total any] struct {
 	conn     *nats.Conn
 	node, id string
 	timeout  time.Duration
-	every    time.Duration // interval of the keep-alive messages
+	every    time.Duration // interval of the keep-alive messages to the node
 	messages <-chan *nats.Msg
 	nodeLost chan struct{} // closed when keepAlive notices that the node is gone
 	emit     func(Chunk) error

@@ -98,8 +98,8 @@ type Assignments struct {
 	Keep     []string      `json:"keep,omitempty"` // allocation IDs of running work that stays
 	// allocation IDs of attempts in Keep that must save a checkpoint, stop and report
 	Cancel []string          `json:"cancel,omitempty"`
-	Train  []TrainAssignment `json:"train,omitempty"` // attempts to start
-	Serve  []ServeAssignment `json:"serve,omitempty"` // replicas to start
+	Train  []TrainAssignment `json:"train,omitempty"` // attempts that the agent should start
+	Serve  []ServeAssignment `json:"serve,omitempty"` // replicas that the agent should start
 	// by allocation ID of the attempt: step up to which the coordinator has its rows of metrics
 	Acked  map[string]int  `json:"acked,omitempty"`
 	Addons []ReplicaAddons `json:"equip,omitempty"` // addons that the replicas in Keep should have

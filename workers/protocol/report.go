@@ -13,7 +13,7 @@ import (
 const (
 	ReportCheckpoint = "checkpoint" // the files of a checkpoint were uploaded
 	ReportWriting    = "writing"    // the training is complete, and the results are being uploaded
-	ReportCompleted  = "completed"  // the results were uploaded
+	ReportCompleted  = "completed"  // the training is complete, and its results were uploaded or are in the report
 	ReportFailed     = "failed"     // the attempt failed
 	ReportStopped    = "stopped"    // the attempt was canceled and has stopped; it reported its last checkpoint before
 )
@@ -54,7 +54,7 @@ type Result struct {
 
 // Outcomes of a report or a SignRequest.
 const (
-	Accepted   = "accepted"   // the report is recorded
+	Accepted   = "accepted"   // the coordinator has recorded the report
 	Stale      = "stale"      // the attempt is over; the agent stops it and reports nothing more
 	Incomplete = "incomplete" // the store lacks files, or has them with another length; the agent uploads them again
 	RetryLater = "later"      // the control plane cannot process the report now; the agent sends it again
@@ -91,7 +91,7 @@ type SignRequest struct {
 	CreateTime time.Time        `json:"made"` // creation time of the job; see TrainAssignment
 	For        string           `json:"for"`
 	Step       int              `json:"step,omitempty"` // training step of the checkpoint
-	Sizes      map[string]int64 `json:"sizes"`          // by file name: length in bytes
+	Sizes      map[string]int64 `json:"sizes"`          // by file name: length in bytes of each file to upload
 }
 
 // A SignReply has a signed URL for uploading each file (HTTP PUT). The outcomes Stale and

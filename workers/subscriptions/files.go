@@ -96,7 +96,7 @@ func (f *files) step(ctx context.Context, s *domain.Subscription) error {
 		return f.record(ctx, domain.RecordEventFile{EventFile: f.file, After: lastOf(s)})
 	}
 	if grown == nil {
-		return nil // read may find more events
+		return nil // the next call of read may find more events
 	}
 	timer := time.NewTimer(max(wait, 0))
 	defer timer.Stop()

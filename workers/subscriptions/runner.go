@@ -23,7 +23,7 @@ import (
 // same content.
 type Runner struct {
 	Log     eventlog.Log
-	World   *projections.World // must follow the events of Log
+	World   *projections.World // state of all resources; must fold the events of Log: see World.Run
 	Blobs   *blobs.Store
 	Open    secrets.OpenFunc
 	Webhook *http.Client // HTTP client for webhooks

@@ -111,7 +111,7 @@ func (w *webhook) turn(ctx context.Context, s *domain.Subscription, position uin
 	select {
 	case <-ctx.Done():
 	case <-grown: // a nil channel, which is never ready, when no further events may be read
-	case <-w.World.Changed(position): // a redelivery may be requested
+	case <-w.World.Changed(position): // the world has changed: a redelivery may be requested
 	case <-timer.C:
 	}
 	return nil
@@ -163,7 +163,7 @@ type outcome struct {
 	delivered int
 	failed    int // number of failed attempts to send an event in this round
 	err       error
-	last      string // error of the last failed attempt
+	last      string // text of the error of the last failed attempt; "" if none failed
 }
 
 // round sends the events in queues and stores the new state. It disables the subscription when the

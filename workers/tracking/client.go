@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	maxResponse = 4 << 20 // maximum bytes of a response
+	maxResponse = 4 << 20 // maximum length in bytes of a response that is read
 	maxMessage  = 300     // maximum bytes of a tracker's message in an error
 )
 
@@ -109,7 +109,7 @@ func (c client) do(ctx context.Context, q request, out any) error {
 func (c client) failure(q request, response *http.Response, data []byte) error {
 	status := response.StatusCode
 	var said struct {
-		Code    string         `json:"error_code"` // error code of MLflow
+		Code    string         `json:"error_code"` // error code in responses of MLflow; "" in those of other trackers
 		Message string         `json:"message"`
 		Errors  []graphQLError `json:"errors"`
 	}

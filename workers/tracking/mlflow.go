@@ -42,7 +42,7 @@ type (
 	mlflowMetric struct {
 		Key       string  `json:"key"`
 		Value     float64 `json:"value"`
-		Timestamp int64   `json:"timestamp"` // milliseconds since 1970
+		Timestamp int64   `json:"timestamp"` // time of the value, in milliseconds since 1970
 		Step      int     `json:"step"`
 	}
 	mlflowBatch struct {

@@ -34,7 +34,7 @@ const (
 // After a restart it continues where it stopped. It tries again after failures, until giveUpAfter.
 type Sender struct {
 	Log     eventlog.Log
-	World   *projections.World // must follow the events of Log
+	World   *projections.World // state of all resources; must fold the events of Log: see World.Run
 	Blobs   *blobs.Store
 	Open    secrets.OpenFunc
 	Service Service
@@ -140,7 +140,7 @@ type session struct {
 	name  domain.Name
 	event string // ID of the event that created the job
 
-	busy     bool      // a turn is in progress
+	busy     bool      // a turn of the session is in progress
 	due      time.Time // time of the next turn, unless the state of the job changes before
 	seen     string    // result of endingOf in the last turn
 	sent     string    // result of endingOf for the end of the job that the tracker has received; "" for none
@@ -150,7 +150,7 @@ type session struct {
 	loaded    bool
 	state     saved
 	key       domain.SecretValue
-	contact   time.Time   // time of the last successful request
+	contact   time.Time   // time of the last successful request to the tracker for the job
 	readFile  fileVersion // version of the metrics file whose rows were sent
 	fileEnd   int         // last step in the metrics file of version readFile
 	lastTries int         // number of attempts to tell the tracker that the job was deleted

@@ -22,7 +22,7 @@ const requestTimeout = 30 * time.Second
 
 // A Service is the experiment tracker that an installation uses.
 type Service struct {
-	address string // address as KIND=URL
+	address string // address of the tracker as KIND=URL
 	tracker tracker
 }
 
@@ -97,7 +97,7 @@ type row struct {
 type ending struct {
 	State string // end state of the job
 	Time  time.Time
-	Last  map[string]float64 // newest value of each metric
+	Last  map[string]float64 // newest value of each metric of the job
 }
 
 // failed reports whether the job has failed, and killed whether a user or a deadline stopped it.
