@@ -49,7 +49,7 @@ func archiveEvent(to *archive.Archive, f *fold, e eventlog.Event, previous uint6
 			state, err = json.Marshal(line{Name: e.Name, Version: e.Position})
 		}
 		if err != nil {
-			state = nil // without a stored state, ViewAt folds earlier events
+			state = nil // store no state: ViewAt then folds earlier events of the resource
 		}
 	}
 	to.Add(e, previous, state)

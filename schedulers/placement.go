@@ -75,7 +75,7 @@ func namesOf(chosen []chosenNode) []domain.Name {
 type devicePool struct {
 	fleet     *placement.Fleet
 	indexes   []int                  // indexes of the pool's nodes in fleet.nodes, in the order of their ranks
-	positions map[int]int            // position of each of these nodes in indexes
+	positions map[int]int            // by index of a node in fleet.nodes: position of the node in indexes
 	needs     map[string]domain.Need // needs of requests by their placement.Request.Selector
 }
 

@@ -31,9 +31,9 @@ type jobQueue struct {
 	fleet     *fleet
 	now       time.Time
 	waiting   map[domain.Name]*waitingJob
-	replicas  map[string]*replicaEntry     // replicas by the ID of their queue.Job
+	replicas  map[string]*replicaEntry     // by ID of a queue.Job: the replica that it stands for
 	minimum   bool                         // at least one replica waits whose deployment is below its minReplicaCount
-	chosen    map[domain.Name][]chosenNode // nodes that Place last returned for each job
+	chosen    map[domain.Name][]chosenNode // by job: nodes that the method Place returned last
 	classes   map[string]domain.Need
 	snapshot  queue.Snapshot
 	queue     *queue.Queue

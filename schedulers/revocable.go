@@ -53,7 +53,9 @@ type preemptibleReplica struct {
 	of        *deployment
 	replica   domain.Replica
 	resources domain.Resources
-	above     domain.ReplicaBound // AboveMinimum: removed only for replicas within a minReplicaCount
+	// bound that the replica is above; with AboveMinimum, it is removed only for replicas within a
+	// minReplicaCount
+	above domain.ReplicaBound
 }
 
 // shareCapacity plans to remove revocable replicas for other replicas that wait for capacity, those

@@ -23,7 +23,7 @@ type heldOutRow struct {
 	fields   map[string]any // decoded JSON of the row
 	prompt   string         // prompt of a completion; "" if the row is a chat
 	messages []any          // messages of a chat, without the expected response
-	expected string         // expected response; "" if the row has none
+	expected string         // response that the row expects; "" if the row has none
 	// Responses and scores have one element for each model. A score is nil if the evaluator
 	// returned no valid score.
 	responses []string

@@ -209,7 +209,7 @@ func addDeprecated(f *pflag.FlagSet) {
 	for old, name := range deprecatedFlags {
 		f.Var(f.Lookup(name).Value, old, "former name of --"+name)
 		if err := f.MarkDeprecated(old, "use --"+name); err != nil {
-			panic(err) // the loop in Add has added the flag
+			panic(err) // cannot happen: the loop in Add has added the flag
 		}
 	}
 }

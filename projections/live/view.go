@@ -17,7 +17,7 @@ type Progress struct {
 	Step, Steps  int       // number of finished training steps, and of training steps expected in total; 0 if unknown
 	Epoch        float64
 	LearningRate float64
-	Tokens       int64 // number of tokens trained on so far
+	Tokens       int64 // number of tokens that the job has trained on so far
 	Time         time.Time
 }
 
@@ -36,7 +36,7 @@ type MetricRow struct {
 	Epoch        float64            `json:"epoch"`
 	Time         time.Time          `json:"time"`
 	LearningRate float64            `json:"learning_rate"`
-	Tokens       int64              `json:"tokens"` // number of tokens trained on so far
+	Tokens       int64              `json:"tokens"` // number of tokens that the job has trained on so far
 	Values       map[string]float64 `json:"values"` // values by name of the metric, such as "train/loss"
 }
 

@@ -11,9 +11,9 @@ type candidate struct {
 	row      unsafe.Pointer     // pointer to the row, of type Row[S]
 	wire     unsafe.Pointer     // pointer to the wire form, of type R
 	rendered uint64             // has a bit for each renderer: set if it was called for this row
-	render   func(renderer int) // calls a renderer, which sets fields of wire
+	render   func(renderer int) // calls the renderer with this number, which sets fields of wire
 	columns  []*column          // columns of the row's block; nil for fields that must be read from the row
-	index    int                // index of the row in its block
+	index    int                // index of the row in its block, at which columns have its values
 }
 
 // Numbers of the renderers of a candidate. Numbers from 1 stand for renderers of single fields: see

@@ -26,7 +26,7 @@ const (
 
 // A columnKey is the key of a column for Block.Derive.
 type columnKey struct {
-	root *field // root of the fields of the wire type
+	root *field // root of the tree of fields to which the field of the column belongs
 	name string
 }
 

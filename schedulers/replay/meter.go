@@ -36,7 +36,7 @@ type Result struct {
 // Jobs counts the jobs of a period by what happened to them.
 type Jobs struct {
 	Arrived   int `json:"arrived"` // jobs that entered the queue in the period, or waited in it when the period began
-	Started   int `json:"started"` // arrived jobs that have started in the period or before
+	Started   int `json:"started"` // arrived jobs that started before the end of the period
 	Completed int `json:"completed"`
 	Failed    int `json:"failed"`
 	Cancelled int `json:"cancelled"` // jobs that were cancelled, including expired and deleted ones

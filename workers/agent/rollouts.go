@@ -32,7 +32,7 @@ type rollouts struct {
 
 	mu       sync.Mutex
 	batches  []rolloutBatch // rollouts by training step, in the order in which they were generated
-	size     int            // total length of the lines in bytes
+	size     int            // total length of the lines of all batches in bytes
 	changes  int            // number of changes of the field batches so far
 	uploaded int            // value of changes at the last upload
 }

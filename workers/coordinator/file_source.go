@@ -75,7 +75,7 @@ func resultFiles(ctx context.Context, store *blobs.Store, j job, report protocol
 	s := fileSource{Files: domain.Files{Prefix: prefix, Sizes: map[string]int64{}, Sums: map[string]string{}},
 		store: store, inline: maps.Clone(report.Files), pending: map[string][]byte{}}
 	for name, content := range s.inline {
-		if name == metricsFile { // the job's own metrics file has these rows
+		if name == metricsFile { // not a result file: its rows are stored in the job's own metrics file
 			continue
 		}
 		sum := sha256.Sum256(content)

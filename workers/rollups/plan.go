@@ -135,7 +135,7 @@ func (p *plan) sorted() []group {
 
 // intents returns the commands that record the rows of the plan.
 func (p *plan) intents() (all []domain.Intent) {
-	var parts []domain.RollUpUsage // commands that record one account's usage of one month
+	var parts []domain.RollUpUsage // commands that record the usage of one month; month is its resource name
 	var month domain.Name
 	flush := func() {
 		for i := range parts {

@@ -26,7 +26,7 @@ const mlflowPath = "/api/2.0/mlflow/"
 const (
 	maxBatchMetrics = 1000
 	maxBatchParams  = 100
-	maxParamValue   = 500 // maximum characters that every release of MLflow accepts
+	maxParamValue   = 500 // maximum characters of a parameter value that every release of MLflow accepts
 	maxMLflowKey    = 250
 )
 
