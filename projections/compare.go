@@ -60,7 +60,7 @@ func (e entry) compare(o entry) int {
 
 var errStopped = errors.New("stopped")
 
-// entries yields the lines of a table; none for a nil table.
+// entries yields an entry for each line of a table; none for a nil table.
 func (t *table) entries() iter.Seq2[entry, error] {
 	return func(yield func(entry, error) bool) {
 		if t == nil {

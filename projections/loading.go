@@ -21,7 +21,7 @@ type Loading struct {
 	done  chan struct{} // closed when first is set, or when there is no snapshot
 }
 
-// A loaded is the result of World.read.
+// A loaded is a world that World.read has read from a snapshot, with its checkpoint, or the error.
 type loaded struct {
 	world *World
 	at    eventlog.Checkpoint

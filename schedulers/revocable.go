@@ -182,8 +182,8 @@ func (r *revocation) reserve(need domain.Need, of *deployment) bool {
 	return false
 }
 
-// replaceOld calls replaceOld of a deployment. The replica that it removes is not preemptible any
-// more.
+// replaceOld plans to remove one old replica of a deployment in a rollout: see
+// deployment.replaceOld. The removed replica is not preemptible any more.
 func (r *revocation) replaceOld(d *deployment) {
 	r.forget(d, d.replaceOld(d.need(r.view)))
 }

@@ -112,7 +112,7 @@ type listing[S domain.State, R any] struct {
 	after     *entry[S] // last item of the previous page; nil on the first page
 	size      int
 	columns   []columnField
-	first     domain.Name // lower bound of the names in the block that is considered; "" if unknown
+	first     domain.Name // lower bound of the names in the block whose rows are considered; "" if it is unknown
 	// the first size+1 entries of the rows considered so far; an entry size+1 shows that there is
 	// another page
 	kept      entries[S]

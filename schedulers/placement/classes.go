@@ -79,7 +79,7 @@ type classGroup struct {
 	devices   int
 	share     int64
 	frequency int64
-	cpu       []int64 // CPU of each class, in ascending order
+	cpu       []int64 // CPU that each class needs, in ascending order
 	upTo      []int64 // upTo[i] is the sum of the frequencies of the classes that need at most cpu[i]
 }
 

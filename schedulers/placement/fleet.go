@@ -89,7 +89,7 @@ func (f *Fleet) Set(node int, cpuMilli, memoryMiB int64, left []int64) {
 	f.touch(node)
 }
 
-// Release undoes Take.
+// Release adds a request that Take has deducted to what is free on the node and the devices again.
 func (f *Fleet) Release(node int, r Request, devices []int) { f.change(node, r, devices, 1) }
 
 func (f *Fleet) change(node int, r Request, devices []int, sign int64) {

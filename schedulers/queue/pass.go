@@ -13,7 +13,7 @@ const (
 	Fits      Reason = iota // the nodes have free capacity: nothing is preempted
 	Due                     // the job's deadline has passed: jobs with more slack are preempted
 	Idle                    // the job's account runs no other job: jobs with more slack are preempted
-	Promised                // an earlier pass preempted jobs for this job
+	Promised                // an earlier pass preempted other jobs for this job, which have stopped or are stopping
 	Revoked                 // revocable replicas are preempted for every waiting job
 	Reclaimed               // the job's account uses less than its guarantee: jobs of other accounts are preempted
 )

@@ -264,7 +264,7 @@ func cheapestVictims(q *Queue, e *entry, node int, match func(*entry) bool) ([]*
 	for _, v := range victims {
 		left = left.plus(v.Takes)
 	}
-	if !e.Takes.fits(left) { // CPU or memory is missing too
+	if !e.Takes.fits(left) { // these victims have enough units, but CPU or memory is still missing
 		victims, cost = necessaryVictims(q, e, eligible, all)
 	}
 	return victims, cost, true

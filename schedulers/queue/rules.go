@@ -77,7 +77,7 @@ func (r Rules) priorityShift(priority int64) int64 { return r.Priority * priorit
 // An Amount is a quantity of resources: what a job takes of each of its nodes, or what is free on a
 // node.
 type Amount struct {
-	Units     int64 // accelerators of the job's or the node's type
+	Units     int64 // number of accelerators of the job's or the node's accelerator type
 	CPUMilli  int64
 	MemoryMiB int64
 }
@@ -144,7 +144,7 @@ type Job struct {
 	Priority    int64 // priority among the jobs of the same account, higher first; 0 is normal
 	Promised    bool  // other jobs were preempted for this job, so it starts before all others
 
-	On         []int // nodes of a running job; nil while it waits
+	On         []int // indexes of the nodes on which the job runs; nil while it waits
 	Start      int64 // time at which the running attempt began
 	Checkpoint int64 // time of the attempt's newest checkpoint; before the first, when its work began
 	Stopping   bool  // the job was requested to stop, so its nodes become free soon

@@ -27,7 +27,7 @@ type Result struct {
 	Kinds     []Group `json:"kinds"`
 	Devices   []Use   `json:"utilization"`
 	Preempted int     `json:"preemptions"` // attempts that were preempted for other work or a drain
-	Requeued  int     `json:"requeues"`    // attempts that ended before their jobs ended
+	Requeued  int     `json:"requeues"`    // attempts that ended while their jobs had not, and were queued again
 	GaveWay   int     `json:"replicasThatGaveWay"`
 
 	placements map[domain.Name]placement // by job: when and where it started for the first time
@@ -69,7 +69,7 @@ type Use struct {
 	Capacity int64   `json:"capacitySeconds"`
 }
 
-// A placement is when and on which nodes a job first started in a replay.
+// A placement holds the time and the nodes of the first start of a job in a replay.
 type placement struct {
 	at    time.Time
 	nodes string
@@ -93,7 +93,7 @@ type use struct {
 	capacityTime, usedTime int64 // integrals of capacity and used over time, in milliseconds
 }
 
-// A measured holds the state of a job that the meter follows.
+// A measured is a job that the meter follows, with what the meter knows about it so far.
 type measured struct {
 	name     domain.Name
 	gang     bool

@@ -50,7 +50,7 @@ type input struct {
 	work    *workload // workload of the job that the event creates; nil for other events
 }
 
-// A reading is the state of reading a period from the log.
+// A reading holds the part of a period that was read so far, while read reads the log.
 type reading struct {
 	*period
 	world  *projections.World
