@@ -34,7 +34,7 @@ const (
 
 // A Difference is a resource whose served row differs from the row that follows from the log.
 type Difference struct {
-	Name string `json:"name"` // name of the resource; historyTable for the history of job waits
+	Name string `json:"name"` // name of the resource; the constant historyTable ("waits") for the history of job waits
 	Kind string `json:"kind"`
 }
 
@@ -60,7 +60,7 @@ func (e entry) compare(o entry) int {
 
 var errStopped = errors.New("stopped")
 
-// entries yields the lines of a table; none for a nil table.
+// entries yields an entry for each line of a table; none for a nil table.
 func (t *table) entries() iter.Seq2[entry, error] {
 	return func(yield func(entry, error) bool) {
 		if t == nil {

@@ -14,8 +14,10 @@ import (
 // A createTimeKey is an element of table.byCreateTime, the index of a table's rows by account, then
 // create time, then name.
 type createTimeKey struct {
-	account *string // accountRows.id; equal pointers are the same account, without comparing the ID
-	created int64   // nanoseconds since 1970
+	// points to accountRows.id: equal pointers mean the same account, so that the IDs need no
+	// comparison
+	account *string
+	created int64 // create time of the row, in nanoseconds since 1970
 	row     domain.AnyRow
 }
 

@@ -49,7 +49,7 @@ func archiveEvent(to *archive.Archive, f *fold, e eventlog.Event, previous uint6
 			state, err = json.Marshal(line{Name: e.Name, Version: e.Position})
 		}
 		if err != nil {
-			state = nil // without a stored state, ViewAt folds earlier events
+			state = nil // store no state: ViewAt then folds earlier events of the resource
 		}
 	}
 	to.Add(e, previous, state)
@@ -61,7 +61,7 @@ type Moment struct {
 	ctx      context.Context
 	world    *World
 	position uint64
-	rebuilds int // value of View.rebuilds in the view
+	rebuilds int // View.rebuilds of the view, which tells whether the world was rebuilt since
 
 	mu  sync.Mutex
 	err error

@@ -31,13 +31,13 @@ const (
 
 type snapshotHeader struct {
 	Format int    `json:"format"`
-	Schema string `json:"schema"` // hash of what the world can fold and store: see World.schema
+	Schema string `json:"schema"` // hash of the formats that the world can fold and store: see World.schema
 	eventlog.Checkpoint
 }
 
 type snapshotFooter struct {
 	Digest   Digest `json:"digest"`
-	Checksum string `json:"checksum"` // SHA-256 of the bytes before the footer, hexadecimal
+	Checksum string `json:"checksum"` // SHA-256 of all bytes of the snapshot before the footer, in hexadecimal
 }
 
 var (
@@ -123,7 +123,7 @@ func writeDurably(path string, write func(io.Writer) error) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(file.Name()) // fails, without effect, if the file was renamed
+	defer os.Remove(file.Name()) // remove the temporary file; fails, without effect, if it was renamed to path
 	buffered := bufio.NewWriterSize(file, 1<<20)
 	err = write(buffered)
 	for _, step := range []func() error{buffered.Flush, file.Sync} {

@@ -9,7 +9,7 @@ import (
 // that wait for the same position share one waiter.
 type waiter struct {
 	done  chan struct{}
-	users int // number of callers that wait; callers of Changed are not subtracted when they stop waiting
+	users int // number of callers that wait; a caller of Changed counts until the channel is closed
 }
 
 var past = func() chan struct{} { c := make(chan struct{}); close(c); return c }()

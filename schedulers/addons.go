@@ -45,12 +45,13 @@ func (Addons) Plan(v *projections.View, _ time.Time) Plan {
 }
 
 type addonPlan struct {
-	view   *projections.View
-	plan   Plan
-	rows   []*projections.Row[domain.DeployedModel] // all deployed models; in each account, oldest first
-	models map[string]bool                          // set of the wanted addons, with keys "DEPLOYMENT MODEL"
-	counts map[string]int                           // number of wanted addons by deployment
-	latest map[string]domain.Name                   // newest deployed model that is DEPLOYED, by deployment
+	view *projections.View
+	plan Plan
+	rows []*projections.Row[domain.DeployedModel] // all deployed models; in each account, oldest first
+	// set of the addons that should be loaded, with keys "DEPLOYMENT MODEL"
+	models map[string]bool
+	counts map[string]int         // by deployment: number of addons that should be loaded
+	latest map[string]domain.Name // newest deployed model in state DEPLOYED, by deployment
 }
 
 func (p *addonPlan) reconcile(row *projections.Row[domain.DeployedModel]) {

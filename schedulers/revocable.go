@@ -23,7 +23,9 @@ func (d *deployment) revocable() []domain.Replica {
 	n := len(d.current) + len(d.old)
 	extra := n - d.MaxReplicas()
 	if d.rollingOut() || n > d.DesiredReplicas {
-		extra-- // a rollout or a drain adds one replica above the desired number
+		// during a rollout or a drain, the deployment may have one replica above the desired
+		// number; do not count it
+		extra--
 	}
 	return firstToRemove(d, extra)
 }
@@ -51,7 +53,9 @@ type preemptibleReplica struct {
 	of        *deployment
 	replica   domain.Replica
 	resources domain.Resources
-	above     domain.ReplicaBound // AboveMinimum: removed only for replicas within a minReplicaCount
+	// bound that the replica is above; with AboveMinimum, it is removed only for replicas within a
+	// minReplicaCount
+	above domain.ReplicaBound
 }
 
 // shareCapacity plans to remove revocable replicas for other replicas that wait for capacity, those
@@ -69,7 +73,9 @@ func shareCapacity(v *projections.View, fleet *fleet, deployments []*deployment)
 		return
 	}
 	over := fleet.endedAllocations(v)
-	for _, a := range over { // they are released before the allocations of replicas that this plan removes
+	// count them as free: they are released before the allocations of replicas that this plan
+	// removes
+	for _, a := range over {
 		fleet.release(a.key.node, a.resources)
 	}
 	for _, d := range deployments {
@@ -165,7 +171,8 @@ func (r *revocation) reserve(need domain.Need, of *deployment) bool {
 		r.fleet.release(l.replica.Node, l.resources)
 		if chosen, fits := r.fleet.place(r.view, need, nil); fits {
 			r.revoke(given, namesOf(chosen), need)
-			r.fleet.takeChosen(chosen, need) // not free until the removed replicas have ended
+			// deduct the resources: they are not free until the removed replicas have ended
+			r.fleet.takeChosen(chosen, need)
 			return true
 		}
 	}
@@ -175,8 +182,8 @@ func (r *revocation) reserve(need domain.Need, of *deployment) bool {
 	return false
 }
 
-// replaceOld calls replaceOld of a deployment. The replica that it removes is not preemptible any
-// more.
+// replaceOld plans to remove one old replica of a deployment in a rollout: see
+// deployment.replaceOld. The removed replica is not preemptible any more.
 func (r *revocation) replaceOld(d *deployment) {
 	r.forget(d, d.replaceOld(d.need(r.view)))
 }

@@ -31,7 +31,7 @@ type Status struct {
 	State      string    `json:"state"`             // state of the newest backup
 	StartTime  time.Time `json:"startTime"`         // start of the newest backup
 	Copied     int64     `json:"copied"`            // bytes that the newest backup has copied so far
-	Failure    string    `json:"failure,omitempty"` // error with which the newest backup failed
+	Failure    string    `json:"failure,omitempty"` // error with which the newest backup failed; "" if it did not
 	// FailureCode is the name of the domain.Code of the failure.
 	FailureCode string   `json:"failureCode,omitempty"`
 	Last        *Summary `json:"last,omitempty"` // last complete backup; nil if there is none
@@ -44,8 +44,8 @@ type Summary struct {
 	Time    time.Time `json:"time"` // time of the state that the backup contains
 	EndTime time.Time `json:"endTime"`
 	Files   int       `json:"files"`
-	Bytes   int64     `json:"bytes"`  // total size of the files
-	Copied  int64     `json:"copied"` // bytes that the backup copied
+	Bytes   int64     `json:"bytes"`  // total size of the files in the backup, in bytes
+	Copied  int64     `json:"copied"` // number of bytes that this backup itself has added to the target
 	Missing []string  `json:"missing,omitempty"`
 }
 

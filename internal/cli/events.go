@@ -135,7 +135,7 @@ type follower struct {
 	query   url.Values
 	after   string // position of the last printed event; "" begins with the next event
 	begun   bool
-	failing bool // the last request failed
+	failing bool // the last request failed, so that a further failure is not printed again
 }
 
 func (f *follower) run() error {
@@ -232,7 +232,7 @@ func (f *follower) tail(ctx context.Context, each func(event map[string]any, raw
 				}
 			}
 			return each(event, value)
-		case "": // end of an event
+		case "": // the empty field marks the end of an event
 			f.reached(last)
 		}
 		return nil

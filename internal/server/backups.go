@@ -124,7 +124,7 @@ type RestoreTarget struct {
 	Blobs    string // URL of the bucket for files; "" stands for DIR/blobs
 	NATSURL  string // NATS cluster for the log; "" stands for the embedded server
 	Replicas int
-	TLS      *tls.Config // for connections to the NATS cluster
+	TLS      *tls.Config // TLS configuration for connections to the NATS cluster
 }
 
 // Restore restores an installation from a bucket of backups.

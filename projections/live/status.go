@@ -15,13 +15,14 @@ import (
 // Limits of the live status. When the maximum number of nodes, jobs, replicas, API keys or load
 // histories is reached, the one with the oldest report is dropped.
 const (
-	MaxNodes        = 10_000
-	MaxJobs         = 2_000
-	MaxReplicas     = 10_000
-	MaxKeys         = 10_000
-	MaxLoads        = 5_000 // number of deployments with a load history; each takes about 20 KB
-	MaxMetricRows   = 4_096 // number of rows of metrics of a job; when a job has more, every second row is dropped
-	MaxMetricValues = 64    // number of values in a row of metrics
+	MaxNodes    = 10_000
+	MaxJobs     = 2_000
+	MaxReplicas = 10_000
+	MaxKeys     = 10_000
+	MaxLoads    = 5_000 // maximum number of deployments with a load history; each history takes about 20 KB
+	// maximum number of rows of metrics of a job; when a job has more, every second row is dropped
+	MaxMetricRows   = 4_096
+	MaxMetricValues = 64 // maximum number of values in a row of metrics
 )
 
 // A Status keeps the live status that is not recorded in the log: heartbeats of nodes, progress of
@@ -30,7 +31,7 @@ const (
 type Status struct {
 	mu         sync.Mutex
 	now        View
-	shared     View   // copy of the field now that View returned last
+	shared     View   // copy of the field now that View returned last, which it returns again until the status changes
 	generation uint64 // number of copies of now; a jobStatus with a lower generation is shared with a View
 	steps      map[domain.Name]*loadStep
 }

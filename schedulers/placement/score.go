@@ -7,12 +7,14 @@ import "slices"
 // paper. Placements are about as good when weightCPU is multiplied by 0.5 to 1.5, when weightPrice
 // is multiplied by 0.25 to 2, and when the quantum is halved.
 const (
-	surplusPercent = 160        // 1 % of CPU is enough for 1.6 % of the devices: see surplus
+	// 1.6 in percent: x % of a node's CPU or memory is assumed to be enough for 1.6·x % of its
+	// devices
+	surplusPercent = 160
 	weightCPU      = 1_000_000  // weight of the free devices for which CPU is lacking: see surplus
 	weightMemory   = 200_000    // weight of the free devices for which memory is lacking: see surplus
 	weightLeft     = 10_000     // weight of the devices that remain free on the node, for requests with devices
 	weightPrice    = 500        // weight of the requested devices × the price of their model
-	quantum        = 40_000_000 // scores are divided by it, so that nodes with almost the same score are equal
+	quantum        = 40_000_000 // divisor of the scores, so that nodes with almost the same score get equal scores
 )
 
 // A nodeState is a node and its free resources.
@@ -20,12 +22,12 @@ type nodeState struct {
 	Node
 	cpu, memory int64
 	left        []int64 // free part of each device, in milli-GPU
-	gpu         int64   // sum of left
+	gpu         int64   // sum of the field left
 	frag        int64
 	lacksCPU    int64
 	lacksMemory int64
 
-	model   int // index in Fleet.models
+	model   int // index of the devices' model in Fleet.models
 	table   *fragmentation
 	price   int64
 	changed int // number of the node's last change in Fleet.changes

@@ -30,7 +30,7 @@ type simulation struct {
 	timers     timers
 	jobs       map[domain.Name]*run
 	schedulers []*planner
-	actor      string                 // actor of the events that are applied
+	actor      string                 // actor of the events that the simulation applies
 	recorded   func(e eventlog.Event) // called for each event; nil except in tests
 }
 
@@ -38,10 +38,10 @@ type simulation struct {
 type run struct {
 	*workload
 	segment int
-	done    bool          // the current segment has ended
-	saved   time.Duration // work of the segment that is saved in a checkpoint
-	began   time.Time     // start of the running attempt
-	crashes int           // number of simulated crashes in the segment
+	done    bool          // the current segment of the workload has ended
+	saved   time.Duration // work of the current segment that its last checkpoint contains
+	began   time.Time     // time at which the running attempt began
+	crashes int           // number of crashes in the current segment that were simulated so far
 }
 
 // newSimulation returns a simulation of the period, which must not be changed any more.

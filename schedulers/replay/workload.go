@@ -21,13 +21,13 @@ type workload struct {
 	saved       time.Time // time of the attempt's last checkpoint, or began
 	stops       bool      // the attempt was requested to stop
 	checkpoints int
-	sum         time.Duration // sum of the times between checkpoints
+	sum         time.Duration // sum of the times between checkpoints, to compute saves
 }
 
 // A segment is the work of a job until it completes or fails, or until its train step is finished.
 // When the job is resumed after a failure, or gets another train step, the next segment begins.
 type segment struct {
-	work    time.Duration   // run time that the attempts need together
+	work    time.Duration   // run time that the attempts of the segment need together, without lost work
 	lower   time.Duration   // minimum of work, in a segment that did not end in the log
 	crashes []time.Duration // for each attempt that crashed, the time from its start to the crash
 	end     end

@@ -69,8 +69,8 @@ func (r *reports) handleSign(ctx context.Context, node string, m *nats.Msg) {
 }
 
 // reply replies to m. When err says that the request is invalid, it replies with err. Otherwise it
-// derives the outcome from err, calls the function with, and replies with the message that this
-// function returns.
+// derives the outcome from err, passes it to the function with, and replies with the message that
+// this function returns.
 func (r *reports) reply(m *nats.Msg, err error, with func(outcome, message string) any) {
 	switch {
 	case err == nil:

@@ -8,7 +8,7 @@ type Gang struct {
 	Rank  int      `json:"rank"`  // rank of this node; 0 is the leader, which reports for the attempt
 	Nodes []string `json:"nodes"` // IDs of the nodes by rank
 	Key   []byte   `json:"key"`   // key of 32 bytes that encrypts the frames of this attempt
-	ID    string   `json:"id"`    // name of the attempt in subjects
+	ID    string   `json:"id"`    // ID of the attempt in the NATS subjects of its gang
 }
 
 // GangSubject returns the subject on which the node with the ID from sends frames to the gang

@@ -32,7 +32,7 @@ type accelerators struct {
 
 type allocations struct {
 	state domain.Node
-	open  map[string]allocation // by allocation ID
+	open  map[string]allocation // existing allocations by allocation ID
 }
 
 // An allocation is an allocation of a node, with the time of the event that created it.
@@ -52,11 +52,12 @@ func (a *accelerators) clone() *accelerators {
 	return copied
 }
 
-// apply folds an event of a node and calls visit with the resulting charges. Existing allocations
-// are already charged up to the time charged. When an allocation ends, visit gets the charge for
-// the time from charged to its end, which is negative when the allocation ended before charged.
-// When an allocation begins, visit gets the charge for its time before charged. So each allocation
-// is charged exactly from its start to its end, even if the clocks of control planes differ.
+// apply folds an event of a node into the allocations and calls visit with the resulting charges.
+// Existing allocations are already charged up to the time charged. When an allocation ends, visit
+// gets the charge for the time from charged to its end, which is negative when the allocation ended
+// before charged. When an allocation begins, visit gets the charge for its time before charged. So
+// each allocation is charged exactly from its start to its end, even if the clocks of control
+// planes differ.
 func (a *accelerators) apply(e eventlog.Event, charged time.Time, visit func(charge)) error {
 	node := a.nodes[e.Name]
 	if err := domain.Nodes.Fold(&node.state, e.Record); err != nil {

@@ -49,11 +49,14 @@ type Runner struct {
 	// MaxWaiting is used instead of the constant MaxWaiting if it is positive.
 	MaxWaiting uint64
 
-	busy    busy
-	folded  *accelerators // allocations at the end of the last complete window; nil when they are not in memory
+	busy busy
+	// allocations at the end of the last complete window; nil until this process has computed them
+	folded  *accelerators
 	pending *pending
-	idle    time.Time // end of the last window that was not opened because it has no usage; it is not examined again
-	opened  time.Time // end of the newest complete hour when this process last opened a window
+	// end of the last hour whose window was not opened because it has no usage; kept so that the
+	// hour is not examined again
+	idle   time.Time
+	opened time.Time // end of the hour that was the newest complete one when this process last opened a window
 }
 
 // busy is a mutex that is locked with a context. A window can take minutes, and a request whose

@@ -29,11 +29,11 @@ const (
 type files struct {
 	*session
 	source  source  // continues after the last event that was added to content
-	reader  *reader // reads the pages after page; nil while there is none
+	reader  *reader // reads ahead the pages that follow the field page; nil when it is not running
 	page    page    // events that were read but not yet added to content
 	written uint64  // last position in the newest file that this process has written
 	content bytes.Buffer
-	file    domain.EventFile // range and number of the events in content
+	file    domain.EventFile // range of positions and number of the events in content
 	oldest  time.Time        // time of the oldest event in content
 }
 
@@ -96,7 +96,7 @@ func (f *files) step(ctx context.Context, s *domain.Subscription) error {
 		return f.record(ctx, domain.RecordEventFile{EventFile: f.file, After: lastOf(s)})
 	}
 	if grown == nil {
-		return nil // read may find more events
+		return nil // the next call of read may find more events
 	}
 	timer := time.NewTimer(max(wait, 0))
 	defer timer.Stop()

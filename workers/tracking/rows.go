@@ -168,7 +168,8 @@ func inOrder(rows map[int]row, final bool) []row {
 	return ordered
 }
 
-// batchOf returns how many of the first rows fit into a request of maxBatch values; at least 1.
+// batchOf returns how many of the first rows fit into one request of at most maxBatch metric
+// values; at least 1.
 func batchOf(rows []row) int {
 	metrics := 0
 	for i, one := range rows {
