@@ -36,8 +36,8 @@ func (w *World) Archive(a *archive.Archive) error {
 
 // archiveEvent adds an event that f has folded to an archive; a nil archive is ignored. previous is
 // the position of the previous event of the resource.
-func archiveEvent(to *archive.Archive, f *fold, e eventlog.Event, previous uint64) {
-	if to == nil {
+func archiveEvent(target *archive.Archive, f *fold, e eventlog.Event, previous uint64) {
+	if target == nil {
 		return
 	}
 	var state []byte
@@ -52,7 +52,7 @@ func archiveEvent(to *archive.Archive, f *fold, e eventlog.Event, previous uint6
 			state = nil // without a stored state, ViewAt folds earlier events
 		}
 	}
-	to.Add(e, previous, state)
+	target.Add(e, previous, state)
 }
 
 // A Moment is the earlier log position of a view that ViewAt returned. Tables find their rows in
