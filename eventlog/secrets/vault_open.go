@@ -82,7 +82,8 @@ func migrateKeys(ctx context.Context, nc *nats.Conn, options kv.LocalOptions, st
 		return err
 	}
 	if moved > 0 && options.Log != nil {
-		options.Log.Info("the data keys of sealed values were moved from NATS to local files", "keys", moved, "to", options.Dir)
+		options.Log.Info("the data keys of sealed values were moved from NATS to local files", "keys", moved,
+			"to", options.Dir)
 	}
 	return nil
 }

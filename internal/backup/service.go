@@ -213,7 +213,8 @@ func (s *Service) finish(ctx context.Context, bucket *blobs.Store, status *Statu
 		return errors.Join(err, s.save())
 	}
 	status.Last = &Summary{m.ID, m.Checkpoint, m.Time, m.EndTime, m.Files.Count, m.Files.Bytes, m.Copied, m.Files.Missing}
-	s.source.Logger.Info("backup complete", "target", status.Target, "id", m.ID, "position", m.Position, "copied", m.Copied)
+	s.source.Logger.Info("backup complete", "target", status.Target, "id", m.ID, "position", m.Position,
+		"copied", m.Copied)
 	return s.save()
 }
 
