@@ -357,13 +357,13 @@ func (e ReplicaRemoved) Evolve(d *Deployment) {
 }
 
 // countReplicas updates Short, the times of the replica shortage, after an event at the given time.
-func (d *Deployment) countReplicas(at time.Time) {
+func (d *Deployment) countReplicas(now time.Time) {
 	short := func(since *time.Time, wanted int) {
 		switch {
 		case !d.Live() || len(d.Replicas) >= wanted:
 			*since = time.Time{}
 		case since.IsZero():
-			*since = at
+			*since = now
 		}
 	}
 	short(&d.Short.Minimum, min(d.MinReplicaCount, d.DesiredReplicas))

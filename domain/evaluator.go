@@ -373,25 +373,25 @@ func (s EvaluatorSpec) check() error {
 }
 
 // check adds the violations of the criterion to v, and returns how many bytes and files of code the
-// criterion has. at is the path of the criterion in the request.
-func (c Criterion) check(v *Violations, at string) (code, files int) {
-	oneOf(v, at+".type", c.Type, "TYPE_UNSPECIFIED", "CODE_SNIPPETS")
-	v.Require(len(c.Name) <= 256, at+".name", "must have at most 256 bytes")
-	v.Require(len(c.Description) <= 4096, at+".description", "must have at most 4096 bytes")
+// criterion has. path is the path of the criterion in the request.
+func (c Criterion) check(v *Violations, path string) (code, files int) {
+	oneOf(v, path+".type", c.Type, "TYPE_UNSPECIFIED", "CODE_SNIPPETS")
+	v.Require(len(c.Name) <= 256, path+".name", "must have at most 256 bytes")
+	v.Require(len(c.Description) <= 4096, path+".description", "must have at most 4096 bytes")
 	s := c.CodeSnippets
-	v.Require(c.Type != "CODE_SNIPPETS" || s != nil && len(s.FileContents) > 0, at+".codeSnippets",
+	v.Require(c.Type != "CODE_SNIPPETS" || s != nil && len(s.FileContents) > 0, path+".codeSnippets",
 		"is required with CODE_SNIPPETS and must contain a file")
 	if s == nil {
 		return 0, 0
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.FileContents)) {
-		v.Require(CheckCodePath(name), at+".codeSnippets.fileContents", "%.64q %s", name, CodePathRule)
+		v.Require(CheckCodePath(name), path+".codeSnippets.fileContents", "%.64q %s", name, CodePathRule)
 		code += len(name) + len(s.FileContents[name])
 	}
 	_, given := s.FileContents[s.EntryFile]
-	v.Require(s.EntryFile == "" || given, at+".codeSnippets.entryFile",
+	v.Require(s.EntryFile == "" || given, path+".codeSnippets.entryFile",
 		"%.256q must be one of the files in fileContents", s.EntryFile)
-	v.Require(len(s.Language) <= 64, at+".codeSnippets.language", "must have at most 64 bytes")
-	v.Require(len(s.EntryFunc) <= 256, at+".codeSnippets.entryFunc", "must have at most 256 bytes")
+	v.Require(len(s.Language) <= 64, path+".codeSnippets.language", "must have at most 64 bytes")
+	v.Require(len(s.EntryFunc) <= 256, path+".codeSnippets.entryFunc", "must have at most 256 bytes")
 	return code, len(s.FileContents)
 }

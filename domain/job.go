@@ -259,13 +259,13 @@ func AllocationID(job Name, attempt int) string { return fmt.Sprintf("%s@%d", jo
 
 // end ends the current attempt at the given time: it adds the attempt's device seconds to Seconds
 // and clears Nodes.
-func (l *JobLife) end(at time.Time) {
+func (l *JobLife) end(now time.Time) {
 	if l.StartTime != nil && len(l.Nodes) > 0 {
 		l.Seconds = maps.Clone(l.Seconds)
 		if l.Seconds == nil {
 			l.Seconds = map[string]int64{}
 		}
-		spent := int64(max(at.Sub(*l.StartTime), 0).Seconds())
+		spent := int64(max(now.Sub(*l.StartTime), 0).Seconds())
 		for t, n := range l.Resources.Accelerators {
 			l.Seconds[t] += spent * int64(n) * int64(len(l.Nodes))
 		}
@@ -392,10 +392,10 @@ type JobCompleted struct {
 	Progress *JobProgress `json:"progress,omitempty"`
 }
 
-// progressed sets the job's progress to at; nil changes nothing.
-func (l *JobLife) progressed(at *JobProgress) {
-	if at != nil {
-		l.Progress = at
+// progressed sets the job's progress to progress; nil changes nothing.
+func (l *JobLife) progressed(progress *JobProgress) {
+	if progress != nil {
+		l.Progress = progress
 	}
 }
 

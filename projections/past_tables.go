@@ -268,16 +268,16 @@ func (p *pastRows) foldRows(changed []changedRow, left *foldBudget) error {
 	return nil
 }
 
-// chainOf sets one.found, and returns the positions of the events from which the row is folded; none if
-// the resource had no event up to the Moment.
-func (p *pastRows) chainOf(finder *archive.Finder, one *changedRow) (chain []uint64, err error) {
+// chainOf sets row.found, and returns the positions of the events from which the row is folded;
+// none if the resource had no event up to the Moment.
+func (p *pastRows) chainOf(finder *archive.Finder, row *changedRow) (chain []uint64, err error) {
 	if err = p.ctx.Err(); err != nil {
 		return nil, err
 	}
-	if one.found, err = finder.Find(one.version, p.position); err != nil || one.found == 0 {
+	if row.found, err = finder.Find(row.version, p.position); err != nil || row.found == 0 {
 		return nil, err
 	}
-	return p.world.archive.Chain(one.found)
+	return p.world.archive.Chain(row.found)
 }
 
 // replace returns a copy of the present table in which the changed rows are replaced, and the

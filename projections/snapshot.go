@@ -247,21 +247,21 @@ func Load(dir string) (*World, error) {
 		func(eventlog.Checkpoint) error { return nil })
 }
 
-// contains returns an error unless the log contains the last event of the snapshot at path, whose
-// checkpoint is at.
-func contains(ctx context.Context, log eventlog.Log, path string, at eventlog.Checkpoint) error {
-	found, err := log.At(ctx, at.Position)
+// contains returns an error unless the log contains the last event of the snapshot at path with the
+// given checkpoint.
+func contains(ctx context.Context, log eventlog.Log, path string, checkpoint eventlog.Checkpoint) error {
+	found, err := log.At(ctx, checkpoint.Position)
 	switch {
 	case domain.CodeOf(err) == domain.NotFound:
 		last, err := log.Last(ctx)
 		if err != nil {
 			return err
 		}
-		return mismatch(path, at, fmt.Sprintf("the log ends at position %d", last.Position))
+		return mismatch(path, checkpoint, fmt.Sprintf("the log ends at position %d", last.Position))
 	case err != nil:
 		return fmt.Errorf("read the last event of %s in the log: %w", path, err)
-	case found.ID != at.EventID:
-		return mismatch(path, at, fmt.Sprintf("the log has event %s at this position", found.ID))
+	case found.ID != checkpoint.EventID:
+		return mismatch(path, checkpoint, fmt.Sprintf("the log has event %s at this position", found.ID))
 	}
 	return nil
 }

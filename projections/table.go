@@ -311,13 +311,13 @@ func (t *Table[S]) In(account string) iter.Seq[*Row[S]] {
 	}
 }
 
-// NamedAfter yields the rows of an account whose names are greater than after, ordered by name. The
-// table need not have a row with the name after.
-func (t *Table[S]) NamedAfter(account string, after domain.Name) iter.Seq[*Row[S]] {
+// NamedAfter yields the rows of an account whose names are greater than last, ordered by name. The
+// table need not have a row with the name last.
+func (t *Table[S]) NamedAfter(account string, last domain.Name) iter.Seq[*Row[S]] {
 	t = t.Of(account)
 	return func(yield func(*Row[S]) bool) {
-		t.rows.Ascend(after, func(name domain.Name, one cell) bool {
-			return name == after || name.Account() == account && yield(one.row.(*Row[S]))
+		t.rows.Ascend(last, func(name domain.Name, one cell) bool {
+			return name == last || name.Account() == account && yield(one.row.(*Row[S]))
 		})
 	}
 }

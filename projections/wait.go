@@ -14,15 +14,15 @@ type waiter struct {
 
 var past = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
-// Changed returns a channel that is closed once the world has applied an event after the position
-// after. If the world has done so already, the channel is closed.
-func (w *World) Changed(after uint64) <-chan struct{} {
+// Changed returns a channel that is closed once the world has applied an event after position. If
+// the world has done so already, the channel is closed.
+func (w *World) Changed(position uint64) <-chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.at.Position > after {
+	if w.at.Position > position {
 		return past
 	}
-	return w.await(after + 1).done
+	return w.await(position + 1).done
 }
 
 // WaitFor returns when every event up to position is folded, so that a caller that waits for the

@@ -100,11 +100,11 @@ func (p *addonPlan) reconcileWanted(row *projections.Row[domain.DeployedModel], 
 	}
 }
 
-// older reports whether the deployed model in row was created before the deployed model other.
-func (p *addonPlan) older(row *projections.Row[domain.DeployedModel], other domain.Name) bool {
-	newer, ok := p.view.DeployedModels.Get(other)
-	return ok && other != row.Name && (newer.CreateTime.After(row.CreateTime) ||
-		newer.CreateTime.Equal(row.CreateTime) && other > row.Name)
+// older reports whether the deployed model in row was created before the deployed model name.
+func (p *addonPlan) older(row *projections.Row[domain.DeployedModel], name domain.Name) bool {
+	newer, ok := p.view.DeployedModels.Get(name)
+	return ok && name != row.Name && (newer.CreateTime.After(row.CreateTime) ||
+		newer.CreateTime.Equal(row.CreateTime) && name > row.Name)
 }
 
 // notAccepted returns why the deployment d does not accept the addon of the deployed model; nil

@@ -239,16 +239,16 @@ func peakNeed(s live.LoadSample) need {
 	return one
 }
 
-// needOf returns how many replicas are required for load when one replica handles the load each. It
-// returns a zero need if each is 0, because the policy has no such target, or no replica has
-// reported how many requests it can serve.
-func needOf(target string, load, each float64) need {
-	if each <= 0 {
+// needOf returns how many replicas are required for load when one replica handles the load
+// perReplica. It returns a zero need if perReplica is 0, because the policy has no such target, or
+// no replica has reported how many requests it can serve.
+func needOf(target string, load, perReplica float64) need {
+	if perReplica <= 0 {
 		return need{}
 	}
 	// slack absorbs rounding errors of the quotient; bound is the maximum number of replicas
 	const slack, bound = 1e-9, 1 << 30
-	return need{int(min(math.Ceil(load/each-slack), bound)), target, load, each}
+	return need{int(min(math.Ceil(load/perReplica-slack), bound)), target, load, perReplica}
 }
 
 // String formats the need for messages: "requests_per_second 8.1 (target 2 per replica)".

@@ -158,13 +158,13 @@ func (r *revocation) collectPreemptible(deployments []*deployment) {
 // revocable replicas. If there is not enough, it plans to remove preemptible replicas from nodes on
 // which the replica then fits, and no others. It does not remove replicas of the deployment itself:
 // see replaceOld. It returns false when the replica fits on no node.
-func (r *revocation) reserve(need domain.Need, of *deployment) bool {
+func (r *revocation) reserve(need domain.Need, owner *deployment) bool {
 	if r.fleet.withhold(r.view, need, nil) {
 		return true
 	}
 	var given []preemptibleReplica
 	for _, l := range r.preemptible {
-		if l.of == of || l.above == domain.AboveMinimum && !of.belowMinimum() {
+		if l.of == owner || l.above == domain.AboveMinimum && !owner.belowMinimum() {
 			continue
 		}
 		given = append(given, l)

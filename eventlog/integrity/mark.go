@@ -248,19 +248,19 @@ type timer struct {
 
 // armLocked makes the timer call run after a time, unless it is already running or the mark file is
 // closed. The caller holds h.mu.
-func (t *timer) armLocked(h *MarkFile, after time.Duration) {
+func (t *timer) armLocked(h *MarkFile, delay time.Duration) {
 	switch {
 	case t.armed || h.closed:
 		return
 	case t.timer == nil:
-		t.timer = time.AfterFunc(after, func() {
+		t.timer = time.AfterFunc(delay, func() {
 			h.mu.Lock()
 			t.armed = false
 			h.mu.Unlock()
 			t.run()
 		})
 	default:
-		t.timer.Reset(after)
+		t.timer.Reset(delay)
 	}
 	t.armed = true
 }

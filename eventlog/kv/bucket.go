@@ -205,11 +205,11 @@ func (b *Bucket) Purge(ctx context.Context) error {
 // sizeHeader is the header with the size of a message whose data a consumer does not deliver.
 const sizeHeader = "Nats-Msg-Size"
 
-// Follow calls each for every existing record, and then for every record that is stored, until ctx
+// Follow calls visit for every existing record, and then for every record that is stored, until ctx
 // is done or the connection is closed.
-func (b *Bucket) Follow(ctx context.Context, each func(id string, revision uint64, size int64, at time.Time)) error {
+func (b *Bucket) Follow(ctx context.Context, visit func(id string, revision uint64, size int64, at time.Time)) error {
 	for {
-		err := b.followOnce(ctx, each)
+		err := b.followOnce(ctx, visit)
 		if b.nc.IsClosed() || !eventlog.Sleep(ctx, time.Second) {
 			return cmp.Or(ctx.Err(), err)
 		}

@@ -178,17 +178,17 @@ func (s *spool) sync() error {
 	return nil
 }
 
-// read returns up to limit entries from the index from on, and the index after the last one. An
+// read returns up to limit entries from the index start on, and the index after the last one. An
 // entry with damaged content is nil. When the length of an entry is damaged or files are missing,
-// read skips entries: after is then larger than from plus the number of returned entries.
-func (s *spool) read(from uint64, limit int) (entries [][]byte, after uint64, err error) {
+// read skips entries: following is then larger than start plus the number of returned entries.
+func (s *spool) read(start uint64, limit int) (entries [][]byte, following uint64, err error) {
 	s.mu.Lock()
 	first, next := slices.Clone(s.first), s.next
 	s.mu.Unlock()
-	if from >= next {
-		return nil, from, nil
+	if start >= next {
+		return nil, start, nil
 	}
-	at, found := slices.BinarySearch(first, from)
+	at, found := slices.BinarySearch(first, start)
 	if !found {
 		at--
 	}
@@ -201,15 +201,15 @@ func (s *spool) read(from uint64, limit int) (entries [][]byte, after uint64, er
 	}
 	file, err := os.Open(s.path(first[at]))
 	if err != nil {
-		return nil, from, fmt.Errorf("read the usage spool: %w", err)
+		return nil, start, fmt.Errorf("read the usage spool: %w", err)
 	}
 	defer file.Close()
 	here := spoolPosition{file: first[at], index: first[at]}
-	if s.resume.file == first[at] && s.resume.index == from {
+	if s.resume.file == first[at] && s.resume.index == start {
 		here = s.resume
 	}
 	if _, err := file.Seek(here.offset, io.SeekStart); err != nil {
-		return nil, from, fmt.Errorf("read the usage spool: %w", err)
+		return nil, start, fmt.Errorf("read the usage spool: %w", err)
 	}
 	reader := bufio.NewReaderSize(file, 64<<10)
 	for here.index < end && len(entries) < limit {
@@ -217,13 +217,13 @@ func (s *spool) read(from uint64, limit int) (entries [][]byte, after uint64, er
 		if err != nil {
 			return entries, end, nil // skip the rest of the file, which cannot be parsed
 		}
-		if here.index >= from {
+		if here.index >= start {
 			entries = append(entries, entry)
 		}
 		here.index, here.offset = here.index+1, here.offset+spoolHead+int64(length)
 	}
 	s.resume = here
-	return entries, from + uint64(len(entries)), nil
+	return entries, start + uint64(len(entries)), nil
 }
 
 // readEntry returns the next entry of a file and the length of its content. The entry is nil when

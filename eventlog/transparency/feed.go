@@ -46,12 +46,12 @@ func (f *feed) add(m integrity.Message) {
 }
 
 // take removes all buffered events, and returns those after a position.
-func (f *feed) take(after uint64) []integrity.Message {
+func (f *feed) take(cursor uint64) []integrity.Message {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	taken := f.messages
 	f.messages, f.bytes = nil, 0
-	for len(taken) > 0 && taken[0].Position() <= after {
+	for len(taken) > 0 && taken[0].Position() <= cursor {
 		taken = taken[1:]
 	}
 	return taken

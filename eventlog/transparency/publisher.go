@@ -408,9 +408,9 @@ func (p *Publisher) Checkpoint() (signed []byte, c Checkpoint, err error) {
 }
 
 // Prove returns a bundle with the newest checkpoint. Unless position is 0, the bundle proves the
-// event at that position, and payload says whether it discloses the event's data. Unless since is
-// 0, the bundle proves that the log has only grown since it had since events.
-func (p *Publisher) Prove(ctx context.Context, position, since uint64,
+// event at that position, and payload says whether it discloses the event's data. Unless oldSize is
+// 0, the bundle proves that the log has only grown since it had oldSize events.
+func (p *Publisher) Prove(ctx context.Context, position, oldSize uint64,
 	payload bool) (Bundle, error) {
 	if position > p.signedSize() {
 		soon, cancel := context.WithTimeout(ctx, proveTimeout)
@@ -428,13 +428,13 @@ func (p *Publisher) Prove(ctx context.Context, position, since uint64,
 			return b, err
 		}
 	}
-	if since > 0 {
-		if since > head.Size {
+	if oldSize > 0 {
+		if oldSize > head.Size {
 			return b, domain.Errorf(domain.InvalidArgument, "the newest checkpoint covers %d events, fewer than the %d of "+
 				"since", head.Size,
-				since)
+				oldSize)
 		}
-		step, err := stepOf(tree, since, head.Size)
+		step, err := stepOf(tree, oldSize, head.Size)
 		if err != nil {
 			return b, err
 		}

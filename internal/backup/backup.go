@@ -376,7 +376,7 @@ func (r *run) putStreams(ctx context.Context, m *Manifest) error {
 	if err != nil {
 		return err
 	}
-	if last < m.UsageLast { // the stream USAGE was deleted and created again, so its sequences begin anew
+	if last < m.UsageLast { // the stream USAGE was deleted and created again, so its sequences begin at 1 again
 		m.UsageLast = 0
 	}
 	m.Usage, err = putSegments(ctx, r.target, "usage/", r.id,

@@ -198,22 +198,23 @@ func (s *Service) Prune(ctx context.Context, target string, keep Retention) (Pru
 	return pruned, errors.Join(err, bucket.Close())
 }
 
-// finish runs the backup to bucket for which begin returned the status one, and records its result.
-func (s *Service) finish(ctx context.Context, bucket *blobs.Store, one *Status) error {
-	m, err := Run(ctx, s.source, bucket, Settings{one.Recipients, one.References}, func(bytes int64) {
+// finish runs the backup to bucket for which begin returned status, and records its result.
+func (s *Service) finish(ctx context.Context, bucket *blobs.Store, status *Status) error {
+	m, err := Run(ctx, s.source, bucket, Settings{status.Recipients, status.References}, func(bytes int64) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		one.Copied = bytes
+		status.Copied = bytes
 	})
 	err = errors.Join(err, bucket.Close())
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if one.State = Completed; err != nil {
-		one.fail(err)
+	if status.State = Completed; err != nil {
+		status.fail(err)
 		return errors.Join(err, s.save())
 	}
-	one.Last = &Summary{m.ID, m.Checkpoint, m.Time, m.EndTime, m.Files.Count, m.Files.Bytes, m.Copied, m.Files.Missing}
-	s.source.Logger.Info("backup complete", "target", one.Target, "id", m.ID, "position", m.Position, "copied", m.Copied)
+	status.Last = &Summary{m.ID, m.Checkpoint, m.Time, m.EndTime, m.Files.Count, m.Files.Bytes, m.Copied, m.Files.Missing}
+	s.source.Logger.Info("backup complete", "target", status.Target, "id", m.ID, "position", m.Position,
+		"copied", m.Copied)
 	return s.save()
 }
 

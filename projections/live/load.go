@@ -155,10 +155,10 @@ func (s *loadStep) add(replica string, load ReplicaLoad, since time.Time) {
 	}
 }
 
-// latest returns a sample of the current step up to until, the time of its newest report. Only
-// Peak, CompletedPerSecond and Slots are set.
-func (s *loadStep) latest(until time.Time) LoadSample {
-	return LoadSample{Start: s.first, End: until, Peak: float64(s.peak), CompletedPerSecond: max(0, s.completed),
+// latest returns a sample of the current step up to end, the time of its newest report. Only Peak,
+// CompletedPerSecond and Slots are set.
+func (s *loadStep) latest(end time.Time) LoadSample {
+	return LoadSample{Start: s.first, End: end, Peak: float64(s.peak), CompletedPerSecond: max(0, s.completed),
 		Slots: float64(s.slots) / float64(max(s.ready, 1))}
 }
 
@@ -181,9 +181,9 @@ func (s *loadStep) sample() LoadSample {
 	return out
 }
 
-// sampleLoad adds a report of a replica to the history of its deployment. since is the time of the
-// replica's previous report; zero when there is none, so that the report covers no time.
-func (s *Status) sampleLoad(deployment domain.Name, replica string, load ReplicaLoad, since time.Time) {
+// sampleLoad adds a report of a replica to the history of its deployment. previous is the time of
+// the replica's previous report; zero when there is none, so that the report covers no time.
+func (s *Status) sampleLoad(deployment domain.Name, replica string, load ReplicaLoad, previous time.Time) {
 	history := s.loadsOf(deployment)
 	if load.Active+load.Queued > 0 || load.RequestsPerSecond > 0 {
 		history.LastRequest = later(history.LastRequest, load.Time)
@@ -202,10 +202,10 @@ func (s *Status) sampleLoad(deployment domain.Name, replica string, load Replica
 		step = &loadStep{start: start, first: first, of: map[string]int{}}
 		s.steps[deployment] = step
 	}
-	if since.IsZero() || !load.Time.After(since) {
-		since = load.Time
+	if previous.IsZero() || !load.Time.After(previous) {
+		previous = load.Time
 	}
-	step.add(replica, load, since)
+	step.add(replica, load, previous)
 	history.Latest = step.latest(load.Time)
 	s.now.loads.Set(deployment, history)
 }
@@ -223,14 +223,14 @@ func (s *Status) loadsOf(deployment domain.Name) loads {
 // RecordRequest records that a deployment received a request at the given time, so that the request
 // counts before a replica reports it. It ignores a request less than a tenth of a second after the
 // recorded one.
-func (s *Status) RecordRequest(deployment domain.Name, at time.Time) {
+func (s *Status) RecordRequest(deployment domain.Name, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	history := s.loadsOf(deployment)
-	if at.Sub(history.LastRequest) < requestStep {
+	if now.Sub(history.LastRequest) < requestStep {
 		return // ignore it: each change of the status makes a new View necessary, which would slow down requests
 	}
-	history.LastRequest, history.lastReport = at, later(history.lastReport, at)
+	history.LastRequest, history.lastReport = now, later(history.lastReport, now)
 	s.now.loads.Set(deployment, history)
 	s.now.reports++
 }

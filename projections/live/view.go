@@ -118,11 +118,11 @@ func (v View) Progress(job domain.Name) (Progress, bool) {
 	return Progress{}, false
 }
 
-// Metrics yields the rows of a job's metrics whose step is greater than after, ordered by step.
-func (v View) Metrics(job domain.Name, after int) iter.Seq[MetricRow] {
+// Metrics yields the rows of a job's metrics whose step is greater than lastStep, ordered by step.
+func (v View) Metrics(job domain.Name, lastStep int) iter.Seq[MetricRow] {
 	return func(yield func(MetricRow) bool) {
 		if one := v.job(job); one != nil {
-			one.rows.Ascend(after+1, func(_ int, row MetricRow) bool { return yield(row) })
+			one.rows.Ascend(lastStep+1, func(_ int, row MetricRow) bool { return yield(row) })
 		}
 	}
 }

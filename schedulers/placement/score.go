@@ -123,10 +123,10 @@ func sameBefore(left []int64, i int) bool {
 }
 
 // score returns the quantized score of a node on which the request fits; a higher score is better.
-// after is the fragmentation of the node after the request is placed on it.
-func (n *nodeState) score(r *Request, after int64) int64 {
+// fragmentation is that of the node after the request is placed on it.
+func (n *nodeState) score(r *Request, fragmentation int64) int64 {
 	left := n.gpu - r.gpu()
-	d := n.frag - after -
+	d := n.frag - fragmentation -
 		weightCPU*(surplus(left, n.Devices, n.cpu-r.CPUMilli, n.CPUMilli)-n.lacksCPU) -
 		weightMemory*(surplus(left, n.Devices, n.memory-r.MemoryMiB, n.MemoryMiB)-n.lacksMemory)
 	if r.Devices > 0 {

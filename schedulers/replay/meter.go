@@ -300,9 +300,9 @@ func (m *meter) advance(at time.Time) {
 	m.now = m.now.Add(time.Duration(passed) * time.Millisecond)
 }
 
-// result returns the Result of the period, which ends at to with the view v.
-func (m *meter) result(v *projections.View, to time.Time) Result {
-	m.advance(to)
+// result returns the Result of the period, which ends at the time end with the view v.
+func (m *meter) result(v *projections.View, end time.Time) Result {
+	m.advance(end)
 	r := m.measure
 	accounts, kinds := map[string]*group{}, map[string]*group{}
 	var all, gangs waits
@@ -319,9 +319,9 @@ func (m *meter) result(v *projections.View, to time.Time) Result {
 			r.Jobs.Waiting++
 		}
 		if j.waiting && !j.started {
-			j.wait = to.Sub(j.arrival)
+			j.wait = end.Sub(j.arrival)
 		}
-		j.leaves(to)
+		j.leaves(end)
 		for _, g := range []*group{accounts[j.name.Account()], kinds[j.name.Collection()]} {
 			g.completed += j.complete
 			if j.arrived {

@@ -66,12 +66,12 @@ type reading struct {
 
 // read returns the period from the log. It reads the log up to its end, because the run times of
 // jobs may be known only from events after the period.
-func read(ctx context.Context, log projections.Reader, from, to time.Time) (*period, error) {
-	if !to.After(from) {
+func read(ctx context.Context, log projections.Reader, start, end time.Time) (*period, error) {
+	if !end.After(start) {
 		return nil, domain.Errorf(domain.InvalidArgument, "the period ends at %s, which is not after its start, %s",
-			to.Format(time.RFC3339), from.Format(time.RFC3339))
+			end.Format(time.RFC3339), start.Format(time.RFC3339))
 	}
-	r := &reading{period: &period{from: from, to: to, base: projections.NewWorld(),
+	r := &reading{period: &period{from: start, to: end, base: projections.NewWorld(),
 		running: map[domain.Name]*workload{}, ready: map[domain.Name]time.Duration{}, specs: map[string]domain.NodeSpec{},
 		kinds: map[domain.Name]string{}},
 		works: map[domain.Name]*workload{}, stops: map[domain.Name]time.Time{}, placed: map[string]time.Time{},
@@ -84,10 +84,10 @@ func read(ctx context.Context, log projections.Reader, from, to time.Time) (*per
 		if e.Time.After(r.now) { // time does not go back, although the clocks of control planes differ
 			r.now = e.Time
 		}
-		if r.world == nil && r.now.After(from) {
+		if r.world == nil && r.now.After(start) {
 			r.begin()
 		}
-		if !ended && r.now.After(to) {
+		if !ended && r.now.After(end) {
 			r.end()
 			ended = true
 		}
@@ -100,7 +100,7 @@ func read(ctx context.Context, log projections.Reader, from, to time.Time) (*per
 	}
 	if r.world == nil {
 		return nil, domain.Errorf(domain.OutOfRange, "the log ends at %s, before the period begins at %s",
-			r.now.Format(time.RFC3339), from.Format(time.RFC3339))
+			r.now.Format(time.RFC3339), start.Format(time.RFC3339))
 	}
 	if !ended {
 		r.end()

@@ -88,13 +88,13 @@ func (s *simulation) run(ctx context.Context) (Result, error) {
 	return s.meter.result(s.world.View(), s.to), nil
 }
 
-// advance applies the inputs and fires the timers up to the time until, in the order of their
-// times. It returns the inputs after that time.
-func (s *simulation) advance(inputs []input, until time.Time) ([]input, error) {
+// advance applies the inputs and fires the timers up to the time end, in the order of their times.
+// It returns the inputs after that time.
+func (s *simulation) advance(inputs []input, end time.Time) ([]input, error) {
 	for {
 		at, timed := s.timers.first()
-		timed = timed && !at.After(until)
-		given := len(inputs) > 0 && !inputs[0].at.After(until)
+		timed = timed && !at.After(end)
+		given := len(inputs) > 0 && !inputs[0].at.After(end)
 		switch {
 		case timed && (!given || at.Before(inputs[0].at)):
 			t := heap.Pop(&s.timers).(timer)

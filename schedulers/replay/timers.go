@@ -63,8 +63,8 @@ func (t *timers) first() (time.Time, bool) {
 }
 
 // at adds a timer that fires at the given time.
-func (s *simulation) at(at time.Time, t timer) {
+func (s *simulation) at(fireTime time.Time, t timer) {
 	s.timers.number++
-	t.at, t.number = at, s.timers.number
+	t.at, t.number = fireTime, s.timers.number
 	heap.Push(&s.timers, t)
 }

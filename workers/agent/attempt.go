@@ -97,19 +97,19 @@ func (t *attempt) enter(phase string) {
 }
 
 // run executes the attempt and reports its end. It first waits for the earlier attempts of its job
-// in before, and then for its devices, each for at most releaseTimeout. recordErr is the error of
+// in earlier, and then for its devices, each for at most releaseTimeout. recordErr is the error of
 // recording on disk that the attempt is started; if it is not nil, the attempt fails.
 //
 // After the end, heartbeats list the attempt as lost until the coordinator no longer assigns it. If
 // the report of the end did not arrive, the coordinator therefore requeues the job.
-func (t *attempt) run(before []*attempt, recordErr error) {
+func (t *attempt) run(earlier []*attempt, recordErr error) {
 	defer t.agent.requestHeartbeat()
 	defer close(t.done)
 	defer t.enter(protocol.Lost)
 	defer os.RemoveAll(t.dir)
 	defer t.end()
 	var result engines.TrainResult
-	err := cmp.Or(diskError(recordErr), t.awaitEarlier(before))
+	err := cmp.Or(diskError(recordErr), t.awaitEarlier(earlier))
 	if err == nil {
 		t.log.Info("attempt started", "resumeStep", t.assignment.ResumeStep)
 		t.joblog.logf("attempt %d started on node %s, continuing after step %d", t.assignment.Attempt, t.agent.options.Node,

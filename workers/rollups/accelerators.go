@@ -97,13 +97,13 @@ func continues(node domain.Node, one allocation) bool {
 }
 
 // charge calls visit with the charges of the existing allocations from the time charged to the time
-// until.
-func (a *accelerators) charge(charged, until time.Time, visit func(charge)) {
+// end.
+func (a *accelerators) charge(charged, end time.Time, visit func(charge)) {
 	for _, name := range slices.Sorted(maps.Keys(a.nodes)) {
 		for _, id := range slices.Sorted(maps.Keys(a.nodes[name].open)) {
 			one := a.nodes[name].open[id]
-			if from := laterOf(one.since, charged); from.Before(until) {
-				chargeBetween(one, from, until, visit)
+			if from := laterOf(one.since, charged); from.Before(end) {
+				chargeBetween(one, from, end, visit)
 			}
 		}
 	}
@@ -126,23 +126,23 @@ func laterOf(a, b time.Time) time.Time {
 }
 
 // chargeBetween calls visit with the charges of an allocation for each hour between two times. The
-// charges are negative when to is before from.
-func chargeBetween(one allocation, from, to time.Time, visit func(charge)) {
+// charges are negative when stop is before start.
+func chargeBetween(one allocation, start, stop time.Time, visit func(charge)) {
 	sign := int64(1)
-	if to.Before(from) {
-		from, to, sign = to, from, -1
+	if stop.Before(start) {
+		start, stop, sign = stop, start, -1
 	}
-	for from.Before(to) {
-		hour := from.UTC().Truncate(time.Hour)
+	for start.Before(stop) {
+		hour := start.UTC().Truncate(time.Hour)
 		end := hour.Add(time.Hour)
-		if end.After(to) {
-			end = to
+		if end.After(stop) {
+			end = stop
 		}
 		for _, kind := range slices.Sorted(maps.Keys(one.Resources.Accelerators)) {
 			if n := one.Resources.Accelerators[kind]; n > 0 {
-				visit(charge{one.For, kind, hour, sign * milli(one.Resources, n) * end.Sub(from).Milliseconds()})
+				visit(charge{one.For, kind, hour, sign * milli(one.Resources, n) * end.Sub(start).Milliseconds()})
 			}
 		}
-		from = end
+		start = end
 	}
 }
