@@ -173,24 +173,24 @@ func segments(dir string) (paths []string, err error) {
 	return paths, nil
 }
 
-// appendEntry encodes an entry and appends it to the argument to: its length, a checksum, and then
-// three parts, each after its length: the key, the lines of a record with the digests before, and
-// the content. Lengths are little-endian. A superseded entry has only the key.
-func appendEntry(to []byte, e entry) []byte {
-	begin := len(to)
-	to = append(to, make([]byte, 4+highwayhash.Size128)...)
+// appendEntry encodes an entry and appends it to dst: its length, a checksum, and then three parts,
+// each after its length: the key, the lines of a record with the digests before, and the content.
+// Lengths are little-endian. A superseded entry has only the key.
+func appendEntry(dst []byte, e entry) []byte {
+	begin := len(dst)
+	dst = append(dst, make([]byte, 4+highwayhash.Size128)...)
 	parts := [][]byte{[]byte(e.key)}
 	if !e.superseded {
 		parts = append(parts, appendDigests(nil, e.before), e.content)
 	}
 	for _, part := range parts {
-		to = append(binary.LittleEndian.AppendUint32(to, uint32(len(part))), part...)
+		dst = append(binary.LittleEndian.AppendUint32(dst, uint32(len(part))), part...)
 	}
-	body := to[begin+4+highwayhash.Size128:]
-	binary.LittleEndian.PutUint32(to[begin:], uint32(len(body)))
+	body := dst[begin+4+highwayhash.Size128:]
+	binary.LittleEndian.PutUint32(dst[begin:], uint32(len(body)))
 	sum := checksum(body)
-	copy(to[begin+4:], sum[:])
-	return to
+	copy(dst[begin+4:], sum[:])
+	return dst
 }
 
 // cutEntry decodes the first entry of data. ok is false if data is empty, or the entry is

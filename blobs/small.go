@@ -185,11 +185,11 @@ func (f journaled) stage(content []byte) (path string, err error) {
 	return temp.Name(), nil
 }
 
-// replaceRecord is writeRecord without syncing. before are the digests in the present record. The
+// replaceRecord is writeRecord without syncing. existing are the digests that the record has. The
 // caller holds the lock of the key.
-func (f journaled) replaceRecord(key string, before, after []digest) error {
-	path, text := f.recordPath(key), recordOf(key, slices.Concat(before, after))
-	if len(before) == 0 {
+func (f journaled) replaceRecord(key string, existing, added []digest) error {
+	path, text := f.recordPath(key), recordOf(key, slices.Concat(existing, added))
+	if len(existing) == 0 {
 		// Nobody reads the record of a file that does not exist yet, so it may be written in place. A file
 		// of an earlier version exists without a record.
 		file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)

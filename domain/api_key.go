@@ -17,10 +17,10 @@ var APIKeys = NewKind("apiKeys", map[string]Event[APIKey]{
 
 // Roles of an API key: what its holder is allowed to do.
 const (
-	RoleAdmin     = "admin"     // everything in the account
-	RoleUser      = "user"      // everything except API keys and secrets
-	RoleInference = "inference" // call models, list models
-	RoleReader    = "reader"    // read the account's events, over HTTP and from NATS
+	RoleAdmin     = "admin"     // may do everything in the account
+	RoleUser      = "user"      // may use everything in the account except API keys and secrets
+	RoleInference = "inference" // may call and list models
+	RoleReader    = "reader"    // may read the account's events, over HTTP and from NATS
 )
 
 // Roles lists all roles.
@@ -28,10 +28,11 @@ var Roles = []string{RoleAdmin, RoleUser, RoleInference, RoleReader}
 
 // APIKeySpec holds the fields of an API key that the caller sets.
 type APIKeySpec struct {
-	DisplayName string     `json:"displayName"`
-	Email       string     `json:"email,omitempty"` // e-mail address of the key's holder; "" is the account's address
-	Role        string     `json:"role"`
-	ExpireTime  *time.Time `json:"expireTime,omitempty"`
+	DisplayName string `json:"displayName"`
+	// e-mail address of the key's holder; "" stands for the account's address
+	Email      string     `json:"email,omitempty"`
+	Role       string     `json:"role"`
+	ExpireTime *time.Time `json:"expireTime,omitempty"`
 }
 
 // APIKey is the state of one key.

@@ -44,8 +44,8 @@ var LoadTargets = []string{CapacityTarget, TokensTarget, PromptTokensTarget, Req
 
 // Scaling holds the bounds, windows and targets by which load scales a deployment.
 type Scaling struct {
-	Min, Max       int           // Max includes revocable replicas
-	Up, Down, Zero time.Duration // scaleUpWindow, scaleDownWindow, scaleToZeroWindow
+	Min, Max       int           // bounds of the number of replicas; Max includes revocable ones (see MaxWithRevocable)
+	Up, Down, Zero time.Duration // the policy's scaleUpWindow, scaleDownWindow and scaleToZeroWindow
 	Targets        map[string]float64
 }
 
@@ -109,7 +109,7 @@ func (p *AutoscalingPolicy) checkFloor(v *Violations, floor time.Duration) {
 		seconds(floor.String()))
 }
 
-// inSeconds returns the policy with its windows in seconds, as the API writes them.
+// inSeconds returns a copy of the policy with its windows in seconds, such as "600s" for "10m".
 func (p *AutoscalingPolicy) inSeconds() *AutoscalingPolicy {
 	if p == nil {
 		return nil

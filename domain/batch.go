@@ -43,9 +43,9 @@ const (
 
 // Limits of batches.
 const (
-	MaxLiveBatches    = 100     // maximum batches of an account that have not ended
-	MaxBatchRequests  = 50_000  // maximum lines of one file
-	MaxBatchLine      = 4 << 20 // maximum bytes of one line
+	MaxLiveBatches    = 100     // maximum number of batches of one account that have not ended
+	MaxBatchRequests  = 50_000  // maximum number of requests in an input file, one per line
+	MaxBatchLine      = 4 << 20 // maximum length of a line of an input file in bytes
 	MaxBatchErrors    = 100     // maximum number of BatchErrors of a failed batch
 	BatchWindow       = "24h"
 	BatchTime         = 24 * time.Hour
@@ -60,7 +60,7 @@ var BatchEndpoints = []string{"/v1/chat/completions", "/v1/completions", "/v1/em
 // status 200, and the second all other responses.
 var BatchResultFiles = []string{"output", "errors"}
 
-// BatchSpec holds the fields that the caller sets.
+// BatchSpec holds the fields of a batch that the caller sets.
 type BatchSpec struct {
 	Input    Name              `json:"input"` // name of the batch file with the requests
 	Endpoint string            `json:"endpoint"`
@@ -71,8 +71,8 @@ type BatchSpec struct {
 // BatchCounts counts the requests of a batch by their result.
 type BatchCounts struct {
 	Total     int `json:"total"`
-	Completed int `json:"completed"` // answered with status 200
-	Failed    int `json:"failed"`    // answered with another status
+	Completed int `json:"completed"` // number of requests answered with HTTP status 200
+	Failed    int `json:"failed"`    // number of requests answered with another status
 }
 
 // A BatchError is a reason why a batch has failed.
@@ -101,8 +101,8 @@ type Batch struct {
 	Overdue    bool         `json:"overdue,omitempty"` // the batch ends because its ExpireTime has passed
 	ExpireTime time.Time    `json:"expireTime"`
 	StartTime  *time.Time   `json:"startTime,omitempty"`
-	FinalTime  *time.Time   `json:"finalTime,omitempty"`  // when all requests were processed
-	CancelTime *time.Time   `json:"cancelTime,omitempty"` // when the cancellation was requested
+	FinalTime  *time.Time   `json:"finalTime,omitempty"`  // when the batch became finalizing; nil before
+	CancelTime *time.Time   `json:"cancelTime,omitempty"` // when the cancellation was requested; nil without a request
 	EndTime    *time.Time   `json:"endTime,omitempty"`
 }
 
@@ -170,7 +170,7 @@ type BatchCancelling struct {
 
 func (e BatchCancelling) Evolve(b *Batch) { b.State, b.CancelTime = BatchCancellingState, &e.Time }
 
-// A BatchEnd is how a batch ended.
+// A BatchEnd holds the result files and the counts of a batch that has ended.
 type BatchEnd struct {
 	BatchResults
 	Completed int       `json:"completed"`

@@ -144,7 +144,7 @@ func (b Batch) cannot(do string) error {
 	return precondition("BATCH_"+stateReasons[b.State], "the batch is %s and cannot %s", b.State, do)
 }
 
-// stateReasons maps each state to its name in error reasons.
+// stateReasons maps each state of a batch to its name in the reasons of errors.
 var stateReasons = map[string]string{BatchValidating: "VALIDATING", BatchFailedState: "FAILED",
 	BatchInProgress: "IN_PROGRESS", BatchFinalizingState: "FINALIZING", BatchCompletedState: "COMPLETED",
 	BatchExpiredState: "EXPIRED", BatchCancellingState: "CANCELLING", BatchCancelledState: "CANCELLED"}

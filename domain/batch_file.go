@@ -13,15 +13,15 @@ var BatchFiles = referenceable(NewKind("batchFiles", map[string]Event[BatchFile]
 
 // Purposes of batch files.
 const (
-	PurposeBatch       = "batch"        // the requests of batches
-	PurposeBatchOutput = "batch_output" // the results of one batch
+	PurposeBatch       = "batch"        // the file has the requests of batches
+	PurposeBatchOutput = "batch_output" // the file has the results of one batch
 )
 
 // BatchFileSpec holds the metadata of a batch file.
 type BatchFileSpec struct {
 	Filename  string `json:"filename"`
 	Purpose   string `json:"purpose"`
-	Files     Files  `json:"files"` // exactly one file
+	Files     Files  `json:"files"` // the content: exactly one file
 	Batch     Name   `json:"batch,omitempty"`
 	CreatedBy string `json:"createdBy"`
 }

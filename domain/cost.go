@@ -5,7 +5,7 @@ import "math/big"
 // Money is an amount in a currency. Nanos are billionths of a unit and have the same sign as the
 // units.
 type Money struct {
-	CurrencyCode string `json:"currencyCode"` // ISO 4217
+	CurrencyCode string `json:"currencyCode"` // currency code of ISO 4217, such as USD
 	Units        Count  `json:"units"`
 	Nanos        int    `json:"nanos"`
 }
@@ -19,7 +19,7 @@ const DefaultCurrency = "USD"
 // Prices are the prices of training that the operator of an installation sets. The zero value makes
 // training free.
 type Prices struct {
-	CurrencyCode  string // ISO 4217; "" is DefaultCurrency
+	CurrencyCode  string // currency code of ISO 4217; "" stands for DefaultCurrency
 	Adapter       int64  // nanos per million training tokens of an adapter
 	AllParameters int64  // nanos per million training tokens of a full-parameter fine-tune
 }

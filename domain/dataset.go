@@ -69,12 +69,12 @@ type DatasetSpec struct {
 // transfer returns the object store, with its credentials, that the spec names.
 func (s DatasetSpec) transfer() TransferSpec { return TransferSpec{s.ExternalURL, s.CredentialsSecret} }
 
-// DatasetEvaluationResult marks a dataset that an evaluation wrote.
+// DatasetEvaluationResult marks a dataset with the results of an evaluation job, which wrote it.
 type DatasetEvaluationResult struct {
 	EvaluationJobID string `json:"evaluationJobId"`
 }
 
-// DatasetTransformed marks a dataset that was filtered from another.
+// DatasetTransformed marks a dataset that has those rows of another dataset that match a filter.
 type DatasetTransformed struct {
 	SourceDatasetID string `json:"sourceDatasetId"`
 	Filter          string `json:"filter"`
@@ -104,14 +104,15 @@ type DatasetStats struct {
 type Dataset struct {
 	DatasetSpec
 	Deletion
-	State      string      `json:"state"`
-	Status     Status      `json:"status"`
-	CreatedBy  string      `json:"createdBy"`
-	Upload     int         `json:"upload"`               // number of the newest upload, 0 before the first
-	Validated  int         `json:"validated"`            // number of the newest upload with a validation result
-	Violations []Violation `json:"violations,omitempty"` // violations of the rejected upload
+	State     string `json:"state"`
+	Status    Status `json:"status"`
+	CreatedBy string `json:"createdBy"`
+	Upload    int    `json:"upload"`    // number of the newest upload, 0 before the first
+	Validated int    `json:"validated"` // number of the newest upload with a validation result
+	// violations found in the newest upload; empty unless it was rejected
+	Violations []Violation `json:"violations,omitempty"`
 	Files      Files       `json:"files"`
-	// how the platform derives the rows; nil when they are uploaded
+	// how the rows are derived from another dataset; nil when they are uploaded or imported
 	From                *Derivation `json:"from,omitempty"`
 	Import              *Transfer   `json:"import,omitempty"` // the newest import; nil without one
 	Export              *Transfer   `json:"export,omitempty"` // the newest export; nil without one

@@ -16,7 +16,8 @@ type Transfer struct {
 	Status Status `json:"status"`
 }
 
-// TransferSpec names the object store of a transfer.
+// TransferSpec names the address in an object store to import from or export to, and the secret
+// with the credentials for it.
 type TransferSpec struct {
 	ExternalURL       string `json:"externalUrl"`
 	CredentialsSecret string `json:"credentialsSecret,omitempty"`

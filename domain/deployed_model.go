@@ -42,11 +42,11 @@ const (
 // MaxAddons is the maximum number of DEPLOYING and DEPLOYED addons of one deployment.
 const MaxAddons = 64
 
-// DeployedModelSpec holds the fields that the caller sets.
+// DeployedModelSpec holds the fields of a deployed model that the caller sets.
 type DeployedModelSpec struct {
 	DisplayName string `json:"displayName"`
 	Description string `json:"description"`
-	Model       string `json:"model"`      // name of the addon
+	Model       string `json:"model"`      // name of the addon, which is a model
 	Deployment  string `json:"deployment"` // name of a deployment of the addon's base model
 	Default     bool   `json:"default"`    // the addon serves requests that name only the deployment
 }
@@ -57,7 +57,8 @@ type DeployedModel struct {
 	State     string `json:"state"`
 	Status    Status `json:"status"`
 	CreatedBy string `json:"createdBy"`
-	// DefaultRank orders the addons of a deployment that were made the default: see TakesDefault.
+	// DefaultRank decides between several addons of a deployment that are recorded as the
+	// default: the highest rank wins. See TakesDefault.
 	DefaultRank int  `json:"defaultRank,omitempty"`
 	Restorable  bool `json:"restorable,omitempty"` // the UNDEPLOYING addon becomes UNDEPLOYED instead of being removed
 }

@@ -107,9 +107,9 @@ type Deployment struct {
 	// autoscaler measures load from then on
 	HeldFrom   time.Time          `json:"heldFrom"`
 	Replicas   map[string]Replica `json:"replicas,omitempty"`
-	ReplicaSeq int                `json:"replicaSeq"` // number of the newest replica
-	Failures   int                `json:"failures"`   // consecutive replicas that failed to start
-	FailedTime time.Time          `json:"failedTime"` // when the last replica failed to start
+	ReplicaSeq int                `json:"replicaSeq"` // number in the ID of the newest replica; 0 before the first
+	Failures   int                `json:"failures"`   // number of consecutive replicas that failed to start
+	FailedTime time.Time          `json:"failedTime"` // when a replica last failed to start; zero if none did
 	Short      ReplicaShortage    `json:"short,omitzero"`
 	Hard       bool               `json:"hard,omitempty"`
 	Since      time.Time          `json:"since"` // when State last changed
@@ -278,8 +278,9 @@ func (e DeploymentDeleted) Evolve(d *Deployment) {
 }
 
 type DeploymentUndeleted struct {
-	Time    time.Time  `json:"time"`
-	Expires *time.Time `json:"expires,omitempty"` // the new expireTime; nil when the previous one has passed
+	Time time.Time `json:"time"`
+	// expireTime from now on; nil removes the previous one, which has passed
+	Expires *time.Time `json:"expires,omitempty"`
 	// the shape was deleted too: the undeleted deployment keeps its settings, but names no shape
 	ShapeGone bool `json:"shapeGone,omitempty"`
 }
@@ -340,7 +341,7 @@ func (e ReplicaAdvanced) Evolve(d *Deployment) {
 type ReplicaRemoved struct {
 	ID     string    `json:"id"`
 	Reason string    `json:"reason"`
-	Failed bool      `json:"failed"` // the replica could not start, or crashed
+	Failed bool      `json:"failed"` // the replica is removed because it could not start or has crashed
 	Time   time.Time `json:"time"`
 }
 
@@ -356,13 +357,13 @@ func (e ReplicaRemoved) Evolve(d *Deployment) {
 }
 
 // countReplicas updates Short, the times of the replica shortage, after an event at the given time.
-func (d *Deployment) countReplicas(at time.Time) {
+func (d *Deployment) countReplicas(now time.Time) {
 	short := func(since *time.Time, wanted int) {
 		switch {
 		case !d.Live() || len(d.Replicas) >= wanted:
 			*since = time.Time{}
 		case since.IsZero():
-			*since = at
+			*since = now
 		}
 	}
 	short(&d.Short.Minimum, min(d.MinReplicaCount, d.DesiredReplicas))

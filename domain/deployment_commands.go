@@ -28,12 +28,12 @@ const operatorsAliases = "are model names in every account, so only the operator
 type CreateDeployment struct {
 	DeploymentSpec
 	CreatedBy   string
-	Cluster     string        // name of the installation
+	Cluster     string        // name of the installation that creates the deployment
 	DirectKeys  [][]byte      // hashes of the API keys of the direct route
 	Model       ModelSize     // size of the baseModel; for an addon, of the addon's base model
-	ZeroFloor   time.Duration // minimum scaleToZeroWindow of the server; 0 is MinScaleToZeroWindow
+	ZeroFloor   time.Duration // minimum scaleToZeroWindow that the server allows; 0 stands for MinScaleToZeroWindow
 	Operator    bool          // the caller is the operator: required to set aliases
-	Accelerator string        // type if the spec names none: see FleetAccelerator; "" is NoAccelerator
+	Accelerator string        // accelerator type if the spec names none (see FleetAccelerator); "" is NoAccelerator
 }
 
 // Check validates the spec without creating a deployment, and returns the spec with its defaults.
@@ -107,9 +107,9 @@ type UpdateDeployment struct {
 	DeploymentSpec
 	DirectKeys  [][]byte      // hashes of the API keys of the direct route
 	Model       ModelSize     // size of the baseModel, as in CreateDeployment; checked only if hardware settings change
-	ZeroFloor   time.Duration // minimum scaleToZeroWindow of the server; checked only if the window changes
+	ZeroFloor   time.Duration // minimum scaleToZeroWindow that the server allows; checked only if the window changes
 	Operator    bool          // the caller is the operator: required to change aliases
-	Accelerator string        // type if the spec names none: see FleetAccelerator; "" is NoAccelerator
+	Accelerator string        // accelerator type if the spec names none (see FleetAccelerator); "" is NoAccelerator
 }
 
 func (c UpdateDeployment) Decide(d Deployment, now time.Time) (Event[Deployment], error) {
@@ -147,7 +147,7 @@ func (c UpdateDeployment) Decide(d Deployment, now time.Time) (Event[Deployment]
 type ScaleDeployment struct {
 	Replicas int
 	Reason   string
-	ByLoad   *int // set by the autoscaler: the replica count that the decision was based on
+	ByLoad   *int // for the autoscaler: DesiredReplicas from which it computed the change; nil for a user
 }
 
 func (c ScaleDeployment) Decide(d Deployment, now time.Time) (Event[Deployment], error) {
@@ -272,7 +272,7 @@ func (PurgeDeployment) Decide(d Deployment, now time.Time) (Event[Deployment], e
 // PlaceReplica places the next replica on a node on which an allocation is reserved for the
 // replica. The event commits the reservation.
 type PlaceReplica struct {
-	ID         string // NextReplica of the deployment
+	ID         string // ID of the placed replica: the deployment's NextReplica
 	Node       Name
 	Generation int
 	Replaces   string `json:",omitempty"` // ID of the replica that is moved to the node; "" moves none
@@ -364,7 +364,8 @@ type RemoveReplica struct {
 	ID     string
 	Reason string
 	Failed bool
-	Above  ReplicaBound `json:",omitempty"` // the replica stays if fewer replicas than this bound would be left
+	// the replica stays if fewer replicas than this bound would be left; "" always removes it
+	Above ReplicaBound `json:",omitempty"`
 }
 
 // A ReplicaBound selects how many replicas a deployment keeps when its replicas are preempted for

@@ -38,7 +38,7 @@ type ShapeVersion struct {
 type DeploymentShape struct {
 	Deletion
 	CreatedBy string         `json:"createdBy"`
-	Versions  []ShapeVersion `json:"versions,omitempty"` // oldest first
+	Versions  []ShapeVersion `json:"versions,omitempty"` // all versions of the shape, oldest first
 }
 
 // Exists implements State.
@@ -119,7 +119,7 @@ type CreateDeploymentShape struct {
 	ShapeSpec
 	Model       ModelTraits
 	Size        ModelSize
-	Accelerator string // type if the spec names none: see FleetAccelerator; "" is NoAccelerator
+	Accelerator string // accelerator type if the spec names none (see FleetAccelerator); "" is NoAccelerator
 	CreatedBy   string
 }
 
@@ -142,7 +142,7 @@ type UpdateDeploymentShape struct {
 	ShapeSpec
 	Model       ModelTraits
 	Size        ModelSize
-	Accelerator string // type if the spec names none: see FleetAccelerator; "" is NoAccelerator
+	Accelerator string // accelerator type if the spec names none (see FleetAccelerator); "" is NoAccelerator
 }
 
 func (c UpdateDeploymentShape) Decide(s DeploymentShape, now time.Time) (Event[DeploymentShape], error) {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Placement restricts where replicas run.
+// Placement restricts the regions in which the replicas of a deployment run.
 type Placement struct {
 	Region      string   `json:"region,omitempty"`
 	MultiRegion string   `json:"multiRegion,omitempty"`
@@ -33,31 +33,33 @@ type DeploymentSpec struct {
 	MaxReplicaCount              *int               `json:"maxReplicaCount,omitempty"`
 	MaxWithRevocableReplicaCount int                `json:"maxWithRevocableReplicaCount,omitempty"`
 	AutoscalingPolicy            *AutoscalingPolicy `json:"autoscalingPolicy,omitempty"`
-	AcceleratorCount             int                `json:"acceleratorCount,omitempty"` // per replica
+	AcceleratorCount             int                `json:"acceleratorCount,omitempty"` // accelerators of one replica
 	AcceleratorType              string             `json:"acceleratorType,omitempty"`
-	AcceleratorShare             int                `json:"acceleratorShare,omitempty"` // thousandths of a device
-	Precision                    string             `json:"precision,omitempty"`
-	EnableAddons                 bool               `json:"enableAddons,omitempty"`
-	DraftTokenCount              int                `json:"draftTokenCount,omitempty"`
-	DraftModel                   *string            `json:"draftModel,omitempty"`
-	NgramSpeculationLength       int                `json:"ngramSpeculationLength,omitempty"`
-	EnableSessionAffinity        bool               `json:"enableSessionAffinity,omitempty"`
+	// share of one accelerator for each replica, in thousandths; 0: whole ones
+	AcceleratorShare       int     `json:"acceleratorShare,omitempty"`
+	Precision              string  `json:"precision,omitempty"`
+	EnableAddons           bool    `json:"enableAddons,omitempty"`
+	DraftTokenCount        int     `json:"draftTokenCount,omitempty"`
+	DraftModel             *string `json:"draftModel,omitempty"`
+	NgramSpeculationLength int     `json:"ngramSpeculationLength,omitempty"`
+	EnableSessionAffinity  bool    `json:"enableSessionAffinity,omitempty"`
 	// keys of the direct route, sealed, in events of earlier versions; see Deployment.DirectKeys
-	DirectRouteAPIKeys              []Sealed   `json:"directRouteApiKeys,omitempty"`
-	DirectRouteType                 string     `json:"directRouteType,omitempty"`
-	DeploymentTemplate              string     `json:"deploymentTemplate,omitempty"`
-	AutoTune                        *AutoTune  `json:"autoTune,omitempty"`
-	Placement                       *Placement `json:"placement,omitempty"`
-	PlacementStrategy               string     `json:"placementStrategy,omitempty"` // PACK or SPREAD; "" is the default
-	MaxContextLength                int        `json:"maxContextLength,omitempty"`
-	DisableDeploymentSizeValidation bool       `json:"disableDeploymentSizeValidation,omitempty"`
-	EnableMTP                       bool       `json:"enableMtp,omitempty"`
-	EnableHotLoad                   bool       `json:"enableHotLoad,omitempty"`
-	HotLoadBucketType               string     `json:"hotLoadBucketType,omitempty"`
-	HotLoadBucketURL                string     `json:"hotLoadBucketUrl,omitempty"`
-	EnableHotReloadLatestAddon      bool       `json:"enableHotReloadLatestAddon,omitempty"`
-	DeploymentShape                 string     `json:"deploymentShape,omitempty"`
-	PricingPlanID                   string     `json:"pricingPlanId,omitempty"`
+	DirectRouteAPIKeys []Sealed   `json:"directRouteApiKeys,omitempty"`
+	DirectRouteType    string     `json:"directRouteType,omitempty"`
+	DeploymentTemplate string     `json:"deploymentTemplate,omitempty"`
+	AutoTune           *AutoTune  `json:"autoTune,omitempty"`
+	Placement          *Placement `json:"placement,omitempty"`
+	// PACK or SPREAD; "" is the default, a mix of both
+	PlacementStrategy               string `json:"placementStrategy,omitempty"`
+	MaxContextLength                int    `json:"maxContextLength,omitempty"`
+	DisableDeploymentSizeValidation bool   `json:"disableDeploymentSizeValidation,omitempty"`
+	EnableMTP                       bool   `json:"enableMtp,omitempty"`
+	EnableHotLoad                   bool   `json:"enableHotLoad,omitempty"`
+	HotLoadBucketType               string `json:"hotLoadBucketType,omitempty"`
+	HotLoadBucketURL                string `json:"hotLoadBucketUrl,omitempty"`
+	EnableHotReloadLatestAddon      bool   `json:"enableHotReloadLatestAddon,omitempty"`
+	DeploymentShape                 string `json:"deploymentShape,omitempty"`
+	PricingPlanID                   string `json:"pricingPlanId,omitempty"`
 	// model names under which API keys of every account can call the deployment
 	Aliases []string `json:"aliases,omitempty"`
 	// format of a speech model, recorded when the deployment is created; "" for a model that

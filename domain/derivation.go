@@ -175,8 +175,8 @@ func (s DatasetSpec) checkOrigin(v *Violations) {
 }
 
 const (
-	maxReference = 300     // maximum bytes of a resource's name
-	maxRowFilter = 4 << 10 // maximum bytes of a filter
+	maxReference = 300     // maximum length of a resource name in bytes
+	maxRowFilter = 4 << 10 // maximum length of a filter of rows in bytes
 )
 
 // immutableOrigin returns the fields of s that cannot change in a derived dataset; the other fields

@@ -53,7 +53,7 @@ type Violation struct {
 type Error struct {
 	Code       Code
 	Reason     string // stable identifier in UPPER_SNAKE_CASE that programs compare; can be empty
-	Message    string // never empty
+	Message    string // text for the user; never empty
 	Violations []Violation
 }
 

@@ -37,15 +37,16 @@ const (
 type Evaluator struct {
 	EvaluatorSpec
 	Deletion
-	State     string  `json:"state"`
-	Status    Status  `json:"status"`
-	CreatedBy string  `json:"createdBy"`
-	Revision  int     `json:"revision"`           // number of the newest build, from 1
-	Active    int     `json:"active"`             // newest revision whose build succeeded, 0 before the first
-	Files     Files   `json:"files"`              // files of code that were uploaded for the newest revision
-	Uploads   int     `json:"uploads,omitempty"`  // number of uploads of all revisions together
-	BuildLog  string  `json:"buildLog,omitempty"` // blob key of the log of the newest build
-	Built     []Build `json:"built,omitempty"`    // successful builds, oldest first; at most MaxBuilds
+	State     string `json:"state"`
+	Status    Status `json:"status"`
+	CreatedBy string `json:"createdBy"`
+	Revision  int    `json:"revision"` // number of the newest build, from 1
+	Active    int    `json:"active"`   // newest revision whose build succeeded, 0 before the first
+	// uploaded files with the code of the newest revision; empty if none were uploaded
+	Files    Files   `json:"files"`
+	Uploads  int     `json:"uploads,omitempty"`  // number of uploads of all revisions together
+	BuildLog string  `json:"buildLog,omitempty"` // blob key of the log of the newest build
+	Built    []Build `json:"built,omitempty"`    // successful builds, oldest first; at most MaxBuilds
 }
 
 // MaxBuilds is how many builds an evaluator keeps. A job that started with an older revision cannot
@@ -99,9 +100,9 @@ func (e EvaluatorCreated) Evolve(v *Evaluator) {
 
 type EvaluatorUpdated struct {
 	EvaluatorSpec
-	Rebuild  bool `json:"rebuild"`            // a new revision is built
+	Rebuild  bool `json:"rebuild"`            // the update starts the build of a new revision
 	Upload   bool `json:"upload"`             // the code of the new revision will be uploaded
-	Revision int  `json:"revision,omitempty"` // the new revision
+	Revision int  `json:"revision,omitempty"` // number of the new revision
 }
 
 func (e EvaluatorUpdated) Evolve(v *Evaluator) {
@@ -319,12 +320,12 @@ type Criterion struct {
 // CodeSnippets are code files and their entry point.
 type CodeSnippets struct {
 	Language     string            `json:"language,omitempty"`
-	FileContents map[string]string `json:"fileContents,omitempty"` // content by file name
+	FileContents map[string]string `json:"fileContents,omitempty"` // content of each code file, by file name
 	EntryFile    string            `json:"entryFile,omitempty"`
 	EntryFunc    string            `json:"entryFunc,omitempty"`
 }
 
-// EvaluatorSource describes where the code came from.
+// EvaluatorSource describes where an evaluator's code came from.
 type EvaluatorSource struct {
 	Type                   string `json:"type,omitempty"`
 	CodeHostRepositoryName string `json:"codeHostRepositoryName,omitempty"`
@@ -372,25 +373,25 @@ func (s EvaluatorSpec) check() error {
 }
 
 // check adds the violations of the criterion to v, and returns how many bytes and files of code the
-// criterion has. at is the path of the criterion in the request.
-func (c Criterion) check(v *Violations, at string) (code, files int) {
-	oneOf(v, at+".type", c.Type, "TYPE_UNSPECIFIED", "CODE_SNIPPETS")
-	v.Require(len(c.Name) <= 256, at+".name", "must have at most 256 bytes")
-	v.Require(len(c.Description) <= 4096, at+".description", "must have at most 4096 bytes")
+// criterion has. path is the path of the criterion in the request.
+func (c Criterion) check(v *Violations, path string) (code, files int) {
+	oneOf(v, path+".type", c.Type, "TYPE_UNSPECIFIED", "CODE_SNIPPETS")
+	v.Require(len(c.Name) <= 256, path+".name", "must have at most 256 bytes")
+	v.Require(len(c.Description) <= 4096, path+".description", "must have at most 4096 bytes")
 	s := c.CodeSnippets
-	v.Require(c.Type != "CODE_SNIPPETS" || s != nil && len(s.FileContents) > 0, at+".codeSnippets",
+	v.Require(c.Type != "CODE_SNIPPETS" || s != nil && len(s.FileContents) > 0, path+".codeSnippets",
 		"is required with CODE_SNIPPETS and must contain a file")
 	if s == nil {
 		return 0, 0
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.FileContents)) {
-		v.Require(CheckCodePath(name), at+".codeSnippets.fileContents", "%.64q %s", name, CodePathRule)
+		v.Require(CheckCodePath(name), path+".codeSnippets.fileContents", "%.64q %s", name, CodePathRule)
 		code += len(name) + len(s.FileContents[name])
 	}
 	_, given := s.FileContents[s.EntryFile]
-	v.Require(s.EntryFile == "" || given, at+".codeSnippets.entryFile",
+	v.Require(s.EntryFile == "" || given, path+".codeSnippets.entryFile",
 		"%.256q must be one of the files in fileContents", s.EntryFile)
-	v.Require(len(s.Language) <= 64, at+".codeSnippets.language", "must have at most 64 bytes")
-	v.Require(len(s.EntryFunc) <= 256, at+".codeSnippets.entryFunc", "must have at most 256 bytes")
+	v.Require(len(s.Language) <= 64, path+".codeSnippets.language", "must have at most 64 bytes")
+	v.Require(len(s.EntryFunc) <= 256, path+".codeSnippets.entryFunc", "must have at most 256 bytes")
 	return code, len(s.FileContents)
 }

@@ -10,7 +10,7 @@ import (
 // weights of its model.
 type HotWeights struct {
 	Job       Name      `json:"job"`
-	TrainStep int       `json:"trainStep"`       // number of the job's train step
+	TrainStep int       `json:"trainStep"`       // number of the train step that produced the weights
 	Step      int       `json:"step,omitempty"`  // training step of the checkpoint; 0 for the result of the train step
 	Model     Name      `json:"model,omitempty"` // model that was registered when the train step finished; "" until then
 	Adapter   bool      `json:"adapter"`         // true: an adapter on the deployment's base model; false: full weights
@@ -36,9 +36,9 @@ type HotLoad struct {
 	Offered *HotWeights `json:"offered,omitempty"` // weights that the replicas are loading; nil when they load none
 	Refused *HotWeights `json:"refused,omitempty"` // newest weights that could not be served; nil after a swap
 	Status  Status      `json:"status"`            // why the last weights were refused or withdrawn
-	// ID of the weights that Served replaced; "" for the model's own
+	// ID of the weights served before; "" for the model's own
 	Previous string    `json:"former,omitempty"`
-	Time     time.Time `json:"time"` // time of the last swap
+	Time     time.Time `json:"time"` // when offered weights last replaced the served ones; zero if never
 }
 
 // Has reports whether the deployment serves, or is loading, the weights with this ID.

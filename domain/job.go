@@ -115,9 +115,9 @@ type JobCheckpoint struct {
 // status, it survives restarts of the control plane.
 type JobProgress struct {
 	Step    int                `json:"step"`
-	Steps   int                `json:"steps"` // expected number of steps in total
+	Steps   int                `json:"steps"` // total number of training steps that the job is expected to take
 	Epoch   float64            `json:"epoch"`
-	Tokens  int64              `json:"tokens"`            // tokens trained on
+	Tokens  int64              `json:"tokens"`            // number of tokens that the job has trained on
 	Metrics map[string]float64 `json:"metrics,omitempty"` // latest values of the metrics at Step
 }
 
@@ -140,9 +140,9 @@ type JobLife struct {
 	Status        Status     `json:"status"`
 	CreatedBy     string     `json:"createdBy"`
 	CompletedTime *time.Time `json:"completedTime,omitempty"`
-	CancelTime    *time.Time `json:"cancelTime,omitempty"` // when the cancellation was requested
+	CancelTime    *time.Time `json:"cancelTime,omitempty"` // when the cancellation was requested; nil without a request
 	Pausing       *JobPause  `json:"pausing,omitempty"`    // request to stop the running attempt; nil if there is none
-	Preempting    bool       `json:"preempting,omitempty"` // Pausing is a preemption: see PreemptJob
+	Preempting    bool       `json:"preempting,omitempty"` // the request in Pausing is a preemption: see PreemptJob
 	Deadline      *time.Time `json:"deadline,omitempty"`
 	Inputs        *JobInputs `json:"inputs,omitempty"`
 	Attempt       int        `json:"attempt"` // number of the newest attempt, 0 before the first
@@ -150,30 +150,34 @@ type JobLife struct {
 	Abandoned int `json:"abandoned,omitempty"`
 	Failures  int `json:"failures"` // number of failed attempts, which MaxFailures limits
 	// consecutive attempts since the last checkpoint that ended together with their control plane
-	Orphans     int              `json:"orphans,omitempty"`
-	OrphanTime  *time.Time       `json:"orphanTime,omitempty"` // when the first attempt that Orphans counts ended
-	Nodes       []Name           `json:"nodes,omitempty"`      // nodes of the running attempt
-	Resources   Resources        `json:"takes"`                // resources that the attempt has on each of Nodes
+	Orphans    int        `json:"orphans,omitempty"`
+	OrphanTime *time.Time `json:"orphanTime,omitempty"` // when the first attempt that Orphans counts ended
+	// names of the nodes of the running attempt; empty without one
+	Nodes       []Name           `json:"nodes,omitempty"`
+	Resources   Resources        `json:"takes"` // resources that the attempt has on each of Nodes
 	StartTime   *time.Time       `json:"startTime,omitempty"`
-	Checkpoints []JobCheckpoint  `json:"checkpoints,omitempty"` // oldest first
+	Checkpoints []JobCheckpoint  `json:"checkpoints,omitempty"` // stored checkpoints, oldest first
 	Seconds     map[string]int64 `json:"seconds,omitempty"`     // device seconds of ended attempts, by device type
 	Progress    *JobProgress     `json:"progress,omitempty"`    // progress at the newest checkpoint or result
-	Outcome     *JobOutcome      `json:"outcome,omitempty"`     // stored results, until their model is registered
-	Output      Name             `json:"output,omitempty"`      // the resulting model
-	Results     Files            `json:"results"`
+	// stored results whose model is not registered yet; otherwise nil
+	Outcome *JobOutcome `json:"outcome,omitempty"`
+	Output  Name        `json:"output,omitempty"` // name of the resulting model; "" before there is one
+	Results Files       `json:"results"`
 	// revision of the evaluator that the first attempt started with; all attempts use that revision
 	EvaluatorRevision int          `json:"evaluatorRevision,omitempty"`
 	Tracking          *JobTracking `json:"tracking,omitempty"` // the job's run in an experiment tracker; nil without one
 
 	Options  *JobOptions `json:"options,omitempty"`
-	Priority JobPriority `json:"priority,omitempty"` // "" is PriorityNormal
+	Priority JobPriority `json:"priority,omitempty"` // priority in the queue; "" stands for PriorityNormal
 
-	Arrival     *time.Time `json:"arrival,omitempty"` // when the job entered the queue; nil in events of earlier versions
-	Work        int64      `json:"work,omitempty"`    // seconds of training that are saved in the last checkpoint
+	// when the job first entered the queue; nil if an earlier version recorded that without a time
+	Arrival     *time.Time `json:"arrival,omitempty"`
+	Work        int64      `json:"work,omitempty"` // seconds of training that are saved in the last checkpoint
 	Preemptions int        `json:"preemptions,omitempty"`
-	Promised    bool       `json:"promised,omitempty"`  // other jobs were preempted for this job's next attempt
-	QueueTime   *time.Time `json:"queueTime,omitempty"` // since when a PENDING job has been in the queue
-	Wait        *JobWait   `json:"wait,omitempty"`      // the current wait for capacity; nil if there is none
+	// other jobs were preempted to make room for this job's next attempt
+	Promised  bool       `json:"promised,omitempty"`
+	QueueTime *time.Time `json:"queueTime,omitempty"` // since when a PENDING job has been in the queue
+	Wait      *JobWait   `json:"wait,omitempty"`      // the current wait for capacity; nil if there is none
 }
 
 func newJobLife(createdBy string, deadline *time.Time) JobLife {
@@ -255,13 +259,13 @@ func AllocationID(job Name, attempt int) string { return fmt.Sprintf("%s@%d", jo
 
 // end ends the current attempt at the given time: it adds the attempt's device seconds to Seconds
 // and clears Nodes.
-func (l *JobLife) end(at time.Time) {
+func (l *JobLife) end(now time.Time) {
 	if l.StartTime != nil && len(l.Nodes) > 0 {
 		l.Seconds = maps.Clone(l.Seconds)
 		if l.Seconds == nil {
 			l.Seconds = map[string]int64{}
 		}
-		spent := int64(max(at.Sub(*l.StartTime), 0).Seconds())
+		spent := int64(max(now.Sub(*l.StartTime), 0).Seconds())
 		for t, n := range l.Resources.Accelerators {
 			l.Seconds[t] += spent * int64(n) * int64(len(l.Nodes))
 		}
@@ -357,7 +361,7 @@ func (JobWriting) Evolve(l *JobLife) { l.State = JobWritingResultsState }
 type JobOutcome struct {
 	Attempt      int             `json:"attempt"`
 	StoppedEarly bool            `json:"stoppedEarly"`
-	Reason       string          `json:"reason,omitempty"` // why training stopped early
+	Reason       string          `json:"reason,omitempty"` // why training stopped early; "" if it did not
 	Output       Name            `json:"output"`
 	Results      Files           `json:"results"`
 	Model        ModelRegistered `json:"model"`
@@ -380,7 +384,7 @@ func (e JobResultsStored) Evolve(l *JobLife) {
 type JobCompleted struct {
 	Attempt      int       `json:"attempt"`
 	StoppedEarly bool      `json:"stoppedEarly"`
-	Reason       string    `json:"reason,omitempty"` // why training stopped early
+	Reason       string    `json:"reason,omitempty"` // why training stopped early; "" if it did not
 	Output       Name      `json:"output,omitempty"`
 	Results      Files     `json:"results"`
 	Time         time.Time `json:"time"`
@@ -388,10 +392,10 @@ type JobCompleted struct {
 	Progress *JobProgress `json:"progress,omitempty"`
 }
 
-// progressed sets the job's progress to at; nil changes nothing.
-func (l *JobLife) progressed(at *JobProgress) {
-	if at != nil {
-		l.Progress = at
+// progressed sets the job's progress to progress; nil changes nothing.
+func (l *JobLife) progressed(progress *JobProgress) {
+	if progress != nil {
+		l.Progress = progress
 	}
 }
 
@@ -456,7 +460,7 @@ func (e JobExpired) Evolve(l *JobLife) {
 }
 
 type JobResumed struct {
-	Time time.Time `json:"time,omitzero"` // zero in events of earlier versions
+	Time time.Time `json:"time,omitzero"` // when the job was queued; zero in events of earlier versions
 }
 
 func (e JobResumed) Evolve(l *JobLife) {

@@ -26,13 +26,17 @@ type JobAccelerators []JobAcceleratorRow
 // A JobAcceleratorRow applies to the jobs that train a model of at most MaxParameterCount
 // parameters by Method. A row with a bound does not apply to models of unknown size.
 type JobAcceleratorRow struct {
-	Method            string `json:"method,omitempty"`            // "" applies to every method
-	MaxParameterCount Count  `json:"maxParameterCount,omitempty"` // 0 applies to models of every size
-	AcceleratorType   string `json:"acceleratorType,omitempty"`   // "" stands for the result of FleetAccelerator
-	AcceleratorCount  int    `json:"acceleratorCount"`            // accelerators on each node; 0 stands for CPUs only
+	// method of the jobs, one of Methods; "" for every method
+	Method string `json:"method,omitempty"`
+	// maximum size of the models, in parameters; 0 for every size
+	MaxParameterCount Count `json:"maxParameterCount,omitempty"`
+	// type of the accelerators; "" stands for the result of FleetAccelerator
+	AcceleratorType  string `json:"acceleratorType,omitempty"`
+	AcceleratorCount int    `json:"acceleratorCount"` // accelerators on each node; 0 stands for CPUs only
 }
 
-// compare orders rows by precedence: see JobAccelerators.
+// compare orders the rows of a table: it returns a negative number if r comes before o, in the
+// order that JobAccelerators defines.
 func (r JobAcceleratorRow) compare(o JobAcceleratorRow) int {
 	last := func(unset bool) int {
 		if unset {

@@ -74,7 +74,7 @@ func (QueueJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 // StartJob starts the next attempt on nodes on which allocations are reserved for the attempt. The
 // event commits the reservations.
 type StartJob struct {
-	Attempt   int // NextAttempt of the job
+	Attempt   int // number of the started attempt: the job's NextAttempt
 	Nodes     []Name
 	Resources Resources
 	Evaluator int `json:",omitempty"` // revision of the evaluator for all attempts; recorded by the first attempt only
@@ -176,7 +176,7 @@ func (l JobLife) mustLackResults() error {
 type CompleteJob struct {
 	Attempt      int
 	StoppedEarly bool
-	Reason       string // reason of stopping early
+	Reason       string // why training stopped early; "" if it did not
 	Output       Name
 	Results      Files
 	Progress     *JobProgress `json:",omitempty"`

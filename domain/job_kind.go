@@ -54,7 +54,7 @@ type JobSpec struct {
 	From        Name   // output of the previous train step, which replaces the base model of Config; "" is none
 
 	Tracker    *TrackerConfig
-	MetricsURL *Sealed  // signed URL to which the metrics file is PUT; nil if there is no URL, or it has no secret
+	MetricsURL *Sealed  // sealed URL to which the metrics file is PUT; nil without a URL, or if it has no secret
 	Secrets    []string // names of the secrets that the job reads
 }
 
@@ -62,7 +62,7 @@ type JobSpec struct {
 // engine's default.
 type RolloutSpec struct {
 	InferenceParameters      *InferenceParameters
-	ChunkSize                int // rows of the dataset that rollouts are generated for at a time
+	ChunkSize                int // number of rows for which rollouts are generated at a time
 	MaxReplicas              int // maximum number of copies of the model that generate completions at a time
 	MaxConcurrent            int
 	MaxConcurrentEvaluations int

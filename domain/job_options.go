@@ -4,9 +4,9 @@ import "unicode/utf8"
 
 // Limits of job options. MaxSuffix leaves room for the other parts of the output model's ID.
 const (
-	MaxSuffix        = 40 // maximum characters of the suffix
-	MaxMetadata      = 16 // maximum entries of the metadata
-	MaxMetadataKey   = 64 // maximum characters of a key in the metadata
+	MaxSuffix        = 40 // maximum length of the suffix in characters
+	MaxMetadata      = 16 // maximum number of entries in the metadata
+	MaxMetadataKey   = 64 // maximum length of a key in the metadata in characters
 	MaxMetadataValue = 512
 	MaxLearningScale = 1000
 )

@@ -6,7 +6,7 @@ import "time"
 // accounts.
 type JobPriority string
 
-// The priorities. A state has "" for PriorityNormal.
+// Priorities of a job. The state of a job has "" instead of PriorityNormal.
 const (
 	PriorityLow    JobPriority = "PRIORITY_LOW"
 	PriorityNormal JobPriority = "PRIORITY_NORMAL"
@@ -16,7 +16,8 @@ const (
 // JobPriorities lists the priorities, the lowest first.
 var JobPriorities = []string{string(PriorityLow), string(PriorityNormal), string(PriorityHigh)}
 
-// Level returns -1 for LOW, 0 for NORMAL and 1 for HIGH.
+// Level returns the priority as a number, to compare priorities: -1 for LOW, 0 for NORMAL and 1 for
+// HIGH.
 func (p JobPriority) Level() int64 {
 	switch p {
 	case PriorityLow:

@@ -3,7 +3,7 @@ package domain
 import "time"
 
 type JobQueued struct {
-	Time time.Time `json:"time,omitzero"` // zero in events of earlier versions
+	Time time.Time `json:"time,omitzero"` // when the job was queued; zero in events of earlier versions
 }
 
 func (e JobQueued) Evolve(l *JobLife) {
@@ -15,7 +15,9 @@ func (e JobQueued) Evolve(l *JobLife) {
 
 // arrive sets the queue times of a job that enters the queue as a new job, at the given time.
 // Preempted and requeued jobs keep their Arrival instead.
-func (l *JobLife) arrive(at time.Time) { l.Arrival, l.QueueTime, l.Wait = timeOf(at), timeOf(at), nil }
+func (l *JobLife) arrive(now time.Time) {
+	l.Arrival, l.QueueTime, l.Wait = timeOf(now), timeOf(now), nil
+}
 
 // timeOf returns a pointer to the time of an event; nil for an event of an earlier version, which
 // has none.
@@ -49,8 +51,8 @@ func (e JobRequeued) Evolve(l *JobLife) {
 }
 
 // worked adds to Work the seconds from the previous checkpoint, or from the start of the attempt,
-// to until.
-func (l *JobLife) worked(until time.Time) {
+// to end.
+func (l *JobLife) worked(end time.Time) {
 	if l.StartTime == nil {
 		return
 	}
@@ -58,5 +60,5 @@ func (l *JobLife) worked(until time.Time) {
 	if last, ok := l.LastCheckpoint(); ok && last.Time.After(since) {
 		since = last.Time
 	}
-	l.Work += int64(max(0, until.Sub(since)).Seconds())
+	l.Work += int64(max(0, end.Sub(since)).Seconds())
 }

@@ -106,7 +106,7 @@ func (c liftedCommand[S, T]) Decide(s S, now time.Time) (Event[S], error) {
 	return lifted[S, T]{event, c.lens}, nil
 }
 
-// EventTypes yields the stored names in order, with the Go type of each event.
+// EventTypes yields the stored names of the events in alphabetical order, each with its Go type.
 func (k *Kind[S]) EventTypes() iter.Seq2[string, reflect.Type] {
 	return func(yield func(string, reflect.Type) bool) {
 		for _, name := range slices.Sorted(maps.Keys(k.events)) {

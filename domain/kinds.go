@@ -129,8 +129,9 @@ type AnyRow interface {
 	// Clone returns a copy that Apply may change.
 	Clone() AnyRow
 	// Apply evolves the state by an event from DecodeEvent and reports whether the resource exists
-	// after the event. position, id and at are the log position, the ID and the time of the event.
-	Apply(event any, position uint64, id string, at time.Time) (exists bool)
+	// after the event. position, id and eventTime are the log position, the ID and the time of the
+	// event.
+	Apply(event any, position uint64, id string, eventTime time.Time) (exists bool)
 	// SetHead sets all fields of the row but its state.
 	SetHead(head Row[struct{}])
 }

@@ -11,7 +11,7 @@ const (
 	LossDAPO        = "DAPO"
 	LossGSPO        = "GSPO_TOKEN"
 	LossDPO         = "DPO"
-	LossORPO        = "ORPO" // trains without a reference model
+	LossORPO        = "ORPO" // preference loss that needs no reference model
 )
 
 var (
@@ -19,7 +19,7 @@ var (
 	preferenceLosses    = []string{LossDPO, LossORPO}
 )
 
-// Defaults of the preference losses.
+// Defaults of the settings in DPOLoss and ORPOLoss.
 const (
 	DefaultDPOBeta    = 0.1
 	DefaultORPOLambda = 0.1
@@ -33,16 +33,16 @@ type LossConfig struct {
 	ORPO   *ORPOLoss `json:"orpo,omitempty"`
 }
 
-// DPOLoss holds the settings of the loss DPO.
+// DPOLoss holds the settings of the preference loss DPO.
 type DPOLoss struct {
-	Beta                float64 `json:"beta,omitempty"` // 0 is DefaultDPOBeta
+	Beta                float64 `json:"beta,omitempty"` // factor β of the DPO loss; 0 stands for DefaultDPOBeta
 	RefCacheConcurrency int     `json:"refCacheConcurrency,omitempty"`
 	RefCacheBatchSize   int     `json:"refCacheBatchSize,omitempty"`
 }
 
-// ORPOLoss holds the settings of the loss ORPO.
+// ORPOLoss holds the settings of the preference loss ORPO.
 type ORPOLoss struct {
-	Lambda float64 `json:"lambda,omitempty"` // weight of the odds-ratio term; 0 is DefaultORPOLambda
+	Lambda float64 `json:"lambda,omitempty"` // weight of the odds-ratio term; 0 stands for DefaultORPOLambda
 }
 
 // check adds the violations of the loss to v. methods lists the methods that the kind of job

@@ -39,7 +39,7 @@ const (
 
 	BaseModel   = "HF_BASE_MODEL"
 	PEFTAddon   = "HF_PEFT_ADDON"
-	SpeechModel = "SPEECH_MODEL" // transcribes speech; generates no text
+	SpeechModel = "SPEECH_MODEL" // kind of a model that transcribes speech
 )
 
 // ModelKinds lists the kinds of models, in the order in which messages list them.
@@ -50,8 +50,9 @@ type ModelSpec struct {
 	DisplayName string `json:"displayName"`
 	Description string `json:"description"`
 	Kind        string `json:"kind"`
-	BaseModel   string `json:"baseModel,omitempty"` // base model of an addon, or the model that was fine-tuned
-	Public      bool   `json:"public"`              // other accounts may read and deploy it
+	// name of an addon's base model, or of the model that was fine-tuned; "" for others
+	BaseModel string `json:"baseModel,omitempty"`
+	Public    bool   `json:"public"` // other accounts may read and deploy the model
 
 	Speech *SpeechSettings `json:"speech,omitempty"` // settings of a speech model; nil for other models
 
@@ -69,8 +70,8 @@ type ModelMetadata struct {
 	Precision      string   `json:"precision,omitempty"` // precision of most of the stored weights: FP32, BF16, FP16 …
 	LoraRank       int      `json:"loraRank,omitempty"`
 	LoraTargets    []string `json:"loraTargetModules,omitempty"`
-	Embedding      bool     `json:"embedding,omitempty"` // generates embeddings, not text
-	Vision         bool     `json:"vision,omitempty"`    // accepts images
+	Embedding      bool     `json:"embedding,omitempty"` // the model generates embeddings, not text
+	Vision         bool     `json:"vision,omitempty"`    // the model accepts images
 	Attention
 }
 
@@ -96,15 +97,18 @@ type Model struct {
 	ModelSpec
 	ModelMetadata
 	Deletion
-	State      string               `json:"state"`
-	Status     Status               `json:"status"`
-	Files      Files                `json:"files"`
-	Upload     int                  `json:"upload,omitempty"`     // number of the newest upload, 0 before the first
-	Validated  int                  `json:"validated,omitempty"`  // number of the newest upload with a validation result
-	Violations []Violation          `json:"violations,omitempty"` // violations of the rejected upload
-	Copies     map[string]ModelCopy `json:"copies,omitempty"`     // copies in other precisions, by precision
-	SourceJob  Name                 `json:"sourceJob,omitempty"`  // job that trained the model
-	CreatedBy  string               `json:"createdBy"`
+	State     string `json:"state"`
+	Status    Status `json:"status"`
+	Files     Files  `json:"files"`
+	Upload    int    `json:"upload,omitempty"`    // number of the newest upload, 0 before the first
+	Validated int    `json:"validated,omitempty"` // number of the newest upload with a validation result
+	// violations found in the newest upload; empty unless it was rejected
+	Violations []Violation `json:"violations,omitempty"`
+	// copies of the weights in other precisions, by precision
+	Copies map[string]ModelCopy `json:"copies,omitempty"`
+	// name of the job that trained the model; "" if none did
+	SourceJob Name   `json:"sourceJob,omitempty"`
+	CreatedBy string `json:"createdBy"`
 }
 
 // Exists implements State.

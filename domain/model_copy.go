@@ -12,7 +12,7 @@ type ModelCopy struct {
 	Attempt int       `json:"attempt"` // number of the newest attempt to prepare the copy, from 1
 	State   string    `json:"state"`
 	Status  Status    `json:"status"`
-	Files   Files     `json:"files,omitzero"` // files of a READY copy
+	Files   Files     `json:"files,omitzero"` // files of the copy; empty until it is READY
 	Time    time.Time `json:"time"`           // time of the last change of State
 }
 

@@ -12,7 +12,7 @@ import (
 // each of Count nodes.
 type Need struct {
 	Count     int
-	Pool      string // PoolTraining or PoolInference
+	Pool      string // pool of the nodes: PoolTraining or PoolInference
 	Engine    string // required capability of the node: see NodeSpec.Engines
 	Resources Resources
 	Policy    NodePolicy // policy of the account that owns the replica or the job
@@ -64,10 +64,10 @@ func (r Resources) String() string {
 // were empty.
 type Feasibility struct {
 	Need      Need
-	Nodes     int      // registered nodes
-	Capable   int      // nodes that could meet the need if they were empty and READY
-	Lost      int      // capable nodes that are not READY
-	Available int      // nodes that have capacity for the need now
+	Nodes     int      // number of registered nodes
+	Capable   int      // number of nodes that could meet the need if they were empty and READY
+	Lost      int      // number of capable nodes that are not READY
+	Available int      // number of nodes that have capacity for the need now
 	Reasons   []string // why nodes have no capacity for the need, one reason per node; at most maxReasons
 
 	explained int            // number of nodes whose reasons are in Reasons
@@ -192,8 +192,8 @@ func (f Feasibility) String() string {
 		help)
 }
 
-// incapable returns why a node cannot meet the need however large its capacity is, such as its
-// pool; "" when it can. A node without engines counts as having the engine, because an agent
+// incapable returns why a node could not meet the need with any capacity, such as another pool; ""
+// when it could. A node without engines counts as having the engine, because an agent
 // withdraws its engines when it shuts down and may register with them again.
 func (n Need) incapable(node Node) string {
 	switch {

@@ -58,9 +58,9 @@ const (
 
 // Resources are the capacity of a node, or a part of a node that is requested or allocated.
 type Resources struct {
-	CPUMilli     int64          `json:"cpuMilli"`               // millicores
-	MemoryMiB    int64          `json:"memoryMib"`              // mebibytes
-	Accelerators map[string]int `json:"accelerators,omitempty"` // number of devices by type
+	CPUMilli     int64          `json:"cpuMilli"`               // CPU in millicores
+	MemoryMiB    int64          `json:"memoryMib"`              // memory in mebibytes
+	Accelerators map[string]int `json:"accelerators,omitempty"` // number of accelerators by type
 	// Share is the part of the one device in Accelerators that is requested or allocated; zero for
 	// whole devices
 	Share DeviceShare `json:"share,omitzero"`
@@ -106,7 +106,7 @@ type NodeSpec struct {
 	// transcribe:FORMAT, score; and engine:NAME for each engine that is an external program, such
 	// as vllm.
 	Engines []string `json:"engines"`
-	Version string   `json:"version"` // version of the agent
+	Version string   `json:"version"` // version of anneal that the agent runs
 	// Labels describe the node: see NodePolicy
 	Labels map[string]string `json:"labels,omitempty"`
 	// FailedDevices are the devices that must not be used; Capacity does not count them
@@ -152,13 +152,14 @@ type Node struct {
 	State  string    `json:"state"`
 	Status Status    `json:"status"`
 	Since  time.Time `json:"since"` // time of the node's last registration
-	// last heartbeat before the node was lost; zero if unknown
+	// time of the last heartbeat before the node was lost; zero if unknown
 	Seen        time.Time             `json:"seen,omitzero"`
 	Left        bool                  `json:"left,omitempty"` // the node is LOST because its agent shut down
 	Allocations map[string]Allocation `json:"allocations,omitempty"`
 	Access      NodeAccess            `json:"access,omitzero"`
-	Taints      []Taint               `json:"taints,omitempty"` // ordered by key
-	Cordon      *NodeCordon           `json:"cordon,omitempty"` // nil unless the node is cordoned or drained
+	Taints      []Taint               `json:"taints,omitempty"` // taints of the node, ordered by key
+	// reason and deadline of a cordon or drain; nil without one
+	Cordon *NodeCordon `json:"cordon,omitempty"`
 }
 
 // Exists implements State.
@@ -196,7 +197,7 @@ func (e NodeRegistered) Evolve(n *Node) {
 
 type NodeLost struct {
 	Reason string    `json:"reason"`
-	Seen   time.Time `json:"seen,omitzero"` // last heartbeat received
+	Seen   time.Time `json:"seen,omitzero"` // time of the last received heartbeat; zero if unknown
 	Left   bool      `json:"left,omitempty"`
 }
 
@@ -280,7 +281,7 @@ func (c RegisterNode) Decide(n Node, now time.Time) (Event[Node], error) {
 // down. The schedulers place the node's attempts and replicas on other nodes.
 type LoseNode struct {
 	Reason string
-	Seen   time.Time // last heartbeat received; zero if unknown
+	Seen   time.Time // time of the last received heartbeat; zero if unknown
 	Left   bool      // the agent shut down: attempts on the node are requeued and do not count as failures
 	// Registered is the node's Since when its missing heartbeats were observed. A node that has
 	// registered again after that time is not lost. A zero Registered is not checked.

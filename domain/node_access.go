@@ -61,7 +61,7 @@ func (e NodeAccessRevoked) Evolve(n *Node) {
 // EnrollNode records the public key of a node's agent. A recorded key is never replaced.
 type EnrollNode struct {
 	PublicKey string
-	JoinToken string // ID of the join token
+	JoinToken string // ID of the join token that the agent presented
 }
 
 func (c EnrollNode) Decide(n Node, now time.Time) (Event[Node], error) {

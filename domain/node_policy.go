@@ -28,7 +28,7 @@ const (
 type Taint struct {
 	Key    string `json:"key"`
 	Value  string `json:"value"`
-	Effect string `json:"effect"` // always NoSchedule
+	Effect string `json:"effect"` // effect of the taint, always NoSchedule
 }
 
 // String formats a taint as key=value:NoSchedule.
@@ -37,8 +37,9 @@ func (t Taint) String() string { return t.Key + "=" + t.Value + ":" + t.Effect }
 // A NodePolicy restricts the nodes that the jobs and replicas of an account may use. The zero value
 // allows all nodes without taints.
 type NodePolicy struct {
-	Selector    map[string]string `json:"nodeSelector,omitempty"` // labels that a node must have
-	Tolerations []Taint           `json:"tolerations,omitempty"`  // taints that a node may nevertheless have
+	// labels that a node must have to be used; empty requires none
+	Selector    map[string]string `json:"nodeSelector,omitempty"`
+	Tolerations []Taint           `json:"tolerations,omitempty"` // taints that a node may nevertheless have
 }
 
 func (p NodePolicy) equal(o NodePolicy) bool {

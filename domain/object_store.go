@@ -13,8 +13,8 @@ import (
 type ObjectURL struct {
 	Bucket   string
 	Key      string // key of the object; for a directory, "" or a prefix that ends in a slash
-	Region   string // "" is the default of the object store
-	Endpoint string // URL of the server; "" is Amazon S3
+	Region   string // region of the bucket; "" stands for the default of the object store
+	Endpoint string // URL of the server; "" stands for Amazon S3
 }
 
 // ObjectURLRule is the rule that addresses of object stores follow.
@@ -66,7 +66,7 @@ func (u ObjectURL) Directory() bool { return u.Key == "" || strings.HasSuffix(u.
 type StoreCredentials struct {
 	AccessKeyID     SecretValue
 	SecretAccessKey SecretValue
-	SessionToken    SecretValue // "" for permanent credentials
+	SessionToken    SecretValue // token of temporary credentials; "" for permanent ones
 }
 
 // StoreCredentialsRule is the rule that the values of secrets with StoreCredentials follow.

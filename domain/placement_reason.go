@@ -17,8 +17,9 @@ type PlacementReason struct {
 	// 0 for whole devices.
 	DeviceMilli int `json:"deviceMilli,omitempty"`
 
-	Strategy       string `json:"strategy,omitempty"`       // PlacementPack or PlacementSpread; "" is the default
-	FailureDomain  string `json:"failureDomain,omitempty"`  // region and zone of the node; "" without them
-	DomainReplicas int    `json:"domainReplicas,omitempty"` // other replicas of the deployment in FailureDomain
-	NodeReplicas   int    `json:"nodeReplicas,omitempty"`   // other replicas of the deployment on the node
+	Strategy      string `json:"strategy,omitempty"`      // placement strategy of the deployment; "" is the default
+	FailureDomain string `json:"failureDomain,omitempty"` // region and zone of the node; "" without them
+	// number of other replicas of the deployment in FailureDomain
+	DomainReplicas int `json:"domainReplicas,omitempty"`
+	NodeReplicas   int `json:"nodeReplicas,omitempty"` // number of other replicas of the deployment on the node
 }

@@ -15,10 +15,11 @@ var Quotas = NewKind("quotas", map[string]Event[Quota]{
 
 // The IDs of all quotas.
 const (
-	QuotaAccelerators      = "accelerators"            // accelerators that live deployments request or jobs have
-	QuotaJobs              = "jobs"                    // jobs of all kinds that have not ended
+	// accelerators that live deployments request or that are allocated to jobs
+	QuotaAccelerators      = "accelerators"
+	QuotaJobs              = "jobs"                    // number of jobs of all kinds that have not ended
 	QuotaGuaranteed        = "guaranteed-accelerators" // accelerators guaranteed to the account; those above are borrowed
-	QuotaDeployments       = "deployments"             // deployments, until their deletion begins
+	QuotaDeployments       = "deployments"             // number of deployments whose deletion has not begun
 	QuotaRequestsPerMinute = "requests-per-minute"     // requests to the management API and inference requests together
 	QuotaStorageBytes      = "storage-bytes"           // bytes of the files of datasets, models, evaluators and batches
 )
@@ -32,7 +33,7 @@ const MaxQuota = 1_000_000_000_000_000
 
 // Quota is the state of one quota.
 type Quota struct {
-	MaxValue *Count `json:"maxValue,omitempty"` // nil if the quota is not set, so that the usage is unlimited
+	MaxValue *Count `json:"maxValue,omitempty"` // maximum usage; nil if the quota is not set
 }
 
 // Exists implements State.

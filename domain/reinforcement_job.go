@@ -30,25 +30,26 @@ const (
 
 // ReinforcementSpec holds the fields of a reinforcement fine-tuning job that the caller sets.
 type ReinforcementSpec struct {
-	DisplayName              string               `json:"displayName"`
-	Dataset                  string               `json:"dataset"`
-	Evaluator                string               `json:"evaluator"`
-	EvaluationDataset        string               `json:"evaluationDataset,omitempty"`
-	EvalAutoCarveout         bool                 `json:"evalAutoCarveout,omitempty"`
-	TrainingConfig           TrainingConfig       `json:"trainingConfig"`
-	TrackerConfig            *TrackerConfig       `json:"trackerConfig,omitempty"`
-	ObjectStoreConfig        *ObjectStoreConfig   `json:"objectStoreConfig,omitempty"`
-	BlobStoreConfig          *BlobStoreConfig     `json:"blobStoreConfig,omitempty"`
-	InferenceParameters      *InferenceParameters `json:"inferenceParameters,omitempty"`
-	ChunkSize                int                  `json:"chunkSize,omitempty"` // rows to generate rollouts for at a time
-	OutputMetrics            string               `json:"outputMetrics,omitempty"`
-	MCPServer                string               `json:"mcpServer,omitempty"`
-	MaxInferenceReplicaCount int                  `json:"maxInferenceReplicaCount,omitempty"`
-	NodeCount                int                  `json:"nodeCount,omitempty"`
-	LossConfig               *LossConfig          `json:"lossConfig,omitempty"`
-	MaxConcurrentRollouts    int                  `json:"maxConcurrentRollouts,omitempty"`
-	MaxConcurrentEvaluations int                  `json:"maxConcurrentEvaluations,omitempty"`
-	Purpose                  string               `json:"purpose,omitempty"`
+	DisplayName         string               `json:"displayName"`
+	Dataset             string               `json:"dataset"`
+	Evaluator           string               `json:"evaluator"`
+	EvaluationDataset   string               `json:"evaluationDataset,omitempty"`
+	EvalAutoCarveout    bool                 `json:"evalAutoCarveout,omitempty"`
+	TrainingConfig      TrainingConfig       `json:"trainingConfig"`
+	TrackerConfig       *TrackerConfig       `json:"trackerConfig,omitempty"`
+	ObjectStoreConfig   *ObjectStoreConfig   `json:"objectStoreConfig,omitempty"`
+	BlobStoreConfig     *BlobStoreConfig     `json:"blobStoreConfig,omitempty"`
+	InferenceParameters *InferenceParameters `json:"inferenceParameters,omitempty"`
+	// number of rows for which rollouts are generated at a time
+	ChunkSize                int         `json:"chunkSize,omitempty"`
+	OutputMetrics            string      `json:"outputMetrics,omitempty"`
+	MCPServer                string      `json:"mcpServer,omitempty"`
+	MaxInferenceReplicaCount int         `json:"maxInferenceReplicaCount,omitempty"`
+	NodeCount                int         `json:"nodeCount,omitempty"`
+	LossConfig               *LossConfig `json:"lossConfig,omitempty"`
+	MaxConcurrentRollouts    int         `json:"maxConcurrentRollouts,omitempty"`
+	MaxConcurrentEvaluations int         `json:"maxConcurrentEvaluations,omitempty"`
+	Purpose                  string      `json:"purpose,omitempty"`
 }
 
 // ReinforcementJob is the state of one reinforcement fine-tuning job.

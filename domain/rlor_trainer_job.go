@@ -29,20 +29,23 @@ const MaxRewards = 64
 // TrainerSpec holds the fields of a reinforcement trainer job that the caller sets.
 // RolloutDeploymentName is a resource name, and HotLoadDeploymentID only an ID: see HotLoadTargets.
 type TrainerSpec struct {
-	DisplayName           string             `json:"displayName"`
-	Dataset               string             `json:"dataset,omitempty"`
-	EvaluationDataset     string             `json:"evaluationDataset,omitempty"`
-	EvalAutoCarveout      bool               `json:"evalAutoCarveout,omitempty"`
-	TrainingConfig        TrainingConfig     `json:"trainingConfig"`
-	RewardWeights         []string           `json:"rewardWeights,omitempty"` // weights of rewards, each "name=weight"
-	TrackerConfig         *TrackerConfig     `json:"trackerConfig,omitempty"`
-	ObjectStoreConfig     *ObjectStoreConfig `json:"objectStoreConfig,omitempty"`
-	KeepAlive             bool               `json:"keepAlive,omitempty"`
-	RolloutDeploymentName string             `json:"rolloutDeploymentName,omitempty"` // deployment that loads the weights
-	LossConfig            *LossConfig        `json:"lossConfig,omitempty"`
-	NodeCount             int                `json:"nodeCount,omitempty"`
-	ServiceMode           bool               `json:"serviceMode,omitempty"`
-	HotLoadDeploymentID   string             `json:"hotLoadDeploymentId,omitempty"` // deployment that loads the weights
+	DisplayName       string         `json:"displayName"`
+	Dataset           string         `json:"dataset,omitempty"`
+	EvaluationDataset string         `json:"evaluationDataset,omitempty"`
+	EvalAutoCarveout  bool           `json:"evalAutoCarveout,omitempty"`
+	TrainingConfig    TrainingConfig `json:"trainingConfig"`
+	// weights of the rewards, each as "name=weight"
+	RewardWeights     []string           `json:"rewardWeights,omitempty"`
+	TrackerConfig     *TrackerConfig     `json:"trackerConfig,omitempty"`
+	ObjectStoreConfig *ObjectStoreConfig `json:"objectStoreConfig,omitempty"`
+	KeepAlive         bool               `json:"keepAlive,omitempty"`
+	// name of a deployment that loads the trained weights
+	RolloutDeploymentName string      `json:"rolloutDeploymentName,omitempty"`
+	LossConfig            *LossConfig `json:"lossConfig,omitempty"`
+	NodeCount             int         `json:"nodeCount,omitempty"`
+	ServiceMode           bool        `json:"serviceMode,omitempty"`
+	// ID of a deployment that loads the trained weights
+	HotLoadDeploymentID string `json:"hotLoadDeploymentId,omitempty"`
 }
 
 // TrainerJob is the state of one reinforcement trainer job.
@@ -50,7 +53,7 @@ type TrainerJob struct {
 	TrainerSpec `json:"spec"`
 	JobLife     `json:"life"`
 	Step        TrainStep `json:"step"`     // newest train step; Number is 0 before the first one
-	Finished    int       `json:"finished"` // number of the newest finished train step
+	Finished    int       `json:"finished"` // number of the newest finished train step; 0 before the first
 }
 
 // Spec implements Job.

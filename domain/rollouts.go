@@ -28,7 +28,8 @@ type InferenceParameters struct {
 	TopP                    float64  `json:"topP,omitempty"`
 	TopK                    int      `json:"topK,omitempty"`
 	ResponseCandidatesCount int      `json:"responseCandidatesCount,omitempty"`
-	ExtraBody               string   `json:"extraBody,omitempty"` // JSON object: further fields of completion requests
+	// further fields of completion requests, as a JSON object
+	ExtraBody string `json:"extraBody,omitempty"`
 }
 
 // Defaults and limits of InferenceParameters.

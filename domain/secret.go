@@ -47,7 +47,7 @@ func (e SecretCreated) Evolve(s *Secret) {
 
 type SecretUpdated struct {
 	KeyName string  `json:"keyName"`
-	Value   *Sealed `json:"value,omitempty"` // nil leaves the value unchanged
+	Value   *Sealed `json:"value,omitempty"` // new value; nil leaves the value unchanged
 }
 
 func (e SecretUpdated) Evolve(s *Secret) {

@@ -10,7 +10,7 @@ import (
 type ModelTraits struct {
 	ModelType      string `json:"modelType"`
 	ParameterCount Count  `json:"parameterCount"`
-	Embedding      bool   `json:"embedding,omitempty"` // generates embeddings, not text
+	Embedding      bool   `json:"embedding,omitempty"` // the model generates embeddings, not text
 }
 
 // output says what the model generates, for messages: text or embeddings.
@@ -39,7 +39,7 @@ type ShapeRequirements struct {
 	Model    ModelTraits // traits of the model or, for an addon, of its base model
 	FineTune bool        // the model is a full-parameter fine-tune
 	Addons   bool        // the deployment loads addons
-	Account  string      // ID of the deployment's account
+	Account  string      // ID of the account that owns the deployment
 }
 
 // ShapeRequirementsOf returns the requirements of a deployment of the model. For an addon, pass its

@@ -7,7 +7,7 @@ type ShapeSpec struct {
 	DisplayName                     string `json:"displayName"`
 	Description                     string `json:"description"`
 	BaseModel                       string `json:"baseModel"`
-	AcceleratorCount                int    `json:"acceleratorCount"` // per replica
+	AcceleratorCount                int    `json:"acceleratorCount"` // accelerators of one replica
 	AcceleratorType                 string `json:"acceleratorType"`
 	Precision                       string `json:"precision,omitempty"`
 	DisableDeploymentSizeValidation bool   `json:"disableDeploymentSizeValidation,omitempty"`
@@ -15,11 +15,12 @@ type ShapeSpec struct {
 	DraftTokenCount                 int    `json:"draftTokenCount,omitempty"`
 	DraftModel                      string `json:"draftModel,omitempty"`
 	NgramSpeculationLength          int    `json:"ngramSpeculationLength,omitempty"`
-	DisableSpeculativeDecoding      bool   `json:"disableSpeculativeDecoding,omitempty"` // stored, but without effect
-	EnableSessionAffinity           bool   `json:"enableSessionAffinity,omitempty"`
-	NumLoraDeviceCached             int    `json:"numLoraDeviceCached,omitempty"`
-	MaxContextLength                int    `json:"maxContextLength,omitempty"`
-	PresetType                      string `json:"presetType,omitempty"`
+	// this field is stored, but has no effect
+	DisableSpeculativeDecoding bool   `json:"disableSpeculativeDecoding,omitempty"`
+	EnableSessionAffinity      bool   `json:"enableSessionAffinity,omitempty"`
+	NumLoraDeviceCached        int    `json:"numLoraDeviceCached,omitempty"`
+	MaxContextLength           int    `json:"maxContextLength,omitempty"`
+	PresetType                 string `json:"presetType,omitempty"`
 }
 
 // Values of a shape's fields that have a special meaning, and defaults.

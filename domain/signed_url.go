@@ -18,7 +18,7 @@ func (u SignedURL) Address() SignedURL {
 	case !ok:
 		return ""
 	case !u.hasMore(at):
-		return u // as it was given, not normalized
+		return u // the URL as the client gave it, not normalized
 	}
 	at.User, at.RawQuery, at.ForceQuery, at.Fragment, at.RawFragment = nil, "", false, "", ""
 	return SignedURL(at.String())

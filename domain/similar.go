@@ -32,7 +32,7 @@ func UnknownName(name, label string, known []string) string {
 	return "; " + all
 }
 
-// maxSuggestions is the maximum number of values that a message suggests.
+// maxSuggestions is the maximum number of similar values that a message suggests.
 const maxSuggestions = 3
 
 // Similar returns the allowed values that are most similar to value, at most maxSuggestions. If

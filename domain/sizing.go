@@ -37,7 +37,7 @@ const MaxDefaultAccelerators = 8
 // Hardware is the hardware that a user requests for one replica, or for one node of a job.
 type Hardware struct {
 	Type      string // accelerator type, one of ShapeAcceleratorTypes
-	Count     int    // number of accelerators; 0 is the default, see ModelSize.Accelerators
+	Count     int    // number of accelerators; 0 stands for the default: see ModelSize.Accelerators
 	Precision string
 	Context   int  // context length in tokens; 0 stands for the model's maximum
 	Share     int  // thousandths of one device; 0 stands for whole devices

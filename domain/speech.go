@@ -11,7 +11,7 @@ import (
 const (
 	SpeechPocketsphinx  = "pocketsphinx"   // CMU Sphinx: acoustic model, language model and dictionary
 	SpeechFasterWhisper = "faster-whisper" // CTranslate2, for faster-whisper and servers based on it
-	SpeechWhisperCPP    = "whisper.cpp"    // one file of GGML or GGUF
+	SpeechWhisperCPP    = "whisper.cpp"    // one file in the format GGML or GGUF
 	SpeechOpenAI        = "openai"         // any files that an OpenAI-compatible server loads
 	SpeechSimulated     = "simulated"      // any files, for the simulated engine of tests
 )

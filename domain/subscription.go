@@ -47,7 +47,7 @@ const (
 const (
 	MaxSubscriptions = 100 // maximum number of subscriptions of an account
 	MaxEventPatterns = 50  // maximum number of entries of eventTypes, and of resources
-	maxEventPattern  = 256 // maximum characters of an entry
+	maxEventPattern  = 256 // maximum length of such an entry in characters
 	maxWebhookURL    = 2048
 	MaxSecretOverlap = 7 * 24 * time.Hour
 	SecretOverlap    = 24 * time.Hour // default time for which a rotated secret still signs
@@ -56,9 +56,11 @@ const (
 // SubscriptionSpec holds the fields of a subscription that the caller sets. A subscription has
 // either Webhook or Files.
 type SubscriptionSpec struct {
-	DisplayName string   `json:"displayName,omitempty"`
-	EventTypes  []string `json:"eventTypes,omitempty"` // patterns of types (see MatchesPattern); empty selects all
-	Resources   []string `json:"resources,omitempty"`  // patterns of names (see MatchesPattern); empty selects all
+	DisplayName string `json:"displayName,omitempty"`
+	// patterns of event types (see MatchesPattern); empty selects all
+	EventTypes []string `json:"eventTypes,omitempty"`
+	// patterns of resource names (see MatchesPattern); empty selects all
+	Resources []string `json:"resources,omitempty"`
 	// StartPosition is the position after which the subscription begins. Without it, and without
 	// StartTime, the subscription begins after the event that creates it.
 	StartPosition *Count      `json:"startPosition,omitempty"`
@@ -83,7 +85,7 @@ const (
 type EventFiles struct {
 	ExternalURL       string `json:"externalUrl"`
 	CredentialsSecret string `json:"credentialsSecret"`
-	Format            string `json:"format,omitempty"` // "" is EventFilesJSONL
+	Format            string `json:"format,omitempty"` // format of the files; "" stands for EventFilesJSONL
 }
 
 // MatchesPattern reports whether text is the pattern or, if the pattern ends in *, begins with the
@@ -128,12 +130,13 @@ type EventFile struct {
 // Subscription is the state of one subscription.
 type Subscription struct {
 	SubscriptionSpec
-	State      string         `json:"state"`
-	Status     Status         `json:"status"`
-	CreatedBy  string         `json:"createdBy"`
-	Signing    *SigningSecret `json:"signing,omitempty"`    // signs the requests to a webhook; nil for files
+	State     string `json:"state"`
+	Status    Status `json:"status"`
+	CreatedBy string `json:"createdBy"`
+	// secret that signs the requests to a webhook; nil for files
+	Signing    *SigningSecret `json:"signing,omitempty"`
 	Previous   *SigningSecret `json:"previous,omitempty"`   // rotated secret, which also signs until PreviousExpireTime
-	Redelivery Redelivery     `json:"redelivery"`           // the newest redelivery
+	Redelivery Redelivery     `json:"redelivery"`           // newest requested redelivery; its Number is 0 without one
 	Redelivers bool           `json:"redelivers,omitempty"` // Redelivery is requested and has not started yet
 	File       *EventFile     `json:"file,omitempty"`       // range of the newest event file; nil before the first
 

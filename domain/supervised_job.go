@@ -32,7 +32,8 @@ type SupervisedSpec struct {
 type SupervisedJob struct {
 	SupervisedSpec `json:"spec"`
 	JobLife        `json:"life"`
-	EstimatedCost  *Money `json:"estimatedCost,omitempty"` // set at creation; nil if the dataset was not READY then
+	// estimate at creation; nil if the dataset was not READY then
+	EstimatedCost *Money `json:"estimatedCost,omitempty"`
 
 	// the complete MetricsFileSignedURL, sealed; nil if the URL has no secret (see HasSecret), and
 	// for jobs that earlier versions created
@@ -86,7 +87,7 @@ type CreateSupervisedJob struct {
 	CreatedBy        string
 	Deadline         *time.Time
 	EstimatedCost    *Money
-	SealedMetricsURL *Sealed // nil if MetricsFileSignedURL has no secret
+	SealedMetricsURL *Sealed // the sealed MetricsFileSignedURL; nil if the URL has no secret
 	Options          *JobOptions
 }
 

@@ -14,7 +14,7 @@ type Trace struct {
 }
 
 const (
-	traceParentLength = 55  // length of 00-TRACE_ID-PARENT_ID-FLAGS
+	traceParentLength = 55  // length of a traceparent: 00-TRACE_ID-PARENT_ID-FLAGS
 	maxTraceState     = 512 // maximum bytes of a tracestate that are passed on
 	maxTraceMembers   = 32
 )

@@ -23,7 +23,7 @@ func (j TrainerJob) From() Name { return j.Output }
 
 type TrainerStepGiven struct {
 	TrainStep
-	Time time.Time `json:"time,omitzero"` // zero in events of earlier versions
+	Time time.Time `json:"time,omitzero"` // when the job was queued; zero in events of earlier versions
 }
 
 // Evolve puts the job into the queue like a new job: before a train step starts, the job has no

@@ -46,7 +46,7 @@ type TrainingConfig struct {
 	LoraRank                  *int    `json:"loraRank,omitempty"`
 	Region                    string  `json:"region,omitempty"`
 	Epochs                    int     `json:"epochs,omitempty"`
-	BatchSize                 int     `json:"batchSize,omitempty"` // tokens per gradient batch
+	BatchSize                 int     `json:"batchSize,omitempty"` // tokens in a gradient batch
 	GradientAccumulationSteps int     `json:"gradientAccumulationSteps,omitempty"`
 	LearningRateWarmupSteps   int     `json:"learningRateWarmupSteps,omitempty"`
 	BatchSizeSamples          int     `json:"batchSizeSamples,omitempty"`

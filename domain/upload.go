@@ -10,7 +10,7 @@ const UploadTime = 7 * 24 * time.Hour
 // validated once.
 type uploads struct {
 	noun      string
-	ready     bool // the content is READY and cannot change any more
+	ready     bool // the dataset or model is READY: its content cannot change any more
 	newest    int  // number of the newest upload, 0 before the first
 	validated int  // number of the newest upload with a validation result
 }

@@ -39,9 +39,9 @@ func UsageMonth(account string, t time.Time) Name {
 // A UsageRow is the usage in one hour (UTC) of one key, model and deployment, or of the
 // accelerators of one type that are allocated to one job or deployment.
 type UsageRow struct {
-	Hour        time.Time `json:"hour"` // start of the hour
+	Hour        time.Time `json:"hour"` // start of the hour of the usage, in UTC
 	Key         Name      `json:"apiKey,omitempty"`
-	Model       string    `json:"model,omitempty"` // name of the model in the requests
+	Model       string    `json:"model,omitempty"` // model that the requests name
 	Deployment  Name      `json:"deployment,omitempty"`
 	Job         Name      `json:"job,omitempty"`
 	Accelerator string    `json:"acceleratorType,omitempty"`
@@ -50,11 +50,13 @@ type UsageRow struct {
 
 // UsageAmounts are the amounts of a UsageRow. They are integers, so that sums are exact.
 type UsageAmounts struct {
-	Requests           int64 `json:"requests,omitempty"`
-	PromptTokens       int64 `json:"promptTokens,omitempty"`
-	CachedPromptTokens int64 `json:"cachedPromptTokens,omitempty"` // included in PromptTokens
+	Requests     int64 `json:"requests,omitempty"`
+	PromptTokens int64 `json:"promptTokens,omitempty"`
+	// cached tokens of prompts; PromptTokens includes them
+	CachedPromptTokens int64 `json:"cachedPromptTokens,omitempty"`
 	CompletionTokens   int64 `json:"completionTokens,omitempty"`
-	AudioMicroseconds  int64 `json:"audioMicroseconds,omitempty"` // audio time, rounded for each usage record
+	// duration of transcribed audio, rounded in each usage record
+	AudioMicroseconds int64 `json:"audioMicroseconds,omitempty"`
 	// AcceleratorMicroseconds is the time for which accelerators were allocated, multiplied by
 	// their number.
 	AcceleratorMicroseconds int64 `json:"acceleratorMicroseconds,omitempty"`
@@ -76,7 +78,7 @@ func CompareUsage(a, b UsageRow) int {
 // UsageRecords describes the usage records of one control plane in a window: Count records, with
 // the numbers From to To. Records of earlier versions have neither a control plane nor numbers.
 type UsageRecords struct {
-	Source string `json:"controlPlane,omitempty"` // ID of the control plane
+	Source string `json:"controlPlane,omitempty"` // ID of the control plane; "" in records of earlier versions
 	From   uint64 `json:"from,omitempty"`
 	To     uint64 `json:"to,omitempty"`
 	Count  int64  `json:"count"`
@@ -105,7 +107,7 @@ type UsageWindow struct {
 
 // UsageRollup is the state of UsageLedger, or of one month of an account.
 type UsageRollup struct {
-	Window UsageWindow `json:"window,omitzero"` // newest window; for a month only its Number
+	Window UsageWindow `json:"window,omitzero"` // newest window; for a month, only its Number is set
 	Part   int         `json:"part,omitempty"`  // for a month: the last recorded part of the window
 	Done   bool        `json:"done,omitempty"`  // for the ledger: all rows of the window are recorded
 	// NewStream is set in the ledger if the stream of usage records was created again after the
@@ -131,7 +133,7 @@ func (e UsageWindowOpened) Evolve(u *UsageRollup) {
 // its previous window, and their count is To - From + 1.
 type UsageWindowCompleted struct {
 	Window  uint64         `json:"window"`
-	Records []UsageRecords `json:"records,omitempty"` // one element for each control plane
+	Records []UsageRecords `json:"records,omitempty"` // usage records in the window, one element for each control plane
 	// Repeated is how many of the counted records are not in the rows, because an earlier record
 	// has the same ID.
 	Repeated int64        `json:"repeated,omitempty"`

@@ -58,7 +58,7 @@ type Sealed struct {
 	KeyID      string `json:"keyId"`
 	Ciphertext []byte `json:"ciphertext"`
 	Scheme     int    `json:"scheme,omitempty"`
-	Bound      string `json:"bound,omitempty"` // key name and version of a value of scheme 0
+	Bound      string `json:"bound,omitempty"` // key name and version to which a value of scheme 0 is bound
 }
 
 // SealScheme is the Sealed.Scheme of values that this version of anneal seals.

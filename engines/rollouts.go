@@ -88,15 +88,15 @@ func NewRollout(row map[string]any, score Score) Rollout {
 	return r
 }
 
-// ReadRollouts calls the function each with every rollout in a rollouts file and with its line,
-// until the function returns false. It skips lines that are not rollouts, and all that follows the
-// first MaxRolloutsBytes.
-func ReadRollouts(file io.Reader, each func(r *Rollout, line []byte) bool) error {
+// ReadRollouts calls visit with every rollout in a rollouts file and with its line, until visit
+// returns false. It skips lines that are not rollouts, and all that follows the first
+// MaxRolloutsBytes.
+func ReadRollouts(file io.Reader, visit func(r *Rollout, line []byte) bool) error {
 	lines := bufio.NewScanner(io.LimitReader(file, MaxRolloutsBytes))
 	lines.Buffer(nil, MaxStepRolloutsBytes)
 	for lines.Scan() {
 		var r Rollout
-		if json.Unmarshal(lines.Bytes(), &r) == nil && r.Row > 0 && !each(&r, lines.Bytes()) {
+		if json.Unmarshal(lines.Bytes(), &r) == nil && r.Row > 0 && !visit(&r, lines.Bytes()) {
 			return nil
 		}
 	}

@@ -30,7 +30,7 @@ import (
 // has ended. See docs/adr/0004.
 type diskSync struct {
 	dir    string               // directory of the block files 1.blk, 2.blk, ...
-	sync   func(*os.File) error // fdatasync; tests replace it
+	sync   func(*os.File) error // syncs a block file with fdatasync; tests replace it
 	mark   *integrity.MarkFile  // the log's high-water mark; nil for other streams
 	synced atomic.Uint64        // every message up to this position is on disk
 
@@ -43,8 +43,8 @@ type diskSync struct {
 	failed  error // error of the first failed sync, returned by all later calls: fdatasync reports lost pages only once
 
 	// Only the running round uses the fields below.
-	block  *os.File      // the newest block file in the last round
-	number int           // the number in that file's name
+	block  *os.File      // the block file that was newest in the last round, open for syncing
+	number int           // the number in the name of block, such as 2 for 2.blk
 	took   time.Duration // duration of the last fdatasync
 }
 
@@ -193,7 +193,7 @@ type appends struct {
 	answered uint64
 	last     uint64        // highest position in the answers of the server
 	waitFor  uint64        // done is closed when answered reaches this number
-	done     chan struct{} // nil when no caller waits
+	done     chan struct{} // closed when answered reaches waitFor; nil when no caller waits
 }
 
 // inProgress returns a channel that is closed when the server has answered all appends that were

@@ -39,7 +39,7 @@ type Rows interface {
 	WaitFor(ctx context.Context, position uint64) error
 }
 
-// A Request says who requests a change, when and why. Command is the ID of the request: when a
+// A Request describes who requests a change, when and why. Command is the ID of the request: when a
 // client repeats a request whose event was recorded but not acknowledged, Do finds the event by
 // this ID. Do generates an ID when Command is empty.
 type Request struct {
@@ -53,11 +53,11 @@ type Request struct {
 	ClientAddress string
 }
 
-// Reaction returns the Request for a change in reaction to the event to. actor makes the change at
-// the time at. The events of the change name to as their cause, and have the correlation and the
-// trace of to.
-func Reaction(to Event, actor string, at time.Time) Request {
-	return Request{Time: at, Actor: actor, Cause: to.ID, Correlation: to.Correlation, Trace: to.Trace}
+// Reaction returns the Request for a change in reaction to the event cause. actor makes the change
+// at the time now. The events of the change name it as their cause, and have the correlation and
+// the trace of cause.
+func Reaction(cause Event, actor string, now time.Time) Request {
+	return Request{Time: now, Actor: actor, Cause: cause.ID, Correlation: cause.Correlation, Trace: cause.Trace}
 }
 
 // A Change is the effect of a request on one resource. Event is the event that the request

@@ -13,9 +13,9 @@ type Files string
 
 // Read yields the events after a position that match a filter, in order, and a DataLoss error at
 // the first gap.
-func (f Files) Read(ctx context.Context, filter string, after uint64) iter.Seq2[Event, error] {
+func (f Files) Read(ctx context.Context, filter string, cursor uint64) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
-		for stored, err := range integrity.Events(string(f), after) {
+		for stored, err := range integrity.Events(string(f), cursor) {
 			var e Event
 			if err == nil {
 				err = ctx.Err()

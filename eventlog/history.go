@@ -21,7 +21,7 @@ type history struct {
 	failed chan struct{} // closed when err is set; created when done is first called
 }
 
-// saw records that this process has received or appended an event.
+// saw records the position and ID of an event that this process has received or appended.
 func (h *history) saw(position uint64, id string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -51,7 +51,7 @@ type JetStream struct {
 	disk    *diskSync
 	mark    *integrity.MarkFile // high-water mark of the log; nil when this process keeps none
 	space   *disk.Space         // free space of the embedded server's disk; nil in a cluster
-	history history             // knows the newest event, to detect that the log was set back
+	history history             // newest event that this process has seen, to detect that the log was set back
 
 	replicated bool // tests set it to make the log treat its stream as replicated
 

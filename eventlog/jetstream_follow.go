@@ -35,7 +35,7 @@ const followHeartbeat = time.Second
 // closed, the stream is deleted, the disk or the mark has failed, the log was set back, or an event
 // is missing or cannot be decoded. Without a filter Follow yields the event at every position, or a
 // DataLoss error with the first missing position.
-func (l *JetStream) Follow(ctx context.Context, filter string, after uint64) iter.Seq2[Event, error] {
+func (l *JetStream) Follow(ctx context.Context, filter string, cursor uint64) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		outer := ctx
 		ctx, cancel := context.WithCancel(ctx)
@@ -44,12 +44,12 @@ func (l *JetStream) Follow(ctx context.Context, filter string, after uint64) ite
 		pause := 50 * time.Millisecond
 		skipped := false // whether the previous consumer also found a gap after this position
 		for {
-			begun := after
-			err := l.follow(ctx, FilterOf(filter), &after, yield)
+			begun := cursor
+			err := l.follow(ctx, FilterOf(filter), &cursor, yield)
 			if err == nil {
 				return
 			}
-			if after > begun {
+			if cursor > begun {
 				pause, skipped = 50*time.Millisecond, false
 			}
 			again := skipped
@@ -84,14 +84,14 @@ const (
 // in order. The messages end with an error when the consumer, its server or the connection fails.
 // The caller then creates another consumer immediately; the ordered consumer of nats.go would pause
 // for up to 10 s.
-func (l *JetStream) consume(ctx context.Context, filter string, after uint64) (jetstream.MessagesContext, error) {
+func (l *JetStream) consume(ctx context.Context, filter string, cursor uint64) (jetstream.MessagesContext, error) {
 	ctx, cancel := context.WithTimeout(ctx, consumerTimeout)
 	defer cancel()
 	consumer, err := l.js.CreateConsumer(ctx, Stream, jetstream.ConsumerConfig{
 		Name:              nuid.Next(),
 		FilterSubject:     filter,
 		DeliverPolicy:     jetstream.DeliverByStartSequencePolicy,
-		OptStartSeq:       after + 1,
+		OptStartSeq:       cursor + 1,
 		AckPolicy:         jetstream.AckNonePolicy,
 		InactiveThreshold: consumerInactive,
 		Replicas:          1,
@@ -104,10 +104,10 @@ func (l *JetStream) consume(ctx context.Context, filter string, after uint64) (j
 		jetstream.PullHeartbeat(followHeartbeat), jetstream.WithMessagesErrOnMissingHeartbeat(true))
 }
 
-// follow yields the events of one consumer that follow the position *after, and advances *after. It
-// returns nil when yield returns false, otherwise the error that ended the consumer.
-func (l *JetStream) follow(ctx context.Context, filter string, after *uint64, yield func(Event, error) bool) error {
-	messages, err := l.consume(ctx, filter, *after)
+// follow yields the events of one consumer that follow the position *cursor, and advances *cursor.
+// It returns nil when yield returns false, otherwise the error that ended the consumer.
+func (l *JetStream) follow(ctx context.Context, filter string, cursor *uint64, yield func(Event, error) bool) error {
+	messages, err := l.consume(ctx, filter, *cursor)
 	if err != nil {
 		return err
 	}
@@ -115,7 +115,7 @@ func (l *JetStream) follow(ctx context.Context, filter string, after *uint64, yi
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	var position atomic.Uint64
-	position.Store(*after)
+	position.Store(*cursor)
 	if filter == everything {
 		go l.watchProgress(ctx, &position, stop)
 	}
@@ -134,11 +134,11 @@ func (l *JetStream) follow(ctx context.Context, filter string, after *uint64, yi
 				return err
 			}
 		}
-		if e.Position <= *after {
-			return l.history.fail("the consumer delivered position %d after position %d", e.Position, *after)
+		if e.Position <= *cursor {
+			return l.history.fail("the consumer delivered position %d after position %d", e.Position, *cursor)
 		}
-		if filter == everything && !l.filtered && e.Position != *after+1 {
-			return integrity.GapError(*after+1, e.Position)
+		if filter == everything && !l.filtered && e.Position != *cursor+1 {
+			return integrity.GapError(*cursor+1, e.Position)
 		}
 		if err := l.disk.wait(ctx, e.Position); err != nil {
 			return err
@@ -155,7 +155,7 @@ func (l *JetStream) follow(ctx context.Context, filter string, after *uint64, yi
 				return err
 			}
 		}
-		*after = e.Position
+		*cursor = e.Position
 		position.Store(e.Position)
 		l.history.saw(e.Position, e.ID)
 		if !yield(e, nil) {

@@ -99,12 +99,12 @@ func (l *JetStream) Count(ctx context.Context, filter string) (uint64, error) {
 	return uint64(len(page)) + left, nil
 }
 
-// page reads at most limit events that match a filter and have at least the position from. It reads
-// from any replica. left is the number of matching events after the returned ones.
-func (l *JetStream) page(ctx context.Context, filter string, from uint64, limit int) (events []Event, left uint64,
+// page reads at most limit events that match a filter and have at least the position first. It
+// reads from any replica. left is the number of matching events after the returned ones.
+func (l *JetStream) page(ctx context.Context, filter string, first uint64, limit int) (events []Event, left uint64,
 	err error) {
 	err = l.retryRead(ctx, func(ctx context.Context) error {
-		events, left, err = l.pageOnce(ctx, filter, from, limit)
+		events, left, err = l.pageOnce(ctx, filter, first, limit)
 		return err
 	})
 	return events, left, err

@@ -28,9 +28,9 @@ var ErrUncertain = errors.New("the event log did not acknowledge the event: it m
 type Event struct {
 	domain.Record
 	Position    uint64      // position in the log, from 1; 0 before it is appended
-	ID          string      // ce-id, a UUIDv7
+	ID          string      // ce-id: ID of the event, a UUIDv7
 	Name        domain.Name // resource of the event: ce-subject, and the subject in NATS
-	Time        time.Time   // ce-time
+	Time        time.Time   // ce-time: when the event was decided
 	Actor       string      // ce-actor: the API key, scheduler or node that caused the event
 	Command     string      // ce-command: ID of the command on which the event was decided
 	Cause       string      // ce-cause: ID of the event to which this event is a reaction; "" when a request caused it
@@ -68,23 +68,23 @@ type Log interface {
 	Append(ctx context.Context, w Write) (position uint64, err error)
 	// Read yields the events that match a filter, from the position after the given one up to the
 	// current end of the log.
-	Read(ctx context.Context, filter string, after uint64) iter.Seq2[Event, error]
+	Read(ctx context.Context, filter string, cursor uint64) iter.Seq2[Event, error]
 	// Count returns the number of events that match a filter.
 	Count(ctx context.Context, filter string) (uint64, error)
 	// Follow yields the existing events after a position that match a filter, and then new events as
 	// they are appended, until ctx is done. The last pair that it yields has the error that ended it.
-	Follow(ctx context.Context, filter string, after uint64) iter.Seq2[Event, error]
+	Follow(ctx context.Context, filter string, cursor uint64) iter.Seq2[Event, error]
 	// At returns the event at a position, or a NotFound error.
 	At(ctx context.Context, position uint64) (Event, error)
 	// Last returns the position and ID of the newest event; the zero Checkpoint for an empty log.
 	Last(ctx context.Context) (Checkpoint, error)
 }
 
-// Follows returns a DataLoss error unless the position of e is after+1. Readers of all events call
-// it to notice a missing event.
-func Follows(e Event, after uint64) error {
-	if e.Position != after+1 {
-		return fmt.Errorf("event %s of %s: %w", e.ID, e.Name, integrity.GapError(after+1, e.Position))
+// Follows returns a DataLoss error unless the position of e is previous+1. Readers of all events
+// call it to notice a missing event.
+func Follows(e Event, previous uint64) error {
+	if e.Position != previous+1 {
+		return fmt.Errorf("event %s of %s: %w", e.ID, e.Name, integrity.GapError(previous+1, e.Position))
 	}
 	return nil
 }

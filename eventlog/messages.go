@@ -25,18 +25,18 @@ func MessagesOf(log *JetStream) Messages { return Messages{log} }
 // Last returns the position and ID of the newest event; the zero Checkpoint for an empty log.
 func (s Messages) Last(ctx context.Context) (Checkpoint, error) { return s.log.Last(ctx) }
 
-// Each calls each with every event after the position after, up to upTo, in order. An event is
+// Each calls visit with every event after the position cursor, up to upTo, in order. An event is
 // passed on only when it is on disk.
-func (s Messages) Each(ctx context.Context, after, upTo uint64, each func(integrity.Message) error) error {
-	return s.log.messages(ctx, after, upTo, func(position uint64, m jetstream.Msg) error {
-		if position != after+1 {
-			return integrity.GapError(after+1, position)
+func (s Messages) Each(ctx context.Context, cursor, upTo uint64, visit func(integrity.Message) error) error {
+	return s.log.messages(ctx, cursor, upTo, func(position uint64, m jetstream.Msg) error {
+		if position != cursor+1 {
+			return integrity.GapError(cursor+1, position)
 		}
-		after = position
+		cursor = position
 		if err := s.log.disk.wait(ctx, position); err != nil {
 			return err
 		}
-		return each(integrity.MessageOf(position, m.Subject(), nats.Header(m.Headers()), m.Data()))
+		return visit(integrity.MessageOf(position, m.Subject(), nats.Header(m.Headers()), m.Data()))
 	})
 }
 

@@ -85,14 +85,14 @@ func reconcileMirror(ctx context.Context, mirror, log *JetStream, last Checkpoin
 	return restore(ctx, log, mirror, end.Position, last.Position)
 }
 
-// restore appends the events of a mirror after the position after, up to upTo, to the log, at the
+// restore appends the events of a mirror after the position cursor, up to upTo, to the log, at the
 // same positions.
-func restore(ctx context.Context, log, mirror *JetStream, after, upTo uint64) error {
-	return mirror.messages(ctx, after, upTo, func(position uint64, m jetstream.Msg) error {
-		if position != after+1 {
-			return integrity.GapError(after+1, position)
+func restore(ctx context.Context, log, mirror *JetStream, cursor, upTo uint64) error {
+	return mirror.messages(ctx, cursor, upTo, func(position uint64, m jetstream.Msg) error {
+		if position != cursor+1 {
+			return integrity.GapError(cursor+1, position)
 		}
-		header := nats.Header{jetstream.ExpectedLastSeqHeader: {strconv.FormatUint(after, 10)}}
+		header := nats.Header{jetstream.ExpectedLastSeqHeader: {strconv.FormatUint(cursor, 10)}}
 		for name, values := range m.Headers() {
 			if integrity.IsAttribute(name) {
 				header[name] = values
@@ -109,7 +109,7 @@ func restore(ctx context.Context, log, mirror *JetStream, after, upTo uint64) er
 		if err != nil {
 			return integrity.Damagef("cannot restore the event at position %d from the readers' mirror: %v", position, err)
 		}
-		after = position
+		cursor = position
 		return nil
 	})
 }

@@ -12,12 +12,12 @@ import (
 	"anneal/eventlog/integrity"
 )
 
-// Verify compares the open stream of the log with before, the result of the check before the start.
+// Verify compares the open stream of the log with check, the result of the check before the start.
 // It returns the high-water mark with the hash chain up to the newest event, or an error when
 // events are missing or differ from the mark.
-func (l *JetStream) Verify(ctx context.Context, before integrity.CheckResult) (mark integrity.HighWaterMark,
+func (l *JetStream) Verify(ctx context.Context, check integrity.CheckResult) (mark integrity.HighWaterMark,
 	err error) {
-	mark = before.Mark
+	mark = check.Mark
 	var state jetstream.StreamState
 	err = Retry(ctx, func(ctx context.Context) error {
 		stream, err := l.js.Stream(ctx, Stream)
@@ -38,13 +38,13 @@ func (l *JetStream) Verify(ctx context.Context, before integrity.CheckResult) (m
 		return mark, integrity.Damagef("the log has only %d events from position %d to %d: some are missing", state.Msgs,
 			state.FirstSeq, state.LastSeq)
 	// LastSeq is greater when events were restored from the readers' mirror
-	case before.Read && state.LastSeq < before.Last:
+	case check.Read && state.LastSeq < check.Last:
 		return mark, integrity.Damagef("according to its block files the log ends at position %d, but according to the "+
-			"NATS server at %d", before.Last,
+			"NATS server at %d", check.Last,
 			state.LastSeq)
 	}
 	// events after the high-water mark, or all events, are not checked yet
-	if mark.Position < state.LastSeq || !before.Read {
+	if mark.Position < state.LastSeq || !check.Read {
 		if err := l.catchUp(ctx, &mark, state.LastSeq); err != nil {
 			return mark, err
 		}
@@ -78,28 +78,28 @@ func (l *JetStream) catchUp(ctx context.Context, mark *integrity.HighWaterMark, 
 	return nil
 }
 
-// readChain reads the log up to the position upTo and adds its events to chain. It calls each after
-// every event.
-func (l *JetStream) readChain(ctx context.Context, chain *integrity.HashChain, upTo uint64, each func() error) error {
+// readChain reads the log up to the position upTo and adds its events to chain. It calls visit
+// after every event.
+func (l *JetStream) readChain(ctx context.Context, chain *integrity.HashChain, upTo uint64, visit func() error) error {
 	return l.messages(ctx, chain.Position, upTo, func(position uint64, m jetstream.Msg) error {
 		err := chain.Extend(integrity.MessageOf(position, m.Subject(), nats.Header(m.Headers()), m.Data()))
 		if err != nil {
 			return err
 		}
-		return each()
+		return visit()
 	})
 }
 
-// messages calls each with the position and the message of every event after the position after, up
-// to upTo.
-func (l *JetStream) messages(ctx context.Context, after, upTo uint64, each func(uint64, jetstream.Msg) error) error {
-	messages, err := l.consume(ctx, everything, after)
+// messages calls visit with the position and the message of every event after the position cursor,
+// up to upTo.
+func (l *JetStream) messages(ctx context.Context, cursor, upTo uint64, visit func(uint64, jetstream.Msg) error) error {
+	messages, err := l.consume(ctx, everything, cursor)
 	if err != nil {
 		return err
 	}
 	defer messages.Stop()
 	untilDone := jetstream.NextContext(ctx)
-	for after < upTo {
+	for cursor < upTo {
 		m, err := messages.Next(untilDone)
 		if err != nil {
 			return err
@@ -108,8 +108,8 @@ func (l *JetStream) messages(ctx context.Context, after, upTo uint64, each func(
 		if err != nil {
 			return err
 		}
-		after = meta.Sequence.Stream
-		if err := each(after, m); err != nil {
+		cursor = meta.Sequence.Stream
+		if err := visit(cursor, m); err != nil {
 			return err
 		}
 	}

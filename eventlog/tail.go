@@ -24,7 +24,7 @@ type Tail struct {
 
 	mu      sync.Mutex
 	started bool
-	from    uint64 // ring has all events after the position from, up to the position at.
+	from    uint64 // ring has all events after position from, up to and including position at.
 	at      uint64
 	ring    []Event
 	grown   chan struct{} // closed when events are added to ring
@@ -44,12 +44,12 @@ func (t *Tail) Done() <-chan struct{} { return t.ctx.Done() }
 
 // Start subscribes to the events after a position. It does nothing when the Tail has been started
 // already.
-func (t *Tail) Start(after uint64) {
+func (t *Tail) Start(cursor uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.started {
-		t.started, t.from, t.at = true, after, after
-		go t.follow(after)
+		t.started, t.from, t.at = true, cursor, cursor
+		go t.follow(cursor)
 	}
 }
 

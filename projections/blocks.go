@@ -25,10 +25,12 @@ type block struct {
 	index   int         // number of the block among the account's blocks, from 0
 	cow     *cowContext // only the table with the same cow may change the block; others copy it
 	rows    []domain.AnyRow
-	fresh   [blockRows / 64]uint64 // a bit for each row that was written since the block was copied
+	// has a bit for each row: set if the row was written since the block was copied, so that no
+	// copy of the table shares it
+	fresh [blockRows / 64]uint64
 
 	mu      sync.Mutex
-	derived []derived // the oldest value first
+	derived []derived // values that Derive has computed, the oldest first
 }
 
 // A cowContext identifies one copy of a table for copy-on-write: the table may change the blocks

@@ -34,7 +34,7 @@ const (
 
 // A Difference is a resource whose served row differs from the row that follows from the log.
 type Difference struct {
-	Name string `json:"name"` // name of the resource; historyTable for the history of job waits
+	Name string `json:"name"` // name of the resource; the constant historyTable ("waits") for the history of job waits
 	Kind string `json:"kind"`
 }
 
@@ -60,7 +60,7 @@ func (e entry) compare(o entry) int {
 
 var errStopped = errors.New("stopped")
 
-// entries yields the lines of a table; none for a nil table.
+// entries yields an entry for each line of a table; none for a nil table.
 func (t *table) entries() iter.Seq2[entry, error] {
 	return func(yield func(entry, error) bool) {
 		if t == nil {
@@ -153,9 +153,9 @@ func (c *Comparison) differs(name, kind string) {
 	}
 }
 
-// merge calls each for every resource with an entry in one of two ordered sequences. It passes the
+// merge calls visit for every resource with an entry in one of two ordered sequences. It passes the
 // entry of each sequence; nil if the sequence has none.
-func merge(a, b iter.Seq2[entry, error], each func(a, b *entry)) error {
+func merge(a, b iter.Seq2[entry, error], visit func(a, b *entry)) error {
 	nextA, stopA := iter.Pull2(a)
 	defer stopA()
 	nextB, stopB := iter.Pull2(b)
@@ -178,11 +178,11 @@ func merge(a, b iter.Seq2[entry, error], each func(a, b *entry)) error {
 		was, is := one, two
 		switch {
 		case order < 0:
-			each(&was, nil)
+			visit(&was, nil)
 		case order > 0:
-			each(nil, &is)
+			visit(nil, &is)
 		default:
-			each(&was, &is)
+			visit(&was, &is)
 		}
 		if order <= 0 {
 			one, errA, moreA = nextA()

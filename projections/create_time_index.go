@@ -14,8 +14,10 @@ import (
 // A createTimeKey is an element of table.byCreateTime, the index of a table's rows by account, then
 // create time, then name.
 type createTimeKey struct {
-	account *string // accountRows.id; equal pointers are the same account, without comparing the ID
-	created int64   // nanoseconds since 1970
+	// points to accountRows.id: equal pointers mean the same account, so that the IDs need no
+	// comparison
+	account *string
+	created int64 // create time of the row, in nanoseconds since 1970
 	row     domain.AnyRow
 }
 
@@ -70,11 +72,11 @@ func (t *Table[S]) Newest(account string) iter.Seq[*Row[S]] {
 }
 
 // CreatedAfter yields the rows of an account ordered by create time and then name. It begins after
-// the row after, of which only the name and the create time are used, so that the table need not
-// have this row. If after is nil, CreatedAfter yields all rows of the account.
-func (t *Table[S]) CreatedAfter(account string, after *Row[S]) iter.Seq[*Row[S]] {
+// the row last, of which only the name and the create time are used, so that the table need not
+// have this row. If last is nil, CreatedAfter yields all rows of the account.
+func (t *Table[S]) CreatedAfter(account string, last *Row[S]) iter.Seq[*Row[S]] {
 	t = t.Of(account)
-	if after == nil {
+	if last == nil {
 		return t.Oldest(account)
 	}
 	return func(yield func(*Row[S]) bool) {
@@ -82,20 +84,20 @@ func (t *Table[S]) CreatedAfter(account string, after *Row[S]) iter.Seq[*Row[S]]
 		if !ok {
 			return
 		}
-		created := after.CreateTime.UnixNano()
-		t.byCreateTime.Ascend(createTimeKey{one.id, created, after}, func(a createTimeKey) bool {
-			return a.created == created && a.account == one.id && a.row.Key() == after.Name ||
+		created := last.CreateTime.UnixNano()
+		t.byCreateTime.Ascend(createTimeKey{one.id, created, last}, func(a createTimeKey) bool {
+			return a.created == created && a.account == one.id && a.row.Key() == last.Name ||
 				a.account == one.id && yield(a.row.(*Row[S]))
 		})
 	}
 }
 
 // CreatedBefore yields the rows of an account ordered by descending create time and then ascending
-// name. It begins with the row that follows *after in this order, or with the first row if after is
-// nil; as in CreatedAfter, the table need not have the row *after. The index is ordered by ascending
+// name. It begins with the row that follows *last in this order, or with the first row if last is
+// nil; as in CreatedAfter, the table need not have the row *last. The index is ordered by ascending
 // create time and name, so CreatedBefore reads create times backward, and the rows with the same
 // create time forward.
-func (t *Table[S]) CreatedBefore(account string, after *Row[S]) iter.Seq[*Row[S]] {
+func (t *Table[S]) CreatedBefore(account string, last *Row[S]) iter.Seq[*Row[S]] {
 	t = t.Of(account)
 	return func(yield func(*Row[S]) bool) {
 		if t.Count(account) == 0 {
@@ -103,22 +105,22 @@ func (t *Table[S]) CreatedBefore(account string, after *Row[S]) iter.Seq[*Row[S]
 		}
 		first, more := (*table)(t).firstCreateTimeKey(account, math.MaxInt64), true
 		// at yields the rows with the create time of the key from, beginning at this key, except the
-		// row after.
+		// row last.
 		at := func(from createTimeKey) {
 			t.byCreateTime.Ascend(from, func(a createTimeKey) bool {
 				switch {
 				case a.created != from.created || a.account != from.account:
 					return false
-				case after != nil && a.row.Key() == after.Name:
+				case last != nil && a.row.Key() == last.Name:
 					return true
 				}
 				more = yield(a.row.(*Row[S]))
 				return more
 			})
 		}
-		if after != nil {
-			first.created = after.CreateTime.UnixNano()
-			at(createTimeKey{first.account, first.created, after})
+		if last != nil {
+			first.created = last.CreateTime.UnixNano()
+			at(createTimeKey{first.account, first.created, last})
 		}
 		for more && t.previousCreateTime(&first) {
 			at(first)

@@ -17,9 +17,10 @@ import (
 // A Digest is a hash of all tables, and of the history of job waits, at one position. Worlds that
 // folded the same events have the same Digest, whether or not they were loaded from a snapshot.
 type Digest struct {
-	Position uint64                 `json:"position"`
-	EventID  string                 `json:"eventId"`
-	Tables   map[string]TableDigest `json:"tables"` // by collection; historyTable for the history of job waits
+	Position uint64 `json:"position"`
+	EventID  string `json:"eventId"`
+	// hash of each table by collection, and of the history of job waits with the key historyTable
+	Tables map[string]TableDigest `json:"tables"`
 	// SHA256 is the digest of the tables' names and SHA256 fields, ordered by name, in hexadecimal.
 	SHA256 string `json:"sha256"`
 }

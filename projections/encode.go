@@ -79,7 +79,7 @@ func lineName(text []byte) (domain.Name, error) {
 // A rowLine is a line whose state is decoded directly into a row.
 type rowLine struct {
 	line
-	State any `json:"state"` // the address of the row's state
+	State any `json:"state"` // pointer to the row's state, into which the JSON is decoded
 }
 
 // decodeOptions are the options of encoding/json, which encoded the rows, without the extra pass

@@ -14,7 +14,7 @@ import (
 // of the table that was made for views. The world's lock guards a fold.
 type fold struct {
 	kind    domain.AnyKind
-	job     bool // the kind is a kind of job
+	job     bool // the resources of the kind are training jobs
 	table   *table
 	shared  *table
 	changed bool // the table has changed since shared was copied

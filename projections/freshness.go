@@ -32,7 +32,9 @@ func (w *World) KeepConfirming(ctx context.Context, log eventlog.Log) error {
 	w.confirmed.CompareAndSwap(nil, &begin)
 	ticker := time.NewTicker(ConfirmEvery)
 	defer ticker.Stop()
-	var asked time.Time // time of the request that returned end; zero once the world has reached end
+	// time of the request that returned end, the last position of the log; zero once the world has
+	// reached it
+	var asked time.Time
 	var end uint64
 	for {
 		if asked.IsZero() {

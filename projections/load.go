@@ -26,7 +26,7 @@ type batch struct {
 	buffer  []byte
 	text    []byte // lines of rows or of the history of job waits, in buffer; no header and no footer
 	rows    []loadedRow
-	decoded chan struct{} // receives a value when rows is set
+	decoded chan struct{} // receives an element when the lines are decoded and rows is set
 }
 
 // A loadedRow is a decoded line of a snapshot: the row of a resource, a deleted resource, which has
@@ -188,7 +188,7 @@ func (w *World) restore(l *loadedRow) error {
 type snapshotReader struct {
 	in       io.Reader
 	checksum hash.Hash // checksum of the bytes before the footer that were read so far
-	rest     []byte    // bytes that were read, but not returned yet
+	rest     []byte    // bytes that were read from the file, but that next has not returned yet
 	footer   []byte
 }
 
@@ -245,7 +245,7 @@ func (r *snapshotReader) next(b *batch) (more bool, err error) {
 			b.text = b.buffer
 			continue
 		}
-		r.rest = bytes.Clone(b.text[end:]) // the next batch reuses the buffer
+		r.rest = bytes.Clone(b.text[end:]) // copy the rest, because the next batch reuses the buffer
 		b.text, more = b.text[:end], true
 		if at := footerIn(b.text); at >= 0 {
 			r.footer, b.text, more = bytes.Clone(b.text[at:]), b.text[:at], false

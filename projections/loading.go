@@ -15,13 +15,13 @@ import (
 type Loading struct {
 	dir   string
 	fresh func() *World
-	paths []string      // the snapshots, newest first
-	err   error         // the directory cannot be read
-	first loaded        // result for the newest snapshot; set when done is closed
+	paths []string      // paths of the snapshots in the directory, newest first
+	err   error         // error of listing the snapshots in the directory
+	first loaded        // world of the newest snapshot, or the error of reading it; set when done is closed
 	done  chan struct{} // closed when first is set, or when there is no snapshot
 }
 
-// A loaded is the result of World.read.
+// A loaded is a world that World.read has read from a snapshot, with its checkpoint, or the error.
 type loaded struct {
 	world *World
 	at    eventlog.Checkpoint
@@ -106,7 +106,7 @@ func (l *Loading) load(check func(path string, at eventlog.Checkpoint) error,
 		if i == 0 {
 			l.Wait()
 			read = l.first
-			l.first = loaded{} // the world must not stay in memory if it is not used
+			l.first = loaded{} // release the world, which must not stay in memory if it is not used
 		} else {
 			read = l.read(path)
 		}

@@ -10,7 +10,7 @@ import (
 type Reservation struct {
 	Model domain.Name
 	Job   domain.Name
-	at    uint64 // log position of the job's event that reserved the name
+	at    uint64 // log position of the job's event that reserved the name; the earlier reservation has precedence
 }
 
 // reservationOf returns the reservation of a job; false when the job reserves no name.

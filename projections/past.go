@@ -36,8 +36,8 @@ func (w *World) Archive(a *archive.Archive) error {
 
 // archiveEvent adds an event that f has folded to an archive; a nil archive is ignored. previous is
 // the position of the previous event of the resource.
-func archiveEvent(to *archive.Archive, f *fold, e eventlog.Event, previous uint64) {
-	if to == nil {
+func archiveEvent(target *archive.Archive, f *fold, e eventlog.Event, previous uint64) {
+	if target == nil {
 		return
 	}
 	var state []byte
@@ -49,10 +49,10 @@ func archiveEvent(to *archive.Archive, f *fold, e eventlog.Event, previous uint6
 			state, err = json.Marshal(line{Name: e.Name, Version: e.Position})
 		}
 		if err != nil {
-			state = nil // without a stored state, ViewAt folds earlier events
+			state = nil // store no state: ViewAt then folds earlier events of the resource
 		}
 	}
-	to.Add(e, previous, state)
+	target.Add(e, previous, state)
 }
 
 // A Moment is the earlier log position of a view that ViewAt returned. Tables find their rows in
@@ -61,7 +61,7 @@ type Moment struct {
 	ctx      context.Context
 	world    *World
 	position uint64
-	rebuilds int // value of View.rebuilds in the view
+	rebuilds int // View.rebuilds of the view; if the world's number differs, the world was rebuilt since
 
 	mu  sync.Mutex
 	err error

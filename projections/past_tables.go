@@ -20,8 +20,8 @@ const (
 	// times as many events. It is also the maximum number of rows that all tables in memory, except
 	// the most recently used one, together do not share with the present table.
 	maxPastRows   = 200_000
-	maxPastTables = 32 // maximum number of tables in memory
-	maxPastBuilds = 2  // maximum number of tables that are built concurrently
+	maxPastTables = 32 // maximum number of tables of earlier positions in memory
+	maxPastBuilds = 2  // maximum number of tables of earlier positions that are built concurrently
 )
 
 // ReasonTooManyChanges is the reason of the error for a list at an earlier position after which too
@@ -31,7 +31,7 @@ const ReasonTooManyChanges = "TOO_MANY_CHANGES_SINCE"
 // A pastKey identifies a table with the rows of an account at an earlier position.
 type pastKey struct {
 	position   uint64
-	rebuilds   int // value of View.rebuilds for the table
+	rebuilds   int // View.rebuilds of the view: a rebuild of the world invalidates earlier tables
 	collection string
 	account    string
 }
@@ -41,18 +41,18 @@ type pastKey struct {
 type pastTableCache struct {
 	builds chan struct{} // semaphore: has an element for each build in progress
 	copies sync.Mutex    // held during table.copy of tables that views share: it changes copy-on-write marks in them
-	limit  int           // maxPastRows, except in tests
+	limit  int           // maximum of rows: maxPastRows, except in tests
 
 	mu     sync.Mutex
 	tables map[pastKey]*pastTable
 	recent list.List // *pastTable elements, the most recently used first
-	rows   int       // sum of pastTable.rows of all tables that are built
+	rows   int       // sum of the field rows of all tables that are completely built
 }
 
 type pastTable struct {
 	key     pastKey
 	built   chan struct{} // closed when table or err is set
-	waiting int           // requests that wait for the table
+	waiting int           // number of requests that wait for the table
 	cancel  func()        // cancels the context of the build
 	table   *table
 	rows    int // number of rows that are not shared with the present table
@@ -228,7 +228,7 @@ func (p *pastRows) changes(account string) []changedRow {
 // A foldStep is an event that is folded into a changedRow.
 type foldStep struct {
 	position uint64
-	row      int // index of the changedRow
+	row      int // index of the changedRow in the list of changed rows
 	first    bool
 }
 
@@ -268,16 +268,16 @@ func (p *pastRows) foldRows(changed []changedRow, left *foldBudget) error {
 	return nil
 }
 
-// chainOf sets one.found, and returns the positions of the events from which the row is folded; none if
-// the resource had no event up to the Moment.
-func (p *pastRows) chainOf(finder *archive.Finder, one *changedRow) (chain []uint64, err error) {
+// chainOf sets row.found, and returns the positions of the events from which the row is folded;
+// none if the resource had no event up to the Moment.
+func (p *pastRows) chainOf(finder *archive.Finder, row *changedRow) (chain []uint64, err error) {
 	if err = p.ctx.Err(); err != nil {
 		return nil, err
 	}
-	if one.found, err = finder.Find(one.version, p.position); err != nil || one.found == 0 {
+	if row.found, err = finder.Find(row.version, p.position); err != nil || row.found == 0 {
 		return nil, err
 	}
-	return p.world.archive.Chain(one.found)
+	return p.world.archive.Chain(row.found)
 }
 
 // replace returns a copy of the present table in which the changed rows are replaced, and the

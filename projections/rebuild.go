@@ -9,17 +9,18 @@ import (
 )
 
 const (
-	backlogStart    = 1_000   // maximum number of events by which a rebuild is behind when its backlog starts
+	// a rebuild starts its backlog when it is at most this number of events behind the served world
+	backlogStart    = 1_000
 	maxBacklog      = 100_000 // maximum number of events in the backlog of a rebuild
 	maxSwitchEvents = 64      // maximum number of events that are folded while the served world is locked
-	progressEvery   = 1_000   // number of folded events between two calls of progress
+	progressEvery   = 1_000   // number of folded events between two calls of the function progress
 )
 
 // A backlog holds the events that the served world has folded since startBacklog, and that the
 // rebuild has not folded yet. The world's lock guards it.
 type backlog struct {
 	events   []eventlog.Event
-	overflow bool // there were more than maxBacklog events
+	overflow bool // more than maxBacklog events were added, so the backlog has not kept all of them
 }
 
 // add adds an event; a nil backlog ignores it.

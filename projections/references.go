@@ -60,10 +60,10 @@ func (v *View) Lost(self domain.Name, state domain.Referrer) (lost []domain.Name
 }
 
 // BeingDeleted returns the names of the resources to which a change of the resource self adds a
-// reference although a request to delete them is in effect at now. before and state are the states
-// of self before and after the change.
-func (v *View) BeingDeleted(self domain.Name, before, state any, now time.Time) (deleting []domain.Name) {
-	already := slices.Collect(namesOf(self, before))
+// reference although a request to delete them is in effect at now. previous and state are the
+// states of self before and after the change.
+func (v *View) BeingDeleted(self domain.Name, previous, state any, now time.Time) (deleting []domain.Name) {
+	already := slices.Collect(namesOf(self, previous))
 	for used := range namesOf(self, state) {
 		table := v.tables[used.Collection()]
 		if table == nil || slices.Contains(already, used) {

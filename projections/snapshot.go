@@ -31,13 +31,13 @@ const (
 
 type snapshotHeader struct {
 	Format int    `json:"format"`
-	Schema string `json:"schema"` // hash of what the world can fold and store: see World.schema
+	Schema string `json:"schema"` // hash of the formats that the world can fold and store: see World.schema
 	eventlog.Checkpoint
 }
 
 type snapshotFooter struct {
 	Digest   Digest `json:"digest"`
-	Checksum string `json:"checksum"` // SHA-256 of the bytes before the footer, hexadecimal
+	Checksum string `json:"checksum"` // SHA-256 of all bytes of the snapshot before the footer, in hexadecimal
 }
 
 var (
@@ -123,7 +123,7 @@ func writeDurably(path string, write func(io.Writer) error) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(file.Name()) // fails, without effect, if the file was renamed
+	defer os.Remove(file.Name()) // remove the temporary file; fails, without effect, if it was renamed to path
 	buffered := bufio.NewWriterSize(file, 1<<20)
 	err = write(buffered)
 	for _, step := range []func() error{buffered.Flush, file.Sync} {
@@ -247,21 +247,21 @@ func Load(dir string) (*World, error) {
 		func(eventlog.Checkpoint) error { return nil })
 }
 
-// contains returns an error unless the log contains the last event of the snapshot at path, whose
-// checkpoint is at.
-func contains(ctx context.Context, log eventlog.Log, path string, at eventlog.Checkpoint) error {
-	found, err := log.At(ctx, at.Position)
+// contains returns an error unless the log contains the last event of the snapshot at path with the
+// given checkpoint.
+func contains(ctx context.Context, log eventlog.Log, path string, checkpoint eventlog.Checkpoint) error {
+	found, err := log.At(ctx, checkpoint.Position)
 	switch {
 	case domain.CodeOf(err) == domain.NotFound:
 		last, err := log.Last(ctx)
 		if err != nil {
 			return err
 		}
-		return mismatch(path, at, fmt.Sprintf("the log ends at position %d", last.Position))
+		return mismatch(path, checkpoint, fmt.Sprintf("the log ends at position %d", last.Position))
 	case err != nil:
 		return fmt.Errorf("read the last event of %s in the log: %w", path, err)
-	case found.ID != at.EventID:
-		return mismatch(path, at, fmt.Sprintf("the log has event %s at this position", found.ID))
+	case found.ID != checkpoint.EventID:
+		return mismatch(path, checkpoint, fmt.Sprintf("the log has event %s at this position", found.ID))
 	}
 	return nil
 }

@@ -29,11 +29,12 @@ type table struct {
 	pivot        block                           // reused key for lookups by the goroutine that changes the table
 	cow          *cowContext                     // identifies the blocks that the table may change without copying them
 	accounts     *btree.Map[string, accountRows] // the accounts that have rows, by ID
-	deleted      *btree.Map[domain.Name, uint64] // version of each deleted resource
+	deleted      *btree.Map[domain.Name, uint64] // by name of a deleted resource: position of the event that deleted it
 	// openJobs holds the rows of unfinished jobs; nil for other kinds, and in views of an earlier position.
 	openJobs *btree.Map[domain.Name, domain.AnyRow]
 	loaded   []createTimeKey // keys of rows that are not in byCreateTime yet: see load
-	past     *pastRows       // finds the rows, in a view of an earlier position; nil in others
+	// finds the rows in the archive; nil unless the table is one of a view of an earlier position
+	past *pastRows
 }
 
 // accountRows is the ID of an account and the number of its rows in a table.
@@ -310,13 +311,13 @@ func (t *Table[S]) In(account string) iter.Seq[*Row[S]] {
 	}
 }
 
-// NamedAfter yields the rows of an account whose names are greater than after, ordered by name. The
-// table need not have a row with the name after.
-func (t *Table[S]) NamedAfter(account string, after domain.Name) iter.Seq[*Row[S]] {
+// NamedAfter yields the rows of an account whose names are greater than last, ordered by name. The
+// table need not have a row with the name last.
+func (t *Table[S]) NamedAfter(account string, last domain.Name) iter.Seq[*Row[S]] {
 	t = t.Of(account)
 	return func(yield func(*Row[S]) bool) {
-		t.rows.Ascend(after, func(name domain.Name, one cell) bool {
-			return name == after || name.Account() == account && yield(one.row.(*Row[S]))
+		t.rows.Ascend(last, func(name domain.Name, one cell) bool {
+			return name == last || name.Account() == account && yield(one.row.(*Row[S]))
 		})
 	}
 }

@@ -9,20 +9,20 @@ import (
 // that wait for the same position share one waiter.
 type waiter struct {
 	done  chan struct{}
-	users int // number of callers that wait; callers of Changed are not subtracted when they stop waiting
+	users int // number of callers that wait; a caller of Changed counts until the channel is closed
 }
 
 var past = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
-// Changed returns a channel that is closed once the world has applied an event after the position
-// after. If the world has done so already, the channel is closed.
-func (w *World) Changed(after uint64) <-chan struct{} {
+// Changed returns a channel that is closed once the world has applied an event after position. If
+// the world has done so already, the channel is closed.
+func (w *World) Changed(position uint64) <-chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.at.Position > after {
+	if w.at.Position > position {
 		return past
 	}
-	return w.await(after + 1).done
+	return w.await(position + 1).done
 }
 
 // WaitFor returns when every event up to position is folded, so that a caller that waits for the

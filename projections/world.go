@@ -41,7 +41,8 @@ type View struct {
 	Subscriptions  *Table[domain.Subscription]
 	Live           live.View
 	Waits          *waits.History // how long started jobs had waited; do not modify, other views share it
-	Past           *Moment        // set in a view of an earlier position: see World.ViewAt
+	// position of a view of an earlier state, and its errors; nil in other views: see World.ViewAt
+	Past *Moment
 
 	tables   map[string]*table // tables by collection
 	fleet    func() domain.Fleet
@@ -74,29 +75,30 @@ func NewWorld() *World {
 // A World is the current state of all resources. One goroutine folds events into it with Run or
 // Apply. Any number of goroutines can read it concurrently.
 type World struct {
-	mu             sync.Mutex
-	folds          map[string]*fold // tables by collection; the map itself never changes
-	fields         func(*View)      // sets the fields of a view that are typed tables, such as Jobs; nil sets none
-	at             eventlog.Checkpoint
-	view           *View                      // the newest view; reused until the position or the live status changes
-	saved          uint64                     // position of the newest snapshot
-	waiters        btree.Map[uint64, *waiter] // waiting callers by position
-	failed         error                      // the error of the event at which the world has stopped
-	broken         chan struct{}              // closed when failed is set
+	mu      sync.Mutex
+	folds   map[string]*fold // tables by collection; the map itself never changes
+	fields  func(*View)      // sets the fields of a view that are typed tables, such as Jobs; nil sets none
+	at      eventlog.Checkpoint
+	view    *View                      // the newest view; reused until the position or the live status changes
+	saved   uint64                     // position of the newest snapshot that was loaded or saved
+	waiters btree.Map[uint64, *waiter] // by position: callers that wait until the world reaches it
+	// error of folding the event at which the world has stopped; nil while it runs
+	failed         error
+	broken         chan struct{} // closed when failed is set
 	live           *live.Status
 	now            func() time.Time
 	waits          *waits.History
 	archive        *archive.Archive // archive that Archive has set; nil without an archive
 	pastTableCache *pastTableCache
-	saving         sync.Mutex // held by Save
+	saving         sync.Mutex // locked during Save, so that only one snapshot is written at a time
 
 	backlog  *backlog // backlog of a rebuild in progress; nil without one
-	rebuilds int      // number of rebuilds of this world
+	rebuilds int      // number of completed rebuilds of this world
 
 	applied map[string]uint64 // number of applied events by type: see Applied
 
-	confirmed atomic.Pointer[time.Time] // time of the last confirmation: see Age
-	behind    atomic.Pointer[time.Time] // result of Behind; nil for the zero time
+	confirmed atomic.Pointer[time.Time] // when it was last confirmed that the world had all events of the log: see Age
+	behind    atomic.Pointer[time.Time] // result of the method Behind; nil stands for the zero time
 }
 
 // NewWorldOf returns an empty world with tables of the given kinds. The typed fields of its views

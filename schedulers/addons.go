@@ -45,12 +45,13 @@ func (Addons) Plan(v *projections.View, _ time.Time) Plan {
 }
 
 type addonPlan struct {
-	view   *projections.View
-	plan   Plan
-	rows   []*projections.Row[domain.DeployedModel] // all deployed models; in each account, oldest first
-	models map[string]bool                          // set of the wanted addons, with keys "DEPLOYMENT MODEL"
-	counts map[string]int                           // number of wanted addons by deployment
-	latest map[string]domain.Name                   // newest deployed model that is DEPLOYED, by deployment
+	view *projections.View
+	plan Plan
+	rows []*projections.Row[domain.DeployedModel] // all deployed models; in each account, oldest first
+	// set of the addons that should be loaded, with keys "DEPLOYMENT MODEL"
+	models map[string]bool
+	counts map[string]int         // by deployment: number of addons that should be loaded
+	latest map[string]domain.Name // newest deployed model in state DEPLOYED, by deployment
 }
 
 func (p *addonPlan) reconcile(row *projections.Row[domain.DeployedModel]) {
@@ -99,11 +100,11 @@ func (p *addonPlan) reconcileWanted(row *projections.Row[domain.DeployedModel], 
 	}
 }
 
-// older reports whether the deployed model in row was created before the deployed model other.
-func (p *addonPlan) older(row *projections.Row[domain.DeployedModel], other domain.Name) bool {
-	newer, ok := p.view.DeployedModels.Get(other)
-	return ok && other != row.Name && (newer.CreateTime.After(row.CreateTime) ||
-		newer.CreateTime.Equal(row.CreateTime) && other > row.Name)
+// older reports whether the deployed model in row was created before the deployed model name.
+func (p *addonPlan) older(row *projections.Row[domain.DeployedModel], name domain.Name) bool {
+	newer, ok := p.view.DeployedModels.Get(name)
+	return ok && name != row.Name && (newer.CreateTime.After(row.CreateTime) ||
+		newer.CreateTime.Equal(row.CreateTime) && name > row.Name)
 }
 
 // notAccepted returns why the deployment d does not accept the addon of the deployed model; nil

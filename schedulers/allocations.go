@@ -20,7 +20,8 @@ const ReserveWithin = 5 * time.Second
 // Allocations first abandons the start, so that a late commit is refused, and then releases the
 // reservations. So no attempt or replica can use a released allocation.
 type Allocations struct {
-	ReserveWithin time.Duration // 0 stands for the constant ReserveWithin
+	// how long a reservation may wait for its commit; 0 stands for the constant ReserveWithin
+	ReserveWithin time.Duration
 }
 
 // Name implements Scheduler.

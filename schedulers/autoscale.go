@@ -50,7 +50,7 @@ func (Autoscale) Plan(v *projections.View, now time.Time) Plan {
 // that the plan adds.
 type quotaLeft struct {
 	view *projections.View
-	of   map[string]int // accelerators by account; MaxInt32 without a quota
+	of   map[string]int // number of accelerators by account; MaxInt32 for an account without a quota
 }
 
 // limit reduces want.Replicas to what the quota of the deployment's account allows. It deducts the
@@ -81,7 +81,7 @@ func (a quotaLeft) limit(row *projections.Row[domain.Deployment], want *Target) 
 // A Target is the number of replicas that Scale decides, and why.
 type Target struct {
 	Replicas int
-	Reason   string    // why Replicas differs from the desired replicas; "" if it does not
+	Reason   string    // why Replicas differs from the current desired count of the deployment; "" if it does not
 	Again    time.Time // when to decide again; zero if only an event can change the target
 }
 
@@ -148,8 +148,11 @@ func Scale(policy domain.Scaling, current int, heldFrom time.Time, load live.Loa
 // windows summarizes load samples: since when there are samples without a gap, and the needs in the
 // Up and Down windows of the policy.
 type windows struct {
-	since           time.Time // start of the newest samples without a gap above maxSampleGap; now without samples
-	lowest, highest need      // minimum need in the Up window, maximum need in the Down window
+	// time since which there are samples without a gap above maxSampleGap; the current time without
+	// samples
+	since time.Time
+	// lowest is the minimum need in the Up window, and highest the maximum need in the Down window
+	lowest, highest need
 }
 
 // windowsOf returns the summary of the load samples at now. The newest sample belongs to both
@@ -192,7 +195,7 @@ func windowsOf(policy domain.Scaling, load live.LoadHistory, now time.Time) wind
 type need struct {
 	replicas   int
 	target     string
-	load, each float64 // load of the deployment, and target for the load of one replica
+	load, each float64 // load of all replicas together, and target for the load of one replica
 }
 
 // targets are the load targets of a policy in the order of domain.LoadTargets; 0 stands for no
@@ -236,15 +239,16 @@ func peakNeed(s live.LoadSample) need {
 	return one
 }
 
-// needOf returns how many replicas are required for load when one replica handles the load each. It
-// returns a zero need if each is 0, because the policy has no such target, or no replica has
-// reported how many requests it can serve.
-func needOf(target string, load, each float64) need {
-	if each <= 0 {
+// needOf returns how many replicas are required for load when one replica handles the load
+// perReplica. It returns a zero need if perReplica is 0, because the policy has no such target, or
+// no replica has reported how many requests it can serve.
+func needOf(target string, load, perReplica float64) need {
+	if perReplica <= 0 {
 		return need{}
 	}
-	const slack, bound = 1e-9, 1 << 30 // slack absorbs rounding errors; bound is the maximum result
-	return need{int(min(math.Ceil(load/each-slack), bound)), target, load, each}
+	// slack absorbs rounding errors of the quotient; bound is the maximum number of replicas
+	const slack, bound = 1e-9, 1 << 30
+	return need{int(min(math.Ceil(load/perReplica-slack), bound)), target, load, perReplica}
 }
 
 // String formats the need for messages: "requests_per_second 8.1 (target 2 per replica)".

@@ -159,7 +159,7 @@ func prepare(plan *Plan, v *projections.View, j job) {
 		}
 		row, exists := v.Datasets.Get(name)
 		switch {
-		case exists && !isSplit(&row.State, j, dataset, rest): // the name was given to another dataset
+		case exists && !isSplit(&row.State, j, dataset, rest): // another dataset has taken the name meanwhile
 			plan.add(carveOut(v, j))
 			return
 		case exists && row.State.FillFailed():

@@ -67,8 +67,8 @@ func (c *Candidate) withSlot(r domain.Resources) domain.Resources {
 	return r
 }
 
-// take deducts resources from what is free on the candidate. The first share in a slot takes a
-// device.
+// take deducts resources from what is free on the candidate. The first share in a slot takes a free
+// device; further shares in the slot use the same device.
 func (c *Candidate) take(r domain.Resources) {
 	r = c.withSlot(r)
 	if r.Shared() {
@@ -84,7 +84,8 @@ func (c *Candidate) take(r domain.Resources) {
 	c.Free = minus(c.Free, r)
 }
 
-// release undoes take. The last share in a slot releases its device.
+// release adds resources, which take has deducted, to what is free on the candidate. When the last
+// share in a slot is released, its device becomes free.
 func (c *Candidate) release(r domain.Resources) {
 	if r.Shared() {
 		slot := r.DeviceSlot()

@@ -13,21 +13,24 @@ import (
 // A fleet holds the READY nodes of a view, and what is free on them after the steps of the plan so
 // far.
 type fleet struct {
-	nodes      []Candidate // sorted by name
+	nodes      []Candidate // the READY nodes, sorted by name
 	index      map[domain.Name]int
-	holds      map[domain.Name]int // number of allocations on READY nodes by job or deployment
+	holds      map[domain.Name]int // by job or deployment: number of its allocations on READY nodes
 	placed     map[allocationKey]domain.Allocation
 	registered map[domain.Name]time.Time // time of the last registration of each READY node
-	shutDown   map[domain.Name]bool      // whether the agent of each LOST node was shut down
-	drains     map[domain.Name]string    // why replicas leave nodes that are being drained: see drainsOf
-	engines    map[string]bool           // capabilities of all registered nodes, READY or LOST
-	types      map[string]string         // results of domain.FleetAccelerator, by engine, regions and policy of jobs
+	shutDown   map[domain.Name]bool      // by LOST node: whether it was lost because its agent was shut down
+	drains     map[domain.Name]string    // by node that is being drained: why replicas leave it; result of drainsOf
+	engines    map[string]bool           // set of the engine capabilities of all registered nodes, READY or LOST
+	// cache of the results of domain.FleetAccelerator, by engine, regions and policy of a job
+	types map[string]string
 
-	pools  map[string]*devicePool                 // pools by type of devices: see fleet.pool
-	ranks  []int                                  // result of ranks; nil before the first pool
-	counts map[string]map[placement.Request]int64 // number of requests by type of devices: see countRequests
+	pools map[string]*devicePool // cache of the results of fleet.pool, by type of devices
+	// cached result of the function ranks; nil before the first pool is created
+	ranks []int
+	// cached result of countRequests: number of equal requests, by type of devices
+	counts map[string]map[placement.Request]int64
 
-	domains *failureDomains // result of failureDomains; nil before the first call
+	domains *failureDomains // cached result of the method failureDomains; nil before its first call
 }
 
 // needOf returns what one attempt of a job requires of the fleet.
@@ -120,7 +123,7 @@ func (f *fleet) takeChosen(chosen []chosenNode, need domain.Need) {
 	}
 }
 
-// minus returns a less b, without shares of devices; amounts may be negative.
+// minus returns a − b. The result has no share of a device; its amounts may be negative.
 func minus(a, b domain.Resources) domain.Resources {
 	left := domain.Resources{CPUMilli: a.CPUMilli - b.CPUMilli, MemoryMiB: a.MemoryMiB - b.MemoryMiB,
 		Accelerators: maps.Clone(a.Accelerators)}

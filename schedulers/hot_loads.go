@@ -11,13 +11,13 @@ import (
 //
 //  1. weights whose job or model was deleted are withdrawn, because new replicas could not load
 //     them
-//  2. in a deployment that is scaled to zero, offered weights are swapped immediately, because a
+//  2. in a deployment that is scaled to zero, offered weights replace the served ones immediately, because a
 //     later replica loads them
 //  3. a deployment that is not loading other weights is offered the newest weights that jobs have
 //     for it; weights that cannot fit are refused
 //
-// In a deployment with replicas, the coordinator records the swap when the replicas have loaded
-// the weights.
+// In a deployment with replicas, the coordinator records that the weights are replaced when the
+// replicas have loaded the offered ones.
 type HotLoads struct{}
 
 // Name implements Scheduler.
@@ -57,7 +57,7 @@ func (HotLoads) Plan(v *projections.View, _ time.Time) (plan Plan) {
 // trained holds the newest weights of a trainer job, and their base model.
 type trained struct {
 	domain.HotWeights
-	base domain.Name // base model that the weights were trained on; never an addon
+	base domain.Name // base model whose weights the job has trained; never an addon
 }
 
 // newestWeights returns the newest weights of all trainer jobs that name a deployment, by

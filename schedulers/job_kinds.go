@@ -14,9 +14,11 @@ type job struct {
 	Life    *domain.JobLife // shared with the view, so it must not be changed
 	Created time.Time
 	Updated time.Time
-	created uint64                      // position of the event that created the job
-	state   domain.Job                  // shared with the view, so it must not be changed
-	outputs map[domain.Name]domain.Name // reserved names of output models: see projections.View.Reservations
+	created uint64     // position of the event that created the job
+	state   domain.Job // shared with the view, so it must not be changed
+	// names of output models that jobs have reserved, and these jobs: see
+	// projections.View.Reservations
+	outputs map[domain.Name]domain.Name
 }
 
 func jobOf(row projections.Row[domain.Job]) job {
@@ -55,10 +57,12 @@ func (j job) check(v *projections.View) validation {
 		train = spec.StepDataset
 	}
 	shapes := spec.Shapes
-	if train != "" || !spec.Waits { // each train step can name its own dataset
+	if train != "" || !spec.Waits { // a job with train steps may name no dataset, because each step can name its own
 		dataset := c.dataset("dataset", train, spec.MinRows, shapes...)
 		switch {
-		case len(shapes) == 1: // the kind has only one shape, which does not depend on the training dataset
+		// datasets for this kind of job have only one shape, so the training dataset is not needed
+		// to know it
+		case len(shapes) == 1:
 		case dataset == nil:
 			evaluation = ""
 		default:

@@ -38,7 +38,7 @@ const CancelWithin = 5 * time.Minute
 //	                           the account is restored
 //	DELETING                -> DELETING_CLEANING_UP when no node holds an allocation for it
 type Jobs struct {
-	CancelWithin time.Duration // 0 stands for the constant CancelWithin
+	CancelWithin time.Duration // grace period of attempts that must stop; 0 stands for the constant CancelWithin
 }
 
 // Name implements Scheduler.
@@ -106,7 +106,9 @@ func finish(plan *Plan, v *projections.View, j job, now time.Time) {
 		plan.add(domain.IntendJob(j.Name, domain.FailJob{Status: domain.StatusOf(
 			domain.Errorf(domain.AlreadyExists,
 				"outputModel: model %s already exists: delete the model and resume the job, or create another job", o.Output))}))
-	case age >= 0 && age < finishWithin && !(exists && loads): // age is negative if the clocks differ: do not wait
+	// leave it to the coordinator; a negative age means that the clocks of the control planes
+	// differ, so do not wait
+	case age >= 0 && age < finishWithin && !(exists && loads):
 		plan.planAgainAt(j.Updated.Add(finishWithin))
 	case !exists:
 		plan.add(domain.Intend(domain.Models, o.Output, domain.RegisterModel(o.Model)))
@@ -200,7 +202,7 @@ func (s Jobs) start(plan *Plan, v *projections.View, fleet *fleet, pending []job
 	var waiting []waitingJob
 	for _, j := range pending {
 		if len(plan.Steps) >= maxSteps {
-			return // Run executes at most maxSteps steps of one plan
+			return // the plan is full: Run executes at most maxSteps steps of one plan
 		}
 		if !s.admit(plan, v, j) {
 			continue

@@ -37,7 +37,7 @@ func (j job) missing(v *projections.View) []domain.Name {
 	})
 }
 
-// unchecked returns an error for each missing resource that none of the errors in found mentions.
+// unchecked returns an error for each missing resource that no error in found mentions yet.
 func (j job) unchecked(v *projections.View, found []*domain.Error) (more []*domain.Error) {
 	for _, name := range j.missing(v) {
 		named := slices.ContainsFunc(found, func(f *domain.Error) bool {
@@ -61,7 +61,7 @@ func (d *deployment) lost(v *projections.View) string {
 		excluded = append(excluded, domain.DeploymentShapes.Collection)
 	}
 	plain := *d.Deployment
-	plain.Hot.Served = nil // HotLoads withdraws weights that were deleted
+	plain.Hot.Served = nil // ignore hot-loaded weights: the scheduler HotLoads withdraws those that were deleted
 	return lostTo(v.Lost(d.name, plain), "then create another deployment", excluded...)
 }
 

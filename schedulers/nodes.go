@@ -17,9 +17,9 @@ const (
 	ForgetAfter = 7 * 24 * time.Hour
 )
 
-// LostAfter / receptionAge is the maximum age of live.View.ReceivedUntil, the time up to which the
-// process has received all heartbeats. If that time is older, the process may have been paused or
-// disconnected, and does not conclude that a node sent no heartbeats.
+// receptionAge limits how old live.View.ReceivedUntil, the time up to which this process has
+// received all heartbeats, may be: LostAfter / receptionAge. If it is older, the process may have
+// been paused or disconnected, and does not conclude that a node sent no heartbeats.
 const receptionAge = 5
 
 // checkReception is the time after which Nodes plans again if this process has received no
@@ -33,8 +33,9 @@ const checkReception = 500 * time.Millisecond
 // A node becomes LOST only if this process could receive heartbeats during all of LostAfter, up to
 // now: a process that was itself paused or disconnected does not know whether a node sent some.
 type Nodes struct {
-	LostAfter   time.Duration // 0 stands for the constant LostAfter
-	ForgetAfter time.Duration // 0 stands for the constant ForgetAfter
+	// time without a heartbeat after which a node becomes LOST; 0 stands for the constant LostAfter
+	LostAfter   time.Duration
+	ForgetAfter time.Duration // time after which a LOST node is removed; 0 stands for the constant ForgetAfter
 }
 
 // Name implements Scheduler.

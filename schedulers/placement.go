@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// maxModeled is the maximum number of devices of a node that a devicePool considers.
+	// maxModeled is the maximum number of devices of one node that a devicePool considers.
 	maxModeled = 1024
 	// lastResort is added to the score of a node with free accelerators for a need without
 	// accelerators.
@@ -27,15 +27,16 @@ const (
 // A Candidate is a READY node on which replicas and jobs can be placed.
 type Candidate struct {
 	Name     domain.Name
-	Pool     string // domain.NodeSpec.Pool; "" accepts every pool
-	Region   string // result of domain.Node.RegionIn
+	Pool     string // kind of work that the node accepts: see domain.NodeSpec.Pool; "" accepts every kind
+	Region   string // region of the node: result of domain.Node.RegionIn
 	Engines  []string
 	Cordoned bool // the node gets no new allocations
 	Labels   map[string]string
 	Taints   []domain.Taint
 	Capacity domain.Resources
-	Free     domain.Resources          // without shared devices; negative if the capacity has shrunk
-	Slots    map[domain.DeviceSlot]int // allocated thousandths of each shared device
+	// free resources, without devices that are shared; negative if the node has lost capacity
+	Free  domain.Resources
+	Slots map[domain.DeviceSlot]int // allocated thousandths of each shared device, by its slot
 }
 
 // suits reports whether the node could meet the need if it were empty: it is not cordoned, accepts
@@ -51,7 +52,7 @@ func (c *Candidate) suits(need domain.Need) bool {
 type chosenNode struct {
 	name   domain.Name
 	reason domain.PlacementReason
-	slot   int // slot of the share; 0 for a need without a share
+	slot   int // number of the device slot for the share; 0 for a need without a share
 }
 
 // resources returns the resources that a need takes on the node, with the slot of its share.
@@ -74,8 +75,8 @@ func namesOf(chosen []chosenNode) []domain.Name {
 type devicePool struct {
 	fleet     *placement.Fleet
 	indexes   []int                  // indexes of the pool's nodes in fleet.nodes, in the order of their ranks
-	positions map[int]int            // position of each of these nodes in indexes
-	needs     map[string]domain.Need // need by placement.Request.Selector
+	positions map[int]int            // by index of a node in fleet.nodes: position of the node in indexes
+	needs     map[string]domain.Need // needs of requests by their placement.Request.Selector
 }
 
 // withhold takes the resources of a need, if it fits, so that this plan gives them to nothing else.
@@ -182,7 +183,8 @@ func (f *fleet) pool(v *projections.View, deviceType string) *devicePool {
 		nodes = append(nodes, placement.Node{Model: model, Devices: modeled(node.Capacity, model),
 			CPUMilli: node.Capacity.CPUMilli, MemoryMiB: node.Capacity.MemoryMiB})
 	}
-	nodes = nodes[:min(len(nodes), placement.MaxNodes)] // NewFleet fails only above MaxNodes
+	// the error is always nil: NewFleet fails only above MaxNodes nodes
+	nodes = nodes[:min(len(nodes), placement.MaxNodes)]
 	p.fleet, _ = placement.NewFleet(nodes, placement.TypicalClasses(f.classesOf(deviceType)), nil)
 	p.fleet.Eligible = func(node int, r *placement.Request) bool {
 		need, candidate := p.needs[r.Selector], &f.nodes[p.indexes[node]]
@@ -232,7 +234,8 @@ func (f *fleet) refresh(p *devicePool, index int) {
 		return
 	}
 	free := f.nodes[index].Free
-	// only counted, because the agents choose the devices: see docs/adr/0046
+	// how much is free on devices, but not on which, because the agents choose them: see
+	// docs/adr/0046
 	left := f.nodes[index].left(p.fleet.Model(position), len(p.fleet.Left(position)))
 	p.fleet.Set(position, free.CPUMilli, free.MemoryMiB, left)
 }

@@ -31,14 +31,14 @@ type jobQueue struct {
 	fleet     *fleet
 	now       time.Time
 	waiting   map[domain.Name]*waitingJob
-	replicas  map[string]*replicaEntry     // replicas by the ID of their queue.Job
-	minimum   bool                         // at least one replica within a minReplicaCount waits
-	chosen    map[domain.Name][]chosenNode // nodes that Place last returned for each job
+	replicas  map[string]*replicaEntry     // by ID of a queue.Job: the replica that it stands for
+	minimum   bool                         // at least one replica waits whose deployment is below its minReplicaCount
+	chosen    map[domain.Name][]chosenNode // by job: nodes that the method Place returned last
 	classes   map[string]domain.Need
 	snapshot  queue.Snapshot
 	queue     *queue.Queue
 	places    map[string]queue.Place // places of waiting jobs after the decisions; nil before the first estimate
-	running   map[string]int64       // accelerators of running jobs by account
+	running   map[string]int64       // by account: number of accelerators of its running jobs
 	releasing map[string]domain.Resources
 	decisions []queue.Decision
 }
@@ -119,7 +119,7 @@ func (q *jobQueue) addRunning(j job) {
 		q.running[d.Account] += d.Nodes * d.Takes.Units
 	}
 	d.Stopping = j.Life.Stopping()
-	d.Start = q.now.Unix() // as if it had just started, because a job that writes its results must not be preempted
+	d.Start = q.now.Unix() // pretend that it has just started, so that it is not preempted while it writes its results
 	if j.Life.StartTime != nil && j.Life.State != domain.JobWritingResultsState {
 		d.Start = j.Life.StartTime.Unix()
 	}
@@ -182,7 +182,7 @@ func (q *jobQueue) addWaiting(w *waitingJob) {
 // a share of the cluster.
 func (q *jobQueue) addAccounts() {
 	guaranteed := guaranteedAccelerators(q.view)
-	known := map[string]int{"": -1} // index of each account; "" is the account of addReleasing
+	known := map[string]int{"": -1} // index of each account; "" is the account of the jobs that addReleasing adds
 	for _, j := range q.snapshot.Jobs {
 		serving := j.Role != queue.Training
 		if at, added := known[j.Account]; added {
@@ -301,7 +301,7 @@ func (q *jobQueue) carryOut(plan *Plan) (started map[domain.Name]bool) {
 		w, ok := q.waiting[domain.Name(d.Job.ID)]
 		switch {
 		case len(plan.Steps) >= maxSteps:
-			return started // Run executes at most maxSteps steps of one plan
+			return started // the plan is full: Run executes at most maxSteps steps of one plan
 		case d.Waits:
 			if ok && len(d.Preempt) > 0 {
 				plan.add(domain.IntendJob(w.Name, domain.HoldJob{For: capacityOf(w.need), Promised: true}))

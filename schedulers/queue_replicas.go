@@ -30,9 +30,9 @@ type replicaEntry struct {
 	of        *deployment
 	id        string // ID of a running replica; "" for a waiting one
 	resources domain.Resources
-	need      domain.Need // need of a waiting replica
+	need      domain.Need // what a waiting replica requires of a node; unset for a running one
 	above     domain.ReplicaBound
-	reason    string // first word of the reason when this replica is preempted
+	reason    string // first word of the reason that is recorded when this replica is preempted
 }
 
 // belowMinimum reports whether any deployment has fewer replicas than its minReplicaCount.
@@ -109,7 +109,9 @@ func (q *jobQueue) addMissing(d *deployment) {
 		if i >= minimum {
 			role, since = queue.Elastic, d.Short.Desired
 		}
-		if since.IsZero() { // the view still has a replica whose node was lost, so no shortage is recorded
+		// the view still counts a replica whose node was lost, so it has no time since which
+		// replicas are missing
+		if since.IsZero() {
 			since = q.now
 		}
 		entry := &queue.Job{ID: fmt.Sprintf("%s#+%d", d.name, i+1), Account: d.name.Account(), Type: kind,
@@ -164,7 +166,7 @@ func (d *deployment) aboveMinimum() []domain.Replica {
 	}
 	extra := len(d.current) + len(d.old) - d.MinReplicaCount
 	if len(d.current)+len(d.old) > d.DesiredReplicas {
-		extra-- // a drain adds one replica above the desired number
+		extra-- // during a drain, the deployment may have one replica above the desired number; do not count it
 	}
 	return firstToRemove(d, max(extra, len(d.revocable())))
 }

@@ -23,7 +23,7 @@ func guaranteedAccelerators(v *projections.View) map[string]int64 {
 // their accounts. The API checks the accelerators of deployments.
 type acceleratorQuotas struct {
 	view *projections.View
-	used map[string]int64 // accelerators in use by account, with those that the plan allocates
+	used map[string]int64 // by account: number of accelerators in use, including those that the plan allocates
 }
 
 // exceeded returns a text about the quota that an attempt with this need would exceed; "" when it

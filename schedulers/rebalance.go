@@ -94,9 +94,9 @@ func (d *deployment) betterNode(v *projections.View, r domain.Replica) (chosenNo
 	return chosen[0], true
 }
 
-// move plans a new replica that replaces the replica r on another node, to.
-func (d *deployment) move(r domain.Replica, to chosenNode, need domain.Need) {
+// move plans a new replica that replaces the replica r on another node, target.
+func (d *deployment) move(r domain.Replica, target chosenNode, need domain.Need) {
 	reason := fmt.Sprintf("replica %s shares node %s with another replica of the deployment, and node %s has none", r.ID,
-		r.Node.ID(), to.name.ID())
-	d.placeOn(to, need, domain.PlaceReplica{ID: d.NextReplica(), Replaces: r.ID, Reason: reason})
+		r.Node.ID(), target.name.ID())
+	d.placeOn(target, need, domain.PlaceReplica{ID: d.NextReplica(), Replaces: r.ID, Reason: reason})
 }

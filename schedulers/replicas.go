@@ -74,7 +74,7 @@ func (s Replicas) Plan(v *projections.View, now time.Time) Plan {
 	if slices.ContainsFunc(placed, func(d *deployment) bool {
 		return d.short || missingReplicas(d) > 0 || allowsRevocable(d)
 	}) {
-		withholdPromised(v, fleet) // slow, because it looks at all jobs: only if replicas may be placed
+		withholdPromised(v, fleet) // only if replicas may be placed, because it is slow: it looks at all jobs
 	}
 	for _, d := range placed {
 		d.short = d.short || !d.place(v, d.need(v))
@@ -129,13 +129,15 @@ type deployment struct {
 	fleet              *fleet
 	now                time.Time
 
-	current []domain.Replica  // replicas on available nodes with the newest settings
-	old     []domain.Replica  // replicas with older settings, on a node that is being drained, or being moved
-	spread  *spread           // counts the current replicas by failure domain
+	current []domain.Replica // replicas on available nodes with the newest settings
+	// replicas that must be replaced: with older settings, on a node that is being drained, or
+	// being moved
+	old     []domain.Replica
+	spread  *spread           // number of replicas in current by failure domain
 	moving  map[string]string // why a replica in old is being moved, by replica ID
-	planned int               // number of new replicas in the plan
+	planned int               // number of new replicas of the deployment in the plan
 	short   bool              // a replica within maxReplicaCount is missing, and no node has capacity for it
-	needs   *domain.Need      // result of the method need; nil before the first call
+	needs   *domain.Need      // cached result of the method need; nil before its first call
 }
 
 // need returns what one replica of the deployment requires of the fleet.

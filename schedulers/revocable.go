@@ -23,7 +23,9 @@ func (d *deployment) revocable() []domain.Replica {
 	n := len(d.current) + len(d.old)
 	extra := n - d.MaxReplicas()
 	if d.rollingOut() || n > d.DesiredReplicas {
-		extra-- // a rollout or a drain adds one replica above the desired number
+		// during a rollout or a drain, the deployment may have one replica above the desired
+		// number; do not count it
+		extra--
 	}
 	return firstToRemove(d, extra)
 }
@@ -51,7 +53,9 @@ type preemptibleReplica struct {
 	of        *deployment
 	replica   domain.Replica
 	resources domain.Resources
-	above     domain.ReplicaBound // AboveMinimum: removed only for replicas within a minReplicaCount
+	// bound that the replica is above; with AboveMinimum, it is removed only for replicas within a
+	// minReplicaCount
+	above domain.ReplicaBound
 }
 
 // shareCapacity plans to remove revocable replicas for other replicas that wait for capacity, those
@@ -69,7 +73,9 @@ func shareCapacity(v *projections.View, fleet *fleet, deployments []*deployment)
 		return
 	}
 	over := fleet.endedAllocations(v)
-	for _, a := range over { // they are released before the allocations of replicas that this plan removes
+	// count them as free: they are released before the allocations of replicas that this plan
+	// removes
+	for _, a := range over {
 		fleet.release(a.key.node, a.resources)
 	}
 	for _, d := range deployments {
@@ -152,20 +158,21 @@ func (r *revocation) collectPreemptible(deployments []*deployment) {
 // revocable replicas. If there is not enough, it plans to remove preemptible replicas from nodes on
 // which the replica then fits, and no others. It does not remove replicas of the deployment itself:
 // see replaceOld. It returns false when the replica fits on no node.
-func (r *revocation) reserve(need domain.Need, of *deployment) bool {
+func (r *revocation) reserve(need domain.Need, owner *deployment) bool {
 	if r.fleet.withhold(r.view, need, nil) {
 		return true
 	}
 	var given []preemptibleReplica
 	for _, l := range r.preemptible {
-		if l.of == of || l.above == domain.AboveMinimum && !of.belowMinimum() {
+		if l.of == owner || l.above == domain.AboveMinimum && !owner.belowMinimum() {
 			continue
 		}
 		given = append(given, l)
 		r.fleet.release(l.replica.Node, l.resources)
 		if chosen, fits := r.fleet.place(r.view, need, nil); fits {
 			r.revoke(given, namesOf(chosen), need)
-			r.fleet.takeChosen(chosen, need) // not free until the removed replicas have ended
+			// deduct the resources: they are not free until the removed replicas have ended
+			r.fleet.takeChosen(chosen, need)
 			return true
 		}
 	}
@@ -175,8 +182,8 @@ func (r *revocation) reserve(need domain.Need, of *deployment) bool {
 	return false
 }
 
-// replaceOld calls replaceOld of a deployment. The replica that it removes is not preemptible any
-// more.
+// replaceOld plans to remove one old replica of a deployment in a rollout: see
+// deployment.replaceOld. The removed replica is not preemptible any more.
 func (r *revocation) replaceOld(d *deployment) {
 	r.forget(d, d.replaceOld(d.need(r.view)))
 }

@@ -15,13 +15,17 @@ import (
 )
 
 const (
-	maxSteps       = 256 // maximum steps of a plan that are executed before the next plan
-	maxFailedPlans = 2   // consecutive failed plans after which events do not wake the loop
+	maxSteps = 256 // maximum number of steps of one plan that are executed; the next plan has the others
+	// number of consecutive failed plans after which events no longer end the pause before the next
+	// plan
+	maxFailedPlans = 2
 	minPause       = 10 * time.Millisecond
 	maxPause       = 30 * time.Second // maximum pause after a failed plan
-	maxRest        = time.Second      // maximum pause after each plan
-	maxConcurrent  = 64               // maximum steps that are executed concurrently
-	maxAge         = 2 * time.Second  // maximum age of a plan: a process that was paused plans again
+	maxRest        = time.Second      // maximum pause after each plan, which is as long as planning took
+	maxConcurrent  = 64               // maximum number of steps that are executed concurrently
+	// maximum age of a plan, after which its remaining steps are dropped: the process may have been
+	// paused
+	maxAge = 2 * time.Second
 )
 
 // Run executes the plans of s until ctx is done or the world cannot fold an event. It plans again
@@ -31,7 +35,7 @@ const (
 func Run(ctx context.Context, log eventlog.Log, world *projections.World, s Scheduler, logger *slog.Logger) error {
 	l := loop{log, world, "scheduler/" + s.Name(), logger.With("scheduler", s.Name())}
 	every := minRest(s)
-	failed := 0 // consecutive plans with refused steps and no recorded one
+	failed := 0 // number of consecutive plans of which steps were refused and none was recorded
 	for ctx.Err() == nil {
 		began := time.Now()
 		view := world.View()
@@ -112,7 +116,7 @@ type execution struct {
 
 	mu                sync.Mutex
 	recorded, refused int
-	failure           error // error because of which Run must return
+	failure           error // error for which Run must return; nil for none
 }
 
 // begin starts a goroutine that executes a step once the earlier steps that change one of its

@@ -27,8 +27,10 @@ type Scheduler interface {
 type Step struct {
 	Reserve []domain.Intent // intents on different resources, in any order
 	Commit  domain.Intent
-	Abandon *domain.Intent // gives up the reservations; nil without Reserve
-	After   bool           // the step begins only when all earlier steps of the plan have ended
+	// intent that prevents a late Commit, after which the reservations are released; nil without
+	// Reserve
+	Abandon *domain.Intent
+	After   bool // the step begins only when all earlier steps of the plan have ended
 }
 
 // Intents returns all intents of the step in order.
@@ -43,7 +45,7 @@ type Plan struct {
 
 func (p *Plan) add(intent domain.Intent) { p.Steps = append(p.Steps, Step{Commit: intent}) }
 
-// then adds a step that begins only when all earlier steps have ended.
+// then adds a step with one intent that begins only when all earlier steps have ended.
 func (p *Plan) then(intent domain.Intent) {
 	p.Steps = append(p.Steps, Step{Commit: intent, After: true})
 }

@@ -13,8 +13,8 @@ import (
 // value of its label domain.ZoneLabel; nodes of a region without this label are one zone.
 type failureDomains struct {
 	names  []string // names of the zones, with their regions
-	region []int    // index of the region of each zone
-	of     []int    // index of the zone of each node
+	region []int    // region[i] is the index of the region of the zone names[i]
+	of     []int    // of[i] is the index in names of the zone of the node with the index i in the fleet
 }
 
 // failureDomains returns the failure domains of the fleet. It computes them only once.
@@ -58,9 +58,9 @@ func joinNonEmpty(region, zone string) string {
 type spread struct {
 	strategy string // domain.PlacementPack, domain.PlacementSpread, or "" for the default
 	domains  *failureDomains
-	regions  []int       // number of replicas in each region
-	zones    []int       // number of replicas in each zone
-	nodes    map[int]int // number of replicas on each node, without nodes that have none
+	regions  []int       // number of replicas in each region, by its index in failureDomains
+	zones    []int       // number of replicas in each zone, by its index in failureDomains
+	nodes    map[int]int // number of replicas by index of the node in the fleet; nodes without replicas are missing
 }
 
 func (f *fleet) newSpread(strategy string) *spread {

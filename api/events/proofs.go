@@ -16,10 +16,10 @@ import (
 
 // Proofs proves that events are in the log, with the Merkle tree of the log.
 type Proofs interface {
-	// Prove returns a bundle that proves that the log contains the event at the position. If since
-	// is positive, the bundle also proves that the log still begins with the same first since
+	// Prove returns a bundle that proves that the log contains the event at the position. If oldSize
+	// is positive, the bundle also proves that the log still begins with the same first oldSize
 	// events. payload states whether the bundle contains the event's data.
-	Prove(ctx context.Context, position, since uint64, payload bool) (transparency.Bundle, error)
+	Prove(ctx context.Context, position, oldSize uint64, payload bool) (transparency.Bundle, error)
 	// Resource returns the newest checkpoint, a tile or an entry bundle of the log's Merkle tree,
 	// by its path in C2SP's tlog-tiles.
 	Resource(path string) (transparency.Resource, error)

@@ -136,15 +136,15 @@ func ParameterWarnings(fields []Field, query url.Values) (warnings []string) {
 
 // OutputWarnings returns a warning for each output-only field that a request tries to change. A
 // request may repeat the value that the resource has before or after the change, so that clients
-// can send back what they have read. given has the request's values by field path; before is nil
+// can send back what they have read. given has the request's values by field path; previous is nil
 // for a new resource.
-func OutputWarnings(given, before, after map[string]any) (warnings []string) {
+func OutputWarnings(given, previous, updated map[string]any) (warnings []string) {
 	for _, path := range wire.SortedKeys(given) {
 		value, at := given[path], strings.Split(path, ".")
 		same := func(resource map[string]any) bool {
 			return slices.ContainsFunc(valuesAt(resource, at), func(one any) bool { return equal(one, value) })
 		}
-		if !isDefault(value) && !same(before) && !same(after) {
+		if !isDefault(value) && !same(previous) && !same(updated) {
 			warnings = append(warnings, path+": accepted, but has no effect: only the server sets it")
 		}
 	}

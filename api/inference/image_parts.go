@@ -53,24 +53,24 @@ func readImages(f *fieldReader, q *generationRequest) {
 	}
 }
 
-// readImage returns the image with the URL text, which the request has at the path at. It adds a
-// violation and returns nil if text is not the URL of an image.
-func readImage(f *fieldReader, at, text string) *engines.Image {
-	one := &requestImage{at: f.at + at, image: &engines.Image{}}
+// readImage returns the image with the URL text, which the request has at path. It adds a violation
+// and returns nil if text is not the URL of an image.
+func readImage(f *fieldReader, path, text string) *engines.Image {
+	one := &requestImage{at: f.at + path, image: &engines.Image{}}
 	if rest, ok := strings.CutPrefix(text, "data:"); ok {
 		kind, encoded, found := strings.Cut(rest, ";base64,")
 		var err error
 		one.data, err = base64.StdEncoding.DecodeString(encoded)
 		kind, _, _ = strings.Cut(kind, ";")
-		if f.require(found && err == nil && len(one.data) > 0, at, imageRule); !found || err != nil || len(one.data) == 0 {
+		if f.require(found && err == nil && len(one.data) > 0, path, imageRule); !found || err != nil || len(one.data) == 0 {
 			return nil
 		}
 		if !slices.Contains(imageTypes, strings.ToLower(kind)) {
-			f.add(at, "has the media type %s: send one of %s", wire.Quote(kind), strings.Join(imageTypes, ", "))
+			f.add(path, "has the media type %s: send one of %s", wire.Quote(kind), strings.Join(imageTypes, ", "))
 			return nil
 		}
 	} else if one.link = text; !download.IsFetchable(text) {
-		f.add(at, imageRule)
+		f.add(path, imageRule)
 		return nil
 	}
 	*f.images = append(*f.images, one)

@@ -97,20 +97,20 @@ func (c *call) storeImages(q *generationRequest) (discard func(), err error) {
 	})
 }
 
-// storeImage stores one image under key, and adds its size to total.
-func (c *call) storeImage(ctx context.Context, key string, one *requestImage, total *atomic.Int64) error {
+// storeImage stores img under key, and adds its size to total.
+func (c *call) storeImage(ctx context.Context, key string, img *requestImage, total *atomic.Int64) error {
 	invalid := func(err error) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
 		var v domain.Violations
-		v.Add(one.at, "%s", err)
+		v.Add(img.at, "%s", err)
 		return v.Err()
 	}
-	var content io.Reader = bytes.NewReader(one.data)
+	var content io.Reader = bytes.NewReader(img.data)
 	failed := func() error { return nil }
-	if one.data == nil {
-		body, _, err := c.images.Get(ctx, one.link)
+	if img.data == nil {
+		body, _, err := c.images.Get(ctx, img.link)
 		if err != nil {
 			return invalid(err)
 		}
@@ -134,9 +134,9 @@ func (c *call) storeImage(ctx context.Context, key string, one *requestImage, to
 		return invalid(fmt.Errorf("makes all images of the request together exceed the limit of %s: scale "+
 			"the images down, or send fewer", request.ByteSize(MaxImagesBytes)))
 	}
-	one.data = nil
-	one.image.Type, one.image.Size = kind, size
-	one.image.URL, err = c.Uploads.Blobs.SignGet(ctx, key, c.Limits.SignedURL)
+	img.data = nil
+	img.image.Type, img.image.Size = kind, size
+	img.image.URL, err = c.Uploads.Blobs.SignGet(ctx, key, c.Limits.SignedURL)
 	return err
 }
 

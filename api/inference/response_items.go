@@ -43,12 +43,12 @@ func (f responseReader) items() []engines.Message {
 }
 
 // item converts an item of the input to a message. It appends the message to messages, or its
-// contents to the last message, and returns the messages. at is the path of the item.
-func (f responseReader) item(messages []engines.Message, at string, object map[string]any) []engines.Message {
+// contents to the last message, and returns the messages. path is the path of the item.
+func (f responseReader) item(messages []engines.Message, path string, object map[string]any) []engines.Message {
 	kind, _ := object["type"].(string)
 	switch {
 	case kind == "message" || object["type"] == nil:
-		in := f.nested(at, object, set("type", "id", "status", "role", "content", "phase"))
+		in := f.nested(path, object, set("type", "id", "status", "role", "content", "phase"))
 		role := in.enum("role", "user", "assistant", "system", "developer")
 		in.require(in.given("role"), "role", "is required: user, assistant, system or developer")
 		in.require(in.given("content"), "content", "is required: text, or a list of parts")
@@ -64,7 +64,7 @@ func (f responseReader) item(messages []engines.Message, at string, object map[s
 		}
 		return append(messages, engines.Message{Role: role, Content: text})
 	case kind == "function_call":
-		in := f.nested(at, object, set("type", "id", "status", "call_id", "name", "arguments"))
+		in := f.nested(path, object, set("type", "id", "status", "call_id", "name", "arguments"))
 		call := engines.ToolCall{ID: in.text("call_id", 256), Name: in.text("name", 256),
 			Arguments: in.text("arguments", maxResponseText)}
 		in.require(call.ID != "", "call_id", "is required: the ID of the function call")
@@ -77,23 +77,23 @@ func (f responseReader) item(messages []engines.Message, at string, object map[s
 		last.ToolCalls = append(last.ToolCalls, call)
 		return messages
 	case kind == "function_call_output":
-		in := f.nested(at, object, set("type", "id", "status", "call_id", "output"))
+		in := f.nested(path, object, set("type", "id", "status", "call_id", "output"))
 		id := in.text("call_id", 256)
 		in.require(id != "", "call_id", "is required: the call_id of the function call whose result this is")
 		in.require(in.given("output"), "output", "is required: the result of the function call")
 		return append(messages, engines.Message{Role: "tool", ToolCallID: id, Content: in.joinedParts("output")})
 	case kind == "reasoning":
-		in := f.nested(at, object, set("type", "id", "status", "summary", "content", "encrypted_content"))
+		in := f.nested(path, object, set("type", "id", "status", "summary", "content", "encrypted_content"))
 		text := in.joinedParts("content")
 		if text == "" {
 			text = in.joinedParts("summary")
 		}
 		return append(messages, engines.Message{Role: "assistant", Reasoning: text})
 	case kind == "item_reference":
-		f.add(at, "must not refer to a stored item, because responses are not stored: send the item itself, as clients do "+
+		f.add(path, "must not refer to a stored item, because responses are not stored: send the item itself, as clients do "+
 			"when store is false")
 	default:
-		f.add(at+".type", "%s is not supported: send message, function_call, function_call_output or reasoning",
+		f.add(path+".type", "%s is not supported: send message, function_call, function_call_output or reasoning",
 			wire.Quote(kind))
 	}
 	return messages
@@ -154,9 +154,9 @@ func (f responseReader) parts(name string, images bool) (parts []engines.Part, h
 	return parts, hasImage
 }
 
-// inputImage returns the image in a part of the type input_image; at is the path of the part.
-func (f responseReader) inputImage(at string, part map[string]any) *engines.Image {
-	in := f.nested(at, part, set("type", "image_url", "file_id", "detail"))
+// inputImage returns the image in a part of the type input_image; path is the path of the part.
+func (f responseReader) inputImage(path string, part map[string]any) *engines.Image {
+	in := f.nested(path, part, set("type", "image_url", "file_id", "detail"))
 	in.enum("detail", "auto", "low", "high")
 	if in.given("file_id") {
 		in.add("file_id", "is not supported: send the image in image_url, as an http or https URL or a data: URL")

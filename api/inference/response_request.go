@@ -48,9 +48,9 @@ type responseSettings struct {
 // A responseReader reads and validates the fields of a request to the Responses API.
 type responseReader struct{ *fieldReader }
 
-// nested returns a reader of the object at the path at: see fieldReader.nested.
-func (f responseReader) nested(at string, object map[string]any, known map[string]bool) responseReader {
-	return responseReader{f.fieldReader.nested(at, object, known)}
+// nested returns a reader of the object at path: see fieldReader.nested.
+func (f responseReader) nested(path string, object map[string]any, known map[string]bool) responseReader {
+	return responseReader{f.fieldReader.nested(path, object, known)}
 }
 
 // readResponse validates a request to the Responses API, and returns an error with all violations.

@@ -10,7 +10,7 @@ import (
 // LastUsedStore stores when API keys were last used. metering.LastUsed implements it.
 type LastUsedStore interface {
 	// Keep stores that a resource was used at the given time.
-	Keep(ctx context.Context, name domain.Name, at time.Time) error
+	Keep(ctx context.Context, name domain.Name, useTime time.Time) error
 	// Forget deletes the time at which a resource was last used.
 	Forget(ctx context.Context, name domain.Name) error
 }

@@ -15,8 +15,8 @@ import (
 
 // VerbOf returns the custom verb of a path, such as cancel: the part after the colon in the last
 // segment. It returns "" for a path without a colon.
-func VerbOf(of string) string {
-	_, verb, _ := strings.Cut(path.Base(of), ":")
+func VerbOf(urlPath string) string {
+	_, verb, _ := strings.Cut(path.Base(urlPath), ":")
 	return verb
 }
 

@@ -199,10 +199,10 @@ type timedEvent struct {
 const stepEvent = "ftevent-step-"
 
 // withCursor makes sure that events, which are sorted from newest to oldest, contain the event with
-// the ID after, at which the previous page ended. If the live status has dropped the step of that
+// the ID cursor, at which the previous page ended. If the live status has dropped the step of that
 // event since, withCursor inserts an empty event in its place.
-func withCursor(events []timedEvent, after string) []timedEvent {
-	number, isStep := strings.CutPrefix(after, stepEvent)
+func withCursor(events []timedEvent, cursor string) []timedEvent {
+	number, isStep := strings.CutPrefix(cursor, stepEvent)
 	step, err := strconv.Atoi(number)
 	if !isStep || err != nil {
 		return events
@@ -211,7 +211,7 @@ func withCursor(events []timedEvent, after string) []timedEvent {
 	if at < 0 || events[at].step == step {
 		return events
 	}
-	return slices.Insert(events, at, timedEvent{FineTuningEvent: FineTuningEvent{ID: after}})
+	return slices.Insert(events, at, timedEvent{FineTuningEvent: FineTuningEvent{ID: cursor}})
 }
 
 // maxMetrics is the maximum number of bytes, from the end of a metrics file, that are read for a

@@ -10,10 +10,10 @@ import (
 )
 
 // withWarnings returns the plan with a respond function that also adds warnings about the request's
-// fields that have no effect on the resource. before is the row before an update, or nil. given has
-// the resource as the request sent it and, for a create, as the server has completed it.
+// fields that have no effect on the resource. previous is the row before an update, or nil. given
+// has the resource as the request sent it and, for a create, as the server has completed it.
 func withWarnings[S domain.State, R any](c *call, res *resource[S, R], p *request.Params,
-	before *projections.Row[S], planned plan[S, R], given ...any) plan[S, R] {
+	previous *projections.Row[S], planned plan[S, R], given ...any) plan[S, R] {
 	fields, respond := inert.Of(res.kind.Collection), planned.respond
 	planned.respond = func(out *R) {
 		if respond != nil {
@@ -26,9 +26,9 @@ func withWarnings[S domain.State, R any](c *call, res *resource[S, R], p *reques
 			return
 		}
 		var old any
-		if before != nil {
+		if previous != nil {
 			rendered := new(R)
-			res.render(c.View(), before, rendered)
+			res.render(c.View(), previous, rendered)
 			old = rendered
 		}
 		warnOutputs(c, p, res.wrapper, old, out)
@@ -46,8 +46,8 @@ func sentOf[S domain.State, R any](res *resource[S, R], given *R) (map[string]an
 
 // warnOutputs adds warnings about output-only fields that the request tries to change: see
 // inert.OutputWarnings. wrapper is the field of the body that contains the resource; "" if the body
-// is the resource. before is nil for a new resource.
-func warnOutputs(c *call, p *request.Params, wrapper string, before, after any) {
+// is the resource. previous is nil for a new resource.
+func warnOutputs(c *call, p *request.Params, wrapper string, previous, updated any) {
 	given := map[string]any{}
 	for path, value := range p.Outputs {
 		if wrapper != "" {
@@ -58,11 +58,11 @@ func warnOutputs(c *call, p *request.Params, wrapper string, before, after any) 
 	if len(given) == 0 {
 		return
 	}
-	old, err := inert.Tree(before)
+	old, err := inert.Tree(previous)
 	if err != nil {
 		return // encoding the response fails too, and reports the error
 	}
-	if changed, err := inert.Tree(after); err == nil {
+	if changed, err := inert.Tree(updated); err == nil {
 		request.WarnInert(c.Call, inert.OutputWarnings(given, old, changed))
 	}
 }

@@ -208,13 +208,13 @@ func secondsLeft(v *projections.View, name domain.Name, at domain.JobProgress) i
 
 // liveProgress returns the progress of the job that was created at createTime from the live status.
 // known is false if the live status does not have it.
-func liveProgress(v *projections.View, name domain.Name, createTime time.Time) (at domain.JobProgress, known bool) {
+func liveProgress(v *projections.View, name domain.Name, createTime time.Time) (found domain.JobProgress, known bool) {
 	if v == nil {
-		return at, false
+		return found, false
 	}
 	progress, known := v.Live.Progress(name)
 	if !known || !progress.Made.Equal(createTime) {
-		return at, false
+		return found, false
 	}
 	latest, _ := v.Live.Latest(name)
 	return domain.JobProgress{Step: progress.Step, Steps: progress.Steps, Epoch: progress.Epoch, Tokens: progress.Tokens,

@@ -27,9 +27,9 @@ var Documentation = openapi.Documentation{Rules: openapi.Joined(fieldRules, comp
 type Sealer interface {
 	// Seal encrypts a value for the resource name.
 	Seal(ctx context.Context, name domain.Name, value []byte) (domain.Sealed, error)
-	// Open decrypts a value that Seal has encrypted for the same resource. by states which code
+	// Open decrypts a value that Seal has encrypted for the same resource. reader states which code
 	// gets the value, for the audit stream.
-	Open(ctx context.Context, by sealed.Reader, name domain.Name, sealed domain.Sealed) (domain.SecretValue, error)
+	Open(ctx context.Context, reader sealed.Reader, name domain.Name, sealed domain.Sealed) (domain.SecretValue, error)
 }
 
 // Options configures a Service.

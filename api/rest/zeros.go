@@ -46,10 +46,10 @@ const shownDefault = "shown"
 
 // warnZeros adds a warning about each field that the request sets to 0, if 0 means a default there.
 // wrapper is the field of the body that contains the resource; "" if the body is the resource.
-// before and after are the resource before and after the change, or nil. There is no warning if the
-// field was 0 before or is 0 after the change, because a client may send back the 0 that it has
+// previous and updated are the resource before and after the change, or nil. There is no warning if
+// the field was 0 before or is 0 after the change, because a client may send back the 0 that it has
 // read.
-func warnZeros(c *request.Call, p *request.Params, wrapper string, before, after map[string]any) {
+func warnZeros(c *request.Call, p *request.Params, wrapper string, previous, updated map[string]any) {
 	for _, path := range wire.SortedKeys(p.Zeros) {
 		typeName, name := p.Zeros[path], path[strings.LastIndexByte(path, '.')+1:]
 		meaning, known := zeroDefaults[typeName+"."+name]
@@ -57,10 +57,10 @@ func warnZeros(c *request.Call, p *request.Params, wrapper string, before, after
 			meaning = zeroDefaults[name]
 		}
 		inResource := strings.TrimPrefix(path, wrapper+".")
-		effective, isShown := numberAt(after, inResource)
-		old, _ := numberAt(before, inResource)
+		effective, isShown := numberAt(updated, inResource)
+		old, _ := numberAt(previous, inResource)
 		switch {
-		case meaning == "", isShown && effective == 0, before != nil && old == 0, !isShown && meaning == shownDefault:
+		case meaning == "", isShown && effective == 0, previous != nil && old == 0, !isShown && meaning == shownDefault:
 			continue
 		case isShown:
 			meaning = fmt.Sprint(effective)

@@ -36,10 +36,10 @@ type Output struct {
 }
 
 // Generate generates one continuation of a prompt on a replica of the target, and passes it to out
-// in chunks. The result at has the node on which the request ran.
+// in chunks. placement has the node on which the request ran.
 func (r *Router) Generate(ctx context.Context, c *request.Call, target Target, session string,
-	req engines.CompletionRequest, out Output) (usage engines.Usage, at Placement, err error) {
-	at, err = r.Send(ctx, c, Request{target.Name, session, req.Addon, target.Choose,
+	req engines.CompletionRequest, out Output) (usage engines.Usage, placement Placement, err error) {
+	placement, err = r.Send(ctx, c, Request{target.Name, session, req.Addon, target.Choose,
 		func(ctx context.Context, replica domain.Replica, addon string) (begun bool, err error) {
 			req.Addon = addon
 			usage, err = r.Replicas.Complete(ctx, target.Name, replica, req, func(chunk engines.Chunk) error {
@@ -52,20 +52,20 @@ func (r *Router) Generate(ctx context.Context, c *request.Call, target Target, s
 			}
 			return begun, err
 		}})
-	return usage, at, err
+	return usage, placement, err
 }
 
-// Embed computes one embedding on a replica of the target. The result at has the node on which the
+// Embed computes one embedding on a replica of the target. placement has the node on which the
 // request ran.
 func (r *Router) Embed(ctx context.Context, c *request.Call, target Target, session string,
-	req engines.EmbeddingRequest) (embedding engines.Embedding, usage engines.Usage, at Placement, err error) {
-	at, err = r.Send(ctx, c, Request{target.Name, session, req.Addon, target.Choose,
+	req engines.EmbeddingRequest) (embedding engines.Embedding, usage engines.Usage, placement Placement, err error) {
+	placement, err = r.Send(ctx, c, Request{target.Name, session, req.Addon, target.Choose,
 		func(ctx context.Context, replica domain.Replica, addon string) (begun bool, err error) {
 			req.Addon = addon
 			embedding, usage, err = r.Replicas.Embed(ctx, target.Name, replica, req)
 			return false, err
 		}})
-	return embedding, usage, at, err
+	return embedding, usage, placement, err
 }
 
 // RecordUsage records the usage of a deployment by a call. If that fails, it only logs the error,

@@ -21,9 +21,9 @@ type unreachable struct {
 	marks map[string]time.Time // time of the mark, by replicaKey or node name
 }
 
-// mark marks a replica as unreachable at the time at. If the reason is ReplicaUnreachable or
+// mark marks a replica as unreachable at the time now. If the reason is ReplicaUnreachable or
 // ReplicaLost, it marks the replica's node instead, and so all replicas on the node.
-func (u *unreachable) mark(deployment domain.Name, replica domain.Replica, reason string, at time.Time) {
+func (u *unreachable) mark(deployment domain.Name, replica domain.Replica, reason string, now time.Time) {
 	key := replicaKey(deployment, replica.ID)
 	if reason == engines.ReplicaUnreachable || reason == engines.ReplicaLost {
 		key = string(replica.Node)
@@ -34,11 +34,11 @@ func (u *unreachable) mark(deployment domain.Name, replica domain.Replica, reaso
 		u.marks = map[string]time.Time{}
 	}
 	for old, since := range u.marks {
-		if at.Sub(since) > markTime {
+		if now.Sub(since) > markTime {
 			delete(u.marks, old)
 		}
 	}
-	u.marks[key] = at
+	u.marks[key] = now
 }
 
 // of returns the IDs of a deployment's replicas that are marked as unreachable.

@@ -193,14 +193,14 @@ type kindReferences struct {
 	*References
 }
 
-// referencesOf returns the references of all resources in a view. before is the result for an
+// referencesOf returns the references of all resources in a view. previous is the result for an
 // earlier view, or nil; it is reused for kinds whose rows have not changed since.
-func referencesOf(v *projections.View, before references) references {
+func referencesOf(v *projections.View, previous references) references {
 	now := make(references, len(domain.Kinds))
 	for _, kind := range domain.Kinds {
 		collection := kind.CollectionID()
 		version := v.TableVersion(kind)
-		if last, ok := before[collection]; ok && last.version == version {
+		if last, ok := previous[collection]; ok && last.version == version {
 			now[collection] = last
 			continue
 		}
@@ -214,9 +214,9 @@ func referencesOf(v *projections.View, before references) references {
 }
 
 // changed reports whether resources of at least one of the collections have changed since the view
-// of before.
-func (r references) changed(before references, collections []string) bool {
-	return slices.ContainsFunc(collections, func(c string) bool { return r[c].References != before[c].References })
+// of previous.
+func (r references) changed(previous references, collections []string) bool {
+	return slices.ContainsFunc(collections, func(c string) bool { return r[c].References != previous[c].References })
 }
 
 // blob reports whether a resource refers to the file under key.
@@ -244,11 +244,11 @@ func (r references) dataKey(id string) bool {
 	return false
 }
 
-// dropped returns the references that are in before and not in r. r may still refer to single files
-// below a prefix in the result.
-func (r references) dropped(before references) *References {
+// dropped returns the references that are in previous and not in r. r may still refer to single
+// files below a prefix in the result.
+func (r references) dropped(previous references) *References {
 	dropped := newReferences()
-	for collection, old := range before {
+	for collection, old := range previous {
 		if r[collection].References == old.References {
 			continue
 		}

@@ -11,11 +11,11 @@ import (
 	"anneal/domain"
 )
 
-// Limits on a dataset.
+// Limits of the rows of a dataset, and of the errors that a Checker reports.
 const (
 	MinRows   = 3
 	MaxRows   = 3_000_000
-	MaxLine   = 8 << 20 // maximum bytes of one row
+	MaxLine   = 8 << 20 // maximum length of one row in bytes
 	MaxErrors = 100     // maximum number of LineErrors in a result
 )
 
@@ -39,16 +39,16 @@ func (f LineError) where() string {
 // A Checker validates the files of one dataset in constant memory.
 type Checker struct {
 	MinRows domain.Count          // minimum number of rows; the constant MinRows by default
-	Count   func(text string) int // counts the tokens of a text; nil: one per four bytes
+	Count   func(text string) int // counts the tokens of a text; nil assumes one token per four bytes
 	format  string                // dataset format that the rows must have; "" allows any
-	shape   string                // shape of the first valid row
+	shape   string                // shape of the first valid row, which all rows must have; "" before it
 	reader  reader
 	tokens  estimate
 	stats   domain.DatasetStats
 	bytes   int64
 	turns   int64
 	errors  []LineError
-	more    int // number of further errors, which errors does not contain
+	more    int // number of errors beyond the MaxErrors that are kept
 }
 
 // NewChecker returns a checker for a dataset format; with "" or FORMAT_UNSPECIFIED, the first row

@@ -6,8 +6,8 @@ import (
 )
 
 // list returns the reader's cursor for a level of nesting, at the first element of the list in
-// value. It returns nil if value is absent. If value is not a list, it rejects the row with an
-// error of field, and returns nil.
+// value. It returns nil if value is absent. If value is not a list, it records a violation of field
+// and returns nil.
 func (r *reader) list(field string, value []byte, level int) *cursor {
 	switch {
 	case value == nil:
@@ -36,7 +36,7 @@ func (r *reader) object(c *cursor, names []string, values [][]byte) bool {
 
 // A conversation is the result of reading a list of messages.
 type conversation struct {
-	given bool      // the row has the list, and it is not null
+	given bool      // the row has the list of messages, and it is not null
 	all   []Message // the messages, if the reader keeps them
 	last  string    // role of the last message; "" if the message has no role
 	turns int       // number of messages

@@ -16,9 +16,10 @@ import (
 
 // A Message is one turn of a conversation.
 type Message struct {
-	Role       string            `json:"role"`
-	Content    string            `json:"content"`
-	Weight     *float64          `json:"weight,omitempty"` // 0 excludes the message from the loss; nil stands for 1
+	Role    string `json:"role"`
+	Content string `json:"content"`
+	// weight in the loss: 0 excludes the message; nil stands for 1
+	Weight     *float64          `json:"weight,omitempty"`
 	ToolCalls  []json.RawMessage `json:"tool_calls,omitempty"`
 	ToolCallID string            `json:"tool_call_id,omitempty"`
 	Name       string            `json:"name,omitempty"`
@@ -27,7 +28,7 @@ type Message struct {
 // A Sample is a completion in a trainer's row, with its scores.
 type Sample struct {
 	Messages []Message
-	Metrics  map[string]float64 // scores from 0 to 1, by name of the metric
+	Metrics  map[string]float64 // scores of the completion, from 0 to 1, by name of the metric
 }
 
 // A Row is one example, in one of five shapes.
@@ -58,8 +59,8 @@ func Parse(line []byte, hint string) (Row, []string) {
 // bytes and messages, without allocating memory.
 type reader struct {
 	keep    bool
-	onText  func(text string) // called with every text of a row, if not nil
-	cursors [5]cursor         // one for each level of nesting: row, samples, messages, calls, function
+	onText  func(text string) // called with every text of a row; may be nil
+	cursors [5]cursor         // one cursor for each level of nesting: row, samples, messages, calls, function
 	values  [rowFields][]byte // values of the row's fields, in the order of rowNames
 	head    conversation      // messages of the row, or of the input of a row of shape preference
 	ofRow   func()            // reads head from the row's field messages
@@ -109,7 +110,7 @@ func (r *reader) read(line []byte, hint string) Row {
 		return Row{}
 	}
 	r.rejectDuplicate(duplicate)
-	isConversation := r.head.given // r.preference overwrites head
+	isConversation := r.head.given // before r.preference overwrites head
 	completion := v[rowText] != nil || v[rowPrompt] != nil || v[rowCompletion] != nil
 	switch {
 	case isConversation:

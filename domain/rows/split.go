@@ -12,7 +12,7 @@ import (
 // seed and row number as the random number.
 type Chooser struct {
 	split  domain.Split
-	row    uint64 // number of the next row
+	row    uint64 // number of the next row of the dataset, from 0
 	chosen uint64
 }
 

@@ -47,8 +47,8 @@ func (r *reader) tools(value []byte, level int) json.RawMessage {
 }
 
 // function reads a tool or a tool call, which both have the form {"type": "function", "function":
-// {"name": …}}; kind and function are the values of these two fields. It passes the fields that
-// only tools or only tool calls have to rest.
+// {"name": …}}; kind and function are the values of these two fields. It calls rest with the fields
+// that only tools or only tool calls have.
 func (r *reader) function(kind, function []byte, level int, rest func(arguments, description, parameters []byte)) {
 	if r.text("type", kind) && string(r.decode(kind)) != "function" {
 		r.reject("type", ` must be "function"`)

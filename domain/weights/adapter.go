@@ -15,15 +15,16 @@ const (
 	adapterConfigFile = "adapter_config.json"
 	adapterFile       = "adapter_model.safetensors"
 	maxRank           = 1024
-	maxTargets        = 16 << 10 // maximum bytes of target_modules
+	maxTargets        = 16 << 10 // maximum length of the field target_modules in bytes
 )
 
 // An AdapterConfig is the content of adapter_config.json.
 type AdapterConfig struct {
-	Type    string          `json:"peft_type"`
-	Rank    int             `json:"r"`
-	Alpha   float64         `json:"lora_alpha"`
-	Targets json.RawMessage `json:"target_modules"` // a list of names, or a regular expression
+	Type  string  `json:"peft_type"`
+	Rank  int     `json:"r"`
+	Alpha float64 `json:"lora_alpha"`
+	// modules that the adapter changes: a list of names, or a regular expression
+	Targets json.RawMessage `json:"target_modules"`
 }
 
 // TargetModules returns the names of the modules that the adapter changes; nil if the config has a
@@ -36,7 +37,7 @@ func (a AdapterConfig) TargetModules() []string {
 	return names
 }
 
-// ReadAdapterConfig reads adapter_config.json.
+// ReadAdapterConfig returns the content of adapter_config.json in the directory f.
 func (f Directory) ReadAdapterConfig() (AdapterConfig, error) {
 	var a AdapterConfig
 	return a, f.readJSON(adapterConfigFile, maxConfig, &a)

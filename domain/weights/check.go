@@ -227,7 +227,8 @@ func (c *checker) header(file string, where map[string]string) error {
 	return nil
 }
 
-// compareWithConfig compares the tensors with those that the configuration implies.
+// compareWithConfig records a violation for each invalid setting of the configuration, and for each
+// tensor that is missing or differs from those that the configuration implies.
 func (c *checker) compareWithConfig(config *Config) {
 	if config.ModelType == "" {
 		c.add("config.json", "model_type is missing")

@@ -170,19 +170,19 @@ func convertTensor(w io.Writer, r io.Reader, t Tensor, dtype string) error {
 }
 
 // widen decodes numbers of type dtype to float32.
-func widen(to []float32, from []byte, dtype string) {
+func widen(dst []float32, src []byte, dtype string) {
 	switch dtype {
 	case "F32":
-		for i := range to {
-			to[i] = math.Float32frombits(binary.LittleEndian.Uint32(from[4*i:]))
+		for i := range dst {
+			dst[i] = math.Float32frombits(binary.LittleEndian.Uint32(src[4*i:]))
 		}
 	case "BF16":
-		for i := range to {
-			to[i] = math.Float32frombits(uint32(binary.LittleEndian.Uint16(from[2*i:])) << 16)
+		for i := range dst {
+			dst[i] = math.Float32frombits(uint32(binary.LittleEndian.Uint16(src[2*i:])) << 16)
 		}
 	default:
-		for i := range to {
-			to[i] = FromHalf(binary.LittleEndian.Uint16(from[2*i:]))
+		for i := range dst {
+			dst[i] = FromHalf(binary.LittleEndian.Uint16(src[2*i:]))
 		}
 	}
 }

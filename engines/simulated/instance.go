@@ -164,7 +164,7 @@ func (i *instance) text(s map[string]any, at string) any {
 
 // between returns a random count that meets the keywords minWord and maxWord of a schema. The
 // minimum is defaultMin if minWord is missing. The count is at most the minimum plus spread.
-func (i *instance) between(s map[string]any, at, minWord, maxWord string, defaultMin, spread int) int {
+func (i *instance) between(s map[string]any, path, minWord, maxWord string, defaultMin, spread int) int {
 	low, given := s[minWord].(float64)
 	if !given {
 		low = float64(defaultMin)
@@ -177,7 +177,7 @@ func (i *instance) between(s map[string]any, at, minWord, maxWord string, defaul
 		low = high
 	}
 	ok := low >= 0 && low <= maxGenerated && high >= low
-	i.require(ok, at, "must have %s from 0 to %d, and %s no smaller than %[1]s", minWord, maxGenerated, maxWord)
+	i.require(ok, path, "must have %s from 0 to %d, and %s no smaller than %[1]s", minWord, maxGenerated, maxWord)
 	if !ok {
 		return 0
 	}

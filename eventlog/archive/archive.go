@@ -25,7 +25,7 @@ const (
 	frameBytes  = 32 << 10   // a frame ends when its events have this many bytes
 	cacheBytes  = 32 << 20   // maximum bytes of decompressed frames in memory
 	maxBatches  = 64         // Add waits while this many full frames are not written
-	framesFile  = "frames-1" // the number is the version of the file format
+	framesFile  = "frames-1" // name of the file of frames; the number is the version of its format
 	linksFile   = "links-1"
 )
 
@@ -40,7 +40,7 @@ type Entry struct {
 // Add.
 type Archive struct {
 	frames, links file
-	space         *disk.Space // free space of the disk with the files; nil for an archive in memory
+	space         *disk.Space // checks the free space of the disk with the files; nil for an archive in memory
 
 	mu      sync.Mutex
 	index   []frameRef // the frames in the file of frames, in order

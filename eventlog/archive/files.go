@@ -297,7 +297,7 @@ func decodeEntry(raw []byte) (Entry, error) {
 // A cache keeps the frames that were read last in memory, decompressed, up to cacheBytes.
 type cache struct {
 	mu     sync.Mutex
-	frames map[int64]*cached // by the frame's offset in the file of frames
+	frames map[int64]*cached // decompressed frames, by their offset in the file of frames
 	recent list.List         // the same frames as *cached, the most recently read one in front
 	bytes  int
 }

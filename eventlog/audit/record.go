@@ -24,11 +24,11 @@ const (
 // Kinds lists all kinds of audit records.
 var Kinds = []string{RequestRefused, RequestFailed, LoginAccepted, LoginRefused, SecretRead, RecordsDropped}
 
-// A Record says who did what, from which address, with which API key, and through which control
-// plane. It never has a secret, a URL query, a request body or an error message, because error
-// messages may quote the body.
+// A Record is an audit record: who did what, from which address, with which API key, and through
+// which control plane. It never has a secret, a URL query, a request body or an error message,
+// because error messages may quote the body.
 type Record struct {
-	// Sequence is the record's position in the stream.
+	// Sequence is the record's sequence number in the stream AUDIT.
 	Sequence uint64 `json:"-"`
 
 	ID   string    `json:"id"`

@@ -257,7 +257,7 @@ func (r *Recorder) logDropped(records []Record, err error) {
 	}
 }
 
-// finish stores the remaining records after ctx of Run is done.
+// finish stores the records that are still in the queue after Run's ctx is done.
 func (r *Recorder) finish(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
 	defer cancel()

@@ -189,7 +189,7 @@ func (s *StreamStore) Read(ctx context.Context, account string, all bool) iter.S
 
 // A DamagedError reports an audit record that cannot be decoded. Later records can still be read.
 type DamagedError struct {
-	Position uint64 // position of the record's message in the stream
+	Position uint64 // sequence number of the record's message in the stream
 	Err      error
 }
 

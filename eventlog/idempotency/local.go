@@ -101,7 +101,7 @@ func (a *Store) Close() error {
 
 // migrateAnswers copies the records of the bucket ANSWERS to store and empties the bucket. When a
 // crash interrupts it, the next start repeats it.
-func migrateAnswers(ctx context.Context, nc *nats.Conn, to kv.LocalOptions, store *keyfile.Store) error {
+func migrateAnswers(ctx context.Context, nc *nats.Conn, options kv.LocalOptions, store *keyfile.Store) error {
 	from, err := kv.OpenBucket(ctx, nc, BucketStream, "idempotency keys", EnsureBucket)
 	if err != nil {
 		return err
@@ -113,8 +113,8 @@ func migrateAnswers(ctx context.Context, nc *nats.Conn, to kv.LocalOptions, stor
 	if err := from.Purge(ctx); err != nil {
 		return fmt.Errorf("empty the JetStream bucket ANSWERS after moving its idempotency keys to local files: %w", err)
 	}
-	if moved > 0 && to.Log != nil {
-		to.Log.Info("idempotency keys were moved from NATS to local files", "answers", moved, "to", to.Dir)
+	if moved > 0 && options.Log != nil {
+		options.Log.Info("idempotency keys were moved from NATS to local files", "answers", moved, "to", options.Dir)
 	}
 	return nil
 }

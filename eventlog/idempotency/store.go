@@ -56,7 +56,7 @@ type Store struct {
 	lostFile  string
 }
 
-// Records returns the underlying key-value store.
+// Records returns the key-value store in which a keeps its records.
 func (a *Store) Records() kv.Store { return a.records }
 
 // Open opens a store that keeps its records in the JetStream bucket ANSWERS. It creates the bucket
@@ -78,13 +78,13 @@ func NewMemory() *Store {
 // claim of the key stores its record first.
 const claimAttempts = 16
 
-// A ClaimState says whether the caller of Claim must execute its request.
+// A ClaimState is an outcome of Claim: whether the caller must execute its request, or why not.
 type ClaimState int
 
 // Outcomes of Claim. After Fresh and Resumed the caller executes the request and then calls Store
 // or Release; otherwise it does not execute the request.
 const (
-	Fresh   ClaimState = iota // the key is new
+	Fresh   ClaimState = iota // no earlier claim has used the key
 	Resumed                   // an earlier claim ended without a stored response; its request may have been executed
 	// another request with the key is being executed; wait until Lease, or until it stores its
 	// response

@@ -31,7 +31,7 @@ type Options struct {
 	Interval     time.Duration // interval of the heartbeats; 0 means 1 s
 }
 
-// Times as multiples of Options.Interval.
+// Times of the leader election, as multiples of Options.Interval.
 const (
 	// a control plane that received none of its own heartbeats for this time may have missed those of
 	// others
@@ -52,7 +52,7 @@ type Membership struct {
 	mu           sync.Mutex
 	since        time.Time            // every heartbeat that was sent since this time has reached this process
 	own          time.Time            // when this process last received its own heartbeat
-	candidate    bool                 // this control plane may become the leader; see Stand
+	candidate    bool                 // this control plane may become the leader, because Stand was called
 	candidates   map[string]time.Time // by ID: last heartbeat of each other control plane that may become the leader
 	received     map[string]time.Time // by ID: last heartbeat of each other control plane
 	eventVersion int
@@ -226,7 +226,8 @@ func (m *Membership) send(stopped bool) {
 	m.mu.Lock()
 	candidate := m.candidate && m.listeningFor(m.now()) >= beforeLeading*m.o.Interval
 	m.mu.Unlock()
-	content, _ := json.Marshal(heartbeat{m.o.ID, m.boot, stopped, candidate}) // a heartbeat can always be encoded
+	// a heartbeat can always be encoded as JSON
+	content, _ := json.Marshal(heartbeat{m.o.ID, m.boot, stopped, candidate})
 	if err := m.o.Conn.Publish(heartbeatSubject(m.o.ID), content); err != nil {
 		m.o.Logger.Debug("cannot send the heartbeat of this control plane: another control plane may become the "+
 			"leader", "error", err)

@@ -38,7 +38,7 @@ type Record struct {
 
 // A Member describes one running control plane.
 type Member struct {
-	Boot         string `json:"boot"`         // random ID of this run of the process
+	Boot         string `json:"boot"`         // random ID of the process; a restart changes it
 	Release      string `json:"release"`      // version of the anneal program
 	EventVersion int    `json:"eventVersion"` // highest version of events that the control plane can read
 }

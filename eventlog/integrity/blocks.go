@@ -113,14 +113,14 @@ func (h blockHash) next(b []byte) (r record, reason string) {
 	return r, ""
 }
 
-// find returns the offset in b of the first valid record with a position after the given one, by at
-// most maxSkip. It returns -1 when there is none. It is used to find the next record after damage.
-func (h blockHash) find(b []byte, after uint64) int {
+// find returns the offset in b of the first valid record with a position after previous, by at most
+// maxSkip. It returns -1 when there is none. It is used to find the next record after damage.
+func (h blockHash) find(b []byte, previous uint64) int {
 	le := binary.LittleEndian
 	for at := 0; at+recordHead+recordHash <= len(b); at++ {
 		length := int(le.Uint32(b[at:]) &^ headerFlag)
 		position := le.Uint64(b[at+4:]) &^ positionMarks
-		if length < recordHead+recordHash || at+length > len(b) || position <= after || position > after+maxSkip {
+		if length < recordHead+recordHash || at+length > len(b) || position <= previous || position > previous+maxSkip {
 			continue
 		}
 		if _, reason := h.next(b[at:]); reason == "" {
@@ -197,11 +197,11 @@ func (f flaw) String() string {
 	return fmt.Sprintf("%s at byte %d of %s", f.reason, f.offset, f.path)
 }
 
-// scan reads the block file. In the order of their offsets, it calls each for every valid record
-// and flawed for every damaged part. It skips tombstones of the NATS server. after is the position
-// before the block's first record, from which it searches for records after damage. It returns the
-// bytes of the file, which the records refer to.
-func (b block) scan(stream string, after uint64, each func(record), flawed func(flaw)) (content []byte, err error) {
+// scan reads the block file. In the order of their offsets, it calls visit for every valid record
+// and flawed for every damaged part. It skips tombstones of the NATS server. previous is the
+// position before the block's first record, from which it searches for records after damage. It
+// returns the bytes of the file, which the records refer to.
+func (b block) scan(stream string, previous uint64, visit func(record), flawed func(flaw)) (content []byte, err error) {
 	content, err = os.ReadFile(b.path)
 	if err != nil {
 		return nil, err
@@ -210,7 +210,7 @@ func (b block) scan(stream string, after uint64, each func(record), flawed func(
 	for at := 0; at < len(content); {
 		r, reason := sums.next(content[at:])
 		if reason != "" {
-			next := sums.find(content[at+1:], after)
+			next := sums.find(content[at+1:], previous)
 			f := flaw{path: b.path, offset: int64(at), end: int64(len(content)), last: next < 0, reason: reason}
 			if next >= 0 {
 				f.end = int64(at + 1 + next)
@@ -224,31 +224,31 @@ func (b block) scan(stream string, after uint64, each func(record), flawed func(
 		if r.position == 0 || r.position&positionMarks != 0 {
 			continue
 		}
-		after = r.position
-		each(r)
+		previous = r.position
+		visit(r)
 	}
 	return content, nil
 }
 
-// appendRecord appends the encoded record r to a slice and returns the slice. sums computes the
+// appendRecord appends the encoded record r to dst and returns the result. sums computes the
 // checksums of the block file to which the record is written.
-func appendRecord(to []byte, sums blockHash, r record) []byte {
-	le, begin := binary.LittleEndian, len(to)
+func appendRecord(dst []byte, sums blockHash, r record) []byte {
+	le, begin := binary.LittleEndian, len(dst)
 	length := uint32(recordHead + len(r.subject) + len(r.header) + len(r.body) + recordHash)
 	if len(r.header) > 0 {
 		length = length + 4 | headerFlag
 	}
-	to = le.AppendUint32(to, length)
-	to = le.AppendUint64(to, r.position)
-	to = le.AppendUint64(to, r.time)
-	to = le.AppendUint16(to, uint16(len(r.subject)))
-	to = append(to, r.subject...)
+	dst = le.AppendUint32(dst, length)
+	dst = le.AppendUint64(dst, r.position)
+	dst = le.AppendUint64(dst, r.time)
+	dst = le.AppendUint16(dst, uint16(len(r.subject)))
+	dst = append(dst, r.subject...)
 	if len(r.header) > 0 {
-		to = append(le.AppendUint32(to, uint32(len(r.header))), r.header...)
+		dst = append(le.AppendUint32(dst, uint32(len(r.header))), r.header...)
 	}
-	to = append(to, r.body...)
-	sum := sums.of(to[begin+4:begin+20], r.subject, r.header, r.body)
-	return append(to, sum[:]...)
+	dst = append(dst, r.body...)
+	sum := sums.of(dst[begin+4:begin+20], r.subject, r.header, r.body)
+	return append(dst, sum[:]...)
 }
 
 // foreign returns a reason why this package cannot read the files of a stream, for example that

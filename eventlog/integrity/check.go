@@ -35,7 +35,7 @@ func (g Gap) String() string {
 // A survey is what surveyor.survey found in the block files of a log.
 type survey struct {
 	chain HashChain // hash chain over all events before the first gap
-	last  uint64    // highest position found
+	last  uint64    // highest position of a valid record
 	gaps  []Gap     // gaps before the position last
 	// damaged parts in the order of their offsets; each causes a gap, except one at the end of the
 	// last block file

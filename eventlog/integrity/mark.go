@@ -129,7 +129,7 @@ type MarkFile struct {
 	// damaged, so that the next start must read all.
 	unread atomic.Bool
 	file   *os.File
-	Sync   func(*os.File) error // fdatasync; tests replace it
+	Sync   func(*os.File) error // syncs the file with fdatasync; tests replace it
 
 	// syncing is held during a sync, so that no other sync begins and the file is not closed. It is
 	// locked before mu.
@@ -138,9 +138,9 @@ type MarkFile struct {
 	mu     sync.Mutex
 	mark   HighWaterMark
 	slot   int64
-	writer timer         // calls write
-	syncer timer         // calls flush
-	every  time.Duration // current interval of syncs, from markSync to maxMarkSync
+	writer timer         // calls write, markWrite after a change
+	syncer timer         // calls flush to sync changes: see every
+	every  time.Duration // current time from a change to its sync, from markSync to maxMarkSync
 	dirty  bool          // the mark has changes that are not synced
 	err    error
 	closed bool
@@ -248,19 +248,19 @@ type timer struct {
 
 // armLocked makes the timer call run after a time, unless it is already running or the mark file is
 // closed. The caller holds h.mu.
-func (t *timer) armLocked(h *MarkFile, after time.Duration) {
+func (t *timer) armLocked(h *MarkFile, delay time.Duration) {
 	switch {
 	case t.armed || h.closed:
 		return
 	case t.timer == nil:
-		t.timer = time.AfterFunc(after, func() {
+		t.timer = time.AfterFunc(delay, func() {
 			h.mu.Lock()
 			t.armed = false
 			h.mu.Unlock()
 			t.run()
 		})
 	default:
-		t.timer.Reset(after)
+		t.timer.Reset(delay)
 	}
 	t.armed = true
 }

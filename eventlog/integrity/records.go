@@ -12,7 +12,7 @@ import (
 	"anneal/disk"
 )
 
-// Retention is the limits of a stream: at a limit, the NATS server deletes the stream's oldest
+// A Retention holds the limits of a stream. At a limit, the NATS server deletes the stream's oldest
 // records.
 type Retention struct {
 	Age   time.Duration
@@ -29,7 +29,7 @@ type contents struct {
 	bytes   int64
 	damaged bool // a block file is damaged, other than by an interrupted write at the end
 	torn    bool // the last block file ends with an interrupted write
-	partial bool // older block files were not read
+	partial bool // only the newest block files were read: the stream has more than fullCheckBytes
 }
 
 func (c contents) first() uint64 {
@@ -50,8 +50,8 @@ func (c contents) last() uint64 {
 func (c contents) complete() bool { return len(c.runs) == 1 && !c.damaged }
 
 // contentsOf reads the newest block files of a stream in dir, up to fullCheckBytes bytes. It calls
-// each for every valid record; each may be nil.
-func contentsOf(dir, stream string, each func(record)) (c contents, err error) {
+// visit for every valid record; visit may be nil.
+func contentsOf(dir, stream string, visit func(record)) (c contents, err error) {
 	if c.blocks, err = blocksOf(dir); err != nil {
 		return c, err
 	}
@@ -62,8 +62,8 @@ func contentsOf(dir, stream string, each func(record)) (c contents, err error) {
 		_, err := b.scan(stream, c.last(), func(r record) {
 			c.count, c.bytes = c.count+1, c.bytes+int64(len(r.raw))
 			c.runs = extendGap(c.runs, r.position, "")
-			if each != nil {
-				each(r)
+			if visit != nil {
+				visit(r)
 			}
 		}, func(f flaw) {
 			c.damaged = c.damaged || !f.last || n < len(c.blocks)-1

@@ -89,19 +89,19 @@ type repair struct {
 	have  bool
 	must  uint64 // position up to which the log must be complete
 	log   inventory
-	full  inventory // mirror of all events
+	full  inventory // inventory of the mirror that has all events of the log
 	parts []inventory
 	stale []string // directories of mirrors that differ from the repaired log
 }
 
 // An inventory locates the valid records in the block files of a log or a mirror.
 type inventory struct {
-	dir     string // directory of the block files
+	dir     string // directory of the block files of the log or mirror
 	blocks  []block
 	records map[uint64]recordRef
 	last    uint64
 	flaws   []flaw
-	double  bool // two records have the same position
+	double  bool // the files have two records with the same position
 }
 
 // A recordRef locates a record in a block file. sum is a hash of its event: two recordRefs with

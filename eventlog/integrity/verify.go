@@ -87,7 +87,7 @@ type StoredEvent struct {
 
 // Events yields the events after a position from the block files of a log, in order. It yields a
 // DataLoss error at the first gap. It changes no file. dir is as in natsserver.Options.
-func Events(dir string, after uint64) iter.Seq2[StoredEvent, error] {
+func Events(dir string, cursor uint64) iter.Seq2[StoredEvent, error] {
 	return func(yield func(StoredEvent, error) bool) {
 		all, err := blocksOf(BlockDir(dir, "CONTROL", logStream))
 		if err != nil {
@@ -108,7 +108,7 @@ func Events(dir string, after uint64) iter.Seq2[StoredEvent, error] {
 					more, _ = false, yield(StoredEvent{}, fmt.Errorf("the event at position %d has an invalid NATS "+
 						"header", r.position))
 				default:
-					if last = r.position; last > after {
+					if last = r.position; last > cursor {
 						more = yield(m.event(), nil)
 					}
 				}

@@ -115,7 +115,7 @@ func readMark(r io.ReaderAt, h header) (m mark, ok, damaged bool) {
 	return m, ok, damaged
 }
 
-// A record is a stored record without its value, which is read from disk when it is needed.
+// A record describes a stored record without its value, which is read from disk when needed.
 type record struct {
 	kind            byte
 	key             string
@@ -154,14 +154,14 @@ var errNoRecord = errors.New("keyfile: no valid record at this offset")
 
 // readRecord reads the record at an offset of a copy, without its value. It returns errNoRecord
 // when there is no valid record.
-func readRecord(from io.ReaderAt, h header, at int64) (r record, err error) {
+func readRecord(source io.ReaderAt, h header, offset int64) (r record, err error) {
 	b := make([]byte, recordHead)
-	if n, _ := from.ReadAt(b, at); n < recordHead || binary.LittleEndian.Uint32(b) != recordMagic {
+	if n, _ := source.ReadAt(b, offset); n < recordHead || binary.LittleEndian.Uint32(b) != recordMagic {
 		return r, errNoRecord
 	}
 	keySize := int(binary.LittleEndian.Uint16(b[6:]))
 	rest := make([]byte, keySize+sumSize)
-	if n, _ := from.ReadAt(rest, at+recordHead); keySize > maxKey || n < len(rest) {
+	if n, _ := source.ReadAt(rest, offset+recordHead); keySize > maxKey || n < len(rest) {
 		return r, errNoRecord
 	}
 	r.check = sumOf(h.salt[:], b, rest[:keySize])
@@ -170,23 +170,23 @@ func readRecord(from io.ReaderAt, h header, at int64) (r record, err error) {
 	}
 	at64 := func(i int) uint64 { return binary.LittleEndian.Uint64(b[12+8*i:]) }
 	r.kind, r.key, r.size = b[4], string(rest[:keySize]), binary.LittleEndian.Uint32(b[8:])
-	r.index, r.revision, r.time, r.at = at64(0), at64(1), int64(at64(2)), at
+	r.index, r.revision, r.time, r.at = at64(0), at64(1), int64(at64(2)), offset
 	copy(r.valueSum[:], b[36:])
 	return r, nil
 }
 
 // readValue reads the value of a record from a copy. ok is false when the value is missing or
 // damaged.
-func readValue(from io.ReaderAt, h header, r record) ([]byte, bool) {
+func readValue(source io.ReaderAt, h header, r record) ([]byte, bool) {
 	if r.size > maxValueSize {
 		return nil, false
 	}
 	value := make([]byte, r.size)
-	if n, _ := from.ReadAt(value, r.valueAt()); n < len(value) {
+	if n, _ := source.ReadAt(value, r.valueAt()); n < len(value) {
 		return nil, false
 	}
 	return value, sumOf(h.salt[:], value) == r.valueSum
 }
 
-// chained adds a record to a running sum.
+// chained returns the running sum after record r; chain is the sum before r.
 func chained(chain sum, r record) sum { return sumOf(chain[:], r.check[:]) }

@@ -12,7 +12,7 @@ import (
 // A Lost describes a record that is damaged in both copies.
 type Lost struct {
 	Index uint64 // number of the record in the order of writing, from 1
-	Key   string // "" when the key is damaged too
+	Key   string // key of the record; "" when the key is damaged too
 }
 
 // A LossError is the error of Open for a store with damage that the other copy cannot repair. Lost
@@ -52,9 +52,9 @@ const acceptFile = "accept-loss"
 // A source is one of the two copies as Open found it on disk.
 type source struct {
 	name    string
-	file    file // nil when the copy is missing
+	file    file // open file of the copy; nil when the copy is missing
 	header  header
-	headed  bool // the copy's header is valid
+	headed  bool // the header of the copy is valid
 	mark    mark
 	marked  bool // at least one commit mark of the copy is valid
 	size    int64
@@ -228,13 +228,13 @@ func (r *recovery) scan() {
 // headAt reads the record at an offset, without its value, from a copy in which it is valid. The
 // record must have the given index; 0 accepts any. have is false when neither copy has such a
 // record.
-func (r *recovery) headAt(at int64, index uint64) (rec record, have bool) {
+func (r *recovery) headAt(offset int64, index uint64) (rec record, have bool) {
 	missing := ""
 	for _, s := range r.found {
 		if !s.current {
 			continue
 		}
-		one, err := readRecord(s.file, r.header, at)
+		one, err := readRecord(s.file, r.header, offset)
 		if err != nil || index > 0 && one.index != index {
 			missing = s.name
 			continue
@@ -254,11 +254,11 @@ func (r *recovery) isValid(rec record) bool {
 }
 
 // resync finds the next record after a part that is damaged in both copies. It returns the first
-// valid record with an offset greater than at and an index greater than the given one; false when
-// there is none.
-func (r *recovery) resync(at int64, index uint64) (record, bool) {
-	for at++; at+recordHead <= max(r.found[0].size, r.found[1].size); at++ {
-		if rec, ok := r.headAt(at, 0); ok && rec.index > index {
+// valid record whose offset and index are greater than the given ones;
+// false when there is none.
+func (r *recovery) resync(offset int64, index uint64) (record, bool) {
+	for offset++; offset+recordHead <= max(r.found[0].size, r.found[1].size); offset++ {
+		if rec, ok := r.headAt(offset, 0); ok && rec.index > index {
 			return rec, true
 		}
 	}

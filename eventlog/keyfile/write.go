@@ -24,7 +24,7 @@ type batch struct {
 type op struct {
 	kind   byte
 	entry  *entry
-	before *entry // nil when the key had no entry
+	before *entry // replaced or erased entry of the key; nil when the key had none
 	value  []byte
 }
 
@@ -144,7 +144,8 @@ func (s *Store) write(b *batch) (refused bool, err error) {
 	}
 	next.commit++
 	for _, f := range s.copies {
-		if _, err := f.WriteAt(buffer, int64(s.mark.end)); err != nil { // for example, the disk is full
+		// the write failed, for example because the disk is full
+		if _, err := f.WriteAt(buffer, int64(s.mark.end)); err != nil {
 			for _, f := range s.copies {
 				if cut := f.Truncate(int64(s.mark.end)); cut != nil {
 					return false, errors.Join(err, cut)

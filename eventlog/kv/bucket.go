@@ -57,7 +57,7 @@ func (b *Bucket) Get(ctx context.Context, id string) ([]byte, uint64, error) {
 	if err != nil {
 		return nil, 0, b.fault(ctx, "read", err)
 	}
-	if m.Header.Get("KV-Operation") != "" { // another tool has deleted the record
+	if m.Header.Get("KV-Operation") != "" { // a marker of a deletion by another tool: there is no record
 		return nil, 0, nil
 	}
 	return m.Data, m.Sequence, nil
@@ -185,7 +185,7 @@ func (k *Memory) Keys(context.Context) ([]string, error) {
 	return slices.Sorted(maps.Keys(k.records)), nil
 }
 
-// A Store holds records by ID.
+// A Store is a key-value store whose keys are the IDs of records.
 type Store interface {
 	// Get returns a record and its revision. The revision is 0 when there is no record.
 	Get(ctx context.Context, id string) (record []byte, revision uint64, err error)
@@ -205,11 +205,11 @@ func (b *Bucket) Purge(ctx context.Context) error {
 // sizeHeader is the header with the size of a message whose data a consumer does not deliver.
 const sizeHeader = "Nats-Msg-Size"
 
-// Follow calls each for every existing record, and then for every record that is stored, until ctx
+// Follow calls visit for every existing record, and then for every record that is stored, until ctx
 // is done or the connection is closed.
-func (b *Bucket) Follow(ctx context.Context, each func(id string, revision uint64, size int64, at time.Time)) error {
+func (b *Bucket) Follow(ctx context.Context, visit func(id string, revision uint64, size int64, at time.Time)) error {
 	for {
-		err := b.followOnce(ctx, each)
+		err := b.followOnce(ctx, visit)
 		if b.nc.IsClosed() || !eventlog.Sleep(ctx, time.Second) {
 			return cmp.Or(ctx.Err(), err)
 		}

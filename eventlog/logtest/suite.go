@@ -75,15 +75,15 @@ func testVersionCheck(t *testing.T, log eventlog.Log) {
 		expect uint64
 		want   error
 	}{
-		{"the first event of a subject", "a", 0, nil},                              // position 1
+		{"the first event of a subject", "a", 0, nil},                              // gets position 1
 		{"another event at version 0", "a", 0, eventlog.ErrConflict},               //
-		{"the first of another subject", "b", 0, nil},                              // position 2
+		{"the first of another subject", "b", 0, nil},                              // gets position 2
 		{"at the version of another subject", "a", 2, eventlog.ErrConflict},        //
 		{"at a version that does not exist yet", "a", 9, eventlog.ErrConflict},     //
-		{"at the newest version", "a", 1, nil},                                     // position 3
+		{"at the newest version", "a", 1, nil},                                     // gets position 3
 		{"at a stale version", "a", 1, eventlog.ErrConflict},                       //
 		{"at a version of a subject without events", "c", 3, eventlog.ErrConflict}, //
-		{"at the newest version, after writes to other subjects", "b", 2, nil},     // position 4
+		{"at the newest version, after writes to other subjects", "b", 2, nil},     // gets position 4
 	}
 	var last uint64
 	for _, step := range steps {

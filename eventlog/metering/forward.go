@@ -27,8 +27,9 @@ const (
 	longOutage = 10 * time.Second
 )
 
-// A cursor says how far the spool was forwarded to the usage stream. The cursor's file may be older
-// than the stream, or missing: lookUp then finds out which records the stream has.
+// A cursor is the place in the spool up to which records were forwarded to the usage stream. The
+// cursor's file may be older than the stream, or missing: lookUp then finds out which records the
+// stream has.
 type cursor struct {
 	Next uint64 `json:"next"` // spool index of the next record to send
 	// sequence in the stream up to which every record of this meter is before Next in the spool

@@ -68,8 +68,8 @@ func useKey(name domain.Name) string {
 }
 
 // Keep records that a resource was used at a time.
-func (u *LastUsed) Keep(ctx context.Context, name domain.Name, at time.Time) error {
-	if _, err := u.kv.Put(ctx, useKey(name), []byte(at.UTC().Format(time.RFC3339))); err != nil {
+func (u *LastUsed) Keep(ctx context.Context, name domain.Name, useTime time.Time) error {
+	if _, err := u.kv.Put(ctx, useKey(name), []byte(useTime.UTC().Format(time.RFC3339))); err != nil {
 		return fmt.Errorf("store the time of the last use of %s: %w", name, err)
 	}
 	return nil

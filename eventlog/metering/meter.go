@@ -211,17 +211,18 @@ func (m *Meter) syncSpool(ctx context.Context) {
 }
 
 // advance moves the cursor to a new position, and releases the disk space of the records before it.
-func (m *Meter) advance(to cursor) error {
-	err := errors.Join(writeCursor(m.options.Dir, to), m.spool.forget(to.Next, filepath.Join(m.options.Dir, cursorFile)))
+func (m *Meter) advance(next cursor) error {
+	err := errors.Join(writeCursor(m.options.Dir, next),
+		m.spool.forget(next.Next, filepath.Join(m.options.Dir, cursorFile)))
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for index := m.waiting.Load().Next; index < to.Next; index++ {
+	for index := m.waiting.Load().Next; index < next.Next; index++ {
 		if done := m.reserved[index]; done != nil {
 			done()
 			delete(m.reserved, index)
 		}
 	}
-	m.waiting.Store(&to)
+	m.waiting.Store(&next)
 	close(m.sent)
 	m.sent = make(chan struct{})
 	return err

@@ -42,11 +42,11 @@ func (r *Reader) State(ctx context.Context) (State, error) {
 	return State{Created: info.Created.UTC().Truncate(time.Millisecond), Last: info.State.LastSeq}, nil
 }
 
-// Read calls visit with the records after the sequence after, up to the sequence through. It skips
+// Read calls visit with the records after the sequence start, up to the sequence through. It skips
 // messages that are not usage records. It does not set the fields Request and Trace.
-func (r *Reader) Read(ctx context.Context, after, through uint64, visit func(Record)) error {
+func (r *Reader) Read(ctx context.Context, start, through uint64, visit func(Record)) error {
 	return r.read(ctx, jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverByStartSequencePolicy,
-		OptStartSeq: after + 1}, after < through, through, func(m jetstream.Msg, meta *jetstream.MsgMetadata) {
+		OptStartSeq: start + 1}, start < through, through, func(m jetstream.Msg, meta *jetstream.MsgMetadata) {
 		var record Record
 		if json.Unmarshal(m.Data(), &record) != nil || record.Account == "" {
 			return
@@ -70,12 +70,12 @@ const headerTime = "ce-time"
 func (u Record) Repeatable() bool { return len(u.ID) == 36 && u.ID[14] == '5' }
 
 // Known returns which of the given IDs belong to usage records that the stream received after the
-// time since and up to the sequence through.
-func (r *Reader) Known(ctx context.Context, ids map[string]bool, since time.Time, through uint64) (map[string]bool,
+// time start and up to the sequence through.
+func (r *Reader) Known(ctx context.Context, ids map[string]bool, start time.Time, through uint64) (map[string]bool,
 	error) {
 	known := map[string]bool{}
 	err := r.read(ctx, jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverByStartTimePolicy,
-		OptStartTime: &since, HeadersOnly: true}, len(ids) > 0 && through > 0, through,
+		OptStartTime: &start, HeadersOnly: true}, len(ids) > 0 && through > 0, through,
 		func(m jetstream.Msg, _ *jetstream.MsgMetadata) {
 			if id := m.Headers().Get(eventlog.HeaderID); ids[id] {
 				known[id] = true

@@ -19,10 +19,10 @@ import (
 // limits. Metadata with characters of several bytes can exceed MaxMetadataSize although they are
 // within the other limits.
 const (
-	MaxMetadata      = 16       // maximum number of entries
-	MaxMetadataKey   = 64       // maximum characters of a key
-	MaxMetadataValue = 512      // maximum characters of a text value, or digits of a number
-	MaxMetadataSize  = 16 << 10 // maximum bytes of all metadata in JSON; see MetadataSize
+	MaxMetadata      = 16       // maximum number of entries in the metadata of one request
+	MaxMetadataKey   = 64       // maximum length of a key in characters
+	MaxMetadataValue = 512      // maximum length of a text value in characters, or of a number in digits
+	MaxMetadataSize  = 16 << 10 // maximum size of all metadata of one request in bytes: see MetadataSize
 )
 
 // MetadataSize returns the number of bytes that metadata take in a usage record.
@@ -58,10 +58,10 @@ type Record struct {
 	Account    string      `json:"account"` // account of the API key that made the request
 	Key        domain.Name `json:"apiKey"`
 	Deployment domain.Name `json:"deployment"`
-	Model      string      `json:"model"`    // model name as in the request
+	Model      string      `json:"model"`    // name of the model, as the request names it
 	Complete   bool        `json:"complete"` // false when the response was cut off; the usage up to that point is counted
 
-	User     string         `json:"user,omitempty"`     // end user, from the request's field user
+	User     string         `json:"user,omitempty"`     // end user that the request's field user names; "" without one
 	Metadata map[string]any `json:"metadata,omitempty"` // the request's metadata: texts, numbers and booleans
 
 	PromptTokens int `json:"promptTokens,omitempty"`
@@ -71,7 +71,7 @@ type Record struct {
 	AudioSeconds       float64 `json:"audioSeconds,omitempty"`
 }
 
-// Kinds of usage, by the type of the request.
+// Values of Record.Kind, one for each type of request.
 const (
 	Completion    = "completion"
 	Chat          = "chat"

@@ -26,14 +26,14 @@ import (
 type spool struct {
 	dir     string
 	segment int64                   // length in bytes at which append begins a new file
-	changed chan struct{}           // receives an element after append
+	changed chan struct{}           // receives an element after append, to wake the reader
 	fsync   func(path string) error // syncs a file or directory; tests replace it
 	resume  spoolPosition           // where the last call of read ended; only one goroutine reads
 
 	mu       sync.Mutex
 	file     *os.File // newest file, to which append writes; nil until the first append
-	size     int64    // length of file in bytes
-	first    []uint64 // by file: index of its first entry
+	size     int64    // length of the newest file in bytes
+	first    []uint64 // index of the first entry of each file, in ascending order
 	next     uint64   // index of the next entry to append
 	unsynced []string // paths of the files and directories that must be synced
 	dirty    bool     // whether unsynced has the newest file
@@ -178,17 +178,17 @@ func (s *spool) sync() error {
 	return nil
 }
 
-// read returns up to limit entries from the index from on, and the index after the last one. An
+// read returns up to limit entries from the index start on, and the index after the last one. An
 // entry with damaged content is nil. When the length of an entry is damaged or files are missing,
-// read skips entries: after is then larger than from plus the number of returned entries.
-func (s *spool) read(from uint64, limit int) (entries [][]byte, after uint64, err error) {
+// read skips entries: following is then larger than start plus the number of returned entries.
+func (s *spool) read(start uint64, limit int) (entries [][]byte, following uint64, err error) {
 	s.mu.Lock()
 	first, next := slices.Clone(s.first), s.next
 	s.mu.Unlock()
-	if from >= next {
-		return nil, from, nil
+	if start >= next {
+		return nil, start, nil
 	}
-	at, found := slices.BinarySearch(first, from)
+	at, found := slices.BinarySearch(first, start)
 	if !found {
 		at--
 	}
@@ -201,15 +201,15 @@ func (s *spool) read(from uint64, limit int) (entries [][]byte, after uint64, er
 	}
 	file, err := os.Open(s.path(first[at]))
 	if err != nil {
-		return nil, from, fmt.Errorf("read the usage spool: %w", err)
+		return nil, start, fmt.Errorf("read the usage spool: %w", err)
 	}
 	defer file.Close()
 	here := spoolPosition{file: first[at], index: first[at]}
-	if s.resume.file == first[at] && s.resume.index == from {
+	if s.resume.file == first[at] && s.resume.index == start {
 		here = s.resume
 	}
 	if _, err := file.Seek(here.offset, io.SeekStart); err != nil {
-		return nil, from, fmt.Errorf("read the usage spool: %w", err)
+		return nil, start, fmt.Errorf("read the usage spool: %w", err)
 	}
 	reader := bufio.NewReaderSize(file, 64<<10)
 	for here.index < end && len(entries) < limit {
@@ -217,13 +217,13 @@ func (s *spool) read(from uint64, limit int) (entries [][]byte, after uint64, er
 		if err != nil {
 			return entries, end, nil // skip the rest of the file, which cannot be parsed
 		}
-		if here.index >= from {
+		if here.index >= start {
 			entries = append(entries, entry)
 		}
 		here.index, here.offset = here.index+1, here.offset+spoolHead+int64(length)
 	}
 	s.resume = here
-	return entries, from + uint64(len(entries)), nil
+	return entries, start + uint64(len(entries)), nil
 }
 
 // readEntry returns the next entry of a file and the length of its content. The entry is nil when

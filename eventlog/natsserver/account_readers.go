@@ -101,14 +101,14 @@ type accountReaders struct {
 	secret string // password of this process's own connections into the NATS accounts MIRROR-…
 
 	mu     sync.Mutex
-	open   map[string]*accountMirror // by ID of the account of anneal
+	open   map[string]*accountMirror // accounts of anneal that have had a reader, by account ID
 	closed bool
 }
 
 // An accountMirror is the state of the NATS accounts and mirrors for one account's readers.
 type accountMirror struct {
 	mu       sync.Mutex // held while the mirrors are created
-	accounts bool       // the NATS accounts were created
+	accounts bool       // makeAccounts has created the NATS accounts
 	failed   error      // error of creating the NATS accounts, which is not tried again
 	conn     *nats.Conn // connection into MIRROR-…; nil until the mirrors exist
 }

@@ -39,7 +39,7 @@ func NewIssuer() (seed, public string, err error) {
 	return string(secret), public, err
 }
 
-// A NodeLogin is the credentials with which a node's agent connects.
+// A NodeLogin holds the credentials with which a node's agent connects.
 type NodeLogin struct {
 	Node      string // ID of the node
 	PublicKey string // NKey that signed the NATS server's nonce; "" when nothing was signed

@@ -56,7 +56,7 @@ type Connection struct {
 	warden                *nats.Conn // connection into the system account; see NodeSessions
 	servers               int        // number of NATS servers: 1 for the embedded one; 0 is unknown
 	log                   *eventlog.JetStream
-	js                    jetstream.JetStream // JetStream context of the connection control
+	js                    jetstream.JetStream // JetStream context on the connection into the NATS account CONTROL
 	mark                  *integrity.MarkFile // high-water mark of the log; nil when none is kept
 	replicas              int
 }
@@ -186,9 +186,9 @@ func clusterFault(path string, err error) error {
 const logAdvice = ". The server does not start"
 
 // join opens the connections to a NATS server or cluster, and creates the streams that are missing.
-// Before it creates anything it calls before, unless before is nil, and returns its error.
+// Before it creates anything it calls prepare, unless prepare is nil, and returns its error.
 func join(ctx context.Context, url, password, seed string, replicas int, nodes nodeAdmission, readers *accountReaders,
-	common []nats.Option, before func(context.Context, *Connection) error) (c *Connection, err error) {
+	common []nats.Option, prepare func(context.Context, *Connection) error) (c *Connection, err error) {
 	c = &Connection{replicas: replicas}
 	defer func() {
 		if err != nil {
@@ -213,8 +213,8 @@ func join(ctx context.Context, url, password, seed string, replicas int, nodes n
 				"servers run, and check the URL and the password", into.user, err)
 		}
 	}
-	if before != nil {
-		if err = before(ctx, c); err != nil {
+	if prepare != nil {
+		if err = prepare(ctx, c); err != nil {
 			return c, err
 		}
 	}

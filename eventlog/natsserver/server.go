@@ -69,7 +69,7 @@ type Server struct {
 	dir     string
 	reader  string
 	readers *accountReaders     // readers of one account; nil without Options.VerifyReader
-	logger  *slog.Logger        // nil discards messages
+	logger  *slog.Logger        // receives the NATS server's messages; nil discards them
 	broken  chan string         // receives the reason when the NATS server stops storing messages
 	files   eventlog.LocalFiles // local files of the log
 	partial bool                // the check before the start read only some of the log's block files

@@ -18,8 +18,8 @@ import (
 	"anneal/eventlog"
 )
 
-// Topics says to which subjects of a stream the topics of a Watermill Publisher or Subscriber
-// belong: a topic's subject is Prefix+topic.
+// Topics maps the topics of a Watermill Publisher or Subscriber to subjects of a JetStream stream:
+// a topic's subject is Prefix+topic.
 type Topics struct {
 	Stream string
 	Prefix string

@@ -24,7 +24,7 @@ type puller struct {
 	request  []byte
 	batch    int
 	due      int                         // number of requested messages that have not arrived
-	recreate func(context.Context) error // creates the consumer again
+	recreate func(context.Context) error // creates the consumer again after it was deleted or failed
 }
 
 const pullExpires = 30 * time.Second

@@ -40,9 +40,10 @@ type RouterConfig struct {
 	MaxAttempts    int           // number of failed attempts after which a message becomes poison; 0 means 5
 	InitialBackoff time.Duration // pause after the first attempt, doubled after each further one; 0 means 200 ms
 	MaxBackoff     time.Duration // maximum pause between attempts; 0 means 10 s
-	AckWait        time.Duration // see SubscriberConfig.AckWait; 0 means 10 s
-	CloseTimeout   time.Duration // how long Close waits for running handlers; 0 means 10 s
-	Log            *slog.Logger  // nil discards messages
+	// time after which a message is redelivered: see SubscriberConfig.AckWait; 0 means 10 s
+	AckWait      time.Duration
+	CloseTimeout time.Duration // how long Close waits for running handlers; 0 means 10 s
+	Log          *slog.Logger  // receives the messages of the Router; nil discards them
 }
 
 func (c *RouterConfig) setDefaults() {

@@ -6,14 +6,14 @@ import (
 	"anneal/domain"
 )
 
-// A Purpose says what code does with the value of a secret.
+// A Purpose is the use that code makes of the value of a secret.
 type Purpose string
 
 // Purposes of the code that reads secrets.
 const (
 	ScoreResponses    Purpose = "SCORE_RESPONSES"    // a job runs an evaluator's code on a node
 	BuildEvaluator    Purpose = "BUILD_EVALUATOR"    // the code of a new evaluator is called once for a trial
-	PreviewEvaluator  Purpose = "PREVIEW_EVALUATOR"  // a preview runs an evaluator's code
+	PreviewEvaluator  Purpose = "PREVIEW_EVALUATOR"  // a preview of an evaluator runs the evaluator's code
 	TrackJob          Purpose = "TRACK_JOB"          // the metrics of a job are sent to its tracker
 	CopyTrackerKey    Purpose = "COPY_TRACKER_KEY"   // the account's tracker key is copied to a fine-tuning job
 	UploadMetrics     Purpose = "UPLOAD_METRICS"     // the metrics file of a job is uploaded
@@ -27,7 +27,7 @@ const (
 var Purposes = []Purpose{ScoreResponses, BuildEvaluator, PreviewEvaluator, TrackJob, CopyTrackerKey, UploadMetrics,
 	TransferDataset, CheckCredentials, SignWebhook, WriteSubscription}
 
-// A Reader says which code reads a secret, and for whom.
+// A Reader describes the code that reads a secret: its purpose, and for whom and where it runs.
 type Reader struct {
 	Purpose  Purpose
 	Resource domain.Name // resource whose code gets the value, such as a job; "" when it does not exist yet
@@ -46,7 +46,7 @@ type OpenFunc func(ctx context.Context, by Reader, name domain.Name, sealed doma
 // A Read is one read of a secret by code. Err is set when it failed.
 type Read struct {
 	By   Reader
-	Name domain.Name // resource that has the secret
+	Name domain.Name // name of the resource that contains the secret
 	Err  error
 }
 

@@ -44,7 +44,7 @@ func NewMemoryVault() *Vault {
 
 // A wrappedKey is the stored form of a data key.
 type wrappedKey struct {
-	Ring    string `json:"ring"` // ID of the master key that wrapped it
+	Ring    string `json:"ring"` // ID of the master key that wrapped the data key
 	Wrapped []byte `json:"wrapped"`
 }
 
@@ -146,7 +146,7 @@ func (v *Vault) DataKeys(ctx context.Context) iter.Seq2[DataKey, error] {
 // A DataKey describes a data key in the vault.
 type DataKey struct {
 	ID   string
-	Time time.Time // creation time; zero when unknown
+	Time time.Time // when the data key was created; zero when unknown
 }
 
 func createdAt(id string) time.Time {
@@ -247,7 +247,7 @@ func (v *Vault) CheckRing(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	tried := map[string]bool{} // by ID of the master key
+	tried := map[string]bool{} // IDs of the master keys that were checked already
 	for _, id := range ids {
 		record, revision, err := v.keys.Get(ctx, id)
 		var wrapped wrappedKey

@@ -60,7 +60,7 @@ func (v *Vault) Close() error {
 
 // migrateKeys copies the data keys of the bucket KEYS to store, verifies the copies, and then
 // overwrites the data keys in the bucket. When a crash interrupts it, the next start repeats it.
-func migrateKeys(ctx context.Context, nc *nats.Conn, to kv.LocalOptions, store *keyfile.Store) error {
+func migrateKeys(ctx context.Context, nc *nats.Conn, options kv.LocalOptions, store *keyfile.Store) error {
 	from, err := kv.OpenBucket(ctx, nc, BucketStream, "data keys", EnsureBucket)
 	if err != nil {
 		return err
@@ -81,8 +81,9 @@ func migrateKeys(ctx context.Context, nc *nats.Conn, to kv.LocalOptions, store *
 	if err := eventlog.RequestSync(ctx, nc, BucketStream); err != nil {
 		return err
 	}
-	if moved > 0 && to.Log != nil {
-		to.Log.Info("the data keys of sealed values were moved from NATS to local files", "keys", moved, "to", to.Dir)
+	if moved > 0 && options.Log != nil {
+		options.Log.Info("the data keys of sealed values were moved from NATS to local files", "keys", moved,
+			"to", options.Dir)
 	}
 	return nil
 }

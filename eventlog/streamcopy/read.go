@@ -43,23 +43,23 @@ func (m Message) Time() time.Time {
 
 const readTimeout = 30 * time.Second // maximum time until the next message arrives
 
-// Read yields the messages of a stream after the position after, up to last. Positions may be
+// Read yields the messages of a stream after the position cursor, up to last. Positions may be
 // missing.
-func Read(ctx context.Context, nc *nats.Conn, stream string, after, last uint64) iter.Seq2[Message, error] {
+func Read(ctx context.Context, nc *nats.Conn, stream string, cursor, last uint64) iter.Seq2[Message, error] {
 	return func(yield func(Message, error) bool) {
 		fail := func(err error) {
-			yield(Message{}, fmt.Errorf("read stream %s after position %d: %w", stream, after, err))
+			yield(Message{}, fmt.Errorf("read stream %s after position %d: %w", stream, cursor, err))
 		}
-		if after >= last {
+		if cursor >= last {
 			return
 		}
-		messages, err := consume(ctx, nc, stream, after)
+		messages, err := consume(ctx, nc, stream, cursor)
 		if err != nil {
 			fail(err)
 			return
 		}
 		defer messages.Stop()
-		for after < last {
+		for cursor < last {
 			next, err := nextMessage(ctx, messages)
 			if err != nil {
 				fail(err)
@@ -68,7 +68,7 @@ func Read(ctx context.Context, nc *nats.Conn, stream string, after, last uint64)
 			if next.Position > last {
 				return
 			}
-			if after = next.Position; !yield(next, nil) {
+			if cursor = next.Position; !yield(next, nil) {
 				return
 			}
 		}

@@ -51,7 +51,8 @@ type Disclosure struct {
 	PayloadCommitment *Hash `json:"payloadCommitment,omitempty"`
 }
 
-// A Step proves that a larger log begins with the events of a smaller one.
+// A Step is a proof that the log at a larger size begins with the events that it had at a smaller
+// size.
 type Step struct {
 	From     uint64 `json:"from,string"`
 	FromRoot Hash   `json:"fromRoot"`
@@ -145,7 +146,7 @@ func (d Disclosure) entry() (Entry, error) {
 	return e, nil
 }
 
-// A Verified says what a bundle proves.
+// A Verified is the result of Bundle.Verify: what the bundle proves.
 type Verified struct {
 	Checkpoint Checkpoint
 	Cosigned   int // number of the given witnesses that signed the checkpoint

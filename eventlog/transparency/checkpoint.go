@@ -19,7 +19,7 @@ import (
 // A Checkpoint is the head of the log's Merkle tree in the format tlog-checkpoint of C2SP. By
 // signing it, the log commits itself to its first Size events.
 type Checkpoint struct {
-	Origin string // name of the log
+	Origin string // name of the log, the same in all its checkpoints
 	Size   uint64 // number of events in the tree, which is the position of the last one
 	Root   tlog.Hash
 }

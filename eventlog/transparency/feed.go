@@ -9,7 +9,7 @@ import (
 // Limits of a feed. When it exceeds one, it drops all its events, and the Publisher reads them from
 // the log.
 const (
-	maxFeed      = 64 << 10 // number of events
+	maxFeed      = 64 << 10 // maximum number of events in a feed
 	maxFeedBytes = 64 << 20
 )
 
@@ -17,9 +17,9 @@ const (
 // NATS consumer of its own.
 type feed struct {
 	mu       sync.Mutex
-	messages []integrity.Message // events at consecutive positions
+	messages []integrity.Message // buffered events, at consecutive positions
 	bytes    int
-	grown    chan struct{} // receives an element after add
+	grown    chan struct{} // receives an element after add, to wake the Publisher
 }
 
 func newFeed() *feed { return &feed{grown: make(chan struct{}, 1)} }
@@ -46,12 +46,12 @@ func (f *feed) add(m integrity.Message) {
 }
 
 // take removes all buffered events, and returns those after a position.
-func (f *feed) take(after uint64) []integrity.Message {
+func (f *feed) take(cursor uint64) []integrity.Message {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	taken := f.messages
 	f.messages, f.bytes = nil, 0
-	for len(taken) > 0 && taken[0].Position() <= after {
+	for len(taken) > 0 && taken[0].Position() <= cursor {
 		taken = taken[1:]
 	}
 	return taken

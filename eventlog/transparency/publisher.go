@@ -21,8 +21,8 @@ import (
 
 // Names of the files in the directory of a tree.
 const (
-	entriesFile    = "entries"    // records of all events, see type record
-	checkpointFile = "checkpoint" // newest signed checkpoint
+	entriesFile    = "entries"    // file with a record of each event: see type record
+	checkpointFile = "checkpoint" // file with the newest signed checkpoint
 )
 
 const (
@@ -32,7 +32,7 @@ const (
 	catchUpBatch = 1 << 16
 	// proveTimeout is how long Prove waits for a checkpoint that covers a new event.
 	proveTimeout = 2 * time.Second
-	retryPause   = time.Second // pause after the first failure, doubled after each further one
+	retryPause   = time.Second // pause of Run after its first failure, doubled after each further one
 	maxRetry     = 30 * time.Second
 )
 
@@ -73,8 +73,8 @@ type Publisher struct {
 	Options
 	feed *feed
 
-	tree      atomic.Pointer[Tree]      // nil until the files are read
-	published atomic.Pointer[published] // nil before the first checkpoint
+	tree      atomic.Pointer[Tree]      // tree that Run keeps up to date; nil until its files are read
+	published atomic.Pointer[published] // newest published checkpoint; nil before the first
 	failure   atomic.Pointer[error]     // last error, while Run waits to try again; nil while it runs
 
 	mu      sync.Mutex
@@ -90,7 +90,7 @@ type accountSalter struct {
 
 type published struct {
 	Checkpoint
-	signed []byte // note with all signatures
+	signed []byte // the checkpoint as a note with its signature and all cosignatures
 }
 
 // NewPublisher returns a Publisher. The caller must pass the events of the log to Observe, and call
@@ -408,9 +408,9 @@ func (p *Publisher) Checkpoint() (signed []byte, c Checkpoint, err error) {
 }
 
 // Prove returns a bundle with the newest checkpoint. Unless position is 0, the bundle proves the
-// event at that position, and payload says whether it discloses the event's data. Unless since is
-// 0, the bundle proves that the log has only grown since it had since events.
-func (p *Publisher) Prove(ctx context.Context, position, since uint64,
+// event at that position, and payload says whether it discloses the event's data. Unless oldSize is
+// 0, the bundle proves that the log has only grown since it had oldSize events.
+func (p *Publisher) Prove(ctx context.Context, position, oldSize uint64,
 	payload bool) (Bundle, error) {
 	if position > p.signedSize() {
 		soon, cancel := context.WithTimeout(ctx, proveTimeout)
@@ -428,13 +428,13 @@ func (p *Publisher) Prove(ctx context.Context, position, since uint64,
 			return b, err
 		}
 	}
-	if since > 0 {
-		if since > head.Size {
+	if oldSize > 0 {
+		if oldSize > head.Size {
 			return b, domain.Errorf(domain.InvalidArgument, "the newest checkpoint covers %d events, fewer than the %d of "+
 				"since", head.Size,
-				since)
+				oldSize)
 		}
-		step, err := stepOf(tree, since, head.Size)
+		step, err := stepOf(tree, oldSize, head.Size)
 		if err != nil {
 			return b, err
 		}

@@ -7,11 +7,11 @@ import (
 	"golang.org/x/mod/sumdb/tlog"
 )
 
-// ProveGrowth returns a bundle which proves that the log of another server has only grown: from the
-// size from to the size to, and then to the size of its newest checkpoint. If to is 0, it is the
+// ProveGrowth returns a bundle which proves that the log of another server has only grown: from
+// oldSize to newSize, and then to the size of its newest checkpoint. If newSize is 0, it is the
 // size of that checkpoint. fetch returns the content of a path in the format tlog-tiles of C2SP;
 // the proofs are computed from the tiles.
-func ProveGrowth(fetch func(path string) ([]byte, error), from, to uint64) (Bundle, error) {
+func ProveGrowth(fetch func(path string) ([]byte, error), oldSize, newSize uint64) (Bundle, error) {
 	signed, err := fetch("checkpoint")
 	if err != nil {
 		return Bundle{}, err
@@ -20,16 +20,16 @@ func ProveGrowth(fetch func(path string) ([]byte, error), from, to uint64) (Bund
 	if err != nil {
 		return Bundle{}, err
 	}
-	if to == 0 {
-		to = c.Size
+	if newSize == 0 {
+		newSize = c.Size
 	}
-	if from == 0 || from > to || to > c.Size {
+	if oldSize == 0 || oldSize > newSize || newSize > c.Size {
 		return Bundle{}, fmt.Errorf("the log has %d events, so its growth from size %d to %d cannot be "+
-			"proven", c.Size, from, to)
+			"proven", c.Size, oldSize, newSize)
 	}
 	tree := tlog.TileHashReader(tlog.Tree{N: int64(c.Size), Hash: c.Root}, remoteTiles(fetch))
 	b := Bundle{Format: BundleFormat, Proof: string(signed)}
-	for _, sizes := range [][2]uint64{{from, to}, {to, c.Size}} {
+	for _, sizes := range [][2]uint64{{oldSize, newSize}, {newSize, c.Size}} {
 		if sizes[0] == sizes[1] && len(b.Growth) > 0 {
 			break
 		}
@@ -43,15 +43,15 @@ func ProveGrowth(fetch func(path string) ([]byte, error), from, to uint64) (Bund
 }
 
 // stepOf returns the Step from one size of a log to a larger one.
-func stepOf(tree tlog.HashReader, from, to uint64) (s Step, err error) {
-	s = Step{From: from, To: to, Hashes: []Hash{}}
-	if s.FromRoot, err = tlog.TreeHash(int64(from), tree); err != nil {
+func stepOf(tree tlog.HashReader, oldSize, newSize uint64) (s Step, err error) {
+	s = Step{From: oldSize, To: newSize, Hashes: []Hash{}}
+	if s.FromRoot, err = tlog.TreeHash(int64(oldSize), tree); err != nil {
 		return s, err
 	}
-	if s.ToRoot, err = tlog.TreeHash(int64(to), tree); err != nil || from == to {
+	if s.ToRoot, err = tlog.TreeHash(int64(newSize), tree); err != nil || oldSize == newSize {
 		return s, err
 	}
-	hashes, err := tlog.ProveTree(int64(to), int64(from), tree)
+	hashes, err := tlog.ProveTree(int64(newSize), int64(oldSize), tree)
 	s.Hashes = append(s.Hashes, hashes...)
 	return s, err
 }

@@ -77,8 +77,8 @@ func decodeRecord(b []byte) (r record, ok bool) {
 
 // A newestEvent describes the newest event of an account in the tree.
 type newestEvent struct {
-	Link            // link of that event
-	position uint64 // position of that event
+	Link            // number of the event, and leaf hash of the event before it
+	position uint64 // log position of the newest event
 	leaf     tlog.Hash
 }
 
@@ -89,7 +89,7 @@ type Tree struct {
 
 	mu       sync.RWMutex
 	file     *os.File
-	size     uint64        // number of entries
+	size     uint64        // number of entries in the tree
 	written  uint64        // number of entries that are in the file
 	pending  []byte        // records that are not in the file yet
 	tail     []tlog.Hash   // leaf hashes of the last, incomplete block
@@ -187,7 +187,7 @@ func entryOf(m integrity.Message, salts Salts, link Link) Entry {
 		Payload: CommitPayload(salts.Payload, m.Body())}
 }
 
-// add adds a record to the hashes in memory.
+// add adds a record's leaf to the tree's hashes in memory.
 func (t *Tree) add(r record) {
 	leaf := r.Leaf()
 	t.size++

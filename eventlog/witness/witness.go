@@ -39,9 +39,9 @@ const (
 // A Witness serves add-checkpoint requests for the logs whose keys it has.
 type Witness struct {
 	dir    string
-	logs   map[string]note.Verifier // by origin of the log's checkpoints
+	logs   map[string]note.Verifier // public keys of the logs, by the origin of their checkpoints
 	signer *formats.Signer
-	key    string // public key; see Key
+	key    string // public key of the witness, as Key returns it
 	logger *slog.Logger
 	mu     sync.Mutex // held from reading the last checkpoint of a log until the next one is stored
 }
@@ -240,7 +240,7 @@ func parse(body []byte) (old uint64, proof tlog.TreeProof, signed []byte, err er
 
 // publicKey returns the public key that verifies the cosignatures of a private key.
 func publicKey(secret string) (string, error) {
-	parts := strings.SplitN(secret, "+", 5) // format PRIVATE+KEY+NAME+HASH+KEY
+	parts := strings.SplitN(secret, "+", 5) // the private key has the format PRIVATE+KEY+NAME+HASH+KEY
 	if len(parts) != 5 {
 		return "", errNoKey
 	}

@@ -31,13 +31,13 @@ import (
 type Source struct {
 	Control  *nats.Conn // connection to the NATS account with the streams
 	Log      eventlog.Log
-	World    *projections.World // follows the log; has only events that are durable
+	World    *projections.World // state of all resources; it follows the log and has only durable events
 	Files    *blobs.Store
 	DataKeys kv.Store
 	Answers  kv.Store // idempotency store: stored responses by key
 	Dir      datadir.Dir
-	Version  string               // version of this program
-	Signer   *transparency.Signer // signs the manifests
+	Version  string               // version of this program, which the manifest states
+	Signer   *transparency.Signer // signs the manifests of backups
 	Logger   *slog.Logger
 }
 
@@ -51,7 +51,7 @@ type Settings struct {
 type run struct {
 	Source
 	Settings
-	copying func(bytes int64) // is called with the number of bytes copied so far
+	copying func(bytes int64) // called with the number of bytes that this backup has copied so far
 	target  *blobs.Store
 	last    *Manifest // last signed backup of the same log, which this one continues; nil if there is none
 	id      string
@@ -59,7 +59,7 @@ type run struct {
 	copied  int64
 	added   int // number of files that were copied or, with References, listed
 
-	files  map[string]File // by key: files of the last backup, and files that this backup has copied or listed
+	files  map[string]File // by key: the files of the last backup and those that this backup has copied or listed
 	keys   map[string][]byte
 	absent []string // keys of files and IDs of data keys that the log records but the installation lacks
 }
@@ -376,7 +376,7 @@ func (r *run) putStreams(ctx context.Context, m *Manifest) error {
 	if err != nil {
 		return err
 	}
-	if last < m.UsageLast { // the stream USAGE was deleted and created again
+	if last < m.UsageLast { // the stream USAGE was deleted and created again, so its sequences begin at 1 again
 		m.UsageLast = 0
 	}
 	m.Usage, err = putSegments(ctx, r.target, "usage/", r.id,

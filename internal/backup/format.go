@@ -59,20 +59,23 @@ type Manifest struct {
 	// Checkpoint is the position of the log whose state the backup has. Hash is the hash chain of
 	// the events up to there.
 	eventlog.Checkpoint
-	Hash       string    `json:"hash"`
-	Time       time.Time `json:"time"`    // time of the state that the backup contains
-	EndTime    time.Time `json:"endTime"` // time at which the backup was complete
-	Events     []Segment `json:"events"`  // events after the parent's position, up to Checkpoint
-	Usage      []Segment `json:"usage,omitempty"`
-	UsageLast  uint64    `json:"usageLast"` // last sequence of the stream USAGE that this backup or a parent has
-	Files      FileList  `json:"files"`
-	Secrets    Object    `json:"secrets"`
-	Recipients []string  `json:"recipients"` // age public keys for which Secrets is encrypted
+	Hash    string    `json:"hash"`
+	Time    time.Time `json:"time"`    // time of the state that the backup contains
+	EndTime time.Time `json:"endTime"` // time at which the backup was complete
+	Events  []Segment `json:"events"`  // events after the parent's position, up to Checkpoint
+	Usage   []Segment `json:"usage,omitempty"`
+	// sequence of the last message of the stream USAGE that this backup or one of its parents has
+	UsageLast  uint64   `json:"usageLast"`
+	Files      FileList `json:"files"`
+	Secrets    Object   `json:"secrets"`
+	Recipients []string `json:"recipients"` // age public keys for which Secrets is encrypted
 	// Copied is the number of bytes that this backup added to the bucket of backups.
 	Copied int64 `json:"copied"`
 
-	digest    string // SHA-256 of the manifest's JSON in the bucket, hexadecimal
-	signature []byte // signed note, see Manifest.verify; empty in backups of earlier versions
+	digest string // SHA-256 of the manifest's JSON in the bucket, hexadecimal
+	// signature of the manifest as a signed note: see Manifest.verify; empty in backups of earlier
+	// versions of anneal
+	signature []byte
 }
 
 // An Object is an object in the bucket of backups. SHA256 is hexadecimal.
@@ -157,7 +160,7 @@ func IDs(ctx context.Context, target *blobs.Store) (all []string, err error) {
 	return all, nil
 }
 
-const maxManifest = 16 << 20 // maximum size in bytes
+const maxManifest = 16 << 20 // maximum size of a manifest in bytes
 
 func readManifest(ctx context.Context, target *blobs.Store, id string) (m Manifest, err error) {
 	key := manifestPrefix + id + manifestSuffix
@@ -194,7 +197,7 @@ func put(ctx context.Context, target *blobs.Store, key string, write func(io.Wri
 		w.CloseWithError(errors.Join(err, buffered.Flush()))
 	}()
 	object, err := putContent(ctx, target, key, r)
-	_ = r.Close() // makes write fail if the bucket has failed
+	_ = r.Close() // makes the function write fail if the bucket could not store the object
 	<-written
 	return object, err
 }

@@ -17,7 +17,7 @@ import (
 // Retention selects the backups that Prune keeps. It always keeps the newest one.
 type Retention struct {
 	Newest int       // keep this number of the newest backups
-	Since  time.Time // keep also backups whose state is of this time or later; the zero time selects none
+	Since  time.Time // also keep backups whose state is of this time or later; the zero time adds none
 }
 
 // Pruned reports what Prune has kept and removed.
@@ -25,7 +25,7 @@ type Pruned struct {
 	Kept    []string `json:"kept"`    // IDs of the kept backups
 	Removed []string `json:"removed"` // IDs of the removed backups
 	Objects int      `json:"objects"` // number of deleted objects
-	Bytes   int64    `json:"bytes"`   // total size of the deleted objects
+	Bytes   int64    `json:"bytes"`   // total size of the deleted objects in bytes
 }
 
 // A pruning is the state of one call of Prune.

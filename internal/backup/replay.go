@@ -24,7 +24,8 @@ var errEnough = errors.New("all messages are restored")
 // putEvents publishes the events of the backup up to Position or Time. It reads also the events
 // after that, because it compares the hash chain of all events with the manifest's.
 func (r *restore) putEvents(ctx context.Context) error {
-	there, err := r.log.Log().Last(ctx) // zero, unless an interrupted restore has published events to the cluster
+	// zero for an empty log; not zero if an interrupted restore has published events to the cluster
+	there, err := r.log.Log().Last(ctx)
 	if err != nil {
 		return err
 	}

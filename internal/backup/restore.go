@@ -43,7 +43,7 @@ type RestoreSettings struct {
 	// The cluster's stream of events must be empty, or have the first events of this backup: then a
 	// restore that was interrupted continues.
 	Cluster *natsserver.ConnectOptions
-	Logger  *slog.Logger // receives warnings
+	Logger  *slog.Logger // receives warnings about the restore
 	// Progress is called at the beginning of each step with a text such as "restoring events"; nil
 	// reports nothing.
 	Progress func(step string)
@@ -59,7 +59,7 @@ type Restored struct {
 	eventlog.Checkpoint
 	Time     time.Time `json:"time"` // time of the last restored event
 	Files    int       `json:"files"`
-	Bytes    int64     `json:"bytes"` // total size of the restored files
+	Bytes    int64     `json:"bytes"` // total size of the restored files in bytes
 	DataKeys int       `json:"dataKeys"`
 	// Key is the name of the key that signed all manifests; "" if a manifest is not signed.
 	Key    string `json:"key,omitempty"`
@@ -80,7 +80,7 @@ type restore struct {
 	result Restored
 
 	log    *natsserver.Connection
-	sync   func() error // makes published messages durable
+	sync   func() error // makes the messages durable that were published to the log so far
 	refs   reconcile.Referenced
 	secret confidential
 }
@@ -102,7 +102,7 @@ func restoreTo(ctx context.Context, target *blobs.Store, dir datadir.Dir, s Rest
 	if err := r.choose(ctx); err != nil {
 		return Restored{}, err
 	}
-	if err := os.RemoveAll(string(r.dir)); err != nil { // left by an interrupted restore
+	if err := os.RemoveAll(string(r.dir)); err != nil { // remove a directory that an interrupted restore has left
 		return Restored{}, err
 	}
 	release, err := disk.LockDir(string(r.dir))
@@ -150,7 +150,7 @@ func (r *restore) choose(ctx context.Context) error {
 			return fmt.Errorf("read the backup before %s: %w", r.all[len(r.all)-1].ID, err)
 		}
 		if r.Position > 0 && m.Position >= r.Position || !r.Time.IsZero() && !m.Time.Before(r.Time) {
-			r.all = nil // the parent also has the wanted state
+			r.all = nil // the parent of the backup also has the wanted state, and is earlier
 		}
 		r.all = append(r.all, m)
 	}
@@ -252,7 +252,7 @@ func (r *restore) openLog(ctx context.Context) (closeLog func(), err error) {
 		if err != nil {
 			return nil, err
 		}
-		r.sync = func() error { return nil } // the cluster acknowledges only durable messages
+		r.sync = func() error { return nil } // nothing to sync: the cluster acknowledges only durable messages
 		return r.log.Close, nil
 	}
 	server, err := natsserver.Start(natsserver.Options{Dir: r.dir.Path("nats"), Log: r.Logger})

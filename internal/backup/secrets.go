@@ -24,7 +24,8 @@ import (
 
 // confidential is the encrypted part of a backup, as JSON.
 type confidential struct {
-	Files    map[string][]byte `json:"files"`    // contents of files, by path in the data directory
+	// contents of the key files and context files, by path in the data directory
+	Files    map[string][]byte `json:"files"`
 	DataKeys map[string][]byte `json:"dataKeys"` // data keys, by ID, wrapped by the master keys in Files
 	Answers  map[string][]byte `json:"answers"`
 }

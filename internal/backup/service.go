@@ -31,7 +31,7 @@ type Status struct {
 	State      string    `json:"state"`             // state of the newest backup
 	StartTime  time.Time `json:"startTime"`         // start of the newest backup
 	Copied     int64     `json:"copied"`            // bytes that the newest backup has copied so far
-	Failure    string    `json:"failure,omitempty"` // error with which the newest backup failed
+	Failure    string    `json:"failure,omitempty"` // error with which the newest backup failed; "" if it did not
 	// FailureCode is the name of the domain.Code of the failure.
 	FailureCode string   `json:"failureCode,omitempty"`
 	Last        *Summary `json:"last,omitempty"` // last complete backup; nil if there is none
@@ -44,8 +44,8 @@ type Summary struct {
 	Time    time.Time `json:"time"` // time of the state that the backup contains
 	EndTime time.Time `json:"endTime"`
 	Files   int       `json:"files"`
-	Bytes   int64     `json:"bytes"`  // total size of the files
-	Copied  int64     `json:"copied"` // bytes that the backup copied
+	Bytes   int64     `json:"bytes"`  // total size of the files in the backup, in bytes
+	Copied  int64     `json:"copied"` // number of bytes that this backup itself has added to the target
 	Missing []string  `json:"missing,omitempty"`
 }
 
@@ -198,22 +198,23 @@ func (s *Service) Prune(ctx context.Context, target string, keep Retention) (Pru
 	return pruned, errors.Join(err, bucket.Close())
 }
 
-// finish runs the backup to bucket for which begin returned the status one, and records its result.
-func (s *Service) finish(ctx context.Context, bucket *blobs.Store, one *Status) error {
-	m, err := Run(ctx, s.source, bucket, Settings{one.Recipients, one.References}, func(bytes int64) {
+// finish runs the backup to bucket for which begin returned status, and records its result.
+func (s *Service) finish(ctx context.Context, bucket *blobs.Store, status *Status) error {
+	m, err := Run(ctx, s.source, bucket, Settings{status.Recipients, status.References}, func(bytes int64) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		one.Copied = bytes
+		status.Copied = bytes
 	})
 	err = errors.Join(err, bucket.Close())
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if one.State = Completed; err != nil {
-		one.fail(err)
+	if status.State = Completed; err != nil {
+		status.fail(err)
 		return errors.Join(err, s.save())
 	}
-	one.Last = &Summary{m.ID, m.Checkpoint, m.Time, m.EndTime, m.Files.Count, m.Files.Bytes, m.Copied, m.Files.Missing}
-	s.source.Logger.Info("backup complete", "target", one.Target, "id", m.ID, "position", m.Position, "copied", m.Copied)
+	status.Last = &Summary{m.ID, m.Checkpoint, m.Time, m.EndTime, m.Files.Count, m.Files.Bytes, m.Copied, m.Files.Missing}
+	s.source.Logger.Info("backup complete", "target", status.Target, "id", m.ID, "position", m.Position,
+		"copied", m.Copied)
 	return s.save()
 }
 

@@ -14,9 +14,9 @@ import (
 const segmentMessages = 100_000 // maximum number of messages in a segment
 
 // putSegments stores the messages of a stream in segments, whose keys begin with prefix. It calls
-// each with every message before it stores the message.
+// visit with every message before it stores the message.
 func putSegments(ctx context.Context, target *blobs.Store, prefix, id string,
-	messages iter.Seq2[streamcopy.Message, error], each func(streamcopy.Message) error) (all []Segment, err error) {
+	messages iter.Seq2[streamcopy.Message, error], visit func(streamcopy.Message) error) (all []Segment, err error) {
 	next, stop := iter.Pull2(messages)
 	defer stop()
 	m, err, more := next()
@@ -31,7 +31,7 @@ func putSegments(ctx context.Context, target *blobs.Store, prefix, id string,
 				if err != nil {
 					return err
 				}
-				if err := each(m); err != nil {
+				if err := visit(m); err != nil {
 					return err
 				}
 				if err := encoder.Encode(m); err != nil {
@@ -52,13 +52,13 @@ func putSegments(ctx context.Context, target *blobs.Store, prefix, id string,
 	return all, nil
 }
 
-// segment reads the messages of a segment, and calls each with every message.
-func segment(ctx context.Context, target *blobs.Store, s Segment, each func(streamcopy.Message) error) error {
+// segment reads the messages of a segment, and calls visit with every message.
+func segment(ctx context.Context, target *blobs.Store, s Segment, visit func(streamcopy.Message) error) error {
 	return lines(ctx, target, s.Object, func(line []byte) error {
 		var m streamcopy.Message
 		if err := json.Unmarshal(line, &m); err != nil {
 			return fmt.Errorf("read %s of the backup: %w", s.Key, err)
 		}
-		return each(m)
+		return visit(m)
 	})
 }

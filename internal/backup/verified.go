@@ -107,21 +107,21 @@ func openObject(ctx context.Context, target *blobs.Store, o Object) (file io.Rea
 
 // copyObject copies the content of an object to a key of another bucket, and verifies it: Put
 // stores nothing if the reader fails.
-func copyObject(ctx context.Context, target *blobs.Store, o Object, to *blobs.Store, key string) error {
+func copyObject(ctx context.Context, target *blobs.Store, o Object, dst *blobs.Store, key string) error {
 	content, err := streamObject(ctx, target, o)
 	if err != nil {
 		return err
 	}
 	defer content.Close()
-	if _, err := to.Put(ctx, key, io.Reader(content)); err != nil {
+	if _, err := dst.Put(ctx, key, io.Reader(content)); err != nil {
 		return err
 	}
 	_, err = io.Copy(io.Discard, content)
 	return err
 }
 
-// lines verifies the content of a compressed object, and calls each with every line of it.
-func lines(ctx context.Context, target *blobs.Store, o Object, each func([]byte) error) error {
+// lines verifies the content of a compressed object, and calls visit with every line of it.
+func lines(ctx context.Context, target *blobs.Store, o Object, visit func([]byte) error) error {
 	content, err := openObject(ctx, target, o)
 	if err != nil {
 		return err
@@ -141,7 +141,7 @@ func lines(ctx context.Context, target *blobs.Store, o Object, each func([]byte)
 		if err != nil {
 			return fmt.Errorf("read %s of the backup: %w", o.Key, err)
 		}
-		if err := each(bytes.TrimSuffix(line, []byte("\n"))); err != nil {
+		if err := visit(bytes.TrimSuffix(line, []byte("\n"))); err != nil {
 			return err
 		}
 	}

@@ -184,18 +184,18 @@ backup can be restored. On the server's machine, the file also gets the public k
 }
 
 // positionOrTime parses the value of --at, which is a position of the log or a time. For a time,
-// position is 0; for a position, at is the zero time.
-func positionOrTime(text string) (position uint64, at time.Time, err error) {
+// position is 0; for a position, t is the zero time.
+func positionOrTime(text string) (position uint64, t time.Time, err error) {
 	if text == "" {
-		return 0, at, nil
+		return 0, t, nil
 	}
 	if _, err := fmt.Sscanf(text, "%d", &position); err == nil && fmt.Sprint(position) == text && position > 0 {
-		return position, at, nil
+		return position, t, nil
 	}
-	if at, err = time.Parse(time.RFC3339, text); err != nil {
-		return 0, at, usage.Errorf("--at %q must be a position of the log, or a time such as 2026-11-24T14:00:00Z", text)
+	if t, err = time.Parse(time.RFC3339, text); err != nil {
+		return 0, t, usage.Errorf("--at %q must be a position of the log, or a time such as 2026-11-24T14:00:00Z", text)
 	}
-	return 0, at, nil
+	return 0, t, nil
 }
 
 func backupPrune() *cobra.Command {

@@ -211,7 +211,7 @@ func fieldsChanged(before, after map[string]any) (changed []string) {
 
 // valueText returns the value of a field as text for a table.
 func valueText(value any) string {
-	const longest = 60 // maximum number of characters
+	const longest = 60 // maximum number of characters of the returned text
 
 	text, isText := value.(string)
 	if !isText && value != nil {

@@ -64,7 +64,7 @@ type conversation struct {
 	system   []any          // system message; nil if there is none
 	images   []any          // image parts of the first message of the user
 	messages []any          // messages of the user and of the model so far
-	begun    bool           // the user has given a message or a command
+	begun    bool           // the user has entered a message or a command such as /clear
 	signals  chan os.Signal // receives interrupts of the process; nil before run
 }
 

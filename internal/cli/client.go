@@ -20,7 +20,7 @@ import (
 type client struct {
 	datadir.Context
 	warn func(text string) // is called with each warning in a response; nil ignores warnings
-	http *http.Client      // nil is http.DefaultClient
+	http *http.Client      // HTTP client for the requests; nil means http.DefaultClient
 }
 
 // configureTLS sets the HTTP client if the context has certificates. The client trusts the

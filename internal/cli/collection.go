@@ -16,7 +16,7 @@ import (
 type collection struct {
 	name    string // collection ID in URLs and in responses, such as datasets
 	noun    string
-	columns []column // columns of the list command
+	columns []column // columns of the table that the list command prints
 	details []column // fields that the get command shows
 }
 

@@ -201,7 +201,7 @@ func completionItems(c *cobra.Command, connect func(*cobra.Command) (*client, er
 	ctx, stop := context.WithTimeout(c.Context(), completionTimeout)
 	defer stop()
 	query := url.Values{}
-	if strings.HasPrefix(path(made), "/v1/accounts") { // lists at other paths do not accept the parameter pageSize
+	if strings.HasPrefix(path(made), "/v1/accounts") { // only lists at these paths accept the parameter pageSize
 		query.Set("pageSize", pageSize)
 	}
 	var page map[string]any

@@ -59,10 +59,10 @@ type evaluation struct {
 	Rows      int      `json:"rows"`
 	Expected  int      `json:"expected"`            // number of rows with an expected response
 	Exact     int      `json:"exact"`               // number of responses that equal the expected one
-	Scored    int      `json:"scored"`              // number of responses with a score
+	Scored    int      `json:"scored"`              // number of responses to which the evaluator gave a valid score
 	MeanScore *float64 `json:"meanScore,omitempty"` // mean of the scores; nil if there are none
 
-	sum float64 // sum of the scores
+	sum float64 // sum of the scores, to compute MeanScore
 }
 
 func (q *evalFlags) eval(c *cobra.Command) error {
@@ -124,8 +124,8 @@ type evalRun struct {
 
 	batch   []*heldOutRow // rows that were sent, but whose responses are not counted yet
 	results []evaluation  // results by the index of the model
-	shown   []*heldOutRow // first rows, which the table shows
-	printed *rowSpool     // all rows, for -o json; nil for a table
+	shown   []*heldOutRow // the first rows sent, which the table shows
+	printed *rowSpool     // collects all rows for -o json; nil for a table
 }
 
 // send sends all rows of the files, and counts the responses.

@@ -19,11 +19,11 @@ import (
 
 // A heldOutRow is a row of a dataset whose prompt is sent to models.
 type heldOutRow struct {
-	number   int            // line number among all rows, from 1
+	number   int            // number of the row among the rows of all files, from 1
 	fields   map[string]any // decoded JSON of the row
 	prompt   string         // prompt of a completion; "" if the row is a chat
 	messages []any          // messages of a chat, without the expected response
-	expected string         // expected response; "" if the row has none
+	expected string         // response that the row expects; "" if the row has none
 	// Responses and scores have one element for each model. A score is nil if the evaluator
 	// returned no valid score.
 	responses []string
@@ -152,7 +152,7 @@ func (r *heldOutRow) split() {
 	r.prompt, _ = r.fields["prompt"].(string)
 	r.expected, _ = r.fields["completion"].(string)
 	r.messages, _ = r.fields["messages"].([]any)
-	if input, ok := r.fields["input"].(map[string]any); ok { // rows of a preference dataset
+	if input, ok := r.fields["input"].(map[string]any); ok { // the row is one of a preference dataset
 		r.messages, _ = input["messages"].([]any)
 		r.expected = lastContent(r.fields["preferred_output"])
 	}

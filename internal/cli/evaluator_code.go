@@ -159,7 +159,7 @@ func awaitBuild(cmd *cobra.Command, c *client, name string) (item map[string]any
 }
 
 // copyBuildLog writes the log of the newest build of an evaluator to a writer.
-func copyBuildLog(cmd *cobra.Command, c *client, name string, to io.Writer) error {
+func copyBuildLog(cmd *cobra.Command, c *client, name string, w io.Writer) error {
 	var at struct {
 		URL string `json:"buildLogSignedUri"`
 	}
@@ -171,7 +171,7 @@ func copyBuildLog(cmd *cobra.Command, c *client, name string, to io.Writer) erro
 		return err
 	}
 	defer res.Body.Close()
-	_, err = io.Copy(to, res.Body)
+	_, err = io.Copy(w, res.Body)
 	return err
 }
 

@@ -61,7 +61,7 @@ func (p *previewFlags) check(c *cobra.Command, args []string) error {
 		}
 	}
 	if !c.Flags().Changed("temperature") && p.perRow > 1 {
-		p.temperature = 0.7 // also the default of reinforcement jobs
+		p.temperature = 0.7 // so that the responses to a row differ; also the default of reinforcement jobs
 	}
 	return nil
 }

@@ -139,22 +139,22 @@ func (r *previewRun) score() error {
 	return nil
 }
 
-// numbered returns err, an error for a batch of samples. at is the index of the batch's first
+// numbered returns err, an error for a batch of samples. start is the index of the batch's first
 // sample. The violations of err name samples of the batch; numbered replaces them by the row
 // numbers of the file.
-func (r *previewRun) numbered(err error, at int) error {
+func (r *previewRun) numbered(err error, start int) error {
 	var e *apiError
 	if !errors.As(err, &e) {
 		return err
 	}
 	for i, v := range e.Violations {
 		var sample int
-		if n, _ := fmt.Sscanf(v.Field, "sampleData[%d]", &sample); n != 1 || at+sample >= len(r.rows) {
+		if n, _ := fmt.Sscanf(v.Field, "sampleData[%d]", &sample); n != 1 || start+sample >= len(r.rows) {
 			continue
 		}
 		before, rest := fmt.Sprintf("sampleData[%d]", sample), ""
 		rest = strings.TrimPrefix(v.Field, before)
-		field := fmt.Sprintf("sampleData[%d]", r.rows[at+sample]-1) + rest
+		field := fmt.Sprintf("sampleData[%d]", r.rows[start+sample]-1) + rest
 		e.Message = strings.Replace(e.Message, v.Field, field, 1)
 		e.Violations[i].Field = field
 	}

@@ -97,16 +97,16 @@ func noCollection(resource string, err error) error {
 }
 
 // firstPosition returns the position that the value of --from selects; 0 if it is "".
-func firstPosition(from string) (uint64, error) {
-	switch from {
+func firstPosition(value string) (uint64, error) {
+	switch value {
 	case "":
 		return 0, nil
 	case "begin":
 		return 1, nil
 	}
-	position, err := strconv.ParseUint(from, 10, 63)
+	position, err := strconv.ParseUint(value, 10, 63)
 	if err != nil || position == 0 {
-		return 0, usage.Errorf("--from %q must be the word begin, or a position of the log (a whole number from 1)", from)
+		return 0, usage.Errorf("--from %q must be the word begin, or a position of the log (a whole number from 1)", value)
 	}
 	return position, nil
 }
@@ -135,7 +135,7 @@ type follower struct {
 	query   url.Values
 	after   string // position of the last printed event; "" begins with the next event
 	begun   bool
-	failing bool // the last request failed
+	failing bool // the last request failed, so that a further failure is not printed again
 }
 
 func (f *follower) run() error {
@@ -194,8 +194,8 @@ func printEvent(out io.Writer, inJSON bool, event map[string]any, raw []byte) er
 	return err
 }
 
-// tail reads events until the connection ends, and calls each with every event.
-func (f *follower) tail(ctx context.Context, each func(event map[string]any, raw []byte) error) error {
+// tail reads events until the connection ends, and calls visit with every event.
+func (f *follower) tail(ctx context.Context, visit func(event map[string]any, raw []byte) error) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet,
 		strings.TrimRight(f.Address, "/")+f.path+"?"+f.query.Encode(), nil)
 	if err != nil {
@@ -231,8 +231,8 @@ func (f *follower) tail(ctx context.Context, each func(event map[string]any, raw
 					event[key] = n.String()
 				}
 			}
-			return each(event, value)
-		case "": // end of an event
+			return visit(event, value)
+		case "": // the empty field marks the end of an event
 			f.reached(last)
 		}
 		return nil

@@ -50,7 +50,7 @@ func bindModel(c *cobra.Command, hint string) {
 // field it returns a flag only if it is given, because a file can also set the field.
 func flagFor(c *cobra.Command, field string) (found *pflag.Flag) {
 	last := field[strings.LastIndexByte(field, '.')+1:]
-	element, _, _ := strings.Cut(field, "[") // the field without the index of an element
+	element, _, _ := strings.Cut(field, "[") // name of the field without the index of a list element
 	c.Flags().VisitAll(func(f *pflag.Flag) {
 		fields := f.Annotations[annotationField]
 		if fields == nil {
@@ -160,7 +160,7 @@ func argumentOf(c *cobra.Command, word string) string {
 	}
 	value, _ := c.Flags().GetString(strings.ToLower(word))
 	if word == "MODEL" {
-		return value // the model can belong to another account
+		return value // keep the full name, because the model can belong to another account
 	}
 	return id(value)
 }

@@ -73,7 +73,7 @@ func readLog(ctx context.Context, client *client, name string) ([]byte, error) {
 func followLog(c *cobra.Command, client *client, name string) error {
 	var shown []byte
 	for last := true; ; {
-		var job map[string]any // is read before the log, so that no line is missed
+		var job map[string]any // state of the job, read before the log: a job that has ended writes no lines after it
 		if err := client.call(c.Context(), http.MethodGet, "/v1/"+name, nil, nil, &job); err != nil {
 			return err
 		}

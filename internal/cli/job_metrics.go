@@ -114,7 +114,7 @@ func printCSV(out io.Writer, rows []map[string]any) error {
 	maps.DeleteFunc(names, func(_ string, further bool) bool { return !further })
 	columns := slices.Concat(firstMetrics, slices.Sorted(maps.Keys(names)))
 	w := csv.NewWriter(out)
-	_ = w.Write(columns) // w.Error below returns the error
+	_ = w.Write(columns) // ignore the error, which w.Error returns below
 	for _, row := range rows {
 		values := make([]string, len(columns))
 		for i, name := range columns {

@@ -56,7 +56,7 @@ func (w *jobWatch) run() (map[string]any, error) {
 		item, err := w.read()
 		if err != nil {
 			if terminal && w.cmd.Context().Err() == nil {
-				fmt.Fprintln(out) // ends the line of progress
+				fmt.Fprintln(out) // end the line of progress
 			}
 			return nil, err
 		}

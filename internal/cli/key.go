@@ -19,17 +19,17 @@ func keyCommand() *cobra.Command {
 	return group("key", "Manage API keys", keyCreate(), apiKeys.listCommand(), apiKeys.deleteCommand())
 }
 
-// setExpiry sets the field expireTime of a body if --expire is given, to now plus after. It returns
-// a usage error for less than a second, because the API reads 0 as unlimited.
-func setExpiry(c *cobra.Command, after time.Duration, body map[string]any) error {
+// setExpiry sets the field expireTime of a body if --expire is given, to now plus lifetime. It
+// returns a usage error for less than a second, because the API reads 0 as unlimited.
+func setExpiry(c *cobra.Command, lifetime time.Duration, body map[string]any) error {
 	if !c.Flags().Changed("expire") {
 		return nil
 	}
-	if after < time.Second {
+	if lifetime < time.Second {
 		return usage.Errorf("--expire %s must be at least 1s, such as 720h; leave the flag out for an unlimited "+
-			"lifetime", after)
+			"lifetime", lifetime)
 	}
-	body["expireTime"] = time.Now().Add(after).UTC().Format(time.RFC3339)
+	body["expireTime"] = time.Now().Add(lifetime).UTC().Format(time.RFC3339)
 	return nil
 }
 

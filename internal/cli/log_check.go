@@ -35,7 +35,7 @@ type checkReport struct {
 	Events     []checkedEvent         `json:"events"`
 	Checkpoint checkedHead            `json:"checkpoint"`
 	Since      *checkedHead           `json:"onlyGrewSince,omitempty"`
-	Account    string                 `json:"account,omitempty"` // account of all events, which are consecutive
+	Account    string                 `json:"account,omitempty"` // account to which all Events belong
 	last       *transparency.Verified // the bundle with the newest checkpoint
 }
 

@@ -185,7 +185,7 @@ func (p *prover) bundles(ctx context.Context, since uint64) ([]byte, error) {
 			return nil, err
 		}
 		all = append(all, data...)
-		since = 0 // the first bundle has the proof
+		since = 0 // only the first bundle needs the proof of --since
 	}
 	return all, nil
 }

@@ -24,14 +24,14 @@ import (
 // download. So the server needs no jobs, no storage and no permission for exports: any user
 // who may download an adapter and its base model can merge them.
 type export struct {
-	gguf, hf     string // file or directory that is written
-	kind         string // name of the GGUF file type; "" is the default
+	gguf, hf     string // paths to write, of which one is set: a GGUF file, or a directory in the Hugging Face format
+	kind         string // name of the GGUF file type that the user wants; "" for the default
 	merge        bool
 	dir, baseDir string // local directories with the model and its base model; "" exports a model of the server
 
 	as      gguf.FileType
 	name    string
-	adapter bool // dir contains an adapter
+	adapter bool // the files in dir are those of an adapter
 }
 
 func modelExport() *cobra.Command {

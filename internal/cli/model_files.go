@@ -66,7 +66,7 @@ func readModelFiles(dir string) (modelFiles, error) {
 	}
 	needed, err := files.contents().WeightFiles()
 	if weights.IsInvalid(err) {
-		return files, nil // the validation reports this error
+		return files, nil // the validation that follows reports this error
 	}
 	if err != nil {
 		return files, err

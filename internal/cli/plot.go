@@ -85,7 +85,7 @@ func plot(xs, values []float64, width, height int) string {
 		}
 		x0, y0 := place(xs[i-1], begin, end, width*dotColumns), place(values[i-1], low, high, height*dotRows)
 		parts := int(max(math.Abs(x-x0), math.Abs(y-y0)))
-		for part := 1; part < parts; part++ { // draws the line from the previous point
+		for part := 1; part < parts; part++ { // draw the line from the previous point to this one
 			share := float64(part) / float64(parts)
 			set(x0+(x-x0)*share, y0+(y-y0)*share)
 		}

@@ -53,7 +53,7 @@ func quotaSet() *cobra.Command {
 			"nothing: it guarantees accelerators to the account, which returns what it uses above them when another " +
 			"account needs its own.",
 		RunE: func(c *cobra.Command, args []string) error {
-			var limit any // null in JSON removes the quota
+			var limit any // maximum to set; nil becomes null in JSON, which removes the quota
 			if args[2] != "none" {
 				n, err := strconv.ParseInt(args[2], 10, 64)
 				if err != nil || n < 0 {

@@ -10,9 +10,9 @@ import (
 // maxSSELine is the maximum length of a line of server-sent events, in bytes.
 const maxSSELine = 16 << 20
 
-// readStream calls each with the data of every server-sent event until the event [DONE]. It returns
-// an error if the response ends before [DONE].
-func readStream(r io.Reader, each func(data []byte) error) error {
+// readStream calls visit with the data of every server-sent event until the event [DONE]. It
+// returns an error if the response ends before [DONE].
+func readStream(r io.Reader, visit func(data []byte) error) error {
 	done := false
 	err := readSSE(r, func(field string, value []byte) error {
 		if field != "data" || done {
@@ -21,7 +21,7 @@ func readStream(r io.Reader, each func(data []byte) error) error {
 		if done = string(value) == "[DONE]"; done {
 			return nil
 		}
-		return each(value)
+		return visit(value)
 	})
 	var connection connectionError
 	switch {
@@ -38,9 +38,9 @@ type connectionError struct{ error }
 
 func (e connectionError) Unwrap() error { return e.error }
 
-// readSSE reads server-sent events until the response ends. It calls each with every field, and at
+// readSSE reads server-sent events until the response ends. It calls visit with every field, and at
 // the end of an event with the field "".
-func readSSE(r io.Reader, each func(field string, value []byte) error) error {
+func readSSE(r io.Reader, visit func(field string, value []byte) error) error {
 	scanner := bufio.NewScanner(r)
 	scanner.Buffer(nil, maxSSELine)
 	for scanner.Scan() && scanner.Err() == nil { // a truncated last line is ignored, and the error reported below
@@ -48,7 +48,7 @@ func readSSE(r io.Reader, each func(field string, value []byte) error) error {
 		if len(name) == 0 && len(scanner.Bytes()) > 0 {
 			continue // a comment, which keeps the connection open
 		}
-		if err := each(string(name), bytes.TrimSpace(value)); err != nil {
+		if err := visit(string(name), bytes.TrimSpace(value)); err != nil {
 			return err
 		}
 	}

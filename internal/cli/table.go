@@ -37,7 +37,7 @@ func narrow(rows [][]string, width int) [][]string {
 	for i, cells := range rows {
 		shown[i] = make([]string, len(cells))
 		for j, text := range cells {
-			shown[i][j] = domain.Printable(text) // text as the terminal shows it
+			shown[i][j] = domain.Printable(text) // text as the terminal shows it: with control characters escaped
 			widths[j] = max(widths[j], utf8.RuneCountInString(shown[i][j]))
 		}
 	}

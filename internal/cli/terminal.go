@@ -20,7 +20,7 @@ type terminal struct {
 	width int // width in characters, set by tests; 0 stands for the width of out, if out is a terminal
 
 	mu      sync.Mutex
-	partial []byte // bytes of an incomplete character at the end of the last write
+	partial []byte // bytes of an incomplete UTF-8 character at the end of the last write
 }
 
 var stdout, stderr = &terminal{out: os.Stdout}, &terminal{out: os.Stderr}

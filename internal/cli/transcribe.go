@@ -158,7 +158,7 @@ type transcript struct {
 	out, progress    io.Writer
 	terminal, asJSON bool
 	shown            bool
-	printed          string // text that was printed last
+	printed          string // the part of the transcript that was printed last
 	reported         float64
 }
 
@@ -204,7 +204,7 @@ func (l *transcript) event(data []byte) error {
 // while it arrived.
 func (l *transcript) end(e transcriptEvent) error {
 	switch {
-	case !l.asJSON && l.printed == "": // the server has sent no deltas
+	case !l.asJSON && l.printed == "": // print the whole text: the server has sent no part of it before
 		l.printed = e.Text
 		if _, err := io.WriteString(l.out, e.Text); err != nil {
 			return err
@@ -237,7 +237,8 @@ func (l *transcript) endLine() error {
 // it prints a line for each minute of audio.
 func (l *transcript) report(seconds float64) {
 	switch {
-	case l.terminal && (l.printed == "" || strings.HasSuffix(l.printed, "\n")): // not within a line of text
+	// redraw only when the cursor is not within a line of the transcript
+	case l.terminal && (l.printed == "" || strings.HasSuffix(l.printed, "\n")):
 		redraw(l.progress, "transcribed "+audioTime(seconds))
 		l.shown = true
 	case !l.terminal && seconds >= l.reported+progressSeconds:

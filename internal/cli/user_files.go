@@ -58,7 +58,7 @@ func storeSecret(c *cobra.Command, path string, create func() ([]byte, error)) e
 		err = closed
 	}
 	if err != nil {
-		_ = os.Remove(path) // the error of the write is returned
+		_ = os.Remove(path) // ignore the error: the one of the write is returned
 	}
 	return err
 }

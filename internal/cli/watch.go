@@ -23,7 +23,7 @@ type watch struct {
 	*client
 	cmd       *cobra.Command
 	name      string
-	responded bool      // a request has succeeded before
+	responded bool      // an earlier request of this watch has succeeded
 	since     time.Time // time of the first failure since a request succeeded; zero if the last request succeeded
 }
 

@@ -18,9 +18,9 @@ var aboveZero = []string{"epochs", "nodes", "last", "since", "step", "max", "acc
 // rejectNotPositive returns a usage error if a flag of aboveZero is given a value of 0 or less.
 func rejectNotPositive(c *cobra.Command) (err error) {
 	c.Flags().Visit(func(f *pflag.Flag) {
-		isText := f.Value.Type() == "string" // such as --from of events, whose command checks the value
+		isText := f.Value.Type() == "string" // a text, such as --from of `anneal events`, is checked by its command
 		value := f.Value.String()
-		if value == "0s" { // the value of a flag that is a duration
+		if value == "0s" { // zero as the value of a flag of type duration
 			value = "0"
 		}
 		if err != nil || isText || !slices.Contains(aboveZero, f.Name) ||

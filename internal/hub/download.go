@@ -59,7 +59,7 @@ type download struct {
 	model Model
 	file  File
 	part  *os.File
-	have  int64 // number of downloaded bytes in the file part
+	have  int64 // number of bytes that the file at the path part has so far
 	moved func(n int64)
 }
 

@@ -47,7 +47,7 @@ func ParseRef(text string) (Ref, error) {
 
 // A Hub is a server with the HTTP API of the Hugging Face Hub.
 type Hub struct {
-	URL    string // scheme and host, such as DefaultURL
+	URL    string // URL of the server without a path, such as DefaultURL
 	Token  string // access token of a user; "" reads only public models
 	Client *http.Client
 }
@@ -64,8 +64,8 @@ func (m Model) Name() string { return Scheme + m.Repo + "@" + m.Commit }
 
 // A File is a file in the hub's list of a model's files.
 type File struct {
-	Name   string // path in the repository, with slashes
-	Size   int64  // size in bytes
+	Name   string // path of the file in the repository, with slashes
+	Size   int64  // size of the file in bytes
 	SHA256 string // digest of the content, in hexadecimal; "" for small files
 	GitID  string // git's blob ID of the content, a SHA-1; used when SHA256 is ""
 }

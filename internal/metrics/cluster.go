@@ -16,8 +16,8 @@ const (
 	deviceFree      = "free"
 	deviceAllocated = "allocated"
 	deviceFailed    = "failed"
-	deviceCordoned  = "cordoned" // without an allocation, on a cordoned node
-	deviceLost      = "lost"     // on a lost node
+	deviceCordoned  = "cordoned" // device without an allocation on a cordoned node
+	deviceLost      = "lost"     // device on a lost node, with or without an allocation
 )
 
 var (

@@ -19,7 +19,7 @@ import (
 // summed under the name _other.
 const (
 	maxNamed = 500
-	other    = "_other" // cannot be an ID, because no ID begins with an underscore
+	other    = "_other" // name of the sums of all others; cannot be an ID, because no ID begins with an underscore
 
 	// maxLoadAge is the maximum age of a deployment's reported load. An older one is not exported.
 	maxLoadAge = 30 * time.Second

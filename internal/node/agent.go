@@ -18,7 +18,8 @@ func RunAgent(ctx context.Context, o agent.Options, flags Flags, evaluators *san
 	if err != nil {
 		return err
 	}
-	if o.Dir, err = filepath.Abs(o.Dir); err != nil { // an absolute path, because engines have other working directories
+	// make the path absolute, because engine programs have other working directories
+	if o.Dir, err = filepath.Abs(o.Dir); err != nil {
 		return err
 	}
 	runner := flags.Engine.runner(ctx, o.Log)

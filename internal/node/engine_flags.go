@@ -19,7 +19,7 @@ type EngineFlags struct {
 	completer, command string
 	trainer            string
 	speechCommand      string
-	unconfined         bool // run the programs of engines without a sandbox
+	unconfined         bool // whether the programs of engines run without a sandbox
 	files              []string
 }
 

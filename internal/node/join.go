@@ -33,7 +33,7 @@ type JoinOptions struct {
 	Dir   string // directory for the node's key and downloads; "" stands for one in the user's cache directory
 	Flags Flags
 	TLS   *tls.Config   // TLS settings of HTTP downloads and uploads
-	NATS  []nats.Option // additional options of the NATS connection
+	NATS  []nats.Option // additional options of the connection to NATS, such as TLS
 
 	Stdout io.Writer
 	Log    *slog.Logger

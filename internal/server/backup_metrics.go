@@ -16,7 +16,7 @@ type backupMetrics struct {
 	position func() uint64
 	now      func() time.Time
 
-	mu      sync.Mutex // guards age and missing during Collect
+	mu      sync.Mutex // serializes calls of Collect, which set the fields age and missing
 	age     *prometheus.GaugeVec
 	missing *prometheus.GaugeVec
 }

@@ -124,16 +124,16 @@ type RestoreTarget struct {
 	Blobs    string // URL of the bucket for files; "" stands for DIR/blobs
 	NATSURL  string // NATS cluster for the log; "" stands for the embedded server
 	Replicas int
-	TLS      *tls.Config // for connections to the NATS cluster
+	TLS      *tls.Config // TLS configuration for connections to the NATS cluster
 }
 
 // Restore restores an installation from a bucket of backups.
-func Restore(ctx context.Context, from *blobs.Store, to RestoreTarget, s backup.RestoreSettings) (backup.Restored,
+func Restore(ctx context.Context, source *blobs.Store, target RestoreTarget, s backup.RestoreSettings) (backup.Restored,
 	error) {
-	s.Bucket = to.Blobs
-	if to.NATSURL != "" {
-		s.Cluster = &natsserver.ConnectOptions{URL: to.NATSURL, Password: os.Getenv("ANNEAL_NATS_PASSWORD"),
-			IssuerSeed: os.Getenv("ANNEAL_NATS_ISSUER_SEED"), Replicas: to.Replicas, TLS: to.TLS, Log: s.Logger}
+	s.Bucket = target.Blobs
+	if target.NATSURL != "" {
+		s.Cluster = &natsserver.ConnectOptions{URL: target.NATSURL, Password: os.Getenv("ANNEAL_NATS_PASSWORD"),
+			IssuerSeed: os.Getenv("ANNEAL_NATS_ISSUER_SEED"), Replicas: target.Replicas, TLS: target.TLS, Log: s.Logger}
 	}
-	return backup.Restore(ctx, from, to.Dir, s)
+	return backup.Restore(ctx, source, target.Dir, s)
 }

@@ -30,7 +30,7 @@ type Flags struct {
 	acceptLogLoss            bool
 	publicLog                bool
 	privateMetrics           bool
-	witnesses                []string // URL=KEY of each witness
+	witnesses                []string // each witness of the log as URL=KEY
 	lameDuck                 time.Duration
 	lameDuckFlag             *pflag.Flag
 	blobs                    string
@@ -57,13 +57,14 @@ type Flags struct {
 	name                     string
 	clientAddresses          bool
 	currency                 string
-	price, fullPrice         string // decimal amounts in the currency
-	tracker                  string // KIND=URL of the experiment tracker
+	price, fullPrice         string // prices of training, as decimal amounts in the configured currency
+	tracker                  string // address of the experiment tracker as KIND=URL
 	backup                   backupFlags
 	Node                     node.Flags
 	tls                      TLSFlags
 
-	intercept func(change, key string, do func() error) error // set by tests: see blobs.Options
+	// called for each change of the file store; set only by tests: see blobs.Options
+	intercept func(change, key string, do func() error) error
 }
 
 // DefaultFlags returns the flags of a command line without flags.
@@ -208,7 +209,7 @@ func addDeprecated(f *pflag.FlagSet) {
 	for old, name := range deprecatedFlags {
 		f.Var(f.Lookup(name).Value, old, "former name of --"+name)
 		if err := f.MarkDeprecated(old, "use --"+name); err != nil {
-			panic(err) // the loop in Add has added the flag
+			panic(err) // cannot happen: the loop in Add has added the flag
 		}
 	}
 }

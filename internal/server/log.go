@@ -49,7 +49,7 @@ func (s *Server) openLog(ctx context.Context) (err error) {
 		}
 		return err
 	}
-	s.loading = projections.StartLoading(s.dir.Path("snapshots")) // loads concurrently with the start of NATS
+	s.loading = projections.StartLoading(s.dir.Path("snapshots")) // load the newest snapshot while NATS starts
 	restore := rarerCollections()
 	go func(loading *projections.Loading) {
 		loading.Wait()
@@ -74,7 +74,7 @@ func (s *Server) openLog(ctx context.Context) (err error) {
 		options.Listen = s.flags.natsListen
 		s.nats, err = natsserver.Start(options)
 	}
-	if integrity.IsDamaged(err) { // a damaged snapshot may be the cause: try an intact one
+	if integrity.IsDamaged(err) { // a damaged snapshot may be the cause of the error: try an intact one
 		if intact, newestErr := projections.Newest(s.dir.Path("snapshots")); newestErr == nil && intact != holds {
 			options.Holds = intact
 			s.nats, err = natsserver.Start(options)

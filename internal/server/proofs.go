@@ -33,7 +33,7 @@ func openProofs(s *Server) func(context.Context) error {
 			Logger: s.logger.With("part", "proofs")})
 		s.events.Log().Observe(s.proofs.Observe)
 		s.services.start("proofs", func(ctx context.Context) error {
-			select { // the tree of a large log is read when the server is ready
+			select { // wait until the server is ready, because reading the tree of a large log takes time
 			case <-s.started:
 			case <-ctx.Done():
 				return ctx.Err()

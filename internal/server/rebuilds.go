@@ -28,13 +28,13 @@ type rebuilds struct {
 	run          func(func(context.Context) error) // runs a function in the background until the server stops
 
 	mu     sync.Mutex
-	all    []rest.Rebuild // running and past rebuilds, newest first
+	all    []rest.Rebuild // the running rebuild, if any, and the results of past ones, newest first
 	cancel context.CancelFunc
 }
 
 const (
 	rebuildsFile = "rebuilds.json"
-	maxRebuilds  = 16 // maximum number of recorded rebuilds
+	maxRebuilds  = 16 // maximum number of rebuilds whose results are kept
 	loggedNames  = 10 // maximum number of resources that differ in a log line
 	// staleArchive is the name of the file that makes the next start write the archive again.
 	staleArchive = "archive.stale"

@@ -38,15 +38,17 @@ type Server struct {
 	certs   serverCerts
 	context datadir.Context // content of context.json, for users of the account default
 
-	id         string                   // ID of the control plane
-	membership *installation.Membership // nil if the log is in the embedded NATS server
-	backups    *backups                 // set by openBackups
+	id string // ID of the control plane
+	// membership in the installation whose log is in a NATS cluster; nil with the embedded NATS
+	// server
+	membership *installation.Membership
+	backups    *backups // implements the backup operations of the API; set by openBackups
 	rebuilds   *rebuilds
 
 	events  *natsserver.Connection
 	nats    *natsserver.Server // embedded server; nil if the log is in a NATS cluster
 	world   *projections.World
-	loading *projections.Loading // snapshots that are being loaded; used until world is set
+	loading *projections.Loading // loading of the newest snapshot, which becomes the world; used until world is set
 	archive *archive.Archive
 	nodeKey []byte        // key that verifies join tokens; set before admits is closed
 	admits  chan struct{} // closed when the server can authenticate agents
@@ -61,20 +63,21 @@ type Server struct {
 	code        *sandbox.Sandbox // sandbox in which evaluators are built and previewed
 	http        *http.Server
 
-	audit       atomic.Pointer[audit.Recorder] // set by openAudit; a nil Recorder records nothing
+	// records audit records; set by openAudit; a nil Recorder records nothing
+	audit       atomic.Pointer[audit.Recorder]
 	proofs      *transparency.Publisher
-	vault       *secrets.Vault     // set by sealer
-	idempotency *idempotency.Store // set by openIdempotency
+	vault       *secrets.Vault     // vault that encrypts and decrypts sealed values; set by sealer
+	idempotency *idempotency.Store // idempotency store; set by openIdempotency
 	started     chan struct{}      // closed when the server serves requests
-	release     func()             // unlocks the data directory
-	stop        context.CancelFunc // stops every service
+	release     func()             // releases the lock of the data directory
+	stop        context.CancelFunc // cancels the context of all services
 	services    services
 }
 
 const (
-	snapshotEvery = 10_000 // number of events between two snapshots
+	snapshotEvery = 10_000 // number of events between two snapshots of the world
 	snapshotPause = 30 * time.Second
-	drainTimeout  = 10 * time.Second // maximum time for running requests at shutdown
+	drainTimeout  = 10 * time.Second // how long HTTP requests in progress may still run at shutdown
 	// leaveTimeout is the maximum time for the local worker to store checkpoints and deregister.
 	leaveTimeout             = 30 * time.Second
 	leaveInstallationTimeout = 2 * time.Second
@@ -207,7 +210,7 @@ func (s *Server) close() error {
 		err = errors.Join(err, failed)
 	}
 	if s.archive != nil {
-		if failed := s.archive.Close(); failed != nil { // the next start completes the archive
+		if failed := s.archive.Close(); failed != nil { // only log the error: the next start completes the archive
 			s.logger.Warn("the archive of earlier states is incomplete: the next start completes it", "error", failed)
 		}
 	}

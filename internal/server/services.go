@@ -45,7 +45,7 @@ func (s services) run(ctx context.Context, group *sync.WaitGroup, name string, r
 		}
 		select {
 		case s.failed <- fmt.Errorf("%s: %w", name, err):
-		default: // only the error of the first service that failed is kept
+		default: // ignore the error: only that of the first service that failed is kept
 		}
 	})
 }

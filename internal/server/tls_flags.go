@@ -42,7 +42,7 @@ func (t *TLSFlags) AddCluster(f *pflag.FlagSet) {
 // serverCerts are the loaded certificates. Those that no flag configures are nil.
 type serverCerts struct {
 	pair       *certs.KeyPair // certificate for HTTP
-	http, nats *tls.Config    // TLS configurations of the listeners
+	http, nats *tls.Config    // TLS configurations of the HTTP listener and of the embedded NATS server
 	cluster    *tls.Config    // TLS configuration for connections to the NATS cluster
 }
 

@@ -28,17 +28,17 @@ type nodeDevices struct {
 
 // SetDevices records the devices of a node from a report at the given time, unless a later report
 // is recorded. The Status keeps list, so the caller must not change it.
-func (s *Status) SetDevices(node domain.Name, list []Device, at time.Time) {
+func (s *Status) SetDevices(node domain.Name, list []Device, reportTime time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	last, known := s.now.devices.Get(node)
-	if known && at.Before(last.time) || !known && len(list) == 0 {
+	if known && reportTime.Before(last.time) || !known && len(list) == 0 {
 		return
 	}
 	if !known && s.now.devices.Len() >= MaxNodes {
 		evict(s.now.devices, func(d nodeDevices) time.Time { return d.time })
 	}
-	s.now.devices.Set(node, nodeDevices{list, at})
+	s.now.devices.Set(node, nodeDevices{list, reportTime})
 	s.now.reports++
 }
 

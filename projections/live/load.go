@@ -22,14 +22,15 @@ const (
 // LoadStep has the means of the step, and its Peak; the sample of a LoadMinute has the maxima of
 // the samples of its steps.
 type LoadSample struct {
-	Start, End            time.Time
-	InFlight              float64 // number of requests being served or waiting
-	Peak                  float64 // maximum number of requests in flight at the same time
-	Slots                 float64 // mean number of requests that a replica can serve concurrently; 0 if none is ready
+	Start, End time.Time
+	InFlight   float64 // number of requests being served or waiting
+	Peak       float64 // maximum number of requests in flight at the same time
+	// mean number of requests that one ready replica can serve concurrently; 0 if none is ready
+	Slots                 float64
 	RequestsPerSecond     float64
-	CompletedPerSecond    float64 // requests that ended
+	CompletedPerSecond    float64 // number of requests that ended per second, over all replicas
 	PromptTokensPerSecond float64
-	TokensPerSecond       float64 // generated tokens
+	TokensPerSecond       float64 // number of generated tokens per second, over all replicas
 }
 
 // A LoadHistory holds the load of a deployment, as its replicas reported it to this process, in
@@ -110,9 +111,9 @@ func cutBefore(samples []LoadSample, t time.Time) []LoadSample {
 // A loadStep collects the reports of a deployment's replicas in the current LoadStep. Each replica
 // counts with the mean of its reports, weighted by the time that each report covers.
 type loadStep struct {
-	start time.Time      // beginning of the LoadStep
+	start time.Time      // time at which the LoadStep begins
 	first time.Time      // beginning of the sample: start, or the first report after a time without reports
-	of    map[string]int // index of each replica in sums
+	of    map[string]int // by replica ID: index of the replica in sums
 	sums  []loadSum      // sums of the reports of each replica, in the order of the replicas' first reports
 
 	inFlight, peak int     // sum of the replicas' newest reports of requests in flight, and its maximum so far
@@ -123,7 +124,8 @@ type loadStep struct {
 type loadSum struct {
 	seconds, inFlight, requests, completed, prompt, tokens float64
 	latest, slots                                          int
-	rate                                                   float64 // newest CompletedPerSecond of the replica
+	// CompletedPerSecond in the newest report of the replica
+	rate float64
 }
 
 func (s *loadStep) add(replica string, load ReplicaLoad, since time.Time) {
@@ -153,10 +155,10 @@ func (s *loadStep) add(replica string, load ReplicaLoad, since time.Time) {
 	}
 }
 
-// latest returns a sample of the current step up to until, the time of its newest report. Only
-// Peak, CompletedPerSecond and Slots are set.
-func (s *loadStep) latest(until time.Time) LoadSample {
-	return LoadSample{Start: s.first, End: until, Peak: float64(s.peak), CompletedPerSecond: max(0, s.completed),
+// latest returns a sample of the current step up to end, the time of its newest report. Only Peak,
+// CompletedPerSecond and Slots are set.
+func (s *loadStep) latest(end time.Time) LoadSample {
+	return LoadSample{Start: s.first, End: end, Peak: float64(s.peak), CompletedPerSecond: max(0, s.completed),
 		Slots: float64(s.slots) / float64(max(s.ready, 1))}
 }
 
@@ -179,9 +181,9 @@ func (s *loadStep) sample() LoadSample {
 	return out
 }
 
-// sampleLoad adds a report of a replica to the history of its deployment. since is the time of the
-// replica's previous report; zero when there is none, so that the report covers no time.
-func (s *Status) sampleLoad(deployment domain.Name, replica string, load ReplicaLoad, since time.Time) {
+// sampleLoad adds a report of a replica to the history of its deployment. previous is the time of
+// the replica's previous report; zero when there is none, so that the report covers no time.
+func (s *Status) sampleLoad(deployment domain.Name, replica string, load ReplicaLoad, previous time.Time) {
 	history := s.loadsOf(deployment)
 	if load.Active+load.Queued > 0 || load.RequestsPerSecond > 0 {
 		history.LastRequest = later(history.LastRequest, load.Time)
@@ -200,10 +202,10 @@ func (s *Status) sampleLoad(deployment domain.Name, replica string, load Replica
 		step = &loadStep{start: start, first: first, of: map[string]int{}}
 		s.steps[deployment] = step
 	}
-	if since.IsZero() || !load.Time.After(since) {
-		since = load.Time
+	if previous.IsZero() || !load.Time.After(previous) {
+		previous = load.Time
 	}
-	step.add(replica, load, since)
+	step.add(replica, load, previous)
 	history.Latest = step.latest(load.Time)
 	s.now.loads.Set(deployment, history)
 }
@@ -221,14 +223,14 @@ func (s *Status) loadsOf(deployment domain.Name) loads {
 // RecordRequest records that a deployment received a request at the given time, so that the request
 // counts before a replica reports it. It ignores a request less than a tenth of a second after the
 // recorded one.
-func (s *Status) RecordRequest(deployment domain.Name, at time.Time) {
+func (s *Status) RecordRequest(deployment domain.Name, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	history := s.loadsOf(deployment)
-	if at.Sub(history.LastRequest) < requestStep {
-		return // each change makes a new View necessary, which would slow down requests
+	if now.Sub(history.LastRequest) < requestStep {
+		return // ignore it: each change of the status makes a new View necessary, which would slow down requests
 	}
-	history.LastRequest, history.lastReport = at, later(history.lastReport, at)
+	history.LastRequest, history.lastReport = now, later(history.lastReport, now)
 	s.now.loads.Set(deployment, history)
 	s.now.reports++
 }

@@ -15,13 +15,14 @@ import (
 // Limits of the live status. When the maximum number of nodes, jobs, replicas, API keys or load
 // histories is reached, the one with the oldest report is dropped.
 const (
-	MaxNodes        = 10_000
-	MaxJobs         = 2_000
-	MaxReplicas     = 10_000
-	MaxKeys         = 10_000
-	MaxLoads        = 5_000 // number of deployments with a load history; each takes about 20 KB
-	MaxMetricRows   = 4_096 // number of rows of metrics of a job; when a job has more, every second row is dropped
-	MaxMetricValues = 64    // number of values in a row of metrics
+	MaxNodes    = 10_000
+	MaxJobs     = 2_000
+	MaxReplicas = 10_000
+	MaxKeys     = 10_000
+	MaxLoads    = 5_000 // maximum number of deployments with a load history; each history takes about 20 KB
+	// maximum number of rows of metrics of a job; when a job has more, every second row is dropped
+	MaxMetricRows   = 4_096
+	MaxMetricValues = 64 // maximum number of values in a row of metrics
 )
 
 // A Status keeps the live status that is not recorded in the log: heartbeats of nodes, progress of
@@ -30,7 +31,7 @@ const (
 type Status struct {
 	mu         sync.Mutex
 	now        View
-	shared     View   // copy of the field now that View returned last
+	shared     View   // copy of the field now that View returned last, which it returns again until the status changes
 	generation uint64 // number of copies of now; a jobStatus with a lower generation is shared with a View
 	steps      map[domain.Name]*loadStep
 }
@@ -43,9 +44,9 @@ type jobStatus struct {
 
 // NewStatus returns an empty live status for a process that receives heartbeats from the given time
 // on: see ListenFrom.
-func NewStatus(from time.Time) *Status {
+func NewStatus(start time.Time) *Status {
 	return &Status{steps: map[domain.Name]*loadStep{},
-		now: View{from: from, reports: 1, nodes: new(btree.Map[domain.Name, time.Time]),
+		now: View{from: start, reports: 1, nodes: new(btree.Map[domain.Name, time.Time]),
 			keys: new(btree.Map[domain.Name, time.Time]),
 			jobs: new(btree.Map[domain.Name, *jobStatus]), replicas: new(btree.Map[string, ReplicaLoad]),
 			loads: new(btree.Map[domain.Name, loads]), devices: new(btree.Map[domain.Name, nodeDevices]),
@@ -62,13 +63,13 @@ func (s *Status) ListenFrom(now time.Time) {
 	s.now.reports++
 }
 
-// ReceivedAll records that the process has received all heartbeats that were sent before until and
+// ReceivedAll records that the process has received all heartbeats that were sent before end and
 // after the time of ListenFrom: see View.ReceivedUntil.
-func (s *Status) ReceivedAll(until time.Time) {
+func (s *Status) ReceivedAll(end time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if until.After(s.now.until) {
-		s.now.until = until
+	if end.After(s.now.until) {
+		s.now.until = end
 		s.now.reports++
 	}
 }
@@ -151,17 +152,17 @@ func (s *Status) Load(deployment domain.Name, replica string, load ReplicaLoad) 
 
 // UseKey records that an API key was used at the given time. It returns false when the same or a
 // later use is already recorded.
-func (s *Status) UseKey(key domain.Name, at time.Time) bool {
+func (s *Status) UseKey(key domain.Name, useTime time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	last, known := s.now.keys.Get(key)
-	if known && !at.After(last) {
+	if known && !useTime.After(last) {
 		return false
 	}
 	if !known && s.now.keys.Len() >= MaxKeys {
 		evict(s.now.keys, func(t time.Time) time.Time { return t })
 	}
-	s.now.keys.Set(key, at)
+	s.now.keys.Set(key, useTime)
 	s.now.reports++
 	return true
 }
@@ -231,13 +232,13 @@ func (s *Status) writable(job domain.Name, old *jobStatus) *jobStatus {
 	return old
 }
 
-// evict deletes the entry with the earliest time, and returns the entry's key. at returns the time
-// of an entry's value.
-func evict[K ~string, V any](entries *btree.Map[K, V], at func(V) time.Time) K {
+// evict deletes the entry with the earliest time, and returns the entry's key. timeOf returns the
+// time of an entry's value.
+func evict[K ~string, V any](entries *btree.Map[K, V], timeOf func(V) time.Time) K {
 	var oldest K
 	var when time.Time
 	entries.Scan(func(key K, value V) bool {
-		if t := at(value); oldest == "" || t.Before(when) {
+		if t := timeOf(value); oldest == "" || t.Before(when) {
 			oldest, when = key, t
 		}
 		return true

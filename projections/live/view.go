@@ -14,10 +14,10 @@ import (
 type Progress struct {
 	Made         time.Time // creation time of the job, which distinguishes jobs that had the same name
 	Attempt      int       // number of the job's attempt, from 1; reports of earlier attempts are dropped
-	Step, Steps  int       // number of finished steps, and of steps expected in total; 0 if unknown
+	Step, Steps  int       // number of finished training steps, and of training steps expected in total; 0 if unknown
 	Epoch        float64
 	LearningRate float64
-	Tokens       int64 // number of tokens trained on so far
+	Tokens       int64 // number of tokens that the job has trained on so far
 	Time         time.Time
 }
 
@@ -32,39 +32,40 @@ func (p Progress) Percent() int {
 // A MetricRow is one row of a job's metrics: the values at one training step.
 type MetricRow struct {
 	Step         int                `json:"step"`
-	Steps        int                `json:"steps"` // number of steps expected in total
+	Steps        int                `json:"steps"` // number of training steps of the job that are expected in total
 	Epoch        float64            `json:"epoch"`
 	Time         time.Time          `json:"time"`
 	LearningRate float64            `json:"learning_rate"`
-	Tokens       int64              `json:"tokens"` // number of tokens trained on so far
-	Values       map[string]float64 `json:"values"` // by name of the metric, such as "train/loss"
+	Tokens       int64              `json:"tokens"` // number of tokens that the job has trained on so far
+	Values       map[string]float64 `json:"values"` // values by name of the metric, such as "train/loss"
 }
 
 // ReplicaLoad is the load of one replica of a deployment.
 type ReplicaLoad struct {
 	Node                  domain.Name
 	Ready                 bool
-	Active, Queued, Slots int     // number of requests being served, waiting, and that can be served concurrently
-	RequestsPerSecond     float64 // mean since the previous report, like the next three rates
-	CompletedPerSecond    float64 // requests that ended
+	Active, Queued, Slots int // number of requests being served, waiting, and that can be served concurrently
+	// received requests per second; like the next three rates, a mean since the previous report
+	RequestsPerSecond     float64
+	CompletedPerSecond    float64 // requests that ended per second
 	PromptTokensPerSecond float64
-	TokensPerSecond       float64 // generated tokens
+	TokensPerSecond       float64 // generated tokens per second
 	Time                  time.Time
 	Addons                map[string]string // state of each addon on the replica, by addon ID; do not modify
 }
 
 // A View is an immutable copy of the live status, safe for concurrent use. The zero value is empty.
 type View struct {
-	from     time.Time // time of Status.ListenFrom
-	until    time.Time // time of Status.ReceivedAll
-	reports  uint64    // number of changes of the status
+	from     time.Time // time since which the process receives heartbeats: see Status.ListenFrom
+	until    time.Time // result of ReceivedUntil: see Status.ReceivedAll
+	reports  uint64    // number of changes of the status so far: result of Version
 	nodes    *btree.Map[domain.Name, time.Time]
 	jobs     *btree.Map[domain.Name, *jobStatus]
 	replicas *btree.Map[string, ReplicaLoad] // load of each replica, by replicaKey
 	loads    *btree.Map[domain.Name, loads]
 	keys     *btree.Map[domain.Name, time.Time]
 	devices  *btree.Map[domain.Name, nodeDevices]
-	joined   *btree.Map[domain.Name, time.Time] // time of Status.Registered, by node
+	joined   *btree.Map[domain.Name, time.Time] // by node: time of its last registration: see Status.Registered
 }
 
 // Version returns a number that increases with each change of the live status.
@@ -117,11 +118,11 @@ func (v View) Progress(job domain.Name) (Progress, bool) {
 	return Progress{}, false
 }
 
-// Metrics yields the rows of a job's metrics whose step is greater than after, ordered by step.
-func (v View) Metrics(job domain.Name, after int) iter.Seq[MetricRow] {
+// Metrics yields the rows of a job's metrics whose step is greater than lastStep, ordered by step.
+func (v View) Metrics(job domain.Name, lastStep int) iter.Seq[MetricRow] {
 	return func(yield func(MetricRow) bool) {
 		if one := v.job(job); one != nil {
-			one.rows.Ascend(after+1, func(_ int, row MetricRow) bool { return yield(row) })
+			one.rows.Ascend(lastStep+1, func(_ int, row MetricRow) bool { return yield(row) })
 		}
 	}
 }

@@ -8,12 +8,12 @@ import (
 // A candidate is a row that a filter tests or an order compares, with the row's wire form. A field
 // of the wire form is rendered when it is read for the first time.
 type candidate struct {
-	row      unsafe.Pointer     // address of the Row[S]
-	wire     unsafe.Pointer     // address of the wire form, an R
-	rendered uint64             // a bit for each renderer that was called
-	render   func(renderer int) // calls a renderer, which sets fields of wire
+	row      unsafe.Pointer     // pointer to the row, of type Row[S]
+	wire     unsafe.Pointer     // pointer to the wire form, of type R
+	rendered uint64             // has a bit for each renderer: set if it was called for this row
+	render   func(renderer int) // calls the renderer with this number, which sets fields of wire
 	columns  []*column          // columns of the row's block; nil for fields that must be read from the row
-	index    int                // index of the row in its block
+	index    int                // index of the row in its block, at which columns have its values
 }
 
 // Numbers of the renderers of a candidate. Numbers from 1 stand for renderers of single fields: see
@@ -46,7 +46,7 @@ func (s *candidate) at(renderer int) unsafe.Pointer {
 // row, for which reflection would be too slow. Its offsets are those of the fields in path.steps.
 type locator struct {
 	offset uintptr
-	below  []uintptr // for each pointer on the way, the offset in the struct that it points to
+	below  []uintptr // for each pointer on the way to the field: the next offset, in the struct to which it points
 }
 
 // locate returns the locator of the path's field. The result is false if the path leads through a
@@ -93,7 +93,7 @@ type scope struct {
 	stored   *field                // the fields that are read from the row; nil if there are none
 	renderer func(name string) int // returns the renderer of a top-level field; if nil, all fields have fullRenderer
 
-	columns []columnField // columns of the fields that were resolved
+	columns []columnField // fields named so far whose values a scan reads from columns
 }
 
 // resolve returns the path to the field whose dotted name has the parts names. The error is for the

@@ -10,9 +10,9 @@ import (
 // columns instead of rows, because each row takes several memory accesses. Only fields that depend
 // on nothing but the row have columns.
 type column struct {
-	absent   []uint64  // a bit for each row without a value; nil if all rows have one
+	absent   []uint64  // has a bit for each row: set if the row has no value; nil if all rows have one
 	integers []int64   // values that are integers, booleans, durations, or times in nanoseconds since 1970
-	floats   []float64 // values that are floating-point numbers
+	floats   []float64 // values of the rows that are floating-point numbers
 	text     string    // the texts of all rows, concatenated, or the one text that all rows have
 	ends     []uint32  // end of each row's text in text; nil if all rows have the same text
 }
@@ -26,7 +26,7 @@ const (
 
 // A columnKey is the key of a column for Block.Derive.
 type columnKey struct {
-	root *field // root of the fields of the wire type
+	root *field // root of the tree of fields to which the field of the column belongs
 	name string
 }
 
@@ -85,7 +85,7 @@ func newColumn(f *field, n int, read func(i int) keyValue) *column {
 			c.floats = append(c.floats, v.float)
 		case f.shape == timestamp:
 			if y := v.time.Year(); !v.missing && (y < 1700 || y > 2200) {
-				return nil // the nanoseconds may not fit into an int64
+				return nil // no column, because the nanoseconds of the time may not fit into an int64
 			}
 			c.integers = append(c.integers, v.time.UnixNano())
 		default:

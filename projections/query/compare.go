@@ -15,7 +15,7 @@ import (
 	"anneal/domain"
 )
 
-const anyValue = "*" // the value of the term field:*, which matches if the field is set
+const anyValue = "*" // value in the filter term field:*, which matches if the field is set
 
 // comparison compiles the term of a filter that compares the field at p with value, as it is
 // written in the filter.

@@ -14,7 +14,7 @@ import (
 type shape int
 
 const (
-	presenceOnly shape = iota // of other types; only the term field:* is possible
+	presenceOnly shape = iota // a field of any other type, with which only the term field:* is possible
 	text                      // strings, and enumerations, which are ordered by name
 	boolean
 	integer // integers of up to 64 bits, and counts, which the API writes as decimal strings
@@ -46,7 +46,7 @@ type Fields[R any] struct {
 
 // A field is a node in the tree of the fields of a wire type.
 type field struct {
-	name    string // name in JSON
+	name    string // name of the field in JSON
 	shape   shape
 	index   []int             // index in the enclosing struct, for reflect
 	byName  map[string]*field // fields of an object, by JSON name and by snake case name

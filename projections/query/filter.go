@@ -19,8 +19,8 @@ import (
 
 // Limits of a filter.
 const (
-	MaxFilter      = 4096 // length of a filter in bytes
-	MaxFilterDepth = 64   // depth of nested parentheses
+	MaxFilter      = 4096 // maximum length of a filter in bytes
+	MaxFilterDepth = 64   // maximum depth of nested parentheses in a filter
 )
 
 // Filter compiles an AIP-160 filter into a function that reports whether a value matches. The empty

@@ -17,7 +17,7 @@ import (
 const (
 	DefaultPageSize = 50
 	MaxPageSize     = 200
-	maxPageToken    = 32 << 10 // length of a page token in bytes
+	maxPageToken    = 32 << 10 // maximum length of a page token in bytes
 )
 
 // A Query is a request for a page of a list.
@@ -27,15 +27,17 @@ type Query struct {
 	DefaultOrder string // the order when OrderBy is ""; "" orders by name
 	PageSize     int    // maximum number of items; 0 is DefaultPageSize; reduced to MaxPageSize
 	PageToken    string // NextPageToken of the previous page; "" for the first page
-	Binding      string // identifies the list and the other parameters; a page token is valid for one Binding only
-	Key          []byte // signs page tokens; all processes must use the same key
-	Position     uint64 // log position of the rows, which page tokens then contain; 0 for the current rows
+	// identifies the list and its other parameters; a page token is valid only for the Binding with
+	// which it was created
+	Binding  string
+	Key      []byte // key of the HMAC in page tokens; all control planes must use the same one
+	Position uint64 // log position of the rows, which page tokens then contain; 0 for the current rows
 }
 
 // A Page is the part of a list that one request returns.
 type Page[R any] struct {
 	Items         []R
-	NextPageToken string // "" on the last page
+	NextPageToken string // token with which the next page is requested; "" on the last page
 	TotalSize     int    // number of matching rows on all pages together
 }
 
@@ -102,18 +104,21 @@ type Rendering[S domain.State, R any] struct {
 // A listing is the state of a call of List or ListIn. It keeps the first rows after the last item
 // of the previous page.
 type listing[S domain.State, R any] struct {
-	renderers []func(*projections.Row[S], *R) // by the number of the renderer: see fullRenderer
-	keep      func(*projections.Row[S]) bool  // nil accepts all rows
+	// functions that render rows, by the number of the renderer: see fullRenderer
+	renderers []func(*projections.Row[S], *R)
+	keep      func(*projections.Row[S]) bool // reports whether a row belongs to the list; nil accepts all rows
 	keys      []orderKey
-	matches   predicate // nil accepts all rows
+	matches   predicate // the compiled filter; nil accepts all rows
 	after     *entry[S] // last item of the previous page; nil on the first page
 	size      int
 	columns   []columnField
-	first     domain.Name // lower bound of the names in the block that is considered; "" if unknown
-	kept      entries[S]  // the first size+1 entries so far; entry size+1 shows that there is another page
+	first     domain.Name // lower bound of the names in the block whose rows are considered; "" if it is unknown
+	// the first size+1 entries of the rows considered so far; an entry size+1 shows that there is
+	// another page
+	kept      entries[S]
 	total     int
-	candidate candidate // the row that consider processes
-	scratch   R         // the wire form of the candidate
+	candidate candidate // the row that the method consider processes
+	scratch   R         // memory for the wire form of the candidate
 }
 
 // An entry is a row with the values of its order keys.
@@ -267,7 +272,7 @@ func (l *listing[S, R]) renderInto(renderer int) {
 // whether the row must be kept: fewer than size+1 entries are kept, or the row comes before the
 // last of them. If not, it may leave values incomplete.
 func (l *listing[S, R]) precedes(row *projections.Row[S], values []keyValue) bool {
-	var last *entry[S] // nil once the row is known to be kept
+	var last *entry[S] // the last of the kept entries, to compare with; nil once the row is known to be kept
 	if l.kept.Len() > l.size {
 		last = &l.kept.all[0]
 	}
@@ -313,7 +318,7 @@ func (l *listing[S, R]) page(q Query) Page[R] {
 type entries[S domain.State] struct {
 	keys  []orderKey
 	all   []entry[S]
-	extra []keyValue // memory for the values of the next entry
+	extra []keyValue // memory for the order key values of the next entry
 }
 
 func (h *entries[S]) compare(a, b entry[S]) int {

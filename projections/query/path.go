@@ -17,7 +17,7 @@ type path struct {
 	name     string       // dotted name of the field in JSON
 	leaf     *field
 	steps    []step
-	below    []string // parts of the name below the leaf, if the leaf has the shape anyJSON
+	below    []string // parts of the name inside the JSON value, if the steps lead to a field of the shape anyJSON
 	// column is the index of the field's column in candidate.columns; -1 if there is none.
 	column int
 }

@@ -25,7 +25,7 @@ type quoter struct {
 	out   strings.Builder
 	added []addition
 	depth int
-	right bool // the last token was a comparison operator, so a value comes next
+	right bool // the last token was a comparison operator, so that a value must follow
 	group int  // depth of the outermost parenthesis on the right of a comparison; 0 outside of such parentheses
 }
 

@@ -81,9 +81,9 @@ func freeTest(members []string, op, value string) test {
 }
 
 // freeAny reports whether test returns true for the member of the JSON value v that has the path
-// members. If each is set, the path leads through lists into each of their elements, and one member
-// for which test returns true suffices.
-func freeAny(v any, members []string, each bool, test func(any) bool) bool {
+// members. If inLists is set, the path leads through lists into each of their elements, and one
+// member for which test returns true suffices.
+func freeAny(v any, members []string, inLists bool, test func(any) bool) bool {
 	for i, name := range members {
 		switch in := v.(type) {
 		case map[string]any:
@@ -93,11 +93,11 @@ func freeAny(v any, members []string, each bool, test func(any) bool) bool {
 			}
 			v = below
 		case []any:
-			if !each {
+			if !inLists {
 				return false
 			}
 			for _, element := range in {
-				if freeAny(element, members[i:], each, test) {
+				if freeAny(element, members[i:], inLists, test) {
 					return true
 				}
 			}

@@ -86,14 +86,14 @@ type blocks[S domain.State] struct {
 	taken  atomic.Int64
 }
 
-// forEach takes blocks until none is left, and calls the function to with each block.
-func (c *blocks[S]) forEach(to func(*projections.Block[S])) {
+// forEach takes blocks until none is left, and calls visit with each block.
+func (c *blocks[S]) forEach(visit func(*projections.Block[S])) {
 	for {
 		i := int(c.taken.Add(1)) - 1
 		if i >= len(c.all) {
 			return
 		}
-		to(c.all[i*c.stride%len(c.all)])
+		visit(c.all[i*c.stride%len(c.all)])
 	}
 }
 

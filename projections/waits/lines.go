@@ -11,8 +11,9 @@ type Line struct {
 	High   int64   `json:"high,omitempty"`
 	Starts []Start `json:"starts,omitempty"`
 	Bucket *uint64 `json:"bucket,omitempty"`
-	Waits  []int64 `json:"waits,omitempty"` // waits of the bucket, in seconds
-	Next   int     `json:"next,omitempty"`
+	// waits that the bucket keeps, in seconds; empty for the line with the levels and the starts
+	Waits []int64 `json:"waits,omitempty"`
+	Next  int     `json:"next,omitempty"`
 }
 
 // Lines yields the lines of the history in a fixed order; none for a history without starts.

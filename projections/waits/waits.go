@@ -10,13 +10,15 @@ import (
 )
 
 const (
-	maxWaits   = 512       // maximum number of waits that a bucket keeps
-	minWaits   = 20        // minimum number of waits in a bucket for an estimate; with fewer, a coarser bucket is used
-	parts      = 1_000_000 // levels of quantiles are in parts per million
-	lowLevel   = 100_000
-	highLevel  = 900_000
-	stretch    = 4     // factor with which quantile extrapolates above 100 %
-	adaptation = 1_000 // how far a wait outside of its estimated interval moves a level
+	maxWaits  = 512       // maximum number of waits that a bucket keeps
+	minWaits  = 20        // minimum number of waits in a bucket for an estimate; with fewer, a coarser bucket is used
+	parts     = 1_000_000 // 100 % in the unit of the levels of quantiles: parts per million
+	lowLevel  = 100_000
+	highLevel = 900_000
+	stretch   = 4 // factor by which the function quantile extrapolates levels above 100 %
+	// how far one wait outside of its estimated interval moves the level of a quantile, in parts
+	// per million
+	adaptation = 1_000
 	rateWindow = 3_600 // time for which starts of jobs are kept, in seconds
 )
 
@@ -28,9 +30,9 @@ const (
 // Unix epoch.
 type History struct {
 	buckets    btree.Map[uint64, *bucket]
-	low, high  int64 // levels of the quantiles that are Low and High of an estimate
+	low, high  int64 // levels of the quantiles of the waits that become Low and High of an estimate
 	starts     []Start
-	shared     *History // the last result of Share; nil after a change of the history
+	shared     *History // last result of Share, which it returns again; nil after a change of the history
 	generation uint64   // number of calls of Share that made a copy; a bucket with a lower generation is shared
 }
 

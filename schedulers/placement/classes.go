@@ -20,7 +20,7 @@ type Class struct {
 	Devices   int
 	Share     int64
 	Models    string
-	Frequency int64 // how frequent requests of the class are, in parts per million
+	Frequency int64 // share of the class in all requests, in parts per million
 }
 
 // TypicalClasses returns the most frequent classes of the requests, which cover 95 % of them.
@@ -79,8 +79,8 @@ type classGroup struct {
 	devices   int
 	share     int64
 	frequency int64
-	cpu       []int64 // CPU of each class, in ascending order
-	upTo      []int64 // sum of the frequencies of the classes with at most cpu[i]
+	cpu       []int64 // CPU that each class needs, in ascending order
+	upTo      []int64 // upTo[i] is the sum of the frequencies of the classes that need at most cpu[i]
 }
 
 // fitting returns the sum of the frequencies of the group's classes that need at most cpu.

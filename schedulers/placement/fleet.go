@@ -30,7 +30,7 @@ type Fleet struct {
 	models   []string
 	rankings map[Request]*ranking
 	changes  []int // indexes of changed nodes, in the order of the changes
-	base     int   // number of earlier changes that were discarded
+	base     int   // number of discarded changes, which preceded those in changes
 
 	buffer  []int64
 	devices []int
@@ -89,7 +89,7 @@ func (f *Fleet) Set(node int, cpuMilli, memoryMiB int64, left []int64) {
 	f.touch(node)
 }
 
-// Release undoes Take.
+// Release adds a request that Take has deducted to what is free on the node and the devices again.
 func (f *Fleet) Release(node int, r Request, devices []int) { f.change(node, r, devices, 1) }
 
 func (f *Fleet) change(node int, r Request, devices []int, sign int64) {
@@ -161,7 +161,9 @@ func (f *Fleet) PlaceGang(r Request, members int, apart bool, order *Order) ([]C
 		case !complete:
 			f.Release(choice.Node, r, choice.Devices)
 		case apart:
-			f.touch(choice.Node) // its key in the ranking was set to infeasible: compute the key again
+			// compute the key of the node again, which was set to infeasible so that no other
+			// member gets it
+			f.touch(choice.Node)
 		}
 	}
 	if !complete {

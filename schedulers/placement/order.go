@@ -14,7 +14,8 @@ type Order struct {
 	Floor int64
 }
 
-// choose returns the node that the order prefers. best is the node that is chosen without an order.
+// choose returns the feasible node that the order prefers. best is the node that is chosen without
+// an order.
 func (o *Order) choose(k *ranking, best int) int {
 	if o == nil {
 		return best

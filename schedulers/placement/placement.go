@@ -40,7 +40,7 @@ func (r Request) sharesDevice() bool { return r.Devices == 1 && r.Share < WholeD
 
 // A Node describes the capacity of a node, whose devices are all of the same model.
 type Node struct {
-	Model     string // model of the devices; "" without devices
+	Model     string // model of the node's devices; "" for a node without devices
 	Devices   int
 	CPUMilli  int64
 	MemoryMiB int64
@@ -53,5 +53,5 @@ type Choice struct {
 
 	Score         int64 // quantized score of the node: the highest of all feasible nodes, unless Order.First is set
 	Fragmentation int64 // change of the node's fragmentation by the request, in millionths of a milli-GPU
-	Feasible      int   // number of nodes on which the request fits
+	Feasible      int   // number of nodes on which the request fitted before the choice
 }

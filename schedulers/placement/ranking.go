@@ -14,9 +14,9 @@ const infeasible = math.MinInt64
 type ranking struct {
 	request  Request
 	allowed  []bool // whether the request allows a model, by index of the model in Fleet.models
-	seen     int    // number of changes in Fleet.changes that the keys include
+	seen     int    // number of changes of nodes since NewFleet that the keys include; -1 before the first update
 	feasible int
-	leaves   int     // number of leaves, a power of two
+	leaves   int     // number of leaves of the tree, a power of two that is at least the number of nodes
 	keys     []int64 // the tree: root at 1, children of i at 2i and 2i+1, leaf of node n at leaves+n
 }
 
@@ -77,7 +77,8 @@ func (k *ranking) best() (node int, ok bool) {
 	return nodeOf(k.keys[1]), true
 }
 
-// next returns the first node after the given one with the same score; ok is false without one.
+// next returns the first node after the given one that has the same score; ok is false if there is
+// none.
 func (k *ranking) next(node int) (next int, ok bool) {
 	lowest := scoreOf(k.keys[k.leaves+node]) << rankBits
 	i := k.leaves + node

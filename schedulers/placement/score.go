@@ -7,12 +7,14 @@ import "slices"
 // paper. Placements are about as good when weightCPU is multiplied by 0.5 to 1.5, when weightPrice
 // is multiplied by 0.25 to 2, and when the quantum is halved.
 const (
-	surplusPercent = 160        // 1 % of CPU is enough for 1.6 % of the devices: see surplus
+	// 1.6 in percent: x % of a node's CPU or memory is assumed to be enough for 1.6·x % of its
+	// devices
+	surplusPercent = 160
 	weightCPU      = 1_000_000  // weight of the free devices for which CPU is lacking: see surplus
 	weightMemory   = 200_000    // weight of the free devices for which memory is lacking: see surplus
 	weightLeft     = 10_000     // weight of the devices that remain free on the node, for requests with devices
 	weightPrice    = 500        // weight of the requested devices × the price of their model
-	quantum        = 40_000_000 // scores are divided by it, so that nodes with almost the same score are equal
+	quantum        = 40_000_000 // divisor of the scores, so that nodes with almost the same score get equal scores
 )
 
 // A nodeState is a node and its free resources.
@@ -20,12 +22,12 @@ type nodeState struct {
 	Node
 	cpu, memory int64
 	left        []int64 // free part of each device, in milli-GPU
-	gpu         int64   // sum of left
+	gpu         int64   // sum of the field left
 	frag        int64
 	lacksCPU    int64
 	lacksMemory int64
 
-	model   int // index in Fleet.models
+	model   int // index of the devices' model in Fleet.models
 	table   *fragmentation
 	price   int64
 	changed int // number of the node's last change in Fleet.changes
@@ -121,10 +123,10 @@ func sameBefore(left []int64, i int) bool {
 }
 
 // score returns the quantized score of a node on which the request fits; a higher score is better.
-// after is the fragmentation of the node after the request is placed on it.
-func (n *nodeState) score(r *Request, after int64) int64 {
+// fragmentation is that of the node after the request is placed on it.
+func (n *nodeState) score(r *Request, fragmentation int64) int64 {
 	left := n.gpu - r.gpu()
-	d := n.frag - after -
+	d := n.frag - fragmentation -
 		weightCPU*(surplus(left, n.Devices, n.cpu-r.CPUMilli, n.CPUMilli)-n.lacksCPU) -
 		weightMemory*(surplus(left, n.Devices, n.memory-r.MemoryMiB, n.MemoryMiB)-n.lacksMemory)
 	if r.Devices > 0 {

@@ -11,8 +11,8 @@ import (
 // A Place is the position of a waiting job among the waiting jobs of its accelerator type.
 type Place struct {
 	Position int   // position in the order of start, from 1
-	Length   int   // number of waiting jobs of this type
-	Ahead    int64 // sum of the units of the jobs before it
+	Length   int   // number of waiting jobs of this accelerator type
+	Ahead    int64 // sum of the units (accelerators or CPU cores) of the waiting jobs before this one
 }
 
 // Places returns the places of all waiting jobs, by job ID. It sorts all of them, so call it once

@@ -13,7 +13,7 @@ const (
 	Fits      Reason = iota // the nodes have free capacity: nothing is preempted
 	Due                     // the job's deadline has passed: jobs with more slack are preempted
 	Idle                    // the job's account runs no other job: jobs with more slack are preempted
-	Promised                // an earlier pass preempted jobs for this job
+	Promised                // an earlier pass preempted other jobs for this job, which have stopped or are stopping
 	Revoked                 // revocable replicas are preempted for every waiting job
 	Reclaimed               // the job's account uses less than its guarantee: jobs of other accounts are preempted
 )
@@ -32,17 +32,18 @@ type Decision struct {
 	Job     *Job
 	Nodes   []int
 	Preempt []*Job // jobs to preempt, in the order in which they were planned
-	Waits   bool   // jobs on the nodes must stop first
+	Waits   bool   // jobs that run on the nodes must stop before this job starts
 	Reason  Reason
 }
 
 // A Snapshot describes the nodes, accounts and jobs of a cluster at one time.
 type Snapshot struct {
-	Nodes    []Node // Free includes what the running jobs in Jobs use, and excludes all other use
+	Nodes    []Node // nodes of the cluster; what jobs in Jobs use counts as free in them
 	Accounts []Account
 	Jobs     []*Job
-	Accepts  func(class string, node int) bool // parameter of New
-	Placer   Placer                            // parameter of New
+	// reports whether jobs of a class can run on a node: parameter accepts of New
+	Accepts func(class string, node int) bool
+	Placer  Placer // chooses the nodes of jobs: parameter placer of New
 }
 
 // Of returns a queue with the nodes, accounts and jobs of a snapshot. The queue changes these jobs

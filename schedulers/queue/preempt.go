@@ -12,7 +12,7 @@ import (
 type planKey struct {
 	shape   int
 	claims  bool
-	account string // "" if no job has a priority
+	account string // account of the jobs; "" if no job of the queue has a priority
 }
 
 // preempt starts the first job in the order of compare that may preempt others and for which a plan
@@ -264,7 +264,7 @@ func cheapestVictims(q *Queue, e *entry, node int, match func(*entry) bool) ([]*
 	for _, v := range victims {
 		left = left.plus(v.Takes)
 	}
-	if !e.Takes.fits(left) { // CPU or memory is missing too
+	if !e.Takes.fits(left) { // these victims have enough units, but CPU or memory is still missing
 		victims, cost = necessaryVictims(q, e, eligible, all)
 	}
 	return victims, cost, true

@@ -7,12 +7,12 @@ import "cmp"
 type Queue struct {
 	rules       Rules
 	nodes       []Node
-	running     [][]*entry // running jobs by node
+	running     [][]*entry // running[i] has the jobs that run on the node with the index i
 	accepts     func(class string, node int) bool
 	placer      Placer
 	accounts    map[string]*account
 	weights     int64
-	units       map[string]int64 // units of the cluster by accelerator type
+	units       map[string]int64 // total units of the cluster, by accelerator type
 	jobs        map[string]*entry
 	promised    []*entry
 	groups      []*group
@@ -23,8 +23,8 @@ type Queue struct {
 	late        int64
 	priorities  bool  // at least one job has a priority other than 0
 	guarantees  bool  // at least one account has guaranteed accelerators
-	preemptible int   // number of running replicas, which are Elastic or Revocable
-	reserved    []int // nodes that are reserved for reservedFor: see reserveNodes
+	preemptible int   // number of running replicas that may be preempted: Elastic and Revocable ones
+	reserved    []int // indexes of the nodes that are reserved for the job reservedFor: see reserveNodes
 	reservedFor *entry
 }
 
@@ -51,7 +51,7 @@ type entry struct {
 	group    *group // group of a waiting job; nil while the job runs
 	at       int    // index of a waiting job in the heap of its group
 	shape    int
-	cluster  int64 // units of the job's accelerator type in the cluster
+	cluster  int64 // total units of the cluster for the job's accelerator type
 	deadline int64 // time by which the job should start, set when it begins to wait
 }
 
@@ -213,7 +213,7 @@ func (q *Queue) run(e *entry, nodes []int) {
 	}
 }
 
-// stop undoes run: it removes a job from its nodes.
+// stop removes a running job from its nodes, and adds what it took to what is free on them.
 func (q *Queue) stop(e *entry) {
 	for _, n := range e.On {
 		q.nodes[n].Free = q.nodes[n].Free.plus(e.Takes)

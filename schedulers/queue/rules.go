@@ -16,20 +16,22 @@ package queue
 
 // Rules holds the constants of the policy.
 type Rules struct {
-	FreshSeconds   int64 // a job is fresh while its seconds of work × units are below this × units of the cluster
-	WideFraction   int64 // a job with at least 1/WideFraction of the cluster's units is wide, and always fresh
-	MinWide        int64 // minimum number of units of a wide job, which matters in small clusters
-	FreshTarget    int64 // seconds that a fresh job may wait in total until its deadline
-	LongTarget     int64 // seconds that a job that is not fresh may wait in total until its deadline
-	ReplicaTarget  int64 // seconds that a replica within minReplicaCount may wait until its deadline
-	Extra          int64 // seconds by which deadlines are postponed for an account that uses more than its share
-	BoostAfter     int64 // fresh jobs get earlier deadlines once a long job is this many seconds after its deadline
-	BoostFactor    int64 // seconds by which deadlines of fresh jobs are earlier, for each second after BoostAfter
-	MaxBoost       int64
-	MinBoost       int64 // minimum seconds by which deadlines of fresh jobs are earlier, for an account within its share
-	Margin         int64 // seconds by which the slack of a preempted job must exceed that of the job that preempts it
-	MinRun         int64 // minimum seconds that a job has run before it is preempted
-	ReclaimAfter   int64 // MinRun for a job whose account borrows accelerators: see Account.Guaranteed
+	FreshSeconds  int64 // a job is fresh while its seconds of work × units are below this × units of the cluster
+	WideFraction  int64 // a job with at least 1/WideFraction of the cluster's units is wide, and always fresh
+	MinWide       int64 // minimum number of units of a wide job, which matters in small clusters
+	FreshTarget   int64 // seconds that a fresh job may wait in total until its deadline
+	LongTarget    int64 // seconds that a job that is not fresh may wait in total until its deadline
+	ReplicaTarget int64 // seconds that a replica within minReplicaCount may wait until its deadline
+	Extra         int64 // seconds by which deadlines are postponed for an account that uses more than its share
+	BoostAfter    int64 // fresh jobs get earlier deadlines once a long job is this many seconds after its deadline
+	BoostFactor   int64 // seconds by which deadlines of fresh jobs are earlier, for each second after BoostAfter
+	MaxBoost      int64
+	MinBoost      int64 // minimum seconds by which deadlines of fresh jobs are earlier, for an account within its share
+	Margin        int64 // seconds by which the slack of a preempted job must exceed that of the job that preempts it
+	MinRun        int64 // minimum seconds that a job has run before it is preempted
+	// minimum seconds that a job has run before it is preempted for guaranteed accelerators: see
+	// Account.Guaranteed
+	ReclaimAfter   int64
 	MaxPreemptions int   // maximum number of preemptions of one job
 	Restart        int64 // seconds that a preempted job needs to load its checkpoint
 	Priority       int64 // seconds by which one level of Job.Priority moves a job among the jobs of its account
@@ -75,7 +77,7 @@ func (r Rules) priorityShift(priority int64) int64 { return r.Priority * priorit
 // An Amount is a quantity of resources: what a job takes of each of its nodes, or what is free on a
 // node.
 type Amount struct {
-	Units     int64 // accelerators of the job's or the node's type
+	Units     int64 // number of accelerators of the job's or the node's accelerator type
 	CPUMilli  int64
 	MemoryMiB int64
 }
@@ -95,9 +97,9 @@ func (a Amount) minus(b Amount) Amount {
 
 // A Node is a node that can run jobs.
 type Node struct {
-	Type     string // accelerator type; "" without accelerators
+	Type     string // accelerator type of the node; "" without accelerators
 	Capacity Amount
-	Free     Amount // what neither running jobs in the queue nor other work uses
+	Free     Amount // resources that neither running jobs in the queue nor other work uses
 }
 
 // An Account owns jobs.
@@ -105,7 +107,7 @@ type Account struct {
 	Name    string
 	Serving bool  // the account has replicas but no jobs, so it has no share of the cluster
 	Weight  int64 // share of the cluster, relative to the weights of the other accounts
-	Limit   int64 // maximum of Used; negative if unlimited
+	Limit   int64 // maximum of Used, the quota of the account; negative if unlimited
 	Used    int64 // accelerators that the account uses, including those of its running jobs
 	// Guaranteed is the number of accelerators that the account may use at any time. What it uses
 	// above this number is borrowed: its jobs are preempted when another account needs its own
@@ -131,19 +133,19 @@ type Job struct {
 	Account string
 	Type    string // accelerator type; "" for jobs that need only CPUs, whose units are CPU cores
 	Class   string // jobs of one class can run on the same nodes: see Snapshot.Accepts
-	Nodes   int64  // number of nodes
+	Nodes   int64  // number of nodes on which the job runs
 	Takes   Amount // what the job takes of each node
 	Role    Role
-	Last    bool // the job starts after all others, and preempts none
+	Last    bool // the job starts after all other waiting jobs, and preempts no job
 
 	Arrival     int64 // when the job entered the queue for the first time
-	Work        int64 // seconds of work that the job's last checkpoint contains
+	Work        int64 // seconds of work up to the job's last checkpoint
 	Preemptions int
-	Priority    int64 // orders jobs of the same account; 0 is normal
+	Priority    int64 // priority among the jobs of the same account, higher first; 0 is normal
 	Promised    bool  // other jobs were preempted for this job, so it starts before all others
 
-	On         []int // nodes of a running job; nil while it waits
-	Start      int64 // start of the running attempt
+	On         []int // indexes of the nodes on which the job runs; nil while it waits
+	Start      int64 // time at which the running attempt began
 	Checkpoint int64 // time of the attempt's newest checkpoint; before the first, when its work began
 	Stopping   bool  // the job was requested to stop, so its nodes become free soon
 }

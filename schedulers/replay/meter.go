@@ -12,7 +12,7 @@ import (
 	"anneal/projections"
 )
 
-// cpus is the type of CPU cores in Result.Utilization.
+// cpus is the resource type of CPU cores in Result.Utilization.
 const cpus = "CPU"
 
 // A Result summarizes what happened in a period, in the log or in a simulation. Times are in
@@ -20,28 +20,28 @@ const cpus = "CPU"
 type Result struct {
 	Name      string  `json:"name"`
 	Jobs      Jobs    `json:"jobs"`
-	Wait      Waits   `json:"wait"`  // waits of jobs until their first start
-	Gangs     Waits   `json:"gangs"` // waits of jobs on several nodes; included in Wait
+	Wait      Waits   `json:"wait"`  // waits of jobs from entering the queue until their first start
+	Gangs     Waits   `json:"gangs"` // waits of jobs that need several nodes; these are included in Wait
 	InQueue   float64 `json:"meanTimeInQueue"`
 	Accounts  []Group `json:"accounts"`
 	Kinds     []Group `json:"kinds"`
 	Devices   []Use   `json:"utilization"`
 	Preempted int     `json:"preemptions"` // attempts that were preempted for other work or a drain
-	Requeued  int     `json:"requeues"`    // attempts that ended before their jobs ended
+	Requeued  int     `json:"requeues"`    // attempts that ended while their jobs had not, and were queued again
 	GaveWay   int     `json:"replicasThatGaveWay"`
 
-	placements map[domain.Name]placement // first starts of jobs
+	placements map[domain.Name]placement // by job: when and where it started for the first time
 }
 
 // Jobs counts the jobs of a period by what happened to them.
 type Jobs struct {
-	Arrived   int `json:"arrived"` // entered the queue in the period, or waited in it when the period began
-	Started   int `json:"started"` // arrived jobs that have started
+	Arrived   int `json:"arrived"` // jobs that entered the queue in the period, or waited in it when the period began
+	Started   int `json:"started"` // arrived jobs that started before the end of the period
 	Completed int `json:"completed"`
 	Failed    int `json:"failed"`
-	Cancelled int `json:"cancelled"` // includes expired and deleted jobs
-	Waiting   int `json:"waiting"`   // waiting when the period ended
-	Running   int `json:"running"`   // running when the period ended
+	Cancelled int `json:"cancelled"` // jobs that were cancelled, including expired and deleted ones
+	Waiting   int `json:"waiting"`   // jobs that waited in the queue when the period ended
+	Running   int `json:"running"`   // jobs that ran when the period ended
 }
 
 // Waits summarizes the waits of jobs. The wait of a job that has not started counts until the end
@@ -69,7 +69,7 @@ type Use struct {
 	Capacity int64   `json:"capacitySeconds"`
 }
 
-// A placement is when and on which nodes a job first started in a replay.
+// A placement holds the time and the nodes of the first start of a job in a replay.
 type placement struct {
 	at    time.Time
 	nodes string
@@ -79,7 +79,7 @@ type placement struct {
 type meter struct {
 	measure Result
 	jobs    map[domain.Name]*measured
-	ended   []*measured // jobs that were deleted and whose names were used again
+	ended   []*measured // deleted jobs whose names were given to new jobs
 	nodes   map[domain.Name]domain.Resources
 	used    map[domain.Name]domain.Resources
 	total   map[string]*use
@@ -89,20 +89,20 @@ type meter struct {
 // A use holds the sums of the capacity and of the allocations of all nodes for one type of
 // resource, and the integrals of these sums over time.
 type use struct {
-	capacity, used         int64 // current sums: devices × 1000, or millicores
+	capacity, used         int64 // current sums over all nodes, in thousandths of a device, or millicores
 	capacityTime, usedTime int64 // integrals of capacity and used over time, in milliseconds
 }
 
-// A measured holds the state of a job that the meter follows.
+// A measured is a job that the meter follows, with what the meter knows about it so far.
 type measured struct {
 	name     domain.Name
 	gang     bool
 	queued   bool // the job is in the queue
-	arrived  bool // the job counts as Jobs.Arrived
+	arrived  bool // the job was counted in Jobs.Arrived
 	started  bool
 	waiting  bool
 	arrival  time.Time
-	since    time.Time // since when the job waits
+	since    time.Time // time since which the job waits in the queue
 	wait     time.Duration
 	inQueue  time.Duration
 	complete int
@@ -300,9 +300,9 @@ func (m *meter) advance(at time.Time) {
 	m.now = m.now.Add(time.Duration(passed) * time.Millisecond)
 }
 
-// result returns the Result of the period, which ends at to with the view v.
-func (m *meter) result(v *projections.View, to time.Time) Result {
-	m.advance(to)
+// result returns the Result of the period, which ends at the time end with the view v.
+func (m *meter) result(v *projections.View, end time.Time) Result {
+	m.advance(end)
 	r := m.measure
 	accounts, kinds := map[string]*group{}, map[string]*group{}
 	var all, gangs waits
@@ -319,9 +319,9 @@ func (m *meter) result(v *projections.View, to time.Time) Result {
 			r.Jobs.Waiting++
 		}
 		if j.waiting && !j.started {
-			j.wait = to.Sub(j.arrival)
+			j.wait = end.Sub(j.arrival)
 		}
-		j.leaves(to)
+		j.leaves(end)
 		for _, g := range []*group{accounts[j.name.Account()], kinds[j.name.Collection()]} {
 			g.completed += j.complete
 			if j.arrived {

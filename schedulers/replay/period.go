@@ -29,43 +29,49 @@ type period struct {
 	running     map[domain.Name]*workload
 	recorded    Result
 	estimated   int
-	stop        time.Duration                 // time until a requested stop: see defaultStop
-	ready       map[domain.Name]time.Duration // time until a replica is ready, by deployment; "" for other deployments
-	specs       map[string]domain.NodeSpec    // spec of one node of each type, by type, and of each node, by its ID
-	kinds       map[domain.Name]string        // type of each node: see nodeChange.kind
+	// time from the request to stop an attempt until it has stopped; see defaultStop
+	stop time.Duration
+	// by deployment: time from the placement of a replica until it is ready; "" for all other
+	// deployments
+	ready map[domain.Name]time.Duration
+	// specs for added nodes: by node type, of one node of the type, and by node ID, of that node
+	specs map[string]domain.NodeSpec
+	kinds map[domain.Name]string // by node: its type, as in nodeChange.kind
 }
 
 // An input is an event from outside of the schedulers.
 type input struct {
-	at      time.Time
-	event   eventlog.Event
-	intent  *domain.Intent // command that is decided again; nil applies the event as it was recorded
-	creates bool           // the event creates its resource
-	work    *workload      // workload of a job that the event creates
+	at    time.Time
+	event eventlog.Event
+	// command that the simulation decides again; if it is nil, the event is applied as it was
+	// recorded
+	intent  *domain.Intent
+	creates bool      // the event creates the resource that it belongs to
+	work    *workload // workload of the job that the event creates; nil for other events
 }
 
-// A reading is the state of reading a period from the log.
+// A reading holds the part of a period that was read so far, while read reads the log.
 type reading struct {
 	*period
 	world  *projections.World
 	meter  *meter                    // meter of the recorded period; nil before the period begins
-	works  map[domain.Name]*workload // newest workload of each job name
+	works  map[domain.Name]*workload // by job name: workload of the newest job with this name
 	all    []*workload
 	now    time.Time
-	stops  map[domain.Name]time.Time // when jobs were requested to stop
+	stops  map[domain.Name]time.Time // by job: when it was requested to stop, until it has stopped
 	stop   median
-	placed map[string]time.Time // when replicas were placed that are not ready yet
+	placed map[string]time.Time // by replica that is not ready yet: when it was placed
 	ready  map[domain.Name]median
 }
 
 // read returns the period from the log. It reads the log up to its end, because the run times of
 // jobs may be known only from events after the period.
-func read(ctx context.Context, log projections.Reader, from, to time.Time) (*period, error) {
-	if !to.After(from) {
+func read(ctx context.Context, log projections.Reader, start, end time.Time) (*period, error) {
+	if !end.After(start) {
 		return nil, domain.Errorf(domain.InvalidArgument, "the period ends at %s, which is not after its start, %s",
-			to.Format(time.RFC3339), from.Format(time.RFC3339))
+			end.Format(time.RFC3339), start.Format(time.RFC3339))
 	}
-	r := &reading{period: &period{from: from, to: to, base: projections.NewWorld(),
+	r := &reading{period: &period{from: start, to: end, base: projections.NewWorld(),
 		running: map[domain.Name]*workload{}, ready: map[domain.Name]time.Duration{}, specs: map[string]domain.NodeSpec{},
 		kinds: map[domain.Name]string{}},
 		works: map[domain.Name]*workload{}, stops: map[domain.Name]time.Time{}, placed: map[string]time.Time{},
@@ -78,10 +84,10 @@ func read(ctx context.Context, log projections.Reader, from, to time.Time) (*per
 		if e.Time.After(r.now) { // time does not go back, although the clocks of control planes differ
 			r.now = e.Time
 		}
-		if r.world == nil && r.now.After(from) {
+		if r.world == nil && r.now.After(start) {
 			r.begin()
 		}
-		if !ended && r.now.After(to) {
+		if !ended && r.now.After(end) {
 			r.end()
 			ended = true
 		}
@@ -94,7 +100,7 @@ func read(ctx context.Context, log projections.Reader, from, to time.Time) (*per
 	}
 	if r.world == nil {
 		return nil, domain.Errorf(domain.OutOfRange, "the log ends at %s, before the period begins at %s",
-			r.now.Format(time.RFC3339), from.Format(time.RFC3339))
+			r.now.Format(time.RFC3339), start.Format(time.RFC3339))
 	}
 	if !ended {
 		r.end()
@@ -201,7 +207,7 @@ func (r *reading) job(in input) {
 		return
 	}
 	w := r.works[e.Name]
-	if w == nil { // the job ended before the period
+	if w == nil { // ignore the event: the job ended before the period
 		w = newWorkload(e.Name)
 		w.current().end = fails
 		r.works[e.Name], r.running[e.Name] = w, w
@@ -275,7 +281,7 @@ func (r *reading) node(in input) {
 	r.inputs = append(r.inputs, in)
 }
 
-// learn keeps the spec of a node, for settings that add such nodes.
+// learn records the spec of a node, so that settings can add nodes with the same spec.
 func (r *reading) learn(name domain.Name, spec domain.NodeSpec) {
 	if len(spec.Engines) == 0 {
 		return // the agent is shutting down and has withdrawn its engines

@@ -11,9 +11,10 @@ import (
 )
 
 const (
-	maxRounds = 20                         // maximum plans of each scheduler at one simulated time
-	maxSteps  = 256                        // maximum steps of a plan that are executed, as in schedulers.Run
-	never     = 100 * 365 * 24 * time.Hour // LostAfter of simulations, in which nodes are lost when the log says so
+	maxRounds = 20  // maximum number of plans of each scheduler at one simulated time
+	maxSteps  = 256 // maximum steps of a plan that are executed, as in schedulers.Run
+	// value of LostAfter in simulations: nodes are lost only when the log has such an event
+	never = 100 * 365 * 24 * time.Hour
 )
 
 // A planner is a scheduler with the condition for its next plan. On a server, every scheduler plans

@@ -30,7 +30,7 @@ import (
 // The default of Options.Step is the length of the period divided by steps, but at least minStep.
 const (
 	minStep = time.Second
-	steps   = 4320 // then Options.Step is 20 s by default for a period of a day
+	steps   = 4320 // number of steps in a period; for a period of a day, the default of Options.Step is then 20 s
 )
 
 // Options select a period and the settings to try.
@@ -47,13 +47,14 @@ type Options struct {
 
 // A Report compares what happened in a period with simulations.
 type Report struct {
-	From     time.Time `json:"from"`
-	To       time.Time `json:"to"`
-	First    uint64    `json:"firstPosition,string"` // log position of the first event of the period
-	Last     uint64    `json:"lastPosition,string"`
-	Step     float64   `json:"step"`              // seconds of a step: see Options.Step
-	Estimate int       `json:"estimatedRunTimes"` // number of jobs whose run the log does not show to its end
-	Results  []Result  `json:"results"`           // recorded period, simulation with the recorded settings, and variants
+	From  time.Time `json:"from"`
+	To    time.Time `json:"to"`
+	First uint64    `json:"firstPosition,string"` // log position of the first event of the period
+	Last  uint64    `json:"lastPosition,string"`
+	Step  float64   `json:"step"` // seconds of a step: see Options.Step
+	// number of jobs whose run time was estimated, because the log does not show their end
+	Estimate int      `json:"estimatedRunTimes"`
+	Results  []Result `json:"results"` // recorded period, simulation with the recorded settings, and variants
 }
 
 // Names of the first two elements of Report.Results: what happened in the period, and its simulation

@@ -17,9 +17,9 @@ type Settings struct {
 	Name      string
 	intents   []domain.Intent // commands, decided at the start and again when an input changes their resource
 	names     map[domain.Name]string
-	placement string // placementStrategy of all deployments; "" leaves it as recorded
+	placement string // placementStrategy of all deployments; "" keeps the recorded ones
 	nodes     []nodeChange
-	removed   map[domain.Name]bool // nodes that are removed
+	removed   map[domain.Name]bool // nodes of the period that the settings remove
 }
 
 // A nodeChange adds or removes nodes.

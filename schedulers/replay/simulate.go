@@ -30,7 +30,7 @@ type simulation struct {
 	timers     timers
 	jobs       map[domain.Name]*run
 	schedulers []*planner
-	actor      string                 // actor of the events that are applied
+	actor      string                 // actor of the events that the simulation applies
 	recorded   func(e eventlog.Event) // called for each event; nil except in tests
 }
 
@@ -38,10 +38,10 @@ type simulation struct {
 type run struct {
 	*workload
 	segment int
-	done    bool          // the current segment has ended
-	saved   time.Duration // work of the segment that is saved in a checkpoint
-	began   time.Time     // start of the running attempt
-	crashes int           // number of simulated crashes in the segment
+	done    bool          // the current segment of the workload has ended
+	saved   time.Duration // work of the current segment that its last checkpoint contains
+	began   time.Time     // time at which the running attempt began
+	crashes int           // number of crashes in the current segment that were simulated so far
 }
 
 // newSimulation returns a simulation of the period, which must not be changed any more.
@@ -88,13 +88,13 @@ func (s *simulation) run(ctx context.Context) (Result, error) {
 	return s.meter.result(s.world.View(), s.to), nil
 }
 
-// advance applies the inputs and fires the timers up to the time until, in the order of their
-// times. It returns the inputs after that time.
-func (s *simulation) advance(inputs []input, until time.Time) ([]input, error) {
+// advance applies the inputs and fires the timers up to the time end, in the order of their times.
+// It returns the inputs after that time.
+func (s *simulation) advance(inputs []input, end time.Time) ([]input, error) {
 	for {
 		at, timed := s.timers.first()
-		timed = timed && !at.After(until)
-		given := len(inputs) > 0 && !inputs[0].at.After(until)
+		timed = timed && !at.After(end)
+		given := len(inputs) > 0 && !inputs[0].at.After(end)
 		switch {
 		case timed && (!given || at.Before(inputs[0].at)):
 			t := heap.Pop(&s.timers).(timer)

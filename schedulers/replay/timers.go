@@ -11,24 +11,24 @@ import (
 type action int
 
 const (
-	ends    action = iota // the attempt has done its work
-	crashes               // the attempt fails
+	ends    action = iota // the attempt has done the work of its segment, and ends
+	crashes               // the attempt fails, as a recorded one did
 	saves                 // the attempt records a checkpoint
 	stops                 // the attempt has saved a checkpoint and stops, as requested
-	serves                // the replica becomes ready
+	serves                // the replica becomes ready, and serves requests
 	purges                // the job, which has ended, is removed, so that plans take less time
 )
 
 // A timer is an action on an attempt of a job, or on a replica, at a later simulated time.
 type timer struct {
 	at      time.Time
-	number  int // order of timers with the same time
+	number  int // sequence number, which orders timers with the same time
 	job     domain.Name
 	attempt int
 	replica string
 	node    domain.Name
 	does    action
-	every   time.Duration // interval between checkpoints, for the action saves
+	every   time.Duration // interval of the checkpoints; only for the action saves
 }
 
 // timers is a heap of timers, ordered by time.
@@ -63,8 +63,8 @@ func (t *timers) first() (time.Time, bool) {
 }
 
 // at adds a timer that fires at the given time.
-func (s *simulation) at(at time.Time, t timer) {
+func (s *simulation) at(fireTime time.Time, t timer) {
 	s.timers.number++
-	t.at, t.number = at, s.timers.number
+	t.at, t.number = fireTime, s.timers.number
 	heap.Push(&s.timers, t)
 }

@@ -21,13 +21,13 @@ type workload struct {
 	saved       time.Time // time of the attempt's last checkpoint, or began
 	stops       bool      // the attempt was requested to stop
 	checkpoints int
-	sum         time.Duration // sum of the times between checkpoints
+	sum         time.Duration // sum of the times between checkpoints, to compute saves
 }
 
 // A segment is the work of a job until it completes or fails, or until its train step is finished.
 // When the job is resumed after a failure, or gets another train step, the next segment begins.
 type segment struct {
-	work    time.Duration   // run time that the attempts need together
+	work    time.Duration   // run time that the attempts of the segment need together, without lost work
 	lower   time.Duration   // minimum of work, in a segment that did not end in the log
 	crashes []time.Duration // for each attempt that crashed, the time from its start to the crash
 	end     end
@@ -62,35 +62,35 @@ func (w *workload) resumeAt(life *domain.JobLife) {
 func (w *workload) current() *segment { return w.segments[len(w.segments)-1] }
 
 // observe adds a recorded event of the job, at the given time, to the workload.
-func (w *workload) observe(e eventlog.Event, at time.Time) {
+func (w *workload) observe(e eventlog.Event, eventTime time.Time) {
 	s := w.current()
 	switch _, change := kindAndChange(e); change {
 	case "started.v1":
-		w.began, w.saved, w.stops = at, at, false
+		w.began, w.saved, w.stops = eventTime, eventTime, false
 	case "checkpointed.v1":
 		if !w.began.IsZero() {
 			w.checkpoints++
-			w.sum += at.Sub(w.saved)
-			w.saved = at
+			w.sum += eventTime.Sub(w.saved)
+			w.saved = eventTime
 		}
 	case "preempting.v1", "pausing.v1", "cancelling.v1":
 		w.stops = true
 	case "requeued.v1":
 		if !w.began.IsZero() && !w.stops && !strings.HasPrefix(e.Actor, "scheduler/") {
-			s.crashes = append(s.crashes, at.Sub(w.began))
+			s.crashes = append(s.crashes, eventTime.Sub(w.began))
 		}
 		w.stop()
 	case "paused.v1", "cancelled.v1", "expired.v1", "deleting.v1":
-		s.lower = max(s.lower, s.work+w.elapsed(at))
+		s.lower = max(s.lower, s.work+w.elapsed(eventTime))
 		w.stop()
 	case "resultsStored.v1", "completed.v1", "stepFinished.v1":
 		if !w.began.IsZero() {
-			s.work, s.end, s.output = s.work+w.elapsed(at), completes, outputOf(e)
+			s.work, s.end, s.output = s.work+w.elapsed(eventTime), completes, outputOf(e)
 			w.began = time.Time{}
 		}
 	case "failed.v1":
 		if !w.began.IsZero() { // if no attempt was running, a scheduler failed the job
-			s.work, s.end, s.failure = s.work+w.elapsed(at), fails, statusOf(e)
+			s.work, s.end, s.failure = s.work+w.elapsed(eventTime), fails, statusOf(e)
 			w.began = time.Time{}
 		}
 	}

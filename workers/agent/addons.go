@@ -16,10 +16,11 @@ import (
 )
 
 const (
-	maxAddonTries = 3           // number of attempts after which an addon fails
-	addonPause    = time.Second // pause before the second attempt; doubled before each further attempt
-	maxReason     = 500         // maximum length of a reported failure reason in bytes
-	// maximum number of addons of a replica; twice as many while dropped addons are being unloaded
+	maxAddonTries = 3           // number of failed attempts to load an addon after which it is reported as failed
+	addonPause    = time.Second // pause before the second attempt to load an addon; doubled before each further one
+	maxReason     = 500         // maximum length of an addon's failure reason in a heartbeat, in bytes
+	// maximum number of addons of a replica; up to twice as many while addons that are no longer
+	// assigned are being unloaded
 	maxAddons = domain.MaxAddons
 )
 
@@ -30,19 +31,19 @@ const (
 type addons struct {
 	replica *replica
 	opened  chan struct{} // closed when the model of the replica is loaded
-	turn    chan struct{} // has one element while an addon is being loaded
+	turn    chan struct{} // lets one addon be loaded at a time: has one element meanwhile
 
 	resident *residentAddons // limits how many addons the engine has loaded; nil when there is no limit
 
 	mu    sync.Mutex
-	all   map[string]*addon        // by addon ID
+	all   map[string]*addon        // assigned addons of the replica, by addon ID
 	tails map[string]chan struct{} // by addon ID: closed when the last queued engine call for the addon is done
 }
 
 type addon struct {
 	protocol.Addon
 	ticket
-	cancel context.CancelFunc // cancels the load in progress
+	cancel context.CancelFunc // cancels the download or load of the addon that is in progress
 	calls  sync.WaitGroup     // engine calls for the addon that are in progress
 }
 

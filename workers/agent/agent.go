@@ -77,7 +77,7 @@ const KeyFile = "node.nkey"
 type Agent struct {
 	options Options
 	log     *slog.Logger
-	boot    string // random ID of this run of the process
+	boot    string // random ID of this run of the agent process, which heartbeats contain
 	spec    domain.NodeSpec
 	conn    *nats.Conn
 	cache   *cache
@@ -94,7 +94,7 @@ type Agent struct {
 	replicas map[string]*replica
 	streams  map[string]response
 	leaving  bool
-	work     sync.WaitGroup // counts the goroutines of attempts and replicas
+	work     sync.WaitGroup // counts the goroutines of attempts and replicas, for which the agent waits before it stops
 }
 
 // New returns an Agent for this machine. Call Run to start it.

@@ -26,7 +26,7 @@ type attempt struct {
 	log        *slog.Logger
 	dir        string             // directory for the files of the attempt
 	life       context.Context    // context of all goroutines of the attempt
-	end        context.CancelFunc // cancels life
+	end        context.CancelFunc // cancels the context life
 	// context of the trainer; when it is canceled, the trainer saves a checkpoint and returns
 	work     context.Context
 	halt     context.CancelCauseFunc
@@ -55,8 +55,8 @@ func newAttempt(a *Agent, life context.Context, assignment protocol.TrainAssignm
 	return t
 }
 
-// stop stops the attempt. When why is errUnwanted, it stops at once and reports nothing; otherwise
-// the trainer saves a last checkpoint and the end is reported.
+// stop stops the attempt. When why is errUnwanted, the attempt is no longer assigned: it stops at
+// once and reports nothing; otherwise the trainer saves a last checkpoint and the end is reported.
 func (t *attempt) stop(why error) {
 	t.halt(why)
 	if errors.Is(why, errUnwanted) {
@@ -97,19 +97,19 @@ func (t *attempt) enter(phase string) {
 }
 
 // run executes the attempt and reports its end. It first waits for the earlier attempts of its job
-// in before, and then for its devices, each for at most releaseTimeout. recordErr is the error of
+// in earlier, and then for its devices, each for at most releaseTimeout. recordErr is the error of
 // recording on disk that the attempt is started; if it is not nil, the attempt fails.
 //
 // After the end, heartbeats list the attempt as lost until the coordinator no longer assigns it. If
 // the report of the end did not arrive, the coordinator therefore requeues the job.
-func (t *attempt) run(before []*attempt, recordErr error) {
+func (t *attempt) run(earlier []*attempt, recordErr error) {
 	defer t.agent.requestHeartbeat()
 	defer close(t.done)
 	defer t.enter(protocol.Lost)
 	defer os.RemoveAll(t.dir)
 	defer t.end()
 	var result engines.TrainResult
-	err := cmp.Or(diskError(recordErr), t.awaitEarlier(before))
+	err := cmp.Or(diskError(recordErr), t.awaitEarlier(earlier))
 	if err == nil {
 		t.log.Info("attempt started", "resumeStep", t.assignment.ResumeStep)
 		t.joblog.logf("attempt %d started on node %s, continuing after step %d", t.assignment.Attempt, t.agent.options.Node,
@@ -132,8 +132,9 @@ func (t *attempt) run(before []*attempt, recordErr error) {
 	t.joblog.close(unwanted)
 }
 
-// reportEnd reports how the attempt ended. It reports nothing when the attempt is unwanted, or when
-// the node shuts down, because the last heartbeat then reports the end of all attempts.
+// reportEnd reports how the attempt ended. It reports nothing when the attempt is no longer
+// assigned, or when the node shuts down, because the last heartbeat then reports the end of all
+// attempts.
 func (t *attempt) reportEnd(err error) {
 	why := context.Cause(t.work)
 	switch {
@@ -143,7 +144,7 @@ func (t *attempt) reportEnd(err error) {
 		t.log.Info("attempt interrupted", "reason", err)
 	case errors.Is(why, errCancelled):
 		t.log.Info("attempt canceled")
-		// This report fails only if the attempt is unwanted.
+		// This report fails only if the coordinator no longer assigns the attempt.
 		_, _ = t.report(t.life, protocol.Report{Kind: protocol.ReportStopped})
 	case isDeviceFailure(why):
 		t.reportDevice(why)

@@ -23,17 +23,17 @@ import (
 // directory name until it is complete.
 type cache struct {
 	dir   string
-	limit int64 // maximum bytes of unused file sets
+	limit int64 // maximum total size of the unused file sets in bytes
 	files *transfer
 
 	mu      sync.Mutex
-	entries map[string]*entry // by the hash of the file set's key
+	entries map[string]*entry // file sets in the cache, by the hash of FileSet.Key
 }
 
 type entry struct {
 	size  int64
-	users int           // number of calls of acquire whose release was not called yet
-	used  time.Time     // when users became 0
+	users int           // number of users of the file set: calls of acquire whose release was not called yet
+	used  time.Time     // when users became 0; the file set that is unused for the longest time is removed first
 	ready chan struct{} // closed when the download has succeeded or failed
 	err   error
 }

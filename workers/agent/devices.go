@@ -17,7 +17,9 @@ type devices struct {
 	all   []engines.Device
 	state map[engines.Device]*deviceState
 	slots map[domain.DeviceSlot]*deviceSlot // devices that are shared, by slot; see domain.DeviceShare
-	freed chan struct{}                     // closed and replaced when a device is released or restored
+	// closed, to wake allocations that wait for devices, and replaced when a device is released or
+	// restored
+	freed chan struct{}
 }
 
 // deviceState is the state of one device.
@@ -31,13 +33,14 @@ type deviceState struct {
 // A deviceUser is an allocation that uses a device.
 type deviceUser struct {
 	id   string
-	lost func(error) // called when the device has failed
+	lost func(error) // called with the reason when the device has failed
 }
 
-// A deviceSlot says to which device a slot is bound while allocations use the slot.
+// A deviceSlot is a slot (see domain.DeviceShare) that allocations use, with the device to which
+// the slot is bound.
 type deviceSlot struct {
 	device engines.Device
-	milli  int // thousandths of the device that are in use
+	milli  int // thousandths of the device that the allocations in the slot use
 	users  int
 }
 

@@ -29,19 +29,21 @@ const (
 // acknowledged, and sent again when they are not acknowledged. They are encrypted with the key of
 // the gang.
 type gangLink struct {
-	publish  func(subject string, frame []byte) error
-	seal     cipher.AEAD
-	outgoing uint32 // direction of sent frames, which is part of their nonces
+	publish func(subject string, frame []byte) error
+	seal    cipher.AEAD
+	// number of the direction of sent frames; it is part of their nonces, so that both directions
+	// can share a key
+	outgoing uint32
 	incoming uint32
 	subject  string // NATS subject to which frames and acknowledgements are sent
 	received chan []byte
 	next     uint64 // number of the next frame to receive; used only by handle
-	partial  []byte // content of the received frames of a message that is not complete
+	partial  []byte // content received so far of a message whose last frame has not arrived
 
 	mu      sync.Mutex
 	unacked [][]byte // encrypted frames without an acknowledgement; the first of them has the number acked
 	acked   uint64
-	wake    chan struct{} // receives an element when frames are acknowledged
+	wake    chan struct{} // receives an element when the other node acknowledges frames
 
 	sending sync.Mutex
 }
@@ -49,11 +51,12 @@ type gangLink struct {
 // Kinds of frames.
 const (
 	frameContent = iota
-	frameEnd     // last frame of a message
+	frameEnd     // has content, and is the last frame of a message
 	frameAck     // acknowledges all frames with lower numbers
 )
 
-// Before encryption, a frame has its number (8 bytes), its kind (1 byte) and its content.
+// frameHeader is the length in bytes of the header of a frame before encryption: its number (8
+// bytes) and its kind (1 byte). The content of the frame follows.
 const frameHeader = 9
 
 // joinGang connects this node to the other nodes of its gang. leave closes the connections; it is

@@ -18,8 +18,8 @@ const (
 	// DefaultCheckDevices is the default of Options.CheckDevices, the interval at which the state of
 	// the devices is read.
 	DefaultCheckDevices = 10 * time.Second
-	checkTimeout        = 20 * time.Second // maximum time of one reading
-	firstCheck          = 5 * time.Second  // how long the first heartbeat waits for the first reading
+	checkTimeout        = 20 * time.Second // maximum time for reading the state of all devices once
+	firstCheck          = 5 * time.Second  // how long the first heartbeat waits until the state of the devices was read
 
 	// confirmations is the number of consecutive readings that must lack a device before it counts as
 	// failed. As many consecutive readings must find a failed device healthy before it is used again.
@@ -34,11 +34,11 @@ type deviceWatch struct {
 	read    func(context.Context, []string) (map[string]reading, error)
 	timeout time.Duration
 	pending chan outcome           // receives the outcome of the reading in progress; nil when there is none
-	missed  map[engines.Device]int // number of consecutive readings that lack the device
+	missed  map[engines.Device]int // number of consecutive readings in which the device was missing
 	healthy map[engines.Device]int // number of consecutive readings in which a failed device was healthy
 }
 
-// An outcome is the result of a reading.
+// An outcome is the result of reading the state of all devices once.
 type outcome struct {
 	readings map[string]reading
 	err      error

@@ -42,7 +42,7 @@ type jobLog struct {
 	// Only the goroutine of run uses the fields below.
 	joined bool // kept begins with the lines of earlier attempts, if there are any
 	url    string
-	signed time.Time // when url was signed
+	signed time.Time // when the coordinator signed the upload URL in the field url
 
 	cancel context.CancelFunc
 	wake   chan struct{} // receives an element when the log should be uploaded now
@@ -142,8 +142,8 @@ func (l *jobLog) ended(err error, inline bool) {
 	}
 }
 
-// close uploads the last lines, unless the attempt is unwanted, and returns within logTimeout. No
-// lines may be added afterwards.
+// close uploads the last lines, unless the attempt is no longer assigned (unwanted), and returns
+// within logTimeout. No lines may be added afterwards.
 func (l *jobLog) close(unwanted bool) {
 	if unwanted {
 		l.cancel()

@@ -24,7 +24,7 @@ const (
 // metrics has the rows of metrics of an attempt, and those of earlier attempts up to the checkpoint
 // from which it resumed. The coordinator acknowledges rows by their training step.
 type metrics struct {
-	rows        []engines.Metrics // in ascending order of their steps
+	rows        []engines.Metrics // metrics by training step, in ascending order of steps
 	step, steps int
 	acked       int // step of the newest row that the coordinator has acknowledged
 	sent        int // step of the newest row in the last heartbeat

@@ -21,7 +21,7 @@ type outbox struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
 	wake    chan struct{} // receives an element when a checkpoint waits
-	closed  chan struct{} // closed when no more checkpoints follow
+	closed  chan struct{} // closed by flush: put adds no more checkpoints
 	done    chan struct{}
 
 	mu      sync.Mutex
@@ -66,8 +66,8 @@ func (o *outbox) put(step int, dir string) error {
 	return nil
 }
 
-// flush waits until the waiting checkpoint is uploaded, or the attempt has ended. No checkpoints
-// may follow.
+// flush waits until the waiting checkpoint is uploaded, or the attempt has ended. put must not be
+// called afterwards.
 func (o *outbox) flush() {
 	close(o.closed)
 	<-o.done

@@ -38,7 +38,7 @@ type replica struct {
 	preempted bool
 	loaded
 	active  sync.WaitGroup
-	load    protocol.Load // only Active and Slots are set; state computes the rates from counted
+	load    protocol.Load // current load; its rates stay zero, and the method state computes them from counted
 	since   time.Time     // when the counters in counted were last reset
 	counted struct{ requests, completed, promptTokens, tokens int64 }
 

@@ -17,14 +17,14 @@ import (
 type residentAddons struct {
 	limit  int
 	life   context.Context // context of the replica; a load continues even if the request that began it ends
-	within time.Duration   // maximum time of one load
-	turn   chan struct{}   // has one element while an addon is being loaded
+	within time.Duration   // maximum time in which the engine must load one addon
+	turn   chan struct{}   // lets one addon be loaded at a time: has one element meanwhile
 	freed  chan struct{}   // receives an element when the last request for an addon has ended
 	loader engines.AddonLoader
 	warn   func(id string, err error) // logs that the engine could not unload an addon
 
 	mu    sync.Mutex
-	all   map[string]*residentAddon // by addon ID
+	all   map[string]*residentAddon // addons of the replica, loaded or not, by addon ID
 	clock uint64                    // number of requests that have ended, as a logical time
 }
 
@@ -34,7 +34,7 @@ type residentAddon struct {
 	resident bool   // whether the engine has loaded the addon
 	leaving  bool   // the addon is unloaded when its requests have ended; new requests wait
 	removed  bool   // the addon is being removed; only requests in progress still use it
-	requests int    // number of requests in progress
+	requests int    // number of requests in progress that use the addon
 	used     uint64 // value of clock when the last request ended
 }
 

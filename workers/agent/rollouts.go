@@ -27,13 +27,13 @@ const (
 type rollouts struct {
 	attempt *attempt
 	wake    chan struct{} // receives an element when there are rollouts to upload
-	closed  chan struct{} // closed when no more rollouts follow
+	closed  chan struct{} // closed by flush: add is not called any more
 	done    chan struct{}
 
 	mu       sync.Mutex
-	batches  []rolloutBatch // in the order of their generation
-	size     int            // total length of the lines in bytes
-	changes  int            // number of changes of batches so far
+	batches  []rolloutBatch // rollouts by training step, in the order in which they were generated
+	size     int            // total length of the lines of all batches in bytes
+	changes  int            // number of changes of the field batches so far
 	uploaded int            // value of changes at the last upload
 }
 
@@ -41,7 +41,7 @@ type rollouts struct {
 type rolloutBatch struct {
 	step       int
 	evaluation bool
-	lines      []byte // one JSON object per line
+	lines      []byte // the rollouts, one JSON object per line
 }
 
 func newRollouts(t *attempt) *rollouts {
@@ -80,9 +80,10 @@ func (r *rollouts) add(all []engines.Rollout) {
 	r.requestUpload()
 }
 
-// thin removes rollouts until all fit into the limit. It keeps the first step, the newest steps,
-// and every second step in between; if that is still too much, every fourth, and so on. If even
-// that is too much, which happens only for a file that no agent wrote, it removes the oldest steps.
+// thin removes rollouts until the rest fit into engines.MaxRolloutsBytes. It keeps the first step,
+// the newest steps, and every second step in between; if that is still too much, every fourth, and
+// so on. If even that is too much, which happens only for a file that no agent wrote, it removes
+// the oldest steps.
 func (r *rollouts) thin() {
 	const maxStride = 1 << 30
 

@@ -29,12 +29,12 @@ import (
 // The records are lines of a file. The attempts of one heartbeat are appended with one fsync. A
 // later line with the same attempt and the field forgotten removes a record.
 type startedAttempts struct {
-	path       string // path of the file
+	path       string // path of the file with the records
 	earlierDir string // directory in which earlier versions of anneal had a file for each record
 	mu         sync.Mutex
 	ids        map[string]record
 	file       *os.File
-	size       int64 // length of the file in bytes
+	size       int64 // length of the file at path in bytes
 	limit      int64 // length in bytes at which the file is rewritten without the removed records
 }
 
@@ -46,7 +46,7 @@ type record struct {
 	Attempt    int         `json:"attempt"`
 	CreateTime time.Time   `json:"made"`
 	Forgotten  bool        `json:"forgotten,omitempty"`
-	current    bool        // this process started the attempt
+	current    bool        // this process, not an earlier one, started the attempt
 }
 
 func (r record) id() string { return domain.AllocationID(r.Job, r.Attempt) }
@@ -122,7 +122,7 @@ func (s *startedAttempts) rewrite() error {
 }
 
 func appendRecord(lines []byte, r record) []byte {
-	line, _ := json.Marshal(r) // a record can always be encoded
+	line, _ := json.Marshal(r) // Marshal returns no error: a record can always be encoded
 	return append(append(lines, line...), '\n')
 }
 

@@ -17,7 +17,7 @@ import (
 	"anneal/workers/protocol"
 )
 
-const maxStores = 4 // maximum number of times that the same files are uploaded
+const maxStores = 4 // maximum number of attempts to upload the same files when the store refuses or lacks them
 
 var errRetryLater = errors.New("the control plane cannot process the request yet: trying again")
 

@@ -53,7 +53,7 @@ type stream[Request, Chunk, Total any] struct {
 	done   chan struct{}
 
 	mu     sync.Mutex
-	chunks []Chunk // chunks that were not sent yet
+	chunks []Chunk // chunks of the response that were not sent to the reader yet
 	// last message of the response; nil while the engine computes, and again after it was sent
 	last         *protocol.StreamMessage[Chunk, Total]
 	disconnected bool      // the reader has disconnected

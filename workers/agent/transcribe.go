@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	queuedPerSlot = 4                // maximum number of waiting audio files for each slot
+	queuedPerSlot = 4                // maximum number of audio files that wait, for each slot of the speech model
 	audioTimeout  = 20 * time.Second // how long the download of an audio file is retried
 )
 

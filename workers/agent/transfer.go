@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	maxTransfers    = 4                // maximum number of concurrent transfers
+	maxTransfers    = 4                // maximum number of files that are downloaded or uploaded concurrently
 	downloadTimeout = 5 * time.Minute  // how long a failing download is retried
 	maxPause        = 10 * time.Second // maximum pause between two attempts of a transfer
 	minRate         = 64 << 10         // minimum bytes per second; a slower transfer is canceled and retried

@@ -28,7 +28,7 @@ type gates struct {
 	now     func() time.Time
 
 	mu     sync.Mutex
-	inside map[domain.Name]int // by deployment: number of requests in progress
+	inside map[domain.Name]int // by deployment: number of batch requests in progress
 	pauses map[route]pause
 }
 

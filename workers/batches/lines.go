@@ -139,10 +139,10 @@ type checker struct {
 	endpoint string
 	total    int
 	model    string
-	models   int            // number of the first line that has the model
-	ids      map[string]int // number of the line by custom_id
+	models   int            // number of the line with which the field model was set
+	ids      map[string]int // by custom_id: number of the line that has it, to find duplicates
 	errors   []domain.BatchError
-	more     int // number of errors beyond the maximum length of errors
+	more     int // number of errors that the field errors has no room for
 }
 
 func (c *checker) add(line int, e domain.BatchError) {
@@ -154,7 +154,8 @@ func (c *checker) add(line int, e domain.BatchError) {
 	c.errors = append(c.errors, e)
 }
 
-// read validates all lines. Its error is one of reading the file; invalid lines are in errors.
+// read validates all lines. It returns an error only when the file cannot be read; invalid lines
+// are added to errors.
 func (c *checker) read(from io.Reader) error {
 	r := newLineReader(from)
 	for {

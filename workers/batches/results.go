@@ -18,10 +18,11 @@ import (
 	"anneal/blobs"
 )
 
-// A stored is one line of a segment, which is a file with some of the results of a running batch.
-// When the segment is stored, the results in it are durable, and their requests are not sent again.
-// Segments are read in the order of their names. When two segments have a result for the same line
-// of the input, because a process continued after it had lost its lease, the first one counts.
+// A stored is a result as one line of a segment. A segment is a file with some of the results of a
+// running batch. When the segment is stored, the results in it are durable, and their requests are
+// not sent again. Segments are read in the order of their names. When two segments have a result
+// for the same line of the input, because a process continued after it had lost its lease, the
+// first one counts.
 type stored struct {
 	Line   int    `json:"line"`
 	Result result `json:"result"`

@@ -29,7 +29,7 @@ type Gateway interface {
 // A Request is one request of a batch to a model.
 type Request struct {
 	Key domain.Name // API key that created the batch, in whose name the request is sent
-	ID  string      // the same when the request is sent again, so that its usage is recorded once
+	ID  string      // ID of the request; unchanged when the request is sent again, so that its usage is recorded once
 	// Trace is the trace context of the HTTP request that created the batch.
 	Trace domain.Trace
 	Path  string
@@ -39,7 +39,7 @@ type Request struct {
 // A Response is the response to a Request, or its failure.
 type Response struct {
 	Status int
-	Body   []byte // JSON body of the response
+	Body   []byte // JSON body of the response, also of one with an error status
 	// Waits reports that the deployment has no free capacity. The same request can succeed later.
 	Waits bool
 	// Unreachable reports that no replica responded, because its node failed or because the request
@@ -52,7 +52,7 @@ type Response struct {
 // A Runner runs the batches of all accounts. Only one control plane at a time may run it.
 type Runner struct {
 	Log     eventlog.Log
-	World   *projections.World // must follow the events of Log
+	World   *projections.World // state of all resources; must fold the events of Log: see World.Run
 	Blobs   *blobs.Store
 	Gateway Gateway
 	Now     func() time.Time

@@ -171,7 +171,7 @@ func (s *session) process(ctx context.Context, row *batchRow) error {
 	case !s.Now().Before(row.State.ExpireTime):
 		return s.record(ctx, domain.FinalizeBatch{Completed: c.completed, Failed: c.failed, Overdue: true})
 	}
-	return nil // the batch was cancelled
+	return nil // the batch was cancelled: the next step stores its results
 }
 
 // A collector stores the results of a running batch in segments, and records its progress.
@@ -181,7 +181,7 @@ type collector struct {
 	total    int
 	buffer   []stored
 	reported time.Time // time of the last event with the progress
-	report   int       // number of results in the last event with the progress
+	report   int       // number of results according to the last event with the progress
 }
 
 // collect receives results and stores them, until outcomes is closed. After an error it calls stop,

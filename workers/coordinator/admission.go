@@ -31,7 +31,7 @@ type JoinToken struct {
 // planes may run an Admission, because the log accepts one key for each node.
 type Admission struct {
 	Log      eventlog.Log
-	World    *projections.World // must follow the events of Log
+	World    *projections.World // state of all resources; must fold the events of Log: see World.Run
 	Sessions Sessions           // closes earlier connections of an agent; nil leaves them open
 	// ReadToken verifies the text of a join token.
 	ReadToken func(token string, now time.Time) (JoinToken, error)

@@ -88,7 +88,7 @@ func (a *assigner) assign(
 // sent in the replies to later heartbeats.
 type draft struct {
 	protocol.Assignments
-	space int // bytes that are left for new work
+	space int // bytes of the reply that are left for new assignments
 }
 
 // draftSpace is the number of bytes of a reply that new assignments may use. The remaining bytes

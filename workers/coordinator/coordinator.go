@@ -23,10 +23,10 @@ import (
 // Options configure a Coordinator.
 type Options struct {
 	Log   eventlog.Log
-	World *projections.World // must follow the events of Log
+	World *projections.World // state of all resources; must fold the events of Log: see World.Run
 	Blobs *blobs.Store
 	Conn  *nats.Conn       // connection into the NATS account AGENTS that may use all subjects of the account
-	Now   func() time.Time // the current time; nil means time.Now
+	Now   func() time.Time // returns the current time; nil means time.Now
 	// LostAfter is the time without a heartbeat after which a scheduler marks a node as lost.
 	// Agents send several heartbeats in that time. 0 means 15 s.
 	LostAfter time.Duration

@@ -20,7 +20,7 @@ type fileSource struct {
 	domain.Files
 	store   *blobs.Store
 	inline  map[string][]byte // content by file name, when the report has the files; nil when they are in the store
-	pending map[string][]byte // when inline is set: content by blob key that flush will store
+	pending map[string][]byte // files that flush will store: content by blob key; nil when inline is nil
 }
 
 // open opens length bytes of a file, from offset on. With a negative length it opens all of the
@@ -67,14 +67,15 @@ func resultFiles(ctx context.Context, store *blobs.Store, j job, report protocol
 	}
 	prefix := blobs.InlinePrefix(j.Name, j.Event, report.Attempt)
 	if size := sizeOf(report.Files); size > protocol.MaxInline || len(report.Log) > protocol.MaxInline {
-		// A later version of anneal may accept more, so its agents upload the files after this error.
+		// A later version of anneal may allow larger reports. After this error, its agents upload
+		// the files.
 		return fileSource{}, fmt.Errorf("%w: the report has %d bytes of files and %d bytes of a log, and may have at "+
 			"most %d of each", errIncomplete, size, len(report.Log), protocol.MaxInline)
 	}
 	s := fileSource{Files: domain.Files{Prefix: prefix, Sizes: map[string]int64{}, Sums: map[string]string{}},
 		store: store, inline: maps.Clone(report.Files), pending: map[string][]byte{}}
 	for name, content := range s.inline {
-		if name == metricsFile { // the job's own metrics file has these rows
+		if name == metricsFile { // not a result file: its rows are stored in the job's own metrics file
 			continue
 		}
 		sum := sha256.Sum256(content)

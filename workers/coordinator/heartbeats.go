@@ -54,7 +54,7 @@ func (h *heartbeats) handle(ctx context.Context, node string, m *nats.Msg) {
 		h.requests.respond(m, assignments)
 	case isRefused(err):
 		h.requests.refuse(m, node, err)
-	default: // the agent soon sends another heartbeat
+	default: // send no reply: the agent soon sends another heartbeat
 		h.logger.Debug("cannot answer a heartbeat: the agent sends another one", "node", node, "error", err)
 	}
 }
@@ -113,7 +113,7 @@ func (h *heartbeats) deregisterNode(ctx context.Context, node string) error {
 	}
 	h.world.Live().Forget(nodeName(node))
 	for _, intent := range requeue {
-		if err := h.do(ctx, node, intent); err != nil && !isRefused(err) { // refused because the job has changed
+		if err := h.do(ctx, node, intent); err != nil && !isRefused(err) { // a refusal is no error: the job has changed
 			return err
 		}
 	}

@@ -26,7 +26,7 @@ type job struct {
 	EvaluationData domain.Name
 	OutputModel    string // ID of the output model in the account of the job
 	Settings       engines.TrainSettings
-	KeepRank       bool // the output has the LoRA rank of Adapter
+	KeepRank       bool // the trained addon gets the LoRA rank of Adapter
 	// after each train step, the job waits for another train step (reinforcement learning only)
 	Waits     bool
 	Evaluator domain.Name // evaluator that scores completions of the job; "" for none

@@ -34,18 +34,18 @@ type listener struct {
 	conn    *nats.Conn
 	log     eventlog.Log
 	live    *live.Status
-	observe func(node string, m *nats.Msg) // called with each heartbeat
+	observe func(node string, m *nats.Msg) // called with each heartbeat, whose node it gets from the subject
 	now     func() time.Time
 	every   time.Duration // interval of the probes
 	// maximum time between two delivered probes; after a longer time, heartbeats may have been missed
 	maxGap time.Duration
 	logger *slog.Logger
 
-	probe    string // first word in the content of this listener's probes
+	probe    string // random ID of this listener, with which the content of its probes begins
 	returned chan string
 
 	mu       sync.Mutex
-	received map[string]time.Time // by node: last heartbeat since the last call of share
+	received map[string]time.Time // by node: time of its last heartbeat since the last call of share
 }
 
 // probeNode is the node in the subject of probes. It is not a valid node ID, so no agent may
@@ -61,7 +61,7 @@ const maxShared = 1000
 
 // A receivedHeartbeats message says which heartbeats a coordinator has received.
 type receivedHeartbeats struct {
-	By    string           `json:"by"`    // content of the field listener.probe of the sender
+	By    string           `json:"by"`    // ID of the sending listener: its field probe
 	Nodes map[string]int64 `json:"nodes"` // by node: milliseconds since its last heartbeat
 }
 
@@ -171,7 +171,7 @@ func (l *listener) share() {
 	l.mu.Unlock()
 	message := receivedHeartbeats{l.probe, map[string]int64{}}
 	publish := func() {
-		content, _ := json.Marshal(message) // the message can always be encoded
+		content, _ := json.Marshal(message) // Marshal returns no error: the message can always be encoded
 		// if the message is lost, the heartbeats of the next interval are still shared
 		_ = l.conn.Publish(protocol.HeartbeatSubject(receivedNode), content)
 		clear(message.Nodes)

@@ -34,12 +34,12 @@ func (s *nodeSessions) get(node string) *nodeSession {
 // boot was lost with the earlier one. Agents also record on disk which attempts they have started
 // (workers/agent/started.go); the session covers nodes that lost their disk.
 type nodeSession struct {
-	mu         sync.Mutex               // held while a heartbeat of this node is handled
-	boot       string                   // protocol.Heartbeat.Boot of the agent's current process
+	mu         sync.Mutex               // locked while a heartbeat of this node is handled
+	boot       string                   // ID of the agent's current process: protocol.Heartbeat.Boot
 	number     uint64                   // sequence number of the newest heartbeat of the boot
-	superseded []string                 // earlier boots of the agent
-	started    map[string]string        // by attempt: boot of the agent to which the attempt was assigned
-	metrics    map[string]storedMetrics // by attempt: metrics file that storePreviews stored last
+	superseded []string                 // IDs of earlier boots of the agent
+	started    map[string]string        // by attempt: ID of the boot of the agent to which the attempt was assigned
+	metrics    map[string]storedMetrics // by attempt: the metrics file that storePreviews stored last for it
 
 	status struct {
 		mu     sync.Mutex

@@ -57,28 +57,28 @@ func waitForChange(
 	return eventlog.Sleep(ctx, delay)
 }
 
-// changedNodes returns the nodes whose assignments may have changed since the position after.
-func changedNodes(v *projections.View, after uint64) map[domain.Name]bool {
+// changedNodes returns the nodes whose assignments may have changed since position.
+func changedNodes(v *projections.View, position uint64) map[domain.Name]bool {
 	nodes := map[domain.Name]bool{}
 	for row := range v.Nodes.All() {
-		if row.Version > after {
+		if row.Version > position {
 			nodes[row.Name] = true
 		}
 	}
 	for j := range jobs(v) {
-		if j.Version > after && j.Life.Active() {
+		if j.Version > position && j.Life.Active() {
 			nodes[j.Life.Nodes[0]] = true
 		}
 	}
 	for row := range v.Deployments.All() {
-		if row.Version > after {
+		if row.Version > position {
 			for _, r := range row.State.Replicas {
 				nodes[r.Node] = true
 			}
 		}
 	}
 	for row := range v.DeployedModels.All() {
-		if deployment, ok := v.Deployments.Get(domain.Name(row.State.Deployment)); ok && row.Version > after {
+		if deployment, ok := v.Deployments.Get(domain.Name(row.State.Deployment)); ok && row.Version > position {
 			for _, r := range deployment.State.Replicas {
 				nodes[r.Node] = true
 			}

@@ -14,7 +14,7 @@ import (
 // A recorder executes commands that nodes cause.
 type recorder struct {
 	log   eventlog.Log
-	world *projections.World // must follow the events of log
+	world *projections.World // state of all resources; must fold the events of log: see World.Run
 	now   func() time.Time
 }
 

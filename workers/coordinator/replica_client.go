@@ -104,7 +104,7 @@ type streamReader[Chunk, Total any] struct {
 	conn     *nats.Conn
 	node, id string
 	timeout  time.Duration
-	every    time.Duration // interval of the keep-alive messages
+	every    time.Duration // interval of the keep-alive messages to the node
 	messages <-chan *nats.Msg
 	nodeLost chan struct{} // closed when keepAlive notices that the node is gone
 	emit     func(Chunk) error
@@ -219,7 +219,7 @@ func (r *streamReader[Chunk, Total]) delivered(ctx context.Context) bool {
 // ack acknowledges the emitted messages. With stop it also tells the node to end the response.
 func (r *streamReader[Chunk, Total]) ack(stop bool) {
 	if data, err := r.encodeAck(stop); err == nil {
-		_ = r.conn.Publish(protocol.AckSubject(r.node), data) // if it is lost, the node times out
+		_ = r.conn.Publish(protocol.AckSubject(r.node), data) // if the acknowledgement is lost, the node times out
 	}
 }
 

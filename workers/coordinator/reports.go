@@ -69,20 +69,20 @@ func (r *reports) handleSign(ctx context.Context, node string, m *nats.Msg) {
 }
 
 // reply replies to m. When err says that the request is invalid, it replies with err. Otherwise it
-// derives the outcome from err, calls the function with, and replies with the message that this
-// function returns.
-func (r *reports) reply(m *nats.Msg, err error, with func(outcome, message string) any) {
+// derives the outcome from err, passes it to render, and replies with the message that render
+// returns.
+func (r *reports) reply(m *nats.Msg, err error, render func(outcome, message string) any) {
 	switch {
 	case err == nil:
-		r.requests.respond(m, with(protocol.Accepted, ""))
+		r.requests.respond(m, render(protocol.Accepted, ""))
 	case errors.Is(err, errIncomplete):
-		r.requests.respond(m, with(protocol.Incomplete, err.Error()))
+		r.requests.respond(m, render(protocol.Incomplete, err.Error()))
 	case isStale(err):
-		r.requests.respond(m, with(protocol.Stale, err.Error()))
+		r.requests.respond(m, render(protocol.Stale, err.Error()))
 	case domain.CodeOf(err) == domain.InvalidArgument:
 		r.requests.respond(m, protocol.ErrorReply{Version: protocol.Version, Refused: protocol.ErrorOf(err)})
 	default:
-		r.requests.respond(m, with(protocol.RetryLater, err.Error()))
+		r.requests.respond(m, render(protocol.RetryLater, err.Error()))
 	}
 }
 

@@ -70,7 +70,7 @@ func (r *requests) decode(ctx context.Context, node string, m *nats.Msg, message
 	case err == nil:
 	case isRefused(err):
 		r.refuse(m, node, err)
-	default: // the agent sends the message again
+	default: // send no reply to a temporary error: the agent sends the message again
 		r.logger.Debug("cannot handle a message of an agent: the agent sends it again", "node", node, "error", err)
 	}
 	return err == nil

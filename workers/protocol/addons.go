@@ -3,7 +3,7 @@ package protocol
 // States of an addon on a replica. AddonLoading is the state until the engine has loaded it.
 const (
 	AddonLoading = "loading"
-	AddonLoaded  = "loaded" // requests for the addon can be served
+	AddonLoaded  = "loaded" // the replica can serve requests for the addon
 	AddonFailed  = "failed" // the replica could not load it; see Addon.Reason
 )
 

@@ -21,7 +21,7 @@ const (
 // Limits of a heartbeat's content.
 const (
 	MaxRows   = 200 // maximum number of rows of metrics; an agent with more rows sends the next heartbeat immediately
-	MaxValues = 64  // maximum number of metrics in a row
+	MaxValues = 64  // maximum number of metric values in a row
 )
 
 // TakenOver is the reason of the error for an agent after another one has registered as its node.
@@ -43,14 +43,15 @@ type Heartbeat struct {
 
 // An Attempt is the state of an attempt of a job on a node.
 type Attempt struct {
-	Job        domain.Name       `json:"job"`
-	Attempt    int               `json:"attempt"`
-	CreateTime time.Time         `json:"made"` // creation time of the job; see TrainAssignment
-	Phase      string            `json:"phase"`
-	Step       int               `json:"step"` // last completed training step, or the step from which the attempt resumed
-	Steps      int               `json:"steps"`
-	Acked      int               `json:"acked,omitempty"` // step up to which the coordinator has acknowledged rows
-	Rows       []engines.Metrics `json:"rows,omitempty"`  // rows of metrics from the step Acked on, without gaps
+	Job        domain.Name `json:"job"`
+	Attempt    int         `json:"attempt"`
+	CreateTime time.Time   `json:"made"` // creation time of the job; see TrainAssignment
+	Phase      string      `json:"phase"`
+	Step       int         `json:"step"` // last completed training step, or the step from which the attempt resumed
+	Steps      int         `json:"steps"`
+	// step up to which the coordinator has acknowledged the rows of metrics
+	Acked int               `json:"acked,omitempty"`
+	Rows  []engines.Metrics `json:"rows,omitempty"` // rows of metrics from the step Acked on, without gaps
 }
 
 // ID returns the ID of the attempt's allocation.
@@ -97,11 +98,11 @@ type Assignments struct {
 	Keep     []string      `json:"keep,omitempty"` // allocation IDs of running work that stays
 	// allocation IDs of attempts in Keep that must save a checkpoint, stop and report
 	Cancel []string          `json:"cancel,omitempty"`
-	Train  []TrainAssignment `json:"train,omitempty"` // attempts to start
-	Serve  []ServeAssignment `json:"serve,omitempty"` // replicas to start
+	Train  []TrainAssignment `json:"train,omitempty"` // attempts that the agent should start
+	Serve  []ServeAssignment `json:"serve,omitempty"` // replicas that the agent should start
 	// by allocation ID of the attempt: step up to which the coordinator has its rows of metrics
 	Acked  map[string]int  `json:"acked,omitempty"`
-	Addons []ReplicaAddons `json:"equip,omitempty"` // addons of the replicas in Keep
+	Addons []ReplicaAddons `json:"equip,omitempty"` // addons that the replicas in Keep should have
 }
 
 // A TrainAssignment has everything that a node needs to run an attempt. CreateTime is the creation
@@ -156,10 +157,11 @@ type ServeAssignment struct {
 	Base       FileSet     `json:"base"`
 	Adapter    *FileSet    `json:"adapter,omitempty"`
 	// files of the draft model for speculative decoding; nil for none
-	Draft         *FileSet `json:"draft,omitempty"`
-	MemoryMiB     int64    `json:"memoryMiB,omitempty"` // memory limit of the replica
-	ContextLength int      `json:"context,omitempty"`   // maximum context length in tokens; 0 means that of the model
-	LongPrompts   bool     `json:"longPrompts,omitempty"`
+	Draft     *FileSet `json:"draft,omitempty"`
+	MemoryMiB int64    `json:"memoryMiB,omitempty"` // memory limit of the replica on the node
+	// maximum context length in tokens; 0 means the model's own maximum
+	ContextLength int  `json:"context,omitempty"`
+	LongPrompts   bool `json:"longPrompts,omitempty"`
 	// DraftMemoryMiB is the part of MemoryMiB that is for the draft model.
 	DraftMemoryMiB int64 `json:"draftMemoryMiB,omitempty"`
 	// maximum number of addons that the engine has loaded at a time; 0 means no limit

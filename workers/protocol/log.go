@@ -1,8 +1,8 @@
 package protocol
 
 // ForLog is the purpose of a SignRequest for a new upload URL of the log of an attempt. The reply
-// has a URL for the file LogFile. An attempt first uses TrainAssignment.LogURL, and requests a new
-// URL before that one expires.
+// has a URL for the file name LogFile. An attempt first uses TrainAssignment.LogURL, and requests a
+// new URL before that one expires.
 const (
 	ForLog  = "log"
 	LogFile = "trainer.log"

@@ -13,7 +13,7 @@ import (
 const (
 	ReportCheckpoint = "checkpoint" // the files of a checkpoint were uploaded
 	ReportWriting    = "writing"    // the training is complete, and the results are being uploaded
-	ReportCompleted  = "completed"  // the results were uploaded
+	ReportCompleted  = "completed"  // the training is complete, and its results were uploaded or are in the report
 	ReportFailed     = "failed"     // the attempt failed
 	ReportStopped    = "stopped"    // the attempt was canceled and has stopped; it reported its last checkpoint before
 )
@@ -33,12 +33,13 @@ type Report struct {
 	// Files has the content of result files that the agent has not uploaded, and Log the log of the
 	// job, each of at most MaxInline bytes in total. A coordinator of an earlier version ignores them
 	// and replies Incomplete, after which the agent uploads the files.
-	Files   map[string][]byte  `json:"files,omitempty"`
-	Log     []byte             `json:"log,omitempty"`
-	Metrics map[string]float64 `json:"metrics,omitempty"` // newest value of each metric at the step of the checkpoint
-	// what the attempt produced, in a report of the kind ReportCompleted
+	Files map[string][]byte `json:"files,omitempty"`
+	Log   []byte            `json:"log,omitempty"`
+	// in a report of the kind ReportCheckpoint: newest value of each metric at its step
+	Metrics map[string]float64 `json:"metrics,omitempty"`
+	// what the attempt produced; only in a report of the kind ReportCompleted
 	Result *Result `json:"result,omitempty"`
-	// why the attempt failed, in a report of the kind ReportFailed
+	// why the attempt failed; only in a report of the kind ReportFailed
 	Error *Error `json:"fault,omitempty"`
 	// the node caused the failure, so it does not count toward the job's maximum number of failures
 	Preempted bool `json:"preempted,omitempty"`
@@ -48,12 +49,12 @@ type Report struct {
 type Result struct {
 	Adapter      bool   `json:"adapter"`
 	StoppedEarly bool   `json:"stoppedEarly"`
-	Reason       string `json:"reason,omitempty"` // why the training stopped early
+	Reason       string `json:"reason,omitempty"` // why the training stopped early; "" when it did not
 }
 
 // Outcomes of a report or a SignRequest.
 const (
-	Accepted   = "accepted"   // the report is recorded
+	Accepted   = "accepted"   // the coordinator has recorded the report
 	Stale      = "stale"      // the attempt is over; the agent stops it and reports nothing more
 	Incomplete = "incomplete" // the store lacks files, or has them with another length; the agent uploads them again
 	RetryLater = "later"      // the control plane cannot process the report now; the agent sends it again
@@ -90,7 +91,7 @@ type SignRequest struct {
 	CreateTime time.Time        `json:"made"` // creation time of the job; see TrainAssignment
 	For        string           `json:"for"`
 	Step       int              `json:"step,omitempty"` // training step of the checkpoint
-	Sizes      map[string]int64 `json:"sizes"`          // by file name: length in bytes
+	Sizes      map[string]int64 `json:"sizes"`          // by file name: length in bytes of each file to upload
 }
 
 // A SignReply has a signed URL for uploading each file (HTTP PUT). The outcomes Stale and

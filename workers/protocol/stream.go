@@ -35,7 +35,7 @@ type StreamMessage[Chunk, Total any] struct {
 	Done    bool    `json:"done,omitempty"`
 }
 
-// Each kind of request that replicas serve, and the messages of its response.
+// The requests that replicas serve, by kind, and the messages of their responses.
 type (
 	Completion           = StreamRequest[engines.CompletionRequest]
 	CompletionMessage    = StreamMessage[engines.Chunk, engines.Usage]
@@ -71,7 +71,7 @@ func FitChunks[Chunk any](chunks []Chunk, sizeOf func(Chunk) int) int {
 	return min(len(chunks), MaxChunks)
 }
 
-// textByte is the maximum number of bytes for one byte of text in JSON: \u00xx.
+// textByte is the maximum number of bytes that JSON needs for one byte of text: 6 for \u00xx.
 const textByte = 6
 
 // SizeOfChunk returns an upper bound of the length in bytes of an encoded completion chunk.

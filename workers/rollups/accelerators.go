@@ -32,7 +32,7 @@ type accelerators struct {
 
 type allocations struct {
 	state domain.Node
-	open  map[string]allocation // by allocation ID
+	open  map[string]allocation // existing allocations by allocation ID
 }
 
 // An allocation is an allocation of a node, with the time of the event that created it.
@@ -52,11 +52,12 @@ func (a *accelerators) clone() *accelerators {
 	return copied
 }
 
-// apply folds an event of a node and calls visit with the resulting charges. Existing allocations
-// are already charged up to the time charged. When an allocation ends, visit gets the charge for
-// the time from charged to its end, which is negative when the allocation ended before charged.
-// When an allocation begins, visit gets the charge for its time before charged. So each allocation
-// is charged exactly from its start to its end, even if the clocks of control planes differ.
+// apply folds an event of a node into the allocations and calls visit with the resulting charges.
+// Existing allocations are already charged up to the time charged. When an allocation ends, visit
+// gets the charge for the time from charged to its end, which is negative when the allocation ended
+// before charged. When an allocation begins, visit gets the charge for its time before charged. So
+// each allocation is charged exactly from its start to its end, even if the clocks of control
+// planes differ.
 func (a *accelerators) apply(e eventlog.Event, charged time.Time, visit func(charge)) error {
 	node := a.nodes[e.Name]
 	if err := domain.Nodes.Fold(&node.state, e.Record); err != nil {
@@ -96,13 +97,13 @@ func continues(node domain.Node, one allocation) bool {
 }
 
 // charge calls visit with the charges of the existing allocations from the time charged to the time
-// until.
-func (a *accelerators) charge(charged, until time.Time, visit func(charge)) {
+// end.
+func (a *accelerators) charge(charged, end time.Time, visit func(charge)) {
 	for _, name := range slices.Sorted(maps.Keys(a.nodes)) {
 		for _, id := range slices.Sorted(maps.Keys(a.nodes[name].open)) {
 			one := a.nodes[name].open[id]
-			if from := laterOf(one.since, charged); from.Before(until) {
-				chargeBetween(one, from, until, visit)
+			if from := laterOf(one.since, charged); from.Before(end) {
+				chargeBetween(one, from, end, visit)
 			}
 		}
 	}
@@ -125,23 +126,23 @@ func laterOf(a, b time.Time) time.Time {
 }
 
 // chargeBetween calls visit with the charges of an allocation for each hour between two times. The
-// charges are negative when to is before from.
-func chargeBetween(one allocation, from, to time.Time, visit func(charge)) {
+// charges are negative when stop is before start.
+func chargeBetween(one allocation, start, stop time.Time, visit func(charge)) {
 	sign := int64(1)
-	if to.Before(from) {
-		from, to, sign = to, from, -1
+	if stop.Before(start) {
+		start, stop, sign = stop, start, -1
 	}
-	for from.Before(to) {
-		hour := from.UTC().Truncate(time.Hour)
+	for start.Before(stop) {
+		hour := start.UTC().Truncate(time.Hour)
 		end := hour.Add(time.Hour)
-		if end.After(to) {
-			end = to
+		if end.After(stop) {
+			end = stop
 		}
 		for _, kind := range slices.Sorted(maps.Keys(one.Resources.Accelerators)) {
 			if n := one.Resources.Accelerators[kind]; n > 0 {
-				visit(charge{one.For, kind, hour, sign * milli(one.Resources, n) * end.Sub(from).Milliseconds()})
+				visit(charge{one.For, kind, hour, sign * milli(one.Resources, n) * end.Sub(start).Milliseconds()})
 			}
 		}
-		from = end
+		start = end
 	}
 }

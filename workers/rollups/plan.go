@@ -35,8 +35,9 @@ type group struct {
 }
 
 type rows struct {
-	amounts map[domain.UsageRow]domain.UsageAmounts // by row without amounts: a key has zero amounts
-	records map[string]domain.UsageRecords          // by control plane: the usage records that are summed up
+	// amounts of each usage row; a key is the row with its amounts set to zero
+	amounts map[domain.UsageRow]domain.UsageAmounts
+	records map[string]domain.UsageRecords // by control plane: the usage records that are summed up
 }
 
 func newPlan(w domain.UsageWindow, from base) *plan {
@@ -134,7 +135,7 @@ func (p *plan) sorted() []group {
 
 // intents returns the commands that record the rows of the plan.
 func (p *plan) intents() (all []domain.Intent) {
-	var parts []domain.RollUpUsage // commands for one month
+	var parts []domain.RollUpUsage // commands that record the usage of one month; month is its resource name
 	var month domain.Name
 	flush := func() {
 		for i := range parts {

@@ -49,11 +49,14 @@ type Runner struct {
 	// MaxWaiting is used instead of the constant MaxWaiting if it is positive.
 	MaxWaiting uint64
 
-	busy    busy
-	folded  *accelerators // allocations at the end of the last complete window; nil when they are not in memory
+	busy busy
+	// allocations at the end of the last complete window; nil until this process has computed them
+	folded  *accelerators
 	pending *pending
-	idle    time.Time // end of the last window that was not opened because it has no usage; it is not examined again
-	opened  time.Time // end of the newest complete hour when this process last opened a window
+	// end of the last hour whose window was not opened because it has no usage; kept so that the
+	// hour is not examined again
+	idle   time.Time
+	opened time.Time // end of the hour that was the newest complete one when this process last opened a window
 }
 
 // busy is a mutex that is locked with a context. A window can take minutes, and a request whose
@@ -182,11 +185,11 @@ func (r *Runner) Step(ctx context.Context) (more bool, err error) {
 	return true, err
 }
 
-// behind reports whether the last window ends more than an hour after until, the end of the newest
-// complete hour, because the clock of the control plane that opened it was ahead. It is false when
-// this process has opened a window in this hour.
-func (r *Runner) behind(from base, until time.Time) bool {
-	return until.Add(time.Hour).Before(from.until) && !until.Equal(r.opened)
+// behind reports whether the last window ends more than an hour after hourEnd, the end of the
+// newest complete hour, because the clock of the control plane that opened it was ahead. It is
+// false when this process has opened a window in this hour.
+func (r *Runner) behind(last base, hourEnd time.Time) bool {
+	return hourEnd.Add(time.Hour).Before(last.until) && !hourEnd.Equal(r.opened)
 }
 
 // restarted reports whether the usage stream was created again, or has lost records, since the last
@@ -290,24 +293,24 @@ func (r *Runner) devicesAt(ctx context.Context, position uint64) (*accelerators,
 	return devices, nil
 }
 
-// follow folds the events of nodes up to the position to into devices.
-func (r *Runner) follow(ctx context.Context, devices *accelerators, charged time.Time, to uint64,
+// follow folds the events of nodes up to position into devices.
+func (r *Runner) follow(ctx context.Context, devices *accelerators, charged time.Time, position uint64,
 	visit func(charge)) error {
-	if devices.position >= to {
+	if devices.position >= position {
 		return nil
 	}
 	for e, err := range r.Log.Read(ctx, nodeEvents, devices.position) {
 		if err != nil {
 			return fmt.Errorf("read events of nodes: %w", err)
 		}
-		if e.Position > to {
+		if e.Position > position {
 			break
 		}
 		if err := devices.apply(e, charged, visit); err != nil {
 			return err
 		}
 	}
-	devices.position = to
+	devices.position = position
 	return nil
 }
 
@@ -325,30 +328,30 @@ func (r *Runner) devicesUsed(ctx context.Context, from base, window domain.Usage
 	return used || len(now.plan.groups) > 0, nil
 }
 
-// pendingOf returns the usage after the last complete window, as far as it was read. from describes
+// pendingOf returns the usage after the last complete window, as far as it was read. last describes
 // the end of that window.
-func (r *Runner) pendingOf(ctx context.Context, from base, stream metering.State) (*pending, error) {
-	if r.pending != nil && r.pending.base.window == from.window && r.pending.base.until.Equal(from.until) &&
+func (r *Runner) pendingOf(ctx context.Context, last base, stream metering.State) (*pending, error) {
+	if r.pending != nil && r.pending.base.window == last.window && r.pending.base.until.Equal(last.until) &&
 		r.pending.plan.window.Stream.Equal(stream.Created) {
 		return r.pending, nil
 	}
-	devices, err := r.devicesAt(ctx, from.to.Position)
+	devices, err := r.devicesAt(ctx, last.to.Position)
 	if err != nil {
 		return nil, err
 	}
-	window := domain.UsageWindow{Number: from.window + 1, From: from.to, Since: from.until, Stream: stream.Created}
-	if restarted(from, stream) {
-		window.From.Sequence, from.newStream = 0, !stream.Created.Equal(from.stream)
+	window := domain.UsageWindow{Number: last.window + 1, From: last.to, Since: last.until, Stream: stream.Created}
+	if restarted(last, stream) {
+		window.From.Sequence, last.newStream = 0, !stream.Created.Equal(last.stream)
 	}
-	r.pending = &pending{base: from, devices: devices.clone(), sequence: window.From.Sequence,
-		plan: newPlan(window, from)}
+	r.pending = &pending{base: last, devices: devices.clone(), sequence: window.From.Sequence,
+		plan: newPlan(window, last)}
 	return r.pending, nil
 }
 
 // Pending returns the usage after the last complete window, the number of that window, and the time
 // until which usage is rolled up. A request of a batch that was sent twice may be counted twice
 // until its hour is rolled up.
-func (r *Runner) Pending(ctx context.Context) (all []domain.AccountUsage, window uint64, until time.Time, err error) {
+func (r *Runner) Pending(ctx context.Context) (all []domain.AccountUsage, window uint64, end time.Time, err error) {
 	if err := r.busy.lock(ctx); err != nil {
 		return nil, 0, time.Time{}, fmt.Errorf("the usage of an hour is still being rolled up: try again: %w", err)
 	}

@@ -29,11 +29,11 @@ const (
 type files struct {
 	*session
 	source  source  // continues after the last event that was added to content
-	reader  *reader // reads the pages after page; nil while there is none
+	reader  *reader // reads ahead the pages that follow the field page; nil when it is not running
 	page    page    // events that were read but not yet added to content
 	written uint64  // last position in the newest file that this process has written
 	content bytes.Buffer
-	file    domain.EventFile // range and number of the events in content
+	file    domain.EventFile // range of positions and number of the events in content
 	oldest  time.Time        // time of the oldest event in content
 }
 
@@ -96,7 +96,7 @@ func (f *files) step(ctx context.Context, s *domain.Subscription) error {
 		return f.record(ctx, domain.RecordEventFile{EventFile: f.file, After: lastOf(s)})
 	}
 	if grown == nil {
-		return nil // read may find more events
+		return nil // the next call of read may find more events
 	}
 	timer := time.NewTimer(max(wait, 0))
 	defer timer.Stop()
@@ -108,19 +108,19 @@ func (f *files) step(ctx context.Context, s *domain.Subscription) error {
 	return nil
 }
 
-// begin prepares content for the file whose events follow the cursor at. It keeps content that
-// already is this file. When content was the previous file, it empties content and continues to
-// read. Otherwise it empties content and reads from at.
-func (f *files) begin(s *domain.Subscription, at delivery.Cursor) {
-	if f.source.session != nil && f.file.First == at.Position+1 && f.source.at >= at.Position {
+// begin prepares content for the file whose events follow cursor. It keeps content that already is
+// this file. When content was the previous file, it empties content and continues to read.
+// Otherwise it empties content and reads from cursor.
+func (f *files) begin(s *domain.Subscription, cursor delivery.Cursor) {
+	if f.source.session != nil && f.file.First == cursor.Position+1 && f.source.at >= cursor.Position {
 		return
 	}
-	if f.source.session == nil || f.file.Last != at.Position || f.file.EventID != at.EventID {
+	if f.source.session == nil || f.file.Last != cursor.Position || f.file.EventID != cursor.EventID {
 		f.stopReading()
-		f.source = source{session: f.session, spec: s.SubscriptionSpec, at: at.Position, last: at}
+		f.source = source{session: f.session, spec: s.SubscriptionSpec, at: cursor.Position, last: cursor}
 	}
 	f.content.Reset()
-	f.file, f.oldest = domain.EventFile{First: at.Position + 1}, time.Time{}
+	f.file, f.oldest = domain.EventFile{First: cursor.Position + 1}, time.Time{}
 }
 
 func lastOf(s *domain.Subscription) uint64 {
@@ -294,23 +294,23 @@ func nameOf(file domain.EventFile, format string) string {
 }
 
 // write writes content to the object with a name in the directory of the subscription.
-func (f *files) write(ctx context.Context, to *domain.EventFiles, name string, content []byte) error {
+func (f *files) write(ctx context.Context, target *domain.EventFiles, name string, content []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
-	at, ok := domain.ParseObjectURL(to.ExternalURL)
+	at, ok := domain.ParseObjectURL(target.ExternalURL)
 	if !ok {
 		return domain.Errorf(domain.InvalidArgument, "files.externalUrl %s", domain.ObjectURLRule)
 	}
 	values, err := secrets.Resolver{Rows: f.World, Open: f.Open,
 		By: secrets.Reader{Purpose: secrets.WriteSubscription, Resource: f.name}}.Values(ctx, f.name.Account(),
-		"files.credentialsSecret", []string{to.CredentialsSecret})
+		"files.credentialsSecret", []string{target.CredentialsSecret})
 	if err != nil {
 		return err
 	}
 	for _, value := range values {
 		credentials, wrong := domain.ParseStoreCredentials(domain.SecretValue(value))
 		if len(wrong) > 0 {
-			return domain.Errorf(domain.InvalidArgument, "the value of secret %s %s: %s", to.CredentialsSecret,
+			return domain.Errorf(domain.InvalidArgument, "the value of secret %s %s: %s", target.CredentialsSecret,
 				domain.StoreCredentialsRule, wrong[0])
 		}
 		bucket, err := external.Open(ctx, at, &credentials, f.Store)
@@ -319,5 +319,5 @@ func (f *files) write(ctx context.Context, to *domain.EventFiles, name string, c
 		}
 		return errors.Join(bucket.Write(ctx, at.Key+name, bytes.NewReader(content)), bucket.Close())
 	}
-	return fmt.Errorf("secret %s has no value: set its value", to.CredentialsSecret)
+	return fmt.Errorf("secret %s has no value: set its value", target.CredentialsSecret)
 }

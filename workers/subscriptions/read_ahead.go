@@ -13,8 +13,8 @@ const pagesAhead = 1
 // A page is a result of source.next.
 type page struct {
 	events []eventlog.Event
-	lines  [][]byte        // the encoded events
-	grown  <-chan struct{} // see source.next
+	lines  [][]byte        // lines[i] is the encoding of events[i]
+	grown  <-chan struct{} // result grown of source.next: closed when the log has more events
 	err    error
 	after  source // the state of the source after the events
 }

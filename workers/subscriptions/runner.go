@@ -23,7 +23,7 @@ import (
 // same content.
 type Runner struct {
 	Log     eventlog.Log
-	World   *projections.World // must follow the events of Log
+	World   *projections.World // state of all resources; must fold the events of Log: see World.Run
 	Blobs   *blobs.Store
 	Open    secrets.OpenFunc
 	Webhook *http.Client // HTTP client for webhooks
@@ -34,12 +34,12 @@ type Runner struct {
 	Now     func() time.Time
 	Logger  *slog.Logger
 	Metrics *Metrics
-	Policy  Policy // a zero field gets the value of DefaultPolicy
+	Policy  Policy // times and limits of deliveries; a zero field gets the value of DefaultPolicy
 }
 
 // A Policy has the times and limits of deliveries.
 type Policy struct {
-	FirstBackoff time.Duration // pause after the first failed attempt; doubled after each further one
+	FirstBackoff time.Duration // pause after the first failed attempt to send an event; doubled after each further one
 	MaxBackoff   time.Duration
 	GiveUp       time.Duration // time from the first attempt for an event until the event becomes a dead letter
 	FileInterval time.Duration // maximum time from an event until the file with it is written

@@ -52,11 +52,11 @@ type signer struct {
 	previousUntil time.Time
 }
 
-// header returns the header webhook-signature for a request that is sent at the time at.
-func (s signer) header(id string, at time.Time, body []byte) string {
-	signatures := s.keys.Sign(id, at, body)
-	if s.previous != nil && at.Before(s.previousUntil) {
-		signatures += " " + s.previous.Sign(id, at, body)
+// header returns the header webhook-signature for a request that is sent at the time now.
+func (s signer) header(id string, now time.Time, body []byte) string {
+	signatures := s.keys.Sign(id, now, body)
+	if s.previous != nil && now.Before(s.previousUntil) {
+		signatures += " " + s.previous.Sign(id, now, body)
 	}
 	return signatures
 }

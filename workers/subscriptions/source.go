@@ -13,8 +13,10 @@ import (
 type source struct {
 	*session
 	spec domain.SubscriptionSpec
-	at   uint64          // position up to which the source has read
-	last delivery.Cursor // position and ID of the account's last event up to the position at
+	at   uint64 // position up to which the source has read
+	// position and ID of the account's last event up to at, even if the subscription does not
+	// select it
+	last delivery.Cursor
 }
 
 // next returns the next selected events, at most limit. grown is closed when the log has more

@@ -33,7 +33,7 @@ type webhook struct {
 	source   source
 	state    delivery.State
 	saved    time.Time
-	failures int // number of consecutive failed attempts
+	failures int // number of consecutive failed attempts to send an event to the webhook
 }
 
 // run delivers events until ctx is done or the subscription was disabled. It returns an error after
@@ -111,7 +111,7 @@ func (w *webhook) turn(ctx context.Context, s *domain.Subscription, position uin
 	select {
 	case <-ctx.Done():
 	case <-grown: // a nil channel, which is never ready, when no further events may be read
-	case <-w.World.Changed(position): // a redelivery may be requested
+	case <-w.World.Changed(position): // the world has changed: a redelivery may be requested
 	case <-timer.C:
 	}
 	return nil
@@ -158,12 +158,12 @@ func (w *webhook) queues(fresh []eventlog.Event) (queues map[domain.Name][]lette
 
 // An outcome is the result of sending the events of one resource in a round.
 type outcome struct {
-	left      []letter // events that were not delivered, in order
+	left      []letter // events that were not delivered and wait for a retry, in order
 	dead      []letter
 	delivered int
-	failed    int // number of failed attempts
+	failed    int // number of failed attempts to send an event in this round
 	err       error
-	last      string // error of the last failed attempt
+	last      string // text of the error of the last failed attempt; "" if none failed
 }
 
 // round sends the events in queues and stores the new state. It disables the subscription when the
@@ -209,7 +209,8 @@ func (w *webhook) round(ctx context.Context, s *domain.Subscription, queues map[
 			w.state.Retries = append(w.state.Retries, l.Letter)
 		}
 		for _, l := range r.dead {
-			// there are too many dead letters, so the event stays in the retries and is not lost
+			// there are too many dead letters, so the event keeps waiting for a retry and is not
+			// lost
 			if len(w.state.DeadLetters) >= w.Policy.DeadLetters {
 				overflow, w.state.Retries = true, append(w.state.Retries, l.Letter)
 				continue
@@ -340,7 +341,8 @@ func (w *webhook) save(ctx context.Context) error {
 	return nil
 }
 
-// note records the time of the oldest event that is not delivered, for the metric of the lag.
+// note sets session.oldest to the time of the oldest event that is not delivered, for the metric of
+// the lag.
 func (w *webhook) note(fresh []eventlog.Event) {
 	oldest := int64(0)
 	if len(fresh) > 0 {

@@ -50,15 +50,14 @@ func (x Exporter) Export(ctx context.Context, e eventlog.Event) error {
 	return err
 }
 
-// write writes the files of a dataset to the object, or into the directory, that the argument to
-// names.
-func (x Exporter) write(ctx context.Context, dataset domain.Name, to domain.TransferSpec, files domain.Files) error {
-	bucket, err := x.bucket(ctx, dataset, to)
+// write writes the files of a dataset to the object, or into the directory, that dest names.
+func (x Exporter) write(ctx context.Context, dataset domain.Name, dest domain.TransferSpec, files domain.Files) error {
+	bucket, err := x.bucket(ctx, dataset, dest)
 	if err != nil {
 		return err
 	}
 	defer bucket.Close()
-	at, _ := domain.ParseObjectURL(to.ExternalURL)
+	at, _ := domain.ParseObjectURL(dest.ExternalURL)
 	for _, name := range slices.Sorted(maps.Keys(files.Sizes)) {
 		key := at.Key
 		if at.Directory() {

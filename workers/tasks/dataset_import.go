@@ -81,7 +81,7 @@ func (i Importer) Import(ctx context.Context, e eventlog.Event) error {
 		return err
 	}
 	if recorded, err := i.record(ctx, e, importerName, result); err != nil || recorded && !cannot {
-		return err // the event that refers to the files may have been recorded, so the files stay
+		return err // the event that refers to the stored files may have been recorded, so do not delete them
 	}
 	i.discard(ctx, files)
 	return nil

@@ -37,7 +37,7 @@ type Deriver struct {
 const (
 	deriverName      = "dataset-derivation"
 	derivedFile      = "rows.jsonl"
-	progressInterval = 10_000 // number of rows between two calls of Progress
+	progressInterval = 10_000 // number of source rows between two calls of Progress
 )
 
 // Handle registers the Deriver for the events of datasets.
@@ -129,7 +129,7 @@ func (d Deriver) make(ctx context.Context, name domain.Name, from domain.Derivat
 	size, err := d.Blobs.Put(ctx, directory+derivedFile, reader)
 	reader.CloseWithError(errUnread)
 	if cause := <-ended; cause != nil && !errors.Is(cause, errUnread) {
-		err = cause // run has failed, which made Put fail too
+		err = cause // return the error of the method run, which made Put fail too
 	}
 	if domain.CodeOf(err) == domain.NotFound {
 		err = sourceGone(from.Source)

@@ -104,10 +104,10 @@ type build struct {
 	EvaluatorBuilder
 	event     eventlog.Event
 	evaluator domain.Evaluator
-	prefix    string // prefix of the blob keys of the build, without a slash at the end
-	dir       string // directory with the unpacked code
+	prefix    string // prefix of the blob keys of the build's files, without a slash at the end
+	dir       string // temporary directory with the unpacked code
 	entry     domain.Entry
-	files     domain.Files // stored files that attempts will run
+	files     domain.Files // the built files, as stored for the attempts that will run them
 	log       strings.Builder
 	trial     string // why the trial call of the code returned no valid score; "" when it returned one
 }

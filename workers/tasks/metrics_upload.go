@@ -103,7 +103,8 @@ func (u MetricsUploader) urlOf(ctx context.Context, name domain.Name, job domain
 	return url.Reveal(), err
 }
 
-// put uploads the file. It returns an error when a retry may succeed, and only logs other failures.
+// put uploads the metrics file of a job. It returns an error when a retry may succeed, and only
+// logs other failures.
 func (u MetricsUploader) put(ctx context.Context, job domain.Name, url string, file io.Reader, size int64) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPut, url, file)
 	if err != nil {

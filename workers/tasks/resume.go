@@ -72,7 +72,7 @@ func (r Resumption) resume(ctx context.Context, name domain.Name, task Task, ack
 			return err
 		}
 		if e.Position > acknowledged {
-			return nil // the consumer will deliver the event
+			return nil // leave the work to the consumer, which will deliver the event
 		}
 		if err := task.Do(ctx, e); err != nil {
 			return err

@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	maxResponse = 4 << 20 // maximum bytes of a response
+	maxResponse = 4 << 20 // maximum length in bytes of a response that is read
 	maxMessage  = 300     // maximum bytes of a tracker's message in an error
 )
 
@@ -32,7 +32,7 @@ func (r rejection) Error() string { return r.message }
 // its rate limit.
 type busyError struct {
 	message string
-	after   time.Duration // time after which the tracker asks to try again; 0 when it does not say
+	after   time.Duration // pause before the next attempt, from the response header Retry-After; 0 without the header
 }
 
 func (b busyError) Error() string { return b.message }
@@ -46,7 +46,7 @@ type client struct {
 // A request is one HTTP request to a tracker.
 type request struct {
 	method, path  string
-	body          any // encoded as JSON; nil for a request without a body
+	body          any // value that is sent as JSON; nil for a request without a body
 	authorization string
 	key           domain.SecretValue
 	// expected is an error code of the tracker for which do returns errExpected instead of a
@@ -109,7 +109,7 @@ func (c client) do(ctx context.Context, q request, out any) error {
 func (c client) failure(q request, response *http.Response, data []byte) error {
 	status := response.StatusCode
 	var said struct {
-		Code    string         `json:"error_code"` // error code of MLflow
+		Code    string         `json:"error_code"` // error code in responses of MLflow; "" in those of other trackers
 		Message string         `json:"message"`
 		Errors  []graphQLError `json:"errors"`
 	}

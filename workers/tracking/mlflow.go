@@ -26,7 +26,7 @@ const mlflowPath = "/api/2.0/mlflow/"
 const (
 	maxBatchMetrics = 1000
 	maxBatchParams  = 100
-	maxParamValue   = 500 // maximum characters that every release of MLflow accepts
+	maxParamValue   = 500 // maximum characters of a parameter value that every release of MLflow accepts
 	maxMLflowKey    = 250
 )
 
@@ -42,7 +42,7 @@ type (
 	mlflowMetric struct {
 		Key       string  `json:"key"`
 		Value     float64 `json:"value"`
-		Timestamp int64   `json:"timestamp"` // milliseconds since 1970
+		Timestamp int64   `json:"timestamp"` // time of the value, in milliseconds since 1970
 		Step      int     `json:"step"`
 	}
 	mlflowBatch struct {

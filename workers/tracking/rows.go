@@ -20,12 +20,12 @@ const maxBatch = 1000
 // maxLine is the maximum length of a line of a metrics file in bytes.
 const maxLine = 1 << 20
 
-// liveRows returns those rows of an attempt in the live status whose step is greater than after.
+// liveRows returns those rows of an attempt in the live status whose step is greater than lastStep.
 // first is the step of the first row in the live status. The rows have no gaps. When there are so
 // many that the live status may have dropped some, it returns none: the caller then reads the job's
 // metrics file, which is complete up to the newest checkpoint.
 func liveRows(
-	view *projections.View, job *projections.Row[domain.Job], attempt, after int,
+	view *projections.View, job *projections.Row[domain.Job], attempt, lastStep int,
 ) (found map[int]row, first int) {
 	found = map[int]row{}
 	progress, ok := view.Live.Progress(job.Name)
@@ -40,7 +40,7 @@ func liveRows(
 		if count == 1 {
 			first = one.Step
 		}
-		if one.Step > after {
+		if one.Step > lastStep {
 			found[one.Step] = rowOf(one)
 		}
 	}
@@ -57,10 +57,11 @@ func rowOf(from live.MetricRow) row {
 	return row{from.Step, from.Time, values}
 }
 
-// fileRows returns those rows of the job's metrics file whose step is greater than after, and the
-// last step in the file. The file also has rows that the live status lost in a restart or dropped.
+// fileRows returns those rows of the job's metrics file whose step is greater than lastStep, and
+// the last step in the file. The file also has rows that the live status lost in a restart or
+// dropped.
 func (s *Sender) fileRows(
-	ctx context.Context, job *projections.Row[domain.Job], after int,
+	ctx context.Context, job *projections.Row[domain.Job], lastStep int,
 ) (found map[int]row, last int, err error) {
 	found = map[int]row{}
 	file, err := s.Blobs.Get(ctx, blobs.MetricsFile(job.Name, job.CreateEvent))
@@ -79,7 +80,7 @@ func (s *Sender) fileRows(
 			continue
 		}
 		last = max(last, one.Step)
-		if one.Step > after {
+		if one.Step > lastStep {
 			found[one.Step] = one
 		}
 	}
@@ -168,7 +169,8 @@ func inOrder(rows map[int]row, final bool) []row {
 	return ordered
 }
 
-// batchOf returns how many of the first rows fit into a request of maxBatch values; at least 1.
+// batchOf returns how many of the first rows fit into one request of at most maxBatch metric
+// values; at least 1.
 func batchOf(rows []row) int {
 	metrics := 0
 	for i, one := range rows {

@@ -14,7 +14,8 @@ import (
 // in Sending, together with Sent, before they are sent. So after a crash the same rows are sent
 // again to the same place in the run.
 type saved struct {
-	Service string `json:"service"` // tracker as KIND=URL; when it changes, a new run begins
+	// address of the tracker as KIND=URL; when the operator changes it, a new run begins
+	Service string `json:"service"`
 	Run     run    `json:"run"`
 	Sent    int    `json:"sent"` // number of rows that the tracker has received
 	Step    int    `json:"step"` // step of the newest row that the tracker has received

@@ -34,7 +34,7 @@ const (
 // After a restart it continues where it stopped. It tries again after failures, until giveUpAfter.
 type Sender struct {
 	Log     eventlog.Log
-	World   *projections.World // must follow the events of Log
+	World   *projections.World // state of all resources; must fold the events of Log: see World.Run
 	Blobs   *blobs.Store
 	Open    secrets.OpenFunc
 	Service Service
@@ -66,10 +66,10 @@ func (s *Sender) Run(ctx context.Context) error {
 type loop struct {
 	*Sender
 	sessions map[string]*session // by ID of the event that created the job
-	scanned  uint64              // position of the world up to which scan has looked for jobs
+	scanned  uint64              // log position of the last view in which scan has looked for jobs
 	busy     int                 // number of sessions whose turn is in progress
 	running  sync.WaitGroup
-	returned chan *session // receives each session whose turn has ended
+	returned chan *session // receives the session of each turn that has ended
 }
 
 // dispatch starts a turn for each session that is due, and removes sessions that have nothing more
@@ -140,17 +140,17 @@ type session struct {
 	name  domain.Name
 	event string // ID of the event that created the job
 
-	busy     bool      // a turn is in progress
+	busy     bool      // a turn of the session is in progress
 	due      time.Time // time of the next turn, unless the state of the job changes before
 	seen     string    // result of endingOf in the last turn
-	sent     string    // result of endingOf for the end that the tracker has received
+	sent     string    // result of endingOf for the end of the job that the tracker has received; "" for none
 	failures int       // number of consecutive failed turns
-	since    time.Time // when the first of these turns failed
+	since    time.Time // when the first of these consecutive turns failed
 
 	loaded    bool
 	state     saved
 	key       domain.SecretValue
-	contact   time.Time   // time of the last successful request
+	contact   time.Time   // time of the last successful request to the tracker for the job
 	readFile  fileVersion // version of the metrics file whose rows were sent
 	fileEnd   int         // last step in the metrics file of version readFile
 	lastTries int         // number of attempts to tell the tracker that the job was deleted

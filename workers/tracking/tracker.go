@@ -22,7 +22,7 @@ const requestTimeout = 30 * time.Second
 
 // A Service is the experiment tracker that an installation uses.
 type Service struct {
-	address string // address as KIND=URL
+	address string // address of the tracker as KIND=URL
 	tracker tracker
 }
 
@@ -83,7 +83,7 @@ type run struct {
 	URL      string    `json:"url"`
 	Earlier  int       `json:"earlier,omitempty"` // number of rows that the run had before this job
 	Start    time.Time `json:"start"`
-	Complete bool      `json:"complete"` // begin has succeeded
+	Complete bool      `json:"complete"` // begin has succeeded, so all other fields are set
 }
 
 // A row has the metrics of one training step.
@@ -97,7 +97,7 @@ type row struct {
 type ending struct {
 	State string // end state of the job
 	Time  time.Time
-	Last  map[string]float64 // newest value of each metric
+	Last  map[string]float64 // newest value of each metric of the job
 }
 
 // failed reports whether the job has failed, and killed whether a user or a deadline stopped it.

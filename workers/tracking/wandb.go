@@ -36,7 +36,7 @@ const (
 	exitKilled   = 255
 )
 
-// A streamed is the body of a request to file_stream.
+// A streamed is the JSON body of a request to W&B's file_stream.
 type streamed struct {
 	Files    map[string]lines `json:"files,omitempty"`
 	Complete *bool            `json:"complete,omitempty"`
@@ -63,7 +63,7 @@ func (w wandb) begin(ctx context.Context, key domain.SecretValue, job descriptio
 		event := strings.ReplaceAll(job.CreateEvent, "-", "")
 		id = job.Job.ID() + "-" + event[:min(len(event), 12)]
 	}
-	var entity *string // null stands for the default entity of the API key
+	var entity *string // a nil entity becomes null, which stands for the default entity of the API key
 	if job.Entity != "" {
 		entity = &job.Entity
 	}

@@ -39,9 +39,9 @@ type Plan struct {
 	over  bool
 }
 
-// NewPlan returns a plan that injects a fault at one effect; at is the number of the effect,
-// counted from 1. If at is 0, the plan injects no fault.
-func NewPlan(mode Mode, at int) *Plan { return &Plan{mode: mode, at: at} }
+// NewPlan returns a plan that injects a fault at effect n, counted from 1. If n is 0, the plan
+// injects no fault.
+func NewPlan(mode Mode, n int) *Plan { return &Plan{mode: mode, at: n} }
 
 // Steps returns the descriptions of all effects so far, including those that failed.
 func (p *Plan) Steps() []string {

@@ -51,17 +51,17 @@ func (r Replaced) String() string {
 		r.Matrices, r.Columns, r.Wanted.Block(), r.Stored, r.Wanted)
 }
 
-// addReplaced adds the matrices in one to the list all, and returns the list: it increases the
-// count of the entry with the same types and row length, or appends one if there is none.
-func addReplaced(all []Replaced, one Replaced) []Replaced {
+// addReplaced adds the matrices in r to the list all, and returns the list: it increases the count
+// of the entry with the same types and row length, or appends r if there is none.
+func addReplaced(all []Replaced, r Replaced) []Replaced {
 	for i := range all {
 		same := all[i]
-		if same.Matrices = one.Matrices; same == one {
-			all[i].Matrices += one.Matrices
+		if same.Matrices = r.Matrices; same == r {
+			all[i].Matrices += r.Matrices
 			return all
 		}
 	}
-	return append(all, one)
+	return append(all, r)
 }
 
 // Export writes the model in the Hugging Face directory dir to out in GGUF. It returns the matrices

@@ -87,14 +87,15 @@ func rotatedHeads(c *llama.Config, m llama.Module) int {
 	return map[llama.Module]int{llama.Query: c.Heads, llama.Key: c.KVHeads}[m]
 }
 
-// matrix returns the tensor name of the GGUF file, with the values of the checkpoint's matrix from.
-func (l *layout) matrix(name, from string, r role, rows, columns int) tensor {
+// matrix returns the tensor name of the GGUF file, with the values of the checkpoint's matrix
+// source.
+func (l *layout) matrix(name, source string, r role, rows, columns int) tensor {
 	wanted := matrixType(l.config, l.as, r)
 	as := fitting(wanted, columns)
 	if as != wanted {
 		l.replaced = addReplaced(l.replaced, Replaced{wanted, as, columns, 1})
 	}
-	return l.stored(name, from, as, rows, columns)
+	return l.stored(name, source, as, rows, columns)
 }
 
 func (l *layout) vector(name, from string, n int) tensor { return l.stored(name, from, quant.F32, n) }

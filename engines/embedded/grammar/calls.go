@@ -101,10 +101,10 @@ func (b *builder) reserve(n int) int32 {
 	return first
 }
 
-// free defines the reserved node at: the text either ends there, and node end follows, or continues
+// free defines the reserved node id: the text either ends there, and node end follows, or continues
 // with one of edges.
-func (b *builder) free(at, end int32, edges []edge) {
-	b.nodes[at].split = []int32{b.add(node{op: opBytes, edges: edges}), end}
+func (b *builder) free(id, end int32, edges []edge) {
+	b.nodes[id].split = []int32{b.add(node{op: opBytes, edges: edges}), end}
 }
 
 // opening returns a node for text that may begin with open, the delimiter of reasoning, after

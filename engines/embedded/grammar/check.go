@@ -144,9 +144,10 @@ func leftRecursive(nodes []node) int32 {
 	return -1
 }
 
-// components returns for each node the number of its strongly connected component (Tarjan 1972). to
-// returns the successors of a node. components is iterative, because grammars can be deeply nested.
-func components(nodes []node, to func(node) []int32) []int32 {
+// components returns for each node the number of its strongly connected component (Tarjan 1972).
+// successors returns the successors of a node. components is iterative, because grammars can be
+// deeply nested.
+func components(nodes []node, successors func(node) []int32) []int32 {
 	const unseen = 0
 	order, low := make([]int32, len(nodes)), make([]int32, len(nodes))
 	component := make([]int32, len(nodes))
@@ -161,7 +162,7 @@ func components(nodes []node, to func(node) []int32) []int32 {
 		count++
 		order[i], low[i] = count, count
 		path = append(path, i)
-		visits = append(visits, visit{i, to(nodes[i])})
+		visits = append(visits, visit{i, successors(nodes[i])})
 	}
 	for root := range nodes {
 		if order[root] == unseen {

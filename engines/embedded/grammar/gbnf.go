@@ -58,11 +58,11 @@ type gbnf struct {
 	err        error
 }
 
-// fail records a syntax error at the offset at in the source, unless an error is already recorded,
-// and ends parsing.
-func (p *gbnf) fail(at int, format string, args ...any) {
+// fail records a syntax error at offset in the source, unless an error is already recorded, and
+// ends parsing.
+func (p *gbnf) fail(offset int, format string, args ...any) {
 	if p.err == nil {
-		before := p.source[:at]
+		before := p.source[:offset]
 		line := strings.Count(before, "\n") + 1
 		column := utf8.RuneCountInString(before[strings.LastIndexByte(before, '\n')+1:]) + 1
 		p.err = invalid("line %d, column %d: "+format, append([]any{line, column}, args...)...)

@@ -71,11 +71,11 @@ type bound struct {
 	open, given bool
 }
 
-// tighten replaces b by other if other is the stricter bound. inward is the direction of the
-// allowed numbers: 1 for a lower bound, -1 for an upper bound.
-func (b *bound) tighten(other bound, inward int64) {
-	if further := (other.at - b.at) * inward; other.given && (!b.given || further > 0 || further == 0 && other.open) {
-		*b = other
+// tighten replaces b by limit if limit is the stricter bound. inward is the direction of
+// the allowed numbers: 1 for a lower bound, -1 for an upper bound.
+func (b *bound) tighten(limit bound, inward int64) {
+	if further := (limit.at - b.at) * inward; limit.given && (!b.given || further > 0 || further == 0 && limit.open) {
+		*b = limit
 	}
 }
 

@@ -73,12 +73,12 @@ func (g *Grammar) untilDelimiter(b *builder, delimiter string, next int32) int32
 	return first
 }
 
-// until returns the edges of the node for the first at bytes of the delimiter. A byte that
-// completes the delimiter leads to next. Any other byte leads to the node for the longest prefix of
-// the delimiter with which the text then ends. first is the node for the empty prefix.
-func until(delimiter string, at int, first, next int32) []edge {
+// until returns the edges of the node for the first n bytes of the delimiter. A byte that completes
+// the delimiter leads to next. Any other byte leads to the node for the longest prefix of the
+// delimiter with which the text then ends. first is the node for the empty prefix.
+func until(delimiter string, n int, first, next int32) []edge {
 	return joined(func(c byte) int32 {
-		if reached := longest(delimiter[:at]+string([]byte{c}), delimiter); reached < len(delimiter) {
+		if reached := longest(delimiter[:n]+string([]byte{c}), delimiter); reached < len(delimiter) {
 			return first + int32(reached)
 		}
 		return next

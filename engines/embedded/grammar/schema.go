@@ -72,12 +72,12 @@ func (k *schemaKit) compile(source []byte, field string) (expr, error) {
 	return e, v.Err()
 }
 
-// require records a violation for the subschema at unless ok is true. It records at most one
-// violation for each subschema.
-func (k *schemaKit) require(ok bool, at *value, format string, args ...any) {
-	if !ok && !k.reported[at.at] && len(k.violations) < maxReported {
-		k.reported[at.at] = true
-		k.violations.Add(at.at, format, args...)
+// require records a violation for subschema unless ok is true. It records at most one violation for
+// each subschema.
+func (k *schemaKit) require(ok bool, subschema *value, format string, args ...any) {
+	if !ok && !k.reported[subschema.at] && len(k.violations) < maxReported {
+		k.reported[subschema.at] = true
+		k.violations.Add(subschema.at, format, args...)
 	}
 }
 
@@ -87,12 +87,12 @@ type conjunction struct {
 	groups []*group
 }
 
-// all parses the subschemas at places, and returns the conjunction of them and of with. A nil with
-// adds nothing.
-func (k *schemaKit) all(places []*value, with *conjunction) *conjunction {
+// all parses the subschemas at places, and returns the conjunction of them and of extra. A nil
+// extra adds nothing.
+func (k *schemaKit) all(places []*value, extra *conjunction) *conjunction {
 	c := &conjunction{}
-	if with != nil {
-		c.plain, c.groups = slices.Clone(with.plain), slices.Clone(with.groups)
+	if extra != nil {
+		c.plain, c.groups = slices.Clone(extra.plain), slices.Clone(extra.groups)
 	}
 	seen := map[*value]bool{}
 	for len(places) > 0 {

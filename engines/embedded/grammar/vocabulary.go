@@ -42,29 +42,29 @@ func NewVocabulary(size int, text func(token int) []byte) *Vocabulary {
 	return v
 }
 
-// grow adds the subtree of the tokens v.ids[from:to] below the node at. The first depth bytes of
-// these tokens are equal.
-func (v *Vocabulary) grow(at, from, to, depth int) {
-	v.nodes[at].firstToken = int32(from)
-	for from < to && len(v.bytes[v.ids[from]]) == depth {
-		v.nodes[at].numToken++
-		from++
+// grow adds the subtree of the tokens v.ids[lower:upper] below the node parent. The first depth
+// bytes of these tokens are equal.
+func (v *Vocabulary) grow(parent, lower, upper, depth int) {
+	v.nodes[parent].firstToken = int32(lower)
+	for lower < upper && len(v.bytes[v.ids[lower]]) == depth {
+		v.nodes[parent].numToken++
+		lower++
 	}
 	var ends []int
 	first := len(v.nodes)
-	for begin := from; begin < to; {
+	for begin := lower; begin < upper; {
 		c, end := v.bytes[v.ids[begin]][depth], begin
-		for end < to && v.bytes[v.ids[end]][depth] == c {
+		for end < upper && v.bytes[v.ids[end]][depth] == c {
 			end++
 		}
 		v.nodes = append(v.nodes, branch{byte: c})
 		ends = append(ends, end)
 		begin = end
 	}
-	v.nodes[at].child, v.nodes[at].children = int32(first), int32(len(ends))
+	v.nodes[parent].child, v.nodes[parent].children = int32(first), int32(len(ends))
 	for i, end := range ends {
-		v.grow(first+i, from, end, depth+1)
-		from = end
+		v.grow(first+i, lower, end, depth+1)
+		lower = end
 	}
 }
 

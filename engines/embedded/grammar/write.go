@@ -179,11 +179,11 @@ func (w *writer) steps(at int32, depth int) []step {
 	return []step{{next: returns}}
 }
 
-// choices appends the alternatives of the opSplit node at to steps. It replaces an alternative that
+// choices appends the alternatives of the opSplit node id to steps. It replaces an alternative that
 // is itself an opSplit node by its alternatives, so that a rule does not begin with a reference to
 // itself.
-func (w *writer) choices(at int32, seen map[int32]bool, steps *[]step) {
-	for _, to := range w.nodes[at].split {
+func (w *writer) choices(id int32, seen map[int32]bool, steps *[]step) {
+	for _, to := range w.nodes[id].split {
 		switch {
 		case to != returns && seen[to]:
 		case w.nodes[to].op == opSplit:

@@ -141,9 +141,9 @@ func (p *Packed) panels() int { return panels(p.n) }
 // panels returns the number of panels that n columns need.
 func panels(n int) int { return (n + panelCols - 1) / panelCols }
 
-// panel returns the elements of panel j, beginning with the row from of B.
-func (p *Packed) panel(j, from int) panel {
-	return p.numbers.slice((j*p.k+from)*panelCols, (j+1)*p.k*panelCols)
+// panel returns the elements of panel j, beginning with row start of B.
+func (p *Packed) panel(j, start int) panel {
+	return p.numbers.slice((j*p.k+start)*panelCols, (j+1)*p.k*panelCols)
 }
 
 func (b panel) slice(lo, hi int) panel {

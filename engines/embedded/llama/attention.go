@@ -112,22 +112,22 @@ func (p *Pass) packTiles(s *layerState, k, v, lo, hi int, back bool) {
 	}
 }
 
-// probabilities returns the causal attention weights of the queries in the rows from at to to-1,
-// over the keys in the rows from lo to to-1, as a matrix [to-at, to-lo]. The weights of keys after
-// the query are zero. q is the first column of the queries in s.qkv.
-func (p *Pass) probabilities(s *layerState, q, at, to, lo int) kernel.Matrix {
+// probabilities returns the causal attention weights of the queries in the rows from start to
+// end-1, over the keys in the rows from lo to end-1, as a matrix [end-start, end-lo]. The weights
+// of keys after the query are zero. q is the first column of the queries in s.qkv.
+func (p *Pass) probabilities(s *layerState, q, start, end, lo int) kernel.Matrix {
 	d := p.net.Weights.Config.HeadDim
 	scale := float32(1 / math.Sqrt(float64(d)))
-	queries := s.qkv.RowRange(at, to).ColRange(q, q+d)
-	out := p.blockOf(&p.scores, to-at, to-lo)
+	queries := s.qkv.RowRange(start, end).ColRange(q, q+d)
+	out := p.blockOf(&p.scores, end-start, end-lo)
 	for j := range p.tiles {
-		if t := &p.tiles[j]; t.lo < to {
-			kernel.Gemm(out.ColRange(t.lo-lo, min(t.hi, to)-lo), queries, &t.keysT, false, 1)
+		if t := &p.tiles[j]; t.lo < end {
+			kernel.Gemm(out.ColRange(t.lo-lo, min(t.hi, end)-lo), queries, &t.keysT, false, 1)
 		}
 	}
 	for i := range out.Rows {
 		row := out.Row(i)
-		seen := at - lo + i + 1
+		seen := start - lo + i + 1
 		kernel.Scale(scale, row[:seen])
 		kernel.Softmax(row[:seen])
 		clear(row[seen:])

@@ -50,10 +50,10 @@ type MergeOptions struct {
 }
 
 // MergeDir merges an adapter into the model in the Hugging Face directory base, and writes the
-// result to the directory to, which must exist. The result has the same files, tensors and number
-// formats as base, but no other files with weights, such as GGUF files. MergeDir returns
+// result to the directory target, which must exist. The result has the same files, tensors and
+// number formats as base, but no other files with weights, such as GGUF files. MergeDir returns
 // FailedPrecondition if a projection to change is stored in 8 bits.
-func MergeDir(ctx context.Context, to, base string, a *Adapter, o MergeOptions) error {
+func MergeDir(ctx context.Context, target, base string, a *Adapter, o MergeOptions) error {
 	c, shards, err := openFiles(base)
 	if err != nil {
 		return err
@@ -78,7 +78,7 @@ func MergeDir(ctx context.Context, to, base string, a *Adapter, o MergeOptions) 
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		written, err := writeMerged(ctx, filepath.Join(to, name), filepath.Join(base, name), file, left)
+		written, err := writeMerged(ctx, filepath.Join(target, name), filepath.Join(base, name), file, left)
 		if err != nil {
 			return err
 		}
@@ -113,12 +113,12 @@ func (a *Adapter) changes(c *Config, workers int) map[string]safetensors.Change 
 	return all
 }
 
-// writeMerged creates the file at the path to, and returns its size. It writes the tensors of file
-// with the changes that the map changes has for them, and deletes these changes from the map. If file
-// is nil, it copies the file at the path from instead.
-func writeMerged(ctx context.Context, to, from string, file *safetensors.File,
+// writeMerged creates the file at the path target, and returns its size. It writes the tensors of
+// file with the changes that the map changes has for them, and deletes these changes from the map.
+// If file is nil, it copies the file at the path source instead.
+func writeMerged(ctx context.Context, target, source string, file *safetensors.File,
 	changes map[string]safetensors.Change) (written int64, err error) {
-	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	out, err := os.OpenFile(target, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
 		return 0, err
 	}
@@ -139,7 +139,7 @@ func writeMerged(ctx context.Context, to, from string, file *safetensors.File,
 			return nil
 		}, ctx.Err)
 	}
-	in, err := os.Open(from)
+	in, err := os.Open(source)
 	if err != nil {
 		return 0, err
 	}

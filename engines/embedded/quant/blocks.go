@@ -124,21 +124,21 @@ func decodeQ5K(x []float32, from []byte) {
 
 // encodeGroups stores d, m and the scales s and t of the groups of x. It returns the integers from
 // 0 to top for the values of x.
-func encodeGroups(to []byte, x []float32, top int) (q [super]uint8) {
+func encodeGroups(dst []byte, x []float32, top int) (q [super]uint8) {
 	var scales, lows [groups]float32
 	peak, deepest := float32(0), float32(0)
 	for g := range groups {
 		scales[g], lows[g] = affine(x[g*small:][:small], top, true)
 		peak, deepest = max(peak, scales[g]), max(deepest, -lows[g])
 	}
-	d, m := putHalf(to, peak/maxScale), putHalf(to[2:], deepest/maxScale)
+	d, m := putHalf(dst, peak/maxScale), putHalf(dst[2:], deepest/maxScale)
 	var s, t [groups]uint8
 	for g := range groups {
 		values := x[g*small:][:small]
 		s[g], t[g] = scaleOf(values, top, d, m, scales[g], lows[g])
 		roundTo(q[g*small:][:small], values, d*float32(s[g]), -m*float32(t[g]), top)
 	}
-	putScales(to[4:], &s, &t)
+	putScales(dst[4:], &s, &t)
 	return q
 }
 
@@ -154,11 +154,11 @@ func decodeGroups(x []float32, from []byte, q *[super]uint8) {
 // putScales stores 6-bit integers: bytes 0 to 3 have s[0] to s[3], and bytes 4 to 7 t[0] to t[3];
 // their highest two bits are those of s[4] to s[7] and t[4] to t[7]. Bytes 8 to 11 have the lower
 // four bits of s[4] to s[7] and, shifted by four, of t[4] to t[7].
-func putScales(to []byte, s, t *[groups]uint8) {
+func putScales(dst []byte, s, t *[groups]uint8) {
 	for i := range groups / 2 {
-		to[i] = s[i] | s[i+4]>>4<<6
-		to[i+4] = t[i] | t[i+4]>>4<<6
-		to[i+8] = s[i+4]&15 | t[i+4]<<4
+		dst[i] = s[i] | s[i+4]>>4<<6
+		dst[i+4] = t[i] | t[i+4]>>4<<6
+		dst[i+8] = s[i+4]&15 | t[i+4]<<4
 	}
 }
 

@@ -87,21 +87,21 @@ func (t Type) Limit() float32 {
 	return 65504
 }
 
-// Encode stores the values x in the t.Bytes(len(x)) bytes of to. The length of x must be a multiple
-// of Block, and no absolute value may exceed Limit.
-func (t Type) Encode(to []byte, x []float32) {
+// Encode stores the values x in the t.Bytes(len(x)) bytes of dst. The length of x must be a
+// multiple of Block, and no absolute value may exceed Limit.
+func (t Type) Encode(dst []byte, x []float32) {
 	f := formats[t]
-	for ; len(x) > 0; x, to = x[f.values:], to[f.bytes:] {
-		f.encode(to[:f.bytes], x[:f.values])
+	for ; len(x) > 0; x, dst = x[f.values:], dst[f.bytes:] {
+		f.encode(dst[:f.bytes], x[:f.values])
 	}
 }
 
-// Decode reads len(x) values from the t.Bytes(len(x)) bytes of from. The length of x must be a
+// Decode reads len(x) values from the t.Bytes(len(x)) bytes of src. The length of x must be a
 // multiple of Block.
-func (t Type) Decode(x []float32, from []byte) {
+func (t Type) Decode(x []float32, src []byte) {
 	f := formats[t]
-	for ; len(x) > 0; x, from = x[f.values:], from[f.bytes:] {
-		f.decode(x[:f.values], from[:f.bytes])
+	for ; len(x) > 0; x, src = x[f.values:], src[f.bytes:] {
+		f.decode(x[:f.values], src[:f.bytes])
 	}
 }
 

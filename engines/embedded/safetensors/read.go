@@ -116,9 +116,9 @@ func (f *File) Read(dst []float32, name string, shape ...int) (err error) {
 	return nil
 }
 
-// bytes reads len(dst) bytes of the tensor e into dst, from the offset at within the tensor.
-func (f *File) bytes(dst []byte, e entry, at int) error {
-	if _, err := f.data.ReadAt(dst, f.start+e.begin+int64(at)); err != nil && err != io.EOF {
+// bytes reads len(dst) bytes of the tensor e into dst, from offset within the tensor.
+func (f *File) bytes(dst []byte, e entry, offset int) error {
+	if _, err := f.data.ReadAt(dst, f.start+e.begin+int64(offset)); err != nil && err != io.EOF {
 		return fmt.Errorf("%s: tensor %s: %w", f.name, e.Name, err)
 	}
 	return nil

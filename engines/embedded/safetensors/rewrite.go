@@ -38,8 +38,8 @@ func (f *File) Rewrite(w io.Writer, change func(name string) Change, stop func()
 	return written, out.Flush()
 }
 
-// rewrite writes the values of the tensor e to w after it has applied the change by to them.
-func (f *File) rewrite(w io.Writer, e entry, by Change) error {
+// rewrite writes the values of the tensor e to w after it has applied change to them.
+func (f *File) rewrite(w io.Writer, e entry, change Change) error {
 	if e.DType.Eight() {
 		return f.invalid("tensor %s is stored in 8 bits, and cannot be changed without rounding it again: use a copy of the "+
 			"model in BF16 or FP16", e.Name)
@@ -48,7 +48,7 @@ func (f *File) rewrite(w io.Writer, e entry, by Change) error {
 	if err := f.Read(values, e.Name, e.Shape...); err != nil {
 		return err
 	}
-	if err := by(e.Info, values); err != nil {
+	if err := change(e.Info, values); err != nil {
 		return err
 	}
 	const limit = 1 << 16 // number of values that are encoded at a time

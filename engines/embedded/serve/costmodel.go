@@ -74,13 +74,13 @@ func (p *costModel) draftTokens(rows int, chance float64, limit int) int {
 	return p.draftTokensAt(rows, chance, limit, 0)
 }
 
-// draftTokensAt is like draftTokens for a draft model. each is the time to draft one token.
-func (p *costModel) draftTokensAt(rows int, chance float64, limit int, each time.Duration) int {
+// draftTokensAt is like draftTokens for a draft model. perToken is the time to draft one token.
+func (p *costModel) draftTokensAt(rows int, chance float64, limit int, perToken time.Duration) int {
 	n, best, tokens, likely := 0, minSpeedup*float64(rows)/p.cost(float64(rows)), float64(rows), chance
 	for k := 1; k <= limit; k++ {
 		tokens += likely
 		likely *= chance
-		if rate := tokens / (p.cost(float64(rows+k)) + float64(k)*float64(each)); rate > best {
+		if rate := tokens / (p.cost(float64(rows+k)) + float64(k)*float64(perToken)); rate > best {
 			n, best = k, rate
 		}
 	}

@@ -101,11 +101,11 @@ func (r *request) parsed(emit func(engines.Chunk) error) func(engines.Chunk) err
 // scored reports whether the request needs log-probabilities of prompt tokens.
 func (r *request) scored() bool { return r.output.logprobs && r.output.echo < len(r.prompt) }
 
-// score records the log-probabilities of the echoed prompt tokens after the position at. logits[i]
-// are the logits after position at+i.
-func (r *request) score(at int, logits kernel.Matrix) {
+// score records the log-probabilities of the echoed prompt tokens after position. logits[i] are the
+// logits after position+i.
+func (r *request) score(position int, logits kernel.Matrix) {
 	for i := range logits.Rows {
-		next := at + i + 1
+		next := position + i + 1
 		if next < max(r.output.echo, 1) || next >= len(r.prompt) {
 			continue
 		}

@@ -97,18 +97,18 @@ func (m *merger) begin(b *bpe, word string) {
 	}
 }
 
-// consider adds the part at and the next one to the heap, if they can be merged.
-func (m *merger) consider(b *bpe, at int32) {
-	if at < 0 {
+// consider adds part and the next one to the heap, if they can be merged.
+func (m *merger) consider(b *bpe, part int32) {
+	if part < 0 {
 		return
 	}
-	next := m.parts[at].next
+	next := m.parts[part].next
 	if int(next) >= len(m.parts) {
 		return
 	}
-	pair := pairOf(m.parts[at].token, m.parts[next].token)
+	pair := pairOf(m.parts[part].token, m.parts[next].token)
 	if found, ok := b.merges[pair]; ok {
-		m.push(candidate{found.rank, at, pair, found.token})
+		m.push(candidate{found.rank, part, pair, found.token})
 	}
 }
 

@@ -76,19 +76,19 @@ func classOf(r rune) class {
 }
 
 // classAt returns the class of the character at an offset; ok is false at the end of the text.
-func classAt(text string, at int) (c class, ok bool) {
-	if at >= len(text) {
+func classAt(text string, offset int) (c class, ok bool) {
+	if offset >= len(text) {
 		return other, false
 	}
-	r, _ := utf8.DecodeRuneInString(text[at:])
+	r, _ := utf8.DecodeRuneInString(text[offset:])
 	return classOf(r), true
 }
 
 // run returns the end of the characters of class c that begin at an offset.
-func run(text string, at int, c class) int {
-	for i, r := range text[at:] {
+func run(text string, offset int, c class) int {
+	for i, r := range text[offset:] {
 		if classOf(r) != c {
-			return at + i
+			return offset + i
 		}
 	}
 	return len(text)

@@ -62,10 +62,10 @@ func (r *reader) withTarget(asked, response []rows.Message, tools json.RawMessag
 	return r.sequence(whole, from(len(prompt), len(whole)))
 }
 
-// from returns n values that are false before the index at, and true from there on.
-func from(at, n int) []bool {
+// from returns n values that are false before the index start, and true from there on.
+func from(start, n int) []bool {
 	isTarget := make([]bool, n)
-	for i := at; i < n; i++ {
+	for i := start; i < n; i++ {
 		isTarget[i] = true
 	}
 	return isTarget

@@ -144,9 +144,9 @@ func (r *rollouts) scoreResponse(ctx context.Context, a *response) error {
 	return nil
 }
 
-// record passes responses to the request's recorder as rollouts. at has the fields that all these
-// rollouts share.
-func (r *rollouts) record(responses []response, at engines.Rollout) {
+// record passes responses to the request's recorder as rollouts. common has the fields that all
+// these rollouts share.
+func (r *rollouts) record(responses []response, common engines.Rollout) {
 	if r.request.OnRollouts == nil {
 		return
 	}
@@ -155,7 +155,7 @@ func (r *rollouts) record(responses []response, at engines.Rollout) {
 	for i := range responses {
 		a := &responses[i]
 		one := engines.NewRollout(a.prompt.withResponse(r.tokens.Decode(a.tokens)), a.score)
-		one.Step, one.Evaluation, one.Epoch, one.Time, one.Row = at.Step, at.Evaluation, epoch, now, a.prompt.number
+		one.Step, one.Evaluation, one.Epoch, one.Time, one.Row = common.Step, common.Evaluation, epoch, now, a.prompt.number
 		one.Candidate = 1
 		if i > 0 && responses[i-1].prompt == a.prompt {
 			one.Candidate = out[i-1].Candidate + 1

@@ -28,7 +28,9 @@ type Server struct {
 	TB    testing.TB
 	Dir   string
 	Token string // access token that requests must have; "" accepts all requests
-	Cut   int64  // number of bytes after which the first response with a file ends; 0 cuts no response
+	// number of bytes after which the server cuts off the first response with a file; 0 cuts off no
+	// response
+	Cut int64
 
 	mu       sync.Mutex
 	cut      map[string]bool

@@ -14,7 +14,7 @@ import (
 type MLflow struct {
 	core
 	experiments map[string]string     // ID of each experiment by its name
-	runs        map[string]*MLflowRun // by run ID
+	runs        map[string]*MLflowRun // recorded runs by run ID
 }
 
 // An MLflowRun is a run that the test server has recorded.

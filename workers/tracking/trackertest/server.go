@@ -106,7 +106,7 @@ func (c *core) serve(w http.ResponseWriter, r *http.Request, handle func(*http.R
 		w.WriteHeader(http.StatusInternalServerError)
 		reply = map[string]string{"message": err.Error()}
 	}
-	_ = json.NewEncoder(w).Encode(reply) // fails when the client has disconnected
+	_ = json.NewEncoder(w).Encode(reply) // Encode fails when the client has disconnected
 }
 
 // decode decodes the body of a request, which must be one JSON value without unknown fields.

@@ -12,7 +12,7 @@ import (
 // WandB is a test server with the interface that the SDK of Weights & Biases uses.
 type WandB struct {
 	core
-	runs map[string]*WandBRun // by path ENTITY/PROJECT/RUN
+	runs map[string]*WandBRun // recorded runs by path ENTITY/PROJECT/RUN
 }
 
 // A WandBRun is a run that the test server has recorded.
