@@ -364,8 +364,8 @@ func checkKey(key string) error {
 		case len(part) > MaxPart:
 			return domain.Errorf(domain.InvalidArgument, "the name of the file has %d bytes: at most %d are allowed", len(part),
 				MaxPart)
-		// The driver for directories escapes characters as __0x… and stores attributes in files
-		// NAME.attrs.
+		// Reject names with special characters, and names that the driver for directories uses itself:
+		// it escapes characters as __0x… and stores the attributes of the file NAME in NAME.attrs.
 		case strings.ContainsFunc(part, func(r rune) bool { return r < 32 || r == 127 || r == '\\' || r == '\uFFFD' }),
 			strings.HasSuffix(part, ".attrs"), strings.Contains(part, "__0x"):
 			return domain.Errorf(domain.InvalidArgument,

@@ -179,8 +179,9 @@ func (c CreateEvaluator) Decide(e Evaluator, _ time.Time) (Event[Evaluator], err
 	return EvaluatorCreated(c), nil
 }
 
-// UpdateEvaluator replaces the evaluator's EvaluatorSpec. PrepareCodeUpload starts a revision whose
-// code will be uploaded.
+// UpdateEvaluator replaces the evaluator's EvaluatorSpec. If PrepareCodeUpload is true, it
+// also starts a revision whose code will be uploaded, even if the spec is the same, unless the
+// current revision is BUILDING and has no files yet.
 type UpdateEvaluator struct {
 	EvaluatorSpec
 	PrepareCodeUpload bool

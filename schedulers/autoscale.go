@@ -240,8 +240,9 @@ func peakNeed(s live.LoadSample) need {
 }
 
 // needOf returns how many replicas are required for load when one replica handles the load
-// perReplica. It returns a zero need if perReplica is 0, because the policy has no such target, or
-// no replica has reported how many requests it can serve.
+// perReplica. target is the name of the load target, for the result. needOf returns a zero need if
+// perReplica is 0: the policy has no value for the load target, or no replica has reported how many
+// requests it can serve.
 func needOf(target string, load, perReplica float64) need {
 	if perReplica <= 0 {
 		return need{}

@@ -29,7 +29,7 @@ func (j job) missing(v *projections.View) []domain.Name {
 	return slices.DeleteFunc(v.Lost(j.Name, j.state), func(name domain.Name) bool {
 		in := j.Life.Inputs
 		if spec.From != "" && string(name) == spec.Config.BaseModel {
-			return true // not needed: the next train step starts from the output model of the previous one
+			return true // base model, not needed: the next train step starts from the previous one's output model
 		}
 		replaced := in != nil && name.Collection() == domain.Datasets.Collection && name != in.Train &&
 			name != in.Evaluation

@@ -160,8 +160,9 @@ func (e *responseEncoder) addText(g *generation, kind, text string, logprobs []T
 	})
 }
 
-// textEvent returns the prefix of the event types for the text of an item of the type kind. For
-// example, .delta follows the prefix in events with new text.
+// textEvent returns the prefix of the types of the events about the text of an item of the type
+// kind. The caller appends the rest of the type, such as .delta: response.output_text.delta is an
+// event with new text of a message.
 func textEvent(kind string) string {
 	if kind == itemReasoning {
 		return "response.reasoning_text"

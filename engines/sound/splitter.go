@@ -95,10 +95,10 @@ func (c *Splitter) fill() error {
 	return nil
 }
 
-// quietest returns the frame at which to split: the quietest position in the second half of the
-// samples in memory. An early position has a cost. Levels of up to floorMargin above that of the
-// quietest tenth of the frames count as equal, so that of two pauses with the same noise the later
-// one is chosen.
+// quietest returns the frame at which to split: the position in the second half of the samples in
+// memory with the lowest sum of its level and a cost, which is higher for earlier positions (see
+// earlyCost). All levels below floor, which is floorMargin above the level of the quietest tenth of
+// the frames, count as floor. So of two pauses that differ only in noise, the later one is chosen.
 func (c *Splitter) quietest() int {
 	sorted := slices.Sorted(slices.Values(c.level))
 	floor := sorted[len(sorted)/10] + floorMargin

@@ -115,7 +115,8 @@ func (r *training) exitError(ctx context.Context, readErr error) error {
 	select {
 	case <-r.program.Done():
 	case <-time.After(r.grace): // the script has closed its socket, but has not exited
-		return fmt.Errorf("the training script closed its socket without a result%s", r.program.LastOutput())
+		return fmt.Errorf("the training script closed its socket, but sent no result and did not exit within %s: resume "+
+			"the job, and report this error to the operator if it happens again%s", r.grace, r.program.LastOutput())
 	}
 	if err := errors.Join(readErr, r.program.Err()); err != nil {
 		return fmt.Errorf("the training script failed: %w", err)

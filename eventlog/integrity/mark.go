@@ -140,7 +140,7 @@ type MarkFile struct {
 	slot   int64
 	writer timer         // calls write, markWrite after a change
 	syncer timer         // calls flush to sync changes: see every
-	every  time.Duration // current time from a change to its sync, from markSync to maxMarkSync
+	every  time.Duration // current delay between a change and its sync; at least markSync, at most maxMarkSync
 	dirty  bool          // the mark has changes that are not synced
 	err    error
 	closed bool

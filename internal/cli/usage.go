@@ -83,9 +83,9 @@ usage is rolled up; the usage of the current hour is included.`,
 	f := c.Flags()
 	f.StringSliceVar(&groups, "group-by", []string{"day"}, "`FIELDS` to group by: none, or some of hour, day, "+
 		"account, apiKey, model, deployment, job, acceleratorType")
-	f.StringVar(&from, "from", "", "start `TIME` of the first hour, such as 2026-03-01T00:00:00Z (default: "+
-		"start of the current month)")
-	f.StringVar(&to, "to", "", "end `TIME` of the last hour (default: now)")
+	f.StringVar(&from, "from", "", "start `TIME` of the period, rounded down to an hour, such as "+
+		"2026-03-01T00:00:00Z (default: start of the current month)")
+	f.StringVar(&to, "to", "", "end `TIME` of the period, rounded up to an hour (default: now)")
 	f.StringVar(&filter, "filter", "", "AIP-160 `FILTER` of the rows, such as 'requests > 0'")
 	f.BoolVar(&asCSV, "csv", false, "print CSV")
 	f.BoolVar(&all, "all-accounts", false, "show the usage of all accounts; requires the operator's context file")

@@ -12,7 +12,7 @@ import (
 type planKey struct {
 	shape   int
 	claims  bool
-	account string // account of the jobs; "" if no job of the queue has a priority
+	account string // account of the jobs; "" if no job has a priority: the account then does not matter
 }
 
 // preempt starts the first job in the order of compare that may preempt others and for which a plan

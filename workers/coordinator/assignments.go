@@ -15,7 +15,7 @@ import (
 	"anneal/workers/protocol"
 )
 
-const maxInterval = 2 * time.Second // interval of the heartbeats that agents are told to send
+const maxInterval = 2 * time.Second // maximum interval of the heartbeats that agents are told to send
 
 // An assigner computes the assignments of a node.
 type assigner struct {

@@ -185,9 +185,11 @@ func (r *Runner) Step(ctx context.Context) (more bool, err error) {
 	return true, err
 }
 
-// behind reports whether the last window ends more than an hour after hourEnd, the end of the
-// newest complete hour, because the clock of the control plane that opened it was ahead. It is
-// false when this process has opened a window in this hour.
+// behind reports whether hourEnd, the end of the newest complete hour, is more than an hour before
+// the end of the last window. Then the clock of the control plane that opened that window was
+// ahead, and Step does not wait until hourEnd passes the end of the window. behind is false if this
+// process has already opened a window since hourEnd became the newest, so that it opens at most one
+// such window an hour.
 func (r *Runner) behind(last base, hourEnd time.Time) bool {
 	return hourEnd.Add(time.Hour).Before(last.until) && !hourEnd.Equal(r.opened)
 }

@@ -29,7 +29,7 @@ type ngramDrafter struct {
 	draft       []int       // tokens of the latest draft
 	submitted   int         // number of tokens of the draft that the step verifies
 	sampled     int         // number of tokens sampled since the draft
-	fromContext bool        // the draft does not come from predicted
+	fromContext bool        // the draft comes from context or from the draft model, not from predicted
 	state       *draftState // state of the draft model; nil if there is none
 	acceptance  float64     // moving average of the rate at which draft tokens are accepted
 	counts      engines.Speculation

@@ -18,9 +18,10 @@ const (
 	markEnd       = "<|end|>"
 )
 
-// closings are the special tokens that follow a turn, by its role. The token after a user's turn
-// begins the assistant's. So training and inference use one template, and a model that has learned
-// to generate this token also completes a prompt without it.
+// closings are the special tokens that follow a turn, by its role. The <|assistant|> after a user's
+// turn begins the assistant's turn, so that the same template renders conversations for training
+// and prompts for inference. Because training also targets <|assistant|>, a model can generate it,
+// and so can respond to a prompt that ends with the user's text.
 var closings = map[string]string{"system": markUser, "user": markAssistant, "assistant": markEnd}
 
 // chatTemplate is a Jinja template for tokenizer_config.json, which renders conversations as Chat
