@@ -1,10 +1,10 @@
 package natsserver
 
 import (
-	"anneal/eventlog/integrity"
 	"bytes"
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,6 +16,9 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"anneal/eventlog/integrity"
+	"anneal/eventlog/natsconn"
 )
 
 var errUnknownLayout = errors.New("the NATS server acknowledges messages that are not in its block files, so they " +
@@ -65,6 +68,22 @@ func inBlockFiles(dir string, message []byte) bool {
 // serversSubject is the subject in the system account on which all servers of a cluster report
 // their JetStream configuration.
 const serversSubject = "$SYS.REQ.SERVER.PING.JSZ"
+
+// UnsyncedServers returns the names of the servers of the NATS cluster at url that acknowledge a
+// message before it is synced to disk. password is that of the NATS user "warden"; config is nil
+// without TLS. It returns an error if the cluster cannot be reached or no server replies.
+func UnsyncedServers(ctx context.Context, url, password string, config *tls.Config) ([]string, error) {
+	options := []nats.Option{nats.UserInfo("warden", password)}
+	if config != nil {
+		options = append(options, nats.Secure(config))
+	}
+	conn, err := natsconn.Connect(url, options...)
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", url, err)
+	}
+	defer conn.Close()
+	return unsyncedServers(ctx, conn, serversSubject)
+}
 
 // silence is how long unsyncedServers waits for a further server after each reply.
 const silence = 500 * time.Millisecond

@@ -36,6 +36,13 @@ func (e *EngineFlags) runner(ctx context.Context, logger *slog.Logger) *sandbox.
 	return runner
 }
 
+// Missing returns which capabilities the engines that the flags select lack on this machine, with
+// the reasons. It returns an error for invalid flags. dir is a directory for temporary files.
+func (e *EngineFlags) Missing(ctx context.Context, dir string, logger *slog.Logger) (map[string]string, error) {
+	engine, err := e.build(ctx, dir, e.runner(ctx, logger), logger)
+	return engine.Missing, err
+}
+
 // build returns the engine of a node, whose files are in dir. If a capability such as training is
 // not available, build logs the reason and stores it in the engine's Missing; the node offers the
 // other capabilities.
