@@ -42,6 +42,12 @@ type resource[S domain.State, R any] struct {
 	// computed has functions that set a single field of out, by its JSON name, as render does. It
 	// has only fields that depend on nothing but the row: see query.Rendering. It may be nil.
 	computed map[string]func(row *projections.Row[S], out *R)
+	// dependent has the fields, by JSON name, of which render or local may set another value for the
+	// same row, such as by live status or other resources. The function reports whether they may do so
+	// for a row; nil means for all rows. Lists render rows for the values of these fields.
+	dependent map[string]func(row *projections.Row[S]) bool
+	// creator returns what creatorOf makes the field createdBy of; nil if there is no such field.
+	creator func(*S) string
 	// local sets the fields of out that depend on this server. It may be nil.
 	local func(c *call, row *projections.Row[S], out *R)
 	// single sets the fields of out that only the response to a get of the present state has. It

@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"reflect"
-	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -302,85 +300,7 @@ func compileWord(c *scope, e *expr.Expr) (predicate, error) {
 	if !ok {
 		return nil, errors.New("contains an expression that is neither a comparison nor a word")
 	}
-	return c.search(contains(word)), nil
-}
-
-// search returns a predicate that reports whether found returns true for any text of a candidate.
-// It tests fields that are read from the row first, because the others must be rendered.
-func (c *scope) search(found func(string) bool) predicate {
-	if c.root.shape != objectShape {
-		p := path{root: c.root.typ, leaf: c.root, column: -1}
-		return p.matches(textsTest(c.root, found))
-	}
-	var inRow, inWire []predicate
-	for _, top := range c.root.ordered {
-		in, renderer := c.source(top)
-		child := in.byName[top.name]
-		p := path{root: in.typ, renderer: renderer, leaf: child, steps: []step{{index: child.index}}, column: -1}
-		if renderer == storedField {
-			inRow = append(inRow, p.search(found)...)
-		} else {
-			inWire = append(inWire, p.search(found)...)
-		}
-	}
-	return join(append(inRow, inWire...), true)
-}
-
-// search returns predicates, at least one of which is true if found returns true for a text in the
-// value of the path's field.
-func (p path) search(found func(string) bool) (all []predicate) {
-	if p.leaf.shape != objectShape {
-		if hasSearchableText(p.leaf) {
-			all = append(all, p.matches(textsTest(p.leaf, found)))
-		}
-		return all
-	}
-	for _, child := range p.leaf.ordered {
-		below := p
-		below.leaf, below.steps = child, append(slices.Clip(p.steps), step{index: child.index})
-		all = append(all, below.search(found)...)
-	}
-	return all
-}
-
-// hasSearchableText reports whether a term that is a word without a field searches the values of f.
-func hasSearchableText(f *field) bool {
-	return f.shape == text || f.shape == anyJSON ||
-		f.shape == objectShape && slices.ContainsFunc(f.ordered, hasSearchableText) ||
-		f.shape == list && hasSearchableText(f.elem)
-}
-
-// textsTest returns a test that reports whether found returns true for any text in a value of f.
-func textsTest(f *field, found func(string) bool) test {
-	if f.shape == text {
-		return scalarTest(reflect.Value.String, (*column).textAt, found)
-	}
-	return test{value: func(v reflect.Value) bool { return searchTexts(f, v, found) }}
-}
-
-func searchTexts(f *field, v reflect.Value, found func(string) bool) bool {
-	if v = pointee(v); !v.IsValid() {
-		return false
-	}
-	switch f.shape {
-	case text:
-		return found(v.String())
-	case anyJSON:
-		return searchFree(v.Interface(), found)
-	case objectShape:
-		for _, child := range f.ordered {
-			if at := fieldAt(v, child.index); at.IsValid() && searchTexts(child, at, found) {
-				return true
-			}
-		}
-	case list:
-		for i := range v.Len() {
-			if searchTexts(f.elem, v.Index(i), found) {
-				return true
-			}
-		}
-	}
-	return false
+	return c.search(newWord(word)), nil
 }
 
 // dotted returns the parts of an expression that is a dotted name, such as status.code. The result

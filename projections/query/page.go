@@ -97,6 +97,9 @@ type Rendering[S domain.State, R any] struct {
 	// fields then do not call All for every row. The value must depend on nothing but the row.
 	// Field may be nil.
 	Field func(field string) func(*projections.Row[S], *R)
+	// Dependence returns on what the top-level field with this JSON name depends besides the row; nil
+	// if it depends on nothing else. If Dependence is nil, any field may depend on something else.
+	Dependence func(field string) *Dependence[S]
 }
 
 // A listing is the state of a call of List or ListIn. It keeps the first rows after the last item
@@ -112,8 +115,9 @@ type listing[S domain.State, R any] struct {
 	first     domain.Name // lower bound of the names in the block that is considered; "" if unknown
 	kept      entries[S]  // the first size+1 entries so far; entry size+1 shows that there is another page
 	total     int
-	candidate candidate // the row that is considered
-	scratch   R         // the wire form of the candidate
+	candidate candidate             // the row that is considered
+	block     *projections.Block[S] // the block that is considered; nil without one
+	scratch   R                     // the wire form of the candidate
 }
 
 // An entry is a row with the values of its order keys.
@@ -162,6 +166,9 @@ func (l *listing[S, R]) scope(render Rendering[S, R], fields *Fields[R]) *scope 
 		in.stored = fields.stored
 	}
 	l.renderers = []func(*projections.Row[S], *R){fullRenderer: render.All}
+	if render.Dependence != nil {
+		in.depends = func(name string) *dependence { return dependenceOf(render.Dependence(name)) }
+	}
 	if render.Field == nil {
 		return in
 	}

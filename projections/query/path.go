@@ -19,7 +19,9 @@ type path struct {
 	steps    []step
 	below    []string // rest of the name, for a leaf of shape anyJSON
 	// column is the index of the field's column in candidate.columns; -1 if there is none.
-	column int
+	column  int
+	scope   *scope
+	depends *dependence // of the top-level field
 }
 
 // A step of a path descends one level: to a field of a struct, by index; to a value of a map, by
@@ -111,14 +113,32 @@ func (p *path) matches(t test) predicate {
 		}
 	}
 	if p.column < 0 || t.column == nil {
-		return match
+		return p.inValues(t, match)
 	}
+	index, shown, test := p.column, p.shown(), t.column
+	term := p.scope.term()
 	return func(s *candidate) bool {
-		if c := s.column(p.column); c != nil {
-			return !c.isAbsent(s.index) && t.column(c, s.index)
+		c := s.column(index)
+		if c == nil {
+			return match(s)
 		}
-		return match(s)
+		return s.inTerm(term, func() rowSet {
+			if shown == nil {
+				return c.matching(s.length, test)
+			}
+			texts := s.shownBy(index, c, shown)
+			return c.matching(s.length, func(_ *column, code int) bool { return t.text(texts[code]) })
+		})
 	}
+}
+
+// shown returns the function that returns the value of the path's field for a text in its column; nil
+// if the column has the values themselves.
+func (p *path) shown() func(stored string) string {
+	if p.depends == nil {
+		return nil
+	}
+	return p.depends.shown
 }
 
 func anyBelow(v reflect.Value, steps []step, test func(reflect.Value) bool) bool {
