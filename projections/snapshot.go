@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 
+	"anneal/disk"
 	"anneal/domain"
 	"anneal/eventlog"
 	"anneal/eventlog/archive"
@@ -124,7 +125,7 @@ func writeDurably(path string, write func(io.Writer) error) error {
 		return err
 	}
 	defer os.Remove(file.Name()) // does nothing after the file is renamed
-	buffered := bufio.NewWriterSize(file, 1<<20)
+	buffered := bufio.NewWriterSize(disk.Watch(file), 1<<20)
 	err = write(buffered)
 	for _, step := range []func() error{buffered.Flush, file.Sync} {
 		if err == nil {
