@@ -25,23 +25,6 @@ type column struct {
 // A rowSet is a set of rows of a block.
 type rowSet [projections.BlockRows / 64]uint64
 
-func (s *rowSet) has(i int) bool { return s != nil && s[i/64]&(1<<(i%64)) != 0 }
-func (s *rowSet) add(i int)      { s[i/64] |= 1 << (i % 64) }
-
-func (s *rowSet) addAll(o *rowSet) {
-	for i := range s {
-		s[i] |= o[i]
-	}
-}
-
-// addTo adds row i to the set at s, which it creates if it is nil.
-func addTo(s **rowSet, i int) {
-	if *s == nil {
-		*s = new(rowSet)
-	}
-	(*s).add(i)
-}
-
 // maxColumns is the maximum number of columns that one list uses. maxColumnText is the maximum size
 // of the different texts in a column, in bytes for each row.
 const (

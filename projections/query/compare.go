@@ -22,14 +22,14 @@ const anyValue = "*" // the value of the term field:*, which matches if the fiel
 func comparison(p path, op, value string) (predicate, error) {
 	if op == "!=" {
 		equal, err := comparison(p, "=", value)
-		return func(s *candidate) bool { return !equal(s) }, err
+		return equal.not(), err
 	}
 	if p.leaf.shape == anyJSON {
 		return p.matches(freeTest(p.below, op, value)), nil
 	}
 	t, err := testOf(p.leaf, p.name, op, value)
 	if err != nil {
-		return nil, err
+		return predicate{}, err
 	}
 	if t.of == noValues && p.leaf.shape.scalar() {
 		t.each, t.of = t.value, leafValues

@@ -50,36 +50,11 @@ func dependenceOf[S any](d *Dependence[S]) *dependence {
 	return out
 }
 
-// termRows are the rows of a block that match a term of a filter.
-type termRows struct {
-	block int // number of the block for which rows was computed: see candidate.block
-	rows  rowSet
-}
-
 // shownTexts are the texts that a list shows for the texts of a column.
 type shownTexts struct {
 	block  int // number of the block for which byCode was computed
 	byCode []string
 	known  map[string]string // by stored text
-}
-
-// term returns the index of a term of the filter in candidate.terms.
-func (c *scope) term() int {
-	c.terms++
-	return c.terms - 1
-}
-
-// inTerm reports whether the candidate is among the rows of its block that match a term. compute
-// computes these rows, once for each block.
-func (s *candidate) inTerm(term int, compute func() rowSet) bool {
-	if term >= len(s.terms) {
-		s.terms = append(s.terms, make([]termRows, term+1-len(s.terms))...)
-	}
-	t := &s.terms[term]
-	if t.block != s.block {
-		t.block, t.rows = s.block, compute()
-	}
-	return t.rows.has(s.index)
 }
 
 // shownBy returns the texts that the list shows for the texts of column c, by code. index is the index

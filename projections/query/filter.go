@@ -43,7 +43,7 @@ func (f *Fields[R]) Filter(filter string) (func(*R) bool, error) {
 	if err != nil {
 		return nil, err
 	}
-	return func(r *R) bool { return matches(renderedCandidate(r)) }, nil
+	return func(r *R) bool { return matches.row(renderedCandidate(r)) }, nil
 }
 
 func filterOf(c *scope, filter string) (predicate, error) {
@@ -51,33 +51,30 @@ func filterOf(c *scope, filter string) (predicate, error) {
 	if err != nil {
 		var v domain.Violations
 		v.Add("filter", "%v", err)
-		return nil, v.Err()
+		return predicate{}, v.Err()
 	}
 	return matches, nil
 }
 
-// A predicate reports whether a candidate matches a term, or several combined terms, of a filter.
-type predicate func(*candidate) bool
-
 func compileFilter(c *scope, filter string) (predicate, error) {
 	if strings.TrimSpace(filter) == "" {
-		return func(*candidate) bool { return true }, nil
+		return rowPredicate(func(*candidate) bool { return true }), nil
 	}
 	if len(filter) > MaxFilter {
-		return nil, fmt.Errorf("has %d bytes: at most %d are allowed", len(filter), MaxFilter)
+		return predicate{}, fmt.Errorf("has %d bytes: at most %d are allowed", len(filter), MaxFilter)
 	}
 	spelled, origin, err := quoteArguments(filter)
 	if err != nil {
-		return nil, err
+		return predicate{}, err
 	}
 	var parser filtering.Parser
 	parser.Init(spelled)
 	parsed, err := parser.Parse()
 	if err != nil {
-		return nil, syntax(err, filter, spelled, origin)
+		return predicate{}, syntax(err, filter, spelled, origin)
 	}
 	if err := operators(parsed.GetExpr()); err != nil {
-		return nil, err
+		return predicate{}, err
 	}
 	return compile(c, parsed.GetExpr())
 }
@@ -172,11 +169,11 @@ func compile(c *scope, e *expr.Expr) (predicate, error) {
 		return compileChain(c, e, op == filtering.FunctionOr)
 	case filtering.FunctionNot:
 		inner, err := compile(c, call.GetArgs()[0])
-		return func(s *candidate) bool { return !inner(s) }, err
+		return inner.not(), err
 	case "=", "!=", "<", "<=", ">", ">=", ":":
 		return compileRestriction(c, op, call.GetArgs()[0], call.GetArgs()[1])
 	default:
-		return nil, fmt.Errorf("unknown function %q; compare a field instead, as in createTime > \"2026-03-01T00:00:00Z\"",
+		return predicate{}, fmt.Errorf("unknown function %q; compare a field instead, as in createTime > \"2026-03-01T00:00:00Z\"",
 			clip(op))
 	}
 }
@@ -188,23 +185,11 @@ func compileChain(c *scope, e *expr.Expr, or bool) (predicate, error) {
 	for _, operand := range operands(e, or) {
 		one, err := compile(c, operand)
 		if err != nil {
-			return nil, err
+			return predicate{}, err
 		}
 		parts = append(parts, one)
 	}
 	return join(parts, or), nil
-}
-
-// join returns the disjunction of the predicates if or is true, otherwise their conjunction.
-func join(parts []predicate, or bool) predicate {
-	return func(s *candidate) bool {
-		for _, one := range parts {
-			if one(s) == or {
-				return or
-			}
-		}
-		return !or
-	}
 }
 
 // operands returns the operands of an expression that are joined by OR if the parameter or is true,
@@ -235,14 +220,14 @@ func compileRestriction(c *scope, op string, left, right *expr.Expr) (predicate,
 	parts, ok := dotted(left)
 	parts, ok = named(c.root, parts, left.GetConstExpr().GetStringValue(), ok)
 	if !ok {
-		return nil, fmt.Errorf("the left side of %s must be a field, not a value", op)
+		return predicate{}, fmt.Errorf("the left side of %s must be a field, not a value", op)
 	}
 	p, err := c.resolve(parts)
 	if err != nil {
-		return nil, err
+		return predicate{}, err
 	}
 	if p.lists() && op != ":" {
-		return nil, fmt.Errorf("%s is in a list: use %s:VALUE, which tests whether any element of the list has this value",
+		return predicate{}, fmt.Errorf("%s is in a list: use %s:VALUE, which tests whether any element of the list has this value",
 			p.name, p.name)
 	}
 	return compileArgument(p, op, right)
@@ -259,26 +244,26 @@ func compileArgument(p path, op string, arg *expr.Expr) (predicate, error) {
 			for _, operand := range operands(arg, or) {
 				one, err := compileArgument(p, op, operand)
 				if err != nil {
-					return nil, err
+					return predicate{}, err
 				}
 				parts = append(parts, one)
 			}
 			return join(parts, or), nil
 		case filtering.FunctionNot:
 			inner, err := compileArgument(p, op, call.GetArgs()[0])
-			return func(s *candidate) bool { return !inner(s) }, err
+			return inner.not(), err
 		case filtering.FunctionTimestamp, filtering.FunctionDuration:
 			if len(call.GetArgs()) == 1 {
 				return compileArgument(p, op, call.GetArgs()[0])
 			}
-			return nil, fmt.Errorf("the function %s takes one value, as in %s(\"…\")", name, name)
+			return predicate{}, fmt.Errorf("the function %s takes one value, as in %s(\"…\")", name, name)
 		default:
-			return nil, fmt.Errorf("%s can be compared only with a value, not with the expression %q", p.name, clip(name))
+			return predicate{}, fmt.Errorf("%s can be compared only with a value, not with the expression %q", p.name, clip(name))
 		}
 	}
 	value, ok := spelling(arg)
 	if !ok {
-		return nil, fmt.Errorf("%s must be compared with a value, such as READY", p.name)
+		return predicate{}, fmt.Errorf("%s must be compared with a value, such as READY", p.name)
 	}
 	return comparison(p, op, value)
 }
@@ -288,17 +273,17 @@ func compileArgument(p path, op string, arg *expr.Expr) (predicate, error) {
 func compileWord(c *scope, e *expr.Expr) (predicate, error) {
 	if parts, ok := dotted(e); ok && c.root.shape != anyJSON {
 		if p, err := c.resolve(parts); err == nil {
-			return nil, fmt.Errorf("%s is a field: compare it, as in %s = VALUE or %s:*, or put it in quotes to search for "+
+			return predicate{}, fmt.Errorf("%s is a field: compare it, as in %s = VALUE or %s:*, or put it in quotes to search for "+
 				"the word", p.name, p.name, p.name)
 		}
 	}
 	if word := e.GetIdentExpr().GetName(); word == "and" || word == "or" || word == "not" {
-		return nil, fmt.Errorf("%s in lower case is not an operator: write %s, or %q in quotes to search for the word", word,
+		return predicate{}, fmt.Errorf("%s in lower case is not an operator: write %s, or %q in quotes to search for the word", word,
 			strings.ToUpper(word), word)
 	}
 	word, ok := spelling(e)
 	if !ok {
-		return nil, errors.New("contains an expression that is neither a comparison nor a word")
+		return predicate{}, errors.New("contains an expression that is neither a comparison nor a word")
 	}
 	return c.search(newWord(word)), nil
 }

@@ -54,7 +54,7 @@ func List[S domain.State, R any](rows iter.Seq[*projections.Row[S]], render func
 		return Page[R]{}, err
 	}
 	for row := range rows {
-		l.consider(row)
+		l.consider(row, false)
 	}
 	slices.SortFunc(l.kept.all, l.kept.compare)
 	return l.page(q), nil
@@ -108,8 +108,8 @@ type listing[S domain.State, R any] struct {
 	renderers []func(*projections.Row[S], *R) // renderers of a candidate: see storedField
 	keep      func(*projections.Row[S]) bool  // nil accepts all rows
 	keys      []orderKey
-	matches   predicate // nil accepts all rows
-	after     *entry[S] // last item of the previous page; nil on the first page
+	matches   *predicate // nil accepts all rows
+	after     *entry[S]  // last item of the previous page; nil on the first page
 	size      int
 	columns   []columnField
 	first     domain.Name // lower bound of the names in the block that is considered; "" if unknown
@@ -138,7 +138,7 @@ func prepare[S domain.State, R any](render Rendering[S, R], fields *Fields[R], q
 	if strings.TrimSpace(q.Filter) != "" {
 		matches, err := filterOf(in, q.Filter)
 		v = append(v, violations(err)...)
-		l.matches = matches
+		l.matches = &matches
 	}
 	orderBy := q.OrderBy
 	if strings.TrimSpace(orderBy) == "" {
@@ -226,13 +226,13 @@ func violations(err error) domain.Violations {
 }
 
 // consider counts a row if it matches the filter, and keeps it if it is among the first size+1 rows
-// after the previous page.
-func (l *listing[S, R]) consider(row *projections.Row[S]) {
+// after the previous page. matches says that it is known to match the filter.
+func (l *listing[S, R]) consider(row *projections.Row[S], matches bool) {
 	if l.keep != nil && !l.keep(row) {
 		return
 	}
 	l.setCandidate(row)
-	if l.matches != nil && !l.matches(&l.candidate) {
+	if !matches && l.matches != nil && !l.matches.row(&l.candidate) {
 		return
 	}
 	l.total++

@@ -115,21 +115,20 @@ func (p *path) matches(t test) predicate {
 	if p.column < 0 || t.column == nil {
 		return p.inValues(t, match)
 	}
-	index, shown, test := p.column, p.shown(), t.column
-	term := p.scope.term()
-	return func(s *candidate) bool {
-		c := s.column(index)
-		if c == nil {
-			return match(s)
-		}
-		return s.inTerm(term, func() rowSet {
-			if shown == nil {
-				return c.matching(s.length, test)
-			}
+	index, shown := p.column, p.shown()
+	return p.scope.term(match, func(s *candidate) (matches, unknown rowSet) {
+		c := s.columns[index]
+		switch {
+		case c == nil:
+			return matches, firstRows(s.length)
+		case shown == nil:
+			matches = c.matching(s.length, t.column)
+		default:
 			texts := s.shownBy(index, c, shown)
-			return c.matching(s.length, func(_ *column, code int) bool { return t.text(texts[code]) })
-		})
-	}
+			matches = c.matching(s.length, func(_ *column, code int) bool { return t.text(texts[code]) })
+		}
+		return matches.without(c.dependent), orNone(c.dependent)
+	})
 }
 
 // shown returns the function that returns the value of the path's field for a text in its column; nil

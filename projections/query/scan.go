@@ -76,9 +76,19 @@ func (l *listing[S, R]) considerBlock(b *projections.Block[S]) {
 		}
 		return first
 	}).(domain.Name)
-	for s.index = range b.Len() {
-		l.consider(b.Row(s.index))
+	rows, exact := firstRows(b.Len()), true
+	if l.matches != nil {
+		s.index = 0
+		rows, exact = l.matches.among(s)
 	}
+	if exact && l.keep == nil && len(l.keys) == 0 && l.kept.Len() > l.size && l.first >= l.kept.all[0].name {
+		l.total += rows.count() // none of the rows is on the page
+		return
+	}
+	rows.each(func(i int) {
+		s.index = i
+		l.consider(b.Row(i), exact)
+	})
 }
 
 // derive implements scanned.

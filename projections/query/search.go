@@ -14,15 +14,14 @@ func (c *scope) search(w *word) predicate {
 		return p.matches(textsTest(c.root, w.isIn))
 	}
 	inRow, inWire := c.searchLocal(w.isIn)
-	local, others := join(append(inRow, inWire...), true), join(c.searchDependent(w.isIn), true)
-	term := c.term()
-	return func(s *candidate) bool {
+	local := c.term(join(append(inRow, inWire...), true).row, func(s *candidate) (matches, unknown rowSet) {
 		ix := c.textIndex(s)
-		if ix == nil || ix.dependent.has(s.index) || !ix.finds(w) {
-			return local(s) || others(s)
+		if ix == nil || !ix.finds(w) {
+			return matches, firstRows(s.length)
 		}
-		return s.inTerm(term, func() rowSet { return ix.find(w) }) || others(s)
-	}
+		return ix.find(w), orNone(ix.dependent)
+	})
+	return join(append([]predicate{local}, c.searchDependent(w.isIn)...), true)
 }
 
 // searchLocal returns predicates, at least one of which is true if found returns true for a text in a

@@ -38,11 +38,8 @@ const (
 type textIndexKey struct{ root *field }
 
 // textIndex returns the index of the texts of the fields in searchLocal, for the block that the scan
-// of s considers; nil if there is no block, or its texts are too large.
+// of s considers; nil if its texts are too large.
 func (c *scope) textIndex(s *candidate) *textIndex {
-	if s.scan == nil {
-		return nil
-	}
 	return s.scan.derive(textIndexKey{c.root}, func() any { return c.newTextIndex(s) }).(*textIndex)
 }
 
@@ -52,7 +49,7 @@ func (c *scope) newTextIndex(s *candidate) *textIndex {
 		texts = append(texts, text)
 		return false // visits all texts
 	})
-	visit, whens := join(append(inRow, inWire...), true), c.whens()
+	visit, whens := join(append(inRow, inWire...), true).row, c.whens()
 	ix, names, rows := &textIndex{ascii: true}, make([]string, s.length), map[string]*rowSet{}
 	s.scan.each(func(i int, row unsafe.Pointer, name string) {
 		if slices.ContainsFunc(whens, func(when func(unsafe.Pointer) bool) bool { return when(row) }) {
@@ -210,15 +207,8 @@ func (l *textList) each(part string, f func(i int)) {
 
 // only returns the row of a set that has one row.
 func (s *rowSet) only() (i int, one bool) {
-	n := 0
-	for w, word := range s {
-		for bit := range 64 {
-			if word&(1<<bit) != 0 {
-				i, n = w*64+bit, n+1
-			}
-		}
-	}
-	return i, n == 1
+	s.each(func(at int) { i = at })
+	return i, s.count() == 1
 }
 
 // lowerASCII returns a text with the ASCII letters in lower case.

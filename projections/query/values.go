@@ -34,30 +34,25 @@ const (
 	mapKeys             // the keys of the map that is the field
 )
 
-// inValues returns a predicate that reports the same as match, the predicate of the term t. When a
-// scan considers a block, it looks up the field's valueRows.
-func (p *path) inValues(t test, match predicate) predicate {
+// inValues returns the predicate of the test t of the path's field. match reports the same for one
+// row. When a scan considers a block, the predicate looks up the field's valueRows.
+func (p *path) inValues(t test, match func(*candidate) bool) predicate {
 	if p.scope == nil || p.depends.always() || p.shown() != nil || t.of == noValues {
-		return match
+		return rowPredicate(match)
 	}
-	key, term, read := valuesKey{p.scope.root, p.name, t.of}, p.scope.term(), *p
-	return func(s *candidate) bool {
-		if s.scan == nil {
-			return match(s)
-		}
+	key, read := valuesKey{p.scope.root, p.name, t.of}, *p
+	return p.scope.term(match, func(s *candidate) (matches, unknown rowSet) {
 		all := s.scan.derive(key, func() any { return read.valueRows(s, t.of) }).(*valueRows)
-		if all == nil || all.dependent.has(s.index) {
-			return match(s)
+		if all == nil {
+			return matches, firstRows(s.length)
 		}
-		return s.inTerm(term, func() (rows rowSet) {
-			for i, v := range all.values {
-				if t.each(v) {
-					rows.addAll(&all.rows[i])
-				}
+		for i, v := range all.values {
+			if t.each(v) {
+				matches.addAll(&all.rows[i])
 			}
-			return rows
-		})
-	}
+		}
+		return matches, orNone(all.dependent)
+	})
 }
 
 // valueRows returns the values of the path's field in the block that the scan of s considers; nil if
