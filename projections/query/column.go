@@ -154,6 +154,10 @@ func (c *column) setTexts(texts []string) (fit bool) {
 	known := make(map[string]uint8, len(texts))
 	codes, different, size := make([]uint8, len(texts)), texts[:0:0], 0
 	for i, s := range texts {
+		if i > 0 && s == texts[i-1] {
+			codes[i] = codes[i-1]
+			continue
+		}
 		code, ok := known[s]
 		if !ok {
 			code = uint8(len(different))
