@@ -3,6 +3,7 @@ package projections
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"anneal/domain"
 	"anneal/eventlog"
@@ -22,8 +24,9 @@ import (
 )
 
 // BenchmarkCost compares whole commands, durable and folded by a world, on servers with and without the
-// Merkle tree and the archive of earlier states. Bursts on the servers alternate, in an order that
-// changes with each round. It reports the rate without both, and the ratios to it.
+// Merkle tree and the archive of earlier states. The servers take turns, in an order that changes with
+// each round. It reports the median rate without both, the medians of the ratios to it in the same
+// round, and the CPU time of a command, including what tree and archive do after it.
 func BenchmarkCost(b *testing.B) {
 	kinds := []struct {
 		name          string
@@ -31,31 +34,64 @@ func BenchmarkCost(b *testing.B) {
 	}{{"plain", false, false}, {"tree", true, false}, {"archive", false, true}, {"both", true, true}}
 	for _, clients := range []int{1, 64, 256} {
 		b.Run(strconv.Itoa(clients), func(b *testing.B) {
-			commands, took := make([]func() error, len(kinds)), make([]time.Duration, len(kinds))
-			each := max(1, 512/clients)
+			servers := make([]costServer, len(kinds))
+			each := max(1, 1024/clients)
 			for i, kind := range kinds {
-				commands[i] = commandsOn(b, kind.tree, kind.archive)
-				burstOf(b, clients, each, commands[i]) // warm up
+				servers[i] = costServerOf(b, kind.tree, kind.archive)
+				burstOf(b, clients, each, servers[i].command) // warm up
+				servers[i].settle()
 			}
+			var ratios [4][]float64
+			var rates []float64
+			var cpu [4]time.Duration
 			rounds := 0
 			for range b.N {
-				for begun := time.Now(); time.Since(begun) < 12*time.Second; rounds++ {
+				for begun := time.Now(); time.Since(begun) < 20*time.Second; rounds++ {
+					var took [4]time.Duration
 					for i := range kinds {
 						at := (i + rounds) % len(kinds)
 						if rounds/len(kinds)%2 == 1 {
 							at = len(kinds) - 1 - at
 						}
-						took[at] += burstOf(b, clients, each, commands[at])
+						spent := cpuTime(b)
+						took[at] = burstOf(b, clients, each, servers[at].command)
+						servers[at].settle()
+						cpu[at] += cpuTime(b) - spent
+					}
+					rates = append(rates, float64(clients*each)/took[0].Seconds())
+					for i := range kinds {
+						ratios[i] = append(ratios[i], took[0].Seconds()/took[i].Seconds())
 					}
 				}
 			}
-			b.ReportMetric(float64(rounds*clients*each)/took[0].Seconds(), "plain/s")
-			for i, kind := range kinds[1:] {
-				b.ReportMetric(took[0].Seconds()/took[i+1].Seconds(), kind.name+":plain")
+			b.ReportMetric(medianOf(rates), "plain/s")
+			for i, kind := range kinds {
+				if i > 0 {
+					b.ReportMetric(medianOf(ratios[i]), kind.name+":plain")
+				}
+				b.ReportMetric(float64(cpu[i].Microseconds())/float64(rounds*clients*each), kind.name+"-cpu-µs")
 			}
 			b.ReportMetric(0, "ns/op")
 		})
 	}
+}
+
+func medianOf(values []float64) float64 {
+	slices.Sort(values)
+	return values[len(values)/2]
+}
+
+// cpuTime returns the CPU time of the process.
+func cpuTime(b *testing.B) time.Duration {
+	var usage unix.Rusage
+	require.NoError(b, unix.Getrusage(unix.RUSAGE_SELF, &usage))
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+}
+
+// A costServer executes commands. settle waits until the tree has their events.
+type costServer struct {
+	command func() error
+	settle  func()
 }
 
 // burstOf calls command each times in each of some clients, and returns how long this took.
@@ -73,12 +109,13 @@ func burstOf(b *testing.B, clients, each int, command func() error) time.Duratio
 	return time.Since(begun)
 }
 
-// commandsOn returns a function that executes a command on a new durable server.
-func commandsOn(b *testing.B, tree, archived bool) func() error {
+// costServerOf starts a durable server.
+func costServerOf(b *testing.B, tree, archived bool) costServer {
 	s, w := servertest.Start(b, func(o *natsserver.Options) { o.NoSync = false }), NewWorld()
 	ctx, stop := context.WithCancel(context.Background())
 	var all sync.WaitGroup
 	b.Cleanup(func() { stop(); all.Wait() })
+	settle := func() { assert.NoError(b, w.WaitFor(ctx, lastOf(b, s.Log()))) }
 	if tree {
 		signer, err := transparency.NewSigner([]byte("secret"))
 		require.NoError(b, err)
@@ -86,6 +123,8 @@ func commandsOn(b *testing.B, tree, archived bool) func() error {
 			Keys: secrets.NewMemoryVault().Salts(), Signer: signer})
 		s.Log().Observe(p.Observe)
 		all.Go(func() { _ = p.Run(ctx) })
+		world := settle
+		settle = func() { world(); assert.NoError(b, p.WaitFor(ctx, w.Position())) }
 	}
 	if archived {
 		a, err := archive.Open(b.TempDir())
@@ -95,12 +134,18 @@ func commandsOn(b *testing.B, tree, archived bool) func() error {
 	}
 	all.Go(func() { _ = w.Run(ctx, s.Log()) })
 	var id atomic.Int64
-	return func() error {
+	return costServer{settle: settle, command: func() error {
 		name := domain.NewName("acme", domain.Datasets.Collection, fmt.Sprint("d", id.Add(1)))
 		_, err := eventlog.Do(b.Context(), s.Log(), w, eventlog.Request{Time: time.Now(), Actor: "accounts/acme/apiKeys/k1"},
 			domain.Intend(domain.Datasets, name, domain.Command[domain.Dataset](domain.CreateDataset{
 				DatasetSpec: domain.DatasetSpec{DisplayName: "a dataset", UserUploaded: &struct{}{}},
 				CreatedBy:   "accounts/acme/apiKeys/k1"})))
 		return err
-	}
+	}}
+}
+
+func lastOf(b *testing.B, log eventlog.Log) uint64 {
+	last, err := log.Last(context.Background())
+	require.NoError(b, err)
+	return last.Position
 }
