@@ -17,10 +17,11 @@ import (
 	"anneal/api/rest"
 	"anneal/domain"
 	"anneal/eventlog"
+	"anneal/internal/testutil"
 	"anneal/projections"
 )
 
-const writesPerSecond = 500 // writes while lists are measured
+const writesPerSecond = 500 // writes while lists are measured, unless $ANNEAL_LIST_WRITES says otherwise
 
 // BenchmarkLists measures whole requests, without a connection, in an account with n datasets,
 // while a writer updates and creates datasets. The requests read one dataset, or pages of 50
@@ -138,8 +139,12 @@ func timed(f func()) time.Duration {
 // writeOn updates one of n datasets and creates a dataset, in turns, until stop is called.
 func writeOn(b *testing.B, world *projections.World, n int) (stop func()) {
 	const at = 4 // writes per batch
+	rate := testutil.Variable(b, "ANNEAL_LIST_WRITES", writesPerSecond)
+	if rate == 0 {
+		return func() {}
+	}
 	done, stopped := make(chan struct{}), make(chan struct{})
-	ticks := time.NewTicker(at * time.Second / writesPerSecond)
+	ticks := time.NewTicker(at * time.Second / time.Duration(rate))
 	go func() {
 		defer close(stopped)
 		for i := 0; ; i++ {
