@@ -4,6 +4,7 @@ import (
 	"math"
 	"strings"
 	"time"
+	"unique"
 	"unsafe"
 
 	"anneal/projections"
@@ -195,7 +196,7 @@ func (c *column) setTexts(texts []string) (fit bool) {
 
 // A columnField is a field whose values a scan reads from a column.
 type columnField struct {
-	key       columnKey
+	key       unique.Handle[columnKey] // a handle is compared faster
 	leaf      *field
 	read      func(*candidate) keyValue     // reads the value from the row, to compute the column
 	dependent func(row unsafe.Pointer) bool // see Dependence.When; nil if the value depends on nothing but the row
@@ -207,7 +208,7 @@ func (c *scope) column(p *path) int {
 	if _, ok := p.locate(); !ok || p.depends.always() || !p.leaf.shape.scalar() || p.leaf.parsed {
 		return -1
 	}
-	key := columnKey{c.root, p.name}
+	key := unique.Make(columnKey{c.root, p.name})
 	for i, one := range c.columns {
 		if one.key == key {
 			return i

@@ -2,6 +2,7 @@ package query
 
 import (
 	"reflect"
+	"unique"
 	"unsafe"
 )
 
@@ -40,7 +41,7 @@ func (p *path) inValues(t test, match func(*candidate) bool) predicate {
 	if p.scope == nil || p.depends.always() || p.shown() != nil || t.of == noValues {
 		return rowPredicate(match)
 	}
-	key, read := valuesKey{p.scope.root, p.name, t.of}, *p
+	key, read := unique.Make(valuesKey{p.scope.root, p.name, t.of}), *p
 	return p.scope.term(match, func(s *candidate) (matches, unknown rowSet) {
 		all := s.scan.derive(key, func() any { return read.valueRows(s, t.of) }).(*valueRows)
 		if all == nil {
