@@ -39,7 +39,7 @@ func BenchmarkCost(b *testing.B) {
 			for i, kind := range kinds {
 				servers[i] = costServerOf(b, kind.tree, kind.archive)
 				burstOf(b, clients, each, servers[i].command) // warm up
-				servers[i].settle()
+				servers[i].finish()
 			}
 			var ratios [4][]float64
 			var rates []float64
@@ -55,7 +55,7 @@ func BenchmarkCost(b *testing.B) {
 						}
 						spent := cpuTime(b)
 						took[at] = burstOf(b, clients, each, servers[at].command)
-						servers[at].settle()
+						servers[at].finish()
 						cpu[at] += cpuTime(b) - spent
 					}
 					rates = append(rates, float64(clients*each)/took[0].Seconds())
@@ -88,10 +88,10 @@ func cpuTime(b *testing.B) time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// A costServer executes commands. settle waits until the tree has their events.
+// A costServer executes commands. finish waits until the tree has their events.
 type costServer struct {
 	command func() error
-	settle  func()
+	finish  func()
 }
 
 // burstOf calls command each times in each of some clients, and returns how long this took.
@@ -115,7 +115,7 @@ func costServerOf(b *testing.B, tree, archived bool) costServer {
 	ctx, stop := context.WithCancel(context.Background())
 	var all sync.WaitGroup
 	b.Cleanup(func() { stop(); all.Wait() })
-	settle := func() { assert.NoError(b, w.WaitFor(ctx, lastOf(b, s.Log()))) }
+	finish := func() { assert.NoError(b, w.WaitFor(ctx, lastOf(b, s.Log()))) }
 	if tree {
 		signer, err := transparency.NewSigner([]byte("secret"))
 		require.NoError(b, err)
@@ -123,8 +123,8 @@ func costServerOf(b *testing.B, tree, archived bool) costServer {
 			Keys: secrets.NewMemoryVault().Salts(), Signer: signer})
 		s.Log().Observe(p.Observe)
 		all.Go(func() { _ = p.Run(ctx) })
-		world := settle
-		settle = func() { world(); assert.NoError(b, p.WaitFor(ctx, w.Position())) }
+		world := finish
+		finish = func() { world(); assert.NoError(b, p.WaitFor(ctx, w.Position())) }
 	}
 	if archived {
 		a, err := archive.Open(b.TempDir())
@@ -134,7 +134,7 @@ func costServerOf(b *testing.B, tree, archived bool) costServer {
 	}
 	all.Go(func() { _ = w.Run(ctx, s.Log()) })
 	var id atomic.Int64
-	return costServer{settle: settle, command: func() error {
+	return costServer{finish: finish, command: func() error {
 		name := domain.NewName("acme", domain.Datasets.Collection, fmt.Sprint("d", id.Add(1)))
 		_, err := eventlog.Do(b.Context(), s.Log(), w, eventlog.Request{Time: time.Now(), Actor: "accounts/acme/apiKeys/k1"},
 			domain.Intend(domain.Datasets, name, domain.Command[domain.Dataset](domain.CreateDataset{

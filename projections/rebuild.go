@@ -46,8 +46,8 @@ type rebuild struct {
 // only while the last events, at most maxSwitchEvents, are folded. Rebuild calls progress with the
 // number of events that it has folded, and the position of the world.
 //
-// After an error, the world has the same tables as before, unless it is a NotComparedError. The world must be following the same log (see World.Run). Only one rebuild may run at a
-// time.
+// After an error, the world has the same tables as before, unless it is a NotComparedError. The world
+// must be following the same log (see World.Run). Only one rebuild may run at a time.
 func Rebuild(ctx context.Context, w *World, log Reader, progress func(folded, end uint64)) (Comparison, error) {
 	r := &rebuild{w, log, emptyOf(w), progress}
 	for {
@@ -87,8 +87,8 @@ type NotComparedError struct {
 }
 
 func (e *NotComparedError) Error() string {
-	return fmt.Sprintf("the served state was replaced at position %d, but not compared with the previous one: %v", e.Position,
-		e.Err)
+	return fmt.Sprintf("the served state was replaced at position %d, but not compared with the previous one: %v",
+		e.Position, e.Err)
 }
 
 func (e *NotComparedError) Unwrap() error { return e.Err }

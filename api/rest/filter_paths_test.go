@@ -54,7 +54,7 @@ func pathsOf[S domain.State, R any](t *testing.T, res *resource[S, R]) (lines []
 	const n = 400
 	table, view := projections.NewTable(res.kind, slices.Values(randomRows(res, n))), projections.NewWorld().View()
 	var rendered atomic.Int64
-	rendering := res.renderingOf(view, func(row *projections.Row[S], out *R) {
+	rendering := renderingOf(res, view, func(row *projections.Row[S], out *R) {
 		rendered.Add(1)
 		res.render(view, row, out)
 	})
@@ -165,16 +165,17 @@ func otherView[S domain.State](rows []*projections.Row[S]) *projections.View {
 		return &projections.Row[domain.Node]{Name: domain.Name(name), State: n}
 	}
 	view.Nodes = projections.NewTable(domain.Nodes, slices.Values([]*projections.Row[domain.Node]{
-		node("OK", domain.Node{State: domain.NodeLostState}), node("a", domain.Node{NodeSpec: domain.NodeSpec{Region: "EU"}})}))
+		node("OK", domain.Node{State: domain.NodeLostState}),
+		node("a", domain.Node{NodeSpec: domain.NodeSpec{Region: "EU"}})}))
 	return view
 }
 
 // renderingOf returns the rendering of lists in a view, without fields that differ between servers.
-func (res *resource[S, R]) renderingOf(v *projections.View,
+func renderingOf[S domain.State, R any](res *resource[S, R], v *projections.View,
 	render func(*projections.Row[S], *R)) query.Rendering[S, R] {
 	return query.Rendering[S, R]{All: render,
 		Field:      func(field string) func(*projections.Row[S], *R) { return res.computed[field] },
-		Dependence: func(field string) *query.Dependence[S] { return res.dependence(v, field) }}
+		Dependence: func(field string) *query.Dependence[S] { return dependenceOf(res, v, field) }}
 }
 
 // TestColumnsAreThoseRendered checks, for each field in filters and orderBy of each kind, that lists that
@@ -223,7 +224,7 @@ func checkColumns[S domain.State, R any](res *resource[S, R]) func(*testing.T) {
 			for i, view := range append(views, views[0]) {
 				render := func(row *projections.Row[S], out *R) { res.render(view, row, out) }
 				want, wantErr := query.List(slices.Values(rows), render, plain, q)
-				got, err := query.ListIn(table, "acme", nil, res.renderingOf(view, render), res.fields, q)
+				got, err := query.ListIn(table, "acme", nil, renderingOf(res, view, render), res.fields, q)
 				require.Equal(t, wantErr, err, "%+v", q)
 				require.True(t, reflect.DeepEqual(want, got), "%+v returns another page in view %d: %d of %d rows", q, i,
 					got.TotalSize, want.TotalSize)

@@ -33,7 +33,7 @@ func (res *resource[S, R]) list(c *call) (any, error) {
 	}
 	render := query.Rendering[S, R]{All: func(row *projections.Row[S], out *R) { res.show(c, row, out) },
 		Field:      func(field string) func(*projections.Row[S], *R) { return res.computed[field] },
-		Dependence: func(field string) *query.Dependence[S] { return res.dependence(c.View(), field) }}
+		Dependence: func(field string) *query.Dependence[S] { return dependenceOf(res, c.View(), field) }}
 	page, err := query.ListIn(res.table(c.View()), c.Account, res.visible(c, showDeleted), render, res.fields, q)
 	if err := request.JoinErrors(p.Err(), err); err != nil {
 		return nil, err
@@ -41,8 +41,8 @@ func (res *resource[S, R]) list(c *call) (any, error) {
 	return request.ListResponse(res.kind.Collection, page.Items, page.NextPageToken, page.TotalSize, m)
 }
 
-// dependence returns on what a field depends besides the row; nil if it depends on nothing else.
-func (res *resource[S, R]) dependence(v *projections.View, field string) *query.Dependence[S] {
+// dependenceOf returns on what a field depends besides the row; nil if it depends on nothing else.
+func dependenceOf[S domain.State, R any](res *resource[S, R], v *projections.View, field string) *query.Dependence[S] {
 	if field == "createdBy" && res.creator != nil {
 		return &query.Dependence[S]{
 			Stored: func(row *projections.Row[S]) string { return res.creator(&row.State) },

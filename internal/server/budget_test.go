@@ -25,51 +25,52 @@ import (
 var uncounted = []string{"context.json", "operator.json", "version", "keys", "lock",
 	"control-plane", "nats.mark", "nats.port", "rebuilds.json", "worker"}
 
-// TestFoldersAreInTheDiskBudget writes to every folder of the data directory, first on a disk with
+// TestDirectoriesAreInTheDiskBudget writes to every directory of the data directory, first on a disk with
 // space and then on one with less free space than any class of writes must leave. In the first case
-// each folder grows, in the second none does. A folder that a later version adds must be written to
+// each directory grows, in the second none does. A directory that a later version adds must be written to
 // here, and leave space for the log.
-func TestFoldersAreInTheDiskBudget(t *testing.T) {
+func TestDirectoriesAreInTheDiskBudget(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	require.NoError(t, serving(t, dir, func(ctx context.Context, s *Server) {
-		before := folderSizes(t, dir)
+		before := directorySizes(t, dir)
 		require.NoError(t, writeEverywhere(ctx, s, 0))
 		require.NoError(t, s.proofs.WaitFor(ctx, s.world.Position()))
-		after := folderSizes(t, dir)
-		for _, folder := range slices.Sorted(maps.Keys(after)) {
-			if !slices.Contains(uncounted, folder) {
-				assert.Greater(t, after[folder], before[folder], "%s does not grow: write to it in writeEverywhere", folder)
+		after := directorySizes(t, dir)
+		for _, directory := range slices.Sorted(maps.Keys(after)) {
+			if !slices.Contains(uncounted, directory) {
+				assert.Greater(t, after[directory], before[directory], "%s does not grow: write to it in writeEverywhere",
+					directory)
 			}
 		}
 
 		restore := disk.On(dir).Simulate(uint64(disk.Events) - 1)
 		defer restore()
-		before = folderSizes(t, dir)
+		before = directorySizes(t, dir)
 		require.Error(t, writeEverywhere(ctx, s, 1))
-		after = folderSizes(t, dir)
-		for folder, size := range after {
-			assert.LessOrEqual(t, size, before[folder], "%s grows although the disk is nearly full", folder)
+		after = directorySizes(t, dir)
+		for directory, size := range after {
+			assert.LessOrEqual(t, size, before[directory], "%s grows although the disk is nearly full", directory)
 		}
 		restore()
 		require.NoError(t, writeEverywhere(ctx, s, 2))
 	}))
 }
 
-// TestTreeLeavesSpaceForTheLog checks that the log goes on when the tree may not grow, and that the
-// tree goes on when there is space again.
+// TestTreeLeavesSpaceForTheLog checks that the log continues when the tree may not grow, and that the
+// tree continues when there is space again.
 func TestTreeLeavesSpaceForTheLog(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	require.NoError(t, serving(t, dir, func(ctx context.Context, s *Server) {
 		require.NoError(t, s.proofs.WaitFor(ctx, s.world.Position()))
 		restore := disk.On(dir).Simulate(uint64(disk.Files) - 1)
 		defer restore()
-		size := folderSizes(t, dir)["tree"]
+		size := directorySizes(t, dir)["tree"]
 		require.NoError(t, createAccount(ctx, s, "acme"))
 		require.Eventually(t, func() bool {
 			_, _, err := s.proofs.Checkpoint()
 			return err != nil && strings.Contains(err.Error(), "the disk is nearly full")
 		}, time.Minute, 10*time.Millisecond)
-		require.Equal(t, size, folderSizes(t, dir)["tree"])
+		require.Equal(t, size, directorySizes(t, dir)["tree"])
 		restore()
 		require.NoError(t, s.proofs.WaitFor(ctx, s.world.Position()))
 	}))
@@ -80,7 +81,7 @@ func createAccount(ctx context.Context, s *Server, id string) error {
 		domain.CreateAccount{AccountSpec: domain.AccountSpec{DisplayName: id, AccountType: domain.Enterprise}})
 }
 
-// writeEverywhere makes the server write to each folder of its data directory. round makes the
+// writeEverywhere makes the server write to each directory of its data directory. round makes the
 // content of the calls differ. The error is the last one.
 func writeEverywhere(ctx context.Context, s *Server, round int) (last error) {
 	note := func(err error) {
@@ -112,8 +113,8 @@ func writeEverywhere(ctx context.Context, s *Server, round int) (last error) {
 	return last
 }
 
-// folderSizes returns the sizes of the files in each entry of a directory.
-func folderSizes(t *testing.T, dir string) map[string]int64 {
+// directorySizes returns the sizes of the files in each entry of a directory.
+func directorySizes(t *testing.T, dir string) map[string]int64 {
 	sizes := map[string]int64{}
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)

@@ -173,8 +173,8 @@ func compile(c *scope, e *expr.Expr) (predicate, error) {
 	case "=", "!=", "<", "<=", ">", ">=", ":":
 		return compileRestriction(c, op, call.GetArgs()[0], call.GetArgs()[1])
 	default:
-		return predicate{}, fmt.Errorf("unknown function %q; compare a field instead, as in createTime > \"2026-03-01T00:00:00Z\"",
-			clip(op))
+		return predicate{}, fmt.Errorf("unknown function %q; compare a field instead, as in createTime > "+
+			"\"2026-03-01T00:00:00Z\"", clip(op))
 	}
 }
 
@@ -227,8 +227,8 @@ func compileRestriction(c *scope, op string, left, right *expr.Expr) (predicate,
 		return predicate{}, err
 	}
 	if p.lists() && op != ":" {
-		return predicate{}, fmt.Errorf("%s is in a list: use %s:VALUE, which tests whether any element of the list has this value",
-			p.name, p.name)
+		return predicate{}, fmt.Errorf("%s is in a list: use %s:VALUE, which tests whether any element of the list has "+
+			"this value", p.name, p.name)
 	}
 	return compileArgument(p, op, right)
 }
@@ -258,7 +258,8 @@ func compileArgument(p path, op string, arg *expr.Expr) (predicate, error) {
 			}
 			return predicate{}, fmt.Errorf("the function %s takes one value, as in %s(\"…\")", name, name)
 		default:
-			return predicate{}, fmt.Errorf("%s can be compared only with a value, not with the expression %q", p.name, clip(name))
+			return predicate{}, fmt.Errorf("%s can be compared only with a value, not with the expression %q", p.name,
+				clip(name))
 		}
 	}
 	value, ok := spelling(arg)
@@ -273,13 +274,13 @@ func compileArgument(p path, op string, arg *expr.Expr) (predicate, error) {
 func compileWord(c *scope, e *expr.Expr) (predicate, error) {
 	if parts, ok := dotted(e); ok && c.root.shape != anyJSON {
 		if p, err := c.resolve(parts); err == nil {
-			return predicate{}, fmt.Errorf("%s is a field: compare it, as in %s = VALUE or %s:*, or put it in quotes to search for "+
-				"the word", p.name, p.name, p.name)
+			return predicate{}, fmt.Errorf("%s is a field: compare it, as in %s = VALUE or %s:*, or put it in quotes to "+
+				"search for the word", p.name, p.name, p.name)
 		}
 	}
 	if word := e.GetIdentExpr().GetName(); word == "and" || word == "or" || word == "not" {
-		return predicate{}, fmt.Errorf("%s in lower case is not an operator: write %s, or %q in quotes to search for the word", word,
-			strings.ToUpper(word), word)
+		return predicate{}, fmt.Errorf("%s in lower case is not an operator: write %s, or %q in quotes to search for "+
+			"the word", word, strings.ToUpper(word), word)
 	}
 	word, ok := spelling(e)
 	if !ok {

@@ -74,7 +74,7 @@ func TestSlotsAreTakenInTurns(t *testing.T) {
 	const n = 3
 	s := newSlots(n)
 	var mu sync.Mutex
-	used, most := map[*bytes.Buffer]bool{}, 0
+	used, maxUsed := map[*bytes.Buffer]bool{}, 0
 	var all sync.WaitGroup
 	for range 50 {
 		all.Go(func() {
@@ -85,7 +85,7 @@ func TestSlotsAreTakenInTurns(t *testing.T) {
 				assert.False(t, used[buffer])
 				assert.Zero(t, buffer.Len())
 				used[buffer] = true
-				most = max(most, len(used))
+				maxUsed = max(maxUsed, len(used))
 				mu.Unlock()
 				buffer.WriteString("x")
 				mu.Lock()
@@ -96,7 +96,7 @@ func TestSlotsAreTakenInTurns(t *testing.T) {
 		})
 	}
 	all.Wait()
-	require.LessOrEqual(t, most, n)
+	require.LessOrEqual(t, maxUsed, n)
 	for range n {
 		_, ok := s.tryTake()
 		require.True(t, ok)

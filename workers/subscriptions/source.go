@@ -17,9 +17,11 @@ type source struct {
 	last delivery.Cursor // position and ID of the account's last event up to the position at
 }
 
-// next returns the next events, at most limit of at most about maxBytes of data. grown is closed when there are more events; it is
-// nil when there may be more already. After an error, the next call returns the same events.
-func (s *source) next(ctx context.Context, limit, maxBytes int) (selected []eventlog.Event, grown <-chan struct{}, err error) {
+// next returns the next events, at most limit of at most about maxBytes of data. grown is closed when
+// there are more events; it is nil when there may be more already. After an error, the next call
+// returns the same events.
+func (s *source) next(ctx context.Context, limit, maxBytes int) (selected []eventlog.Event,
+	grown <-chan struct{}, err error) {
 	at, last, size := s.at, s.last, 0
 	full := func() bool { return len(selected) == limit || size >= maxBytes }
 	read := func(e eventlog.Event) {
