@@ -199,7 +199,7 @@ type foldBudget struct{ rows, events atomic.Int64 }
 // there are processors. Those of a part precede those of the next one by version.
 func (p *pastRows) changes(account string) [][]changedRow {
 	var last uint64 // newest version
-	scanned := p.scan(account, func(rows []domain.AnyRow) (changed []changedRow) {
+	scanned := scanBlocks(p, account, func(rows []domain.AnyRow) (changed []changedRow) {
 		for _, row := range rows {
 			head := row.Head()
 			switch {
@@ -242,8 +242,8 @@ func (p *pastRows) changes(account string) [][]changedRow {
 	return parts
 }
 
-// scan calls f with the rows of each block of an account, concurrently, and returns the results.
-func (p *pastRows) scan(account string, f func([]domain.AnyRow) []changedRow) [][]changedRow {
+// scanBlocks calls f with the rows of each block of an account, concurrently, and returns the results.
+func scanBlocks[T any](p *pastRows, account string, f func([]domain.AnyRow) []T) [][]T {
 	var blocks []*block
 	p.present.blocks.Ascend(&block{account: account}, func(b *block) bool {
 		if account != everyAccount && b.account != account {
@@ -252,7 +252,7 @@ func (p *pastRows) scan(account string, f func([]domain.AnyRow) []changedRow) []
 		blocks = append(blocks, b)
 		return true
 	})
-	results := make([][]changedRow, runtime.GOMAXPROCS(0))
+	results := make([][]T, runtime.GOMAXPROCS(0))
 	var all sync.WaitGroup
 	for i := range results {
 		all.Go(func() {
@@ -333,8 +333,10 @@ func (p *pastRows) replace(account string, parts [][]changedRow) (*table, int) {
 	var t *table
 	if rebuilt {
 		t = newTable(p.present.kind)
-		for row := range p.unchanged(account) {
-			t.put(row, cell{})
+		for _, unchanged := range scanBlocks(p, account, p.unchanged) {
+			for _, row := range unchanged {
+				t.put(row, cell{})
+			}
 		}
 		p.present.deleted.Scan(func(name domain.Name, version uint64) bool {
 			if version <= p.position && (account == everyAccount || name.Account() == account) {
@@ -367,17 +369,12 @@ func (p *pastRows) replace(account string, parts [][]changedRow) (*table, int) {
 	return t, len(changed)
 }
 
-// unchanged yields the rows of an account that have not changed since the Moment.
-func (p *pastRows) unchanged(account string) func(yield func(domain.AnyRow) bool) {
-	rows := p.present.in(account)
-	if account == everyAccount {
-		rows = p.present.all()
-	}
-	return func(yield func(domain.AnyRow) bool) {
-		for row := range rows {
-			if row.Head().Version <= p.position && !yield(row) {
-				return
-			}
+// unchanged returns those of some rows that have not changed since the Moment.
+func (p *pastRows) unchanged(rows []domain.AnyRow) (all []domain.AnyRow) {
+	for _, row := range rows {
+		if row.Head().Version <= p.position {
+			all = append(all, row)
 		}
 	}
+	return all
 }
