@@ -35,7 +35,7 @@ func BenchmarkCost(b *testing.B) {
 	for _, clients := range []int{1, 64, 256} {
 		b.Run(strconv.Itoa(clients), func(b *testing.B) {
 			servers := make([]costServer, len(kinds))
-			each := max(1, 1024/clients)
+			each := max(32, min(1024, 8192/clients)) // long bursts, because each ends with a checkpoint of the tree
 			for i, kind := range kinds {
 				servers[i] = costServerOf(b, kind.tree, kind.archive)
 				burstOf(b, clients, each, servers[i].command) // warm up

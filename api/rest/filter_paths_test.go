@@ -173,9 +173,12 @@ func otherView[S domain.State](rows []*projections.Row[S]) *projections.View {
 // renderingOf returns the rendering of lists in a view, without fields that differ between servers.
 func renderingOf[S domain.State, R any](res *resource[S, R], v *projections.View,
 	render func(*projections.Row[S], *R)) query.Rendering[S, R] {
-	return query.Rendering[S, R]{All: render,
-		Field:      func(field string) func(*projections.Row[S], *R) { return res.computed[field] },
-		Dependence: func(field string) *query.Dependence[S] { return dependenceOf(res, v, field) }}
+	rendering := query.Rendering[S, R]{All: render,
+		Field: func(field string) func(*projections.Row[S], *R) { return res.computed[field] }}
+	if res.dependent != nil {
+		rendering.Dependence = func(field string) *query.Dependence[S] { return dependenceOf(res, v, field) }
+	}
+	return rendering
 }
 
 // TestColumnsAreThoseRendered checks, for each field in filters and orderBy of each kind, that lists that

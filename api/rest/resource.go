@@ -44,7 +44,8 @@ type resource[S domain.State, R any] struct {
 	computed map[string]func(row *projections.Row[S], out *R)
 	// dependent has the fields, by JSON name, of which render or local may set another value for the
 	// same row, such as by live status or other resources. The function reports whether they may do so
-	// for a row; nil means for all rows. Lists render rows for the values of these fields.
+	// for a row; nil means for all rows. Lists render rows for the values of these fields, and read
+	// others from columns. If dependent is nil, any field may depend on something else.
 	dependent map[string]func(row *projections.Row[S]) bool
 	// creator returns what creatorOf makes the field createdBy of; nil if there is no such field.
 	creator func(*S) string

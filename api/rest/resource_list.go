@@ -32,8 +32,10 @@ func (res *resource[S, R]) list(c *call) (any, error) {
 		q.Filter, q.OrderBy = "", ""
 	}
 	render := query.Rendering[S, R]{All: func(row *projections.Row[S], out *R) { res.show(c, row, out) },
-		Field:      func(field string) func(*projections.Row[S], *R) { return res.computed[field] },
-		Dependence: func(field string) *query.Dependence[S] { return dependenceOf(res, c.View(), field) }}
+		Field: func(field string) func(*projections.Row[S], *R) { return res.computed[field] }}
+	if res.dependent != nil {
+		render.Dependence = func(field string) *query.Dependence[S] { return dependenceOf(res, c.View(), field) }
+	}
 	page, err := query.ListIn(res.table(c.View()), c.Account, res.visible(c, showDeleted), render, res.fields, q)
 	if err := request.JoinErrors(p.Err(), err); err != nil {
 		return nil, err
