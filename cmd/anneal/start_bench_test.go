@@ -55,8 +55,8 @@ func BenchmarkStart(b *testing.B) {
 	b.ReportMetric(wall.Seconds()/limit.Seconds(), "x-limit")
 	b.ReportMetric(0, "ns/op")
 	total := 0.0
-	for _, part := range append(testutil.Glob(b, filepath.Join(dir, "nats/jetstream/*/streams/*")), filepath.Join(dir, "tree"),
-		filepath.Join(dir, "archive"), filepath.Join(dir, "snapshots")) {
+	for _, part := range append(testutil.Glob(b, filepath.Join(dir, "nats/jetstream/*/streams/*")),
+		filepath.Join(dir, "tree"), filepath.Join(dir, "archive"), filepath.Join(dir, "snapshots")) {
 		size := float64(sizeBelow(b, part)) / float64(datasets)
 		total += size
 		if size >= 1 {
