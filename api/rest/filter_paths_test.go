@@ -215,7 +215,10 @@ func checkColumns[S domain.State, R any](res *resource[S, R]) func(*testing.T) {
 		for _, name := range queryNames(reflect.TypeFor[R](), "", 0) {
 			queries = append(queries, query.Query{OrderBy: name, PageSize: 200})
 			for _, op := range []string{"=", ">=", ":", ":*"} {
-				for _, value := range filterValues {
+				for n, value := range filterValues {
+					if op == ":*" && n > 0 {
+						break
+					}
 					if op == ":*" {
 						value = ""
 					}
