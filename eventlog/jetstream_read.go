@@ -108,7 +108,7 @@ func (l *JetStream) page(ctx context.Context, filter string, first uint64, limit
 	err error) {
 	err = l.retryRead(ctx, func(ctx context.Context) error {
 		began := time.Now()
-		events, left, err = l.pageOnce(ctx, filter, from, limit, l.pageSize.bytes())
+		events, left, err = l.pageOnce(ctx, filter, first, limit, l.pageSize.bytes())
 		l.pageSize.adjust(err, time.Since(began), l.ackWait/2)
 		if len(events) > 0 && errors.Is(err, context.DeadlineExceeded) {
 			return nil // the next page continues after the events that have arrived

@@ -165,10 +165,10 @@ func (c *Comparison) differs(name, kind string) {
 	}
 }
 
-// merge calls each for every resource with an entry in one of two ordered sequences. It passes the
+// merge calls visit for every resource with an entry in one of two ordered sequences. It passes the
 // entry of each sequence, valid during the call; nil if the sequence has none. It returns the first
-// error of each.
-func merge(a, b iter.Seq2[entry, error], each func(a, b *entry) error) error {
+// error of visit.
+func merge(a, b iter.Seq2[entry, error], visit func(a, b *entry) error) error {
 	nextA, stopA := iter.Pull2(a)
 	defer stopA()
 	nextB, stopB := iter.Pull2(b)
@@ -194,7 +194,7 @@ func merge(a, b iter.Seq2[entry, error], each func(a, b *entry) error) error {
 		} else if order > 0 {
 			was = nil
 		}
-		if err := each(was, is); err != nil {
+		if err := visit(was, is); err != nil {
 			return err
 		}
 		if order <= 0 {

@@ -205,8 +205,8 @@ func (l *textList) each(part string, f func(i int)) {
 	}
 }
 
-// only returns the row of a set that has one row.
-func (s *rowSet) only() (i int, one bool) {
+// only returns the row of a set that has a single row; otherwise it returns false.
+func (s *rowSet) only() (i int, found bool) {
 	s.each(func(at int) { i = at })
 	return i, s.count() == 1
 }

@@ -56,9 +56,9 @@ func (p *path) inValues(t test, match func(*candidate) bool) predicate {
 	})
 }
 
-// valueRows returns the values of the path's field in the block that the scan of s considers; nil if
-// there are more than maxValues.
-func (p *path) valueRows(s *candidate, of valuesOf) *valueRows {
+// valueRows returns the values of the path's field, of the given kind, in the block that the scan of
+// s considers; nil if there are more than maxValues.
+func (p *path) valueRows(s *candidate, kind valuesOf) *valueRows {
 	all, known := &valueRows{}, map[any]int{}
 	row := 0
 	add := func(v reflect.Value) {
@@ -74,7 +74,7 @@ func (p *path) valueRows(s *candidate, of valuesOf) *valueRows {
 		all.rows[i].add(row)
 	}
 	visit := func(v reflect.Value) bool {
-		switch of {
+		switch kind {
 		case presences:
 			add(reflect.ValueOf(present(v)))
 		case elements:

@@ -141,7 +141,7 @@ func (f *files) begin(s *domain.Subscription, cursor delivery.Cursor) {
 		f.stopReading()
 		f.source = source{session: f.session, spec: s.SubscriptionSpec, at: cursor.Position, last: cursor}
 	}
-	f.newContent(domain.EventFile{First: at.Position + 1})
+	f.newContent(domain.EventFile{First: cursor.Position + 1})
 }
 
 // newContent makes content that of a new file.
