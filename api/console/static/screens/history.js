@@ -1,0 +1,464 @@
+// States of resources at positions and times, and their differences.
+import { html, useEffect, useRef, useState } from '/console/vendor/htm-preact.js'
+import { at, can, events, get, query, request } from '/console/client.js'
+import { Action, ErrorBox, Field, Json, Table, Time, idOf, number } from '/console/ui.js'
+
+// stateAt returns a resource at a position or time, which may be empty for now; null if it did not exist.
+export async function stateAt(name, asOf, signal) {
+  try {
+    return await get(at(name) + query({ asOf }), { signal })
+  } catch (e) {
+    if (e.status === 404) return null
+    throw e
+  }
+}
+
+// positionAt returns the position of the log at a time. A position is returned as it is.
+export async function positionAt(text, signal) {
+  if (/^\d+$/.test(text)) return Number(text)
+  const response = await request('GET', at('datasets') + query({ asOf: text, pageSize: 1 }), { signal })
+  return Number(response.headers.get('anneal-position'))
+}
+
+// flat returns the values of a resource by the dotted paths of their fields.
+function flat(value, path = '', into = {}) {
+  if (value && typeof value === 'object' && !Array.isArray(value)) {
+    for (const [k, v] of Object.entries(value)) {
+      if (!k.endsWith('SignedUrl')) flat(v, path ? `${path}.${k}` : k, into)
+    }
+  } else if (path) into[path] = JSON.stringify(value)
+  return into
+}
+
+// differences returns the fields whose values differ: [field, before, after].
+export function differences(before, after) {
+  const [a, b] = [flat(before), flat(after)]
+  return [...new Set([...Object.keys(a), ...Object.keys(b)])]
+    .filter((k) => a[k] !== b[k])
+    .map((k) => [k, a[k] ?? '', b[k] ?? ''])
+}
+
+// why returns the events that led to an event, oldest first, each with its relation to the next: its cause, an
+// event of the same request, or the previous change of the resource, to which schedulers and nodes react. It
+// ends at the request of an API key. path is that of the events that the key may read.
+export async function why(event, path, signal) {
+  const find = async (filter, orderBy = 'position') =>
+    (await get(path + query({ filter, orderBy, pageSize: 100 }), { signal })).events || []
+  const chain = [{ event, relation: '' }]
+  while (!/\/apiKeys\//.test(event.actor || '') && chain.length < 50) {
+    const earlier = (e) => Number(e.position) < Number(event.position)
+    const same = event.correlation ? (await find(`correlation = "${event.correlation}"`)).filter(earlier) : []
+    let from = same.find((e) => e.id === event.cause)
+    let relation = 'cause'
+    if (!from && same.length) [from, relation] = [same[0], 'same request']
+    if (!from && event.cause) from = (await find(`id = "${event.cause}"`)).find(earlier)
+    if (!from) {
+      relation = 'previous change'
+      from = (await find(`subject = "${event.subject}" AND position < ${event.position}`, 'position desc'))[0]
+    }
+    if (!from) break
+    event = from
+    chain.unshift({ event, relation })
+  }
+  return chain
+}
+
+// A timeline shows any number of events: only the rows in view are in the page, and only pages near them in
+// memory.
+
+const height = 30 // of a row, in pixels
+const tallest = 8e6 // pixels: browsers limit the height of an element
+const size = 200 // events of a page
+const kept = 40 // pages in memory
+const maxLive = 5000 // new events before the pages are read again
+
+// Pages reads the pages of a list of events, newest first. The tokens of pages lead from one page to the next,
+// so pages on the way are read without their events' data.
+class Pages {
+  tokens = ['']
+  pages = new Map()
+  total = 0
+  wanted = 0
+  constructor(path, filter, changed) {
+    Object.assign(this, { path, filter, changed })
+  }
+
+  // at returns the event with a number, counted from the newest; null if its page is not read yet.
+  at(i) {
+    return this.pages.get(Math.floor(i / size))?.[i % size] || null
+  }
+
+  async read(n, readMask) {
+    const page = await get(
+      this.path +
+        query({ filter: this.filter, orderBy: 'position desc', pageSize: size, pageToken: this.tokens[n], readMask }),
+      { signal: this.signal },
+    )
+    if (page.nextPageToken) this.tokens[n + 1] = page.nextPageToken
+    if (n === 0) this.total = page.totalSize
+    return page.events || []
+  }
+
+  // want reads the pages of the events from first to last, unless other events are wanted in the meantime.
+  async want(first, last, signal) {
+    this.signal = signal
+    const turn = ++this.wanted
+    for (let n = Math.floor(first / size); n <= Math.floor(last / size); n++) {
+      if (this.pages.has(n)) continue
+      while (this.tokens.length <= n) {
+        await this.read(this.tokens.length - 1, 'position')
+        if (turn !== this.wanted) return
+      }
+      this.pages.set(n, await this.read(n))
+      if (this.pages.size > kept) {
+        const far = [...this.pages.keys()].sort((a, b) => Math.abs(b - n) - Math.abs(a - n))[0]
+        this.pages.delete(far)
+      }
+      if (signal.aborted) return
+      this.changed()
+      if (turn !== this.wanted) return
+    }
+  }
+}
+
+// Timeline shows the events at a path. matters(event) tells which new events belong to it.
+export function Timeline({ path, filter = '', matters, chosen, choose }) {
+  const [, redraw] = useState(0)
+  const [error, setError] = useState(null)
+  const [loaded, setLoaded] = useState(false)
+  const [round, setRound] = useState(0)
+  const box = useRef()
+  const own = useRef({ live: [] }).current
+  const draw = () => redraw((n) => n + 1)
+  const look = () => {
+    const { pages, live, abort } = own
+    const from = Math.max(0, own.first - live.length)
+    const to = Math.min(pages.total - 1, own.first + own.rows - live.length)
+    if (to < from && loaded) return
+    pages.want(from, Math.max(from, to), abort.signal).then(
+      () => setLoaded(true),
+      (e) => abort.signal.aborted || setError(e),
+    )
+  }
+  useEffect(() => {
+    Object.assign(own, { live: [], first: 0, rows: 1, abort: new AbortController(), pages: new Pages(path, filter, draw) })
+    setError(null)
+    setLoaded(false)
+    box.current.scrollTop = 0
+    look()
+    return () => own.abort.abort()
+  }, [path, filter, round])
+  useEffect(() => {
+    if (!matters) return
+    let timer
+    const stop = events.on((event) => {
+      if (!event || !matters(event)) return
+      const newest = own.pages.at(0)
+      if (newest && Number(event.position) <= Number(newest.position)) return
+      own.live.unshift(event)
+      timer ||= setTimeout(() => {
+        timer = null
+        if (own.live.length > maxLive && box.current.scrollTop === 0) setRound((n) => n + 1)
+        draw()
+      }, 250)
+    })
+    return () => {
+      stop()
+      clearTimeout(timer)
+    }
+  }, [path, filter, round])
+
+  const count = (own.pages?.total || 0) + own.live.length
+  const all = Math.min(count * height, tallest)
+  const view = box.current?.clientHeight || 0
+  const scroll = box.current?.scrollTop || 0
+  const scaled = all < count * height && all > view ? (count * height - view) / (all - view) : 1
+  const first = Math.max(0, Math.floor((scroll * scaled) / height) - 5)
+  const rows = Math.min(count - first, Math.ceil(view / height) + 10)
+  own.first = first
+  own.rows = rows
+  const top = scroll + first * height - scroll * scaled
+  useEffect(() => {
+    if (loaded) look()
+  }, [first, rows, loaded])
+  const shown = []
+  for (let i = first; i < first + rows; i++) {
+    shown.push([i, i < own.live.length ? own.live[i] : own.pages.at(i - own.live.length)])
+  }
+  return html`<${ErrorBox} error=${error} />
+    <p class="dim">${loaded ? `${number(count)} events` : 'Loading…'}</p>
+    <div
+      class="timeline"
+      role="table"
+      aria-label="Events, newest first"
+      aria-rowcount=${count}
+      tabindex="0"
+      ref=${box}
+      onScroll=${() => {
+        own.frame ||= requestAnimationFrame(() => {
+          own.frame = 0
+          draw()
+        })
+      }}
+    >
+      <div role="presentation" style=${{ height: `${all}px` }}>
+        <div role="rowgroup" style=${{ transform: `translateY(${top}px)` }}>
+          ${shown.map(
+            ([i, e]) =>
+              html`<div
+                key=${i % 200}
+                role="row"
+                aria-rowindex=${i + 1}
+                class=${e && chosen?.position === e.position ? 'chosen' : ''}
+                onClick=${() => e && choose(e)}
+              >
+                <span role="cell"
+                  >${e ? html`<button aria-label=${`Event ${e.position}`}>${e.position}</button>` : '…'}</span
+                >
+                <b role="cell">${e?.type}</b><span role="cell">${e?.subject}</span
+                ><span role="cell">${e && html`<${Time} of=${e.time} />`}</span>
+              </div>`,
+          )}
+        </div>
+      </div>
+    </div>`
+}
+
+// The history of a resource: its events with their causes and proofs, earlier states, and differences.
+
+// eventsPath returns the path of the events that the key may read.
+export const eventsPath = () => (can('operate') ? '/v1/events' : at('events'))
+
+let logKey = '' // public key of the log, which the user gave
+
+const marks = { true: '✓', false: '✗', null: '?' }
+
+function Proof({ event }) {
+  const [key, setKey] = useState(logKey)
+  const [result, setResult] = useState(null)
+  const run = async () => {
+    logKey = key
+    const bundle = await get(
+      `${can('operate') ? '/v1/events' : `/v1/accounts/${event.subject.split('/')[1]}/events`}/${event.position}:prove`,
+    )
+    return { bundle, checks: await verify(bundle, event, key) }
+  }
+  return html`<div class="controls">
+      <${Field} label="Key of the log" value=${key} set=${setKey} placeholder="as 'anneal log key' prints it" />
+      <${Action} run=${run} done=${setResult}>Verify the proof in this browser<//>
+    </div>
+    ${
+      result &&
+      html`<ul class="checks" role="status">
+          ${result.checks.map(
+            (c) =>
+              html`<li class=${c.ok === false ? 'failed' : ''}>
+                ${marks[c.ok]} ${c.what}${c.ok === false && ': this is not so'}
+              </li>`,
+          )}
+        </ul>
+        <details><summary>Proof</summary><${Json} of=${result.bundle} /></details>`
+    }`
+}
+
+const Chain = ({ of: chain, choose }) =>
+  html`<${Table}
+    label="Causes"
+    head=${['Position', 'Event', 'Resource', 'Actor', 'Led to the next as']}
+    rows=${chain.map(({ event: e, relation }) => [
+      html`<button onClick=${() => choose(e)}>${e.position}</button>`,
+      e.type,
+      e.subject,
+      e.actor,
+      relation,
+    ])}
+  />`
+
+const Differences = ({ of: fields }) =>
+  html`<${Table} head=${['Field', 'Before', 'After']} rows=${fields} empty="The states are equal." />`
+
+// changeOf returns the differences of a resource between two positions or times.
+export async function changeOf(name, from, to, signal) {
+  const [before, after] = await Promise.all([stateAt(name, from, signal), stateAt(name, to, signal)])
+  return { before, after, fields: differences(before, after) }
+}
+
+// Detail shows an event: its data, what it changed, what led to it, and its proof.
+export function Detail({ event, choose }) {
+  const [chain, setChain] = useState(null)
+  const [change, setChange] = useState(null)
+  useEffect(() => {
+    setChain(null)
+    setChange(null)
+  }, [event.position])
+  return html`<section class="card" aria-label="Event">
+    <h3>${event.type}, position ${event.position}</h3>
+    <p class="dim">${event.subject} · ${event.actor || 'no actor'} · ${event.time}</p>
+    <div class="controls">
+      <${Action} run=${() => why(event, eventsPath())} done=${setChain}>Why?<//>
+      ${
+        can('read') &&
+        html`<${Action}
+          run=${() => changeOf(event.subject, Math.max(1, event.position - 1), event.position)}
+          done=${setChange}
+          >What it changed<//
+        >`
+      }
+    </div>
+    ${chain && html`<${Chain} of=${chain} choose=${choose} />`}
+    ${
+      change &&
+      html`<${Differences} of=${change.fields} />
+        <details>
+          <summary>State after the event</summary>
+          <${Json} of=${change.after} />
+        </details>`
+    }
+    <${Json} of=${event} />
+    <${Proof} key=${event.position} event=${event} />
+  </section>`
+}
+
+// Earlier shows the state of a resource at a position or time, and what differs from another one.
+function Earlier({ name }) {
+  const [from, setFrom] = useState('')
+  const [to, setTo] = useState('')
+  const [change, setChange] = useState(null)
+  return html`<div class="controls">
+      <${Field} label="State at" value=${from} set=${setFrom} placeholder="position or time" />
+      <${Field} label="Compared with" value=${to} set=${setTo} placeholder="now" />
+      <${Action} run=${() => changeOf(name, from, to)} done=${setChange}>Show<//>
+    </div>
+    ${
+      change &&
+      html`<${Differences} of=${change.fields} />
+        <details open>
+          <summary>${from ? `State at ${from}` : 'State now'}</summary>
+          ${change.before ? html`<${Json} of=${change.before} />` : html`<p>${idOf(name)} did not exist.</p>`}
+        </details>`
+    }`
+}
+
+// History shows the events of a resource and its earlier states.
+export function History({ name }) {
+  const [chosen, choose] = useState(null)
+  return html`<${Earlier} name=${name} />
+    <${Timeline}
+      path=${`${at(name)}/events`}
+      matters=${(e) => e.subject === name}
+      chosen=${chosen}
+      choose=${choose}
+    />
+    ${chosen && html`<${Detail} event=${chosen} choose=${choose} />`}`
+}
+
+// Proofs of events are verified with the SHA-256 and Ed25519 of the browser. docs/proofs.md describes the
+// formats.
+
+const utf8 = new TextEncoder()
+const bytesOf = (base64) => Uint8Array.from(atob(base64), (c) => c.charCodeAt(0))
+
+function join(...parts) {
+  const all = new Uint8Array(parts.reduce((n, p) => n + p.length, 0))
+  let at = 0
+  for (const p of parts) {
+    all.set(p, at)
+    at += p.length
+  }
+  return all
+}
+
+const sha256 = async (...parts) => new Uint8Array(await crypto.subtle.digest('SHA-256', join(...parts)))
+const hex = (bytes) => [...bytes].map((b) => b.toString(16).padStart(2, '0')).join('')
+
+function bigEndian(n, size) {
+  const b = new Uint8Array(size)
+  for (let i = size - 1, v = BigInt(n); i >= 0; i--, v >>= 8n) b[i] = Number(v & 255n)
+  return b
+}
+
+const counted = (text) => {
+  const b = utf8.encode(text)
+  return join(bigEndian(b.length, 4), b)
+}
+
+// leafOf returns the leaf hash of an event, as the bundle discloses it.
+async function leafOf(d) {
+  const envelope = await sha256(
+    utf8.encode('anneal log envelope 1\n'),
+    bytesOf(d.envelopeSalt),
+    counted(d.subject),
+    bigEndian(d.attributes.length, 4),
+    ...d.attributes.flatMap((a) => [counted(a.name), counted(a.value)]),
+    bigEndian(d.accountSequence, 8),
+    bytesOf(d.previousLeaf),
+  )
+  const payload = d.payloadCommitment
+    ? bytesOf(d.payloadCommitment)
+    : await sha256(utf8.encode('anneal log payload 1\n'), bytesOf(d.payloadSalt), utf8.encode(d.payload))
+  return sha256(Uint8Array.of(0, 1), bigEndian(d.position, 8), envelope, payload)
+}
+
+// rootOf returns the root hash of the tree of a size in which a leaf is at an index (RFC 9162, 2.1.3.2).
+export async function rootOf(leaf, index, size, path) {
+  let [hash, fn, sn] = [leaf, BigInt(index), BigInt(size) - 1n]
+  for (const p of path) {
+    if (sn === 0n) return null
+    if (fn & 1n || fn === sn) {
+      hash = await sha256(Uint8Array.of(1), p, hash)
+      while (!(fn & 1n) && fn) [fn, sn] = [fn >> 1n, sn >> 1n]
+    } else hash = await sha256(Uint8Array.of(1), hash, p)
+    ;[fn, sn] = [fn >> 1n, sn >> 1n]
+  }
+  return sn === 0n ? hash : null
+}
+
+// signed reports whether a key of the log, as `anneal log key` prints it, has signed a checkpoint.
+async function signed(text, signatures, key) {
+  const [, name, , encoded] = /^(.+)\+([0-9a-f]{8})\+(.+)$/.exec(key.trim()) || []
+  if (!name) throw new Error("the key of the log has the form NAME+HASH+KEY: print it with 'anneal log key'")
+  const raw = bytesOf(encoded)
+  const digest = hex(await sha256(raw.slice(1)))
+  if (raw[0] !== 1 || name !== text.split('\n')[0] || !name.endsWith(digest.slice(0, 16))) return false
+  const own = await crypto.subtle.importKey('raw', raw.slice(1), 'Ed25519', false, ['verify'])
+  for (const line of signatures.split('\n')) {
+    const [dash, signer, value] = line.split(' ')
+    if (dash !== '—' || signer !== name) continue
+    if (await crypto.subtle.verify('Ed25519', own, bytesOf(value).slice(4), utf8.encode(text))) return true
+  }
+  return false
+}
+
+// verify verifies the bundle of an event, and returns what was checked: [{what, ok}], where ok is null for what
+// could not be checked. key is the log's, or empty.
+export async function verify(bundle, event, key) {
+  if (!crypto.subtle) return [{ what: 'browsers verify proofs only over HTTPS or on localhost', ok: null }]
+  const d = bundle.event
+  const [head, ...rest] = bundle.proof.split('\n\n')
+  const [format, index, ...path] = head.split('\n')
+  const [text, signatures] = [`${rest[0]}\n`, rest[1] || '']
+  const [origin, size, root] = text.split('\n')
+  const attribute = (name) => d.attributes.find((a) => a.name === `ce-${name}`)?.value
+  const same = ['id', 'type', 'subject', 'actor'].every((n) => (event[n] ?? '') === decodeURIComponent(attribute(n) ?? ''))
+  const shown = d.payload === undefined || JSON.stringify(JSON.parse(d.payload)) === JSON.stringify(event.data)
+  const computed = await rootOf(await leafOf(d), index.split(' ')[1], size, path.map(bytesOf))
+  const position = format === 'c2sp.org/tlog-proof@v1' && index === `index ${d.position - 1}`
+  const checks = [
+    { what: 'the proof is of this event', ok: position && same && d.position === event.position },
+    d.payload === undefined
+      ? { what: 'the data are not disclosed: the tree has their commitment', ok: null }
+      : { what: 'the data shown are those in the proof', ok: shown },
+    {
+      what: `the event is at position ${d.position} of the ${size} events in the checkpoint (SHA-256)`,
+      ok: computed !== null && hex(computed) === hex(bytesOf(root)),
+    },
+  ]
+  const what = `the key of the log ${origin} signed the checkpoint (Ed25519)`
+  if (!key) return [...checks, { what: `${what}: give the key to check this`, ok: null }]
+  try {
+    return [...checks, { what, ok: await signed(text, signatures, key) }]
+  } catch (e) {
+    if (e.name !== 'NotSupportedError') throw e
+    return [...checks, { what: `${what}: this browser has no Ed25519`, ok: null }]
+  }
+}
