@@ -285,8 +285,7 @@ function Log({ metrics, checkpoint, rebuilds, backups, recent }) {
         [
           'Last rebuild from the log',
           last
-            ? html`<${State} of=${last.state} /> ${number(last.logEvents)} events,
-                ${number(last.differenceCount)} differences, <${Time} of=${last.startTime} />`
+            ? html`<${State} of=${last.state} /> ${`${number(last.logEvents)} events, ${number(last.differenceCount)} differences, `}<${Time} of=${last.startTime} />`
             : 'none: anneal world rebuild',
         ],
       ]}

@@ -39,8 +39,8 @@ function Difference() {
     ${
       found &&
       html`<p role="status">
-          ${number(found.list.length)} events of ${number(found.by.size)} resources after position ${found.a} up to
-          ${found.b}${found.list.length >= most && html`; only the first ${number(most)} events are read`}
+          ${number(found.list.length)} events of ${number(found.by.size)} resources after position
+          ${` ${found.a} up to ${found.b}`}${found.list.length >= most && html`; only the first ${number(most)} events are read`}
         </p>
         <${Table}
           head=${['Resource', 'Events', 'Last event', 'What changed']}
@@ -68,7 +68,6 @@ export function Events() {
               <${Timeline}
                 path=${eventsPath()}
                 filter=${filter}
-                matters=${filter ? null : () => true}
                 chosen=${chosen}
                 choose=${choose}
               />

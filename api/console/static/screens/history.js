@@ -1,6 +1,6 @@
 // States of resources at positions and times, and their differences.
 import { html, useEffect, useRef, useState } from '/console/vendor/htm-preact.js'
-import { at, can, events, get, query, request } from '/console/client.js'
+import { at, can, events, get, lines, query, request } from '/console/client.js'
 import { Action, ErrorBox, Field, Json, Table, Time, idOf, number } from '/console/ui.js'
 
 // stateAt returns a resource at a position or time, which may be empty for now; null if it did not exist.
@@ -63,128 +63,217 @@ export async function why(event, path, signal) {
   return chain
 }
 
-// A timeline shows any number of events: only the rows in view are in the page, and only pages near them in
+// A timeline shows any number of events: only the rows in view are in the page, and only events near them in
 // memory.
 
 const height = 30 // of a row, in pixels
 const tallest = 8e6 // pixels: browsers limit the height of an element
-const size = 200 // events of a page
-const kept = 40 // pages in memory
-const maxLive = 5000 // new events before the pages are read again
+const size = 200 // events that are read at once
+const kept = 40 // parts of a list in memory
+const maxLive = 5000 // new events before the list is read again
 
-// Pages reads the pages of a list of events, newest first. The tokens of pages lead from one page to the next,
-// so pages on the way are read without their events' data.
+// forgetFar removes the part of a map that is farthest from the part n, if there are too many.
+function forgetFar(parts, n) {
+  if (parts.size > kept) parts.delete([...parts.keys()].sort((a, b) => Math.abs(b - n) - Math.abs(a - n))[0])
+}
+
+// Pages reads the events that match a filter, newest first, with the pages of the API.
 class Pages {
   tokens = ['']
   pages = new Map()
-  total = 0
-  wanted = 0
-  constructor(path, filter, changed) {
-    Object.assign(this, { path, filter, changed })
+  count = 0
+  constructor(path, filter, signal, changed) {
+    Object.assign(this, { path, filter, signal, changed })
   }
 
-  // at returns the event with a number, counted from the newest; null if its page is not read yet.
   at(i) {
     return this.pages.get(Math.floor(i / size))?.[i % size] || null
   }
 
   async read(n, readMask) {
-    const page = await get(
-      this.path +
-        query({ filter: this.filter, orderBy: 'position desc', pageSize: size, pageToken: this.tokens[n], readMask }),
-      { signal: this.signal },
-    )
+    const parameters = { filter: this.filter, orderBy: 'position desc', pageSize: size, pageToken: this.tokens[n], readMask }
+    const page = await get(this.path + query(parameters), { signal: this.signal })
     if (page.nextPageToken) this.tokens[n + 1] = page.nextPageToken
-    if (n === 0) this.total = page.totalSize
+    if (n === 0) this.count = page.totalSize
     return page.events || []
   }
 
-  // want reads the pages of the events from first to last, unless other events are wanted in the meantime.
-  async want(first, last, signal) {
-    this.signal = signal
-    const turn = ++this.wanted
+  // want reads the pages of the events from first to last, until others are wanted.
+  async want(first, last, current) {
     for (let n = Math.floor(first / size); n <= Math.floor(last / size); n++) {
       if (this.pages.has(n)) continue
-      while (this.tokens.length <= n) {
-        await this.read(this.tokens.length - 1, 'position')
-        if (turn !== this.wanted) return
-      }
+      while (this.tokens.length <= n && current()) await this.read(this.tokens.length - 1, 'position')
+      if (!current()) return
       this.pages.set(n, await this.read(n))
-      if (this.pages.size > kept) {
-        const far = [...this.pages.keys()].sort((a, b) => Math.abs(b - n) - Math.abs(a - n))[0]
-        this.pages.delete(far)
-      }
-      if (signal.aborted) return
+      forgetFar(this.pages, n)
       this.changed()
-      if (turn !== this.wanted) return
     }
   }
 }
 
-// Timeline shows the events at a path. matters(event) tells which new events belong to it.
-export function Timeline({ path, filter = '', matters, chosen, choose }) {
+// Windows reads all events of a history, newest first. The API reads a page quickly only in the order of the
+// log, so the history is divided into windows of positions, and the event stream from a position reads one.
+// The numbers of events in windows that are not read yet are estimates.
+class Windows {
+  live = []
+  rows = new Map()
+  counts = []
+  starts = [0]
+  count = 0
+  constructor(path, signal, changed) {
+    Object.assign(this, { path, signal, changed })
+  }
+
+  async open(factor = 1) {
+    const [{ totalSize = 0 }, { position }] = await Promise.all([
+      get(this.path + query({ pageSize: 1 }), { signal: this.signal }),
+      get('/readyz', { signal: this.signal }),
+    ])
+    this.end = Number(position)
+    this.width = Math.ceil((factor * size * this.end) / Math.max(1, totalSize))
+    const windows = Math.ceil(this.end / this.width)
+    this.counts = Array.from({ length: windows }, (_, k) =>
+      Math.round((totalSize * (k + 1)) / windows) - Math.round((totalSize * k) / windows),
+    )
+    this.rows.clear()
+    this.rows.set(0, [])
+    this.live = []
+    this.measure(0, 0)
+    this.follow(totalSize > 0 && windows > 1 ? () => this.open(4 * factor) : null)
+  }
+
+  // measure sets the number of events in a window.
+  measure(k, n) {
+    this.counts[k] = n
+    this.starts = [this.live.length]
+    for (const c of this.counts) this.starts.push(this.starts.at(-1) + c)
+    this.count = this.starts.at(-1)
+  }
+
+  async *stream(after, signal) {
+    const headers = { Accept: 'text/event-stream', 'Last-Event-ID': String(Math.max(0, after)) }
+    for await (const line of lines(await request('GET', this.path, { headers, signal }))) {
+      if (line.startsWith('data: ')) yield JSON.parse(line.slice(6))
+    }
+  }
+
+  // follow reads the newest window and new events. A newest window without events is made wider: the end of
+  // another window is found by the first event after it.
+  async follow(widen) {
+    const abort = new AbortController()
+    const stop = () => abort.abort()
+    this.signal.addEventListener('abort', stop)
+    const newest = this.rows.get(0)
+    const timer = widen && setTimeout(() => newest.length || this.live.length || (stop(), widen()), 1500)
+    try {
+      for await (const e of this.stream(this.end - this.width, abort.signal)) {
+        const live = Number(e.position) > this.end
+        ;(live ? this.live : newest).unshift(e)
+        this.measure(0, newest.length)
+        this.changed()
+      }
+    } catch {
+      // the connection is lost: the list is read again when it returns
+    }
+    clearTimeout(timer)
+  }
+
+  // window returns the number of the window with the event i.
+  window(i) {
+    let [low, high] = [0, this.counts.length - 1]
+    while (low < high) {
+      const mid = (low + high) >> 1
+      if (this.starts[mid + 1] > i) high = mid
+      else low = mid + 1
+    }
+    return low
+  }
+
+  at(i) {
+    if (i < this.live.length) return this.live[i]
+    const k = this.window(i)
+    return this.rows.get(k)?.[i - this.starts[k]] || null
+  }
+
+  // want reads the windows of the events from first to last, until others are wanted.
+  async want(first, last, current) {
+    for (let k = this.window(first); k <= this.window(last) && current(); k++) {
+      if (this.rows.has(k)) continue
+      const rows = []
+      for await (const e of this.stream(this.end - (k + 1) * this.width, this.signal)) {
+        if (Number(e.position) > this.end - k * this.width) break
+        rows.unshift(e)
+      }
+      const more = rows.length - this.counts[k]
+      this.rows.set(k, rows)
+      forgetFar(this.rows, k)
+      this.measure(k, rows.length)
+      this.changed(this.starts[k] < first ? more : 0)
+    }
+  }
+}
+
+// Timeline shows the events at a path.
+export function Timeline({ path, filter = '', chosen, choose }) {
   const [, redraw] = useState(0)
   const [error, setError] = useState(null)
   const [loaded, setLoaded] = useState(false)
   const [round, setRound] = useState(0)
   const box = useRef()
-  const own = useRef({ live: [] }).current
-  const draw = () => redraw((n) => n + 1)
-  const look = () => {
-    const { pages, live, abort } = own
-    const from = Math.max(0, own.first - live.length)
-    const to = Math.min(pages.total - 1, own.first + own.rows - live.length)
-    if (to < from && loaded) return
-    pages.want(from, Math.max(from, to), abort.signal).then(
-      () => setLoaded(true),
-      (e) => abort.signal.aborted || setError(e),
-    )
+  const own = useRef({}).current
+  const draw = () => {
+    own.frame ||= requestAnimationFrame(() => {
+      own.frame = 0
+      if (box.current) redraw((n) => n + 1)
+    })
+  }
+  const run = async (what) => {
+    const { signal } = own.abort
+    try {
+      await what()
+      if (!signal.aborted) setLoaded(true)
+    } catch (e) {
+      if (!signal.aborted) setError(e)
+    }
+  }
+  // look reads the events in view.
+  const look = (first, rows) => {
+    const turn = (own.turn = {})
+    run(() => own.source.want(first, first + rows - 1, () => own.turn === turn))
   }
   useEffect(() => {
-    Object.assign(own, { live: [], first: 0, rows: 1, abort: new AbortController(), pages: new Pages(path, filter, draw) })
+    own.abort = new AbortController()
+    const changed = (above = 0) => {
+      if (above && own.scale === 1) box.current.scrollTop += above * height // what is in view stays in view
+      if (own.source.live?.length > maxLive && box.current.scrollTop === 0) setRound((n) => n + 1)
+      draw()
+    }
+    own.source = filter
+      ? new Pages(path, filter, own.abort.signal, changed)
+      : new Windows(path, own.abort.signal, changed)
     setError(null)
     setLoaded(false)
     box.current.scrollTop = 0
-    look()
-    return () => own.abort.abort()
-  }, [path, filter, round])
-  useEffect(() => {
-    if (!matters) return
-    let timer
-    const stop = events.on((event) => {
-      if (!event || !matters(event)) return
-      const newest = own.pages.at(0)
-      if (newest && Number(event.position) <= Number(newest.position)) return
-      own.live.unshift(event)
-      timer ||= setTimeout(() => {
-        timer = null
-        if (own.live.length > maxLive && box.current.scrollTop === 0) setRound((n) => n + 1)
-        draw()
-      }, 250)
-    })
+    filter ? look(0, 1) : run(() => own.source.open())
+    const stop = events.on((e) => e || !events.connected || setRound((n) => n + 1))
     return () => {
+      own.abort.abort()
       stop()
-      clearTimeout(timer)
     }
   }, [path, filter, round])
 
-  const count = (own.pages?.total || 0) + own.live.length
+  const count = own.source?.count || 0
   const all = Math.min(count * height, tallest)
   const view = box.current?.clientHeight || 0
   const scroll = box.current?.scrollTop || 0
-  const scaled = all < count * height && all > view ? (count * height - view) / (all - view) : 1
-  const first = Math.max(0, Math.floor((scroll * scaled) / height) - 5)
+  own.scale = all < count * height && all > view ? (count * height - view) / (all - view) : 1
+  const first = Math.max(0, Math.min(count - 1, Math.floor((scroll * own.scale) / height) - 5))
   const rows = Math.min(count - first, Math.ceil(view / height) + 10)
-  own.first = first
-  own.rows = rows
-  const top = scroll + first * height - scroll * scaled
+  const top = scroll + first * height - scroll * own.scale
   useEffect(() => {
-    if (loaded) look()
+    if (loaded && rows > 0) look(first, rows)
   }, [first, rows, loaded])
-  const shown = []
-  for (let i = first; i < first + rows; i++) {
-    shown.push([i, i < own.live.length ? own.live[i] : own.pages.at(i - own.live.length)])
-  }
+  const shown = Array.from({ length: Math.max(0, rows) }, (_, i) => [first + i, own.source.at(first + i)])
   return html`<${ErrorBox} error=${error} />
     <p class="dim">${loaded ? `${number(count)} events` : 'Loading…'}</p>
     <div
@@ -194,12 +283,7 @@ export function Timeline({ path, filter = '', matters, chosen, choose }) {
       aria-rowcount=${count}
       tabindex="0"
       ref=${box}
-      onScroll=${() => {
-        own.frame ||= requestAnimationFrame(() => {
-          own.frame = 0
-          draw()
-        })
-      }}
+      onScroll=${draw}
     >
       <div role="presentation" style=${{ height: `${all}px` }}>
         <div role="rowgroup" style=${{ transform: `translateY(${top}px)` }}>
@@ -345,7 +429,6 @@ export function History({ name }) {
   return html`<${Earlier} name=${name} />
     <${Timeline}
       path=${`${at(name)}/events`}
-      matters=${(e) => e.subject === name}
       chosen=${chosen}
       choose=${choose}
     />

@@ -153,7 +153,6 @@ export function Home() {
 export function Progress({ of: p }) {
   if (!p?.steps) return null
   return html`<span class="progress"
-    ><progress max="100" value=${p.percent} aria-label="progress"></progress> step ${p.step} of
-    ${p.steps}${p.secondsLeft ? `, ${p.secondsLeft} s left` : ''}</span
+    ><progress max="100" value=${p.percent} aria-label="progress"></progress> ${`step ${p.step} of ${p.steps}`}${p.secondsLeft ? `, ${p.secondsLeft} s left` : ''}</span
   >`
 }

@@ -82,7 +82,7 @@ export function DatasetState({ name }) {
   if (!d) return html`<${ErrorBox} error=${error} />`
   return html`<p role="status">
       <${State} of=${d.state} /> ${number(d.exampleCount)} rows ${d.rowShape && `· ${d.rowShape}`}
-      ${d.estimatedTokenCount > 0 && `· about ${number(d.estimatedTokenCount)} tokens`}
+      ${d.estimatedTokenCount > 0 && ` · about ${number(d.estimatedTokenCount)} tokens`}
     </p>
     ${d.status?.code !== 'OK' && html`<p class="error" role="alert">${d.status.message}</p>`}`
 }
@@ -152,8 +152,7 @@ function Cost({ kind, body }) {
   return (
     cost &&
     html`<p>
-      Estimated cost: ${cost.units}${cost.nanos ? `.${String(cost.nanos).padStart(9, '0').slice(0, 2)}` : ''}
-      ${cost.currencyCode}
+      Estimated cost: ${cost.units}${cost.nanos ? `.${String(cost.nanos).padStart(9, '0').slice(0, 2)}` : ''} ${cost.currencyCode}
     </p>`
   )
 }
