@@ -74,7 +74,9 @@ func TestHistory(t *testing.T) {
 	for _, check := range checks {
 		require.True(t, strings.HasPrefix(check, "✓"), "%q", checks)
 	}
-	var positions struct{ Events []struct{ Position, Type string } }
+	var positions struct {
+		Events []struct{ Position, Type string }
+	}
 	s.api("GET", "/v1/accounts/default/supervisedFineTuningJobs/codes/events?pageSize=200", nil, &positions)
 	first, last := positions.Events[0].Position, positions.Events[len(positions.Events)-1].Position
 	b.enter("State at", first)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -20,14 +21,30 @@ import (
 
 // evaluator creates the evaluator exact of the account default.
 func (s *server) evaluator() {
-	s.run("evaluator", "create", "exact", "--dir", root+"/examples/exact-match", "--entry-point", "main.py::evaluate")
+	code, err := os.ReadFile(root + "/examples/exact-match/main.py")
+	require.NoError(s.t, err)
+	s.api("POST", "/v1/accounts/default/evaluators", map[string]any{"evaluatorId": "exact", "evaluator": map[string]any{
+		"entryPoint": "main.py::evaluate", "criteria": []any{map[string]any{"type": "CODE_SNIPPETS",
+			"codeSnippets": map[string]any{"fileContents": map[string]string{"main.py": string(code)}}}}}}, nil)
 }
 
 // large creates a deployment for which there is no node.
 func (s *server) large() {
 	s.api("POST", "/v1/accounts/default/deployments?deploymentId=large", map[string]any{
-		"baseModel": "accounts/default/models/anneal-base", "acceleratorType": "NVIDIA_H100_80GB", "acceleratorCount": 1,
+		"baseModel": "accounts/default/models/anneal-base", "acceleratorType": "VENDOR_A_H100_80GB", "acceleratorCount": 1,
 		"minReplicaCount": 1, "maxReplicaCount": 1}, nil)
+}
+
+// lookAt chooses the account whose resources the operator sees.
+func (b *tab) lookAt(account string) {
+	b.t.Helper()
+	b.do(chromedp.WaitVisible(fmt.Sprintf("//select[@aria-label='Account'][option[.=%q]]", account), chromedp.BySearch),
+		chromedp.Evaluate(fmt.Sprintf(`(() => {
+			const list = document.querySelector('select[aria-label=Account]')
+			list.value = %q
+			list.dispatchEvent(new Event('change', { bubbles: true }))
+		})()`, account), nil))
+	b.see(account + " · operator")
 }
 
 // TestDeployment sends requests to a deployment, and compares the charts of its load with the API; changes its
@@ -41,13 +58,14 @@ func TestDeployment(t *testing.T) {
 	b.goTo("#/deployments/base?tab=load")
 	b.see("Requests per hour")
 	b.wait("document.querySelectorAll('.chart').length >= 6")
+	b.do(chromedp.Evaluate("document.querySelectorAll('.chart details').forEach((d) => (d.open = true))", nil))
+	b.wait("document.querySelector('.chart tbody tr')") // the rates of the second sample
 	for range 5 {
 		s.api("POST", "/inference/v1/completions", map[string]any{"model": "anneal-base", "prompt": "What is 1 + 2?",
 			"max_tokens": 4}, nil)
 	}
-	b.do(chromedp.Evaluate("document.querySelectorAll('.chart details').forEach((d) => (d.open = true))", nil))
-	b.wait(`Number([...document.querySelectorAll('.chart')].find((c) => c.innerText.startsWith('Requests per second'))
-		?.querySelector('tbody tr:last-child td:last-child')?.innerText) > 0`) // the usage has reached the account
+	b.wait(`[...document.querySelectorAll('.chart')].find((c) => c.innerText.startsWith('Requests per second'))
+		.querySelectorAll('tbody td:last-child').values().some((d) => Number(d.innerText) > 0)`)
 	b.wait(`[...document.querySelectorAll('.chart')].find((c) => c.innerText.startsWith('Replicas'))
 		?.querySelector('tbody tr:last-child')?.innerText.endsWith('1\t1')`)
 	b.goTo("#/deployments/base?tab=scaling")
@@ -77,12 +95,7 @@ func TestDeployment(t *testing.T) {
 	b.see(large.Status.Message)
 	b.press("Sign out")
 	b.signIn("operator.json")
-	b.do(chromedp.Evaluate(`(() => {
-		const list = document.querySelector('select[aria-label=Account]')
-		list.value = 'default'
-		list.dispatchEvent(new Event('change', { bubbles: true }))
-	})()`, nil))
-	b.see("default · operator")
+	b.lookAt("default")
 	b.goTo("#/deployments/large")
 	b.see("Free CPUs")
 	b.goTo("#/deployments/base?tab=load")
@@ -117,8 +130,7 @@ func TestSecretsAndQuotas(t *testing.T) {
 	b.see("There are no secrets")
 	b.press("Sign out")
 	b.signIn("operator.json")
-	b.do(chromedp.Evaluate("sessionStorage.setItem('anneal.account', 'default'); location.reload()", nil))
-	b.see("default · operator")
+	b.lookAt("default")
 	b.goTo("#/quotas")
 	b.do(chromedp.SendKeys("input[aria-label='Limit of deployments']", "7"))
 	b.do(chromedp.Click(`//tr[td[1][.='deployments']]//button[normalize-space()='Set']`, chromedp.BySearch))
@@ -142,13 +154,13 @@ func TestEvaluator(t *testing.T) {
 	b.see("Scores an answer by how it compares")
 	b.do(chromedp.Focus("[role=tab][aria-selected=true]"), chromedp.KeyEvent(kb.ArrowRight))
 	b.wait("document.activeElement.innerText.trim() === 'Build log' && location.hash.endsWith('tab=log')")
-	b.wait("document.querySelector('.log').innerText !== 'Loading…'")
+	b.wait("document.querySelector('.log')?.innerText !== 'Loading…'")
 	b.pressTab("Try")
 	b.do(chromedp.SendKeys(".prompt textarea", `{"messages": [{"role": "user", "content": "Capital of Peru?"}, `+
 		`{"role": "assistant", "content": "Lima"}], "ground_truth": "Lima"}`))
 	b.press("Score")
 	b.see("1 rows scored")
-	b.wait("document.querySelector('table tbody tr').innerText.startsWith('Lima\\t1\\texact')")
+	b.wait("document.querySelector('table tbody tr')?.innerText.startsWith('Lima\\t1\\texact')")
 	b.choose("Answers", "of anneal-base")
 	b.enter("Answers to a row", "2")
 	b.press("Score")
@@ -213,6 +225,9 @@ func TestQuietHome(t *testing.T) {
 	b := s.open()
 	b.signIn("context.json")
 	b.see("Nothing needs attention")
+	b.wait(`['deployments', 'datasets', 'dpoJobs', 'rlorTrainerJobs', 'supervisedFineTuningJobs',
+		'reinforcementFineTuningJobs'].every((c) => performance.getEntriesByType('resource')
+			.filter((e) => e.name.includes('/' + c + '?')).length === 2)`) // again once the events are connected
 	b.do(chromedp.Evaluate("performance.clearResourceTimings(); performance.setResourceTimingBufferSize(1000)", nil))
 	began := time.Now()
 	s.create(500)
@@ -284,15 +299,15 @@ func TestNumbers(t *testing.T) {
 	require.NoError(t, err)
 	losses := map[string]string{}
 	for line := range strings.Lines(s.get("context.json", at.RequestURI())) {
-		var row map[string]json.Number
-		if json.Unmarshal([]byte(line), &row) == nil && row["train/loss"] != "" {
+		var row map[string]json.RawMessage
+		if json.Unmarshal([]byte(line), &row) == nil && row["train/loss"] != nil {
 			losses[string(row["step"])] = string(row["train/loss"])
 		}
 	}
 	b.goTo("#/jobs/sft/codes")
 	b.do(chromedp.WaitVisible(".chart canvas"))
 	b.do(chromedp.Evaluate("document.querySelectorAll('.chart details').forEach((d) => (d.open = true))", nil))
-	b.wait("[...document.querySelectorAll('.chart table')].some((t) => t.tHead.innerText.includes('train/loss') && t.tBodies[0].rows.length > 0)")
+	b.wait("[...document.querySelectorAll('.chart table')].some((t) => t.tHead?.innerText.includes('train/loss') && t.tBodies[0].rows.length > 0)")
 	shown := b.cells("step\ttrain/loss")
 	require.Len(t, shown, len(losses))
 	require.NotEmpty(t, losses)
@@ -326,7 +341,7 @@ func TestNumbers(t *testing.T) {
 	var events struct{ TotalSize int }
 	s.api("GET", "/v1/accounts/default/events?pageSize=1", nil, &events)
 	b.goTo("#/events")
-	b.wait(fmt.Sprintf("document.querySelector('.timeline').getAttribute('aria-rowcount') === '%d'", events.TotalSize))
+	b.wait(fmt.Sprintf("document.querySelector('.timeline')?.getAttribute('aria-rowcount') === '%d'", events.TotalSize))
 }
 
 // TestSettingsHideSignedURLs checks that no screen shows a signed URL, which gives access to everyone who sees it.

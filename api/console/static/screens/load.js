@@ -164,7 +164,7 @@ export function Load({ name }) {
   const [samples, setSamples] = useState([])
   useEffect(() => follow(name, setSamples), [name])
   const before = useLoaded((signal) => replicasBefore(name, signal), [name])
-  const usage = useLoaded((signal) => usageByHour(name, signal), [name])
+  const usage = useLoaded((signal) => usageByHour(name, signal), [name, Math.floor(samples.length / window)])
   const replicas = (i, field) => [
     ...(before.value || []).map((r) => [r[0], r[i]]).filter(([t]) => t < (samples[0]?.time ?? Infinity)),
     ...samples.map((s) => [s.time, s[field]]),
