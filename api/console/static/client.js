@@ -13,7 +13,7 @@ export const session = {
   },
   account: '', // account of the key
   revoked: null, // called when the server refuses the key, because it was deleted or has expired
-  role: '', // role of the key in the account; 'operator' for the operator's key
+  role: '', // role of the key in the account; operator for that of the operator
 }
 
 // APIError is an error response. violations has the fields at fault: [{field, description}].

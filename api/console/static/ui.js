@@ -1,6 +1,6 @@
 // Components that several screens use.
 import { Component, html, useCallback, useEffect, useRef, useState } from '/console/vendor/htm-preact.js'
-import { at, events, get, query } from '/console/client.js'
+import { at, events, get, query, remove } from '/console/client.js'
 
 // route returns the path and the parameters of a location hash such as #/jobs/sft/a?filter=b. A path with a
 // part that cannot be the ID of a resource leads to no screen: parts become parts of the paths of requests.
@@ -77,6 +77,11 @@ export function ErrorBox({ error }) {
     ${error.requestId && html`<small>request ${error.requestId}</small>`}
   </div>`
 }
+
+// Pending is a screen whose resource is not read yet, or cannot be read.
+export const Pending = ({ title, error }) =>
+  html`<h1>${title}</h1>
+    ${error ? html`<${ErrorBox} error=${error} />` : html`<p class="dim">Loading…</p>`}`
 
 const tones = {
   good: ['READY', 'COMPLETED', 'JOB_STATE_COMPLETED', 'ACTIVE', 'DEPLOYED', 'JOB_STATE_EARLY_STOPPED'],
@@ -209,8 +214,8 @@ export function Pager({ pages, page, previous = 'Previous', next = 'Next' }) {
   </div>`
 }
 
-// FilterForm edits the filter of a list. hint is an example.
-export function FilterForm({ filter, setFilter, hint }) {
+// FilterForm edits the filter of a list. hint is an example; fields complete the last word.
+export function FilterForm({ filter, setFilter, hint, fields = [] }) {
   const [draft, setDraft] = useState(filter)
   useEffect(() => setDraft(filter), [filter])
   const apply = (e) => {
@@ -220,11 +225,13 @@ export function FilterForm({ filter, setFilter, hint }) {
   return html`<form class="filter" onSubmit=${apply}>
     <input
       aria-label="Filter"
+      list="fields"
       value=${draft}
       onInput=${(e) => setDraft(e.target.value)}
       spellcheck="false"
       placeholder=${`filter, such as ${hint}`}
     />
+    <datalist id="fields">${fields.map((f) => html`<option value=${draft.replace(/[\w.]*$/, '') + f} />`)}</datalist>
     <button>Filter</button>
     ${filter && html`<button type="button" onClick=${() => setFilter('')}>Clear</button>`}
   </form>`
@@ -259,9 +266,10 @@ export function List({
   const rows = value?.[items] || []
   const sort = (field) => setOrder(order === field ? `${field} desc` : field)
   return html`<section class="list" aria-label=${label || items}>
-    <${FilterForm} filter=${filter} setFilter=${setFilter} hint=${hint || 'displayName:"text"'} />
+    <${FilterForm} filter=${filter} setFilter=${setFilter} hint=${hint || 'displayName:"text"'}
+      fields=${Object.keys(rows[0] || {})} />
     <${ErrorBox} error=${error} />
-    <div class="scroll">
+    <div class="scroll" tabindex="0">
       <table>
         <thead>
           <tr>
@@ -343,11 +351,26 @@ export function Action({ run, confirm, children, done, primary }) {
   /></span>`
 }
 
+// Delete deletes a resource, and then shows the screen at a route.
+export const Delete = ({ name, what, to }) =>
+  html`<${Action}
+    run=${() => remove(at(name))}
+    confirm=${`Delete the ${what}?`}
+    done=${() => {
+      if (to) location.hash = to
+    }}
+    >Delete<//
+  >`
+
+// Columns that several lists have.
+export const stateColumn = { title: 'State', show: (r) => html`<${State} of=${r.state} />`, order: 'state' }
+export const createdColumn = { title: 'Created', show: (r) => html`<${Time} of=${r.createTime} />`, order: 'createTime' }
+
 // Facts shows pairs of a term and a value, and leaves out those without a value.
 export function Facts({ of: pairs }) {
   return html`<dl class="facts">
     ${pairs
-      .filter(([, v]) => v !== undefined && v !== '' && v !== null)
+      .filter(([, v]) => v || v === 0)
       .map(
         ([k, v]) =>
           html`<div>
@@ -398,7 +421,7 @@ export function Tabs({ of: all, tab, setTab, label, children, extra, kind = 'tab
 // Table shows rows, which are lists of cells. The first cell identifies the row if it is a text.
 export function Table({ head, rows, empty, label }) {
   if (!rows.length && empty) return html`<p class="dim">${empty}</p>`
-  return html`<div class="scroll">
+  return html`<div class="scroll" tabindex="0">
     <table aria-label=${label}>
       ${
         head &&

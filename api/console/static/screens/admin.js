@@ -1,8 +1,9 @@
 // API keys, secrets, quotas and usage of the account.
 import { html, useState } from '/console/vendor/htm-preact.js'
-import { all, at, can, get, jobKinds, patch, post, query, remove, session, textAt } from '/console/client.js'
-import { Action, Choice, ErrorBox, Facts, Field, FilterForm, List, Pager, State, Table } from '/console/ui.js'
-import { Time, idOf, mib, number, useLoaded, usePages, useParameter } from '/console/ui.js'
+import { all, at, can, get, jobKinds, patch, post, query, session, textAt } from '/console/client.js'
+import { Action, Choice, Delete, ErrorBox, Facts, Field, FilterForm, List, Pager } from '/console/ui.js'
+import { Pending, State, Table, Time, createdColumn, idOf, mib, number, useLoaded } from '/console/ui.js'
+import { usePages, useParameter } from '/console/ui.js'
 import { quantile, readMetrics, valueOf } from '/console/screens/load.js'
 
 export function Keys() {
@@ -39,10 +40,10 @@ export function Keys() {
         { title: 'Role', show: (k) => k.role, order: 'role' },
         { title: 'Begins with', show: (k) => html`<code>${k.prefix}</code>` },
         { title: 'Last used', show: (k) => html`<${Time} of=${k.lastUsedTime} />` },
-        { title: 'Created', show: (k) => html`<${Time} of=${k.createTime} />`, order: 'createTime' },
+        createdColumn,
         {
           title: '',
-          show: (k) => html`<${Action} run=${() => remove(at(k.name))} confirm="Delete the key?">Delete<//>`,
+          show: (k) => html`<${Delete} name=${k.name} what="key" />`,
         },
       ]}
     />`
@@ -89,7 +90,7 @@ export function Secrets() {
         { title: 'Value', show: (k) => html`<${EditSecret} secret=${k} />` },
         {
           title: '',
-          show: (k) => html`<${Action} run=${() => remove(at(k.name))} confirm="Delete the secret?">Delete<//>`,
+          show: (k) => html`<${Delete} name=${k.name} what="secret" />`,
         },
       ]}
     />`
@@ -158,7 +159,7 @@ export function Usage() {
       <${Choice} label="Group by" value=${group} set=${setGroup} options=${groups} />
       ${can('operate') && html`<${Choice} label="Accounts" value=${of} set=${setOf} options=${['all', session.account]} />`}
     </div>
-    <${FilterForm} filter=${filter} setFilter=${setFilter} hint='model = "NAME"' />
+    <${FilterForm} filter=${filter} setFilter=${setFilter} hint='model = "NAME"' fields=${columns} />
     <${ErrorBox} error=${error} />
     ${value && html`<${Table} head=${columns} empty="No usage in this month." rows=${rows.map((r) => columns.map((c) => text(r[c])))} />`}
     <${Pager} pages=${pages} page=${value} />`
@@ -286,7 +287,7 @@ function Log({ metrics, checkpoint, rebuilds, backups, recent }) {
           'Last rebuild from the log',
           last
             ? html`<${State} of=${last.state} /> ${`${number(last.logEvents)} events, ${number(last.differenceCount)} differences, `}<${Time} of=${last.startTime} />`
-            : 'none: anneal world rebuild',
+            : "none: start one with 'anneal world rebuild'",
         ],
       ]}
     />
@@ -318,7 +319,7 @@ const accountColumns = [
   { title: 'Account', show: (a) => idOf(a.name), order: 'name' },
   { title: 'State', show: (a) => html`<${State} of=${a.suspendState === 'UNSUSPENDED' ? a.state : a.suspendState} />` },
   { title: 'Name', show: (a) => a.displayName },
-  { title: 'Created', show: (a) => html`<${Time} of=${a.createTime} />`, order: 'createTime' },
+  createdColumn,
 ]
 
 export function Cluster() {
@@ -348,8 +349,7 @@ export function Cluster() {
     3000,
   )
   if (!value)
-    return html`<h1>Cluster</h1>
-      <${ErrorBox} error=${error} />`
+    return html`<${Pending} title="Cluster" error=${error} />`
   return html`<h1>Cluster</h1>
     <${ErrorBox} error=${error} />
     ${!value.nodes.length && html`<p class="dim">No node has joined. Create a token with: anneal node token</p>`}

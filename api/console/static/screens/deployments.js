@@ -1,7 +1,8 @@
 import { html, useState } from '/console/vendor/htm-preact.js'
 import { all, at, can, get, post, query, quoted, readableModels, remove } from '/console/client.js'
-import { Action, Choice, ErrorBox, Facts, Json, List, Snippets, State, Table, Tabs } from '/console/ui.js'
-import { Time, idOf, mib, useLoaded, useOne, useParameter } from '/console/ui.js'
+import { Action, Choice, Delete, ErrorBox, Facts, Json, List, Pending, Snippets, State } from '/console/ui.js'
+import { Table, Tabs, Time, createdColumn, idOf, mib, stateColumn, useLoaded, useOne } from '/console/ui.js'
+import { useParameter } from '/console/ui.js'
 import { History } from '/console/screens/history.js'
 import { Load, Scaling } from '/console/screens/load.js'
 
@@ -20,10 +21,10 @@ export function Deployments() {
       empty="There are no deployments."
       columns=${[
         { title: 'Deployment', show: (d) => idOf(d.name), order: 'name' },
-        { title: 'State', show: (d) => html`<${State} of=${d.state} />`, order: 'state' },
+        stateColumn,
         { title: 'Model', show: (d) => idOf(d.baseModel) },
         { title: 'Replicas ready', show: ready },
-        { title: 'Created', show: (d) => html`<${Time} of=${d.createTime} />`, order: 'createTime' },
+        createdColumn,
       ]}
     />`
 }
@@ -160,8 +161,7 @@ export function Deployment({ rest: [id] }) {
   const { value: d, error } = useOne(`deployments/${id}`)
   const [tab, setTab] = useParameter('tab', 'use')
   if (!d)
-    return html`<h1>${id}</h1>
-      <${ErrorBox} error=${error} />`
+    return html`<${Pending} title=${id} error=${error} />`
   const deleted = d.state === 'DELETED'
   const stats = d.replicaStats || {}
   const waiting = stats.pendingSchedulingReplicaCount || 0
@@ -175,14 +175,14 @@ export function Deployment({ rest: [id] }) {
           >Playground</a
         >`
       }
-      ${edit && html`<${Action} run=${() => remove(at(d.name))} confirm="Delete the deployment?">Delete<//>`}
+      ${edit && html`<${Delete} name=${d.name} what="deployment" />`}
       ${can('write') && deleted && html`<${Action} run=${() => post(`${at(d.name)}:undelete`)}>Undelete<//>`}
     </div>
     <${ErrorBox} error=${error} />
     ${
       waiting > 0 &&
       html`<div class="error" role="status">
-        <p>${waiting} of ${d.desiredReplicaCount} replicas wait for a node. ${d.status?.message}</p>
+        <p>${d.status?.message || `${waiting} replicas wait for a node.`}</p>
       </div>`
     }
     <${Facts}
@@ -210,7 +210,7 @@ export function Deployment({ rest: [id] }) {
           })}
         />`
       }
-      ${tab === 'load' && html`<${Load} name=${d.name} />`}
+      ${tab === 'load' && html`<${Load} deployment=${d} />`}
       ${tab === 'scaling' && html`<${Scaling} key=${d.updateTime} deployment=${d} edit=${edit} />`}
       ${tab === 'addons' && html`<${Addons} deployment=${d} />`} ${tab === 'settings' && html`<${Json} of=${d} />`}
       ${tab === 'events' && html`<${History} name=${d.name} />`}

@@ -1,10 +1,9 @@
 import { html, useState } from '/console/vendor/htm-preact.js'
 import { all, can } from '/console/client.js'
 import { Action, Field, FilterForm, Table, Tabs, number, useParameter } from '/console/ui.js'
-import { positionAt } from '/console/screens/history.js'
-import { Detail, changeOf, eventsPath } from '/console/screens/history.js'
-import { Timeline } from '/console/screens/history.js'
+import { Detail, Timeline, changeOf, eventsPath, positionAt } from '/console/screens/history.js'
 
+const fields = ['type', 'subject', 'actor', 'time', 'position', 'cause', 'correlation', 'state', 'controlplane']
 const most = 5000 // events that a difference reads
 
 // Fields shows the fields of a resource that differ between two positions.
@@ -64,7 +63,7 @@ export function Events() {
       ${
         tab === 'difference'
           ? html`<${Difference} />`
-          : html`<${FilterForm} filter=${filter} setFilter=${setFilter} hint='type = "deployment.ready.v1"' />
+          : html`<${FilterForm} filter=${filter} setFilter=${setFilter} hint='type = "deployment.ready.v1"' fields=${fields} />
               <${Timeline}
                 path=${eventsPath()}
                 filter=${filter}

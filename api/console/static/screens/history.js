@@ -69,12 +69,19 @@ export async function why(event, path, signal) {
 const height = 30 // of a row, in pixels
 const tallest = 8e6 // pixels: browsers limit the height of an element
 const size = 200 // events that are read at once
-const kept = 40 // parts of a list in memory
+const kept = 8000 // events in memory
 const maxLive = 5000 // new events before the list is read again
 
-// forgetFar removes the part of a map that is farthest from the part n, if there are too many.
+// forgetFar removes parts of a map of lists that are far from the part n, if all have too many events. The first
+// part stays.
 function forgetFar(parts, n) {
-  if (parts.size > kept) parts.delete([...parts.keys()].sort((a, b) => Math.abs(b - n) - Math.abs(a - n))[0])
+  const far = [...parts.keys()].filter((k) => k && k !== n).sort((a, b) => Math.abs(b - n) - Math.abs(a - n))
+  let all = [...parts.values()].reduce((sum, p) => sum + p.length, 0)
+  for (const k of far) {
+    if (all <= kept) return
+    all -= parts.get(k).length
+    parts.delete(k)
+  }
 }
 
 // Pages reads the events that match a filter, newest first, with the pages of the API.
@@ -115,19 +122,25 @@ class Pages {
 // log, so the history is divided into windows of positions, and the event stream from a position reads one.
 // The numbers of events in windows that are not read yet are estimates.
 class Windows {
-  live = []
-  rows = new Map()
+  live = [] // events after those of the windows
+  rows = new Map() // events of the windows that are read
   counts = []
-  starts = [0]
-  count = 0
+  starts = [0] // number of the first event of each window, without live ones
   constructor(path, signal, changed) {
     Object.assign(this, { path, signal, changed })
   }
 
+  get count() {
+    return this.live.length + this.starts.at(-1)
+  }
+
   async open(factor = 1) {
+    this.abort?.abort()
+    this.abort = new AbortController()
+    this.now = AbortSignal.any([this.signal, this.abort.signal])
     const [{ totalSize = 0 }, { position }] = await Promise.all([
-      get(this.path + query({ pageSize: 1 }), { signal: this.signal }),
-      get('/readyz', { signal: this.signal }),
+      get(this.path + query({ pageSize: 1 }), { signal: this.now }),
+      get('/readyz', { signal: this.now }),
     ])
     this.end = Number(position)
     this.width = Math.ceil((factor * size * this.end) / Math.max(1, totalSize))
@@ -135,19 +148,18 @@ class Windows {
     this.counts = Array.from({ length: windows }, (_, k) =>
       Math.round((totalSize * (k + 1)) / windows) - Math.round((totalSize * k) / windows),
     )
-    this.rows.clear()
-    this.rows.set(0, [])
+    this.rows = new Map([[0, []]])
     this.live = []
     this.measure(0, 0)
-    this.follow(totalSize > 0 && windows > 1 ? () => this.open(4 * factor) : null)
+    this.changed()
+    this.follow(totalSize > 0 && windows > 1 && (() => this.open(4 * factor).catch(() => {})))
   }
 
   // measure sets the number of events in a window.
   measure(k, n) {
     this.counts[k] = n
-    this.starts = [this.live.length]
+    this.starts = [0]
     for (const c of this.counts) this.starts.push(this.starts.at(-1) + c)
-    this.count = this.starts.at(-1)
   }
 
   async *stream(after, signal) {
@@ -157,20 +169,18 @@ class Windows {
     }
   }
 
-  // follow reads the newest window and new events. A newest window without events is made wider: the end of
-  // another window is found by the first event after it.
+  // follow reads the newest window and new events. The end of another window is found by the first event after it,
+  // so a newest window without events is made wider.
   async follow(widen) {
-    const abort = new AbortController()
-    const stop = () => abort.abort()
-    this.signal.addEventListener('abort', stop)
+    const { now } = this
     const newest = this.rows.get(0)
-    const timer = widen && setTimeout(() => newest.length || this.live.length || (stop(), widen()), 1500)
+    const timer = widen && setTimeout(() => newest.length || this.live.length || now.aborted || widen(), 1500)
     try {
-      for await (const e of this.stream(this.end - this.width, abort.signal)) {
+      for await (const e of this.stream(this.end - this.width, now)) {
         const live = Number(e.position) > this.end
         ;(live ? this.live : newest).unshift(e)
-        this.measure(0, newest.length)
-        this.changed()
+        if (!live) this.measure(0, newest.length)
+        this.changed(live ? 1 : 0)
       }
     } catch {
       // the connection is lost: the list is read again when it returns
@@ -183,7 +193,7 @@ class Windows {
     let [low, high] = [0, this.counts.length - 1]
     while (low < high) {
       const mid = (low + high) >> 1
-      if (this.starts[mid + 1] > i) high = mid
+      if (this.starts[mid + 1] > i - this.live.length) high = mid
       else low = mid + 1
     }
     return low
@@ -192,23 +202,30 @@ class Windows {
   at(i) {
     if (i < this.live.length) return this.live[i]
     const k = this.window(i)
-    return this.rows.get(k)?.[i - this.starts[k]] || null
+    return this.rows.get(k)?.[i - this.live.length - this.starts[k]] || null
   }
 
   // want reads the windows of the events from first to last, until others are wanted.
   async want(first, last, current) {
+    const { now } = this
     for (let k = this.window(first); k <= this.window(last) && current(); k++) {
       if (this.rows.has(k)) continue
       const rows = []
-      for await (const e of this.stream(this.end - (k + 1) * this.width, this.signal)) {
-        if (Number(e.position) > this.end - k * this.width) break
-        rows.unshift(e)
+      try {
+        for await (const e of this.stream(this.end - (k + 1) * this.width, now)) {
+          if (Number(e.position) > this.end - k * this.width) break
+          rows.unshift(e)
+        }
+      } catch (e) {
+        if (now.aborted) return
+        throw e
       }
-      const more = rows.length - this.counts[k]
+      if (now.aborted) return
+      const more = this.live.length + this.starts[k] < first ? rows.length - this.counts[k] : 0
       this.rows.set(k, rows)
       forgetFar(this.rows, k)
       this.measure(k, rows.length)
-      this.changed(this.starts[k] < first ? more : 0)
+      this.changed(more)
     }
   }
 }
@@ -244,7 +261,8 @@ export function Timeline({ path, filter = '', chosen, choose }) {
   useEffect(() => {
     own.abort = new AbortController()
     const changed = (above = 0) => {
-      if (above && own.scale === 1) box.current.scrollTop += above * height // what is in view stays in view
+      if (!box.current) return
+      if (above && own.scale === 1 && box.current.scrollTop > 0) box.current.scrollTop += above * height // what is in view stays in view
       if (own.source.live?.length > maxLive && box.current.scrollTop === 0) setRound((n) => n + 1)
       draw()
     }

@@ -1,6 +1,6 @@
 import { html } from '/console/vendor/htm-preact.js'
 import { at, can, get, jobKinds, live, query } from '/console/client.js'
-import { ErrorBox, State, Time, idOf, useLoaded } from '/console/ui.js'
+import { ErrorBox, Pending, State, Time, idOf, useLoaded } from '/console/ui.js'
 
 const day = 86400e3
 const long = 600e3 // a job that waits longer than this needs attention
@@ -103,8 +103,7 @@ function Rows({ of: rows, empty }) {
 export function Home() {
   const { value, error } = useAll()
   if (!value && !error)
-    return html`<h1>Home</h1>
-      <p class="dim">Loading…</p>`
+    return html`<${Pending} title="Home" />`
   const running = value
     ? [
         ...value.jobs

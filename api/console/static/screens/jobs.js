@@ -1,8 +1,8 @@
 import { html, useEffect, useMemo, useState } from '/console/vendor/htm-preact.js'
 import { at, baseOf, can, fileOf, get, jobKinds, kindOf, lines, live, post, query } from '/console/client.js'
-import { remove } from '/console/client.js'
-import { Action, ErrorBox, Facts, Json, List, Pager, State, Table, Tabs, Time, idOf } from '/console/ui.js'
-import { number, useLoaded, useOne, usePages, useParameter } from '/console/ui.js'
+import { Action, Delete, ErrorBox, Facts, Json, List, Pager, Pending, State, Table } from '/console/ui.js'
+import { Tabs, Time, createdColumn, idOf, number, stateColumn, useLoaded, useOne } from '/console/ui.js'
+import { usePages, useParameter } from '/console/ui.js'
 import { Progress } from '/console/screens/home.js'
 import { Chart, csvOf } from '/console/screens/load.js'
 import { History } from '/console/screens/history.js'
@@ -29,14 +29,14 @@ export function Jobs() {
       empty="There are no jobs of this kind."
       columns=${[
         { title: 'Job', show: (j) => idOf(j.name), order: 'name' },
-        { title: 'State', show: (j) => html`<${State} of=${j.state} />`, order: 'state' },
+        stateColumn,
         { title: 'Progress', show: (j) => html`<${Progress} of=${j.jobProgress} />` },
         { title: 'Base model', show: (j) => idOf(baseOf(j)) },
         {
           title: 'Dataset',
           show: (j) => j.dataset && html`<a href=${`#/datasets/${idOf(j.dataset)}`}>${idOf(j.dataset)}</a>`,
         },
-        { title: 'Created', show: (j) => html`<${Time} of=${j.createTime} />`, order: 'createTime' },
+        createdColumn,
       ]}
     />
     <//>`
@@ -258,8 +258,7 @@ export function Job({ rest: [short, id] }) {
   const name = `${kind?.collection}/${id}`
   const { value: job, error } = useOne(name)
   if (!job)
-    return html`<h1>${id}</h1>
-      <${ErrorBox} error=${error} />`
+    return html`<${Pending} title=${id} error=${error} />`
   const running = live.includes(job.state)
   const tabs = {
     curves: 'Curves',
@@ -292,14 +291,7 @@ export function Job({ rest: [short, id] }) {
       ${
         can('write') &&
         !running &&
-        html`<${Action}
-          run=${() => remove(at(job.name))}
-          confirm="Delete the job?"
-          done=${() => {
-            location.hash = `#/jobs?kind=${short}`
-          }}
-          >Delete<//
-        >`
+        html`<${Delete} name=${job.name} what="job" to=${`#/jobs?kind=${short}`} />`
       }
     </div>
     <${ErrorBox} error=${error} />

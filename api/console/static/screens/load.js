@@ -49,12 +49,15 @@ const followed = new Map()
 const rate = (from, to, field) =>
   from ? Math.max(0, (to.totals[field] - from.totals[field]) / (to.time - from.time)) : null
 
+let refused = false // the server may keep its metrics to the operator
+
 // sample reads one sample of a deployment. Requests in progress are known to the operator only. For others, the
 // rates are the differences of the usage between samples.
 async function sample(name, since, before) {
   const [, account, , deployment] = name.split('/')
   const d = await get(at(name))
-  const metrics = await readMetrics().catch(() => []) // the server may keep its metrics to the operator
+  const metrics = refused ? [] : await readMetrics().catch(() => [])
+  refused ||= !metrics.length
   const s = {
     time: Date.now() / 1000,
     desired: d.desiredReplicaCount,
@@ -134,6 +137,7 @@ export function follow(name, listener) {
 export function forget() {
   for (const { timer } of followed.values()) clearTimeout(timer)
   followed.clear()
+  refused = false
 }
 
 // Load of a deployment over time, and the settings that scale it.
@@ -142,11 +146,13 @@ const hour = 3600e3
 const points = 13 // earlier states of a deployment that are read
 
 // replicasBefore returns the replicas in the last hour, [[time, desired, ready]], from states of the log.
-async function replicasBefore(name, signal) {
+async function replicasBefore({ name, createTime }, signal) {
   const found = []
+  const now = Date.now()
+  const start = Math.max(now - hour, Date.parse(createTime) + 1)
   for (let i = 0; i < points - 1; i++) {
-    const at = new Date(Date.now() - hour + (i * hour) / (points - 1)).toISOString()
-    const d = await stateAt(name, at, signal).catch((e) => (e.status === 400 ? null : Promise.reject(e)))
+    const at = new Date(start + (i * (now - start)) / points).toISOString()
+    const d = await stateAt(name, at, signal)
     if (d) found.push([Date.parse(at) / 1000, d.desiredReplicaCount, d.replicaStats.readyReplicaCount])
   }
   return found
@@ -160,10 +166,11 @@ async function usageByHour(name, signal) {
 }
 
 // Load shows charts of samples since the deployment was opened in this tab, and of earlier states and usage.
-export function Load({ name }) {
+export function Load({ deployment: d }) {
+  const { name } = d
   const [samples, setSamples] = useState([])
   useEffect(() => follow(name, setSamples), [name])
-  const before = useLoaded((signal) => replicasBefore(name, signal), [name])
+  const before = useLoaded((signal) => replicasBefore(d, signal), [name])
   const usage = useLoaded((signal) => usageByHour(name, signal), [name, Math.floor(samples.length / window)])
   const replicas = (i, field) => [
     ...(before.value || []).map((r) => [r[0], r[i]]).filter(([t]) => t < (samples[0]?.time ?? Infinity)),
@@ -274,7 +281,9 @@ export function Chart({ title, lines, x = 'step', weight = 0, log = false, sync 
   const [table, setTable] = useState(false)
   const data = aligned(lines)
   const shown = [data[0], ...data.slice(1).map((v) => smooth(v, weight))]
+  const none = !data[0].length
   useEffect(() => {
+    if (none) return
     const css = getComputedStyle(document.documentElement)
     const axis = {
       stroke: css.getPropertyValue('--text'),
@@ -285,7 +294,7 @@ export function Chart({ title, lines, x = 'step', weight = 0, log = false, sync 
         width: place.current.clientWidth || 320,
         height: 220,
         cursor: { sync: { key: sync } },
-        scales: { x: { time: x === 'time' }, y: { distr: log ? 3 : 1 } },
+        scales: { x: { time: x === 'time', range: (_, a, b) => (a === b ? [a - 1, b + 1] : [a, b]) }, y: { distr: log ? 3 : 1 } },
         axes: [axis, { ...axis, size: 60 }],
         series: [
           { label: x },
@@ -311,6 +320,7 @@ export function Chart({ title, lines, x = 'step', weight = 0, log = false, sync 
   const rows = table ? data[0].map((at, i) => [x === 'time' ? new Date(at * 1000).toISOString() : at, ...data.slice(1).map((v) => v[i] ?? '')]) : []
   return html`<figure class="chart">
     <figcaption>${title}</figcaption>
+    ${none && html`<p class="dim">There are no values yet.</p>`}
     <div ref=${place}></div>
     <details onToggle=${(e) => setTable(e.target.open)}>
       <summary>Table</summary>

@@ -1,7 +1,8 @@
 import { html, useEffect, useState } from '/console/vendor/htm-preact.js'
 import { at, get, jobKinds, kindOf, post, query, quoted, readableModels, remove } from '/console/client.js'
 import { session } from '/console/client.js'
-import { Action, ErrorBox, Snippets, State, idOf, number, useLoaded, useParameter } from '/console/ui.js'
+import { Action, Delete, ErrorBox, Snippets, State, idOf, number, useLoaded } from '/console/ui.js'
+import { useParameter } from '/console/ui.js'
 
 const idFrom = (name) =>
   name

@@ -1,6 +1,6 @@
 import { html, useEffect, useRef, useState } from '/console/vendor/htm-preact.js'
 import { get, lines, request } from '/console/client.js'
-import { Action, Choice, ErrorBox, Snippets, Table, useLoaded, useParameter } from '/console/ui.js'
+import { Action, Choice, ErrorBox, Pending, Snippets, Table, useLoaded, useParameter } from '/console/ui.js'
 import { snippets } from '/console/screens/deployments.js'
 
 // bodyOf returns the path and the body of the request for the settings of a column.
@@ -219,8 +219,7 @@ export function Playground() {
   const prompt = useRef()
   const runs = useRef({})
   if (!value)
-    return html`<h1>Playground</h1>
-      <${ErrorBox} error=${error} />`
+    return html`<${Pending} title="Playground" error=${error} />`
   const models = value.data.filter((m) => m.deployed && m.kind !== 'SPEECH_MODEL')
   const speech = value.data.filter((m) => m.deployed && m.kind === 'SPEECH_MODEL')
   const first = model || models[0]?.id || ''

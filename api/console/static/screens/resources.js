@@ -1,13 +1,11 @@
 // Models and datasets.
 import { html, useState } from '/console/vendor/htm-preact.js'
-import { at, baseOf, can, fileOf, get, jobKinds, post, query, remove } from '/console/client.js'
-import { Action, Choice, ErrorBox, Facts, Field, Json, List, State, Table, Tabs, Time } from '/console/ui.js'
-import { idOf, mib, number, useLoaded, useOne, useParameter } from '/console/ui.js'
+import { at, baseOf, can, fileOf, get, jobKinds, post, query } from '/console/client.js'
+import { Action, Choice, Delete, ErrorBox, Facts, Field, Json, List, Pending, State } from '/console/ui.js'
+import { Table, Tabs, Time, createdColumn, idOf, mib, number, stateColumn, useLoaded } from '/console/ui.js'
+import { useOne, useParameter } from '/console/ui.js'
 import { DatasetState, Upload } from '/console/screens/new_job.js'
 import { History } from '/console/screens/history.js'
-
-const created = { title: 'Created', show: (r) => html`<${Time} of=${r.createTime} />`, order: 'createTime' }
-const state = { title: 'State', show: (r) => html`<${State} of=${r.state} />`, order: 'state' }
 
 // jobLink returns the route of the job with a name.
 const jobLink = (name = '') => {
@@ -84,8 +82,7 @@ export function Model({ rest: [id] }) {
     (e) => /\/(deployments|deployedModels)\//.test(e.subject),
   )
   if (!m)
-    return html`<h1>${id}</h1>
-      <${ErrorBox} error=${error} />`
+    return html`<${Pending} title=${id} error=${error} />`
   return html`<div class="title">
       <h1>${id}</h1>
       <${State} of=${m.state} />
@@ -95,14 +92,7 @@ export function Model({ rest: [id] }) {
             m.state === 'READY' &&
             html`<a class="button primary" href=${`#/new-deployment?model=${encodeURIComponent(m.name)}`}>Deploy</a>`
           }
-          <${Action}
-            run=${() => remove(at(m.name))}
-            confirm="Delete the model?"
-            done=${() => {
-              location.hash = '#/models'
-            }}
-            >Delete<//
-          >`
+          <${Delete} name=${m.name} what="model" to="#/models" />`
       }
     </div>
     <${ErrorBox} error=${error} />
@@ -128,7 +118,7 @@ export function Model({ rest: [id] }) {
     >
       ${
         tab === 'lineage' &&
-        html`<${ErrorBox} error=${made.error} />${made.value && html`<${Lineage} of=${made.value} />`}`
+        html`<${ErrorBox} error=${made.error} />${made.value?.length > 0 && html`<${Lineage} of=${made.value} />`}`
       }
       ${tab === 'settings' && html`<${Json} of=${m} />`} ${tab === 'events' && html`<${History} name=${m.name} />`}
     <//>`
@@ -144,11 +134,11 @@ export function Models() {
       empty="There are no models."
       columns=${[
         { title: 'Model', show: (m) => idOf(m.name), order: 'name' },
-        state,
+        stateColumn,
         { title: 'Kind', show: (m) => m.kind, order: 'kind' },
         { title: 'Base model', show: (m) => idOf(m.baseModel) },
         { title: 'Made by', show: (m) => madeBy(m.sourceJob) },
-        created,
+        createdColumn,
         {
           title: '',
           show: (m) =>
@@ -178,11 +168,11 @@ export function Datasets() {
       empty="There are no datasets."
       columns=${[
         { title: 'Dataset', show: (d) => d.displayName || idOf(d.name), order: 'name' },
-        state,
+        stateColumn,
         { title: 'Rows', show: (d) => number(d.exampleCount), order: 'exampleCount' },
         { title: 'Shape', show: (d) => d.rowShape },
         { title: 'Made by', show: (d) => madeBy(d.sourceJobName) },
-        created,
+        createdColumn,
       ]}
     />`
 }
@@ -214,21 +204,13 @@ export function Dataset({ rest: [id] }) {
     [name, d?.state],
   )
   if (!d)
-    return html`<h1>${id}</h1>
-      <${ErrorBox} error=${error} />`
+    return html`<${Pending} title=${id} error=${error} />`
   const list = rows.value?.examples || []
   return html`<div class="title">
       <h1>${d.displayName || id}</h1>
       ${
         can('write') &&
-        html`<${Action}
-          run=${() => remove(at(name))}
-          confirm="Delete the dataset?"
-          done=${() => {
-            location.hash = '#/datasets'
-          }}
-          >Delete<//
-        >`
+        html`<${Delete} name=${name} what="dataset" to="#/datasets" />`
       }
     </div>
     <${DatasetState} name=${d.name} />
@@ -268,9 +250,9 @@ export function Evaluators() {
       empty="There are no evaluators. Create one with: anneal evaluator create ID --dir DIRECTORY"
       columns=${[
         { title: 'Evaluator', show: (e) => idOf(e.name), order: 'name' },
-        { title: 'State', show: (e) => html`<${State} of=${e.state} />`, order: 'state' },
+        stateColumn,
         { title: 'Message', show: (e) => e.status?.message },
-        { title: 'Created', show: (e) => html`<${Time} of=${e.createTime} />`, order: 'createTime' },
+        createdColumn,
       ]}
     />`
 }
@@ -401,21 +383,13 @@ export function Evaluator({ rest: [id] }) {
   const { value: e, error } = useOne(`evaluators/${id}`)
   const [tab, setTab] = useParameter('tab', 'code')
   if (!e)
-    return html`<h1>${id}</h1>
-      <${ErrorBox} error=${error} />`
+    return html`<${Pending} title=${id} error=${error} />`
   return html`<div class="title">
       <h1>${id}</h1>
       <${State} of=${e.state} />
       ${
         can('write') &&
-        html`<${Action}
-          run=${() => remove(at(e.name))}
-          confirm="Delete the evaluator?"
-          done=${() => {
-            location.hash = '#/evaluators'
-          }}
-          >Delete<//
-        >`
+        html`<${Delete} name=${e.name} what="evaluator" to="#/evaluators" />`
       }
     </div>
     <${ErrorBox} error=${error} />
