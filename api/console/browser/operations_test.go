@@ -60,7 +60,7 @@ func TestDeployment(t *testing.T) {
 	b.wait("document.querySelectorAll('.chart').length >= 6")
 	b.do(chromedp.Evaluate("document.querySelectorAll('.chart details').forEach((d) => (d.open = true))", nil))
 	const rates = `[...document.querySelectorAll('.chart')].find((c) => c.innerText.startsWith('Requests per second'))
-		.querySelectorAll('tbody td:last-child').values()`
+		.querySelectorAll('.scroll td:last-child').values()`
 	b.wait(rates + ".some(() => true)") // the second sample has the first rates
 	for range 5 {
 		s.api("POST", "/inference/v1/completions", map[string]any{"model": "anneal-base", "prompt": "What is 1 + 2?",
@@ -68,7 +68,7 @@ func TestDeployment(t *testing.T) {
 	}
 	b.wait(rates + ".some((d) => Number(d.innerText) > 0)")
 	b.wait(`[...document.querySelectorAll('.chart')].find((c) => c.innerText.startsWith('Replicas'))
-		.querySelector('tbody tr:last-child')?.cells[2].innerText.trim() === '1'`)
+		.querySelector('.scroll tbody tr:last-child')?.cells[2].innerText.trim() === '1'`)
 	b.goTo("#/deployments/base?tab=scaling")
 	b.enter("Replicas at most", "2")
 	b.enter("Scale down after", "120s")

@@ -1,6 +1,6 @@
 // Search finds resources of all kinds by their name. Ctrl-K or ⌘K opens it.
 import { html, render, useEffect, useRef, useState } from '/console/vendor/htm-preact.js'
-import { all, at, can, events, get, lookAt, query, session, signIn, signOut } from '/console/client.js'
+import { all, at, can, events, get, jobKinds, lookAt, query, session, signIn, signOut } from '/console/client.js'
 import { ErrorBox, Guard, focusMain, idOf, useLoaded, useRoute } from '/console/ui.js'
 import { forget } from '/console/screens/load.js'
 import { Home } from '/console/screens/home.js'
