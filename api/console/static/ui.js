@@ -118,6 +118,11 @@ export const idOf = (name = '') => name.split('/').pop()
 
 // Time shows a time relative to now, and exactly in its title.
 export function Time({ of: text }) {
+  const [, tick] = useState(0)
+  useEffect(() => {
+    const timer = setInterval(() => tick((n) => n + 1), 10000)
+    return () => clearInterval(timer)
+  }, [])
   if (!text) return html`<span class="dim">–</span>`
   const seconds = (Date.now() - new Date(text)) / 1000
   const units = [

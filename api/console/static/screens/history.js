@@ -370,7 +370,7 @@ const Chain = ({ of: chain, choose }) =>
     rows=${chain.map(({ event: e, relation }) => [
       html`<button onClick=${() => choose(e)}>${e.position}</button>`,
       e.type,
-      e.subject,
+      e.subject.split('/').slice(2).join('/'),
       e.actor,
       relation,
     ])}

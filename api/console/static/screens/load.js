@@ -294,7 +294,7 @@ export function Chart({ title, lines, x = 'step', weight = 0, log = false, sync 
         width: place.current.clientWidth || 320,
         height: 220,
         cursor: { sync: { key: sync } },
-        scales: { x: { time: x === 'time', range: (_, a, b) => (a === b ? [a - 1, b + 1] : [a, b]) }, y: { distr: log ? 3 : 1 } },
+        scales: { x: { time: x === 'time', range: (_, a, b) => (data[0].length < 2 ? [a - 1, a + 1] : [a, b]) }, y: { distr: log ? 3 : 1 } },
         axes: [axis, { ...axis, size: 60 }],
         series: [
           { label: x },
