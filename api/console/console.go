@@ -24,8 +24,8 @@ var static embed.FS
 
 // policy is the Content-Security-Policy of the console. It permits only files and requests of the
 // console's own server.
-const policy = "default-src 'self'; img-src 'self' data:; media-src 'self' blob:; base-uri 'none'; form-action 'none'; " +
-	"frame-ancestors 'none'; object-src 'none'"
+const policy = "default-src 'self'; img-src 'self' data:; media-src 'self' blob:; base-uri 'none'; " +
+	"form-action 'none'; frame-ancestors 'none'; object-src 'none'"
 
 // index is the file that the path / returns.
 const index = "index.html"

@@ -2,6 +2,7 @@ package browser
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -9,7 +10,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
+	"github.com/chromedp/cdproto/performance"
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
 )
@@ -86,7 +89,7 @@ func TestHistory(t *testing.T) {
 
 	var verified [][]*bool
 	b.do(chromedp.Evaluate(fmt.Sprintf(`(async () => {
-		const { verify } = await import('/console/screens/history.js')
+		const { verify } = await import('/console/proof.js')
 		const headers = { Authorization: 'Bearer ' + sessionStorage.getItem('anneal.key') }
 		const get = async (path) => (await fetch(path, { headers })).json()
 		const path = '/v1/accounts/default/events'
@@ -124,13 +127,17 @@ func TestHistory(t *testing.T) {
 	b.see("→")
 }
 
-// many is the number of resources of TestMany, and of their events.
-const many = 100_000
+const (
+	many  = 100_000 // resources of TestMany, and events
+	early = 600     // resources of another account, all of whose events are before
+)
 
 // create creates datasets m-000000, m-000001, ... of the account default.
-func (s *server) create(n int) {
+func (s *server) create(n int) { s.createIn("default", s.key("context.json"), n) }
+
+// createIn is create for another account, with its key.
+func (s *server) createIn(account, key string, n int) {
 	s.t.Helper()
-	key := s.key("context.json")
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 128}}
 	next, failed := make(chan int), make(chan string, 1)
 	var all sync.WaitGroup
@@ -138,7 +145,7 @@ func (s *server) create(n int) {
 		all.Go(func() {
 			for i := range next {
 				body := fmt.Sprintf(`{"datasetId":"m-%06d","dataset":{"displayName":"row %d"}}`, i, i)
-				r, _ := http.NewRequest("POST", s.url+"/v1/accounts/default/datasets", strings.NewReader(body)) // valid
+				r, _ := http.NewRequest("POST", s.url+"/v1/accounts/"+account+"/datasets", strings.NewReader(body)) // valid
 				r.Header.Set("Authorization", "Bearer "+key)
 				res, err := client.Do(r)
 				if err == nil {
@@ -169,6 +176,23 @@ func (s *server) create(n int) {
 	}
 }
 
+// mainThread returns the CPU time that the main thread of the page has used for tasks.
+func (b *tab) mainThread() (used time.Duration) {
+	b.t.Helper()
+	b.do(performance.Enable().WithTimeDomain(performance.EnableTimeDomainThreadTicks),
+		chromedp.ActionFunc(func(ctx context.Context) error {
+			metrics, err := performance.GetMetrics().Do(ctx)
+			for _, m := range metrics {
+				if m.Name == "TaskDuration" {
+					used = time.Duration(m.Value * float64(time.Second))
+				}
+			}
+			return err
+		}))
+	require.Positive(b.t, used)
+	return used
+}
+
 // TestMany scrolls a timeline of 100,000 events at 60 frames per second, also to its end, and turns pages of as
 // many datasets. Only the rows in view are in the page.
 func TestMany(t *testing.T) {
@@ -176,6 +200,8 @@ func TestMany(t *testing.T) {
 		t.Skip("creates 100,000 resources")
 	}
 	s := serve(t)
+	acme := s.account("acme")
+	s.createIn("acme", acme, early)
 	s.create(many)
 	b := s.open()
 	b.signIn("context.json")
@@ -191,7 +217,8 @@ func TestMany(t *testing.T) {
 	scroll := `(async () => {
 		const box = document.querySelector('.timeline')
 		let longest = 0
-		const observer = new PerformanceObserver((l) => l.getEntries().forEach((e) => (longest = Math.max(longest, e.duration))))
+		const observer = new PerformanceObserver((l) =>
+			l.getEntries().forEach((e) => (longest = Math.max(longest, e.duration))))
 		observer.observe({ type: 'longtask' })
 		const frame = () => new Promise(requestAnimationFrame)
 		await frame()
@@ -209,11 +236,14 @@ func TestMany(t *testing.T) {
 	})()`
 	smooth := false
 	for range 3 { // other processes of the machine can disturb a measurement
+		before := b.mainThread()
 		b.do(chromedp.Evaluate(scroll, &measured, awaitPromise))
 		rate := float64(measured.Frames) / measured.Seconds
-		t.Logf("%.1f frames per second, longest task %.0f ms, at most %d rows in the page", rate, measured.Longest,
-			measured.Rows)
-		if smooth = rate >= 55 || measured.Longest < 50; smooth {
+		took := (b.mainThread() - before) / time.Duration(measured.Frames)
+		t.Logf("%.1f frames per second, longest task %.0f ms, CPU time of a frame %s, at most %d rows in the page", rate,
+			measured.Longest, took, measured.Rows)
+		// the CPU time of the main thread tells on a busy machine that 60 frames per second are possible
+		if smooth = rate >= 55 || measured.Longest < 50 || took < 8*time.Millisecond; smooth {
 			break
 		}
 	}
@@ -224,6 +254,9 @@ func TestMany(t *testing.T) {
 	b.wait("[...document.querySelectorAll('.timeline [role=row]')].at(-1).getAttribute('aria-rowindex') === " +
 		"document.querySelector('.timeline').getAttribute('aria-rowcount')")
 	b.wait("document.querySelector('.timeline').innerText.includes('account.created.v1')")
+	b.do(chromedp.Evaluate("document.querySelector('.timeline').scrollTop = 0", nil))
+	s.run("key", "create", "live", "--role", "reader")
+	b.wait("document.querySelector('.timeline').innerText.includes('accounts/default/apiKeys/live')")
 
 	b.goTo("#/datasets?order=name")
 	b.see("100,000 in total")
@@ -238,4 +271,11 @@ func TestMany(t *testing.T) {
 	b.goTo("#/datasets?filter=" + "displayName%20%3D%20%22row%2077777%22")
 	b.see("1 in total")
 	b.wait("document.querySelector('tbody td a')?.innerText === 'row 77777'")
+
+	b.press("Sign out")
+	b.do(chromedp.SendKeys("input[type=password]", acme+"\r"))
+	b.see("acme · admin")
+	b.goTo("#/events")
+	b.wait(fmt.Sprintf("document.querySelector('.timeline [role=row] b')?.innerText === 'dataset.created.v1'"+
+		" && document.querySelector('.timeline').getAttribute('aria-rowcount') >= %d", early))
 }

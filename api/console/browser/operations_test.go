@@ -119,8 +119,8 @@ func TestSecretsAndQuotas(t *testing.T) {
 	b.press("Save")
 	b.do(chromedp.WaitVisible(button("Replace the value"), chromedp.BySearch))
 	var content string
-	b.do(chromedp.Evaluate("document.documentElement.outerHTML + [...document.querySelectorAll('input')].map((i) => i.value)",
-		&content))
+	b.do(chromedp.Evaluate(`document.documentElement.outerHTML +
+		[...document.querySelectorAll('input')].map((i) => i.value)`, &content))
 	require.NotContains(t, content, "-value")
 	var events struct{ Events []struct{ Type string } }
 	s.api("GET", "/v1/accounts/default/secrets/token/events", nil, &events)
@@ -134,12 +134,14 @@ func TestSecretsAndQuotas(t *testing.T) {
 	b.goTo("#/quotas")
 	b.do(chromedp.SendKeys("input[aria-label='Limit of deployments']", "7"))
 	b.do(chromedp.Click(`//tr[td[1][.='deployments']]//button[normalize-space()='Set']`, chromedp.BySearch))
-	b.wait("[...document.querySelectorAll('tr')].some((r) => r.cells[0].innerText === 'deployments' && r.cells[2].innerText === '7')")
+	const limit = `[...document.querySelectorAll('tr')].find((r) => r.cells[0].innerText === 'deployments')
+		.cells[2].innerText`
+	b.wait(limit + " === '7'")
 	var quota struct{ Value string }
 	s.api("GET", "/v1/accounts/default/quotas/deployments", nil, &quota)
 	require.Equal(t, "7", quota.Value)
 	b.press("Remove")
-	b.wait("[...document.querySelectorAll('tr')].some((r) => r.cells[0].innerText === 'deployments' && r.cells[2].innerText === 'none')")
+	b.wait(limit + " === 'none'")
 }
 
 // TestEvaluator shows the code and the build log of an evaluator, and scores rows with their answers and with
@@ -259,7 +261,8 @@ func (b *tab) cells(header string) (rows [][]string) {
 	b.t.Helper()
 	b.do(chromedp.Evaluate(fmt.Sprintf(`[...document.querySelectorAll('table')]
 		.find((t) => t.tHead?.rows[0]?.innerText.startsWith(%q))
-		?.querySelectorAll('tbody tr').values().map((r) => [...r.cells].map((c) => c.innerText.trim())).toArray()`, header), &rows))
+		?.querySelectorAll('tbody tr').values().map((r) => [...r.cells].map((c) => c.innerText.trim()))
+		.toArray()`, header), &rows))
 	return rows
 }
 
@@ -307,7 +310,8 @@ func TestNumbers(t *testing.T) {
 	b.goTo("#/jobs/sft/codes")
 	b.do(chromedp.WaitVisible(".chart canvas"))
 	b.do(chromedp.Evaluate("document.querySelectorAll('.chart details').forEach((d) => (d.open = true))", nil))
-	b.wait("[...document.querySelectorAll('.chart table')].some((t) => t.tHead?.innerText.includes('train/loss') && t.tBodies[0].rows.length > 0)")
+	b.wait(`[...document.querySelectorAll('.chart table')].some((t) =>
+		t.tHead?.innerText.includes('train/loss') && t.tBodies[0].rows.length > 0)`)
 	shown := b.cells("step\ttrain/loss")
 	require.Len(t, shown, len(losses))
 	require.NotEmpty(t, losses)

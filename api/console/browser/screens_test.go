@@ -92,7 +92,8 @@ func (b *tab) check(what, name, scheme string, width int64) {
 	if dir := os.Getenv("ANNEAL_SCREENSHOTS"); dir != "" {
 		var image []byte
 		b.do(chromedp.FullScreenshot(&image, 60))
-		name = strings.NewReplacer("#/", "", "/", "-", "?", "-", "=", "-", "&", "-", "context.json-", "", ".json", "").Replace(name)
+		name = strings.NewReplacer("#/", "", "/", "-", "?", "-", "=", "-", "&", "-", "context.json-", "",
+			".json", "").Replace(name)
 		if strings.HasSuffix(name, "-") || name == "" {
 			name += "home"
 		}

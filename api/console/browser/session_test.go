@@ -91,17 +91,23 @@ func TestAddresses(t *testing.T) {
 	b.see("--model 'x'")
 }
 
+// account creates an account and returns its key.
+func (s *server) account(id string) string {
+	created := s.runAs("operator.json", "account", "create", id, "-o", "json")
+	var made struct{ APIKey string }
+	require.NoError(s.t, json.Unmarshal([]byte(created[strings.Index(created, "{"):]), &made))
+	require.NotEmpty(s.t, made.APIKey, created)
+	return made.APIKey
+}
+
 // TestAnotherAccount checks that another account is offered the public base model, and that a key that was
 // deleted leads to the sign-in.
 func TestAnotherAccount(t *testing.T) {
 	s := serve(t)
-	created := s.runAs("operator.json", "account", "create", "acme", "-o", "json")
-	var made struct{ APIKey string }
+	acme := s.account("acme")
 	var other struct{ Key string }
-	require.NoError(t, json.Unmarshal([]byte(created[strings.Index(created, "{"):]), &made))
-	require.NotEmpty(t, made.APIKey, created)
 	b := s.open()
-	b.do(chromedp.SendKeys("input[type=password]", made.APIKey+"\r"))
+	b.do(chromedp.SendKeys("input[type=password]", acme+"\r"))
 	b.see("acme · admin")
 	b.goTo("#/new-job")
 	b.choose("Model", "anneal-base")

@@ -369,7 +369,11 @@ export const Delete = ({ name, what, to }) =>
 
 // Columns that several lists have.
 export const stateColumn = { title: 'State', show: (r) => html`<${State} of=${r.state} />`, order: 'state' }
-export const createdColumn = { title: 'Created', show: (r) => html`<${Time} of=${r.createTime} />`, order: 'createTime' }
+export const createdColumn = {
+  title: 'Created',
+  show: (r) => html`<${Time} of=${r.createTime} />`,
+  order: 'createTime',
+}
 
 // Facts shows pairs of a term and a value, and leaves out those without a value.
 export function Facts({ of: pairs }) {

@@ -139,7 +139,16 @@ function columnsOf(rows) {
   return [...first.filter((f) => all.includes(f)), ...all.filter((f) => !first.includes(f)).sort()]
 }
 
-const groups = ['day', 'hour', 'day,model', 'day,deployment', 'day,apiKey', 'day,job', 'day,acceleratorType', 'day,account']
+const groups = [
+  'day',
+  'hour',
+  'day,model',
+  'day,deployment',
+  'day,apiKey',
+  'day,job',
+  'day,acceleratorType',
+  'day,account',
+]
 
 export function Usage() {
   const [filter, setFilter] = useParameter('filter')
@@ -157,11 +166,21 @@ export function Usage() {
   return html`<h1>Usage</h1>
     <div class="controls">
       <${Choice} label="Group by" value=${group} set=${setGroup} options=${groups} />
-      ${can('operate') && html`<${Choice} label="Accounts" value=${of} set=${setOf} options=${['all', session.account]} />`}
+      ${
+        can('operate') &&
+        html`<${Choice} label="Accounts" value=${of} set=${setOf} options=${['all', session.account]} />`
+      }
     </div>
     <${FilterForm} filter=${filter} setFilter=${setFilter} hint='model = "NAME"' fields=${columns} />
     <${ErrorBox} error=${error} />
-    ${value && html`<${Table} head=${columns} empty="No usage in this month." rows=${rows.map((r) => columns.map((c) => text(r[c])))} />`}
+    ${
+      value &&
+      html`<${Table}
+        head=${columns}
+        empty="No usage in this month."
+        rows=${rows.map((r) => columns.map((c) => text(r[c])))}
+      />`
+    }
     <${Pager} pages=${pages} page=${value} />`
 }
 
@@ -231,7 +250,13 @@ async function queueOf(metrics, signal) {
     .map((m) => m.labels.account)
   const lists = accounts.flatMap((account) =>
     jobKinds.map((k) =>
-      all(at(`accounts/${account}/${k.collection}`), k.collection, { filter: 'state = JOB_STATE_PENDING' }, signal, 400),
+      all(
+        at(`accounts/${account}/${k.collection}`),
+        k.collection,
+        { filter: 'state = JOB_STATE_PENDING' },
+        signal,
+        400,
+      ),
     ),
   )
   const place = (j) => j.queue?.position || Infinity
@@ -278,7 +303,11 @@ function Log({ metrics, checkpoint, rebuilds, backups, recent }) {
         ['Position', number(m('world_position'))],
         ['Lag of this control plane', `${number(m('world_lag_events'))} events`],
         ['Connected to NATS', m('nats_connected') ? 'yes' : 'no'],
-        ['Durable appends', `${number(m('log_append_seconds_count', { result: 'appended' }))}, half within ${append(0.5)}, 99 % within ${append(0.99)}`],
+        [
+          'Durable appends',
+          `${number(m('log_append_seconds_count', { result: 'appended' }))}, half within ${append(0.5)}, ` +
+            `99 % within ${append(0.99)}`,
+        ],
         ['Free on the disk', free >= 0 ? mib(Math.round(free / 2 ** 20)) : 'unknown'],
         ['Usage records not in the log yet', number(m('usage_records_waiting'))],
         ['Subscriptions are behind by', `${number(m('subscription_lag_seconds'))} s`],
@@ -286,7 +315,9 @@ function Log({ metrics, checkpoint, rebuilds, backups, recent }) {
         [
           'Last rebuild from the log',
           last
-            ? html`<${State} of=${last.state} /> ${`${number(last.logEvents)} events, ${number(last.differenceCount)} differences, `}<${Time} of=${last.startTime} />`
+            ? html`<${State} of=${last.state} /> ${' '}
+                ${`${number(last.logEvents)} events, ${number(last.differenceCount)} differences, `}
+                <${Time} of=${last.startTime} />`
             : "none: start one with 'anneal world rebuild'",
         ],
       ]}
@@ -317,7 +348,10 @@ function Log({ metrics, checkpoint, rebuilds, backups, recent }) {
 
 const accountColumns = [
   { title: 'Account', show: (a) => idOf(a.name), order: 'name' },
-  { title: 'State', show: (a) => html`<${State} of=${a.suspendState === 'UNSUSPENDED' ? a.state : a.suspendState} />` },
+  {
+    title: 'State',
+    show: (a) => html`<${State} of=${a.suspendState === 'UNSUSPENDED' ? a.state : a.suspendState} />`,
+  },
   { title: 'Name', show: (a) => a.displayName },
   createdColumn,
 ]
@@ -329,10 +363,20 @@ export function Cluster() {
       const [nodes, metrics, checkpoint, rebuilds, backups, recent] = await Promise.all([
         all(at('accounts/system/nodes'), 'nodes', { orderBy: 'name' }, signal),
         readMetrics(signal),
-        textAt('/log/checkpoint', signal).then((t) => t.split('\n'), () => null),
+        textAt('/log/checkpoint', signal).then(
+          (t) => t.split('\n'),
+          () => null,
+        ),
         read('/v1/rebuilds', {}),
         read('/v1/backups', {}),
-        get(`/v1/events${query({ pageSize: 200, orderBy: 'position desc', readMask: 'position,type,time,controlplane' })}`, { signal }),
+        get(
+          `/v1/events${query({
+            pageSize: 200,
+            orderBy: 'position desc',
+            readMask: 'position,type,time,controlplane',
+          })}`,
+          { signal },
+        ),
       ])
       return {
         nodes,
@@ -348,8 +392,7 @@ export function Cluster() {
     () => true,
     3000,
   )
-  if (!value)
-    return html`<${Pending} title="Cluster" error=${error} />`
+  if (!value) return html`<${Pending} title="Cluster" error=${error} />`
   return html`<h1>Cluster</h1>
     <${ErrorBox} error=${error} />
     ${!value.nodes.length && html`<p class="dim">No node has joined. Create a token with: anneal node token</p>`}

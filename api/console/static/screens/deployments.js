@@ -155,7 +155,14 @@ function Nodes({ deployment: d, waiting }) {
     }`
 }
 
-const tabs = { use: 'Use', load: 'Load', scaling: 'Scaling', addons: 'Adapters', settings: 'Settings', events: 'Events' }
+const tabs = {
+  use: 'Use',
+  load: 'Load',
+  scaling: 'Scaling',
+  addons: 'Adapters',
+  settings: 'Settings',
+  events: 'Events',
+}
 
 export function Deployment({ rest: [id] }) {
   const { value: d, error } = useOne(`deployments/${id}`)

@@ -13,7 +13,8 @@ function Fields({ name, from, to }) {
   if (!change.before && !change.after) return 'not a resource of the API'
   const kind = !change.before ? 'created' : !change.after ? 'deleted' : 'changed'
   return html`${kind}${
-    kind === 'changed' && html`: ${change.fields.map(([k, a, b]) => html`<div><code>${k}</code> ${a || '–'} → ${b || '–'}</div>`)}`
+    kind === 'changed' &&
+    html`: ${change.fields.map(([k, a, b]) => html`<div><code>${k}</code> ${a || '–'} → ${b || '–'}</div>`)}`
   }`
 }
 
@@ -25,7 +26,13 @@ function Difference() {
   const run = async () => {
     const [a, b] = await Promise.all([positionAt(from), positionAt(to)])
     const filter = `position > ${a} AND position <= ${b}`
-    const list = await all(eventsPath(), 'events', { filter, readMask: 'subject,position,type', orderBy: 'position' }, undefined, most)
+    const list = await all(
+      eventsPath(),
+      'events',
+      { filter, readMask: 'subject,position,type', orderBy: 'position' },
+      undefined,
+      most,
+    )
     const by = new Map()
     for (const e of list) by.set(e.subject, [...(by.get(e.subject) || []), e])
     return { a, b, list, by }
@@ -39,7 +46,9 @@ function Difference() {
       found &&
       html`<p role="status">
           ${number(found.list.length)} events of ${number(found.by.size)} resources after position
-          ${` ${found.a} up to ${found.b}`}${found.list.length >= most && html`; only the first ${number(most)} events are read`}
+          ${` ${found.a} up to ${found.b}`}${
+            found.list.length >= most && html`; only the first ${number(most)} events are read`
+          }
         </p>
         <${Table}
           head=${['Resource', 'Events', 'Last event', 'What changed']}
@@ -63,7 +72,12 @@ export function Events() {
       ${
         tab === 'difference'
           ? html`<${Difference} />`
-          : html`<${FilterForm} filter=${filter} setFilter=${setFilter} hint='type = "deployment.ready.v1"' fields=${fields} />
+          : html`<${FilterForm}
+                filter=${filter}
+                setFilter=${setFilter}
+                hint='type = "deployment.ready.v1"'
+                fields=${fields}
+              />
               <${Timeline}
                 path=${eventsPath()}
                 filter=${filter}

@@ -11,7 +11,8 @@ const pause = 3000 // milliseconds between reads of one list
 function usePage(name, filter, pageSize = 20) {
   const collection = idOf(name)
   const { value, error } = useLoaded(
-    async (signal) => (filter ? get(at(name) + query({ filter: filter(), pageSize, orderBy: 'createTime desc' }), { signal }) : {}),
+    async (signal) =>
+      filter ? get(at(name) + query({ filter: filter(), pageSize, orderBy: 'createTime desc' }), { signal }) : {},
     [name],
     (e) => e.subject.includes(`/${collection}/`),
     pause,
@@ -152,6 +153,8 @@ export function Home() {
 export function Progress({ of: p }) {
   if (!p?.steps) return null
   return html`<span class="progress"
-    ><progress max="100" value=${p.percent} aria-label="progress"></progress> ${`step ${p.step} of ${p.steps}`}${p.secondsLeft ? `, ${p.secondsLeft} s left` : ''}</span
+    ><progress max="100" value=${p.percent} aria-label="progress"></progress> ${`step ${p.step} of ${p.steps}`}${
+      p.secondsLeft ? `, ${p.secondsLeft} s left` : ''
+    }</span
   >`
 }

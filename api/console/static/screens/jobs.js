@@ -203,7 +203,9 @@ function Checkpoints({ name }) {
       rows=${rows.map((c) => [
         c.step,
         html`<${Time} of=${c.createTime} />`,
-        Object.entries(c.metrics || {}).map(([k, v]) => html`<span class="metric">${k} ${Number(v).toPrecision(4)}</span>`),
+        Object.entries(c.metrics || {}).map(
+          ([k, v]) => html`<span class="metric">${k} ${Number(v).toPrecision(4)}</span>`,
+        ),
         can('write') &&
           html`<${Action}
             run=${() => promote(c)}

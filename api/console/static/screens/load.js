@@ -10,14 +10,17 @@ export function parsed(text) {
   for (const line of text.split('\n')) {
     const m = /^(anneal_\w+)(?:{(.*)})? (\S+)/.exec(line)
     if (!m) continue
-    const labels = Object.fromEntries([...(m[2] || '').matchAll(/(\w+)="((?:[^"\\]|\\.)*)"/g)].map((l) => [l[1], l[2]]))
+    const labels = Object.fromEntries(
+      [...(m[2] || '').matchAll(/(\w+)="((?:[^"\\]|\\.)*)"/g)].map((l) => [l[1], l[2]]),
+    )
     all.push({ name: m[1], labels, value: Number(m[3]) })
   }
   return all
 }
 
 // readMetrics reads the metrics that the key may read.
-export const readMetrics = async (signal) => parsed(await textAt(can('operate') ? '/metrics/detailed' : '/metrics', signal))
+export const readMetrics = async (signal) =>
+  parsed(await textAt(can('operate') ? '/metrics/detailed' : '/metrics', signal))
 
 // valueOf returns the value of a metric with labels; undefined if there is none.
 export const valueOf = (metrics, name, labels = {}) =>
@@ -30,7 +33,8 @@ export function quantile(q, buckets) {
   if (!total) return null
   let [low, before] = [0, 0]
   for (const [high, count] of buckets) {
-    if (count >= q * total) return high === Infinity ? low : low + ((high - low) * (q * total - before)) / (count - before)
+    if (count >= q * total)
+      return high === Infinity ? low : low + ((high - low) * (q * total - before)) / (count - before)
     ;[low, before] = [high, count]
   }
   return low
@@ -62,10 +66,13 @@ async function sample(name, since, before) {
     time: Date.now() / 1000,
     desired: d.desiredReplicaCount,
     ready: d.replicaStats.readyReplicaCount,
-    latency: metrics.filter((m) => m.name === firstToken).map((m) => [Number(m.labels.le.replace('+Inf', 'Infinity')), m.value]),
+    latency: metrics
+      .filter((m) => m.name === firstToken)
+      .map((m) => [Number(m.labels.le.replace('+Inf', 'Infinity')), m.value]),
   }
   if (can('operate')) {
-    const of = (metric, kind) => valueOf(metrics, `anneal_deployment_${metric}`, { account, deployment, ...kind }) ?? 0
+    const of = (metric, kind) =>
+      valueOf(metrics, `anneal_deployment_${metric}`, { account, deployment, ...kind }) ?? 0
     s.requests = of('requests_per_second')
     s.prompt = of('tokens_per_second', { kind: 'prompt' })
     s.completion = of('tokens_per_second', { kind: 'completion' })
@@ -86,7 +93,10 @@ async function sample(name, since, before) {
 // latencyOf returns a quantile of the times to the first token in the minute before a sample.
 function latencyOf(q, list, i) {
   const from = list[Math.max(0, i - window)].latency
-  return quantile(q, list[i].latency.map(([le, n], k) => [le, n - (from[k]?.[1] ?? 0)]))
+  return quantile(
+    q,
+    list[i].latency.map(([le, n], k) => [le, n - (from[k]?.[1] ?? 0)]),
+  )
 }
 
 // seriesOf returns the charts of the samples of a deployment: {title: lines}.
@@ -162,7 +172,9 @@ async function replicasBefore({ name, createTime }, signal) {
 async function usageByHour(name, signal) {
   const startTime = new Date(Date.now() - 24 * hour).toISOString()
   const filter = `deployment = "${name}"`
-  return (await get(at('usage') + query({ groupBy: 'hour,deployment', startTime, filter, pageSize: 200 }), { signal })).usage
+  return (
+    await get(at('usage') + query({ groupBy: 'hour,deployment', startTime, filter, pageSize: 200 }), { signal })
+  ).usage
 }
 
 // Load shows charts of samples since the deployment was opened in this tab, and of earlier states and usage.
@@ -208,8 +220,18 @@ export function Load({ deployment: d }) {
     </div>`
 }
 
-const targets = ['default', 'tokens_generated_per_second', 'prompt_tokens_per_second', 'requests_per_second', 'concurrent_requests']
-const windows = { scaleUpWindow: 'Scale up after', scaleDownWindow: 'Scale down after', scaleToZeroWindow: 'Scale to zero after' }
+const targets = [
+  'default',
+  'tokens_generated_per_second',
+  'prompt_tokens_per_second',
+  'requests_per_second',
+  'concurrent_requests',
+]
+const windows = {
+  scaleUpWindow: 'Scale up after',
+  scaleDownWindow: 'Scale down after',
+  scaleToZeroWindow: 'Scale to zero after',
+}
 
 // Scaling edits how a deployment is scaled.
 export function Scaling({ deployment: d, edit }) {
@@ -240,7 +262,14 @@ export function Scaling({ deployment: d, edit }) {
       <${Field} label="Replicas at most" type="number" min="1" value=${s.max} set=${set('max')} disabled=${off} />
       ${Object.entries(windows).map(
         ([k, title]) =>
-          html`<${Field} key=${k} label=${title} value=${s[k] || ''} set=${set(k)} placeholder="such as 120s" disabled=${off} />`,
+          html`<${Field}
+            key=${k}
+            label=${title}
+            value=${s[k] || ''}
+            set=${set(k)}
+            placeholder="such as 120s"
+            disabled=${off}
+          />`,
       )}
       <${Choice} label="Load of a replica" value=${target} set=${setTarget} options=${targets} />
       <${Field} label="Target" type="number" min="0" step="any" value=${value} set=${setValue} placeholder="default" />
@@ -294,7 +323,10 @@ export function Chart({ title, lines, x = 'step', weight = 0, log = false, sync 
         width: place.current.clientWidth || 320,
         height: 220,
         cursor: { sync: { key: sync } },
-        scales: { x: { time: x === 'time', range: (_, a, b) => (data[0].length < 2 ? [a - 1, a + 1] : [a, b]) }, y: { distr: log ? 3 : 1 } },
+        scales: {
+          x: { time: x === 'time', range: (_, a, b) => (data[0].length < 2 ? [a - 1, a + 1] : [a, b]) },
+          y: { distr: log ? 3 : 1 },
+        },
         axes: [axis, { ...axis, size: 60 }],
         series: [
           { label: x },
@@ -317,7 +349,12 @@ export function Chart({ title, lines, x = 'step', weight = 0, log = false, sync 
       chart.destroy()
     }
   }, [JSON.stringify(data), weight, log, x])
-  const rows = table ? data[0].map((at, i) => [x === 'time' ? new Date(at * 1000).toISOString() : at, ...data.slice(1).map((v) => v[i] ?? '')]) : []
+  const rows = table
+    ? data[0].map((at, i) => [
+        x === 'time' ? new Date(at * 1000).toISOString() : at,
+        ...data.slice(1).map((v) => v[i] ?? ''),
+      ])
+    : []
   return html`<figure class="chart">
     <figcaption>${title}</figcaption>
     ${none && html`<p class="dim">There are no values yet.</p>`}

@@ -153,7 +153,8 @@ function Cost({ kind, body }) {
   return (
     cost &&
     html`<p>
-      Estimated cost: ${cost.units}${cost.nanos ? `.${String(cost.nanos).padStart(9, '0').slice(0, 2)}` : ''} ${cost.currencyCode}
+      Estimated cost: ${cost.units}${cost.nanos ? `.${String(cost.nanos).padStart(9, '0').slice(0, 2)}` : ''}
+      ${` ${cost.currencyCode}`}
     </p>`
   )
 }

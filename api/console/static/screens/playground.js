@@ -146,7 +146,9 @@ function Column({ models, initialModel, prompt, label, useColumn }) {
     ${
       response &&
       html`<p class="dim stats">
-        first token ${Math.round(response.first)} ms${seconds > 0 && html` · ${Math.round((generated - 1) / seconds)} tokens/s`} · ${generated} tokens${
+        first token ${Math.round(response.first)} ms${
+          seconds > 0 && html` · ${Math.round((generated - 1) / seconds)} tokens/s`
+        } · ${generated} tokens${
           response.usage &&
           html` · prompt ${response.usage.prompt_tokens} tokens
           (${response.usage.prompt_tokens_details?.cached_tokens || 0} cached)`

@@ -81,17 +81,16 @@ export function Model({ rest: [id] }) {
     [m?.name, m?.updateTime],
     (e) => /\/(deployments|deployedModels)\//.test(e.subject),
   )
-  if (!m)
-    return html`<${Pending} title=${id} error=${error} />`
+  if (!m) return html`<${Pending} title=${id} error=${error} />`
   return html`<div class="title">
       <h1>${id}</h1>
       <${State} of=${m.state} />
       ${
         can('write') &&
         html`${
-            m.state === 'READY' &&
-            html`<a class="button primary" href=${`#/new-deployment?model=${encodeURIComponent(m.name)}`}>Deploy</a>`
-          }
+          m.state === 'READY' &&
+          html`<a class="button primary" href=${`#/new-deployment?model=${encodeURIComponent(m.name)}`}>Deploy</a>`
+        }
           <${Delete} name=${m.name} what="model" to="#/models" />`
       }
     </div>
@@ -203,15 +202,11 @@ export function Dataset({ rest: [id] }) {
     (signal) => get(`${at(name)}:preview${query({ pageSize: 20 })}`, { signal }),
     [name, d?.state],
   )
-  if (!d)
-    return html`<${Pending} title=${id} error=${error} />`
+  if (!d) return html`<${Pending} title=${id} error=${error} />`
   const list = rows.value?.examples || []
   return html`<div class="title">
       <h1>${d.displayName || id}</h1>
-      ${
-        can('write') &&
-        html`<${Delete} name=${name} what="dataset" to="#/datasets" />`
-      }
+      ${can('write') && html`<${Delete} name=${name} what="dataset" to="#/datasets" />`}
     </div>
     <${DatasetState} name=${d.name} />
     <${Facts}
@@ -309,7 +304,14 @@ const most = 20 // rows of a try
 
 // Try scores rows of a dataset or of the form, with their own answers or those of a model.
 function Try({ evaluator: e }) {
-  const [s, setS] = useState({ dataset: e.defaultDataset || '', rows: '', model: '', max: '5', samples: '1', heat: '0' })
+  const [s, setS] = useState({
+    dataset: e.defaultDataset || '',
+    rows: '',
+    model: '',
+    max: '5',
+    samples: '1',
+    heat: '0',
+  })
   const [result, setResult] = useState(null)
   const set = (name) => (to) => setS({ ...s, [name]: to })
   const choices = useLoaded(async (signal) => {
@@ -317,11 +319,17 @@ function Try({ evaluator: e }) {
       get(at('datasets') + query({ filter: 'state = READY', pageSize: 200, orderBy: 'createTime desc' }), { signal }),
       get('/inference/v1/models', { signal }),
     ])
-    return { datasets: datasets.datasets || [], models: models.data.filter((m) => m.deployed && m.kind !== 'SPEECH_MODEL') }
+    return {
+      datasets: datasets.datasets || [],
+      models: models.data.filter((m) => m.deployed && m.kind !== 'SPEECH_MODEL'),
+    }
   }, [])
   const run = async () => {
     const max = Math.min(most, Number(s.max) || 1)
-    let rows = s.rows.split('\n').filter((l) => l.trim()).map((l) => JSON.parse(l))
+    let rows = s.rows
+      .split('\n')
+      .filter((l) => l.trim())
+      .map((l) => JSON.parse(l))
     if (!rows.length) {
       if (!s.dataset) throw new Error('choose a dataset, or enter rows')
       rows = (await get(`${at(s.dataset)}:preview${query({ pageSize: max })}`)).examples || []
@@ -382,15 +390,11 @@ const tabs = { code: 'Code', log: 'Build log', try: 'Try', settings: 'Settings',
 export function Evaluator({ rest: [id] }) {
   const { value: e, error } = useOne(`evaluators/${id}`)
   const [tab, setTab] = useParameter('tab', 'code')
-  if (!e)
-    return html`<${Pending} title=${id} error=${error} />`
+  if (!e) return html`<${Pending} title=${id} error=${error} />`
   return html`<div class="title">
       <h1>${id}</h1>
       <${State} of=${e.state} />
-      ${
-        can('write') &&
-        html`<${Delete} name=${e.name} what="evaluator" to="#/evaluators" />`
-      }
+      ${can('write') && html`<${Delete} name=${e.name} what="evaluator" to="#/evaluators" />`}
     </div>
     <${ErrorBox} error=${error} />
     <${Facts}
