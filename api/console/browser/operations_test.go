@@ -156,7 +156,8 @@ func TestEvaluator(t *testing.T) {
 	b.see("Scores an answer by how it compares")
 	b.do(chromedp.Focus("[role=tab][aria-selected=true]"), chromedp.KeyEvent(kb.ArrowRight))
 	b.wait("document.activeElement.innerText.trim() === 'Build log' && location.hash.endsWith('tab=log')")
-	b.wait("document.querySelector('.log')?.innerText !== 'Loading…'")
+	b.wait("document.querySelector('.log')?.innerText.replace('Loading…', '').trim()")
+	b.wait("!document.querySelector('[role=alert]')")
 	b.pressTab("Try")
 	b.do(chromedp.SendKeys(".prompt textarea", `{"messages": [{"role": "user", "content": "Capital of Peru?"}, `+
 		`{"role": "assistant", "content": "Lima"}], "ground_truth": "Lima"}`))

@@ -455,7 +455,7 @@ export function Table({ head, rows, empty, label }) {
 // Json shows a value as JSON without signed URLs, which give access to files to everyone who sees them.
 export const Json = ({ of: value }) =>
   html`<pre tabindex="0">
-${JSON.stringify(value, (k, v) => (k.endsWith('SignedUrl') ? undefined : v), 2)}</pre
+${JSON.stringify(value, (k, v) => (/SignedUr[il]$/.test(k) ? undefined : v), 2)}</pre
   >`
 
 // Field is a text field with a label.

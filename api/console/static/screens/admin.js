@@ -4,6 +4,7 @@ import { all, at, can, get, jobKinds, patch, post, query, session, textAt } from
 import { Action, Choice, Delete, ErrorBox, Facts, Field, FilterForm, List, Pager } from '/console/ui.js'
 import { Pending, State, Table, Time, createdColumn, idOf, mib, number, useLoaded } from '/console/ui.js'
 import { usePages, useParameter } from '/console/ui.js'
+import { eventsAfter } from '/console/screens/history.js'
 import { quantile, readMetrics, valueOf } from '/console/screens/load.js'
 
 export function Keys() {
@@ -283,6 +284,17 @@ function Queue({ jobs }) {
     />`
 }
 
+// newest returns the newest events up to a position, newest first.
+async function newest(position, signal) {
+  const found = []
+  if (!position) return found
+  for await (const e of eventsAfter('/v1/events', position - 200, signal)) {
+    found.unshift(e)
+    if (Number(e.position) >= position) return found
+  }
+  return found
+}
+
 // Log shows the state of the control plane and of the log: what this server reports, and which control planes have
 // decided recent events.
 function Log({ metrics, checkpoint, rebuilds, backups, recent }) {
@@ -360,7 +372,7 @@ export function Cluster() {
   const { value, error } = useLoaded(
     async (signal) => {
       const read = (path, fallback) => get(path, { signal }).catch(() => fallback)
-      const [nodes, metrics, checkpoint, rebuilds, backups, recent] = await Promise.all([
+      const [nodes, metrics, checkpoint, rebuilds, backups] = await Promise.all([
         all(at('accounts/system/nodes'), 'nodes', { orderBy: 'name' }, signal),
         readMetrics(signal),
         textAt('/log/checkpoint', signal).then(
@@ -369,14 +381,6 @@ export function Cluster() {
         ),
         read('/v1/rebuilds', {}),
         read('/v1/backups', {}),
-        get(
-          `/v1/events${query({
-            pageSize: 200,
-            orderBy: 'position desc',
-            readMask: 'position,type,time,controlplane',
-          })}`,
-          { signal },
-        ),
       ])
       return {
         nodes,
@@ -384,7 +388,7 @@ export function Cluster() {
         checkpoint,
         rebuilds: rebuilds.rebuilds || [],
         backups: backups.backups || [],
-        recent: recent.events || [],
+        recent: await newest(valueOf(metrics, 'anneal_world_position'), signal),
         jobs: await queueOf(metrics, signal),
       }
     },

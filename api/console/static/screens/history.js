@@ -25,7 +25,7 @@ export async function positionAt(text, signal) {
 function flat(value, path = '', into = {}) {
   if (value && typeof value === 'object' && !Array.isArray(value)) {
     for (const [k, v] of Object.entries(value)) {
-      if (!k.endsWith('SignedUrl')) flat(v, path ? `${path}.${k}` : k, into)
+      if (!/SignedUr[il]$/.test(k)) flat(v, path ? `${path}.${k}` : k, into)
     }
   } else if (path) into[path] = JSON.stringify(value)
   return into
@@ -125,6 +125,14 @@ class Pages {
   }
 }
 
+// eventsAfter yields the events after a position, and new ones as they are recorded.
+export async function* eventsAfter(path, after, signal) {
+  const headers = { Accept: 'text/event-stream', 'Last-Event-ID': String(Math.max(0, after)) }
+  for await (const line of lines(await request('GET', path, { headers, signal }))) {
+    if (line.startsWith('data: ')) yield JSON.parse(line.slice(6))
+  }
+}
+
 // Windows reads all events of a history, newest first. The API reads a page quickly only in the order of the
 // log, so the history is divided into windows of positions, and the event stream from a position reads one.
 // The numbers of events in windows that are not read yet are estimates.
@@ -170,13 +178,6 @@ class Windows {
     for (const c of this.counts) this.starts.push(this.starts.at(-1) + c)
   }
 
-  async *stream(after, signal) {
-    const headers = { Accept: 'text/event-stream', 'Last-Event-ID': String(Math.max(0, after)) }
-    for await (const line of lines(await request('GET', this.path, { headers, signal }))) {
-      if (line.startsWith('data: ')) yield JSON.parse(line.slice(6))
-    }
-  }
-
   // follow reads the newest window and new events. The end of another window is found by the first event after it,
   // so a newest window without events is made wider.
   async follow(widen) {
@@ -184,7 +185,7 @@ class Windows {
     const newest = this.rows.get(0)
     const timer = widen && setTimeout(() => newest.length || this.live.length || now.aborted || widen(), 1500)
     try {
-      for await (const e of this.stream(this.end - this.width, now)) {
+      for await (const e of eventsAfter(this.path, this.end - this.width, now)) {
         const live = Number(e.position) > this.end
         ;(live ? this.live : newest).unshift(e)
         if (!live) this.measure(0, newest.length)
@@ -220,7 +221,7 @@ class Windows {
       if (this.rows.has(k)) continue
       const rows = []
       try {
-        for await (const e of this.stream(this.end - (k + 1) * this.width, now)) {
+        for await (const e of eventsAfter(this.path, this.end - (k + 1) * this.width, now)) {
           if (Number(e.position) > this.end - k * this.width) break
           rows.unshift(e)
         }

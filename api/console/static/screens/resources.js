@@ -274,8 +274,8 @@ function Code({ evaluator: e }) {
 function BuildLog({ evaluator: e }) {
   const { value, error } = useLoaded(
     async (signal) => {
-      const { signedUrl, buildLogSignedUri } = await get(`${at(e.name)}:getBuildLogEndpoint`, { signal })
-      const response = await fileOf(signedUrl || buildLogSignedUri, signal)
+      const { buildLogSignedUri } = await get(`${at(e.name)}:getBuildLogEndpoint`, { signal })
+      const response = await fileOf(buildLogSignedUri, signal)
       return response ? response.text() : ''
     },
     [e.name, e.updateTime],
