@@ -349,6 +349,34 @@ func TestNumbers(t *testing.T) {
 	b.wait(fmt.Sprintf("document.querySelector('.timeline')?.getAttribute('aria-rowcount') === '%d'", events.TotalSize))
 }
 
+// TestCluster shows the operator a job that waits, with its place and what it waits for, as the API states them;
+// and the control plane with the position of the log.
+func TestCluster(t *testing.T) {
+	s := serve(t)
+	s.run("dataset", "create", "codes", "--file", root+"/examples/packing-codes.jsonl")
+	s.apiAs("operator.json", "POST", "/v1/accounts/system/nodes/local:cordon", map[string]any{}, nil)
+	s.run("sft", "create", "codes", "--dataset", "codes", "--epochs", "1")
+	b := s.open()
+	b.signIn("operator.json")
+	b.goTo("#/cluster")
+	b.see("supervisedFineTuningJobs/codes")
+	b.see("1 of 1")
+	var job struct{ Queue struct{ WaitingFor string } }
+	s.api("GET", "/v1/accounts/default/supervisedFineTuningJobs/codes", nil, &job)
+	require.NotEmpty(t, job.Queue.WaitingFor)
+	b.see(job.Queue.WaitingFor)
+	var ready struct{ Position string }
+	require.NoError(t, json.Unmarshal([]byte(s.get("operator.json", "/readyz")), &ready))
+	b.wait(fmt.Sprintf("[...document.querySelectorAll('.facts div')].some((d) => d.innerText === 'Position\\n%s')",
+		ready.Position))
+	planes := b.cells("Control plane")
+	require.Len(t, planes, 1)
+	require.Regexp(t, "^"+ready.Position+" ", planes[0][1])
+	require.Equal(t, "0", planes[0][3])
+	b.press("Uncordon")
+	b.see("No job waits")
+}
+
 // TestSettingsHideSignedURLs checks that no screen shows a signed URL, which gives access to everyone who sees it.
 func TestSettingsHideSignedURLs(t *testing.T) {
 	s := serve(t)
