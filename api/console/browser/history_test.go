@@ -272,6 +272,9 @@ func TestMany(t *testing.T) {
 	b.see("1 in total")
 	b.wait("document.querySelector('tbody td a')?.innerText === 'row 77777'")
 
+	b.goTo("#/events?filter=" + "subject%20%3D%20%22accounts%2Fdefault%2Fdatasets%2Fm-000007%22")
+	b.see("Events: 1")
+	b.wait("document.querySelector('.timeline').getAttribute('aria-rowcount') === '1'")
 	b.press("Sign out")
 	b.do(chromedp.SendKeys("input[type=password]", acme+"\r"))
 	b.see("acme · admin")

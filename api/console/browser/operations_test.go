@@ -162,12 +162,12 @@ func TestEvaluator(t *testing.T) {
 	b.do(chromedp.SendKeys(".prompt textarea", `{"messages": [{"role": "user", "content": "Capital of Peru?"}, `+
 		`{"role": "assistant", "content": "Lima"}], "ground_truth": "Lima"}`))
 	b.press("Score")
-	b.see("1 rows scored")
+	b.see("Rows scored: 1")
 	b.wait("document.querySelector('table tbody tr')?.innerText.startsWith('Lima\\t1\\texact')")
 	b.choose("Answers", "of anneal-base")
 	b.enter("Answers to a row", "2")
 	b.press("Score")
-	b.see("2 rows scored")
+	b.see("Rows scored: 2")
 	b.wait("document.querySelectorAll('table tbody tr').length === 2")
 }
 

@@ -140,7 +140,7 @@ func TestPages(t *testing.T) {
 	b.press("Clear")
 	b.see("32 in total")
 	b.goTo("#/events?filter=" + "type%20%3D%20%22apiKey.created.v1%22")
-	b.see("32 events")
+	b.see("Events: 32")
 	b.goTo("#/usage")
 	b.see("No usage in this month")
 	b.goTo("#/usage?filter=" + "model%20%3D%20%22none%22")

@@ -116,8 +116,11 @@ class Pages {
   async want(first, last, current) {
     for (let n = Math.floor(first / size); n <= Math.floor(last / size); n++) {
       if (this.pages.has(n)) continue
-      while (this.tokens.length <= n && current()) await this.read(this.tokens.length - 1, 'position')
-      if (!current()) return
+      for (let known = 0; this.tokens.length <= n && this.tokens.length > known && current(); ) {
+        known = this.tokens.length
+        await this.read(known - 1, 'position')
+      }
+      if (this.tokens.length <= n || !current()) return
       this.pages.set(n, await this.read(n))
       forgetFar(this.pages, n)
       this.changed()
@@ -303,7 +306,7 @@ export function Timeline({ path, filter = '', chosen, choose }) {
   }, [first, rows, loaded])
   const shown = Array.from({ length: Math.max(0, rows) }, (_, i) => [first + i, own.source.at(first + i)])
   return html`<${ErrorBox} error=${error} />
-    <p class="dim">${loaded ? `${number(count)} events` : 'Loading…'}</p>
+    <p class="dim">${loaded ? `Events: ${number(count)}` : 'Loading…'}</p>
     <div
       class="timeline"
       role="table"

@@ -370,7 +370,7 @@ function Try({ evaluator: e }) {
     ${
       result &&
       html`<p role="status">
-          ${number(result.totalSamples)} rows scored in ${number(result.totalRuntimeMs)} ms
+          Rows scored: ${number(result.totalSamples)}, in ${number(result.totalRuntimeMs)} ms
         </p>
         <${Table}
           head=${['Answer', 'Score', 'Reason', 'Metrics', 'Output']}
