@@ -60,6 +60,7 @@ bench: ## measure against the limits of this machine (see BENCHMARKS.md)
 	go test -run '^$$' -bench . -benchtime 1x ./eventlog/transparency
 	go test -run '^$$' -bench 'Rebuild|List|Get' ./projections/...
 	go test -run '^$$' -bench 'ViewAt' -benchtime 20x ./projections
+	go test -run '^$$' -bench 'Cost' -benchtime 1x ./projections
 	go test -run '^$$' -bench Day -benchtime 1x ./schedulers/replay
 	go test -run '^$$' -bench 'Lists' -benchtime 100x ./api
 	go test -run '^$$' -bench 'CreateOverHTTP' -benchtime 20x ./api

@@ -27,13 +27,14 @@ func serverWithDatasets(b *testing.B, n int) (*Server, string) {
 		require.NoError(b, world.Apply(eventlog.Event{Record: record, Position: position, ID: "x", Name: intent.Name,
 			Time: epoch.Add(time.Duration(position) * time.Millisecond)}))
 	}
-	apply(1, domain.Intend(domain.Accounts, "accounts/acme", domain.CreateAccount{}))
+	apply(1, domain.Intend(domain.Accounts, "accounts/acme", domain.CreateAccount{
+		AccountSpec: domain.AccountSpec{Email: "admin@acme.example"}}))
 	apply(2, domain.Intend(domain.APIKeys, "accounts/acme/apiKeys/k", domain.CreateAPIKey{APIKeySpec: domain.APIKeySpec{
 		Role: domain.RoleAdmin}, Hash: key.Hash}))
 	for i := range n {
 		name := domain.NewName("acme", domain.Datasets.Collection, fmt.Sprintf("d%07d", i))
 		apply(uint64(i+3), domain.Intend(domain.Datasets, name, domain.CreateDataset{DatasetSpec: domain.DatasetSpec{
-			DisplayName: fmt.Sprint(i % 97), ExampleCount: domain.Count(i)}}))
+			DisplayName: fmt.Sprint(i % 97), ExampleCount: domain.Count(i)}, CreatedBy: "accounts/acme/apiKeys/k"}))
 	}
 	return s, key.Text
 }

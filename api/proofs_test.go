@@ -47,8 +47,8 @@ func (l fakeLog) At(_ context.Context, position uint64) (integrity.Message, erro
 	return l.message(position), nil
 }
 
-func (fakeLog) SaltKey(context.Context, string) (transparency.SaltKey, error) {
-	return transparency.SaltKey{Key: pepper}, nil
+func (fakeLog) SaltKey(context.Context, string) ([]byte, error) {
+	return pepper, nil
 }
 
 // with calls use with a transparency.Publisher of the first n events.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -37,6 +38,8 @@ const Full = "DISK_FULL"
 type Space struct {
 	free func() (bytes uint64, err error)
 
+	simulated atomic.Pointer[uint64] // number of free bytes that Simulate has set; nil without one
+
 	mu       sync.Mutex
 	reserved uint64 // bytes that writes in progress have reserved
 }
@@ -65,9 +68,23 @@ func On(dir string) *Space {
 // New returns a Space of a file system whose number of free bytes is the result of free.
 func New(free func() (uint64, error)) *Space { return &Space{free: free} }
 
+// Simulate sets the number of free bytes that the Space computes with, for tests, until restore is
+// called.
+func (s *Space) Simulate(free uint64) (restore func()) {
+	s.simulated.Store(&free)
+	return func() { s.simulated.Store(nil) }
+}
+
+func (s *Space) freeNow() (uint64, error) {
+	if free := s.simulated.Load(); free != nil {
+		return *free, nil
+	}
+	return s.free()
+}
+
 // Free returns the number of free bytes, including reserved ones; false if it is unknown.
 func (s *Space) Free() (uint64, bool) {
-	free, err := s.free()
+	free, err := s.freeNow()
 	return free, err == nil
 }
 
@@ -78,7 +95,7 @@ func (s *Space) Check(class WriteClass, n int64) error {
 	if s == nil {
 		return nil
 	}
-	free, err := s.free()
+	free, err := s.freeNow()
 	if err != nil {
 		return nil
 	}
@@ -106,7 +123,7 @@ func (s *Space) Reserve(class WriteClass, n int64) (done func(), err error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if free, err := s.free(); err == nil {
+	if free, err := s.freeNow(); err == nil {
 		if err := s.checkLocked(free, class, n); err != nil {
 			return nil, err
 		}

@@ -53,6 +53,8 @@ type JetStream struct {
 	space   *disk.Space         // free space of the embedded server's disk; nil in a cluster
 	history history             // newest event that this process has seen, to detect that the log was set back
 
+	pageSize pageSize // of the next page that Read requests
+
 	replicated bool // tests set it to make the log treat its stream as replicated
 
 	controlPlane string // ID of this control plane; see DecideAs

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"iter"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -23,6 +24,8 @@ const (
 	pageGrowth  = 4
 	pageEvents  = 1024
 	pageBytes   = 8 << 20
+	// slowPageBytes is the size to which pages shrink on a connection that is too slow for larger ones.
+	slowPageBytes = 64 << 10
 )
 
 // Read implements Log. It creates no consumer. It asks the stream's leader for the last position,
@@ -104,10 +107,32 @@ func (l *JetStream) Count(ctx context.Context, filter string) (uint64, error) {
 func (l *JetStream) page(ctx context.Context, filter string, first uint64, limit int) (events []Event, left uint64,
 	err error) {
 	err = l.retryRead(ctx, func(ctx context.Context) error {
-		events, left, err = l.pageOnce(ctx, filter, first, limit)
+		began := time.Now()
+		events, left, err = l.pageOnce(ctx, filter, first, limit, l.pageSize.bytes())
+		l.pageSize.adjust(err, time.Since(began), l.ackWait/2)
+		if len(events) > 0 && errors.Is(err, context.DeadlineExceeded) {
+			return nil // the next page continues after the events that have arrived
+		}
 		return err
 	})
 	return events, left, err
+}
+
+// A pageSize is the maximum size of the next page in bytes. After a page that did not arrive in time,
+// because the connection is slow, pages are smaller. They grow again while they arrive quickly.
+type pageSize struct{ halvings atomic.Int32 } // number of times that pageBytes is halved
+
+func (p *pageSize) bytes() int { return max(pageBytes>>p.halvings.Load(), slowPageBytes) }
+
+// adjust adjusts the size after a page for which a read has waited; it waits at most for limit.
+func (p *pageSize) adjust(err error, waited, limit time.Duration) {
+	halvings := p.halvings.Load()
+	switch {
+	case errors.Is(err, context.DeadlineExceeded) && p.bytes() > slowPageBytes:
+		p.halvings.CompareAndSwap(halvings, halvings+2)
+	case err == nil && halvings > 0 && waited < limit/8:
+		p.halvings.CompareAndSwap(halvings, halvings-1)
+	}
 }
 
 // retryRead repeats a read while the NATS cluster does not reply or reports no responders, as
@@ -135,15 +160,17 @@ func (l *JetStream) retryRead(parent context.Context, try func(context.Context) 
 	}
 }
 
-func (l *JetStream) pageOnce(ctx context.Context, filter string, from uint64, limit int) (page []Event, left uint64,
-	err error) {
+// pageOnce requests a page of at most limit events and size bytes. With an error, it returns the
+// events that have arrived before.
+func (l *JetStream) pageOnce(ctx context.Context, filter string, from uint64, limit, size int) (page []Event,
+	left uint64, err error) {
 	inbox := l.nc.NewInbox()
 	sub, err := l.nc.SubscribeSync(inbox)
 	if err != nil {
 		return nil, 0, err
 	}
 	defer func() { _ = sub.Unsubscribe() }()
-	asked := map[string]any{"seq": from, "batch": limit, "max_bytes": pageBytes}
+	asked := map[string]any{"seq": from, "batch": limit, "max_bytes": size}
 	if filter != everything { // without next_by_subj, the server does not search its index of subjects
 		asked["next_by_subj"] = filter
 	}
@@ -154,30 +181,36 @@ func (l *JetStream) pageOnce(ctx context.Context, filter string, from uint64, li
 	if err := l.nc.PublishRequest("$JS.API.DIRECT.GET."+Stream, inbox, request); err != nil {
 		return nil, 0, err
 	}
+	last := uint64(0) // position of the last event of the page
 	for {
 		m, err := sub.NextMsgWithContext(ctx)
 		if err != nil {
-			return nil, 0, err
+			return page, left, err
 		}
 		switch status := HeaderValue(m.Header, "Status"); status {
 		case "":
 		case "204", "404": // status "no more messages"
 			return page, left, nil
 		default:
-			return nil, 0, fmt.Errorf("read events that match %s: status %s %s", filter, status, m.Header.Get("Description"))
+			return page, left, fmt.Errorf("read events that match %s: status %s %s", filter, status, m.Header.Get("Description"))
 		}
-		position, err := strconv.ParseUint(HeaderValue(m.Header, jetstream.SequenceHeader), 10, 64)
+		var position, pending uint64
+		position, err = strconv.ParseUint(HeaderValue(m.Header, jetstream.SequenceHeader), 10, 64)
 		if err == nil {
-			left, err = strconv.ParseUint(HeaderValue(m.Header, "Nats-Num-Pending"), 10, 64)
+			pending, err = strconv.ParseUint(HeaderValue(m.Header, "Nats-Num-Pending"), 10, 64)
 		}
 		if err != nil {
-			return nil, 0, fmt.Errorf("read events that match %s: %w", filter, err)
+			return page, left, fmt.Errorf("read events that match %s: %w", filter, err)
+		}
+		if before := HeaderValue(m.Header, "Nats-Last-Sequence"); before != strconv.FormatUint(last, 10) {
+			return page, left, fmt.Errorf("the events between %d and %d were lost with the connection: %w", last, position,
+				context.DeadlineExceeded)
 		}
 		e, err := Decode(HeaderValue(m.Header, jetstream.SubjectHeader), m.Header, m.Data, position)
 		if err != nil {
-			return nil, 0, err
+			return page, left, err
 		}
-		page = append(page, e)
+		page, left, last = append(page, e), pending, position
 	}
 }
 

@@ -8,15 +8,13 @@ import (
 	"anneal/domain"
 )
 
-// blockRows is the maximum number of rows of a block. It is small, because a change of one row in a
-// shared block copies the block. maxDerived is the maximum number of derived values that a block
-// keeps.
-const (
-	blockRows  = 128
-	maxDerived = 20
-)
+// BlockRows is the maximum number of rows of a block, which a change of a shared block copies.
+const BlockRows = 128
 
-// A Block holds up to blockRows rows of an account's resources, in no particular order. All blocks
+// maxDerived is the maximum number of derived values that a block keeps.
+const maxDerived = 20
+
+// A Block holds up to BlockRows rows of an account's resources, in no particular order. All blocks
 // of an account except the last are full. A Block is immutable and safe for concurrent use.
 type Block[S domain.State] block
 
@@ -25,9 +23,7 @@ type block struct {
 	index   int         // number of the block among the account's blocks, from 0
 	cow     *cowContext // only the table with the same cow may change the block; others copy it
 	rows    []domain.AnyRow
-	// has a bit for each row: set if the row was written since the block was copied, so that no
-	// copy of the table shares it
-	fresh [blockRows / 64]uint64
+	fresh   [BlockRows / 64]uint64 // a bit for each row that was written since the block was copied
 
 	mu      sync.Mutex
 	derived []derived // values that Derive has computed, the oldest first
@@ -64,7 +60,7 @@ func (t *table) writableBlock(account string, index int) *block {
 	}
 	own := &block{account: account, index: index, cow: t.cow}
 	if b != nil {
-		own.rows = append(make([]domain.AnyRow, 0, min(len(b.rows)+1, blockRows)), b.rows...)
+		own.rows = append(make([]domain.AnyRow, 0, min(len(b.rows)+1, BlockRows)), b.rows...)
 	}
 	t.blocks.Set(own)
 	return own
@@ -73,7 +69,7 @@ func (t *table) writableBlock(account string, index int) *block {
 // setSlot sets the row in a slot of an account (see cell). The slot may be the first unused one.
 // fresh says that no copy of the table shares the row.
 func (t *table) setSlot(account string, slot int, row domain.AnyRow, fresh bool) {
-	b, i := t.writableBlock(account, slot/blockRows), slot%blockRows
+	b, i := t.writableBlock(account, slot/BlockRows), slot%BlockRows
 	if i == len(b.rows) {
 		b.rows = append(b.rows, nil)
 	}
@@ -88,14 +84,14 @@ func (t *table) setSlot(account string, slot int, row domain.AnyRow, fresh bool)
 // isUnshared reports whether no copy of the table shares the row in a slot of an account, so that
 // the row can be changed in place.
 func (t *table) isUnshared(account string, slot int) bool {
-	b, i := t.blockAt(account, slot/blockRows), slot%blockRows
+	b, i := t.blockAt(account, slot/BlockRows), slot%BlockRows
 	return b != nil && b.cow == t.cow && b.fresh[i/64]&(1<<(i%64)) != 0
 }
 
 // freeSlot removes the row in a slot of an account, which has n slots. It moves the row of the last
 // slot into the slot.
 func (t *table) freeSlot(account string, slot, n int) {
-	last := t.writableBlock(account, (n-1)/blockRows)
+	last := t.writableBlock(account, (n-1)/BlockRows)
 	end := len(last.rows) - 1
 	if row := last.rows[end]; slot != n-1 {
 		t.setSlot(account, slot, row, false)
@@ -111,7 +107,7 @@ func (t *table) freeSlot(account string, slot, n int) {
 // Blocks returns the blocks that hold the rows of an account.
 func (t *Table[S]) Blocks(account string) []*Block[S] {
 	t = t.Of(account)
-	all := make([]*Block[S], 0, (t.Count(account)+blockRows-1)/blockRows)
+	all := make([]*Block[S], 0, (t.Count(account)+BlockRows-1)/BlockRows)
 	t.blocks.Ascend(&block{account: account}, func(b *block) bool {
 		if b.account != account {
 			return false

@@ -17,7 +17,7 @@ func checkBlocks[S domain.State](t *testing.T, table *Table[S], account string) 
 	var found []*Row[S]
 	blocks := table.Blocks(account)
 	for i, b := range blocks {
-		require.True(t, b.Len() == blockRows || i == len(blocks)-1 && b.Len() > 0)
+		require.True(t, b.Len() == BlockRows || i == len(blocks)-1 && b.Len() > 0)
 		for j := range b.Len() {
 			found = append(found, b.Row(j))
 		}

@@ -2,6 +2,7 @@ package projections
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"iter"
 	"maps"
@@ -78,14 +79,18 @@ func (t *table) entries() iter.Seq2[entry, error] {
 	}
 }
 
-// Compare compares the rows and the histories of job waits of two views at one position.
-func Compare(served, folded *View) (Comparison, error) {
+// comparedRows is the number of rows that Compare compares between two checks of its context.
+const comparedRows = 1024
+
+// Compare compares the rows and the histories of waits of two views at one position.
+func Compare(ctx context.Context, served, folded *View) (Comparison, error) {
 	c := Comparison{}
 	servedSums, foldedSums := newSums(served), newSums(folded)
 	collections := maps.Clone(served.tables)
 	maps.Copy(collections, folded.tables)
 	for _, collection := range slices.Sorted(maps.Keys(collections)) {
-		err := merge(served.tables[collection].entries(), folded.tables[collection].entries(), func(was, is *entry) {
+		rows := 0
+		err := merge(served.tables[collection].entries(), folded.tables[collection].entries(), func(was, is *entry) error {
 			if was != nil {
 				servedSums.add(collection, was.text, was.deleted)
 			}
@@ -93,7 +98,14 @@ func Compare(served, folded *View) (Comparison, error) {
 				foldedSums.add(collection, is.text, is.deleted)
 			}
 			c.add(served.tables[collection], folded.tables[collection], was, is)
+			if rows++; rows%comparedRows == 0 {
+				return ctx.Err()
+			}
+			return nil
 		})
+		if err == nil {
+			err = ctx.Err()
+		}
 		if err != nil {
 			return c, err
 		}
@@ -154,8 +166,9 @@ func (c *Comparison) differs(name, kind string) {
 }
 
 // merge calls visit for every resource with an entry in one of two ordered sequences. It passes the
-// entry of each sequence; nil if the sequence has none.
-func merge(a, b iter.Seq2[entry, error], visit func(a, b *entry)) error {
+// entry of each sequence, valid during the call; nil if the sequence has none. It returns the first
+// error of visit.
+func merge(a, b iter.Seq2[entry, error], visit func(a, b *entry) error) error {
 	nextA, stopA := iter.Pull2(a)
 	defer stopA()
 	nextB, stopB := iter.Pull2(b)
@@ -175,14 +188,14 @@ func merge(a, b iter.Seq2[entry, error], visit func(a, b *entry)) error {
 		default:
 			order = one.compare(two)
 		}
-		was, is := one, two
-		switch {
-		case order < 0:
-			visit(&was, nil)
-		case order > 0:
-			visit(nil, &is)
-		default:
-			visit(&was, &is)
+		was, is := &one, &two
+		if order < 0 {
+			is = nil
+		} else if order > 0 {
+			was = nil
+		}
+		if err := visit(was, is); err != nil {
+			return err
 		}
 		if order <= 0 {
 			one, errA, moreA = nextA()

@@ -170,11 +170,7 @@ type changedRow struct {
 // build returns a table with the rows of an account at the Moment, and the number of its rows that
 // the present table does not share. Its rows of other accounts are those of the present.
 func (p *pastRows) build(account string) (*table, int, error) {
-	changed := p.changes(account)
-	parts := make([][]changedRow, 0, runtime.GOMAXPROCS(0))
-	for part := range slices.Chunk(changed, 1+len(changed)/cap(parts)) {
-		parts = append(parts, part)
-	}
+	parts := p.changes(account)
 	limit := int64(p.world.pastTableCache.limit)
 	left := &foldBudget{}
 	left.rows.Store(limit)
@@ -182,13 +178,16 @@ func (p *pastRows) build(account string) (*table, int, error) {
 	errs := make([]error, len(parts))
 	var all sync.WaitGroup
 	for i, part := range parts {
-		all.Go(func() { errs[i] = p.foldRows(part, left) })
+		all.Go(func() {
+			slices.SortFunc(part, func(a, b changedRow) int { return cmp.Compare(a.version, b.version) })
+			errs[i] = p.foldRows(part, left)
+		})
 	}
 	all.Wait()
 	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
 		return nil, 0, errs[i]
 	}
-	t, rows := p.replace(account, changed)
+	t, rows := p.replace(account, parts)
 	return t, rows, nil
 }
 
@@ -196,33 +195,74 @@ func (p *pastRows) build(account string) (*table, int, error) {
 // fold.
 type foldBudget struct{ rows, events atomic.Int64 }
 
-// changes returns the resources of an account that have changed since the Moment, ordered by
-// version.
-func (p *pastRows) changes(account string) []changedRow {
-	var changed []changedRow
-	add := func(name domain.Name, version uint64) bool {
-		if account != everyAccount && name.Account() != account {
-			return false
+// changes returns the resources of an account that have changed since the Moment, in as many parts as
+// there are processors. Those of a part precede those of the next one by version.
+func (p *pastRows) changes(account string) [][]changedRow {
+	var last uint64 // newest version
+	scanned := scanBlocks(p, account, func(rows []domain.AnyRow) (changed []changedRow) {
+		for _, row := range rows {
+			head := row.Head()
+			switch {
+			case head.Version <= p.position:
+			case head.CreateVersion > p.position: // a later resource of the same name: search before its creation
+				changed = append(changed, changedRow{name: head.Name, version: head.CreateVersion})
+			default:
+				changed = append(changed, changedRow{name: head.Name, version: head.Version})
+			}
 		}
-		if version > p.position {
-			changed = append(changed, changedRow{name: name, version: version})
-		}
-		return true
-	}
+		return changed
+	})
+	var deleted []changedRow
 	first := p.present.firstName(account)
 	if account == everyAccount {
 		first = ""
 	}
-	p.present.rows.Ascend(first, func(name domain.Name, one cell) bool {
-		head := one.row.Head()
-		if head.CreateVersion > p.position { // created after the Moment: search for an earlier resource of this name
-			return add(name, head.CreateVersion)
+	p.present.deleted.Ascend(first, func(name domain.Name, version uint64) bool {
+		if account != everyAccount && name.Account() != account {
+			return false
 		}
-		return add(name, head.Version)
+		if version > p.position {
+			deleted = append(deleted, changedRow{name: name, version: version})
+		}
+		return true
 	})
-	p.present.deleted.Ascend(first, add)
-	slices.SortFunc(changed, func(a, b changedRow) int { return cmp.Compare(a.version, b.version) })
-	return changed
+	scanned = append(scanned, deleted)
+	for _, part := range scanned {
+		for _, one := range part {
+			last = max(last, one.version)
+		}
+	}
+	parts := make([][]changedRow, runtime.GOMAXPROCS(0))
+	for _, part := range scanned {
+		for _, one := range part {
+			at := (one.version - p.position - 1) * uint64(len(parts)) / (last - p.position)
+			parts[at] = append(parts[at], one)
+		}
+	}
+	return parts
+}
+
+// scanBlocks calls f with the rows of each block of an account, concurrently, and returns the results.
+func scanBlocks[T any](p *pastRows, account string, f func([]domain.AnyRow) []T) [][]T {
+	var blocks []*block
+	p.present.blocks.Ascend(&block{account: account}, func(b *block) bool {
+		if account != everyAccount && b.account != account {
+			return false
+		}
+		blocks = append(blocks, b)
+		return true
+	})
+	results := make([][]T, runtime.GOMAXPROCS(0))
+	var all sync.WaitGroup
+	for i := range results {
+		all.Go(func() {
+			for _, b := range blocks[i*len(blocks)/len(results) : (i+1)*len(blocks)/len(results)] {
+				results[i] = append(results[i], f(b.rows)...)
+			}
+		})
+	}
+	all.Wait()
+	return results
 }
 
 // A foldStep is an event that is folded into a changedRow.
@@ -280,10 +320,11 @@ func (p *pastRows) chainOf(finder *archive.Finder, row *changedRow) (chain []uin
 	return p.world.archive.Chain(row.found)
 }
 
-// replace returns a copy of the present table in which the changed rows are replaced, and the
+// replace returns a copy of the present table in which the rows in parts are replaced, and the
 // number of rows that the two tables do not share. If most rows have changed, it builds a new table
 // from the unchanged and the changed rows instead.
-func (p *pastRows) replace(account string, changed []changedRow) (*table, int) {
+func (p *pastRows) replace(account string, parts [][]changedRow) (*table, int) {
+	changed := slices.Concat(parts...)
 	rows := p.present.count(account)
 	if account == everyAccount {
 		rows = p.present.rows.Len()
@@ -292,8 +333,10 @@ func (p *pastRows) replace(account string, changed []changedRow) (*table, int) {
 	var t *table
 	if rebuilt {
 		t = newTable(p.present.kind)
-		for row := range p.unchanged(account) {
-			t.put(row, cell{})
+		for _, unchanged := range scanBlocks(p, account, p.unchanged) {
+			for _, row := range unchanged {
+				t.put(row, cell{})
+			}
 		}
 		p.present.deleted.Scan(func(name domain.Name, version uint64) bool {
 			if version <= p.position && (account == everyAccount || name.Account() == account) {
@@ -326,17 +369,12 @@ func (p *pastRows) replace(account string, changed []changedRow) (*table, int) {
 	return t, len(changed)
 }
 
-// unchanged yields the rows of an account that have not changed since the Moment.
-func (p *pastRows) unchanged(account string) func(yield func(domain.AnyRow) bool) {
-	rows := p.present.in(account)
-	if account == everyAccount {
-		rows = p.present.all()
-	}
-	return func(yield func(domain.AnyRow) bool) {
-		for row := range rows {
-			if row.Head().Version <= p.position && !yield(row) {
-				return
-			}
+// unchanged returns those of some rows that have not changed since the Moment.
+func (p *pastRows) unchanged(rows []domain.AnyRow) (all []domain.AnyRow) {
+	for _, row := range rows {
+		if row.Head().Version <= p.position {
+			all = append(all, row)
 		}
 	}
+	return all
 }

@@ -47,9 +47,8 @@ type rebuild struct {
 // only while the last events, at most maxSwitchEvents, are folded. Rebuild calls progress with the
 // number of events that it has folded, and the position of the world.
 //
-// After an error, the world has the same tables as before, unless the error says that they were
-// replaced. The world must be following the same log (see World.Run). Only one rebuild may run at a
-// time.
+// After an error, the world has the same tables as before, unless it is a NotComparedError. The world
+// must be following the same log (see World.Run). Only one rebuild may run at a time.
 func Rebuild(ctx context.Context, w *World, log Reader, progress func(folded, end uint64)) (Comparison, error) {
 	r := &rebuild{w, log, emptyOf(w), progress}
 	for {
@@ -74,13 +73,26 @@ func Rebuild(ctx context.Context, w *World, log Reader, progress func(folded, en
 		return Comparison{}, err
 	}
 	progress(folded.Position, folded.Position)
-	c, err := Compare(served, folded)
+	c, err := Compare(ctx, served, folded)
 	if err != nil {
-		err = fmt.Errorf("the served state was replaced at position %d, but cannot be compared with the previous one: %w",
-			folded.Position, err)
+		return Comparison{}, &NotComparedError{folded.Position, err}
 	}
-	return c, err
+	return c, nil
 }
+
+// A NotComparedError is the error of Rebuild after it has replaced the tables of the world at a
+// position, but could not compare them with the previous ones, which may have been wrong.
+type NotComparedError struct {
+	Position uint64
+	Err      error
+}
+
+func (e *NotComparedError) Error() string {
+	return fmt.Sprintf("the served state was replaced at position %d, but not compared with the previous one: %v",
+		e.Position, e.Err)
+}
+
+func (e *NotComparedError) Unwrap() error { return e.Err }
 
 // emptyOf returns a world with the same kinds as w, without rows.
 func emptyOf(w *World) *World {

@@ -137,7 +137,7 @@ func TestRebuildComparesAllWorlds(t *testing.T) {
 				want = append(want, Difference{name, DiffersChanged})
 			}
 		}
-		c, err := Compare(views[0], views[1])
+		c, err := Compare(t.Context(), views[0], views[1])
 		require.NoError(t, err)
 		require.Equal(t, want, c.Differences)
 		for i, got := range []Digest{c.Served, c.Folded} {
@@ -146,6 +146,25 @@ func TestRebuildComparesAllWorlds(t *testing.T) {
 			require.Equal(t, digest, got)
 		}
 	})
+}
+
+// TestARebuildThatIsNotComparedSaysSo cancels a rebuild after it has replaced the tables. The error says
+// that they were replaced.
+func TestARebuildThatIsNotComparedSaysSo(t *testing.T) {
+	log, w := threeToys(t)
+	right := digestOf(t, w)
+	corrupt(w, toytest.Name("acme", 1), func(toy *toytest.Toy) { toy.Size = 77 })
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err := Rebuild(ctx, w, log, func(uint64, uint64) {
+		if w.rebuilds > 0 {
+			cancel()
+		}
+	})
+	var replaced *NotComparedError
+	require.ErrorAs(t, err, &replaced)
+	require.ErrorIs(t, err, context.Canceled)
+	require.Equal(t, w.Position(), replaced.Position)
+	require.Equal(t, right, digestOf(t, w))
 }
 
 // A cutLog is a log whose reads end with an error, or call between, after some events.

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 
+	"anneal/disk"
 	"anneal/domain"
 	"anneal/eventlog"
 	"anneal/eventlog/archive"
@@ -123,8 +124,8 @@ func writeDurably(path string, write func(io.Writer) error) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(file.Name()) // remove the temporary file; fails, without effect, if it was renamed to path
-	buffered := bufio.NewWriterSize(file, 1<<20)
+	defer os.Remove(file.Name()) // does nothing after the file is renamed
+	buffered := bufio.NewWriterSize(disk.Watch(file), 1<<20)
 	err = write(buffered)
 	for _, step := range []func() error{buffered.Flush, file.Sync} {
 		if err == nil {

@@ -44,7 +44,7 @@ type accountRows struct {
 }
 
 // A cell is a row and the number of its slot. An account has as many slots as rows: slot i is row
-// i%blockRows in block i/blockRows of the account.
+// i%BlockRows in block i/BlockRows of the account.
 type cell struct {
 	row  domain.AnyRow
 	slot int
@@ -236,6 +236,15 @@ func (t *table) remove(name domain.Name, created time.Time, version uint64) {
 		t.accounts.Delete(*one.id)
 	}
 	t.deleted.Set(name, version)
+}
+
+// NewTable returns a table of a kind with rows, whose names must differ.
+func NewTable[S domain.State](kind *domain.Kind[S], rows iter.Seq[*Row[S]]) *Table[S] {
+	t := newTable(kind)
+	for row := range rows {
+		t.put(row, cell{})
+	}
+	return (*Table[S])(t)
 }
 
 // TableOf returns the view's table of a kind.

@@ -24,8 +24,8 @@ var static embed.FS
 
 // policy is the Content-Security-Policy of the console. It permits only files of the console's own
 // server, and requests to that server.
-const policy = "default-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; " +
-	"frame-ancestors 'none'; object-src 'none'"
+const policy = "default-src 'self'; img-src 'self' data:; media-src 'self' blob:; base-uri 'none'; " +
+	"form-action 'none'; frame-ancestors 'none'; object-src 'none'"
 
 // index is the name of the file that is served at the path /.
 const index = "index.html"
@@ -90,6 +90,9 @@ func mustRead(from fs.FS) map[string]file {
 		if err != nil {
 			return err
 		}
+		if !strings.HasPrefix(at, "static/vendor/") {
+			content = compact(content)
+		}
 		sum := sha256.Sum256(content)
 		all[strings.TrimPrefix(at, "static/")] = file{media: mediaOf(at), tag: `"` + hex.EncodeToString(sum[:8]) + `"`,
 			content: content, gzipped: compressed(content)}
@@ -99,6 +102,21 @@ func mustRead(from fs.FS) map[string]file {
 		panic(err) // impossible: the files are part of the program
 	}
 	return all
+}
+
+// compact returns a text without indentation, empty lines, and comments that begin with // at the
+// beginning of a line or after a space. This saves an eighth of the compressed size. TestFiles
+// checks that no file contains a text that looks like such a comment.
+func compact(content []byte) []byte {
+	var out bytes.Buffer
+	for line := range bytes.Lines(content) {
+		line, _, _ = bytes.Cut(line, []byte(" // "))
+		if line = bytes.TrimSpace(line); len(line) > 0 && !bytes.HasPrefix(line, []byte("//")) {
+			out.Write(line)
+			out.WriteByte('\n')
+		}
+	}
+	return out.Bytes()
 }
 
 // mediaOf returns the media type of a file. Unlike mime.TypeByExtension, it does not depend on the

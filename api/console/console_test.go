@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"io"
+	"io/fs"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
@@ -38,6 +39,15 @@ func TestFiles(t *testing.T) {
 		require.NotRegexp(t, `https?://[^$\s]*\.\w`, own, "%s names another server", name)
 	}
 	require.Less(t, total, maxTotal)
+	require.NoError(t, fs.WalkDir(static, "static", func(at string, entry fs.DirEntry, err error) error {
+		if err == nil && !entry.IsDir() && !strings.HasPrefix(at, "static/vendor/") {
+			content, err := fs.ReadFile(static, at)
+			require.NoError(t, err)
+			// a quote after // may mean that // is part of a text, which compact would cut off
+			require.NotRegexp(t, "(?m) // .*['\"`]", string(content), at)
+		}
+		return err
+	}))
 	t.Logf("%d files, %d bytes compressed", len(files), total)
 }
 

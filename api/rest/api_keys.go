@@ -35,6 +35,8 @@ var apiKeys = &resource[domain.APIKey, APIKey]{
 	writes: request.ManageSecrets,
 	fields: storedFieldsOf[domain.APIKey, APIKey]("name", "displayName", "email", "role", "expireTime", "createTime",
 		"prefix"),
+	creator:   func(k *domain.APIKey) string { return k.CreatedBy },
+	dependent: map[string]func(*projections.Row[domain.APIKey]) bool{"lastUsedTime": nil},
 	render: func(v *projections.View, row *projections.Row[domain.APIKey], out *APIKey) {
 		*out = APIKey{Name: string(row.Name), DisplayName: row.State.DisplayName, Email: row.State.Email,
 			Role: row.State.Role, ExpireTime: row.State.ExpireTime, CreateTime: wire.TimestampOf(&row.CreateTime),

@@ -38,6 +38,9 @@ var datasets = &resource[domain.Dataset, Dataset]{
 		"state", "estimatedTokenCount",
 		"averageTurnCount"),
 	computed: computedOfDatasets,
+	creator:  func(d *domain.Dataset) string { return d.CreatedBy },
+	dependent: map[string]func(*projections.Row[domain.Dataset]) bool{
+		"status": func(row *projections.Row[domain.Dataset]) bool { return row.State.Filling() }},
 	render: func(v *projections.View, row *projections.Row[domain.Dataset], out *Dataset) {
 		d := &row.State
 		*out = Dataset{Name: string(row.Name), DatasetSpec: d.DatasetSpec, CreateTime: wire.TimestampOf(&row.CreateTime),

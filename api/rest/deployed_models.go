@@ -26,9 +26,11 @@ var deployedModels = &resource[domain.DeployedModel, DeployedModel]{
 	reads: request.Read, writes: request.Write,
 	fields: storedFieldsOf[domain.DeployedModel, DeployedModel]("name", "displayName", "description", "model",
 		"deployment", "createTime", "updateTime", "state", "status"),
-	deletes: true,
-	hidden:  func(m *domain.DeployedModel) bool { return m.State == domain.ModelUndeployedState },
-	render:  renderDeployedModel,
+	deletes:   true,
+	hidden:    func(m *domain.DeployedModel) bool { return m.State == domain.ModelUndeployedState },
+	render:    renderDeployedModel,
+	creator:   func(m *domain.DeployedModel) string { return m.CreatedBy },
+	dependent: map[string]func(*projections.Row[domain.DeployedModel]) bool{"default": nil},
 	create: func(c *call, q *creation[DeployedModel]) (plan[domain.DeployedModel, DeployedModel], error) {
 		err := c.RequireActive(c.Account)
 		if err == nil {

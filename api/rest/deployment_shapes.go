@@ -23,8 +23,9 @@ type DeploymentShape struct {
 var deploymentShapes = &resource[domain.DeploymentShape, DeploymentShape]{
 	kind: domain.DeploymentShapes, noun: "deployment shape", wrapper: "deploymentShape", idParam: "deploymentShapeId",
 	reads: request.Read, writes: request.Write,
-	fields: fieldsOf[DeploymentShape](),
-	public: func(s *domain.DeploymentShape) bool { return s.Newest().Public },
+	fields:    fieldsOf[DeploymentShape](),
+	public:    func(s *domain.DeploymentShape) bool { return s.Newest().Public },
+	dependent: map[string]func(*projections.Row[domain.DeploymentShape]) bool{},
 	render: func(_ *projections.View, row *projections.Row[domain.DeploymentShape], out *DeploymentShape) {
 		*out = renderShape(row.Name, row.State, row.State.Newest())
 	},

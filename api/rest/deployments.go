@@ -70,8 +70,16 @@ var deployments = &resource[domain.Deployment, Deployment]{
 		"draftModel", "directRouteType",
 		"deploymentTemplate", "placement", "maxContextLength", "enableHotLoad", "deploymentShape",
 		"createTime", "updateTime", "deleteTime", "purgeTime", "state", "cluster"),
-	render: renderDeployment,
-	local:  addHandle,
+	render:  renderDeployment,
+	creator: func(d *domain.Deployment) string { return d.CreatedBy },
+	dependent: map[string]func(*projections.Row[domain.Deployment]) bool{
+		"status": hasReplicas, "replicaCount": hasReplicas, "replicaStats": hasReplicas, "activeModelVersion": hasReplicas,
+		"region": func(row *projections.Row[domain.Deployment]) bool {
+			return len(row.State.Replicas) > 0 || row.State.Placement != nil
+		},
+		"directRouteHandle":   func(row *projections.Row[domain.Deployment]) bool { return row.State.Reachable() },
+		"numPeftDeviceCached": func(row *projections.Row[domain.Deployment]) bool { return row.State.EnableAddons }},
+	local: addHandle,
 	createParameters: []request.Parameter{
 		{Name: "disableAutoDeploy", Kind: wire.Bool,
 			Description: "Whether requests that name only the model are not routed to this deployment. Requests that name " +
@@ -101,6 +109,11 @@ var deployments = &resource[domain.Deployment, Deployment]{
 }
 
 var _ = register(deployments.operations, deploymentOperations)
+
+// hasReplicas reports whether a deployment has or may get replicas, which depend on nodes.
+func hasReplicas(row *projections.Row[domain.Deployment]) bool {
+	return row.State.Live() || len(row.State.Replicas) > 0
+}
 
 func renderDeployment(v *projections.View, row *projections.Row[domain.Deployment], out *Deployment) {
 	d := &row.State

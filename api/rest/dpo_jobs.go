@@ -51,7 +51,9 @@ var dpoJobs = &resource[domain.DPOJob, DPOJob]{
 	writes: request.Write,
 	fields: storedFieldsOf[domain.DPOJob, DPOJob]("name", "displayName", "dataset", "lossConfig",
 		"createTime", "updateTime", "completedTime", "state", "attempt"),
-	local: addQueue[domain.DPOJob, DPOJob],
+	local:     addQueue[domain.DPOJob, DPOJob],
+	creator:   func(j *domain.DPOJob) string { return j.CreatedBy },
+	dependent: dependentOfJobs[domain.DPOJob](),
 	render: func(v *projections.View, row *projections.Row[domain.DPOJob], out *DPOJob) {
 		j := &row.State
 		*out = DPOJob{Name: string(row.Name), DPOSpec: j.DPOSpec, TrainingConfig: dpoTraining(j.DPOSpec.TrainingConfig),

@@ -44,6 +44,8 @@ var evaluators = &resource[domain.Evaluator, Evaluator]{
 	fields: storedFieldsOf[domain.Evaluator, Evaluator]("name", "displayName", "description", "defaultDataset", "secrets",
 		"criteria", "requirements", "entryPoint",
 		"commitHash", "source", "createTime", "updateTime", "state", "revision"),
+	creator:   func(e *domain.Evaluator) string { return e.CreatedBy },
+	dependent: map[string]func(*projections.Row[domain.Evaluator]) bool{},
 	render: func(v *projections.View, row *projections.Row[domain.Evaluator], out *Evaluator) {
 		e := &row.State
 		*out = Evaluator{Name: string(row.Name), EvaluatorSpec: e.EvaluatorSpec,

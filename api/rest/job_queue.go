@@ -71,8 +71,6 @@ func queueOf(c *call, name domain.Name, created time.Time, life *domain.JobLife)
 // placeOf returns the position of a job in its queue, from 1, and the length of the queue. ok is
 // false if the job is in no queue. All positions in a response are computed from the same View.
 func placeOf(c *call, name domain.Name) (position, length int, ok bool) {
-	if c.places == nil {
-		c.places = c.Queue.Places(c.View(), c.Time)
-	}
+	c.findPlaces.Do(func() { c.places = c.Queue.Places(c.View(), c.Time) }) // lists render rows concurrently
 	return c.places(name)
 }

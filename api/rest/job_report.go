@@ -46,6 +46,24 @@ func reportOf[S any](v *projections.View, row *projections.Row[S], job domain.Jo
 	return report
 }
 
+// dependentOfJobs returns resource.dependent of a kind of job. progress names further fields that
+// follow from the progress of a job.
+func dependentOfJobs[S any](progress ...string) map[string]func(*projections.Row[S]) bool {
+	life := func(row *projections.Row[S]) *domain.JobLife { return any(&row.State).(domain.Job).Life() }
+	waits := func(row *projections.Row[S]) bool {
+		state := life(row).State
+		return state == domain.JobPendingState || state == domain.JobValidatingState
+	}
+	all := map[string]func(*projections.Row[S]) bool{"status": waits, "queue": waits}
+	for _, field := range append(progress, "jobProgress") {
+		all[field] = func(row *projections.Row[S]) bool {
+			l := life(row)
+			return l.Active() || l.State == domain.JobRunningState || l.Progress == nil
+		}
+	}
+	return all
+}
+
 // queueStatus returns the status of a job. If the job waits for capacity, the message states what
 // the nodes lack and what would help. It names no nodes, because accounts may not see them.
 func queueStatus(v *projections.View, name domain.Name, job domain.Job) domain.Status {

@@ -57,8 +57,10 @@ var models = &resource[domain.Model, Model]{
 	fields: storedFieldsOf[domain.Model, Model]("name", "displayName", "description", "kind", "baseModel", "public",
 		"createTime", "updateTime", "state",
 		"modelType", "parameterCount", "contextLength", "precision", "embedding", "loraRank"),
-	public: func(m *domain.Model) bool { return m.Public },
-	render: renderModel,
+	public:    func(m *domain.Model) bool { return m.Public },
+	render:    renderModel,
+	creator:   func(m *domain.Model) string { return m.CreatedBy },
+	dependent: map[string]func(*projections.Row[domain.Model]) bool{},
 	create: func(c *call, q *creation[Model]) (plan[domain.Model, Model], error) {
 		err := mayPublish(c, q.given)
 		q.given.Kind = kindOf(q.given)

@@ -41,12 +41,18 @@ func seen(v *projections.View, row *projections.Row[domain.Node]) time.Time {
 	return v.Live.Seen(row.Name)
 }
 
+// isPresent reports whether responses show the live status of a node.
+func isPresent(row *projections.Row[domain.Node]) bool {
+	return !row.State.Absent() || row.State.Seen.IsZero()
+}
+
 // nodes declares the operations of the kind node. Nodes belong to the account system, which only
 // the operator may access.
 var nodes = &resource[domain.Node, Node]{
 	kind: domain.Nodes, noun: "node", reads: request.Read, writes: request.Operate,
 	fields: storedFieldsOf[domain.Node, Node]("name", "pool", "capacity", "engines", "version", "createTime", "updateTime",
 		"state", "status"),
+	dependent: map[string]func(*projections.Row[domain.Node]) bool{"seenTime": isPresent, "devices": isPresent},
 	render: func(v *projections.View, row *projections.Row[domain.Node], out *Node) {
 		*out = Node{Name: string(row.Name), NodeSpec: row.State.NodeSpec, CreateTime: wire.TimestampOf(&row.CreateTime),
 			UpdateTime: wire.TimestampOf(&row.UpdateTime),

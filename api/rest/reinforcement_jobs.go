@@ -30,7 +30,9 @@ var reinforcementJobs = &resource[domain.ReinforcementJob, ReinforcementJob]{
 		"evaluationDataset",
 		"chunkSize", "nodeCount", "lossConfig", "purpose",
 		"createTime", "updateTime", "completedTime", "state", "attempt"),
-	local: addQueue[domain.ReinforcementJob, ReinforcementJob],
+	local:     addQueue[domain.ReinforcementJob, ReinforcementJob],
+	creator:   func(j *domain.ReinforcementJob) string { return j.CreatedBy },
+	dependent: dependentOfJobs[domain.ReinforcementJob]("outputStats"),
 	render: func(v *projections.View, row *projections.Row[domain.ReinforcementJob], out *ReinforcementJob) {
 		j := &row.State
 		*out = ReinforcementJob{Name: string(row.Name), ReinforcementSpec: j.ReinforcementSpec,

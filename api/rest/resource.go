@@ -43,6 +43,13 @@ type resource[S domain.State, R any] struct {
 	// value that render sets. It has only fields that are computed from the row alone: see
 	// query.Rendering. It may be nil.
 	computed map[string]func(row *projections.Row[S], out *R)
+	// dependent has the fields, by JSON name, of which render or local may set another value for the
+	// same row, such as by live status or other resources. The function reports whether they may do so
+	// for a row; nil means for all rows. Lists render rows for the values of these fields, and read
+	// others from columns. If dependent is nil, any field may depend on something else.
+	dependent map[string]func(row *projections.Row[S]) bool
+	// creator returns what creatorOf makes the field createdBy of; nil if there is no such field.
+	creator func(*S) string
 	// local sets the fields of out that depend on this server. It may be nil.
 	local func(c *call, row *projections.Row[S], out *R)
 	// single sets the fields of out that only the response to a get of the present state has. It

@@ -33,11 +33,28 @@ func (res *resource[S, R]) list(c *call) (any, error) {
 	}
 	render := query.Rendering[S, R]{All: func(row *projections.Row[S], out *R) { res.show(c, row, out) },
 		Field: func(field string) func(*projections.Row[S], *R) { return res.computed[field] }}
+	if res.dependent != nil {
+		render.Dependence = func(field string) *query.Dependence[S] { return dependenceOf(res, c.View(), field) }
+	}
 	page, err := query.ListIn(res.table(c.View()), c.Account, res.visible(c, showDeleted), render, res.fields, q)
 	if err := request.JoinErrors(p.Err(), err); err != nil {
 		return nil, err
 	}
 	return request.ListResponse(res.kind.Collection, page.Items, page.NextPageToken, page.TotalSize, m)
+}
+
+// dependenceOf returns on what a field depends besides the row; nil if it depends on nothing else.
+func dependenceOf[S domain.State, R any](res *resource[S, R], v *projections.View, field string) *query.Dependence[S] {
+	if field == "createdBy" && res.creator != nil {
+		return &query.Dependence[S]{
+			Stored: func(row *projections.Row[S]) string { return res.creator(&row.State) },
+			Shown:  func(stored string) string { return creatorOf(v, stored) }}
+	}
+	when, ok := res.dependent[field]
+	if !ok {
+		return nil
+	}
+	return &query.Dependence[S]{When: when}
 }
 
 // visible returns a function that reports whether a list contains a row; nil if it contains all

@@ -23,7 +23,9 @@ var trainerJobs = &resource[domain.TrainerJob, TrainerJob]{
 	fields: storedFieldsOf[domain.TrainerJob, TrainerJob]("name", "displayName", "dataset", "evaluationDataset",
 		"keepAlive", "rolloutDeploymentName", "lossConfig", "nodeCount", "serviceMode", "hotLoadDeploymentId",
 		"createTime", "updateTime", "completedTime", "state", "attempt"),
-	local: addQueue[domain.TrainerJob, TrainerJob],
+	local:     addQueue[domain.TrainerJob, TrainerJob],
+	creator:   func(j *domain.TrainerJob) string { return j.CreatedBy },
+	dependent: dependentOfJobs[domain.TrainerJob](),
 	render: func(v *projections.View, row *projections.Row[domain.TrainerJob], out *TrainerJob) {
 		j := &row.State
 		*out = TrainerJob{Name: string(row.Name), TrainerSpec: j.TrainerSpec,

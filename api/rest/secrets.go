@@ -22,7 +22,8 @@ type Secret struct {
 var secrets = &resource[domain.Secret, Secret]{
 	kind: domain.Secrets, noun: "secret", requires: []string{"name", "keyName"}, reads: request.ManageSecrets,
 	writes: request.ManageSecrets, ignoresQuery: true,
-	fields: storedFieldsOf[domain.Secret, Secret]("name", "keyName"),
+	fields:    storedFieldsOf[domain.Secret, Secret]("name", "keyName"),
+	dependent: map[string]func(*projections.Row[domain.Secret]) bool{},
 	render: func(_ *projections.View, row *projections.Row[domain.Secret], out *Secret) {
 		*out = Secret{Name: string(row.Name), KeyName: row.State.KeyName}
 	},

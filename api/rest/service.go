@@ -63,7 +63,8 @@ func NewService(o Options) *Service { return &Service{o, &sync.Mutex{}} }
 type call struct {
 	*request.Call
 	*Service
-	places func(job domain.Name) (position, length int, ok bool) // result of Queue.Places; nil before the first placeOf
+	findPlaces sync.Once
+	places     func(job domain.Name) (position, length int, ok bool) // result of Queue.Places; set by placeOf
 }
 
 // A handler handles a call. It returns the value of the JSON response, or nil if it has written the

@@ -50,6 +50,8 @@ var subscriptions = &resource[domain.Subscription, Subscription]{
 	reads: request.Read, writes: request.ManageSecrets,
 	fields: storedFieldsOf[domain.Subscription, Subscription]("name", "displayName", "createTime", "updateTime", "state",
 		"status"),
+	creator:   func(s *domain.Subscription) string { return s.CreatedBy },
+	dependent: map[string]func(*projections.Row[domain.Subscription]) bool{},
 	render: func(v *projections.View, row *projections.Row[domain.Subscription], out *Subscription) {
 		s := &row.State
 		*out = Subscription{Name: string(row.Name), SubscriptionSpec: s.SubscriptionSpec,

@@ -25,8 +25,10 @@ var supervisedJobs = &resource[domain.SupervisedJob, SupervisedJob]{
 		"outputModel", "baseModel", "warmStartFrom", "learningRate", "maxContextLength", "loraRank", "epochs", "batchSize",
 		"earlyStop", "isTurbo",
 		"createTime", "updateTime", "completedTime", "state", "attempt"),
-	local:  addQueue[domain.SupervisedJob, SupervisedJob],
-	render: renderSupervisedJob,
+	local:     addQueue[domain.SupervisedJob, SupervisedJob],
+	creator:   func(j *domain.SupervisedJob) string { return j.CreatedBy },
+	dependent: dependentOfJobs[domain.SupervisedJob](),
+	render:    renderSupervisedJob,
 	create: func(c *call, q *creation[SupervisedJob]) (plan[domain.SupervisedJob, SupervisedJob], error) {
 		key, err := c.requireInputs(&q.p.Violations, q.name, supervisedInputs(q.given, q.options))
 		if err != nil {

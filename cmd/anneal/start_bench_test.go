@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -53,6 +54,29 @@ func BenchmarkStart(b *testing.B) {
 	b.ReportMetric(used.Seconds()/float64(b.N), "cpu-s/start")
 	b.ReportMetric(wall.Seconds()/limit.Seconds(), "x-limit")
 	b.ReportMetric(0, "ns/op")
+	total := 0.0
+	for _, part := range append(testutil.Glob(b, filepath.Join(dir, "nats/jetstream/*/streams/*")),
+		filepath.Join(dir, "tree"), filepath.Join(dir, "archive"), filepath.Join(dir, "snapshots")) {
+		size := float64(sizeBelow(b, part)) / float64(datasets)
+		total += size
+		if size >= 1 {
+			b.Logf("%s: %.0f bytes a dataset", strings.TrimPrefix(part, dir+"/"), size)
+		}
+	}
+	b.Logf("in total: %.0f bytes a dataset", total)
+}
+
+// sizeBelow returns the total size of the files below a directory.
+func sizeBelow(b *testing.B, dir string) (size int64) {
+	require.NoError(b, filepath.WalkDir(dir, func(_ string, entry fs.DirEntry, err error) error {
+		if err == nil && entry.Type().IsRegular() {
+			info, err := entry.Info()
+			require.NoError(b, err)
+			size += info.Size()
+		}
+		return err
+	}))
+	return size
 }
 
 // createDatasets adds the events that create n datasets to the log in a data directory.

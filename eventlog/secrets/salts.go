@@ -10,18 +10,13 @@ import (
 
 	"anneal/domain"
 	"anneal/eventlog"
-	"anneal/eventlog/transparency"
 )
 
-// saltPrefix is the prefix of the IDs of salt key records. It is followed by the account. See
-// transparency.SaltKey.
+// saltPrefix is the prefix of the IDs of salt key records. It is followed by the account.
 const saltPrefix = "salt-"
 
 // A saltRecord is the stored form of an account's salt key.
-type saltRecord struct {
-	wrappedKey
-	From uint64 `json:"from,omitempty"` // first position whose salts can be derived; see transparency.SaltKey.From
-}
+type saltRecord struct{ wrappedKey }
 
 // A SaltStore stores the salt keys of accounts beside the data keys of a vault.
 type SaltStore struct{ vault *Vault }
@@ -31,66 +26,54 @@ func (v *Vault) Salts() SaltStore { return SaltStore{v} }
 
 // SaltKey returns the salt key of an account. It creates the key if there is none; when several
 // control planes do so concurrently, all return the same key.
-func (s SaltStore) SaltKey(ctx context.Context, account string) (transparency.SaltKey, error) {
+func (s SaltStore) SaltKey(ctx context.Context, account string) ([]byte, error) {
 	for {
 		found, revision, err := s.read(ctx, saltPrefix+account)
 		if err != nil || revision > 0 {
 			return found, err
 		}
-		if err := s.write(ctx, saltPrefix+account, newSaltKey(0), 0); err != nil && !errors.Is(err, eventlog.ErrConflict) {
+		if err := s.write(ctx, saltPrefix+account, newSaltKey(), 0); err != nil && !errors.Is(err, eventlog.ErrConflict) {
 			return found, err
 		}
 	}
 }
 
-// Erase makes the salts of an account's events up to the position last unrecoverable, and creates a
-// new salt key for later events. Before that, every control plane must have added the events up to
-// last to its Merkle tree and been stopped.
-func (s SaltStore) Erase(ctx context.Context, account string, last uint64) error {
-	_, revision, err := s.read(ctx, saltPrefix+account)
-	if err != nil || revision == 0 {
-		return err
-	}
-	return s.write(ctx, saltPrefix+account, newSaltKey(last+1), revision)
-}
-
-func newSaltKey(from uint64) transparency.SaltKey {
+func newSaltKey() []byte {
 	key := make([]byte, keyBytes)
 	_, _ = rand.Read(key) // crypto/rand.Read never returns an error
-	return transparency.SaltKey{Key: key, From: from}
+	return key
 }
 
-func (s SaltStore) read(ctx context.Context, id string) (k transparency.SaltKey, revision uint64, err error) {
+func (s SaltStore) read(ctx context.Context, id string) (key []byte, revision uint64, err error) {
 	record, revision, err := s.vault.keys.Get(ctx, id)
 	if err != nil || revision == 0 {
-		return k, 0, err
+		return nil, 0, err
 	}
 	var found saltRecord
 	if err := json.Unmarshal(record, &found); err != nil {
-		return k, 0, domain.Errorf(domain.DataLoss, "cannot parse the record %s of the key store: restore the directory "+
+		return nil, 0, domain.Errorf(domain.DataLoss, "cannot parse the record %s of the key store: restore the directory "+
 			"datakeys from a backup", id)
 	}
 	wrapping := s.vault.ring.keys[found.Ring]
 	if wrapping == nil {
-		return k, 0, domain.Errorf(domain.FailedPrecondition,
+		return nil, 0, domain.Errorf(domain.FailedPrecondition,
 			"the key ring lacks the master key %q, which wraps the salt key %s: restore the key ring from a "+
 				"backup", found.Ring, id)
 	}
-	k.From = found.From
-	if k.Key, err = Decrypt(wrapping, found.Wrapped, []byte(id)); err != nil {
-		return k, 0, domain.Errorf(domain.DataLoss, "cannot unwrap the salt key %s, because master key %q of the key "+
+	if key, err = Decrypt(wrapping, found.Wrapped, []byte(id)); err != nil {
+		return nil, 0, domain.Errorf(domain.DataLoss, "cannot unwrap the salt key %s, because master key %q of the key "+
 			"ring was replaced: restore the key ring from a backup", id, found.Ring)
 	}
-	return k, revision, nil
+	return key, revision, nil
 }
 
-func (s SaltStore) write(ctx context.Context, id string, k transparency.SaltKey, revision uint64) error {
+func (s SaltStore) write(ctx context.Context, id string, key []byte, revision uint64) error {
 	ring := s.vault.ring
-	wrapped, err := Encrypt(ring.keys[ring.current], k.Key, []byte(id))
+	wrapped, err := Encrypt(ring.keys[ring.current], key, []byte(id))
 	if err != nil {
 		return err
 	}
-	record, err := json.Marshal(saltRecord{wrappedKey{ring.current, wrapped}, k.From})
+	record, err := json.Marshal(saltRecord{wrappedKey{ring.current, wrapped}})
 	if err != nil {
 		return err
 	}
@@ -110,9 +93,9 @@ func (s SaltStore) rewrap(ctx context.Context) error {
 		if err == nil && json.Unmarshal(record, &found) == nil && found.Ring == s.vault.ring.current {
 			continue
 		}
-		k, revision, err := s.read(ctx, id)
+		key, revision, err := s.read(ctx, id)
 		if err == nil {
-			err = s.write(ctx, id, k, revision)
+			err = s.write(ctx, id, key, revision)
 		}
 		if err != nil {
 			return err

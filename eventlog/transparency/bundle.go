@@ -13,6 +13,7 @@ import (
 	"golang.org/x/mod/sumdb/note"
 	"golang.org/x/mod/sumdb/tlog"
 
+	"anneal/domain"
 	"anneal/eventlog/integrity"
 )
 
@@ -98,7 +99,8 @@ func ParseBundle(data []byte) (b Bundle, err error) {
 // whether it includes the data of the event.
 func Disclose(m integrity.Message, e Entry, salts Salts, link Link, withPayload bool) (*Disclosure, error) {
 	if entryOf(m, salts, link) != e {
-		return nil, ErrErased
+		return nil, domain.Errorf(domain.DataLoss, "the Merkle tree commits to another event at position %d than the log "+
+			"has: the log or the salt keys in the key store were changed. Restore a backup", e.Position)
 	}
 	d := &Disclosure{Position: e.Position, Subject: m.Subject(), Attributes: m.Attributes(),
 		EnvelopeSalt: Hash(salts.Envelope), AccountSequence: link.Sequence, PreviousLeaf: link.Previous}

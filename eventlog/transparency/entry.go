@@ -7,7 +7,6 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/binary"
-	"errors"
 	"hash"
 
 	"golang.org/x/mod/sumdb/tlog"
@@ -124,7 +123,3 @@ func (s salter) salt(position uint64, part byte) (salt Salt) {
 	s.mac.Sum(salt[:0])
 	return salt
 }
-
-// ErrErased is returned when the salts of an event were erased, so that the event can no longer be
-// disclosed and its leaf can no longer be computed. Existing proofs remain valid.
-var ErrErased = errors.New("the salts of the event were erased")

@@ -43,17 +43,11 @@ type Messages interface {
 	At(ctx context.Context, position uint64) (integrity.Message, error)
 }
 
-// A SaltKey is the secret from which the salts of an account's events are derived. The salts of
-// positions before From were erased and cannot be derived.
-type SaltKey struct {
-	Key  []byte
-	From uint64
-}
-
-// SaltKeys stores the salt keys of accounts.
+// SaltKeys stores the salt keys of accounts, the secrets from which the salts of their events are
+// derived.
 type SaltKeys interface {
 	// SaltKey returns the salt key of an account. It creates the key if there is none.
-	SaltKey(ctx context.Context, account string) (SaltKey, error)
+	SaltKey(ctx context.Context, account string) ([]byte, error)
 }
 
 // Options configure a Publisher.
@@ -78,14 +72,9 @@ type Publisher struct {
 	failure   atomic.Pointer[error]     // last error, while Run waits to try again; nil while it runs
 
 	mu      sync.Mutex
-	salters map[string]accountSalter
+	salters map[string]salter
 	last    time.Time     // when the last checkpoint was published
 	changed chan struct{} // closed and replaced when a checkpoint is published
-}
-
-type accountSalter struct {
-	salter
-	from uint64
 }
 
 type published struct {
@@ -100,7 +89,7 @@ func NewPublisher(o Options) *Publisher {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	o.Pause = cmp.Or(o.Pause, publishPause)
-	return &Publisher{Options: o, feed: newFeed(), salters: map[string]accountSalter{}, changed: make(chan struct{})}
+	return &Publisher{Options: o, feed: newFeed(), salters: map[string]salter{}, changed: make(chan struct{})}
 }
 
 // Observe receives an event of the log from a follower. It does not block.
@@ -260,9 +249,6 @@ func (p *Publisher) compare(ctx context.Context, tree *Tree) error {
 		return err
 	}
 	salts, err := p.salts(ctx, m)
-	if errors.Is(err, ErrErased) {
-		return nil
-	}
 	if err == nil && entryOf(m, salts, link) != entry {
 		err = domain.Errorf(domain.DataLoss, "the log has another event at position %d than its Merkle tree: the log has "+
 			"lost events, or the salt keys in the key store were replaced. Restore data/datakeys and data/tree from the "+
@@ -323,11 +309,8 @@ func (p *Publisher) salts(ctx context.Context, m integrity.Message) (Salts, erro
 		if err != nil {
 			return Salts{}, err
 		}
-		s = accountSalter{newSalter(key.Key), key.From}
+		s = newSalter(key)
 		p.salters[account] = s
-	}
-	if m.Position() < s.from {
-		return Salts{}, ErrErased
 	}
 	return s.salts(m.Position()), nil
 }
@@ -460,9 +443,6 @@ func (p *Publisher) proveEvent(ctx context.Context, tree *Tree, head *published,
 	salts, err := p.salts(ctx, m)
 	if err == nil {
 		b.Event, err = Disclose(m, entry, salts, link, payload)
-	}
-	if errors.Is(err, ErrErased) {
-		return domain.Errorf(domain.FailedPrecondition, "the event at position %d cannot be disclosed: %v", position, err)
 	}
 	if err != nil {
 		return err

@@ -83,14 +83,14 @@ func (l *messages) At(_ context.Context, position uint64) (integrity.Message, er
 // A saltKeys stores salt keys in memory and implements SaltKeys.
 type saltKeys struct {
 	mu   sync.Mutex
-	keys map[string]transparency.SaltKey
+	keys map[string][]byte
 }
 
-func (k *saltKeys) SaltKey(_ context.Context, account string) (transparency.SaltKey, error) {
+func (k *saltKeys) SaltKey(_ context.Context, account string) ([]byte, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if _, ok := k.keys[account]; !ok {
-		k.keys[account] = transparency.SaltKey{Key: bytes.Repeat([]byte{byte(len(k.keys) + 1)}, 32)}
+		k.keys[account] = bytes.Repeat([]byte{byte(len(k.keys) + 1)}, 32)
 	}
 	return k.keys[account], nil
 }
@@ -105,7 +105,7 @@ type installation struct {
 func newInstallation(t testing.TB) installation {
 	signer, err := transparency.NewSigner([]byte("secret of " + t.Name()))
 	require.NoError(t, err)
-	return installation{&messages{}, &saltKeys{keys: map[string]transparency.SaltKey{}}, signer}
+	return installation{&messages{}, &saltKeys{keys: map[string][]byte{}}, signer}
 }
 
 func (in installation) key(t testing.TB) note.Verifier {
@@ -259,33 +259,6 @@ func TestOtherKeysAndOriginsAreRefused(t *testing.T) {
 	require.ErrorContains(t, err, "verify the checkpoint")
 }
 
-// TestProofsHoldAfterErasure erases the salts of an account. Earlier bundles remain valid, the tree
-// remains whole and grows, and the events can no longer be disclosed.
-func TestProofsHoldAfterErasure(t *testing.T) {
-	in, dir := newInstallation(t), t.TempDir()
-	p, stop := in.publish(t, dir)
-	in.grown(t, p, 300)
-	before := in.prove(t, p, 100, 0)
-	old, _, err := p.Checkpoint()
-	require.NoError(t, err)
-	stop()
-	in.keys.keys["acme"] = transparency.SaltKey{Key: bytes.Repeat([]byte{99}, 32), From: 301}
-
-	p, _ = in.publish(t, dir)
-	in.grown(t, p, 300)
-	_, err = before.Verify(in.key(t))
-	require.NoError(t, err)
-	_, err = p.Prove(t.Context(), 100, 0, true)
-	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
-	for _, position := range []uint64{3, 300, 301, 599} {
-		v, err := in.prove(t, p, position, 300).Verify(in.key(t))
-		require.NoError(t, err)
-		c, _, err := transparency.OpenCheckpoint(old, in.key(t))
-		require.NoError(t, err)
-		require.Equal(t, c.Root, v.SinceRoot, "the leaves of erased events are unchanged")
-	}
-}
-
 // TestPayloadCanBeWithheld checks a bundle without the data of the event.
 func TestPayloadCanBeWithheld(t *testing.T) {
 	in := newInstallation(t)
@@ -418,13 +391,13 @@ type failingKeys struct {
 	failed chan struct{} // closed by the first call of SaltKey, which fails
 }
 
-func (k failingKeys) SaltKey(ctx context.Context, account string) (transparency.SaltKey, error) {
+func (k failingKeys) SaltKey(ctx context.Context, account string) ([]byte, error) {
 	select {
 	case <-k.failed:
 		return k.saltKeys.SaltKey(ctx, account)
 	default:
 		close(k.failed)
-		return transparency.SaltKey{}, errors.New("the disk failed")
+		return nil, errors.New("the disk failed")
 	}
 }
 

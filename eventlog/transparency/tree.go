@@ -85,7 +85,8 @@ type newestEvent struct {
 // A Tree is a Merkle tree whose entries are in an append-only file. One goroutine may append; any
 // number of goroutines may read what was flushed.
 type Tree struct {
-	path string
+	path  string
+	space *disk.Space // free space of the disk with the file
 
 	mu       sync.RWMutex
 	file     *os.File
@@ -108,7 +109,7 @@ func OpenTree(path string) (t *Tree, removed int64, err error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	t = &Tree{path: path, file: file, accounts: map[accountTag]newestEvent{}}
+	t = &Tree{path: path, file: file, space: disk.On(filepath.Dir(path)), accounts: map[accountTag]newestEvent{}}
 	if removed, err = t.load(); err != nil {
 		file.Close()
 		return nil, 0, err
@@ -229,7 +230,11 @@ func (t *Tree) Flush() error {
 	if len(pending) == 0 {
 		return nil
 	}
-	_, err := t.file.WriteAt(pending, at)
+	done, err := t.space.Reserve(disk.Files, int64(len(pending)))
+	if err == nil {
+		_, err = t.file.WriteAt(pending, at)
+		done()
+	}
 	if err == nil {
 		err = disk.Fdatasync(t.file)
 	}

@@ -51,8 +51,8 @@ func (l *fakeLog) At(_ context.Context, position uint64) (integrity.Message, err
 	return l.message(position), nil
 }
 
-func (l *fakeLog) SaltKey(context.Context, string) (transparency.SaltKey, error) {
-	return transparency.SaltKey{Key: make([]byte, 32)}, nil
+func (l *fakeLog) SaltKey(context.Context, string) ([]byte, error) {
+	return make([]byte, 32), nil
 }
 
 // checkpoint returns a checkpoint of the first n events, signed with the test's key, and cosigned

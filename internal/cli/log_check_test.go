@@ -42,8 +42,8 @@ func (l textLog) At(_ context.Context, position uint64) (integrity.Message, erro
 	return l.message(position), nil
 }
 
-func (textLog) SaltKey(context.Context, string) (transparency.SaltKey, error) {
-	return transparency.SaltKey{Key: make([]byte, 32)}, nil
+func (textLog) SaltKey(context.Context, string) ([]byte, error) {
+	return make([]byte, 32), nil
 }
 
 // files writes the checkpoint of the log, and a bundle of an event that proves growth since a size.

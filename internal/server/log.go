@@ -190,11 +190,7 @@ func (s *Server) saveSnapshots(ctx context.Context) error {
 		if err := sleep(ctx, snapshotPause); err != nil {
 			return err
 		}
-		err := disk.On(s.flags.Data).Check(disk.Files, 0)
-		if err == nil {
-			_, err = s.world.SaveEvery(s.dir.Path("snapshots"), snapshotEvery)
-		}
-		if err != nil {
+		if _, err := s.world.SaveEvery(s.dir.Path("snapshots"), snapshotEvery); err != nil {
 			s.logger.Error("cannot write a snapshot, so the next start will take longer", "error", err)
 		}
 	}

@@ -26,6 +26,8 @@ type rebuilds struct {
 	logger       *slog.Logger
 	controlPlane string
 	run          func(func(context.Context) error) // runs a function in the background until the server stops
+	rebuild      func(ctx context.Context, w *projections.World, log projections.Reader,
+		progress func(folded, end uint64)) (projections.Comparison, error) // projections.Rebuild
 
 	mu     sync.Mutex
 	all    []rest.Rebuild // the running rebuild, if any, and the results of past ones, newest first
@@ -46,8 +48,9 @@ var errCancelled = domain.Errorf(domain.Canceled, "the operator cancelled the re
 // failed.
 func openRebuilds(s *Server) (err error) {
 	s.rebuilds, err = newRebuilds(&rebuilds{world: s.world, log: s.events.Log(), dir: s.dir, controlPlane: s.id,
-		logger: s.logger.With("part", "rebuild"),
-		run:    func(run func(context.Context) error) { s.services.start("rebuild", run) }})
+		rebuild: projections.Rebuild,
+		logger:  s.logger.With("part", "rebuild"),
+		run:     func(run func(context.Context) error) { s.services.start("rebuild", run) }})
 	return err
 }
 
@@ -114,16 +117,24 @@ func (r *rebuilds) Start() (rest.Rebuild, error) {
 // operator cancels the rebuild or the server stops; the context rebuild is done only when the
 // operator cancels it.
 func (r *rebuilds) finish(ctx, rebuild context.Context) {
-	c, err := projections.Rebuild(ctx, r.world, r.log, func(folded, logEvents uint64) {
+	c, err := r.rebuild(ctx, r.world, r.log, func(folded, logEvents uint64) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.all[0].FoldedEvents, r.all[0].LogEvents = domain.Count(folded), domain.Count(logEvents)
 	})
-	if err == nil {
-		if err = r.replaceDerived(c); err != nil {
-			err = fmt.Errorf("the state differed in %d resources and was replaced at position %d, but the next start may "+
-				"load the former state again, because a file was not written: %w: free disk space, and run `anneal "+
-				"world rebuild` again", c.DifferenceCount, c.Folded.Position, err)
+	var unknown *projections.NotComparedError
+	replaced, position := errors.As(err, &unknown), c.Folded.Position
+	if replaced {
+		position = unknown.Position
+	} else if err == nil && !c.Equal() {
+		replaced = true
+		r.logDifferences(c)
+	}
+	if replaced {
+		if failed := r.replaceDerived(position); failed != nil {
+			err = errors.Join(err, fmt.Errorf("the state was replaced at position %d, but the next start may load the former "+
+				"state again, because a file was not written: %w: free disk space, and run `anneal world rebuild` again",
+				position, failed))
 		}
 	}
 	r.mu.Lock()
@@ -137,7 +148,7 @@ func (r *rebuilds) finish(ctx, rebuild context.Context) {
 		end(one, rest.RebuildCompleted, nil)
 		r.logger.Info("the state was rebuilt from the log", "position", c.Folded.Position, "sha256", c.Folded.SHA256,
 			"differences", c.DifferenceCount)
-	case rebuild.Err() != nil && one.Folded == nil:
+	case rebuild.Err() != nil && !replaced && one.Folded == nil:
 		end(one, rest.RebuildCancelled, errCancelled)
 	default:
 		end(one, rest.RebuildFailed, err)
@@ -148,12 +159,7 @@ func (r *rebuilds) finish(ctx, rebuild context.Context) {
 	}
 }
 
-// replaceDerived replaces data that was derived from the former state, if that state differed from
-// the log: the snapshots now, and the archive of earlier states at the next start.
-func (r *rebuilds) replaceDerived(c projections.Comparison) error {
-	if c.Equal() {
-		return nil
-	}
+func (r *rebuilds) logDifferences(c projections.Comparison) {
 	names := make([]string, 0, loggedNames)
 	for _, d := range c.Differences[:min(len(c.Differences), loggedNames)] {
 		names = append(names, d.Name+" "+d.Kind)
@@ -161,13 +167,18 @@ func (r *rebuilds) replaceDerived(c projections.Comparison) error {
 	r.logger.Error("the state differed from the log, and was replaced by that of the log", "position",
 		c.Folded.Position, "count",
 		c.DifferenceCount, "first", names)
-	err := datadir.WritePrivate(r.dir.Path(staleArchive), []byte("The state differed from the log at position "+
-		strconv.FormatUint(c.Folded.Position, 10)+". The next start writes the archive of earlier states again.\n"))
+}
+
+// replaceDerived replaces data that was derived from the former state, which differed from the log at
+// a position, or may have: the snapshots now, and the archive of earlier states at the next start.
+func (r *rebuilds) replaceDerived(position uint64) error {
+	err := datadir.WritePrivate(r.dir.Path(staleArchive), []byte("The state may have differed from the log at position "+
+		strconv.FormatUint(position, 10)+". The next start writes the archive of earlier states again.\n"))
 	if err == nil {
 		err = r.world.Save(r.dir.Path("snapshots"))
 	}
 	if err == nil {
-		err = projections.RemoveSnapshotsBefore(r.world, r.dir.Path("snapshots"), c.Folded.Position)
+		err = projections.RemoveSnapshotsBefore(r.world, r.dir.Path("snapshots"), position)
 	}
 	return err
 }

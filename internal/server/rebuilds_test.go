@@ -107,6 +107,33 @@ func TestRebuildRepairsAFalseSnapshot(t *testing.T) {
 	}))
 }
 
+// TestRebuildThatIsNotComparedReplacesFiles checks that a rebuild that has replaced a wrong state, but
+// was cancelled before it knew that it was wrong, replaces the snapshots and the archive as well.
+func TestRebuildThatIsNotComparedReplacesFiles(t *testing.T) {
+	dir := datadir.Dir(filepath.Join(t.TempDir(), "data"))
+	const acme = "accounts/acme"
+	require.NoError(t, serving(t, string(dir), func(ctx context.Context, s *Server) {
+		require.NoError(t, bootstrapDo(ctx, s, domain.Accounts, acme,
+			domain.CreateAccount{AccountSpec: domain.AccountSpec{DisplayName: "Right name", AccountType: domain.Enterprise}}))
+	}))
+	falsify(t, dir, "Right name", "Wrong name")
+	require.NoError(t, serving(t, string(dir), func(ctx context.Context, s *Server) {
+		s.rebuilds.rebuild = func(ctx context.Context, w *projections.World, log projections.Reader,
+			progress func(folded, end uint64)) (projections.Comparison, error) {
+			c, err := projections.Rebuild(ctx, w, log, progress)
+			require.NoError(t, err)
+			return projections.Comparison{}, &projections.NotComparedError{Position: c.Folded.Position, Err: context.Canceled}
+		}
+		found := rebuild(t, s.rebuilds)
+		require.Equal(t, rest.RebuildFailed, found.State)
+		require.Contains(t, found.Status.Message, "was replaced at position")
+		require.FileExists(t, dir.Path(staleArchive))
+		for _, path := range testutil.Glob(t, dir.Path("snapshots", "snapshot-*")) {
+			require.NotContains(t, string(testutil.ReadFile(t, path)), "Wrong name")
+		}
+	}))
+}
+
 // A slowLog calls between before it yields each event.
 type slowLog struct {
 	eventlog.Log
@@ -147,8 +174,9 @@ func TestRebuildsThatEndEarly(t *testing.T) {
 	dir := datadir.Dir(t.TempDir())
 	open := func(ctx context.Context) *rebuilds {
 		r, err := newRebuilds(&rebuilds{world: world, dir: dir, logger: slog.New(slog.DiscardHandler),
-			log: slowLog{log, func() error { reached <- struct{}{}; return <-release }},
-			run: func(run func(context.Context) error) { running.Go(func() { _ = run(ctx) }) }})
+			rebuild: projections.Rebuild,
+			log:     slowLog{log, func() error { reached <- struct{}{}; return <-release }},
+			run:     func(run func(context.Context) error) { running.Go(func() { _ = run(ctx) }) }})
 		require.NoError(t, err)
 		return r
 	}

@@ -16,6 +16,7 @@ import (
 	"anneal/api"
 	"anneal/blobs"
 	"anneal/disk"
+	"anneal/domain"
 	"anneal/engines/sandbox"
 	"anneal/eventlog/archive"
 	"anneal/eventlog/audit"
@@ -207,6 +208,11 @@ func (s *Server) close() error {
 	}
 	if s.world != nil {
 		_, failed := s.world.SaveEvery(s.dir.Path("snapshots"), 1)
+		var full *domain.Error
+		if errors.As(failed, &full) && full.Reason == disk.Full { // the next start reads more of the log
+			s.logger.Warn("cannot write a snapshot, so the next start will take longer", "error", failed)
+			failed = nil
+		}
 		err = errors.Join(err, failed)
 	}
 	if s.archive != nil {

@@ -18,7 +18,7 @@ func All[S domain.State, R any](rows iter.Seq[*projections.Row[S]], render func(
 	}
 	l.size = math.MaxInt
 	for row := range rows {
-		l.consider(row)
+		l.consider(row, false)
 	}
 	slices.SortFunc(l.kept.all, l.kept.compare)
 	return l.page(q).Items, nil

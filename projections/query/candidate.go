@@ -13,7 +13,20 @@ type candidate struct {
 	rendered uint64             // has a bit for each renderer: set if it was called for this row
 	render   func(renderer int) // calls the renderer with this number, which sets fields of wire
 	columns  []*column          // columns of the row's block; nil for fields that must be read from the row
-	index    int                // index of the row in its block, at which columns have its values
+	index    int                // index of the row in its block
+	block    int                // number of the block among those that the scan has considered, from 1; 0 without one
+	length   int                // number of rows of the block
+	terms    []termRows         // by term of the filter
+	shown    []shownTexts       // by column
+	scan     scanned            // the block; nil without one
+}
+
+// scanned is the block of rows that a scan considers.
+type scanned interface {
+	derive(key any, compute func() any) any // see projections.Block.Derive
+	// each makes every row of the block the candidate, in turns, and calls f with its number, its
+	// address and its name.
+	each(f func(i int, row unsafe.Pointer, name string))
 }
 
 // Numbers of the renderers of a candidate. Numbers from 1 stand for renderers of single fields: see
@@ -93,7 +106,12 @@ type scope struct {
 	stored   *field                // the fields that are read from the row; nil if there are none
 	renderer func(name string) int // returns the renderer of a top-level field; if nil, all fields have fullRenderer
 
-	columns []columnField // fields named so far whose values a scan reads from columns
+	// depends returns the dependence of a top-level field; nil if there is none. If depends is nil,
+	// all rendered fields are alwaysDependent.
+	depends func(name string) *dependence
+
+	columns []columnField // columns of the fields that were resolved
+	terms   int           // number of terms whose rows are computed for each block
 }
 
 // resolve returns the path to the field whose dotted name has the parts names. The error is for the
@@ -106,14 +124,26 @@ func (c *scope) resolve(names []string) (path, error) {
 		}
 	}
 	p, err := in.resolve(names)
-	if p.renderer = renderer; err == nil {
+	p.scope, p.renderer, p.depends = c, renderer, c.dependence(names[0], renderer)
+	if err == nil {
 		p.column = c.column(&p)
 	}
 	return p, err
 }
 
-// source returns c.stored or c.root, whichever contains the top-level field top, and the renderer
-// with which to read the field.
+// dependence returns the dependence of a top-level field that is read with a renderer.
+func (c *scope) dependence(name string, renderer int) *dependence {
+	switch {
+	case renderer != fullRenderer:
+		return nil
+	case c.depends == nil || c.root.shape != objectShape || c.root.byName[name] == nil:
+		return alwaysDependent
+	}
+	return c.depends(c.root.byName[name].name)
+}
+
+// source returns the object field that contains the top-level field top, and the renderer with
+// which to read it.
 func (c *scope) source(top *field) (*field, int) {
 	if c.stored != nil && c.stored.byName[top.name] != nil {
 		return c.stored, storedField

@@ -4,21 +4,30 @@ import (
 	"math"
 	"strings"
 	"time"
+	"unique"
+	"unsafe"
+
+	"anneal/projections"
 )
 
 // A column holds the values of one scalar field for all rows of a projections.Block. A scan reads
-// columns instead of rows, because each row takes several memory accesses. Only fields that depend
-// on nothing but the row have columns.
+// columns instead of rows, because each row takes several memory accesses. A column has only values
+// that depend on nothing but the row.
 type column struct {
-	absent   []uint64  // has a bit for each row: set if the row has no value; nil if all rows have one
-	integers []int64   // values that are integers, booleans, durations, or times in nanoseconds since 1970
-	floats   []float64 // values of the rows that are floating-point numbers
-	text     string    // the texts of all rows, concatenated, or the one text that all rows have
-	ends     []uint32  // end of each row's text in text; nil if all rows have the same text
+	absent    *rowSet   // the rows without a value; nil if all rows have one
+	dependent *rowSet   // the rows whose value depends on more than the row; nil if there are none
+	integers  []int64   // values that are integers, booleans, durations, or times in nanoseconds since 1970
+	floats    []float64 // values that are floating-point numbers
+	text      string    // the different texts of the rows, concatenated, or the one text that all rows have
+	ends      []uint16  // end of each text in text; nil if all rows have the same text
+	codes     []uint8   // number of each row's text; nil if every row has a text of its own
 }
 
-// maxColumns is the maximum number of columns that one list uses. maxColumnText is the maximum
-// average length of the texts in a column.
+// A rowSet is a set of rows of a block.
+type rowSet [projections.BlockRows / 64]uint64
+
+// maxColumns is the maximum number of columns that one list uses. maxColumnText is the maximum size
+// of the different texts in a column, in bytes for each row.
 const (
 	maxColumns    = 8
 	maxColumnText = 64
@@ -30,16 +39,29 @@ type columnKey struct {
 	name string
 }
 
-func (c *column) isAbsent(i int) bool { return c.absent != nil && c.absent[i/64]&(1<<(i%64)) != 0 }
-
-func (c *column) textAt(i int) string {
+// textAt returns the text with a number: see code.
+func (c *column) textAt(code int) string {
 	switch {
 	case c.ends == nil:
 		return c.text
-	case i == 0:
+	case code == 0:
 		return c.text[:c.ends[0]]
 	}
-	return c.text[c.ends[i-1]:c.ends[i]]
+	return c.text[c.ends[code-1]:c.ends[code]]
+}
+
+// texts returns the number of texts in a column of texts.
+func (c *column) texts() int { return max(1, len(c.ends)) }
+
+// code returns the number of the text of row i.
+func (c *column) code(i int) int {
+	switch {
+	case c.ends == nil:
+		return 0
+	case c.codes == nil:
+		return i
+	}
+	return int(c.codes[i])
 }
 
 func (c *column) integerAt(i int) int64 { return c.integers[i] }
@@ -53,10 +75,10 @@ func (c *column) timeAt(i int) time.Time { return time.Unix(0, c.integers[i]).UT
 // valueAt returns the value of the block's row i. s is the shape of the column's field.
 func (c *column) valueAt(s shape, i int) keyValue {
 	switch {
-	case c.isAbsent(i):
+	case c.absent.has(i):
 		return keyValue{missing: true}
 	case s == text:
-		return keyValue{text: c.textAt(i)}
+		return keyValue{text: c.textAt(c.code(i))}
 	case s == number:
 		return keyValue{float: c.floats[i]}
 	case s == timestamp:
@@ -65,18 +87,49 @@ func (c *column) valueAt(s shape, i int) keyValue {
 	return keyValue{integer: c.integers[i]}
 }
 
+// matching returns the rows, of n in the block, with a value for which match returns true. match gets
+// the number of the row or, for a column of texts, the number of its text.
+func (c *column) matching(n int, match func(c *column, i int) bool) (rows rowSet) {
+	if c.integers == nil && c.floats == nil {
+		var found [projections.BlockRows]bool
+		for code := range c.texts() {
+			found[code] = match(c, code)
+		}
+		for i := range n {
+			if found[c.code(i)] {
+				rows.add(i)
+			}
+		}
+	} else {
+		for i := range n {
+			if match(c, i) {
+				rows.add(i)
+			}
+		}
+	}
+	if c.absent != nil {
+		for i := range rows {
+			rows[i] &^= c.absent[i]
+		}
+	}
+	return rows
+}
+
 // newColumn returns a column with the values of field f in n rows. read returns the value of row i.
-// The result is nil if the values are too large for a column.
-func newColumn(f *field, n int, read func(i int) keyValue) *column {
+// dependent reports whether the value of row i depends on more than the row; nil if none does. The
+// result is nil if the values are too large for a column.
+func newColumn(f *field, n int, dependent func(i int) bool, read func(i int) keyValue) *column {
 	c := &column{}
 	var texts []string
 	for i := range n {
-		v := read(i)
+		var v keyValue
+		if dependent != nil && dependent(i) {
+			addTo(&c.dependent, i)
+		} else {
+			v = read(i)
+		}
 		if v.missing {
-			if c.absent == nil {
-				c.absent = make([]uint64, (n+63)/64)
-			}
-			c.absent[i/64] |= 1 << (i % 64)
+			addTo(&c.absent, i)
 		}
 		switch {
 		case f.shape == text:
@@ -84,8 +137,8 @@ func newColumn(f *field, n int, read func(i int) keyValue) *column {
 		case f.shape == number:
 			c.floats = append(c.floats, v.float)
 		case f.shape == timestamp:
-			if y := v.time.Year(); !v.missing && (y < 1700 || y > 2200) {
-				return nil // no column, because the nanoseconds of the time may not fit into an int64
+			if y := v.time.Year(); !v.time.IsZero() && (y < 1700 || y > 2200) {
+				return nil // the nanoseconds may not fit into an int64
 			}
 			c.integers = append(c.integers, v.time.UnixNano())
 		default:
@@ -99,24 +152,43 @@ func newColumn(f *field, n int, read func(i int) keyValue) *column {
 }
 
 func (c *column) setTexts(texts []string) (fit bool) {
-	size, same := 0, true
-	for _, s := range texts {
-		size += len(s)
-		same = same && s == texts[0]
+	known := make(map[string]uint8, len(texts))
+	codes, different, size := make([]uint8, len(texts)), texts[:0:0], 0
+	for i, s := range texts {
+		if i > 0 && s == texts[i-1] {
+			codes[i] = codes[i-1]
+			continue
+		}
+		code, ok := known[s]
+		if !ok {
+			code = uint8(len(different))
+			known[s], different, size = code, append(different, s), size+len(s)
+		}
+		codes[i] = code
 	}
-	if same {
-		c.text = texts[0]
+	switch {
+	case len(different) == 1:
+		c.text = strings.Clone(different[0])
 		return true
-	}
-	if size > maxColumnText*len(texts) || size > math.MaxUint32 {
+	case size > maxColumnText*len(texts):
 		return false
+	case len(different) > len(texts)/2:
+		different, size = texts, 0
+		for _, s := range texts {
+			size += len(s)
+		}
+		if size > math.MaxUint16 {
+			return false
+		}
+	default:
+		c.codes = codes
 	}
-	c.ends = make([]uint32, len(texts))
+	c.ends = make([]uint16, len(different))
 	var all strings.Builder
 	all.Grow(size)
-	for i, s := range texts {
+	for i, s := range different {
 		all.WriteString(s)
-		c.ends[i] = uint32(all.Len())
+		c.ends[i] = uint16(all.Len())
 	}
 	c.text = all.String()
 	return true
@@ -124,18 +196,19 @@ func (c *column) setTexts(texts []string) (fit bool) {
 
 // A columnField is a field whose values a scan reads from a column.
 type columnField struct {
-	key  columnKey
-	leaf *field
-	read func(*candidate) keyValue // reads the value from the row, to compute the column
+	key       unique.Handle[columnKey] // a handle is compared faster
+	leaf      *field
+	read      func(*candidate) keyValue     // reads the value from the row, to compute the column
+	dependent func(row unsafe.Pointer) bool // see Dependence.When; nil if the value depends on nothing but the row
 }
 
 // column returns the index in c.columns of the column of the path's field, which it adds if needed;
 // -1 if the field cannot have a column, or there are maxColumns others.
 func (c *scope) column(p *path) int {
-	if _, ok := p.locate(); !ok || p.renderer == fullRenderer || !p.leaf.shape.scalar() || p.leaf.parsed {
+	if _, ok := p.locate(); !ok || p.depends.always() || !p.leaf.shape.scalar() || p.leaf.parsed {
 		return -1
 	}
-	key := columnKey{c.root, p.name}
+	key := unique.Make(columnKey{c.root, p.name})
 	for i, one := range c.columns {
 		if one.key == key {
 			return i
@@ -144,13 +217,21 @@ func (c *scope) column(p *path) int {
 	if len(c.columns) == maxColumns {
 		return -1
 	}
-	c.columns = append(c.columns, columnField{key, p.leaf, p.reader()})
+	one := columnField{key: key, leaf: p.leaf, read: p.reader()}
+	if d := p.depends; d != nil {
+		one.dependent = d.when
+		if d.stored != nil {
+			one.read = func(s *candidate) keyValue { return keyValue{text: d.stored(s.row)} }
+		}
+	}
+	c.columns = append(c.columns, one)
 	return len(c.columns) - 1
 }
 
-// column returns the column with this index; nil if the value must be read from the row.
+// column returns the column with this index; nil if the value of the candidate must be read from the
+// row.
 func (s *candidate) column(index int) *column {
-	if index < 0 || index >= len(s.columns) {
+	if index < 0 || index >= len(s.columns) || s.columns[index] == nil || s.columns[index].dependent.has(s.index) {
 		return nil
 	}
 	return s.columns[index]

@@ -22,23 +22,39 @@ const anyValue = "*" // value in the filter term field:*, which matches if the f
 func comparison(p path, op, value string) (predicate, error) {
 	if op == "!=" {
 		equal, err := comparison(p, "=", value)
-		return func(s *candidate) bool { return !equal(s) }, err
+		return equal.not(), err
 	}
 	if p.leaf.shape == anyJSON {
 		return p.matches(freeTest(p.below, op, value)), nil
 	}
 	t, err := testOf(p.leaf, p.name, op, value)
 	if err != nil {
-		return nil, err
+		return predicate{}, err
+	}
+	if t.of == noValues && p.leaf.shape.scalar() {
+		t.each, t.of = t.value, leafValues
 	}
 	return p.matches(t), nil
 }
 
 // A test reports whether a value of a field matches.
 type test struct {
-	value   func(reflect.Value) bool    // tests a value that is not a pointer
-	address func(unsafe.Pointer) bool   // tests the value at an address; nil if values must be read with reflection
-	column  func(c *column, i int) bool // tests the value of row i in a column; nil if the field has no columns
+	value   func(reflect.Value) bool  // tests a value that is not a pointer
+	address func(unsafe.Pointer) bool // the same for a value at an address; nil if values must be read with reflection
+	text    func(string) bool         // the same for a text; nil if the field is no text
+	// column is the same for a value in a column: that of row i or, in a column of texts, text number
+	// i. It is nil if the field has no columns.
+	column func(c *column, i int) bool
+	// each tests one of the values in valueRows, for fields without a column.
+	each func(reflect.Value) bool
+	of   valuesOf
+}
+
+// textTestOf returns a test of a text.
+func textTestOf(match func(string) bool) test {
+	t := scalarTest(reflect.Value.String, (*column).textAt, match)
+	t.text = match
+	return t
 }
 
 // scalarTest returns a test that reports whether match returns true for the value of a scalar
@@ -70,7 +86,8 @@ func testOf(f *field, name, op, value string) (test, error) {
 				name)
 		}
 		key := reflect.ValueOf(value).Convert(f.typ.Key())
-		return test{value: func(v reflect.Value) bool { return v.MapIndex(key).IsValid() }}, nil
+		return test{value: func(v reflect.Value) bool { return v.MapIndex(key).IsValid() },
+			each: func(v reflect.Value) bool { return v.String() == value }, of: mapKeys}, nil
 	case objectShape:
 		return test{}, fmt.Errorf("%s is an object: compare one of its fields, %s, or use %s:*", name,
 			strings.Join(f.names(), ", "), name)
@@ -106,14 +123,18 @@ func elementTest(f *field, name, value string) (test, error) {
 	if err != nil {
 		return test{}, err
 	}
-	return test{value: func(v reflect.Value) bool {
+	all := test{value: func(v reflect.Value) bool {
 		for i := range v.Len() {
 			if e := pointee(v.Index(i)); e.IsValid() && t.value(e) {
 				return true
 			}
 		}
 		return false
-	}}, nil
+	}}
+	if f.elem.shape.scalar() {
+		all.each, all.of = t.value, elements
+	}
+	return all, nil
 }
 
 // present reports whether a field is set: its value is not the zero value of its type, and not an
@@ -133,9 +154,13 @@ func present(v reflect.Value) bool {
 // presence returns the test of the term field:* (see present).
 func presence(f *field) test {
 	t := test{value: present}
+	if !f.shape.scalar() && f.shape != anyJSON {
+		t.each, t.of = reflect.Value.Bool, presences
+	}
 	switch f.shape {
 	case text:
 		t.address = func(at unsafe.Pointer) bool { return *(*string)(at) != "" }
+		t.text = func(s string) bool { return s != "" }
 		t.column = func(c *column, i int) bool { return c.textAt(i) != "" }
 	case boolean, integer, durationShape:
 		t.column = func(c *column, i int) bool { return c.integerAt(i) != 0 }
@@ -154,7 +179,7 @@ func textTest(f *field, name, op, value string) (test, error) {
 		return test{}, fmt.Errorf("%s has no value %q%s", name, clip(value),
 			domain.UnknownName(value, "it is one of ", f.values))
 	}
-	return scalarTest(reflect.Value.String, (*column).textAt, match), nil
+	return textTestOf(match), nil
 }
 
 func textMatch(op, value string) func(string) bool {
@@ -166,7 +191,7 @@ func textMatch(op, value string) func(string) bool {
 		pieces := strings.Split(value, anyValue)
 		return func(s string) bool { return matchesPattern(s, pieces) }
 	case ":":
-		return contains(value)
+		return newWord(value).isIn
 	}
 	return comparing(op, value)
 }
@@ -189,14 +214,24 @@ func matchesPattern(s string, pieces []string) bool {
 	return true
 }
 
-// contains returns a function that reports whether a text contains value, ignoring case, where a *
-// in value stands for any characters.
-func contains(value string) func(string) bool {
+// A word is a text that is searched in other texts, ignoring case. A * in it stands for any
+// characters.
+type word struct {
+	pieces []string // the texts between the stars, in lower case; the first and the last are empty
+	simple bool     // there is only one piece, which is ASCII
+}
+
+func newWord(value string) *word {
 	pieces := strings.Split(strings.ToLower(anyValue+value+anyValue), anyValue)
-	if len(pieces) == 3 && isASCII(value) {
-		return func(s string) bool { return containsFold(s, pieces[1]) }
+	return &word{pieces, len(pieces) == 3 && isASCII(value)}
+}
+
+// isIn reports whether a text contains the word.
+func (w *word) isIn(s string) bool {
+	if w.simple {
+		return containsFold(s, w.pieces[1])
 	}
-	return func(s string) bool { return matchesPattern(strings.ToLower(s), pieces) }
+	return matchesPattern(strings.ToLower(s), w.pieces)
 }
 
 func isASCII(s string) bool {

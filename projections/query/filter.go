@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"reflect"
-	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -45,7 +43,7 @@ func (f *Fields[R]) Filter(filter string) (func(*R) bool, error) {
 	if err != nil {
 		return nil, err
 	}
-	return func(r *R) bool { return matches(renderedCandidate(r)) }, nil
+	return func(r *R) bool { return matches.row(renderedCandidate(r)) }, nil
 }
 
 func filterOf(c *scope, filter string) (predicate, error) {
@@ -53,33 +51,30 @@ func filterOf(c *scope, filter string) (predicate, error) {
 	if err != nil {
 		var v domain.Violations
 		v.Add("filter", "%v", err)
-		return nil, v.Err()
+		return predicate{}, v.Err()
 	}
 	return matches, nil
 }
 
-// A predicate reports whether a candidate matches a term, or several combined terms, of a filter.
-type predicate func(*candidate) bool
-
 func compileFilter(c *scope, filter string) (predicate, error) {
 	if strings.TrimSpace(filter) == "" {
-		return func(*candidate) bool { return true }, nil
+		return rowPredicate(func(*candidate) bool { return true }), nil
 	}
 	if len(filter) > MaxFilter {
-		return nil, fmt.Errorf("has %d bytes: at most %d are allowed", len(filter), MaxFilter)
+		return predicate{}, fmt.Errorf("has %d bytes: at most %d are allowed", len(filter), MaxFilter)
 	}
 	spelled, origin, err := quoteArguments(filter)
 	if err != nil {
-		return nil, err
+		return predicate{}, err
 	}
 	var parser filtering.Parser
 	parser.Init(spelled)
 	parsed, err := parser.Parse()
 	if err != nil {
-		return nil, syntax(err, filter, spelled, origin)
+		return predicate{}, syntax(err, filter, spelled, origin)
 	}
 	if err := operators(parsed.GetExpr()); err != nil {
-		return nil, err
+		return predicate{}, err
 	}
 	return compile(c, parsed.GetExpr())
 }
@@ -175,12 +170,12 @@ func compile(c *scope, e *expr.Expr) (predicate, error) {
 		return compileChain(c, e, op == filtering.FunctionOr)
 	case filtering.FunctionNot:
 		inner, err := compile(c, call.GetArgs()[0])
-		return func(s *candidate) bool { return !inner(s) }, err
+		return inner.not(), err
 	case "=", "!=", "<", "<=", ">", ">=", ":":
 		return compileRestriction(c, op, call.GetArgs()[0], call.GetArgs()[1])
 	default:
-		return nil, fmt.Errorf("unknown function %q; compare a field instead, as in createTime > \"2026-03-01T00:00:00Z\"",
-			clip(op))
+		return predicate{}, fmt.Errorf("unknown function %q; compare a field instead, as in createTime > "+
+			"\"2026-03-01T00:00:00Z\"", clip(op))
 	}
 }
 
@@ -191,23 +186,11 @@ func compileChain(c *scope, e *expr.Expr, or bool) (predicate, error) {
 	for _, operand := range operands(e, or) {
 		one, err := compile(c, operand)
 		if err != nil {
-			return nil, err
+			return predicate{}, err
 		}
 		parts = append(parts, one)
 	}
 	return join(parts, or), nil
-}
-
-// join returns the disjunction of the predicates if or is true, otherwise their conjunction.
-func join(parts []predicate, or bool) predicate {
-	return func(s *candidate) bool {
-		for _, one := range parts {
-			if one(s) == or {
-				return or
-			}
-		}
-		return !or
-	}
 }
 
 // operands returns the operands of an expression that are joined by OR if the parameter or is true,
@@ -238,15 +221,15 @@ func compileRestriction(c *scope, op string, left, right *expr.Expr) (predicate,
 	parts, ok := dotted(left)
 	parts, ok = named(c.root, parts, left.GetConstExpr().GetStringValue(), ok)
 	if !ok {
-		return nil, fmt.Errorf("the left side of %s must be a field, not a value", op)
+		return predicate{}, fmt.Errorf("the left side of %s must be a field, not a value", op)
 	}
 	p, err := c.resolve(parts)
 	if err != nil {
-		return nil, err
+		return predicate{}, err
 	}
 	if p.lists() && op != ":" {
-		return nil, fmt.Errorf("%s is in a list: use %s:VALUE, which tests whether any element of the list has this value",
-			p.name, p.name)
+		return predicate{}, fmt.Errorf("%s is in a list: use %s:VALUE, which tests whether any element of the list has "+
+			"this value", p.name, p.name)
 	}
 	return compileArgument(p, op, right)
 }
@@ -262,26 +245,27 @@ func compileArgument(p path, op string, arg *expr.Expr) (predicate, error) {
 			for _, operand := range operands(arg, or) {
 				one, err := compileArgument(p, op, operand)
 				if err != nil {
-					return nil, err
+					return predicate{}, err
 				}
 				parts = append(parts, one)
 			}
 			return join(parts, or), nil
 		case filtering.FunctionNot:
 			inner, err := compileArgument(p, op, call.GetArgs()[0])
-			return func(s *candidate) bool { return !inner(s) }, err
+			return inner.not(), err
 		case filtering.FunctionTimestamp, filtering.FunctionDuration:
 			if len(call.GetArgs()) == 1 {
 				return compileArgument(p, op, call.GetArgs()[0])
 			}
-			return nil, fmt.Errorf("the function %s takes one value, as in %s(\"…\")", name, name)
+			return predicate{}, fmt.Errorf("the function %s takes one value, as in %s(\"…\")", name, name)
 		default:
-			return nil, fmt.Errorf("%s can be compared only with a value, not with the expression %q", p.name, clip(name))
+			return predicate{}, fmt.Errorf("%s can be compared only with a value, not with the expression %q", p.name,
+				clip(name))
 		}
 	}
 	value, ok := spelling(arg)
 	if !ok {
-		return nil, fmt.Errorf("%s must be compared with a value, such as READY", p.name)
+		return predicate{}, fmt.Errorf("%s must be compared with a value, such as READY", p.name)
 	}
 	return comparison(p, op, value)
 }
@@ -291,97 +275,19 @@ func compileArgument(p path, op string, arg *expr.Expr) (predicate, error) {
 func compileWord(c *scope, e *expr.Expr) (predicate, error) {
 	if parts, ok := dotted(e); ok && c.root.shape != anyJSON {
 		if p, err := c.resolve(parts); err == nil {
-			return nil, fmt.Errorf("%s is a field: compare it, as in %s = VALUE or %s:*, or put it in quotes to search for "+
-				"the word", p.name, p.name, p.name)
+			return predicate{}, fmt.Errorf("%s is a field: compare it, as in %s = VALUE or %s:*, or put it in quotes to "+
+				"search for the word", p.name, p.name, p.name)
 		}
 	}
 	if word := e.GetIdentExpr().GetName(); word == "and" || word == "or" || word == "not" {
-		return nil, fmt.Errorf("%s in lower case is not an operator: write %s, or %q in quotes to search for the word", word,
-			strings.ToUpper(word), word)
+		return predicate{}, fmt.Errorf("%s in lower case is not an operator: write %s, or %q in quotes to search for "+
+			"the word", word, strings.ToUpper(word), word)
 	}
 	word, ok := spelling(e)
 	if !ok {
-		return nil, errors.New("contains an expression that is neither a comparison, such as state = READY, nor a word")
+		return predicate{}, errors.New("contains an expression that is neither a comparison nor a word")
 	}
-	return c.search(contains(word)), nil
-}
-
-// search returns a predicate that reports whether found returns true for any text of a candidate.
-// It tests fields that are read from the row first, because the others must be rendered.
-func (c *scope) search(found func(string) bool) predicate {
-	if c.root.shape != objectShape {
-		p := path{root: c.root.typ, leaf: c.root, column: -1}
-		return p.matches(textsTest(c.root, found))
-	}
-	var inRow, inWire []predicate
-	for _, top := range c.root.ordered {
-		in, renderer := c.source(top)
-		child := in.byName[top.name]
-		p := path{root: in.typ, renderer: renderer, leaf: child, steps: []step{{index: child.index}}, column: -1}
-		if renderer == storedField {
-			inRow = append(inRow, p.search(found)...)
-		} else {
-			inWire = append(inWire, p.search(found)...)
-		}
-	}
-	return join(append(inRow, inWire...), true)
-}
-
-// search returns predicates, one for each field with text in the value of the path's field. Each
-// reports whether found returns true for any text of its field.
-func (p path) search(found func(string) bool) (all []predicate) {
-	if p.leaf.shape != objectShape {
-		if hasSearchableText(p.leaf) {
-			all = append(all, p.matches(textsTest(p.leaf, found)))
-		}
-		return all
-	}
-	for _, child := range p.leaf.ordered {
-		below := p
-		below.leaf, below.steps = child, append(slices.Clip(p.steps), step{index: child.index})
-		all = append(all, below.search(found)...)
-	}
-	return all
-}
-
-// hasSearchableText reports whether a term that is a word without a field searches the values of f.
-func hasSearchableText(f *field) bool {
-	return f.shape == text || f.shape == anyJSON ||
-		f.shape == objectShape && slices.ContainsFunc(f.ordered, hasSearchableText) ||
-		f.shape == list && hasSearchableText(f.elem)
-}
-
-// textsTest returns a test that reports whether found returns true for any text in a value of f.
-func textsTest(f *field, found func(string) bool) test {
-	if f.shape == text {
-		return scalarTest(reflect.Value.String, (*column).textAt, found)
-	}
-	return test{value: func(v reflect.Value) bool { return searchTexts(f, v, found) }}
-}
-
-func searchTexts(f *field, v reflect.Value, found func(string) bool) bool {
-	if v = pointee(v); !v.IsValid() {
-		return false
-	}
-	switch f.shape {
-	case text:
-		return found(v.String())
-	case anyJSON:
-		return searchFree(v.Interface(), found)
-	case objectShape:
-		for _, child := range f.ordered {
-			if at := fieldAt(v, child.index); at.IsValid() && searchTexts(child, at, found) {
-				return true
-			}
-		}
-	case list:
-		for i := range v.Len() {
-			if searchTexts(f.elem, v.Index(i), found) {
-				return true
-			}
-		}
-	}
-	return false
+	return c.search(newWord(word)), nil
 }
 
 // dotted returns the parts of an expression that is a dotted name, such as status.code. The result

@@ -243,8 +243,8 @@ func TestColumns(t *testing.T) {
 			{timestamp, []keyValue{{time: at}, {time: at.Add(1)}, {missing: true},
 				{time: time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)}}},
 		} {
-			all := rapid.SliceOfN(rapid.SampledFrom(c.values), 1, 256).Draw(r, c.shape.String())
-			column := newColumn(&field{shape: c.shape}, len(all), func(i int) keyValue { return all[i] })
+			all := rapid.SliceOfN(rapid.SampledFrom(c.values), 1, projections.BlockRows).Draw(r, c.shape.String())
+			column := newColumn(&field{shape: c.shape}, len(all), nil, func(i int) keyValue { return all[i] })
 			if column == nil { // its texts are too long, or its times too late
 				require.True(t, slices.ContainsFunc(all, func(v keyValue) bool { return len(v.text) > 64 || v.time.Year() > 2200 }))
 				continue

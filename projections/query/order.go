@@ -108,11 +108,16 @@ func compileTerm(c *scope, words []string) (orderKey, error) {
 		key.index = createTimeIndex
 	}
 	if inRow := key.read; p.column >= 0 {
+		shown := p.shown()
 		key.read = func(s *candidate) keyValue {
-			if c := s.column(p.column); c != nil {
+			switch c := s.column(p.column); {
+			case c == nil:
+				return inRow(s)
+			case shown != nil:
+				return keyValue{text: s.shownBy(p.column, c, shown)[c.code(s.index)]}
+			default:
 				return c.valueAt(p.leaf.shape, s.index)
 			}
-			return inRow(s)
 		}
 	}
 	return key, nil

@@ -56,7 +56,7 @@ func List[S domain.State, R any](rows iter.Seq[*projections.Row[S]], render func
 		return Page[R]{}, err
 	}
 	for row := range rows {
-		l.consider(row)
+		l.consider(row, false)
 	}
 	slices.SortFunc(l.kept.all, l.kept.compare)
 	return l.page(q), nil
@@ -99,6 +99,9 @@ type Rendering[S domain.State, R any] struct {
 	// fields then do not call All for every row. The value must depend on nothing but the row.
 	// Field may be nil.
 	Field func(field string) func(*projections.Row[S], *R)
+	// Dependence returns on what the top-level field with this JSON name depends besides the row; nil
+	// if it depends on nothing else. If Dependence is nil, any field may depend on something else.
+	Dependence func(field string) *Dependence[S]
 }
 
 // A listing is the state of a call of List or ListIn. It keeps the first rows after the last item
@@ -108,8 +111,8 @@ type listing[S domain.State, R any] struct {
 	renderers []func(*projections.Row[S], *R)
 	keep      func(*projections.Row[S]) bool // reports whether a row belongs to the list; nil accepts all rows
 	keys      []orderKey
-	matches   predicate // the compiled filter; nil accepts all rows
-	after     *entry[S] // last item of the previous page; nil on the first page
+	matches   *predicate // nil accepts all rows
+	after     *entry[S]  // last item of the previous page; nil on the first page
 	size      int
 	columns   []columnField
 	first     domain.Name // lower bound of the names in the block whose rows are considered; "" if it is unknown
@@ -117,8 +120,9 @@ type listing[S domain.State, R any] struct {
 	// another page
 	kept      entries[S]
 	total     int
-	candidate candidate // the row that the method consider processes
-	scratch   R         // memory for the wire form of the candidate
+	candidate candidate             // the row that is considered
+	block     *projections.Block[S] // the block that is considered; nil without one
+	scratch   R                     // the wire form of the candidate
 }
 
 // An entry is a row with the values of its order keys.
@@ -139,7 +143,7 @@ func prepare[S domain.State, R any](render Rendering[S, R], fields *Fields[R], q
 	if strings.TrimSpace(q.Filter) != "" {
 		matches, err := filterOf(in, q.Filter)
 		v = append(v, violations(err)...)
-		l.matches = matches
+		l.matches = &matches
 	}
 	orderBy := q.OrderBy
 	if strings.TrimSpace(orderBy) == "" {
@@ -167,6 +171,9 @@ func (l *listing[S, R]) scope(render Rendering[S, R], fields *Fields[R]) *scope 
 		in.stored = fields.stored
 	}
 	l.renderers = []func(*projections.Row[S], *R){fullRenderer: render.All}
+	if render.Dependence != nil {
+		in.depends = func(name string) *dependence { return dependenceOf(render.Dependence(name)) }
+	}
 	if render.Field == nil {
 		return in
 	}
@@ -224,13 +231,13 @@ func violations(err error) domain.Violations {
 }
 
 // consider counts a row if it matches the filter, and keeps it if it is among the first size+1 rows
-// after the previous page.
-func (l *listing[S, R]) consider(row *projections.Row[S]) {
+// after the previous page. matches says that it is known to match the filter.
+func (l *listing[S, R]) consider(row *projections.Row[S], matches bool) {
 	if l.keep != nil && !l.keep(row) {
 		return
 	}
 	l.setCandidate(row)
-	if l.matches != nil && !l.matches(&l.candidate) {
+	if !matches && l.matches != nil && !l.matches.row(&l.candidate) {
 		return
 	}
 	l.total++

@@ -19,7 +19,9 @@ type path struct {
 	steps    []step
 	below    []string // parts of the name inside the JSON value, if the steps lead to a field of the shape anyJSON
 	// column is the index of the field's column in candidate.columns; -1 if there is none.
-	column int
+	column  int
+	scope   *scope
+	depends *dependence // of the top-level field
 }
 
 // A step of a path descends one level: to a field of a struct, by index; to a value of a map, by
@@ -111,14 +113,31 @@ func (p *path) matches(t test) predicate {
 		}
 	}
 	if p.column < 0 || t.column == nil {
-		return match
+		return p.inValues(t, match)
 	}
-	return func(s *candidate) bool {
-		if c := s.column(p.column); c != nil {
-			return !c.isAbsent(s.index) && t.column(c, s.index)
+	index, shown := p.column, p.shown()
+	return p.scope.term(match, func(s *candidate) (matches, unknown rowSet) {
+		c := s.columns[index]
+		switch {
+		case c == nil:
+			return matches, firstRows(s.length)
+		case shown == nil:
+			matches = c.matching(s.length, t.column)
+		default:
+			texts := s.shownBy(index, c, shown)
+			matches = c.matching(s.length, func(_ *column, code int) bool { return t.text(texts[code]) })
 		}
-		return match(s)
+		return matches.without(c.dependent), orNone(c.dependent)
+	})
+}
+
+// shown returns the function that returns the value of the path's field for a text in its column; nil
+// if the column has the values themselves.
+func (p *path) shown() func(stored string) string {
+	if p.depends == nil {
+		return nil
 	}
+	return p.depends.shown
 }
 
 func anyBelow(v reflect.Value, steps []step, test func(reflect.Value) bool) bool {

@@ -46,7 +46,7 @@ func CompileRowFilter(text string) (func(row []byte) (bool, error), error) {
 		if err != nil {
 			return false, err
 		}
-		return matches(renderedCandidate(&object)), nil
+		return matches.row(renderedCandidate(&object)), nil
 	}, nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"unsafe"
 
 	"anneal/domain"
 	"anneal/projections"
@@ -51,11 +52,17 @@ func (l *listing[S, R]) scan(t *projections.Table[S], account string) {
 // considerBlock calls consider for the rows of a block, with the columns of the block.
 func (l *listing[S, R]) considerBlock(b *projections.Block[S]) {
 	s := &l.candidate
-	s.columns = s.columns[:0]
+	s.columns, s.length = s.columns[:0], b.Len()
+	s.block++
+	l.block, s.scan = b, l
 	var columns [maxColumns]*column
 	for i, f := range l.columns {
 		columns[i] = b.Derive(f.key, func() any {
-			return newColumn(f.leaf, b.Len(), func(i int) keyValue {
+			var dependent func(i int) bool
+			if f.dependent != nil {
+				dependent = func(i int) bool { return f.dependent(unsafe.Pointer(b.Row(i))) }
+			}
+			return newColumn(f.leaf, b.Len(), dependent, func(i int) keyValue {
 				l.setCandidate(b.Row(i))
 				return f.read(s)
 			})
@@ -69,9 +76,31 @@ func (l *listing[S, R]) considerBlock(b *projections.Block[S]) {
 		}
 		return first
 	}).(domain.Name)
-	for s.index = range b.Len() {
-		l.consider(b.Row(s.index))
+	rows, exact := firstRows(b.Len()), true
+	if l.matches != nil {
+		s.index = 0
+		rows, exact = l.matches.among(s)
 	}
+	if exact && l.keep == nil && len(l.keys) == 0 && l.kept.Len() > l.size && l.first >= l.kept.all[0].name {
+		l.total += rows.count() // none of the rows is on the page
+		return
+	}
+	rows.each(func(i int) {
+		s.index = i
+		l.consider(b.Row(i), exact)
+	})
+}
+
+// derive implements scanned.
+func (l *listing[S, R]) derive(key any, compute func() any) any { return l.block.Derive(key, compute) }
+
+// each implements scanned.
+func (l *listing[S, R]) each(f func(i int, row unsafe.Pointer, name string)) {
+	for i := range l.block.Len() {
+		l.setCandidate(l.block.Row(i))
+		f(i, l.candidate.row, string(l.block.Row(i).Name))
+	}
+	l.setCandidate(l.block.Row(l.candidate.index))
 }
 
 // firstName is the key under which Block.Derive keeps the lowest name in a block.

@@ -19,8 +19,15 @@ const (
 	// maxFileBytes is the number of bytes at which a file is complete. Even with one more event of
 	// eventlog.MaxEvent bytes, the file is written to the object store in a single part.
 	maxFileBytes = 12 << 20
-	readEvents   = 2048 // maximum number of events in one read; a read also ends at maxFileBytes
-	writeTimeout = 10 * time.Minute
+	readEvents   = 2048 // maximum number of events in one read
+	// maxPageBytes is the size of the data at which a read of old events ends; maxSmallPage is that of
+	// other reads.
+	maxPageBytes = 2 << 20
+	maxSmallPage = maxSmallFile / 2
+	writeTimeout = 2 * time.Minute // a slot is taken meanwhile
+	// slotWait is the maximum time for which a subscription that waits for new events keeps a slot that
+	// others need.
+	slotWait = time.Second
 )
 
 // files delivers events as files in an object store. The range of positions of a file is recorded
@@ -28,19 +35,31 @@ const (
 // any process, writes the same object, and each event is in exactly one file.
 type files struct {
 	*session
-	source  source  // continues after the last event that was added to content
-	reader  *reader // reads ahead the pages that follow the field page; nil when it is not running
-	page    page    // events that were read but not yet added to content
-	written uint64  // last position in the newest file that this process has written
-	content bytes.Buffer
-	file    domain.EventFile // range of positions and number of the events in content
+	source  source           // the position up to which pages were used
+	reader  *reader          // of the events after page; nil without one
+	page    page             // the events that content does not have yet
+	written uint64           // last position in the newest file that this process has written
+	small   bytes.Buffer     // content of a small file
+	content *bytes.Buffer    // content of the file: small or slot
+	slot    *bytes.Buffer    // buffer of the slot that the subscription has; nil without one
+	cut     bool             // the file ends before it is full, because there is no slot for it
+	file    domain.EventFile // range and number of the events in content
 	oldest  time.Time        // time of the oldest event in content
+}
+
+func newFiles(s *session) *files {
+	f := &files{session: s}
+	f.content = &f.small
+	return f
 }
 
 // run writes files until ctx is done or the subscription was disabled. It returns an error after
 // which the caller tries again.
 func (f *files) run(ctx context.Context) error {
-	defer f.stopReading()
+	defer func() {
+		f.stopReading()
+		f.releaseSlot()
+	}()
 	for ctx.Err() == nil {
 		row, ok := f.row()
 		if !ok {
@@ -92,7 +111,10 @@ func (f *files) step(ctx context.Context, s *domain.Subscription) error {
 	if f.file.Events > 0 {
 		wait = f.oldest.Add(f.Policy.FileInterval).Sub(f.Now())
 	}
-	if f.file.Events > 0 && (f.full() || grown != nil && wait <= 0) {
+	if f.slot != nil { // others may need the slot
+		wait = min(wait, slotWait)
+	}
+	if f.file.Events > 0 && (f.full() || grown != nil && (wait <= 0 || f.slot != nil && f.slots.contended())) {
 		return f.record(ctx, domain.RecordEventFile{EventFile: f.file, After: lastOf(s)})
 	}
 	if grown == nil {
@@ -119,8 +141,53 @@ func (f *files) begin(s *domain.Subscription, cursor delivery.Cursor) {
 		f.stopReading()
 		f.source = source{session: f.session, spec: s.SubscriptionSpec, at: cursor.Position, last: cursor}
 	}
+	f.newContent(domain.EventFile{First: cursor.Position + 1})
+}
+
+// newContent makes content that of a new file.
+func (f *files) newContent(file domain.EventFile) {
+	if f.slot != nil && f.slots.contended() {
+		f.stopReading()
+		f.releaseSlot()
+	}
 	f.content.Reset()
-	f.file, f.oldest = domain.EventFile{First: cursor.Position + 1}, time.Time{}
+	f.file, f.oldest, f.cut = file, time.Time{}, false
+}
+
+// useSlot makes a slot's buffer the content.
+func (f *files) useSlot(buffer *bytes.Buffer) {
+	_, _ = buffer.Write(f.content.Bytes()) // never fails
+	f.small = bytes.Buffer{}
+	f.slot, f.content = buffer, buffer
+}
+
+// releaseSlot gives the slot back, with the content, if the subscription has one.
+func (f *files) releaseSlot() {
+	if f.slot != nil {
+		f.slots.release(f.slot)
+		f.slot, f.content = nil, &f.small
+	}
+}
+
+// makeSpace makes space for a line of n bytes in the content. It reports false when the file must end
+// before the line.
+func (f *files) makeSpace(ctx context.Context, n int) (bool, error) {
+	if f.slot != nil || f.content.Len()+n <= maxSmallFile {
+		return true, nil
+	}
+	buffer, ok := f.slots.tryTake()
+	if !ok {
+		if f.file.Events > 0 {
+			f.cut = true
+			return false, nil
+		}
+		var err error
+		if buffer, err = f.slots.take(ctx); err != nil {
+			return false, err
+		}
+	}
+	f.useSlot(buffer)
+	return true, nil
 }
 
 func lastOf(s *domain.Subscription) uint64 {
@@ -141,6 +208,11 @@ func (f *files) read(ctx context.Context) (grown <-chan struct{}, err error) {
 		}
 		used := 0
 		for used < len(f.page.events) && !f.full() {
+			if ok, err := f.makeSpace(ctx, len(f.page.lines[used])+1); err != nil {
+				return nil, err
+			} else if !ok {
+				break
+			}
 			f.add(f.page.events[used], f.page.lines[used])
 			used++
 		}
@@ -161,14 +233,25 @@ func (f *files) read(ctx context.Context) (grown <-chan struct{}, err error) {
 
 // full reports whether content has as many events as a file may have.
 func (f *files) full() bool {
-	return f.file.Events >= f.Policy.FileEvents || f.content.Len() >= maxFileBytes
+	return f.cut || f.file.Events >= f.Policy.FileEvents || f.content.Len() >= maxFileBytes
 }
 
 // nextPage sets page to the next page of the reader. If there is no reader, it starts one.
 func (f *files) nextPage(ctx context.Context) error {
 	for {
 		if f.reader == nil {
-			f.reader = f.source.readAhead(ctx, f.encodeAll)
+			size := maxSmallPage
+			if f.slot == nil && f.source.isOld() {
+				buffer, err := f.slots.take(ctx)
+				if err != nil {
+					return err
+				}
+				f.useSlot(buffer)
+			}
+			if f.slot != nil {
+				size = maxPageBytes
+			}
+			f.reader = f.source.readAhead(ctx, size, f.encodeAll)
 		}
 		select {
 		case p, ok := <-f.reader.pages:
@@ -249,6 +332,10 @@ func (f *files) writeRecorded(ctx context.Context, s *domain.Subscription) error
 		return err
 	}
 	f.written = recorded.Last
+	if f.slot != nil && (f.slots.contended() || f.source.session == nil || !f.source.isOld()) {
+		f.stopReading()
+		f.releaseSlot()
+	}
 	f.session.oldest.Store(0)
 	f.Metrics.wrote()
 	return nil
@@ -258,8 +345,14 @@ func (f *files) writeRecorded(ctx context.Context, s *domain.Subscription) error
 func (f *files) readAgain(ctx context.Context, s *domain.Subscription, recorded domain.EventFile) error {
 	f.stopReading() // the source may be at a position before or after the recorded file
 	f.source = source{}
-	f.content.Reset()
-	f.file = domain.EventFile{First: recorded.First}
+	f.newContent(domain.EventFile{First: recorded.First})
+	if f.slot == nil {
+		buffer, err := f.slots.take(ctx)
+		if err != nil {
+			return err
+		}
+		f.useSlot(buffer)
+	}
 	in := source{session: f.session, spec: s.SubscriptionSpec}
 	for e, err := range f.Log.Read(ctx, in.subjects(), recorded.First-1) {
 		if err != nil {

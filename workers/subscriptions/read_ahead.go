@@ -25,15 +25,16 @@ type reader struct {
 	stop  func()      // ends the reader, and returns when it has ended
 }
 
-// readAhead starts a reader of the events after the state of the source.
-func (s source) readAhead(ctx context.Context, encode func([]eventlog.Event) ([][]byte, error)) *reader {
+// readAhead starts a reader of the events after the state of the source. Its pages have at most about
+// maxBytes of data.
+func (s source) readAhead(ctx context.Context, maxBytes int, encode func([]eventlog.Event) ([][]byte, error)) *reader {
 	ctx, cancel := context.WithCancel(ctx)
 	pages := make(chan page, pagesAhead)
 	go func() {
 		defer close(pages)
 		for more := true; more; {
 			var p page
-			if p.events, p.grown, p.err = s.next(ctx, readEvents); p.err == nil {
+			if p.events, p.grown, p.err = s.next(ctx, readEvents, maxBytes); p.err == nil {
 				p.lines, p.err = encode(p.events)
 			}
 			p.after = s

@@ -28,12 +28,13 @@ func TestFileOfAnotherControlPlane(t *testing.T) {
 	r := &Runner{Log: b.log, World: b.world, Blobs: b.blobs, Open: secrets.ObservedVault{Vault: b.vault}.Open,
 		Webhook: b.client, Store: b.client, Visible: visible, Now: time.Now, Logger: slog.New(slog.DiscardHandler),
 		Policy: b.policy}
+	r.slots = newSlots(2)
 	tail := eventlog.NewTail(r.Log, r.Logger)
 	defer tail.Close()
 	tail.Start(0)
 	row, _ := b.world.View().Subscriptions.Get(subscriptionName)
 	begin := func() *files {
-		return &files{session: &session{Runner: r, tail: tail, name: row.Name, event: row.CreateEvent, start: startOf(row)}}
+		return newFiles(&session{Runner: r, tail: tail, name: row.Name, event: row.CreateEvent, start: startOf(row)})
 	}
 	one, two := begin(), begin()
 	defer one.stopReading()

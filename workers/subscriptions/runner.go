@@ -34,7 +34,9 @@ type Runner struct {
 	Now     func() time.Time
 	Logger  *slog.Logger
 	Metrics *Metrics
-	Policy  Policy // times and limits of deliveries; a zero field gets the value of DefaultPolicy
+	Policy  Policy // a zero field means that of DefaultPolicy
+
+	slots *slots
 }
 
 // A Policy has the times and limits of deliveries.
@@ -46,11 +48,12 @@ type Policy struct {
 	FileEvents   int           // maximum number of events in a file
 	DeadLetters  int           // maximum number of dead letters of a subscription
 	Retries      int           // number of events waiting for a retry at which a subscription reads no further events
+	LargeFiles   int           // maximum number of files above maxSmallFile, and of reads of old events, in memory
 }
 
 // DefaultPolicy is the Policy of a server.
 var DefaultPolicy = Policy{FirstBackoff: 5 * time.Second, MaxBackoff: 3 * time.Hour, GiveUp: 72 * time.Hour,
-	FileInterval: time.Minute, FileEvents: 50_000, DeadLetters: 1000, Retries: 256}
+	FileInterval: time.Minute, FileEvents: 50_000, DeadLetters: 1000, Retries: 256, LargeFiles: 4}
 
 // RequestTimeout is the maximum time of one request to a webhook.
 const RequestTimeout = 15 * time.Second
@@ -66,6 +69,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	if r.Policy == (Policy{}) {
 		r.Policy = DefaultPolicy
 	}
+	r.slots = newSlots(max(r.Policy.LargeFiles, 1))
 	tail := eventlog.NewTail(r.Log, r.Logger)
 	defer tail.Close()
 	tail.Start(r.World.Position())
@@ -132,7 +136,7 @@ func (s *session) run(ctx context.Context) {
 		if row.State.Webhook != nil {
 			err = (&webhook{session: s}).run(ctx)
 		} else {
-			err = (&files{session: s}).run(ctx)
+			err = newFiles(s).run(ctx)
 		}
 		if ctx.Err() != nil || err == nil {
 			return

@@ -19,12 +19,13 @@ type source struct {
 	last delivery.Cursor
 }
 
-// next returns the next selected events, at most limit. grown is closed when the log has more
-// events; it is nil when the log may have them already. After an error, the next call returns the
-// same events.
-func (s *source) next(ctx context.Context, limit int) (selected []eventlog.Event, grown <-chan struct{}, err error) {
+// next returns the next events, at most limit of at most about maxBytes of data. grown is closed when
+// there are more events; it is nil when there may be more already. After an error, the next call
+// returns the same events.
+func (s *source) next(ctx context.Context, limit, maxBytes int) (selected []eventlog.Event,
+	grown <-chan struct{}, err error) {
 	at, last, size := s.at, s.last, 0
-	full := func() bool { return len(selected) == limit || size >= maxFileBytes }
+	full := func() bool { return len(selected) == limit || size >= maxBytes }
 	read := func(e eventlog.Event) {
 		at = e.Position
 		if !s.own(e) {
@@ -60,6 +61,12 @@ func (s *source) next(ctx context.Context, limit int) (selected []eventlog.Event
 	}
 	s.at, s.last = at, last
 	return selected, grown, nil
+}
+
+// isOld reports whether next reads from the log, because the tail does not have the events any more.
+func (s *source) isOld() bool {
+	_, _, complete, _ := s.tail.Since(s.at)
+	return !complete
 }
 
 // subjects returns the filter for the events of the account in the log.

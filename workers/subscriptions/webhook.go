@@ -84,7 +84,7 @@ func (w *webhook) turn(ctx context.Context, s *domain.Subscription, position uin
 	full := len(w.state.Retries) >= w.Policy.Retries
 	if !full {
 		var err error
-		if fresh, grown, err = w.source.next(ctx, roundEvents); err != nil {
+		if fresh, grown, err = w.source.next(ctx, roundEvents, maxPageBytes); err != nil {
 			return err
 		}
 	}

@@ -179,7 +179,8 @@ func (b *tab) do(actions ...chromedp.Action) {
 		if err != nil {
 			var text string
 			_ = chromedp.Run(b.Context, chromedp.Evaluate("document.body.innerText", &text)) // only for the message
-			require.NoError(b.t, err, "action %d; the page shows:\n%.4000s", i, text)
+			main, _ := strings.CutPrefix(text, "Skip to content")
+			require.NoError(b.t, err, "action %d; the page shows:\n%.6000s", i, main)
 		}
 	}
 }

@@ -15,11 +15,14 @@ import (
 // routes are the routes of the screens.
 var routes = []string{"#/", "#/playground", "#/playground?columns=2", "#/jobs", "#/jobs/sft/codes",
 	"#/jobs/sft/codes?tab=checkpoints", "#/jobs/sft/codes?tab=events", "#/jobs/sft/codes?tab=log", "#/new-job",
-	"#/deployments", "#/deployments/base", "#/new-deployment", "#/models", "#/datasets", "#/datasets/codes",
-	"#/evaluators", "#/usage", "#/quotas", "#/keys", "#/events", "#/missing"}
+	"#/deployments", "#/deployments/base", "#/deployments/base?tab=load", "#/deployments/base?tab=scaling",
+	"#/deployments/large", "#/deployments/base?tab=addons", "#/new-deployment", "#/models", "#/models/codes",
+	"#/datasets", "#/datasets/codes", "#/evaluators", "#/evaluators/exact", "#/evaluators/exact?tab=log",
+	"#/evaluators/exact?tab=try", "#/usage", "#/quotas", "#/secrets", "#/keys", "#/events",
+	"#/events?tab=difference&from=10&to=30", "#/missing"}
 
 // operatorRoutes are those of the operator.
-var operatorRoutes = []string{"#/", "#/cluster", "#/events"}
+var operatorRoutes = []string{"#/", "#/cluster", "#/events", "#/quotas", "#/usage"}
 
 // axe is the script of the rules of axe-core.
 func axe(t *testing.T) string {
@@ -44,9 +47,11 @@ type violation struct {
 func TestScreens(t *testing.T) {
 	rules := axe(t)
 	s := serve(t)
-	s.run("dataset", "create", "codes", "--file", root+"/examples/packing-codes.jsonl")
-	s.run("sft", "create", "codes", "--dataset", "codes", "--epochs", "1", "--watch")
-	s.run("deployment", "create", "base", "--model", "anneal-base", "--watch")
+	s.train()
+	s.evaluator()
+	s.large()
+	s.api("POST", "/v1/accounts/default/secrets", map[string]string{"name": "accounts/default/secrets/token",
+		"keyName": "API_TOKEN", "value": "hidden-value"}, nil)
 	b := s.open()
 	for file, shown := range map[string][]string{"context.json": routes, "operator.json": operatorRoutes} {
 		b.do(chromedp.Evaluate("sessionStorage.clear(); location.hash = '#/'; location.reload()", nil))
@@ -87,7 +92,8 @@ func (b *tab) check(what, name, scheme string, width int64) {
 	if dir := os.Getenv("ANNEAL_SCREENSHOTS"); dir != "" {
 		var image []byte
 		b.do(chromedp.FullScreenshot(&image, 60))
-		name = strings.NewReplacer("#/", "", "/", "-", "?", "-", "=", "-", "context.json-", "", ".json", "").Replace(name)
+		name = strings.NewReplacer("#/", "", "/", "-", "?", "-", "=", "-", "&", "-", "context.json-", "",
+			".json", "").Replace(name)
 		if strings.HasSuffix(name, "-") || name == "" {
 			name += "home"
 		}

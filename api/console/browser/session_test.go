@@ -91,17 +91,23 @@ func TestAddresses(t *testing.T) {
 	b.see("--model 'x'")
 }
 
+// account creates an account and returns its key.
+func (s *server) account(id string) string {
+	created := s.runAs("operator.json", "account", "create", id, "-o", "json")
+	var made struct{ APIKey string }
+	require.NoError(s.t, json.Unmarshal([]byte(created[strings.Index(created, "{"):]), &made))
+	require.NotEmpty(s.t, made.APIKey, created)
+	return made.APIKey
+}
+
 // TestAnotherAccount checks that another account is offered the public base model, and that a key that was
 // deleted leads to the sign-in.
 func TestAnotherAccount(t *testing.T) {
 	s := serve(t)
-	created := s.runAs("operator.json", "account", "create", "acme", "-o", "json")
-	var made struct{ APIKey string }
+	acme := s.account("acme")
 	var other struct{ Key string }
-	require.NoError(t, json.Unmarshal([]byte(created[strings.Index(created, "{"):]), &made))
-	require.NotEmpty(t, made.APIKey, created)
 	b := s.open()
-	b.do(chromedp.SendKeys("input[type=password]", made.APIKey+"\r"))
+	b.do(chromedp.SendKeys("input[type=password]", acme+"\r"))
 	b.see("acme · admin")
 	b.goTo("#/new-job")
 	b.choose("Model", "anneal-base")
@@ -134,10 +140,9 @@ func TestPages(t *testing.T) {
 	b.press("Clear")
 	b.see("32 in total")
 	b.goTo("#/events?filter=" + "type%20%3D%20%22apiKey.created.v1%22")
-	b.see("Events that match")
-	b.see("32 in total")
+	b.see("Events: 32")
 	b.goTo("#/usage")
-	b.see("No usage is rolled up yet")
+	b.see("No usage in this month")
 	b.goTo("#/usage?filter=" + "model%20%3D%20%22none%22")
 	b.wait(`document.querySelector('.filter input').value === 'model = "none"'`)
 	b.wait("!document.querySelector('[role=alert]')")

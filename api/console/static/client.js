@@ -1,6 +1,8 @@
 // Requests to the API with the key of this tab.
 
+
 const keyName = 'anneal.key'
+const accountName = 'anneal.account' // account that the operator looks at
 
 export const session = {
   get key() {
@@ -11,7 +13,7 @@ export const session = {
   },
   account: '', // account of the key
   revoked: null, // called when the server refuses the key, because it was deleted or has expired
-  role: '', // role of the key in the account; 'operator' for the operator's key
+  role: '', // role of the key in the account; operator for that of the operator
 }
 
 // APIError is an error response. violations has the fields at fault: [{field, description}].
@@ -57,6 +59,32 @@ export function at(name) {
   return name.startsWith('accounts/') ? `/v1/${name}` : `/v1/accounts/${session.account}/${name}`
 }
 
+// textAt returns the text of a response.
+export const textAt = async (path, signal) => (await request('GET', path, { signal })).text()
+
+// all returns the items of all pages of a list, at most limit of them.
+export async function all(path, items, parameters, signal, limit = 2000) {
+  const found = []
+  for (let pageToken = ''; ; ) {
+    const page = await get(path + query({ pageSize: 200, ...parameters, pageToken }), { signal })
+    found.push(...(page[items] || []))
+    pageToken = page.nextPageToken
+    if (!pageToken || found.length >= limit) return found
+  }
+}
+
+// fileOf returns the response of a signed URL; null if there is no file. The page may only read files of its
+// own server, whose address may have another host name in the URL.
+export async function fileOf(signedUrl, signal) {
+  const { pathname, search } = new URL(signedUrl)
+  if (!pathname.startsWith('/blobs/')) {
+    throw new Error('the file is in an object store, which this page may not read: use the command line')
+  }
+  const response = await fetch(pathname + search, { signal })
+  if (!response.ok && response.status !== 404) throw new Error(`the file cannot be read: status ${response.status}`)
+  return response.ok ? response : null
+}
+
 // quoted returns a text as a word of a shell command.
 export const quoted = (text) => (/^[\w./:@=-]+$/.test(text) ? text : `'${String(text).replaceAll("'", "'\\''")}'`)
 
@@ -96,6 +124,13 @@ export async function signIn(key) {
   session.key = key
   session.account = account
   session.role = account === 'system' && role === 'admin' ? 'operator' : role
+  if (can('operate')) session.account = sessionStorage.getItem(accountName) || account
+}
+
+// lookAt changes the account whose resources the operator sees.
+export function lookAt(account) {
+  sessionStorage.setItem(accountName, account)
+  session.account = account
 }
 
 // can reports whether the role of the key permits a group of operations: 'read', 'write', 'events', 'infer',
@@ -190,5 +225,50 @@ export const events = new Follower()
 export function signOut() {
   events.stop()
   events.connected = false
+  sessionStorage.removeItem(accountName)
   session.key = session.account = session.role = ''
 }
+
+// Kinds of jobs, and models for them.
+
+export const jobKinds = [
+  { short: 'sft', collection: 'supervisedFineTuningJobs', title: 'Supervised', id: 'supervisedFineTuningJobId' },
+  { short: 'dpo', collection: 'dpoJobs', title: 'DPO', id: 'dpoJobId' },
+  {
+    short: 'rft',
+    collection: 'reinforcementFineTuningJobs',
+    title: 'Reinforcement',
+    id: 'reinforcementFineTuningJobId',
+  },
+  { short: 'rlor', collection: 'rlorTrainerJobs', title: 'Trainer', id: 'rlorTrainerJobId' },
+]
+
+export const kindOf = (short) => jobKinds.find((k) => k.short === short)
+
+// live are the states of jobs that have not ended.
+export const live = [
+  'CREATING',
+  'VALIDATING',
+  'PENDING',
+  'RUNNING',
+  'WRITING_RESULTS',
+  'RE_QUEUEING',
+  'CREATING_INPUT_DATASET',
+  'IDLE',
+  'CANCELLING',
+].map((s) => `JOB_STATE_${s}`)
+
+// readableModels returns the models that an account may use, {name, kind, state}: its own, and public ones of
+// others.
+export async function readableModels(signal) {
+  const [own, all] = await Promise.all([
+    get(at('models') + query({ pageSize: 200, orderBy: 'createTime desc' }), { signal }),
+    get('/inference/v1/models', { signal }),
+  ])
+  const models = own.models || []
+  const others = all.data.filter((m) => m.id.startsWith('accounts/') && !models.some((o) => o.name === m.id))
+  return [...models, ...others.map((m) => ({ name: m.id, kind: m.kind, state: 'READY' }))]
+}
+
+// baseOf returns the model that a job trains.
+export const baseOf = (job) => job.baseModel || job.trainingConfig?.baseModel || job.warmStartFrom || ''

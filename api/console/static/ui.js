@@ -1,6 +1,6 @@
 // Components that several screens use.
 import { Component, html, useCallback, useEffect, useRef, useState } from '/console/vendor/htm-preact.js'
-import { at, events, get, query } from '/console/client.js'
+import { at, events, get, query, remove } from '/console/client.js'
 
 // route returns the path and the parameters of a location hash such as #/jobs/sft/a?filter=b. A path with a
 // part that cannot be the ID of a resource leads to no screen: parts become parts of the paths of requests.
@@ -78,6 +78,11 @@ export function ErrorBox({ error }) {
   </div>`
 }
 
+// Pending is a screen whose resource is not read yet, or cannot be read.
+export const Pending = ({ title, error }) =>
+  html`<h1>${title}</h1>
+    ${error ? html`<${ErrorBox} error=${error} />` : html`<p class="dim">Loading…</p>`}`
+
 const tones = {
   good: ['READY', 'COMPLETED', 'JOB_STATE_COMPLETED', 'ACTIVE', 'DEPLOYED', 'JOB_STATE_EARLY_STOPPED'],
   bad: [
@@ -113,6 +118,11 @@ export const idOf = (name = '') => name.split('/').pop()
 
 // Time shows a time relative to now, and exactly in its title.
 export function Time({ of: text }) {
+  const [, tick] = useState(0)
+  useEffect(() => {
+    const timer = setInterval(() => tick((n) => n + 1), 10000)
+    return () => clearInterval(timer)
+  }, [])
   if (!text) return html`<span class="dim">–</span>`
   const seconds = (Date.now() - new Date(text)) / 1000
   const units = [
@@ -131,39 +141,61 @@ export const number = (n) => (n == null ? '–' : Number(n).toLocaleString('en')
 // bytesOf returns a number of MiB as text.
 export const mib = (n) => (n >= 1024 ? `${(n / 1024).toFixed(1)} GiB` : `${n || 0} MiB`)
 
-// useLoaded calls load, and calls it again when an event for which matters(event) is true arrives, at most
-// once a second. It returns {value, error, loading, reload}.
-export function useLoaded(load, inputs, matters = () => false) {
+// useLoaded calls load, and calls it again after an event for which matters(event) is true arrives: at most
+// once in each pause (in milliseconds), not while a call is in progress, and not while the tab is hidden. It
+// returns {value, error, loading, reload}.
+export function useLoaded(load, inputs, matters = () => false, pause = 1000) {
   const [result, setResult] = useState({ loading: true })
   const [round, setRound] = useState(0)
   const reload = useCallback(() => setRound((n) => n + 1), [])
+  const wait = useRef({}).current // {timer, busy, outdated}
+  const arm = () => {
+    if (wait.timer || wait.busy || !wait.outdated || document.hidden) return
+    wait.timer = setTimeout(() => {
+      wait.timer = wait.outdated = null
+      reload()
+    }, pause)
+  }
   useEffect(() => {
     const abort = new AbortController()
+    const done = (next) => {
+      if (abort.signal.aborted) return
+      wait.busy = false
+      setResult(next)
+      arm()
+    }
+    wait.busy = true
     load(abort.signal).then(
-      (value) => setResult({ value }),
-      (error) => {
-        if (!abort.signal.aborted) setResult((r) => ({ value: r.value, error }))
-      },
+      (value) => done({ value }),
+      (error) => done((r) => ({ value: r.value, error })),
     )
     return () => abort.abort()
   }, [...inputs, round])
   useEffect(() => {
-    let timer
     const stop = events.on((event) => {
-      if (!timer && (event ? matters(event) : events.connected)) {
-        timer = setTimeout(() => {
-          timer = null
-          reload()
-        }, 1000)
+      if (event ? matters(event) : events.connected) {
+        wait.outdated = true
+        arm()
       }
     })
+    document.addEventListener('visibilitychange', arm)
     return () => {
       stop()
-      clearTimeout(timer)
+      document.removeEventListener('visibilitychange', arm)
+      clearTimeout(wait.timer)
+      wait.timer = null
     }
   }, inputs)
   return { ...result, reload }
 }
+
+// useOne reads a resource, again after each of its events.
+export const useOne = (name) =>
+  useLoaded(
+    (signal) => get(at(name), { signal }),
+    [name],
+    (e) => e.subject.endsWith(`/${name}`) || e.subject === name,
+  )
 
 // usePages returns the tokens of the pages that the user has turned: {token, back, next(page)}. They are those
 // of one list: of is what selects and orders it.
@@ -187,8 +219,8 @@ export function Pager({ pages, page, previous = 'Previous', next = 'Next' }) {
   </div>`
 }
 
-// FilterForm edits the filter of a list. hint is an example.
-export function FilterForm({ filter, setFilter, hint }) {
+// FilterForm edits the filter of a list. hint is an example; fields complete the last word.
+export function FilterForm({ filter, setFilter, hint, fields = [] }) {
   const [draft, setDraft] = useState(filter)
   useEffect(() => setDraft(filter), [filter])
   const apply = (e) => {
@@ -198,11 +230,13 @@ export function FilterForm({ filter, setFilter, hint }) {
   return html`<form class="filter" onSubmit=${apply}>
     <input
       aria-label="Filter"
+      list="fields"
       value=${draft}
       onInput=${(e) => setDraft(e.target.value)}
       spellcheck="false"
       placeholder=${`filter, such as ${hint}`}
     />
+    <datalist id="fields">${fields.map((f) => html`<option value=${draft.replace(/[\w.]*$/, '') + f} />`)}</datalist>
     <button>Filter</button>
     ${filter && html`<button type="button" onClick=${() => setFilter('')}>Clear</button>`}
   </form>`
@@ -226,16 +260,21 @@ export function List({
   const pages = usePages(`${filter}\n${order}`)
   const collection = path.split('/').pop()
   const { value, error, loading } = useLoaded(
-    (signal) => get(at(path) + query({ filter, orderBy: order, pageSize: size, pageToken: pages.token }), { signal }),
+    (signal) => get(
+        (path.startsWith('/') ? path : at(path)) +
+          query({ filter, orderBy: order, pageSize: size, pageToken: pages.token }),
+        { signal },
+      ),
     [path, filter, order, pages.token],
-    (e) => e.subject.includes(`/${collection}/`),
+    (e) => e.subject.includes(`/${collection}/`) || (collection === 'accounts' && e.subject.split('/').length === 2),
   )
   const rows = value?.[items] || []
   const sort = (field) => setOrder(order === field ? `${field} desc` : field)
   return html`<section class="list" aria-label=${label || items}>
-    <${FilterForm} filter=${filter} setFilter=${setFilter} hint=${hint || 'displayName:"text"'} />
+    <${FilterForm} filter=${filter} setFilter=${setFilter} hint=${hint || 'displayName:"text"'}
+      fields=${Object.keys(rows[0] || {})} />
     <${ErrorBox} error=${error} />
-    <div class="scroll">
+    <div class="scroll" tabindex="0">
       <table>
         <thead>
           <tr>
@@ -317,11 +356,30 @@ export function Action({ run, confirm, children, done, primary }) {
   /></span>`
 }
 
+// Delete deletes a resource, and then shows the screen at a route.
+export const Delete = ({ name, what, to }) =>
+  html`<${Action}
+    run=${() => remove(at(name))}
+    confirm=${`Delete the ${what}?`}
+    done=${() => {
+      if (to) location.hash = to
+    }}
+    >Delete<//
+  >`
+
+// Columns that several lists have.
+export const stateColumn = { title: 'State', show: (r) => html`<${State} of=${r.state} />`, order: 'state' }
+export const createdColumn = {
+  title: 'Created',
+  show: (r) => html`<${Time} of=${r.createTime} />`,
+  order: 'createTime',
+}
+
 // Facts shows pairs of a term and a value, and leaves out those without a value.
 export function Facts({ of: pairs }) {
   return html`<dl class="facts">
     ${pairs
-      .filter(([, v]) => v !== undefined && v !== '' && v !== null)
+      .filter(([, v]) => v || v === 0)
       .map(
         ([k, v]) =>
           html`<div>
@@ -332,24 +390,110 @@ export function Facts({ of: pairs }) {
   </dl>`
 }
 
+let lists = 0 // number of lists of tabs, for IDs of elements
+
+// Tabs shows a panel, and a tab for each of several panels: {key: title}. The arrow keys change the tab.
+export function Tabs({ of: all, tab, setTab, label, children, extra, kind = 'tabs' }) {
+  const [id] = useState(() => ++lists)
+  const keys = Object.keys(all)
+  const current = keys.includes(tab) ? tab : keys[0]
+  const move = (e) => {
+    const i = keys.indexOf(current)
+    const to = { ArrowRight: i + 1, ArrowLeft: i - 1, Home: 0, End: -1 }[e.key]
+    if (to === undefined) return
+    e.preventDefault()
+    const n = (to + keys.length) % keys.length
+    setTab(keys[n])
+    e.currentTarget.children[n].focus()
+  }
+  return html`<div class="bar">
+      <div class=${kind} role="tablist" aria-label=${label} onKeyDown=${move}>
+        ${keys.map(
+          (k) =>
+            html`<button
+              role="tab"
+              id=${`tab-${id}-${k}`}
+              aria-controls=${`panel-${id}`}
+              aria-selected=${k === current}
+              tabindex=${k === current ? 0 : -1}
+              onClick=${() => setTab(k)}
+            >
+              ${all[k]}
+            </button>`,
+        )}
+      </div>
+      ${extra}
+    </div>
+    <div role="tabpanel" id=${`panel-${id}`} aria-labelledby=${`tab-${id}-${current}`}>${children}</div>`
+}
+
+// Table shows rows, which are lists of cells. The first cell identifies the row if it is a text.
+export function Table({ head, rows, empty, label }) {
+  if (!rows.length && empty) return html`<p class="dim">${empty}</p>`
+  return html`<div class="scroll" tabindex="0">
+    <table aria-label=${label}>
+      ${
+        head &&
+        html`<thead>
+          <tr>
+            ${head.map((h) => html`<th scope="col">${h}</th>`)}
+          </tr>
+        </thead>`
+      }
+      <tbody>
+        ${rows.map(
+          (r) =>
+            html`<tr key=${typeof r[0] === 'string' ? r[0] : undefined}>
+              ${r.map((c) => html`<td class=${typeof c === 'number' ? 'number' : null}>${c}</td>`)}
+            </tr>`,
+        )}
+      </tbody>
+    </table>
+  </div>`
+}
+
+// Json shows a value as JSON without signed URLs, which give access to files to everyone who sees them.
+export const Json = ({ of: value }) =>
+  html`<pre tabindex="0">
+${JSON.stringify(value, (k, v) => (/SignedUr[il]$/.test(k) ? undefined : v), 2)}</pre
+  >`
+
+// Field is a text field with a label.
+export const Field = ({ label, value, set, ...rest }) =>
+  html`<label>${label} <input value=${value} onInput=${(e) => set(e.target.value)} ...${rest} /></label>`
+
+// Choice is a list with a label. options are values, or pairs of a value and a title.
+export const Choice = ({ label, value, set, options }) =>
+  html`<label
+    >${label}
+    <select value=${value} onChange=${(e) => set(e.target.value)}>
+      ${options.map((o) => {
+        const [v, title] = Array.isArray(o) ? o : [o, o]
+        return html`<option value=${v} selected=${v === value}>${title}</option>`
+      })}
+    </select></label
+  >`
+
 // Snippets shows code in several languages: {title: text}.
 export function Snippets({ of: all }) {
-  const titles = Object.keys(all)
-  const [title, setTitle] = useState(titles[0])
+  const [title, setTitle] = useState('')
   const [copied, setCopied] = useState(false)
+  const text = all[title] ?? Object.values(all)[0]
   const copy = async () => {
-    await navigator.clipboard.writeText(all[title])
+    await navigator.clipboard.writeText(text)
     setCopied(true)
     setTimeout(() => setCopied(false), 1500)
   }
   return html`<div class="snippets">
-    <div class="bar">
-      <div role="tablist" aria-label="Languages">
-        ${titles.map((t) => html`<button role="tab" aria-selected=${t === title}
-          onClick=${() => setTitle(t)}>${t}</button>`)}
-      </div>
-      <button class="copy" onClick=${copy}>${copied ? 'Copied' : 'Copy'}</button>
-    </div>
-    <pre tabindex="0">${all[title]}</pre>
+    <${Tabs}
+      of=${Object.fromEntries(Object.keys(all).map((k) => [k, k]))}
+      tab=${title}
+      setTab=${setTitle}
+      label="Languages"
+      kind="languages"
+      extra=${html`<button class="copy" onClick=${copy}>${copied ? 'Copied' : 'Copy'}</button>`}
+    >
+      <pre tabindex="0">${text}</pre>
+    <//>
   </div>`
 }

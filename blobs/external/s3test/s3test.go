@@ -27,6 +27,7 @@ type Server struct {
 	Public                 bool // anonymous requests may read objects
 	IgnoresConditions      bool // a PUT with If-None-Match replaces an existing object
 	RefusesConditions      bool // a PUT with If-None-Match gets status 501
+	Discards               bool // objects that are written are empty
 	mu                     sync.Mutex
 	objects                map[string]string
 	requests               int
@@ -97,6 +98,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.Method == http.MethodPut && exists && !s.IgnoresConditions && r.Header.Get("If-None-Match") == "*":
 		fail(w, http.StatusPreconditionFailed, "PreconditionFailed")
 	case r.Method == http.MethodPut:
+		if s.Discards {
+			body = nil
+		}
 		s.objects[key] = string(body)
 	case !exists:
 		fail(w, http.StatusNotFound, "NoSuchKey")

@@ -55,8 +55,8 @@ func (l fakeLog) At(_ context.Context, position uint64) (integrity.Message, erro
 	return l.message(position), nil
 }
 
-func (fakeLog) SaltKey(_ context.Context, account string) (transparency.SaltKey, error) {
-	return transparency.SaltKey{Key: []byte(account)}, nil
+func (fakeLog) SaltKey(_ context.Context, account string) ([]byte, error) {
+	return []byte(account), nil
 }
 
 func newSigner(t *testing.T) (*transparency.Signer, note.Verifier) {

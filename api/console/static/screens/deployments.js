@@ -1,8 +1,10 @@
 import { html, useState } from '/console/vendor/htm-preact.js'
-import { at, can, get, patch, post, query, quoted, remove, session } from '/console/client.js'
-import { Action, ErrorBox, Facts, List, Snippets, State, Time, idOf, useLoaded, useParameter } from '/console/ui.js'
-import { readableModels } from '/console/kinds.js'
-import { Timeline } from '/console/screens/events.js'
+import { all, at, can, get, post, query, quoted, readableModels, remove } from '/console/client.js'
+import { Action, Choice, Delete, ErrorBox, Facts, Json, List, Pending, Snippets, State } from '/console/ui.js'
+import { Table, Tabs, Time, createdColumn, idOf, mib, stateColumn, useLoaded, useOne } from '/console/ui.js'
+import { useParameter } from '/console/ui.js'
+import { History } from '/console/screens/history.js'
+import { Load, Scaling } from '/console/screens/load.js'
 
 const ready = (d) => `${d.replicaStats?.readyReplicaCount || 0} of ${d.desiredReplicaCount || 0}`
 
@@ -19,10 +21,10 @@ export function Deployments() {
       empty="There are no deployments."
       columns=${[
         { title: 'Deployment', show: (d) => idOf(d.name), order: 'name' },
-        { title: 'State', show: (d) => html`<${State} of=${d.state} />`, order: 'state' },
+        stateColumn,
         { title: 'Model', show: (d) => idOf(d.baseModel) },
         { title: 'Replicas ready', show: ready },
-        { title: 'Created', show: (d) => html`<${Time} of=${d.createTime} />`, order: 'createTime' },
+        createdColumn,
       ]}
     />`
 }
@@ -66,34 +68,111 @@ export function snippets(model, path, body) {
   }
 }
 
-function Scale({ deployment: d }) {
-  const [count, setCount] = useState(String(d.desiredReplicaCount ?? 1))
-  return html`<label
-      >Replicas <input type="number" min="0" max="10000" value=${count} onInput=${(e) => setCount(e.target.value)}
-    /></label>
-    <${Action} run=${() => patch(`${at(d.name)}:scale`, { replicaCount: Number(count) })}>Scale<//>`
-}
-
-const nameOf = (id) => `accounts/${session.account}/deployments/${id}`
-
-export function Deployment({ rest: [id] }) {
-  const name = `deployments/${id}`
-  const { value: d, error } = useLoaded(
-    (signal) => get(at(name), { signal }),
-    [name],
-    (e) => e.subject.endsWith(name),
-  )
-  const [tab, setTab] = useParameter('tab', 'use')
-  const addons = useLoaded(
-    (signal) => get(at('deployedModels') + query({ filter: `deployment = "${nameOf(id)}"` }), { signal }),
-    [id],
+// Addons shows the adapters of a deployment, and loads another one.
+function Addons({ deployment: d }) {
+  const [model, setModel] = useState('')
+  const { value, error, reload } = useLoaded(
+    async (signal) => {
+      const of = (path, filter) => get(at(path) + query({ filter, pageSize: 200 }), { signal })
+      const [loaded, models] = await Promise.all([
+        of('deployedModels', `deployment = "${d.name}"`),
+        of('models', `kind = HF_PEFT_ADDON AND state = READY AND baseModel = "${d.baseModel}"`),
+      ])
+      return { loaded: loaded.deployedModels || [], models: models.models || [] }
+    },
+    [d.name],
     (e) => e.subject.includes('/deployedModels/'),
   )
+  const rest = (value?.models || []).filter((m) => !value.loaded.some((l) => l.model === m.name))
+  return html`<${ErrorBox} error=${error} />
+    ${
+      value &&
+      html`<${Table}
+        head=${['Adapter', 'State', 'Status', '']}
+        empty="No adapter is loaded."
+        rows=${value.loaded.map((m) => [
+          m.model,
+          html`<${State} of=${m.state} />`,
+          m.status?.message,
+          can('write') && html`<${Action} run=${() => remove(at(m.name))} confirm="Unload the adapter?">Unload<//>`,
+        ])}
+      />`
+    }
+    ${
+      can('write') &&
+      rest.length > 0 &&
+      html`<div class="controls">
+        <${Choice}
+          label="Adapter"
+          value=${model}
+          set=${setModel}
+          options=${[['', 'choose a model'], ...rest.map((m) => [m.name, idOf(m.name)])]}
+        />
+        <${Action} run=${() => post(at('deployedModels'), { model, deployment: d.name })} done=${reload}>Load<//>
+      </div>`
+    }
+    ${d.enableAddons ? null : html`<p class="dim">The deployment was created without enableAddons.</p>`}`
+}
+
+// Nodes shows the operator where replicas run and, if some wait, what each node has free.
+function Nodes({ deployment: d, waiting }) {
+  const { value } = useLoaded(
+    (signal) => all(at('accounts/system/nodes'), 'nodes', { orderBy: 'name' }, signal),
+    [],
+    (e) => e.subject.includes('/nodes/'),
+  )
+  const nodes = value || []
+  const devices = (t) => Object.entries(t?.accelerators || {}).map(([k, n]) => `${n} × ${k}`).join(', ') || 'CPU'
+  const replicas = nodes.flatMap((n) =>
+    (n.allocations || []).filter((a) => a.for === d.name).map((a) => [`${a.replica} on ${idOf(n.name)}`, n, a]),
+  )
+  return html`<${Table}
+      label="Replicas"
+      head=${['Replica', 'Devices', 'Memory', 'Since', 'Node']}
+      empty="No node has a replica."
+      rows=${replicas.map(([title, n, a]) => [
+        title,
+        devices(a.takes),
+        mib(a.takes?.memoryMib),
+        html`<${Time} of=${a.since} />`,
+        html`<${State} of=${n.state} />`,
+      ])}
+    />
+    ${
+      waiting > 0 &&
+      html`<${Table}
+        label="Nodes"
+        head=${['Node', 'State', 'Free CPUs', 'Free memory', 'Devices', 'Used devices']}
+        rows=${nodes.map((n) => [
+          idOf(n.name),
+          html`<${State} of=${n.state === 'READY' ? n.scheduling : n.state} />`,
+          ((n.capacity?.cpuMilli || 0) - (n.used?.cpuMilli || 0)) / 1000,
+          mib((n.capacity?.memoryMib || 0) - (n.used?.memoryMib || 0)),
+          devices(n.capacity),
+          devices(n.used),
+        ])}
+      />`
+    }`
+}
+
+const tabs = {
+  use: 'Use',
+  load: 'Load',
+  scaling: 'Scaling',
+  addons: 'Adapters',
+  settings: 'Settings',
+  events: 'Events',
+}
+
+export function Deployment({ rest: [id] }) {
+  const { value: d, error } = useOne(`deployments/${id}`)
+  const [tab, setTab] = useParameter('tab', 'use')
   if (!d)
-    return html`<h1>${id}</h1>
-      <${ErrorBox} error=${error} />`
+    return html`<${Pending} title=${id} error=${error} />`
   const deleted = d.state === 'DELETED'
   const stats = d.replicaStats || {}
+  const waiting = stats.pendingSchedulingReplicaCount || 0
+  const edit = can('write') && !deleted
   return html`<div class="title">
       <h1>${id}</h1>
       <${State} of=${d.state} /> ${
@@ -103,64 +182,46 @@ export function Deployment({ rest: [id] }) {
           >Playground</a
         >`
       }
-      ${can('write') && !deleted && html`<${Action} run=${() => remove(at(d.name))}
-        confirm="Delete the deployment?">Delete<//>`}
+      ${edit && html`<${Delete} name=${d.name} what="deployment" />`}
       ${can('write') && deleted && html`<${Action} run=${() => post(`${at(d.name)}:undelete`)}>Undelete<//>`}
     </div>
     <${ErrorBox} error=${error} />
+    ${
+      waiting > 0 &&
+      html`<div class="error" role="status">
+        <p>${d.status?.message || `${waiting} replicas wait for a node.`}</p>
+      </div>`
+    }
     <${Facts}
       of=${[
-        ['Model', d.baseModel],
-        ['Status', d.status?.message],
+        ['Model', html`<a href=${`#/models/${idOf(d.baseModel)}`}>${d.baseModel}</a>`],
+        ['Status', !waiting && d.status?.message],
         ['Replicas ready', ready(d)],
-        ['Waiting for a node', stats.pendingSchedulingReplicaCount || null],
         ['Loading the model', stats.downloadingModelReplicaCount || null],
         ['Starting', stats.initializingReplicaCount || null],
         ['Replicas at least', d.minReplicaCount],
         ['Replicas at most', d.maxReplicaCount],
+        ['Serves weights of', d.hotLoad?.served?.job],
+        ['Loads weights of', d.hotLoad?.loading?.job],
         ['Created', html`<${Time} of=${d.createTime} />`],
       ]}
     />
-    ${can('write') && !deleted && html`<div class="controls">
-      <${Scale} key=${d.desiredReplicaCount} deployment=${d} /></div>`}
-    <div class="tabs" role="tablist">
-      ${Object.entries({ use: 'Use', addons: 'Adapters', settings: 'Settings', events: 'Events' }).map(
-        ([k, t]) => html`<button role="tab" aria-selected=${tab === k} onClick=${() => setTab(k)}>${t}</button>`,
-      )}
-    </div>
-    ${
-      tab === 'use' &&
-      html`<${Snippets}
-        of=${snippets(d.baseModel, '/v1/chat/completions', {
-          messages: [{ role: 'user', content: 'Hello' }],
-          max_tokens: 64,
-        })}
-      />`
-    }
-    ${
-      tab === 'addons' &&
-      html`<${ErrorBox} error=${addons.error} />
-        <div class="scroll">
-          <table>
-            <tbody>
-              ${(addons.value?.deployedModels || []).map(
-                (m) =>
-                  html`<tr key=${m.name}>
-                    <td>${m.model}</td>
-                    <td><${State} of=${m.state} /></td>
-                    <td>
-                      ${can('write') && html`<${Action} run=${() => remove(at(m.name))}
-                        confirm="Unload the adapter?">Unload<//>`}
-                    </td>
-                  </tr>`,
-              )}
-            </tbody>
-          </table>
-        </div>
-        ${addons.value && !addons.value.deployedModels?.length && html`<p class="dim">No adapter is loaded.</p>`}`
-    }
-    ${tab === 'settings' && html`<pre tabindex="0">${JSON.stringify(d, null, 2)}</pre>`}
-    ${tab === 'events' && html`<${Timeline} name=${d.name} />`}`
+    ${can('operate') && html`<${Nodes} deployment=${d} waiting=${waiting} />`}
+    <${Tabs} of=${tabs} tab=${tab} setTab=${setTab} label="Details">
+      ${
+        tab === 'use' &&
+        html`<${Snippets}
+          of=${snippets(d.baseModel, '/v1/chat/completions', {
+            messages: [{ role: 'user', content: 'Hello' }],
+            max_tokens: 64,
+          })}
+        />`
+      }
+      ${tab === 'load' && html`<${Load} deployment=${d} />`}
+      ${tab === 'scaling' && html`<${Scaling} key=${d.updateTime} deployment=${d} edit=${edit} />`}
+      ${tab === 'addons' && html`<${Addons} deployment=${d} />`} ${tab === 'settings' && html`<${Json} of=${d} />`}
+      ${tab === 'events' && html`<${History} name=${d.name} />`}
+    <//>`
 }
 
 export function NewDeployment() {

@@ -1,69 +1,91 @@
-import { html, useEffect, useState } from '/console/vendor/htm-preact.js'
-import { at, can, events, get, query } from '/console/client.js'
-import { Action, ErrorBox, FilterForm, Pager, Time, useLoaded, usePages, useParameter } from '/console/ui.js'
+import { html, useState } from '/console/vendor/htm-preact.js'
+import { can, get, query } from '/console/client.js'
+import { Action, Field, FilterForm, Table, Tabs, number, useParameter } from '/console/ui.js'
+import { Detail, eventsAfter, Timeline, changeOf, eventsPath, positionAt } from '/console/screens/history.js'
 
-const size = 50
-const kept = 1000 // live events that the page keeps
+const fields = ['type', 'subject', 'actor', 'time', 'position', 'cause', 'correlation', 'state', 'controlplane']
+const most = 5000 // events that a difference reads
 
-function Row({ event, proof }) {
-  const [proved, setProved] = useState(null)
-  const account = event.subject.split('/')[1]
-  const prove = () =>
-    get(
-      can('operate')
-        ? `/v1/events/${event.position}:prove`
-        : `/v1/accounts/${account}/events/${event.position}:prove`,
-    )
-  return html`<details class="event">
-    <summary>
-      <span class="number">${event.position}</span> <b>${event.type}</b> <span>${event.subject}</span>
-      <${Time} of=${event.time} />
-    </summary>
-    <pre tabindex="0">${JSON.stringify(event, null, 2)}</pre>
-    ${
-      proof &&
-      html`<${Action} run=${prove} done=${setProved}>Show the proof<//>${
-          proved && html`<pre tabindex="0">${JSON.stringify(proved, null, 2)}</pre>`
-        }`
+// Fields shows the fields of a resource that differ between two positions.
+function Fields({ name, from, to }) {
+  const [change, setChange] = useState(null)
+  if (!change) return html`<${Action} run=${() => changeOf(name, from, to)} done=${setChange}>Fields<//>`
+  if (!change.before && !change.after) return 'not a resource of the API'
+  const kind = !change.before ? 'created' : !change.after ? 'deleted' : 'changed'
+  return html`${kind}${
+    kind === 'changed' &&
+    html`: ${change.fields.map(([k, a, b]) => html`<div><code>${k}</code> ${a || '–'} → ${b || '–'}</div>`)}`
+  }`
+}
+
+// Difference shows which resources changed between two positions or times.
+function Difference() {
+  const [from, setFrom] = useParameter('from')
+  const [to, setTo] = useParameter('to')
+  const [found, setFound] = useState(null)
+  const run = async () => {
+    const [a, b] = await Promise.all([positionAt(from), positionAt(to)])
+    const filter = `position > ${a} AND position <= ${b}`
+    // the API reads the whole log for each page that a filter selects: so it only counts, and the stream has the events
+    const { totalSize } = await get(eventsPath() + query({ filter, pageSize: 1 }))
+    const list = []
+    if (totalSize) {
+      for await (const e of eventsAfter(eventsPath(), a)) {
+        if (list.push(e) >= Math.min(most, totalSize)) break
+      }
     }
-  </details>`
+    const by = new Map()
+    for (const e of list) by.set(e.subject, [...(by.get(e.subject) || []), e])
+    return { a, b, list, by }
+  }
+  return html`<div class="controls">
+      <${Field} label="From" value=${from} set=${setFrom} placeholder="position or time" />
+      <${Field} label="To" value=${to} set=${setTo} placeholder="position or time" />
+      <${Action} primary run=${run} done=${setFound}>Compare<//>
+    </div>
+    ${
+      found &&
+      html`<p role="status">
+          ${number(found.list.length)} events of ${number(found.by.size)} resources after position
+          ${` ${found.a} up to ${found.b}`}${
+            found.list.length >= most && html`; only the first ${number(most)} events are read`
+          }
+        </p>
+        <${Table}
+          head=${['Resource', 'Events', 'Last event', 'What changed']}
+          empty="Nothing changed."
+          rows=${[...found.by].map(([name, list]) => [
+            name,
+            list.length,
+            list.at(-1).type,
+            can('read') && html`<${Fields} key=${found.a} name=${name} from=${found.a} to=${found.b} />`,
+          ])}
+        />`
+    }`
 }
-
-// Page shows events page by page, newest first, from a path.
-function Page({ path, filter }) {
-  const pages = usePages(`${path} ${filter}`)
-  const { value, error, loading } = useLoaded(
-    (signal) =>
-      get(path + query({ filter, pageSize: size, orderBy: 'position desc', pageToken: pages.token }), { signal }),
-    [path, filter, pages.token],
-  )
-  const rows = value?.events || []
-  return html`<${ErrorBox} error=${error} />${rows.map((e) => html`<${Row} key=${e.position} event=${e} proof />`)}
-    ${!rows.length && !error && html`<p class="dim">${loading ? 'Loading…' : 'There are no events.'}</p>`}
-    <${Pager} pages=${pages} page=${value} previous="Newer" next="Older" />`
-}
-
-// Timeline shows the events of a resource.
-export const Timeline = ({ name }) => html`<${Page} path=${`${at(name)}/events`} filter="" />`
 
 export function Events() {
   const [filter, setFilter] = useParameter('filter')
-  const [live, setLive] = useState([])
-  useEffect(() => events.on((e) => e && setLive((all) => [e, ...all].slice(0, kept))), [])
-  const path = can('operate') ? '/v1/events' : at('events')
+  const [tab, setTab] = useParameter('tab', 'timeline')
+  const [chosen, choose] = useState(null)
   return html`<h1>Events</h1>
-    <${FilterForm} filter=${filter} setFilter=${setFilter} hint='type = "deployment.ready.v1"' />
-    ${
-      !filter &&
-      live.length > 0 &&
-      html`<section aria-label="New events" aria-live="off">
-        <h2>Since this page was opened</h2>
-        ${live.slice(0, 100).map((e) => html`<${Row} key=${e.position} event=${e} proof />`)}
-        ${live.length > 100 && html`<p class="dim">and ${live.length - 100} more</p>`}
-      </section>`
-    }
-    <section>
-      <h2>${filter ? 'Events that match' : 'Events'}</h2>
-      <${Page} path=${path} filter=${filter} />
-    </section>`
+    <${Tabs} of=${{ timeline: 'Timeline', difference: 'Difference' }} tab=${tab} setTab=${setTab} label="Views">
+      ${
+        tab === 'difference'
+          ? html`<${Difference} />`
+          : html`<${FilterForm}
+                filter=${filter}
+                setFilter=${setFilter}
+                hint='type = "deployment.ready.v1"'
+                fields=${fields}
+              />
+              <${Timeline}
+                path=${eventsPath()}
+                filter=${filter}
+                chosen=${chosen}
+                choose=${choose}
+              />
+              ${chosen && html`<${Detail} event=${chosen} choose=${choose} />`}`
+      }
+    <//>`
 }

@@ -1,33 +1,44 @@
 import { html } from '/console/vendor/htm-preact.js'
-import { at, can, get, query } from '/console/client.js'
-import { ErrorBox, State, Time, idOf, useLoaded } from '/console/ui.js'
-import { jobKinds, live } from '/console/kinds.js'
+import { at, can, get, jobKinds, live, query } from '/console/client.js'
+import { ErrorBox, Pending, State, Time, idOf, useLoaded } from '/console/ui.js'
 
 const day = 86400e3
 const long = 600e3 // a job that waits longer than this needs attention
+const pause = 3000 // milliseconds between reads of one list
 
-// load reads what needs attention and what runs.
-async function load(signal) {
-  const since = new Date(Date.now() - day).toISOString()
-  const page = (path, filter, size = 20) =>
-    get(at(path) + query({ filter, pageSize: size, orderBy: 'createTime desc' }), { signal })
-  const states = live.map((s) => `state = ${s}`).join(' OR ')
-  const [jobs, deployments, datasets, nodes] = await Promise.all([
-    Promise.all(
-      jobKinds.map(async (k) => {
-        const filter = `${states} OR (state = JOB_STATE_FAILED AND updateTime > "${since}")`
-        return ((await page(k.collection, filter))[k.collection] || []).map((job) => ({ ...job, kind: k }))
-      }),
-    ),
-    page('deployments', 'state != DELETED', 50),
-    page('datasets', `status.code != OK AND updateTime > "${since}"`),
-    can('operate') ? page('nodes', 'state != READY') : { nodes: [] },
-  ])
+// usePage reads a list, and reads it again after events of its own kind only. A busy log must not make the page
+// read all lists.
+function usePage(name, filter, pageSize = 20) {
+  const collection = idOf(name)
+  const { value, error } = useLoaded(
+    async (signal) =>
+      filter ? get(at(name) + query({ filter: filter(), pageSize, orderBy: 'createTime desc' }), { signal }) : {},
+    [name],
+    (e) => e.subject.includes(`/${collection}/`),
+    pause,
+  )
+  return { items: value && (value[collection] || []), error }
+}
+
+const since = () => new Date(Date.now() - day).toISOString()
+const states = live.map((s) => `state = ${s}`).join(' OR ')
+const liveOrFailed = () => `${states} OR (state = JOB_STATE_FAILED AND updateTime > "${since()}")`
+
+// useAll reads what needs attention and what runs: {value, error}. value is undefined until all lists are read.
+function useAll() {
+  const jobs = jobKinds.map((k) => usePage(k.collection, liveOrFailed))
+  const deployments = usePage('deployments', () => 'state != DELETED', 50)
+  const datasets = usePage('datasets', () => `status.code != OK AND updateTime > "${since()}"`)
+  const nodes = usePage('accounts/system/nodes', can('operate') && (() => 'state != READY'))
+  const lists = [...jobs, deployments, datasets, nodes]
   return {
-    jobs: jobs.flat(),
-    deployments: deployments.deployments || [],
-    datasets: datasets.datasets || [],
-    nodes: nodes.nodes || [],
+    error: lists.find((l) => l.error)?.error,
+    value: lists.every((l) => l.items) && {
+      jobs: jobs.flatMap((l, i) => l.items.map((job) => ({ ...job, kind: jobKinds[i] }))),
+      deployments: deployments.items,
+      datasets: datasets.items,
+      nodes: nodes.items,
+    },
   }
 }
 
@@ -91,10 +102,9 @@ function Rows({ of: rows, empty }) {
 }
 
 export function Home() {
-  const { value, error, loading } = useLoaded(load, [], () => true)
-  if (loading)
-    return html`<h1>Home</h1>
-      <p class="dim">Loading…</p>`
+  const { value, error } = useAll()
+  if (!value && !error)
+    return html`<${Pending} title="Home" />`
   const running = value
     ? [
         ...value.jobs
@@ -143,7 +153,8 @@ export function Home() {
 export function Progress({ of: p }) {
   if (!p?.steps) return null
   return html`<span class="progress"
-    ><progress max="100" value=${p.percent} aria-label="progress"></progress> step ${p.step} of
-    ${p.steps}${p.secondsLeft ? `, ${p.secondsLeft} s left` : ''}</span
+    ><progress max="100" value=${p.percent} aria-label="progress"></progress> ${`step ${p.step} of ${p.steps}`}${
+      p.secondsLeft ? `, ${p.secondsLeft} s left` : ''
+    }</span
   >`
 }

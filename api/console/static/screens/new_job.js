@@ -1,7 +1,8 @@
 import { html, useEffect, useState } from '/console/vendor/htm-preact.js'
-import { at, get, post, query, quoted, session } from '/console/client.js'
-import { Action, ErrorBox, Snippets, State, idOf, number, useLoaded, useParameter } from '/console/ui.js'
-import { jobKinds, kindOf, readableModels } from '/console/kinds.js'
+import { at, get, jobKinds, kindOf, post, query, quoted, readableModels, remove } from '/console/client.js'
+import { session } from '/console/client.js'
+import { Action, Delete, ErrorBox, Snippets, State, idOf, number, useLoaded } from '/console/ui.js'
+import { useParameter } from '/console/ui.js'
 
 const idFrom = (name) =>
   name
@@ -11,24 +12,35 @@ const idFrom = (name) =>
     .replace(/^[^a-z]+|-+$/g, '')
     .slice(0, 50)
 
-// Upload creates a dataset from a file and uploads its rows. Its state appears below as rows are validated.
-export function Upload({ done }) {
+// Upload creates a dataset from a file and uploads its rows, or uploads them into a dataset whose upload failed.
+// If the upload fails, it can be repeated, or the dataset deleted.
+export function Upload({ done, into }) {
   const [error, setError] = useState(null)
   const [busy, setBusy] = useState('')
   const [over, setOver] = useState(false)
-  const take = async (file) => {
+  const [left, setLeft] = useState(null) // {id, file} of an upload that failed
+  const send = async (id, file) => {
+    const form = new FormData()
+    form.append('file', file)
+    await post(`${at(`datasets/${id}`)}:upload`, form)
+    setLeft(null)
+    done?.(`accounts/${session.account}/datasets/${id}`)
+  }
+  const take = async (file, id = into) => {
     if (!file) return
     setError(null)
     setBusy(file.name)
+    let target = id
     try {
-      const id = `${idFrom(file.name) || 'dataset'}-${Date.now().toString(36)}`
-      await post(at('datasets'), { datasetId: id, dataset: { displayName: file.name } })
-      const form = new FormData()
-      form.append('file', file)
-      await post(`${at(`datasets/${id}`)}:upload`, form)
-      done(`accounts/${session.account}/datasets/${id}`)
+      if (!target) {
+        const made = `${idFrom(file.name) || 'dataset'}-${Date.now().toString(36)}`
+        await post(at('datasets'), { datasetId: made, dataset: { displayName: file.name } })
+        target = made
+      }
+      await send(target, file)
     } catch (e) {
       setError(e)
+      if (target) setLeft({ id: target, file })
     }
     setBusy('')
   }
@@ -47,7 +59,18 @@ export function Upload({ done }) {
     >
       <input type="file" accept=".jsonl,application/jsonl" onChange=${(e) => take(e.target.files[0])} />
       <span>${busy ? `Uploading ${busy}…` : 'Drop a JSONL file here, or choose one'}</span></label
-    ><${ErrorBox} error=${error} />`
+    ><${ErrorBox} error=${error} />
+    ${
+      left &&
+      !busy &&
+      html`<div class="error" role="alert">
+        <p>The dataset ${left.id} was created, but its file was not uploaded.</p>
+        <button onClick=${() => take(left.file, left.id)}>Upload again</button>
+        <${Action} run=${() => remove(at(`datasets/${left.id}`))} done=${() => setLeft(null) || setError(null)}
+          >Delete the dataset<//
+        >
+      </div>`
+    }`
 }
 
 // DatasetState shows whether the rows of a dataset are valid, and the faults by line.
@@ -60,7 +83,7 @@ export function DatasetState({ name }) {
   if (!d) return html`<${ErrorBox} error=${error} />`
   return html`<p role="status">
       <${State} of=${d.state} /> ${number(d.exampleCount)} rows ${d.rowShape && `· ${d.rowShape}`}
-      ${d.estimatedTokenCount > 0 && `· about ${number(d.estimatedTokenCount)} tokens`}
+      ${d.estimatedTokenCount > 0 && ` · about ${number(d.estimatedTokenCount)} tokens`}
     </p>
     ${d.status?.code !== 'OK' && html`<p class="error" role="alert">${d.status.message}</p>`}`
 }
@@ -131,7 +154,7 @@ function Cost({ kind, body }) {
     cost &&
     html`<p>
       Estimated cost: ${cost.units}${cost.nanos ? `.${String(cost.nanos).padStart(9, '0').slice(0, 2)}` : ''}
-      ${cost.currencyCode}
+      ${` ${cost.currencyCode}`}
     </p>`
   )
 }

@@ -1,6 +1,6 @@
 import { html, useEffect, useRef, useState } from '/console/vendor/htm-preact.js'
 import { get, lines, request } from '/console/client.js'
-import { ErrorBox, Snippets, useLoaded, useParameter } from '/console/ui.js'
+import { Action, Choice, ErrorBox, Pending, Snippets, Table, useLoaded, useParameter } from '/console/ui.js'
 import { snippets } from '/console/screens/deployments.js'
 
 // bodyOf returns the path and the body of the request for the settings of a column.
@@ -146,9 +146,9 @@ function Column({ models, initialModel, prompt, label, useColumn }) {
     ${
       response &&
       html`<p class="dim stats">
-        first token ${Math.round(response.first)} ms
-        ${seconds > 0 && html` · ${Math.round((generated - 1) / seconds)} tokens/s`} · ${generated} tokens
-        ${
+        first token ${Math.round(response.first)} ms${
+          seconds > 0 && html` · ${Math.round((generated - 1) / seconds)} tokens/s`
+        } · ${generated} tokens${
           response.usage &&
           html` · prompt ${response.usage.prompt_tokens} tokens
           (${response.usage.prompt_tokens_details?.cached_tokens || 0} cached)`
@@ -156,6 +156,57 @@ function Column({ models, initialModel, prompt, label, useColumn }) {
       </p>`
     }
     ${code && html`<${Snippets} of=${shown} />`}
+  </section>`
+}
+
+// Speech transcribes a recording.
+function Speech({ models }) {
+  const [model, setModel] = useState(models[0].id)
+  const [task, setTask] = useState('transcriptions')
+  const [file, setFile] = useState(null)
+  const [url, setUrl] = useState('')
+  const [result, setResult] = useState(null)
+  useEffect(() => () => url && URL.revokeObjectURL(url), [url])
+  const take = (f) => {
+    setFile(f)
+    setResult(null)
+    setUrl(f ? URL.createObjectURL(f) : '')
+  }
+  const run = async () => {
+    if (!file) throw new Error('choose a recording')
+    const form = new FormData()
+    for (const [k, v] of Object.entries({ model, response_format: 'verbose_json', file })) form.append(k, v)
+    const began = performance.now()
+    const response = await request('POST', `/inference/v1/audio/${task}`, { body: form })
+    return { ...(await response.json()), took: performance.now() - began }
+  }
+  return html`<section class="column" aria-label="Speech">
+    <div class="controls">
+      <${Choice} label="Speech model" value=${model} set=${setModel} options=${models.map((m) => m.id)} />
+      <${Choice}
+        label="Task"
+        value=${task}
+        set=${setTask}
+        options=${[
+          ['transcriptions', 'transcribe'],
+          ['translations', 'translate into English'],
+        ]}
+      />
+      <label>Recording <input type="file" accept="audio/*" onChange=${(e) => take(e.target.files[0])} /></label>
+      <${Action} primary run=${run} done=${setResult}>Transcribe<//>
+    </div>
+    ${url && html`<audio controls src=${url} aria-label="Recording"></audio>`}
+    ${
+      result &&
+      html`<div class="response" role="status">${result.text}</div>
+        <p class="dim stats">${result.language} · ${result.duration} s of audio in ${Math.round(result.took)} ms</p>
+        <${Table}
+          label="Segments"
+          head=${['From (s)', 'To (s)', 'Text']}
+          empty="There are no segments."
+          rows=${(result.segments || []).map((s) => [s.start, s.end, s.text])}
+        />`
+    }
   </section>`
 }
 
@@ -170,9 +221,9 @@ export function Playground() {
   const prompt = useRef()
   const runs = useRef({})
   if (!value)
-    return html`<h1>Playground</h1>
-      <${ErrorBox} error=${error} />`
+    return html`<${Pending} title="Playground" error=${error} />`
   const models = value.data.filter((m) => m.deployed && m.kind !== 'SPEECH_MODEL')
+  const speech = value.data.filter((m) => m.deployed && m.kind === 'SPEECH_MODEL')
   const first = model || models[0]?.id || ''
   const second = models.find((m) => m.id !== first)?.id || first
   const column = (n) => (run) => {
@@ -219,5 +270,6 @@ export function Playground() {
           useColumn=${column(1)}
         />`
       }
-    </div>`
+    </div>
+    ${speech.length > 0 && html`<h2>Speech</h2><${Speech} models=${speech} />`}`
 }
