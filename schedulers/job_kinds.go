@@ -14,9 +14,8 @@ type job struct {
 	Life    *domain.JobLife // shared with the view, so it must not be changed
 	Created time.Time
 	Updated time.Time
-	created uint64                      // position of the event that created the job
-	state   domain.Job                  // shared with the view, so it must not be changed
-	outputs map[domain.Name]domain.Name // result of projections.View.Reservations
+	created uint64     // position of the event that created the job
+	state   domain.Job // shared with the view, so it must not be changed
 }
 
 func jobOf(row projections.Row[domain.Job]) job {
