@@ -115,7 +115,7 @@ func Do(ctx context.Context, log Log, rows Rows, req Request, intent domain.Inte
 	}
 	d := decision{log: log, rows: rows, req: req, intent: intent}
 	if pipelined, ok := rows.(PipelinedRows); ok {
-		d.pipeline = pipelined.Pipeline()
+		d.pipeline = pipelined.pipeline()
 	}
 	return d.run(ctx)
 }
@@ -225,7 +225,7 @@ func (d *decision) attempt(ctx context.Context, first bool) (change Change, appe
 	case errors.Is(err, ErrConflict): // the event on which this one was decided may not be in the log any more
 		d.pipeline.Applied(d.intent.Name, change.Before.Version)
 	default:
-		d.pipeline.settle(d.rows, d.intent.Name)
+		d.pipeline.catchUp(d.rows, d.intent.Name)
 	}
 	return change, true, err
 }

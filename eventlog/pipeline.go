@@ -22,12 +22,14 @@ type Pipeline struct {
 	lanes map[domain.Name]*lane
 }
 
-// PipelinedRows are Rows with a Pipeline. They call Pipeline.Applied for each event that they
+// PipelinedRows are Rows that embed a Pipeline. They call its Applied for each event that they
 // include.
 type PipelinedRows interface {
 	Rows
-	Pipeline() *Pipeline
+	pipeline() *Pipeline
 }
+
+func (p *Pipeline) pipeline() *Pipeline { return p }
 
 // A lane orders the commands on one resource. It exists while a command uses it or the rows lack
 // its newest event.
@@ -122,8 +124,8 @@ func (p *Pipeline) row(rows Rows, l *lane, version uint64, command string) (Row,
 	return row, true
 }
 
-// settle forgets the newest stored event of a resource if the rows include it already.
-func (p *Pipeline) settle(rows Rows, name domain.Name) {
+// catchUp forgets the newest stored event of a resource if the rows include it already.
+func (p *Pipeline) catchUp(rows Rows, name domain.Name) {
 	_, version := rows.Row(name)
 	p.Applied(name, version)
 }

@@ -75,7 +75,7 @@ func TestCommandsOnOneResourceShareSyncs(t *testing.T) {
 	require.Equal(t, logtest.Counter{Total: 10}, state)
 	require.EqualValues(t, 10, version, "no command was recorded twice")
 	require.LessOrEqual(t, h.syncs.Load(), int64(3))
-	require.Zero(t, h.rows.Pipeline().Lanes())
+	require.Zero(t, h.rows.Lanes())
 }
 
 // waitingRows are Rows that signal each call of WaitFor.

@@ -90,7 +90,7 @@ type World struct {
 	pastTableCache *pastTableCache
 	saving         sync.Mutex // held by Save
 
-	pipeline eventlog.Pipeline // see Pipeline
+	eventlog.Pipeline
 
 	backlog  *backlog // backlog of a rebuild in progress; nil without one
 	rebuilds int      // number of rebuilds of this world
@@ -166,7 +166,7 @@ func (w *World) Apply(e eventlog.Event) error {
 	}
 	w.at = eventlog.Checkpoint{Position: e.Position, EventID: e.ID}
 	w.applied[e.Type]++
-	w.pipeline.Applied(e.Name, e.Position)
+	w.Pipeline.Applied(e.Name, e.Position)
 	w.backlog.add(e)
 	w.wake()
 	return nil
@@ -214,9 +214,6 @@ func shareView(w *World) *View {
 	w.view = v
 	return v
 }
-
-// Pipeline implements eventlog.PipelinedRows.
-func (w *World) Pipeline() *eventlog.Pipeline { return &w.pipeline }
 
 // Position returns the position of the last event that was folded.
 func (w *World) Position() uint64 {

@@ -3,6 +3,7 @@ package schedulers_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -58,7 +59,7 @@ func TestStepsOnOneNodeShareSyncs(t *testing.T) {
 		_, err := log.Memory.Append(t.Context(), registration(t))
 		require.NoError(t, err)
 		synctest.Wait()
-		require.Equal(t, []string{"allocation.placed.v1 n1", "allocation.placed.v1 n1", "allocation.placed.v1 n1"}, log.stored)
+		require.Equal(t, slices.Repeat([]string{"allocation.placed.v1 n1"}, 3), log.stored)
 		close(log.durable)
 		require.ErrorIs(t, stop(), context.Canceled)
 	})

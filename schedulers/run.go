@@ -81,13 +81,13 @@ type loop struct {
 // execute executes the steps of a plan, and counts those that were recorded and those that were
 // refused. Steps on different resources run concurrently, so that they share the fsyncs of the log.
 // A step waits until the log has stored the events of earlier steps on its resources, or until all
-// earlier steps have ended if its field After is set. Once the plan is older than maxAge, execute begins no more steps. It returns
-// an error only when Run must return.
+// earlier steps have ended if its field After is set. Once the plan is older than maxAge, execute
+// begins no more steps. It returns an error only when Run must return.
 func (l loop) execute(
 	ctx context.Context, view *projections.View, steps []Step, planned time.Time,
 ) (recorded, refused int, err error) {
-	x := execution{loop: l, view: view, planned: planned, ended: map[domain.Name]chan struct{}{},
-		slots: make(chan struct{}, maxConcurrent)}
+	x := execution{loop: l, view: view, planned: planned,
+		ended: map[domain.Name]chan struct{}{}, slots: make(chan struct{}, maxConcurrent)}
 	for _, step := range steps[:min(len(steps), maxSteps)] {
 		if step.After {
 			x.all.Wait()

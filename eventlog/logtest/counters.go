@@ -35,7 +35,7 @@ var Counters = domain.NewKind("counters", map[string]domain.Event[Counter]{"coun
 
 // Rows is a projection of counters for tests. It implements eventlog.PipelinedRows.
 type Rows struct {
-	pipeline eventlog.Pipeline
+	eventlog.Pipeline
 
 	mu       sync.Mutex
 	state    map[domain.Name]Counter
@@ -77,13 +77,10 @@ func (r *Rows) apply(t testing.TB, e eventlog.Event) {
 		t.Errorf("fold position %d: %v", e.Position, err)
 	}
 	r.state[e.Name], r.version[e.Name], r.position = state, e.Position, e.Position
-	r.pipeline.Applied(e.Name, e.Position)
+	r.Applied(e.Name, e.Position)
 	close(r.moved)
 	r.moved = make(chan struct{})
 }
-
-// Pipeline implements eventlog.PipelinedRows.
-func (r *Rows) Pipeline() *eventlog.Pipeline { return &r.pipeline }
 
 func (r *Rows) Lookup(name domain.Name) eventlog.Row {
 	r.mu.Lock()

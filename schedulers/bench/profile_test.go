@@ -33,7 +33,8 @@ func TestProfile(t *testing.T) {
 		events, used := a.world.Position(), cpuTime(t)
 		r := run(t, a, numbers, clients, jobs, !open)
 		spent := cpuTime(t) - used
-		fmt.Printf("%s: %.0f jobs/s, p50 %s, p99 %s, %.2f ms of CPU time and %.1f events a job\n", load, r.perSecond, r.quantile(0.5).Round(time.Millisecond), r.quantile(0.99).Round(time.Millisecond),
+		fmt.Printf("%s: %.0f jobs/s, p50 %s, p99 %s, %.2f ms of CPU time and %.1f events a job\n", load,
+			r.perSecond, r.quantile(0.5).Round(time.Millisecond), r.quantile(0.99).Round(time.Millisecond),
 			float64(spent.Microseconds())/1000/float64(jobs), float64(a.world.Position()-events)/float64(jobs))
 	}
 }
