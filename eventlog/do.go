@@ -202,8 +202,9 @@ func (d *decision) attempt(ctx context.Context, first bool) (change Change, appe
 	if err != nil || change.Event.ID == "" {
 		leave()
 		if !durable { // the result must not depend on an event that a power failure can still lose
-			if lost := d.rows.WaitFor(ctx, row.Version); lost != nil {
-				return Change{}, false, lost
+			if failed := d.rows.WaitFor(ctx, row.Version); failed != nil {
+				d.pipeline.Applied(d.intent.Name, row.Version) // the log may have lost the event
+				return Change{}, false, failed
 			}
 		}
 		return change, false, err
