@@ -115,7 +115,7 @@ func Do(ctx context.Context, log Log, rows Rows, req Request, intent domain.Inte
 	}
 	d := decision{log: log, rows: rows, req: req, intent: intent}
 	if pipelined, ok := rows.(PipelinedRows); ok {
-		d.pipeline = pipelined.pipeline()
+		d.pipeline = pipelined.Commands()
 	}
 	return d.run(ctx)
 }

@@ -26,10 +26,11 @@ type Pipeline struct {
 // include.
 type PipelinedRows interface {
 	Rows
-	pipeline() *Pipeline
+	Commands() *Pipeline
 }
 
-func (p *Pipeline) pipeline() *Pipeline { return p }
+// Commands returns p. It implements PipelinedRows for rows that embed p.
+func (p *Pipeline) Commands() *Pipeline { return p }
 
 // A lane orders the commands on one resource. It exists while a command uses it or the rows lack
 // its newest event.
