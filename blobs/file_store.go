@@ -3,12 +3,14 @@ package blobs
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -25,6 +27,9 @@ type fileStore struct {
 	strict bool   // the file marker was missing or damaged, so no file may be without a record
 	step   func() // called between the system calls of a change, so that tests can inject crashes
 	syncer disk.Syncer
+
+	stagingPrefix string        // prefix, unique to this process, of the names of small files in the staging directory
+	staged        atomic.Uint64 // number of small files that were written to the staging directory
 
 	syncDir func(path string) error // syncs a directory after a removal: syncer.SyncDir, except in tests
 
@@ -66,7 +71,8 @@ func openFileStore(dir string, now time.Time, log *slog.Logger) (*fileStore, err
 			_ = os.Remove(filepath.Join(dir, staging, entry.Name())) // if this fails, the next start removes the file
 		}
 	}
-	f := &fileStore{dir: dir, space: disk.On(dir), damage: map[string]damage{}, step: func() {}}
+	f := &fileStore{dir: dir, space: disk.On(dir), damage: map[string]damage{}, step: func() {},
+		stagingPrefix: rand.Text() + "-"}
 	f.syncDir = f.syncer.SyncDir
 	if err := f.openDigests(); err != nil {
 		return nil, err
@@ -117,7 +123,7 @@ func (f *fileStore) place(temp, target string) error {
 // because other calls may concurrently remove the directory while it is empty.
 func move(temp, target string) (err error) {
 	for range maxRetries {
-		err = os.Rename(temp, target)
+		err = disk.Rename(temp, target)
 		if !errors.Is(err, os.ErrNotExist) {
 			return err
 		}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"syscall"
 
 	"anneal/disk"
@@ -174,15 +175,14 @@ func (f journaled) placeSmall(file smallFile) error {
 
 // stage writes content to a new file in the staging directory and returns its path.
 func (f journaled) stage(content []byte) (path string, err error) {
-	temp, err := os.CreateTemp(filepath.Join(f.dir, staging), "*")
-	if err != nil {
+	path = filepath.Join(f.dir, staging, f.stagingPrefix+strconv.FormatUint(f.staged.Add(1), 10))
+	if err := disk.WriteNew(path, content); err != nil {
+		if removed := os.Remove(path); !errors.Is(removed, os.ErrNotExist) {
+			err = errors.Join(err, removed)
+		}
 		return "", err
 	}
-	_, err = temp.Write(content)
-	if err = errors.Join(err, temp.Close()); err != nil {
-		return "", errors.Join(err, os.Remove(temp.Name()))
-	}
-	return temp.Name(), nil
+	return path, nil
 }
 
 // replaceRecord is writeRecord without syncing. existing are the digests that the record has. The
@@ -192,12 +192,7 @@ func (f journaled) replaceRecord(key string, existing, added []digest) error {
 	if len(existing) == 0 {
 		// Nobody reads the record of a file that does not exist yet, so it may be written in place. A file
 		// of an earlier version exists without a record.
-		file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-		if err == nil {
-			_, err = file.Write(text)
-			return errors.Join(err, file.Close())
-		}
-		if !errors.Is(err, os.ErrExist) {
+		if err := disk.WriteNew(path, text); !errors.Is(err, os.ErrExist) {
 			return err
 		}
 	}

@@ -34,6 +34,7 @@ var once = []string{
 //   - a command leads to an event, to nothing, or to an error that has a message
 //   - Decide and Evolve never change the previous state
 //   - decoding an encoded event returns the event
+//   - an intent records the name of the state after the event
 //   - a repeated command records nothing new, or is refused if once lists it
 //   - the state of a resource that was deleted is the zero value
 //   - folding the events again gives the same state
@@ -123,6 +124,13 @@ func (l *life[S]) apply(t *rapid.T, cmd domain.Command[S]) {
 	}
 	record, err := l.kind.Encode(event)
 	require.NoError(t, err)
+	intended, err := domain.Intend(l.kind, "accounts/a/kind/id", cmd).Decide(l.state, l.now)
+	require.NoError(t, err)
+	after := l.state
+	event.Evolve(&after)
+	if named, ok := any(after).(domain.StateNamer); ok {
+		require.Equal(t, named.StateName(), intended.State, "the state after %s", record.Type)
+	}
 	read, err := l.kind.Decode(record)
 	require.NoError(t, err)
 	again, err := l.kind.Encode(read)

@@ -184,6 +184,10 @@ func Intend[S any](k *Kind[S], name Name, cmd Command[S]) Intent {
 	return intend(k, name, cmd, shown)
 }
 
+// A stateKeeper is an event that never changes the StateName of the state, so that it need not be
+// applied to find out the name.
+type stateKeeper interface{ keepsState() }
+
 func intend[S any](k *Kind[S], name Name, cmd Command[S], shown any) Intent {
 	return Intent{Name: name, Command: shown, decide: func(state any, now time.Time) (Record, error) {
 		var s S
@@ -195,7 +199,9 @@ func intend[S any](k *Kind[S], name Name, cmd Command[S], shown any) Intent {
 			return Record{}, existing(err, name)
 		}
 		record, err := k.Encode(event)
-		event.Evolve(&s)
+		if _, keeps := event.(stateKeeper); !keeps {
+			event.Evolve(&s)
+		}
 		if staged, ok := any(s).(StateNamer); ok {
 			record.State = staged.StateName()
 		}

@@ -230,6 +230,9 @@ func (e AllocationReleased) Evolve(n *Node) {
 	delete(n.Allocations, e.ID)
 }
 
+func (AllocationPlaced) keepsState()   {}
+func (AllocationReleased) keepsState() {}
+
 // RegisterNode records that an agent has registered the node, or that its spec has changed.
 type RegisterNode struct {
 	NodeSpec

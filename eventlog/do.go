@@ -51,6 +51,9 @@ type Request struct {
 	Trace       domain.Trace
 	// ClientAddress is the IP address of the client; see Event.ClientAddress.
 	ClientAddress string
+	// Stored is called when the log has stored the event, which is not durable yet: see Write.Stored.
+	// It may be nil.
+	Stored func()
 }
 
 // Reaction returns the Request for a change in reaction to the event cause. actor makes the change
@@ -112,6 +115,9 @@ func Do(ctx context.Context, log Log, rows Rows, req Request, intent domain.Inte
 		req.Command = id.String()
 	}
 	d := decision{log: log, rows: rows, req: req, intent: intent}
+	if pipelined, ok := rows.(PipelinedRows); ok {
+		d.pipeline = pipelined.Commands()
+	}
 	return d.run(ctx)
 }
 
@@ -119,6 +125,7 @@ func Do(ctx context.Context, log Log, rows Rows, req Request, intent domain.Inte
 type decision struct {
 	log            Log
 	rows           Rows
+	pipeline       *Pipeline // nil when the rows have none
 	req            Request
 	intent         domain.Intent
 	tried          []Change // the change of each attempt that had an event to append
@@ -128,14 +135,12 @@ type decision struct {
 
 func (d *decision) run(ctx context.Context) (Change, error) {
 	for attempt := range attempts {
-		change, err := d.decide(attempt == 0)
-		if err != nil || change.Event.ID == "" {
-			return d.conclude(ctx, change, err)
-		}
-		position, err := d.log.Append(ctx, Write{Expect: change.Before.Version, Event: change.Event})
-		if err == nil {
-			change.Event.Position = position
+		change, appended, err := d.attempt(ctx, attempt == 0)
+		if err == nil && appended {
 			return change, nil
+		}
+		if !appended {
+			return d.conclude(ctx, change, err)
 		}
 		d.unacknowledged = d.unacknowledged || errors.Is(err, ErrUncertain)
 		if !errors.Is(err, ErrConflict) && !errors.Is(err, ErrUncertain) {
@@ -179,11 +184,59 @@ func (d *decision) conclude(ctx context.Context, change Change, err error) (Chan
 	return change, nil
 }
 
-// decide calls the intent's Decide with the current row of the resource and returns the change to
-// append. The change has no event when the row already has the requested state. first is true for
-// the first attempt, whose row's version becomes d.since.
-func (d *decision) decide(first bool) (Change, error) {
-	change := Change{Name: d.intent.Name, Before: d.rows.Lookup(d.intent.Name)}
+// attempt decides the intent and appends the resulting event. appended is false when there is no
+// event to append; otherwise err is the error of the append. first is true for the first attempt.
+func (d *decision) attempt(ctx context.Context, first bool) (change Change, appended bool, err error) {
+	leave := func() {}
+	var l *lane
+	if d.pipeline != nil {
+		l, leave = d.pipeline.enter(ctx, d.intent.Name)
+		defer leave()
+	}
+	row, durable := d.rows.Lookup(d.intent.Name), true
+	if l != nil {
+		if newer, ok := d.pipeline.row(d.rows, l, row.Version, d.req.Command); ok {
+			row, durable = newer, false
+		}
+	}
+	change, err = d.decide(row, first)
+	if err != nil || change.Event.ID == "" {
+		leave()
+		if !durable { // the result must not depend on an event that a power failure can still lose
+			if failed := d.rows.WaitFor(ctx, row.Version); failed != nil {
+				d.pipeline.Applied(d.intent.Name, row.Version) // the log may have lost the event
+				return Change{}, false, failed
+			}
+		}
+		return change, false, err
+	}
+	stored := func(position uint64) {
+		change.Event.Position = position
+		if l != nil {
+			d.pipeline.stored(l, change)
+			leave()
+		}
+		if d.req.Stored != nil {
+			d.req.Stored()
+		}
+	}
+	position, err := d.log.Append(ctx, Write{Expect: change.Before.Version, Event: change.Event, Stored: stored})
+	change.Event.Position = position
+	switch {
+	case l == nil:
+	case errors.Is(err, ErrConflict): // the event on which this one was decided may not be in the log any more
+		d.pipeline.Applied(d.intent.Name, change.Before.Version)
+	default:
+		d.pipeline.catchUp(d.rows, d.intent.Name)
+	}
+	return change, true, err
+}
+
+// decide calls the intent's Decide with the row current and returns the change to append. The change
+// has no event when the row already has the requested state. first is true for the first attempt,
+// whose row's version becomes d.since.
+func (d *decision) decide(current Row, first bool) (Change, error) {
+	change := Change{Name: d.intent.Name, Before: current}
 	if first {
 		d.since = change.Before.Version
 	}

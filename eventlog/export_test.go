@@ -50,3 +50,20 @@ func CheckReplicatedHistory(ctx context.Context, l *JetStream) error {
 	l.replicated = true
 	return l.checkHistory(ctx)
 }
+
+// Lanes returns the number of resources for which p has a lane.
+func (p *Pipeline) Lanes() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.lanes)
+}
+
+// StoredLast returns the position of the newest event that the server has stored, which may not be
+// durable.
+func StoredLast(ctx context.Context, l *JetStream) (uint64, error) {
+	stream, err := l.js.Stream(ctx, Stream)
+	if err != nil {
+		return 0, err
+	}
+	return stream.CachedInfo().State.LastSeq, nil
+}

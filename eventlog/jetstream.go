@@ -183,6 +183,9 @@ func (l *JetStream) append(ctx context.Context, w Write) (uint64, error) {
 		}
 	}
 	l.history.saw(position, w.ID)
+	if w.Stored != nil {
+		w.Stored(position)
+	}
 	if err := l.disk.wait(ctx, position); err != nil {
 		return 0, uncertain(err) // the server has stored the event, and may still have it after a restart
 	}

@@ -53,6 +53,9 @@ type Event struct {
 type Write struct {
 	Event
 	Expect uint64
+	// Stored is called with the position of the event when the log has stored the event, and before it
+	// is durable. Logs that store and sync an event in one step do not call it. It may be nil.
+	Stored func(position uint64)
 }
 
 // A Checkpoint is a position of the log and the ID of the event at the position.

@@ -1,7 +1,9 @@
 package projections
 
 import (
+	"iter"
 	"reflect"
+	"slices"
 
 	"anneal/domain"
 )
@@ -22,33 +24,34 @@ func reservationOf(row Row[domain.Job]) (Reservation, bool) {
 // precedes reports whether r was recorded before o in the log.
 func (r Reservation) precedes(o Reservation) bool { return r.at < o.at }
 
-// Reservations maps each name of a model that jobs reserve to the job that reserved it first.
-func (v *View) Reservations() map[domain.Name]domain.Name {
-	first := map[domain.Name]Reservation{}
-	for row := range UnfinishedJobs(v) {
-		if r, ok := reservationOf(row); ok {
-			if earlier, taken := first[r.Model]; !taken || r.precedes(earlier) {
-				first[r.Model] = r
+// ReservedBy returns the job that was the first to reserve the name of a model, without the job
+// self; false when there is none.
+func (v *View) ReservedBy(model, self domain.Name) (holder domain.Name, reserved bool) {
+	var first Reservation
+	for kind := range domain.JobKinds() {
+		for r := range v.tables[kind.CollectionID()].reservations(model) {
+			if r.Job != self && (!reserved || r.precedes(first)) {
+				first, reserved = r, true
 			}
 		}
 	}
-	holders := make(map[domain.Name]domain.Name, len(first))
-	for model, r := range first {
-		holders[model] = r.Job
-	}
-	return holders
+	return first.Job, reserved
 }
 
-// ReservedBy returns the job that reserves the name of a model, if it is another job than self;
-// false when there is none.
-func (v *View) ReservedBy(model, self domain.Name) (holder domain.Name, reserved bool) {
-	var first Reservation
-	for row := range UnfinishedJobsIn(v, model.Account()) {
-		if r, ok := reservationOf(row); ok && r.Model == model && r.Job != self && (!reserved || r.precedes(first)) {
-			first, reserved = r, true
+// reservations yields the reservations of a model's name by jobs in the table.
+func (t *table) reservations(model domain.Name) iter.Seq[Reservation] {
+	if t.outputs != nil {
+		all, _ := t.outputs.Get(model)
+		return slices.Values(all)
+	}
+	return func(yield func(Reservation) bool) {
+		for row := range t.unfinished(model.Account()) {
+			job, _ := JobOf(row)
+			if r, ok := reservationOf(job); ok && r.Model == model && !yield(r) {
+				return
+			}
 		}
 	}
-	return first.Job, reserved
 }
 
 // ReservedOutput returns the model whose name the resource self reserves in the given state: see

@@ -30,8 +30,10 @@ type table struct {
 	cow          *cowContext                     // identifies the blocks that the table may change without copying them
 	accounts     *btree.Map[string, accountRows] // the accounts that have rows, by ID
 	deleted      *btree.Map[domain.Name, uint64] // by name of a deleted resource: position of the event that deleted it
-	// openJobs holds the rows of unfinished jobs; nil for other kinds, and in views of an earlier position.
-	openJobs *btree.Map[domain.Name, domain.AnyRow]
+	// openJobs holds the unfinished jobs, and outputs their reservations by model. Both are nil for other
+	// kinds, and in views of an earlier position. The slices in outputs are never modified.
+	openJobs *btree.Map[domain.Name, openJob]
+	outputs  *btree.Map[domain.Name, []Reservation]
 	loaded   []createTimeKey // keys of rows that are not in byCreateTime yet: see load
 	// finds the rows in the archive; nil unless the table is one of a view of an earlier position
 	past *pastRows
@@ -55,7 +57,7 @@ func newTable(kind domain.AnyKind) *table {
 		blocks: newBlocks(), cow: new(cowContext), accounts: new(btree.Map[string, accountRows]),
 		deleted: new(btree.Map[domain.Name, uint64])}
 	if domain.IsJob(kind) {
-		t.openJobs = new(btree.Map[domain.Name, domain.AnyRow])
+		t.openJobs, t.outputs = new(btree.Map[domain.Name, openJob]), new(btree.Map[domain.Name, []Reservation])
 	}
 	return t
 }
@@ -66,20 +68,59 @@ func (t *table) copy() *table {
 	c := &table{kind: t.kind, rows: t.rows.Copy(), byCreateTime: t.byCreateTime.Copy(), blocks: t.blocks.Copy(),
 		cow: new(cowContext), accounts: t.accounts.Copy(), deleted: t.deleted.Copy()}
 	if t.openJobs != nil {
-		c.openJobs = t.openJobs.Copy()
+		c.openJobs, c.outputs = t.openJobs.Copy(), t.outputs.Copy()
 	}
 	return c
 }
 
-// index updates openJobs after a change of a row.
+// An openJob is the row of an unfinished job, and the name of a model that the job reserves; the
+// zero Reservation if it reserves none.
+type openJob struct {
+	row      domain.AnyRow
+	reserves Reservation
+}
+
+// index updates openJobs and outputs after a change of a row.
 func (t *table) index(row domain.AnyRow) {
 	if t.openJobs == nil {
 		return
 	}
-	if isUnfinished(row) {
-		t.openJobs.Set(row.Head().Name, row)
+	if !isUnfinished(row) {
+		t.unindex(row.Key())
+		return
+	}
+	job, _ := JobOf(row)
+	reserves, _ := reservationOf(job)
+	old, _ := t.openJobs.Set(job.Name, openJob{row, reserves})
+	if old.reserves != reserves {
+		t.unreserve(old.reserves)
+		if reserves.Model != "" {
+			all, _ := t.outputs.Get(reserves.Model)
+			t.outputs.Set(reserves.Model, append(slices.Clip(all), reserves))
+		}
+	}
+}
+
+// unindex removes a job from openJobs and outputs.
+func (t *table) unindex(job domain.Name) {
+	if t.openJobs == nil {
+		return
+	}
+	old, _ := t.openJobs.Delete(job)
+	t.unreserve(old.reserves)
+}
+
+// unreserve removes a reservation from outputs; nothing if it is zero.
+func (t *table) unreserve(r Reservation) {
+	if r.Model == "" {
+		return
+	}
+	all, _ := t.outputs.Get(r.Model)
+	others := slices.DeleteFunc(slices.Clone(all), func(other Reservation) bool { return other == r })
+	if len(others) == 0 {
+		t.outputs.Delete(r.Model)
 	} else {
-		t.openJobs.Delete(row.Head().Name)
+		t.outputs.Set(r.Model, others)
 	}
 }
 
@@ -109,8 +150,8 @@ func (t *table) unfinished(account string) iter.Seq[domain.AnyRow] {
 		if !every {
 			first = t.firstName(account)
 		}
-		t.openJobs.Ascend(first, func(name domain.Name, row domain.AnyRow) bool {
-			return (every || name.Account() == account) && yield(row)
+		t.openJobs.Ascend(first, func(name domain.Name, job openJob) bool {
+			return (every || name.Account() == account) && yield(job.row)
 		})
 	}
 }
@@ -226,9 +267,7 @@ func (t *table) remove(name domain.Name, created time.Time, version uint64) {
 	old, _ := t.rows.Delete(name)
 	one, _ := t.accounts.Get(name.Account())
 	t.byCreateTime.Delete(createTimeKey{one.id, created.UnixNano(), old.row})
-	if t.openJobs != nil {
-		t.openJobs.Delete(name)
-	}
+	t.unindex(name)
 	t.freeSlot(*one.id, old.slot, one.rows)
 	if one.rows--; one.rows > 0 {
 		t.accounts.Set(*one.id, one)

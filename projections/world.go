@@ -92,6 +92,8 @@ type World struct {
 	pastTableCache *pastTableCache
 	saving         sync.Mutex // locked during Save, so that only one snapshot is written at a time
 
+	eventlog.Pipeline
+
 	backlog  *backlog // backlog of a rebuild in progress; nil without one
 	rebuilds int      // number of completed rebuilds of this world
 
@@ -166,6 +168,7 @@ func (w *World) Apply(e eventlog.Event) error {
 	}
 	w.at = eventlog.Checkpoint{Position: e.Position, EventID: e.ID}
 	w.applied[e.Type]++
+	w.Pipeline.Applied(e.Name, e.Position)
 	w.backlog.add(e)
 	w.wake()
 	return nil

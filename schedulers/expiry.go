@@ -41,7 +41,7 @@ func (Expiry) Plan(v *projections.View, now time.Time) Plan {
 		}
 	}
 	for j := range jobs(v) {
-		if j.Life.Live() || j.Life.State == domain.JobPausedState {
+		if j.Life.Deadline != nil && (j.Life.Live() || j.Life.State == domain.JobPausedState) {
 			at(j.Life.Deadline, domain.IntendJob(j.Name, domain.ExpireJob{}))
 		}
 	}

@@ -1,6 +1,7 @@
 package schedulers
 
 import (
+	"iter"
 	"maps"
 	"strings"
 	"time"
@@ -15,12 +16,12 @@ import (
 type fleet struct {
 	nodes      []Candidate // the READY nodes, sorted by name
 	index      map[domain.Name]int
-	holds      map[domain.Name]int // by job or deployment: number of its allocations on READY nodes
-	placed     map[allocationKey]domain.Allocation
-	registered map[domain.Name]time.Time // time of the last registration of each READY node
-	shutDown   map[domain.Name]bool      // by LOST node: whether it was lost because its agent was shut down
-	drains     map[domain.Name]string    // by node that is being drained: why replicas leave it; result of drainsOf
-	engines    map[string]bool           // set of the engine capabilities of all registered nodes, READY or LOST
+	holds      map[domain.Name]int            // by job or deployment: number of its allocations on READY nodes
+	allocated  []map[string]domain.Allocation // allocations of each of nodes by ID; shared with the view
+	registered map[domain.Name]time.Time      // time of the last registration of each READY node
+	shutDown   map[domain.Name]bool           // by LOST node: whether it was lost because its agent was shut down
+	drains     map[domain.Name]string         // by node that is being drained: why replicas leave it; result of drainsOf
+	engines    map[string]bool                // set of the engine capabilities of all registered nodes, READY or LOST
 	// cache of the results of domain.FleetAccelerator, by engine, regions and policy of a job
 	types map[string]string
 
@@ -50,10 +51,34 @@ type allocationKey struct {
 	id   string
 }
 
+// allocation returns the allocation with the given ID on a node; false when the node is not READY
+// or does not have it.
+func (f *fleet) allocation(node domain.Name, id string) (domain.Allocation, bool) {
+	i, ready := f.index[node]
+	if !ready {
+		return domain.Allocation{}, false
+	}
+	a, ok := f.allocated[i][id]
+	return a, ok
+}
+
+// allocations yields the allocations on READY nodes, in any order.
+func (f *fleet) allocations() iter.Seq2[allocationKey, domain.Allocation] {
+	return func(yield func(allocationKey, domain.Allocation) bool) {
+		for i, all := range f.allocated {
+			for id, a := range all {
+				if !yield(allocationKey{f.nodes[i].Name, id}, a) {
+					return
+				}
+			}
+		}
+	}
+}
+
 func fleetOf(v *projections.View) *fleet {
 	f := &fleet{index: map[domain.Name]int{}, holds: map[domain.Name]int{},
-		placed: map[allocationKey]domain.Allocation{}, registered: map[domain.Name]time.Time{},
-		shutDown: map[domain.Name]bool{}, drains: drainsOf(v), engines: map[string]bool{}, types: map[string]string{},
+		registered: map[domain.Name]time.Time{},
+		shutDown:   map[domain.Name]bool{}, drains: drainsOf(v), engines: map[string]bool{}, types: map[string]string{},
 		pools: map[string]*devicePool{}}
 	located := v.Located()
 	for row := range v.Nodes.All() {
@@ -72,9 +97,9 @@ func fleetOf(v *projections.View) *fleet {
 		f.nodes = append(f.nodes,
 			Candidate{row.Name, node.Pool, node.RegionIn(located), node.Engines, node.Cordon != nil,
 				node.Labels, node.Taints, node.Capacity, minus(node.Capacity, node.Used()), node.Slots()})
-		for id, allocation := range node.Allocations {
+		f.allocated = append(f.allocated, node.Allocations)
+		for _, allocation := range node.Allocations {
 			f.holds[allocation.For]++
-			f.placed[allocationKey{row.Name, id}] = allocation
 		}
 	}
 	return f
@@ -82,7 +107,7 @@ func fleetOf(v *projections.View) *fleet {
 
 // has reports whether the node is READY and has the allocation with the given ID.
 func (f *fleet) has(node domain.Name, id string) bool {
-	_, ok := f.placed[allocationKey{node, id}]
+	_, ok := f.allocation(node, id)
 	return ok
 }
 
@@ -110,7 +135,8 @@ func (f *fleet) release(name domain.Name, released domain.Resources) {
 // is released.
 func (f *fleet) fitsWithout(node domain.Name, id string, need domain.Need) bool {
 	candidate := &f.nodes[f.index[node]]
-	released := f.placed[allocationKey{node, id}].Resources
+	a, _ := f.allocation(node, id)
+	released := a.Resources
 	f.release(node, released)
 	defer f.take([]domain.Name{node}, released)
 	return candidate.suits(need) && candidate.fits(need.Resources)

@@ -175,7 +175,7 @@ func (c *inputs) output(field, id string, j job) {
 			"job with another outputModel", name)
 		return
 	}
-	if holder := j.outputs[name]; holder != "" && holder != j.Name {
+	if holder, reserved := c.view.ReservedBy(name, ""); reserved && holder != j.Name {
 		c.refuse(domain.AlreadyExists, field, "%s is reserved by %s, which named it first: create another job with another "+
 			"outputModel, or cancel or delete %s and resume this job", name, holder, holder)
 	}

@@ -16,9 +16,6 @@ type job struct {
 	Updated time.Time
 	created uint64     // position of the event that created the job
 	state   domain.Job // shared with the view, so it must not be changed
-	// names of output models that jobs have reserved, and these jobs: see
-	// projections.View.Reservations
-	outputs map[domain.Name]domain.Name
 }
 
 func jobOf(row projections.Row[domain.Job]) job {

@@ -48,9 +48,8 @@ func (Jobs) Name() string { return "jobs" }
 func (s Jobs) Plan(v *projections.View, now time.Time) Plan {
 	var plan Plan
 	var waiting []job
-	fleet, outputs := fleetOf(v), v.Reservations()
+	fleet := fleetOf(v)
 	for j := range jobs(v) {
-		j.outputs = outputs
 		switch suspended := s.suspended(v, j); {
 		case j.Life.Outcome != nil:
 			finish(&plan, v, j, now)
@@ -228,7 +227,7 @@ func (s Jobs) start(plan *Plan, v *projections.View, fleet *fleet, pending []job
 	queue := decide(v, fleet, now, waiting)
 	started := queue.carryOut(plan)
 	s.hold(plan, queue, waiting, started)
-	if (len(started) < len(waiting) || queue.minimum) && len(fleet.placed) > 0 {
+	if (len(started) < len(waiting) || queue.minimum) && len(fleet.holds) > 0 {
 		plan.planAgainAt(now.Truncate(queuePeriod).Add(queuePeriod))
 	}
 }

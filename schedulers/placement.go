@@ -270,7 +270,7 @@ func (f *fleet) countRequests(v *projections.View) map[string]map[placement.Requ
 			requests[r] += int64(n)
 		}
 	}
-	for _, allocation := range f.placed {
+	for _, allocation := range f.allocations() {
 		add(allocation.Resources, 1)
 	}
 	for j := range jobs(v) {

@@ -73,7 +73,7 @@ func (q *jobQueue) addReplicas() {
 // addPreemptible adds a running replica that may be preempted.
 func (q *jobQueue) addPreemptible(r domain.Replica, role queue.Role, p replicaEntry) {
 	account, id := p.of.name.Account(), domain.ReplicaAllocationID(p.of.name, r.ID)
-	a := q.fleet.placed[allocationKey{r.Node, id}]
+	a, _ := q.fleet.allocation(r.Node, id)
 	kind := commonType(a.Resources)
 	takes := amount(a.Resources, kind)
 	if !q.fleet.nodes[q.fleet.index[r.Node]].freesDevice(a.Resources) {

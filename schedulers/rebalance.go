@@ -30,7 +30,7 @@ func rebalance(v *projections.View, deployments []*deployment) {
 			return
 		}
 		for _, r := range d.Replicas {
-			a := d.fleet.placed[allocationKey{r.Node, domain.ReplicaAllocationID(d.name, r.ID)}]
+			a, _ := d.fleet.allocation(r.Node, domain.ReplicaAllocationID(d.name, r.ID))
 			if r.Replaces != "" && a.Since.After(latest) {
 				latest = a.Since
 			}
@@ -82,7 +82,7 @@ func (d *deployment) sharingNode() (domain.Replica, bool) {
 // betterNode returns the node on which the replica r would be placed now. It returns false if this
 // node has a replica of the deployment.
 func (d *deployment) betterNode(v *projections.View, r domain.Replica) (chosenNode, bool) {
-	a := d.fleet.placed[allocationKey{r.Node, domain.ReplicaAllocationID(d.name, r.ID)}]
+	a, _ := d.fleet.allocation(r.Node, domain.ReplicaAllocationID(d.name, r.ID))
 	d.fleet.release(r.Node, a.Resources)
 	d.spread.add(d.fleet.index[r.Node], -1)
 	chosen, ok := d.fleet.place(v, d.need(v), d.spread)

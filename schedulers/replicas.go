@@ -51,6 +51,9 @@ func (Replicas) Name() string { return "replicas" }
 // Plan implements Scheduler.
 func (s Replicas) Plan(v *projections.View, now time.Time) Plan {
 	var plan Plan
+	if v.Deployments.Len() == 0 {
+		return plan
+	}
 	fleet := fleetOf(v)
 	rows := slices.SortedStableFunc(v.Deployments.All(), func(a, b *projections.Row[domain.Deployment]) int {
 		return cmp.Or(a.CreateTime.Compare(b.CreateTime), cmp.Compare(a.Name, b.Name))

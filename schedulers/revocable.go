@@ -106,7 +106,7 @@ type endedAllocation struct {
 // endedAllocations returns the allocations on READY nodes that are about to be released, ordered by
 // node and ID.
 func (f *fleet) endedAllocations(v *projections.View) (over []endedAllocation) {
-	for key, a := range f.placed {
+	for key, a := range f.allocations() {
 		if reason, _ := orphaned(v, key.node, a); reason != "" {
 			over = append(over, endedAllocation{key, a.Resources})
 		}
@@ -142,7 +142,7 @@ func (r *revocation) collectPreemptible(deployments []*deployment) {
 	for _, d := range slices.Backward(deployments) {
 		revocable := len(d.revocable())
 		for i, replica := range d.aboveMinimum() {
-			a, ok := r.fleet.placed[allocationKey{replica.Node, domain.ReplicaAllocationID(d.name, replica.ID)}]
+			a, ok := r.fleet.allocation(replica.Node, domain.ReplicaAllocationID(d.name, replica.ID))
 			switch {
 			case ok && i < revocable:
 				r.preemptible = append(r.preemptible, preemptibleReplica{d, replica, a.Resources, domain.AboveMaximum})

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"anneal/domain"
@@ -83,14 +84,14 @@ type loop struct {
 
 // execute executes the steps of a plan, and counts those that were recorded and those that were
 // refused. Steps on different resources run concurrently, so that they share the fsyncs of the log.
-// A step waits for earlier steps that change one of its resources, or for all earlier steps if its
-// field After is set. Once the plan is older than maxAge, execute begins no more steps. It returns
-// an error only when Run must return.
+// A step waits until the log has stored the events of earlier steps on its resources, or until all
+// earlier steps have ended if its field After is set. Once the plan is older than maxAge, execute
+// begins no more steps. It returns an error only when Run must return.
 func (l loop) execute(
 	ctx context.Context, view *projections.View, steps []Step, planned time.Time,
 ) (recorded, refused int, err error) {
-	x := execution{loop: l, view: view, planned: planned, ended: map[domain.Name]chan struct{}{},
-		slots: make(chan struct{}, maxConcurrent)}
+	x := execution{loop: l, view: view, planned: planned,
+		ended: map[domain.Name]chan struct{}{}, slots: make(chan struct{}, maxConcurrent)}
 	for _, step := range steps[:min(len(steps), maxSteps)] {
 		if step.After {
 			x.all.Wait()
@@ -110,37 +111,41 @@ type execution struct {
 	loop
 	view    *projections.View
 	planned time.Time
-	ended   map[domain.Name]chan struct{} // closed when the last step that changes the resource has ended, by resource
-	slots   chan struct{}                 // semaphore: has an element for each step that is being executed
-	all     sync.WaitGroup
+	// by resource: closed when the event of the last step that changes the resource is stored, or the
+	// step has ended
+	ended map[domain.Name]chan struct{}
+	slots chan struct{} // semaphore: has an element for each step that is being executed
+	all   sync.WaitGroup
 
 	mu                sync.Mutex
 	recorded, refused int
 	failure           error // error for which Run must return; nil for none
 }
 
-// begin starts a goroutine that executes a step once the earlier steps that change one of its
-// resources have ended.
+// begin starts a goroutine that executes a step once the events of earlier steps on its resources
+// are stored.
 func (x *execution) begin(ctx context.Context, step Step) {
-	ended := make(chan struct{})
+	reserved, committed := make(chan struct{}), make(chan struct{})
+	stored := signals{reserved: sync.OnceFunc(func() { close(reserved) }),
+		committed: sync.OnceFunc(func() { close(committed) })}
 	var earlier []chan struct{}
-	for _, intent := range step.Intents() {
-		if other := x.ended[intent.Name]; other != nil {
+	for i, intent := range step.Intents() {
+		if other := x.ended[intent.Name]; other != nil && other != reserved {
 			earlier = append(earlier, other)
 		}
-		x.ended[intent.Name] = ended
+		if x.ended[intent.Name] = reserved; i == len(step.Reserve) {
+			x.ended[intent.Name] = committed
+		}
 	}
 	x.all.Go(func() {
-		defer func() { close(ended); <-x.slots }()
+		defer func() { stored.reserved(); stored.committed(); <-x.slots }()
 		for _, other := range earlier {
-			if other != ended {
-				<-other
-			}
+			<-other
 		}
 		if time.Since(x.planned) > maxAge {
 			return
 		}
-		change, err := x.do(ctx, eventlog.Request{Time: time.Now().UTC(), Actor: x.actor}, step)
+		change, err := x.do(ctx, eventlog.Request{Time: time.Now().UTC(), Actor: x.actor}, step, stored)
 		if err == nil && change.Position() > 0 {
 			if failure := x.world.WaitFor(ctx, change.Position()); failure != nil {
 				x.note(func() { x.failure = failure })
@@ -167,14 +172,20 @@ func (x *execution) note(change func()) {
 	change()
 }
 
+// signals has functions that are called when the events of all reservations of a step are stored,
+// and when the event of its commit is. They may be called more than once.
+type signals struct{ reserved, committed func() }
+
 // do executes one step: it records the reservations, concurrently, and then the commit. If one of
 // these fails after a reservation was recorded, do records Step.Abandon. If that fails too, the
 // scheduler Allocations abandons the step later.
-func (l loop) do(ctx context.Context, request eventlog.Request, step Step) (eventlog.Change, error) {
-	reserved, err := l.reserve(ctx, request, step.Reserve)
+func (l loop) do(ctx context.Context, request eventlog.Request, step Step, stored signals) (eventlog.Change, error) {
+	reserved, err := l.reserve(ctx, request, step.Reserve, stored.reserved)
 	var change eventlog.Change
 	if err == nil {
-		change, err = eventlog.Do(ctx, l.log, l.world, request, step.Commit)
+		commit := request
+		commit.Stored = stored.committed
+		change, err = eventlog.Do(ctx, l.log, l.world, commit, step.Commit)
 	}
 	if err != nil && reserved && step.Abandon != nil {
 		if _, late := eventlog.Do(ctx, l.log, l.world, request, *step.Abandon); late != nil {
@@ -185,11 +196,21 @@ func (l loop) do(ctx context.Context, request eventlog.Request, step Step) (even
 	return change, err
 }
 
-// reserve records the reservations of a step. reserved reports whether it recorded an event for any
-// of them.
-func (l loop) reserve(ctx context.Context, request eventlog.Request, parts []domain.Intent) (reserved bool, err error) {
+// reserve records the reservations of a step, and calls stored when the events of all of them are
+// stored. reserved reports whether it recorded an event for any of them.
+func (l loop) reserve(
+	ctx context.Context, request eventlog.Request, parts []domain.Intent, stored func(),
+) (reserved bool, err error) {
 	positions, errs := make([]uint64, len(parts)), make([]error, len(parts))
+	var left atomic.Int64
+	left.Store(int64(len(parts)))
 	one := func(i int) {
+		request := request
+		request.Stored = sync.OnceFunc(func() {
+			if left.Add(-1) == 0 {
+				stored()
+			}
+		})
 		change, err := eventlog.Do(ctx, l.log, l.world, request, parts[i])
 		positions[i], errs[i] = change.Position(), err
 	}

@@ -33,8 +33,10 @@ func (c Add) Decide(state Counter, _ time.Time) (domain.Event[Counter], error) {
 
 var Counters = domain.NewKind("counters", map[string]domain.Event[Counter]{"counter.added.v1": added{}})
 
-// Rows is a projection of counters for tests. It implements eventlog.Rows.
+// Rows is a projection of counters for tests. It implements eventlog.PipelinedRows.
 type Rows struct {
+	eventlog.Pipeline
+
 	mu       sync.Mutex
 	state    map[domain.Name]Counter
 	version  map[domain.Name]uint64
@@ -75,6 +77,7 @@ func (r *Rows) apply(t testing.TB, e eventlog.Event) {
 		t.Errorf("fold position %d: %v", e.Position, err)
 	}
 	r.state[e.Name], r.version[e.Name], r.position = state, e.Position, e.Position
+	r.Applied(e.Name, e.Position)
 	close(r.moved)
 	r.moved = make(chan struct{})
 }

@@ -14,7 +14,8 @@ import (
 )
 
 // TestProfile runs jobs of anneal only, and prints what a job costs: CPU time of the process (with the
-// clients, the control plane and the agents) and events. ANNEAL_LOADS lists the loads as CLIENTSxJOBS.
+// clients, the control plane and the agents) and events. ANNEAL_LOADS lists the loads as CLIENTSxJOBS, or
+// CLIENTSxJOBSopen for clients that do not wait for the completion of a job before they create the next.
 // Use it with -cpuprofile, or below "strace -f -c" to count fsync calls.
 func TestProfile(t *testing.T) {
 	loads := os.Getenv("ANNEAL_LOADS")
@@ -26,13 +27,14 @@ func TestProfile(t *testing.T) {
 		left, right, _ := strings.Cut(load, "x")
 		clients, err := strconv.Atoi(left)
 		require.NoError(t, err)
+		right, open := strings.CutSuffix(right, "open")
 		jobs, err := strconv.Atoi(right)
 		require.NoError(t, err)
 		events, used := a.world.Position(), cpuTime(t)
-		r := run(t, a, numbers, clients, jobs, true)
+		r := run(t, a, numbers, clients, jobs, !open)
 		spent := cpuTime(t) - used
-		fmt.Printf("%d clients, %d jobs: %.0f jobs/s, p50 %s, p99 %s, %.2f ms of CPU time and %.1f events a job\n", clients,
-			jobs, r.perSecond, r.quantile(0.5).Round(time.Millisecond), r.quantile(0.99).Round(time.Millisecond),
+		fmt.Printf("%s: %.0f jobs/s, p50 %s, p99 %s, %.2f ms of CPU time and %.1f events a job\n", load,
+			r.perSecond, r.quantile(0.5).Round(time.Millisecond), r.quantile(0.99).Round(time.Millisecond),
 			float64(spent.Microseconds())/1000/float64(jobs), float64(a.world.Position()-events)/float64(jobs))
 	}
 }

@@ -42,14 +42,11 @@ func (h *heartbeats) handle(ctx context.Context, node string, m *nats.Msg) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, handleTimeout)
 	defer cancel()
-	session := h.sessions.get(node)
-	if !session.mu.TryLock() { // so that the heartbeats of one node use only one of the coordinator's slots
-		h.logger.Debug("ignored a heartbeat, because an earlier one of the node is still being handled", "node", node)
-		return
-	}
-	defer session.mu.Unlock()
-	assignments, err := h.process(ctx, node, session, heartbeat)
+	// The reply is sent when the session is unlocked: the agent may send its next heartbeat at once.
+	assignments, handled, err := h.tryProcess(ctx, node, heartbeat)
 	switch {
+	case !handled:
+		h.logger.Debug("ignored a heartbeat, because an earlier one of the node is still being handled", "node", node)
 	case err == nil:
 		h.requests.respond(m, assignments)
 	case isRefused(err):
@@ -57,6 +54,21 @@ func (h *heartbeats) handle(ctx context.Context, node string, m *nats.Msg) {
 	default: // send no reply: the agent soon sends another heartbeat
 		h.logger.Debug("cannot answer a heartbeat: the agent sends another one", "node", node, "error", err)
 	}
+}
+
+// tryProcess calls process with the session of a node. handled is false when an earlier heartbeat of
+// the node is still being processed, so that the heartbeats of one node use only one of the
+// coordinator's slots.
+func (h *heartbeats) tryProcess(
+	ctx context.Context, node string, heartbeat protocol.Heartbeat,
+) (assignments protocol.Assignments, handled bool, err error) {
+	session := h.sessions.get(node)
+	if !session.mu.TryLock() {
+		return assignments, false, nil
+	}
+	defer session.mu.Unlock()
+	assignments, err = h.process(ctx, node, session, heartbeat)
+	return assignments, true, err
 }
 
 func (h *heartbeats) process(
@@ -73,7 +85,7 @@ func (h *heartbeats) process(
 		return protocol.Assignments{Version: protocol.Version, Position: h.world.Position()}, err
 	}
 	register := domain.RegisterNode{NodeSpec: heartbeat.Node, Enrolled: true}
-	if err := h.do(ctx, node, domain.Intend(domain.Nodes, nodeName(node), register)); err != nil {
+	if err := h.doIfChanged(ctx, node, domain.Intend(domain.Nodes, nodeName(node), register)); err != nil {
 		return protocol.Assignments{}, err
 	}
 	h.recordStatus(node, heartbeat)

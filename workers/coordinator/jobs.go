@@ -2,7 +2,6 @@ package coordinator
 
 import (
 	"hash/fnv"
-	"iter"
 	"time"
 
 	"anneal/domain"
@@ -40,17 +39,6 @@ func jobNamed(v *projections.View, name domain.Name) (job, bool) {
 		return job{}, false
 	}
 	return jobOf(row), true
-}
-
-// jobs yields the jobs of every kind that have not ended.
-func jobs(v *projections.View) iter.Seq[job] {
-	return func(yield func(job) bool) {
-		for row := range projections.UnfinishedJobs(v) {
-			if !yield(jobOf(row)) {
-				return
-			}
-		}
-	}
 }
 
 // progress returns the progress of the job in the live status; false when the live status has none

@@ -65,9 +65,9 @@ func changedNodes(v *projections.View, position uint64) map[domain.Name]bool {
 			nodes[row.Name] = true
 		}
 	}
-	for j := range jobs(v) {
-		if j.Version > position && j.Life.Active() {
-			nodes[j.Life.Nodes[0]] = true
+	for row := range projections.UnfinishedJobs(v) {
+		if row.Version > position && row.State.Life().Active() {
+			nodes[row.State.Life().Nodes[0]] = true
 		}
 	}
 	for row := range v.Deployments.All() {
@@ -93,12 +93,12 @@ func (c *Coordinator) purge(ctx context.Context) {
 	world := c.recorder.world
 	for after := uint64(0); ; {
 		view := world.View()
-		for j := range jobs(view) {
-			if j.Life.State != domain.JobCleaningUpState {
+		for row := range projections.UnfinishedJobs(view) {
+			if row.State.Life().State != domain.JobCleaningUpState {
 				continue
 			}
-			if err := c.purgeJob(ctx, j.Name); err != nil && ctx.Err() == nil {
-				c.logger.Warn("cannot purge a deleted job: trying again", "job", j.Name, "error", err)
+			if err := c.purgeJob(ctx, row.Name); err != nil && ctx.Err() == nil {
+				c.logger.Warn("cannot purge a deleted job: trying again", "job", row.Name, "error", err)
 			}
 		}
 		after = view.Position

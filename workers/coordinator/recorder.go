@@ -28,6 +28,29 @@ func (r recorder) do(ctx context.Context, node string, intent domain.Intent) err
 	return r.world.WaitFor(ctx, change.Position())
 }
 
+// doIfChanged is do for a command that seldom has anything to record. If it has nothing to record in
+// the world, doIfChanged does not wait for events of the resource that are not in the world yet.
+func (r recorder) doIfChanged(ctx context.Context, node string, intent domain.Intent) error {
+	state, _ := r.world.Row(intent.Name)
+	if record, err := intent.Decide(state, r.now()); err == nil && record.Type == "" {
+		return nil
+	}
+	return r.do(ctx, node, intent)
+}
+
+// doAll executes commands that a node caused, in order: see eventlog.DoAll. It waits until the world
+// has their events, and returns the error of each command.
+func (r recorder) doAll(ctx context.Context, node string, intents ...domain.Intent) []error {
+	request := eventlog.Request{Time: r.now(), Actor: string(nodeName(node))}
+	changes, errs := eventlog.DoAll(ctx, r.log, r.world, request, intents...)
+	for i := range changes {
+		if errs[i] == nil {
+			errs[i] = r.world.WaitFor(ctx, changes[i].Position())
+		}
+	}
+	return errs
+}
+
 // doJob executes a command on a job of any kind that a node caused, and waits until the world has
 // its event. It returns an error when the job was deleted, even if another job now has its name.
 func (r recorder) doJob(ctx context.Context, node string, j job, command domain.Command[domain.JobLife]) error {

@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -48,30 +49,29 @@ func (r *results) record(
 		return true, r.reject(ctx, node, j, refused)
 	}
 	name := domain.NewName(j.Name.Account(), "models", j.OutputModel)
-	err = r.doJob(ctx, node, j, domain.StoreResults{JobOutcome: domain.JobOutcome{Attempt: report.Attempt,
+	store := domain.IntendJob(j.Name, domain.StoreResults{JobOutcome: domain.JobOutcome{Attempt: report.Attempt,
 		StoppedEarly: report.Result.StoppedEarly, Reason: truncate(report.Result.Reason), Output: name,
-		Results: files.Files, Model: domain.ModelRegistered(register), Progress: progress}})
-	if err != nil {
+		Results: files.Files, Model: domain.ModelRegistered(register), Progress: progress}}).Of(j.Event)
+	if err := r.complete(ctx, node, j, report.Attempt, store, domain.Intend(domain.Models, name, register)); err != nil {
 		return true, r.reject(ctx, node, j, err)
 	}
-	r.complete(ctx, node, j, report.Attempt, domain.Intend(domain.Models, name, register))
 	return true, nil
 }
 
-// complete creates the output model and completes the job, whose results are recorded. If that
+// complete records the results of a job with the intent store, creates the output model and
+// completes the job, with one fsync. It returns the error of recording the results. If a later step
 // fails, a scheduler completes the job or fails it with the reason.
-func (r *results) complete(ctx context.Context, node string, j job, attempt int, register domain.Intent) {
-	steps := []domain.Intent{register}
+func (r *results) complete(ctx context.Context, node string, j job, attempt int, store, register domain.Intent) error {
+	steps := []domain.Intent{store, register}
 	if j.Life.Options == nil || !j.Life.Options.LoadAddon {
 		steps = append(steps, domain.IntendFinish(j.Name, j.Waits, attempt).Of(j.Event))
 	}
-	for _, intent := range steps {
-		if err := r.do(ctx, node, intent); err != nil {
-			r.logger.Debug("cannot complete a job whose results are recorded: a scheduler completes "+
-				"it", "job", j.Name, "error", err)
-			return
-		}
+	errs := r.doAll(ctx, node, steps...)
+	if err := errors.Join(errs[1:]...); err != nil && errs[0] == nil {
+		r.logger.Debug("cannot complete a job whose results are recorded: a scheduler completes "+
+			"it", "job", j.Name, "error", err)
 	}
+	return errs[0]
 }
 
 // reject fails a job whose results cannot become a model. err is the reason. When err is transient
