@@ -82,7 +82,7 @@ func TestSupportBundleHasNoSecrets(t *testing.T) {
 	require.NoError(t, os.WriteFile(value, []byte("a secret value 4711"), 0o600))
 	s.run("secret", "create", "k", "--key-name", "K", "--value-file", value).ok(t)
 	bundle := filepath.Join(t.TempDir(), "bundle.tar.gz")
-	s.run("support-bundle", bundle, "--data", s.dir, "--tracker", "wandb=https://name:password4711@127.0.0.1:1").ok(t)
+	s.run("support-bundle", bundle, "--data", s.dir, "--public-url", "https://name:password4711@127.0.0.1:1").ok(t)
 
 	secrets := []string{"a secret value 4711", "password4711", s.context.APIKey}
 	for _, pattern := range []string{"operator.json", filepath.Join("keys", "*")} {
