@@ -39,13 +39,14 @@ func TestDoctor(t *testing.T) {
 	s := serve(t, t.TempDir())
 	args := []string{"--data", s.dir, "--speech", "none"}
 	healthy, _ := doctor(t, false, args...)
-	for _, name := range []string{"data directory", "private files", "keys", "file descriptors", "log", "deletions", "server",
-		"nodes"} {
+	for _, name := range []string{"data directory", "private files", "keys", "file descriptors", "log", "deletions",
+		"server", "nodes"} {
 		require.Equal(t, "ok", healthy[name], name)
 	}
 	require.Zero(t, s.end())
 
-	key, held, mark := filepath.Join(s.dir, "keys", "pepper"), filepath.Join(s.dir, "sweep.held"), filepath.Join(s.dir, "nats.mark")
+	key, held := filepath.Join(s.dir, "keys", "pepper"), filepath.Join(s.dir, "sweep.held")
+	mark := filepath.Join(s.dir, "nats.mark")
 	text, err := os.ReadFile(key)
 	require.NoError(t, err)
 	marked, err := os.ReadFile(mark)
@@ -55,7 +56,8 @@ func TestDoctor(t *testing.T) {
 		failed        bool
 		make, undo    func() error
 	}{
-		{"private files", "failed", true, func() error { return os.Chmod(key, 0o644) }, func() error { return os.Chmod(key, 0o600) }},
+		{"private files", "failed", true, func() error { return os.Chmod(key, 0o644) },
+			func() error { return os.Chmod(key, 0o600) }},
 		{"keys", "failed", true, func() error { return os.WriteFile(key, []byte("0"), 0o600) },
 			func() error { return os.WriteFile(key, text, 0o600) }},
 		{"deletions", "warning", false, func() error { return os.WriteFile(held, []byte("a test"), 0o600) },

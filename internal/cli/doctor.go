@@ -21,13 +21,13 @@ const doctorTimeout = 5 * time.Second
 
 func doctorCommand() *cobra.Command {
 	var flags server.Flags
-	c := &cobra.Command{Use: "doctor", Short: "Check an installation, and say what to do (run on the server's machine)",
-		Args:    arguments(0, 0),
+	c := &cobra.Command{Use: "doctor", Args: arguments(0, 0),
+		Short:   "Check an installation, and say what to do (run on the server's machine)",
 		Example: "  anneal doctor --config anneal.yaml",
-		Long: `Checks the data directory and its keys, the disk and its syncs, the clock, limits, certificates, the sandbox and
-the engines, for a server with the given flags, which are those of 'anneal serve'. If the server runs, it
-also checks whether the server is ready and whether its nodes have its version. It changes nothing, and
-does not read the log: 'anneal log verify' does. It fails if a check fails; warnings do not count.`,
+		Long: `Checks the data directory and its keys, the disk and its syncs, the clock, limits, certificates, the
+sandbox and the engines, for a server with the given flags, which are those of 'anneal serve'. If the server
+runs, it also checks whether the server is ready and whether its nodes have its version. It changes nothing,
+and does not read the log: 'anneal log verify' does. It fails if a check fails; warnings do not count.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			findings := diagnose(c.Context(), c, flags)
 			var items []map[string]any

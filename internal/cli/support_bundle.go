@@ -139,7 +139,8 @@ func fileSizes(dir string) ([]byte, error) {
 			sum.files, sum.bytes = sum.files+1, sum.bytes+info.Size()
 			return nil
 		}
-		_, err = fmt.Fprintf(&list, "%s %12d %s %s\n", info.Mode(), info.Size(), info.ModTime().UTC().Format(time.RFC3339), name)
+		changed := info.ModTime().UTC().Format(time.RFC3339)
+		_, err = fmt.Fprintf(&list, "%s %12d %s %s\n", info.Mode(), info.Size(), changed, name)
 		return err
 	})
 	for name, sum := range totals {

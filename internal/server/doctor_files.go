@@ -127,7 +127,7 @@ func checkSpace(_ context.Context, flags Flags) Finding {
 				uint64(disk.Files)>>20)}
 	}
 	var system unix.Statfs_t
-	if err := unix.Statfs(dir, &system); err == nil && uint64(system.Type) == tmpfsMagic { //nolint:unconvert // signed on Linux
+	if err := unix.Statfs(dir, &system); err == nil && uint64(system.Type) == tmpfsMagic { // Type is signed on Linux
 		return Finding{Result: CheckWarning, Detail: dir + " is on tmpfs: a restart of the machine deletes all data",
 			Advice: "use a directory on a disk for --data"}
 	}
@@ -206,8 +206,8 @@ func checkLog(_ context.Context, flags Flags) Finding {
 	case err != nil:
 		return failed(err, verify)
 	case mark.Failed:
-		return Finding{Result: CheckWarning, Detail: "a sync of the log failed: the next start writes the end of the log again",
-			Advice: "check the disk, and restart the server"}
+		return Finding{Result: CheckWarning, Advice: "check the disk, and restart the server",
+			Detail: "a sync of the log failed: the next start writes the end of the log again"}
 	case mark.Damaged > 0 || mark.Lost > 0:
 		return Finding{Result: CheckFailed, Advice: verify, Detail: fmt.Sprintf(
 			"the log is damaged at position %d, or lost %d events", mark.Damaged, mark.Lost)}
