@@ -56,7 +56,7 @@ var jsonCommands = []string{
 	"accelerators set any=1 --account other", "accelerators list other",
 	"node token", "node token --file token",
 	"events", "audit", "blame datasets/plain", "why datasets/plain", "usage",
-	"log verify", "replay", "config check serve --config anneal.yaml", "doctor",
+	"log verify", "replay", "config check serve --config anneal.yaml", "doctor", "top",
 	"support-bundle bundle.tar.gz",
 	"log credentials", "log key", "log checkpoint",
 	"backup key backup.key", "backup status", "world rebuild", "world status", "dataset delete plain",

@@ -73,7 +73,9 @@ func similarCommand(c *cobra.Command, name string) (similar string) {
 			if strings.HasPrefix(known, name) { // prefer a command that begins with name
 				distance = min(distance, maxTypos-1)
 			}
-			if distance < smallest && distance < len(name) {
+			// of equally similar commands, prefer one with the first letter of name
+			sameLetter := similar != "" && distance == smallest && known[0] == name[0] && similar[0] != name[0]
+			if distance < len(name) && (distance < smallest || sameLetter) {
 				similar, smallest = child.Name(), distance
 			}
 		}

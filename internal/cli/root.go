@@ -71,7 +71,7 @@ func NewRoot(version string) *cobra.Command {
 	addGroup(root, groupOperator, "Servers and nodes:",
 		serveCommand(), workCommand(), serverCommand(), nodeCommand(), accountCommand(), quotaCommand(),
 		acceleratorsCommand(), logCommand(), worldCommand(), replayCommand(), backupCommand(), restoreCommand(),
-		configCommand(), doctorCommand(), supportBundleCommand(), witnessCommand(), demoCommand())
+		configCommand(), doctorCommand(), topCommand(), supportBundleCommand(), witnessCommand(), demoCommand())
 	addGroup(root, groupUser, "Resources and inference:",
 		datasetCommand(), modelCommand(), sftCommand(), dpoCommand(), rftCommand(), rlorCommand(), evaluatorCommand(),
 		deploymentCommand(), addonCommand(), shapeCommand(), completeCommand(), chatCommand(), evalCommand(),

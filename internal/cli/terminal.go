@@ -55,6 +55,13 @@ func (t *terminal) Write(p []byte) (int, error) {
 
 const clearLine = "\r\x1b[2K"
 
+// clearScreen moves the cursor of a terminal to the upper left corner, and clears its screen.
+func clearScreen(w io.Writer) {
+	if t, ok := w.(*terminal); ok {
+		_, _ = io.WriteString(t.out, "\x1b[H\x1b[2J")
+	}
+}
+
 // redraw replaces the current line by a text, which it escapes. If w is not a terminal, it only
 // writes the text.
 func redraw(w io.Writer, text string) {
