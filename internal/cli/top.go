@@ -34,7 +34,8 @@ var topSections = []struct {
 		{"READY", "ready", "anneal_deployment_replicas", map[string]string{"state": "ready"}},
 		{"REQUESTS/S", "requestsPerSecond", "anneal_deployment_requests_per_second", nil},
 		{"IN FLIGHT", "requestsInFlight", "anneal_deployment_requests_in_flight", nil},
-		{"TOKENS/S", "completionTokensPerSecond", "anneal_deployment_tokens_per_second", map[string]string{"kind": "completion"}}}},
+		{"TOKENS/S", "completionTokensPerSecond", "anneal_deployment_tokens_per_second",
+			map[string]string{"kind": "completion"}}}},
 	{"ACCOUNT", "account", []topColumn{
 		{"RUNNING JOBS", "runningJobs", "anneal_account_jobs", map[string]string{"state": "RUNNING"}},
 		{"UNFINISHED JOBS", "unfinishedJobs", "anneal_account_jobs", nil}}},
