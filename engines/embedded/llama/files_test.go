@@ -95,7 +95,7 @@ func TestInvalidDirectories(t *testing.T) {
 		"rope_scaling.factor": func(t *testing.T, dir string) {
 			edit(t, dir, `"rope_theta"`, `"rope_scaling": {"type": "linear"}, "rope_theta"`)
 		},
-		`rope_parameters.rope_type: is "yarn"`: func(t *testing.T, dir string) {
+		`rope_parameters.rope_type: must be linear, llama3 or default, is "yarn"`: func(t *testing.T, dir string) {
 			edit(t, dir, `"rope_theta"`, `"rope_parameters": {"rope_type": "yarn"}, "rope_theta"`)
 		},
 		"partial_rotary_factor": func(t *testing.T, dir string) {

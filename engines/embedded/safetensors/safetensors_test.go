@@ -123,7 +123,7 @@ func TestInvalidFiles(t *testing.T) {
 func TestInvalidTensors(t *testing.T) {
 	good := tensors()[0]
 	for name, bad := range map[string]safetensors.Tensor{
-		"not unique": good,
+		"used twice": good,
 		"needs 4":    {Info: safetensors.Info{Name: "a", DType: safetensors.F32, Shape: []int{4}}},
 		"cannot":     {Info: safetensors.Info{Name: "a", DType: "I8"}, Data: []float32{1}},
 		"is empty":   {Info: safetensors.Info{DType: safetensors.F32}, Data: []float32{1}},
