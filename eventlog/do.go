@@ -129,6 +129,7 @@ type decision struct {
 	req            Request
 	intent         domain.Intent
 	tried          []Change // the change of each attempt that had an event to append
+	looked         uint64   // position up to which look has read the events of the resource
 	since          uint64   // version of the row in the first attempt; the event of every attempt has a later position
 	unacknowledged bool     // an append of this decision was not acknowledged
 }
@@ -193,11 +194,25 @@ func (d *decision) attempt(ctx context.Context, first bool) (change Change, appe
 		l, leave = d.pipeline.enter(ctx, d.intent.Name)
 		defer leave()
 	}
+	epoch := 0
+	if l != nil {
+		epoch = d.pipeline.at()
+		_, version := d.rows.Row(d.intent.Name)
+		if d.pipeline.has(l, d.req.Command) { // a concurrent execution of the command has recorded it
+			if first {
+				d.since = version
+			}
+			return Change{}, true, ErrConflict // look finds it
+		}
+	}
 	row, durable := d.rows.Lookup(d.intent.Name), true
 	if l != nil {
-		if newer, ok := d.pipeline.row(d.rows, l, row.Version, d.req.Command); ok {
+		if newer, ok := d.pipeline.row(d.rows, l, row.Version); ok {
 			row, durable = newer, false
 		}
+	}
+	if d.unacknowledged && row.Version > d.looked { // the row may include the event that was not acknowledged
+		return Change{}, true, ErrConflict
 	}
 	change, err = d.decide(row, first)
 	if err != nil || change.Event.ID == "" {
@@ -213,7 +228,7 @@ func (d *decision) attempt(ctx context.Context, first bool) (change Change, appe
 	stored := func(position uint64) {
 		change.Event.Position = position
 		if l != nil {
-			d.pipeline.stored(l, change)
+			d.pipeline.stored(l, change, epoch)
 			leave()
 		}
 		if d.req.Stored != nil {
@@ -222,11 +237,7 @@ func (d *decision) attempt(ctx context.Context, first bool) (change Change, appe
 	}
 	position, err := d.log.Append(ctx, Write{Expect: change.Before.Version, Event: change.Event, Stored: stored})
 	change.Event.Position = position
-	switch {
-	case l == nil:
-	case errors.Is(err, ErrConflict): // the event on which this one was decided may not be in the log any more
-		d.pipeline.Applied(d.intent.Name, change.Before.Version)
-	default:
+	if l != nil {
 		d.pipeline.catchUp(d.rows, d.intent.Name)
 	}
 	return change, true, err
@@ -271,6 +282,10 @@ func (d *decision) resolve(ctx context.Context) (Change, error) {
 	if err != nil || found.Position() > 0 {
 		return found, err
 	}
+	if n := len(d.tried); d.pipeline != nil && n > 0 && newest <= d.tried[n-1].Before.Version {
+		// the log does not have the event on which the last attempt was decided
+		d.pipeline.Applied(d.intent.Name, d.tried[n-1].Before.Version)
+	}
 	return Change{}, d.rows.WaitFor(ctx, newest)
 }
 
@@ -297,6 +312,7 @@ func (d *decision) look(ctx context.Context) (found Change, newest uint64, err e
 			return Change{}, 0, err
 		}
 	}
+	d.looked = max(d.since, newest)
 	return found, newest, nil
 }
 

@@ -58,6 +58,16 @@ func (p *Pipeline) Lanes() int {
 	return len(p.lanes)
 }
 
+// LaneUsers returns the number of commands that use the lane of a resource.
+func (p *Pipeline) LaneUsers(name domain.Name) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if l := p.lanes[name]; l != nil {
+		return l.users
+	}
+	return 0
+}
+
 // StoredLast returns the position of the newest event that the server has stored, which may not be
 // durable.
 func StoredLast(ctx context.Context, l *JetStream) (uint64, error) {

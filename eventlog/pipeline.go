@@ -2,6 +2,7 @@ package eventlog
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 type Pipeline struct {
 	mu    sync.Mutex
 	lanes map[domain.Name]*lane
+	epoch int // number of calls of Forget
 }
 
 // PipelinedRows are Rows that embed a Pipeline. They call its Applied for each event that they
@@ -38,6 +40,8 @@ type lane struct {
 	turn   chan struct{} // has an element while a command is decided and appended
 	users  int           // number of commands that use the lane
 	newest *Change       // change with the resource's newest stored event; nil when the rows have the event
+	// by ID of a command: position of its stored event, which the rows do not have yet
+	commands map[string]uint64
 }
 
 // turnTimeout is how long a command waits for another one on the same resource. Then it is decided
@@ -91,28 +95,57 @@ func (l *lane) await(ctx context.Context) bool {
 
 // drop removes a lane that is not needed. The caller holds the mutex.
 func (p *Pipeline) drop(name domain.Name, l *lane) {
-	if l.users == 0 && l.newest == nil && p.lanes[name] == l {
+	if l.users == 0 && l.newest == nil && len(l.commands) == 0 && p.lanes[name] == l {
 		delete(p.lanes, name)
 	}
 }
 
 // stored records a change whose event the log has stored and may not have synced yet.
-func (p *Pipeline) stored(l *lane, change Change) {
+func (p *Pipeline) stored(l *lane, change Change, epoch int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if l.newest == nil || l.newest.Position() < change.Position() {
+	if l.commands == nil {
+		l.commands = map[string]uint64{}
+	}
+	l.commands[change.Event.Command] = change.Position()
+	if epoch == p.epoch && (l.newest == nil || l.newest.Position() < change.Position()) {
 		l.newest = &change
 	}
 }
 
+// has reports whether the log has stored an event of a command that the rows do not have yet.
+func (p *Pipeline) has(l *lane, command string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return l.commands[command] > 0
+}
+
+// at returns the number of calls of Forget.
+func (p *Pipeline) at() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.epoch
+}
+
+// Forget forgets the stored events, because the rows on which they were decided have been replaced.
+// Commands that are being decided on them are not recorded here either.
+func (p *Pipeline) Forget() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.epoch++
+	for name, l := range p.lanes {
+		l.newest = nil
+		p.drop(name, l)
+	}
+}
+
 // row returns the row after the resource's newest stored event. The result is false when the rows,
-// which have the resource at version, include that event, and when the event is of the given
-// command, which Do then finds in the log.
-func (p *Pipeline) row(rows Rows, l *lane, version uint64, command string) (Row, bool) {
+// which have the resource at version, include that event.
+func (p *Pipeline) row(rows Rows, l *lane, version uint64) (Row, bool) {
 	p.mu.Lock()
 	newest := l.newest
 	p.mu.Unlock()
-	if newest == nil || newest.Position() <= version || newest.Event.Command == command {
+	if newest == nil || newest.Position() <= version {
 		return Row{}, false
 	}
 	row, err := newest.After(rows)
@@ -136,10 +169,14 @@ func (p *Pipeline) Applied(name domain.Name, position uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	l := p.lanes[name]
-	if l != nil && l.newest != nil && l.newest.Position() <= position {
-		l.newest = nil
-		p.drop(name, l)
+	if l == nil {
+		return
 	}
+	maps.DeleteFunc(l.commands, func(_ string, at uint64) bool { return at <= position })
+	if l.newest != nil && l.newest.Position() <= position {
+		l.newest = nil
+	}
+	p.drop(name, l)
 }
 
 // DoAll executes intents in order, as Do does, each with a new command ID. It executes an intent as

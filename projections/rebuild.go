@@ -214,5 +214,6 @@ func (r *rebuild) tryReplace(ctx context.Context, served, folded **View) (events
 	}
 	w.waits, w.view = next.waits, nil
 	w.rebuilds++
+	w.Pipeline.Forget()
 	return nil, true, nil
 }
