@@ -30,18 +30,15 @@ runs, it also checks whether the server is ready and whether its nodes have its 
 and does not read the log: 'anneal log verify' does. It fails if a check fails; warnings do not count.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			findings := diagnose(c.Context(), c, flags)
-			var items []map[string]any
 			problems := 0
 			for _, one := range findings {
-				items = append(items, map[string]any{"check": one.Check, "result": one.Result, "detail": one.Detail,
-					"advice": one.Advice})
 				if one.Result == server.CheckFailed {
 					problems++
 				}
 			}
 			if inJSON, _ := wantsJSON(c); !inJSON {
 				printFindings(c.OutOrStdout(), findings)
-			} else if err := printJSON(c.OutOrStdout(), items); err != nil {
+			} else if err := printJSON(c.OutOrStdout(), findings); err != nil {
 				return err
 			}
 			if problems > 0 {

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -134,7 +135,7 @@ func fileSizes(dir string) ([]byte, error) {
 		if err != nil {
 			return err
 		}
-		top, _, nested := cutPath(name)
+		top, _, nested := strings.Cut(name, string(filepath.Separator))
 		if sum := totals[top]; nested && sum != nil {
 			sum.files, sum.bytes = sum.files+1, sum.bytes+info.Size()
 			return nil
@@ -147,16 +148,6 @@ func fileSizes(dir string) ([]byte, error) {
 		fmt.Fprintf(&list, "%s/: %d files, %d bytes\n", name, sum.files, sum.bytes)
 	}
 	return list.Bytes(), err
-}
-
-// cutPath returns the first element of a relative path, and the rest.
-func cutPath(path string) (first, rest string, nested bool) {
-	for i := range path {
-		if path[i] == filepath.Separator {
-			return path[:i], path[i+1:], true
-		}
-	}
-	return path, "", false
 }
 
 var (
