@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strconv"
 	"strings"
 	"time"
@@ -111,20 +112,36 @@ func EnsureStream(ctx context.Context, js jetstream.JetStream, config jetstream.
 }
 
 // Retry repeats an idempotent request to the NATS server until it replies or ctx is done. A cluster
-// without a leader drops requests, so a single attempt could wait forever.
+// without a leader drops requests, so a single attempt could wait forever. Retry logs a warning every
+// retryWarning.
 func Retry(ctx context.Context, try func(context.Context) error) error {
-	const perAttempt = 2 * time.Second
+	warned := time.Now()
 	for {
-		once, cancel := context.WithTimeout(ctx, perAttempt)
+		once, cancel := context.WithTimeout(ctx, retryAttempt)
 		err := try(once)
 		cancel()
-		silent := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout) ||
-			errors.Is(err, jetstream.ErrNoStreamResponse) ||
-			errors.Is(err, jetstream.ErrJetStreamNotEnabled) || err != nil && notTaken(err)
-		if !silent || !Sleep(ctx, 100*time.Millisecond) {
+		if !unanswered(err) || !Sleep(ctx, retryPause) {
 			return err
 		}
+		if time.Since(warned) >= retryWarning {
+			warned = time.Now()
+			slog.Warn("the NATS cluster does not respond: trying again", "error", err)
+		}
 	}
+}
+
+const (
+	retryAttempt = 2 * time.Second        // maximum duration of one attempt
+	retryPause   = 100 * time.Millisecond // pause between two attempts
+	retryWarning = 5 * time.Second        // time between two warnings
+)
+
+// unanswered reports whether err means that the NATS cluster did not reply to a request, or could
+// not process it yet.
+func unanswered(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout) ||
+		errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, jetstream.ErrJetStreamNotEnabled) ||
+		notTaken(err) || domain.CodeOf(err) == domain.Unavailable
 }
 
 // DecideAs sets the ID of the control plane that the envelopes of appended events name. It must be

@@ -155,6 +155,9 @@ func (l *JetStream) retryRead(parent context.Context, try func(context.Context) 
 		case !notTaken(err) && !errors.Is(err, context.DeadlineExceeded):
 			return err
 		case !Sleep(ctx, pause):
+			if parent.Err() != nil {
+				return parent.Err()
+			}
 			return domain.Errorf(domain.Unavailable, "the event log does not respond (%v): try again", err)
 		}
 	}
