@@ -173,8 +173,8 @@ func TestBatchSurvivesKills(t *testing.T) {
 	for kill := range 2 {
 		usage := s.usage()
 		eventually(t, "more results are durable, and further requests are complete", func() bool {
+			now := len(storedResults(t, files)) // before the usage, which grows meanwhile
 			usage.read(t)
-			now := len(storedResults(t, files))
 			return now > durable && len(usage.complete) >= now+8
 		})
 		s.kill()
