@@ -346,9 +346,9 @@ func TestStoredResponsesAreSealed(t *testing.T) {
 		}
 	}
 	require.NotContains(t, s.logged.String(), canary)
-	r := s.request("GET", "/v1/accounts/acme/datasets", "", nil)
+	r := server.request("GET", "/v1/accounts/acme/datasets", "", nil)
 	r.Header.Set("Authorization", "Bearer "+minted)
-	require.Equal(t, 200, s.send(r).status, "the key is valid")
+	require.Equal(t, 200, server.send(r).status, "the key is valid")
 }
 
 func TestResponsesAreStoredForADay(t *testing.T) {
