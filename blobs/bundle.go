@@ -1,0 +1,373 @@
+package blobs
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"anneal/disk"
+)
+
+// bundles is the directory of bundles, ACCOUNT/EVENT. A bundle is one file with the small files
+// that an attempt of a job returns as its results: the model, the metrics and the log. They are
+// stored together, because creating files and directories takes most of the time of storing them.
+// EVENT is the ID of the event that created the job.
+//
+// A bundle is a sequence of entries as in the journal, each with a checksum of its key and content.
+// It is written once. Deleting one of its files replaces it by a bundle without the file. A file
+// that is stored later under the same key takes precedence over the one in the bundle.
+const bundles = ".bundles"
+
+// maxBundle is the maximum number of bytes of the contents in a bundle. To read a file, its bundle
+// is read completely.
+const maxBundle = 64 << 10
+
+// bundleOf returns the name of the bundle that may have the file under key, ACCOUNT/EVENT; "" when
+// no bundle has such a file. See MetricsFile, TrainerLog and InlinePrefix.
+func bundleOf(key string) string {
+	root, rest, _ := strings.Cut(key, "/")
+	account, rest, _ := strings.Cut(rest, "/")
+	resource, file, _ := strings.Cut(rest, "/")
+	if file == "" || strings.Contains(file, "/") {
+		return ""
+	}
+	event, _, attempt := strings.Cut(resource, inlineAttempt)
+	if root+"/" == JobRoot && !attempt || root+"/" == ModelRoot && attempt {
+		return account + "/" + event
+	}
+	return ""
+}
+
+// A bundle is a decoded bundle.
+type bundle struct {
+	files   []entry // with different keys
+	damaged bool    // some entries could not be decoded
+	time    time.Time
+}
+
+// readBundle reads a bundle. The error is os.ErrNotExist when there is none.
+func (f *fileStore) readBundle(name string) (b bundle, err error) {
+	if name == "" {
+		return b, os.ErrNotExist
+	}
+	file, err := os.Open(f.bundlePath(name))
+	if err != nil {
+		return b, err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return b, err
+	}
+	b.time = info.ModTime()
+	data, err := io.ReadAll(file)
+	if errors.Is(err, syscall.EIO) {
+		b.damaged = true
+		return b, nil
+	}
+	entries, lost, _ := entriesOf(data)
+	for _, e := range entries {
+		if bundleOf(e.key) == name {
+			b.files = append(b.files, e)
+		}
+	}
+	b.damaged = lost > 0 || len(b.files) == 0
+	return b, err
+}
+
+func (f *fileStore) bundlePath(name string) string {
+	return filepath.Join(f.dir, bundles, filepath.FromSlash(name))
+}
+
+// file returns the content of the file under key; false when the bundle does not have it, or it
+// could not be decoded.
+func (b bundle) file(key string) (content []byte, ok bool) {
+	at := slices.IndexFunc(b.files, func(e entry) bool { return e.key == key })
+	if at < 0 {
+		return nil, false
+	}
+	return b.files[at].content, true
+}
+
+// bundled returns the digest of the file under key in its bundle; ok is false if no bundle has it.
+func (f *fileStore) bundled(key string) (d digest, ok bool) {
+	b, err := f.readBundle(bundleOf(key))
+	if err != nil {
+		return d, false
+	}
+	content, ok := b.file(key)
+	if !ok {
+		return d, false
+	}
+	return smallDigest(content), true
+}
+
+// openBundled opens the file under key in its bundle.
+func (f *fileStore) openBundled(key string) (*verified, error) {
+	b, err := f.readBundle(bundleOf(key))
+	if err != nil {
+		return nil, err
+	}
+	content, ok := b.file(key)
+	switch {
+	case !ok && b.damaged:
+		return nil, damaged(key, "the file with all results of the job is damaged")
+	case !ok:
+		return nil, os.ErrNotExist
+	}
+	return &verified{store: f, key: key, file: inMemory{bytes.NewReader(content)}, at: -1, end: int64(len(content)),
+		info: bundledInfo{key, int64(len(content)), b.time}, contents: []digest{smallDigest(content)}}, nil
+}
+
+// inMemory is the content of a file in a bundle.
+type inMemory struct{ *bytes.Reader }
+
+// Close implements io.Closer.
+func (inMemory) Close() error { return nil }
+
+// bundledInfo is the os.FileInfo of a file in a bundle.
+type bundledInfo struct {
+	key  string
+	size int64
+	time time.Time
+}
+
+func (i bundledInfo) Name() string       { return filepath.Base(i.key) }
+func (i bundledInfo) Size() int64        { return i.size }
+func (i bundledInfo) Mode() fs.FileMode  { return 0o600 }
+func (i bundledInfo) ModTime() time.Time { return i.time }
+func (i bundledInfo) IsDir() bool        { return false }
+func (i bundledInfo) Sys() any           { return nil }
+
+// listBundled returns the files in bundles whose keys begin with prefix, ordered by key. It leaves
+// out files that could not be decoded.
+func (f *fileStore) listBundled(prefix string) (files []File, err error) {
+	names, err := f.bundlesBelow(prefix)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		b, err := f.readBundle(name)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range b.files {
+			if strings.HasPrefix(e.key, prefix) {
+				files = append(files, File{e.key, int64(len(e.content)), b.time})
+			}
+		}
+	}
+	slices.SortFunc(files, func(a, b File) int { return cmp.Compare(a.Key, b.Key) })
+	return files, nil
+}
+
+// bundlesBelow returns the names of the bundles that may have files below prefix.
+func (f *fileStore) bundlesBelow(prefix string) (names []string, err error) {
+	root, rest, _ := strings.Cut(prefix, "/")
+	if root+"/" != JobRoot && root+"/" != ModelRoot {
+		return nil, nil
+	}
+	account, resource, _ := strings.Cut(rest, "/")
+	if resource != "" {
+		if name := bundleOf(prefix + "file"); name != "" {
+			names = append(names, name)
+		}
+		return names, nil
+	}
+	accounts := []string{account}
+	if account == "" {
+		if accounts, err = namesIn(filepath.Join(f.dir, bundles)); err != nil {
+			return nil, err
+		}
+	}
+	for _, account := range accounts {
+		events, err := namesIn(filepath.Join(f.dir, bundles, account))
+		if err != nil {
+			return nil, err
+		}
+		for _, event := range events {
+			names = append(names, account+"/"+event)
+		}
+	}
+	return names, nil
+}
+
+// namesIn returns the names in a directory; none if it does not exist.
+func namesIn(dir string) (names []string, err error) {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names, err
+}
+
+// storeBundle durably stores new small files in a bundle, with one sync. stored is false, and
+// nothing has changed, if they cannot be in one bundle, or one of them exists, or the journal
+// accepts no entries. If the bundle exists with the same files, it does nothing.
+func (f journaled) storeBundle(files []smallFile) (stored bool, err error) {
+	name, keys, entries := bundleOf(files[0].key), make([]string, len(files)), make([]entry, len(files))
+	var data []byte
+	size := 0
+	for i, file := range files {
+		if bundleOf(file.key) != name {
+			return false, nil
+		}
+		keys[i], entries[i] = file.key, entry{key: file.key, bundled: true, content: file.content}
+		size, data = size+len(file.content), appendEntry(data, entries[i])
+	}
+	if name == "" || size > maxBundle || f.bundling != nil && !f.bundling() {
+		return false, nil
+	}
+	done, err := f.space.Reserve(disk.Files, int64(2*len(data)))
+	if err != nil {
+		return true, err
+	}
+	defer done()
+	unlock, err := f.lock(append(keys, name)...)
+	if err != nil {
+		return true, err
+	}
+	defer unlock()
+	arrive := f.journal.announce()
+	defer arrive()
+	if free, same := f.mayBundle(name, keys, entries); !free {
+		return same, nil
+	}
+	applied, err := f.journal.append(arrive, entries...)
+	if err != nil {
+		return !errors.Is(err, errNoJournal), err
+	}
+	defer applied()
+	f.step()
+	if err := f.writeBundle(name, data); err != nil {
+		applied() // before supersede: that may wait for journal.close, which waits for applied
+		return true, errors.Join(err, f.journal.supersede(keys...))
+	}
+	f.step()
+	return true, nil
+}
+
+// mayBundle reports whether the files of a new bundle do not exist yet. same reports whether the
+// bundle exists already with the same files, and no other one has replaced any of them.
+func (f *fileStore) mayBundle(name string, keys []string, entries []entry) (free, same bool) {
+	for _, key := range keys {
+		if _, err := os.Lstat(f.path(key)); !errors.Is(err, os.ErrNotExist) {
+			return false, false
+		}
+	}
+	b, err := f.readBundle(name)
+	if err != nil {
+		return errors.Is(err, os.ErrNotExist), false
+	}
+	return false, !slices.ContainsFunc(entries, func(e entry) bool {
+		content, ok := b.file(e.key)
+		return !ok || !bytes.Equal(content, e.content)
+	})
+}
+
+// writeBundle creates a bundle without syncing it. Nobody reads its files before they are
+// acknowledged, so it is written in place.
+func (f *fileStore) writeBundle(name string, data []byte) error {
+	path := f.bundlePath(name)
+	err := disk.WriteNew(path, data)
+	if errors.Is(err, os.ErrNotExist) { // the first bundle of the account
+		if err = os.MkdirAll(filepath.Dir(path), 0o700); err == nil {
+			err = disk.WriteNew(path, data)
+		}
+	}
+	if err != nil && !errors.Is(err, os.ErrExist) {
+		if removed := os.Remove(path); !errors.Is(removed, os.ErrNotExist) {
+			err = errors.Join(err, removed)
+		}
+	}
+	return err
+}
+
+// removeBundled durably removes the file under key from its bundle, and the bundle with its last
+// file. The caller holds the lock of lockNames(key).
+func (f *fileStore) removeBundled(key string) error {
+	name := bundleOf(key)
+	b, err := f.readBundle(name)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var left []byte
+	for _, e := range b.files {
+		if e.key != key {
+			left = appendEntry(left, entry{key: e.key, bundled: true, content: e.content})
+		}
+	}
+	path := f.bundlePath(name)
+	if _, has := b.file(key); !has && len(left) > 0 {
+		return nil
+	}
+	if len(left) == 0 {
+		err = os.Remove(path)
+	} else {
+		err = f.replaceBundle(path, left)
+	}
+	f.step()
+	return errors.Join(err, f.syncDir(filepath.Dir(path)))
+}
+
+func (f *fileStore) replaceBundle(path string, data []byte) error {
+	temp, err := os.CreateTemp(filepath.Join(f.dir, staging), "bundle-*")
+	if err != nil {
+		return err
+	}
+	_, err = temp.Write(data)
+	if err == nil {
+		err = temp.Sync()
+	}
+	if err = errors.Join(err, temp.Close()); err == nil {
+		f.step()
+		err = os.Rename(temp.Name(), path)
+	}
+	if err != nil {
+		err = errors.Join(err, os.Remove(temp.Name()))
+	}
+	return err
+}
+
+// lockNames returns the names to lock for a change of the file under key that may change its
+// bundle.
+func lockNames(key string) []string {
+	if name := bundleOf(key); name != "" {
+		return []string{key, name}
+	}
+	return []string{key}
+}
+
+// removeDamaged removes the damaged bundles among those that the journal has entries of. A power
+// failure has damaged them, and recover has stored their files separately.
+func (f journaled) removeDamaged(entries []entry) error {
+	for _, e := range entries {
+		if !e.bundled {
+			continue
+		}
+		name := bundleOf(e.key)
+		if b, err := f.readBundle(name); err == nil && b.damaged {
+			if err := os.Remove(f.bundlePath(name)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
