@@ -1,11 +1,13 @@
 package agent
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"anneal/domain"
 	"anneal/engines"
@@ -76,9 +78,33 @@ func deliverInline(t *attempt, result engines.TrainResult) (outcome string, err 
 	}
 	var stored func(bool)
 	report.Log, stored = t.joblog.inline()
-	reply, err := t.send(t.life, report)
+	ctx, cancel := replyContext(t.life)
+	defer cancel()
+	reply, err := t.send(ctx, report)
 	stored(err == nil && reply.LogStored)
 	return reply.Outcome, err
+}
+
+// replyTimeout is how long an attempt that is no longer assigned waits for the reply to the report
+// of its results.
+const replyTimeout = 3 * time.Second
+
+// replyContext returns a context for the report of an attempt's results. It ends replyTimeout after
+// life, the context of the attempt: a job whose results are recorded is no longer assigned, and the
+// agent may learn that before it gets the reply. Without the reply, it would upload the log again,
+// with a line that says that the attempt was interrupted.
+func replyContext(life context.Context) (ctx context.Context, cancel func()) {
+	ctx, end := context.WithCancel(context.WithoutCancel(life))
+	stop := context.AfterFunc(life, func() {
+		timer := time.NewTimer(replyTimeout)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			end()
+		case <-ctx.Done():
+		}
+	})
+	return ctx, func() { stop(); end() }
 }
 
 func sizeOf(files map[string][]byte) (total int) {
