@@ -257,7 +257,7 @@ func (s *Store) Size(ctx context.Context, key string) (int64, error) {
 	}
 	attributes, err := s.bucket.Attributes(ctx, key)
 	if s.files != nil && gcerrors.Code(err) == gcerrors.NotFound {
-		if d, ok := s.files.bundled(key); ok {
+		if d, ok := bundlesOf(s.files).digest(key); ok {
 			return d.length, nil
 		}
 	}
@@ -285,7 +285,7 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[File, error] 
 		var bundled []File
 		if s.files != nil {
 			var err error
-			if bundled, err = s.files.listBundled(prefix); err != nil {
+			if bundled, err = bundlesOf(s.files).list(prefix); err != nil {
 				yield(File{}, explain(err, prefix))
 				return
 			}

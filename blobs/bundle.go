@@ -46,6 +46,11 @@ func bundleOf(key string) string {
 	return ""
 }
 
+// bundleStore is a fileStore with the methods for bundles.
+type bundleStore struct{ *fileStore }
+
+func bundlesOf(f *fileStore) bundleStore { return bundleStore{f} }
+
 // A bundle is a decoded bundle.
 type bundle struct {
 	files   []entry // with different keys
@@ -53,8 +58,8 @@ type bundle struct {
 	time    time.Time
 }
 
-// readBundle reads a bundle. The error is os.ErrNotExist when there is none.
-func (f *fileStore) readBundle(name string) (b bundle, err error) {
+// read reads a bundle. The error is os.ErrNotExist when there is none.
+func (f bundleStore) read(name string) (b bundle, err error) {
 	if name == "" {
 		return b, os.ErrNotExist
 	}
@@ -83,7 +88,7 @@ func (f *fileStore) readBundle(name string) (b bundle, err error) {
 	return b, err
 }
 
-func (f *fileStore) bundlePath(name string) string {
+func (f bundleStore) bundlePath(name string) string {
 	return filepath.Join(f.dir, bundles, filepath.FromSlash(name))
 }
 
@@ -97,9 +102,9 @@ func (b bundle) file(key string) (content []byte, ok bool) {
 	return b.files[at].content, true
 }
 
-// bundled returns the digest of the file under key in its bundle; ok is false if no bundle has it.
-func (f *fileStore) bundled(key string) (d digest, ok bool) {
-	b, err := f.readBundle(bundleOf(key))
+// digest returns the digest of the file under key in its bundle; ok is false if no bundle has it.
+func (f bundleStore) digest(key string) (d digest, ok bool) {
+	b, err := f.read(bundleOf(key))
 	if err != nil {
 		return d, false
 	}
@@ -110,9 +115,9 @@ func (f *fileStore) bundled(key string) (d digest, ok bool) {
 	return smallDigest(content), true
 }
 
-// openBundled opens the file under key in its bundle.
-func (f *fileStore) openBundled(key string) (*verified, error) {
-	b, err := f.readBundle(bundleOf(key))
+// open opens the file under key in its bundle.
+func (f bundleStore) open(key string) (*verified, error) {
+	b, err := f.read(bundleOf(key))
 	if err != nil {
 		return nil, err
 	}
@@ -123,8 +128,9 @@ func (f *fileStore) openBundled(key string) (*verified, error) {
 	case !ok:
 		return nil, os.ErrNotExist
 	}
-	return &verified{store: f, key: key, file: inMemory{bytes.NewReader(content)}, at: -1, end: int64(len(content)),
-		info: bundledInfo{key, int64(len(content)), b.time}, contents: []digest{smallDigest(content)}}, nil
+	size := int64(len(content))
+	return &verified{store: f.fileStore, key: key, file: inMemory{bytes.NewReader(content)}, at: -1, end: size,
+		info: bundledInfo{key, size, b.time}, contents: []digest{smallDigest(content)}}, nil
 }
 
 // inMemory is the content of a file in a bundle.
@@ -147,15 +153,15 @@ func (i bundledInfo) ModTime() time.Time { return i.time }
 func (i bundledInfo) IsDir() bool        { return false }
 func (i bundledInfo) Sys() any           { return nil }
 
-// listBundled returns the files in bundles whose keys begin with prefix, ordered by key. It leaves
+// list returns the files in bundles whose keys begin with prefix, ordered by key. It leaves
 // out files that could not be decoded.
-func (f *fileStore) listBundled(prefix string) (files []File, err error) {
-	names, err := f.bundlesBelow(prefix)
+func (f bundleStore) list(prefix string) (files []File, err error) {
+	names, err := f.namesBelow(prefix)
 	if err != nil {
 		return nil, err
 	}
 	for _, name := range names {
-		b, err := f.readBundle(name)
+		b, err := f.read(name)
 		if errors.Is(err, os.ErrNotExist) {
 			continue
 		}
@@ -172,8 +178,8 @@ func (f *fileStore) listBundled(prefix string) (files []File, err error) {
 	return files, nil
 }
 
-// bundlesBelow returns the names of the bundles that may have files below prefix.
-func (f *fileStore) bundlesBelow(prefix string) (names []string, err error) {
+// namesBelow returns the names of the bundles that may have files below prefix.
+func (f bundleStore) namesBelow(prefix string) (names []string, err error) {
 	root, rest, _ := strings.Cut(prefix, "/")
 	if root+"/" != JobRoot && root+"/" != ModelRoot {
 		return nil, nil
@@ -215,10 +221,10 @@ func namesIn(dir string) (names []string, err error) {
 	return names, err
 }
 
-// storeBundle durably stores new small files in a bundle, with one sync. stored is false, and
+// store durably stores new small files in a bundle, with one sync. stored is false, and
 // nothing has changed, if they cannot be in one bundle, or one of them exists, or the journal
 // accepts no entries. If the bundle exists with the same files, it does nothing.
-func (f journaled) storeBundle(files []smallFile) (stored bool, err error) {
+func (f bundleStore) store(files []smallFile) (stored bool, err error) {
 	name, keys, entries := bundleOf(files[0].key), make([]string, len(files)), make([]entry, len(files))
 	var data []byte
 	size := 0
@@ -244,7 +250,7 @@ func (f journaled) storeBundle(files []smallFile) (stored bool, err error) {
 	defer unlock()
 	arrive := f.journal.announce()
 	defer arrive()
-	if free, same := f.mayBundle(name, keys, entries); !free {
+	if free, same := f.isFree(name, keys, entries); !free {
 		return same, nil
 	}
 	applied, err := f.journal.append(arrive, entries...)
@@ -253,7 +259,7 @@ func (f journaled) storeBundle(files []smallFile) (stored bool, err error) {
 	}
 	defer applied()
 	f.step()
-	if err := f.writeBundle(name, data); err != nil {
+	if err := f.write(name, data); err != nil {
 		applied() // before supersede: that may wait for journal.close, which waits for applied
 		return true, errors.Join(err, f.journal.supersede(keys...))
 	}
@@ -261,15 +267,15 @@ func (f journaled) storeBundle(files []smallFile) (stored bool, err error) {
 	return true, nil
 }
 
-// mayBundle reports whether the files of a new bundle do not exist yet. same reports whether the
+// isFree reports whether the files of a new bundle do not exist yet. same reports whether the
 // bundle exists already with the same files, and no other one has replaced any of them.
-func (f *fileStore) mayBundle(name string, keys []string, entries []entry) (free, same bool) {
+func (f bundleStore) isFree(name string, keys []string, entries []entry) (free, same bool) {
 	for _, key := range keys {
 		if _, err := os.Lstat(f.path(key)); !errors.Is(err, os.ErrNotExist) {
 			return false, false
 		}
 	}
-	b, err := f.readBundle(name)
+	b, err := f.read(name)
 	if err != nil {
 		return errors.Is(err, os.ErrNotExist), false
 	}
@@ -279,9 +285,9 @@ func (f *fileStore) mayBundle(name string, keys []string, entries []entry) (free
 	})
 }
 
-// writeBundle creates a bundle without syncing it. Nobody reads its files before they are
+// write creates a bundle without syncing it. Nobody reads its files before they are
 // acknowledged, so it is written in place.
-func (f *fileStore) writeBundle(name string, data []byte) error {
+func (f bundleStore) write(name string, data []byte) error {
 	path := f.bundlePath(name)
 	err := disk.WriteNew(path, data)
 	if errors.Is(err, os.ErrNotExist) { // the first bundle of the account
@@ -297,11 +303,11 @@ func (f *fileStore) writeBundle(name string, data []byte) error {
 	return err
 }
 
-// removeBundled durably removes the file under key from its bundle, and the bundle with its last
+// removeFile durably removes the file under key from its bundle, and the bundle with its last
 // file. The caller holds the lock of lockNames(key).
-func (f *fileStore) removeBundled(key string) error {
+func (f bundleStore) removeFile(key string) error {
 	name := bundleOf(key)
-	b, err := f.readBundle(name)
+	b, err := f.read(name)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
@@ -321,13 +327,13 @@ func (f *fileStore) removeBundled(key string) error {
 	if len(left) == 0 {
 		err = os.Remove(path)
 	} else {
-		err = f.replaceBundle(path, left)
+		err = f.replace(path, left)
 	}
 	f.step()
 	return errors.Join(err, f.syncDir(filepath.Dir(path)))
 }
 
-func (f *fileStore) replaceBundle(path string, data []byte) error {
+func (f bundleStore) replace(path string, data []byte) error {
 	temp, err := os.CreateTemp(filepath.Join(f.dir, staging), "bundle-*")
 	if err != nil {
 		return err
@@ -357,13 +363,13 @@ func lockNames(key string) []string {
 
 // removeDamaged removes the damaged bundles among those that the journal has entries of. A power
 // failure has damaged them, and recover has stored their files separately.
-func (f journaled) removeDamaged(entries []entry) error {
+func (f bundleStore) removeDamaged(entries []entry) error {
 	for _, e := range entries {
 		if !e.bundled {
 			continue
 		}
 		name := bundleOf(e.key)
-		if b, err := f.readBundle(name); err == nil && b.damaged {
+		if b, err := f.read(name); err == nil && b.damaged {
 			if err := os.Remove(f.bundlePath(name)); err != nil {
 				return err
 			}

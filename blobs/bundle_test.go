@@ -93,7 +93,7 @@ func TestBundle(t *testing.T) {
 		require.Equal(t, domain.NotFound, domain.CodeOf(err), key)
 		require.NotContains(t, keysBelow(t, s, key[:strings.LastIndex(key, "/")+1]), key)
 	}
-	require.NoFileExists(t, s.files.bundlePath("acme/e1"))
+	require.NoFileExists(t, bundlesOf(s.files).bundlePath("acme/e1"))
 	require.NoError(t, s.DeletePrefix(ctx, "jobs/acme/e2/"))
 	require.Empty(t, keysBelow(t, s, "jobs/acme/"))
 	s.files.journal.close()
@@ -140,7 +140,7 @@ func TestFilesOutsideOfBundles(t *testing.T) {
 		require.NoError(t, first.PutAll(t.Context(), resultsOf("e1", "one")))
 		require.NoError(t, second.PutAll(t.Context(), resultsOf("e2", "two")))
 		require.Equal(t, "one weights", content(t, second, "models/acme/e1-attempt-1/weights"))
-		require.NoFileExists(t, first.files.bundlePath("acme/e2"))
+		require.NoFileExists(t, bundlesOf(first.files).bundlePath("acme/e2"))
 	})
 }
 
@@ -151,7 +151,7 @@ func TestDamagedBundle(t *testing.T) {
 	s := reopen(t, dir, io.Discard)
 	require.NoError(t, s.PutAll(t.Context(), resultsOf("e", "text")))
 	s.files.journal.close()
-	path := s.files.bundlePath("acme/e")
+	path := bundlesOf(s.files).bundlePath("acme/e")
 	data, err := os.ReadFile(path)
 	require.NoError(t, err)
 	for at := range data {
@@ -296,7 +296,7 @@ func TestPowerFailureKeepsBundles(t *testing.T) {
 		}
 		dir := filepath.Join(t.TempDir(), "disk")
 		require.NoError(t, os.CopyFS(dir, os.DirFS(f.dir)))
-		synced, err := os.ReadFile(f.bundlePath("acme/e"))
+		synced, err := os.ReadFile(bundlesOf(f).bundlePath("acme/e"))
 		if entries, _, _ := entriesOf(synced); err == nil && len(entries) == len(keys) { // no deletion has synced it
 			loseBundle(t, dir, random.IntN(4))
 		}

@@ -240,7 +240,7 @@ func (f *fileStore) commitLocked(key string, contents []digest, place func() err
 func (f *fileStore) currentDigests(key string) (contents []digest, err error) {
 	info, err := os.Stat(f.path(key))
 	if errors.Is(err, os.ErrNotExist) {
-		if d, ok := f.bundled(key); ok {
+		if d, ok := bundlesOf(f).digest(key); ok {
 			return []digest{d}, nil
 		}
 	}

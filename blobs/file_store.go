@@ -144,7 +144,7 @@ func (f *fileStore) delete(key string) error {
 		return err
 	}
 	defer unlock()
-	if err := f.removeBundled(key); err != nil {
+	if err := bundlesOf(f).removeFile(key); err != nil {
 		return err
 	}
 	path := f.path(key)
@@ -174,7 +174,7 @@ func (f *fileStore) removeAll(prefix string) (err error) {
 	if err != nil {
 		return err
 	}
-	bundled, err := f.listBundled(prefix)
+	bundled, err := bundlesOf(f).list(prefix)
 	if err != nil {
 		return err
 	}

@@ -74,7 +74,7 @@ func (f journaled) recover(log *slog.Logger) error {
 			return fmt.Errorf("repeat the change of %s in the journal: %w", e.key, err)
 		}
 	}
-	if err := errors.Join(f.removeDamaged(entries), disk.SyncAll(f.dir)); err != nil {
+	if err := errors.Join(bundlesOf(f.fileStore).removeDamaged(entries), disk.SyncAll(f.dir)); err != nil {
 		return err
 	}
 	for _, path := range paths {

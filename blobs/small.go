@@ -46,7 +46,7 @@ func (f journaled) storeAll(ctx context.Context, contents map[string][]byte) err
 		small = small && len(contents[key]) <= maxSmall
 	}
 	if small && len(files) > 1 {
-		if stored, err := f.storeBundle(files); stored {
+		if stored, err := bundlesOf(f.fileStore).store(files); stored {
 			return err
 		}
 	}
@@ -220,7 +220,7 @@ func isNameConflict(err error) bool {
 // there is no such file, or it has no record, or it differs from its record.
 func (f journaled) validDigest(key string) (d digest, valid bool) {
 	if _, err := os.Lstat(f.path(key)); errors.Is(err, os.ErrNotExist) {
-		b, err := f.readBundle(bundleOf(key))
+		b, err := bundlesOf(f.fileStore).read(bundleOf(key))
 		content, ok := b.file(key)
 		if err != nil || !ok || b.damaged { // recover removes a damaged bundle
 			return d, false

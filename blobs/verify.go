@@ -57,7 +57,7 @@ func (f *fileStore) open(key string) (*verified, error) {
 func (f *fileStore) tryOpen(key string) (v *verified, err error) {
 	file, err := os.Open(f.path(key))
 	if errors.Is(err, os.ErrNotExist) {
-		return f.openBundled(key)
+		return bundlesOf(f).open(key)
 	}
 	if err != nil {
 		return nil, err
