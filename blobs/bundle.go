@@ -3,6 +3,7 @@ package blobs
 import (
 	"bytes"
 	"cmp"
+	"encoding/binary"
 	"errors"
 	"io"
 	"io/fs"
@@ -21,10 +22,13 @@ import (
 // stored together, because creating files and directories takes most of the time of storing them.
 // EVENT is the ID of the event that created the job.
 //
-// A bundle is a sequence of entries as in the journal, each with a checksum of its key and content.
-// It is written once. Deleting one of its files replaces it by a bundle without the file. A file
-// that is stored later under the same key takes precedence over the one in the bundle.
+// A bundle has a head, the length of the rest, and a sequence of entries as in the journal, each
+// with a checksum of its key and content. It is written once. Deleting one of its files replaces it
+// by a bundle without the file. A file that is stored later under the same key takes precedence over
+// the one in the bundle.
 const bundles = ".bundles"
+
+const bundleHead = "anneal bundle 1\n"
 
 // maxBundle is the maximum number of bytes of the contents in a bundle. To read a file, its bundle
 // is read completely.
@@ -54,7 +58,7 @@ func bundlesOf(f *fileStore) bundleStore { return bundleStore{f} }
 // A bundle is a decoded bundle.
 type bundle struct {
 	files   []entry // with different keys
-	damaged bool    // some entries could not be decoded
+	damaged bool    // some entries could not be decoded, or are missing
 	time    time.Time
 }
 
@@ -78,14 +82,38 @@ func (f bundleStore) read(name string) (b bundle, err error) {
 		b.damaged = true
 		return b, nil
 	}
-	entries, lost, _ := entriesOf(data)
+	entries, complete := decodeBundle(data)
 	for _, e := range entries {
 		if bundleOf(e.key) == name {
 			b.files = append(b.files, e)
 		}
 	}
-	b.damaged = lost > 0 || len(b.files) == 0
+	b.damaged = !complete || len(b.files) == 0
 	return b, err
+}
+
+// decodeBundle returns the entries of a bundle that can be decoded. complete reports whether these
+// are all.
+func decodeBundle(data []byte) (entries []entry, complete bool) {
+	const head = len(bundleHead) + 4
+	if len(data) < head {
+		return nil, false
+	}
+	rest := data[head:]
+	entries, lost, _ := entriesOf(rest)
+	return entries, lost == 0 && string(data[:len(bundleHead)]) == bundleHead &&
+		uint64(binary.LittleEndian.Uint32(data[len(bundleHead):])) == uint64(len(rest))
+}
+
+// encodeBundle returns the bundle with the given entries.
+func encodeBundle(entries []entry) []byte {
+	const head = len(bundleHead) + 4
+	data := append(make([]byte, 0, 4<<10), bundleHead+"0000"...)
+	for _, e := range entries {
+		data = appendEntry(data, e)
+	}
+	binary.LittleEndian.PutUint32(data[len(bundleHead):], uint32(len(data)-head))
+	return data
 }
 
 func (f bundleStore) bundlePath(name string) string {
@@ -226,18 +254,18 @@ func namesIn(dir string) (names []string, err error) {
 // accepts no entries. If the bundle exists with the same files, it does nothing.
 func (f bundleStore) store(files []smallFile) (stored bool, err error) {
 	name, keys, entries := bundleOf(files[0].key), make([]string, len(files)), make([]entry, len(files))
-	var data []byte
 	size := 0
 	for i, file := range files {
 		if bundleOf(file.key) != name {
 			return false, nil
 		}
 		keys[i], entries[i] = file.key, entry{key: file.key, bundled: true, content: file.content}
-		size, data = size+len(file.content), appendEntry(data, entries[i])
+		size += len(file.content)
 	}
 	if name == "" || size > maxBundle || f.bundling != nil && !f.bundling() {
 		return false, nil
 	}
+	data := encodeBundle(entries)
 	done, err := f.space.Reserve(disk.Files, int64(2*len(data)))
 	if err != nil {
 		return true, err
@@ -314,12 +342,7 @@ func (f bundleStore) removeFile(key string) error {
 	if err != nil {
 		return err
 	}
-	var left []byte
-	for _, e := range b.files {
-		if e.key != key {
-			left = appendEntry(left, entry{key: e.key, bundled: true, content: e.content})
-		}
-	}
+	left := slices.DeleteFunc(slices.Clone(b.files), func(e entry) bool { return e.key == key })
 	path := f.bundlePath(name)
 	if _, has := b.file(key); !has && len(left) > 0 {
 		return nil
@@ -327,7 +350,7 @@ func (f bundleStore) removeFile(key string) error {
 	if len(left) == 0 {
 		err = os.Remove(path)
 	} else {
-		err = f.replace(path, left)
+		err = f.replace(path, encodeBundle(left))
 	}
 	f.step()
 	return errors.Join(err, f.syncDir(filepath.Dir(path)))
