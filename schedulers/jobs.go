@@ -267,8 +267,8 @@ func (s Jobs) start(plan *Plan, v *projections.View, fleet *fleet, pending []job
 }
 
 // hold plans to record what the jobs that do not start wait for; new ones first enter the queue.
-// For a job that lacks both quota
-// and capacity, the status keeps naming the same one until that one is available.
+// For a job that lacks both quota and capacity, the status keeps naming the same one until that one
+// is available.
 func (s Jobs) hold(plan *Plan, q *jobQueue, waiting []waitingJob, started map[domain.Name]bool) {
 	v, fleet := q.view, q.fleet
 	quotas, fits := acceleratorQuotas{v, map[string]int64{}}, map[string]bool{}
