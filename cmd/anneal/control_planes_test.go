@@ -70,7 +70,7 @@ func TestSecondControlPlane(t *testing.T) {
 		return err == nil && found["state"] == "READY"
 	})
 	members := commandIn(t, c.env, dir, "server", "list", "--nats-url", c.url(0), "-o", "json").ok(t)
-	require.Contains(t, members, `"eventVersion": 1`)
+	require.Contains(t, members, fmt.Sprintf(`"eventVersion": %d`, domain.EventVersion))
 	require.Zero(t, worker.end())
 	require.Zero(t, second.end())
 	list = commandIn(t, c.env, dir, "server", "list", "--nats-url", c.url(0)).ok(t)
