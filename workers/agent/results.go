@@ -40,10 +40,10 @@ func (t *attempt) deliver(result engines.TrainResult) error {
 		if err != nil {
 			return fmt.Errorf("store the results: %w", err)
 		}
-		outcome, err := t.report(t.life, protocol.Report{
+		reply, err := t.sendResults(protocol.Report{
 			Kind: protocol.ReportCompleted, Sizes: sizes, Sums: sums, Result: resultOf(result),
 		})
-		if err != nil || outcome != protocol.Incomplete {
+		if err != nil || reply.Outcome != protocol.Incomplete {
 			return err
 		}
 		if try == maxStores {
@@ -78,11 +78,16 @@ func deliverInline(t *attempt, result engines.TrainResult) (outcome string, err 
 	}
 	var stored func(bool)
 	report.Log, stored = t.joblog.inline()
-	ctx, cancel := replyContext(t.life)
-	defer cancel()
-	reply, err := t.send(ctx, report)
+	reply, err := t.sendResults(report)
 	stored(err == nil && reply.LogStored)
 	return reply.Outcome, err
+}
+
+// sendResults sends the report of the attempt's results.
+func (t *attempt) sendResults(report protocol.Report) (protocol.ReportReply, error) {
+	ctx, cancel := replyContext(t.life)
+	defer cancel()
+	return t.send(ctx, report)
 }
 
 // replyTimeout is how long an attempt that is no longer assigned waits for the reply to the report
