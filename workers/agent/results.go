@@ -40,7 +40,7 @@ func (t *attempt) deliver(result engines.TrainResult) error {
 		if err != nil {
 			return fmt.Errorf("store the results: %w", err)
 		}
-		reply, err := t.sendResults(protocol.Report{
+		reply, err := sendResults(t, protocol.Report{
 			Kind: protocol.ReportCompleted, Sizes: sizes, Sums: sums, Result: resultOf(result),
 		})
 		if err != nil || reply.Outcome != protocol.Incomplete {
@@ -78,13 +78,13 @@ func deliverInline(t *attempt, result engines.TrainResult) (outcome string, err 
 	}
 	var stored func(bool)
 	report.Log, stored = t.joblog.inline()
-	reply, err := t.sendResults(report)
+	reply, err := sendResults(t, report)
 	stored(err == nil && reply.LogStored)
 	return reply.Outcome, err
 }
 
 // sendResults sends the report of the attempt's results.
-func (t *attempt) sendResults(report protocol.Report) (protocol.ReportReply, error) {
+func sendResults(t *attempt, report protocol.Report) (protocol.ReportReply, error) {
 	ctx, cancel := replyContext(t.life)
 	defer cancel()
 	return t.send(ctx, report)
