@@ -51,6 +51,9 @@ type Options struct {
 	// nil, all changes are made.
 	Intercept func(change, key string, do func() error) error
 	Logger    *slog.Logger // nil discards log messages
+	// Bundles reports whether PutAll may store the files of a job together in one file of Dir, which
+	// earlier versions of anneal cannot read. nil means that it may.
+	Bundles func() bool
 }
 
 // A Store gives access to a bucket. It is safe for concurrent use.
@@ -129,6 +132,7 @@ func (s *Store) open(ctx context.Context, o Options) (err error) {
 	if s.files, err = openFileStore(o.Dir, s.now(), o.Logger); err != nil {
 		return explain(err, o.Dir)
 	}
+	s.files.bundling = o.Bundles
 	s.bucket, err = fileblob.OpenBucket(s.files.dir,
 		&fileblob.Options{Metadata: fileblob.MetadataDontWrite, NoTempDir: true})
 	return err
@@ -252,6 +256,11 @@ func (s *Store) Size(ctx context.Context, key string) (int64, error) {
 		return 0, err
 	}
 	attributes, err := s.bucket.Attributes(ctx, key)
+	if s.files != nil && gcerrors.Code(err) == gcerrors.NotFound {
+		if d, ok := bundlesOf(s.files).digest(key); ok {
+			return d.length, nil
+		}
+	}
 	if err != nil {
 		return 0, explain(err, key)
 	}
@@ -273,14 +282,33 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[File, error] 
 			yield(File{}, err)
 			return
 		}
+		var bundled []File
+		if s.files != nil {
+			var err error
+			if bundled, err = bundlesOf(s.files).list(prefix); err != nil {
+				yield(File{}, explain(err, prefix))
+				return
+			}
+		}
 		for entries := s.bucket.List(&blob.ListOptions{Prefix: prefix}); ; {
 			entry, err := entries.Next(ctx)
 			switch {
 			case errors.Is(err, io.EOF):
+				for _, file := range bundled {
+					if !yield(file, nil) {
+						return
+					}
+				}
 				return
 			case err != nil:
 				yield(File{}, explain(err, prefix))
 				return
+			}
+			for len(bundled) > 0 && bundled[0].Key <= entry.Key {
+				if bundled[0].Key < entry.Key && !yield(bundled[0], nil) {
+					return
+				}
+				bundled = bundled[1:]
 			}
 			if !yield(File{entry.Key, entry.Size, entry.ModTime}, nil) {
 				return

@@ -234,10 +234,16 @@ func (f *fileStore) commitLocked(key string, contents []digest, place func() err
 }
 
 // currentDigests returns the digests in the record of a file that match the file's length, or, for
-// a file of an earlier version without a record, the digest of its content. It returns none when
-// the file does not exist, or its record is missing or damaged. The caller holds the lock of key.
+// a file in a bundle or a file of an earlier version without a record, the digest of its content. It
+// returns none when the file does not exist, or its record is missing or damaged. The caller holds
+// the lock of key.
 func (f *fileStore) currentDigests(key string) (contents []digest, err error) {
 	info, err := os.Stat(f.path(key))
+	if errors.Is(err, os.ErrNotExist) {
+		if d, ok := bundlesOf(f).digest(key); ok {
+			return []digest{d}, nil
+		}
+	}
 	if err != nil || !info.Mode().IsRegular() {
 		return nil, nil // if key is a directory, the later rename returns the error
 	}

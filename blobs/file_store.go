@@ -34,7 +34,9 @@ type fileStore struct {
 	syncDir func(path string) error // syncs a directory after a removal: syncer.SyncDir, except in tests
 
 	journal *journal // nil if another process uses the journal of the directory
-	locks   [keyLocks]keyLock
+	// reports whether files may be stored in bundles; nil means that they may
+	bundling func() bool
+	locks    [keyLocks]keyLock
 
 	mu      sync.Mutex
 	earlier map[string]int64  // lengths of the files that may have no record, by key: see marker
@@ -137,11 +139,14 @@ func move(temp, target string) (err error) {
 
 // delete removes the file under key, and the directories that become empty.
 func (f *fileStore) delete(key string) error {
-	unlock, err := f.lock(key)
+	unlock, err := f.lock(lockNames(key)...)
 	if err != nil {
 		return err
 	}
 	defer unlock()
+	if err := bundlesOf(f).removeFile(key); err != nil {
+		return err
+	}
 	path := f.path(key)
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -168,6 +173,15 @@ func (f *fileStore) removeAll(prefix string) (err error) {
 	files, err := f.list(prefix)
 	if err != nil {
 		return err
+	}
+	bundled, err := bundlesOf(f).list(prefix)
+	if err != nil {
+		return err
+	}
+	for _, file := range bundled {
+		if err := f.delete(file.Key); err != nil {
+			return err
+		}
 	}
 	for range maxRetries {
 		if err = os.RemoveAll(f.path(prefix)); !errors.Is(err, syscall.ENOTEMPTY) {

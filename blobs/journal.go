@@ -75,10 +75,11 @@ type journalRound struct {
 
 // An entry of the journal records a change of a file. A superseded entry records instead that a
 // later change of the file, or its removal, is durable without the journal; its other fields are
-// not set.
+// not set. A bundled entry records a new file in a bundle: see bundles.
 type entry struct {
 	key        string
 	superseded bool
+	bundled    bool
 	before     []digest // possible digests of the content before the change; none if there was no file
 	content    []byte
 }

@@ -87,8 +87,11 @@ func ResultPrefix(job domain.Name, createEvent string, attempt int) string {
 // result. It has one level less than ResultPrefix, because creating a directory takes longer than
 // creating a file.
 func InlinePrefix(job domain.Name, createEvent string, attempt int) string {
-	return ModelRoot + job.Account() + "/" + createEvent + "-attempt-" + strconv.Itoa(attempt) + "/"
+	return ModelRoot + job.Account() + "/" + createEvent + inlineAttempt + strconv.Itoa(attempt) + "/"
 }
+
+// inlineAttempt precedes the number of the attempt in the result of InlinePrefix.
+const inlineAttempt = "-attempt-"
 
 // PromotedPrefix returns the prefix of a copy of the model in a checkpoint of a job. copied is the
 // unique ID of the copy.

@@ -74,7 +74,7 @@ func (f journaled) recover(log *slog.Logger) error {
 			return fmt.Errorf("repeat the change of %s in the journal: %w", e.key, err)
 		}
 	}
-	if err := disk.SyncAll(f.dir); err != nil {
+	if err := errors.Join(bundlesOf(f.fileStore).removeDamaged(entries), disk.SyncAll(f.dir)); err != nil {
 		return err
 	}
 	for _, path := range paths {
@@ -175,12 +175,15 @@ func segments(dir string) (paths []string, err error) {
 
 // appendEntry encodes an entry and appends it to dst: its length, a checksum, and then three parts,
 // each after its length: the key, the lines of a record with the digests before, and the content.
-// Lengths are little-endian. A superseded entry has only the key.
+// Lengths are little-endian. A superseded entry has only the key, and a bundled one only the key and
+// the content.
 func appendEntry(dst []byte, e entry) []byte {
 	begin := len(dst)
 	dst = append(dst, make([]byte, 4+highwayhash.Size128)...)
 	parts := [][]byte{[]byte(e.key)}
-	if !e.superseded {
+	if e.bundled {
+		parts = append(parts, e.content)
+	} else if !e.superseded {
 		parts = append(parts, appendDigests(nil, e.before), e.content)
 	}
 	for _, part := range parts {
@@ -213,13 +216,18 @@ func cutEntry(data []byte) (e entry, rest []byte, ok bool) {
 		n := 4 + int(binary.LittleEndian.Uint32(body))
 		parts, body = append(parts, body[4:n]), body[n:]
 	}
-	if len(body) > 0 || len(parts) != 1 && len(parts) != 3 {
+	if len(body) > 0 || len(parts) < 1 || len(parts) > 3 {
 		return e, rest, false
 	}
 	if e.key = string(parts[0]); checkKey(e.key) != nil {
 		return e, rest, false
 	}
-	if e.superseded = len(parts) == 1; !e.superseded {
+	switch len(parts) {
+	case 1:
+		e.superseded = true
+	case 2:
+		e.bundled, e.content = true, parts[1]
+	default:
 		var err error
 		if e.before, err = parseDigests(string(parts[1])); err != nil {
 			return e, rest, false

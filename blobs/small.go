@@ -45,6 +45,11 @@ func (f journaled) storeAll(ctx context.Context, contents map[string][]byte) err
 		files = append(files, smallFile{key: key, content: contents[key]})
 		small = small && len(contents[key]) <= maxSmall
 	}
+	if small && len(files) > 1 {
+		if stored, err := bundlesOf(f.fileStore).store(files); stored {
+			return err
+		}
+	}
 	if small {
 		if err := f.putSmall(files...); !errors.Is(err, errNoJournal) {
 			return err
@@ -211,9 +216,17 @@ func isNameConflict(err error) bool {
 	return errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.EISDIR) || errors.Is(err, os.ErrExist)
 }
 
-// validDigest reads the file under key and returns its digest; valid is false when there is no such
-// file, or it has no record, or it differs from its record.
+// validDigest reads the file under key, or in its bundle, and returns its digest; valid is false when
+// there is no such file, or it has no record, or it differs from its record.
 func (f journaled) validDigest(key string) (d digest, valid bool) {
+	if _, err := os.Lstat(f.path(key)); errors.Is(err, os.ErrNotExist) {
+		b, err := bundlesOf(f.fileStore).read(bundleOf(key))
+		content, ok := b.file(key)
+		if err != nil || !ok || b.damaged { // recover removes a damaged bundle
+			return d, false
+		}
+		return smallDigest(content), true
+	}
 	contents, err := f.record(key)
 	if err != nil {
 		return d, false

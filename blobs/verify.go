@@ -24,10 +24,13 @@ type Content interface {
 // A verified is an open file of a fileStore. It implements Content. Close may be called during a
 // Read, because net/http may still read the body of a request after it has returned the response.
 type verified struct {
-	mu       sync.Mutex // guards the fields below; not held while the writer of WriteTo writes
-	store    *fileStore
-	key      string
-	file     *os.File
+	mu    sync.Mutex // guards the fields below; not held while the writer of WriteTo writes
+	store *fileStore
+	key   string
+	file  interface { // an *os.File, or inMemory
+		io.ReaderAt
+		io.Closer
+	}
 	info     os.FileInfo
 	contents []digest // digests that match all blocks read so far; nil if the file has no record
 	pos, end int64
@@ -53,6 +56,9 @@ func (f *fileStore) open(key string) (*verified, error) {
 // it was opened and before its record was read, so that the record may describe other content.
 func (f *fileStore) tryOpen(key string) (v *verified, err error) {
 	file, err := os.Open(f.path(key))
+	if errors.Is(err, os.ErrNotExist) {
+		return bundlesOf(f).open(key)
+	}
 	if err != nil {
 		return nil, err
 	}

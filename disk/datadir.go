@@ -14,8 +14,8 @@ import (
 
 // DataVersion is the format version of a data directory. It increases with each change that older
 // programs cannot read: since version 2, data keys and idempotency records are kept in separate
-// files.
-const DataVersion = 2
+// files; since version 3, small results of jobs are stored in bundles (package blobs).
+const DataVersion = 3
 
 // LockDir creates dir if it does not exist, and locks it against other servers until release is
 // called or the process exits. It returns an error for a directory with a format version above

@@ -45,9 +45,9 @@ func TestLockDirAgainstAnotherProcess(t *testing.T) {
 
 func TestLockDirVersions(t *testing.T) {
 	tests := map[string]struct{ content, want string }{
-		"current": {"2\n", ""},
+		"current": {"3\n", ""},
 		"older":   {"1\n", ""},
-		"newer":   {"3\n", "newer program"},
+		"newer":   {"4\n", "newer program"},
 		"a word":  {"hello", "does not contain a version"},
 		"nothing": {"", "does not contain a version"},
 		"zero":    {"0", "does not contain a version"},
@@ -61,7 +61,7 @@ func TestLockDirVersions(t *testing.T) {
 				require.NoError(t, err)
 				release()
 				now := testutil.ReadFile(t, filepath.Join(dir, "version"))
-				require.Equal(t, "2\n", string(now))
+				require.Equal(t, "3\n", string(now))
 				return
 			}
 			require.ErrorContains(t, err, test.want)

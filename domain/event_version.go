@@ -2,9 +2,14 @@ package domain
 
 // EventVersion is the newest version of stored events that this release of anneal can read and
 // record. A release increases it when it adds a type of event, or adds a field to a type that
-// earlier releases must not ignore. Control planes of different releases run side by side during an
-// upgrade: until all of them can read a version, no event of that version is recorded.
-const EventVersion = 1
+// earlier releases must not ignore, or stores files that these cannot read. Control planes of
+// different releases run side by side during an upgrade: until all of them can read a version, no
+// event of that version is recorded.
+const EventVersion = 2
+
+// BundlesVersion is the event version from which control planes can read bundles, in which package
+// blobs stores the small results of jobs.
+const BundlesVersion = 2
 
 // eventVersions maps each type of event that was added or extended after version 1 to the version
 // that added or extended it.

@@ -10,11 +10,12 @@ import (
 // The lifecycle that all kinds of jobs share.
 //
 //	(created)          CREATING
-//	CREATING           --StartValidation-->  VALIDATING
+//	CREATING           --StartValidation-->  VALIDATING, unless the job can be queued at once
 //	not yet started    --PrepareInput-->     CREATING_INPUT_DATASET: inputs are being derived
-//	VALIDATING, CREATING_INPUT_DATASET --QueueJob--> PENDING
+//	CREATING, VALIDATING, CREATING_INPUT_DATASET --QueueJob--> PENDING
 //	VALIDATING, PENDING --HoldJob-->         unchanged; the status says what the job waits for
 //	PENDING            --StartJob-->         RUNNING, the next attempt
+//	CREATING, VALIDATING --StartJob-->       RUNNING, if there is capacity when the job is validated
 //	any                --AbandonAttempt-->   unchanged; the attempt's number is not used again
 //	any                --RecordCheckpoint--> unchanged, while an attempt is running
 //	RUNNING, IDLE      --WriteResults-->     WRITING_RESULTS
@@ -292,22 +293,6 @@ type JobPreparing struct {
 
 func (e JobPreparing) Evolve(l *JobLife) {
 	l.State, l.Inputs = JobCreatingInputState, e.Inputs
-}
-
-type JobStarted struct {
-	Attempt   int       `json:"attempt"`
-	Nodes     []Name    `json:"nodes"`
-	Resources Resources `json:"takes"`
-	Time      time.Time `json:"time"`
-
-	EvaluatorRevision int `json:"evaluatorRevision,omitempty"`
-}
-
-func (e JobStarted) Evolve(l *JobLife) {
-	l.State, l.Status, l.Attempt, l.Nodes, l.Resources, l.StartTime = JobRunningState, StatusOf(nil), e.Attempt, e.Nodes,
-		e.Resources, &e.Time
-	l.Promised, l.QueueTime, l.Wait = false, nil, nil
-	l.EvaluatorRevision = e.EvaluatorRevision
 }
 
 // JobAbandoned records that an attempt will not start. The attempt's number is never used again, so

@@ -31,8 +31,8 @@ func (l JobLife) fence(attempt int) error {
 	return nil
 }
 
-// StartValidation makes the job VALIDATING: a control plane validates the resources that the job
-// names.
+// StartValidation makes the job VALIDATING: a resource that the job names is not valid yet, or
+// datasets are derived for the job.
 type StartValidation struct{}
 
 func (StartValidation) Decide(l JobLife, _ time.Time) (Event[JobLife], error) {
@@ -68,11 +68,12 @@ func (QueueJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 	if l.State == JobPendingState {
 		return nil, nil
 	}
-	return JobQueued{now}, l.must(JobValidatingState, JobCreatingInputState, JobReQueueingState)
+	return JobQueued{now}, l.must(JobCreatingState, JobValidatingState, JobCreatingInputState, JobReQueueingState)
 }
 
 // StartJob starts the next attempt on nodes on which allocations are reserved for the attempt. The
-// event commits the reservations.
+// event commits the reservations. A new job that is valid and for which there is capacity starts
+// without having been VALIDATING or PENDING.
 type StartJob struct {
 	Attempt   int // number of the started attempt: the job's NextAttempt
 	Nodes     []Name
@@ -84,7 +85,7 @@ func (c StartJob) Decide(l JobLife, now time.Time) (Event[JobLife], error) {
 	if l.State == JobRunningState && l.Attempt == c.Attempt && slices.Equal(l.Nodes, c.Nodes) {
 		return nil, nil
 	}
-	if err := l.must(JobPendingState); err != nil {
+	if err := l.must(JobCreatingState, JobValidatingState, JobPendingState); err != nil {
 		return nil, err
 	}
 	if len(c.Nodes) == 0 {

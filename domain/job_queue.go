@@ -28,6 +28,25 @@ func timeOf(at time.Time) *time.Time {
 	return &at
 }
 
+type JobStarted struct {
+	Attempt   int       `json:"attempt"`
+	Nodes     []Name    `json:"nodes"`
+	Resources Resources `json:"takes"`
+	Time      time.Time `json:"time"`
+
+	EvaluatorRevision int `json:"evaluatorRevision,omitempty"`
+}
+
+func (e JobStarted) Evolve(l *JobLife) {
+	if l.Arrival == nil && l.State != JobPendingState { // the job did not have to wait in the queue
+		l.Arrival = &e.Time
+	}
+	l.State, l.Status, l.Attempt, l.Nodes, l.Resources, l.StartTime = JobRunningState, StatusOf(nil), e.Attempt, e.Nodes,
+		e.Resources, &e.Time
+	l.Promised, l.QueueTime, l.Wait = false, nil, nil
+	l.EvaluatorRevision = e.EvaluatorRevision
+}
+
 type JobRequeued struct {
 	Attempt int       `json:"attempt"`
 	Reason  string    `json:"reason"`

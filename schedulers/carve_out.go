@@ -65,18 +65,6 @@ func (j job) data(v *projections.View, dataset, evaluation string) (string, stri
 	return dataset, evaluation
 }
 
-// afterValidation returns the intent that follows the successful validation of a job: to create its
-// evaluation split, to wait for its first train step, or to queue it.
-func afterValidation(v *projections.View, j job) domain.Intent {
-	if j.needsCarveOut(v) {
-		return carveOut(v, j)
-	}
-	if j.spec().AwaitsStep() {
-		return await(j)
-	}
-	return domain.IntendJob(j.Name, domain.QueueJob{})
-}
-
 // await returns the intent that makes a trainer job wait for its next train step.
 func await(j job) domain.Intent {
 	return domain.Intend(domain.TrainerJobs, j.Name, domain.Command[domain.TrainerJob](domain.AwaitStep{}))

@@ -22,7 +22,9 @@ const CancelWithin = 5 * time.Minute
 
 // Jobs moves every job from its creation to a node, and ends cancelled and deleted jobs:
 //
-//	CREATING, VALIDATING    -> PENDING, or FAILED with all errors of the resources that it names
+//	CREATING, VALIDATING    -> RUNNING on nodes with capacity, otherwise PENDING; FAILED with all
+//	                           errors of the resources that it names
+//	CREATING                -> VALIDATING, while such a resource is not ready
 //	VALIDATING, PENDING     -> CREATING_INPUT_DATASET, to create its evaluation split
 //	CREATING_INPUT_DATASET  -> PENDING when the datasets are READY, FAILED when creating them fails
 //	RE_QUEUEING             -> PENDING
@@ -64,11 +66,9 @@ func (s Jobs) Plan(v *projections.View, now time.Time) Plan {
 			if suspended == "" && strings.HasPrefix(j.Life.Status.Message, SuspendedPrefix) {
 				plan.add(domain.IntendJob(j.Name, domain.ResumeJob{}))
 			}
-		case j.Life.State == domain.JobCreatingState:
-			plan.add(domain.IntendJob(j.Name, domain.StartValidation{}))
-		case j.Life.State == domain.JobValidatingState:
-			if s.admit(&plan, v, j) {
-				plan.add(afterValidation(v, j))
+		case j.isNew():
+			if s.admitNew(&plan, v, j) {
+				waiting = append(waiting, j)
 			}
 		case j.Life.State == domain.JobCreatingInputState:
 			prepare(&plan, v, j)
@@ -132,8 +132,7 @@ func (Jobs) suspended(v *projections.View, j job) string {
 // admit reports whether all resources that the job names are valid. Otherwise it plans to fail the
 // job, or to record in its status what it waits for.
 func (Jobs) admit(plan *Plan, v *projections.View, j job) bool {
-	result := j.check(v)
-	result.errors = append(result.errors, j.unchecked(v, result.errors)...)
+	result := j.validate(v)
 	switch {
 	case len(result.errors) > 0:
 		plan.add(domain.IntendJob(j.Name, domain.FailJob{Status: result.status()}))
@@ -141,6 +140,39 @@ func (Jobs) admit(plan *Plan, v *projections.View, j job) bool {
 		setWaiting(plan, j, result.message)
 	}
 	return len(result.errors) == 0 && !result.waits
+}
+
+// isNew reports whether the job has not been in the queue yet, and no input is created for it.
+func (j job) isNew() bool {
+	return j.Life.State == domain.JobCreatingState || j.Life.State == domain.JobValidatingState
+}
+
+// admitNew reports whether a new job can enter the queue: all resources that it names are valid,
+// and nothing else has to happen before. Otherwise it plans what happens next.
+func (s Jobs) admitNew(plan *Plan, v *projections.View, j job) bool {
+	prepares := j.needsCarveOut(v) || j.spec().AwaitsStep()
+	if j.Life.State == domain.JobCreatingState {
+		if result := j.validate(v); len(result.errors) == 0 && (result.waits || prepares) {
+			plan.add(domain.IntendJob(j.Name, domain.StartValidation{}))
+			return false
+		}
+	}
+	switch {
+	case !s.admit(plan, v, j):
+		return false
+	case j.needsCarveOut(v):
+		plan.add(carveOut(v, j))
+	case prepares:
+		plan.add(await(j))
+	}
+	return !prepares
+}
+
+// validate validates all resources that the job names.
+func (j job) validate(v *projections.View) validation {
+	result := j.check(v)
+	result.errors = append(result.errors, j.unchecked(v, result.errors)...)
+	return result
 }
 
 // waitsFor reports whether the job's status says that the job waits for what, a text such as
@@ -190,10 +222,10 @@ func (s Jobs) stop(plan *Plan, fleet *fleet, j job, due, now time.Time) {
 	plan.add(domain.IntendJob(j.Name, j.Life.ConfirmStop(j.Life.Attempt)))
 }
 
-// start plans the next attempts of pending jobs, in the order of the package queue over all
-// accounts, and preempts running jobs for them. It validates the resources of each job once more,
-// because a resumed job was not validated, and a dataset may have been deleted after the first
-// validation.
+// start plans the next attempts of pending and new jobs, in the order of the package queue over all
+// accounts, and preempts running jobs for pending ones. New jobs that do not start become PENDING.
+// start validates the resources of each pending job once more, because a resumed job was not
+// validated, and a dataset may have been deleted after the first validation.
 func (s Jobs) start(plan *Plan, v *projections.View, fleet *fleet, pending []job, now time.Time) {
 	slices.SortStableFunc(pending, func(a, b job) int {
 		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name))
@@ -203,7 +235,7 @@ func (s Jobs) start(plan *Plan, v *projections.View, fleet *fleet, pending []job
 		if len(plan.Steps) >= maxSteps {
 			return // the plan is full: Run executes at most maxSteps steps of one plan
 		}
-		if !s.admit(plan, v, j) {
+		if !j.isNew() && !s.admit(plan, v, j) { // Plan has just admitted the new jobs
 			continue
 		}
 		spec := j.spec()
@@ -213,6 +245,8 @@ func (s Jobs) start(plan *Plan, v *projections.View, fleet *fleet, pending []job
 			plan.add(carveOut(v, j))
 		case spec.AwaitsStep():
 			plan.add(await(j)) // the job was resumed between two train steps, and has nothing to run
+		case !fleet.engines[need.Engine] && j.isNew():
+			plan.add(domain.IntendJob(j.Name, domain.QueueJob{}))
 		case !fleet.engines[need.Engine]:
 			setWaiting(plan, j, fmt.Sprintf(
 				"a node that can %s: no registered node has this capability; start an "+
@@ -232,8 +266,9 @@ func (s Jobs) start(plan *Plan, v *projections.View, fleet *fleet, pending []job
 	}
 }
 
-// hold plans to record what the jobs that do not start wait for. For a job that lacks both quota
-// and capacity, the status keeps naming the same one until that one is available.
+// hold plans to record what the jobs that do not start wait for; new ones first enter the queue.
+// For a job that lacks both quota and capacity, the status keeps naming the same one until that one
+// is available.
 func (s Jobs) hold(plan *Plan, q *jobQueue, waiting []waitingJob, started map[domain.Name]bool) {
 	v, fleet := q.view, q.fleet
 	quotas, fits := acceleratorQuotas{v, map[string]int64{}}, map[string]bool{}
@@ -245,6 +280,10 @@ func (s Jobs) hold(plan *Plan, q *jobQueue, waiting []waitingJob, started map[do
 	}
 	for _, w := range waiting {
 		if started[w.Name] || len(plan.Steps) >= maxSteps {
+			continue
+		}
+		if w.isNew() {
+			plan.add(domain.IntendJob(w.Name, domain.QueueJob{}))
 			continue
 		}
 		need := w.need.String()

@@ -82,6 +82,36 @@ func TestJobsArePlacedOldestFirst(t *testing.T) {
 	s.compare("jobs_placed")
 }
 
+// TestNewJobsStartAtOnce checks that a valid job starts in the plan that validates it if there is
+// capacity, that an older pending job is not overtaken, and that other new jobs enter the queue.
+func TestNewJobsStartAtOnce(t *testing.T) {
+	s := newHarnessWithInputs(t)
+	s.given(node("n1", domain.PoolTraining, 3, nil))
+	s.pending(1, "older")
+	s.now = s.now.Add(time.Second)
+	s.given(job("new-1", nil))
+	s.now = s.now.Add(time.Second)
+	s.given(job("new-2", nil))
+	s.now = s.now.Add(time.Second)
+	s.given(job("new-3", nil), job("new-gang", func(spec *domain.SupervisedSpec) { spec.Nodes = 2 }))
+	s.execute(schedulers.Jobs{})
+	for id, want := range map[string]string{"older": domain.JobRunningState, "new-1": domain.JobRunningState,
+		"new-2": domain.JobRunningState, "new-3": domain.JobPendingState, "new-gang": domain.JobPendingState} {
+		life := s.world.Lookup(jobName(id)).State.(domain.SupervisedJob).JobLife
+		require.Equal(t, want, life.State, id)
+		require.NotNil(t, life.Arrival, id)
+	}
+	s.comment("they wait, and their statuses say so")
+	s.execute(schedulers.Jobs{})
+	s.comment("a job whose engine no node has enters the queue, too")
+	s.given(domain.Intend(domain.DPOJobs, domain.NewName("acme", domain.DPOJobs.Collection, "no-engine"),
+		domain.CreateDPOJob{ID: "no-engine", DPOSpec: domain.DPOSpec{Dataset: string(datasetName("pairs")),
+			TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName("base"))}}}))
+	s.given(dataset("pairs", domain.ShapePreference, 9)...)
+	s.execute(schedulers.Jobs{})
+	s.compare("jobs_new")
+}
+
 func TestJobsAreCheckedAgainBeforeTheyStart(t *testing.T) {
 	s := newHarnessWithInputs(t)
 	s.given(node("n1", domain.PoolTraining, 2, nil))

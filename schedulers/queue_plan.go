@@ -18,7 +18,7 @@ const queuePeriod = time.Minute
 const Preempted = "preempted: the job saves a checkpoint, gives its nodes to another job, and continues when there " +
 	"is capacity again"
 
-// A waitingJob is a PENDING job with the need of its next attempt.
+// A waitingJob is a PENDING or new job with the need of its next attempt.
 type waitingJob struct {
 	job
 	need domain.Need
@@ -302,6 +302,7 @@ func (q *jobQueue) carryOut(plan *Plan) (started map[domain.Name]bool) {
 		switch {
 		case len(plan.Steps) >= maxSteps:
 			return started // the plan is full: Run executes at most maxSteps steps of one plan
+		case d.Waits && ok && w.isNew(): // it becomes PENDING before others are preempted for it
 		case d.Waits:
 			if ok && len(d.Preempt) > 0 {
 				plan.add(domain.IntendJob(w.Name, domain.HoldJob{For: capacityOf(w.need), Promised: true}))

@@ -1,6 +1,7 @@
 package main_test
 
 import (
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"anneal/domain"
 	"anneal/internal/testutil"
 )
 
@@ -45,7 +47,7 @@ func TestSecondControlPlane(t *testing.T) {
 	second := c.serve(dir, args("b", shared)...)
 
 	list := commandIn(t, c.env, dir, "server", "list", "--nats-url", c.url(0)).ok(t)
-	require.Regexp(t, `(?m)^ID +VERSION +EVENTS\na +\S+ +1\nb +\S+ +1\n$`, list)
+	require.Regexp(t, fmt.Sprintf(`(?m)^ID +VERSION +EVENTS\na +\S+ +%[1]d\nb +\S+ +%[1]d\n$`, domain.EventVersion), list)
 	first.user().must(http.MethodPost, "/datasets", object{"datasetId": "seen", "dataset": object{}})
 	status, _ := second.as("default", first.context.APIKey).status(http.MethodGet, "/datasets/seen", nil)
 	require.Equal(t, http.StatusOK, status, "keys of the first control plane are valid at the second one")
@@ -68,7 +70,7 @@ func TestSecondControlPlane(t *testing.T) {
 		return err == nil && found["state"] == "READY"
 	})
 	members := commandIn(t, c.env, dir, "server", "list", "--nats-url", c.url(0), "-o", "json").ok(t)
-	require.Contains(t, members, `"eventVersion": 1`)
+	require.Contains(t, members, fmt.Sprintf(`"eventVersion": %d`, domain.EventVersion))
 	require.Zero(t, worker.end())
 	require.Zero(t, second.end())
 	list = commandIn(t, c.env, dir, "server", "list", "--nats-url", c.url(0)).ok(t)

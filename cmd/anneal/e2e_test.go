@@ -173,9 +173,8 @@ func receivedOnce(t *testing.T, user caller, wires, watermill *recorder) {
 
 	job := slices.DeleteFunc(kinds(all, jobName),
 		func(kind string) bool { return kind == "supervisedFineTuningJob.checkpointed.v1" })
-	require.Equal(t, []string{"supervisedFineTuningJob.created.v1", "supervisedFineTuningJob.validating.v1",
-		"supervisedFineTuningJob.queued.v1",
-		"supervisedFineTuningJob.started.v1", "supervisedFineTuningJob.writing.v1",
+	require.Equal(t, []string{"supervisedFineTuningJob.created.v1", "supervisedFineTuningJob.started.v1",
+		"supervisedFineTuningJob.writing.v1",
 		"supervisedFineTuningJob.resultsStored.v1",
 		"supervisedFineTuningJob.completed.v1"}, job)
 	deployment := slices.DeleteFunc(kinds(all, deploymentName),

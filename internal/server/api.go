@@ -41,8 +41,13 @@ func (s *Server) openBlobs(ctx context.Context) (err error) {
 	}
 	s.blobs, err = blobs.Open(ctx,
 		blobs.Options{URL: s.flags.blobs, Dir: s.dir.Path("blobs"), BaseURL: s.context.Address + blobPath, Key: key,
-			Logger: s.logger, Intercept: s.flags.intercept})
+			Logger: s.logger, Intercept: s.flags.intercept, Bundles: mayBundle(s)})
 	return err
+}
+
+// mayBundle returns a function that reports whether all control planes can read bundles of files.
+func mayBundle(s *Server) func() bool {
+	return func() bool { return s.membership == nil || s.membership.EventVersion() >= domain.BundlesVersion }
 }
 
 func (s *Server) openAPI(ctx context.Context, listener net.Listener) error {

@@ -208,6 +208,9 @@ func (m *meter) observeJob(e eventlog.Event, world *projections.World, at time.T
 	case "queued.v1", "resumed.v1":
 		m.enters(j, at)
 	case "started.v1":
+		if !j.queued { // a new job that did not have to wait in the queue
+			m.enters(j, at)
+		}
 		j.leaves(at)
 		if !j.started && j.arrived {
 			j.started, j.wait = true, at.Sub(j.arrival)

@@ -187,9 +187,6 @@ func (s *simulation) input(in input) error {
 	if err := s.apply(name, s.settings.change(in.event.Record)); err != nil {
 		return err
 	}
-	if in.work != nil { // the scheduler Jobs decides this for each new job: doing it here saves a plan
-		_, _ = s.try(domain.IntendJob(name, domain.StartValidation{}))
-	}
 	s.settings.repeat(s, name)
 	return nil
 }

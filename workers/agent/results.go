@@ -1,11 +1,13 @@
 package agent
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"anneal/domain"
 	"anneal/engines"
@@ -38,10 +40,10 @@ func (t *attempt) deliver(result engines.TrainResult) error {
 		if err != nil {
 			return fmt.Errorf("store the results: %w", err)
 		}
-		outcome, err := t.report(t.life, protocol.Report{
+		reply, err := sendResults(t, protocol.Report{
 			Kind: protocol.ReportCompleted, Sizes: sizes, Sums: sums, Result: resultOf(result),
 		})
-		if err != nil || outcome != protocol.Incomplete {
+		if err != nil || reply.Outcome != protocol.Incomplete {
 			return err
 		}
 		if try == maxStores {
@@ -76,9 +78,38 @@ func deliverInline(t *attempt, result engines.TrainResult) (outcome string, err 
 	}
 	var stored func(bool)
 	report.Log, stored = t.joblog.inline()
-	reply, err := t.send(t.life, report)
+	reply, err := sendResults(t, report)
 	stored(err == nil && reply.LogStored)
 	return reply.Outcome, err
+}
+
+// sendResults sends the report of the attempt's results.
+func sendResults(t *attempt, report protocol.Report) (protocol.ReportReply, error) {
+	ctx, cancel := replyContext(t.life)
+	defer cancel()
+	return t.send(ctx, report)
+}
+
+// replyTimeout is how long an attempt that is no longer assigned waits for the reply to the report
+// of its results.
+const replyTimeout = 3 * time.Second
+
+// replyContext returns a context for the report of an attempt's results. It ends replyTimeout after
+// life, the context of the attempt: a job whose results are recorded is no longer assigned, and the
+// agent may learn that before it gets the reply. Without the reply, it would upload the log again,
+// with a line that says that the attempt was interrupted.
+func replyContext(life context.Context) (ctx context.Context, cancel func()) {
+	ctx, end := context.WithCancel(context.WithoutCancel(life))
+	stop := context.AfterFunc(life, func() {
+		timer := time.NewTimer(replyTimeout)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			end()
+		case <-ctx.Done():
+		}
+	})
+	return ctx, func() { stop(); end() }
 }
 
 func sizeOf(files map[string][]byte) (total int) {

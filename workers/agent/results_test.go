@@ -1,0 +1,32 @@
+package agent
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestReplyOfAnAttemptThatIsNoLongerAssigned checks that the report of results is not given up when
+// the attempt is dropped, because the coordinator drops it as soon as it has recorded the results.
+func TestReplyOfAnAttemptThatIsNoLongerAssigned(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		life, drop := context.WithCancel(t.Context())
+		ctx, cancel := replyContext(life)
+		defer cancel()
+		drop()
+		synctest.Wait()
+		require.NoError(t, ctx.Err(), "the reply may still arrive")
+		begun := time.Now()
+		<-ctx.Done()
+		require.Equal(t, replyTimeout, time.Since(begun))
+
+		life, drop = context.WithCancel(t.Context())
+		ctx, cancel = replyContext(life)
+		cancel()
+		require.Error(t, ctx.Err(), "after the reply, nothing waits")
+		drop()
+	})
+}
