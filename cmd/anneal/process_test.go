@@ -367,7 +367,13 @@ func command(t testing.TB, dir string, args ...string) outcome {
 // commandIn is command with additions to the environment.
 func commandIn(t testing.TB, env []string, dir string, args ...string) outcome {
 	t.Helper()
-	cmd := exec.Command(binary(t), args...)
+	return programIn(t, "", env, dir, args...)
+}
+
+// programIn is commandIn for another program; "" is this one.
+func programIn(t testing.TB, program string, env []string, dir string, args ...string) outcome {
+	t.Helper()
+	cmd := exec.Command(cmp.Or(program, binary(t)), args...)
 	cmd.Env = append(environment(t.TempDir(), "ANNEAL_CONTEXT="+filepath.Join(dir, "context.json")), env...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
