@@ -79,7 +79,8 @@ type plane struct {
 	of      *rivals
 	index   int
 	world   *projections.World
-	offset  time.Duration // of its clock
+	saved   *projections.World // snapshot of an earlier process, from which the next process starts; nil before the first
+	offset  time.Duration      // of its clock
 	running []*running
 	stopped time.Time // it does nothing before this time
 	cut     time.Time // it neither reads nor writes the log, and receives no heartbeats, before this time
@@ -143,6 +144,9 @@ func simulateRivals(t *testing.T, seed uint64, busy time.Duration) string {
 	}
 	after, _ := c.Last(ctx)
 	require.Equal(t, before.Position, after.Position, "an idle cluster recorded events\n%s", c.tail(after.Position))
+	for _, p := range s.planes {
+		p.requireRebuilt()
+	}
 	s.faults["preemption"] = c.counts["supervisedFineTuningJob.preempting.v1"]
 	s.faults["replica that gave way"], s.faults["revoked replica"] = c.counts["gave way"], c.counts["revoked"]
 	t.Logf("%d events; faults: %v", after.Position, s.faults)
@@ -280,9 +284,12 @@ func (s *rivals) deliverLate() {
 	s.late = later
 }
 
-// boot starts the process of the plane, which rebuilds its world from the log.
+// boot starts the process of the plane, whose world continues from the snapshot of an earlier process.
 func (p *plane) boot(offset time.Duration) {
 	p.world, p.offset, p.running = projections.NewWorld(), offset, nil
+	if p.saved != nil {
+		p.world = projections.Fork(p.saved)
+	}
 	p.world.SetClock(p.now)
 	p.of.worlds[p.index] = p.world
 	p.of.receivers[p.index] = &receiver{live: p.world.Live(), checker: p.of.checker, clock: p.now}
@@ -293,6 +300,22 @@ func (p *plane) boot(offset time.Duration) {
 	}
 	last, _ := p.of.checker.Last(p.of.ctx)
 	p.follow(last.Position)
+	p.saved = projections.Fork(p.world)
+}
+
+// requireRebuilt requires that the world of the plane, which went through all of its snapshots, is the
+// one that follows from the log.
+func (p *plane) requireRebuilt() {
+	served, rebuilt := p.world, projections.NewWorld()
+	for rebuilt.Position() < served.Position() {
+		e, err := p.of.checker.At(p.of.ctx, rebuilt.Position()+1)
+		require.NoError(p.of.t, err)
+		require.NoError(p.of.t, rebuilt.Apply(e))
+	}
+	compared, err := projections.Compare(p.of.ctx, served.View(), rebuilt.View())
+	require.NoError(p.of.t, err)
+	require.True(p.of.t, compared.Equal(), "the world of control plane %d differs from the log: %v", p.index,
+		compared.Differences)
 }
 
 func (p *plane) now() time.Time { return time.Now().UTC().Add(p.offset) }
