@@ -151,7 +151,8 @@ func checkerFaults() []checkerFault {
 		}),
 		removed("minimum", twoReplicas(2, 2, 2, time.Hour), "preempted: the capacity is needed for a job"),
 		removed("maximum", twoReplicas(0, 2, 2, time.Hour), "revoked: the capacity is needed for a job"),
-		removed("replica that just started", twoReplicas(0, 2, 2, time.Minute), "preempted: the capacity is needed for a job"),
+		removed("replica that just started", twoReplicas(0, 2, 2, time.Minute),
+			"preempted: the capacity is needed for a job"),
 		onFaultyJob("repeated attempt", "started", nil, started(faultyNode)),
 		onFaultyJob("failure of an old attempt", "failed", func(j *domain.SupervisedJob) { j.JobLife.Attempt = 2 },
 			domain.JobFailed{Attempt: 1}),
@@ -170,7 +171,8 @@ func checkerFaults() []checkerFault {
 			shareOf(1, 500, 1)),
 		placed("lost node", holding(domain.NodeLostState), oneL4),
 		placed("cordoned node", cordoned, oneL4),
-		{"drained node", nodeAt(drained), faultyNode, "node.registered.v1", domain.NodeRegistered{NodeSpec: drained.NodeSpec}},
+		{"drained node", nodeAt(drained), faultyNode, "node.registered.v1",
+			domain.NodeRegistered{NodeSpec: drained.NodeSpec}},
 		released("running replica", domain.ReplicaAllocationID(faultyDeployment, "r1"), twoReplicas(0, 2, 2, time.Hour)),
 		released("running attempt", domain.AllocationID(faultyJob, 1), func(c *checker) {
 			jobAt(nil)(c)

@@ -90,3 +90,38 @@ func benchmarkPlans(b *testing.B, accelerators map[string]int) {
 	measure("allocations", schedulers.Allocations{})
 	measure("expiry", schedulers.Expiry{})
 }
+
+// BenchmarkPlanOfStrategies measures a plan that places 1 or 100 replicas with one accelerator each, for
+// each placement strategy, on nodes with eight accelerators in 16 zones.
+func BenchmarkPlanOfStrategies(b *testing.B) {
+	for _, nodes := range []int{100, 1_000, 10_000} {
+		for _, strategy := range domain.PlacementStrategies {
+			for _, replicas := range []int{1, 100} {
+				b.Run(fmt.Sprintf("%d nodes/%s/%d replicas", nodes, strategy, replicas), func(b *testing.B) {
+					world, position := projections.NewWorld(), uint64(0)
+					apply := func(name domain.Name, record domain.Record, err error) {
+						require.NoError(b, err)
+						position++
+						require.NoError(b, world.Apply(eventlog.Event{Record: record, Name: name, Position: position, Time: noon}))
+					}
+					for i := range nodes {
+						record, err := domain.Nodes.Encode(domain.NodeRegistered{NodeSpec: domain.NodeSpec{Engines: []string{"complete"},
+							Capacity: domain.Resources{CPUMilli: 64_000, MemoryMiB: 1 << 20, Accelerators: map[string]int{l4: 8}},
+							Labels:   map[string]string{domain.ZoneLabel: fmt.Sprint(i % 16)}}})
+						apply(nodeName(fmt.Sprintf("n%d", i)), record, err)
+					}
+					record, err := domain.Models.Encode(domain.ModelRegistered{ModelSpec: domain.ModelSpec{Kind: domain.BaseModel}})
+					apply(modelName("base"), record, err)
+					spec := domain.DeploymentSpec{BaseModel: string(modelName("base")), MinReplicaCount: replicas,
+						PlacementStrategy: strategy, AcceleratorType: l4, AcceleratorCount: 1}
+					record, err = domain.Deployments.Encode(domain.DeploymentCreated{DeploymentSpec: spec, Time: noon})
+					apply(deploymentName("d1"), record, err)
+					view := world.View()
+					for b.Loop() {
+						require.Len(b, schedulers.Replicas{}.Plan(view, noon).Steps, replicas)
+					}
+				})
+			}
+		}
+	}
+}
