@@ -150,6 +150,9 @@ func checkerFaults() []checkerFault {
 			c.heartbeats[faultyNode] = heartbeat{time.Now(), time.Second}
 		}),
 		removed("minimum", twoReplicas(2, 2, 2, time.Hour), "preempted: the capacity is needed for a job"),
+		removed("minimum after a move", twoReplicas(2, 2, 2, time.Hour), "moved to node n2"),
+		{"move of a replica that was just moved", twoReplicas(0, 2, 2, time.Minute), faultyDeployment,
+			"replica.placed.v1", domain.ReplicaPlaced{ID: "r3", Replaces: "r2", Reason: "replica r2 makes room"}},
 		removed("maximum", twoReplicas(0, 2, 2, time.Hour), "revoked: the capacity is needed for a job"),
 		removed("replica that just started", twoReplicas(0, 2, 2, time.Minute),
 			"preempted: the capacity is needed for a job"),
@@ -215,7 +218,7 @@ func TestCheckerFindsFaults(t *testing.T) {
 	twice := holding(domain.NodeReady, allocationOf("a", oneL4), allocationOf("b", oneL4), allocationOf("c", oneL4))
 	require.Error(t, checkDevices(faultyNode, twice))
 	found = append(found, checkDevices(faultyNode, twice).Error())
-	requireEveryMessage(t, "checker_test.go", []string{"fold", "gaveWay", "fenced", "checkDevices", "checkNode", "unused",
+	requireEveryMessage(t, "checker_test.go", []string{"fold", "rested", "gaveWay", "fenced", "checkDevices", "checkNode", "unused",
 		"checkGang", "checkCarved"}, found)
 }
 

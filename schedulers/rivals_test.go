@@ -8,6 +8,7 @@ import (
 	"hash"
 	"hash/crc32"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -127,6 +128,9 @@ func simulateRivals(t *testing.T, seed uint64, busy time.Duration) string {
 	for began := time.Now(); time.Since(began) < busy; {
 		s.second(func() { s.fail(); s.step() })
 	}
+	if seed%2 == 1 {
+		s.scatter()
+	}
 	s.endFaults()
 	for began := time.Now(); time.Since(began) < 3*quietTime && unfinished(s.worlds[0].View()) != ""; {
 		s.second(func() { s.purge(); s.fill(1000, 0); s.resume() })
@@ -149,8 +153,52 @@ func simulateRivals(t *testing.T, seed uint64, busy time.Duration) string {
 	}
 	s.faults["preemption"] = c.counts["supervisedFineTuningJob.preempting.v1"]
 	s.faults["replica that gave way"], s.faults["revoked replica"] = c.counts["gave way"], c.counts["revoked"]
+	s.faults["move"], s.faults["move to make room"] = c.counts["moved"], c.counts["made room"]
 	t.Logf("%d events; faults: %v", after.Position, s.faults)
 	return fmt.Sprintf("%x", s.digest.Sum(nil))
+}
+
+// scatter deletes most of the deployments with one accelerator each that fill the fleet, so that those
+// that are left stand in the way of a large one: replicas make room for it. Machines stay alive, so that
+// replicas rest, and control planes fail.
+func (s *rivals) scatter() {
+	var pending []domain.Intent // of users, who repeat them until they are recorded or refused
+	minutes := func(n int) {
+		for range n * 60 {
+			s.second(func() {
+				s.fail()
+				s.purge()
+				s.fill(1000, 0)
+				pending = slices.DeleteFunc(pending, func(intent domain.Intent) bool {
+					return domain.CodeOf(s.try("user", s.worlds[s.random.IntN(2)], intent)) != domain.Unavailable
+				})
+			})
+		}
+	}
+	remove := func(name domain.Name) {
+		pending = append(pending, domain.Intend(domain.Deployments, name, domain.RequestDeletion(domain.Deployments)),
+			domain.Intend(domain.Deployments, name, domain.Command[domain.Deployment](domain.DeleteDeployment{Hard: true})))
+	}
+	s.late = nil // a node has more devices than it registered before
+	pending = append(pending, onAccount(domain.RestoreAccount{}))
+	for _, a := range s.agents {
+		a.devices = 4
+		a.repair()
+		pending = append(pending, domain.Intend(domain.Nodes, a.name, domain.UncordonNode{}))
+	}
+	for row := range s.worlds[0].View().Deployments.All() {
+		remove(row.Name)
+	}
+	minutes(2)
+	for i := range 12 {
+		pending = append(pending, deployment(fmt.Sprintf("small%d", i), 1, 1, onL4))
+	}
+	minutes(int(schedulers.RoomRest/time.Minute) + 3)
+	for _, i := range s.random.Perm(12)[:7] {
+		remove(deploymentName(fmt.Sprintf("small%d", i)))
+	}
+	pending = append(pending, deployment("large", 1, 1, onL4s(4)))
+	minutes(10)
 }
 
 // second simulates one second: users and faults, then agents and control planes.

@@ -1,0 +1,320 @@
+package schedulers
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"anneal/domain"
+	"anneal/projections"
+	"anneal/schedulers/placement"
+)
+
+const (
+	// RoomAfter is how long work must wait for capacity before replicas are moved for it: until then,
+	// other work may end.
+	RoomAfter = time.Minute
+	// RoomRest is how long a replica stays on its node before it is moved to make room, so that no
+	// replica is moved again and again.
+	RoomRest = 10 * time.Minute
+
+	maxRoomMoves    = 16 // maximum number of moves of replicas for one job or replica that waits
+	maxRoomNeeds    = 16 // maximum number of different needs for which one plan looks for moves
+	maxRoomAttempts = 8  // maximum number of sets of nodes that a plan tries for one need
+)
+
+// A roomMaker plans to move replicas for work that waits for accelerators although enough are free:
+// they are scattered over nodes, so that no node has as many as the work needs.
+type roomMaker struct {
+	view     *projections.View
+	fleet    *fleet
+	now      time.Time
+	plan     *Plan
+	replicas map[int][]roomReplica // result of collect: replicas that can be moved, by index of their node in the fleet
+}
+
+// A roomReplica is a replica that can be moved.
+type roomReplica struct {
+	of        *deployment
+	replica   domain.Replica
+	resources domain.Resources
+	rested    time.Time // when it will have stayed on its node for RoomRest
+}
+
+// A roomMove moves a replica to another node.
+type roomMove struct {
+	roomReplica
+	to chosenNode
+}
+
+// A waitingNeed is the need of a job or of a replica that waits for capacity, and since when.
+type waitingNeed struct {
+	need  domain.Need
+	since time.Time
+}
+
+// makeRoom moves one replica if this is the next of the fewest moves after which work fits that waits
+// for accelerators. It plans all of these moves, and moves nothing if one of them has no node. A replica
+// moves as in rebalance: its node keeps it until its replacement is ready on another node. One replica
+// moves at a time, RebalanceEvery after the previous move at the earliest, and RoomRest after it was
+// placed. Each move leaves fewer that are missing, and a plan withholds the capacity of the work that
+// fits already, or will fit when what is being stopped has ended, so moves for one need do not undo those
+// for another. Nothing moves while the plan has other steps.
+func makeRoom(v *projections.View, deployments []*deployment, plan *Plan, after time.Duration) {
+	if len(plan.Steps) > 0 || len(deployments) == 0 {
+		return
+	}
+	latest, moving := lastMove(deployments)
+	if moving {
+		return
+	}
+	d := deployments[0]
+	m := &roomMaker{v, d.fleet, d.now, plan, map[int][]roomReplica{}}
+	needs := m.waitingNeeds(deployments)
+	if len(needs) == 0 {
+		return
+	}
+	for _, w := range needs {
+		moves := m.movesWith(deployments, w.need)
+		if len(moves) == 0 {
+			continue
+		}
+		first := moves[0]
+		due := later(later(w.since.Add(after), first.rested), later(latest.Add(RebalanceEvery),
+			m.fleet.registered[first.to.name].Add(RebalanceAfter)))
+		if m.now.Before(due) {
+			plan.planAgainAt(due)
+			continue
+		}
+		_, request := classOf(w.need.Resources)
+		first.of.placeOn(first.to, first.of.need(v), domain.PlaceReplica{ID: first.of.NextReplica(),
+			Replaces: first.replica.ID, Reason: fmt.Sprintf("replica %s makes room: work waits that needs %d x %s on one "+
+				"node, and so many are free only on several nodes; moves that are missing: %d", first.replica.ID,
+				request.Devices, request.Models, len(moves))})
+		return
+	}
+}
+
+// lastMove returns when the newest replica was placed that replaced or replaces another one. moving
+// reports whether a replica is being moved.
+func lastMove(deployments []*deployment) (latest time.Time, moving bool) {
+	for _, d := range deployments {
+		moving = moving || len(d.moving) > 0
+		for _, r := range d.Replicas {
+			a, _ := d.fleet.allocation(r.Node, domain.ReplicaAllocationID(d.name, r.ID))
+			if r.Replaces != "" && a.Since.After(latest) {
+				latest = a.Since
+			}
+		}
+	}
+	return latest, moving
+}
+
+// waitingNeeds returns different needs of work that waits for whole accelerators, and fits on no node:
+// of replicas within a minReplicaCount, of jobs, and of other replicas. It withholds the capacity of the
+// work that fits now or when what is being stopped has ended, which will get it from another plan.
+func (m *roomMaker) waitingNeeds(deployments []*deployment) (needs []waitingNeed) {
+	stopping := m.fleet.stopping(m.view)
+	for _, a := range stopping {
+		m.fleet.release(a.node, a.resources)
+	}
+	type class struct {
+		placement.Request
+		count int
+	}
+	known := map[class]bool{}
+	add := func(need domain.Need, since time.Time) {
+		_, request := requestOf(need)
+		one := class{request, need.Count}
+		if request.Devices == 0 || need.Resources.Shared() || known[one] || len(known) >= maxRoomNeeds {
+			return
+		}
+		if m.fleet.withhold(m.view, need, nil) {
+			return
+		}
+		known[one] = true
+		needs = append(needs, waitingNeed{need, since})
+	}
+	addShort := func(minimum bool) {
+		for _, d := range deployments {
+			since := later(d.Short.Minimum, d.Short.Desired)
+			if d.short && d.belowMinimum() == minimum && !d.backingOff() && !since.IsZero() {
+				add(d.need(m.view), since)
+			}
+		}
+	}
+	addShort(true)
+	for _, j := range heldJobs(m.view) {
+		since := j.Created
+		if j.Life.QueueTime != nil {
+			since = *j.Life.QueueTime
+		}
+		add(m.fleet.needOf(m.view, j.Name, j.spec()), since)
+	}
+	addShort(false)
+	for _, a := range stopping {
+		m.fleet.take([]domain.Name{a.node}, a.resources)
+	}
+	return needs
+}
+
+// movesWith returns the fewest moves after which the need fits, of replicas that have stayed on their
+// node for RoomRest, or if there are none, of all replicas.
+func (m *roomMaker) movesWith(deployments []*deployment, need domain.Need) []roomMove {
+	for _, rested := range []bool{true, false} {
+		m.collect(deployments, rested)
+		if moves := m.movesFor(need); len(moves) > 0 {
+			return moves
+		}
+	}
+	return nil
+}
+
+// collect sets m.replicas: the ready replicas of deployments that do not change, and if rested is set,
+// only those that have stayed on their node for RoomRest.
+func (m *roomMaker) collect(deployments []*deployment, rested bool) {
+	clear(m.replicas)
+	for _, d := range deployments {
+		if !d.settled() {
+			continue
+		}
+		for _, r := range removalOrder(d.current) {
+			a, ok := m.fleet.allocation(r.Node, domain.ReplicaAllocationID(d.name, r.ID))
+			due := a.Since.Add(RoomRest)
+			if !ok || devices(a.Resources) == 0 || rested && m.now.Before(due) {
+				continue
+			}
+			node := m.fleet.index[r.Node]
+			m.replicas[node] = append(m.replicas[node], roomReplica{d, r, a.Resources, due})
+		}
+	}
+	for _, replicas := range m.replicas { // the largest first
+		slices.SortStableFunc(replicas, func(a, b roomReplica) int { return cmp.Compare(b.milli(), a.milli()) })
+	}
+}
+
+// milli returns the thousandths of devices that the replica has.
+func (r roomReplica) milli() int {
+	if r.resources.Shared() {
+		return r.resources.Share.Milli
+	}
+	return devices(r.resources) * domain.WholeDevice
+}
+
+// A roomNode is a node on which a need fits after some replicas have left it.
+type roomNode struct {
+	node    int // index in the fleet
+	leave   []roomReplica
+	milli   int // thousandths of devices of the replicas in leave
+	devices int // number of devices of the node
+}
+
+// movesFor returns the fewest moves after which the need fits; nil if there are none, or too many.
+func (m *roomMaker) movesFor(need domain.Need) []roomMove {
+	var nodes []roomNode
+	for i := range m.fleet.nodes {
+		if one, ok := m.roomOn(i, need); ok {
+			nodes = append(nodes, one)
+		}
+	}
+	slices.SortStableFunc(nodes, func(a, b roomNode) int {
+		return cmp.Or(cmp.Compare(len(a.leave), len(b.leave)), cmp.Compare(a.milli, b.milli),
+			cmp.Compare(a.devices, b.devices))
+	})
+	for skip := range min(maxRoomAttempts, max(0, len(nodes)-need.Count+1)) {
+		if moves, ok := m.moveFrom(nodes[skip : skip+need.Count]); ok {
+			return moves
+		}
+	}
+	return nil
+}
+
+// roomOn returns the replicas that must leave a node so that the need fits there: as few as possible,
+// and of those with few devices. It returns false if the need does not fit without all replicas.
+func (m *roomMaker) roomOn(node int, need domain.Need) (one roomNode, ok bool) {
+	c := &m.fleet.nodes[node]
+	if !c.suits(need) || !need.Resources.Fits(c.Capacity) {
+		return roomNode{}, false
+	}
+	one = roomNode{node: node, devices: devices(c.Capacity)}
+	all := m.replicas[node]
+	for next := 0; !c.fits(need.Resources); next++ {
+		if next == len(all) {
+			break
+		}
+		m.fleet.release(c.Name, all[next].resources)
+		one.leave = append(one.leave, all[next])
+	}
+	ok = c.fits(need.Resources)
+	rest := all[len(one.leave):]
+	for i := 0; ok && i < len(one.leave); i++ { // exchange replicas for smaller ones, and keep those not needed
+		m.fleet.take([]domain.Name{c.Name}, one.leave[i].resources)
+		if c.fits(need.Resources) {
+			one.leave = slices.Delete(one.leave, i, i+1)
+			i--
+			continue
+		}
+		for at := len(rest) - 1; at >= -1; at-- {
+			if at < 0 {
+				m.fleet.release(c.Name, one.leave[i].resources)
+				break
+			}
+			m.fleet.release(c.Name, rest[at].resources)
+			if c.fits(need.Resources) {
+				one.leave[i] = rest[at]
+				rest = slices.Delete(slices.Clone(rest), at, at+1)
+				break
+			}
+			m.fleet.take([]domain.Name{c.Name}, rest[at].resources)
+		}
+	}
+	for _, r := range one.leave {
+		m.fleet.take([]domain.Name{c.Name}, r.resources)
+		one.milli += r.milli()
+	}
+	return one, ok && len(one.leave) <= maxRoomMoves
+}
+
+// moveFrom returns moves of the replicas that must leave the nodes to other nodes. It returns false if
+// one of them has no other node.
+func (m *roomMaker) moveFrom(nodes []roomNode) (moves []roomMove, ok bool) {
+	var undo []func()
+	defer func() {
+		for _, one := range slices.Backward(undo) {
+			one()
+		}
+	}()
+	var leave []roomReplica
+	for _, n := range nodes {
+		leave = append(leave, n.leave...)
+		name, free := m.fleet.nodes[n.node].Name, m.fleet.nodes[n.node].Free
+		m.fleet.take([]domain.Name{name}, free)
+		undo = append(undo, func() { m.fleet.release(name, free) })
+	}
+	if len(leave) == 0 || len(leave) > maxRoomMoves {
+		return nil, false
+	}
+	slices.SortStableFunc(leave, func(a, b roomReplica) int { return cmp.Compare(b.milli(), a.milli()) })
+	for _, r := range leave {
+		from, need, spread := m.fleet.index[r.replica.Node], r.of.need(m.view), r.of.spread
+		spread.add(from, -1)
+		undo = append(undo, func() { spread.add(from, 1) })
+		chosen, fits := m.fleet.place(m.view, need, spread)
+		if !fits {
+			return nil, false
+		}
+		to := m.fleet.index[chosen[0].name]
+		if spread.strategy == domain.PlacementSpread && spread.crowding(to) > spread.crowding(from) {
+			return nil, false // its replicas would be less spread
+		}
+		m.fleet.takeChosen(chosen, need)
+		spread.add(to, 1)
+		undo = append(undo, func() {
+			m.fleet.release(chosen[0].name, chosen[0].resources(need))
+			spread.add(to, -1)
+		})
+		moves = append(moves, roomMove{r, chosen[0]})
+	}
+	return moves, true
+}
