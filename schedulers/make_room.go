@@ -31,6 +31,7 @@ type roomMaker struct {
 	fleet    *fleet
 	now      time.Time
 	plan     *Plan
+	free     map[string]int        // free devices of all nodes that are not cordoned, by type; without types that have none
 	replicas map[int][]roomReplica // result of collect: replicas that can be moved, by index of their node in the fleet
 }
 
@@ -70,12 +71,12 @@ func makeRoom(v *projections.View, deployments []*deployment, plan *Plan, after 
 		return
 	}
 	d := deployments[0]
-	m := &roomMaker{v, d.fleet, d.now, plan, map[int][]roomReplica{}}
-	needs := m.waitingNeeds(deployments)
-	if len(needs) == 0 {
-		return
+	m := &roomMaker{view: v, fleet: d.fleet, now: d.now, plan: plan, free: d.fleet.freeDevices(),
+		replicas: map[int][]roomReplica{}}
+	if m.collect(deployments, false); len(m.free) == 0 || len(m.replicas) == 0 {
+		return // before it looks at all jobs
 	}
-	for _, w := range needs {
+	for _, w := range m.waitingNeeds(deployments) {
 		moves := m.movesWith(deployments, w.need)
 		if len(moves) == 0 {
 			continue
@@ -127,14 +128,14 @@ func (m *roomMaker) waitingNeeds(deployments []*deployment) (needs []waitingNeed
 	add := func(need domain.Need, since time.Time) {
 		_, request := requestOf(need)
 		one := class{request, need.Count}
-		if request.Devices == 0 || need.Resources.Shared() || known[one] || len(known) >= maxRoomNeeds {
-			return
-		}
-		if m.fleet.withhold(m.view, need, nil) {
+		if request.Devices == 0 || need.Resources.Shared() || known[one] || len(known) >= maxRoomNeeds ||
+			m.fleet.withhold(m.view, need, nil) {
 			return
 		}
 		known[one] = true
-		needs = append(needs, waitingNeed{need, since})
+		if m.free[request.Models] >= need.Count*request.Devices {
+			needs = append(needs, waitingNeed{need, since})
+		}
 	}
 	addShort := func(minimum bool) {
 		for _, d := range deployments {
@@ -159,21 +160,38 @@ func (m *roomMaker) waitingNeeds(deployments []*deployment) (needs []waitingNeed
 	return needs
 }
 
+// freeDevices returns the numbers of free devices on the nodes that are not cordoned, by type. It returns
+// no type without free devices.
+func (f *fleet) freeDevices() map[string]int {
+	free := map[string]int{}
+	for i := range f.nodes {
+		if f.nodes[i].Cordoned {
+			continue
+		}
+		for deviceType, n := range f.nodes[i].Free.Accelerators {
+			if n > 0 {
+				free[deviceType] += n
+			}
+		}
+	}
+	return free
+}
+
 // movesWith returns the fewest moves after which the need fits, of replicas that have stayed on their
 // node for RoomRest, or if there are none, of all replicas.
 func (m *roomMaker) movesWith(deployments []*deployment, need domain.Need) []roomMove {
-	for _, rested := range []bool{true, false} {
-		m.collect(deployments, rested)
+	if young := m.collect(deployments, true); young > 0 {
 		if moves := m.movesFor(need); len(moves) > 0 {
 			return moves
 		}
+		m.collect(deployments, false)
 	}
-	return nil
+	return m.movesFor(need)
 }
 
 // collect sets m.replicas: the ready replicas of deployments that do not change, and if rested is set,
-// only those that have stayed on their node for RoomRest.
-func (m *roomMaker) collect(deployments []*deployment, rested bool) {
+// only those that have stayed on their node for RoomRest. It returns the number of the others.
+func (m *roomMaker) collect(deployments []*deployment, rested bool) (young int) {
 	clear(m.replicas)
 	for _, d := range deployments {
 		if !d.settled() {
@@ -182,7 +200,11 @@ func (m *roomMaker) collect(deployments []*deployment, rested bool) {
 		for _, r := range removalOrder(d.current) {
 			a, ok := m.fleet.allocation(r.Node, domain.ReplicaAllocationID(d.name, r.ID))
 			due := a.Since.Add(RoomRest)
-			if !ok || devices(a.Resources) == 0 || rested && m.now.Before(due) {
+			if !ok || devices(a.Resources) == 0 {
+				continue
+			}
+			if rested && m.now.Before(due) {
+				young++
 				continue
 			}
 			node := m.fleet.index[r.Node]
@@ -192,6 +214,7 @@ func (m *roomMaker) collect(deployments []*deployment, rested bool) {
 	for _, replicas := range m.replicas { // the largest first
 		slices.SortStableFunc(replicas, func(a, b roomReplica) int { return cmp.Compare(b.milli(), a.milli()) })
 	}
+	return young
 }
 
 // milli returns the thousandths of devices that the replica has.
@@ -210,33 +233,70 @@ type roomNode struct {
 	devices int // number of devices of the node
 }
 
+func (a roomNode) compare(b roomNode) int {
+	return cmp.Or(cmp.Compare(len(a.leave), len(b.leave)), cmp.Compare(a.milli, b.milli), cmp.Compare(a.devices, b.devices),
+		cmp.Compare(a.node, b.node))
+}
+
 // movesFor returns the fewest moves after which the need fits; nil if there are none, or too many.
 func (m *roomMaker) movesFor(need domain.Need) []roomMove {
 	var nodes []roomNode
 	for i := range m.fleet.nodes {
-		if one, ok := m.roomOn(i, need); ok {
+		if need.Count == 1 && len(m.replicas[i]) == 0 {
+			continue // the need fits on no node, so that only those count whose replicas can move
+		}
+		if one, ok := m.estimate(i, need); ok {
 			nodes = append(nodes, one)
 		}
 	}
-	slices.SortStableFunc(nodes, func(a, b roomNode) int {
-		return cmp.Or(cmp.Compare(len(a.leave), len(b.leave)), cmp.Compare(a.milli, b.milli),
-			cmp.Compare(a.devices, b.devices))
-	})
-	for skip := range min(maxRoomAttempts, max(0, len(nodes)-need.Count+1)) {
-		if moves, ok := m.moveFrom(nodes[skip : skip+need.Count]); ok {
+	slices.SortFunc(nodes, roomNode.compare)
+	var exact []roomNode
+	for _, one := range nodes {
+		if one, ok := m.roomOn(one.node, need); ok {
+			exact = append(exact, one)
+		}
+		if len(exact) == need.Count+maxRoomAttempts-1 {
+			break
+		}
+	}
+	slices.SortFunc(exact, roomNode.compare)
+	for skip := range max(0, len(exact)-need.Count+1) {
+		if moves, ok := m.moveFrom(exact[skip : skip+need.Count]); ok {
 			return moves
 		}
 	}
 	return nil
 }
 
-// roomOn returns the replicas that must leave a node so that the need fits there: as few as possible,
-// and of those with few devices. It returns false if the need does not fit without all replicas.
-func (m *roomMaker) roomOn(node int, need domain.Need) (one roomNode, ok bool) {
-	c := &m.fleet.nodes[node]
-	if !c.suits(need) || !need.Resources.Fits(c.Capacity) {
+// estimate returns the fewest replicas that must leave a node so that it has the devices of the need.
+// More may have to leave for CPU and memory, and for devices that several of them share. It changes
+// nothing, so it is fast.
+func (m *roomMaker) estimate(node int, need domain.Need) (one roomNode, ok bool) {
+	_, request := classOf(need.Resources)
+	c, left := &m.fleet.nodes[node], 0
+	for _, r := range m.replicas[node] {
+		left += max(1, r.resources.Accelerators[request.Models])
+	}
+	free := max(0, c.Free.Accelerators[request.Models])
+	if free+left < request.Devices || !c.suits(need) || !need.Resources.Fits(c.Capacity) {
 		return roomNode{}, false
 	}
+	one = roomNode{node: node, devices: devices(c.Capacity)}
+	for i, r := range m.replicas[node] {
+		if free >= request.Devices {
+			break
+		}
+		one.leave, one.milli = m.replicas[node][:i+1], one.milli+r.milli()
+		free += max(1, r.resources.Accelerators[request.Models])
+	}
+	return one, true
+}
+
+// roomOn returns the replicas that must leave a node, for which there is an estimate, so that the need
+// fits there: as few as possible, and of those with few devices. It returns false if the need does not
+// fit without all of them.
+func (m *roomMaker) roomOn(node int, need domain.Need) (one roomNode, ok bool) {
+	c := &m.fleet.nodes[node]
 	one = roomNode{node: node, devices: devices(c.Capacity)}
 	all := m.replicas[node]
 	for next := 0; !c.fits(need.Resources); next++ {
