@@ -218,8 +218,8 @@ func TestCheckerFindsFaults(t *testing.T) {
 	twice := holding(domain.NodeReady, allocationOf("a", oneL4), allocationOf("b", oneL4), allocationOf("c", oneL4))
 	require.Error(t, checkDevices(faultyNode, twice))
 	found = append(found, checkDevices(faultyNode, twice).Error())
-	requireEveryMessage(t, "checker_test.go", []string{"fold", "rested", "gaveWay", "fenced", "checkDevices", "checkNode", "unused",
-		"checkGang", "checkCarved"}, found)
+	requireEveryMessage(t, "checker_test.go", []string{"fold", "rested", "gaveWay", "fenced", "checkDevices", "checkNode",
+		"unused", "checkGang", "checkCarved"}, found)
 }
 
 // TestInvariantsFindFaults plants a fault for everything that a simulation does not tolerate for long

@@ -31,7 +31,7 @@ type roomMaker struct {
 	fleet    *fleet
 	now      time.Time
 	plan     *Plan
-	free     map[string]int        // free devices of all nodes that are not cordoned, by type; without types that have none
+	free     map[string]int        // result of fleet.freeDevices
 	replicas map[int][]roomReplica // result of collect: replicas that can be moved, by index of their node in the fleet
 }
 
@@ -234,8 +234,8 @@ type roomNode struct {
 }
 
 func (a roomNode) compare(b roomNode) int {
-	return cmp.Or(cmp.Compare(len(a.leave), len(b.leave)), cmp.Compare(a.milli, b.milli), cmp.Compare(a.devices, b.devices),
-		cmp.Compare(a.node, b.node))
+	return cmp.Or(cmp.Compare(len(a.leave), len(b.leave)), cmp.Compare(a.milli, b.milli),
+		cmp.Compare(a.devices, b.devices), cmp.Compare(a.node, b.node))
 }
 
 // movesFor returns the fewest moves after which the need fits; nil if there are none, or too many.
