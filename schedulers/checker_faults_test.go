@@ -18,6 +18,7 @@ import (
 	"anneal/domain"
 	"anneal/eventlog"
 	"anneal/projections"
+	"anneal/schedulers"
 	"anneal/schedulers/queue"
 )
 
@@ -152,7 +153,7 @@ func checkerFaults() []checkerFault {
 		removed("minimum", twoReplicas(2, 2, 2, time.Hour), "preempted: the capacity is needed for a job"),
 		removed("minimum after a move", twoReplicas(2, 2, 2, time.Hour), "moved to node n2"),
 		{"move of a replica that was just moved", twoReplicas(0, 2, 2, time.Minute), faultyDeployment,
-			"replica.placed.v1", domain.ReplicaPlaced{ID: "r3", Replaces: "r2", Reason: "replica r2 makes room"}},
+			"replica.placed.v1", domain.ReplicaPlaced{ID: "r3", Replaces: "r2", Reason: schedulers.DefragmentReason}},
 		removed("maximum", twoReplicas(0, 2, 2, time.Hour), "revoked: the capacity is needed for a job"),
 		removed("replica that just started", twoReplicas(0, 2, 2, time.Minute),
 			"preempted: the capacity is needed for a job"),

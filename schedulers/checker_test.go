@@ -151,16 +151,17 @@ func (c *checker) fold(e eventlog.Event) error {
 	return nil
 }
 
-// rested requires that a replica that is moved to make room has stayed on its node for RoomRest.
+// rested requires that a replica that is moved for defragmentation has stayed on its node for MoveAgainAfter.
 func (c *checker) rested(e eventlog.Event) error {
 	var placed domain.ReplicaPlaced
-	if err := json.Unmarshal(e.Data, &placed); err != nil || !strings.Contains(placed.Reason, "makes room") {
+	err := json.Unmarshal(e.Data, &placed)
+	if err != nil || !strings.HasPrefix(placed.Reason, schedulers.DefragmentReason) {
 		return err
 	}
-	c.counts["made room"]++
+	c.counts["defragmentation"]++
 	stayed := e.Time.Sub(c.nodes[c.serving[e.Name].Replicas[placed.Replaces].Node].
 		Allocations[domain.ReplicaAllocationID(e.Name, placed.Replaces)].Since)
-	if stayed < schedulers.RoomRest-2*maxOffset {
+	if stayed < schedulers.MoveAgainAfter-2*maxOffset {
 		return fmt.Errorf("replica %s of %s is moved after %s", placed.Replaces, e.Name, stayed)
 	}
 	return nil

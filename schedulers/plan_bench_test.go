@@ -127,9 +127,9 @@ func BenchmarkPlanOfStrategies(b *testing.B) {
 	}
 }
 
-// BenchmarkPlanOfMoves measures a plan of the first move, on nodes with eight accelerators, each of which
+// BenchmarkPlanOfDefragmentation measures a plan of the first move, on nodes with eight accelerators, each of which
 // has a replica with one, while 0, 1 or 20 replicas wait that need all eight.
-func BenchmarkPlanOfMoves(b *testing.B) {
+func BenchmarkPlanOfDefragmentation(b *testing.B) {
 	for _, nodes := range []int{100, 1_000, 10_000} {
 		for _, waits := range []int{0, 1, 20} {
 			b.Run(fmt.Sprintf("%d nodes/%d wait", nodes, waits), func(b *testing.B) {

@@ -57,7 +57,7 @@ func rebalance(v *projections.View, deployments []*deployment) {
 // another way, if the last replica failed, or with the strategy PACK, which lets replicas share
 // nodes.
 func (d *deployment) sharingNode() (domain.Replica, bool) {
-	if d.spread.strategy == domain.PlacementPack || !d.settled() {
+	if d.spread.strategy == domain.PlacementPack || !settled(d) {
 		return domain.Replica{}, false
 	}
 	on := map[domain.Name]int{}
@@ -74,7 +74,7 @@ func (d *deployment) sharingNode() (domain.Replica, bool) {
 
 // settled reports whether the deployment has as many ready replicas as desired, the last one did not
 // fail, and the plan does not change it.
-func (d *deployment) settled() bool {
+func settled(d *deployment) bool {
 	return d.State == domain.DeploymentReadyState && len(d.old) == 0 && d.planned == 0 &&
 		len(d.current) == d.DesiredReplicas && ready(d.current) == len(d.current) && d.Failures == 0
 }

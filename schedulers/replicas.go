@@ -36,15 +36,15 @@ const (
 //     removed when one does. The scheduler Jobs decides which replicas are removed for jobs
 //  5. when nothing waits, one replica at a time is moved from a node with several replicas of its
 //     deployment to a node without one: see rebalance. When work waits for accelerators that are free,
-//     but scattered over nodes, one replica at a time is moved to make room for it: see makeRoom
+//     but scattered over nodes, one replica at a time is moved so that it fits: see defragment
 //  6. a new or updated deployment becomes READY once it has enough ready replicas; a new one fails
 //     when its replicas keep failing or no node has capacity
 //
 // A deployment that is being deleted loses its replicas and is then DELETED.
 type Replicas struct {
-	PlaceWithin time.Duration // time after which a new deployment without capacity fails; 0: the constant PlaceWithin
-	KeepDeleted time.Duration // how long a deleted deployment can be undeleted; 0 stands for the constant KeepDeleted
-	RoomAfter   time.Duration // how long work waits before replicas are moved for it; 0 stands for the constant RoomAfter
+	PlaceWithin     time.Duration // time after which a new deployment without capacity fails; 0: the constant PlaceWithin
+	KeepDeleted     time.Duration // how long a deleted deployment can be undeleted; 0 stands for the constant KeepDeleted
+	DefragmentAfter time.Duration // how long work waits before replicas move for it; 0: the constant DefragmentAfter
 }
 
 // Name implements Scheduler.
@@ -90,7 +90,7 @@ func (s Replicas) Plan(v *projections.View, now time.Time) Plan {
 	}
 	shareCapacity(v, fleet, placed)
 	rebalance(v, placed)
-	makeRoom(v, placed, &plan, cmp.Or(s.RoomAfter, RoomAfter))
+	defragment(v, placed, &plan, cmp.Or(s.DefragmentAfter, DefragmentAfter))
 	return plan
 }
 

@@ -153,13 +153,13 @@ func simulateRivals(t *testing.T, seed uint64, busy time.Duration) string {
 	}
 	s.faults["preemption"] = c.counts["supervisedFineTuningJob.preempting.v1"]
 	s.faults["replica that gave way"], s.faults["revoked replica"] = c.counts["gave way"], c.counts["revoked"]
-	s.faults["move"], s.faults["move to make room"] = c.counts["moved"], c.counts["made room"]
+	s.faults["move"], s.faults["defragmentation"] = c.counts["moved"], c.counts["defragmentation"]
 	t.Logf("%d events; faults: %v", after.Position, s.faults)
 	return fmt.Sprintf("%x", s.digest.Sum(nil))
 }
 
 // scatter deletes most of the deployments with one accelerator each that fill the fleet, so that those
-// that are left stand in the way of a large one: replicas make room for it. Machines stay alive, so that
+// that are left stand in the way of a large one, and move. Machines stay alive, so that
 // replicas rest, and control planes fail.
 func (s *rivals) scatter() {
 	var pending []domain.Intent // of users, who repeat them until they are recorded or refused
@@ -193,7 +193,7 @@ func (s *rivals) scatter() {
 	for i := range 12 {
 		pending = append(pending, deployment(fmt.Sprintf("small%d", i), 1, 1, onL4))
 	}
-	minutes(int(schedulers.RoomRest/time.Minute) + 3)
+	minutes(int(schedulers.MoveAgainAfter/time.Minute) + 3)
 	for _, i := range s.random.Perm(12)[:7] {
 		remove(deploymentName(fmt.Sprintf("small%d", i)))
 	}

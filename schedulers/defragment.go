@@ -12,40 +12,43 @@ import (
 )
 
 const (
-	// RoomAfter is how long work must wait for capacity before replicas are moved for it: until then,
+	// DefragmentAfter is how long work must wait for capacity before replicas are moved for it: until then,
 	// other work may end.
-	RoomAfter = time.Minute
-	// RoomRest is how long a replica stays on its node before it is moved to make room, so that no
+	DefragmentAfter = time.Minute
+	// MoveAgainAfter is how long a replica stays on its node before it is moved, so that no
 	// replica is moved again and again.
-	RoomRest = 10 * time.Minute
+	MoveAgainAfter = 10 * time.Minute
 
-	maxRoomMoves    = 16 // maximum number of moves of replicas for one job or replica that waits
-	maxRoomNeeds    = 16 // maximum number of different needs for which one plan looks for moves
-	maxRoomAttempts = 8  // maximum number of sets of nodes that a plan tries for one need
+	// DefragmentReason begins the reason of a replica that replaces another one for defragmentation.
+	DefragmentReason = "defragmentation: "
+
+	maxDefragmentMoves    = 16 // maximum number of moves of replicas for one job or replica that waits
+	maxDefragmentNeeds    = 16 // maximum number of different needs for which one plan looks for moves
+	maxDefragmentAttempts = 8  // maximum number of sets of nodes that a plan tries for one need
 )
 
-// A roomMaker plans to move replicas for work that waits for accelerators although enough are free:
+// A defragmentation plans to move replicas for work that waits for accelerators although enough are free:
 // they are scattered over nodes, so that no node has as many as the work needs.
-type roomMaker struct {
+type defragmentation struct {
 	view     *projections.View
 	fleet    *fleet
 	now      time.Time
 	plan     *Plan
-	free     map[string]int        // result of fleet.freeDevices
-	replicas map[int][]roomReplica // result of collect: replicas that can be moved, by index of their node in the fleet
+	free     map[string]int           // result of fleet.freeDevices
+	replicas map[int][]movableReplica // result of collect: replicas that can be moved, by index of their node in the fleet
 }
 
-// A roomReplica is a replica that can be moved.
-type roomReplica struct {
+// A movableReplica is a replica that can be moved.
+type movableReplica struct {
 	of        *deployment
 	replica   domain.Replica
 	resources domain.Resources
-	rested    time.Time // when it will have stayed on its node for RoomRest
+	rested    time.Time // when it will have stayed on its node for MoveAgainAfter
 }
 
-// A roomMove moves a replica to another node.
-type roomMove struct {
-	roomReplica
+// A replicaMove moves a replica to another node.
+type replicaMove struct {
+	movableReplica
 	to chosenNode
 }
 
@@ -55,14 +58,14 @@ type waitingNeed struct {
 	since time.Time
 }
 
-// makeRoom moves one replica if this is the next of the fewest moves after which work fits that waits
+// defragment moves one replica if this is the next of the fewest moves after which work fits that waits
 // for accelerators. It plans all of these moves, and moves nothing if one of them has no node. A replica
 // moves as in rebalance: its node keeps it until its replacement is ready on another node. One replica
-// moves at a time, RebalanceEvery after the previous move at the earliest, and RoomRest after it was
+// moves at a time, RebalanceEvery after the previous move at the earliest, and MoveAgainAfter after it was
 // placed. Each move leaves fewer that are missing, and a plan withholds the capacity of the work that
 // fits already, or will fit when what is being stopped has ended, so moves for one need do not undo those
 // for another. Nothing moves while the plan has other steps.
-func makeRoom(v *projections.View, deployments []*deployment, plan *Plan, after time.Duration) {
+func defragment(v *projections.View, deployments []*deployment, plan *Plan, delay time.Duration) {
 	if len(plan.Steps) > 0 || len(deployments) == 0 {
 		return
 	}
@@ -71,8 +74,8 @@ func makeRoom(v *projections.View, deployments []*deployment, plan *Plan, after 
 		return
 	}
 	d := deployments[0]
-	m := &roomMaker{view: v, fleet: d.fleet, now: d.now, plan: plan, free: d.fleet.freeDevices(),
-		replicas: map[int][]roomReplica{}}
+	m := &defragmentation{view: v, fleet: d.fleet, now: d.now, plan: plan, free: d.fleet.freeDevices(),
+		replicas: map[int][]movableReplica{}}
 	if m.collect(deployments, false); len(m.free) == 0 || len(m.replicas) == 0 {
 		return // before it looks at all jobs
 	}
@@ -82,7 +85,7 @@ func makeRoom(v *projections.View, deployments []*deployment, plan *Plan, after 
 			continue
 		}
 		first := moves[0]
-		due := later(later(w.since.Add(after), first.rested), later(latest.Add(RebalanceEvery),
+		due := later(later(w.since.Add(delay), first.rested), later(latest.Add(RebalanceEvery),
 			m.fleet.registered[first.to.name].Add(RebalanceAfter)))
 		if m.now.Before(due) {
 			plan.planAgainAt(due)
@@ -90,9 +93,8 @@ func makeRoom(v *projections.View, deployments []*deployment, plan *Plan, after 
 		}
 		_, request := classOf(w.need.Resources)
 		first.of.placeOn(first.to, first.of.need(v), domain.PlaceReplica{ID: first.of.NextReplica(),
-			Replaces: first.replica.ID, Reason: fmt.Sprintf("replica %s makes room: work waits that needs %d x %s on one "+
-				"node, and so many are free only on several nodes; moves that are missing: %d", first.replica.ID,
-				request.Devices, request.Models, len(moves))})
+			Replaces: first.replica.ID, Reason: fmt.Sprintf("%swork waits that needs %d x %s on one node, and so many are "+
+				"free only on several nodes; moves left: %d", DefragmentReason, request.Devices, request.Models, len(moves))})
 		return
 	}
 }
@@ -115,7 +117,7 @@ func lastMove(deployments []*deployment) (latest time.Time, moving bool) {
 // waitingNeeds returns different needs of work that waits for whole accelerators, and fits on no node:
 // of replicas within a minReplicaCount, of jobs, and of other replicas. It withholds the capacity of the
 // work that fits now or when what is being stopped has ended, which will get it from another plan.
-func (m *roomMaker) waitingNeeds(deployments []*deployment) (needs []waitingNeed) {
+func (m *defragmentation) waitingNeeds(deployments []*deployment) (needs []waitingNeed) {
 	stopping := m.fleet.stopping(m.view)
 	for _, a := range stopping {
 		m.fleet.release(a.node, a.resources)
@@ -128,7 +130,7 @@ func (m *roomMaker) waitingNeeds(deployments []*deployment) (needs []waitingNeed
 	add := func(need domain.Need, since time.Time) {
 		_, request := requestOf(need)
 		one := class{request, need.Count}
-		if request.Devices == 0 || need.Resources.Shared() || known[one] || len(known) >= maxRoomNeeds ||
+		if request.Devices == 0 || need.Resources.Shared() || known[one] || len(known) >= maxDefragmentNeeds ||
 			m.fleet.withhold(m.view, need, nil) {
 			return
 		}
@@ -178,8 +180,8 @@ func (f *fleet) freeDevices() map[string]int {
 }
 
 // movesWith returns the fewest moves after which the need fits, of replicas that have stayed on their
-// node for RoomRest, or if there are none, of all replicas.
-func (m *roomMaker) movesWith(deployments []*deployment, need domain.Need) []roomMove {
+// node for MoveAgainAfter, or if there are none, of all replicas.
+func (m *defragmentation) movesWith(deployments []*deployment, need domain.Need) []replicaMove {
 	if young := m.collect(deployments, true); young > 0 {
 		if moves := m.movesFor(need); len(moves) > 0 {
 			return moves
@@ -190,16 +192,16 @@ func (m *roomMaker) movesWith(deployments []*deployment, need domain.Need) []roo
 }
 
 // collect sets m.replicas: the ready replicas of deployments that do not change, and if rested is set,
-// only those that have stayed on their node for RoomRest. It returns the number of the others.
-func (m *roomMaker) collect(deployments []*deployment, rested bool) (young int) {
+// only those that have stayed on their node for MoveAgainAfter. It returns the number of the others.
+func (m *defragmentation) collect(deployments []*deployment, rested bool) (young int) {
 	clear(m.replicas)
 	for _, d := range deployments {
-		if !d.settled() {
+		if !settled(d) {
 			continue
 		}
 		for _, r := range removalOrder(d.current) {
 			a, ok := m.fleet.allocation(r.Node, domain.ReplicaAllocationID(d.name, r.ID))
-			due := a.Since.Add(RoomRest)
+			due := a.Since.Add(MoveAgainAfter)
 			if !ok || devices(a.Resources) == 0 {
 				continue
 			}
@@ -208,39 +210,39 @@ func (m *roomMaker) collect(deployments []*deployment, rested bool) (young int) 
 				continue
 			}
 			node := m.fleet.index[r.Node]
-			m.replicas[node] = append(m.replicas[node], roomReplica{d, r, a.Resources, due})
+			m.replicas[node] = append(m.replicas[node], movableReplica{d, r, a.Resources, due})
 		}
 	}
 	for _, replicas := range m.replicas { // the largest first
-		slices.SortStableFunc(replicas, func(a, b roomReplica) int { return cmp.Compare(b.milli(), a.milli()) })
+		slices.SortStableFunc(replicas, func(a, b movableReplica) int { return cmp.Compare(b.milli(), a.milli()) })
 	}
 	return young
 }
 
 // milli returns the thousandths of devices that the replica has.
-func (r roomReplica) milli() int {
+func (r movableReplica) milli() int {
 	if r.resources.Shared() {
 		return r.resources.Share.Milli
 	}
 	return devices(r.resources) * domain.WholeDevice
 }
 
-// A roomNode is a node on which a need fits after some replicas have left it.
-type roomNode struct {
+// A freedNode is a node on which a need fits after some replicas have left it.
+type freedNode struct {
 	node    int // index in the fleet
-	leave   []roomReplica
+	leave   []movableReplica
 	milli   int // thousandths of devices of the replicas in leave
 	devices int // number of devices of the node
 }
 
-func (a roomNode) compare(b roomNode) int {
+func (a freedNode) compare(b freedNode) int {
 	return cmp.Or(cmp.Compare(len(a.leave), len(b.leave)), cmp.Compare(a.milli, b.milli),
 		cmp.Compare(a.devices, b.devices), cmp.Compare(a.node, b.node))
 }
 
 // movesFor returns the fewest moves after which the need fits; nil if there are none, or too many.
-func (m *roomMaker) movesFor(need domain.Need) []roomMove {
-	var nodes []roomNode
+func (m *defragmentation) movesFor(need domain.Need) []replicaMove {
+	var nodes []freedNode
 	for i := range m.fleet.nodes {
 		if need.Count == 1 && len(m.replicas[i]) == 0 {
 			continue // the need fits on no node, so that only those count whose replicas can move
@@ -249,17 +251,17 @@ func (m *roomMaker) movesFor(need domain.Need) []roomMove {
 			nodes = append(nodes, one)
 		}
 	}
-	slices.SortFunc(nodes, roomNode.compare)
-	var exact []roomNode
+	slices.SortFunc(nodes, freedNode.compare)
+	var exact []freedNode
 	for _, one := range nodes {
-		if one, ok := m.roomOn(one.node, need); ok {
+		if one, ok := m.freeOn(one.node, need); ok {
 			exact = append(exact, one)
 		}
-		if len(exact) == need.Count+maxRoomAttempts-1 {
+		if len(exact) == need.Count+maxDefragmentAttempts-1 {
 			break
 		}
 	}
-	slices.SortFunc(exact, roomNode.compare)
+	slices.SortFunc(exact, freedNode.compare)
 	for skip := range max(0, len(exact)-need.Count+1) {
 		if moves, ok := m.moveFrom(exact[skip : skip+need.Count]); ok {
 			return moves
@@ -271,7 +273,7 @@ func (m *roomMaker) movesFor(need domain.Need) []roomMove {
 // estimate returns the fewest replicas that must leave a node so that it has the devices of the need.
 // More may have to leave for CPU and memory, and for devices that several of them share. It changes
 // nothing, so it is fast.
-func (m *roomMaker) estimate(node int, need domain.Need) (one roomNode, ok bool) {
+func (m *defragmentation) estimate(node int, need domain.Need) (one freedNode, ok bool) {
 	_, request := classOf(need.Resources)
 	c, left := &m.fleet.nodes[node], 0
 	for _, r := range m.replicas[node] {
@@ -279,9 +281,9 @@ func (m *roomMaker) estimate(node int, need domain.Need) (one roomNode, ok bool)
 	}
 	free := max(0, c.Free.Accelerators[request.Models])
 	if free+left < request.Devices || !c.suits(need) || !need.Resources.Fits(c.Capacity) {
-		return roomNode{}, false
+		return freedNode{}, false
 	}
-	one = roomNode{node: node, devices: devices(c.Capacity)}
+	one = freedNode{node: node, devices: devices(c.Capacity)}
 	for i, r := range m.replicas[node] {
 		if free >= request.Devices {
 			break
@@ -292,12 +294,12 @@ func (m *roomMaker) estimate(node int, need domain.Need) (one roomNode, ok bool)
 	return one, true
 }
 
-// roomOn returns the replicas that must leave a node, for which there is an estimate, so that the need
+// freeOn returns the replicas that must leave a node, for which there is an estimate, so that the need
 // fits there: as few as possible, and of those with few devices. It returns false if the need does not
 // fit without all of them.
-func (m *roomMaker) roomOn(node int, need domain.Need) (one roomNode, ok bool) {
+func (m *defragmentation) freeOn(node int, need domain.Need) (one freedNode, ok bool) {
 	c := &m.fleet.nodes[node]
-	one = roomNode{node: node, devices: devices(c.Capacity)}
+	one = freedNode{node: node, devices: devices(c.Capacity)}
 	all := m.replicas[node]
 	for next := 0; !c.fits(need.Resources); next++ {
 		if next == len(all) {
@@ -333,29 +335,29 @@ func (m *roomMaker) roomOn(node int, need domain.Need) (one roomNode, ok bool) {
 		m.fleet.take([]domain.Name{c.Name}, r.resources)
 		one.milli += r.milli()
 	}
-	return one, ok && len(one.leave) <= maxRoomMoves
+	return one, ok && len(one.leave) <= maxDefragmentMoves
 }
 
 // moveFrom returns moves of the replicas that must leave the nodes to other nodes. It returns false if
 // one of them has no other node.
-func (m *roomMaker) moveFrom(nodes []roomNode) (moves []roomMove, ok bool) {
+func (m *defragmentation) moveFrom(nodes []freedNode) (moves []replicaMove, ok bool) {
 	var undo []func()
 	defer func() {
 		for _, one := range slices.Backward(undo) {
 			one()
 		}
 	}()
-	var leave []roomReplica
+	var leave []movableReplica
 	for _, n := range nodes {
 		leave = append(leave, n.leave...)
 		name, free := m.fleet.nodes[n.node].Name, m.fleet.nodes[n.node].Free
 		m.fleet.take([]domain.Name{name}, free)
 		undo = append(undo, func() { m.fleet.release(name, free) })
 	}
-	if len(leave) == 0 || len(leave) > maxRoomMoves {
+	if len(leave) == 0 || len(leave) > maxDefragmentMoves {
 		return nil, false
 	}
-	slices.SortStableFunc(leave, func(a, b roomReplica) int { return cmp.Compare(b.milli(), a.milli()) })
+	slices.SortStableFunc(leave, func(a, b movableReplica) int { return cmp.Compare(b.milli(), a.milli()) })
 	for _, r := range leave {
 		from, need, spread := m.fleet.index[r.replica.Node], r.of.need(m.view), r.of.spread
 		spread.add(from, -1)
@@ -374,7 +376,7 @@ func (m *roomMaker) moveFrom(nodes []roomNode) (moves []roomMove, ok bool) {
 			m.fleet.release(chosen[0].name, chosen[0].resources(need))
 			spread.add(to, -1)
 		})
-		moves = append(moves, roomMove{r, chosen[0]})
+		moves = append(moves, replicaMove{r, chosen[0]})
 	}
 	return moves, true
 }

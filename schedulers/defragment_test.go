@@ -74,7 +74,8 @@ func (s *harness) passWith(replicas schedulers.Replicas, d time.Duration) (moves
 	s.t.Helper()
 	for _, scheduler := range []schedulers.Scheduler{schedulers.Jobs{}, replicas, schedulers.Allocations{}} {
 		for _, step := range s.plan(scheduler).Steps {
-			if place, ok := step.Commit.Command.(domain.PlaceReplica); ok && strings.Contains(place.Reason, "makes room") {
+			place, ok := step.Commit.Command.(domain.PlaceReplica)
+			if ok && strings.HasPrefix(place.Reason, schedulers.DefragmentReason) {
 				moves = append(moves, place.Reason)
 			}
 			s.do(step.Intents()...)
@@ -90,10 +91,10 @@ func (s *harness) passWith(replicas schedulers.Replicas, d time.Duration) (moves
 	return moves
 }
 
-// TestReplicasMakeRoom checks that 20 replicas on 20 nodes, of which none has eight free devices although
-// 140 are free, make room for a replica with eight devices and for gangs, with as few moves as possible,
+// TestReplicasDefragment checks that 20 replicas on 20 nodes, of which none has eight free devices although
+// 140 are free, move for a replica with eight devices and for gangs, with as few moves as possible,
 // one a minute, while all of them serve.
-func TestReplicasMakeRoom(t *testing.T) {
+func TestReplicasDefragment(t *testing.T) {
 	var nodes []string
 	for i := range 20 {
 		nodes = append(nodes, fmt.Sprintf("n%d", i+1))
@@ -121,7 +122,7 @@ func TestReplicasMakeRoom(t *testing.T) {
 				require.Less(t, s.now.Sub(began), time.Hour, "after %d moves", len(moves))
 				if begun := s.pass(); len(begun) > 0 {
 					require.Len(t, begun, 1)
-					require.Contains(t, begun[0], fmt.Sprintf("moves that are missing: %d", want-len(moves)))
+					require.Contains(t, begun[0], fmt.Sprintf("moves left: %d", want-len(moves)))
 					moves = append(moves, s.now)
 				}
 				row, _ := s.world.View().Deployments.Get(deploymentName("small"))
@@ -145,8 +146,8 @@ func (s *harness) starting(id string) (n int) {
 	return len(row.State.Replicas) - row.State.DesiredReplicas
 }
 
-// TestNoRoomIsMadeWhere checks the situations in which no replica moves to make room.
-func TestNoRoomIsMadeWhere(t *testing.T) {
+// TestNothingIsDefragmentedWhere checks the situations in which no replica moves for work that waits.
+func TestNothingIsDefragmentedWhere(t *testing.T) {
 	for name, c := range map[string]struct {
 		edit  func(d *domain.DeploymentSpec)
 		then  func(s *harness)
@@ -154,9 +155,9 @@ func TestNoRoomIsMadeWhere(t *testing.T) {
 		waits time.Duration // how long it waits
 		moves bool
 	}{
-		"none of them":                       {nil, nil, time.Hour, schedulers.RoomAfter, true},
-		"capacity may become free":           {nil, nil, time.Hour, schedulers.RoomAfter - time.Second, false},
-		"the replicas have just been placed": {nil, nil, 0, schedulers.RoomRest - time.Second, false},
+		"none of them":                       {nil, nil, time.Hour, schedulers.DefragmentAfter, true},
+		"capacity may become free":           {nil, nil, time.Hour, schedulers.DefragmentAfter - time.Second, false},
+		"the replicas have just been placed": {nil, nil, 0, schedulers.MoveAgainAfter - time.Second, false},
 		"too few are free": {nil, func(s *harness) {
 			s.serveOn("other", 7, nil, "n2")
 		}, time.Hour, time.Hour, false},
@@ -170,7 +171,7 @@ func TestNoRoomIsMadeWhere(t *testing.T) {
 		"a replica has failed": {nil, func(s *harness) {
 			s.do(onDeployment("small", domain.RemoveReplica{ID: "r2", Reason: "out of memory", Failed: true}))
 		}, time.Hour, time.Hour, false},
-		"a node has room": {nil, func(s *harness) { s.do(eights(3)...) }, time.Hour, time.Hour, false},
+		"a node has capacity": {nil, func(s *harness) { s.do(eights(3)...) }, time.Hour, time.Hour, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newHarnessWithInputs(t)
@@ -184,17 +185,17 @@ func TestNoRoomIsMadeWhere(t *testing.T) {
 			s.advance(c.waits)
 			moves := false
 			for _, step := range s.plan(schedulers.Replicas{PlaceWithin: 24 * time.Hour}).Steps {
-				moves = moves || strings.Contains(step.String(), "makes room")
+				moves = moves || strings.Contains(step.String(), schedulers.DefragmentReason)
 			}
 			require.Equal(t, c.moves, moves)
 		})
 	}
 }
 
-// TestRoomOverRandomFleets checks random fleets, in which work waits, until nothing changes any more: moves
+// TestDefragmentationOfRandomFleets checks random fleets, in which work waits, until nothing changes any more: moves
 // come to an end, no more replicas move than a search of all sets of replicas needs, and work that such a
-// search finds room for gets it.
-func TestRoomOverRandomFleets(t *testing.T) {
+// search finds a node for gets it.
+func TestDefragmentationOfRandomFleets(t *testing.T) {
 	made, missed, none := 0, 0, 0
 	for seed := range uint64(100) {
 		random := rand.New(rand.NewPCG(seed, 5))
@@ -241,17 +242,17 @@ func TestRoomOverRandomFleets(t *testing.T) {
 			missed++
 		}
 	}
-	t.Logf("room was made %d times, and not with the fewest moves or not at all %d times; %d times there was none", made,
+	t.Logf("%d times replicas moved, %d times not as few as possible or not at all, and %d times moves did not help", made,
 		missed, none)
 	require.Greater(t, made, 10)
 	require.Greater(t, none, 10)
 	require.LessOrEqual(t, missed, 1)
 }
 
-// TestRoomForSeveral checks random fleets in which replicas and gangs of several sizes wait: the moves for
+// TestDefragmentationForSeveral checks random fleets in which replicas and gangs of several sizes wait: the moves for
 // one of them do not undo those for another, so that they come to an end, and no deployment has fewer
 // ready replicas than its minimum at any time.
-func TestRoomForSeveral(t *testing.T) {
+func TestDefragmentationForSeveral(t *testing.T) {
 	placed, waiting, moves := 0, 0, 0
 	for seed := range uint64(30) {
 		random := rand.New(rand.NewPCG(seed, 6))
@@ -273,7 +274,7 @@ func TestRoomForSeveral(t *testing.T) {
 		s.gangOnL4s("gang", 1+random.IntN(2), 4<<random.IntN(2))
 		s.advance(time.Hour)
 		made := 0
-		for quiet := 0; quiet < 80; quiet++ { // longer than RoomRest
+		for quiet := 0; quiet < 80; quiet++ { // longer than MoveAgainAfter
 			before := s.world.Position()
 			made += len(s.pass())
 			if s.world.Position() != before {
@@ -296,19 +297,19 @@ func TestRoomForSeveral(t *testing.T) {
 	require.Greater(t, moves, 15)
 }
 
-// TestRoomInUse simulates a day of a fleet with 160 devices: deployments, which have as many replicas as
+// TestDefragmentationInUse simulates a day of a fleet with 160 devices: deployments, which have as many replicas as
 // their minimum, come and go. Every hour, a replica arrives that needs all eight devices of a node, and
 // stays for three hours. The test logs how long these wait, with and without moves.
 const smallDevices = 124
 
-func TestRoomInUse(t *testing.T) {
+func TestDefragmentationInUse(t *testing.T) {
 	waited := map[bool]time.Duration{}
 	for _, moving := range []bool{false, true} {
 		s, random := newHarnessWithInputs(t), rand.New(rand.NewPCG(1, 8))
 		s.do(eights(20)...)
 		replicas := schedulers.Replicas{PlaceWithin: 24 * time.Hour}
 		if !moving {
-			replicas.RoomAfter = 1000 * time.Hour
+			replicas.DefragmentAfter = 1000 * time.Hour
 		}
 		used, sizes, moves := 0, map[string]int{}, 0 // devices of all deployments, and of each
 		remove := func(id string) {
