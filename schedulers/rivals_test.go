@@ -128,7 +128,7 @@ func simulateRivals(t *testing.T, seed uint64, busy time.Duration) string {
 	for began := time.Now(); time.Since(began) < busy; {
 		s.second(func() { s.fail(); s.step() })
 	}
-	if seed%2 == 1 {
+	if seed%2 == 0 {
 		s.scatter()
 	}
 	s.endFaults()
