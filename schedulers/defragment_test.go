@@ -171,6 +171,19 @@ func TestNothingIsDefragmentedWhere(t *testing.T) {
 		"a replica has failed": {nil, func(s *harness) {
 			s.do(onDeployment("small", domain.RemoveReplica{ID: "r2", Reason: "out of memory", Failed: true}))
 		}, time.Hour, time.Hour, false},
+		"the plan has other steps": {nil, func(s *harness) {
+			s.do(deployment("other", 1, 1, onL4s(1)))
+		}, time.Hour, time.Hour, false},
+		"other waiting work fits on the node to which a replica would move": {nil, func(s *harness) {
+			s.serveOn("other", 3, nil, "n2")
+			s.gangOnL4s("fits", 1, 4)
+			s.do(onJob("fits", domain.HoldJob{For: domain.HeldForCapacity}))
+		}, time.Hour, time.Hour, false},
+		"such work waits for something else": {nil, func(s *harness) {
+			s.serveOn("other", 3, nil, "n2")
+			s.gangOnL4s("fits", 1, 4)
+			s.do(onJob("fits", domain.HoldJob{For: "its user"}))
+		}, time.Hour, time.Hour, true},
 		"a node has capacity": {nil, func(s *harness) { s.do(eights(3)...) }, time.Hour, time.Hour, false},
 	} {
 		t.Run(name, func(t *testing.T) {
