@@ -93,7 +93,8 @@ faults: ## cut off, pause and kill NATS servers, control planes and workers unde
 	ANNEAL_FAULTS=$(ANNEAL_FAULTS) go test -count=1 -timeout 30m -run 'TestFaults$$' -v ./cmd/anneal
 
 simulation: ## simulate ANNEAL_SEEDS (10000) hours of rival control planes with faults, from ANNEAL_SEED on; some hours
-	ANNEAL_SEED=$(ANNEAL_SEED) ANNEAL_SEEDS=$(ANNEAL_SEEDS) go test -count=1 -timeout 24h -run 'TestRivals$$' ./schedulers
+	ANNEAL_SEED=$(ANNEAL_SEED) ANNEAL_SEEDS=$(ANNEAL_SEEDS) GOGC=800 go test -count=1 -timeout 24h \
+		-run 'TestRivals$$' ./schedulers
 
 crash: ## kill the control plane 100 times at random points
 	ANNEAL_CRASHES=100 go test -count=1 -timeout 60m -run TestControlPlane -v ./cmd/anneal

@@ -123,7 +123,12 @@ func (c *checker) fold(e eventlog.Event) error {
 		}
 		return foldInto(domain.Nodes, c.nodes, e)
 	case domain.Deployments.Collection:
-		if e.Type == "replica.removed.v1" {
+		switch e.Type {
+		case "replica.placed.v1":
+			if err := c.rested(e); err != nil {
+				return err
+			}
+		case "replica.removed.v1":
 			if err := c.gaveWay(e); err != nil {
 				return err
 			}
@@ -146,8 +151,25 @@ func (c *checker) fold(e eventlog.Event) error {
 	return nil
 }
 
-// gaveWay requires that replicas that give way to other work leave their deployment its minimum, or its
-// maximum if they are revocable, and that a replica which gives way to a job has run for MinRun.
+// rested requires that a replica that is moved for defragmentation has stayed on its node for MoveAgainAfter.
+func (c *checker) rested(e eventlog.Event) error {
+	var placed domain.ReplicaPlaced
+	err := json.Unmarshal(e.Data, &placed)
+	if err != nil || !strings.HasPrefix(placed.Reason, schedulers.DefragmentReason) {
+		return err
+	}
+	c.counts["defragmentation"]++
+	stayed := e.Time.Sub(c.nodes[c.serving[e.Name].Replicas[placed.Replaces].Node].
+		Allocations[domain.ReplicaAllocationID(e.Name, placed.Replaces)].Since)
+	if stayed < schedulers.MoveAgainAfter-2*maxOffset {
+		return fmt.Errorf("replica %s of %s is moved after %s", placed.Replaces, e.Name, stayed)
+	}
+	return nil
+}
+
+// gaveWay requires that replicas that give way to other work, and replicas that were moved, leave their
+// deployment its minimum, or its maximum if they are revocable, and that a replica which gives way to a job
+// has run for MinRun.
 func (c *checker) gaveWay(e eventlog.Event) error {
 	var removed domain.ReplicaRemoved
 	if err := json.Unmarshal(e.Data, &removed); err != nil {
@@ -165,6 +187,9 @@ func (c *checker) gaveWay(e eventlog.Event) error {
 		if strings.Contains(removed.Reason, "a job") && ran < shortest {
 			return fmt.Errorf("replica %s of %s gave way to a job after %s", removed.ID, e.Name, ran)
 		}
+	case strings.HasPrefix(removed.Reason, "moved to node"):
+		c.counts["moved"]++
+		keep = min(d.MinReplicaCount, d.DesiredReplicas)
 	case strings.HasPrefix(removed.Reason, "revoked"):
 		c.counts["revoked"]++
 		keep = d.MaxReplicas()

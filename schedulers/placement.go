@@ -77,6 +77,28 @@ type devicePool struct {
 	indexes   []int                  // indexes of the pool's nodes in fleet.nodes, in the order of their ranks
 	positions map[int]int            // by index of a node in fleet.nodes: position of the node in indexes
 	needs     map[string]domain.Need // needs of requests by their placement.Request.Selector
+	grouped   bool                   // the nodes of fleet are grouped by their failure domains
+}
+
+// group groups the nodes of the pool by their failure domains, for the orders of a spread.
+func (p *devicePool) group(d *failureDomains) {
+	if p.grouped {
+		return
+	}
+	p.grouped = true
+	zones := make([]int, p.fleet.Len())
+	for position := range zones {
+		zones[position] = d.of[p.indexes[position]]
+	}
+	p.fleet.SetGroups(zones)
+}
+
+// appendPosition appends the position of a node, given by its index in fleet.nodes, if it is in the pool.
+func (p *devicePool) appendPosition(positions []int, index int) []int {
+	if position, known := p.positions[index]; known && position < p.fleet.Len() {
+		return append(positions, position)
+	}
+	return positions
 }
 
 // withhold takes the resources of a need, if it fits, so that this plan gives them to nothing else.
@@ -99,7 +121,7 @@ func (f *fleet) place(v *projections.View, need domain.Need, replicas *spread) (
 	if _, known := p.needs[request.Selector]; !known {
 		p.needs[request.Selector] = need
 	}
-	choices, ok := p.fleet.PlaceGang(request, need.Count, true, replicas.order(p.indexes))
+	choices, ok := p.fleet.PlaceGang(request, need.Count, true, replicas.order(p))
 	var chosen []chosenNode
 	for _, choice := range choices {
 		p.fleet.Release(choice.Node, request, choice.Devices)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -89,4 +90,88 @@ func benchmarkPlans(b *testing.B, accelerators map[string]int) {
 	measure("nodes", schedulers.Nodes{})
 	measure("allocations", schedulers.Allocations{})
 	measure("expiry", schedulers.Expiry{})
+}
+
+// BenchmarkPlanOfStrategies measures a plan that places 1 or 100 replicas with one accelerator each, for
+// each placement strategy, on nodes with eight accelerators in 16 zones.
+func BenchmarkPlanOfStrategies(b *testing.B) {
+	for _, nodes := range []int{100, 1_000, 10_000} {
+		for _, strategy := range domain.PlacementStrategies {
+			for _, replicas := range []int{1, 100} {
+				b.Run(fmt.Sprintf("%d nodes/%s/%d replicas", nodes, strategy, replicas), func(b *testing.B) {
+					world, position := projections.NewWorld(), uint64(0)
+					apply := func(name domain.Name, record domain.Record, err error) {
+						require.NoError(b, err)
+						position++
+						require.NoError(b, world.Apply(eventlog.Event{Record: record, Name: name, Position: position, Time: noon}))
+					}
+					for i := range nodes {
+						record, err := domain.Nodes.Encode(domain.NodeRegistered{NodeSpec: domain.NodeSpec{Engines: []string{"complete"},
+							Capacity: domain.Resources{CPUMilli: 64_000, MemoryMiB: 1 << 20, Accelerators: map[string]int{l4: 8}},
+							Labels:   map[string]string{domain.ZoneLabel: fmt.Sprint(i % 16)}}})
+						apply(nodeName(fmt.Sprintf("n%d", i)), record, err)
+					}
+					record, err := domain.Models.Encode(domain.ModelRegistered{ModelSpec: domain.ModelSpec{Kind: domain.BaseModel}})
+					apply(modelName("base"), record, err)
+					spec := domain.DeploymentSpec{BaseModel: string(modelName("base")), MinReplicaCount: replicas,
+						PlacementStrategy: strategy, AcceleratorType: l4, AcceleratorCount: 1}
+					record, err = domain.Deployments.Encode(domain.DeploymentCreated{DeploymentSpec: spec, Time: noon})
+					apply(deploymentName("d1"), record, err)
+					view := world.View()
+					for b.Loop() {
+						require.Len(b, schedulers.Replicas{}.Plan(view, noon).Steps, replicas)
+					}
+				})
+			}
+		}
+	}
+}
+
+// BenchmarkPlanOfDefragmentation measures a plan of the first move, on nodes with eight accelerators, each of which
+// has a replica with one, while 0, 1 or 20 replicas wait that need all eight.
+func BenchmarkPlanOfDefragmentation(b *testing.B) {
+	for _, nodes := range []int{100, 1_000, 10_000} {
+		for _, waits := range []int{0, 1, 20} {
+			b.Run(fmt.Sprintf("%d nodes/%d wait", nodes, waits), func(b *testing.B) {
+				world, position := projections.NewWorld(), uint64(0)
+				apply := func(name domain.Name, record domain.Record, err error) {
+					require.NoError(b, err)
+					position++
+					require.NoError(b, world.Apply(eventlog.Event{Record: record, Name: name, Position: position, Time: noon}))
+				}
+				deploy := func(id string, devices, minimum int, at time.Time) {
+					spec := domain.DeploymentSpec{BaseModel: string(modelName("base")), MinReplicaCount: minimum, AcceleratorType: l4,
+						AcceleratorCount: devices}
+					record, err := domain.Deployments.Encode(domain.DeploymentCreated{DeploymentSpec: spec, Time: at})
+					apply(deploymentName(id), record, err)
+				}
+				record, err := domain.Models.Encode(domain.ModelRegistered{ModelSpec: domain.ModelSpec{Kind: domain.BaseModel}})
+				apply(modelName("base"), record, err)
+				deploy("small", 1, nodes, noon)
+				for i := range nodes {
+					name, id := nodeName(fmt.Sprintf("n%d", i)), fmt.Sprintf("r%d", i+1)
+					record, err := domain.Nodes.Encode(domain.NodeRegistered{NodeSpec: domain.NodeSpec{Engines: []string{"complete"},
+						Capacity: domain.Resources{CPUMilli: 64_000, MemoryMiB: 1 << 20, Accelerators: map[string]int{l4: 8}}}})
+					apply(name, record, err)
+					record, err = domain.Nodes.Encode(domain.AllocationPlaced{Allocation: domain.Allocation{
+						ID: domain.ReplicaAllocationID(deploymentName("small"), id), For: deploymentName("small"), Replica: id,
+						Resources: domain.Resources{Accelerators: map[string]int{l4: 1}}, Since: noon}})
+					apply(name, record, err)
+					record, err = domain.Deployments.Encode(domain.ReplicaPlaced{ID: id, Node: name, Generation: 1})
+					apply(deploymentName("small"), record, err)
+					record, err = domain.Deployments.Encode(domain.ReplicaAdvanced{ID: id, State: domain.ReplicaReady})
+					apply(deploymentName("small"), record, err)
+				}
+				record, err = domain.Deployments.Encode(domain.DeploymentBecameReady{Generation: 1})
+				apply(deploymentName("small"), record, err)
+				for i := range waits {
+					deploy(fmt.Sprintf("large%d", i), 8, 1, noon.Add(time.Duration(i)))
+				}
+				view, scheduler := world.View(), schedulers.Replicas{PlaceWithin: 24 * time.Hour}
+				for b.Loop() {
+					require.Len(b, scheduler.Plan(view, noon.Add(time.Hour)).Steps, min(1, waits))
+				}
+			})
+		}
+	}
 }

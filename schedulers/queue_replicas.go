@@ -180,37 +180,47 @@ func (d *deployment) servable(v *projections.View) bool {
 // withholdPromised deducts from the fleet the capacity of the jobs for which others were preempted,
 // so that replicas above a minReplicaCount do not get what was freed for these jobs.
 func withholdPromised(v *projections.View, fleet *fleet) {
-	type freed struct {
-		node      domain.Name
-		resources domain.Resources
-	}
 	var needs []domain.Need
-	var freeing []freed
 	for j := range jobs(v) {
-		switch {
-		case j.Life.State == domain.JobPendingState && j.Life.Promised && j.Life.Queued():
+		if j.Life.State == domain.JobPendingState && j.Life.Promised && j.Life.Queued() {
 			needs = append(needs, fleet.needOf(v, j.Name, j.spec()))
-		case j.Life.Active() && j.Life.Stopping():
-			for _, node := range j.Life.Nodes {
-				if fleet.has(node, domain.AllocationID(j.Name, j.Life.Attempt)) {
-					freeing = append(freeing, freed{node, j.Life.Resources})
-				}
-			}
 		}
 	}
 	if len(needs) == 0 {
 		return
 	}
-	for _, a := range fleet.endedAllocations(v) {
-		freeing = append(freeing, freed{a.key.node, a.resources})
-	}
-	for _, f := range freeing {
-		fleet.release(f.node, f.resources)
+	stopping := fleet.stopping(v)
+	for _, a := range stopping {
+		fleet.release(a.node, a.resources)
 	}
 	for _, need := range needs {
 		fleet.withhold(v, need, nil)
 	}
-	for _, f := range freeing {
-		fleet.take([]domain.Name{f.node}, f.resources)
+	for _, a := range stopping {
+		fleet.take([]domain.Name{a.node}, a.resources)
 	}
+}
+
+// A stoppingAllocation is a part of a node that is about to become free.
+type stoppingAllocation struct {
+	node      domain.Name
+	resources domain.Resources
+}
+
+// stopping returns the allocations of jobs that are stopping, and those that are about to be released.
+func (f *fleet) stopping(v *projections.View) (all []stoppingAllocation) {
+	for j := range jobs(v) {
+		if !j.Life.Active() || !j.Life.Stopping() {
+			continue
+		}
+		for _, node := range j.Life.Nodes {
+			if f.has(node, domain.AllocationID(j.Name, j.Life.Attempt)) {
+				all = append(all, stoppingAllocation{node, j.Life.Resources})
+			}
+		}
+	}
+	for _, a := range f.endedAllocations(v) {
+		all = append(all, stoppingAllocation{a.key.node, a.resources})
+	}
+	return all
 }

@@ -24,17 +24,11 @@ const (
 // replacement is ready. Only one replica moves at a time, RebalanceEvery after the previous move at
 // the earliest, and none while a replica or job waits for capacity or a deployment changes.
 func rebalance(v *projections.View, deployments []*deployment) {
-	var latest time.Time
-	for _, d := range deployments {
-		if d.short || len(d.moving) > 0 || !d.Short.Desired.IsZero() {
-			return
-		}
-		for _, r := range d.Replicas {
-			a, _ := d.fleet.allocation(r.Node, domain.ReplicaAllocationID(d.name, r.ID))
-			if r.Replaces != "" && a.Since.After(latest) {
-				latest = a.Since
-			}
-		}
+	latest, moving := lastMove(deployments)
+	if moving || slices.ContainsFunc(deployments, func(d *deployment) bool {
+		return d.short || !d.Short.Desired.IsZero()
+	}) {
+		return
 	}
 	for _, d := range deployments {
 		r, found := d.sharingNode()
@@ -63,8 +57,7 @@ func rebalance(v *projections.View, deployments []*deployment) {
 // another way, if the last replica failed, or with the strategy PACK, which lets replicas share
 // nodes.
 func (d *deployment) sharingNode() (domain.Replica, bool) {
-	if d.spread.strategy == domain.PlacementPack || d.State != domain.DeploymentReadyState || len(d.old) > 0 ||
-		d.planned > 0 || len(d.current) != d.DesiredReplicas || ready(d.current) < len(d.current) || d.Failures > 0 {
+	if d.spread.strategy == domain.PlacementPack || !settled(d) {
 		return domain.Replica{}, false
 	}
 	on := map[domain.Name]int{}
@@ -77,6 +70,13 @@ func (d *deployment) sharingNode() (domain.Replica, bool) {
 		}
 	}
 	return domain.Replica{}, false
+}
+
+// settled reports whether the deployment has as many ready replicas as desired, the last one did not
+// fail, and the plan does not change it.
+func settled(d *deployment) bool {
+	return d.State == domain.DeploymentReadyState && len(d.old) == 0 && d.planned == 0 &&
+		len(d.current) == d.DesiredReplicas && ready(d.current) == len(d.current) && d.Failures == 0
 }
 
 // betterNode returns the node on which the replica r would be placed now. It returns false if this

@@ -35,14 +35,16 @@ const (
 //     replicas) are placed only in capacity for which no other replica and no job waits, and are
 //     removed when one does. The scheduler Jobs decides which replicas are removed for jobs
 //  5. when nothing waits, one replica at a time is moved from a node with several replicas of its
-//     deployment to a node without one: see rebalance
+//     deployment to a node without one: see rebalance. When work waits for accelerators that are free,
+//     but scattered over nodes, one replica at a time is moved so that it fits: see defragment
 //  6. a new or updated deployment becomes READY once it has enough ready replicas; a new one fails
 //     when its replicas keep failing or no node has capacity
 //
 // A deployment that is being deleted loses its replicas and is then DELETED.
 type Replicas struct {
-	PlaceWithin time.Duration // time after which a new deployment without capacity fails; 0: the constant PlaceWithin
-	KeepDeleted time.Duration // how long a deleted deployment can be undeleted; 0 stands for the constant KeepDeleted
+	PlaceWithin     time.Duration // time after which a new deployment without capacity fails; 0: the constant PlaceWithin
+	KeepDeleted     time.Duration // how long a deleted deployment can be undeleted; 0 stands for the constant KeepDeleted
+	DefragmentAfter time.Duration // how long work waits before replicas move for it; 0: the constant DefragmentAfter
 }
 
 // Name implements Scheduler.
@@ -88,6 +90,7 @@ func (s Replicas) Plan(v *projections.View, now time.Time) Plan {
 	}
 	shareCapacity(v, fleet, placed)
 	rebalance(v, placed)
+	defragment(v, placed, &plan, cmp.Or(s.DefragmentAfter, DefragmentAfter))
 	return plan
 }
 
@@ -202,18 +205,22 @@ func (d *deployment) classify() {
 
 // trim plans to remove surplus replicas, and old replicas whose replacements are ready.
 func (d *deployment) trim() {
-	d.current = d.keepOnly(d.current, d.DesiredReplicas, "scaled down")
-	d.old = d.keepOnly(d.old, max(0, d.DesiredReplicas-ready(d.current)), "replaced by replicas with newer settings")
+	d.current = d.keepOnly(d.current, d.DesiredReplicas, "scaled down", "")
+	// with the bound, an old replica stays if its replacement was removed after the view
+	d.old = d.keepOnly(d.old, max(0, d.DesiredReplicas-ready(d.current)), "replaced by replicas with newer settings",
+		domain.AboveMinimum)
 }
 
-func (d *deployment) keepOnly(replicas []domain.Replica, n int, reason string) []domain.Replica {
+func (d *deployment) keepOnly(replicas []domain.Replica, n int, reason string, above domain.ReplicaBound,
+) []domain.Replica {
 	removalOrder := removalOrder(replicas)
 	extra := max(0, len(replicas)-n)
 	if extra > 0 && d.spread.strategy == domain.PlacementSpread {
 		removalOrder = d.spread.thin(d.fleet, removalOrder)
 	}
 	for _, r := range removalOrder[:extra] {
-		d.remove(r, cmp.Or(d.fleet.drains[r.Node], d.moving[r.ID], reason))
+		d.plan.add(d.intend(domain.RemoveReplica{ID: r.ID, Reason: cmp.Or(d.fleet.drains[r.Node], d.moving[r.ID], reason),
+			Above: above}))
 	}
 	return removalOrder[extra:]
 }

@@ -119,7 +119,14 @@ func (f *fleet) endedAllocations(v *projections.View) (over []endedAllocation) {
 
 // waitingJobs returns the needs of the jobs that wait for capacity, the oldest job first.
 func waitingJobs(v *projections.View, fleet *fleet) (needs []domain.Need) {
-	var waiting []job
+	for _, j := range heldJobs(v) {
+		needs = append(needs, fleet.needOf(v, j.Name, j.spec()))
+	}
+	return needs
+}
+
+// heldJobs returns the oldest jobs that wait for capacity, at most maxSteps, the oldest first.
+func heldJobs(v *projections.View) (waiting []job) {
 	for j := range jobs(v) {
 		if j.Life.State == domain.JobPendingState && j.Life.HeldForCapacity() {
 			waiting = append(waiting, j)
@@ -128,10 +135,7 @@ func waitingJobs(v *projections.View, fleet *fleet) (needs []domain.Need) {
 	slices.SortStableFunc(waiting, func(a, b job) int {
 		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name))
 	})
-	for _, j := range waiting[:min(len(waiting), maxSteps)] {
-		needs = append(needs, fleet.needOf(v, j.Name, j.spec()))
-	}
-	return needs
+	return waiting[:min(len(waiting), maxSteps)]
 }
 
 // collectPreemptible sets r.preemptible: all revocable replicas and, if a deployment lacks replicas

@@ -8,6 +8,7 @@ import (
 	"hash"
 	"hash/crc32"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -79,7 +80,8 @@ type plane struct {
 	of      *rivals
 	index   int
 	world   *projections.World
-	offset  time.Duration // of its clock
+	saved   *projections.World // snapshot of an earlier process, from which the next process starts; nil before the first
+	offset  time.Duration      // of its clock
 	running []*running
 	stopped time.Time // it does nothing before this time
 	cut     time.Time // it neither reads nor writes the log, and receives no heartbeats, before this time
@@ -126,6 +128,9 @@ func simulateRivals(t *testing.T, seed uint64, busy time.Duration) string {
 	for began := time.Now(); time.Since(began) < busy; {
 		s.second(func() { s.fail(); s.step() })
 	}
+	if seed%2 == 0 {
+		s.scatter()
+	}
 	s.endFaults()
 	for began := time.Now(); time.Since(began) < 3*quietTime && unfinished(s.worlds[0].View()) != ""; {
 		s.second(func() { s.purge(); s.fill(1000, 0); s.resume() })
@@ -143,10 +148,57 @@ func simulateRivals(t *testing.T, seed uint64, busy time.Duration) string {
 	}
 	after, _ := c.Last(ctx)
 	require.Equal(t, before.Position, after.Position, "an idle cluster recorded events\n%s", c.tail(after.Position))
+	for _, p := range s.planes {
+		p.requireRebuilt()
+	}
 	s.faults["preemption"] = c.counts["supervisedFineTuningJob.preempting.v1"]
 	s.faults["replica that gave way"], s.faults["revoked replica"] = c.counts["gave way"], c.counts["revoked"]
+	s.faults["move"], s.faults["defragmentation"] = c.counts["moved"], c.counts["defragmentation"]
 	t.Logf("%d events; faults: %v", after.Position, s.faults)
 	return fmt.Sprintf("%x", s.digest.Sum(nil))
+}
+
+// scatter deletes most of the deployments with one accelerator each that fill the fleet, so that those
+// that are left stand in the way of a large one, and move. Machines stay alive, so that
+// replicas rest, and control planes fail.
+func (s *rivals) scatter() {
+	var pending []domain.Intent // of users, who repeat them until they are recorded or refused
+	minutes := func(n int) {
+		for range n * 60 {
+			s.second(func() {
+				s.fail()
+				s.purge()
+				s.fill(1000, 0)
+				pending = slices.DeleteFunc(pending, func(intent domain.Intent) bool {
+					return domain.CodeOf(s.try("user", s.worlds[s.random.IntN(2)], intent)) != domain.Unavailable
+				})
+			})
+		}
+	}
+	remove := func(name domain.Name) {
+		pending = append(pending, domain.Intend(domain.Deployments, name, domain.RequestDeletion(domain.Deployments)),
+			domain.Intend(domain.Deployments, name, domain.Command[domain.Deployment](domain.DeleteDeployment{Hard: true})))
+	}
+	s.late = nil // a node has more devices than it registered before
+	pending = append(pending, onAccount(domain.RestoreAccount{}))
+	for _, a := range s.agents {
+		a.devices = 4
+		a.repair()
+		pending = append(pending, domain.Intend(domain.Nodes, a.name, domain.UncordonNode{}))
+	}
+	for row := range s.worlds[0].View().Deployments.All() {
+		remove(row.Name)
+	}
+	minutes(2)
+	for i := range 12 {
+		pending = append(pending, deployment(fmt.Sprintf("small%d", i), 1, 1, onL4))
+	}
+	minutes(int(schedulers.MoveAgainAfter/time.Minute) + 3)
+	for _, i := range s.random.Perm(12)[:7] {
+		remove(deploymentName(fmt.Sprintf("small%d", i)))
+	}
+	pending = append(pending, deployment("large", 1, 1, onL4s(4)))
+	minutes(10)
 }
 
 // second simulates one second: users and faults, then agents and control planes.
@@ -280,9 +332,12 @@ func (s *rivals) deliverLate() {
 	s.late = later
 }
 
-// boot starts the process of the plane, which rebuilds its world from the log.
+// boot starts the process of the plane, whose world continues from the snapshot of an earlier process.
 func (p *plane) boot(offset time.Duration) {
 	p.world, p.offset, p.running = projections.NewWorld(), offset, nil
+	if p.saved != nil {
+		p.world = projections.Fork(p.saved)
+	}
 	p.world.SetClock(p.now)
 	p.of.worlds[p.index] = p.world
 	p.of.receivers[p.index] = &receiver{live: p.world.Live(), checker: p.of.checker, clock: p.now}
@@ -293,6 +348,22 @@ func (p *plane) boot(offset time.Duration) {
 	}
 	last, _ := p.of.checker.Last(p.of.ctx)
 	p.follow(last.Position)
+	p.saved = projections.Fork(p.world)
+}
+
+// requireRebuilt requires that the world of the plane, which went through all of its snapshots, is the
+// one that follows from the log.
+func (p *plane) requireRebuilt() {
+	served, rebuilt := p.world, projections.NewWorld()
+	for rebuilt.Position() < served.Position() {
+		e, err := p.of.checker.At(p.of.ctx, rebuilt.Position()+1)
+		require.NoError(p.of.t, err)
+		require.NoError(p.of.t, rebuilt.Apply(e))
+	}
+	compared, err := projections.Compare(p.of.ctx, served.View(), rebuilt.View())
+	require.NoError(p.of.t, err)
+	require.True(p.of.t, compared.Equal(), "the world of control plane %d differs from the log: %v", p.index,
+		compared.Differences)
 }
 
 func (p *plane) now() time.Time { return time.Now().UTC().Add(p.offset) }

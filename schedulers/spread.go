@@ -2,7 +2,6 @@ package schedulers
 
 import (
 	"cmp"
-	"math"
 	"slices"
 
 	"anneal/domain"
@@ -60,7 +59,10 @@ type spread struct {
 	domains  *failureDomains
 	regions  []int       // number of replicas in each region, by its index in failureDomains
 	zones    []int       // number of replicas in each zone, by its index in failureDomains
-	nodes    map[int]int // number of replicas by index of the node in the fleet; nodes without replicas are missing
+	nodes    map[int]int // number of replicas by index of the node in the fleet; nodes never used are missing
+
+	pool    *devicePool      // pool of the last call of order
+	ordered *placement.Order // its result; nil before the first
 }
 
 func (f *fleet) newSpread(strategy string) *spread {
@@ -74,11 +76,14 @@ func (s *spread) add(node, n int) {
 	zone := s.domains.of[node]
 	s.regions[s.domains.region[zone]] += n
 	s.zones[zone] += n
+	if _, known := s.nodes[node]; !known && s.ordered != nil {
+		s.ordered.Nodes = s.pool.appendPosition(s.ordered.Nodes, node)
+	}
 	s.nodes[node] += n
 }
 
 // countBits is the number of bits for each count of replicas in the results of crowding and
-// distance.
+// distanceOf.
 const countBits = 20
 
 // crowding returns a cost of placing the next replica on a node, for the order of nodes: the number
@@ -88,38 +93,38 @@ func (s *spread) crowding(node int) int64 {
 	return s.crowdingOf(s.domains.of[node]) + int64(s.nodes[node])
 }
 
+// crowdingOf is crowding of a node of a zone without replicas.
 func (s *spread) crowdingOf(zone int) int64 {
 	return int64(s.regions[s.domains.region[zone]])<<(2*countBits) + int64(s.zones[zone])<<countBits
 }
 
-// distance returns a cost of placing the next replica on a node, which is lower the closer the node
-// is to the other replicas: the more replicas are on the node, then in its zone, and then in its
-// region.
-func (s *spread) distance(node int) int64 {
-	zone := s.domains.of[node]
-	return -(int64(s.nodes[node])<<(2*countBits) + int64(s.zones[zone])<<countBits +
-		int64(s.regions[s.domains.region[zone]]))
+// distanceOf returns a cost of placing the next replica on a node of a zone without replicas, which is
+// lower the closer the zone is to the other replicas: the more of them are in the zone, and then in
+// its region. The more replicas are on the node itself, the lower is its cost: see order.
+func (s *spread) distanceOf(zone int) int64 {
+	return -(int64(s.zones[zone])<<countBits + int64(s.regions[s.domains.region[zone]]))
 }
 
-// order returns the order in which package placement prefers nodes for the next replica. nodeOf
-// maps the node indexes of that package to those of the fleet.
-func (s *spread) order(nodeOf []int) *placement.Order {
+// order returns the order in which package placement prefers nodes of the pool for the next replica.
+func (s *spread) order(p *devicePool) *placement.Order {
 	if s == nil {
 		return nil
 	}
+	if s.pool == p {
+		return s.ordered
+	}
+	p.group(s.domains)
+	o := &placement.Order{First: s.strategy == domain.PlacementSpread, Group: s.crowdingOf,
+		Extra: func(node int) int64 { return int64(s.nodes[p.indexes[node]]) }}
 	if s.strategy == domain.PlacementPack {
-		floor := int64(0)
-		for node := range s.nodes {
-			floor = min(floor, s.distance(node))
-		}
-		return &placement.Order{Cost: func(node int) int64 { return s.distance(nodeOf[node]) }, Floor: floor}
+		o.Group = s.distanceOf
+		o.Extra = func(node int) int64 { return -int64(s.nodes[p.indexes[node]]) << (2 * countBits) }
 	}
-	floor := int64(math.MaxInt64)
-	for zone := range s.zones {
-		floor = min(floor, s.crowdingOf(zone))
+	for node := range s.nodes {
+		o.Nodes = p.appendPosition(o.Nodes, node)
 	}
-	return &placement.Order{Cost: func(node int) int64 { return s.crowding(nodeOf[node]) }, Floor: floor,
-		First: s.strategy == domain.PlacementSpread}
+	s.pool, s.ordered = p, o
+	return o
 }
 
 // explain adds to reason what the strategy and the failure domains contributed to the choice of a

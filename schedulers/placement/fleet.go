@@ -12,7 +12,7 @@ const maxRankings = 4096
 // concurrently.
 //
 // The time of a choice grows with the number of nodes that changed since the last choice for an
-// equal request.
+// equal request; with an Order, also with the numbers of groups and of its Nodes.
 type Fleet struct {
 	// Eligible reports whether a node satisfies a request's Selector. It may depend on what is free
 	// on this node, but on no other node, because it is called again only after the node has
@@ -29,6 +29,7 @@ type Fleet struct {
 	nodes    []nodeState
 	models   []string
 	rankings map[Request]*ranking
+	groups   *groups
 	changes  []int // indexes of changed nodes, in the order of the changes
 	base     int   // number of discarded changes, which preceded those in changes
 
@@ -57,6 +58,7 @@ func NewFleet(nodes []Node, classes []Class, prices map[string]int64) (*Fleet, e
 		f.nodes[i], devices = n, max(devices, node.Devices)
 	}
 	f.buffer = make([]int64, devices)
+	f.groups = groupsOf(make([]int, len(nodes)))
 	return f, nil
 }
 
@@ -132,7 +134,7 @@ func (f *Fleet) place(k *ranking, order *Order) (choice Choice, ok bool) {
 	n := &f.nodes[node]
 	before := n.frag
 	_, f.devices = n.after(&k.request, f.buffer[:len(n.left)], f.devices, f.FillShared)
-	choice = Choice{Node: node, Devices: append([]int(nil), f.devices...), Score: scoreOf(k.keys[k.leaves+node]),
+	choice = Choice{Node: node, Devices: append([]int(nil), f.devices...), Score: scoreOf(k.key(node)),
 		Feasible: k.feasible}
 	f.Take(node, k.request, choice.Devices)
 	choice.Fragmentation = n.frag - before
@@ -182,7 +184,7 @@ func (f *Fleet) rankingOf(r Request) *ranking {
 	if len(f.rankings) >= maxRankings {
 		clear(f.rankings)
 	}
-	k = newRanking(r, len(f.nodes))
+	k = newRanking(r, len(f.nodes), f.groups)
 	for _, model := range f.models {
 		k.allowed = append(k.allowed, allows(r.Models, model))
 	}
@@ -195,15 +197,7 @@ func (f *Fleet) rankingOf(r Request) *ranking {
 func (f *Fleet) update(k *ranking) {
 	end := f.base + len(f.changes)
 	if k.seen < f.base {
-		k.feasible = 0
-		for node := range f.nodes {
-			key := f.key(node, k)
-			k.keys[k.leaves+node] = key
-			if key != infeasible {
-				k.feasible++
-			}
-		}
-		k.build()
+		k.replace(func(node int) int64 { return f.key(node, k) }, len(f.nodes))
 		k.seen = end
 		return
 	}

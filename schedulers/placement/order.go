@@ -1,17 +1,57 @@
 package placement
 
+import "math"
+
 // An Order prefers nodes for a reason that is not part of their score, such as the number of
-// replicas in their failure domain. A nil Order prefers none.
+// replicas in their failure domain. The node with the lowest cost is preferred. A nil Order prefers
+// none.
+//
+// Most nodes cost what their group costs, so that a choice looks at groups and at the nodes with a
+// cost of their own, and not at all nodes.
 type Order struct {
-	// Cost returns the cost of a node. The node with the lowest cost is preferred.
-	Cost func(node int) int64
+	// Group returns the cost of the nodes of a group: see Fleet.SetGroups.
+	Group func(group int) int64
+	// Extra returns what is added to the cost of a node. It is 0 for the nodes that are not in Nodes.
+	// nil adds nothing.
+	Extra func(node int) int64
+	Nodes []int // in any order
 	// If First is set, the node with the lowest cost is chosen, and of nodes with the same cost
-	// that with the highest score; each choice then looks at all nodes. Otherwise the cost decides
-	// only between the nodes with the highest score.
+	// that with the highest score. Otherwise the cost decides only between the nodes with the
+	// highest score.
 	First bool
-	// Floor is a lower bound of the results of Cost. The search for a node ends at the first node
-	// with this cost.
-	Floor int64
+}
+
+// groups are sets of the nodes of a fleet.
+type groups struct {
+	of       []int // group of each node
+	position []int // number of each node in its group
+	sizes    []int // number of nodes in each group
+}
+
+func groupsOf(of []int) *groups {
+	g := &groups{of: of, position: make([]int, len(of))}
+	for node, group := range of {
+		for len(g.sizes) <= group {
+			g.sizes = append(g.sizes, 0)
+		}
+		g.position[node] = g.sizes[group]
+		g.sizes[group]++
+	}
+	return g
+}
+
+// SetGroups assigns a group, numbered from 0, to each node, by which an Order prefers nodes. Before,
+// all nodes are in group 0.
+func (f *Fleet) SetGroups(of []int) {
+	f.groups = groupsOf(of)
+	clear(f.rankings)
+}
+
+func (o *Order) extra(node int) int64 {
+	if o.Extra == nil {
+		return 0
+	}
+	return o.Extra(node)
 }
 
 // choose returns the feasible node that the order prefers. best is the node that is chosen without
@@ -20,23 +60,54 @@ func (o *Order) choose(k *ranking, best int) int {
 	if o == nil {
 		return best
 	}
-	chosen, lowest := best, o.Cost(best)
-	if o.First {
-		for node, key := range k.keys[k.leaves:] {
-			if key == infeasible {
-				continue
-			}
-			cost := o.Cost(node)
-			if cost < lowest || cost == lowest && key > k.keys[k.leaves+chosen] {
-				chosen, lowest = node, cost
-			}
+	top := scoreOf(k.key(best))
+	chosen, lowest := int64(infeasible), int64(0)
+	consider := func(key, cost int64) {
+		if key == infeasible || !o.First && scoreOf(key) < top {
+			return
 		}
-		return chosen
-	}
-	for node, more := k.next(best); more && lowest > o.Floor; node, more = k.next(node) {
-		if cost := o.Cost(node); cost < lowest {
-			chosen, lowest = node, cost
+		if chosen == infeasible || cost < lowest || cost == lowest && key > chosen {
+			chosen, lowest = key, cost
 		}
 	}
-	return chosen
+	for _, node := range o.Nodes {
+		consider(k.key(node), o.Group(k.groups.of[node])+o.extra(node))
+	}
+	trees := k.ofGroups()
+	cheapest := o.cheapest(trees)
+	consider(o.firstOf(k, trees[cheapest]), o.Group(cheapest))
+	for group, t := range trees {
+		root, cost := t.root(), o.Group(group)
+		if root != infeasible && (chosen == infeasible || cost < lowest || cost == lowest && root > chosen) {
+			consider(o.firstOf(k, t), cost)
+		}
+	}
+	return nodeOf(chosen)
+}
+
+// cheapest returns the group with the lowest cost of those with feasible nodes. To look at it first saves
+// looking at most others.
+func (o *Order) cheapest(trees []tournament) (group int) {
+	lowest := int64(math.MaxInt64)
+	for i, t := range trees {
+		if t.root() != infeasible && o.Group(i) < lowest {
+			group, lowest = i, o.Group(i)
+		}
+	}
+	return group
+}
+
+// firstOf returns the greatest key of the nodes of a group that have no cost of their own; infeasible if
+// there is none.
+func (o *Order) firstOf(k *ranking, t tournament) int64 {
+	var skipped []int64
+	for t.root() != infeasible && o.extra(nodeOf(t.root())) != 0 {
+		skipped = append(skipped, t.root())
+		t.set(k.groups.position[nodeOf(t.root())], infeasible)
+	}
+	first := t.root()
+	for _, key := range skipped {
+		t.set(k.groups.position[nodeOf(key)], key)
+	}
+	return first
 }

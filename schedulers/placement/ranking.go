@@ -8,16 +8,16 @@ const rankBits = 24
 // infeasible is the key of a node on which the request does not fit.
 const infeasible = math.MinInt64
 
-// A ranking orders the nodes of a fleet for equal requests. It is a tournament tree of keys, whose
-// root is the key of the node with the highest score, and of nodes with the same score the first
-// one in the fleet.
+// A ranking orders the nodes of a fleet for equal requests. The root of its tree is the key of the node
+// with the highest score, and of nodes with the same score the first one in the fleet.
 type ranking struct {
 	request  Request
 	allowed  []bool // whether the request allows a model, by index of the model in Fleet.models
 	seen     int    // number of changes of nodes since NewFleet that the keys include; -1 before the first update
 	feasible int
-	leaves   int     // number of leaves of the tree, a power of two that is at least the number of nodes
-	keys     []int64 // the tree: root at 1, children of i at 2i and 2i+1, leaf of node n at leaves+n
+	all      tournament // keys of all nodes
+	groups   *groups
+	byGroup  []tournament // keys of the nodes of each group; nil before the first choice with an order
 }
 
 // keyOf returns the key of a node: the score in the high bits, and below it the rank, so that the
@@ -28,71 +28,108 @@ func scoreOf(key int64) int64 { return key >> rankBits }
 
 func nodeOf(key int64) int { return MaxNodes - 1 - int(key&(MaxNodes-1)) }
 
-func newRanking(r Request, nodes int) *ranking {
-	leaves := 1
-	for leaves < nodes {
-		leaves *= 2
-	}
-	k := &ranking{request: r, seen: -1, leaves: leaves, keys: make([]int64, 2*leaves)}
-	for i := range k.keys {
-		k.keys[i] = infeasible
-	}
-	return k
+func newRanking(r Request, nodes int, g *groups) *ranking {
+	return &ranking{request: r, seen: -1, all: newTournament(nodes), groups: g}
 }
 
-// set replaces the key of a node, and updates the tree above its leaf.
+// key returns the key of a node.
+func (k *ranking) key(node int) int64 { return k.all.keys[k.all.leaves+node] }
+
+// set replaces the key of a node.
 func (k *ranking) set(node int, key int64) {
-	i := k.leaves + node
-	if k.keys[i] == key {
+	old := k.key(node)
+	if old == key {
 		return
 	}
-	if k.keys[i] != infeasible {
+	if old != infeasible {
 		k.feasible--
 	}
 	if key != infeasible {
 		k.feasible++
 	}
-	k.keys[i] = key
-	for i /= 2; i > 0; i /= 2 {
-		greatest := max(k.keys[2*i], k.keys[2*i+1])
-		if k.keys[i] == greatest {
-			return
-		}
-		k.keys[i] = greatest
+	k.all.set(node, key)
+	if k.byGroup != nil {
+		k.byGroup[k.groups.of[node]].set(k.groups.position[node], key)
 	}
 }
 
-// build computes the inner keys of the tree from its leaves.
-func (k *ranking) build() {
-	for i := k.leaves - 1; i > 0; i-- {
-		k.keys[i] = max(k.keys[2*i], k.keys[2*i+1])
+// replace replaces the keys of all nodes.
+func (k *ranking) replace(key func(node int) int64, nodes int) {
+	k.feasible, k.byGroup = 0, nil
+	for node := range nodes {
+		one := key(node)
+		k.all.keys[k.all.leaves+node] = one
+		if one != infeasible {
+			k.feasible++
+		}
 	}
+	k.all.build()
 }
 
 // best returns the first node with the highest score; ok is false when no node is feasible.
 func (k *ranking) best() (node int, ok bool) {
-	if k.keys[1] == infeasible {
+	if k.all.root() == infeasible {
 		return 0, false
 	}
-	return nodeOf(k.keys[1]), true
+	return nodeOf(k.all.root()), true
 }
 
-// next returns the first node after the given one that has the same score; ok is false if there is
-// none.
-func (k *ranking) next(node int) (next int, ok bool) {
-	lowest := scoreOf(k.keys[k.leaves+node]) << rankBits
-	i := k.leaves + node
-	for i > 1 && (i%2 == 1 || k.keys[i+1] < lowest) {
-		i /= 2
+// ofGroups returns the tournament of each group. The caller must undo its changes of them.
+func (k *ranking) ofGroups() []tournament {
+	if k.byGroup != nil {
+		return k.byGroup
 	}
-	if i <= 1 {
-		return 0, false
+	k.byGroup = make([]tournament, len(k.groups.sizes))
+	for group, size := range k.groups.sizes {
+		k.byGroup[group] = newTournament(size)
 	}
-	for i++; i < k.leaves; {
-		i *= 2
-		if k.keys[i] < lowest {
-			i++
+	for node, group := range k.groups.of {
+		t := k.byGroup[group]
+		t.keys[t.leaves+k.groups.position[node]] = k.key(node)
+	}
+	for _, t := range k.byGroup {
+		t.build()
+	}
+	return k.byGroup
+}
+
+// A tournament is a tree of keys, whose inner nodes have the greatest key below them.
+type tournament struct {
+	leaves int     // number of leaves, a power of two that is at least the number of nodes
+	keys   []int64 // root at 1, children of i at 2i and 2i+1, leaf of node n at leaves+n
+}
+
+func newTournament(nodes int) tournament {
+	leaves := 1
+	for leaves < nodes {
+		leaves *= 2
+	}
+	t := tournament{leaves, make([]int64, 2*leaves)}
+	for i := range t.keys {
+		t.keys[i] = infeasible
+	}
+	return t
+}
+
+// root returns the greatest key.
+func (t tournament) root() int64 { return t.keys[1] }
+
+// set replaces the key of a leaf, and updates the tree above it.
+func (t tournament) set(leaf int, key int64) {
+	i := t.leaves + leaf
+	t.keys[i] = key
+	for i /= 2; i > 0; i /= 2 {
+		greatest := max(t.keys[2*i], t.keys[2*i+1])
+		if t.keys[i] == greatest {
+			return
 		}
+		t.keys[i] = greatest
 	}
-	return i - k.leaves, true
+}
+
+// build computes the inner keys of the tree from its leaves.
+func (t tournament) build() {
+	for i := t.leaves - 1; i > 0; i-- {
+		t.keys[i] = max(t.keys[2*i], t.keys[2*i+1])
+	}
 }
