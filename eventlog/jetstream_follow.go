@@ -144,7 +144,7 @@ func (l *JetStream) follow(ctx context.Context, filter string, cursor *uint64, y
 			return err
 		}
 		if filter == everything {
-			if err := l.pass(&stored, e.Position, m); err != nil {
+			if err := passStored(l, &stored, e.Position, m); err != nil {
 				return err
 			}
 		}
@@ -157,9 +157,9 @@ func (l *JetStream) follow(ctx context.Context, filter string, cursor *uint64, y
 	}
 }
 
-// pass passes an event to the functions that need it in the form in which it is stored. stored has
-// memory for the event.
-func (l *JetStream) pass(stored *integrity.Message, position uint64, m jetstream.Msg) error {
+// passStored passes an event to those who need it in the form in which it is stored: the function of
+// Observe, and the mark. stored is memory for the event.
+func passStored(l *JetStream, stored *integrity.Message, position uint64, m jetstream.Msg) error {
 	if l.observe == nil && !l.mark.Follows(position) {
 		return l.mark.Err()
 	}

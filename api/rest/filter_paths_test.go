@@ -75,7 +75,8 @@ func pathsOf[S domain.State, R any](t *testing.T, res *resource[S, R]) (lines []
 	path := func(filter string) (string, bool) {
 		for range 2 { // the first list builds the columns
 			rendered.Store(0)
-			page, err := query.ListIn(table, listedIn(res.kind), nil, rendering, res.fields, query.Query{Filter: filter, PageSize: 1})
+			page, err := query.ListIn(table, listedIn(res.kind), nil, rendering, res.fields,
+				query.Query{Filter: filter, PageSize: 1})
 			if err != nil {
 				return "", false
 			}

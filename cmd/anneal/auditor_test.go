@@ -133,12 +133,13 @@ func refusesOtherParts(t *testing.T, file func(string) string, refused func(bund
 			if string(own[part]) == string(content) {
 				continue
 			}
-			require.NoError(t, os.WriteFile(file("changed"), fmt.Appendf(nil, `{"format":%s,"event":%s,"growth":%s,"proof":%s}`,
-				own["format"], own["event"], own["growth"], own["proof"]), 0o600))
-			require.JSONEq(t, string(testutil.ReadFile(t, file("deployment.proof"))), string(testutil.ReadFile(t, file("changed"))))
+			bundle := func() string {
+				return fmt.Sprintf(`{"format":%s,"event":%s,"growth":%s,"proof":%s}`, own["format"], own["event"], own["growth"],
+					own["proof"])
+			}
+			require.JSONEq(t, string(testutil.ReadFile(t, file("deployment.proof"))), bundle())
 			own[part] = content
-			require.NoError(t, os.WriteFile(file("changed"), fmt.Appendf(nil, `{"format":%s,"event":%s,"growth":%s,"proof":%s}`,
-				own["format"], own["event"], own["growth"], own["proof"]), 0o600))
+			require.NoError(t, os.WriteFile(file("changed"), []byte(bundle()), 0o600))
 			refused("changed")
 		}
 	}

@@ -86,12 +86,13 @@ func logProve() *cobra.Command {
 		"event is in the log, or that no event of the log was changed",
 		Args: arguments(0, 1),
 		Example: "  anneal log prove 41 --file event.proof\n  anneal log prove deployments/codes --since " +
-			"checkpoint-of-last-week --file deployment.proof\n  anneal log prove --all --file account.proof\n  anneal log prove --from 1000 --to 2000",
+			"checkpoint-of-last-week --file deployment.proof\n  anneal log prove --all --file account.proof\n  " +
+			"anneal log prove --from 1000 --to 2000",
 		Long: `Writes a bundle that 'anneal log check' verifies offline: the event, the salts of the hashes
 in its entry in the log's Merkle tree, the proof that the tree contains the entry, and a signed checkpoint.
 RESOURCE is COLLECTION/ID or a full name, and stands for the event that created it, even if the resource
-was deleted since. EVENT is the ID of an event. With --since the bundle also proves that the log still has all events of an
-earlier checkpoint.
+was deleted since. EVENT is the ID of an event. With --since the bundle also proves that the log still
+has all events of an earlier checkpoint.
 
 On the server's machine the command proves events of all accounts, elsewhere those of the context's account.
 --from needs the operator's key, or a server with --public-log.`,
