@@ -13,7 +13,7 @@ LISTEN      ?= 127.0.0.1:8080
 
 .PHONY: help demo run test race corruption outages cost bench bench-autoscale bench-jobs bench-others bench-placement \
 	bench-queue crash faults hostile kind linearizable simulation fuzz lint lint-openapi \
-	golden reference build clients console oracle transparency upgrade examples
+	golden reference build clients console oracle partitions transparency upgrade examples
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -109,6 +109,9 @@ hostile: ## attack a server with slow bodies, floods, large bodies and a full di
 corruption: ## damage a stopped server's directory 1,000 times at random, and start it each time
 	ANNEAL_CORRUPTIONS=1000 go test -count=1 -timeout 120m -run 'TestCorruption|TestLossesAreExact' -v \
 		./internal/server ./eventlog/natsserver
+
+partitions: ## simulate a log of several streams to ANNEAL_EVENTS events (1000000000; 20 minutes of a core)
+	ANNEAL_EVENTS=$(or $(ANNEAL_EVENTS),1000000000) go test -count=1 -timeout 5h -run TestLogOfSeveralStreams -v ./eventlog
 
 cost: ## compare commands per second with an earlier commit (ANNEAL_BASE), alternating
 	eventlog/testdata/cost.sh

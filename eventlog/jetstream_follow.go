@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -120,6 +119,7 @@ func (l *JetStream) follow(ctx context.Context, filter string, cursor *uint64, y
 		go l.watchProgress(ctx, &position, stop)
 	}
 	untilDone := jetstream.NextContext(ctx)
+	var stored integrity.Message
 	for delivered := uint64(1); ; delivered++ {
 		m, err := messages.Next(untilDone)
 		if err != nil {
@@ -144,14 +144,7 @@ func (l *JetStream) follow(ctx context.Context, filter string, cursor *uint64, y
 			return err
 		}
 		if filter == everything {
-			message := func() integrity.Message {
-				return integrity.MessageOf(e.Position, m.Subject(), nats.Header(m.Headers()), m.Data())
-			}
-			if l.observe != nil {
-				message = sync.OnceValue(message)
-				l.observe(message())
-			}
-			if err := l.mark.Extend(e.Position, message); err != nil {
+			if err := passStored(l, &stored, e.Position, m); err != nil {
 				return err
 			}
 		}
@@ -162,6 +155,19 @@ func (l *JetStream) follow(ctx context.Context, filter string, cursor *uint64, y
 			return nil
 		}
 	}
+}
+
+// passStored passes an event to those who need it in the form in which it is stored: the function of
+// Observe, and the mark. stored is memory for the event.
+func passStored(l *JetStream, stored *integrity.Message, position uint64, m jetstream.Msg) error {
+	if l.observe == nil && !l.mark.Follows(position) {
+		return l.mark.Err()
+	}
+	stored.Set(position, m.Subject(), nats.Header(m.Headers()), m.Data())
+	if l.observe != nil {
+		l.observe(*stored)
+	}
+	return l.mark.Extend(*stored)
 }
 
 // watchProgress calls stop when the consumer hangs: when the log has events after position, but

@@ -13,7 +13,8 @@ import (
 
 // Observe makes each follower of all events call observe with every event, in the form in which it
 // is stored, before the follower yields it. When the log has two followers, observe is called twice
-// for each event. observe must not block. Observe must be called before Follow.
+// for each event. observe must not block, and must not keep the message: its memory is reused.
+// Observe must be called before Follow.
 func (l *JetStream) Observe(observe func(integrity.Message)) { l.observe = observe }
 
 // Messages reads the events of a log in the form in which the NATS server stores them.

@@ -3,6 +3,8 @@ package projections
 import (
 	"context"
 	"fmt"
+	"runtime"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"sync"
@@ -25,8 +27,10 @@ import (
 
 // BenchmarkCost compares whole commands, durable and folded by a world, on servers with and without the
 // Merkle tree and the archive of earlier states. The servers take turns, in an order that changes with
-// each round. It reports the median rate without both, the medians of the ratios to it in the same
-// round, and the CPU time of a command, including what tree and archive do after it.
+// each round. It reports the medians without both, and of the others the medians of the ratios to it in
+// the same round: of the rates, of the CPU times including what tree and archive do after a burst, and
+// of the allocated bytes. The garbage collector runs between the bursts, because the bursts are
+// so short that some would contain a collection and others none; what it takes follows from the bytes.
 func BenchmarkCost(b *testing.B) {
 	kinds := []struct {
 		name          string
@@ -38,42 +42,56 @@ func BenchmarkCost(b *testing.B) {
 			each := max(32, min(1024, 8192/clients)) // long bursts, because each ends with a checkpoint of the tree
 			for i, kind := range kinds {
 				servers[i] = costServerOf(b, kind.tree, kind.archive)
-				burstOf(b, clients, each, servers[i].command) // warm up
-				servers[i].finish()
+				servers[i].burst(b, clients, each) // warm up
 			}
-			var ratios [4][]float64
-			var rates []float64
-			var cpu [4]time.Duration
-			rounds := 0
-			for range b.N {
-				for begun := time.Now(); time.Since(begun) < 20*time.Second; rounds++ {
-					var took [4]time.Duration
-					for i := range kinds {
-						at := (i + rounds) % len(kinds)
-						if rounds/len(kinds)%2 == 1 {
-							at = len(kinds) - 1 - at
-						}
-						spent := cpuTime(b)
-						took[at] = burstOf(b, clients, each, servers[at].command)
-						servers[at].finish()
-						cpu[at] += cpuTime(b) - spent
+			defer debug.SetGCPercent(debug.SetGCPercent(-1))
+			var plain [3][]float64 // rates, CPU times and bytes
+			var ratios [4][3][]float64
+			for round := range b.N * 16 {
+				var costs [4]cost
+				for i := range kinds {
+					at := (i + round) % len(kinds)
+					if round/len(kinds)%2 == 1 {
+						at = len(kinds) - 1 - at
 					}
-					rates = append(rates, float64(clients*each)/took[0].Seconds())
+					runtime.GC()
+					costs[at] = servers[at].burst(b, clients, each)
+				}
+				for j, base := range costs[0] {
+					plain[j] = append(plain[j], base)
 					for i := range kinds {
-						ratios[i] = append(ratios[i], took[0].Seconds()/took[i].Seconds())
+						ratios[i][j] = append(ratios[i][j], costs[i][j]/base)
 					}
 				}
 			}
-			b.ReportMetric(medianOf(rates), "plain/s")
-			for i, kind := range kinds {
-				if i > 0 {
-					b.ReportMetric(medianOf(ratios[i]), kind.name+":plain")
+			for j, unit := range []string{"/s", "-cpu-µs", "-B"} {
+				b.ReportMetric(medianOf(plain[j]), "plain"+unit)
+				for i, kind := range kinds[1:] {
+					b.ReportMetric(medianOf(ratios[i+1][j]), kind.name+":plain"+unit)
 				}
-				b.ReportMetric(float64(cpu[i].Microseconds())/float64(rounds*clients*each), kind.name+"-cpu-µs")
 			}
 			b.ReportMetric(0, "ns/op")
 		})
 	}
+}
+
+// A cost has the commands per second of a burst, and the CPU time in µs and allocated bytes of one
+// command.
+type cost [3]float64
+
+// burst executes a number of commands in each of some clients, and returns their cost.
+func (s costServer) burst(b *testing.B, clients, each int) cost {
+	n := float64(clients * each)
+	cpu, bytes := cpuTime(b), allocated()
+	took := burstOf(b, clients, each, s.command)
+	s.finish()
+	return cost{n / took.Seconds(), float64((cpuTime(b) - cpu).Microseconds()) / n, float64(allocated()-bytes) / n}
+}
+
+func allocated() uint64 {
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return stats.TotalAlloc
 }
 
 func medianOf(values []float64) float64 {

@@ -33,7 +33,7 @@ func (f *fold) change(e eventlog.Event, decoded any) error {
 	switch {
 	case !existed:
 		row = f.kind.NewRow(e.Name)
-	case !f.table.isUnshared(e.Name.Account(), old.slot):
+	case !f.table.isUnshared(f.table.listedIn(e.Name), old.slot):
 		row = old.row.Clone()
 	}
 	exists, err := apply(row, decoded, e)

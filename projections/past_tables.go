@@ -218,7 +218,7 @@ func (p *pastRows) changes(account string) [][]changedRow {
 		first = ""
 	}
 	p.present.deleted.Ascend(first, func(name domain.Name, version uint64) bool {
-		if account != everyAccount && name.Account() != account {
+		if account != everyAccount && p.present.listedIn(name) != account {
 			return false
 		}
 		if version > p.position {
@@ -339,7 +339,7 @@ func (p *pastRows) replace(account string, parts [][]changedRow) (*table, int) {
 			}
 		}
 		p.present.deleted.Scan(func(name domain.Name, version uint64) bool {
-			if version <= p.position && (account == everyAccount || name.Account() == account) {
+			if version <= p.position && (account == everyAccount || p.present.listedIn(name) == account) {
 				t.deleted.Set(name, version)
 			}
 			return true

@@ -39,6 +39,15 @@ type table struct {
 	past *pastRows
 }
 
+// listedIn returns the account in whose lists a row is: that of the resource, but account system for
+// accounts, which the operator lists. "The rows of an account" are those that are listed in it.
+func (t *table) listedIn(name domain.Name) string {
+	if t.kind.CollectionID() == domain.Accounts.Collection {
+		return domain.System
+	}
+	return name.Account()
+}
+
 // accountRows is the ID of an account and the number of its rows in a table.
 type accountRows struct {
 	id   *string
@@ -151,7 +160,7 @@ func (t *table) unfinished(account string) iter.Seq[domain.AnyRow] {
 			first = t.firstName(account)
 		}
 		t.openJobs.Ascend(first, func(name domain.Name, job openJob) bool {
-			return (every || name.Account() == account) && yield(job.row)
+			return (every || t.listedIn(name) == account) && yield(job.row)
 		})
 	}
 }
@@ -195,7 +204,7 @@ func (t *table) in(account string) iter.Seq[domain.AnyRow] {
 	t = t.of(account)
 	return func(yield func(domain.AnyRow) bool) {
 		t.rows.Ascend(t.firstName(account), func(name domain.Name, one cell) bool {
-			return name.Account() == account && yield(one.row)
+			return t.listedIn(name) == account && yield(one.row)
 		})
 	}
 }
@@ -205,7 +214,7 @@ func (t *table) in(account string) iter.Seq[domain.AnyRow] {
 func (t *table) firstName(account string) domain.Name {
 	collection := t.kind.CollectionID()
 	if collection == domain.Accounts.Collection {
-		return domain.NewName("", collection, account)
+		return "" // all accounts are listed in account system
 	}
 	return domain.NewName(account, collection, "")
 }
@@ -214,7 +223,7 @@ func (t *table) firstName(account string) domain.Name {
 // has no row of the resource.
 func (t *table) put(row domain.AnyRow, old cell) {
 	head := row.Head()
-	account, slot := head.Name.Account(), old.slot
+	account, slot := t.listedIn(head.Name), old.slot
 	one, _ := t.accounts.Get(account)
 	if old.row == nil {
 		t.deleted.Delete(head.Name)
@@ -238,7 +247,7 @@ func (t *table) load(row domain.AnyRow) error {
 	if last, _, ok := t.rows.Max(); ok && last >= name {
 		return fmt.Errorf("the row of %s comes after the row of %s, but rows must be ordered by name", name, last)
 	}
-	account := name.Account()
+	account := t.listedIn(name)
 	one, ok := t.accounts.Get(account)
 	if !ok {
 		one.id = new(strings.Clone(account))
@@ -265,7 +274,7 @@ func (t *table) finish() {
 // position of the event that deleted the resource.
 func (t *table) remove(name domain.Name, created time.Time, version uint64) {
 	old, _ := t.rows.Delete(name)
-	one, _ := t.accounts.Get(name.Account())
+	one, _ := t.accounts.Get(t.listedIn(name))
 	t.byCreateTime.Delete(createTimeKey{one.id, created.UnixNano(), old.row})
 	t.unindex(name)
 	t.freeSlot(*one.id, old.slot, one.rows)
@@ -354,7 +363,7 @@ func (t *Table[S]) In(account string) iter.Seq[*Row[S]] {
 	t = t.Of(account)
 	return func(yield func(*Row[S]) bool) {
 		t.rows.Ascend((*table)(t).firstName(account), func(name domain.Name, one cell) bool {
-			return name.Account() == account && yield(one.row.(*Row[S]))
+			return (*table)(t).listedIn(name) == account && yield(one.row.(*Row[S]))
 		})
 	}
 }
@@ -365,7 +374,7 @@ func (t *Table[S]) NamedAfter(account string, last domain.Name) iter.Seq[*Row[S]
 	t = t.Of(account)
 	return func(yield func(*Row[S]) bool) {
 		t.rows.Ascend(last, func(name domain.Name, one cell) bool {
-			return name == last || name.Account() == account && yield(one.row.(*Row[S]))
+			return name == last || (*table)(t).listedIn(name) == account && yield(one.row.(*Row[S]))
 		})
 	}
 }

@@ -53,7 +53,8 @@ func TestRowsFollowTheLog(t *testing.T) {
 	require.Empty(t, names(v.In("acm")))
 }
 
-func TestAccountsAreTheirOwnParents(t *testing.T) {
+// TestAccountsAreListedInSystem checks in whose lists accounts are, by name and by create time.
+func TestAccountsAreListedInSystem(t *testing.T) {
 	log, w := eventlog.NewMemory(), NewWorld()
 	for _, id := range []string{"acme", "acme-two", "zoo"} {
 		record, err := domain.Accounts.Encode(domain.AccountCreated{})
@@ -64,8 +65,14 @@ func TestAccountsAreTheirOwnParents(t *testing.T) {
 		require.NoError(t, err)
 	}
 	v := replay(t, w, log).View()
-	require.Equal(t, []string{"accounts/acme"}, names(v.Accounts.In("acme")))
-	require.Equal(t, 1, v.Accounts.Count("zoo"))
+	all := []string{"accounts/acme", "accounts/acme-two", "accounts/zoo"}
+	require.Equal(t, all, names(v.Accounts.In(domain.System)))
+	require.Equal(t, all[1:], names(v.Accounts.NamedAfter(domain.System, "accounts/acme")))
+	require.Equal(t, all, names(v.Accounts.Oldest(domain.System)))
+	require.Equal(t, 3, v.Accounts.Count(domain.System))
+	require.Len(t, v.Accounts.Blocks(domain.System), 1)
+	require.Zero(t, v.Accounts.Count("acme"))
+	require.Empty(t, names(v.Accounts.In("acme")))
 	require.Equal(t, "zoo", v.EventID)
 }
 

@@ -1,7 +1,6 @@
 package rest
 
 import (
-	"iter"
 	"reflect"
 	"time"
 
@@ -9,7 +8,6 @@ import (
 	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/projections"
-	"anneal/projections/query"
 )
 
 // Account is the wire type of an account.
@@ -35,6 +33,7 @@ var accounts = &resource[domain.Account, Account]{
 	kind: domain.Accounts, noun: "account", wrapper: "account", idParam: "accountId", writes: request.Operate,
 	fields: storedFieldsOf[domain.Account, Account]("name", "email", "displayName", "createTime", "updateTime", "state",
 		"status", "suspendState", "queueWeight"),
+	dependent: map[string]func(*projections.Row[domain.Account]) bool{},
 	render: func(_ *projections.View, row *projections.Row[domain.Account], out *Account) {
 		*out = Account{Name: string(row.Name), AccountSpec: row.State.AccountSpec,
 			CreateTime: wire.TimestampOf(&row.CreateTime), UpdateTime: wire.TimestampOf(&row.UpdateTime),
@@ -98,15 +97,8 @@ func withAccountID(h handler) handler {
 }
 
 func listAccounts(c *call) (any, error) {
-	p := c.Params()
-	q, m := request.ReadListQuery(c.Call, p, reflect.TypeFor[Account]())
-	var all iter.Seq[*projections.Row[domain.Account]] = c.View().Accounts.All()
-	page, err := query.List(all,
-		func(row *projections.Row[domain.Account], out *Account) { accounts.render(nil, row, out) }, accounts.fields, q)
-	if err := request.JoinErrors(p.Err(), err); err != nil {
-		return nil, err
-	}
-	return request.ListResponse("accounts", page.Items, page.NextPageToken, page.TotalSize, m)
+	c.Account = domain.System // whose lists the accounts are in
+	return accounts.list(c)
 }
 
 // A CreatedAccount is a new account with its first API key. No other response contains the key.

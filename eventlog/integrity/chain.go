@@ -149,8 +149,18 @@ func sortAttributes(all []Attribute) []Attribute {
 }
 
 // MessageOf returns the Message of an event that a NATS consumer delivered.
-func MessageOf(position uint64, subject string, header nats.Header, body []byte) Message {
-	e := Message{position: position, subject: subject, body: body, header: make([]Attribute, 0, 16)}
+func MessageOf(position uint64, subject string, header nats.Header, body []byte) (e Message) {
+	e.Set(position, subject, header, body)
+	return e
+}
+
+// Set makes e the Message of an event that a NATS consumer delivered. It reuses the memory of the
+// attributes that e had.
+func (e *Message) Set(position uint64, subject string, header nats.Header, body []byte) {
+	if cap(e.header) == 0 {
+		e.header = make([]Attribute, 0, 16)
+	}
+	*e = Message{position: position, subject: subject, body: body, header: e.header[:0]}
 	for name, values := range header {
 		if IsAttribute(name) {
 			for _, value := range values {
@@ -159,7 +169,6 @@ func MessageOf(position uint64, subject string, header nats.Header, body []byte)
 		}
 	}
 	sortAttributes(e.header)
-	return e
 }
 
 // attributesOf returns the attributes in an encoded NATS header, in the order that HashChain

@@ -56,8 +56,9 @@ func testTornWrite(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 	h, err := OpenMark(path, HighWaterMark{Durable: 5, Lost: 2, LostAt: 3})
 	require.NoError(t, err)
-	require.NoError(t, h.Extend(1,
-		func() Message { return Message{position: 1, header: []Attribute{{attributeID, "e1"}}} }))
+	require.True(t, h.Follows(1))
+	require.NoError(t, h.Extend(Message{position: 1, header: []Attribute{{attributeID, "e1"}}}))
+	require.False(t, h.Follows(1))
 	for position := range uint64(10) {
 		require.NoError(t, h.SetDurable(position))
 	}
@@ -161,7 +162,7 @@ func TestAMarkThatCannotBeWrittenRefusesAppends(t *testing.T) {
 		time.Sleep(2 * markWrite)
 		require.Equal(t, domain.Unavailable, domain.CodeOf(h.Err()))
 		require.Error(t, h.SetDurable(2))
-		require.Error(t, h.Extend(1, func() Message { return Message{position: 1} }))
+		require.Error(t, h.Extend(Message{position: 1}))
 		require.Error(t, h.Close(Hash{}))
 	})
 }

@@ -179,19 +179,29 @@ func (h *MarkFile) SetDurable(position uint64) error {
 	return h.err
 }
 
-// Extend adds the event at a position to the hash chain of the mark, if the position directly
-// follows the mark's. Otherwise it does nothing. event returns the event; it is called only when it
-// is needed.
-func (h *MarkFile) Extend(position uint64, event func() Message) error {
+// Follows reports whether Extend would add the event at a position.
+func (h *MarkFile) Follows(position uint64) bool {
+	if h == nil {
+		return false
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return position == h.mark.Position+1 && h.err == nil
+}
+
+// Extend adds an event to the hash chain of the mark, if its position directly follows the mark's.
+// Otherwise it does nothing: the chain has the event already, or the follower of the log began at a
+// later event.
+func (h *MarkFile) Extend(event Message) error {
 	if h == nil {
 		return nil
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if position != h.mark.Position+1 || h.err != nil {
-		return h.failureLocked() // the hash has the event already, or the follower of the log began at a later event
+	if event.position != h.mark.Position+1 || h.err != nil {
+		return h.failureLocked()
 	}
-	if err := h.mark.HashChain.Extend(event()); err != nil {
+	if err := h.mark.HashChain.Extend(event); err != nil {
 		return err
 	}
 	h.dirty = true

@@ -98,7 +98,7 @@ func ParseBundle(data []byte) (b Bundle, err error) {
 // Disclose returns the Disclosure of an event, to which the entry e commits. withPayload says
 // whether it includes the data of the event.
 func Disclose(m integrity.Message, e Entry, salts Salts, link Link, withPayload bool) (*Disclosure, error) {
-	if entryOf(m, salts, link) != e {
+	if encodeEvent(m).entry(salts, link) != e {
 		return nil, domain.Errorf(domain.DataLoss, "the Merkle tree commits to another event at position %d than the log "+
 			"has: the log or the salt keys in the key store were changed. Restore a backup", e.Position)
 	}
@@ -258,7 +258,7 @@ func (h *History) Add(v Verified) error {
 	if v.Event == nil {
 		return errors.New("the bundle proves no event, so it cannot be part of an account's history")
 	}
-	d, account := v.Event, accountOf(v.Event.Subject)
+	d, account := v.Event, string(accountOf([]byte(v.Event.Subject)))
 	switch {
 	case h.sequence == 0:
 	case account != h.account:

@@ -4,10 +4,12 @@
 package transparency
 
 import (
+	"bytes"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/binary"
 	"hash"
+	"sync"
 
 	"golang.org/x/mod/sumdb/tlog"
 
@@ -37,10 +39,19 @@ func (e Entry) Append(b []byte) []byte {
 	return append(append(b, e.Envelope[:]...), e.Payload[:]...)
 }
 
-// Leaf returns the entry's leaf hash in the tree.
+// Leaf returns the entry's leaf hash in the tree. It is tlog.RecordHash of the encoded entry,
+// without its allocations.
 func (e Entry) Leaf() tlog.Hash {
-	var b [EntrySize]byte
-	return tlog.RecordHash(e.Append(b[:0]))
+	var b [1 + EntrySize]byte
+	return sha256.Sum256(e.Append(b[:1])) // RFC 6962 prefixes a leaf with a zero byte
+}
+
+// nodeHash is tlog.NodeHash without its allocations.
+func nodeHash(left, right tlog.Hash) tlog.Hash {
+	b := [1 + 2*sha256.Size]byte{1} // RFC 6962 prefixes an inner node with 1
+	copy(b[1:], left[:])
+	copy(b[1+sha256.Size:], right[:])
+	return sha256.Sum256(b[:])
 }
 
 func decodeEntry(b []byte) (e Entry, ok bool) {
@@ -74,15 +85,20 @@ const (
 // 64-bit integer, and the previous leaf hash.
 func CommitEnvelope(salt Salt, m integrity.Message, link Link) [sha256.Size]byte {
 	var small [1 << 10]byte
+	return commitEnvelope(salt, m.AppendEnvelope(small[:0]), link)
+}
+
+func commitEnvelope(salt Salt, envelope []byte, link Link) [sha256.Size]byte {
+	var small [1 << 10]byte
 	b := append(append(small[:0], envelopeLabel...), salt[:]...)
-	b = binary.BigEndian.AppendUint64(m.AppendEnvelope(b), link.Sequence)
+	b = binary.BigEndian.AppendUint64(append(b, envelope...), link.Sequence)
 	return sha256.Sum256(append(b, link.Previous[:]...))
 }
 
 // CommitPayload returns the SHA-256 of the concatenation of payloadLabel, the salt and the data of
 // the event.
 func CommitPayload(salt Salt, body []byte) (sum [sha256.Size]byte) {
-	var small [4 << 10]byte
+	var small [1 << 10]byte
 	b := append(append(small[:0], payloadLabel...), salt[:]...)
 	if len(b)+len(body) <= cap(b) {
 		return sha256.Sum256(append(b, body...))
@@ -94,13 +110,47 @@ func CommitPayload(salt Salt, body []byte) (sum [sha256.Size]byte) {
 	return sum
 }
 
+// An encodedEvent is an event in the form in which an entry commits to it.
+type encodedEvent struct {
+	position uint64
+	envelope []byte // subject and attributes, as integrity.Message.AppendEnvelope encodes them
+	body     []byte
+}
+
+func encodeEvent(m integrity.Message) encodedEvent {
+	return encodedEvent{m.Position(), m.AppendEnvelope(nil), m.Body()}
+}
+
+// account returns the account of the event, whose subject is the first part of the envelope.
+func (e encodedEvent) account() []byte {
+	return accountOf(e.envelope[4:][:binary.BigEndian.Uint32(e.envelope)])
+}
+
+// accountOf returns the account that an event's subject names.
+func accountOf(subject []byte) []byte {
+	_, rest, _ := bytes.Cut(subject, []byte("."))
+	account, _, _ := bytes.Cut(rest, []byte("."))
+	return account
+}
+
+// entry returns the entry that commits to the event.
+func (e encodedEvent) entry(salts Salts, link Link) Entry {
+	return Entry{Position: e.position, Envelope: commitEnvelope(salts.Envelope, e.envelope, link),
+		Payload: CommitPayload(salts.Payload, e.body)}
+}
+
 // Salts are the two salts of one event. Disclosing them reveals nothing about other events.
 type Salts struct{ Envelope, Payload Salt }
 
 // A salter derives the salts of an account's events from the account's salt key.
-type salter struct{ mac hash.Hash }
+type salter struct {
+	mu      sync.Mutex
+	mac     hash.Hash
+	message [9]byte // memory for salt, so that it allocates none
+	sum     []byte
+}
 
-func newSalter(key []byte) salter { return salter{hmac.New(sha256.New, key)} }
+func newSalter(key []byte) *salter { return &salter{mac: hmac.New(sha256.New, key)} }
 
 // Numbers of the two parts of an event, each of which has its own salt.
 const (
@@ -110,16 +160,17 @@ const (
 
 // salts returns the salts of the event at a position. Each salt is the HMAC-SHA256 of the part's
 // number as one byte and the position as a big-endian 64-bit integer.
-func (s salter) salts(position uint64) Salts {
+func (s *salter) salts(position uint64) Salts {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	return Salts{s.salt(position, envelopePart), s.salt(position, payloadPart)}
 }
 
-func (s salter) salt(position uint64, part byte) (salt Salt) {
+func (s *salter) salt(position uint64, part byte) Salt {
 	s.mac.Reset()
-	var b [9]byte
-	b[0] = part
-	binary.BigEndian.PutUint64(b[1:], position)
-	s.mac.Write(b[:])
-	s.mac.Sum(salt[:0])
-	return salt
+	s.message[0] = part
+	binary.BigEndian.PutUint64(s.message[1:], position)
+	s.mac.Write(s.message[:])
+	s.sum = s.mac.Sum(s.sum[:0])
+	return Salt(s.sum)
 }

@@ -71,10 +71,16 @@ type Publisher struct {
 	published atomic.Pointer[published] // newest published checkpoint; nil before the first
 	failure   atomic.Pointer[error]     // last error, while Run waits to try again; nil while it runs
 
-	mu      sync.Mutex
-	salters map[string]salter
-	last    time.Time     // when the last checkpoint was published
-	changed chan struct{} // closed and replaced when a checkpoint is published
+	mu       sync.Mutex
+	accounts map[string]*account
+	last     time.Time     // when the last checkpoint was published
+	changed  chan struct{} // closed and replaced when a checkpoint is published
+}
+
+// An account has what the entries of an account's events need.
+type account struct {
+	tag accountTag
+	*salter
 }
 
 type published struct {
@@ -89,10 +95,11 @@ func NewPublisher(o Options) *Publisher {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	o.Pause = cmp.Or(o.Pause, publishPause)
-	return &Publisher{Options: o, feed: newFeed(), salters: map[string]salter{}, changed: make(chan struct{})}
+	return &Publisher{Options: o, feed: newFeed(), accounts: map[string]*account{}, changed: make(chan struct{})}
 }
 
-// Observe receives an event of the log from a follower. It does not block.
+// Observe receives an event of the log from a follower. It does not block, and does not keep the
+// message.
 func (p *Publisher) Observe(m integrity.Message) { p.feed.add(m) }
 
 // Run keeps the tree up to date and publishes checkpoints until ctx is done. It tries again after
@@ -165,18 +172,34 @@ func (p *Publisher) follow(ctx context.Context, tree *Tree) error {
 				return ctx.Err()
 			}
 		}
-		for _, m := range p.feed.take(tree.Size()) {
-			if m.Position() != tree.Size()+1 {
-				return nil
-			}
-			if err := p.append(ctx, tree, m); err != nil {
-				return err
-			}
+		complete, err := p.appendFed(ctx, tree)
+		if err == nil && complete {
+			err = p.publish(ctx, tree)
 		}
-		if err := p.publish(ctx, tree); err != nil {
+		if err != nil || !complete {
 			return err
 		}
 	}
+}
+
+// appendFed appends the events that Observe received. complete is false when an event before them is
+// missing.
+func (p *Publisher) appendFed(ctx context.Context, tree *Tree) (complete bool, err error) {
+	for _, chunk := range p.feed.take() {
+		for e := range chunk.all {
+			if e.position <= tree.Size() {
+				continue
+			}
+			if e.position != tree.Size()+1 {
+				return false, nil
+			}
+			if err := p.append(ctx, tree, e); err != nil {
+				return false, err
+			}
+		}
+		chunk.release()
+	}
+	return true, nil
 }
 
 // open reads the tree's files and compares the tree with the last checkpoint and with the log.
@@ -248,8 +271,9 @@ func (p *Publisher) compare(ctx context.Context, tree *Tree) error {
 	if err != nil {
 		return err
 	}
-	salts, err := p.salts(ctx, m)
-	if err == nil && entryOf(m, salts, link) != entry {
+	e := encodeEvent(m)
+	of, err := p.account(ctx, e.account())
+	if err == nil && e.entry(of.salts(e.position), link) != entry {
 		err = domain.Errorf(domain.DataLoss, "the log has another event at position %d than its Merkle tree: the log has "+
 			"lost events, or the salt keys in the key store were replaced. Restore data/datakeys and data/tree from the "+
 			"same backup",
@@ -278,7 +302,7 @@ func (p *Publisher) checkSigned(tree *Tree) error {
 func (p *Publisher) catchUp(ctx context.Context, tree *Tree, upTo uint64) error {
 	for tree.Size() < upTo {
 		err := p.Messages.Each(ctx, tree.Size(), min(upTo, tree.Size()+catchUpBatch), func(m integrity.Message) error {
-			return p.append(ctx, tree, m)
+			return p.append(ctx, tree, encodeEvent(m))
 		})
 		if err == nil {
 			err = tree.Flush()
@@ -290,29 +314,28 @@ func (p *Publisher) catchUp(ctx context.Context, tree *Tree, upTo uint64) error 
 	return p.checkSigned(tree)
 }
 
-func (p *Publisher) append(ctx context.Context, tree *Tree, m integrity.Message) error {
-	salts, err := p.salts(ctx, m)
+func (p *Publisher) append(ctx context.Context, tree *Tree, e encodedEvent) error {
+	of, err := p.account(ctx, e.account())
 	if err != nil {
-		return fmt.Errorf("compute the tree's entry for position %d: %w", m.Position(), err)
+		return fmt.Errorf("compute the tree's entry for position %d: %w", e.position, err)
 	}
-	return tree.Append(m, salts)
+	return tree.append(e, of.tag, of.salts(e.position))
 }
 
-// salts returns the salts of an event, from the salt key of its account.
-func (p *Publisher) salts(ctx context.Context, m integrity.Message) (Salts, error) {
-	account := accountOf(m.Subject())
+// account returns what the entries of an account's events need.
+func (p *Publisher) account(ctx context.Context, name []byte) (*account, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s, ok := p.salters[account]
-	if !ok {
-		key, err := p.Keys.SaltKey(ctx, account)
-		if err != nil {
-			return Salts{}, err
-		}
-		s = newSalter(key)
-		p.salters[account] = s
+	if of, ok := p.accounts[string(name)]; ok {
+		return of, nil
 	}
-	return s.salts(m.Position()), nil
+	key, err := p.Keys.SaltKey(ctx, string(name))
+	if err != nil {
+		return nil, err
+	}
+	of := &account{tagOf(name), newSalter(key)}
+	p.accounts[string(name)] = of
+	return of, nil
 }
 
 // publish syncs the tree, and signs and publishes a checkpoint. It does nothing when the tree has
@@ -440,9 +463,9 @@ func (p *Publisher) proveEvent(ctx context.Context, tree *Tree, head *published,
 	if err != nil {
 		return err
 	}
-	salts, err := p.salts(ctx, m)
+	of, err := p.account(ctx, encodeEvent(m).account())
 	if err == nil {
-		b.Event, err = Disclose(m, entry, salts, link, payload)
+		b.Event, err = Disclose(m, entry, of.salts(position), link, payload)
 	}
 	if err != nil {
 		return err

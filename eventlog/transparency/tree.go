@@ -10,7 +10,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 
 	"golang.org/x/mod/sumdb/tlog"
@@ -33,23 +32,18 @@ type record struct {
 // name.
 type accountTag [16]byte
 
-func tagOf(account string) (tag accountTag) {
-	sum := sha256.Sum256([]byte(account))
+func tagOf(account []byte) (tag accountTag) {
+	sum := sha256.Sum256(account)
 	copy(tag[:], sum[:])
 	return tag
-}
-
-// accountOf returns the account that an event's subject names.
-func accountOf(subject string) string {
-	_, rest, _ := strings.Cut(subject, ".")
-	account, _, _ := strings.Cut(rest, ".")
-	return account
 }
 
 const (
 	recordSize  = EntrySize + 16 + 8 + 8 + 4
 	blockSize   = 256 // number of leaves in a block, as in a tile
 	blockHeight = 8
+
+	maxSpare = 1 << 20 // maximum size in bytes of the memory that Flush keeps for the next records
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -77,8 +71,8 @@ func decodeRecord(b []byte) (r record, ok bool) {
 
 // A newestEvent describes the newest event of an account in the tree.
 type newestEvent struct {
-	Link            // number of the event, and leaf hash of the event before it
-	position uint64 // log position of the newest event
+	sequence uint64 // number of the event among the account's events
+	position uint64 // log position of the event
 	leaf     tlog.Hash
 }
 
@@ -93,9 +87,10 @@ type Tree struct {
 	size     uint64        // number of entries in the tree
 	written  uint64        // number of entries that are in the file
 	pending  []byte        // records that are not in the file yet
+	spare    []byte        // memory for pending after the next Flush
 	tail     []tlog.Hash   // leaf hashes of the last, incomplete block
 	levels   [][]tlog.Hash // levels[i] has the hashes of the complete subtrees with 2^(8+i) leaves
-	accounts map[accountTag]newestEvent
+	accounts map[accountTag]*newestEvent
 }
 
 // OpenTree opens the tree in the file at path, or creates it. It cuts the file off at the first
@@ -109,7 +104,7 @@ func OpenTree(path string) (t *Tree, removed int64, err error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	t = &Tree{path: path, file: file, space: disk.On(filepath.Dir(path)), accounts: map[accountTag]newestEvent{}}
+	t = &Tree{path: path, file: file, space: disk.On(filepath.Dir(path)), accounts: map[accountTag]*newestEvent{}}
 	if removed, err = t.load(); err != nil {
 		file.Close()
 		return nil, 0, err
@@ -126,10 +121,12 @@ func (t *Tree) load() (removed int64, err error) {
 			return 0, err
 		}
 		r, ok := decodeRecord(b)
-		if err != nil || !ok || !t.accepts(r) {
+		newest := t.newest(r.account)
+		if err != nil || !ok || r.Position != t.size+1 || r.sequence != newest.sequence+1 ||
+			r.previous != newest.position {
 			break
 		}
-		t.add(r)
+		t.add(r, newest)
 	}
 	t.written = t.size
 	info, err := t.file.Stat()
@@ -143,10 +140,15 @@ func (t *Tree) load() (removed int64, err error) {
 	return removed, err
 }
 
-// accepts reports whether a record can directly follow the last one in the file.
-func (t *Tree) accepts(r record) bool {
-	before := t.accounts[r.account]
-	return r.Position == t.size+1 && r.sequence == before.Sequence+1 && r.previous == before.position
+// newest returns the newest event of an account; one with zeros when the account has none. Only the
+// goroutine that appends may call it.
+func (t *Tree) newest(account accountTag) *newestEvent {
+	newest := t.accounts[account]
+	if newest == nil {
+		newest = &newestEvent{}
+		t.accounts[account] = newest
+	}
+	return newest
 }
 
 // Close closes the tree's file.
@@ -159,41 +161,32 @@ func (t *Tree) Size() uint64 {
 	return t.size
 }
 
-// next returns the Link for the next event of an account, and the position of the account's newest
-// event.
-func (t *Tree) next(account string) (Link, uint64) {
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	before := t.accounts[tagOf(account)]
-	return Link{before.Sequence + 1, before.leaf}, before.position
-}
-
 // Append appends the entry of the next event to the tree. Flush writes it to the file.
 func (t *Tree) Append(m integrity.Message, salts Salts) error {
-	account := accountOf(m.Subject())
-	link, previous := t.next(account)
-	r := record{Entry: entryOf(m, salts, link), account: tagOf(account), sequence: link.Sequence, previous: previous}
+	e := encodeEvent(m)
+	return t.append(e, tagOf(e.account()), salts)
+}
+
+func (t *Tree) append(e encodedEvent, account accountTag, salts Salts) error {
+	if e.position != t.size+1 {
+		return integrity.GapError(t.size+1, e.position)
+	}
+	newest := t.newest(account)
+	link := Link{newest.sequence + 1, newest.leaf}
+	r := record{Entry: e.entry(salts, link), account: account, sequence: link.Sequence, previous: newest.position}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if m.Position() != t.size+1 {
-		return integrity.GapError(t.size+1, m.Position())
-	}
-	t.add(r)
+	t.add(r, newest)
 	t.pending = r.append(t.pending)
 	return nil
 }
 
-func entryOf(m integrity.Message, salts Salts, link Link) Entry {
-	return Entry{Position: m.Position(), Envelope: CommitEnvelope(salts.Envelope, m, link),
-		Payload: CommitPayload(salts.Payload, m.Body())}
-}
-
-// add adds a record's leaf to the tree's hashes in memory.
-func (t *Tree) add(r record) {
+// add adds a record's leaf to the tree's hashes in memory. newest is the newest event of the
+// record's account, which add updates.
+func (t *Tree) add(r record, newest *newestEvent) {
 	leaf := r.Leaf()
 	t.size++
-	before := t.accounts[r.account]
-	t.accounts[r.account] = newestEvent{Link{r.sequence, before.leaf}, r.Position, leaf}
+	*newest = newestEvent{r.sequence, r.Position, leaf}
 	if t.tail = append(t.tail, leaf); len(t.tail) < blockSize {
 		return
 	}
@@ -208,7 +201,7 @@ func (t *Tree) add(r record) {
 		if n%2 != 0 {
 			return
 		}
-		hash = tlog.NodeHash(t.levels[level][n-2], hash)
+		hash = nodeHash(t.levels[level][n-2], hash)
 	}
 }
 
@@ -218,14 +211,14 @@ func rootOf(leaves []tlog.Hash) tlog.Hash {
 		return leaves[0]
 	}
 	half := len(leaves) / 2
-	return tlog.NodeHash(rootOf(leaves[:half]), rootOf(leaves[half:]))
+	return nodeHash(rootOf(leaves[:half]), rootOf(leaves[half:]))
 }
 
 // Flush writes the appended records to the file and syncs it.
 func (t *Tree) Flush() error {
 	t.mu.Lock()
 	pending, at, size := t.pending, int64(t.written)*recordSize, t.size
-	t.pending = nil
+	t.pending, t.spare = t.spare, nil
 	t.mu.Unlock()
 	if len(pending) == 0 {
 		return nil
@@ -243,6 +236,9 @@ func (t *Tree) Flush() error {
 	}
 	t.mu.Lock()
 	t.written = size
+	if cap(pending) <= maxSpare {
+		t.spare = pending[:0]
+	}
 	t.mu.Unlock()
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -71,33 +72,37 @@ func (c *client) logFile(ctx context.Context, path string) ([]byte, error) {
 // A prover is one run of `anneal log prove`.
 type prover struct {
 	*client
-	operator      bool // the client has the operator's API key
+	account       string // account of the context, which short names of resources belong to
+	operator      bool   // the client has the operator's API key
 	all           bool
 	since         string
 	from, to      uint64
-	file, eventID string
+	file, subject string // subject is the argument: a resource, the ID of an event, or a position
 }
 
 func logProve() *cobra.Command {
 	var p prover
-	c := &cobra.Command{Use: "prove [EVENT|POSITION]", Short: "Prove that an event is in the log, or that no event " +
-		"of the log was changed",
+	c := &cobra.Command{Use: "prove [RESOURCE|EVENT|POSITION]", Short: "Prove who created a resource, that an " +
+		"event is in the log, or that no event of the log was changed",
 		Args: arguments(0, 1),
-		Example: "  anneal log prove 41 --file deployment.proof\n  anneal log prove 41 --since checkpoint-of-last-week " +
-			"--file deployment.proof\n  anneal log prove --all --file account.proof\n  anneal log prove --from 1000 --to 2000",
+		Example: "  anneal log prove 41 --file event.proof\n  anneal log prove deployments/codes --since " +
+			"checkpoint-of-last-week --file deployment.proof\n  anneal log prove --all --file account.proof\n  " +
+			"anneal log prove --from 1000 --to 2000",
 		Long: `Writes a bundle that 'anneal log check' verifies offline: the event, the salts of the hashes
 in its entry in the log's Merkle tree, the proof that the tree contains the entry, and a signed checkpoint.
-EVENT is the ID of an event. With --since the bundle also proves that the log still has all events of an
-earlier checkpoint.
+RESOURCE is COLLECTION/ID or a full name, and stands for the event that created it, even if the resource
+was deleted since. EVENT is the ID of an event. With --since the bundle also proves that the log still
+has all events of an earlier checkpoint.
 
 On the server's machine the command proves events of all accounts, elsewhere those of the context's account.
 --from needs the operator's key, or a server with --public-log.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) == 1 {
-				p.eventID = args[0]
+				p.subject = args[0]
 			}
 			if modes := count(len(args) == 1, p.all, p.from > 0); modes != 1 {
-				return usage.Errorf("exactly one of EVENT, POSITION, --all and --from is required: what to prove")
+				return usage.Errorf("exactly one of RESOURCE, EVENT, POSITION, --all and --from is required: what to " +
+					"prove")
 			}
 			return p.run(c)
 		}}
@@ -124,7 +129,10 @@ func count(conditions ...bool) (n int) {
 
 func (p *prover) run(c *cobra.Command) (err error) {
 	p.operator = checkOperator(operatorDir(c)) == nil && !p.all
-	if p.client, err = newClient(c); p.operator {
+	if p.client, err = newClient(c); err == nil {
+		p.account = p.Account
+	}
+	if p.operator {
 		p.client, err = newOperator(c)
 	}
 	if err != nil {
@@ -192,21 +200,49 @@ func (p *prover) bundles(ctx context.Context, since uint64) ([]byte, error) {
 
 // positions returns the positions of the events that are proved.
 func (p *prover) positions(ctx context.Context) (positions []string, err error) {
-	if _, err := strconv.ParseUint(p.eventID, 10, 63); err == nil {
-		return []string{p.eventID}, nil
+	if _, err := strconv.ParseUint(p.subject, 10, 63); err == nil {
+		return []string{p.subject}, nil
+	}
+	if strings.Contains(p.subject, "/") {
+		position, err := p.creation(ctx)
+		return []string{position}, err
 	}
 	path, query := p.eventsOf(), url.Values{}
 	if !p.all {
-		query.Set("filter", "id = "+strconv.Quote(p.eventID))
+		query.Set("filter", "id = "+strconv.Quote(p.subject))
 	}
 	items, err := p.list(ctx, path, "events", query)
 	for _, item := range items {
 		positions = append(positions, cell(item, "position"))
 	}
 	if err == nil && len(positions) == 0 {
-		err = fmt.Errorf("event %q not found: list the events with 'anneal events'", p.eventID)
+		err = fmt.Errorf("event %q not found: list the events with 'anneal events'", p.subject)
 	}
 	return positions, err
+}
+
+// creation returns the position of the newest event that created the resource.
+func (p *prover) creation(ctx context.Context) (position string, err error) {
+	in := *p.client
+	in.Account = p.account
+	name, err := in.resourceName(p.subject)
+	if err != nil {
+		return "", err
+	}
+	events, err := p.resourceEvents(ctx, name)
+	if err != nil {
+		return "", err
+	}
+	changes, err := changesOf(name, events)
+	if err != nil {
+		return "", err
+	}
+	for _, change := range slices.Backward(changes) {
+		if change["field"] == wholeResource && change["new"] != nil {
+			return text(change, "position"), nil
+		}
+	}
+	return "", fmt.Errorf("no event created %s: list events with 'anneal events'", name)
 }
 
 func (p *prover) eventsOf() string {
