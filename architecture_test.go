@@ -118,6 +118,7 @@ var mayImport = map[string][]string{
 		"projections", "blobs", "engines", "tracing"},
 	"internal/usage":       {},
 	"internal/telemetry":   {"internal/usage"},
+	"internal/install":     {},
 	"internal/settings":    {"domain", "internal/usage"},
 	"internal/hub":         {},
 	"internal/hub/hubtest": {},

@@ -41,7 +41,8 @@ func endSpan(span tracing.Span, w http.ResponseWriter, c *request.Call) {
 		span.Int("anneal.position", position)
 	}
 	if r, ok := w.(*recorder); ok {
-		if span.Int("http.response.status_code", int64(r.status)); r.status >= http.StatusInternalServerError || r.status == 0 {
+		span.Int("http.response.status_code", int64(r.status))
+		if r.status >= http.StatusInternalServerError || r.status == 0 { // 0: the handler panics
 			span.Fail(r.reason)
 		}
 	}

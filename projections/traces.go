@@ -5,13 +5,13 @@ import (
 	"anneal/tracing"
 )
 
-// KeepTraces makes the world keep the trace contexts of recent events, for TraceOf. It must be called
+// KeepTraces makes a world keep the trace contexts of recent events, for TraceOf. It must be called
 // before Run.
-func (w *World) KeepTraces() { w.traces = tracing.NewRecent() }
+func KeepTraces(w *World) { w.traces = tracing.NewRecent() }
 
 // TraceOf returns the trace context that a change of a resource continues, because a traced request
 // caused the resource's newest event; the zero value for none, and without KeepTraces.
-func (w *World) TraceOf(name domain.Name) domain.Trace {
+func TraceOf(w *World, name domain.Name) domain.Trace {
 	if w.traces == nil {
 		return domain.Trace{}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"anneal/eventlog"
+	"anneal/projections"
 	"anneal/tracing"
 )
 
@@ -11,7 +12,7 @@ import (
 // newest event.
 func (l loop) doTraced(ctx context.Context, request eventlog.Request, step Step, stored signals) (
 	change eventlog.Change, err error) {
-	ctx, span := tracing.Start(ctx, l.world.TraceOf(step.Commit.Name), tracing.Internal, "schedule")
+	ctx, span := tracing.Start(ctx, projections.TraceOf(l.world, step.Commit.Name), tracing.Internal, "schedule")
 	if span.Recording() {
 		span.Text("anneal.scheduler", l.actor)
 		span.Text("anneal.resource", string(step.Commit.Name))

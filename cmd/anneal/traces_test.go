@@ -123,7 +123,8 @@ func TestTraces(t *testing.T) {
 	t.Parallel()
 	c := newTraceCollector(t)
 	f := newFleet(t, "--otlp-endpoint", c.URL)
-	f.work("one", "--otlp-endpoint", c.URL+"/v1/traces")
+	metrics := freePort(t)
+	f.work("one", "--otlp-endpoint", c.URL+"/v1/traces", "--metrics", metrics)
 	user := f.user()
 	user.dataset("codes", 20)
 
@@ -157,6 +158,7 @@ func TestTraces(t *testing.T) {
 		"anneal-agent: "+complete+" > send to replica > serve request",
 		"anneal-agent: "+complete+" > send to replica > serve request > engine")
 
+	checkAgentMetrics(t, "http://"+metrics+"/metrics")
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	positions := 0
@@ -186,4 +188,23 @@ func (s *plane) eventOf(resource, suffix string) (found object) {
 	}
 	require.NotEmpty(s.t, found, "no event %s of %s", suffix, resource)
 	return found
+}
+
+// checkAgentMetrics checks the metrics of an agent that has trained a model and served a request, and
+// that the reference has all of them.
+func checkAgentMetrics(t *testing.T, url string) {
+	text := string(httpGet(t, url))
+	for _, line := range []string{`anneal_agent_info{node="one",version="dev"} 1`,
+		`anneal_agent_attempts_ended_total{result="ok"} 1`, `anneal_agent_replicas{state="READY"} 1`,
+		`anneal_agent_requests_total{account="default",deployment="codes",result="ok"} 1`,
+		`anneal_agent_load_seconds_count{result="ok"} 1`, "anneal_nats_connected 1"} {
+		require.Contains(t, text, line+"\n")
+	}
+	reference := string(testutil.ReadFile(t, "../../docs/reference/metrics.md"))
+	for line := range strings.Lines(text) {
+		if name, found := strings.CutPrefix(line, "# TYPE anneal_"); found {
+			name, _, _ = strings.Cut(name, " ")
+			require.Contains(t, reference, "`anneal_"+name+"`")
+		}
+	}
 }

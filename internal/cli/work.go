@@ -55,9 +55,8 @@ use the node's name. If the key is lost or stolen, revoke the node and join with
 				return err
 			}
 			defer stop()
-			return node.Join(tracing.NewContext(c.Context(), tracer), node.JoinOptions{URL: join, Token: token, Dir: dir, Flags: flags, TLS: config,
-				NATS:   options,
-				Stdout: c.OutOrStdout(), Log: logger})
+			return node.Join(tracing.NewContext(c.Context(), tracer), node.JoinOptions{URL: join, Token: token, Dir: dir,
+				Flags: flags, TLS: config, NATS: options, Stdout: c.OutOrStdout(), Log: logger})
 		}}
 	flags.Add(c.Flags())
 	usage.AddSection(c.Flags(), "Metrics and traces", func(f *pflag.FlagSet) {

@@ -17,6 +17,6 @@ func openTraces(ctx context.Context, s *Server) (context.Context, error) {
 // keepTraces makes the world keep trace contexts if this process has a tracer.
 func keepTraces(ctx context.Context, world *projections.World) {
 	if tracing.Enabled(ctx) {
-		world.KeepTraces()
+		projections.KeepTraces(world)
 	}
 }

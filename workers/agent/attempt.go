@@ -133,7 +133,7 @@ func (t *attempt) run(earlier []*attempt, recordErr error) {
 		t.rollouts.flush()
 	}
 	t.reportEnd(err)
-	t.endSpan(err)
+	endSpan(t, err)
 	t.joblog.close(unwanted)
 }
 
@@ -228,7 +228,7 @@ func (t *attempt) train() (result engines.TrainResult, err error) {
 	if t.helps() {
 		return result, t.assist(t.agent.options.Engine.Trainer, req)
 	}
-	if result, err = t.trainInSpan(req); err != nil {
+	if result, err = trainInSpan(t, req); err != nil {
 		return result, err
 	}
 	if config := result.Files[weights.AdapterConfigFile]; config != nil {

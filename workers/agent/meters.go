@@ -30,25 +30,27 @@ type meters struct {
 }
 
 func newMeters() *meters {
-	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
-	}
 	return &meters{named: map[domain.Name]bool{},
-		heartbeats: counter("anneal_agent_heartbeats_total", "Heartbeats, by result: accepted, refused by the control "+
-			"plane, or failed (no reply).", "result"),
-		attempts: counter("anneal_agent_attempts_ended_total", "Attempts of jobs that have ended on this node, by "+
-			"result: ok, failed or interrupted.", "result"),
-		downloads: counter("anneal_agent_downloads_total", "Downloads of models, datasets and other file sets, by "+
-			"result: ok or failed.", "result"),
+		heartbeats: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "anneal_agent_heartbeats_total",
+			Help: "Heartbeats of the agent, by result: accepted, refused by the control plane, or failed (no reply)."},
+			[]string{"result"}),
+		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "anneal_agent_attempts_ended_total",
+			Help: "Attempts of jobs that have ended on the agent's node, by result: ok, failed or interrupted."},
+			[]string{"result"}),
+		downloads: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "anneal_agent_downloads_total",
+			Help: "Downloads of models, datasets and other file sets, by result: ok, failed or canceled."},
+			[]string{"result"}),
 		bytes: prometheus.NewCounter(prometheus.CounterOpts{Name: "anneal_agent_download_bytes_total",
-			Help: "Bytes of the file sets that were downloaded."}),
+			Help: "Bytes of the file sets that the agent has downloaded."}),
 		loads: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "anneal_agent_load_seconds",
-			Help:    "Time until the engine had loaded a model, by result: ok or failed.",
+			Help:    "Time until the engine had loaded a model, by result: ok, failed or canceled.",
 			Buckets: prometheus.ExponentialBuckets(0.1, 3, 9)}, []string{"result"}),
-		requests: counter("anneal_agent_requests_total", "Requests that the engine served, by deployment and result: "+
-			"ok, failed or canceled.", "account", "deployment", "result"),
-		tokens: counter("anneal_agent_tokens_total", "Tokens that the engine processed, by deployment and kind: "+
-			"prompt or completion.", "account", "deployment", "kind"),
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "anneal_agent_requests_total",
+			Help: "Requests that the engine has served, by deployment and result: ok, failed or canceled."},
+			[]string{"account", "deployment", "result"}),
+		tokens: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "anneal_agent_tokens_total",
+			Help: "Tokens that the engine has processed, by deployment and kind: prompt or completion."},
+			[]string{"account", "deployment", "kind"}),
 		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "anneal_agent_request_seconds",
 			Help:    "Time of the engine for a request, by deployment.",
 			Buckets: prometheus.ExponentialBuckets(0.005, 4, 9)}, []string{"account", "deployment"}),

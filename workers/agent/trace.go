@@ -20,8 +20,8 @@ func startAttemptSpan(life context.Context, assignment protocol.TrainAssignment)
 	return life, span
 }
 
-// endSpan ends the span of the attempt, and counts the attempt.
-func (t *attempt) endSpan(err error) {
+// endSpan ends the span of an attempt, and counts the attempt.
+func endSpan(t *attempt, err error) {
 	result := outcomeOf(err)
 	if err != nil && t.work.Err() != nil {
 		result = "interrupted"
@@ -31,7 +31,7 @@ func (t *attempt) endSpan(err error) {
 }
 
 // trainInSpan runs the trainer in a span of its own.
-func (t *attempt) trainInSpan(req engines.TrainRequest) (engines.TrainResult, error) {
+func trainInSpan(t *attempt, req engines.TrainRequest) (engines.TrainResult, error) {
 	ctx, span := tracing.Start(t.work, domain.Trace{}, tracing.Client, "train")
 	span.Text("anneal.engine", t.agent.options.Engine.Name)
 	result, err := t.agent.options.Engine.Trainer.Train(ctx, req, watcher{t})

@@ -223,7 +223,8 @@ func (a *assigner) assignReplica(
 		return
 	}
 	ctx, trace, span := a.startAssign(ctx, node, allocation.For, allocation.ID)
-	assignment := protocol.ServeAssignment{Trace: trace, Deployment: allocation.For, Replica: r.ID, CreateTime: row.CreateTime,
+	assignment := protocol.ServeAssignment{Trace: trace, Deployment: allocation.For,
+		Replica: r.ID, CreateTime: row.CreateTime,
 		Trusted:   domain.Name(row.State.BaseModel).Account() == domain.System,
 		MemoryMiB: allocation.Resources.MemoryMiB, Accelerators: allocation.Resources.Accelerators,
 		Share: allocation.Resources.Share, ContextLength: row.State.MaxContextLength, LongPrompts: row.State.LongPrompts(),

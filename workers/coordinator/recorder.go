@@ -20,7 +20,8 @@ type recorder struct {
 
 // do executes a command that a node caused, and waits until the world has its event.
 func (r recorder) do(ctx context.Context, node string, intent domain.Intent) error {
-	request := eventlog.Request{Time: r.now(), Actor: string(nodeName(node)), Trace: r.world.TraceOf(intent.Name)}
+	request := eventlog.Request{Time: r.now(), Actor: string(nodeName(node)),
+		Trace: projections.TraceOf(r.world, intent.Name)}
 	change, err := eventlog.Do(ctx, r.log, r.world, request, intent)
 	if err != nil {
 		return err
