@@ -78,6 +78,9 @@ func (m *MetricsFlags) serve(ctx context.Context, a *agent.Agent, dir string, lo
 	if err != nil {
 		return fmt.Errorf("--metrics: cannot listen on %s: %w", address, err)
 	}
+	if err := os.MkdirAll(dir, 0o700); err != nil { // otherwise its file system is not known yet
+		return err
+	}
 	registry := prometheus.NewRegistry()
 	metrics.Process(registry, disk.On(dir), a.Connected)
 	a.Register(registry)
