@@ -13,6 +13,9 @@ const (
 	// MaxReactions is the maximum number of events of one resource in one trace. A trace thus does not
 	// grow without limit with the events of a resource that lives long, such as those of the autoscaler.
 	MaxReactions = 64
+	// maxUses is the maximum number of attempts to change a resource in one trace, most of which record
+	// no event: a step of a plan may be refused again and again.
+	maxUses = 4 * MaxReactions
 	// MaxAge is the time after which the events of a resource no longer belong to a trace.
 	MaxAge = 24 * time.Hour
 	// maxResources bounds the number of resources, of which Recent keeps between a half and all.
@@ -30,6 +33,7 @@ type Recent struct {
 type recent struct {
 	trace  domain.Trace
 	events int       // number of events of the resource in the trace
+	uses   int       // how often Of returned the trace
 	since  time.Time // time of the first of them
 }
 
@@ -44,14 +48,11 @@ func (r *Recent) Add(name domain.Name, trace domain.Trace, at, now time.Time) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	next := recent{trace, 1, at}
+	next := recent{trace: trace, events: 1, since: at}
 	if before, ok := r.get(name); ok && traceID(before.trace) == traceID(trace) {
-		next.events, next.since = before.events+1, before.since
+		next.events, next.uses, next.since = before.events+1, before.uses, before.since
 	}
-	if _, has := r.newest[name]; !has && len(r.newest) >= maxResources/2 {
-		r.earlier, r.newest = r.newest, map[domain.Name]recent{}
-	}
-	r.newest[name] = next
+	r.put(name, next)
 }
 
 // Of returns the trace context to continue for a change of a resource; the zero value for none.
@@ -61,10 +62,12 @@ func (r *Recent) Of(name domain.Name, now time.Time) domain.Trace {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	found, _ := r.get(name)
-	if found.events >= MaxReactions || now.Sub(found.since) > MaxAge {
+	found, ok := r.get(name)
+	if !ok || found.events >= MaxReactions || found.uses >= maxUses || now.Sub(found.since) > MaxAge {
 		return domain.Trace{}
 	}
+	found.uses++
+	r.put(name, found)
 	return found.trace
 }
 
@@ -75,6 +78,14 @@ func (r *Recent) get(name domain.Name) (recent, bool) {
 		found, ok = r.earlier[name]
 	}
 	return found, ok
+}
+
+// put stores the entry of a resource. The caller holds the mutex.
+func (r *Recent) put(name domain.Name, entry recent) {
+	if _, has := r.newest[name]; !has && len(r.newest) >= maxResources/2 {
+		r.earlier, r.newest = r.newest, map[domain.Name]recent{}
+	}
+	r.newest[name] = entry
 }
 
 // traceID returns the trace ID of a traceparent, its second part.

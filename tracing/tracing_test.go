@@ -128,6 +128,11 @@ func TestRecentIsBounded(t *testing.T) {
 	r.Add(name, next, noon, noon)
 	require.Equal(t, next, r.Of(name, noon), "another request")
 
+	for range 4 * tracing.MaxReactions {
+		r.Of(name, noon)
+	}
+	require.Zero(t, r.Of(name, noon), "changes that are refused do not extend a trace without limit")
+
 	for i := range 30_000 {
 		r.Add(domain.Name(fmt.Sprint("accounts/a/deployments/", i)), trace, noon, noon)
 	}

@@ -195,7 +195,7 @@ func (s *plane) eventOf(resource, suffix string) (found object) {
 func checkAgentMetrics(t *testing.T, url string) {
 	text := string(httpGet(t, url))
 	for _, line := range []string{`anneal_agent_info{node="one",version="dev"} 1`,
-		`anneal_agent_attempts_ended_total{result="ok"} 1`, `anneal_agent_replicas{state="READY"} 1`,
+		`anneal_agent_attempts_ended_total{result="ok"} 1`, `anneal_agent_replicas{state="ready"} 1`,
 		`anneal_agent_requests_total{account="default",deployment="codes",result="ok"} 1`,
 		`anneal_agent_load_seconds_count{result="ok"} 1`, "anneal_nats_connected 1"} {
 		require.Contains(t, text, line+"\n")

@@ -57,7 +57,7 @@ func uninstallCommand() *cobra.Command {
 	var root string
 	c := &cobra.Command{Use: "uninstall SERVICE", Short: "Remove what 'anneal install' has written, but no data and settings",
 		Args:    arguments(1, 1),
-		Example: "  sudo systemctl disable --now anneal\n  sudo anneal uninstall server",
+		Example: "  sudo systemctl disable anneal\n  sudo systemctl stop anneal\n  sudo anneal uninstall server",
 		Long: `SERVICE is server or agent. Stop the service first. The program, manual pages and the user remain as long as the
 other service is installed. Data, settings and the user's account always remain: the command says where.`,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -94,7 +94,8 @@ var services = []string{install.Server, install.Agent}
 
 // nextOf returns the commands that start an installed service.
 func nextOf(service string) []string {
-	return []string{"systemd-sysusers", "systemctl daemon-reload", "systemctl enable --now " + install.Unit(service)}
+	return []string{"systemd-sysusers", "systemctl daemon-reload", "systemctl enable " + install.Unit(service),
+		"systemctl start " + install.Unit(service)}
 }
 
 // installedFiles returns the files of a service: its unit first. Without the program, its content is

@@ -48,7 +48,7 @@ func TestInstall(t *testing.T) {
 	require.Contains(t, preview, "# /usr/local/bin/anneal\n")
 	require.Empty(t, filesBelow(t, root), "a dry run writes nothing")
 
-	require.Contains(t, executed(t, "install", "server", "--root", root), "systemctl enable --now anneal.service")
+	require.Contains(t, executed(t, "install", "server", "--root", root), "systemctl start anneal.service")
 	executed(t, "install", "agent", "--root", root)
 	all := []string{"/etc/anneal/agent.yaml", "/etc/anneal/server.yaml", "/etc/systemd/system/anneal-agent.service",
 		"/etc/systemd/system/anneal.service", "/etc/sysusers.d/anneal.conf", "/usr/local/bin/anneal",

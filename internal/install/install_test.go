@@ -56,9 +56,11 @@ func TestUnitsAllowSandbox(t *testing.T) {
 		}
 		require.Regexp(t, `(?m)^SystemCallFilter=@system-service @mount sethostname seccomp$`, unitOf(service))
 		for _, has := range []string{"User=anneal", "NoNewPrivileges=yes", "CapabilityBoundingSet=", "ProtectSystem=strict",
-			"ProtectHome=yes", "PrivateTmp=yes"} {
+			"ProtectHome=yes", "PrivateTmp=yes", "Restart=on-failure"} {
 			require.Contains(t, unitOf(service), "\n"+has+"\n")
 		}
+		// the exit status of a panic is that of an invalid flag, so no status may prevent a restart
+		require.NotContains(t, unitOf(service), "RestartPreventExitStatus")
 		require.Contains(t, unitOf(service), "\nWorkingDirectory="+install.StateDir(service)+"\n")
 	}
 }

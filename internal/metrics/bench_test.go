@@ -40,7 +40,7 @@ func BenchmarkScrape(b *testing.B) {
 				MemoryMiB: 8192, Accelerators: map[string]int{l4: 8}}}}))
 	}
 	for name, collector := range map[string]prometheus.Collector{
-		"cached": &metrics.Cached{Collector: metrics.Cluster{World: world, Now: (&cluster{}).now}, Now: (&cluster{}).now},
+		"cached":  &metrics.Cached{Collector: metrics.Cluster{World: world, Now: (&cluster{}).now}, Now: (&cluster{}).now},
 		"cluster": metrics.Cluster{World: world, Now: (&cluster{}).now}, "named": metrics.Named{World: world, Now: (&cluster{}).now}} {
 		b.Run(name, func(b *testing.B) {
 			registry := prometheus.NewRegistry()
