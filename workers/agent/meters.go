@@ -19,7 +19,8 @@ const (
 	otherNames = "_other" // cannot be an ID, because no ID begins with an underscore
 )
 
-// meters are the metrics that the agent counts. Those of its state are in Collect.
+// meters are the metrics that the agent counts. Those of its state are in Collect. A nil *meters
+// counts nothing.
 type meters struct {
 	heartbeats, attempts, downloads, requests, tokens *prometheus.CounterVec
 	bytes                                             prometheus.Counter
@@ -73,6 +74,9 @@ func outcomeOf(err error) string {
 }
 
 func (m *meters) heartbeat(err error) {
+	if m == nil {
+		return
+	}
 	result := "accepted"
 	var refused *domain.Error
 	switch {
@@ -84,7 +88,22 @@ func (m *meters) heartbeat(err error) {
 	m.heartbeats.WithLabelValues(result).Inc()
 }
 
+func (m *meters) attempt(result string) {
+	if m != nil {
+		m.attempts.WithLabelValues(result).Inc()
+	}
+}
+
+func (m *meters) load(took time.Duration, err error) {
+	if m != nil {
+		m.loads.WithLabelValues(outcomeOf(err)).Observe(took.Seconds())
+	}
+}
+
 func (m *meters) downloaded(bytes int64, err error) {
+	if m == nil {
+		return
+	}
 	m.downloads.WithLabelValues(outcomeOf(err)).Inc()
 	if err == nil {
 		m.bytes.Add(float64(bytes))
@@ -92,6 +111,9 @@ func (m *meters) downloaded(bytes int64, err error) {
 }
 
 func (m *meters) request(deployment domain.Name, took time.Duration, usage engines.Usage, err error) {
+	if m == nil {
+		return
+	}
 	account, id := m.labels(deployment)
 	m.requests.WithLabelValues(account, id, outcomeOf(err)).Inc()
 	m.tokens.WithLabelValues(account, id, "prompt").Add(float64(usage.PromptTokens))

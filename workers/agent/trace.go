@@ -26,7 +26,7 @@ func endSpan(t *attempt, err error) {
 	if err != nil && t.work.Err() != nil {
 		result = "interrupted"
 	}
-	t.agent.meters.attempts.WithLabelValues(result).Inc()
+	t.agent.meters.attempt(result)
 	t.span.End(err)
 }
 
@@ -54,7 +54,7 @@ func (r *replica) loadInSpan(ctx context.Context, files engines.ModelFiles) (loa
 	span.Text("anneal.engine", r.agent.options.Engine.Name)
 	got, err := r.loadModel(ctx, files)
 	span.End(err)
-	r.agent.meters.loads.WithLabelValues(outcomeOf(err)).Observe(time.Since(began).Seconds())
+	r.agent.meters.load(time.Since(began), err)
 	return got, err
 }
 
