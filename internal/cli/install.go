@@ -19,7 +19,7 @@ func installCommand() *cobra.Command {
 	var dryRun bool
 	c := &cobra.Command{Use: "install SERVICE", Short: "Write the systemd unit of a server or an agent, and its settings",
 		Args:    arguments(1, 1),
-		Example: "  anneal install server --dry-run\n  sudo anneal install agent",
+		Example: "  anneal install server --dry-run\n  anneal install agent",
 		Long: `SERVICE is server or agent. The command copies this program to /usr/local/bin, and writes a hardened unit, the
 user anneal (for systemd-sysusers), settings in /etc/anneal, manual pages and completions of shells. It replaces
 these files, but not existing settings. It starts nothing, and prints the commands that do.`,
@@ -55,10 +55,11 @@ these files, but not existing settings. It starts nothing, and prints the comman
 
 func uninstallCommand() *cobra.Command {
 	var root string
-	c := &cobra.Command{Use: "uninstall SERVICE", Short: "Remove what 'anneal install' has written, but no data and settings",
+	c := &cobra.Command{Use: "uninstall SERVICE",
+		Short:   "Remove what 'anneal install' has written, but no data and settings",
 		Args:    arguments(1, 1),
-		Example: "  sudo systemctl disable anneal\n  sudo systemctl stop anneal\n  sudo anneal uninstall server",
-		Long: `SERVICE is server or agent. Stop the service first. The program, manual pages and the user remain as long as the
+		Example: "  anneal uninstall server",
+		Long: `SERVICE is server or agent. Stop the service first. The program and the manual pages remain as long as the
 other service is installed. Data, settings and the user's account always remain: the command says where.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			files, err := installedFiles(c, args[0], true)

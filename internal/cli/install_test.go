@@ -71,7 +71,8 @@ func TestInstall(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "data: /srv/anneal\n", string(kept))
 
-	require.Contains(t, executed(t, "uninstall", "server", "--root", root), "these remain: /var/lib/anneal (data and keys)")
+	require.Contains(t, executed(t, "uninstall", "server", "--root", root),
+		"these remain: /var/lib/anneal (data and keys)")
 	require.Equal(t, slices.DeleteFunc(slices.Clone(all), func(path string) bool {
 		return path == "/etc/systemd/system/anneal.service"
 	}), filesBelow(t, root), "the agent needs the others")

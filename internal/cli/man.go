@@ -3,19 +3,19 @@ package cli
 import (
 	"bytes"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
+
+	"anneal/internal/install"
 )
 
 func manCommand() *cobra.Command {
 	return &cobra.Command{Use: "man DIR", Short: "Write the manual pages of all commands to a directory",
 		Args: arguments(1, 1),
-		Example: "  anneal man ~/.local/share/man/man1\n" +
-			"  man anneal-dataset-create",
+		Example: "  anneal man ~/.local/share/man/man1",
 		Long: `DIR is created if necessary. There is one page for each command, in section 1, such as
 anneal-dataset-create.1. $SOURCE_DATE_EPOCH sets the date of the pages.`,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -23,11 +23,9 @@ anneal-dataset-create.1. $SOURCE_DATE_EPOCH sets the date of the pages.`,
 			if err != nil {
 				return err
 			}
-			if err := os.MkdirAll(args[0], 0o755); err != nil {
-				return err
-			}
-			for _, page := range pages {
-				if err := os.WriteFile(filepath.Join(args[0], page.name), page.content, 0o644); err != nil {
+			for _, page := range pages { // replaces the pages of an earlier version
+				file := install.File{Path: page.name, Mode: 0o644, Content: page.content}
+				if _, err := file.Write(args[0]); err != nil {
 					return err
 				}
 			}

@@ -35,7 +35,8 @@ func TestUnitsOfSystemd(t *testing.T) {
 		output, err := exec.CommandContext(t.Context(), analyze, "verify", "--man=no", path).CombinedOutput()
 		require.NoError(t, err, "%s", output)
 		require.Empty(t, string(output))
-		output, err = exec.CommandContext(t.Context(), analyze, "security", "--offline=yes", "--no-pager", path).CombinedOutput()
+		output, err = exec.CommandContext(t.Context(), analyze, "security", "--offline=yes", "--no-pager",
+			path).CombinedOutput()
 		require.NoError(t, err, "%s", output)
 		level := regexp.MustCompile(`Overall exposure level for \S+: ([0-9.]+)`).FindSubmatch(output)
 		require.NotNil(t, level, "%s", output)

@@ -41,7 +41,9 @@ func BenchmarkScrape(b *testing.B) {
 	}
 	for name, collector := range map[string]prometheus.Collector{
 		"cached":  &metrics.Cached{Collector: metrics.Cluster{World: world, Now: (&cluster{}).now}, Now: (&cluster{}).now},
-		"cluster": metrics.Cluster{World: world, Now: (&cluster{}).now}, "named": metrics.Named{World: world, Now: (&cluster{}).now}} {
+		"cluster": metrics.Cluster{World: world, Now: (&cluster{}).now},
+		"named":   metrics.Named{World: world, Now: (&cluster{}).now},
+	} {
 		b.Run(name, func(b *testing.B) {
 			registry := prometheus.NewRegistry()
 			registry.MustRegister(collector)

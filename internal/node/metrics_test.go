@@ -48,7 +48,8 @@ func TestMetricsOfAgentNeedTheirKey(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "key")
 	serve := func(text string) error {
 		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
-		return metricsFlags(t, "--metrics", address, "--metrics-key-file", file).serve(t.Context(), a, filepath.Join(t.TempDir(), "new"),
+		return metricsFlags(t, "--metrics", address, "--metrics-key-file", file).serve(t.Context(), a,
+			filepath.Join(t.TempDir(), "new"),
 			slog.New(slog.DiscardHandler))
 	}
 	require.ErrorContains(t, serve("short\n"), "at least 16 characters")
@@ -73,7 +74,8 @@ func TestMetricsOfAgentNeedTheirKey(t *testing.T) {
 	}
 	status, body := get("/metrics", "a-key-of-prometheus")
 	require.Equal(t, http.StatusOK, status)
-	for _, name := range []string{"anneal_agent_info", "anneal_nats_connected 0", "anneal_disk_free_bytes ", "go_goroutines",
+	for _, name := range []string{"anneal_agent_info", "anneal_nats_connected 0", "anneal_disk_free_bytes ",
+		"go_goroutines",
 		"process_cpu_seconds_total"} {
 		require.Contains(t, body, name)
 	}

@@ -59,7 +59,8 @@ func TestMetricsOfAgent(t *testing.T) {
 		"anneal_agent_device_memory_used_bytes 0 VENDOR_A_L4_24GB 5.36870912e+08",
 		"anneal_agent_device_memory_bytes 0 VENDOR_A_L4_24GB 2.4152899584e+10",
 		"anneal_agent_attempts training 1", "anneal_agent_attempts preparing 0", "anneal_agent_replicas READY 1",
-		"anneal_agent_cache_bytes used 5", "anneal_agent_cache_bytes idle 15", "anneal_agent_cache_limit_bytes  6.8719476736e+10",
+		"anneal_agent_cache_bytes used 5", "anneal_agent_cache_bytes idle 15",
+		"anneal_agent_cache_limit_bytes  6.8719476736e+10",
 		"anneal_agent_heartbeats_total accepted 1", "anneal_agent_heartbeats_total failed 1",
 		"anneal_agent_heartbeats_total refused 1"} {
 		require.Contains(t, strings.ToLower(got), strings.ToLower(line)+"\n")
