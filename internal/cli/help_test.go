@@ -58,7 +58,7 @@ func TestHelpHasSections(t *testing.T) {
 		"serve": {"Addresses and data", "Log and NATS", "TLS", "Backups", "Traces",
 			"Nodes, jobs and deployments", "Limits of requests",
 			"Estimated costs", "Node", "Engines of the node", "Configuration and logs", "Other", "Common flags"},
-		"work":              {"Flags", "Node", "Engines of the node", "Metrics and traces", "Configuration and logs",
+		"work": {"Flags", "Node", "Engines of the node", "Metrics and traces", "Configuration and logs",
 			"Common flags"},
 		"deployment create": {"Flags", "Devices", "Scaling", "Common flags"},
 		"deployment update": {"Flags", "Devices", "Scaling", "Common flags"},

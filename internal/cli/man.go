@@ -14,7 +14,7 @@ import (
 
 func manCommand() *cobra.Command {
 	return &cobra.Command{Use: "man DIR", Short: "Write the manual pages of all commands to a directory",
-		Args: arguments(1, 1),
+		Args:    arguments(1, 1),
 		Example: "  anneal man ~/.local/share/man/man1",
 		Long: `DIR is created if necessary. There is one page for each command, in section 1, such as
 anneal-dataset-create.1. $SOURCE_DATE_EPOCH sets the date of the pages.`,
