@@ -30,8 +30,10 @@ func (s *Server) offer(r chi.Router, op *request.Operation) {
 			s.noSuchMethod(w, r)
 			return
 		}
+		r, span := startSpan(op, w, r)
 		c := s.newCall(op, w, r)
 		noteCall(w, c)
+		defer endSpan(span, w, c)
 		result, err := c.Answer()
 		kept, isKept := result.(request.StoredResponse)
 		switch {

@@ -84,6 +84,9 @@ func (s *Space) freeNow() (uint64, error) {
 
 // Free returns the number of free bytes, including reserved ones; false if it is unknown.
 func (s *Space) Free() (uint64, bool) {
+	if s == nil {
+		return 0, false
+	}
 	free, err := s.freeNow()
 	return free, err == nil
 }

@@ -78,3 +78,11 @@ func TestFdatasyncDuringClose(t *testing.T) {
 		group.Wait()
 	}
 }
+
+// TestUnknownSpace checks that the space of a directory that does not exist is unknown, and unlimited.
+func TestUnknownSpace(t *testing.T) {
+	space := On(filepath.Join(t.TempDir(), "missing"))
+	_, known := space.Free()
+	require.False(t, known)
+	require.NoError(t, space.Check(Requests, 1<<40))
+}

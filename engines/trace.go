@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"anneal/domain"
+	"anneal/tracing"
 )
 
 type traceKey struct{}
@@ -17,8 +18,9 @@ func WithTrace(ctx context.Context, trace domain.Trace) context.Context {
 	return context.WithValue(ctx, traceKey{}, trace)
 }
 
-// TraceOf returns the trace in a context; the zero value if there is none.
+// TraceOf returns the trace in a context: that of its span if one is recorded, otherwise that of
+// WithTrace; the zero value if there is none.
 func TraceOf(ctx context.Context) domain.Trace {
 	trace, _ := ctx.Value(traceKey{}).(domain.Trace)
-	return trace
+	return tracing.Of(ctx, trace)
 }

@@ -106,7 +106,9 @@ const attempts = 16
 //
 // A caller that changes several resources reserves each with a separate event and commits with one
 // event, because an append of several events is not atomic across a power failure.
-func Do(ctx context.Context, log Log, rows Rows, req Request, intent domain.Intent) (Change, error) {
+func Do(ctx context.Context, log Log, rows Rows, req Request, intent domain.Intent) (change Change, err error) {
+	ctx, span := startDecision(ctx, req, intent)
+	defer endDecision(span, &change, &err)
 	if req.Command == "" {
 		id, err := uuid.NewV7()
 		if err != nil {
@@ -235,7 +237,7 @@ func (d *decision) attempt(ctx context.Context, first bool) (change Change, appe
 			d.req.Stored()
 		}
 	}
-	position, err := d.log.Append(ctx, Write{Expect: change.Before.Version, Event: change.Event, Stored: stored})
+	position, err := appendTraced(ctx, d.log, Write{Expect: change.Before.Version, Event: change.Event, Stored: stored})
 	change.Event.Position = position
 	if l != nil {
 		d.pipeline.catchUp(d.rows, d.intent.Name)

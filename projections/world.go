@@ -17,6 +17,7 @@ import (
 	"anneal/eventlog/archive"
 	"anneal/projections/live"
 	"anneal/projections/waits"
+	"anneal/tracing"
 )
 
 // A View is the state of all resources at one position of the log, with the live status of about
@@ -98,6 +99,7 @@ type World struct {
 	rebuilds int      // number of completed rebuilds of this world
 
 	applied map[string]uint64 // number of applied events by type: see Applied
+	traces  *tracing.Recent   // trace contexts of recent events; nil without KeepTraces
 
 	confirmed atomic.Pointer[time.Time] // when it was last confirmed that the world had all events of the log: see Age
 	behind    atomic.Pointer[time.Time] // result of the method Behind; nil stands for the zero time
@@ -169,6 +171,7 @@ func (w *World) Apply(e eventlog.Event) error {
 	w.at = eventlog.Checkpoint{Position: e.Position, EventID: e.ID}
 	w.applied[e.Type]++
 	w.Pipeline.Applied(e.Name, e.Position)
+	w.traces.Add(e.Name, e.Trace, e.Time, w.now())
 	w.backlog.add(e)
 	w.wake()
 	return nil

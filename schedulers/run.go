@@ -145,7 +145,7 @@ func (x *execution) begin(ctx context.Context, step Step) {
 		if time.Since(x.planned) > maxAge {
 			return
 		}
-		change, err := x.do(ctx, eventlog.Request{Time: time.Now().UTC(), Actor: x.actor}, step, stored)
+		change, err := x.doTraced(ctx, eventlog.Request{Time: time.Now().UTC(), Actor: x.actor}, step, stored)
 		if err == nil && change.Position() > 0 {
 			if failure := x.world.WaitFor(ctx, change.Position()); failure != nil {
 				x.note(func() { x.failure = failure })

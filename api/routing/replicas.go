@@ -156,6 +156,8 @@ var errStopping = &domain.Error{Code: domain.Unavailable, Reason: request.Reason
 // attempt sends the request to one replica, and counts the request in the replica's load until it
 // ends. begun reports whether the client has received a part of the response.
 func (s *sendState) attempt(ctx context.Context, replica domain.Replica) (begun bool, err error) {
+	ctx, span := startSend(ctx, s.q, replica)
+	defer func() { span.End(err) }()
 	leave, _ := s.c.Busy.Enter(replicaKey(s.q.Deployment, replica.ID), 1<<30)
 	defer leave()
 	begun, err = s.q.Send(ctx, replica, s.q.Addon)

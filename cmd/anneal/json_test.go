@@ -58,6 +58,7 @@ var jsonCommands = []string{
 	"events", "audit", "blame datasets/plain", "why datasets/plain", "usage",
 	"log verify", "replay", "config check serve --config anneal.yaml", "doctor", "top",
 	"support-bundle bundle.tar.gz",
+	"man pages", "install server --root image", "uninstall server --root image",
 	"log credentials", "log key", "log checkpoint",
 	"backup key backup.key", "backup status", "world rebuild", "world status", "dataset delete plain",
 }

@@ -72,7 +72,9 @@ func metricsOf(sources map[string][]*ast.File) string {
 	return "`/metrics` serves these for Prometheus, and those of Go and of the process (`go_*`,\n" +
 		"`process_*`). It needs no key, unless the server has the flag `--private-metrics`. Metrics with a\n" +
 		"label account, node, deployment or target are on `/metrics/detailed`, which needs the operator's\n" +
-		"key and has all others too.\n\n" +
+		"key and has all others too. Metrics whose names begin with `anneal_agent_` are those of an agent\n" +
+		"that has the flag `--metrics`, with those of Go, of the process, of its disk and of its connection\n" +
+		"to NATS.\n\n" +
 		"| metric | type | labels | |\n|---|---|---|---|\n" + sorted(rows)
 }
 

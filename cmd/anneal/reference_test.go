@@ -33,7 +33,10 @@ func TestReference(t *testing.T) {
 	require.NoError(t, json.Unmarshal(httpGet(t, s.context.Address+"/openapi.json"), &document))
 	sources := parseSources(t)
 	metrics := metricsOf(sources)
-	for _, line := range strings.Split(string(httpGet(t, s.context.Address+"/metrics")), "\n") {
+	detailed, err := s.as("", s.operator().APIKey).send(http.MethodGet, "//metrics/detailed", nil)
+	require.NoError(t, err)
+	defer detailed.Body.Close()
+	for _, line := range strings.Split(string(testutil.ReadAll(t, detailed.Body)), "\n") {
 		if name, found := strings.CutPrefix(line, "# HELP anneal_"); found {
 			name, _, _ = strings.Cut(name, " ")
 			require.Contains(t, metrics, "`anneal_"+name+"`", "a metric of a server that its source does not declare")

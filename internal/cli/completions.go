@@ -74,6 +74,8 @@ func completeArguments(c *cobra.Command, before []string, word string) ([]string
 		return nil, cobra.ShellCompDirectiveDefault
 	case name == "DIR":
 		return nil, cobra.ShellCompDirectiveFilterDirs
+	case name == "SERVICE":
+		return services, cobra.ShellCompDirectiveNoFileComp
 	case name == "BATCH":
 		return completeBatches(c)
 	case name == "SHAPE":

@@ -55,9 +55,11 @@ func TestHelpIsForUsers(t *testing.T) {
 // come first.
 func TestHelpHasSections(t *testing.T) {
 	for line, titles := range map[string][]string{
-		"serve": {"Addresses and data", "Log and NATS", "TLS", "Backups", "Nodes, jobs and deployments", "Limits of requests",
+		"serve": {"Addresses and data", "Log and NATS", "TLS", "Backups", "Traces",
+			"Nodes, jobs and deployments", "Limits of requests",
 			"Estimated costs", "Node", "Engines of the node", "Configuration and logs", "Other", "Common flags"},
-		"work":              {"Flags", "Node", "Engines of the node", "Configuration and logs", "Common flags"},
+		"work": {"Flags", "Node", "Engines of the node", "Metrics and traces", "Configuration and logs",
+			"Common flags"},
 		"deployment create": {"Flags", "Devices", "Scaling", "Common flags"},
 		"deployment update": {"Flags", "Devices", "Scaling", "Common flags"},
 		"transcribe":        {"Flags", "Decoding", "Speakers", "Common flags"},

@@ -71,14 +71,16 @@ func NewRoot(version string) *cobra.Command {
 	addGroup(root, groupOperator, "Servers and nodes:",
 		serveCommand(), workCommand(), serverCommand(), nodeCommand(), accountCommand(), quotaCommand(),
 		acceleratorsCommand(), logCommand(), worldCommand(), replayCommand(), backupCommand(), restoreCommand(),
-		configCommand(), doctorCommand(), topCommand(), supportBundleCommand(), witnessCommand(), demoCommand())
+		configCommand(), doctorCommand(), topCommand(), supportBundleCommand(), witnessCommand(), installCommand(),
+		uninstallCommand(), demoCommand())
 	addGroup(root, groupUser, "Resources and inference:",
 		datasetCommand(), modelCommand(), sftCommand(), dpoCommand(), rftCommand(), rlorCommand(), evaluatorCommand(),
 		deploymentCommand(), addonCommand(), shapeCommand(), completeCommand(), chatCommand(), evalCommand(),
 		batchCommand(), transcribeCommand(), eventsCommand(), auditCommand(), subscriptionCommand(), blameCommand(),
 		diffCommand(), whyCommand(), usageCommand(),
 		keyCommand(), secretCommand())
-	addGroup(root, groupOther, "Other:", loginCommand(), logoutCommand(), whoamiCommand(), versionCommand())
+	addGroup(root, groupOther, "Other:", loginCommand(), logoutCommand(), whoamiCommand(), versionCommand(),
+		manCommand())
 	root.SetHelpCommand(helpCommand())
 	root.SetCompletionCommandGroupID(groupOther)
 	root.SetUsageTemplate(usageTemplate)

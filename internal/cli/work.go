@@ -6,16 +6,20 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"anneal/internal/certs"
 	"anneal/internal/datadir"
 	"anneal/internal/node"
+	"anneal/internal/telemetry"
 	"anneal/internal/usage"
+	"anneal/tracing"
 )
 
 func workCommand() *cobra.Command {
 	var join, tokenFile, dir, natsCA, natsCert, natsKey string
-	var flags node.Flags
+	var traces telemetry.Flags
+	flags := node.Flags{Metrics: &node.MetricsFlags{}}
 	var logs *logFlags
 	c := &cobra.Command{Use: "work --join URL [--token-file FILE]", Short: "Run the agent of a node that joins a server",
 		Args:    arguments(0, 0),
@@ -45,11 +49,20 @@ use the node's name. If the key is lost or stolen, revoke the node and join with
 			if pair != nil || natsCA != "" || strings.HasPrefix(join, "tls://") {
 				options = append(options, nats.Secure(config))
 			}
-			return node.Join(c.Context(), node.JoinOptions{URL: join, Token: token, Dir: dir, Flags: flags, TLS: config,
-				NATS:   options,
-				Stdout: c.OutOrStdout(), Log: logs.logger(c.Context())})
+			logger := logs.logger(c.Context())
+			tracer, stop, err := traces.Open(c.Context(), "anneal-agent", flags.Version, logger)
+			if err != nil {
+				return err
+			}
+			defer stop()
+			return node.Join(tracing.NewContext(c.Context(), tracer), node.JoinOptions{URL: join, Token: token, Dir: dir,
+				Flags: flags, TLS: config, NATS: options, Stdout: c.OutOrStdout(), Log: logger})
 		}}
 	flags.Add(c.Flags())
+	usage.AddSection(c.Flags(), "Metrics and traces", func(f *pflag.FlagSet) {
+		flags.Metrics.Add(f)
+		traces.Add(f)
+	})
 	f := c.Flags()
 	f.StringVar(&join, "join", "", "NATS address of the server")
 	f.StringVar(&natsCA, "nats-ca", "",
@@ -63,8 +76,10 @@ use the node's name. If the key is lost or stolen, revoke the node and join with
 	f.StringVar(&dir, "data", "",
 		"directory for the node's key and downloads (default: one per node below the user's cache directory)")
 	logs = configure(c, func() error {
-		if err := flags.Check(); err != nil {
-			return err
+		for _, check := range []func() error{flags.Check, flags.Metrics.Check, traces.Check} {
+			if err := check(); err != nil {
+				return err
+			}
 		}
 		if join == "" {
 			return usage.Errorf("--join is required: give the server's NATS address (natsUrl in the server's context file)")

@@ -47,6 +47,9 @@ func RunAgent(ctx context.Context, o agent.Options, flags Flags, evaluators *san
 		return err
 	}
 	setMemoryLimit(a.Memory(), os.Getenv("GOMEMLIMIT"))
+	if err := flags.Metrics.serve(ctx, a, o.Dir, o.Log); err != nil {
+		return err
+	}
 	return a.Run(ctx)
 }
 

@@ -23,7 +23,8 @@ import (
 type Flags struct {
 	ID, Pool, Region string
 	Engine           EngineFlags
-	Version          string // version of this program
+	Version          string        // version of this program
+	Metrics          *MetricsFlags // nil for an agent without metrics of its own
 
 	accelerators, labels []string
 	checkDevices         time.Duration

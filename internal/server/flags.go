@@ -16,6 +16,7 @@ import (
 	"anneal/domain"
 	"anneal/eventlog/idempotency"
 	"anneal/internal/node"
+	"anneal/internal/telemetry"
 	"anneal/internal/usage"
 	"anneal/schedulers"
 	"anneal/workers/subscriptions"
@@ -60,6 +61,7 @@ type Flags struct {
 	price, fullPrice         string // prices of training, as decimal amounts in the configured currency
 	tracker                  string // address of the experiment tracker as KIND=URL
 	backup                   backupFlags
+	traces                   telemetry.Flags
 	Node                     node.Flags
 	tls                      TLSFlags
 
@@ -79,6 +81,7 @@ func (flags *Flags) Add(f *pflag.FlagSet) {
 	usage.AddSection(f, "Log and NATS", flags.addLog)
 	usage.AddSection(f, "TLS", flags.tls.add)
 	usage.AddSection(f, "Backups", flags.backup.add)
+	usage.AddSection(f, "Traces", flags.traces.Add)
 	usage.AddSection(f, "Nodes, jobs and deployments", flags.addScheduling)
 	usage.AddSection(f, "Limits of requests", flags.addLimits)
 	usage.AddSection(f, "Estimated costs", flags.addPrices)
@@ -286,7 +289,7 @@ func (f Flags) Check() error {
 	_, unwitnessed := f.parseWitnesses()
 	require(unwitnessed == nil, "--witness %v", unwitnessed)
 	_, unpriced := f.prices()
-	for _, err := range []error{f.checkDirectDomain(), unpriced, f.backup.check(), f.Node.Check()} {
+	for _, err := range []error{f.checkDirectDomain(), unpriced, f.backup.check(), f.traces.Check(), f.Node.Check()} {
 		require(err == nil, "%v", err)
 	}
 	switch len(wrong) {

@@ -165,6 +165,7 @@ func (s *Server) openWorld(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	keepTraces(ctx, s.world)
 	if s.nats != nil {
 		s.services.start("scrub", s.nats.Scrub)
 	}

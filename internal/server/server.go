@@ -72,6 +72,7 @@ type Server struct {
 	started     chan struct{}      // closed when the server serves requests
 	release     func()             // releases the lock of the data directory
 	stop        context.CancelFunc // cancels the context of all services
+	stopTraces  func()             // sends the remaining spans
 	services    services
 }
 
@@ -97,7 +98,12 @@ func Start(ctx context.Context, flags Flags, logger *slog.Logger) (_ *Server, er
 	if s.release, err = disk.LockDir(flags.Data); err != nil {
 		return nil, err
 	}
-	duty, stop := context.WithCancel(context.WithoutCancel(ctx))
+	duty, err := openTraces(ctx, s)
+	if err != nil {
+		s.release()
+		return nil, err
+	}
+	duty, stop := context.WithCancel(duty)
 	s.stop = stop
 	s.services = newServices(duty)
 	defer func() {
@@ -243,6 +249,7 @@ func (s *Server) close() error {
 	case s.events != nil:
 		s.events.Close()
 	}
+	s.stopTraces()
 	s.release()
 	return err
 }

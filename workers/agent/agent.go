@@ -19,6 +19,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -80,6 +81,8 @@ type Agent struct {
 	boot    string // random ID of this run of the agent process, which heartbeats contain
 	spec    domain.NodeSpec
 	conn    *nats.Conn
+	link    atomic.Pointer[nats.Conn] // conn, for Connected, which may be called before Run
+	meters  *meters
 	cache   *cache
 	files   *transfer
 	started *startedAttempts
@@ -138,11 +141,12 @@ func New(o Options) (*Agent, error) {
 	if transport, ok := files.client.Transport.(*http.Transport); ok && o.HTTP == nil {
 		transport.TLSClientConfig = o.TLS
 	}
+	meters := newMeters()
 	a := &Agent{
-		options: o, log: o.Log.With("node", o.Node), boot: rand.Text(), files: files,
+		meters: meters, options: o, log: o.Log.With("node", o.Node), boot: rand.Text(), files: files,
 		spec: domain.NodeSpec{Pool: o.Pool, Region: o.Region, Labels: o.Labels, Capacity: capacity,
 			Engines: abilitiesOf(o), Version: o.Version},
-		cache: &cache{dir: filepath.Join(o.Dir, "cache"), limit: o.CacheBytes, files: files,
+		cache: &cache{dir: filepath.Join(o.Dir, "cache"), limit: o.CacheBytes, files: files, meters: meters,
 			entries: map[string]*entry{}},
 		started: &startedAttempts{path: filepath.Join(o.Dir, "begun.jsonl"),
 			earlierDir: filepath.Join(o.Dir, "begun")}, devices: newDevices(accelerators),
@@ -300,6 +304,7 @@ func (a *Agent) connect(life context.Context) error {
 		return domain.Errorf(domain.InvalidArgument, "cannot connect to NATS at %s: %v: check the URL", a.options.URL, err)
 	}
 	a.conn = conn
+	a.link.Store(conn)
 	for subject, handle := range map[string]nats.MsgHandler{
 		protocol.WakeSubject(a.options.Node):       func(*nats.Msg) { a.requestHeartbeat() },
 		protocol.CompleteSubject(a.options.Node):   func(m *nats.Msg) { completions.start(a, life, m) },

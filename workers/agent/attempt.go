@@ -16,6 +16,7 @@ import (
 	"anneal/domain"
 	"anneal/domain/weights"
 	"anneal/engines"
+	"anneal/tracing"
 	"anneal/workers/protocol"
 )
 
@@ -35,6 +36,8 @@ type attempt struct {
 	joblog   *jobLog
 	done     chan struct{} // closed when all goroutines of the attempt have returned
 
+	span tracing.Span
+
 	deviceReport sync.Once
 
 	mu      sync.Mutex
@@ -43,8 +46,9 @@ type attempt struct {
 }
 
 func newAttempt(a *Agent, life context.Context, assignment protocol.TrainAssignment) *attempt {
+	life, span := startAttemptSpan(life, assignment)
 	t := &attempt{
-		agent: a, assignment: assignment, log: a.log.With("attempt", assignment.ID()), phase: protocol.Preparing,
+		span: span, agent: a, assignment: assignment, log: a.log.With("attempt", assignment.ID()), phase: protocol.Preparing,
 		done: make(chan struct{}),
 		dir: filepath.Join(a.workDir(), strings.ReplaceAll(assignment.ID(), "/",
 			"_")), metrics: metrics{acked: assignment.ResumeStep, step: assignment.ResumeStep},
@@ -129,6 +133,7 @@ func (t *attempt) run(earlier []*attempt, recordErr error) {
 		t.rollouts.flush()
 	}
 	t.reportEnd(err)
+	endSpan(t, err)
 	t.joblog.close(unwanted)
 }
 
@@ -223,7 +228,7 @@ func (t *attempt) train() (result engines.TrainResult, err error) {
 	if t.helps() {
 		return result, t.assist(t.agent.options.Engine.Trainer, req)
 	}
-	if result, err = t.agent.options.Engine.Trainer.Train(t.work, req, watcher{t}); err != nil {
+	if result, err = trainInSpan(t, req); err != nil {
 		return result, err
 	}
 	if config := result.Files[weights.AdapterConfigFile]; config != nil {

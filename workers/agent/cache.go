@@ -22,9 +22,10 @@ import (
 // download. An unused file set stays until its space is needed. A download has a temporary
 // directory name until it is complete.
 type cache struct {
-	dir   string
-	limit int64 // maximum total size of the unused file sets in bytes
-	files *transfer
+	dir    string
+	limit  int64 // maximum total size of the unused file sets in bytes
+	files  *transfer
+	meters *meters
 
 	mu      sync.Mutex
 	entries map[string]*entry // file sets in the cache, by the hash of FileSet.Key
@@ -117,7 +118,7 @@ func (c *cache) download(ctx context.Context, e *entry, id string, files protoco
 	c.evict(e.size)
 	part := filepath.Join(c.dir, id+partSuffix)
 	final := filepath.Join(c.dir, id)
-	err := c.files.download(ctx, files, part)
+	err := c.downloadInSpan(ctx, files, part)
 	if err == nil {
 		err = errors.Join(os.RemoveAll(final), os.Rename(part, final))
 	}

@@ -27,9 +27,11 @@ func (a *Agent) heartbeat(ctx, life context.Context) (time.Duration, error) {
 	var assignments protocol.Assignments
 	err := a.request(requestCtx, protocol.HeartbeatSubject(a.options.Node), sent, &assignments)
 	var refused *domain.Error
-	switch {
-	case ctx.Err() != nil:
+	if ctx.Err() != nil {
 		return 0, nil
+	}
+	a.meters.heartbeat(err)
+	switch {
 	case errors.As(err, &refused) && refused.Reason == protocol.TakenOver:
 		return 0, err
 	case refused != nil:

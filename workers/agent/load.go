@@ -89,7 +89,7 @@ func (r *replica) loadWithTimeout(files engines.ModelFiles) (got loaded, ended <
 	arrived, finished := make(chan outcome, 1), make(chan struct{})
 	go func() { // not counted in the agent's WaitGroup, which would wait for an engine that hangs
 		defer close(finished)
-		got, err := recoverPanic(func() (loaded, error) { return r.loadModel(ctx, files) })
+		got, err := recoverPanic(func() (loaded, error) { return r.loadInSpan(ctx, files) })
 		arrived <- outcome{got, err}
 	}()
 	within := r.agent.options.LoadWithin

@@ -11,6 +11,7 @@ import (
 
 	"anneal/domain"
 	"anneal/engines"
+	"anneal/tracing"
 	"anneal/workers/protocol"
 )
 
@@ -47,10 +48,12 @@ type replica struct {
 	slots, queue chan struct{}
 
 	addons addons
+	span   tracing.Span // span of starting the replica
 }
 
 func newReplica(a *Agent, life context.Context, assignment protocol.ServeAssignment) *replica {
-	r := &replica{agent: a, assignment: assignment, log: a.log.With("replica", assignment.ID()),
+	life, span := startReplicaSpan(life, assignment)
+	r := &replica{span: span, agent: a, assignment: assignment, log: a.log.With("replica", assignment.ID()),
 		phase: domain.ReplicaDownloading,
 		since: time.Now()}
 	r.ctx, r.end = context.WithCancel(life)
@@ -115,6 +118,7 @@ func (r *replica) run() {
 	defer r.addons.resident.close()
 	defer r.end()
 	release, err := r.open()
+	r.span.End(err)
 	defer release()
 	if err != nil {
 		if r.accepting.Err() == nil {
@@ -306,7 +310,7 @@ func (r *replica) useModel(ctx context.Context,
 	}
 	defer leave()
 	err = r.use(ctx, func(ctx context.Context) (err error) {
-		usage, err = work(ctx, r.model)
+		usage, err = callEngine(ctx, r, func(ctx context.Context) (engines.Usage, error) { return work(ctx, r.model) })
 		return err
 	})
 	r.mu.Lock()

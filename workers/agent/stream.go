@@ -152,7 +152,7 @@ func (s *stream[Request, Chunk, Total]) signal() {
 }
 
 func (s *stream[Request, Chunk, Total]) serve(ctx context.Context, r *replica, request Request) {
-	total, err := s.do(r, ctx, request, func(chunk Chunk) error {
+	total, err := s.serveInSpan(ctx, r, request, func(chunk Chunk) error {
 		if r.lostDevice() {
 			return errReplicaGone // the failed device may have computed the chunk
 		}

@@ -84,5 +84,7 @@ func (r *replica) transcribeInSlot(
 		return transcript, err
 	}
 	defer pcm.Close()
-	return r.speech.Transcribe(ctx, pcm, req.Options, emit)
+	return callEngine(ctx, r, func(ctx context.Context) (engines.Transcript, error) {
+		return r.speech.Transcribe(ctx, pcm, req.Options, emit)
+	})
 }

@@ -140,7 +140,10 @@ func ackedStep(v *projections.View, j job) int {
 // assignAttempt adds the current attempt of a job to the draft d. It fails a job that cannot start,
 // for example because an input was deleted.
 func (a *assigner) assignAttempt(ctx context.Context, node string, view *projections.View, j job, d *draft) {
+	ctx, trace, span := a.startAssign(ctx, node, j.Name, domain.AllocationID(j.Name, j.Life.Attempt))
 	assignment, err := a.trainAssignment(ctx, node, view, j)
+	assignment.Trace = trace
+	defer func() { span.End(err) }()
 	if err == nil {
 		if helps(assignment.Gang) {
 			assignment = helperOf(assignment)
@@ -219,7 +222,9 @@ func (a *assigner) assignReplica(
 	if !ok {
 		return
 	}
-	assignment := protocol.ServeAssignment{Deployment: allocation.For, Replica: r.ID, CreateTime: row.CreateTime,
+	ctx, trace, span := a.startAssign(ctx, node, allocation.For, allocation.ID)
+	assignment := protocol.ServeAssignment{Trace: trace, Deployment: allocation.For,
+		Replica: r.ID, CreateTime: row.CreateTime,
 		Trusted:   domain.Name(row.State.BaseModel).Account() == domain.System,
 		MemoryMiB: allocation.Resources.MemoryMiB, Accelerators: allocation.Resources.Accelerators,
 		Share: allocation.Resources.Share, ContextLength: row.State.MaxContextLength, LongPrompts: row.State.LongPrompts(),
@@ -227,6 +232,7 @@ func (a *assigner) assignReplica(
 		Speculation: engines.SpeculationMode{NgramLength: row.State.NgramSpeculationLength,
 			Tokens: row.State.DraftTokenCount, Disabled: row.State.DisableSpeculativeDecoding}}
 	base, adapter, err := a.modelFiles(ctx, view, domain.Name(row.State.BaseModel), row.State.ServedPrecision())
+	defer func() { span.End(err) }()
 	if err == nil {
 		assignment.Base, assignment.Adapter = *base, adapter
 		assignment.Speech, err = speechSettings(view, row)

@@ -20,7 +20,8 @@ type recorder struct {
 
 // do executes a command that a node caused, and waits until the world has its event.
 func (r recorder) do(ctx context.Context, node string, intent domain.Intent) error {
-	request := eventlog.Request{Time: r.now(), Actor: string(nodeName(node))}
+	request := eventlog.Request{Time: r.now(), Actor: string(nodeName(node)),
+		Trace: projections.TraceOf(r.world, intent.Name)}
 	change, err := eventlog.Do(ctx, r.log, r.world, request, intent)
 	if err != nil {
 		return err
@@ -41,7 +42,7 @@ func (r recorder) doIfChanged(ctx context.Context, node string, intent domain.In
 // doAll executes commands that a node caused, in order: see eventlog.DoAll. It waits until the world
 // has their events, and returns the error of each command.
 func (r recorder) doAll(ctx context.Context, node string, intents ...domain.Intent) []error {
-	request := eventlog.Request{Time: r.now(), Actor: string(nodeName(node))}
+	request := eventlog.Request{Time: r.now(), Actor: string(nodeName(node)), Trace: r.traceOf(intents)}
 	changes, errs := eventlog.DoAll(ctx, r.log, r.world, request, intents...)
 	for i := range changes {
 		if errs[i] == nil {

@@ -133,6 +133,8 @@ type TrainAssignment struct {
 	LogURL string `json:"logUrl,omitempty"` // signed URL for uploading the log of the attempt (HTTP PUT)
 	// signed URL for reading the log of earlier attempts (HTTP GET); "" when there is none
 	EarlierLogURL string `json:"earlierLogUrl,omitempty"`
+
+	domain.Trace // trace context that the attempt continues; the zero value for none
 }
 
 // ID returns the ID of the attempt's allocation.
@@ -173,6 +175,8 @@ type ServeAssignment struct {
 	Accelerators map[string]int          `json:"accelerators,omitempty"` // number of allocated devices by accelerator type
 	// share of the device in Accelerators, when the replica does not get all of it
 	Share domain.DeviceShare `json:"share,omitzero"`
+
+	domain.Trace // trace context that the replica's start continues; the zero value for none
 }
 
 // ID returns the ID of the replica's allocation.
