@@ -88,7 +88,7 @@ func TestUsageIsExactThroughOutages(t *testing.T) {
 		}
 		outage := longest/2 + time.Duration(random.Int64N(int64(longest/2)))
 		answered, since := load.answered.Load(), time.Now()
-		<-time.After(outage) // the outage itself
+		<-time.After(outage)   // the outage itself
 		if len(stopped) == 2 { // an agent that must reconnect can take longer than the outage
 			eventually(t, "requests are answered without quorum", func() bool { return load.answered.Load() > answered })
 		}

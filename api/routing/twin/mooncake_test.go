@@ -20,8 +20,8 @@ func mooncake(t testing.TB) []TraceRequest {
 
 func profile(t testing.TB, name string, blocks int64) Profile {
 	t.Helper()
-	p, err := ProfileNamed(name)
-	require.NoError(t, err)
+	p, ok := ProfileNamed(name)
+	require.True(t, ok)
 	p.CacheBlocks = blocks
 	return p
 }

@@ -3,9 +3,7 @@
 package twin
 
 import (
-	"fmt"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -39,17 +37,21 @@ var Profiles = []Profile{
 		PromptsPerSec: 23_000},
 }
 
-// ProfileNamed returns a known profile.
-func ProfileNamed(name string) (Profile, error) {
+// ProfileNames returns the names of the known profiles.
+func ProfileNames() (names []string) {
+	for _, p := range Profiles {
+		names = append(names, p.Name)
+	}
+	return names
+}
+
+// ProfileNamed returns a known profile; false if there is none with the name.
+func ProfileNamed(name string) (Profile, bool) {
 	i := slices.IndexFunc(Profiles, func(p Profile) bool { return p.Name == name })
 	if i < 0 {
-		var names []string
-		for _, p := range Profiles {
-			names = append(names, p.Name)
-		}
-		return Profile{}, fmt.Errorf("there is no profile %q: use one of %s", name, strings.Join(names, ", "))
+		return Profile{}, false
 	}
-	return Profiles[i], nil
+	return Profiles[i], true
 }
 
 // promptTime returns the time in which a replica processes n tokens of a prompt from a position on.
