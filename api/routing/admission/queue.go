@@ -251,21 +251,21 @@ func (q *Queue) active() int {
 	return len(accounts)
 }
 
-// A Room is what a replica may have to do when it takes a further request.
-type Room struct {
+// A Capacity is what a replica may have to do when it takes a further request.
+type Capacity struct {
 	Ahead int64 // prompt tokens that were sent to it and have no first token
 	Slots int   // requests in flight, of the number that it can serve concurrently
 }
 
-// Room returns the Room for a request. slots is the number of requests that a replica serves
+// Capacity returns the Capacity for a request. slots is the number of requests that a replica serves
 // concurrently. Accounts with few requests in flight get more of both.
-func (q *Queue) Room(r *Request, slots int) Room {
+func (q *Queue) Capacity(r *Request, slots int) Capacity {
 	active := q.active()
 	switch {
 	case active < 2:
-		return Room{aloneAhead, slots}
+		return Capacity{aloneAhead, slots}
 	case r.flow.inFlight*active*100 < smallShare*q.total:
-		return Room{smallAhead, slots + slots/extraSlots}
+		return Capacity{smallAhead, slots + slots/extraSlots}
 	}
-	return Room{sharedAhead, slots}
+	return Capacity{sharedAhead, slots}
 }

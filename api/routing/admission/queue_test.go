@@ -131,10 +131,10 @@ func TestRequestsWaitForTheirReplica(t *testing.T) {
 	assert.Equal(t, 1, slot.Replica)
 	assert.Equal(t, 1, q.Of("a"))
 	r, _ = q.Next(2, place)
-	assert.Nil(t, r, "the only replica that is left for it has no room")
+	assert.Nil(t, r, "the only replica that is left for it takes no more")
 }
 
-func TestRoom(t *testing.T) {
+func TestCapacity(t *testing.T) {
 	q := NewQueue()
 	add := func(account string, n int) (last *Request) {
 		for range n {
@@ -145,10 +145,10 @@ func TestRoom(t *testing.T) {
 		return last
 	}
 	big := add("big", 10)
-	assert.Equal(t, Room{aloneAhead, 64}, q.Room(big, 64))
+	assert.Equal(t, Capacity{aloneAhead, 64}, q.Capacity(big, 64))
 	small := add("small", 1)
-	assert.Equal(t, Room{sharedAhead, 64}, q.Room(big, 64))
-	assert.Equal(t, Room{smallAhead, 80}, q.Room(small, 64))
+	assert.Equal(t, Capacity{sharedAhead, 64}, q.Capacity(big, 64))
+	assert.Equal(t, Capacity{smallAhead, 80}, q.Capacity(small, 64))
 }
 
 // TestQueueKeepsRequests runs random steps, and checks that each request leaves the queue once, and

@@ -242,11 +242,11 @@ func (r *replica) timeOf(tokens int64) time.Duration {
 }
 
 // shift moves the time at which a replica will have processed its prompts by d, and also the
-// predicted first tokens of the requests that were sent at the time since or later.
-func (r *replica) shift(d, since time.Duration) {
+// predicted first tokens of the requests that were sent at the time begin or later.
+func (r *replica) shift(d, begin time.Duration) {
 	r.idleAt += d
 	for _, s := range r.waiting {
-		if s.at >= since {
+		if s.at >= begin {
 			s.predicted += d
 		}
 	}

@@ -27,7 +27,7 @@ type request struct {
 	generated int64
 }
 
-// blocks returns the number of cache blocks of a request that other requests cannot use.
+// privateBlocks returns the number of cache blocks of a request that other requests cannot use.
 func (r *request) privateBlocks() int64 {
 	total := (r.prompt.Tokens + r.output + balance.BlockTokens - 1) / balance.BlockTokens
 	return total - int64(len(r.prompt.Blocks))
@@ -66,9 +66,6 @@ func (e *engine) pending() int64 {
 	}
 	return sum
 }
-
-// requests returns the number of requests in the engine.
-func (e *engine) requests() int { return len(e.waiting) + len(e.prompts) + len(e.running) }
 
 // admit moves waiting requests to prompts, in the order of arrival, while the cache has space.
 func (e *engine) admit() {

@@ -184,9 +184,9 @@ func (g *gateway) dispatch() {
 		next, _ := g.queue.Next(len(g.inFlight), func(q *admission.Request, planned []int64) admission.Slot {
 			choice, _ = g.balancer.Choose(g.s.now, g.query(g.waiting[q.ID], planned))
 			i := choice.Candidate
-			room := g.queue.Room(q, g.s.Slots)
+			capacity := g.queue.Capacity(q, g.s.Slots)
 			return admission.Slot{Replica: i, Uncached: choice.Uncached,
-				Free: g.ahead[i] < room.Ahead && g.inFlight[i] < room.Slots}
+				Free: g.ahead[i] < capacity.Ahead && g.inFlight[i] < capacity.Slots}
 		})
 		if next == nil {
 			return

@@ -75,8 +75,9 @@ func TestCacheEvicts(t *testing.T) {
 
 func TestTracesAreChecked(t *testing.T) {
 	for text, want := range map[string]string{
-		`{"timestamp": 0, "input_length": 0, "output_length": 1}`:         "line 1: input_length is 0",
-		"\n" + `{"timestamp": -1, "input_length": 1, "output_length": 1}`: "line 2: input_length is 1, output_length 1 and timestamp -1",
+		`{"timestamp": 0, "input_length": 0, "output_length": 1}`: "line 1: input_length is 0",
+		"\n" + `{"timestamp": -1, "input_length": 1, "output_length": 1}`: "line 2: input_length is 1, output_length 1 " +
+			"and timestamp -1",
 		"x": "line 1 is not a JSON object",
 	} {
 		_, err := DecodeTrace(strings.NewReader(text))
