@@ -33,6 +33,7 @@ type Balancer struct {
 	index    map[string]int // by replica ID
 	replicas []replica
 	unused   []int // indexes of removed replicas
+	added    uint64
 	prefixes prefixes
 	notes    func(Note)
 
@@ -45,9 +46,12 @@ type Balancer struct {
 type replica struct {
 	id       string
 	idleAt   time.Duration // when it will have processed all prompts that were sent to it
+	idle     time.Duration // sum of the times in which it had no prompt, by the predictions
 	rate     int64         // prompt tokens per 1,000 seconds; see setRate
 	speed    int64         // prompt tokens in 2^30 nanoseconds, which needs no division to apply
 	reported bool          // whether the replica reports the size of its cache
+	counts   bool          // whether a response of the replica has reported cached tokens
+	added    uint64        // identifies the replica among those that have had its ID
 	waiting  []*Sent       // requests of this gateway without a first token, in the order in which they were sent
 }
 
@@ -86,6 +90,7 @@ type Choice struct {
 	Uncached  int64  // other tokens of the prompt
 	Load      int64  // load time of the addon, in prompt tokens
 	Busy      int64  // delay by the requests in progress, in prompt tokens
+	Full      bool   // whether the request must wait until another one ends
 }
 
 // Reasons of a choice.
@@ -154,17 +159,20 @@ func (b *Balancer) score(now time.Duration, q *Query, i int) int64 {
 // delay returns the delay by the requests in progress, in prompt tokens.
 func (c *Candidate) delay() int64 {
 	delay := int64(c.Requests) * requestTokens
-	if c.Slots > 0 && c.Requests >= c.Slots {
+	if c.full() {
 		delay += int64(c.Requests-c.Slots+1) * slotTokens
 	}
 	return delay
 }
 
+// full reports whether a further request must wait until another one ends.
+func (c *Candidate) full() bool { return c.Slots > 0 && c.Requests >= c.Slots }
+
 // choice returns the details of the score of one candidate.
 func (b *Balancer) choice(now time.Duration, q *Query, i int) Choice {
 	at, candidate := b.hints[i], &q.Candidates[i]
 	r := &b.replicas[at]
-	c := Choice{Candidate: i, Pending: r.pending(now), Busy: candidate.delay(),
+	c := Choice{Candidate: i, Pending: r.pending(now), Busy: candidate.delay(), Full: candidate.full(),
 		Cached: min(int64(b.counts[at])*BlockTokens, q.Prompt.Tokens), Load: addonLoads * r.tokensIn(candidate.AddonLoad)}
 	c.Uncached = q.Prompt.Tokens - c.Cached
 	if q.Planned != nil {
@@ -185,7 +193,8 @@ func (b *Balancer) of(id string) int {
 		b.replicas = append(b.replicas, replica{})
 		b.prefixes.lists = append(b.prefixes.lists, blockList{})
 	}
-	b.replicas[at] = replica{id: id}
+	b.added++
+	b.replicas[at] = replica{id: id, added: b.added}
 	b.replicas[at].setRate(1000 * b.typicalRate())
 	b.prefixes.lists[at] = newBlockList(initialBlocks)
 	b.index[id] = at
@@ -209,8 +218,12 @@ func (b *Balancer) typicalRate() int64 {
 func (b *Balancer) Keep(ids []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	kept := make(map[string]bool, len(ids))
+	for _, id := range ids {
+		kept[id] = true
+	}
 	for id, at := range b.index {
-		if !slices.Contains(ids, id) {
+		if !kept[id] {
 			b.prefixes.clear(at)
 			b.replicas[at] = replica{}
 			delete(b.index, id)
@@ -241,6 +254,14 @@ func (r *replica) timeOf(tokens int64) time.Duration {
 	return time.Duration(tokens*1_000_000/(r.rate/1000)) * time.Microsecond
 }
 
+// wake ends the time in which a replica has had no prompt.
+func (r *replica) wake(now time.Duration) {
+	if now > r.idleAt {
+		r.idle += now - r.idleAt
+		r.idleAt = now
+	}
+}
+
 // shift moves the time at which a replica will have processed its prompts by d, and also the
 // predicted first tokens of the requests that were sent at the time begin or later.
 func (r *replica) shift(d, begin time.Duration) {
@@ -248,6 +269,21 @@ func (r *replica) shift(d, begin time.Duration) {
 	for _, s := range r.waiting {
 		if s.at >= begin {
 			s.predicted += d
+		}
+	}
+}
+
+// delay moves the predictions that follow the request s by d > 0. The times in which the replica would
+// have had no prompt since then become shorter.
+func (r *replica) delay(s *Sent, d time.Duration) {
+	used := min(d, r.idle-s.idle)
+	r.idleAt += d - used
+	r.idle -= used
+	for _, other := range r.waiting {
+		if other.at >= s.at {
+			used := min(d, max(0, other.idle-s.idle))
+			other.predicted += d - used
+			other.idle -= used
 		}
 	}
 }
@@ -265,7 +301,8 @@ func (b *Balancer) Report(now time.Duration, id string, report Report) {
 	at := b.of(id)
 	r := &b.replicas[at]
 	if report.PendingTokens >= 0 {
-		r.shift(now+r.timeOf(report.PendingTokens)-max(r.idleAt, now), -1)
+		r.wake(now)
+		r.shift(now+r.timeOf(report.PendingTokens)-r.idleAt, -1)
 	}
 	if report.CacheBlocks > 0 {
 		r.reported = true
@@ -288,7 +325,8 @@ func (b *Balancer) Note(now time.Duration, n Note) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	at := b.of(n.Replica)
-	b.replicas[at].idleAt = max(b.replicas[at].idleAt, now)
-	b.replicas[at].shift(b.replicas[at].timeOf(n.Uncached), now-n.Age)
+	r := &b.replicas[at]
+	r.wake(now)
+	r.shift(r.timeOf(n.Uncached), now-n.Age)
 	b.prefixes.use(at, n.Blocks)
 }
