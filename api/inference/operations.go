@@ -100,7 +100,8 @@ var performanceHeaders = []request.Parameter{
 		Description: "The replica that processed the request, and why it was chosen: the reason (tokens: the fewest " +
 			"prompt tokens to process before the answer; session: it has the session), the number of candidates, the " +
 			"requests in progress on the replica, and the predicted numbers of tokens that it must process first " +
-			"(pending), has cached, and has not cached."},
+			"(pending), has cached, and has not cached. A caller that uses a deployment of another account does not get " +
+			"the requests and the pending tokens."},
 	{Name: "anneal-tokenizer-duration", Kind: wire.Text, Description: "Time to tokenize the prompt, in seconds."},
 	{Name: "anneal-prefill-queue-duration", Kind: wire.Text,
 		Description: "Time in the queue before prefill, in seconds."},

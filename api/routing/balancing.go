@@ -29,9 +29,9 @@ type balancers struct {
 
 type deploymentBalancer struct {
 	*balance.Balancer
-	created  time.Time // creation time of the deployment
-	replicas int       // number of its replicas when Keep was called last
-	used     time.Time
+	created uint64 // CreateVersion of the deployment
+	version uint64 // Version of the deployment whose replicas the Balancer has
+	used    time.Time
 }
 
 // balancerKept is how long a Balancer is kept after its last request.
@@ -47,18 +47,18 @@ func (b *balancers) forDeployment(row *projections.Row[domain.Deployment], clock
 		b.of, b.start, b.pruned = map[domain.Name]*deploymentBalancer{}, now, now
 	}
 	found := b.of[row.Name]
-	if found == nil || !found.created.Equal(row.CreateTime) {
-		found = &deploymentBalancer{Balancer: balance.New(nil), created: row.CreateTime}
+	if found == nil || found.created != row.CreateVersion {
+		found = &deploymentBalancer{Balancer: balance.New(nil), created: row.CreateVersion}
 		b.of[row.Name] = found
 	}
 	found.used = now
-	if len(row.State.Replicas) != found.replicas {
+	if row.Version > found.version { // a waiting request may have an older row than others
 		ids := make([]string, 0, len(row.State.Replicas))
 		for id := range row.State.Replicas {
 			ids = append(ids, id)
 		}
 		found.Keep(ids)
-		found.replicas = len(row.State.Replicas)
+		found.version = row.Version
 	}
 	if now.Sub(b.pruned) > balancerKept {
 		b.pruned = now
@@ -72,10 +72,10 @@ func (b *balancers) forDeployment(row *projections.Row[domain.Deployment], clock
 	return found.Balancer, func() time.Duration { return clock().Sub(start) }
 }
 
-// promptOf returns what a Balancer knows of the prompt of a completion request. Prompts of different
-// cache scopes, addons or tools share no blocks.
-func (b *balancers) promptOf(req *engines.CompletionRequest) balance.Prompt {
-	scope := req.CacheScope + "\x00" + req.Addon
+// promptOf returns what a Balancer knows of the prompt of a completion request to an addon. Prompts of
+// different cache scopes, addons or tools share no blocks.
+func (b *balancers) promptOf(req *engines.CompletionRequest, addon string) balance.Prompt {
+	scope := req.CacheScope + "\x00" + addon
 	switch {
 	case req.Chat != nil:
 		for _, tool := range req.Chat.Tools {
@@ -140,7 +140,7 @@ func (s *sendState) next(row *projections.Row[domain.Deployment], ready []domain
 		}).ID
 	}
 	if q.Prompt != nil {
-		query.Prompt = q.Prompt()
+		query.Prompt = q.Prompt(q.Addon)
 	}
 	choice, _ := balancer.Choose(now(), query)
 	all.metrics.count(choice)
@@ -148,9 +148,19 @@ func (s *sendState) next(row *projections.Row[domain.Deployment], ready []domain
 	return &Attempt{Replica: replica, Addon: q.Addon, cached: -1, now: now,
 		sent: balancer.Send(now(), replica.ID, query.Prompt, choice),
 		placement: Placement{Node: replica.Node.ID(), Concurrent: c.Busy.Of(replicaKey(q.Deployment, replica.ID)) + 1,
-			Route: fmt.Sprintf("replica=%s; reason=%s; candidates=%d; requests=%d; pending-tokens=%d; cached-tokens=%d; "+
-				"uncached-tokens=%d", replica.ID, choice.Reason, len(ready), requests, choice.Pending, choice.Cached,
-				choice.Uncached)}}
+			Route: routeOf(c.Principal, q.Deployment, replica.ID, len(ready), requests, choice)}}
+}
+
+// routeOf returns the header anneal-route. It does not disclose the work of other accounts to a caller
+// that uses a deployment of another account.
+func routeOf(p request.Principal, deployment domain.Name, replica string, candidates, requests int,
+	choice balance.Choice) string {
+	work := ""
+	if p.Account == deployment.Account() || p.IsOperator() {
+		work = fmt.Sprintf("requests=%d; pending-tokens=%d; ", requests, choice.Pending)
+	}
+	return fmt.Sprintf("replica=%s; reason=%s; candidates=%d; %scached-tokens=%d; uncached-tokens=%d", replica,
+		choice.Reason, candidates, work, choice.Cached, choice.Uncached)
 }
 
 // candidates returns the replicas with their loads: the requests that this server has sent, or those

@@ -47,8 +47,9 @@ type Request struct {
 	Deployment domain.Name
 	Session    string
 	Addon      string
-	Choose     ChooseAddon           // selects another addon if Addon is unloaded; nil if the client named Addon
-	Prompt     func() balance.Prompt // returns the prompt of the request; nil if it is not text
+	Choose     ChooseAddon // selects another addon if Addon is unloaded; nil if the client named Addon
+	// Prompt returns the prompt of the request to an addon; it is nil if the prompt is not text.
+	Prompt func(addon string) balance.Prompt
 	// Send makes an attempt on one replica. begun reports whether the client has received a part of
 	// the response; then the request is not sent to another replica.
 	Send func(ctx context.Context, a *Attempt) (begun bool, err error)
@@ -159,6 +160,7 @@ var errStopping = &domain.Error{Code: domain.Unavailable, Reason: request.Reason
 func (s *sendState) attempt(ctx context.Context, a *Attempt) (begun bool, err error) {
 	leave, _ := s.c.Busy.Enter(replicaKey(s.q.Deployment, a.Replica.ID), 1<<30)
 	defer leave()
+	defer func() { a.sent.Fail(a.now()) }() // changes nothing unless Send panics
 	begun, err = s.q.Send(ctx, a)
 	a.end(err)
 	if err != nil && ctx.Err() != nil {

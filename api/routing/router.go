@@ -51,7 +51,7 @@ type Output struct {
 // in chunks. placement has the node on which the request ran.
 func (r *Router) Generate(ctx context.Context, c *request.Call, target Target, session string,
 	req engines.CompletionRequest, out Output) (usage engines.Usage, placement Placement, err error) {
-	prompt := func() balance.Prompt { return r.balancers.promptOf(&req) }
+	prompt := func(addon string) balance.Prompt { return r.balancers.promptOf(&req, addon) }
 	placement, err = r.Send(ctx, c, Request{target.Name, session, req.Addon, target.Choose, prompt,
 		func(ctx context.Context, a *Attempt) (begun bool, err error) {
 			if req.Addon = a.Addon; out.Routed != nil {
@@ -78,7 +78,7 @@ func (r *Router) Generate(ctx context.Context, c *request.Call, target Target, s
 // request ran.
 func (r *Router) Embed(ctx context.Context, c *request.Call, target Target, session string,
 	req engines.EmbeddingRequest) (embedding engines.Embedding, usage engines.Usage, placement Placement, err error) {
-	prompt := func() balance.Prompt { return embeddingPromptOf(&req) }
+	prompt := func(string) balance.Prompt { return embeddingPromptOf(&req) }
 	placement, err = r.Send(ctx, c, Request{target.Name, session, req.Addon, target.Choose, prompt,
 		func(ctx context.Context, a *Attempt) (begun bool, err error) {
 			req.Addon = a.Addon
