@@ -102,6 +102,7 @@ type Attempt struct {
 	placement Placement
 	cached    int64 // tokens of the prompt that the replica had cached; -1 if it does not say
 	sent      *balance.Sent
+	ended     bool
 	now       func() time.Duration
 }
 
@@ -113,12 +114,20 @@ func (a *Attempt) Cached(tokens int) { a.cached = int64(tokens) }
 
 // end records how the attempt ended.
 func (a *Attempt) end(err error) {
+	a.ended = true
 	if err != nil {
 		a.sent.Fail(a.now())
 		return
 	}
 	a.FirstToken()
 	a.sent.End(a.cached)
+}
+
+// endPanic records that the attempt failed, if it ended by a panic.
+func (a *Attempt) endPanic() {
+	if !a.ended {
+		a.sent.Fail(a.now())
+	}
 }
 
 // next returns an Attempt on the replica that is predicted to answer the request first, of the ready

@@ -160,7 +160,7 @@ var errStopping = &domain.Error{Code: domain.Unavailable, Reason: request.Reason
 func (s *sendState) attempt(ctx context.Context, a *Attempt) (begun bool, err error) {
 	leave, _ := s.c.Busy.Enter(replicaKey(s.q.Deployment, a.Replica.ID), 1<<30)
 	defer leave()
-	defer func() { a.sent.Fail(a.now()) }() // changes nothing unless Send panics
+	defer a.endPanic()
 	begun, err = s.q.Send(ctx, a)
 	a.end(err)
 	if err != nil && ctx.Err() != nil {
