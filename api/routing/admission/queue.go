@@ -100,17 +100,25 @@ func (q *Queue) flowOf(r *Request) *flow {
 	f := q.flows[key]
 	if f == nil {
 		if len(q.flows) >= flowsKept {
-			for key, f := range q.flows {
-				if len(f.waiting) == 0 && f.inFlight == 0 && f.tag <= q.virtual[f.class] {
-					delete(q.flows, key)
-				}
-			}
+			q.forget(func(f *flow) bool { return f.tag <= q.virtual[f.class] })
+		}
+		if len(q.flows) >= flowsKept { // forgive what the others used beyond their shares
+			q.forget(func(*flow) bool { return true })
 		}
 		f = &flow{account: r.Account, class: r.Class}
 		q.flows[key] = f
 	}
 	f.weight = max(1, r.Weight)
 	return f
+}
+
+// forget removes the idle flows for which which returns true.
+func (q *Queue) forget(which func(*flow) bool) {
+	for key, f := range q.flows {
+		if len(f.waiting) == 0 && f.inFlight == 0 && which(f) {
+			delete(q.flows, key)
+		}
+	}
 }
 
 // Add adds a request to the queue.

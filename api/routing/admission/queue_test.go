@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -111,6 +112,23 @@ func TestIdleAccountsSaveNothing(t *testing.T) {
 		q.End(r, 100, 0)
 	}
 	assert.InDelta(t, 50, counts["idle"], 1)
+}
+
+// TestIdleFlowsAreForgotten checks that the memory of a queue does not grow with the number of accounts
+// that it has seen.
+func TestIdleFlowsAreForgotten(t *testing.T) {
+	for _, inFlight := range []int{0, 1} {
+		q := NewQueue()
+		if inFlight > 0 { // the queue is never idle
+			q.Add(&Request{Account: "busy", Prompt: 1})
+			next(t, q)
+		}
+		for i := range uint64(3 * flowsKept) {
+			q.Add(&Request{ID: i, Account: fmt.Sprint(i), Prompt: 100})
+			q.End(next(t, q), 100, 0)
+		}
+		assert.LessOrEqual(t, len(q.flows), flowsKept)
+	}
 }
 
 // TestRequestsWaitForTheirReplica checks that a request whose replica has too much work does not hold
