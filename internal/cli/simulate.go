@@ -18,6 +18,7 @@ const (
 	maxSimulatedReplicas = 4096
 	maxSimulatedGateways = 64
 	maxSimulatedSpeed    = 1000
+	minSimulatedSpeed    = 0.001
 )
 
 func simulateCommand() *cobra.Command {
@@ -59,7 +60,7 @@ Policies:
 				fmt.Fprintf(c.ErrOrStderr(), "simulating %d requests with the policy %s (%d of %d)\n", len(o.Trace), policy, i+1,
 					len(policies))
 				o.Policy = twin.Policy(policy)
-				result, err := twin.Run(o)
+				result, err := twin.Run(c.Context(), o)
 				if err != nil {
 					return err
 				}
@@ -102,8 +103,8 @@ func checkSimulation(o *twin.Options, trace, profile string, blocks int64, polic
 		return usage.Errorf("--replicas %d must be at most %d", o.Replicas, maxSimulatedReplicas)
 	case o.Gateways > maxSimulatedGateways:
 		return usage.Errorf("--gateways %d must be at most %d", o.Gateways, maxSimulatedGateways)
-	case !(o.Speed <= maxSimulatedSpeed): // not a number, too
-		return usage.Errorf("--speed %v must be at most %d", o.Speed, maxSimulatedSpeed)
+	case !(o.Speed >= minSimulatedSpeed && o.Speed <= maxSimulatedSpeed): // not a number, too
+		return usage.Errorf("--speed %v must be %v to %d", o.Speed, minSimulatedSpeed, maxSimulatedSpeed)
 	}
 	known := false
 	if o.Profile, known = twin.ProfileNamed(profile); !known {

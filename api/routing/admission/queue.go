@@ -112,10 +112,10 @@ func (q *Queue) flowOf(r *Request) *flow {
 	return f
 }
 
-// forget removes the idle flows for which which returns true.
-func (q *Queue) forget(which func(*flow) bool) {
+// forget removes the idle flows for which match returns true.
+func (q *Queue) forget(match func(*flow) bool) {
 	for key, f := range q.flows {
-		if len(f.waiting) == 0 && f.inFlight == 0 && which(f) {
+		if len(f.waiting) == 0 && f.inFlight == 0 && match(f) {
 			delete(q.flows, key)
 		}
 	}

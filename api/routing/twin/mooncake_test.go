@@ -28,7 +28,7 @@ func profile(t testing.TB, name string, blocks int64) Profile {
 
 func run(t testing.TB, o Options) Result {
 	t.Helper()
-	r, err := Run(o)
+	r, err := Run(t.Context(), o)
 	require.NoError(t, err)
 	require.Equal(t, len(o.Trace), r.Requests)
 	t.Logf("speed %.2f, %d × %s with %d blocks, %d gateways, %-15s: hit %.2f, first token p50 %.2f p90 %.2f p99 %.2f s, "+
@@ -109,7 +109,7 @@ func TestSpeedAtTheTarget(t *testing.T) {
 		for _, policy := range []Policy{PolicyFewestRequests, PolicyTokens, PolicyQueue} {
 			missed := 0
 			for speed := 0.2; missed < 3; speed *= 1.15 {
-				r, err := Run(Options{Trace: trace, Speed: speed, Profile: profile(t, cell.profile, cell.blocks),
+				r, err := Run(t.Context(), Options{Trace: trace, Speed: speed, Profile: profile(t, cell.profile, cell.blocks),
 					Replicas: cell.replicas, Policy: policy})
 				require.NoError(t, err)
 				if missed++; r.Within[4*time.Second] >= cell.share {

@@ -3,6 +3,7 @@ package twin
 import (
 	"cmp"
 	"container/heap"
+	"context"
 	"fmt"
 	"slices"
 	"time"
@@ -92,8 +93,9 @@ type gateway struct {
 	candidates []balance.Candidate
 }
 
-// Run simulates a trace, and returns the result. The same options have the same result.
-func Run(o Options) (Result, error) {
+// Run simulates a trace, and returns the result. The same options have the same result. Run returns an
+// error when ctx is done.
+func Run(ctx context.Context, o Options) (Result, error) {
 	if o.Replicas < 1 || o.Speed <= 0 || len(o.Trace) == 0 {
 		return Result{}, fmt.Errorf("a simulation needs at least one replica, a positive speed and a trace with requests")
 	}
@@ -112,16 +114,23 @@ func Run(o Options) (Result, error) {
 	for i, t := range o.Trace {
 		r := &request{arrival: time.Duration(float64(t.Time) / o.Speed), account: t.Account, prompt: t.Prompt,
 			output: t.Output}
+		if blocks := int64(len(t.Prompt.Blocks)) + r.privateBlocks(); blocks > o.Profile.CacheBlocks {
+			return Result{}, fmt.Errorf("request %d of the trace needs %d blocks of the cache, which has %d", i+1, blocks,
+				o.Profile.CacheBlocks)
+		}
 		s.requests = append(s.requests, r)
 		s.at(r.arrival, func() { s.gateways[i%len(s.gateways)].arrive(r) })
 	}
 	for i := range s.engines {
 		s.at(reportInterval*time.Duration(i)/time.Duration(o.Replicas), func() { s.report(i) })
 	}
-	for s.left > 0 {
+	for s.left > 0 && ctx.Err() == nil {
 		e := heap.Pop(&s.events).(event)
 		s.now = e.at
 		e.do()
+	}
+	if s.left > 0 {
+		return Result{}, ctx.Err()
 	}
 	return s.result(), nil
 }

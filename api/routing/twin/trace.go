@@ -13,6 +13,12 @@ import (
 	"anneal/api/routing/balance"
 )
 
+// Limits of a trace.
+const (
+	maxLength    = 100_000_000               // tokens of a prompt, and of an answer
+	maxTimestamp = 365 * 24 * 60 * 60 * 1000 // ms
+)
+
 // A TraceRequest is a request of a trace.
 type TraceRequest struct {
 	Time    time.Duration // since the beginning of the trace
@@ -61,9 +67,10 @@ func DecodeTrace(text io.Reader) ([]TraceRequest, error) {
 			return nil, fmt.Errorf("line %d is not a JSON object with timestamp, input_length, output_length and hash_ids: %w",
 				n, err)
 		}
-		if row.Input < 1 || row.Output < 1 || row.Timestamp < 0 {
-			return nil, fmt.Errorf("line %d: input_length is %d, output_length %d and timestamp %d: the lengths must be at "+
-				"least 1, and the timestamp at least 0", n, row.Input, row.Output, row.Timestamp)
+		if row.Input < 1 || row.Output < 1 || row.Timestamp < 0 || max(row.Input, row.Output) > maxLength ||
+			row.Timestamp > maxTimestamp {
+			return nil, fmt.Errorf("line %d: input_length is %d, output_length %d and timestamp %d: the lengths must be 1 to "+
+				"%d, and the timestamp 0 to %d", n, row.Input, row.Output, row.Timestamp, maxLength, maxTimestamp)
 		}
 		r := TraceRequest{Time: time.Duration(row.Timestamp) * time.Millisecond, Account: row.Account, Output: row.Output,
 			Prompt: balance.Prompt{Tokens: row.Input}}

@@ -18,9 +18,9 @@ func TestSimulationsRepeat(t *testing.T) {
 	for _, policy := range Policies {
 		o := Options{Trace: trace, Speed: 2, Profile: profile(t, "h100", 300), Replicas: 3, Policy: policy, Gateways: 2,
 			Notes: 50 * time.Millisecond}
-		first, err := Run(o)
+		first, err := Run(t.Context(), o)
 		require.NoError(t, err)
-		again, err := Run(o)
+		again, err := Run(t.Context(), o)
 		require.NoError(t, err)
 		assert.Equal(t, first, again, policy)
 	}
@@ -92,7 +92,7 @@ func TestTracesAreChecked(t *testing.T) {
 	assert.False(t, ok)
 	assert.Equal(t, []string{"g8k", "h100"}, ProfileNames())
 	for _, o := range []Options{{}, {Trace: trace, Speed: 1}, {Trace: trace, Replicas: 1}} {
-		_, err = Run(o)
+		_, err = Run(t.Context(), o)
 		assert.Error(t, err, fmt.Sprint(o))
 	}
 }
