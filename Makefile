@@ -11,8 +11,8 @@ RACE_SKIP   ?= /cmd/anneal$$
 RACE_SKIP_TESTS ?= ^$$
 LISTEN      ?= 127.0.0.1:8080
 
-.PHONY: help demo run test race corruption outages cost bench bench-autoscale bench-jobs bench-others bench-placement \
-	bench-queue crash faults hostile kind linearizable simulation fuzz lint lint-openapi \
+.PHONY: help demo run test race corruption outages cost bench bench-autoscale bench-gateway bench-jobs \
+	bench-others bench-placement bench-queue crash faults hostile kind linearizable simulation fuzz lint lint-openapi \
 	golden reference build clients console oracle partitions transparency upgrade examples
 
 help: ## show this list
@@ -67,6 +67,7 @@ bench: ## measure against the limits of this machine (see BENCHMARKS.md)
 	go test -run '^$$' -bench 'Gemm|Row' ./engines/embedded/kernel
 	go test -run '^$$' -bench . ./engines/embedded/serve ./engines/embedded/train
 	go test -run '^$$' -bench 'Gateway' -benchtime 200x ./cmd/anneal
+	go test -run '^$$' -bench 'Choose' -benchtime 5000x ./api/routing/balance
 	go test -run '^$$' -bench 'Start' -benchtime 3x ./cmd/anneal
 	go test -run '^$$' -bench Transcribe -benchtime 1x ./engines/sphinx
 	@if echo '#include <cblas.h>' | c++ -E - >/dev/null 2>&1; then $(MAKE) --no-print-directory bench-others; \
@@ -74,6 +75,10 @@ bench: ## measure against the limits of this machine (see BENCHMARKS.md)
 
 bench-jobs: ## compare jobs with River on PostgreSQL (package postgresql), and measure heartbeats of 10,000 nodes
 	ANNEAL_SCALE=4 go -C schedulers/bench test -count=1 -timeout 60m -v -run 'TestJobs|TestHeartbeats' .
+
+bench-gateway: ## replay the Mooncake trace through the gateway's routing (BENCHMARKS.md; some minutes)
+	ANNEAL_GATEWAY=full go test -count=1 -timeout 60m -v -run 'TestMooncake|TestTwoGateways|TestNeighbours|TestSpeed' \
+		./api/routing/twin
 
 bench-queue: ## replay the Philly trace through the queue, in the scenarios of BENCHMARKS.md (some minutes)
 	go test -timeout 60m -run '^$$' -bench Philly -benchtime 1x ./schedulers/queue

@@ -383,6 +383,8 @@ func TestPerformanceMetrics(t *testing.T) {
 	for name, value := range want {
 		require.Equal(t, value, a.header.Get("anneal-"+name), name)
 	}
+	require.Regexp(t, `^replica=r1; reason=tokens; candidates=1; requests=0; pending-tokens=0; cached-tokens=0; `+
+		`uncached-tokens=\d+$`, a.header.Get("anneal-route"))
 	body := a.json(t)["perf_metrics"].(map[string]any)
 	require.Len(t, body, len(want)+2, "absent when it was not measured: %v", body)
 	for _, name := range []string{"server-time-to-first-token", "server-processing-time"} {

@@ -140,7 +140,7 @@ func New(o Options) *Server {
 		Logger:    o.Logger,
 		Addresses: o.Addresses,
 		Pepper:    o.Pepper, Now: o.Now, Space: o.Space, Limits: o.Limits, Busy: request.NewCounters(), Closing: closing})
-	router := &routing.Router{Replicas: o.Replicas, Meter: o.Meter, LastServed: routing.NewLastServed()}
+	router := routing.NewRouter(o.Replicas, o.Meter, o.Metrics)
 	routes := routing.NewDirectRoutes(o.Direct, o.Pepper, o.World)
 	s.rest = rest.NewService(rest.Options{Uploads: s.uploads, Events: s.events, LastServed: router.LastServed,
 		Routes: routes, Sealer: o.Sealer, Scorer: o.Scorer, Cluster: o.Cluster, ReaderURL: o.ReaderURL, Prices: o.Prices,

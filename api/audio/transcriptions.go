@@ -164,11 +164,11 @@ func (t *transcription) run() (any, error) {
 // stream leaves out the segments that earlier attempts have sent.
 func (t *transcription) send(ctx context.Context) (err error) {
 	t.placement, err = t.Router.Send(ctx, t.Call, routing.Request{Deployment: t.target.Name, Choose: t.target.Choose,
-		Send: func(ctx context.Context, replica domain.Replica, _ string) (disconnected bool, err error) {
+		Send: func(ctx context.Context, a *routing.Attempt) (disconnected bool, err error) {
 			if t.sent = t.builder.end(); !t.q.stream {
 				t.sent, t.builder = 0, newTranscriptBuilder(t.q.format)
 			}
-			t.result, err = t.Router.Replicas.Transcribe(ctx, t.target.Name, replica, t.q.engine,
+			t.result, err = t.Router.Replicas.Transcribe(ctx, t.target.Name, a.Replica, t.q.engine,
 				func(event engines.TranscriptEvent) error {
 					err := t.handleEvent(event)
 					disconnected = disconnected || err != nil

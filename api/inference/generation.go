@@ -262,7 +262,7 @@ func (g *generation) generateChoice(ctx context.Context, index int) error {
 		req.Seed = &seed
 	}
 	c := g.choices[index]
-	out := routing.Output{Emit: func(chunk engines.Chunk) error { return g.emit(c, chunk) }}
+	out := routing.Output{Emit: func(chunk engines.Chunk) error { return g.emit(c, chunk) }, Routed: g.routed}
 	if !g.q.stream {
 		out.Restart = func() { g.restart(c) }
 	}
@@ -328,6 +328,13 @@ func (g *generation) emit(c *choice, chunk engines.Chunk) error {
 	}
 	c.started = true
 	return g.send(event)
+}
+
+// routed sets the header about the route of the newest attempt, unless the headers were sent.
+func (g *generation) routed(at routing.Placement) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.Writer.Header().Set("anneal-route", at.Route)
 }
 
 // restart discards what was generated of a choice, because another replica generates the choice

@@ -81,7 +81,8 @@ func (s *Service) operations() []request.Operation {
 }
 
 // performanceHeaders lists the response headers with performance metrics. A stream has only
-// anneal-warning, because its headers are sent before the values of the other headers are known.
+// anneal-warning and anneal-route, because its headers are sent before the values of the other headers
+// are known.
 var performanceHeaders = []request.Parameter{
 	{Name: "anneal-warning", Kind: wire.Text,
 		Description: "Names a parameter that the server ignored, because it is unknown or has no effect. The response " +
@@ -95,6 +96,12 @@ var performanceHeaders = []request.Parameter{
 	{Name: "anneal-backend-host", Kind: wire.Text, Description: "Name of the node that processed the request."},
 	{Name: "anneal-num-concurrent-requests", Kind: wire.Int,
 		Description: "Number of requests of this server in progress on the replica, including this request."},
+	{Name: "anneal-route", Kind: wire.Text,
+		Description: "The replica that processed the request, and why it was chosen: the reason (tokens: the fewest " +
+			"prompt tokens to process before the answer; session: it has the session), the number of candidates, the " +
+			"requests in progress on the replica, and the predicted numbers of tokens that it must process first " +
+			"(pending), has cached, and has not cached. A caller that uses a deployment of another account does not get " +
+			"the requests and the pending tokens."},
 	{Name: "anneal-tokenizer-duration", Kind: wire.Text, Description: "Time to tokenize the prompt, in seconds."},
 	{Name: "anneal-prefill-queue-duration", Kind: wire.Text,
 		Description: "Time in the queue before prefill, in seconds."},

@@ -5,15 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"slices"
 	"time"
 
 	"anneal/api/request"
+	"anneal/api/routing/balance"
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/projections"
-	"anneal/projections/live"
 )
 
 // Replicas sends requests to replicas on nodes. coordinator.ReplicaClient implements it.
@@ -42,22 +41,25 @@ const renewInterval = time.Second
 const maxAttempts = 3
 
 // A Request is an inference request that is sent to replicas of a deployment until one responds.
-// Requests with the same Session go to the same replica as long as it is ready; a request without a
-// session goes to the replica with the fewest requests.
+// Requests with the same Session go to the same replica as long as it is ready and not far behind the
+// others; a request without a session goes to the replica that is predicted to answer it first.
 type Request struct {
 	Deployment domain.Name
 	Session    string
 	Addon      string
 	Choose     ChooseAddon // selects another addon if Addon is unloaded; nil if the client named Addon
-	// Send sends the request to one replica. begun reports whether the client has received a part
-	// of the response; then the request is not sent to another replica.
-	Send func(ctx context.Context, replica domain.Replica, addon string) (begun bool, err error)
+	// Prompt returns the prompt of the request to an addon; it is nil if the prompt is not text.
+	Prompt func(addon string) balance.Prompt
+	// Send makes an attempt on one replica. begun reports whether the client has received a part of
+	// the response; then the request is not sent to another replica.
+	Send func(ctx context.Context, a *Attempt) (begun bool, err error)
 }
 
-// A Placement states on which node a request ran, and how loaded the replica was.
+// A Placement states on which node a request ran, how loaded the replica was, and why it was chosen.
 type Placement struct {
 	Node       string
-	Concurrent int // number of requests of this server in progress on the replica, including this one
+	Concurrent int    // number of requests of this server in progress on the replica, including this one
+	Route      string // header anneal-route: the replica, the reason of the choice, and the predicted tokens
 }
 
 // Send sends a request to replicas of its deployment until one responds, and returns the Placement
@@ -73,21 +75,21 @@ func (r *Router) Send(ctx context.Context, c *request.Call, q Request) (Placemen
 		leave, _ := c.Busy.Enter(interactiveKey(q.Deployment), 1<<30)
 		defer leave()
 	}
-	s := &sendState{c: c, q: q, marks: &r.unreachable, tried: map[string]bool{}, remainingWait: c.Limits.Wake}
+	s := &sendState{c: c, q: q, router: r, tried: map[string]bool{}, remainingWait: c.Limits.Wake}
 	for {
-		ready, err := s.awaitReplicas(ctx)
+		row, ready, err := s.awaitReplicas(ctx)
 		if domain.CodeOf(err) == domain.NotFound && s.replaceAddon() {
 			continue
 		}
 		if err != nil {
 			return Placement{}, err
 		}
-		replica, ok := choose(c, s.q, ready, s.tried)
-		if !ok {
+		a := s.next(row, ready)
+		if a == nil {
 			return Placement{}, s.failure
 		}
-		at := Placement{replica.Node.ID(), c.Busy.Of(replicaKey(q.Deployment, replica.ID)) + 1}
-		begun, err := s.attempt(ctx, replica)
+		at, replica := a.placement, a.Replica
+		begun, err := s.attempt(ctx, a)
 		if err == nil || begun || ctx.Err() != nil || !isRetryable(err) {
 			return at, err
 		}
@@ -110,7 +112,7 @@ func (r *Router) Send(ctx context.Context, c *request.Call, q Request) (Placemen
 type sendState struct {
 	c             *request.Call
 	q             Request
-	marks         *unreachable
+	router        *Router
 	tried         map[string]bool // IDs of replicas that do not get the request again
 	runs          int             // number of replicas on which the request may have begun to run
 	failure       error           // error of the first replica with a full queue, or else of the last that failed
@@ -153,19 +155,21 @@ func isDown(err error) bool {
 var errStopping = &domain.Error{Code: domain.Unavailable, Reason: request.ReasonStopping,
 	Message: "the server is stopping: send the request to another server, or again after the server has restarted"}
 
-// attempt sends the request to one replica, and counts the request in the replica's load until it
+// attempt makes an attempt on one replica, and counts the request in the replica's load until it
 // ends. begun reports whether the client has received a part of the response.
-func (s *sendState) attempt(ctx context.Context, replica domain.Replica) (begun bool, err error) {
-	ctx, span := startSend(ctx, s.q, replica)
+func (s *sendState) attempt(ctx context.Context, a *Attempt) (begun bool, err error) {
+	ctx, span := startSend(ctx, s.q, a.Replica)
 	defer func() { span.End(err) }()
-	leave, _ := s.c.Busy.Enter(replicaKey(s.q.Deployment, replica.ID), 1<<30)
+	leave, _ := s.c.Busy.Enter(replicaKey(s.q.Deployment, a.Replica.ID), 1<<30)
 	defer leave()
-	begun, err = s.q.Send(ctx, replica, s.q.Addon)
+	defer a.endPanic()
+	begun, err = s.q.Send(ctx, a)
+	a.end(err)
 	if err != nil && ctx.Err() != nil {
 		err = ctx.Err()
 	}
 	if isDown(err) {
-		s.marks.mark(s.q.Deployment, replica, request.ReasonOf(err), s.c.Now())
+		s.router.unreachable.mark(s.q.Deployment, a.Replica, request.ReasonOf(err), s.c.Now())
 	}
 	return begun, err
 }
@@ -206,48 +210,11 @@ func isUnloaded(err error) bool {
 	return errors.As(err, &f) && f.Reason == engines.AddonNotLoaded
 }
 
-// choose returns one of the ready replicas that are not in tried; false if there is none. Requests
-// of a session go to the replica with the highest hash of session and replica ID (rendezvous
-// hashing), so that a session changes its replica only when the replica is no longer ready.
-func choose(c *request.Call, q Request, ready []domain.Replica, tried map[string]bool) (domain.Replica, bool) {
-	left := slices.DeleteFunc(ready, func(r domain.Replica) bool { return tried[r.ID] })
-	if len(left) == 0 {
-		return domain.Replica{}, false
-	}
-	if q.Session != "" {
-		return slices.MaxFunc(left, func(a, b domain.Replica) int {
-			return cmp.Compare(affinity(q.Session, a.ID), affinity(q.Session, b.ID))
-		}), true
-	}
-	status := c.World.View().Live
-	return slices.MinFunc(left, func(a, b domain.Replica) int {
-		return cmp.Compare(load(c, status, q.Deployment, a.ID), load(c, status, q.Deployment, b.ID))
-	}), true
-}
-
-func affinity(session, replica string) uint64 {
-	h := fnv.New64a()
-	_, _ = h.Write([]byte(session + "\x00" + replica)) // writing to a hash never fails
-	// the finalizer of MurmurHash3 mixes the bits, because the low bits of FNV depend mostly on the
-	// end of the input
-	x := h.Sum64()
-	x ^= x >> 33
-	x *= 0xff51afd7ed558ccd
-	x ^= x >> 33
-	return x
-}
-
-// load returns the number of requests in progress on a replica: those that this server has sent, or
-// those in the replica's last heartbeat, whichever number is higher.
-func load(c *request.Call, status live.View, deployment domain.Name, replica string) int {
-	reported, _ := status.Replica(deployment, replica)
-	return max(c.Busy.Of(replicaKey(deployment, replica)), reported.Active+reported.Queued)
-}
-
-// awaitReplicas returns the deployment's replicas that are ready and reachable, once the addon of
+// awaitReplicas returns the deployment, and its replicas that are ready and reachable, once the addon of
 // the request is loaded. If there is none, it wakes a deployment that is scaled to zero, and waits.
 // It returns an error when the remaining wait ends, or as soon as no replica can ever respond.
-func (s *sendState) awaitReplicas(ctx context.Context) ([]domain.Replica, error) {
+func (s *sendState) awaitReplicas(ctx context.Context) (*projections.Row[domain.Deployment],
+	[]domain.Replica, error) {
 	c, name, begin := s.c, s.q.Deployment, time.Now()
 	timeout, renew := time.NewTimer(s.remainingWait), time.NewTicker(renewInterval)
 	defer timeout.Stop()
@@ -257,35 +224,35 @@ func (s *sendState) awaitReplicas(ctx context.Context) ([]domain.Replica, error)
 		v := c.World.View()
 		row, ok := v.Deployments.Get(name)
 		if !ok {
-			return nil, request.NotFoundReason("DEPLOYMENT_NOT_FOUND",
+			return nil, nil, request.NotFoundReason("DEPLOYMENT_NOT_FOUND",
 				"deployment %s was deleted while the request waited for a replica: use another deployment", name)
 		}
 		if err := requireLive(row); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		loading, err := addonState(v, s.q.Addon)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		alive := v.Alive(&row.State)
-		unreachable := s.marks.of(v.Live, &row.State, name, c.Now)
+		unreachable := s.router.unreachable.of(v.Live, &row.State, name, c.Now)
 		ready := slices.DeleteFunc(slices.Clone(alive), func(r domain.Replica) bool {
 			return r.State != domain.ReplicaReady || unreachable[r.ID]
 		})
 		if len(ready) > 0 && !loading {
-			return ready, nil
+			return row, ready, nil
 		}
 		if len(alive) == 0 {
 			fit := v.Feasibility(projections.ForAccount(v, name.Account(), v.NeedOf(&row.State)))
 			if fit.Infeasible() || fit.AllLost() {
-				return nil, &domain.Error{Code: domain.Unavailable, Reason: request.ReasonNoPlace,
+				return nil, nil, &domain.Error{Code: domain.Unavailable, Reason: request.ReasonNoPlace,
 					Message: fmt.Sprintf("%s has no replica, and no node can hold one: %s", name, fit)}
 			}
 		}
 		if row.State.DesiredReplicas == 0 {
 			if err := c.Record(domain.Intend(domain.Deployments, name,
 				domain.Command[domain.Deployment](domain.WakeDeployment{}))); err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 		}
 		select {
@@ -293,11 +260,11 @@ func (s *sendState) awaitReplicas(ctx context.Context) ([]domain.Replica, error)
 		case <-renew.C:
 			c.World.Live().RecordRequest(name, c.Now())
 		case <-c.Closing.Done():
-			return nil, errStopping
+			return nil, nil, errStopping
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return nil, nil, ctx.Err()
 		case <-timeout.C:
-			return nil, notReady(c, v, row, loading, len(unreachable))
+			return nil, nil, notReady(c, v, row, loading, len(unreachable))
 		}
 	}
 }

@@ -5,7 +5,10 @@ package routing
 import (
 	"context"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"anneal/api/request"
+	"anneal/api/routing/balance"
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/eventlog/metering"
@@ -24,6 +27,13 @@ type Router struct {
 	LastServed *LastServed
 
 	unreachable unreachable
+	balancers   balancers
+}
+
+// NewRouter returns a Router and registers its metrics.
+func NewRouter(replicas Replicas, meter Meter, metrics prometheus.Registerer) *Router {
+	return &Router{Replicas: replicas, Meter: meter, LastServed: NewLastServed(),
+		balancers: balancers{hasher: balance.NewHasher(), metrics: newBalancerMetrics(metrics)}}
 }
 
 // An Output receives the continuation of a prompt.
@@ -33,19 +43,28 @@ type Output struct {
 	// continuation again after the first replica's node was lost. It is nil if the chunks are sent
 	// to the client at once: then a continuation that has begun is not generated again.
 	Restart func()
+	// Routed is called before each attempt, with the place where it runs; it may be nil.
+	Routed func(Placement)
 }
 
 // Generate generates one continuation of a prompt on a replica of the target, and passes it to out
 // in chunks. placement has the node on which the request ran.
 func (r *Router) Generate(ctx context.Context, c *request.Call, target Target, session string,
 	req engines.CompletionRequest, out Output) (usage engines.Usage, placement Placement, err error) {
-	placement, err = r.Send(ctx, c, Request{target.Name, session, req.Addon, target.Choose,
-		func(ctx context.Context, replica domain.Replica, addon string) (begun bool, err error) {
-			req.Addon = addon
-			usage, err = r.Replicas.Complete(ctx, target.Name, replica, req, func(chunk engines.Chunk) error {
+	prompt := func(addon string) balance.Prompt { return r.balancers.promptOf(&req, addon) }
+	placement, err = r.Send(ctx, c, Request{target.Name, session, req.Addon, target.Choose, prompt,
+		func(ctx context.Context, a *Attempt) (begun bool, err error) {
+			if req.Addon = a.Addon; out.Routed != nil {
+				out.Routed(a.placement)
+			}
+			usage, err = r.Replicas.Complete(ctx, target.Name, a.Replica, req, func(chunk engines.Chunk) error {
+				if !begun {
+					a.FirstToken()
+				}
 				begun = true
 				return out.Emit(chunk)
 			})
+			a.Cached(usage.CachedTokens)
 			if begun && out.Restart != nil && isDown(err) {
 				out.Restart()
 				begun = false
@@ -59,10 +78,11 @@ func (r *Router) Generate(ctx context.Context, c *request.Call, target Target, s
 // request ran.
 func (r *Router) Embed(ctx context.Context, c *request.Call, target Target, session string,
 	req engines.EmbeddingRequest) (embedding engines.Embedding, usage engines.Usage, placement Placement, err error) {
-	placement, err = r.Send(ctx, c, Request{target.Name, session, req.Addon, target.Choose,
-		func(ctx context.Context, replica domain.Replica, addon string) (begun bool, err error) {
-			req.Addon = addon
-			embedding, usage, err = r.Replicas.Embed(ctx, target.Name, replica, req)
+	prompt := func(string) balance.Prompt { return embeddingPromptOf(&req) }
+	placement, err = r.Send(ctx, c, Request{target.Name, session, req.Addon, target.Choose, prompt,
+		func(ctx context.Context, a *Attempt) (begun bool, err error) {
+			req.Addon = a.Addon
+			embedding, usage, err = r.Replicas.Embed(ctx, target.Name, a.Replica, req)
 			return false, err
 		}})
 	return embedding, usage, placement, err

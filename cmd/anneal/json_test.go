@@ -72,7 +72,7 @@ var stopped = []string{"log rotate-key", "log repair", "log verify", "replay",
 var otherCommands = []string{"node delete away", "node revoke away", "batch cancel b", "batch create r",
 	"diff datasets/d 1 2", "server list",
 	"dataset import rows", "dataset export rows", "log prove 1", "log check event", "witness", "backup create b",
-	"backup prune b --keep 1", "world cancel r1",
+	"backup prune b --keep 1", "world cancel r1", "simulate --trace t",
 	"restore b"}
 
 // scriptedCommands returns the commands whose JSON output the scripts in testdata read.

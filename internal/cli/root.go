@@ -70,9 +70,9 @@ func NewRoot(version string) *cobra.Command {
 	f.StringP("output", "o", "table", "output format: table or json")
 	addGroup(root, groupOperator, "Servers and nodes:",
 		serveCommand(), workCommand(), serverCommand(), nodeCommand(), accountCommand(), quotaCommand(),
-		acceleratorsCommand(), logCommand(), worldCommand(), replayCommand(), backupCommand(), restoreCommand(),
-		configCommand(), doctorCommand(), topCommand(), supportBundleCommand(), witnessCommand(), installCommand(),
-		uninstallCommand(), demoCommand())
+		acceleratorsCommand(), logCommand(), worldCommand(), replayCommand(), simulateCommand(), backupCommand(),
+		restoreCommand(), configCommand(), doctorCommand(), topCommand(), supportBundleCommand(), witnessCommand(),
+		installCommand(), uninstallCommand(), demoCommand())
 	addGroup(root, groupUser, "Resources and inference:",
 		datasetCommand(), modelCommand(), sftCommand(), dpoCommand(), rftCommand(), rlorCommand(), evaluatorCommand(),
 		deploymentCommand(), addonCommand(), shapeCommand(), completeCommand(), chatCommand(), evalCommand(),

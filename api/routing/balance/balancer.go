@@ -1,0 +1,332 @@
+package balance
+
+import (
+	"slices"
+	"sync"
+	"time"
+)
+
+// Constants of the rules in docs/adr/0080.
+const (
+	initialRate   = 5600      // prompt tokens per second that a replica is assumed to process at first
+	rateShare     = 20        // a measured rate counts for 1/rateShare of the new estimate
+	minRateTokens = 2048      // requests with fewer tokens ahead of them do not measure the rate
+	minRate       = 50        // lowest estimate of a rate, in tokens per second
+	maxRate       = 4_000_000 // highest estimate
+	initialBlocks = 4096      // assumed cache of a replica that reports no size
+	minBlocks     = 64        // lowest estimate of the size of a cache
+	maxBlocks     = 65536     // highest estimate of the size of a cache, and maximum memory of one replica's list
+	blocksGained  = 8         // added to the estimated size after a correct prediction
+	blocksLost    = 50        // 1/blocksLost of the estimated size is removed after a wrong prediction
+	requestTokens = 16        // delay by a request in progress, in prompt tokens
+	slotTokens    = 4096      // delay by each request that must end before the next one begins, in prompt tokens
+	addonLoads    = 2         // an addon that is not resident counts as this many times its load time
+
+	sessionTime = time.Second // how far a session's replica may be behind the best one
+)
+
+// A Balancer predicts the state of the replicas of one deployment from what it sent to them, from
+// what their responses say, and from their reports. Its methods may be called concurrently. Times
+// are durations since any fixed point in time, and must not decrease.
+type Balancer struct {
+	mu       sync.Mutex
+	index    map[string]int // by replica ID
+	replicas []replica
+	unused   []int // indexes of removed replicas
+	added    uint64
+	prefixes prefixes
+	notes    func(Note)
+
+	counts []int32 // buffers of choose
+	left   replicaSet
+	hints  []int // by candidate: index of the replica in the last choice
+}
+
+// A replica is the predicted state of a replica.
+type replica struct {
+	id       string
+	idleAt   time.Duration // when it will have processed all prompts that were sent to it
+	idle     time.Duration // sum of the times in which it had no prompt, by the predictions
+	rate     int64         // prompt tokens per 1,000 seconds; see setRate
+	speed    int64         // prompt tokens in 2^30 nanoseconds, which needs no division to apply
+	reported bool          // whether the replica reports the size of its cache
+	counts   bool          // whether a response of the replica has reported cached tokens
+	added    uint64        // identifies the replica among those that have had its ID
+	waiting  []*Sent       // requests of this gateway without a first token, in the order in which they were sent
+}
+
+// New returns a Balancer without replicas. notes is called with each prompt that is sent, for other
+// gateways; nil disables it.
+func New(notes func(Note)) *Balancer {
+	return &Balancer{index: map[string]int{}, prefixes: prefixes{holders: map[uint64]*replicaSet{}}, notes: notes}
+}
+
+// A Candidate is a replica that may answer a request.
+type Candidate struct {
+	ID       string
+	Requests int // number of requests in progress on the replica, or in its queue
+	Slots    int // number of requests that it serves concurrently; 0 if unknown
+	// AddonLoad is how long the replica takes to load the request's addon before it can answer; 0 if
+	// the addon is loaded or the request has none.
+	AddonLoad time.Duration
+}
+
+// A Query asks for a replica that answers a request.
+type Query struct {
+	Prompt     Prompt
+	Candidates []Candidate
+	Planned    []int64 // by candidate: prompt tokens that requests before this one will bring; may be nil
+	// Session is the ID of the candidate that answers the other requests of the session; "" if there
+	// is none. It is chosen unless another candidate is ahead of it by more than sessionTime.
+	Session string
+}
+
+// A Choice is a chosen replica, and why it was chosen.
+type Choice struct {
+	Candidate int    // index in the candidates
+	Reason    string // ReasonTokens or ReasonSession
+	Pending   int64  // prompt tokens that the replica must process first
+	Cached    int64  // tokens of the prompt that the replica is predicted to have cached
+	Uncached  int64  // other tokens of the prompt
+	Load      int64  // load time of the addon, in prompt tokens
+	Busy      int64  // delay by the requests in progress, in prompt tokens
+	Full      bool   // whether the request must wait until another one ends
+}
+
+// Reasons of a choice.
+const (
+	ReasonTokens  = "tokens"  // the replica has the lowest score
+	ReasonSession = "session" // it answers the other requests of the session
+)
+
+// Score is the number of prompt tokens that the replica could process before it answers. The lowest
+// score wins.
+func (c Choice) Score() int64 { return c.Pending + c.Uncached + c.Load + c.Busy }
+
+// Choose returns the candidate with the lowest score; of equal ones the one with the lowest ID; false
+// if there are no candidates.
+func (b *Balancer) Choose(now time.Duration, q Query) (Choice, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	known := len(b.replicas) + len(q.Candidates) // score may add the candidates
+	b.counts = slices.Grow(b.counts[:0], known)[:known]
+	clear(b.counts)
+	for len(b.hints) < len(q.Candidates) {
+		b.hints = append(b.hints, len(b.hints))
+	}
+	b.prefixes.cached(q.Prompt.Blocks, &b.left, b.counts)
+	at, bestScore, session, sessionScore := -1, int64(0), -1, int64(0)
+	for i := range q.Candidates {
+		score := b.score(now, &q, i)
+		if q.Session != "" && q.Candidates[i].ID == q.Session {
+			session, sessionScore = i, score
+		}
+		if at < 0 || score < bestScore || score == bestScore && q.Candidates[i].ID < q.Candidates[at].ID {
+			at, bestScore = i, score
+		}
+	}
+	if at < 0 {
+		return Choice{}, false
+	}
+	reason := ReasonTokens
+	if session >= 0 && sessionScore-bestScore <= b.replicas[b.hints[session]].tokensIn(sessionTime) {
+		at, reason = session, ReasonSession
+	}
+	best := b.choice(now, &q, at)
+	best.Reason = reason
+	return best, true
+}
+
+// score returns the score of one candidate.
+func (b *Balancer) score(now time.Duration, q *Query, i int) int64 {
+	candidate := &q.Candidates[i]
+	at := b.hints[i]
+	if at >= len(b.replicas) || b.replicas[at].id != candidate.ID {
+		at = b.of(candidate.ID)
+		b.hints[i] = at
+	}
+	r := &b.replicas[at]
+	score := r.pending(now) + max(0, q.Prompt.Tokens-int64(b.counts[at])*BlockTokens) + candidate.delay()
+	if candidate.AddonLoad > 0 {
+		score += addonLoads * r.tokensIn(candidate.AddonLoad)
+	}
+	if q.Planned != nil {
+		score += q.Planned[i]
+	}
+	return score
+}
+
+// delay returns the delay by the requests in progress, in prompt tokens.
+func (c *Candidate) delay() int64 {
+	delay := int64(c.Requests) * requestTokens
+	if c.full() {
+		delay += int64(c.Requests-c.Slots+1) * slotTokens
+	}
+	return delay
+}
+
+// full reports whether a further request must wait until another one ends.
+func (c *Candidate) full() bool { return c.Slots > 0 && c.Requests >= c.Slots }
+
+// choice returns the details of the score of one candidate.
+func (b *Balancer) choice(now time.Duration, q *Query, i int) Choice {
+	at, candidate := b.hints[i], &q.Candidates[i]
+	r := &b.replicas[at]
+	c := Choice{Candidate: i, Pending: r.pending(now), Busy: candidate.delay(), Full: candidate.full(),
+		Cached: min(int64(b.counts[at])*BlockTokens, q.Prompt.Tokens), Load: addonLoads * r.tokensIn(candidate.AddonLoad)}
+	c.Uncached = q.Prompt.Tokens - c.Cached
+	if q.Planned != nil {
+		c.Pending += q.Planned[i]
+	}
+	return c
+}
+
+// of returns the index of a replica, which it adds if it is unknown.
+func (b *Balancer) of(id string) int {
+	if at, ok := b.index[id]; ok {
+		return at
+	}
+	at := len(b.replicas)
+	if n := len(b.unused); n > 0 {
+		at, b.unused = b.unused[n-1], b.unused[:n-1]
+	} else {
+		b.replicas = append(b.replicas, replica{})
+		b.prefixes.lists = append(b.prefixes.lists, blockList{})
+	}
+	b.added++
+	b.replicas[at] = replica{id: id, added: b.added}
+	b.replicas[at].setRate(1000 * b.typicalRate())
+	b.prefixes.lists[at] = newBlockList(initialBlocks)
+	b.index[id] = at
+	return at
+}
+
+// typicalRate returns the median rate of the known replicas in tokens per second.
+func (b *Balancer) typicalRate() int64 {
+	rates := make([]int64, 0, len(b.index))
+	for _, at := range b.index {
+		rates = append(rates, b.replicas[at].rate)
+	}
+	if len(rates) == 0 {
+		return initialRate
+	}
+	slices.Sort(rates)
+	return max(minRate, rates[len(rates)/2]/1000)
+}
+
+// Keep forgets all replicas that are not in ids.
+func (b *Balancer) Keep(ids []string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	kept := make(map[string]bool, len(ids))
+	for _, id := range ids {
+		kept[id] = true
+	}
+	for id, at := range b.index {
+		if !kept[id] {
+			b.prefixes.clear(at)
+			b.replicas[at] = replica{}
+			delete(b.index, id)
+			b.unused = append(b.unused, at)
+		}
+	}
+	slices.Sort(b.unused) // the order of a map must not decide which index is used next
+}
+
+// pending returns the number of prompt tokens that a replica must process before a new request.
+func (r *replica) pending(now time.Duration) int64 { return r.tokensIn(r.idleAt - now) }
+
+// tokensIn returns the number of prompt tokens that a replica processes in a time.
+func (r *replica) tokensIn(d time.Duration) int64 {
+	if d <= 0 {
+		return 0
+	}
+	return int64(d) >> 10 * r.speed >> 20
+}
+
+func (r *replica) setRate(rate int64) {
+	r.rate = min(max(minRate*1000, rate), maxRate*1000)
+	r.speed = r.rate * (1 << 30) / 1_000_000_000_000
+}
+
+// timeOf returns the time in which a replica processes a number of prompt tokens.
+func (r *replica) timeOf(tokens int64) time.Duration {
+	return time.Duration(tokens*1_000_000/(r.rate/1000)) * time.Microsecond
+}
+
+// wake ends the time in which a replica has had no prompt.
+func (r *replica) wake(now time.Duration) {
+	if now > r.idleAt {
+		r.idle += now - r.idleAt
+		r.idleAt = now
+	}
+}
+
+// shift moves the time at which a replica will have processed its prompts by d, and also the
+// predicted first tokens of the requests that were sent at the time begin or later.
+func (r *replica) shift(d, begin time.Duration) {
+	r.idleAt += d
+	for _, s := range r.waiting {
+		if s.at >= begin {
+			s.predicted += d
+		}
+	}
+}
+
+// delay moves the predictions that follow the request s by d > 0. The times in which the replica would
+// have had no prompt since then become shorter.
+func (r *replica) delay(s *Sent, d time.Duration) {
+	used := min(d, r.idle-s.idle)
+	r.idleAt += d - used
+	r.idle -= used
+	for _, other := range r.waiting {
+		if other.at >= s.at {
+			used := min(d, max(0, other.idle-s.idle))
+			other.predicted += d - used
+			other.idle -= used
+		}
+	}
+}
+
+// A Report is what a replica says of itself.
+type Report struct {
+	PendingTokens int64 // prompt tokens that it has not processed; -1 if unknown
+	CacheBlocks   int64 // size of its cache of prompts in blocks; 0 if unknown
+}
+
+// Report corrects the predicted state of a replica.
+func (b *Balancer) Report(now time.Duration, id string, report Report) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	at := b.of(id)
+	r := &b.replicas[at]
+	if report.PendingTokens >= 0 {
+		r.wake(now)
+		r.shift(now+r.timeOf(report.PendingTokens)-r.idleAt, -1)
+	}
+	if report.CacheBlocks > 0 {
+		r.reported = true
+		b.prefixes.lists[at].limit = int(min(report.CacheBlocks, maxBlocks))
+		b.prefixes.shrink(at)
+	}
+}
+
+// A Note is a prompt that a gateway sent to a replica. Gateways send one another their notes, so
+// that each predicts the state of all replicas.
+type Note struct {
+	Replica  string
+	Uncached int64 // tokens that the replica must process
+	Blocks   []uint64
+	Age      time.Duration // time since the prompt was sent
+}
+
+// Note records a prompt that another gateway sent.
+func (b *Balancer) Note(now time.Duration, n Note) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	at := b.of(n.Replica)
+	r := &b.replicas[at]
+	r.wake(now)
+	r.shift(r.timeOf(n.Uncached), now-n.Age)
+	b.prefixes.use(at, n.Blocks)
+}

@@ -1,0 +1,69 @@
+// Package balance chooses the replica that answers a request. It predicts when each replica will
+// have processed the prompts that it was sent, and which prefix of a prompt each replica has cached.
+// It has no clock and no I/O: the caller passes the time.
+package balance
+
+import (
+	"encoding/binary"
+	"hash/maphash"
+	"math"
+)
+
+// BlockTokens is the number of tokens in one block of a prompt. Replicas cache prompts in whole
+// blocks.
+const BlockTokens = 512
+
+// A Prompt is what a Balancer knows of the prompt of a request.
+type Prompt struct {
+	Tokens int64 // number of tokens; may be an estimate
+	// Blocks has one hash for each full block of the prompt. Each hash covers the prompt from its
+	// beginning to the end of the block, so that equal hashes mean equal prefixes.
+	Blocks []uint64
+}
+
+// A Hasher computes the block hashes of prompts. Hashes of different Hashers differ, so that no
+// client can choose prompts whose hashes collide.
+type Hasher struct {
+	seed maphash.Seed
+}
+
+// NewHasher returns a Hasher with a random seed.
+func NewHasher() Hasher { return Hasher{maphash.MakeSeed()} }
+
+// bytesPerToken is the mean length of a token in English text.
+const bytesPerToken = 4
+
+// TokensOf returns the estimated number of tokens of a text, from its length in bytes.
+func TokensOf(bytes int) int { return max(1, bytes/bytesPerToken) }
+
+// Text returns the Prompt of a text whose tokens are not known: it estimates one token for every
+// four bytes. scope separates the caches of accounts, models and addons.
+func (h Hasher) Text(scope string, text []byte) Prompt {
+	const size = BlockTokens * bytesPerToken
+	p := Prompt{Tokens: int64(TokensOf(len(text))), Blocks: make([]uint64, 0, len(text)/size)}
+	chain := maphash.String(h.seed, scope)
+	for ; len(text) >= size; text = text[size:] {
+		chain = h.next(chain, text[:size])
+		p.Blocks = append(p.Blocks, chain)
+	}
+	return p
+}
+
+// TokenIDs returns the Prompt of a text whose token IDs are known.
+func (h Hasher) TokenIDs(scope string, tokens []int) Prompt {
+	p := Prompt{Tokens: int64(max(1, len(tokens))), Blocks: make([]uint64, 0, len(tokens)/BlockTokens)}
+	chain := maphash.String(h.seed, scope)
+	var block [4 * BlockTokens]byte
+	for ; len(tokens) >= BlockTokens; tokens = tokens[BlockTokens:] {
+		for i, token := range tokens[:BlockTokens] {
+			binary.LittleEndian.PutUint32(block[4*i:], uint32(min(token, math.MaxUint32)))
+		}
+		chain = h.next(chain, block[:])
+		p.Blocks = append(p.Blocks, chain)
+	}
+	return p
+}
+
+func (h Hasher) next(chain uint64, block []byte) uint64 {
+	return maphash.Bytes(h.seed, block)*0x9e3779b97f4a7c15 ^ (chain<<31|chain>>33)*0xbf58476d1ce4e5b9
+}

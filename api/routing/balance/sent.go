@@ -1,0 +1,134 @@
+package balance
+
+import (
+	"slices"
+	"time"
+)
+
+// A Sent is a request in progress on a replica.
+type Sent struct {
+	balancer  *Balancer
+	id        string
+	prompt    Prompt
+	choice    Choice
+	at        time.Duration // when it was sent
+	predicted time.Duration // predicted time of its first token
+	work      time.Duration // predicted time in which the replica processes its prompt
+	idle      time.Duration // idle of the replica when it was sent
+	added     uint64        // added of the replica
+	begun     bool
+	overtaken bool // whether a request that was sent later had its first token first
+}
+
+// replica returns the index of the replica; false if it was removed.
+func (s *Sent) replica() (at int, ok bool) {
+	at, ok = s.balancer.index[s.id]
+	return at, ok && s.balancer.replicas[at].added == s.added
+}
+
+// Send records that a request is sent to the chosen replica.
+func (b *Balancer) Send(now time.Duration, id string, p Prompt, c Choice) *Sent {
+	b.mu.Lock()
+	at := b.of(id)
+	r := &b.replicas[at]
+	r.wake(now)
+	work := r.timeOf(c.Uncached + c.Load)
+	r.idleAt += work
+	b.prefixes.use(at, p.Blocks)
+	s := &Sent{balancer: b, id: id, prompt: p, choice: c, at: now, predicted: r.idleAt, work: work, idle: r.idle,
+		added: r.added}
+	r.waiting = append(r.waiting, s)
+	b.mu.Unlock()
+	if b.notes != nil {
+		b.notes(Note{Replica: id, Uncached: c.Uncached, Blocks: p.Blocks})
+	}
+	return s
+}
+
+// FirstToken records the time of the first token of the response. The difference from the predicted
+// time corrects the predicted state of the replica.
+func (s *Sent) FirstToken(now time.Duration) {
+	b := s.balancer
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	at, ok := s.replica()
+	if !ok || s.begun {
+		return
+	}
+	r := &b.replicas[at]
+	overtakes := r.overtake(s)
+	r.begin(s)
+	switch d := now - s.predicted; {
+	case d < 0 && overtakes: // the requests before it are still to be processed
+		r.shift(-s.left(now), s.at)
+	case d < 0:
+		r.shift(d, s.at)
+	case !s.overtaken:
+		r.delay(s, d)
+	}
+	if tokens := s.choice.Pending + s.choice.Uncached; tokens >= minRateTokens && now > s.at && s.choice.Load == 0 &&
+		!s.choice.Full && !overtakes {
+		measured := tokens * 1_000_000 / int64(max(1, (now-s.at)/time.Microsecond)) * 1000
+		r.setRate(r.rate + (measured-r.rate)/rateShare)
+	}
+}
+
+// End records how many tokens of the prompt the replica had cached; -1 if it does not say. Engines that
+// do not count cached tokens report 0, so 0 means nothing until the replica has reported more.
+func (s *Sent) End(cached int64) {
+	b := s.balancer
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	at, ok := s.replica()
+	if !ok || cached < 0 {
+		return
+	}
+	list, r := &b.prefixes.lists[at], &b.replicas[at]
+	r.counts = r.counts || cached > 0
+	if r.reported || !r.counts {
+		return
+	}
+	switch {
+	case cached+BlockTokens < s.choice.Cached: // the cache is smaller than predicted
+		list.limit = max(minBlocks, list.limit-list.limit/blocksLost)
+	case s.choice.Cached > 0:
+		list.limit = min(maxBlocks, list.limit+blocksGained)
+	}
+	b.prefixes.shrink(at)
+}
+
+// Fail records that the replica did not answer the request. It removes the part of the prompt that the
+// replica is not predicted to have processed.
+func (s *Sent) Fail(now time.Duration) {
+	b := s.balancer
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	at, ok := s.replica()
+	if !ok || s.begun {
+		return
+	}
+	r := &b.replicas[at]
+	r.begin(s)
+	r.shift(-s.left(now), s.at)
+}
+
+// left returns the part of work that is predicted to lie ahead.
+func (s *Sent) left(now time.Duration) time.Duration { return min(s.work, max(0, s.predicted-now)) }
+
+// overtake marks the waiting requests that were sent before s as overtaken, and reports whether there
+// are any.
+func (r *replica) overtake(s *Sent) (overtakes bool) {
+	for _, other := range r.waiting {
+		if other == s {
+			break
+		}
+		other.overtaken, overtakes = true, true
+	}
+	return overtakes
+}
+
+// begin removes a request from those that have no first token.
+func (r *replica) begin(s *Sent) {
+	s.begun = true
+	r.waiting = slices.DeleteFunc(r.waiting, func(other *Sent) bool { return other == s })
+}

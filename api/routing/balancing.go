@@ -1,0 +1,198 @@
+package routing
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"slices"
+	"sync"
+	"time"
+
+	"anneal/api/request"
+	"anneal/api/routing/balance"
+	"anneal/domain"
+	"anneal/engines"
+	"anneal/projections"
+)
+
+// balancers has a Balancer for each deployment that this server sends requests to.
+type balancers struct {
+	hasher  balance.Hasher
+	metrics balancerMetrics
+
+	mu     sync.Mutex
+	start  time.Time // the times of the Balancers are durations since start
+	of     map[domain.Name]*deploymentBalancer
+	pruned time.Time
+}
+
+type deploymentBalancer struct {
+	*balance.Balancer
+	created uint64 // CreateVersion of the deployment
+	version uint64 // Version of the deployment whose replicas the Balancer has
+	used    time.Time
+}
+
+// balancerKept is how long a Balancer is kept after its last request.
+const balancerKept = time.Hour
+
+// forDeployment returns the Balancer of a deployment, and the clock for its methods.
+func (b *balancers) forDeployment(row *projections.Row[domain.Deployment], clock func() time.Time) (
+	*balance.Balancer, func() time.Duration) {
+	now := clock()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.of == nil {
+		b.of, b.start, b.pruned = map[domain.Name]*deploymentBalancer{}, now, now
+	}
+	found := b.of[row.Name]
+	if found == nil || found.created != row.CreateVersion {
+		found = &deploymentBalancer{Balancer: balance.New(nil), created: row.CreateVersion}
+		b.of[row.Name] = found
+	}
+	found.used = now
+	if row.Version > found.version { // a waiting request may have an older row than others
+		ids := make([]string, 0, len(row.State.Replicas))
+		for id := range row.State.Replicas {
+			ids = append(ids, id)
+		}
+		found.Keep(ids)
+		found.version = row.Version
+	}
+	if now.Sub(b.pruned) > balancerKept {
+		b.pruned = now
+		for name, one := range b.of {
+			if now.Sub(one.used) > balancerKept {
+				delete(b.of, name)
+			}
+		}
+	}
+	start := b.start
+	return found.Balancer, func() time.Duration { return clock().Sub(start) }
+}
+
+// promptOf returns what a Balancer knows of the prompt of a completion request to an addon. Prompts of
+// different cache scopes, addons or tools share no blocks.
+func (b *balancers) promptOf(req *engines.CompletionRequest, addon string) balance.Prompt {
+	scope := req.CacheScope + "\x00" + addon
+	switch {
+	case req.Chat != nil:
+		for _, tool := range req.Chat.Tools {
+			scope += "\x00" + string(tool)
+		}
+		text, _ := json.Marshal(req.Chat.Messages) // messages can always be marshaled
+		return b.hasher.Text(scope, text)
+	case req.PromptTokens != nil:
+		return b.hasher.TokenIDs(scope, req.PromptTokens)
+	}
+	return b.hasher.Text(scope, []byte(req.Prompt))
+}
+
+// embeddingPromptOf returns the Prompt of an embedding request, which no replica caches.
+func embeddingPromptOf(req *engines.EmbeddingRequest) balance.Prompt {
+	return balance.Prompt{Tokens: int64(max(len(req.Tokens), balance.TokensOf(len(req.Input))))}
+}
+
+// An Attempt is a request that is sent to one replica.
+type Attempt struct {
+	Replica domain.Replica
+	Addon   string
+
+	placement Placement
+	cached    int64 // tokens of the prompt that the replica had cached; -1 if it does not say
+	sent      *balance.Sent
+	ended     bool
+	now       func() time.Duration
+}
+
+// FirstToken records that the replica has begun to answer.
+func (a *Attempt) FirstToken() { a.sent.FirstToken(a.now()) }
+
+// Cached records how many tokens of the prompt the replica had cached.
+func (a *Attempt) Cached(tokens int) { a.cached = int64(tokens) }
+
+// end records how the attempt ended.
+func (a *Attempt) end(err error) {
+	a.ended = true
+	if err != nil {
+		a.sent.Fail(a.now())
+		return
+	}
+	a.FirstToken()
+	a.sent.End(a.cached)
+}
+
+// endPanic records that the attempt failed, if it ended by a panic.
+func (a *Attempt) endPanic() {
+	if !a.ended {
+		a.sent.Fail(a.now())
+	}
+}
+
+// next returns an Attempt on the replica that is predicted to answer the request first, of the ready
+// ones that are not in tried; nil if there is none. Requests of a session go to the replica with the
+// highest hash of session and replica ID (rendezvous hashing), so that a session changes its replica
+// only when the replica is no longer ready, or has much more work than another.
+func (s *sendState) next(row *projections.Row[domain.Deployment], ready []domain.Replica) *Attempt {
+	c, q := s.c, s.q
+	ready = slices.DeleteFunc(ready, func(r domain.Replica) bool { return s.tried[r.ID] })
+	if len(ready) == 0 {
+		return nil
+	}
+	all := &s.router.balancers
+	balancer, now := all.forDeployment(row, c.Now)
+	query := balance.Query{Candidates: candidates(c, q.Deployment, ready)}
+	if q.Session != "" {
+		query.Session = slices.MaxFunc(ready, func(a, b domain.Replica) int {
+			return cmp.Compare(affinity(q.Session, a.ID), affinity(q.Session, b.ID))
+		}).ID
+	}
+	if q.Prompt != nil {
+		query.Prompt = q.Prompt(q.Addon)
+	}
+	choice, _ := balancer.Choose(now(), query)
+	all.metrics.count(choice)
+	replica, requests := ready[choice.Candidate], query.Candidates[choice.Candidate].Requests
+	return &Attempt{Replica: replica, Addon: q.Addon, cached: -1, now: now,
+		sent: balancer.Send(now(), replica.ID, query.Prompt, choice),
+		placement: Placement{Node: replica.Node.ID(), Concurrent: c.Busy.Of(replicaKey(q.Deployment, replica.ID)) + 1,
+			Route: routeOf(c.Principal, q.Deployment, replica.ID, len(ready), requests, choice)}}
+}
+
+// routeOf returns the header anneal-route. It does not disclose the work of other accounts to a caller
+// that uses a deployment of another account.
+func routeOf(p request.Principal, deployment domain.Name, replica string, candidates, requests int,
+	choice balance.Choice) string {
+	work := ""
+	if p.Account == deployment.Account() || p.IsOperator() {
+		work = fmt.Sprintf("requests=%d; pending-tokens=%d; ", requests, choice.Pending)
+	}
+	return fmt.Sprintf("replica=%s; reason=%s; candidates=%d; %scached-tokens=%d; uncached-tokens=%d", replica,
+		choice.Reason, candidates, work, choice.Cached, choice.Uncached)
+}
+
+// candidates returns the replicas with their loads: the requests that this server has sent, or those
+// in the replica's last heartbeat, whichever number is higher.
+func candidates(c *request.Call, deployment domain.Name, replicas []domain.Replica) []balance.Candidate {
+	status := c.World.View().Live
+	out := make([]balance.Candidate, len(replicas))
+	for i, r := range replicas {
+		reported, _ := status.Replica(deployment, r.ID)
+		out[i] = balance.Candidate{ID: r.ID, Slots: reported.Slots,
+			Requests: max(c.Busy.Of(replicaKey(deployment, r.ID)), reported.Active+reported.Queued)}
+	}
+	return out
+}
+
+func affinity(session, replica string) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(session + "\x00" + replica)) // writing to a hash never fails
+	// the finalizer of MurmurHash3 mixes the bits, because the low bits of FNV depend mostly on the
+	// end of the input
+	x := h.Sum64()
+	x ^= x >> 33
+	x *= 0xff51afd7ed558ccd
+	x ^= x >> 33
+	return x
+}
