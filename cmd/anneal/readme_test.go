@@ -99,8 +99,7 @@ func TestDocuments(t *testing.T) {
 		"docs/subscriptions.md": {"whsec_", "whpk_", "subscription catalog paused", "subscription archive deleted"},
 		"docs/proofs.md": {"VALID: position", "model.registered.v1", "still has all of them, unchanged",
 			"no event between them is missing"},
-		"docs/what-if.md": {"wait until the first start: mean", "variant 2: weight:default=3,placement=SPREAD",
-			"fewest-requests   4 ", `"firstTokenP90"`},
+		"docs/what-if.md": {"fewest-requests   4 ", `"firstTokenP90"`}, // its other blocks are not run
 	}
 	for _, page := range pages {
 		var script strings.Builder
