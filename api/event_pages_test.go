@@ -6,7 +6,9 @@ import (
 	"iter"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -48,15 +50,17 @@ func TestEventPageReadsOnlyItsEvents(t *testing.T) {
 	last := s.events()
 	log := &countedLog{Memory: s.log}
 	s.server.core.Log = log
+	subject := url.QueryEscape(`subject = "accounts/acme/datasets/d1"`)
 	for path, readers := range map[string]map[string]int64{ // number of hidden events by reader
-		"/v1/accounts/acme/events":             {"admin": 0, "user": 3},
-		"/v1/events":                           {"operator": 0},
-		"/v1/accounts/acme/datasets/d1/events": {"user": 0},
+		"/v1/accounts/acme/events":                   {"admin": 0, "user": 3},
+		"/v1/events":                                 {"operator": 0},
+		"/v1/accounts/acme/datasets/d1/events":       {"user": 0},
+		"/v1/accounts/acme/events?filter=" + subject: {"user": 0},
 	} {
 		for alias, hidden := range readers {
 			for _, size := range []int{1, 7, 50} {
-				for _, order := range []string{"", "&orderBy=position"} {
-					s.walkEvents(log, fmt.Sprintf("%s?pageSize=%d%s", path, size, order), alias, size, hidden, last)
+				for _, order := range []string{"", "&orderBy=position", "&orderBy=position+desc"} {
+					s.walkEvents(log, withQuery(path, fmt.Sprintf("pageSize=%d%s", size, order)), alias, size, hidden, last)
 				}
 			}
 		}
@@ -68,14 +72,19 @@ func TestEventPageReadsOnlyItsEvents(t *testing.T) {
 // each page.
 func (s *harness) walkEvents(log *countedLog, path, alias string, size int, hidden int64, last uint64) {
 	s.Helper()
-	seen, total, before, token := 0, -1.0, uint64(0), ""
+	seen, total, token, descending := 0, -1.0, "", strings.HasSuffix(path, "desc")
+	var positions []uint64
 	for first := true; first || token != ""; first = false {
 		log.read.Store(0)
 		a := s.call(http.MethodGet, path+"&pageToken="+token, alias, "")
 		require.Equal(s, http.StatusOK, a.status, "%s", a.body)
 		page := a.json(s)
 		events := page["events"].([]any)
-		require.LessOrEqual(s, log.read.Load(), int64(len(events))+1+hidden, "%s", path)
+		read := int64(len(events)) + 1 + hidden
+		if descending {
+			read *= 4 // ranges of positions are read until they have enough events
+		}
+		require.LessOrEqual(s, log.read.Load(), read, "%s", path)
 		require.LessOrEqual(s, len(events), size)
 		if first {
 			total = page["totalSize"].(float64)
@@ -84,8 +93,7 @@ func (s *harness) walkEvents(log *countedLog, path, alias string, size int, hidd
 		for _, one := range events {
 			position, err := strconv.ParseUint(one.(map[string]any)["position"].(string), 10, 64)
 			require.NoError(s, err)
-			require.Greater(s, position, before)
-			before = position
+			positions = append(positions, position)
 			if hidden > 0 {
 				require.NotContains(s, one.(map[string]any)["subject"], "/apiKeys/")
 			}
@@ -94,7 +102,51 @@ func (s *harness) walkEvents(log *countedLog, path, alias string, size int, hidd
 		token, _ = page["nextPageToken"].(string)
 	}
 	require.EqualValues(s, total, seen, "%s", path)
-	require.LessOrEqual(s, before, last)
+	if descending {
+		slices.Reverse(positions)
+	}
+	require.True(s, slices.IsSorted(positions), "%s: %v", path, positions)
+	require.Len(s, slices.Compact(positions), seen, "%s", path)
+	require.LessOrEqual(s, positions[seen-1], last)
+}
+
+// withQuery appends parameters to a path that may have some.
+func withQuery(path, parameters string) string {
+	if strings.Contains(path, "?") {
+		return path + "&" + parameters
+	}
+	return path + "?" + parameters
+}
+
+// TestNewestEventsOfASparseHistory checks that the newest events of an account, between which others
+// have many, are found in any page size, and are those of the list in ascending order.
+func TestNewestEventsOfASparseHistory(t *testing.T) {
+	s := newHarness(t, request.Limits{})
+	for i := range 120 {
+		if i%29 == 3 {
+			a := s.call(http.MethodPost, "/v1/accounts/other/datasets", "other",
+				fmt.Sprintf(`{"datasetId": "o%d", "dataset": {}}`, i))
+			require.Equal(t, http.StatusOK, a.status, "%s", a.body)
+		}
+		s.makeDataset(fmt.Sprintf("d%d", i))
+	}
+	walk := func(parameters string) (ids []any) {
+		for token := ""; ; {
+			page := s.call(http.MethodGet, "/v1/accounts/other/events?"+parameters+"&pageToken="+token, "other", "").json(t)
+			for _, e := range page["events"].([]any) {
+				ids = append(ids, e.(map[string]any)["id"])
+			}
+			if token, _ = page["nextPageToken"].(string); token == "" {
+				return ids
+			}
+		}
+	}
+	ascending := walk("pageSize=200")
+	require.NotEmpty(t, ascending)
+	slices.Reverse(ascending)
+	for _, size := range []int{1, 2, 3, 7, 200} {
+		require.Equal(t, ascending, walk(fmt.Sprintf("orderBy=position%%20%%20desc&pageSize=%d", size)), "pages of %d", size)
+	}
 }
 
 // TestEventsAppendedDuringListing checks that all pages of a list of events report the total of the

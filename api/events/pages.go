@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 
 	"anneal/api/request"
@@ -14,18 +15,23 @@ import (
 	"anneal/projections/query"
 )
 
-// list returns a page of the history's events. Without a filter, and in the order of the log, it
-// reads only the events of the page. With a filter that begins with subject = "…", it reads only
-// the events of that resource. With any other filter or order, it reads the whole history.
+// list returns a page of the history's events. Without a filter, and in the order of positions, up
+// or down, it reads only the events of the page. With a filter that begins with subject = "…", it
+// reads only the events of that resource, and if the filter has nothing else, only those of the page.
+// With any other filter or order, it reads the whole history.
 func list(c *request.Call, p *request.Params, h history) (any, error) {
 	q, m := request.ReadListQuery(c, p, reflect.TypeFor[Event]())
-	if q.OrderBy == "position" { // the order by position is that of the log
-		q.OrderBy = ""
+	h, whole := h.ofSubject(q.Filter)
+	if !whole && strings.TrimSpace(q.Filter) != "" {
+		return filteredPage(c, p, h, q, m)
 	}
-	if strings.TrimSpace(q.Filter) == "" && strings.TrimSpace(q.OrderBy) == "" {
+	switch strings.Join(strings.Fields(q.OrderBy), " ") {
+	case "", "position", "position asc":
 		return nextPage(c, p, h, q, m)
+	case "position desc":
+		return previousPage(c, p, h, q, m)
 	}
-	return filteredPage(c, p, h.ofSubject(q.Filter), q, m)
+	return filteredPage(c, p, h, q, m)
 }
 
 // bySubject matches a filter for the events of one resource: subject = "…", alone or followed by
@@ -34,42 +40,49 @@ var bySubject = regexp.MustCompile(
 	`^\s*subject\s*=\s*"(accounts/[a-z0-9-]+/[A-Za-z]+/[a-z0-9-]+|accounts/[a-z0-9-]+)"\s*(AND\s.*)?$`)
 
 // ofSubject returns the history of one resource if the filter selects only events of that resource;
-// the log has an index by subject. For other filters, it returns h unchanged.
-func (h history) ofSubject(filter string) history {
+// the log has an index by subject. whole reports whether the filter selects all of its events. For
+// other filters, ofSubject returns h unchanged.
+func (h history) ofSubject(filter string) (narrow history, whole bool) {
 	found := bySubject.FindStringSubmatch(filter)
 	if found == nil || strings.Contains(found[2], "OR") {
-		return h
+		return h, false
 	}
 	subject := domain.Name(found[1]).Subject()
 	if prefix, open := strings.CutSuffix(h.subject, ">"); open && strings.HasPrefix(subject, prefix) {
 		h.subject = subject
+		return h, found[2] == ""
 	}
-	return h
+	return h, false
 }
 
 // A pageCursor is the content of a page token of a list of events.
 type pageCursor struct {
-	After uint64 `json:"a"` // position of the last event of the previous page
-	Total int    `json:"t"` // totalSize, as the first page stated it
+	After  uint64 `json:"a"` // position of the last event of the previous page, in ascending order
+	Before uint64 `json:"b"` // the same in descending order
+	Total  int    `json:"t"` // totalSize, as the first page stated it
+}
+
+// readCursor returns the page size and the cursor of a list of events.
+func readCursor(c *request.Call, p *request.Params, h history, q query.Query) (size int, cursor pageCursor, err error) {
+	size = request.PageSize(&p.Violations, q.PageSize)
+	if q.PageToken != "" && !request.OpenToken(c.Pepper, q.Binding, q.PageToken, &cursor) {
+		p.Violations.Add("pageToken", "is not a page token of this list: leave it out to get the first page")
+	}
+	if err := p.Err(); err != nil {
+		return 0, cursor, err
+	}
+	if q.PageToken == "" {
+		cursor.Total, err = count(c, h)
+	}
+	return size, cursor, err
 }
 
 // nextPage returns the page of the history's events that follows the page token, in the order of
 // the log.
 func nextPage(c *request.Call, p *request.Params, h history, q query.Query, m wire.Mask) (any, error) {
-	size := request.PageSize(&p.Violations, q.PageSize)
-	var cursor pageCursor
-	if q.PageToken != "" && !request.OpenToken(c.Pepper, q.Binding, q.PageToken, &cursor) {
-		p.Violations.Add("pageToken", "is not a page token of this list: leave it out to get the first page")
-	}
-	if err := p.Err(); err != nil {
+	size, cursor, err := readCursor(c, p, h, q)
+	if err != nil {
 		return nil, err
-	}
-	if q.PageToken == "" {
-		total, err := count(c, h)
-		if err != nil {
-			return nil, err
-		}
-		cursor.Total = total
 	}
 	events, next := []any{}, ""
 	for e, err := range c.Log.Read(c.Ctx, h.subject, cursor.After) {
@@ -87,6 +100,63 @@ func nextPage(c *request.Call, p *request.Params, h history, q query.Query, m wi
 		request.Reflect(c, e.Position)
 	}
 	return request.ListResponse("events", events, next, cursor.Total, m)
+}
+
+// previousPage returns the page of the history's events that follows the page token, in the reverse
+// order of the log.
+func previousPage(c *request.Call, p *request.Params, h history, q query.Query, m wire.Mask) (any, error) {
+	size, cursor, err := readCursor(c, p, h, q)
+	if err != nil {
+		return nil, err
+	}
+	if cursor.Before == 0 {
+		last, err := c.Log.Last(c.Ctx)
+		if err != nil {
+			return nil, err
+		}
+		request.Reflect(c, last.Position)
+		cursor.Before = last.Position + 1
+	}
+	found, err := newestBefore(c, h, cursor.Before, size+1)
+	if err != nil {
+		return nil, fmt.Errorf("read events %s: %w", h.subject, err)
+	}
+	events, next := []any{}, ""
+	for _, e := range slices.Backward(found) {
+		if len(events) == size {
+			next = request.SealToken(c.Pepper, q.Binding, cursor)
+			break
+		}
+		events, cursor.Before = append(events, eventlog.Structured(redact(e))), e.Position
+	}
+	return request.ListResponse("events", events, next, cursor.Total, m)
+}
+
+// newestBefore returns the n newest events of the history before a position, in the order of the log.
+// The log is read forward only, so newestBefore reads ranges of positions that end at the position,
+// each twice as long as the one that follows it, until it has found n events. It keeps at most 2n.
+func newestBefore(c *request.Call, h history, position uint64, n int) (newest []eventlog.Event, err error) {
+	for length := uint64(n); position > 1 && len(newest) < n; length *= 2 {
+		begin := position - min(position, length+1) // the range has the positions between begin and position
+		var older []eventlog.Event
+		for e, err := range c.Log.Read(c.Ctx, h.subject, begin) {
+			if err != nil {
+				return nil, err
+			}
+			if e.Position >= position {
+				break
+			}
+			if !h.visible(e) {
+				continue
+			}
+			if older = append(older, e); len(older) == 2*n {
+				older = append(older[:0], older[n:]...)
+			}
+		}
+		newest = append(older, newest...)
+		position = begin + 1
+	}
+	return newest[max(0, len(newest)-n):], nil
 }
 
 // count returns the number of events in the history that the caller may read.

@@ -20,10 +20,14 @@ func TestOfSubject(t *testing.T) {
 		`subject = "accounts/acme/datasets/*"`:                                "events.acme.>",
 		`actor = "x" AND subject = "accounts/acme/datasets/d"`:                "events.acme.>",
 	} {
-		require.Equal(t, want, history{subject: "events.acme.>"}.ofSubject(filter).subject, filter)
+		narrow, whole := history{subject: "events.acme.>"}.ofSubject(filter)
+		require.Equal(t, want, narrow.subject, filter)
+		require.Equal(t, filter == `subject = "accounts/acme/datasets/d"`, whole, filter)
 	}
-	require.Equal(t, "events.other.datasets.d",
-		history{subject: "events.>"}.ofSubject(`subject = "accounts/other/datasets/d"`).subject)
-	require.Equal(t, "events.acme.datasets.e",
-		history{subject: "events.acme.datasets.e"}.ofSubject(`subject = "accounts/acme/datasets/d"`).subject)
+	narrow, whole := history{subject: "events.>"}.ofSubject(`subject = "accounts/other/datasets/d"`)
+	require.Equal(t, "events.other.datasets.d", narrow.subject)
+	require.True(t, whole)
+	narrow, whole = history{subject: "events.acme.datasets.e"}.ofSubject(`subject = "accounts/acme/datasets/d"`)
+	require.Equal(t, "events.acme.datasets.e", narrow.subject)
+	require.False(t, whole)
 }
