@@ -113,7 +113,11 @@ type Server struct {
 	rest      *rest.Service
 	inference *inference.Service
 	audio     *audio.Service
+	gateway   *routing.Router
 }
+
+// Gateway returns the router of inference requests, which exchanges notes with those of other servers.
+func (s *Server) Gateway() *routing.Router { return s.gateway }
 
 // New returns a server. To stop the server, call Close, then wait for the requests in progress,
 // then call Drain.
@@ -140,7 +144,8 @@ func New(o Options) *Server {
 		Logger:    o.Logger,
 		Addresses: o.Addresses,
 		Pepper:    o.Pepper, Now: o.Now, Space: o.Space, Limits: o.Limits, Busy: request.NewCounters(), Closing: closing})
-	router := routing.NewRouter(o.Replicas, o.Meter, o.Metrics)
+	router := routing.NewRouter(o.Replicas, o.Meter, o.Metrics, o.Pepper)
+	s.gateway = router
 	routes := routing.NewDirectRoutes(o.Direct, o.Pepper, o.World)
 	s.rest = rest.NewService(rest.Options{Uploads: s.uploads, Events: s.events, LastServed: router.LastServed,
 		Routes: routes, Sealer: o.Sealer, Scorer: o.Scorer, Cluster: o.Cluster, ReaderURL: o.ReaderURL, Prices: o.Prices,

@@ -20,6 +20,7 @@ import (
 type balancers struct {
 	hasher  balance.Hasher
 	metrics balancerMetrics
+	notes   notes // for the other gateways
 
 	mu     sync.Mutex
 	start  time.Time // the times of the Balancers are durations since start
@@ -48,7 +49,9 @@ func (b *balancers) forDeployment(row *projections.Row[domain.Deployment], clock
 	}
 	found := b.of[row.Name]
 	if found == nil || found.created != row.CreateVersion {
-		found = &deploymentBalancer{Balancer: balance.New(nil), created: row.CreateVersion}
+		found = &deploymentBalancer{created: row.CreateVersion, Balancer: balance.New(func(n balance.Note) {
+			b.notes.add(Note{Deployment: row.Name, Created: row.CreateVersion, Note: n, sent: clock()})
+		})}
 		b.of[row.Name] = found
 	}
 	found.used = now

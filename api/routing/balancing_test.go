@@ -37,7 +37,7 @@ func cachedOn(b *balance.Balancer, p balance.Prompt, replica string) int64 {
 // number stays the same, and all of a deployment that was deleted and created again; and that a request
 // with an older row does not make it forget new replicas.
 func TestBalancersFollowTheirDeployment(t *testing.T) {
-	b := balancers{hasher: balance.NewHasher()}
+	b := balancers{hasher: balance.NewHasher(nil)}
 	clock := func() time.Time { return time.Unix(0, 0) }
 	get := func(row *projections.Row[domain.Deployment]) *balance.Balancer {
 		one, _ := b.forDeployment(row, clock)
@@ -74,7 +74,7 @@ func TestBalancersOfUnusedDeploymentsAreForgotten(t *testing.T) {
 // TestPromptsOfAddonsDiffer checks that the prompt of an attempt belongs to the addon of the attempt,
 // which may have replaced the addon of the request.
 func TestPromptsOfAddonsDiffer(t *testing.T) {
-	b := balancers{hasher: balance.NewHasher()}
+	b := balancers{hasher: balance.NewHasher(nil)}
 	req := &engines.CompletionRequest{Addon: "old", Prompt: strings.Repeat("word ", 1000)}
 	assert.NotEqual(t, b.promptOf(req, "old").Blocks, b.promptOf(req, "new").Blocks)
 	assert.Equal(t, b.promptOf(req, "new").Blocks, b.promptOf(req, "new").Blocks)

@@ -30,10 +30,11 @@ type Router struct {
 	balancers   balancers
 }
 
-// NewRouter returns a Router and registers its metrics.
-func NewRouter(replicas Replicas, meter Meter, metrics prometheus.Registerer) *Router {
+// NewRouter returns a Router and registers its metrics. secret is the key for the hashes of prompts; the
+// Routers of an installation have the same.
+func NewRouter(replicas Replicas, meter Meter, metrics prometheus.Registerer, secret []byte) *Router {
 	return &Router{Replicas: replicas, Meter: meter, LastServed: NewLastServed(),
-		balancers: balancers{hasher: balance.NewHasher(), metrics: newBalancerMetrics(metrics)}}
+		balancers: balancers{hasher: balance.NewHasher(secret), metrics: newBalancerMetrics(metrics)}}
 }
 
 // An Output receives the continuation of a prompt.

@@ -1,6 +1,7 @@
 package main_test
 
 import (
+	"crypto/rand"
 	"fmt"
 	"net"
 	"net/http"
@@ -216,10 +217,30 @@ func (l *pairLoad) end() {
 	l.completionLoad.end()
 }
 
+// learnFromOneAnother waits until one control plane predicts that a replica has cached a prompt that
+// only the other one has sent to it. Each attempt has a prompt of its own. A block of a prompt exceeds
+// the context length of the base model, so the replica refuses the requests after they are routed.
+func (p *pair) learnFromOneAnother() {
+	p.t.Helper()
+	eventually(p.t, "a control plane knows a prompt that the other one sent", func() bool {
+		route, prompt := "", rand.Text()+strings.Repeat(" the", 600)
+		for i := range p.planes {
+			res, err := p.direct(i).send(http.MethodPost, "//inference/v1/completions",
+				object{"model": "accounts/default/deployments/d", "prompt": prompt, "max_tokens": 1})
+			require.NoError(p.t, err)
+			require.NoError(p.t, res.Body.Close())
+			route = res.Header.Get("anneal-route")
+			<-time.After(100 * time.Millisecond) // two intervals of notes
+		}
+		return strings.Contains(route, "cached-tokens=") && !strings.Contains(route, "; cached-tokens=0;")
+	})
+}
+
 // TestRollingRestart restarts two control planes behind a load balancer, one after the other, under
 // a load of reads, writes and completions: no request fails.
 func TestRollingRestart(t *testing.T) {
 	p, worker := startPair(t, "")
+	p.learnFromOneAnother()
 	load := p.load()
 	load.some()
 	for _, i := range []int{1, 0, 1} {

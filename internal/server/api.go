@@ -104,6 +104,9 @@ func (s *Server) openAPI(ctx context.Context, listener net.Listener) error {
 			Wake: s.flags.coldStartTimeout, ScaleToZero: s.flags.zeroFloor, JobTime: s.flags.jobDeadline,
 			Audio: s.flags.maxAudio, Bodies: s.flags.maxBodyMemory, Transcription: s.flags.transcriptionTimeout},
 	})
+	if s.flags.natsURL != "" { // there may be other control planes
+		s.services.start("gateways", gateways(s).Run)
+	}
 	limits, err := s.descriptors.connectionLimits(s.flags)
 	if err != nil {
 		return err

@@ -153,7 +153,7 @@ func TestRemovedReplicasAreForgotten(t *testing.T) {
 }
 
 func TestPromptsShareBlocksOfEqualPrefixes(t *testing.T) {
-	h := NewHasher()
+	h := NewHasher([]byte("secret"))
 	size := BlockTokens * bytesPerToken
 	text := strings.Repeat("a", size) + strings.Repeat("b", size) + "c"
 	p := h.Text("scope", []byte(text))

@@ -4,9 +4,11 @@
 package balance
 
 import (
+	"crypto/sha256"
 	"encoding/binary"
-	"hash/maphash"
 	"math"
+
+	"github.com/minio/highwayhash"
 )
 
 // BlockTokens is the number of tokens in one block of a prompt. Replicas cache prompts in whole
@@ -21,14 +23,18 @@ type Prompt struct {
 	Blocks []uint64
 }
 
-// A Hasher computes the block hashes of prompts. Hashes of different Hashers differ, so that no
-// client can choose prompts whose hashes collide.
+// A Hasher computes the block hashes of prompts with a secret key, so that no client can choose
+// prompts whose hashes collide. Hashers with the same key compute the same hashes.
 type Hasher struct {
-	seed maphash.Seed
+	key [sha256.Size]byte
 }
 
-// NewHasher returns a Hasher with a random seed.
-func NewHasher() Hasher { return Hasher{maphash.MakeSeed()} }
+// NewHasher returns a Hasher whose key is derived from a secret.
+func NewHasher(secret []byte) Hasher {
+	return Hasher{sha256.Sum256(append([]byte("anneal: blocks of prompts\x00"), secret...))}
+}
+
+func (h Hasher) sum(data []byte) uint64 { return highwayhash.Sum64(data, h.key[:]) }
 
 // bytesPerToken is the mean length of a token in English text.
 const bytesPerToken = 4
@@ -41,7 +47,7 @@ func TokensOf(bytes int) int { return max(1, bytes/bytesPerToken) }
 func (h Hasher) Text(scope string, text []byte) Prompt {
 	const size = BlockTokens * bytesPerToken
 	p := Prompt{Tokens: int64(TokensOf(len(text))), Blocks: make([]uint64, 0, len(text)/size)}
-	chain := maphash.String(h.seed, scope)
+	chain := h.sum([]byte(scope))
 	for ; len(text) >= size; text = text[size:] {
 		chain = h.next(chain, text[:size])
 		p.Blocks = append(p.Blocks, chain)
@@ -52,7 +58,7 @@ func (h Hasher) Text(scope string, text []byte) Prompt {
 // TokenIDs returns the Prompt of a text whose token IDs are known.
 func (h Hasher) TokenIDs(scope string, tokens []int) Prompt {
 	p := Prompt{Tokens: int64(max(1, len(tokens))), Blocks: make([]uint64, 0, len(tokens)/BlockTokens)}
-	chain := maphash.String(h.seed, scope)
+	chain := h.sum([]byte(scope))
 	var block [4 * BlockTokens]byte
 	for ; len(tokens) >= BlockTokens; tokens = tokens[BlockTokens:] {
 		for i, token := range tokens[:BlockTokens] {
@@ -65,5 +71,5 @@ func (h Hasher) TokenIDs(scope string, tokens []int) Prompt {
 }
 
 func (h Hasher) next(chain uint64, block []byte) uint64 {
-	return maphash.Bytes(h.seed, block)*0x9e3779b97f4a7c15 ^ (chain<<31|chain>>33)*0xbf58476d1ce4e5b9
+	return h.sum(block)*0x9e3779b97f4a7c15 ^ (chain<<31|chain>>33)*0xbf58476d1ce4e5b9
 }

@@ -1,0 +1,125 @@
+package routing
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"time"
+
+	"anneal/api/routing/balance"
+	"anneal/domain"
+	"anneal/projections"
+)
+
+// A Note is about a prompt that a gateway sent to a replica. Gateways send one another their notes, so
+// that each knows what all of them sent.
+type Note struct {
+	Deployment domain.Name
+	Created    uint64 // CreateVersion of the deployment
+	balance.Note
+
+	sent time.Time
+}
+
+// maxNotes is the maximum number of notes that wait to be taken. Further notes are dropped: they only
+// make predictions better.
+const maxNotes = 4096
+
+// notes are the notes for the other gateways. The zero value collects none.
+type notes struct {
+	mu      sync.Mutex
+	enabled bool
+	waiting []Note
+}
+
+func (n *notes) add(note Note) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.enabled && len(n.waiting) < maxNotes {
+		n.waiting = append(n.waiting, note)
+	}
+}
+
+// TakeNotes returns the notes since the last call, with their ages. The first call enables notes.
+func (r *Router) TakeNotes(now time.Time) []Note {
+	n := &r.balancers.notes
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	taken := n.waiting
+	n.enabled, n.waiting = true, nil
+	for i := range taken {
+		taken[i].Age = now.Sub(taken[i].sent)
+	}
+	return taken
+}
+
+// AddNote records a prompt that another gateway sent. row is the row of the deployment of the note. A
+// note about a deleted deployment, or a replica that the row does not have, is ignored.
+func (r *Router) AddNote(row *projections.Row[domain.Deployment], n Note, clock func() time.Time) {
+	if row.CreateVersion != n.Created {
+		return
+	}
+	if _, ok := row.State.Replicas[n.Replica]; !ok {
+		return
+	}
+	balancer, now := r.balancers.forDeployment(row, clock)
+	balancer.Note(now(), n.Note)
+}
+
+// A wireNote is the JSON form of a Note in a message between gateways.
+type wireNote struct {
+	Deployment domain.Name   `json:"deployment"`
+	Created    uint64        `json:"created"`
+	Replica    string        `json:"replica"`
+	Uncached   int64         `json:"uncached"`
+	Blocks     []byte        `json:"blocks"` // the hashes as 8 bytes each, little-endian
+	Age        time.Duration `json:"age"`    // in nanoseconds
+}
+
+// Limits of a message between gateways.
+const (
+	maxMessageNotes  = 64
+	maxMessageBlocks = 256 // of one note: the first 131,072 tokens of a prompt
+)
+
+// EncodeNotes returns the messages to other gateways that have the notes.
+func EncodeNotes(notes []Note) (messages [][]byte) {
+	for len(notes) > 0 {
+		n := min(len(notes), maxMessageNotes)
+		wire := make([]wireNote, n)
+		for i, note := range notes[:n] {
+			blocks := []byte{}
+			for _, hash := range note.Blocks[:min(len(note.Blocks), maxMessageBlocks)] {
+				blocks = binary.LittleEndian.AppendUint64(blocks, hash)
+			}
+			wire[i] = wireNote{note.Deployment, note.Created, note.Replica, note.Uncached, blocks, note.Age}
+		}
+		message, _ := json.Marshal(wire) // such values can always be marshaled
+		messages, notes = append(messages, message), notes[n:]
+	}
+	return messages
+}
+
+// DecodeNotes returns the notes in a message of another gateway. It returns an error for a message that
+// EncodeNotes cannot have made.
+func DecodeNotes(message []byte) ([]Note, error) {
+	var wire []wireNote
+	if err := json.Unmarshal(message, &wire); err != nil {
+		return nil, fmt.Errorf("decode the message of another gateway: %w", err)
+	}
+	out := make([]Note, 0, len(wire))
+	for _, w := range wire {
+		if w.Uncached < 0 || w.Age < 0 || len(w.Blocks)%8 != 0 || len(w.Blocks) > 8*maxMessageBlocks {
+			return nil, fmt.Errorf("the message of another gateway has a note with %d uncached tokens, an age of %v and %d "+
+				"bytes of blocks", w.Uncached, w.Age, len(w.Blocks))
+		}
+		note := Note{Deployment: w.Deployment, Created: w.Created,
+			Note: balance.Note{Replica: w.Replica, Uncached: w.Uncached, Age: w.Age}}
+		for at := 0; at < len(w.Blocks); at += 8 {
+			note.Blocks = append(note.Blocks, binary.LittleEndian.Uint64(w.Blocks[at:]))
+		}
+		out = append(out, note)
+	}
+	return out, nil
+}
