@@ -30,7 +30,8 @@ func TestMetricsFlags(t *testing.T) {
 		{"--metrics=localhost:0"}, {"--metrics=0.0.0.0:9464", "--metrics-key-file=key"}} {
 		require.NoError(t, metricsFlags(t, valid...).Check(), valid)
 	}
-	for _, invalid := range [][]string{{"--metrics=0.0.0.0:9464"}, {"--metrics=gpu-1:9464"}, {"--metrics=9464"}, {"--metrics=[]:9464"},
+	for _, invalid := range [][]string{{"--metrics=0.0.0.0:9464"}, {"--metrics=gpu-1:9464"}, {"--metrics=9464"},
+		{"--metrics=[]:9464"},
 		{"--metrics-key-file=key"}} {
 		require.Error(t, metricsFlags(t, invalid...).Check(), invalid)
 	}
