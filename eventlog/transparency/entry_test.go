@@ -2,8 +2,10 @@ package transparency
 
 import (
 	"bytes"
+	"strconv"
 	"testing"
 
+	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/mod/sumdb/tlog"
 
@@ -55,4 +57,36 @@ func TestFeed(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestFeedKeepsNoMessage checks that the events of a feed do not change when their message is reused,
+// and that taken events do not change while the feed receives others.
+func TestFeedKeepsNoMessage(t *testing.T) {
+	f, body := newFeed(), make([]byte, 1<<10)
+	var m integrity.Message
+	add := func(position uint64) encodedEvent {
+		for i := range body {
+			body[i] = byte(position)
+		}
+		m.Set(position, "events.a.b", nats.Header{"ce-id": {strconv.FormatUint(position, 10)}}, body)
+		f.add(m)
+		e := encodeEvent(m)
+		return encodedEvent{e.position, e.envelope, bytes.Clone(e.body)}
+	}
+	var want []encodedEvent
+	for position := range uint64(1000) {
+		want = append(want, add(position+1))
+	}
+	taken := f.take()
+	for position := range uint64(1000) {
+		add(position + 1001)
+	}
+	for _, c := range taken {
+		for e := range c.all {
+			require.Equal(t, want[0], e)
+			want = want[1:]
+		}
+		c.release()
+	}
+	require.Empty(t, want)
 }

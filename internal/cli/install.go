@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -35,7 +37,7 @@ these files, but not existing settings. It starts nothing, and prints the comman
 			for _, file := range files {
 				done, err := file.Write(root)
 				if err != nil {
-					return fmt.Errorf("%w: run the command as root, or with --root DIR", err)
+					return asRoot(err)
 				}
 				if done {
 					written = append(written, file.Path)
@@ -76,7 +78,7 @@ other service is installed. Data, settings and the user's account always remain:
 			for _, file := range files {
 				done, err := file.Remove(root)
 				if err != nil {
-					return fmt.Errorf("%w: run the command as root, or with --root DIR", err)
+					return asRoot(err)
 				}
 				if done {
 					removed = append(removed, file.Path)
@@ -89,6 +91,14 @@ other service is installed. Data, settings and the user's account always remain:
 		}}
 	c.Flags().StringVar(&root, "root", "/", "directory below which the files were written")
 	return c
+}
+
+// asRoot adds a hint to an error if the user may not write the files.
+func asRoot(err error) error {
+	if errors.Is(err, fs.ErrPermission) {
+		return withHint(err, "run the command as root, or with --root DIR")
+	}
+	return err
 }
 
 var services = []string{install.Server, install.Agent}
@@ -151,9 +161,9 @@ func printInstallation(c *cobra.Command, files []install.File) error {
 		return printJSON(c.OutOrStdout(), map[string]any{"files": paths})
 	}
 	out, pages := c.OutOrStdout(), 0
-	for i, file := range files {
+	for _, file := range files {
 		switch {
-		case i < 3: // the unit, its user and its settings
+		case strings.HasPrefix(file.Path, "/etc/"): // the unit, its user and its settings
 			fmt.Fprintf(out, "# %s\n%s\n", file.Path, file.Content)
 		case path.Dir(file.Path) == install.ManDir:
 			pages++

@@ -50,8 +50,9 @@ func TestInstall(t *testing.T) {
 
 	require.Contains(t, executed(t, "install", "server", "--root", root), "systemctl start anneal.service")
 	executed(t, "install", "agent", "--root", root)
-	all := []string{"/etc/anneal/agent.yaml", "/etc/anneal/server.yaml", "/etc/systemd/system/anneal-agent.service",
-		"/etc/systemd/system/anneal.service", "/etc/sysusers.d/anneal.conf", "/usr/local/bin/anneal",
+	all := []string{"/etc/anneal/agent.env", "/etc/anneal/agent.yaml", "/etc/anneal/server.env",
+		"/etc/anneal/server.yaml", "/etc/systemd/system/anneal-agent.service", "/etc/systemd/system/anneal.service",
+		"/etc/sysusers.d/anneal.conf", "/usr/local/bin/anneal",
 		"/usr/local/share/bash-completion/completions/anneal",
 		"/usr/local/share/fish/vendor_completions.d/anneal.fish", "/usr/local/share/zsh/site-functions/_anneal"}
 	require.Equal(t, all, filesBelow(t, root))
@@ -77,7 +78,7 @@ func TestInstall(t *testing.T) {
 		return path == "/etc/systemd/system/anneal.service"
 	}), filesBelow(t, root), "the agent needs the others")
 	executed(t, "uninstall", "agent", "--root", root)
-	require.Equal(t, all[:2], filesBelow(t, root), "settings remain")
+	require.Equal(t, all[:4], filesBelow(t, root), "settings remain")
 	executed(t, "uninstall", "agent", "--root", root) // again
 
 	c := NewRoot("test")

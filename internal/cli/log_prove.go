@@ -90,9 +90,9 @@ func logProve() *cobra.Command {
 			"anneal log prove --from 1000 --to 2000",
 		Long: `Writes a bundle that 'anneal log check' verifies offline: the event, the salts of the hashes
 in its entry in the log's Merkle tree, the proof that the tree contains the entry, and a signed checkpoint.
-RESOURCE is COLLECTION/ID or a full name, and stands for the event that created it, even if the resource
-was deleted since. EVENT is the ID of an event. With --since the bundle also proves that the log still
-has all events of an earlier checkpoint.
+RESOURCE is COLLECTION/ID or a full name, and stands for the newest event that created it, even if the
+resource was deleted since. EVENT is the ID of an event. With --since the bundle also proves that the log
+still has all events of an earlier checkpoint.
 
 On the server's machine the command proves events of all accounts, elsewhere those of the context's account.
 --from needs the operator's key, or a server with --public-log.`,
@@ -223,6 +223,10 @@ func (p *prover) positions(ctx context.Context) (positions []string, err error) 
 
 // creation returns the position of the newest event that created the resource.
 func (p *prover) creation(ctx context.Context) (position string, err error) {
+	if p.account == "" && !strings.HasPrefix(p.subject, "accounts/") {
+		return "", usage.Errorf("%q needs an account: give the full name, accounts/ACCOUNT/%s, or log in with "+
+			"'anneal login'", p.subject, p.subject)
+	}
 	in := *p.client
 	in.Account = p.account
 	name, err := in.resourceName(p.subject)

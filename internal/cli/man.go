@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -21,6 +22,9 @@ anneal-dataset-create.1. $SOURCE_DATE_EPOCH sets the date of the pages.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			pages, err := manPages(c.Root())
 			if err != nil {
+				return err
+			}
+			if err := os.MkdirAll(args[0], 0o755); err != nil { // with the umask of the user
 				return err
 			}
 			for _, page := range pages { // replaces the pages of an earlier version

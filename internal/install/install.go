@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // Services that can be installed.
@@ -68,22 +69,31 @@ func Files(service string) []File {
 			Content: append(read(unit), read("common.service")...)},
 		{Path: "/etc/sysusers.d/anneal.conf", Mode: 0o644, Content: read("sysusers.conf")},
 		{Path: "/etc/anneal/" + service + ".yaml", Mode: 0o644, Content: read(service + ".yaml"), Keep: true},
+		{Path: "/etc/anneal/" + service + ".env", Mode: 0o600, Content: read("secrets.env"), Keep: true},
 	}
 }
 
 // Write writes a file below root, and reports whether it was written: not if it exists and Keep is
-// set, or if it has the content already. It replaces a file in one step, so that a running program
-// can be replaced.
+// set, or if it has the content already. It replaces a file, or a symbolic link, in one step, so that
+// a running program can be replaced. Links to directories are followed as if root were "/". The
+// directories that Write creates can be read by all users, whatever the umask is.
 func (f File) Write(root string) (written bool, err error) {
-	path := filepath.Join(root, f.Path)
-	existing, err := os.ReadFile(path)
-	if err == nil && (f.Keep || bytes.Equal(existing, f.Content)) {
-		return false, nil
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	path, err := resolve(root, f.Path)
+	if err != nil {
 		return false, err
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+	switch info, err := os.Lstat(path); {
+	case err == nil && f.Keep:
+		return false, nil
+	case err == nil && info.Mode().IsRegular():
+		existing, err := os.ReadFile(path)
+		if err != nil || bytes.Equal(existing, f.Content) {
+			return false, err
+		}
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return false, err
+	}
+	if err := makeDirs(filepath.Dir(path)); err != nil {
 		return false, err
 	}
 	temporary, err := os.CreateTemp(filepath.Dir(path), ".anneal-*")
@@ -103,9 +113,58 @@ func (f File) Remove(root string) (removed bool, err error) {
 	if f.Keep {
 		return false, nil
 	}
-	err = os.Remove(filepath.Join(root, f.Path))
+	path, err := resolve(root, f.Path)
+	if err != nil {
+		return false, err
+	}
+	err = os.Remove(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
 	return err == nil, err
+}
+
+// maxLinks is the maximum number of symbolic links in a path.
+const maxLinks = 40
+
+// resolve returns the path of a file below root. It follows the links to its directories as if root
+// were "/": a link in an image, such as one to /usr, refers to a directory of the image.
+func resolve(root, path string) (string, error) {
+	dir, links := "/", 0
+	for parts := split(filepath.Dir(path)); len(parts) > 0; {
+		next := filepath.Join(dir, parts[0])
+		parts = parts[1:]
+		target, err := os.Readlink(filepath.Join(root, next))
+		if err != nil { // it is not a link
+			dir = next
+			continue
+		}
+		if links++; links > maxLinks {
+			return "", fmt.Errorf("too many symbolic links in the path %s below %s", path, root)
+		}
+		if filepath.IsAbs(target) {
+			dir = "/"
+		}
+		parts = append(split(target), parts...)
+	}
+	return filepath.Join(root, dir, filepath.Base(path)), nil
+}
+
+func split(path string) []string { return strings.Split(filepath.ToSlash(path), "/") }
+
+// makeDirs is os.MkdirAll with mode 0755 regardless of the umask.
+func makeDirs(dir string) error {
+	err := os.Mkdir(dir, 0o755)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err = makeDirs(filepath.Dir(dir)); err == nil {
+			err = os.Mkdir(dir, 0o755)
+		}
+	}
+	switch {
+	case err == nil:
+		return os.Chmod(dir, 0o755)
+	case errors.Is(err, fs.ErrExist):
+		return nil // if it is not a directory, creating a file in it fails
+	}
+	return err
 }

@@ -63,5 +63,7 @@ func TestUnitsAllowSandbox(t *testing.T) {
 		// the exit status of a panic is that of an invalid flag, so no status may prevent a restart
 		require.NotContains(t, unitOf(service), "RestartPreventExitStatus")
 		require.Contains(t, unitOf(service), "\nWorkingDirectory="+install.StateDir(service)+"\n")
+		// engines keep compiled code in their home directory, and may write nowhere else
+		require.Contains(t, unitOf(service), "\nEnvironment=HOME="+install.StateDir(service)+"\n")
 	}
 }

@@ -44,7 +44,7 @@ func (m *MetricsFlags) Check() error {
 		return nil
 	case err != nil:
 		return usage.Errorf("--metrics %q must be HOST:PORT, or :PORT for 127.0.0.1", m.address)
-	case m.keyFile == "" && host != "" && host != "localhost" && !net.ParseIP(host).IsLoopback():
+	case m.keyFile == "" && !strings.HasPrefix(m.address, ":") && host != "localhost" && !net.ParseIP(host).IsLoopback():
 		return usage.Errorf("--metrics %s is not a loopback address, and the metrics have names of accounts and "+
 			"deployments: give --metrics-key-file, or use 127.0.0.1", m.address)
 	}

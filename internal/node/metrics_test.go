@@ -31,6 +31,7 @@ func TestMetricsFlags(t *testing.T) {
 		require.NoError(t, metricsFlags(t, valid...).Check(), valid)
 	}
 	for _, invalid := range [][]string{{"--metrics=0.0.0.0:9464"}, {"--metrics=gpu-1:9464"}, {"--metrics=9464"},
+		{"--metrics=[]:9464"},
 		{"--metrics-key-file=key"}} {
 		require.Error(t, metricsFlags(t, invalid...).Check(), invalid)
 	}

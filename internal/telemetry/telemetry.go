@@ -41,12 +41,31 @@ func (t *Flags) Add(f *pflag.FlagSet) {
 // Check returns an error if a flag is invalid.
 func (t *Flags) Check() error {
 	if _, err := t.url(); err != nil {
-		return usage.Errorf("--otlp-endpoint %q %v", t.endpoint, err)
+		return usage.Errorf("--otlp-endpoint %q %v", t.redacted(), err)
 	}
 	if !(t.ratio >= 0 && t.ratio <= 1) { // also rejects NaN
 		return usage.Errorf("--otlp-sample-ratio %v must be from 0 to 1", t.ratio)
 	}
 	return nil
+}
+
+// redacted returns the value of --otlp-endpoint for a message, without credentials.
+func (t *Flags) redacted() string {
+	scheme, rest, ok := strings.Cut(t.endpoint, "://")
+	if !ok {
+		scheme, rest = "", t.endpoint
+	}
+	rest, query, _ := strings.Cut(rest, "?")
+	if at := strings.LastIndex(rest, "@"); at >= 0 {
+		rest = "xxxxx" + rest[at:]
+	}
+	if query != "" {
+		rest += "?xxxxx"
+	}
+	if ok {
+		return scheme + "://" + rest
+	}
+	return rest
 }
 
 // tracesPath is the path of traces below the base URL of a collector.

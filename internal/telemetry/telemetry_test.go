@@ -39,9 +39,12 @@ func TestFlags(t *testing.T) {
 		require.Equal(t, want, got)
 	}
 	for _, args := range [][]string{{"--otlp-endpoint=c:4318"}, {"--otlp-endpoint=grpc://c:4317"},
-		{"--otlp-endpoint=http://"}, {"--otlp-endpoint=http://user:secret@c"}, {"--otlp-endpoint=http://c?key=secret"},
+		{"--otlp-endpoint=http://"}, {"--otlp-endpoint=http://user:secret@c"}, {"--otlp-endpoint=http://user:secret@c:port"},
+		{"--otlp-endpoint=http://c?key=secret"},
 		{"--otlp-sample-ratio=1.5"}, {"--otlp-sample-ratio=-1"}, {"--otlp-sample-ratio=NaN"}} {
-		require.Error(t, flagsOf(t, args...).Check(), args)
+		err := flagsOf(t, args...).Check()
+		require.Error(t, err, args)
+		require.NotContains(t, err.Error(), "secret")
 	}
 	tracer, stop, err := flagsOf(t).Open(t.Context(), "test", "1", slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
