@@ -54,7 +54,8 @@ func TestNeighbours(t *testing.T) {
 		}
 	}
 	for _, speed := range []float64{11, 12, 13, 14} {
-		o := Options{Trace: victim, Speed: speed, Profile: profile(t, "h100", 840), Replicas: 4, Policy: PolicyQueue}
+		o := Options{Trace: victim, Speed: speed, Profile: profile(t, "h100", 840), Replicas: 4, Policy: PolicyQueue,
+			Reports: true}
 		alone := run(t, o).FirstP90
 		o.Trace = trace
 		fair := run(t, o)
