@@ -72,7 +72,7 @@ func (c *client) logFile(ctx context.Context, path string) ([]byte, error) {
 // A prover is one run of `anneal log prove`.
 type prover struct {
 	*client
-	account       string // account of the context, which short names of resources belong to
+	account       string // account of the context, to which short names of resources belong
 	operator      bool   // the client has the operator's API key
 	all           bool
 	since         string
@@ -90,8 +90,8 @@ func logProve() *cobra.Command {
 			"anneal log prove --from 1000 --to 2000",
 		Long: `Writes a bundle that 'anneal log check' verifies offline: the event, the salts of the hashes
 in its entry in the log's Merkle tree, the proof that the tree contains the entry, and a signed checkpoint.
-RESOURCE is COLLECTION/ID or a full name, and stands for the event that created it, even if the resource
-was deleted since. EVENT is the ID of an event. With --since the bundle also proves that the log still
+RESOURCE is COLLECTION/ID or a full name. It selects the event that created the resource, even if the
+resource was deleted since. EVENT is the ID of an event. With --since the bundle also proves that the log still
 has all events of an earlier checkpoint.
 
 On the server's machine the command proves events of all accounts, elsewhere those of the context's account.

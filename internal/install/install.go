@@ -53,7 +53,8 @@ func StateDir(service string) string {
 	return "/var/lib/anneal-agent"
 }
 
-// Files returns the files of a service, besides the program and what belongs to it.
+// Files returns the unit, the user and the settings of a service. The program, the manual pages and
+// the completions are not among them.
 func Files(service string) []File {
 	read := func(name string) []byte {
 		content, err := units.ReadFile("units/" + name)
@@ -71,9 +72,9 @@ func Files(service string) []File {
 	}
 }
 
-// Write writes a file below root, and reports whether it was written: not if it exists and Keep is
-// set, or if it has the content already. It replaces a file in one step, so that a running program
-// can be replaced.
+// Write writes a file below root. It writes nothing, and returns false, if the file exists and Keep is
+// set, or if the file has the content already. It replaces a file in one step, so that a running
+// program can be replaced.
 func (f File) Write(root string) (written bool, err error) {
 	path := filepath.Join(root, f.Path)
 	existing, err := os.ReadFile(path)
