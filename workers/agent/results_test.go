@@ -26,7 +26,7 @@ func TestReplyOfAnAttemptThatIsNoLongerAssigned(t *testing.T) {
 		life, drop = context.WithCancel(t.Context())
 		ctx, cancel = replyContext(life)
 		cancel()
-		require.Error(t, ctx.Err(), "after the reply, nothing waits")
+		require.Error(t, ctx.Err(), "cancel ends the context")
 		drop()
 	})
 }
