@@ -42,9 +42,12 @@ const (
 //
 // A deployment that is being deleted loses its replicas and is then DELETED.
 type Replicas struct {
-	PlaceWithin     time.Duration // time after which a new deployment without capacity fails; 0 stands for the constant PlaceWithin
-	KeepDeleted     time.Duration // how long a deleted deployment can be undeleted; 0 stands for the constant KeepDeleted
-	DefragmentAfter time.Duration // how long work waits before replicas move for it; 0 stands for the constant DefragmentAfter
+	// PlaceWithin is the time after which a new deployment without capacity fails. 0 stands for the constant.
+	PlaceWithin time.Duration
+	// KeepDeleted is how long a deleted deployment can be undeleted. 0 stands for the constant.
+	KeepDeleted time.Duration
+	// DefragmentAfter is how long work waits before replicas move for it. 0 stands for the constant.
+	DefragmentAfter time.Duration
 }
 
 // Name implements Scheduler.
