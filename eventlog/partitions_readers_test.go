@@ -78,7 +78,7 @@ func (f *streamFollower) apply(e modelEvent) {
 	}
 }
 
-// followTo applies events of all streams up to a vector, in a random order of streams and pieces. It
+// followTo applies events of all streams up to a vector, in a random order of streams and chunks. It
 // returns false when each stream waits for a cause after the vector: then the vector is not closed.
 func (f *streamFollower) followTo(v vector, random *rand.Rand) bool {
 	for f.applied != v {

@@ -77,7 +77,7 @@ func TestSampling(t *testing.T) {
 	require.Equal(t, "a=1", recorder.Ended()[0].SpanContext().TraceState().String())
 }
 
-// TestNothingIsAllocatedWithoutTracer checks that a process without tracer pays nothing.
+// TestNothingIsAllocatedWithoutTracer checks that spans allocate no memory without a tracer.
 func TestNothingIsAllocatedWithoutTracer(t *testing.T) {
 	ctx, parent, failed := context.WithValue(t.Context(), t, t), domain.Trace{Parent: sampled}, errors.New("failed")
 	var recent *tracing.Recent

@@ -132,7 +132,7 @@ func TestIdleFlowsAreForgotten(t *testing.T) {
 }
 
 // TestRequestsWaitForTheirReplica checks that a request whose replica has too much work does not hold
-// up those behind it that go to another one, and that their plans know of it.
+// up later requests that go to another replica, and that planned has its tokens for these.
 func TestRequestsWaitForTheirReplica(t *testing.T) {
 	q := NewQueue()
 	q.Add(&Request{ID: 1, Account: "a", Prompt: 10})

@@ -80,7 +80,7 @@ func TestChoice(t *testing.T) {
 	assert.False(t, ok)
 }
 
-// TestCorrections checks that a prediction that was wrong does not stay wrong.
+// TestCorrections checks that a wrong prediction is corrected.
 func TestCorrections(t *testing.T) {
 	b, one := New(nil), replicas("a")
 	first, _ := send(t, b, 0, prompt(5600), one)
