@@ -41,7 +41,7 @@ func TestChoice(t *testing.T) {
 		reason     string
 		cached     int64
 	}{
-		{name: "the lowest ID of equal ones", prompt: prompt(10), candidates: replicas("b", "a"), want: "a"},
+		{name: "the lowest ID of equal scores", prompt: prompt(10), candidates: replicas("b", "a"), want: "a"},
 		{name: "the replica with less to process", prompt: prompt(10), candidates: replicas("a", "b"), want: "b",
 			prepare: func(b *Balancer) { b.Report(0, "a", Report{PendingTokens: 100}) }},
 		{name: "a cached prefix", prompt: long, candidates: replicas("a", "b"), want: "b", cached: 4096,
