@@ -76,7 +76,7 @@ bench: ## measure against the limits of this machine (see BENCHMARKS.md)
 bench-jobs: ## compare jobs with River on PostgreSQL (package postgresql), and measure heartbeats of 10,000 nodes
 	ANNEAL_SCALE=4 go -C schedulers/bench test -count=1 -timeout 60m -v -run 'TestJobs|TestHeartbeats' .
 
-bench-gateway: ## replay the Mooncake trace through the gateway's routing (BENCHMARKS.md; some minutes)
+bench-gateway: ## replay the Mooncake trace with the gateway's routing (BENCHMARKS.md; some minutes)
 	ANNEAL_GATEWAY=full go test -count=1 -timeout 60m -v -run 'TestMooncake|TestTwoGateways|TestNeighbours|TestSpeed' \
 		./api/routing/twin
 
@@ -115,7 +115,7 @@ corruption: ## damage a stopped server's directory 1,000 times at random, and st
 	ANNEAL_CORRUPTIONS=1000 go test -count=1 -timeout 120m -run 'TestCorruption|TestLossesAreExact' -v \
 		./internal/server ./eventlog/natsserver
 
-partitions: ## simulate a log of several streams to ANNEAL_EVENTS events (1000000000; 20 minutes of a core)
+partitions: ## simulate a log of several streams with ANNEAL_EVENTS events (1000000000; 20 minutes on one core)
 	ANNEAL_EVENTS=$(or $(ANNEAL_EVENTS),1000000000) go test -count=1 -timeout 5h -run TestLogOfSeveralStreams -v ./eventlog
 
 cost: ## compare commands per second with an earlier commit (ANNEAL_BASE), alternating

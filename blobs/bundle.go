@@ -22,9 +22,9 @@ import (
 // stored together, because creating files and directories takes most of the time of storing them.
 // EVENT is the ID of the event that created the job.
 //
-// A bundle has a head, the length of the rest, and a sequence of entries as in the journal, each
-// with a checksum of its key and content. It is written once. Deleting one of its files replaces it
-// by a bundle without the file. A file that is stored later under the same key takes precedence over
+// A bundle has a header, the length of the rest, and a sequence of entries as in the journal, each
+// with a checksum of its key and content. It is written once. Deleting one of its files replaces the
+// bundle by one without the file. A file that is stored later under the same key takes precedence over
 // the one in the bundle.
 const bundles = ".bundles"
 
@@ -93,7 +93,7 @@ func (f bundleStore) read(name string) (b bundle, err error) {
 }
 
 // decodeBundle returns the entries of a bundle that can be decoded. complete reports whether these
-// are all.
+// are all of its entries.
 func decodeBundle(data []byte) (entries []entry, complete bool) {
 	const head = len(bundleHead) + 4
 	if len(data) < head {
@@ -120,8 +120,8 @@ func (f bundleStore) bundlePath(name string) string {
 	return filepath.Join(f.dir, bundles, filepath.FromSlash(name))
 }
 
-// file returns the content of the file under key; false when the bundle does not have it, or it
-// could not be decoded.
+// file returns the content of the file under key; false when the bundle does not have the file, or
+// the file could not be decoded.
 func (b bundle) file(key string) (content []byte, ok bool) {
 	at := slices.IndexFunc(b.files, func(e entry) bool { return e.key == key })
 	if at < 0 {
@@ -296,7 +296,7 @@ func (f bundleStore) store(files []smallFile) (stored bool, err error) {
 }
 
 // isFree reports whether the files of a new bundle do not exist yet. same reports whether the
-// bundle exists already with the same files, and no other one has replaced any of them.
+// bundle exists already with the same files, and no separate file has replaced any of them.
 func (f bundleStore) isFree(name string, keys []string, entries []entry) (free, same bool) {
 	for _, key := range keys {
 		if _, err := os.Lstat(f.path(key)); !errors.Is(err, os.ErrNotExist) {
@@ -331,8 +331,8 @@ func (f bundleStore) write(name string, data []byte) error {
 	return err
 }
 
-// removeFile durably removes the file under key from its bundle, and the bundle with its last
-// file. The caller holds the lock of lockNames(key).
+// removeFile durably removes the file under key from its bundle. It removes the bundle if no file is
+// left. The caller holds the lock of lockNames(key).
 func (f bundleStore) removeFile(key string) error {
 	name := bundleOf(key)
 	b, err := f.read(name)
@@ -356,6 +356,7 @@ func (f bundleStore) removeFile(key string) error {
 	return errors.Join(err, f.syncDir(filepath.Dir(path)))
 }
 
+// replace durably replaces a bundle.
 func (f bundleStore) replace(path string, data []byte) error {
 	temp, err := os.CreateTemp(filepath.Join(f.dir, staging), "bundle-*")
 	if err != nil {
@@ -384,8 +385,8 @@ func lockNames(key string) []string {
 	return []string{key}
 }
 
-// removeDamaged removes the damaged bundles among those that the journal has entries of. A power
-// failure has damaged them, and recover has stored their files separately.
+// removeDamaged removes the damaged bundles for which the journal has entries. A power failure has
+// damaged them, and recover has stored their files separately.
 func (f bundleStore) removeDamaged(entries []entry) error {
 	for _, e := range entries {
 		if !e.bundled {

@@ -34,7 +34,7 @@ type fileStore struct {
 	syncDir func(path string) error // syncs a directory after a removal: syncer.SyncDir, except in tests
 
 	journal *journal // nil if another process uses the journal of the directory
-	// reports whether files may be stored in bundles; nil means that they may
+	// bundling reports whether files may be stored in bundles; nil means that they may
 	bundling func() bool
 	locks    [keyLocks]keyLock
 

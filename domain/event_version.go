@@ -2,7 +2,7 @@ package domain
 
 // EventVersion is the newest version of stored events that this release of anneal can read and
 // record. A release increases it when it adds a type of event, or adds a field to a type that
-// earlier releases must not ignore, or stores files that these cannot read. Control planes of
+// earlier releases must not ignore, or stores files that earlier releases cannot read. Control planes of
 // different releases run side by side during an upgrade: until all of them can read a version, no
 // event of that version is recorded.
 const EventVersion = 2

@@ -18,8 +18,8 @@ func WithTrace(ctx context.Context, trace domain.Trace) context.Context {
 	return context.WithValue(ctx, traceKey{}, trace)
 }
 
-// TraceOf returns the trace in a context: that of its span if one is recorded, otherwise that of
-// WithTrace; the zero value if there is none.
+// TraceOf returns the trace context of the recorded span in ctx. If there is none, it returns the one of
+// WithTrace, or the zero value.
 func TraceOf(ctx context.Context) domain.Trace {
 	trace, _ := ctx.Value(traceKey{}).(domain.Trace)
 	return tracing.Of(ctx, trace)

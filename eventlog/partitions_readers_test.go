@@ -13,7 +13,7 @@ import (
 type violations struct {
 	orphans   int // events that were applied before their cause
 	reordered int // events that were not the next of their account
-	overQuota int // events after which an account had more resources than its quota, or fewer than none
+	overQuota int // events after which an account had more resources than its quota, or a negative number
 }
 
 // A streamFollower folds the streams. It applies an event only after the event's cause.
@@ -26,7 +26,7 @@ type streamFollower struct {
 	states  [modelAccounts]uint64 // a hash of the events of each account, in their order
 	digest  uint64                // a hash of the states of all accounts
 	violations
-	held    int    // how often a stream waited for a cause
+	waited  int    // how often a stream waited for a cause
 	longest uint64 // maximum number of events that waited in a stream
 	// change returns the event that the follower reads instead of e; nil for the log as it is
 	change  func(stream int, sequence uint64, e modelEvent) modelEvent
@@ -50,7 +50,7 @@ func (f *streamFollower) follow(i int, upTo uint64) {
 		}
 		if e.cause.sequence > f.applied[e.cause.stream] {
 			if f.waits {
-				f.held++
+				f.waited++
 				f.longest = max(f.longest, stream.last-f.applied[i])
 				return
 			}
@@ -78,7 +78,7 @@ func (f *streamFollower) apply(e modelEvent) {
 	}
 }
 
-// followTo applies events of all streams up to a vector, in a random order of streams and pieces. It
+// followTo applies events of all streams up to a vector, in a random order of streams and chunks. It
 // returns false when each stream waits for a cause after the vector: then the vector is not closed.
 func (f *streamFollower) followTo(v vector, random *rand.Rand) bool {
 	for f.applied != v {

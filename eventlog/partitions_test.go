@@ -181,7 +181,7 @@ func TestLogOfSeveralStreams(t *testing.T) {
 		t.Logf("%d events of %d accounts in %d streams, %d moves, in %v; the busiest stream had %.2f times the mean without "+
 			"moves and has %.2f; a stream waited for a cause %d times, with at most %d events; %d reads of all accounts at a "+
 			"vector; %d restarts of the subscription, which delivered %d events again", l.events, modelAccounts,
-			modelStreams, l.moves, time.Since(begun).Round(time.Second), first, busiest, r.follower.held, r.follower.longest,
+			modelStreams, l.moves, time.Since(begun).Round(time.Second), first, busiest, r.follower.waited, r.follower.longest,
 			r.reads, r.restarts, r.repeated)
 	}
 	for l.events < events {

@@ -27,10 +27,11 @@ import (
 
 // BenchmarkCost compares whole commands, durable and folded by a world, on servers with and without the
 // Merkle tree and the archive of earlier states. The servers take turns, in an order that changes with
-// each round. It reports the medians without both, and of the others the medians of the ratios to it in
-// the same round: of the rates, of the CPU times including what tree and archive do after a burst, and
-// of the allocated bytes. The garbage collector runs between the bursts, because the bursts are
-// so short that some would contain a collection and others none; what it takes follows from the bytes.
+// each round. It reports medians for the plain server, which has neither, and for each other server the
+// medians of its ratios to the plain server in the same round: of the rates, of the CPU times with the work
+// of tree and archive after a burst, and of the allocated bytes. The garbage collector runs between the
+// bursts, because the bursts are so short that some would contain a collection and others none. Its cost
+// follows from the allocated bytes.
 func BenchmarkCost(b *testing.B) {
 	kinds := []struct {
 		name          string

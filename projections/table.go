@@ -39,8 +39,9 @@ type table struct {
 	past *pastRows
 }
 
-// listedIn returns the account in whose lists a row is: that of the resource, but account system for
-// accounts, which the operator lists. "The rows of an account" are those that are listed in it.
+// listedIn returns the account whose lists have the row with a name: the account of the resource, or
+// account system for accounts, which the operator lists. The rows of an account, elsewhere in this
+// package, are those that are listed in it.
 func (t *table) listedIn(name domain.Name) string {
 	if t.kind.CollectionID() == domain.Accounts.Collection {
 		return domain.System

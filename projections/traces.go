@@ -9,8 +9,9 @@ import (
 // before Run.
 func KeepTraces(w *World) { w.traces = tracing.NewRecent() }
 
-// TraceOf returns the trace context that a change of a resource continues, because a traced request
-// caused the resource's newest event; the zero value for none, and without KeepTraces.
+// TraceOf returns the trace context that a change of a resource continues: the one of the resource's
+// newest event, if a traced request caused that event. Otherwise, and without KeepTraces, it returns the
+// zero value.
 func TraceOf(w *World, name domain.Name) domain.Trace {
 	if w.traces == nil {
 		return domain.Trace{}

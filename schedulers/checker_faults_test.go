@@ -43,8 +43,8 @@ type checkerFault struct {
 	data   any
 }
 
-// holding returns a READY node with allocations.
-func holding(state string, allocations ...domain.Allocation) domain.Node {
+// nodeWith returns a node in a state, with allocations.
+func nodeWith(state string, allocations ...domain.Allocation) domain.Node {
 	n := domain.Node{NodeSpec: domain.NodeSpec{Capacity: domain.Resources{CPUMilli: 2000, MemoryMiB: 2048,
 		Accelerators: map[string]int{l4: 2}}}, State: state, Allocations: map[string]domain.Allocation{}}
 	for _, a := range allocations {
@@ -84,7 +84,7 @@ func carved(train, evaluation *domain.Split) func(*checker) {
 			}
 		})(c)
 		id := domain.AllocationID(faultyJob, 1)
-		c.nodes[faultyNode] = holding(domain.NodeReady, domain.Allocation{ID: id, For: faultyJob, Attempt: 1})
+		c.nodes[faultyNode] = nodeWith(domain.NodeReady, domain.Allocation{ID: id, For: faultyJob, Attempt: 1})
 		c.placed[string(faultyNode)+id] = true
 		for name, split := range map[string]*domain.Split{"train": train, "eval": evaluation} {
 			d := domain.Dataset{State: domain.DatasetReady,
@@ -103,7 +103,7 @@ func twoReplicas(minimum, maximum, desired int, runs time.Duration) func(*checke
 	return func(c *checker) {
 		d := domain.Deployment{DeploymentSpec: domain.DeploymentSpec{MinReplicaCount: minimum, MaxReplicaCount: &maximum},
 			State: domain.DeploymentReadyState, DesiredReplicas: desired, Replicas: map[string]domain.Replica{}}
-		n := holding(domain.NodeReady)
+		n := nodeWith(domain.NodeReady)
 		for _, id := range []string{"r1", "r2"} {
 			d.Replicas[id] = domain.Replica{ID: id, Node: faultyNode}
 			a := domain.Allocation{ID: domain.ReplicaAllocationID(faultyDeployment, id), For: faultyDeployment,
@@ -139,15 +139,15 @@ func checkerFaults() []checkerFault {
 	released := func(name, id string, before func(*checker)) checkerFault {
 		return checkerFault{name, before, faultyNode, "allocation.released.v1", domain.AllocationReleased{ID: id}}
 	}
-	cordoned, drained := holding(domain.NodeReady), holding(domain.NodeReady, allocationOf("old", oneL4))
+	cordoned, drained := nodeWith(domain.NodeReady), nodeWith(domain.NodeReady, allocationOf("old", oneL4))
 	cordoned.Cordon = &domain.NodeCordon{Reason: "maintenance"}
 	drained.Cordon = &domain.NodeCordon{Reason: "maintenance", Deadline: noon, Drained: noon}
 	before := func(j *domain.SupervisedJob) { j.JobLife.Attempt, j.JobLife.Nodes = 0, nil }
 	split := &domain.Split{Held: 1, Of: 9}
 	return []checkerFault{
-		lost(func(c *checker) { nodeAt(holding(domain.NodeReady))(c); c.registered[faultyNode] = time.Now() }),
+		lost(func(c *checker) { nodeAt(nodeWith(domain.NodeReady))(c); c.registered[faultyNode] = time.Now() }),
 		lost(func(c *checker) {
-			nodeAt(holding(domain.NodeReady))(c)
+			nodeAt(nodeWith(domain.NodeReady))(c)
 			c.heartbeats[faultyNode] = heartbeat{time.Now(), time.Second}
 		}),
 		removed("minimum", twoReplicas(2, 2, 2, time.Hour), "preempted: the capacity is needed for a job"),
@@ -167,20 +167,20 @@ func checkerFaults() []checkerFault {
 			j.Preemptions = queue.Default().MaxPreemptions
 		}, domain.JobPreempting{Attempt: 1, Queue: true}),
 		onFaultyJob("report without an attempt", "checkpointed", before, domain.JobCheckpointed{}),
-		placed("overcommitted CPU", holding(domain.NodeReady), domain.Resources{CPUMilli: 2001}),
-		placed("overcommitted devices", holding(domain.NodeReady, allocationOf("old", oneL4)),
+		placed("overcommitted CPU", nodeWith(domain.NodeReady), domain.Resources{CPUMilli: 2001}),
+		placed("overcommitted devices", nodeWith(domain.NodeReady, allocationOf("old", oneL4)),
 			domain.Resources{Accelerators: map[string]int{l4: 2}}),
-		placed("share of two devices", holding(domain.NodeReady), shareOf(1, 500, 2)),
-		placed("overcommitted device", holding(domain.NodeReady, allocationOf("old", shareOf(1, 600, 1))),
+		placed("share of two devices", nodeWith(domain.NodeReady), shareOf(1, 500, 2)),
+		placed("overcommitted device", nodeWith(domain.NodeReady, allocationOf("old", shareOf(1, 600, 1))),
 			shareOf(1, 500, 1)),
-		placed("lost node", holding(domain.NodeLostState), oneL4),
+		placed("lost node", nodeWith(domain.NodeLostState), oneL4),
 		placed("cordoned node", cordoned, oneL4),
 		{"drained node", nodeAt(drained), faultyNode, "node.registered.v1",
 			domain.NodeRegistered{NodeSpec: drained.NodeSpec}},
 		released("running replica", domain.ReplicaAllocationID(faultyDeployment, "r1"), twoReplicas(0, 2, 2, time.Hour)),
 		released("running attempt", domain.AllocationID(faultyJob, 1), func(c *checker) {
 			jobAt(nil)(c)
-			nodeAt(holding(domain.NodeReady, domain.Allocation{ID: domain.AllocationID(faultyJob, 1), For: faultyJob,
+			nodeAt(nodeWith(domain.NodeReady, domain.Allocation{ID: domain.AllocationID(faultyJob, 1), For: faultyJob,
 				Attempt: 1}))(c)
 		}),
 		onFaultyJob("partial gang", "started", func(j *domain.SupervisedJob) {
@@ -216,15 +216,15 @@ func TestCheckerFindsFaults(t *testing.T) {
 		found = append(found, strings.Split(c.err().Error(), "\n")[0])
 	}
 	// the domain counts devices too, so that only a wrong count of the domain gets past it
-	twice := holding(domain.NodeReady, allocationOf("a", oneL4), allocationOf("b", oneL4), allocationOf("c", oneL4))
+	twice := nodeWith(domain.NodeReady, allocationOf("a", oneL4), allocationOf("b", oneL4), allocationOf("c", oneL4))
 	require.Error(t, checkDevices(faultyNode, twice))
 	found = append(found, checkDevices(faultyNode, twice).Error())
 	requireEveryMessage(t, "checker_test.go", []string{"fold", "rested", "gaveWay", "fenced", "checkDevices", "checkNode",
 		"unused", "checkGang", "checkCarved"}, found)
 }
 
-// TestInvariantsFindFaults plants a fault for everything that a simulation does not tolerate for long
-// or at its end: see invariantViolations and unfinished.
+// TestInvariantsFindFaults plants a fault for each state that a simulation must not be in for long, or at
+// its end: see invariantViolations and unfinished.
 func TestInvariantsFindFaults(t *testing.T) {
 	create := func(data any) recorded { return recorded{faultyDeployment, "deployment.created.v1", data} }
 	ready := recorded{faultyDeployment, "deployment.ready.v1", domain.DeploymentBecameReady{Generation: 1}}
@@ -298,7 +298,7 @@ type recorded struct {
 	data  any
 }
 
-// viewOf returns the view after events that nothing has decided.
+// viewOf returns the view after events that no command has decided.
 func viewOf(t *testing.T, events []recorded) *projections.View {
 	t.Helper()
 	world := projections.NewWorld()

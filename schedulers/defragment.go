@@ -12,23 +12,23 @@ import (
 )
 
 const (
-	// DefragmentAfter is how long work must wait for capacity before replicas are moved for it: until then,
+	// DefragmentAfter is how long work must wait for capacity before replicas are moved for it. Before that,
 	// other work may end.
 	DefragmentAfter = time.Minute
-	// MoveAgainAfter is how long a replica stays on its node before it is moved, so that no
-	// replica is moved again and again.
+	// MoveAgainAfter is how long a replica stays on its node before it is moved, so that no replica is moved
+	// again and again.
 	MoveAgainAfter = 10 * time.Minute
 
 	// DefragmentReason begins the reason of a replica that replaces another one for defragmentation.
 	DefragmentReason = "defragmentation: "
 
-	maxDefragmentMoves    = 16 // maximum number of moves of replicas for one job or replica that waits
-	maxDefragmentNeeds    = 16 // maximum number of different needs for which one plan looks for moves
+	maxDefragmentMoves    = 16 // maximum number of moves for one waiting job or replica
+	maxDefragmentNeeds    = 16 // maximum number of different needs for which one plan searches moves
 	maxDefragmentAttempts = 8  // maximum number of sets of nodes that a plan tries for one need
 )
 
-// A defragmentation plans to move replicas for work that waits for accelerators although enough are free:
-// they are scattered over nodes, so that no node has as many as the work needs.
+// A defragmentation plans moves of replicas for work that waits for accelerators although enough are free.
+// The free ones are scattered over nodes, so that no node has as many as the work needs.
 type defragmentation struct {
 	view     *projections.View
 	fleet    *fleet
@@ -40,10 +40,10 @@ type defragmentation struct {
 
 // A movableReplica is a replica that can be moved.
 type movableReplica struct {
-	of        *deployment
-	replica   domain.Replica
-	resources domain.Resources
-	rested    time.Time // when it will have stayed on its node for MoveAgainAfter
+	deployment *deployment
+	replica    domain.Replica
+	resources  domain.Resources
+	movableAt  time.Time // time from which it has stayed on its node for MoveAgainAfter
 }
 
 // A replicaMove moves a replica to another node.
@@ -52,19 +52,19 @@ type replicaMove struct {
 	to chosenNode
 }
 
-// A waitingNeed is the need of a job or of a replica that waits for capacity, and since when.
+// A waitingNeed is the need of a job or of a replica that waits for capacity since a time.
 type waitingNeed struct {
 	need  domain.Need
 	since time.Time
 }
 
-// defragment moves one replica if this is the next of the fewest moves after which work fits that waits
-// for accelerators. It plans all of these moves, and moves nothing if one of them has no node. A replica
-// moves as in rebalance: its node keeps it until its replacement is ready on another node. One replica
-// moves at a time, RebalanceEvery after the previous move at the earliest, and MoveAgainAfter after it was
-// placed. Each move leaves fewer that are missing, and a plan withholds the capacity of the work that
-// fits already, or will fit when what is being stopped has ended, so moves for one need do not undo those
-// for another. Nothing moves while the plan has other steps.
+// defragment searches the fewest moves of replicas after which waiting work fits, and begins the first of
+// them. It begins none if one of them has no node. A replica moves as in rebalance: it stays on its node
+// until its replacement is ready on another node. One replica moves at a time, RebalanceEvery after the
+// previous move at the earliest, and MoveAgainAfter after it was placed. Each move reduces the number of
+// moves that are left. A plan withholds the capacity of the work that fits already, or will fit when the
+// allocations that are stopping have ended, so moves for one need do not undo those for another. Nothing
+// moves while the plan has other steps.
 func defragment(v *projections.View, deployments []*deployment, plan *Plan, delay time.Duration) {
 	if len(plan.Steps) > 0 || len(deployments) == 0 {
 		return
@@ -77,30 +77,30 @@ func defragment(v *projections.View, deployments []*deployment, plan *Plan, dela
 	m := &defragmentation{view: v, fleet: d.fleet, now: d.now, plan: plan, free: d.fleet.freeDevices(),
 		replicas: map[int][]movableReplica{}}
 	if m.collect(deployments, false); len(m.free) == 0 || len(m.replicas) == 0 {
-		return // before it looks at all jobs
+		return // without reading all jobs
 	}
 	for _, w := range m.waitingNeeds(deployments) {
-		moves := m.movesWith(deployments, w.need)
+		moves := m.fewestMoves(deployments, w.need)
 		if len(moves) == 0 {
 			continue
 		}
 		first := moves[0]
-		due := later(later(w.since.Add(delay), first.rested), later(latest.Add(RebalanceEvery),
+		due := later(later(w.since.Add(delay), first.movableAt), later(latest.Add(RebalanceEvery),
 			m.fleet.registered[first.to.name].Add(RebalanceAfter)))
 		if m.now.Before(due) {
 			plan.planAgainAt(due)
 			continue
 		}
 		_, request := classOf(w.need.Resources)
-		first.of.placeOn(first.to, first.of.need(v), domain.PlaceReplica{ID: first.of.NextReplica(),
-			Replaces: first.replica.ID, Reason: fmt.Sprintf("%swork waits that needs %d x %s on one node, and so many are "+
+		first.deployment.placeOn(first.to, first.deployment.need(v), domain.PlaceReplica{ID: first.deployment.NextReplica(),
+			Replaces: first.replica.ID, Reason: fmt.Sprintf("%swaiting work needs %d x %s on one node, but so many are "+
 				"free only on several nodes; moves left: %d", DefragmentReason, request.Devices, request.Models, len(moves))})
 		return
 	}
 }
 
-// lastMove returns when the newest replica was placed that replaced or replaces another one. moving
-// reports whether a replica is being moved.
+// lastMove returns the time at which the newest replacement of a replica was placed. moving reports
+// whether a replica is being moved.
 func lastMove(deployments []*deployment) (latest time.Time, moving bool) {
 	for _, d := range deployments {
 		moving = moving || len(d.moving) > 0
@@ -114,9 +114,10 @@ func lastMove(deployments []*deployment) (latest time.Time, moving bool) {
 	return latest, moving
 }
 
-// waitingNeeds returns different needs of work that waits for whole accelerators, and fits on no node:
-// of replicas within a minReplicaCount, of jobs, and of other replicas. It withholds the capacity of the
-// work that fits now or when what is being stopped has ended, which will get it from another plan.
+// waitingNeeds returns the different needs of work that waits for whole accelerators and fits on no node:
+// first of replicas within a minReplicaCount, then of jobs, then of other replicas. It withholds the
+// capacity of the work that fits now, or will fit when the allocations that are stopping have ended. A
+// later plan places that work.
 func (m *defragmentation) waitingNeeds(deployments []*deployment) (needs []waitingNeed) {
 	stopping := m.fleet.stopping(m.view)
 	for _, a := range stopping {
@@ -179,9 +180,9 @@ func (f *fleet) freeDevices() map[string]int {
 	return free
 }
 
-// movesWith returns the fewest moves after which the need fits, of replicas that have stayed on their
-// node for MoveAgainAfter, or if there are none, of all replicas.
-func (m *defragmentation) movesWith(deployments []*deployment, need domain.Need) []replicaMove {
+// fewestMoves returns the fewest moves after which the need fits. It considers the replicas that have
+// stayed on their node for MoveAgainAfter, and all replicas if those do not suffice.
+func (m *defragmentation) fewestMoves(deployments []*deployment, need domain.Need) []replicaMove {
 	if young := m.collect(deployments, true); young > 0 {
 		if moves := m.movesFor(need); len(moves) > 0 {
 			return moves
@@ -191,9 +192,9 @@ func (m *defragmentation) movesWith(deployments []*deployment, need domain.Need)
 	return m.movesFor(need)
 }
 
-// collect sets m.replicas: the ready replicas of deployments that do not change, and if rested is set,
-// only those that have stayed on their node for MoveAgainAfter. It returns the number of the others.
-func (m *defragmentation) collect(deployments []*deployment, rested bool) (young int) {
+// collect sets m.replicas to the ready replicas of deployments that do not change. If onlyMovable is set,
+// it leaves out replicas that have not stayed on their node for MoveAgainAfter, and returns their number.
+func (m *defragmentation) collect(deployments []*deployment, onlyMovable bool) (young int) {
 	clear(m.replicas)
 	for _, d := range deployments {
 		if !settled(d) {
@@ -205,7 +206,7 @@ func (m *defragmentation) collect(deployments []*deployment, rested bool) (young
 			if !ok || devices(a.Resources) == 0 {
 				continue
 			}
-			if rested && m.now.Before(due) {
+			if onlyMovable && m.now.Before(due) {
 				young++
 				continue
 			}
@@ -219,7 +220,7 @@ func (m *defragmentation) collect(deployments []*deployment, rested bool) (young
 	return young
 }
 
-// milli returns the thousandths of devices that the replica has.
+// milli returns the devices of the replica, in thousandths of a device.
 func (r movableReplica) milli() int {
 	if r.resources.Shared() {
 		return r.resources.Share.Milli
@@ -230,22 +231,23 @@ func (r movableReplica) milli() int {
 // A freedNode is a node on which a need fits after some replicas have left it.
 type freedNode struct {
 	node    int // index in the fleet
-	leave   []movableReplica
-	milli   int // thousandths of devices of the replicas in leave
+	leaving []movableReplica
+	milli   int // devices of the leaving replicas, in thousandths of a device
 	devices int // number of devices of the node
 }
 
 func (a freedNode) compare(b freedNode) int {
-	return cmp.Or(cmp.Compare(len(a.leave), len(b.leave)), cmp.Compare(a.milli, b.milli),
+	return cmp.Or(cmp.Compare(len(a.leaving), len(b.leaving)), cmp.Compare(a.milli, b.milli),
 		cmp.Compare(a.devices, b.devices), cmp.Compare(a.node, b.node))
 }
 
-// movesFor returns the fewest moves after which the need fits; nil if there are none, or too many.
+// movesFor returns the fewest moves of m.replicas after which the need fits; nil if there are none, or too
+// many.
 func (m *defragmentation) movesFor(need domain.Need) []replicaMove {
 	var nodes []freedNode
 	for i := range m.fleet.nodes {
 		if need.Count == 1 && len(m.replicas[i]) == 0 {
-			continue // the need fits on no node, so that only those count whose replicas can move
+			continue // the need fits on no node, so a node without movable replicas is no candidate
 		}
 		if one, ok := m.estimate(i, need); ok {
 			nodes = append(nodes, one)
@@ -270,9 +272,9 @@ func (m *defragmentation) movesFor(need domain.Need) []replicaMove {
 	return nil
 }
 
-// estimate returns the fewest replicas that must leave a node so that it has the devices of the need.
-// More may have to leave for CPU and memory, and for devices that several of them share. It changes
-// nothing, so it is fast.
+// estimate returns the fewest replicas that must leave a node so that enough devices of the node are free
+// for the need. More may have to leave because of CPU, memory and devices that several of them share.
+// estimate does not change the fleet, so it is fast.
 func (m *defragmentation) estimate(node int, need domain.Need) (one freedNode, ok bool) {
 	_, request := classOf(need.Resources)
 	c, left := &m.fleet.nodes[node], 0
@@ -288,15 +290,15 @@ func (m *defragmentation) estimate(node int, need domain.Need) (one freedNode, o
 		if free >= request.Devices {
 			break
 		}
-		one.leave, one.milli = m.replicas[node][:i+1], one.milli+r.milli()
+		one.leaving, one.milli = m.replicas[node][:i+1], one.milli+r.milli()
 		free += max(1, r.resources.Accelerators[request.Models])
 	}
 	return one, true
 }
 
 // freeOn returns the replicas that must leave a node, for which there is an estimate, so that the need
-// fits there: as few as possible, and of those with few devices. It returns false if the need does not
-// fit without all of them.
+// fits there: as few as possible, and preferably replicas with few devices. It returns false if the need
+// does not fit even when all replicas leave, or if too many must leave.
 func (m *defragmentation) freeOn(node int, need domain.Need) (one freedNode, ok bool) {
 	c := &m.fleet.nodes[node]
 	one = freedNode{node: node, devices: devices(c.Capacity)}
@@ -306,40 +308,40 @@ func (m *defragmentation) freeOn(node int, need domain.Need) (one freedNode, ok 
 			break
 		}
 		m.fleet.release(c.Name, all[next].resources)
-		one.leave = append(one.leave, all[next])
+		one.leaving = append(one.leaving, all[next])
 	}
 	ok = c.fits(need.Resources)
-	rest := all[len(one.leave):]
-	for i := 0; ok && i < len(one.leave); i++ { // exchange replicas for smaller ones, and keep those not needed
-		m.fleet.take([]domain.Name{c.Name}, one.leave[i].resources)
+	rest := all[len(one.leaving):]
+	for i := 0; ok && i < len(one.leaving); i++ { // replace replicas by smaller ones, and keep those that need not leave
+		m.fleet.take([]domain.Name{c.Name}, one.leaving[i].resources)
 		if c.fits(need.Resources) {
-			one.leave = slices.Delete(one.leave, i, i+1)
+			one.leaving = slices.Delete(one.leaving, i, i+1)
 			i--
 			continue
 		}
 		for at := len(rest) - 1; at >= -1; at-- {
 			if at < 0 {
-				m.fleet.release(c.Name, one.leave[i].resources)
+				m.fleet.release(c.Name, one.leaving[i].resources)
 				break
 			}
 			m.fleet.release(c.Name, rest[at].resources)
 			if c.fits(need.Resources) {
-				one.leave[i] = rest[at]
+				one.leaving[i] = rest[at]
 				rest = slices.Delete(slices.Clone(rest), at, at+1)
 				break
 			}
 			m.fleet.take([]domain.Name{c.Name}, rest[at].resources)
 		}
 	}
-	for _, r := range one.leave {
+	for _, r := range one.leaving {
 		m.fleet.take([]domain.Name{c.Name}, r.resources)
 		one.milli += r.milli()
 	}
-	return one, ok && len(one.leave) <= maxDefragmentMoves
+	return one, ok && len(one.leaving) <= maxDefragmentMoves
 }
 
-// moveFrom returns moves of the replicas that must leave the nodes to other nodes. It returns false if
-// one of them has no other node.
+// moveFrom returns moves to other nodes of the replicas that must leave the given nodes. It returns false
+// if one of them has no other node, or if they are too many.
 func (m *defragmentation) moveFrom(nodes []freedNode) (moves []replicaMove, ok bool) {
 	var undo []func()
 	defer func() {
@@ -347,19 +349,19 @@ func (m *defragmentation) moveFrom(nodes []freedNode) (moves []replicaMove, ok b
 			one()
 		}
 	}()
-	var leave []movableReplica
+	var leaving []movableReplica
 	for _, n := range nodes {
-		leave = append(leave, n.leave...)
+		leaving = append(leaving, n.leaving...)
 		name, free := m.fleet.nodes[n.node].Name, m.fleet.nodes[n.node].Free
 		m.fleet.take([]domain.Name{name}, free)
 		undo = append(undo, func() { m.fleet.release(name, free) })
 	}
-	if len(leave) == 0 || len(leave) > maxDefragmentMoves {
+	if len(leaving) == 0 || len(leaving) > maxDefragmentMoves {
 		return nil, false
 	}
-	slices.SortStableFunc(leave, func(a, b movableReplica) int { return cmp.Compare(b.milli(), a.milli()) })
-	for _, r := range leave {
-		from, need, spread := m.fleet.index[r.replica.Node], r.of.need(m.view), r.of.spread
+	slices.SortStableFunc(leaving, func(a, b movableReplica) int { return cmp.Compare(b.milli(), a.milli()) })
+	for _, r := range leaving {
+		from, need, spread := m.fleet.index[r.replica.Node], r.deployment.need(m.view), r.deployment.spread
 		spread.add(from, -1)
 		undo = append(undo, func() { spread.add(from, 1) })
 		chosen, fits := m.fleet.place(m.view, need, spread)

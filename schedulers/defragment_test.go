@@ -21,8 +21,8 @@ func onL4s(n int) func(*domain.DeploymentSpec) {
 	return func(d *domain.DeploymentSpec) { d.AcceleratorType, d.AcceleratorCount = l4, n }
 }
 
-// eights returns the intents that register n nodes with eight L4s each: n1, n2, ….
-func eights(n int) (intents []domain.Intent) {
+// nodesWithEightL4s returns the intents that register n nodes with eight L4s each: n1, n2, ….
+func nodesWithEightL4s(n int) (intents []domain.Intent) {
 	for i := range n {
 		intents = append(intents, node(fmt.Sprintf("n%d", i+1), "", 64, map[string]int{l4: 8}))
 	}
@@ -102,7 +102,7 @@ func TestReplicasDefragment(t *testing.T) {
 	for gang := range 5 {
 		t.Run(fmt.Sprint(gang), func(t *testing.T) {
 			s := newHarnessWithInputs(t)
-			s.do(eights(20)...)
+			s.do(nodesWithEightL4s(20)...)
 			s.serveOn("small", 1, nil, nodes...)
 			s.advance(time.Hour)
 			want := max(1, gang)
@@ -146,8 +146,8 @@ func (s *harness) starting(id string) (n int) {
 	return len(row.State.Replicas) - row.State.DesiredReplicas
 }
 
-// TestNothingIsDefragmentedWhere checks the situations in which no replica moves for work that waits.
-func TestNothingIsDefragmentedWhere(t *testing.T) {
+// TestNoDefragmentation checks the situations in which no replica moves for work that waits.
+func TestNoDefragmentation(t *testing.T) {
 	for name, c := range map[string]struct {
 		edit  func(d *domain.DeploymentSpec)
 		then  func(s *harness)
@@ -184,11 +184,11 @@ func TestNothingIsDefragmentedWhere(t *testing.T) {
 			s.gangOnL4s("fits", 1, 4)
 			s.do(onJob("fits", domain.HoldJob{For: "its user"}))
 		}, time.Hour, time.Hour, true},
-		"a node has capacity": {nil, func(s *harness) { s.do(eights(3)...) }, time.Hour, time.Hour, false},
+		"a node has capacity": {nil, func(s *harness) { s.do(nodesWithEightL4s(3)...) }, time.Hour, time.Hour, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newHarnessWithInputs(t)
-			s.do(eights(2)...)
+			s.do(nodesWithEightL4s(2)...)
 			s.serveOn("small", 1, c.edit, "n1", "n2")
 			s.advance(c.rests)
 			s.do(deployment("large", 1, 1, onL4s(8)))
@@ -214,7 +214,7 @@ func TestDefragmentationOfRandomFleets(t *testing.T) {
 		random := rand.New(rand.NewPCG(seed, 5))
 		s := newHarnessWithInputs(t)
 		n := 2 + random.IntN(3)
-		s.do(eights(n)...)
+		s.do(nodesWithEightL4s(n)...)
 		free := slices.Repeat([]int{8}, n)
 		var replicas [][2]int // node and devices
 		for i := range 3 + random.IntN(6) {
@@ -271,7 +271,7 @@ func TestDefragmentationForSeveral(t *testing.T) {
 		random := rand.New(rand.NewPCG(seed, 6))
 		s := newHarnessWithInputs(t)
 		n := 3 + random.IntN(4)
-		s.do(eights(n)...)
+		s.do(nodesWithEightL4s(n)...)
 		small := 0
 		for i := range 2 * n {
 			size, on := 1<<random.IntN(3), nodeName(fmt.Sprintf("n%d", 1+random.IntN(n)))
@@ -319,7 +319,7 @@ func TestDefragmentationInUse(t *testing.T) {
 	waited := map[bool]time.Duration{}
 	for _, moving := range []bool{false, true} {
 		s, random := newHarnessWithInputs(t), rand.New(rand.NewPCG(1, 8))
-		s.do(eights(20)...)
+		s.do(nodesWithEightL4s(20)...)
 		replicas := schedulers.Replicas{PlaceWithin: 24 * time.Hour}
 		if !moving {
 			replicas.DefragmentAfter = 1000 * time.Hour
@@ -377,7 +377,7 @@ func TestDefragmentationInUse(t *testing.T) {
 // was removed after the view of the plan.
 func TestAMovedReplicaStaysWithoutItsReplacement(t *testing.T) {
 	s := newHarnessWithInputs(t)
-	s.do(eights(2)...)
+	s.do(nodesWithEightL4s(2)...)
 	s.serveOn("small", 1, nil, "n1", "n2")
 	s.do(deployment("large", 1, 1, onL4s(8)))
 	s.advance(time.Hour)

@@ -147,8 +147,8 @@ func (j job) isNew() bool {
 	return j.Life.State == domain.JobCreatingState || j.Life.State == domain.JobValidatingState
 }
 
-// admitNew reports whether a new job can enter the queue: all resources that it names are valid,
-// and nothing else has to happen before. Otherwise it plans what happens next.
+// admitNew reports whether a new job can enter the queue: all resources that the job names are valid,
+// and no input has to be created first. Otherwise admitNew plans the next step of the job.
 func (s Jobs) admitNew(plan *Plan, v *projections.View, j job) bool {
 	prepares := j.needsCarveOut(v) || j.spec().AwaitsStep()
 	if j.Life.State == domain.JobCreatingState {
@@ -266,7 +266,7 @@ func (s Jobs) start(plan *Plan, v *projections.View, fleet *fleet, pending []job
 	}
 }
 
-// hold plans to record what the jobs that do not start wait for; new ones first enter the queue.
+// hold plans to record what the jobs that do not start wait for; new jobs first enter the queue.
 // For a job that lacks both quota and capacity, the status keeps naming the same one until that one
 // is available.
 func (s Jobs) hold(plan *Plan, q *jobQueue, waiting []waitingJob, started map[domain.Name]bool) {

@@ -207,7 +207,8 @@ type stoppingAllocation struct {
 	resources domain.Resources
 }
 
-// stopping returns the allocations of jobs that are stopping, and those that are about to be released.
+// stopping returns the allocations of jobs that are stopping, and allocations that are about to be
+// released.
 func (f *fleet) stopping(v *projections.View) (all []stoppingAllocation) {
 	for j := range jobs(v) {
 		if !j.Life.Active() || !j.Life.Stopping() {

@@ -36,15 +36,18 @@ const (
 //     removed when one does. The scheduler Jobs decides which replicas are removed for jobs
 //  5. when nothing waits, one replica at a time is moved from a node with several replicas of its
 //     deployment to a node without one: see rebalance. When work waits for accelerators that are free,
-//     but scattered over nodes, one replica at a time is moved so that it fits: see defragment
+//     but scattered over nodes, one replica at a time is moved so that the work fits: see defragment
 //  6. a new or updated deployment becomes READY once it has enough ready replicas; a new one fails
 //     when its replicas keep failing or no node has capacity
 //
 // A deployment that is being deleted loses its replicas and is then DELETED.
 type Replicas struct {
-	PlaceWithin     time.Duration // time after which a new deployment without capacity fails; 0: the constant PlaceWithin
-	KeepDeleted     time.Duration // how long a deleted deployment can be undeleted; 0 stands for the constant KeepDeleted
-	DefragmentAfter time.Duration // how long work waits before replicas move for it; 0: the constant DefragmentAfter
+	// PlaceWithin is the time after which a new deployment without capacity fails. 0 stands for the constant.
+	PlaceWithin time.Duration
+	// KeepDeleted is how long a deleted deployment can be undeleted. 0 stands for the constant.
+	KeepDeleted time.Duration
+	// DefragmentAfter is how long work waits before replicas move for it. 0 stands for the constant.
+	DefragmentAfter time.Duration
 }
 
 // Name implements Scheduler.
@@ -206,7 +209,7 @@ func (d *deployment) classify() {
 // trim plans to remove surplus replicas, and old replicas whose replacements are ready.
 func (d *deployment) trim() {
 	d.current = d.keepOnly(d.current, d.DesiredReplicas, "scaled down", "")
-	// with the bound, an old replica stays if its replacement was removed after the view
+	// the bound keeps an old replica if its replacement was removed after the view
 	d.old = d.keepOnly(d.old, max(0, d.DesiredReplicas-ready(d.current)), "replaced by replicas with newer settings",
 		domain.AboveMinimum)
 }

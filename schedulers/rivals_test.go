@@ -158,9 +158,9 @@ func simulateRivals(t *testing.T, seed uint64, busy time.Duration) string {
 	return fmt.Sprintf("%x", s.digest.Sum(nil))
 }
 
-// scatter deletes most of the deployments with one accelerator each that fill the fleet, so that those
-// that are left stand in the way of a large one, and move. Machines stay alive, so that
-// replicas rest, and control planes fail.
+// scatter fills the fleet with deployments of one accelerator each, and deletes most of them, so that the
+// rest must move for a large deployment. Machines do not crash meanwhile, so that replicas stay on their
+// nodes long enough to be moved. Control planes still crash.
 func (s *rivals) scatter() {
 	var pending []domain.Intent // of users, who repeat them until they are recorded or refused
 	minutes := func(n int) {

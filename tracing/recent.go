@@ -10,21 +10,21 @@ import (
 
 // Bounds of Recent.
 const (
-	// MaxReactions is the maximum number of events of one resource in one trace. A trace thus does not
-	// grow without limit with the events of a resource that lives long, such as those of the autoscaler.
-	MaxReactions = 64
-	// maxUses is the maximum number of attempts to change a resource in one trace, most of which record
-	// no event: a step of a plan may be refused again and again.
-	maxUses = 4 * MaxReactions
+	// MaxEvents is the maximum number of events of one resource in one trace. Without it, a trace would
+	// grow as long as the resource exists, for example with events of the autoscaler.
+	MaxEvents = 64
+	// maxUses is the maximum number of attempts to change a resource in one trace. An attempt may record
+	// no event, such as a step of a plan that is refused again and again.
+	maxUses = 4 * MaxEvents
 	// MaxAge is the time after which the events of a resource no longer belong to a trace.
 	MaxAge = 24 * time.Hour
-	// maxResources bounds the number of resources, of which Recent keeps between a half and all.
+	// maxResources is the maximum number of resources in Recent, which keeps at least the newest half.
 	maxResources = 20_000
 )
 
 // Recent has the trace context of the newest event of each resource that a traced request changed
-// recently. Schedulers and the coordinator, which act on the state of a resource later, continue the
-// trace with it. The nil Recent is empty and remains so.
+// recently. Schedulers and the coordinator, which act on the state of a resource later, continue its
+// trace. A nil *Recent is always empty.
 type Recent struct {
 	mu              sync.Mutex
 	newest, earlier map[domain.Name]recent // earlier is the former newest, which is replaced when newest is full
@@ -33,8 +33,8 @@ type Recent struct {
 type recent struct {
 	trace  domain.Trace
 	events int       // number of events of the resource in the trace
+	since  time.Time // time of the first of these events
 	uses   int       // how often Of returned the trace
-	since  time.Time // time of the first of them
 }
 
 // NewRecent returns an empty Recent.
@@ -63,7 +63,7 @@ func (r *Recent) Of(name domain.Name, now time.Time) domain.Trace {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	found, ok := r.get(name)
-	if !ok || found.events >= MaxReactions || found.uses >= maxUses || now.Sub(found.since) > MaxAge {
+	if !ok || found.events >= MaxEvents || found.uses >= maxUses || now.Sub(found.since) > MaxAge {
 		return domain.Trace{}
 	}
 	found.uses++

@@ -83,6 +83,7 @@ const (
 	headerState  = "tracestate"
 )
 
+// withRemote returns a context with the remote span that parent names; ctx if parent is empty.
 func withRemote(ctx context.Context, parent domain.Trace) context.Context {
 	if parent.Parent == "" {
 		return ctx
@@ -91,10 +92,10 @@ func withRemote(ctx context.Context, parent domain.Trace) context.Context {
 		propagation.MapCarrier{headerParent: parent.Parent, headerState: parent.State})
 }
 
-// Of returns the trace context of the span in the context; otherwise if there is none.
-func Of(ctx context.Context, otherwise domain.Trace) domain.Trace {
+// Of returns the trace context of the span in the context; fallback if there is none.
+func Of(ctx context.Context, fallback domain.Trace) domain.Trace {
 	if !trace.SpanFromContext(ctx).IsRecording() {
-		return otherwise
+		return fallback
 	}
 	carrier := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(ctx, carrier)

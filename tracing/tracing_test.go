@@ -77,7 +77,7 @@ func TestSampling(t *testing.T) {
 	require.Equal(t, "a=1", recorder.Ended()[0].SpanContext().TraceState().String())
 }
 
-// TestNothingIsAllocatedWithoutTracer checks that a process without tracer pays nothing.
+// TestNothingIsAllocatedWithoutTracer checks that spans allocate no memory without a tracer.
 func TestNothingIsAllocatedWithoutTracer(t *testing.T) {
 	ctx, parent, failed := context.WithValue(t.Context(), t, t), domain.Trace{Parent: sampled}, errors.New("failed")
 	var recent *tracing.Recent
@@ -118,7 +118,7 @@ func TestRecentIsBounded(t *testing.T) {
 	r.Add(name, trace, noon, noon)
 	require.Equal(t, trace, r.Of(name, noon.Add(tracing.MaxAge)))
 	require.Zero(t, r.Of(name, noon.Add(tracing.MaxAge+1)))
-	for range tracing.MaxReactions - 2 {
+	for range tracing.MaxEvents - 2 {
 		r.Add(name, trace, noon, noon)
 	}
 	require.Equal(t, trace, r.Of(name, noon))
@@ -128,7 +128,7 @@ func TestRecentIsBounded(t *testing.T) {
 	r.Add(name, next, noon, noon)
 	require.Equal(t, next, r.Of(name, noon), "another request")
 
-	for range 4 * tracing.MaxReactions {
+	for range 4 * tracing.MaxEvents {
 		r.Of(name, noon)
 	}
 	require.Zero(t, r.Of(name, noon), "changes that are refused do not extend a trace without limit")

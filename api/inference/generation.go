@@ -330,7 +330,7 @@ func (g *generation) emit(c *choice, chunk engines.Chunk) error {
 	return g.send(event)
 }
 
-// routed sets the header about the route of the newest attempt, unless the headers were sent.
+// routed sets the header anneal-route of an attempt. It has no effect once the headers are sent.
 func (g *generation) routed(at routing.Placement) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

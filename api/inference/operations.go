@@ -97,11 +97,12 @@ var performanceHeaders = []request.Parameter{
 	{Name: "anneal-num-concurrent-requests", Kind: wire.Int,
 		Description: "Number of requests of this server in progress on the replica, including this request."},
 	{Name: "anneal-route", Kind: wire.Text,
-		Description: "The replica that processed the request, and why it was chosen: the reason (tokens: the fewest " +
-			"prompt tokens to process before the answer; session: it has the session), the number of candidates, the " +
-			"requests in progress on the replica, and the predicted numbers of tokens that it must process first " +
-			"(pending), has cached, and has not cached. A caller that uses a deployment of another account does not get " +
-			"the requests and the pending tokens."},
+		Description: "The replica that processed the request, and why it was chosen. reason is tokens, if the replica " +
+			"had the fewest prompt tokens to process before the answer, or session, if it answers the other requests of " +
+			"the session. candidates is the number of replicas that could be chosen, and requests the number of requests " +
+			"in progress on the chosen one. pending-tokens, cached-tokens and uncached-tokens are predictions: prompt " +
+			"tokens of earlier requests that the replica must process first, and tokens of this prompt that it has and " +
+			"has not cached. Without requests and pending-tokens if the deployment belongs to another account."},
 	{Name: "anneal-tokenizer-duration", Kind: wire.Text, Description: "Time to tokenize the prompt, in seconds."},
 	{Name: "anneal-prefill-queue-duration", Kind: wire.Text,
 		Description: "Time in the queue before prefill, in seconds."},

@@ -71,8 +71,8 @@ func responseName(status int, inference bool) string {
 var responseHeaders = map[string]any{
 	"RequestId": map[string]any{"description": "ID of the request.", "schema": wire.Schema{"type": "string"},
 		"example": SampleID},
-	"TraceParent": map[string]any{"description": "The traceparent of the request or, if the request has no valid one " +
-		"and the server traces it, of the server's span; otherwise absent.",
+	"TraceParent": map[string]any{"description": "The traceparent of the request. If the request has no valid one, it " +
+		"is the traceparent of the server's span, or absent if the server records no span.",
 		"schema": wire.Schema{"type": "string"}, "example": sampleTrace},
 	"Position": map[string]any{"description": "The position of the log that the response reflects.",
 		"schema": wire.Schema{"type": "string", "pattern": "^[0-9]+$"}, "example": samplePosition},

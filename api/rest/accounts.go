@@ -97,7 +97,7 @@ func withAccountID(h handler) handler {
 }
 
 func listAccounts(c *call) (any, error) {
-	c.Account = domain.System // whose lists the accounts are in
+	c.Account = domain.System // lists of accounts belong to the account system
 	return accounts.list(c)
 }
 

@@ -22,10 +22,10 @@ type balancers struct {
 	metrics balancerMetrics
 	notes   notes // for the other gateways
 
-	mu     sync.Mutex
-	start  time.Time // the times of the Balancers are durations since start
-	of     map[domain.Name]*deploymentBalancer
-	pruned time.Time
+	mu           sync.Mutex
+	start        time.Time // the times of the Balancers are durations since start
+	byDeployment map[domain.Name]*deploymentBalancer
+	pruned       time.Time
 }
 
 type deploymentBalancer struct {
@@ -44,15 +44,15 @@ func (b *balancers) forDeployment(row *projections.Row[domain.Deployment], clock
 	now := clock()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.of == nil {
-		b.of, b.start, b.pruned = map[domain.Name]*deploymentBalancer{}, now, now
+	if b.byDeployment == nil {
+		b.byDeployment, b.start, b.pruned = map[domain.Name]*deploymentBalancer{}, now, now
 	}
-	found := b.of[row.Name]
+	found := b.byDeployment[row.Name]
 	if found == nil || found.created != row.CreateVersion {
-		found = &deploymentBalancer{created: row.CreateVersion, Balancer: balance.New(func(n balance.Note) {
-			b.notes.add(Note{Deployment: row.Name, Created: row.CreateVersion, Note: n, sent: clock()})
+		found = &deploymentBalancer{created: row.CreateVersion, Balancer: balance.New(func(p balance.SentPrompt) {
+			b.notes.add(Note{Deployment: row.Name, Created: row.CreateVersion, SentPrompt: p, sent: clock()})
 		})}
-		b.of[row.Name] = found
+		b.byDeployment[row.Name] = found
 	}
 	found.used = now
 	if row.Version > found.version { // a waiting request may have an older row than others
@@ -65,9 +65,9 @@ func (b *balancers) forDeployment(row *projections.Row[domain.Deployment], clock
 	}
 	if now.Sub(b.pruned) > balancerKept {
 		b.pruned = now
-		for name, one := range b.of {
+		for name, one := range b.byDeployment {
 			if now.Sub(one.used) > balancerKept {
-				delete(b.of, name)
+				delete(b.byDeployment, name)
 			}
 		}
 	}
@@ -75,8 +75,8 @@ func (b *balancers) forDeployment(row *projections.Row[domain.Deployment], clock
 	return found.Balancer, func() time.Duration { return clock().Sub(start) }
 }
 
-// promptOf returns what a Balancer knows of the prompt of a completion request to an addon. Prompts of
-// different cache scopes, addons or tools share no blocks.
+// promptOf returns the Prompt of a completion request to an addon. Prompts with different cache scopes,
+// addons or tools share no blocks.
 func (b *balancers) promptOf(req *engines.CompletionRequest, addon string) balance.Prompt {
 	scope := req.CacheScope + "\x00" + addon
 	switch {
@@ -103,8 +103,8 @@ type Attempt struct {
 	Addon   string
 
 	placement Placement
-	cached    int64 // tokens of the prompt that the replica had cached; -1 if it does not say
-	sent      *balance.Sent
+	cached    int64 // tokens of the prompt that the replica had cached; -1 if it does not report them
+	sent      *balance.InFlight
 	ended     bool
 	now       func() time.Duration
 }
@@ -126,7 +126,7 @@ func (a *Attempt) end(err error) {
 	a.sent.End(a.cached)
 }
 
-// endPanic records that the attempt failed, if it ended by a panic.
+// endPanic records that the attempt failed, if a panic ended it.
 func (a *Attempt) endPanic() {
 	if !a.ended {
 		a.sent.Fail(a.now())
@@ -134,9 +134,9 @@ func (a *Attempt) endPanic() {
 }
 
 // next returns an Attempt on the replica that is predicted to answer the request first, of the ready
-// ones that are not in tried; nil if there is none. Requests of a session go to the replica with the
-// highest hash of session and replica ID (rendezvous hashing), so that a session changes its replica
-// only when the replica is no longer ready, or has much more work than another.
+// replicas that are not in tried; nil if there is none. Requests of a session go to the replica with the
+// highest hash of session and replica ID (rendezvous hashing), so a session changes its replica only
+// when the replica is no longer ready, or has much more work than another.
 func (s *sendState) next(row *projections.Row[domain.Deployment], ready []domain.Replica) *Attempt {
 	c, q := s.c, s.q
 	ready = slices.DeleteFunc(ready, func(r domain.Replica) bool { return s.tried[r.ID] })
@@ -163,8 +163,8 @@ func (s *sendState) next(row *projections.Row[domain.Deployment], ready []domain
 			Route: routeOf(c.Principal, q.Deployment, replica.ID, len(ready), requests, choice)}}
 }
 
-// routeOf returns the header anneal-route. It does not disclose the work of other accounts to a caller
-// that uses a deployment of another account.
+// routeOf returns the value of the header anneal-route. It does not disclose the load of a replica to
+// the caller if the deployment belongs to another account.
 func routeOf(p request.Principal, deployment domain.Name, replica string, candidates, requests int,
 	choice balance.Choice) string {
 	work := ""
@@ -175,8 +175,8 @@ func routeOf(p request.Principal, deployment domain.Name, replica string, candid
 		choice.Reason, candidates, work, choice.Cached, choice.Uncached)
 }
 
-// candidates returns the replicas with their loads: the requests that this server has sent, or those
-// in the replica's last heartbeat, whichever number is higher.
+// candidates returns the replicas with their loads: the number of requests in progress that this server
+// has sent, or the number that the node has reported, whichever is higher.
 func candidates(c *request.Call, deployment domain.Name, replicas []domain.Replica) []balance.Candidate {
 	status := c.World.View().Live
 	out := make([]balance.Candidate, len(replicas))

@@ -46,10 +46,10 @@ func TestBalancersFollowTheirDeployment(t *testing.T) {
 	p := b.hasher.Text("", []byte(strings.Repeat("word ", 1000)))
 	require.NotEmpty(t, p.Blocks)
 	first := get(rowOf(1, 2, "r1", "r2"))
-	first.Note(0, balance.Note{Replica: "r1", Blocks: p.Blocks})
-	first.Note(0, balance.Note{Replica: "r2", Blocks: p.Blocks})
+	first.Record(0, balance.SentPrompt{Replica: "r1", Blocks: p.Blocks})
+	first.Record(0, balance.SentPrompt{Replica: "r2", Blocks: p.Blocks})
 	require.Same(t, first, get(rowOf(1, 3, "r2", "r3")))
-	first.Note(0, balance.Note{Replica: "r3", Blocks: p.Blocks})
+	first.Record(0, balance.SentPrompt{Replica: "r3", Blocks: p.Blocks})
 	get(rowOf(1, 2, "r1", "r2"))
 	assert.Zero(t, cachedOn(first, p, "r1"))
 	assert.Positive(t, cachedOn(first, p, "r2"))
@@ -67,8 +67,8 @@ func TestBalancersOfUnusedDeploymentsAreForgotten(t *testing.T) {
 	other := rowOf(3, 4, "r1")
 	other.Name = "accounts/acme/deployments/d2"
 	b.forDeployment(other, clock)
-	assert.Len(t, b.of, 1)
-	assert.Contains(t, b.of, other.Name)
+	assert.Len(t, b.byDeployment, 1)
+	assert.Contains(t, b.byDeployment, other.Name)
 }
 
 // TestPromptsOfAddonsDiffer checks that the prompt of an attempt belongs to the addon of the attempt,

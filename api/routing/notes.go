@@ -17,7 +17,7 @@ import (
 type Note struct {
 	Deployment domain.Name
 	Created    uint64 // CreateVersion of the deployment
-	balance.Note
+	balance.SentPrompt
 
 	sent time.Time
 }
@@ -64,7 +64,7 @@ func (r *Router) AddNote(row *projections.Row[domain.Deployment], n Note, clock 
 		return
 	}
 	balancer, now := r.balancers.forDeployment(row, clock)
-	balancer.Note(now(), n.Note)
+	balancer.Record(now(), n.SentPrompt)
 }
 
 // A wireNote is the JSON form of a Note in a message between gateways.
@@ -115,7 +115,7 @@ func DecodeNotes(message []byte) ([]Note, error) {
 				"bytes of blocks", w.Uncached, w.Age, len(w.Blocks))
 		}
 		note := Note{Deployment: w.Deployment, Created: w.Created,
-			Note: balance.Note{Replica: w.Replica, Uncached: w.Uncached, Age: w.Age}}
+			SentPrompt: balance.SentPrompt{Replica: w.Replica, Uncached: w.Uncached, Age: w.Age}}
 		for at := 0; at < len(w.Blocks); at += 8 {
 			note.Blocks = append(note.Blocks, binary.LittleEndian.Uint64(w.Blocks[at:]))
 		}

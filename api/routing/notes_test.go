@@ -74,8 +74,8 @@ func TestNotesAreIgnored(t *testing.T) {
 	clock := func() time.Time { return time.Unix(1000, 0) }
 	r := gateway("pepper")
 	for _, n := range []Note{
-		{Deployment: deployment, Created: 7, Note: balance.Note{Replica: "r1", Uncached: 100_000}},
-		{Deployment: deployment, Created: 1, Note: balance.Note{Replica: "r9", Uncached: 100_000}},
+		{Deployment: deployment, Created: 7, SentPrompt: balance.SentPrompt{Replica: "r1", Uncached: 100_000}},
+		{Deployment: deployment, Created: 1, SentPrompt: balance.SentPrompt{Replica: "r9", Uncached: 100_000}},
 	} {
 		r.AddNote(rowOf(1, 2, "r1", "r2"), n, clock)
 		choice := choose(r, "hello", clock)

@@ -44,7 +44,7 @@ type Output struct {
 	// continuation again after the first replica's node was lost. It is nil if the chunks are sent
 	// to the client at once: then a continuation that has begun is not generated again.
 	Restart func()
-	// Routed is called before each attempt, with the place where it runs; it may be nil.
+	// Routed is called before each attempt with the attempt's Placement; it may be nil.
 	Routed func(Placement)
 }
 

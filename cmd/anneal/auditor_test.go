@@ -26,11 +26,11 @@ type checkedBundle struct {
 	OnlyGrewSince struct{ Size string }
 }
 
-// TestAuditor is the case of an auditor who kept a checkpoint of last week, and later gets bundles with
-// the creations of a deployment and of the API key that made it. Offline, with the checkpoint, the
-// bundles and the public key of the log only, the auditor proves who made the deployment, with which
-// key and from where, and that nothing was rewritten since the checkpoint. Changed bundles and bundles
-// of a rewritten log with the same keys are refused.
+// TestAuditor checks what an auditor can prove who kept a checkpoint of last week, and later gets bundles
+// with the creation events of a deployment and of the API key that created it. Offline, with only the
+// checkpoint, the bundles and the public key of the log, the auditor proves who created the deployment,
+// with which key and from which address, and that nothing was rewritten since the checkpoint. Changed
+// bundles, and bundles of a rewritten log with the same keys, are refused.
 func TestAuditor(t *testing.T) {
 	t.Parallel()
 	s := serve(t, filepath.Join(t.TempDir(), "data"), "--worker=false", "--lame-duck", "0s")
@@ -61,7 +61,7 @@ func TestAuditor(t *testing.T) {
 	require.NoError(t, err)
 	otherKey, random := signer.Key(), testutil.Random(t)
 
-	fork.start() // the operator plays the log of last week again, and makes the deployment with another key
+	fork.start() // the operator restores the log of last week, and creates the deployment with another key
 	for _, id := range []string{"a", "x", "c"} {
 		fork.user().must(http.MethodPost, "/datasets", object{"datasetId": id})
 	}
@@ -71,7 +71,7 @@ func TestAuditor(t *testing.T) {
 	require.Zero(t, fork.end())
 
 	check := func(name, since, key string) outcome {
-		return command(t, t.TempDir(), // a directory without a context, and no server runs
+		return command(t, t.TempDir(), // in a directory without a context, while no server runs
 			"log", "check", file(name), "--key", key, "--since", file(since), "-o", "json")
 	}
 	var made checkedBundle

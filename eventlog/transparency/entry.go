@@ -39,14 +39,14 @@ func (e Entry) Append(b []byte) []byte {
 	return append(append(b, e.Envelope[:]...), e.Payload[:]...)
 }
 
-// Leaf returns the entry's leaf hash in the tree. It is tlog.RecordHash of the encoded entry,
-// without its allocations.
+// Leaf returns the entry's leaf hash in the tree: tlog.RecordHash of the encoded entry. Unlike
+// tlog.RecordHash, Leaf does not allocate.
 func (e Entry) Leaf() tlog.Hash {
 	var b [1 + EntrySize]byte
 	return sha256.Sum256(e.Append(b[:1])) // RFC 6962 prefixes a leaf with a zero byte
 }
 
-// nodeHash is tlog.NodeHash without its allocations.
+// nodeHash returns what tlog.NodeHash returns, but does not allocate.
 func nodeHash(left, right tlog.Hash) tlog.Hash {
 	b := [1 + 2*sha256.Size]byte{1} // RFC 6962 prefixes an inner node with 1
 	copy(b[1:], left[:])
@@ -146,7 +146,7 @@ type Salts struct{ Envelope, Payload Salt }
 type salter struct {
 	mu      sync.Mutex
 	mac     hash.Hash
-	message [9]byte // memory for salt, so that it allocates none
+	message [9]byte // buffer of salt, which therefore does not allocate
 	sum     []byte
 }
 

@@ -18,7 +18,7 @@ const (
 type feed struct {
 	mu     sync.Mutex
 	chunks []*chunk // buffered events, at consecutive positions
-	newest uint64   // position of the last of them
+	newest uint64   // position of the last buffered event
 	events int
 	bytes  int
 	grown  chan struct{} // receives an element after add, to wake the Publisher
@@ -26,12 +26,12 @@ type feed struct {
 
 func newFeed() *feed { return &feed{grown: make(chan struct{}, 1)} }
 
-// A chunk has events at consecutive positions in one buffer without pointers: the garbage collector
-// would otherwise scan everything that an event refers to, as long as it waits for the tree.
+// A chunk has events at consecutive positions in one buffer without pointers. Otherwise the garbage
+// collector would scan the headers of each event until the event is in the tree.
 type chunk struct {
 	first uint64   // position of the first event
-	data  []byte   // of each event its envelope, as in encodedEvent, and its body
-	ends  []uint32 // of each event the ends of envelope and body in data
+	data  []byte   // envelope, as in encodedEvent, and body of each event
+	ends  []uint32 // ends of the envelope and of the body of each event in data
 }
 
 const chunkBytes = 256 << 10 // an event that would exceed it begins the next chunk

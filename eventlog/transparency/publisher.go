@@ -77,7 +77,7 @@ type Publisher struct {
 	changed  chan struct{} // closed and replaced when a checkpoint is published
 }
 
-// An account has what the entries of an account's events need.
+// An account has the tag and the salter for the entries of an account's events.
 type account struct {
 	tag accountTag
 	*salter
@@ -172,7 +172,7 @@ func (p *Publisher) follow(ctx context.Context, tree *Tree) error {
 				return ctx.Err()
 			}
 		}
-		complete, err := p.appendFed(ctx, tree)
+		complete, err := p.appendObserved(ctx, tree)
 		if err == nil && complete {
 			err = p.publish(ctx, tree)
 		}
@@ -182,9 +182,9 @@ func (p *Publisher) follow(ctx context.Context, tree *Tree) error {
 	}
 }
 
-// appendFed appends the events that Observe received. complete is false when an event before them is
-// missing.
-func (p *Publisher) appendFed(ctx context.Context, tree *Tree) (complete bool, err error) {
+// appendObserved appends the events that Observe received. complete is false when an event before them
+// is missing.
+func (p *Publisher) appendObserved(ctx context.Context, tree *Tree) (complete bool, err error) {
 	for _, chunk := range p.feed.take() {
 		for e := range chunk.all {
 			if e.position <= tree.Size() {
@@ -272,8 +272,8 @@ func (p *Publisher) compare(ctx context.Context, tree *Tree) error {
 		return err
 	}
 	e := encodeEvent(m)
-	of, err := p.account(ctx, e.account())
-	if err == nil && e.entry(of.salts(e.position), link) != entry {
+	owner, err := p.account(ctx, e.account())
+	if err == nil && e.entry(owner.salts(e.position), link) != entry {
 		err = domain.Errorf(domain.DataLoss, "the log has another event at position %d than its Merkle tree: the log has "+
 			"lost events, or the salt keys in the key store were replaced. Restore data/datakeys and data/tree from the "+
 			"same backup",
@@ -315,27 +315,27 @@ func (p *Publisher) catchUp(ctx context.Context, tree *Tree, upTo uint64) error 
 }
 
 func (p *Publisher) append(ctx context.Context, tree *Tree, e encodedEvent) error {
-	of, err := p.account(ctx, e.account())
+	owner, err := p.account(ctx, e.account())
 	if err != nil {
 		return fmt.Errorf("compute the tree's entry for position %d: %w", e.position, err)
 	}
-	return tree.append(e, of.tag, of.salts(e.position))
+	return tree.append(e, owner.tag, owner.salts(e.position))
 }
 
-// account returns what the entries of an account's events need.
+// account returns the tag and the salter of an account.
 func (p *Publisher) account(ctx context.Context, name []byte) (*account, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if of, ok := p.accounts[string(name)]; ok {
-		return of, nil
+	if owner, ok := p.accounts[string(name)]; ok {
+		return owner, nil
 	}
 	key, err := p.Keys.SaltKey(ctx, string(name))
 	if err != nil {
 		return nil, err
 	}
-	of := &account{tagOf(name), newSalter(key)}
-	p.accounts[string(name)] = of
-	return of, nil
+	owner := &account{tagOf(name), newSalter(key)}
+	p.accounts[string(name)] = owner
+	return owner, nil
 }
 
 // publish syncs the tree, and signs and publishes a checkpoint. It does nothing when the tree has
@@ -463,9 +463,9 @@ func (p *Publisher) proveEvent(ctx context.Context, tree *Tree, head *published,
 	if err != nil {
 		return err
 	}
-	of, err := p.account(ctx, encodeEvent(m).account())
+	owner, err := p.account(ctx, encodeEvent(m).account())
 	if err == nil {
-		b.Event, err = Disclose(m, entry, of.salts(position), link, payload)
+		b.Event, err = Disclose(m, entry, owner.salts(position), link, payload)
 	}
 	if err != nil {
 		return err

@@ -23,8 +23,8 @@ func installCommand() *cobra.Command {
 		Args:    arguments(1, 1),
 		Example: "  anneal install server --dry-run\n  anneal install agent",
 		Long: `SERVICE is server or agent. The command copies this program to /usr/local/bin, and writes a hardened unit, the
-user anneal (for systemd-sysusers), settings in /etc/anneal, manual pages and completions of shells. It replaces
-these files, but not existing settings. It starts nothing, and prints the commands that do.`,
+user anneal (for systemd-sysusers), settings in /etc/anneal, manual pages and shell completions. It replaces
+these files, but not existing settings. It does not start the service, and prints the commands that start it.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			files, err := installedFiles(c, args[0], dryRun)
 			if err != nil {
@@ -50,7 +50,7 @@ these files, but not existing settings. It starts nothing, and prints the comman
 			}
 			return jsonOnly(c, map[string]any{"written": written, "next": next})
 		}}
-	c.Flags().StringVar(&root, "root", "/", "directory below which the files are written, such as that of an image")
+	c.Flags().StringVar(&root, "root", "/", "directory below which the files are written, such as the root of an image")
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "only print the files")
 	return c
 }
@@ -58,11 +58,11 @@ these files, but not existing settings. It starts nothing, and prints the comman
 func uninstallCommand() *cobra.Command {
 	var root string
 	c := &cobra.Command{Use: "uninstall SERVICE",
-		Short:   "Remove what 'anneal install' has written, but no data and settings",
+		Short:   "Remove the files that 'anneal install' wrote, but not data and settings",
 		Args:    arguments(1, 1),
 		Example: "  anneal uninstall server",
 		Long: `SERVICE is server or agent. Stop the service first. The program and the manual pages remain as long as the
-other service is installed. Data, settings and the user's account always remain: the command says where.`,
+other service is installed. Data, settings and the system user always remain: the command prints where.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			files, err := installedFiles(c, args[0], true)
 			if err != nil {
@@ -72,7 +72,7 @@ other service is installed. Data, settings and the user's account always remain:
 				_, err := os.Stat(path.Join(root, install.Files(other)[0].Path))
 				return other != args[0] && err == nil
 			}) {
-				files = files[:1] // the other service needs all others
+				files = files[:1] // the other service needs all files but the unit
 			}
 			removed := []string{}
 			for _, file := range files {
@@ -109,8 +109,8 @@ func nextOf(service string) []string {
 		"systemctl start " + install.Unit(service)}
 }
 
-// installedFiles returns the files of a service: its unit first. Without the program, its content is
-// nil.
+// installedFiles returns the files of a service, the unit first. withoutProgram leaves the content of
+// the program nil.
 func installedFiles(c *cobra.Command, service string, withoutProgram bool) ([]install.File, error) {
 	if !slices.Contains(services, service) {
 		return nil, usage.Errorf("SERVICE %q must be server or agent", service)

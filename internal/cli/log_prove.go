@@ -72,7 +72,7 @@ func (c *client) logFile(ctx context.Context, path string) ([]byte, error) {
 // A prover is one run of `anneal log prove`.
 type prover struct {
 	*client
-	account       string // account of the context, which short names of resources belong to
+	account       string // account of the context, to which short names of resources belong
 	operator      bool   // the client has the operator's API key
 	all           bool
 	since         string

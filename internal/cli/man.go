@@ -45,7 +45,7 @@ type manPage struct {
 	content []byte
 }
 
-// manPages returns the manual pages of a command and of those below it, except hidden ones.
+// manPages returns the manual pages of a command and of its subcommands, except hidden ones.
 func manPages(c *cobra.Command) (pages []manPage, err error) {
 	var page bytes.Buffer
 	name := strings.ReplaceAll(c.CommandPath(), " ", "-")

@@ -34,11 +34,11 @@ func simulateCommand() *cobra.Command {
 		Short:   "Show the times to the first token of a trace of requests, by routing policy",
 		Args:    arguments(0, 0),
 		Example: "  anneal simulate --trace requests.jsonl --replicas 8 --policy fewest-requests,tokens",
-		Long: `Replays a trace of requests on a virtual clock, and prints the times to the first token. The gateway is the
-code of the server; a replica is a model of an engine with continuous batching, whose constants --profile names.
+		Long: `Replays a trace of requests on a virtual clock, and prints the times to the first token. The gateway runs the
+code of the server; a replica is a model of an engine with continuous batching, whose constants --profile selects.
 
-A line of the trace is a JSON object with timestamp (ms), input_length and output_length (tokens) and hash_ids, one
-for each 512 tokens of the prompt; equal leading IDs are an equal prefix. A field account is optional.
+Each line of the trace is a JSON object with timestamp (ms), input_length and output_length (tokens) and hash_ids,
+one for each 512 tokens of the prompt; equal leading IDs mean an equal prefix. The field account is optional.
 
 Policies:
   round-robin      each replica in turn, for comparison
@@ -81,8 +81,10 @@ Policies:
 		"`SIZE` of a replica's KV cache in blocks of 512 tokens (default: the profile's)")
 	f.Float64Var(&o.Speed, "speed", 1, "`FACTOR` by which requests arrive faster than in the trace")
 	f.IntVar(&o.Gateways, "gateways", 1, "`NUMBER` of gateways, which get the requests in turn")
-	f.DurationVar(&o.Notes, "notes", 0, "`TIME` after which gateways learn of one another's requests (default: never)")
-	f.BoolVar(&o.Blind, "blind", true, "replicas do not report their pending tokens and the size of their cache, as today")
+	f.DurationVar(&o.AnnounceDelay, "announce-delay", 0,
+		"`TIME` after which gateways learn of one another's requests (default: never)")
+	f.BoolVar(&o.Reports, "reports", false,
+		"replicas report their pending tokens and the size of their cache, which the server does not use yet")
 	_ = c.MarkFlagRequired("trace") // fails only if the flag does not exist
 	return c
 }
@@ -103,7 +105,7 @@ func checkSimulation(o *twin.Options, trace, profile string, blocks int64, polic
 		return usage.Errorf("--replicas %d must be at most %d", o.Replicas, maxSimulatedReplicas)
 	case o.Gateways > maxSimulatedGateways:
 		return usage.Errorf("--gateways %d must be at most %d", o.Gateways, maxSimulatedGateways)
-	case !(o.Speed >= minSimulatedSpeed && o.Speed <= maxSimulatedSpeed): // not a number, too
+	case !(o.Speed >= minSimulatedSpeed && o.Speed <= maxSimulatedSpeed): // also rejects NaN
 		return usage.Errorf("--speed %v must be %v to %d", o.Speed, minSimulatedSpeed, maxSimulatedSpeed)
 	}
 	known := false

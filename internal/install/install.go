@@ -54,7 +54,8 @@ func StateDir(service string) string {
 	return "/var/lib/anneal-agent"
 }
 
-// Files returns the files of a service, besides the program and what belongs to it.
+// Files returns the unit, the user and the settings of a service. The program, the manual pages and
+// the completions are not among them.
 func Files(service string) []File {
 	read := func(name string) []byte {
 		content, err := units.ReadFile("units/" + name)

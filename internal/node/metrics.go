@@ -45,16 +45,16 @@ func (m *MetricsFlags) Check() error {
 	case err != nil:
 		return usage.Errorf("--metrics %q must be HOST:PORT, or :PORT for 127.0.0.1", m.address)
 	case m.keyFile == "" && !strings.HasPrefix(m.address, ":") && host != "localhost" && !net.ParseIP(host).IsLoopback():
-		return usage.Errorf("--metrics %s is not a loopback address, and the metrics have names of accounts and "+
+		return usage.Errorf("--metrics %s is not a loopback address, and the metrics contain names of accounts and "+
 			"deployments: give --metrics-key-file, or use 127.0.0.1", m.address)
 	}
 	return nil
 }
 
-// minKey is the minimum length of a key of metrics.
+// minKey is the minimum length of the key of --metrics-key-file.
 const minKey = 16
 
-// serve serves the metrics of an agent until ctx is done. It returns when it listens. dir is the
+// serve serves the metrics of an agent until ctx is done. It returns once it listens. dir is the
 // directory of the agent.
 func (m *MetricsFlags) serve(ctx context.Context, a *agent.Agent, dir string, logger *slog.Logger) error {
 	if m == nil || m.address == "" {
@@ -78,7 +78,7 @@ func (m *MetricsFlags) serve(ctx context.Context, a *agent.Agent, dir string, lo
 	if err != nil {
 		return fmt.Errorf("--metrics: cannot listen on %s: %w", address, err)
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil { // otherwise its file system is not known yet
+	if err := os.MkdirAll(dir, 0o700); err != nil { // disk.On needs the directory to find its file system
 		return err
 	}
 	registry := prometheus.NewRegistry()

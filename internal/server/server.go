@@ -98,14 +98,14 @@ func Start(ctx context.Context, flags Flags, logger *slog.Logger) (_ *Server, er
 	if s.release, err = disk.LockDir(flags.Data); err != nil {
 		return nil, err
 	}
-	duty, err := openTraces(ctx, s)
+	serviceCtx, err := openTraces(ctx, s)
 	if err != nil {
 		s.release()
 		return nil, err
 	}
-	duty, stop := context.WithCancel(duty)
+	serviceCtx, stop := context.WithCancel(serviceCtx)
 	s.stop = stop
-	s.services = newServices(duty)
+	s.services = newServices(serviceCtx)
 	defer func() {
 		if err != nil {
 			s.close()
@@ -138,22 +138,22 @@ func Start(ctx context.Context, flags Flags, logger *slog.Logger) (_ *Server, er
 	for _, step := range []func(context.Context) error{s.openLog, identify(s), openAudit(s),
 		joinInstallation(s), s.openBlobs,
 		checkBucket(s), openProofs(s), s.openWorld, s.bootstrap, s.ensureReader, s.startServices} {
-		if err := step(duty); err != nil {
+		if err := step(serviceCtx); err != nil {
 			listener.Close()
 			return nil, err
 		}
 	}
-	if err := s.openAPI(duty, listener); err != nil {
+	if err := s.openAPI(serviceCtx, listener); err != nil {
 		return nil, err
 	}
-	if err := openTracking(duty, s); err != nil {
+	if err := openTracking(serviceCtx, s); err != nil {
 		return nil, err
 	}
 	if err := openBackups(s); err != nil {
 		return nil, err
 	}
 	openBatches(s)
-	if err := openSubscriptions(duty, s); err != nil {
+	if err := openSubscriptions(serviceCtx, s); err != nil {
 		return nil, err
 	}
 	close(s.started)

@@ -21,8 +21,8 @@ import (
 	"anneal/internal/usage"
 )
 
-// Flags configure the traces of a process. The standard variables of OpenTelemetry configure what
-// they do not: OTEL_EXPORTER_OTLP_HEADERS, OTEL_EXPORTER_OTLP_CERTIFICATE, OTEL_BSP_MAX_QUEUE_SIZE,
+// Flags configure the traces of a process. The standard environment variables of OpenTelemetry
+// configure the rest: OTEL_EXPORTER_OTLP_HEADERS, OTEL_EXPORTER_OTLP_CERTIFICATE, OTEL_BSP_MAX_QUEUE_SIZE,
 // OTEL_RESOURCE_ATTRIBUTES, OTEL_SERVICE_NAME and others.
 type Flags struct {
 	endpoint string
@@ -35,7 +35,7 @@ func (t *Flags) Add(f *pflag.FlagSet) {
 		"`URL` of an OpenTelemetry collector to which traces are sent by OTLP over HTTP, such as http://127.0.0.1:4318; "+
 			"$OTEL_EXPORTER_OTLP_HEADERS has its credentials (default: no traces)")
 	f.Float64Var(&t.ratio, "otlp-sample-ratio", 1, "fraction of requests without a trace context that are traced, "+
-		"from 0 to 1; the trace context of a request decides otherwise")
+		"from 0 to 1; the sampled flag of a request's trace context decides for that request")
 }
 
 // Check returns an error if a flag is invalid.
@@ -89,7 +89,7 @@ func (t *Flags) url() (string, error) {
 	return u.String(), nil
 }
 
-// shutdownTimeout is how long the process waits at its end until the last spans are sent.
+// shutdownTimeout is the maximum time for which a process that ends waits until its last spans are sent.
 const shutdownTimeout = 2 * time.Second
 
 // Open returns the tracer of this process; nil without --otlp-endpoint. service is the name of the
@@ -112,19 +112,19 @@ func (t *Flags) Open(ctx context.Context, service, version string, logger *slog.
 	}
 	provider := sdktrace.NewTracerProvider(sdktrace.WithResource(about),
 		sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.TraceIDRatioBased(t.ratio))),
-		sdktrace.WithBatcher(&exports{SpanExporter: exporter, endpoint: endpoint, logger: logger, now: time.Now}))
+		sdktrace.WithBatcher(&loggingExporter{SpanExporter: exporter, endpoint: endpoint, logger: logger, now: time.Now}))
 	return provider.Tracer("anneal"), func() {
 		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 		defer cancel()
-		_ = provider.Shutdown(ending) // exports has logged the error
+		_ = provider.Shutdown(ending) // loggingExporter has logged the error
 	}, nil
 }
 
 // warnEvery is the minimum time between two warnings about a collector that does not accept spans.
 const warnEvery = 10 * time.Minute
 
-// exports is an exporter that logs its errors, at most one in warnEvery, and does not return them.
-type exports struct {
+// loggingExporter is an exporter that logs its errors, at most one in warnEvery, and does not return them.
+type loggingExporter struct {
 	sdktrace.SpanExporter
 	endpoint string
 	logger   *slog.Logger
@@ -136,7 +136,7 @@ type exports struct {
 }
 
 // ExportSpans implements sdktrace.SpanExporter.
-func (e *exports) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
+func (e *loggingExporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
 	err := e.SpanExporter.ExportSpans(ctx, spans)
 	if err == nil {
 		return nil

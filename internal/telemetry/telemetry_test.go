@@ -86,7 +86,7 @@ func (failing) ExportSpans(context.Context, []sdktrace.ReadOnlySpan) error {
 func TestDeadCollectorIsLoggedRarely(t *testing.T) {
 	var log bytes.Buffer
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	e := &exports{SpanExporter: failing{}, logger: slog.New(slog.NewTextHandler(&log, nil)),
+	e := &loggingExporter{SpanExporter: failing{}, logger: slog.New(slog.NewTextHandler(&log, nil)),
 		now: func() time.Time { return now }}
 	for range 100 {
 		require.NoError(t, e.ExportSpans(t.Context(), make([]sdktrace.ReadOnlySpan, 2)))

@@ -6,8 +6,8 @@ import "math"
 // replicas in their failure domain. The node with the lowest cost is preferred. A nil Order prefers
 // none.
 //
-// Most nodes cost what their group costs, so that a choice looks at groups and at the nodes with a
-// cost of their own, and not at all nodes.
+// Most nodes cost as much as their group. So a choice looks at the groups and at the nodes with a cost of
+// their own, and not at all nodes.
 type Order struct {
 	// Group returns the cost of the nodes of a group: see Fleet.SetGroups.
 	Group func(group int) int64
@@ -40,8 +40,8 @@ func groupsOf(of []int) *groups {
 	return g
 }
 
-// SetGroups assigns a group, numbered from 0, to each node, by which an Order prefers nodes. Before,
-// all nodes are in group 0.
+// SetGroups assigns a group, numbered from 0, to each node, by which an Order prefers nodes. Before
+// the first call, all nodes are in group 0.
 func (f *Fleet) SetGroups(of []int) {
 	f.groups = groupsOf(of)
 	clear(f.rankings)
@@ -85,8 +85,8 @@ func (o *Order) choose(k *ranking, best int) int {
 	return nodeOf(chosen)
 }
 
-// cheapest returns the group with the lowest cost of those with feasible nodes. To look at it first saves
-// looking at most others.
+// cheapest returns the group with the lowest cost of those with feasible nodes. If choose looks at it
+// first, it need not look at most other groups.
 func (o *Order) cheapest(trees []tournament) (group int) {
 	lowest := int64(math.MaxInt64)
 	for i, t := range trees {

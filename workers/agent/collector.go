@@ -17,10 +17,10 @@ var (
 	replicasDesc = prometheus.NewDesc("anneal_agent_replicas", "Replicas on this node, by state.", []string{"state"}, nil)
 	devicesDesc  = prometheus.NewDesc("anneal_agent_devices", "Accelerators of this node, by type and state: free, "+
 		"allocated or failed.", []string{"type", "state"}, nil)
-	deviceHeat = prometheus.NewDesc("anneal_agent_device_temperature_celsius", "Temperature of an accelerator, if its "+
-		"driver reports it.", []string{"type", "index"}, nil)
-	deviceUse = prometheus.NewDesc("anneal_agent_device_utilization_ratio", "Utilization of an accelerator, from 0 to "+
-		"1, if its driver reports it.", []string{"type", "index"}, nil)
+	deviceTemperature = prometheus.NewDesc("anneal_agent_device_temperature_celsius", "Temperature of an accelerator, "+
+		"if its driver reports it.", []string{"type", "index"}, nil)
+	deviceUtilization = prometheus.NewDesc("anneal_agent_device_utilization_ratio", "Utilization of an accelerator, from "+
+		"0 to 1, if its driver reports it.", []string{"type", "index"}, nil)
 	deviceUsed = prometheus.NewDesc("anneal_agent_device_memory_used_bytes", "Used memory of an accelerator, if its "+
 		"driver reports it.", []string{"type", "index"}, nil)
 	deviceMemory = prometheus.NewDesc("anneal_agent_device_memory_bytes", "Memory of an accelerator, if its driver "+
@@ -41,8 +41,8 @@ type collector struct{ a *Agent }
 
 // Describe implements prometheus.Collector.
 func (collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{info, attemptsDesc, replicasDesc, devicesDesc, deviceHeat, deviceUse,
-		deviceUsed, deviceMemory, cacheBytes, cacheLimit} {
+	for _, desc := range []*prometheus.Desc{info, attemptsDesc, replicasDesc, devicesDesc, deviceTemperature,
+		deviceUtilization, deviceUsed, deviceMemory, cacheBytes, cacheLimit} {
 		ch <- desc
 	}
 }
@@ -63,7 +63,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 			desc  *prometheus.Desc
 			value *int
 			scale float64
-		}{{deviceHeat, device.TemperatureC, 1}, {deviceUse, device.UtilizationPercent, 0.01},
+		}{{deviceTemperature, device.TemperatureC, 1}, {deviceUtilization, device.UtilizationPercent, 0.01},
 			{deviceUsed, device.MemoryUsedMiB, 1 << 20}, {deviceMemory, device.MemoryMiB, 1 << 20}} {
 			if one.value != nil {
 				emit(one.desc, float64(*one.value)*one.scale, device.Type, index)

@@ -12,14 +12,14 @@ import (
 	"anneal/engines"
 )
 
-// maxNamed is the maximum number of deployments with metrics of their own since the agent started.
-// Those of all further ones have the labels otherNames.
+// maxNamed is the maximum number of deployments with metrics of their own since the agent started. The
+// metrics of all further deployments are added up under the labels otherNames.
 const (
 	maxNamed   = 200
 	otherNames = "_other" // cannot be an ID, because no ID begins with an underscore
 )
 
-// meters are the metrics that the agent counts. Those of its state are in Collect. A nil *meters
+// meters are the metrics that the agent counts. A collector computes those of its state. A nil *meters
 // counts nothing.
 type meters struct {
 	heartbeats, attempts, downloads, requests, tokens *prometheus.CounterVec
@@ -44,7 +44,7 @@ func newMeters() *meters {
 		bytes: prometheus.NewCounter(prometheus.CounterOpts{Name: "anneal_agent_download_bytes_total",
 			Help: "Bytes of the file sets that the agent has downloaded."}),
 		loads: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "anneal_agent_load_seconds",
-			Help:    "Time until the engine had loaded a model, by result: ok, failed or canceled.",
+			Help:    "Time that the engine took to load a model, by result: ok, failed or canceled.",
 			Buckets: prometheus.ExponentialBuckets(0.1, 3, 9)}, []string{"result"}),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "anneal_agent_requests_total",
 			Help: "Requests that the engine has served, by deployment and result: ok, failed or canceled."},
@@ -53,7 +53,7 @@ func newMeters() *meters {
 			Help: "Tokens that the engine has processed, by deployment and kind: prompt or completion."},
 			[]string{"account", "deployment", "kind"}),
 		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "anneal_agent_request_seconds",
-			Help:    "Time of the engine for a request, by deployment.",
+			Help:    "Time that the engine took for a request, by deployment.",
 			Buckets: prometheus.ExponentialBuckets(0.005, 4, 9)}, []string{"account", "deployment"}),
 	}
 }

@@ -9,8 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestReplyOfAnAttemptThatIsNoLongerAssigned checks that the report of results is not given up when
-// the attempt is dropped, because the coordinator drops it as soon as it has recorded the results.
+// TestReplyOfAnAttemptThatIsNoLongerAssigned checks that the report of results is not canceled
+// when the attempt is no longer assigned. The coordinator ends the assignment as soon as it has recorded
+// the results.
 func TestReplyOfAnAttemptThatIsNoLongerAssigned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		life, drop := context.WithCancel(t.Context())
@@ -26,7 +27,7 @@ func TestReplyOfAnAttemptThatIsNoLongerAssigned(t *testing.T) {
 		life, drop = context.WithCancel(t.Context())
 		ctx, cancel = replyContext(life)
 		cancel()
-		require.Error(t, ctx.Err(), "after the reply, nothing waits")
+		require.Error(t, ctx.Err(), "cancel ends the context")
 		drop()
 	})
 }

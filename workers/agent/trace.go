@@ -20,7 +20,7 @@ func startAttemptSpan(life context.Context, assignment protocol.TrainAssignment)
 	return life, span
 }
 
-// endSpan ends the span of an attempt, and counts the attempt.
+// endSpan ends the span of an attempt, and counts the attempt in the metrics.
 func endSpan(t *attempt, err error) {
 	result := outcomeOf(err)
 	if err != nil && t.work.Err() != nil {
@@ -47,7 +47,7 @@ func startReplicaSpan(life context.Context, assignment protocol.ServeAssignment)
 	return life, span
 }
 
-// loadInSpan is loadModel in a span of its own, and measures the load.
+// loadInSpan calls loadModel in a span of its own, and measures the time of the load.
 func (r *replica) loadInSpan(ctx context.Context, files engines.ModelFiles) (loaded, error) {
 	began := time.Now()
 	ctx, span := tracing.Start(ctx, domain.Trace{}, tracing.Client, "load model")

@@ -8,7 +8,7 @@ import (
 	"anneal/tracing"
 )
 
-// traceOf returns the trace context that the first of the intents with one continues.
+// traceOf returns the trace context of the first intent whose resource has one; the zero value for none.
 func (r recorder) traceOf(intents []domain.Intent) domain.Trace {
 	for _, intent := range intents {
 		if trace := projections.TraceOf(r.world, intent.Name); trace != (domain.Trace{}) {

@@ -11,15 +11,16 @@ import (
 
 // Constants of the rules in docs/adr/0080.
 const (
-	agingRate    = 2000 // tokens by which a request gets ahead of shorter ones for each second that it waits
+	agingRate    = 2000 // each second of waiting outweighs this many prompt tokens in the order of an account
 	answerWeight = 3    // an answer token costs as much as this many prompt tokens
-	lookAhead    = 64   // maximum number of queued requests that one Next considers
-	smallShare   = 80   // an account below this percentage of the mean number of requests in flight gets extraSlots
-	extraSlots   = 4    // 1/extraSlots of a replica's slots more
-	flowsKept    = 1024 // number of idle flows above which they are forgotten
-	sharedAhead  = 1024 // prompt tokens that a replica gets ahead while several accounts use the deployment
-	aloneAhead   = 4096 // the same while one account uses it
-	smallAhead   = 8192 // the same for an account with few requests in flight
+	lookAhead    = 64   // maximum number of waiting requests that one call of Next considers
+	smallShare   = 80   // percentage of the mean number of requests in flight below which an account is small
+	extraSlots   = 4    // a small account gets 1/extraSlots more slots on each replica
+	maxFlows     = 1024 // number of flows from which idle ones are removed
+	// Numbers of pending prompt tokens from which a replica takes no further request:
+	sharedPending = 1024 // while several accounts use the deployment
+	alonePending  = 4096 // while one account uses it
+	smallPending  = 8192 // from a small account while several use it
 )
 
 // A Class is a class of requests. Classes share a deployment by their weights, so that no class
@@ -46,8 +47,8 @@ type Request struct {
 	Answer  int64 // expected tokens of the answer
 	Arrival time.Duration
 
-	key     int64 // order among the requests of its flow
-	charged int64 // what the flow paid for it
+	key     int64 // sort key in its flow
+	charged int64 // cost that its flow was charged
 	flow    *flow
 }
 
@@ -59,20 +60,21 @@ type flow struct {
 	class    Class
 	weight   int64
 	waiting  []*Request // in the order in which they are sent
-	tag      int64      // virtual time at which the flow's next request begins
+	tag      int64      // virtual start time of the flow's next request
 	inFlight int
 }
 
 // A Queue orders requests by start-time fair queueing: classes by their weights, in a class the
-// accounts by their weights, and of one account the shortest first, unless a longer one waited.
+// accounts by their weights, and in an account the shortest request first. A request gains on shorter
+// ones while it waits.
 type Queue struct {
 	flows   map[string]*flow
-	tags    [classes]int64 // virtual times of the classes
-	now     int64          // virtual time between the classes
-	virtual [classes]int64 // virtual time in each class
-	count   int
-	tokens  int64
-	total   int // requests in flight
+	tags    [classes]int64 // virtual start time of the next request of each class
+	now     int64          // virtual time of the queueing of classes
+	virtual [classes]int64 // virtual time of the queueing of accounts in each class
+	count   int            // number of waiting requests
+	tokens  int64          // sum of their prompt tokens
+	total   int            // number of requests in flight
 }
 
 // NewQueue returns an empty Queue.
@@ -82,8 +84,8 @@ func NewQueue() *Queue { return &Queue{flows: map[string]*flow{}} }
 func (q *Queue) Len() int      { return q.count }
 func (q *Queue) Tokens() int64 { return q.tokens }
 
-// Of returns how many requests of an account wait.
-func (q *Queue) Of(account string) int {
+// Waiting returns the number of waiting requests of an account.
+func (q *Queue) Waiting(account string) int {
 	n := 0
 	for class := range classes {
 		if f := q.flows[flowKey(account, class)]; f != nil {
@@ -99,10 +101,10 @@ func (q *Queue) flowOf(r *Request) *flow {
 	key := flowKey(r.Account, r.Class)
 	f := q.flows[key]
 	if f == nil {
-		if len(q.flows) >= flowsKept {
+		if len(q.flows) >= maxFlows {
 			q.forget(func(f *flow) bool { return f.tag <= q.virtual[f.class] })
 		}
-		if len(q.flows) >= flowsKept { // forgive what the others used beyond their shares
+		if len(q.flows) >= maxFlows { // this forgets how much they used beyond their shares
 			q.forget(func(*flow) bool { return true })
 		}
 		f = &flow{account: r.Account, class: r.Class}
@@ -144,67 +146,67 @@ func (q *Queue) Remove(r *Request) {
 	}
 }
 
-// A Slot is a place on a replica that Place found for a request.
-type Slot struct {
+// A Placement is the best replica for a request.
+type Placement struct {
 	Replica  int
 	Uncached int64 // prompt tokens that the replica must process
-	// Free reports whether the replica takes the request now. Otherwise it would be the best replica
-	// for the request, but has too much work.
+	// Free reports whether the replica takes the request now. Otherwise the replica has too much work.
 	Free bool
 }
 
 // Next returns the next request that a replica takes now, and removes it from the queue; nil if there
-// is none. It offers the requests in their order to place, which returns the best replica for a
-// request. planned has the prompt tokens that requests before it in the order will bring to each
-// replica. A request whose best replica has too much work keeps waiting, and later requests go
-// ahead of it to other replicas.
-func (q *Queue) Next(replicas int, place func(r *Request, planned []int64) Slot) (*Request, Slot) {
+// is none. It calls place with the requests in their order. place returns the best of the replicas,
+// which are numbered from 0. planned[i] is the number of prompt tokens that earlier requests in the
+// order will add to replica i. A request whose best replica has too much work keeps waiting, and later
+// requests are sent to other replicas before it.
+func (q *Queue) Next(replicas int, place func(r *Request, planned []int64) Placement) (*Request, Placement) {
 	if q.count == 0 {
-		return nil, Slot{}
+		return nil, Placement{}
 	}
 	planned := make([]int64, replicas)
-	turn := q.plan()
+	requests := q.iterate()
 	for range min(q.count, lookAhead) {
-		r := turn.next()
-		slot := place(r, planned)
-		if slot.Free {
+		r := requests.next()
+		placement := place(r, planned)
+		if placement.Free {
 			q.Remove(r)
-			q.charge(r, slot.Uncached)
-			return r, slot
+			q.begin(r, placement.Uncached)
+			return r, placement
 		}
-		planned[slot.Replica] += slot.Uncached
+		planned[placement.Replica] += placement.Uncached
 	}
-	return nil, Slot{}
+	return nil, Placement{}
 }
 
-// A turn goes through the waiting requests in their order without changing the queue.
-type turn struct {
-	flows []turnFlow
+// An iterator yields the waiting requests in their order without changing the queue.
+type iterator struct {
+	flows []iteratorFlow
 	tags  [classes]int64
 }
 
-type turnFlow struct {
+// An iteratorFlow is the state of an iterator in one flow.
+type iteratorFlow struct {
 	*flow
 	at  int // index of its next request
 	tag int64
 }
 
-func (q *Queue) plan() *turn {
-	t := &turn{tags: q.tags}
+func (q *Queue) iterate() *iterator {
+	t := &iterator{tags: q.tags}
 	for class := range classes {
 		t.tags[class] = max(t.tags[class], q.now)
 	}
 	for _, f := range q.flows {
 		if len(f.waiting) > 0 {
-			t.flows = append(t.flows, turnFlow{flow: f, tag: max(f.tag, q.virtual[f.class])})
+			t.flows = append(t.flows, iteratorFlow{flow: f, tag: max(f.tag, q.virtual[f.class])})
 		}
 	}
-	slices.SortFunc(t.flows, func(a, b turnFlow) int { return strings.Compare(a.account, b.account) })
+	slices.SortFunc(t.flows, func(a, b iteratorFlow) int { return strings.Compare(a.account, b.account) })
 	return t
 }
 
 // next returns the next request; there must be one.
-func (t *turn) next() *Request {
+func (t *iterator) next() *Request {
 	best := -1
 	for i, f := range t.flows {
 		if f.at == len(f.waiting) {
@@ -224,26 +226,27 @@ func (t *turn) next() *Request {
 	return r
 }
 
-// charge records that a request begins.
-func (q *Queue) charge(r *Request, uncached int64) {
+// begin records that a request was sent to a replica, and charges its cost to its flow.
+func (q *Queue) begin(r *Request, uncached int64) {
 	f := r.flow
 	f.tag, q.tags[f.class] = max(f.tag, q.virtual[f.class]), max(q.tags[f.class], q.now)
 	q.virtual[f.class], q.now = f.tag, q.tags[f.class]
 	r.charged = r.cost(uncached, r.Answer)
-	q.pay(f, r.charged)
+	q.charge(f, r.charged)
 	f.inFlight++
 	q.total++
 }
 
-func (q *Queue) pay(f *flow, cost int64) {
+// charge charges a cost to a flow and to its class.
+func (q *Queue) charge(f *flow, cost int64) {
 	f.tag += cost / f.weight
 	q.tags[f.class] += cost / weights[f.class]
 }
 
-// End records that a request ended, and corrects what its account paid to the tokens that were
-// processed and generated.
+// End records that a request ended, and changes the cost that its flow was charged to that of the
+// prompt tokens that were processed and of the answer tokens that were generated.
 func (q *Queue) End(r *Request, prompt, answer int64) {
-	q.pay(r.flow, r.cost(prompt, answer)-r.charged)
+	q.charge(r.flow, r.cost(prompt, answer)-r.charged)
 	r.flow.inFlight--
 	q.total--
 }
@@ -259,21 +262,21 @@ func (q *Queue) active() int {
 	return len(accounts)
 }
 
-// A Capacity is what a replica may have to do when it takes a further request.
+// A Capacity is the load from which a replica takes no further request.
 type Capacity struct {
-	Ahead int64 // prompt tokens that were sent to it and have no first token
-	Slots int   // requests in flight, of the number that it can serve concurrently
+	PendingTokens int64 // prompt tokens of requests that were sent to the replica and have no first token
+	Slots         int   // requests in flight on the replica
 }
 
 // Capacity returns the Capacity for a request. slots is the number of requests that a replica serves
-// concurrently. Accounts with few requests in flight get more of both.
+// concurrently. Small accounts, those with few requests in flight, get a higher Capacity.
 func (q *Queue) Capacity(r *Request, slots int) Capacity {
 	active := q.active()
 	switch {
 	case active < 2:
-		return Capacity{aloneAhead, slots}
+		return Capacity{alonePending, slots}
 	case r.flow.inFlight*active*100 < smallShare*q.total:
-		return Capacity{smallAhead, slots + slots/extraSlots}
+		return Capacity{smallPending, slots + slots/extraSlots}
 	}
-	return Capacity{sharedAhead, slots}
+	return Capacity{sharedPending, slots}
 }

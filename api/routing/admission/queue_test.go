@@ -14,7 +14,7 @@ import (
 )
 
 // anywhere places each request on replica 0.
-func anywhere(r *Request, _ []int64) Slot { return Slot{Uncached: r.Prompt, Free: true} }
+func anywhere(r *Request, _ []int64) Placement { return Placement{Uncached: r.Prompt, Free: true} }
 
 // next takes the next request, which must exist.
 func next(t require.TestingT, q *Queue) *Request {
@@ -123,31 +123,31 @@ func TestIdleFlowsAreForgotten(t *testing.T) {
 			q.Add(&Request{Account: "busy", Prompt: 1})
 			next(t, q)
 		}
-		for i := range uint64(3 * flowsKept) {
+		for i := range uint64(3 * maxFlows) {
 			q.Add(&Request{ID: i, Account: fmt.Sprint(i), Prompt: 100})
 			q.End(next(t, q), 100, 0)
 		}
-		assert.LessOrEqual(t, len(q.flows), flowsKept)
+		assert.LessOrEqual(t, len(q.flows), maxFlows)
 	}
 }
 
 // TestRequestsWaitForTheirReplica checks that a request whose replica has too much work does not hold
-// up those behind it that go to another one, and that their plans know of it.
+// up later requests that go to another replica, and that planned has its tokens for these.
 func TestRequestsWaitForTheirReplica(t *testing.T) {
 	q := NewQueue()
 	q.Add(&Request{ID: 1, Account: "a", Prompt: 10})
 	q.Add(&Request{ID: 2, Account: "a", Prompt: 20})
-	place := func(r *Request, planned []int64) Slot {
+	place := func(r *Request, planned []int64) Placement {
 		if planned[0] < planned[1]+5 {
-			return Slot{Replica: 0, Uncached: r.Prompt}
+			return Placement{Replica: 0, Uncached: r.Prompt}
 		}
-		return Slot{Replica: 1, Uncached: r.Prompt, Free: true}
+		return Placement{Replica: 1, Uncached: r.Prompt, Free: true}
 	}
-	r, slot := q.Next(2, place)
+	r, placement := q.Next(2, place)
 	require.NotNil(t, r)
 	assert.EqualValues(t, 2, r.ID)
-	assert.Equal(t, 1, slot.Replica)
-	assert.Equal(t, 1, q.Of("a"))
+	assert.Equal(t, 1, placement.Replica)
+	assert.Equal(t, 1, q.Waiting("a"))
 	r, _ = q.Next(2, place)
 	assert.Nil(t, r, "the only replica that is left for it takes no more")
 }
@@ -163,10 +163,10 @@ func TestCapacity(t *testing.T) {
 		return last
 	}
 	big := add("big", 10)
-	assert.Equal(t, Capacity{aloneAhead, 64}, q.Capacity(big, 64))
+	assert.Equal(t, Capacity{alonePending, 64}, q.Capacity(big, 64))
 	small := add("small", 1)
-	assert.Equal(t, Capacity{sharedAhead, 64}, q.Capacity(big, 64))
-	assert.Equal(t, Capacity{smallAhead, 80}, q.Capacity(small, 64))
+	assert.Equal(t, Capacity{sharedPending, 64}, q.Capacity(big, 64))
+	assert.Equal(t, Capacity{smallPending, 80}, q.Capacity(small, 64))
 }
 
 // TestQueueKeepsRequests runs random steps, and checks that each request leaves the queue once, and
@@ -186,8 +186,8 @@ func TestQueueKeepsRequests(t *testing.T) {
 				q.Add(r)
 			case 2:
 				free := rapid.IntRange(0, 1).Draw(t, "free")
-				r, _ := q.Next(2, func(r *Request, _ []int64) Slot {
-					return Slot{Replica: int(r.ID % 2), Uncached: r.Prompt, Free: int(r.ID%2) == free}
+				r, _ := q.Next(2, func(r *Request, _ []int64) Placement {
+					return Placement{Replica: int(r.ID % 2), Uncached: r.Prompt, Free: int(r.ID%2) == free}
 				})
 				if r == nil {
 					for _, left := range waiting {

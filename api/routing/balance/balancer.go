@@ -13,52 +13,53 @@ const (
 	minRateTokens = 2048      // requests with fewer tokens ahead of them do not measure the rate
 	minRate       = 50        // lowest estimate of a rate, in tokens per second
 	maxRate       = 4_000_000 // highest estimate
-	initialBlocks = 4096      // assumed cache of a replica that reports no size
+	initialBlocks = 4096      // assumed size of the cache of a replica that reports none, in blocks
 	minBlocks     = 64        // lowest estimate of the size of a cache
-	maxBlocks     = 65536     // highest estimate of the size of a cache, and maximum memory of one replica's list
+	maxBlocks     = 65536     // highest estimate of the size of a cache, and maximum length of a replica's block list
 	blocksGained  = 8         // added to the estimated size after a correct prediction
 	blocksLost    = 50        // 1/blocksLost of the estimated size is removed after a wrong prediction
 	requestTokens = 16        // delay by a request in progress, in prompt tokens
 	slotTokens    = 4096      // delay by each request that must end before the next one begins, in prompt tokens
 	addonLoads    = 2         // an addon that is not resident counts as this many times its load time
 
-	sessionTime = time.Second // how far a session's replica may be behind the best one
+	sessionTime = time.Second // maximum delay for which a request stays on its session's replica
 )
 
 // A Balancer predicts the state of the replicas of one deployment from what it sent to them, from
 // what their responses say, and from their reports. Its methods may be called concurrently. Times
 // are durations since any fixed point in time, and must not decrease.
 type Balancer struct {
-	mu       sync.Mutex
-	index    map[string]int // by replica ID
-	replicas []replica
-	unused   []int // indexes of removed replicas
-	added    uint64
-	prefixes prefixes
-	notes    func(Note)
+	mu         sync.Mutex
+	index      map[string]int // by replica ID
+	replicas   []replicaState
+	unused     []int  // indexes of removed replicas
+	generation uint64 // generation of the replica that was added last
+	prefixes   prefixes
+	announce   func(SentPrompt)
 
-	counts []int32 // buffers of choose
-	left   replicaSet
-	hints  []int // by candidate: index of the replica in the last choice
+	counts   []int32 // buffers of Choose
+	matching replicaSet
+	hints    []int // by candidate: index of the replica in the last choice
 }
 
-// A replica is the predicted state of a replica.
-type replica struct {
-	id       string
-	idleAt   time.Duration // when it will have processed all prompts that were sent to it
-	idle     time.Duration // sum of the times in which it had no prompt, by the predictions
-	rate     int64         // prompt tokens per 1,000 seconds; see setRate
-	speed    int64         // prompt tokens in 2^30 nanoseconds, which needs no division to apply
-	reported bool          // whether the replica reports the size of its cache
-	counts   bool          // whether a response of the replica has reported cached tokens
-	added    uint64        // identifies the replica among those that have had its ID
-	waiting  []*Sent       // requests of this gateway without a first token, in the order in which they were sent
+// A replicaState is the predicted state of a replica.
+type replicaState struct {
+	id            string
+	idleAt        time.Duration // when it will have processed all prompts that were sent to it
+	idle          time.Duration // predicted total time in which it had no prompt to process
+	rate          int64         // prompt tokens per 1,000 seconds; see setRate
+	speed         int64         // the same in prompt tokens per 2^30 nanoseconds, to avoid a division
+	reportsSize   bool          // the replica reports the size of its cache
+	reportsCached bool          // a response of the replica has reported cached tokens
+	generation    uint64        // distinguishes replicas with the same ID
+	waiting       []*InFlight   // requests of this gateway without a first token, in the order in which they were sent
 }
 
-// New returns a Balancer without replicas. notes is called with each prompt that is sent, for other
-// gateways; nil disables it.
-func New(notes func(Note)) *Balancer {
-	return &Balancer{index: map[string]int{}, prefixes: prefixes{holders: map[uint64]*replicaSet{}}, notes: notes}
+// New returns a Balancer without replicas. It calls announce, which may be nil, for each prompt that
+// is sent, so that other gateways can record it.
+func New(announce func(SentPrompt)) *Balancer {
+	return &Balancer{index: map[string]int{}, prefixes: prefixes{holders: map[uint64]*replicaSet{}},
+		announce: announce}
 }
 
 // A Candidate is a replica that may answer a request.
@@ -75,9 +76,9 @@ type Candidate struct {
 type Query struct {
 	Prompt     Prompt
 	Candidates []Candidate
-	Planned    []int64 // by candidate: prompt tokens that requests before this one will bring; may be nil
+	Planned    []int64 // by candidate: prompt tokens that earlier requests will add to its replica; may be nil
 	// Session is the ID of the candidate that answers the other requests of the session; "" if there
-	// is none. It is chosen unless another candidate is ahead of it by more than sessionTime.
+	// is none. That candidate is chosen unless another one would answer earlier by more than sessionTime.
 	Session string
 }
 
@@ -90,7 +91,7 @@ type Choice struct {
 	Uncached  int64  // other tokens of the prompt
 	Load      int64  // load time of the addon, in prompt tokens
 	Busy      int64  // delay by the requests in progress, in prompt tokens
-	Full      bool   // whether the request must wait until another one ends
+	Full      bool   // the request must wait until another one on the replica ends
 }
 
 // Reasons of a choice.
@@ -103,18 +104,18 @@ const (
 // score wins.
 func (c Choice) Score() int64 { return c.Pending + c.Uncached + c.Load + c.Busy }
 
-// Choose returns the candidate with the lowest score; of equal ones the one with the lowest ID; false
-// if there are no candidates.
+// Choose returns the candidate with the lowest score, and of candidates with equal scores the one with
+// the lowest ID. It returns false if there are no candidates.
 func (b *Balancer) Choose(now time.Duration, q Query) (Choice, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	known := len(b.replicas) + len(q.Candidates) // score may add the candidates
+	known := len(b.replicas) + len(q.Candidates) // score adds unknown candidates
 	b.counts = slices.Grow(b.counts[:0], known)[:known]
 	clear(b.counts)
 	for len(b.hints) < len(q.Candidates) {
 		b.hints = append(b.hints, len(b.hints))
 	}
-	b.prefixes.cached(q.Prompt.Blocks, &b.left, b.counts)
+	b.prefixes.cached(q.Prompt.Blocks, &b.matching, b.counts)
 	at, bestScore, session, sessionScore := -1, int64(0), -1, int64(0)
 	for i := range q.Candidates {
 		score := b.score(now, &q, i)
@@ -142,7 +143,7 @@ func (b *Balancer) score(now time.Duration, q *Query, i int) int64 {
 	candidate := &q.Candidates[i]
 	at := b.hints[i]
 	if at >= len(b.replicas) || b.replicas[at].id != candidate.ID {
-		at = b.of(candidate.ID)
+		at = b.indexOf(candidate.ID)
 		b.hints[i] = at
 	}
 	r := &b.replicas[at]
@@ -181,8 +182,8 @@ func (b *Balancer) choice(now time.Duration, q *Query, i int) Choice {
 	return c
 }
 
-// of returns the index of a replica, which it adds if it is unknown.
-func (b *Balancer) of(id string) int {
+// indexOf returns the index of a replica. It adds the replica if it is unknown.
+func (b *Balancer) indexOf(id string) int {
 	if at, ok := b.index[id]; ok {
 		return at
 	}
@@ -190,11 +191,11 @@ func (b *Balancer) of(id string) int {
 	if n := len(b.unused); n > 0 {
 		at, b.unused = b.unused[n-1], b.unused[:n-1]
 	} else {
-		b.replicas = append(b.replicas, replica{})
+		b.replicas = append(b.replicas, replicaState{})
 		b.prefixes.lists = append(b.prefixes.lists, blockList{})
 	}
-	b.added++
-	b.replicas[at] = replica{id: id, added: b.added}
+	b.generation++
+	b.replicas[at] = replicaState{id: id, generation: b.generation}
 	b.replicas[at].setRate(1000 * b.typicalRate())
 	b.prefixes.lists[at] = newBlockList(initialBlocks)
 	b.index[id] = at
@@ -225,7 +226,7 @@ func (b *Balancer) Keep(ids []string) {
 	for id, at := range b.index {
 		if !kept[id] {
 			b.prefixes.clear(at)
-			b.replicas[at] = replica{}
+			b.replicas[at] = replicaState{}
 			delete(b.index, id)
 			b.unused = append(b.unused, at)
 		}
@@ -234,28 +235,28 @@ func (b *Balancer) Keep(ids []string) {
 }
 
 // pending returns the number of prompt tokens that a replica must process before a new request.
-func (r *replica) pending(now time.Duration) int64 { return r.tokensIn(r.idleAt - now) }
+func (r *replicaState) pending(now time.Duration) int64 { return r.tokensIn(r.idleAt - now) }
 
 // tokensIn returns the number of prompt tokens that a replica processes in a time.
-func (r *replica) tokensIn(d time.Duration) int64 {
+func (r *replicaState) tokensIn(d time.Duration) int64 {
 	if d <= 0 {
 		return 0
 	}
 	return int64(d) >> 10 * r.speed >> 20
 }
 
-func (r *replica) setRate(rate int64) {
+func (r *replicaState) setRate(rate int64) {
 	r.rate = min(max(minRate*1000, rate), maxRate*1000)
 	r.speed = r.rate * (1 << 30) / 1_000_000_000_000
 }
 
 // timeOf returns the time in which a replica processes a number of prompt tokens.
-func (r *replica) timeOf(tokens int64) time.Duration {
+func (r *replicaState) timeOf(tokens int64) time.Duration {
 	return time.Duration(tokens*1_000_000/(r.rate/1000)) * time.Microsecond
 }
 
-// wake ends the time in which a replica has had no prompt.
-func (r *replica) wake(now time.Duration) {
+// wake ends the predicted idle time of a replica, if it has no prompt to process now.
+func (r *replicaState) wake(now time.Duration) {
 	if now > r.idleAt {
 		r.idle += now - r.idleAt
 		r.idleAt = now
@@ -264,7 +265,7 @@ func (r *replica) wake(now time.Duration) {
 
 // shift moves the time at which a replica will have processed its prompts by d, and also the
 // predicted first tokens of the requests that were sent at the time begin or later.
-func (r *replica) shift(d, begin time.Duration) {
+func (r *replicaState) shift(d, begin time.Duration) {
 	r.idleAt += d
 	for _, s := range r.waiting {
 		if s.at >= begin {
@@ -273,9 +274,9 @@ func (r *replica) shift(d, begin time.Duration) {
 	}
 }
 
-// delay moves the predictions that follow the request s by d > 0. The times in which the replica would
-// have had no prompt since then become shorter.
-func (r *replica) delay(s *Sent, d time.Duration) {
+// delay moves the predictions of the request s and of later ones by d > 0. Predicted idle time of the
+// replica since s was sent absorbs a part of d.
+func (r *replicaState) delay(s *InFlight, d time.Duration) {
 	used := min(d, r.idle-s.idle)
 	r.idleAt += d - used
 	r.idle -= used
@@ -288,7 +289,7 @@ func (r *replica) delay(s *Sent, d time.Duration) {
 	}
 }
 
-// A Report is what a replica says of itself.
+// A Report is the state that a replica reports.
 type Report struct {
 	PendingTokens int64 // prompt tokens that it has not processed; -1 if unknown
 	CacheBlocks   int64 // size of its cache of prompts in blocks; 0 if unknown
@@ -298,35 +299,35 @@ type Report struct {
 func (b *Balancer) Report(now time.Duration, id string, report Report) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	at := b.of(id)
+	at := b.indexOf(id)
 	r := &b.replicas[at]
 	if report.PendingTokens >= 0 {
 		r.wake(now)
 		r.shift(now+r.timeOf(report.PendingTokens)-r.idleAt, -1)
 	}
 	if report.CacheBlocks > 0 {
-		r.reported = true
+		r.reportsSize = true
 		b.prefixes.lists[at].limit = int(min(report.CacheBlocks, maxBlocks))
 		b.prefixes.shrink(at)
 	}
 }
 
-// A Note is a prompt that a gateway sent to a replica. Gateways send one another their notes, so
-// that each predicts the state of all replicas.
-type Note struct {
+// A SentPrompt is a prompt that a gateway sent to a replica. Gateways announce the prompts that they
+// send to one another, so that each of them predicts the state of all replicas.
+type SentPrompt struct {
 	Replica  string
 	Uncached int64 // tokens that the replica must process
 	Blocks   []uint64
 	Age      time.Duration // time since the prompt was sent
 }
 
-// Note records a prompt that another gateway sent.
-func (b *Balancer) Note(now time.Duration, n Note) {
+// Record records a prompt that another gateway sent.
+func (b *Balancer) Record(now time.Duration, sent SentPrompt) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	at := b.of(n.Replica)
+	at := b.indexOf(sent.Replica)
 	r := &b.replicas[at]
 	r.wake(now)
-	r.shift(r.timeOf(n.Uncached), now-n.Age)
-	b.prefixes.use(at, n.Blocks)
+	r.shift(r.timeOf(sent.Uncached), now-sent.Age)
+	b.prefixes.use(at, sent.Blocks)
 }

@@ -22,7 +22,7 @@ func replicas(ids ...string) (all []Candidate) {
 }
 
 // send chooses a replica for a prompt, and sends it there.
-func send(t *testing.T, b *Balancer, now time.Duration, p Prompt, candidates []Candidate) (*Sent, Choice) {
+func send(t *testing.T, b *Balancer, now time.Duration, p Prompt, candidates []Candidate) (*InFlight, Choice) {
 	t.Helper()
 	choice, ok := b.Choose(now, Query{Prompt: p, Candidates: candidates})
 	require.True(t, ok)
@@ -41,14 +41,14 @@ func TestChoice(t *testing.T) {
 		reason     string
 		cached     int64
 	}{
-		{name: "the lowest ID of equal ones", prompt: prompt(10), candidates: replicas("b", "a"), want: "a"},
+		{name: "the lowest ID of equal scores", prompt: prompt(10), candidates: replicas("b", "a"), want: "a"},
 		{name: "the replica with less to process", prompt: prompt(10), candidates: replicas("a", "b"), want: "b",
 			prepare: func(b *Balancer) { b.Report(0, "a", Report{PendingTokens: 100}) }},
 		{name: "a cached prefix", prompt: long, candidates: replicas("a", "b"), want: "b", cached: 4096,
-			prepare: func(b *Balancer) { b.Note(0, Note{Replica: "b", Blocks: long.Blocks}) }},
+			prepare: func(b *Balancer) { b.Record(0, SentPrompt{Replica: "b", Blocks: long.Blocks}) }},
 		{name: "no cached prefix behind a longer queue", prompt: long, candidates: replicas("a", "b"), want: "a",
 			prepare: func(b *Balancer) {
-				b.Note(0, Note{Replica: "b", Blocks: long.Blocks})
+				b.Record(0, SentPrompt{Replica: "b", Blocks: long.Blocks})
 				b.Report(0, "b", Report{PendingTokens: 5000})
 			}},
 		{name: "fewer requests in progress", prompt: prompt(10), want: "b",
@@ -80,7 +80,7 @@ func TestChoice(t *testing.T) {
 	assert.False(t, ok)
 }
 
-// TestCorrections checks that a prediction that was wrong does not stay wrong.
+// TestCorrections checks that a wrong prediction is corrected.
 func TestCorrections(t *testing.T) {
 	b, one := New(nil), replicas("a")
 	first, _ := send(t, b, 0, prompt(5600), one)
@@ -107,7 +107,7 @@ func TestRateIsMeasured(t *testing.T) {
 		s.End(0)
 	}
 	assert.InDelta(t, 10_000, b.typicalRate(), 500)
-	b.of("b")
+	b.indexOf("b")
 	assert.InDelta(t, 10_000, b.replicas[b.index["b"]].rate/1000, 500, "a new replica is like the others")
 }
 
@@ -185,7 +185,7 @@ func BenchmarkChoose(b *testing.B) {
 			for range 20 {
 				blocks = append(blocks, random.Uint64N(1_000_000))
 			}
-			balancer.Note(0, Note{Replica: all[i].ID, Uncached: random.Int64N(10_000), Blocks: blocks})
+			balancer.Record(0, SentPrompt{Replica: all[i].ID, Uncached: random.Int64N(10_000), Blocks: blocks})
 		}
 		balancer.Report(0, all[i].ID, Report{PendingTokens: random.Int64N(10_000), CacheBlocks: 1500})
 	}

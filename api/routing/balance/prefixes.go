@@ -37,12 +37,12 @@ func (s *replicaSet) remove(replica int) {
 	}
 }
 
-// A blockList has blocks in the order of their last use. The newest is at slot 0's next.
+// A blockList has blocks in the order of their last use. slots[0].next is the newest block.
 type blockList struct {
-	slots []blockSlot // slot 0 is the head of the ring
-	of    map[uint64]int32
-	free  []int32
-	limit int // maximum number of blocks
+	slots []blockSlot      // slot 0 is the head of the ring
+	index map[uint64]int32 // slot of each block
+	free  []int32          // slots without a block
+	limit int              // maximum number of blocks
 }
 
 type blockSlot struct {
@@ -51,7 +51,7 @@ type blockSlot struct {
 }
 
 func newBlockList(limit int) blockList {
-	return blockList{slots: make([]blockSlot, 1), of: map[uint64]int32{}, limit: limit}
+	return blockList{slots: make([]blockSlot, 1), index: map[uint64]int32{}, limit: limit}
 }
 
 func (l *blockList) unlink(at int32) {
@@ -65,9 +65,9 @@ func (l *blockList) linkFirst(at int32) {
 	l.slots[first].prev, l.slots[0].next = at, at
 }
 
-// use makes a block the newest of the list. added reports whether the list did not have it.
+// use makes a block the newest of the list. added reports whether the block is new in the list.
 func (l *blockList) use(block uint64) (added bool) {
-	if at, ok := l.of[block]; ok {
+	if at, ok := l.index[block]; ok {
 		l.unlink(at)
 		l.linkFirst(at)
 		return false
@@ -80,23 +80,23 @@ func (l *blockList) use(block uint64) (added bool) {
 		l.slots = append(l.slots, blockSlot{})
 	}
 	l.slots[at].block = block
-	l.of[block] = at
+	l.index[block] = at
 	l.linkFirst(at)
 	return true
 }
 
-// removeOldest removes the block that was not used for the longest time.
+// removeOldest removes and returns the least recently used block.
 func (l *blockList) removeOldest() uint64 {
 	at := l.slots[0].prev
 	block := l.slots[at].block
 	l.unlink(at)
-	delete(l.of, block)
+	delete(l.index, block)
 	l.free = append(l.free, at)
 	return block
 }
 
 // use records that a replica caches the blocks of a prompt. The first blocks of the prompt become
-// the newest of the list, because a block without those before it is useless.
+// the newest of the list, because a block is only useful with all blocks before it.
 func (p *prefixes) use(replica int, blocks []uint64) {
 	l := &p.lists[replica]
 	if len(blocks) > l.limit {
@@ -118,11 +118,12 @@ func (p *prefixes) use(replica int, blocks []uint64) {
 // shrink removes the oldest blocks of a replica until its list has no more than its limit.
 func (p *prefixes) shrink(replica int) {
 	l := &p.lists[replica]
-	for len(l.of) > l.limit {
+	for len(l.index) > l.limit {
 		p.forget(replica, l.removeOldest())
 	}
 }
 
+// forget records that a replica no longer caches a block.
 func (p *prefixes) forget(replica int, block uint64) {
 	if holders := p.holders[block]; holders != nil {
 		if holders.remove(replica); holders.count == 0 {
@@ -134,41 +135,41 @@ func (p *prefixes) forget(replica int, block uint64) {
 // clear removes all blocks of a replica.
 func (p *prefixes) clear(replica int) {
 	l := &p.lists[replica]
-	for block := range l.of {
+	for block := range l.index {
 		p.forget(replica, block)
 	}
 	*l = newBlockList(l.limit)
 }
 
-// cached sets counts[r] to the number of leading blocks that replica r has cached. counts must be
-// zero. left is reused between calls.
-func (p *prefixes) cached(blocks []uint64, left *replicaSet, counts []int32) {
-	left.words = left.words[:0]
+// cached sets counts[r] to the number of leading blocks that replica r has cached. All counts must be
+// zero before. matching is a buffer that is reused between calls.
+func (p *prefixes) cached(blocks []uint64, matching *replicaSet, counts []int32) {
+	matching.words = matching.words[:0]
 	for i, block := range blocks {
 		holders := p.holders[block]
 		if holders == nil {
-			left.setCounts(counts, int32(i))
+			matching.setCounts(counts, int32(i))
 			return
 		}
 		if i == 0 {
-			left.words = append(left.words, holders.words...)
+			matching.words = append(matching.words, holders.words...)
 			continue
 		}
 		more := uint64(0)
-		for w, had := range left.words {
+		for w, had := range matching.words {
 			has := uint64(0)
 			if w < len(holders.words) {
 				has = had & holders.words[w]
 			}
 			setCounts(counts, w, had&^has, int32(i))
-			left.words[w] = has
+			matching.words[w] = has
 			more |= has
 		}
 		if more == 0 {
 			return
 		}
 	}
-	left.setCounts(counts, int32(len(blocks)))
+	matching.setCounts(counts, int32(len(blocks)))
 }
 
 // setCounts sets the counts of all replicas of a set to n.

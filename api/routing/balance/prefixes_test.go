@@ -81,7 +81,7 @@ func TestPrefixesEqualLists(t *testing.T) {
 			held += holders.count
 		}
 		for r := range replicas {
-			held -= len(p.lists[r].of)
+			held -= len(p.lists[r].index)
 		}
 		require.Zero(t, held, "blocks of replicas are counted in the sets of holders")
 	})

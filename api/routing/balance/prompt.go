@@ -15,11 +15,11 @@ import (
 // blocks.
 const BlockTokens = 512
 
-// A Prompt is what a Balancer knows of the prompt of a request.
+// A Prompt describes the prompt of a request to a Balancer.
 type Prompt struct {
 	Tokens int64 // number of tokens; may be an estimate
-	// Blocks has one hash for each full block of the prompt. Each hash covers the prompt from its
-	// beginning to the end of the block, so that equal hashes mean equal prefixes.
+	// Blocks has one hash for each full block of the prompt. A hash covers the prompt up to the end of
+	// its block, so equal hashes mean equal prefixes.
 	Blocks []uint64
 }
 
@@ -42,7 +42,7 @@ const bytesPerToken = 4
 // TokensOf returns the estimated number of tokens of a text, from its length in bytes.
 func TokensOf(bytes int) int { return max(1, bytes/bytesPerToken) }
 
-// Text returns the Prompt of a text whose tokens are not known: it estimates one token for every
+// Text returns the Prompt of a text whose tokens are not known. It estimates one token for every
 // four bytes. scope separates the caches of accounts, models and addons.
 func (h Hasher) Text(scope string, text []byte) Prompt {
 	const size = BlockTokens * bytesPerToken
@@ -70,6 +70,7 @@ func (h Hasher) TokenIDs(scope string, tokens []int) Prompt {
 	return p
 }
 
+// next returns the hash of a block that follows the blocks with the hash chain.
 func (h Hasher) next(chain uint64, block []byte) uint64 {
 	return h.sum(block)*0x9e3779b97f4a7c15 ^ (chain<<31|chain>>33)*0xbf58476d1ce4e5b9
 }

@@ -5,49 +5,49 @@ import (
 	"time"
 )
 
-// A Sent is a request in progress on a replica.
-type Sent struct {
-	balancer  *Balancer
-	id        string
-	prompt    Prompt
-	choice    Choice
-	at        time.Duration // when it was sent
-	predicted time.Duration // predicted time of its first token
-	work      time.Duration // predicted time in which the replica processes its prompt
-	idle      time.Duration // idle of the replica when it was sent
-	added     uint64        // added of the replica
-	begun     bool
-	overtaken bool // whether a request that was sent later had its first token first
+// An InFlight is a request in progress on a replica.
+type InFlight struct {
+	balancer   *Balancer
+	id         string
+	prompt     Prompt
+	choice     Choice
+	at         time.Duration // when it was sent
+	predicted  time.Duration // predicted time of its first token
+	work       time.Duration // predicted time in which the replica processes its prompt
+	idle       time.Duration // idle of the replica when the request was sent
+	generation uint64        // generation of the replica
+	begun      bool          // the request has its first token, or has failed
+	overtaken  bool          // a request that was sent later had its first token earlier
 }
 
-// replica returns the index of the replica; false if it was removed.
-func (s *Sent) replica() (at int, ok bool) {
+// replica returns the index of the replica; false if the replica was removed.
+func (s *InFlight) replica() (at int, ok bool) {
 	at, ok = s.balancer.index[s.id]
-	return at, ok && s.balancer.replicas[at].added == s.added
+	return at, ok && s.balancer.replicas[at].generation == s.generation
 }
 
 // Send records that a request is sent to the chosen replica.
-func (b *Balancer) Send(now time.Duration, id string, p Prompt, c Choice) *Sent {
+func (b *Balancer) Send(now time.Duration, id string, p Prompt, c Choice) *InFlight {
 	b.mu.Lock()
-	at := b.of(id)
+	at := b.indexOf(id)
 	r := &b.replicas[at]
 	r.wake(now)
 	work := r.timeOf(c.Uncached + c.Load)
 	r.idleAt += work
 	b.prefixes.use(at, p.Blocks)
-	s := &Sent{balancer: b, id: id, prompt: p, choice: c, at: now, predicted: r.idleAt, work: work, idle: r.idle,
-		added: r.added}
+	s := &InFlight{balancer: b, id: id, prompt: p, choice: c, at: now, predicted: r.idleAt, work: work, idle: r.idle,
+		generation: r.generation}
 	r.waiting = append(r.waiting, s)
 	b.mu.Unlock()
-	if b.notes != nil {
-		b.notes(Note{Replica: id, Uncached: c.Uncached, Blocks: p.Blocks})
+	if b.announce != nil {
+		b.announce(SentPrompt{Replica: id, Uncached: c.Uncached, Blocks: p.Blocks})
 	}
 	return s
 }
 
 // FirstToken records the time of the first token of the response. The difference from the predicted
 // time corrects the predicted state of the replica.
-func (s *Sent) FirstToken(now time.Duration) {
+func (s *InFlight) FirstToken(now time.Duration) {
 	b := s.balancer
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -59,8 +59,8 @@ func (s *Sent) FirstToken(now time.Duration) {
 	overtakes := r.overtake(s)
 	r.begin(s)
 	switch d := now - s.predicted; {
-	case d < 0 && overtakes: // the requests before it are still to be processed
-		r.shift(-s.left(now), s.at)
+	case d < 0 && overtakes: // the replica must still process earlier requests
+		r.shift(-s.remaining(now), s.at)
 	case d < 0:
 		r.shift(d, s.at)
 	case !s.overtaken:
@@ -73,9 +73,10 @@ func (s *Sent) FirstToken(now time.Duration) {
 	}
 }
 
-// End records how many tokens of the prompt the replica had cached; -1 if it does not say. Engines that
-// do not count cached tokens report 0, so 0 means nothing until the replica has reported more.
-func (s *Sent) End(cached int64) {
+// End records how many tokens of the prompt the replica had cached; -1 if the replica does not report
+// the number. Engines that do not count cached tokens report 0, so End ignores 0 until the replica has
+// reported more.
+func (s *InFlight) End(cached int64) {
 	b := s.balancer
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -84,8 +85,8 @@ func (s *Sent) End(cached int64) {
 		return
 	}
 	list, r := &b.prefixes.lists[at], &b.replicas[at]
-	r.counts = r.counts || cached > 0
-	if r.reported || !r.counts {
+	r.reportsCached = r.reportsCached || cached > 0
+	if r.reportsSize || !r.reportsCached {
 		return
 	}
 	switch {
@@ -97,9 +98,9 @@ func (s *Sent) End(cached int64) {
 	b.prefixes.shrink(at)
 }
 
-// Fail records that the replica did not answer the request. It removes the part of the prompt that the
-// replica is not predicted to have processed.
-func (s *Sent) Fail(now time.Duration) {
+// Fail records that the replica did not answer the request. Fail removes the part of the prompt that the
+// replica, by the prediction, has not processed yet.
+func (s *InFlight) Fail(now time.Duration) {
 	b := s.balancer
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -109,15 +110,17 @@ func (s *Sent) Fail(now time.Duration) {
 	}
 	r := &b.replicas[at]
 	r.begin(s)
-	r.shift(-s.left(now), s.at)
+	r.shift(-s.remaining(now), s.at)
 }
 
-// left returns the part of work that is predicted to lie ahead.
-func (s *Sent) left(now time.Duration) time.Duration { return min(s.work, max(0, s.predicted-now)) }
+// remaining returns the part of work that is predicted to remain at the time now.
+func (s *InFlight) remaining(now time.Duration) time.Duration {
+	return min(s.work, max(0, s.predicted-now))
+}
 
 // overtake marks the waiting requests that were sent before s as overtaken, and reports whether there
 // are any.
-func (r *replica) overtake(s *Sent) (overtakes bool) {
+func (r *replicaState) overtake(s *InFlight) (overtakes bool) {
 	for _, other := range r.waiting {
 		if other == s {
 			break
@@ -127,8 +130,8 @@ func (r *replica) overtake(s *Sent) (overtakes bool) {
 	return overtakes
 }
 
-// begin removes a request from those that have no first token.
-func (r *replica) begin(s *Sent) {
+// begin marks a request as begun, and removes it from the requests without a first token.
+func (r *replicaState) begin(s *InFlight) {
 	s.begun = true
-	r.waiting = slices.DeleteFunc(r.waiting, func(other *Sent) bool { return other == s })
+	r.waiting = slices.DeleteFunc(r.waiting, func(other *InFlight) bool { return other == s })
 }

@@ -1,13 +1,13 @@
 package twin
 
-// A cache is the KV cache of a simulated replica. Blocks of running requests are pinned. The others
+// A cache is the KV cache of a simulated replica. Blocks of running requests are pinned. Other blocks
 // are evicted when space is needed, the least recently used first.
 type cache struct {
-	size     int64
-	private  int64 // blocks of running requests that no other request can use
-	of       map[uint64]*cacheBlock
-	unpinned cacheBlock // ring of the blocks that are not pinned; its next is the oldest
-	evicts   int64      // number of blocks in the ring
+	size      int64
+	private   int64                  // blocks of running requests that no other request can use
+	blocks    map[uint64]*cacheBlock // by hash
+	unpinned  cacheBlock             // head of the ring of unpinned blocks; next is the oldest
+	evictable int64                  // number of blocks in the ring
 }
 
 type cacheBlock struct {
@@ -17,7 +17,7 @@ type cacheBlock struct {
 }
 
 func newCache(size int64) *cache {
-	c := &cache{size: size, of: map[uint64]*cacheBlock{}}
+	c := &cache{size: size, blocks: map[uint64]*cacheBlock{}}
 	c.unpinned.prev, c.unpinned.next = &c.unpinned, &c.unpinned
 	return c
 }
@@ -25,7 +25,7 @@ func newCache(size int64) *cache {
 // leading returns how many leading blocks of a prompt are in the cache.
 func (c *cache) leading(blocks []uint64) int64 {
 	for i, hash := range blocks {
-		if c.of[hash] == nil {
+		if c.blocks[hash] == nil {
 			return int64(i)
 		}
 	}
@@ -35,7 +35,7 @@ func (c *cache) leading(blocks []uint64) int64 {
 func (c *cache) pin(b *cacheBlock) {
 	if b.pins++; b.pins == 1 && b.next != nil {
 		b.prev.next, b.next.prev, b.prev, b.next = b.next, b.prev, nil, nil
-		c.evicts--
+		c.evictable--
 	}
 }
 
@@ -43,7 +43,7 @@ func (c *cache) unpin(b *cacheBlock) {
 	if b.pins--; b.pins == 0 {
 		b.prev, b.next = c.unpinned.prev, &c.unpinned
 		b.prev.next, b.next.prev = b, b
-		c.evicts++
+		c.evictable++
 	}
 }
 
@@ -52,39 +52,39 @@ func (c *cache) unpin(b *cacheBlock) {
 func (c *cache) reserve(blocks []uint64, private int64) bool {
 	needed, kept := private, int64(0)
 	for _, hash := range blocks {
-		switch b := c.of[hash]; {
+		switch b := c.blocks[hash]; {
 		case b == nil:
 			needed++
 		case b.pins == 0:
 			kept++
 		}
 	}
-	free := c.size - int64(len(c.of)) - c.private
-	if needed > free+c.evicts-kept {
+	free := c.size - int64(len(c.blocks)) - c.private
+	if needed > free+c.evictable-kept {
 		return false
 	}
 	for _, hash := range blocks {
-		b := c.of[hash]
+		b := c.blocks[hash]
 		if b == nil {
 			b = &cacheBlock{hash: hash}
-			c.of[hash] = b
+			c.blocks[hash] = b
 		}
 		c.pin(b)
 	}
 	c.private += private
-	for int64(len(c.of))+c.private > c.size {
+	for int64(len(c.blocks))+c.private > c.size {
 		oldest := c.unpinned.next
 		c.pin(oldest)
-		delete(c.of, oldest.hash)
+		delete(c.blocks, oldest.hash)
 	}
 	return true
 }
 
-// release unpins the blocks of a prompt, the last first, so that it is evicted first, and frees
-// private blocks.
+// release unpins the blocks of a prompt, and frees private blocks. It unpins the last block of the
+// prompt first, so that this one is evicted first.
 func (c *cache) release(blocks []uint64, private int64) {
 	for i := len(blocks) - 1; i >= 0; i-- {
-		c.unpin(c.of[blocks[i]])
+		c.unpin(c.blocks[blocks[i]])
 	}
 	c.private -= private
 }

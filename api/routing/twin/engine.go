@@ -16,7 +16,7 @@ type request struct {
 	output  int64 // number of generated tokens
 
 	gateway   *gateway
-	sent      *balance.Sent
+	sent      *balance.InFlight
 	queued    *admission.Request
 	choice    balance.Choice
 	dispatch  time.Duration
@@ -40,11 +40,11 @@ type engine struct {
 	waiting []*request // not admitted to the cache yet
 	prompts []*request // admitted, with tokens of the prompt to process
 	running []*request // generating
-	context int64      // sum of the contexts of running
+	context int64      // sum of the context lengths of running
 	stepEnd time.Duration
 	busy    bool
 
-	chunk []chunk // of the step in progress
+	chunks []chunk // chunks of the step in progress
 }
 
 // A chunk is a part of a prompt that a step processes.
@@ -82,11 +82,11 @@ func (e *engine) admit() {
 	}
 }
 
-// begin starts a step at the time now, and returns whether there is one.
+// begin starts a step at the time now. It returns false if there is nothing to process.
 func (e *engine) begin(now time.Duration) bool {
 	e.admit()
 	p := e.profile
-	e.chunk = e.chunk[:0]
+	e.chunks = e.chunks[:0]
 	d, budget := p.Step, p.ChunkTokens
 	for _, r := range e.prompts {
 		if budget == 0 {
@@ -94,16 +94,17 @@ func (e *engine) begin(now time.Duration) bool {
 		}
 		n := min(budget, r.prompt.Tokens-r.done)
 		d += p.promptTime(r.done, n)
-		e.chunk = append(e.chunk, chunk{r, n})
+		e.chunks = append(e.chunks, chunk{r, n})
 		budget -= n
 	}
 	d += time.Duration(len(e.running))*p.Token + time.Duration(e.context*p.ContextToken/1000)
-	e.busy = len(e.chunk) > 0 || len(e.running) > 0
+	e.busy = len(e.chunks) > 0 || len(e.running) > 0
 	e.stepEnd = now + d
 	return e.busy
 }
 
-// finish ends the step, and calls first and ended for the requests that got their first or last token.
+// finish ends the step. It calls first for each request that got its first token, and ended for each
+// request that got its last token.
 func (e *engine) finish(now time.Duration, first, ended func(*request)) {
 	complete := func(r *request) {
 		r.end = now
@@ -122,7 +123,7 @@ func (e *engine) finish(now time.Duration, first, ended func(*request)) {
 	}
 	clear(e.running[len(kept):])
 	e.running = kept
-	for _, c := range e.chunk {
+	for _, c := range e.chunks {
 		r := c.request
 		if r.done += c.tokens; r.done < r.prompt.Tokens {
 			continue

@@ -46,15 +46,15 @@ func TestMooncake(t *testing.T) {
 	o := Options{Trace: trace, Speed: 1, Profile: profile(t, "g8k", 6000), Replicas: 8, Policy: PolicyFewestRequests}
 	fewest := run(t, o)
 	assert.InEpsilon(t, 7.13, fewest.FirstP90.Seconds(), 0.05, "the published p90")
-	for _, blind := range []bool{false, true} {
+	for _, reports := range []bool{true, false} {
 		for _, policy := range []Policy{PolicyTokens, PolicyQueue} {
-			o.Policy, o.Blind = policy, blind
+			o.Policy, o.Reports = policy, reports
 			r := run(t, o)
-			assert.LessOrEqual(t, r.FirstP90.Seconds(), 0.5*fewest.FirstP90.Seconds(), "%s, blind: %v", policy, blind)
+			assert.LessOrEqual(t, r.FirstP90.Seconds(), 0.5*fewest.FirstP90.Seconds(), "%s, reports: %v", policy, reports)
 			assert.Greater(t, r.Hit, 0.29)
 		}
 	}
-	o.Speed, o.Policy, o.Blind = 1.25, PolicyFewestRequests, false
+	o.Speed, o.Policy, o.Reports = 1.25, PolicyFewestRequests, true
 	fewest = run(t, o)
 	o.Policy = PolicyQueue
 	assert.LessOrEqual(t, run(t, o).FirstP90.Seconds(), 0.4*fewest.FirstP90.Seconds())
@@ -78,15 +78,16 @@ func spread(trace []TraceRequest) []TraceRequest {
 	return out
 }
 
-// TestTwoGateways checks that two gateways that send each other notes within 100 ms are nearly as good
-// as one, and without notes are not.
+// TestTwoGateways checks that two gateways are nearly as good as one if they learn of each other's requests
+// within 100 ms, and are not if they do not learn of them.
 func TestTwoGateways(t *testing.T) {
-	o := Options{Trace: spread(mooncake(t)), Speed: 1, Profile: profile(t, "g8k", 6000), Replicas: 8, Policy: PolicyTokens}
+	o := Options{Trace: spread(mooncake(t)), Speed: 1, Profile: profile(t, "g8k", 6000), Replicas: 8, Policy: PolicyTokens,
+		Reports: true}
 	one := run(t, o)
-	o.Gateways, o.Notes = 2, 100*time.Millisecond
+	o.Gateways, o.AnnounceDelay = 2, 100*time.Millisecond
 	two := run(t, o)
 	assert.GreaterOrEqual(t, one.FirstP90.Seconds()/two.FirstP90.Seconds(), 0.9)
-	o.Notes = 0
+	o.AnnounceDelay = 0
 	assert.Less(t, one.FirstP90.Seconds()/run(t, o).FirstP90.Seconds(), 0.8)
 }
 
@@ -110,7 +111,7 @@ func TestSpeedAtTheTarget(t *testing.T) {
 			missed := 0
 			for speed := 0.2; missed < 3; speed *= 1.15 {
 				r, err := Run(t.Context(), Options{Trace: trace, Speed: speed, Profile: profile(t, cell.profile, cell.blocks),
-					Replicas: cell.replicas, Policy: policy})
+					Replicas: cell.replicas, Policy: policy, Reports: true})
 				require.NoError(t, err)
 				if missed++; r.Within[4*time.Second] >= cell.share {
 					speeds[policy], missed = speed, 0

@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// A Result has the figures of a simulation.
+// A Result is the result of a simulation.
 type Result struct {
 	Requests  int
 	FirstP50  time.Duration // time to the first token
 	FirstP90  time.Duration
 	FirstP99  time.Duration
-	TokenP90  time.Duration // mean time of a further token of a request
-	Hit       float64       // share of the prompt tokens that were cached
-	Within    map[time.Duration]float64
-	WaitedP90 time.Duration // time in the gateway's queue
+	TokenP90  time.Duration             // mean time of a further token of a request
+	Hit       float64                   // share of the prompt tokens that were cached
+	Within    map[time.Duration]float64 // share of the requests whose first token came within a time
+	WaitedP90 time.Duration             // time in the gateway's queue
 	// Accounts has the p90 of the time to the first token of each account of the trace, if there are several.
 	Accounts map[string]time.Duration
 }

@@ -21,10 +21,10 @@ type Options struct {
 	Policy   Policy
 	Gateways int // number of gateways, which get the requests in turn; 0 means 1
 	Slots    int // maximum number of requests that a gateway's queue sends to a replica; 0 means 64
-	// Blind hides from the gateways how many prompt tokens a replica has to process and how large its
-	// cache is, as with engines that do not report them.
-	Blind bool
-	Notes time.Duration // how long a gateway's note takes to the others; 0 sends none
+	// Reports states that replicas report their pending prompt tokens and the size of their cache.
+	Reports bool
+	// AnnounceDelay is the time after which gateways learn of one another's requests; 0 means never.
+	AnnounceDelay time.Duration
 }
 
 // A Policy chooses replicas.
@@ -70,45 +70,45 @@ func (e *events) Pop() any {
 // A simulation is a run of one policy.
 type simulation struct {
 	Options
-	now      time.Duration
-	seq      int
-	events   events
-	engines  []*engine
-	replicas []balance.Candidate
-	gateways []*gateway
-	requests []*request
-	left     int // requests that have not ended
+	now        time.Duration
+	seq        int
+	events     events
+	engines    []*engine
+	replicas   []balance.Candidate
+	gateways   []*gateway
+	requests   []*request
+	unfinished int // requests that have not ended
 }
 
-// A gateway chooses replicas by what it knows.
+// A gateway simulates a gateway, which sends each request to a replica.
 type gateway struct {
 	s        *simulation
 	balancer *balance.Balancer
 	queue    *admission.Queue
 	waiting  map[uint64]*request // by ID in the queue
-	ahead    []int64             // by replica: prompt tokens that were sent and have no first token
+	pending  []int64             // by replica: prompt tokens of requests that were sent and have no first token
 	inFlight []int               // by replica
-	turn     int
+	turn     int                 // counter of PolicyRoundRobin and PolicyFewestRequests
 
 	candidates []balance.Candidate
 }
 
-// Run simulates a trace, and returns the result. The same options have the same result. Run returns an
+// Run simulates a trace, and returns the result. Equal options give equal results. Run returns an
 // error when ctx is done.
 func Run(ctx context.Context, o Options) (Result, error) {
 	if o.Replicas < 1 || o.Speed <= 0 || len(o.Trace) == 0 {
 		return Result{}, fmt.Errorf("a simulation needs at least one replica, a positive speed and a trace with requests")
 	}
 	o.Slots = cmp.Or(o.Slots, 64)
-	s := &simulation{Options: o, left: len(o.Trace)}
+	s := &simulation{Options: o, unfinished: len(o.Trace)}
 	for i := range o.Replicas {
 		s.engines = append(s.engines, newEngine(o.Profile))
 		s.replicas = append(s.replicas, balance.Candidate{ID: fmt.Sprintf("r%04d", i)})
 	}
 	for range max(1, o.Gateways) {
-		g := &gateway{s: s, inFlight: make([]int, o.Replicas), ahead: make([]int64, o.Replicas),
+		g := &gateway{s: s, inFlight: make([]int, o.Replicas), pending: make([]int64, o.Replicas),
 			queue: admission.NewQueue(), waiting: map[uint64]*request{}, candidates: slices.Clone(s.replicas)}
-		g.balancer = balance.New(func(n balance.Note) { s.spread(g, n) })
+		g.balancer = balance.New(func(sent balance.SentPrompt) { s.announce(g, sent) })
 		s.gateways = append(s.gateways, g)
 	}
 	for i, t := range o.Trace {
@@ -124,12 +124,12 @@ func Run(ctx context.Context, o Options) (Result, error) {
 	for i := range s.engines {
 		s.at(reportInterval*time.Duration(i)/time.Duration(o.Replicas), func() { s.report(i) })
 	}
-	for s.left > 0 && ctx.Err() == nil {
+	for s.unfinished > 0 && ctx.Err() == nil {
 		e := heap.Pop(&s.events).(event)
 		s.now = e.at
 		e.do()
 	}
-	if s.left > 0 {
+	if s.unfinished > 0 {
 		return Result{}, ctx.Err()
 	}
 	return s.result(), nil
@@ -140,23 +140,23 @@ func (s *simulation) at(t time.Duration, do func()) {
 	heap.Push(&s.events, event{t, s.seq, do})
 }
 
-// spread sends a note of one gateway to the others.
-func (s *simulation) spread(from *gateway, n balance.Note) {
-	if s.Notes <= 0 {
+// announce informs the other gateways of a prompt that one gateway sent.
+func (s *simulation) announce(from *gateway, sent balance.SentPrompt) {
+	if s.AnnounceDelay <= 0 {
 		return
 	}
-	n.Age = s.Notes
+	sent.Age = s.AnnounceDelay
 	for _, g := range s.gateways {
 		if g != from {
-			s.at(s.now+s.Notes, func() { g.balancer.Note(s.now, n) })
+			s.at(s.now+s.AnnounceDelay, func() { g.balancer.Record(s.now, sent) })
 		}
 	}
 }
 
 func (s *simulation) report(i int) {
-	report := balance.Report{PendingTokens: s.engines[i].pending(), CacheBlocks: s.Profile.CacheBlocks}
-	if s.Blind {
-		report = balance.Report{PendingTokens: -1}
+	report := balance.Report{PendingTokens: -1}
+	if s.Reports {
+		report = balance.Report{PendingTokens: s.engines[i].pending(), CacheBlocks: s.Profile.CacheBlocks}
 	}
 	for _, g := range s.gateways {
 		g.balancer.Report(s.now, s.replicas[i].ID, report)
@@ -171,10 +171,9 @@ func (g *gateway) arrive(r *request) {
 		return
 	}
 	choice, _ := g.balancer.Choose(g.s.now, g.query(r, nil))
-	r.queued = &admission.Request{ID: uint64(len(g.waiting)), Account: r.account, Prompt: choice.Uncached,
-		Answer: expectedAnswer, Arrival: g.s.now}
 	g.s.seq++
-	r.queued.ID = uint64(g.s.seq)
+	r.queued = &admission.Request{ID: uint64(g.s.seq), Account: r.account, Prompt: choice.Uncached,
+		Answer: expectedAnswer, Arrival: g.s.now}
 	g.waiting[r.queued.ID] = r
 	g.queue.Add(r.queued)
 	g.dispatch()
@@ -183,19 +182,19 @@ func (g *gateway) arrive(r *request) {
 // expectedAnswer is the assumed number of tokens of an answer.
 const expectedAnswer = 256
 
-// dispatch sends the requests of the queue for which replicas have space.
+// dispatch sends the requests of the queue that replicas take now.
 func (g *gateway) dispatch() {
 	if g.s.Policy != PolicyQueue {
 		return
 	}
 	for {
 		var choice balance.Choice
-		next, _ := g.queue.Next(len(g.inFlight), func(q *admission.Request, planned []int64) admission.Slot {
+		next, _ := g.queue.Next(len(g.inFlight), func(q *admission.Request, planned []int64) admission.Placement {
 			choice, _ = g.balancer.Choose(g.s.now, g.query(g.waiting[q.ID], planned))
 			i := choice.Candidate
 			capacity := g.queue.Capacity(q, g.s.Slots)
-			return admission.Slot{Replica: i, Uncached: choice.Uncached,
-				Free: g.ahead[i] < capacity.Ahead && g.inFlight[i] < capacity.Slots}
+			return admission.Placement{Replica: i, Uncached: choice.Uncached,
+				Free: g.pending[i] < capacity.PendingTokens && g.inFlight[i] < capacity.Slots}
 		})
 		if next == nil {
 			return
@@ -239,7 +238,7 @@ func (g *gateway) send(r *request, choice balance.Choice) {
 	r.gateway, r.dispatch, r.choice = g, s.now, choice
 	r.sent = g.balancer.Send(s.now, s.replicas[i].ID, r.prompt, choice)
 	g.inFlight[i]++
-	g.ahead[i] += choice.Uncached
+	g.pending[i] += choice.Uncached
 	e := s.engines[i]
 	e.waiting = append(e.waiting, r)
 	if !e.busy {
@@ -257,18 +256,18 @@ func (s *simulation) step(i int) {
 		var changed []*gateway
 		e.finish(s.now, func(r *request) {
 			r.sent.FirstToken(s.now)
-			r.gateway.ahead[i] -= r.choice.Uncached
+			r.gateway.pending[i] -= r.choice.Uncached
 			changed = append(changed, r.gateway)
 		}, func(r *request) {
 			r.sent.End(r.cached)
 			if r.queued != nil {
 				r.gateway.queue.End(r.queued, r.prompt.Tokens-r.cached, r.output)
 			}
-			s.left--
+			s.unfinished--
 			r.gateway.inFlight[i]--
 			changed = append(changed, r.gateway)
 		})
-		e.busy = true // the requests that are sent now wait for the step below
+		e.busy = true // requests that dispatch sends wait for the step below
 		for _, g := range slices.Compact(changed) {
 			g.dispatch()
 		}

@@ -27,7 +27,7 @@ type TraceRequest struct {
 	Output  int64 // number of generated tokens
 }
 
-// ReadTrace reads a trace in the format of Mooncake's: a JSON object in each line with timestamp
+// ReadTrace reads a trace in the format of the Mooncake traces: a JSON object in each line with timestamp
 // (ms), input_length and output_length (tokens) and hash_ids (one for each 512 tokens of the prompt;
 // equal leading IDs mean an equal prefix). A field account may name the account of a request. Files
 // whose names end with .gz are decompressed.
@@ -47,7 +47,7 @@ func ReadTrace(path string) ([]TraceRequest, error) {
 	return DecodeTrace(text)
 }
 
-// DecodeTrace reads the text of a trace: see ReadTrace. An error names the line.
+// DecodeTrace decodes a trace in the format of ReadTrace. An error names the line.
 func DecodeTrace(text io.Reader) ([]TraceRequest, error) {
 	var trace []TraceRequest
 	lines := bufio.NewScanner(text)

@@ -12,12 +12,12 @@ import (
 	"anneal/api/routing/balance"
 )
 
-// TestSimulationsRepeat checks that the same options have the same result, for each policy.
+// TestSimulationsRepeat checks that equal options give equal results, for each policy.
 func TestSimulationsRepeat(t *testing.T) {
 	trace := mooncake(t)[:1500]
 	for _, policy := range Policies {
 		o := Options{Trace: trace, Speed: 2, Profile: profile(t, "h100", 300), Replicas: 3, Policy: policy, Gateways: 2,
-			Notes: 50 * time.Millisecond}
+			AnnounceDelay: 50 * time.Millisecond, Reports: true}
 		first, err := Run(t.Context(), o)
 		require.NoError(t, err)
 		again, err := Run(t.Context(), o)
@@ -57,7 +57,7 @@ func TestEngineTimes(t *testing.T) {
 	assert.False(t, e.begin(now), "nothing is left")
 	assert.Zero(t, e.context)
 	assert.Zero(t, e.cache.private)
-	assert.EqualValues(t, 1, e.cache.evicts)
+	assert.EqualValues(t, 1, e.cache.evictable)
 }
 
 // TestCacheEvicts checks that only blocks of requests that ended are evicted, the oldest first.
