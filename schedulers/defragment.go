@@ -116,7 +116,8 @@ func lastMove(deployments []*deployment) (latest time.Time, moving bool) {
 
 // waitingNeeds returns different needs of work that waits for whole accelerators, and fits on no node:
 // of replicas within a minReplicaCount, of jobs, and of other replicas. It withholds the capacity of the
-// work that fits now or when what is being stopped has ended, which will get it from another plan.
+// work that fits now or when what is being stopped has ended, which will get it from another plan. It
+// leaves out jobs that would not start because of their account's quota.
 func (m *defragmentation) waitingNeeds(deployments []*deployment) (needs []waitingNeed) {
 	stopping := m.fleet.stopping(m.view)
 	for _, a := range stopping {
@@ -148,12 +149,15 @@ func (m *defragmentation) waitingNeeds(deployments []*deployment) (needs []waiti
 		}
 	}
 	addShort(true)
+	quotas := acceleratorQuotas{m.view, map[string]int64{}}
 	for _, j := range heldJobs(m.view) {
-		since := j.Created
+		since, need := j.Created, m.fleet.needOf(m.view, j.Name, j.spec())
 		if j.Life.QueueTime != nil {
 			since = *j.Life.QueueTime
 		}
-		add(m.fleet.needOf(m.view, j.Name, j.spec()), since)
+		if quotas.exceeded(j.Name.Account(), need) == "" {
+			add(need, since)
+		}
 	}
 	addShort(false)
 	for _, a := range stopping {
