@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"maps"
 	"math/rand/v2"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -421,4 +422,29 @@ func TestPowerFailureKeepsBundles(t *testing.T) {
 			require.Equal(t, text, string(data), "seed %d: %s", seed, key)
 		}
 	}
+}
+
+// TestServeFilesOfBundles checks that signed URLs serve a file of a bundle and its parts, and report its
+// damage.
+func TestServeFilesOfBundles(t *testing.T) {
+	s := serve(t)
+	require.NoError(t, s.PutAll(t.Context(), resultsOf("e", "text")))
+	url, err := s.SignGet(t.Context(), "models/acme/e-attempt-1/weights", time.Minute)
+	require.NoError(t, err)
+	for header, want := range map[string]string{"": "text weights", "bytes=5-8": "weig", "bytes=-7": "weights"} {
+		status, body := do(t, http.MethodGet, url, "", "Range", header)
+		require.Contains(t, []int{http.StatusOK, http.StatusPartialContent}, status)
+		require.Equal(t, want, body)
+	}
+	status, _ := do(t, http.MethodGet, url, "", "Range", "bytes=12-")
+	require.Equal(t, http.StatusRequestedRangeNotSatisfiable, status)
+	empty, err := s.SignGet(t.Context(), "jobs/acme/e/trainer-1.log", time.Minute)
+	require.NoError(t, err)
+	status, body := do(t, http.MethodGet, empty, "")
+	require.Equal(t, http.StatusOK, status)
+	require.Empty(t, body)
+	require.NoError(t, os.Truncate(bundlesOf(s.files).bundlePath("acme/e"), 30))
+	status, body = do(t, http.MethodGet, url, "", "Range", "bytes=5-8")
+	require.Equal(t, http.StatusInternalServerError, status)
+	require.Contains(t, body, "is damaged")
 }
