@@ -388,9 +388,6 @@ func (f bundleStore) replace(path string, data []byte, stored time.Time) error {
 	}
 	_, err = temp.Write(data)
 	if err == nil {
-		err = os.Chtimes(temp.Name(), stored, stored)
-	}
-	if err == nil {
 		err = temp.Sync()
 	}
 	if err = errors.Join(err, temp.Close()); err == nil {
@@ -398,9 +395,10 @@ func (f bundleStore) replace(path string, data []byte, stored time.Time) error {
 		err = os.Rename(temp.Name(), path)
 	}
 	if err != nil {
-		err = errors.Join(err, os.Remove(temp.Name()))
+		return errors.Join(err, os.Remove(temp.Name()))
 	}
-	return err
+	f.step()
+	return os.Chtimes(path, stored, stored) // not before: a start removes old files from the staging directory
 }
 
 // lockNames returns the names to lock for a change of the file under key that may change its
