@@ -23,9 +23,10 @@ import (
 // EVENT is the ID of the event that created the job.
 //
 // A bundle has a header, the length of the rest, and a sequence of entries as in the journal, each
-// with a checksum of its key and content. It is written once. Deleting one of its files replaces the
-// bundle by one without the file. A file that is stored later under the same key takes precedence over
-// the one in the bundle.
+// with a checksum of its key and content. It is written once. Deleting one of its files replaces it
+// by a bundle without the entry of the file, and with all its other bytes, also those that cannot be
+// decoded. A file that is stored later under the same key takes precedence over the one in the
+// bundle.
 const bundles = ".bundles"
 
 const bundleHead = "anneal bundle 1\n"
@@ -44,7 +45,8 @@ func bundleOf(key string) string {
 		return ""
 	}
 	event, _, attempt := strings.Cut(resource, inlineAttempt)
-	if root+"/" == JobRoot && !attempt || root+"/" == ModelRoot && attempt {
+	isLog := strings.HasPrefix(file, trainerLog) && strings.HasSuffix(file, logSuffix)
+	if root+"/" == JobRoot && !attempt && (file == metricsFile || isLog) || root+"/" == ModelRoot && attempt {
 		return account + "/" + event
 	}
 	return ""
@@ -59,6 +61,7 @@ func bundlesOf(f *fileStore) bundleStore { return bundleStore{f} }
 type bundle struct {
 	files   []entry // with different keys
 	damaged bool    // some entries could not be decoded, or are missing
+	data    []byte  // encoded bundle
 	time    time.Time
 }
 
@@ -82,6 +85,7 @@ func (f bundleStore) read(name string) (b bundle, err error) {
 		b.damaged = true
 		return b, nil
 	}
+	b.data = data
 	entries, complete := decodeBundle(data)
 	for _, e := range entries {
 		if bundleOf(e.key) == name {
@@ -113,6 +117,25 @@ func encodeBundle(entries []entry) []byte {
 		data = appendEntry(data, e)
 	}
 	binary.LittleEndian.PutUint32(data[len(bundleHead):], uint32(len(data)-head))
+	return data
+}
+
+// without returns the encoded bundle without the entry of key. It changes nothing else, so what is
+// damaged or missing stays so.
+func (b bundle) without(key string) []byte {
+	const head = len(bundleHead) + 4
+	data := slices.Clone(b.data[:head])
+	for rest := b.data[head:]; len(rest) > 0; {
+		e, next, ok := cutEntry(rest)
+		one := rest[:len(rest)-len(next)]
+		if ok && e.key == key {
+			length := binary.LittleEndian.Uint32(data[len(bundleHead):])
+			binary.LittleEndian.PutUint32(data[len(bundleHead):], length-uint32(len(one)))
+		} else {
+			data = append(data, one...)
+		}
+		rest = next
+	}
 	return data
 }
 
@@ -214,7 +237,7 @@ func (f bundleStore) namesBelow(prefix string) (names []string, err error) {
 	}
 	account, resource, _ := strings.Cut(rest, "/")
 	if resource != "" {
-		if name := bundleOf(prefix + "file"); name != "" {
+		if name := bundleOf(prefix + metricsFile); name != "" {
 			names = append(names, name)
 		}
 		return names, nil
@@ -331,8 +354,9 @@ func (f bundleStore) write(name string, data []byte) error {
 	return err
 }
 
-// removeFile durably removes the file under key from its bundle. It removes the bundle if no file is
-// left. The caller holds the lock of lockNames(key).
+// removeFile durably removes the file under key from its bundle, and the bundle with its last
+// file. It keeps a damaged bundle, because the damaged files may be other ones. The caller holds the
+// lock of lockNames(key).
 func (f bundleStore) removeFile(key string) error {
 	name := bundleOf(key)
 	b, err := f.read(name)
@@ -342,22 +366,22 @@ func (f bundleStore) removeFile(key string) error {
 	if err != nil {
 		return err
 	}
-	left := slices.DeleteFunc(slices.Clone(b.files), func(e entry) bool { return e.key == key })
-	path := f.bundlePath(name)
-	if _, has := b.file(key); !has && len(left) > 0 {
+	if _, has := b.file(key); !has {
 		return nil
 	}
-	if len(left) == 0 {
+	path := f.bundlePath(name)
+	if len(b.files) == 1 && !b.damaged {
 		err = os.Remove(path)
 	} else {
-		err = f.replace(path, encodeBundle(left))
+		err = f.replace(path, b.without(key), b.time)
 	}
 	f.step()
 	return errors.Join(err, f.syncDir(filepath.Dir(path)))
 }
 
-// replace durably replaces a bundle.
-func (f bundleStore) replace(path string, data []byte) error {
+// replace replaces a bundle by one with the content data and the modification time stored, which is
+// when the files of the bundle were stored.
+func (f bundleStore) replace(path string, data []byte, stored time.Time) error {
 	temp, err := os.CreateTemp(filepath.Join(f.dir, staging), "bundle-*")
 	if err != nil {
 		return err
@@ -371,9 +395,10 @@ func (f bundleStore) replace(path string, data []byte) error {
 		err = os.Rename(temp.Name(), path)
 	}
 	if err != nil {
-		err = errors.Join(err, os.Remove(temp.Name()))
+		return errors.Join(err, os.Remove(temp.Name()))
 	}
-	return err
+	f.step()
+	return os.Chtimes(path, stored, stored) // not before: a start removes old files from the staging directory
 }
 
 // lockNames returns the names to lock for a change of the file under key that may change its

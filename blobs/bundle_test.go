@@ -1,12 +1,14 @@
 package blobs
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"maps"
 	"math/rand/v2"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -189,7 +191,102 @@ func TestDamagedBundle(t *testing.T) {
 	for key := range resultsOf("e", "text") {
 		require.NoError(t, after.Delete(t.Context(), key), "damage does not prevent the deletion")
 	}
-	require.NoFileExists(t, path)
+	require.Empty(t, append(keysBelow(t, after, "jobs/"), keysBelow(t, after, "models/")...))
+}
+
+// TestDeletionsKeepDamage checks that the deletion of a file leaves the other files of a damaged bundle
+// as they are: a damaged one stays damaged, and its bytes stay on disk.
+func TestDeletionsKeepDamage(t *testing.T) {
+	ctx, dir := t.Context(), t.TempDir()
+	s := reopen(t, dir, io.Discard)
+	require.NoError(t, s.PutAll(ctx, resultsOf("e", "text")))
+	path := bundlesOf(s.files).bundlePath("acme/e")
+	data, err := os.ReadFile(path)
+	require.NoError(t, err)
+	keys := slices.Sorted(maps.Keys(resultsOf("e", "text")))
+	tests := [][]byte{make([]byte, len(data))}
+	for at := 0; at < len(data); at += 19 {
+		tests = append(tests, slices.Concat(data[:at], []byte{data[at] ^ 0x10}, data[at+1:]), data[:at])
+	}
+	for _, key := range append(keys, "jobs/acme/e/tracker.json") {
+		for number, changed := range tests {
+			require.NoError(t, os.WriteFile(path, changed, 0o600))
+			before := map[string]string{}
+			for _, other := range keys {
+				before[other] = stateOf(s, other)
+			}
+			require.NoError(t, s.Delete(ctx, key))
+			for _, other := range keys {
+				if other != key {
+					require.Equal(t, before[other], stateOf(s, other), "test %d: %s after the deletion of %s", number, other, key)
+				}
+			}
+			left, err := os.ReadFile(path)
+			require.NoError(t, err)
+			deleted := appendEntry(nil, entry{key: key, bundled: true, content: resultsOf("e", "text")[key]})
+			require.GreaterOrEqual(t, len(left), len(changed)-len(deleted))
+		}
+	}
+}
+
+// stateOf returns the content of the file under key, or the code of the error of reading it.
+func stateOf(s *Store, key string) string {
+	data, err := read(s, key)
+	if err != nil {
+		return domain.CodeOf(err).String()
+	}
+	return string(data)
+}
+
+// TestDeletionsKeepTimes checks that the deletion of a file does not change the times of the other files
+// of its bundle, so that downloads of them can continue, and backups do not copy them again.
+func TestDeletionsKeepTimes(t *testing.T) {
+	s := reopen(t, t.TempDir(), io.Discard)
+	require.NoError(t, s.PutAll(t.Context(), resultsOf("e", "text")))
+	stored := time.Now().Add(-time.Hour).Truncate(time.Second)
+	require.NoError(t, os.Chtimes(bundlesOf(s.files).bundlePath("acme/e"), stored, stored))
+	require.NoError(t, s.Delete(t.Context(), "jobs/acme/e/metrics.jsonl"))
+	file, err := s.Get(t.Context(), "models/acme/e-attempt-1/weights")
+	require.NoError(t, err)
+	require.True(t, stored.Equal(file.ModTime()), file.ModTime())
+	require.NoError(t, file.Close())
+}
+
+// TestRecoverKeepsFilesOfDamagedBundles checks that a start loses no file of a damaged bundle if the
+// journal, which is damaged too, does not have it.
+func TestRecoverKeepsFilesOfDamagedBundles(t *testing.T) {
+	f, err := openFileStore(t.TempDir(), time.Now(), nil)
+	require.NoError(t, err)
+	want := resultsOf("e", "text")
+	require.NoError(t, journaled{f}.storeAll(t.Context(), want))
+	dir := filepath.Join(t.TempDir(), "crash")
+	require.NoError(t, os.CopyFS(dir, os.DirFS(f.dir)))
+	damage := func(path, text string) {
+		data, err := os.ReadFile(path)
+		require.NoError(t, err)
+		before, after, found := bytes.Cut(data, []byte(text))
+		require.True(t, found)
+		require.NoError(t, os.WriteFile(path, slices.Concat(before, []byte(strings.ToUpper(text)), after), 0o600))
+	}
+	damage(filepath.Join(dir, bundles, "acme", "e"), "text metrics")
+	damage(filepath.Join(dir, digests, segmentName(1)), "text config")
+	s := reopen(t, dir, io.Discard)
+	for key, content := range want {
+		data, err := read(s, key)
+		require.NoError(t, err, key)
+		require.Equal(t, string(content), string(data), key)
+	}
+}
+
+// TestCopyFromDamagedBundle checks that a copy reports damage as a read does.
+func TestCopyFromDamagedBundle(t *testing.T) {
+	s := reopen(t, t.TempDir(), io.Discard)
+	require.NoError(t, s.PutAll(t.Context(), resultsOf("e", "text")))
+	require.NoError(t, os.Truncate(bundlesOf(s.files).bundlePath("acme/e"), 10))
+	err := s.Copy(t.Context(), "models/acme/copy/weights", "models/acme/e-attempt-1/weights")
+	require.Equal(t, domain.DataLoss, domain.CodeOf(err), err)
+	err = s.Copy(t.Context(), "models/acme/copy/weights", "models/acme/f-attempt-1/weights")
+	require.Equal(t, domain.NotFound, domain.CodeOf(err), err)
 }
 
 // TestCrashesOfBundles checks that each crash leaves the files of a bundle as they were before a change
@@ -325,4 +422,29 @@ func TestPowerFailureKeepsBundles(t *testing.T) {
 			require.Equal(t, text, string(data), "seed %d: %s", seed, key)
 		}
 	}
+}
+
+// TestServeFilesOfBundles checks that signed URLs serve a file of a bundle and its parts, and report its
+// damage.
+func TestServeFilesOfBundles(t *testing.T) {
+	s := serve(t)
+	require.NoError(t, s.PutAll(t.Context(), resultsOf("e", "text")))
+	url, err := s.SignGet(t.Context(), "models/acme/e-attempt-1/weights", time.Minute)
+	require.NoError(t, err)
+	for header, want := range map[string]string{"": "text weights", "bytes=5-8": "weig", "bytes=-7": "weights"} {
+		status, body := do(t, http.MethodGet, url, "", "Range", header)
+		require.Contains(t, []int{http.StatusOK, http.StatusPartialContent}, status)
+		require.Equal(t, want, body)
+	}
+	status, _ := do(t, http.MethodGet, url, "", "Range", "bytes=12-")
+	require.Equal(t, http.StatusRequestedRangeNotSatisfiable, status)
+	empty, err := s.SignGet(t.Context(), "jobs/acme/e/trainer-1.log", time.Minute)
+	require.NoError(t, err)
+	status, body := do(t, http.MethodGet, empty, "")
+	require.Equal(t, http.StatusOK, status)
+	require.Empty(t, body)
+	require.NoError(t, os.Truncate(bundlesOf(s.files).bundlePath("acme/e"), 30))
+	status, body = do(t, http.MethodGet, url, "", "Range", "bytes=5-8")
+	require.Equal(t, http.StatusInternalServerError, status)
+	require.Contains(t, body, "is damaged")
 }

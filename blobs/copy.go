@@ -51,7 +51,7 @@ func (s *Store) Copy(ctx context.Context, dst, src string) error {
 func (s *Store) copy(ctx context.Context, to, from string) error {
 	if s.files != nil {
 		err := s.files.link(to, from)
-		if _, bundled := bundlesOf(s.files).digest(from); err == nil || errors.Is(err, os.ErrNotExist) && !bundled {
+		if err == nil || errors.Is(err, os.ErrNotExist) && bundleOf(from) == "" {
 			return explain(err, from)
 		}
 	} else if s.bucket.Copy(ctx, to, from, nil) == nil {

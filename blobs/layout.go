@@ -104,8 +104,10 @@ func PromotedPrefix(job domain.Name, createEvent, copied string) string {
 // has at least the steps up to the last checkpoint; before the first checkpoint it is some seconds
 // behind the training. The file is complete once the job has ended.
 func MetricsFile(job domain.Name, createEvent string) string {
-	return resourcePrefix(JobRoot, job, createEvent) + "metrics.jsonl"
+	return resourcePrefix(JobRoot, job, createEvent) + metricsFile
 }
+
+const metricsFile = "metrics.jsonl"
 
 // RolloutsRoot returns the prefix of the rollouts of all attempts of a job. See RolloutsPrefix.
 func RolloutsRoot(job domain.Name, createEvent string) string {

@@ -74,7 +74,10 @@ func (f journaled) recover(log *slog.Logger) error {
 			return fmt.Errorf("repeat the change of %s in the journal: %w", e.key, err)
 		}
 	}
-	if err := errors.Join(bundlesOf(f.fileStore).removeDamaged(entries), disk.SyncAll(f.dir)); err != nil {
+	if len(damaged) == 0 { // a damaged journal may lack files that a damaged bundle has
+		err = bundlesOf(f.fileStore).removeDamaged(entries)
+	}
+	if err = errors.Join(err, disk.SyncAll(f.dir)); err != nil {
 		return err
 	}
 	for _, path := range paths {

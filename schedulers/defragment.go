@@ -117,7 +117,7 @@ func lastMove(deployments []*deployment) (latest time.Time, moving bool) {
 // waitingNeeds returns the different needs of work that waits for whole accelerators and fits on no node:
 // first of replicas within a minReplicaCount, then of jobs, then of other replicas. It withholds the
 // capacity of the work that fits now, or will fit when the allocations that are stopping have ended. A
-// later plan places that work.
+// later plan places that work. It leaves out jobs that would not start because of their account's quota.
 func (m *defragmentation) waitingNeeds(deployments []*deployment) (needs []waitingNeed) {
 	stopping := m.fleet.stopping(m.view)
 	for _, a := range stopping {
@@ -149,12 +149,15 @@ func (m *defragmentation) waitingNeeds(deployments []*deployment) (needs []waiti
 		}
 	}
 	addShort(true)
+	quotas := acceleratorQuotas{m.view, map[string]int64{}}
 	for _, j := range heldJobs(m.view) {
-		since := j.Created
+		since, need := j.Created, m.fleet.needOf(m.view, j.Name, j.spec())
 		if j.Life.QueueTime != nil {
 			since = *j.Life.QueueTime
 		}
-		add(m.fleet.needOf(m.view, j.Name, j.spec()), since)
+		if quotas.exceeded(j.Name.Account(), need) == "" {
+			add(need, since)
+		}
 	}
 	addShort(false)
 	for _, a := range stopping {

@@ -373,6 +373,27 @@ func TestDefragmentationInUse(t *testing.T) {
 	require.Less(t, waited[true], waited[false])
 }
 
+// TestNothingIsDefragmentedForJobsWithoutQuota checks that no replica moves for a job that waits for
+// capacity, but would not start, because its account has no quota left.
+func TestNothingIsDefragmentedForJobsWithoutQuota(t *testing.T) {
+	for _, quota := range []domain.Count{10, 9} { // the two replicas use two
+		s := newHarnessWithInputs(t)
+		s.do(nodesWithEightL4s(2)...)
+		s.serveOn("small", 1, nil, "n1", "n2")
+		s.advance(time.Hour)
+		s.gangOnL4s("large", 1, 8)
+		s.pass()
+		s.quota("acme", domain.QuotaAccelerators, quota)
+		s.advance(time.Hour)
+		moves := 0
+		for range 60 {
+			moves += len(s.pass())
+		}
+		require.Equal(t, quota == 10, s.lifeOf("large").Active(), s.lifeOf("large").Status)
+		require.Equal(t, quota == 10, moves > 0, "quota %d: %d moves", quota, moves)
+	}
+}
+
 // TestAMovedReplicaStaysWithoutItsReplacement checks that a replica is not removed when its replacement
 // was removed after the view of the plan.
 func TestAMovedReplicaStaysWithoutItsReplacement(t *testing.T) {
