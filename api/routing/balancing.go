@@ -50,7 +50,7 @@ func (b *balancers) forDeployment(row *projections.Row[domain.Deployment], clock
 	found := b.byDeployment[row.Name]
 	if found == nil || found.created != row.CreateVersion {
 		found = &deploymentBalancer{created: row.CreateVersion, Balancer: balance.New(func(p balance.SentPrompt) {
-			b.notes.add(Note{Deployment: row.Name, Created: row.CreateVersion, SentPrompt: p, sent: clock()})
+			b.notes.add(Note{Deployment: row.Name, Created: row.CreateVersion, SentPrompt: p}, clock)
 		})}
 		b.byDeployment[row.Name] = found
 	}

@@ -33,10 +33,11 @@ type notes struct {
 	waiting []Note
 }
 
-func (n *notes) add(note Note) {
+func (n *notes) add(note Note, clock func() time.Time) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.enabled && len(n.waiting) < maxNotes {
+		note.sent = clock()
 		n.waiting = append(n.waiting, note)
 	}
 }
