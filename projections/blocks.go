@@ -1,7 +1,9 @@
 package projections
 
 import (
+	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/tidwall/btree"
 
@@ -25,8 +27,8 @@ type block struct {
 	rows    []domain.AnyRow
 	fresh   [BlockRows / 64]uint64 // a bit for each row that was written since the block was copied
 
-	mu      sync.Mutex
-	derived []derived // values that Derive has computed, the oldest first
+	mu      sync.Mutex                // held while derived is replaced
+	derived atomic.Pointer[[]derived] // values that Derive has computed, the oldest first; never changed
 }
 
 // A cowContext identifies one copy of a table for copy-on-write: the table may change the blocks
@@ -128,19 +130,35 @@ func (b *Block[S]) Row(i int) *Row[S] { return b.rows[i].(*Row[S]) }
 // the block. It keeps the results of the last maxDerived keys, so that compute is not called again
 // for them.
 func (b *Block[S]) Derive(key any, compute func() any) any {
+	if value, found := (*block)(b).find(key); found {
+		return value
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, one := range b.derived {
-		if one.key == key {
-			return one.value
-		}
+	if value, found := (*block)(b).find(key); found {
+		return value
 	}
 	one := derived{key, compute()}
-	if len(b.derived) == maxDerived {
-		copy(b.derived, b.derived[1:])
-		b.derived[maxDerived-1] = one
-	} else {
-		b.derived = append(b.derived, one)
+	var all []derived
+	if old := b.derived.Load(); old != nil {
+		all = *old
+		all = all[max(0, len(all)+1-maxDerived):]
 	}
+	all = append(slices.Clip(all), one)
+	b.derived.Store(&all)
 	return one.value
+}
+
+// find returns the derived value with a key.
+func (b *block) find(key any) (value any, found bool) {
+	all := b.derived.Load()
+	if all == nil {
+		return nil, false
+	}
+	for i := range *all {
+		if one := &(*all)[i]; one.key == key {
+			return one.value, true
+		}
+	}
+	return nil, false
 }

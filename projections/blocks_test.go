@@ -63,7 +63,7 @@ func TestBlocksHaveTheRowsOfTheirView(t *testing.T) {
 	}
 	for _, one := range all {
 		require.Equal(t, one.names, namesOf(one.block))
-		one.block.derived = nil
+		one.block.derived.Store(nil)
 		require.Equal(t, one.names, namesOf(one.block), "the rows have changed")
 	}
 }
@@ -78,5 +78,5 @@ func TestBlocksKeepFewDerivedValues(t *testing.T) {
 		}
 	}
 	require.Equal(t, 4*maxDerived, calls)
-	require.Len(t, b.derived, maxDerived)
+	require.Len(t, *b.derived.Load(), maxDerived)
 }

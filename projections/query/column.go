@@ -16,12 +16,24 @@ import (
 type column struct {
 	absent    *rowSet   // the rows without a value; nil if all rows have one
 	dependent *rowSet   // the rows whose value depends on more than the row; nil if there are none
-	integers  []int64   // values that are integers, booleans, durations, or times in nanoseconds since 1970
+	integers  integers  // values that are integers, booleans, durations, or times in nanoseconds since 1970
 	floats    []float64 // values that are floating-point numbers
 	text      string    // the different texts of the rows, concatenated, or the one text that all rows have
 	ends      []uint16  // end of each text in text; nil if all rows have the same text
 	codes     []uint8   // number of each row's text; nil if every row has a text of its own
+	kind      columnKind
+	lowest    uint8 // number of a row with the lowest value in the order of a list
+	highest   uint8 // number of a row with the highest value
 }
+
+// A columnKind says which fields of a column hold its values.
+type columnKind uint8
+
+const (
+	integerColumn columnKind = iota
+	floatColumn
+	textColumn
+)
 
 // A rowSet is a set of rows of a block.
 type rowSet [projections.BlockRows / 64]uint64
@@ -64,13 +76,13 @@ func (c *column) code(i int) int {
 	return int(c.codes[i])
 }
 
-func (c *column) integerAt(i int) int64 { return c.integers[i] }
+func (c *column) integerAt(i int) int64 { return c.integers.at(i) }
 
-func (c *column) boolAt(i int) bool { return c.integers[i] != 0 }
+func (c *column) boolAt(i int) bool { return c.integers.at(i) != 0 }
 
 func (c *column) floatAt(i int) float64 { return c.floats[i] }
 
-func (c *column) timeAt(i int) time.Time { return time.Unix(0, c.integers[i]).UTC() }
+func (c *column) timeAt(i int) time.Time { return time.Unix(0, c.integers.at(i)).UTC() }
 
 // valueAt returns the value of the block's row i. s is the shape of the column's field.
 func (c *column) valueAt(s shape, i int) keyValue {
@@ -84,23 +96,28 @@ func (c *column) valueAt(s shape, i int) keyValue {
 	case s == timestamp:
 		return keyValue{time: c.timeAt(i)}
 	}
-	return keyValue{integer: c.integers[i]}
+	return keyValue{integer: c.integers.at(i)}
 }
 
 // matching returns the rows, of n in the block, with a value for which match returns true. match gets
 // the number of the row or, for a column of texts, the number of its text.
 func (c *column) matching(n int, match func(c *column, i int) bool) (rows rowSet) {
-	if c.integers == nil && c.floats == nil {
+	switch {
+	case c.kind == integerColumn && c.integers.same() || c.kind == textColumn && c.ends == nil:
+		if match(c, 0) {
+			rows = firstRows(n)
+		}
+	case c.kind == textColumn && c.codes != nil:
 		var found [projections.BlockRows]bool
 		for code := range c.texts() {
 			found[code] = match(c, code)
 		}
-		for i := range n {
-			if found[c.code(i)] {
+		for i, code := range c.codes {
+			if found[code] {
 				rows.add(i)
 			}
 		}
-	} else {
+	default:
 		for i := range n {
 			if match(c, i) {
 				rows.add(i)
@@ -119,8 +136,10 @@ func (c *column) matching(n int, match func(c *column, i int) bool) (rows rowSet
 // dependent reports whether the value of row i depends on more than the row; nil if none does. The
 // result is nil if the values are too large for a column.
 func newColumn(f *field, n int, dependent func(i int) bool, read func(i int) keyValue) *column {
-	c := &column{}
+	c := &column{kind: integerColumn}
 	var texts []string
+	var integers []int64
+	var lowest, highest keyValue
 	for i := range n {
 		var v keyValue
 		if dependent != nil && dependent(i) {
@@ -131,6 +150,12 @@ func newColumn(f *field, n int, dependent func(i int) bool, read func(i int) key
 		if v.missing {
 			addTo(&c.absent, i)
 		}
+		if i == 0 || compareValues(f.shape, v, lowest) < 0 {
+			lowest, c.lowest = v, uint8(i)
+		}
+		if i == 0 || compareValues(f.shape, v, highest) > 0 {
+			highest, c.highest = v, uint8(i)
+		}
 		switch {
 		case f.shape == text:
 			texts = append(texts, v.text)
@@ -140,13 +165,20 @@ func newColumn(f *field, n int, dependent func(i int) bool, read func(i int) key
 			if y := v.time.Year(); !v.time.IsZero() && (y < 1700 || y > 2200) {
 				return nil // the nanoseconds may not fit into an int64
 			}
-			c.integers = append(c.integers, v.time.UnixNano())
+			integers = append(integers, v.time.UnixNano())
 		default:
-			c.integers = append(c.integers, v.integer)
+			integers = append(integers, v.integer)
 		}
 	}
-	if texts != nil && !c.setTexts(texts) {
-		return nil
+	switch {
+	case texts != nil:
+		if c.kind = textColumn; !c.setTexts(texts) {
+			return nil
+		}
+	case c.floats != nil:
+		c.kind = floatColumn
+	default:
+		c.integers = packed(integers)
 	}
 	return c
 }

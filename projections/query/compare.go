@@ -203,13 +203,17 @@ func matchesPattern(s string, pieces []string) bool {
 	if len(s) < len(first)+len(last) || !strings.HasPrefix(s, first) || !strings.HasSuffix(s, last) {
 		return false
 	}
-	s = s[len(first) : len(s)-len(last)]
-	for _, piece := range pieces[1 : len(pieces)-1] {
-		_, after, found := strings.Cut(s, piece)
-		if !found {
+	return containsInOrder(s[len(first):len(s)-len(last)], pieces[1:len(pieces)-1])
+}
+
+// containsInOrder reports whether a text contains the pieces, one after another.
+func containsInOrder(s string, pieces []string) bool {
+	for _, piece := range pieces {
+		at := strings.Index(s, piece)
+		if at < 0 {
 			return false
 		}
-		s = after
+		s = s[at+len(piece):]
 	}
 	return true
 }

@@ -152,7 +152,8 @@ func checkPages(t *testing.T, r *rapid.T, table *projections.Table[toytest.Toy])
 	filter := rapid.SampledFrom([]string{"", "", "label = 'toy 3'", "label:'2' AND NOT tags:tag1", "tags:*", "shown > 3",
 		"label = '*1' AND shown < 8", "createTime > '2026-03-01T12:00:05Z'", "nothing = 1", "tag2",
 		"update_time > create_time", "notes:x", "shown = 3 OR label:'1'", "shown:* AND createTime:*", "NOT shown <= 4.5",
-		"name:'00' AND shown < 5", "'toy 7' OR shown = 1", "label >= 'toy 2' AND label < 'toy 3'"}).Draw(r, "filter")
+		"name:'00' AND shown < 5", "'toy 7' OR shown = 1", "label >= 'toy 2' AND label < 'toy 3'", "'0*3'",
+		"'toys/*00'", "'S/0*1*1'", "'toy*/0'", "'y*s'"}).Draw(r, "filter")
 	keep := rapid.SampledFrom([]func(*projections.Row[toytest.Toy]) bool{nil, nil,
 		func(row *projections.Row[toytest.Toy]) bool { return row.State.Size%3 > 0 }}).Draw(r, "keep")
 	q := Query{Filter: filter, OrderBy: order, PageSize: rapid.SampledFrom([]int{1, 7, 50, 200}).Draw(r, "size"),
@@ -238,6 +239,7 @@ func TestColumns(t *testing.T) {
 		}{
 			{text, []keyValue{{text: ""}, {text: "a"}, {text: "ä b"}, {text: strings.Repeat("x", 200)}, {missing: true}}},
 			{integer, []keyValue{{integer: 0}, {integer: -1}, {integer: math.MaxInt64}, {missing: true}}},
+			{integer, []keyValue{{integer: -3}, {integer: math.MaxUint32 - 3}, {integer: 7}}},
 			{boolean, []keyValue{{integer: 0}, {integer: 1}}},
 			{number, []keyValue{{float: 0}, {float: math.Inf(1)}, {missing: true}}},
 			{timestamp, []keyValue{{time: at}, {time: at.Add(1)}, {missing: true},
@@ -251,6 +253,8 @@ func TestColumns(t *testing.T) {
 			}
 			for i, want := range all {
 				require.Equal(t, want, column.valueAt(c.shape, i), c.shape)
+				require.LessOrEqual(t, compareValues(c.shape, all[column.lowest], want), 0)
+				require.GreaterOrEqual(t, compareValues(c.shape, all[column.highest], want), 0)
 			}
 		}
 	})

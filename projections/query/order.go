@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -200,23 +201,50 @@ func valueOf(f *field, v reflect.Value) (value keyValue) {
 // compare returns -1 if the value a comes before b in the order of the key, 0 if they are equal,
 // and 1 if a comes after b.
 func (k *orderKey) compare(a, b keyValue) int {
-	c := 0
-	switch {
-	case a.missing || b.missing:
-		c = boolInt(b.missing) - boolInt(a.missing)
-	case k.leaf.shape == text:
-		c = strings.Compare(a.text, b.text)
-	case k.leaf.shape == number:
-		c = cmp.Compare(a.float, b.float)
-	case k.leaf.shape == timestamp:
-		c = a.time.Compare(b.time)
-	default:
-		c = cmp.Compare(a.integer, b.integer)
-	}
+	c := compareValues(k.leaf.shape, a, b)
 	if k.descending {
 		return -c
 	}
 	return c
+}
+
+// compareValues returns -1 if the value a of a field comes before b in ascending order, 0 if they are
+// equal, and 1 if a comes after b.
+func compareValues(s shape, a, b keyValue) int {
+	switch {
+	case a.missing || b.missing:
+		return boolInt(b.missing) - boolInt(a.missing)
+	case s == text:
+		return strings.Compare(a.text, b.text)
+	case s == number:
+		return cmp.Compare(a.float, b.float)
+	case s == timestamp:
+		return a.time.Compare(b.time)
+	}
+	return cmp.Compare(a.integer, b.integer)
+}
+
+// bounds returns values that come first and last in the order of the key among the rows of the block;
+// false if they are not known.
+func (k *orderKey) bounds(s *candidate) (first, last keyValue, known bool) {
+	if k.index == nameIndex || k.column < 0 || k.column >= len(s.columns) {
+		return first, last, false
+	}
+	c := s.columns[k.column]
+	if c == nil || c.dependent != nil {
+		return first, last, false
+	}
+	if shown := k.shown(); shown == nil {
+		first, last = c.valueAt(k.leaf.shape, int(c.lowest)), c.valueAt(k.leaf.shape, int(c.highest))
+	} else if texts := s.shownBy(k.column, c, shown); c.absent == nil {
+		first.text, last.text = slices.Min(texts), slices.Max(texts)
+	} else {
+		return first, last, false
+	}
+	if k.descending {
+		first, last = last, first
+	}
+	return first, last, true
 }
 
 func boolInt(b bool) int {

@@ -81,14 +81,37 @@ func (l *listing[S, R]) considerBlock(b *projections.Block[S]) {
 		s.index = 0
 		rows, exact = l.matches.among(s)
 	}
-	if exact && l.keep == nil && len(l.keys) == 0 && l.kept.Len() > l.size && l.first >= l.kept.all[0].name {
-		l.total += rows.count() // none of the rows is on the page
+	if exact && l.keep == nil && l.isOffPage() {
+		l.total += rows.count()
 		return
 	}
 	rows.each(func(i int) {
 		s.index = i
 		l.consider(b.Row(i), exact)
 	})
+}
+
+// isOffPage reports whether it is known, without reading the rows, that no row of the block is on the page.
+func (l *listing[S, R]) isOffPage() bool {
+	var last *entry[S] // the last of the kept entries; nil if fewer than size+1 are kept
+	if l.kept.Len() > l.size {
+		last = &l.kept.all[0]
+	}
+	if len(l.keys) == 0 {
+		return last != nil && l.first >= last.name
+	}
+	lowest, highest, known := l.keys[0].bounds(&l.candidate)
+	if !known {
+		return false
+	}
+	if l.after != nil && l.keys[0].compare(highest, l.after.values[0]) < 0 {
+		return true // all rows come before the page
+	}
+	if last == nil {
+		return false
+	}
+	c := l.keys[0].compare(lowest, last.values[0])
+	return c > 0 || c == 0 && len(l.keys) == 1 && l.first >= last.name
 }
 
 // derive implements scanned.

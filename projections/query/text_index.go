@@ -157,12 +157,36 @@ func (ix *textIndex) find(w *word) (rows rowSet) {
 			rows.add(int(ix.row[i]))
 		}
 	}
-	for i := range ix.names.ends {
-		if ix.named.has(i) && matchesPattern(ix.prefix+ix.names.at(i), w.pieces) {
+	ix.findNames(w, &rows)
+	return rows
+}
+
+// findNames adds the rows whose name contains the word. It searches the beginning of all names once.
+func (ix *textIndex) findNames(w *word, rows *rowSet) {
+	left, pieces := ix.prefix, w.pieces[1:len(w.pieces)-1]
+	for len(pieces) > 0 {
+		_, after, found := strings.Cut(left, pieces[0])
+		if !found {
+			break
+		}
+		left, pieces = after, pieces[1:]
+	}
+	if len(pieces) == 0 {
+		rows.addAll(&ix.named)
+		return
+	}
+	for len(left) > 0 && (len(left) >= len(pieces[0]) || !strings.HasPrefix(pieces[0], left)) {
+		left = left[1:] // the next piece cannot begin here
+	}
+	for i := range ix.names.ends { // rows that are not in named have an empty rest
+		rest := ix.names.at(i)
+		if left != "" {
+			rest = left + rest
+		}
+		if ix.named.has(i) && containsInOrder(rest, pieces) {
 			rows.add(i)
 		}
 	}
-	return rows
 }
 
 // findText adds the rows with a text that contains the text of a simple word.
