@@ -13,7 +13,7 @@ LISTEN      ?= 127.0.0.1:8080
 
 .PHONY: help demo run test race corruption outages cost bench bench-autoscale bench-gateway bench-jobs \
 	bench-others bench-placement bench-queue crash faults hostile kind linearizable simulation fuzz lint lint-openapi \
-	golden reference build clients console oracle partitions transparency upgrade examples
+	golden reference build clients console oracle partitions schemas transparency upgrade examples
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -126,6 +126,10 @@ kind: ## add the example kind of CONTRIBUTING.md to a copy of the source, and us
 
 upgrade: ## upgrade two control planes and a worker from an earlier commit (ANNEAL_BASE), one by one, under load
 	cmd/anneal/testdata/upgrade.sh
+
+schemas: ## write texts by 100,000 random JSON schemas, with several vocabularies (some minutes)
+	ANNEAL_SCHEMAS=100000 go test -count=1 -timeout 60m -run 'TestRandomSchemas|TestTokensOfSeveralBytes' -v \
+		./engines/embedded/grammar
 
 fuzz: ## run every fuzz target in sequence, ANNEAL_FUZZ each (20s; 10m in a full run)
 	@set -e; for at in $$(git grep -l '^func Fuzz' -- '*_test.go'); do \

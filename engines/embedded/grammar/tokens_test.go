@@ -74,10 +74,7 @@ func TestTokensOfSeveralBytes(t *testing.T) {
 	}
 	require.Greater(t, mixed, 50, "tokens of signs and letters together")
 	require.Greater(t, broken, 20, "tokens that end within a character")
-	n := 10_000
-	if testing.Short() {
-		n = 500
-	}
+	n := schemas()
 	whole := randomSchemasIn(t, v, n)
 	require.Greater(t, whole, n/2)
 }
