@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"iter"
 	"log/slog"
 	"maps"
 	"net/url"
@@ -272,49 +271,6 @@ type File struct {
 	Key  string
 	Size int64 // size in bytes
 	Time time.Time
-}
-
-// List yields the files in the bucket whose keys begin with prefix, such as "models/acme/m1/",
-// ordered by key.
-func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[File, error] {
-	return func(yield func(File, error) bool) {
-		if err := checkPrefix(prefix); err != nil {
-			yield(File{}, err)
-			return
-		}
-		var bundled []File
-		if s.files != nil {
-			var err error
-			if bundled, err = bundlesOf(s.files).list(prefix); err != nil {
-				yield(File{}, explain(err, prefix))
-				return
-			}
-		}
-		for entries := s.bucket.List(&blob.ListOptions{Prefix: prefix}); ; {
-			entry, err := entries.Next(ctx)
-			switch {
-			case errors.Is(err, io.EOF):
-				for _, file := range bundled {
-					if !yield(file, nil) {
-						return
-					}
-				}
-				return
-			case err != nil:
-				yield(File{}, explain(err, prefix))
-				return
-			}
-			for len(bundled) > 0 && bundled[0].Key <= entry.Key {
-				if bundled[0].Key < entry.Key && !yield(bundled[0], nil) {
-					return
-				}
-				bundled = bundled[1:]
-			}
-			if !yield(File{entry.Key, entry.Size, entry.ModTime}, nil) {
-				return
-			}
-		}
-	}
 }
 
 // Files returns the files below a prefix: their sizes, by name relative to the prefix.

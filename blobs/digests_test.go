@@ -259,7 +259,7 @@ func TestCrashes(t *testing.T) {
 							require.Contains(t, []string{old, "the new one"}, string(data))
 						}
 						require.Equal(t, "the new one", content(t, s, other))
-						found, err := s.files.list("")
+						found, err := s.files.lengths("")
 						require.NoError(t, err)
 						require.Len(t, records(t, s), len(found), "each file has one record")
 					}

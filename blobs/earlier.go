@@ -45,7 +45,7 @@ func (f *fileStore) openDigests() error {
 	} else if has, listErr := hasRecords(dir); listErr != nil {
 		return listErr
 	} else if !has {
-		if f.earlier, err = f.list(""); err != nil {
+		if f.earlier, err = f.lengths(""); err != nil {
 			return err
 		}
 		if err := f.writeMarker(); err != nil {
@@ -93,32 +93,12 @@ func hasRecords(dir string) (bool, error) {
 
 func isRecord(name string) bool { return len(name) == 64 }
 
-// list returns the lengths in bytes of the files below a prefix, by key.
-func (f *fileStore) list(prefix string) (map[string]int64, error) {
+// lengths returns the lengths in bytes of the files below a prefix, by key.
+func (f *fileStore) lengths(prefix string) (map[string]int64, error) {
 	files := map[string]int64{}
-	err := filepath.WalkDir(f.path(prefix), func(path string, entry fs.DirEntry, err error) error {
-		if errors.Is(err, os.ErrNotExist) {
-			return nil // another process deleted the file during the walk
-		}
-		if err != nil || path == f.dir {
-			return err
-		}
-		key, err := filepath.Rel(f.dir, path)
-		if key = filepath.ToSlash(key); err != nil || checkKey(key) != nil {
-			if entry.IsDir() {
-				return filepath.SkipDir
-			}
-			return err
-		}
-		if !entry.Type().IsRegular() {
-			return nil
-		}
-		if info, err := entry.Info(); err == nil {
-			files[key] = info.Size()
-		} else if !errors.Is(err, os.ErrNotExist) {
-			return err
-		}
-		return nil
+	err := f.walk(context.Background(), prefix, func(file File) bool {
+		files[file.Key] = file.Size
+		return true
 	})
 	return files, err
 }

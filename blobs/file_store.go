@@ -19,8 +19,7 @@ import (
 
 // A fileStore stores the files of a bucket in a directory. Writes are atomic and durable: content
 // is written to a file in the staging directory, synced, and then renamed. Small files are synced
-// together: see journal. A record describes the content of each file: see digests. The driver of
-// the Go CDK for directories lists the files.
+// together: see journal. A record describes the content of each file: see digests.
 type fileStore struct {
 	dir    string
 	space  *disk.Space
@@ -170,7 +169,7 @@ func (f *fileStore) delete(key string) error {
 const maxRetries = 1000
 
 func (f *fileStore) removeAll(prefix string) (err error) {
-	files, err := f.list(prefix)
+	files, err := f.lengths(prefix)
 	if err != nil {
 		return err
 	}
