@@ -249,15 +249,18 @@ func (s *Store) Get(ctx context.Context, key string) (Content, error) {
 }
 
 // Size returns the length of the content of key in bytes. The error is NotFound when the key does
-// not exist.
+// not exist, and DataLoss when the file that contains its content is damaged.
 func (s *Store) Size(ctx context.Context, key string) (int64, error) {
 	if err := checkKey(key); err != nil {
 		return 0, err
 	}
 	attributes, err := s.bucket.Attributes(ctx, key)
 	if s.files != nil && gcerrors.Code(err) == gcerrors.NotFound {
-		if d, ok := bundlesOf(s.files).digest(key); ok {
-			return d.length, nil
+		switch r, bundled := bundlesOf(s.files).open(key); {
+		case bundled == nil:
+			return r.info.Size(), nil
+		case !errors.Is(bundled, os.ErrNotExist):
+			err = bundled
 		}
 	}
 	if err != nil {

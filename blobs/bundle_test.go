@@ -278,14 +278,18 @@ func TestRecoverKeepsFilesOfDamagedBundles(t *testing.T) {
 	}
 }
 
-// TestCopyFromDamagedBundle checks that a copy reports damage as a read does.
-func TestCopyFromDamagedBundle(t *testing.T) {
+// TestDamagedBundlesAreReported checks that copies and sizes report damage as a read does.
+func TestDamagedBundlesAreReported(t *testing.T) {
 	s := reopen(t, t.TempDir(), io.Discard)
 	require.NoError(t, s.PutAll(t.Context(), resultsOf("e", "text")))
 	require.NoError(t, os.Truncate(bundlesOf(s.files).bundlePath("acme/e"), 10))
 	err := s.Copy(t.Context(), "models/acme/copy/weights", "models/acme/e-attempt-1/weights")
 	require.Equal(t, domain.DataLoss, domain.CodeOf(err), err)
+	_, err = s.Size(t.Context(), "models/acme/e-attempt-1/weights")
+	require.Equal(t, domain.DataLoss, domain.CodeOf(err), err)
 	err = s.Copy(t.Context(), "models/acme/copy/weights", "models/acme/f-attempt-1/weights")
+	require.Equal(t, domain.NotFound, domain.CodeOf(err), err)
+	_, err = s.Size(t.Context(), "models/acme/f-attempt-1/weights")
 	require.Equal(t, domain.NotFound, domain.CodeOf(err), err)
 }
 
