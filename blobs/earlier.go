@@ -96,7 +96,7 @@ func isRecord(name string) bool { return len(name) == 64 }
 // lengths returns the lengths in bytes of the files below a prefix, by key.
 func (f *fileStore) lengths(prefix string) (map[string]int64, error) {
 	files := map[string]int64{}
-	err := f.walk(context.Background(), prefix, func(file File) bool {
+	err := walk(context.Background(), f.dir, prefix, func(file File) bool {
 		files[file.Key] = file.Size
 		return true
 	})

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"iter"
 	"os"
+	"path/filepath"
 	"slices"
 
 	"gocloud.dev/blob"
@@ -19,9 +20,9 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[File, error] 
 	return func(yield func(File, error) bool) {
 		err := checkPrefix(prefix)
 		if err == nil && s.files != nil {
-			err = s.files.list(ctx, prefix, func(f File) bool { return yield(f, nil) })
+			err = listDirectory(ctx, s.files, prefix, func(f File) bool { return yield(f, nil) })
 		} else if err == nil {
-			err = s.listBucket(ctx, prefix, func(f File) bool { return yield(f, nil) })
+			err = listBucket(ctx, s.bucket, prefix, func(f File) bool { return yield(f, nil) })
 		}
 		if err != nil && !errors.Is(err, fs.SkipAll) {
 			yield(File{}, explain(err, prefix))
@@ -30,8 +31,8 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[File, error] 
 }
 
 // listBucket calls visit with the files of a bucket. It returns fs.SkipAll when visit returns false.
-func (s *Store) listBucket(ctx context.Context, prefix string, visit func(File) bool) error {
-	for entries := s.bucket.List(&blob.ListOptions{Prefix: prefix}); ; {
+func listBucket(ctx context.Context, bucket *blob.Bucket, prefix string, visit func(File) bool) error {
+	for entries := bucket.List(&blob.ListOptions{Prefix: prefix}); ; {
 		entry, err := entries.Next(ctx)
 		switch {
 		case errors.Is(err, io.EOF):
@@ -44,15 +45,15 @@ func (s *Store) listBucket(ctx context.Context, prefix string, visit func(File) 
 	}
 }
 
-// list calls visit with the files below prefix, in bundles and in directories. It returns fs.SkipAll
+// listDirectory calls visit with the files below prefix, in bundles and in directories. It returns fs.SkipAll
 // when visit returns false. The driver of the Go CDK is not used here, because its pages, which are
 // ordered by directory, leave out files, and so do directories that it cannot read.
-func (f *fileStore) list(ctx context.Context, prefix string, visit func(File) bool) error {
+func listDirectory(ctx context.Context, f *fileStore, prefix string, visit func(File) bool) error {
 	bundled, err := bundlesOf(f).list(prefix)
 	if err != nil {
 		return err
 	}
-	err = f.walk(ctx, prefix, func(file File) bool {
+	err = walk(ctx, f.dir, prefix, func(file File) bool {
 		for len(bundled) > 0 && bundled[0].Key <= file.Key {
 			if bundled[0].Key < file.Key && !visit(bundled[0]) {
 				return false
@@ -72,13 +73,14 @@ func (f *fileStore) list(ctx context.Context, prefix string, visit func(File) bo
 	return nil
 }
 
-// walk calls visit with the files in a directory and below it, ordered by key. directory ends in a
-// slash, or is "" for all files. A directory comes where its name with a slash does. Files and directories that are deleted meanwhile are left out.
-func (f *fileStore) walk(ctx context.Context, directory string, visit func(File) bool) error {
+// walk calls visit with the files in a directory below root and below it, ordered by key. directory
+// ends in a slash, or is "" for all files. A directory comes where its name with a slash does. Files
+// and directories that are deleted meanwhile are left out.
+func walk(ctx context.Context, root, directory string, visit func(File) bool) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	entries, err := os.ReadDir(f.path(directory))
+	entries, err := os.ReadDir(filepath.Join(root, filepath.FromSlash(directory)))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
@@ -97,7 +99,7 @@ func (f *fileStore) walk(ctx context.Context, directory string, visit func(File)
 			continue // another program, or the store itself, has written it
 		}
 		if e.IsDir() {
-			if err := f.walk(ctx, keyOf(e), visit); err != nil {
+			if err := walk(ctx, root, keyOf(e), visit); err != nil {
 				return err
 			}
 			continue

@@ -4,9 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -330,18 +328,6 @@ func TestRandomSchemas(t *testing.T) {
 	t.Logf("%d of %d schemas gave whole texts; %d were rejected", whole, n, rejected)
 	require.Greater(t, whole, n/2)
 	require.Less(t, rejected, n/2, "most are satisfiable")
-}
-
-// schemas returns the number of random schemas that a test tries: 2,000, 500 in short mode, or
-// ANNEAL_SCHEMAS.
-func schemas() int {
-	if n, err := strconv.Atoi(os.Getenv("ANNEAL_SCHEMAS")); err == nil {
-		return n
-	}
-	if testing.Short() {
-		return 500
-	}
-	return 2_000
 }
 
 // RandomSchema returns a random schema that uses supported keywords only.

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -210,4 +211,16 @@ func follow(t testing.TB, g *Grammar, v *Vocabulary, tokens []int) {
 		state = mustNext(t, g, state, v.Bytes(token))
 	}
 	require.True(t, state.Accepts())
+}
+
+// schemas returns the number of random schemas that a test tries: 2,000, 500 in short mode, or
+// ANNEAL_SCHEMAS.
+func schemas() int {
+	if n, err := strconv.Atoi(os.Getenv("ANNEAL_SCHEMAS")); err == nil {
+		return n
+	}
+	if testing.Short() {
+		return 500
+	}
+	return 2_000
 }
