@@ -71,7 +71,7 @@ type Feasibility struct {
 	Reasons   []string // why nodes have no capacity for the need, one reason per node; at most maxReasons
 
 	explained int            // number of nodes whose reasons are in Reasons
-	lacking   map[string]int // number of nodes without capacity for the need, by what they lack
+	lacking   map[string]int // number of nodes without capacity for the need, by what they lack; without taints
 }
 
 const maxReasons = 5
@@ -114,7 +114,7 @@ func FeasibilityOf(need Need, fleet Fleet) Feasibility {
 
 // addReason records why a node has no capacity for the need.
 func (f *Feasibility) addReason(node Name, shortage string) {
-	f.lacking[shortage]++
+	f.lacking[withoutTaint(shortage)]++
 	if len(f.Reasons) < maxReasons {
 		f.Reasons = append(f.Reasons, node.ID()+" "+shortage)
 		f.explained++
@@ -122,7 +122,7 @@ func (f *Feasibility) addReason(node Name, shortage string) {
 }
 
 // WithoutNodeNames returns the Feasibility with reasons that say how many nodes each applies to,
-// instead of naming them.
+// instead of naming them or their taints. Messages to accounts have such reasons.
 func (f Feasibility) WithoutNodeNames() Feasibility {
 	f.Reasons, f.explained = nil, 0
 	shortages := slices.SortedFunc(maps.Keys(f.lacking), func(a, b string) int {

@@ -46,6 +46,17 @@ func (p NodePolicy) equal(o NodePolicy) bool {
 	return maps.Equal(p.Selector, o.Selector) && slices.Equal(p.Tolerations, o.Tolerations)
 }
 
+const hasTaint = "has the taint " // begins the reasons that name a taint
+
+// withoutTaint returns a reason without the taint that it may name, because operators write names
+// of other accounts in taints.
+func withoutTaint(reason string) string {
+	if strings.HasPrefix(reason, hasTaint) {
+		return "has a taint that the account does not tolerate"
+	}
+	return reason
+}
+
 // mismatch returns why the policy excludes a node with these labels and taints; "" when it allows the
 // node.
 func (p NodePolicy) mismatch(labels map[string]string, taints []Taint) string {
@@ -56,7 +67,7 @@ func (p NodePolicy) mismatch(labels map[string]string, taints []Taint) string {
 	}
 	for _, taint := range taints {
 		if !slices.Contains(p.Tolerations, taint) {
-			return "has the taint " + taint.String()
+			return hasTaint + taint.String()
 		}
 	}
 	return ""

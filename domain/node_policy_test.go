@@ -85,3 +85,20 @@ func TestFeasibilityOfPolicies(t *testing.T) {
 		require.Contains(t, f.String(), c.says, c.name)
 	}
 }
+
+// TestTaintsAreHiddenFromAccounts checks that a reason without names of nodes does not show the
+// taints of nodes either: an operator writes names of other accounts in them.
+func TestTaintsAreHiddenFromAccounts(t *testing.T) {
+	var nodes []domain.Node
+	for _, account := range []string{"acme", "umbrella"} {
+		nodes = append(nodes, domain.Node{State: domain.NodeReady, NodeSpec: domain.NodeSpec{
+			Engines: []string{"train"}, Capacity: domain.Resources{CPUMilli: 4000, MemoryMiB: 4096}},
+			Taints: []domain.Taint{{Key: "dedicated", Value: account, Effect: domain.NoSchedule}}})
+	}
+	need := domain.JobSpec{Method: domain.MethodSupervised}.Need()
+	text := domain.FeasibilityOf(need, fleet(nodes...)).WithoutNodeNames().String()
+	require.Contains(t, text, "(has a taint that the account does not tolerate: 2 nodes)")
+	for _, hidden := range []string{"dedicated", "acme", "umbrella"} {
+		require.NotContains(t, text, hidden)
+	}
+}

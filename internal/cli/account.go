@@ -15,6 +15,7 @@ import (
 var accountColumns = []column{{"Name", "name"}, {"Display name", "displayName"}, {"Email", "email"},
 	{"Type", "accountType"}, {"State", "state"},
 	{"Suspended", "suspendState"}, {"Queue weight", "queueWeight"},
+	{"Node selector", selectorPath}, {"Tolerated taints", tolerationsPath},
 	{"Accelerators of jobs", "jobAccelerators"}, {"Created", "createTime"}}
 
 func accountCommand() *cobra.Command {

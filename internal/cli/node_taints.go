@@ -9,6 +9,12 @@ import (
 	"anneal/internal/usage"
 )
 
+// Paths of the fields of an account with its policy.
+const (
+	selectorPath    = "nodes.nodeSelector"
+	tolerationsPath = "nodes.tolerations"
+)
+
 func nodeTaint() *cobra.Command {
 	return &cobra.Command{Use: "taint ID KEY=VALUE:NoSchedule",
 		Short:   "Keep new work off a node, except work of accounts that tolerate the taint",
@@ -74,4 +80,17 @@ func parseTaint(text string) (map[string]any, error) {
 			domain.LabelRule)
 	}
 	return map[string]any{"key": key, "value": value, "effect": effect}, nil
+}
+
+// taintTexts returns taints of the API's JSON as parseTaint takes them, separated by commas.
+func taintTexts(taints []any) string {
+	var texts []string
+	for _, taint := range objects(taints) {
+		text := cell(taint, "key")
+		if value := cell(taint, "value"); value != "-" {
+			text += "=" + value
+		}
+		texts = append(texts, text+":"+cell(taint, "effect"))
+	}
+	return strings.Join(texts, ", ")
 }

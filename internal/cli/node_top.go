@@ -13,9 +13,9 @@ var topColumns = []column{{"NODE", "node"}, {"STATE", "state"}, {"WORK", "work"}
 
 func nodeTop() *cobra.Command {
 	return &cobra.Command{Use: "top", Short: "Show what runs on which node and device", Args: arguments(0, 0),
-		Long: `Lists each job and replica with its node and devices, and each device that nothing uses. With -o json it prints
-the nodes with their allocations and devices. Memory, utilization and temperature are shown for the devices
-that nvidia-smi reports.`,
+		Long: `Lists each job and replica with its node and devices, and each device that nothing uses. Work that still uses a
+device after its allocation was released is marked as (ending). With -o json it prints the nodes with their
+allocations and devices. Memory, utilization and temperature are shown for the devices that nvidia-smi reports.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			operator, err := newOperator(c)
 			if err != nil {
@@ -42,7 +42,8 @@ that nvidia-smi reports.`,
 }
 
 // topRows returns the table rows of a node: one for each allocation on each of its devices, and
-// then one for each device without an allocation.
+// then one for each device without an allocation. The work of an allocation that has been released
+// may still use its device: it is marked as ending.
 func topRows(node map[string]any) (rows []map[string]any) {
 	state := cell(node, "state")
 	if scheduling := cell(node, "scheduling"); state == "READY" && scheduling != "SCHEDULABLE" {
@@ -66,11 +67,12 @@ func topRows(node map[string]any) (rows []map[string]any) {
 		}
 		rows = append(rows, one)
 	}
-	devices := objects(node["devices"])
+	devices, allocated := objects(node["devices"]), map[string]bool{}
 	for _, allocation := range objects(node["allocations"]) {
+		allocated[cell(allocation, "id")] = true
 		used := 0
 		for _, device := range devices {
-			if device["allocation"] == allocation["id"] || shares(device, allocation["id"]) {
+			if slices.Contains(usersOf(device), cell(allocation, "id")) {
 				row(cell(allocation, "id"), allocation, device)
 				// The CPU and the memory of an allocation are shown only in its first row.
 				allocation = map[string]any{"id": allocation["id"]}
@@ -85,6 +87,11 @@ func topRows(node map[string]any) (rows []map[string]any) {
 		if device["allocation"] == nil {
 			row("", nil, device)
 		}
+		for _, user := range usersOf(device) {
+			if !allocated[user] {
+				row(user+" (ending)", nil, device)
+			}
+		}
 	}
 	if len(rows) == 0 {
 		row("", nil, nil)
@@ -92,10 +99,18 @@ func topRows(node map[string]any) (rows []map[string]any) {
 	return rows
 }
 
-// shares reports whether the allocation with an ID shares the device with other allocations.
-func shares(device map[string]any, id any) bool {
+// usersOf returns the IDs of the allocations whose work uses a device.
+func usersOf(device map[string]any) (ids []string) {
 	sharing, _ := device["sharing"].([]any)
-	return slices.Contains(sharing, id)
+	for _, one := range sharing {
+		if id, ok := one.(string); ok {
+			ids = append(ids, id)
+		}
+	}
+	if id, ok := device["allocation"].(string); ok && len(ids) == 0 {
+		ids = append(ids, id)
+	}
+	return ids
 }
 
 func objects(list any) (all []map[string]any) {

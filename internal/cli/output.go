@@ -165,12 +165,22 @@ func cell(item map[string]any, path string) string {
 		if path == queuePath {
 			return queueText(v, time.Now())
 		}
-		pairs := make([]string, 0, len(v))
+		pairs, separator := make([]string, 0, len(v)), " "
+		if path == "labels" || path == selectorPath { // as flags take them
+			separator = "="
+		}
 		for _, key := range slices.Sorted(maps.Keys(v)) {
-			pairs = append(pairs, key+" "+cell(v, key))
+			text, ok := v[key].(string)
+			if !ok || separator == " " {
+				text = cell(v, key)
+			}
+			pairs = append(pairs, key+separator+text)
 		}
 		return strings.Join(pairs, ", ")
 	case []any:
+		if path == "taints" || path == tolerationsPath {
+			return taintTexts(v)
+		}
 		return listed(v)
 	default:
 		text, _ := json.Marshal(v)
