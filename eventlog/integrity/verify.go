@@ -13,7 +13,7 @@ import (
 type FileReport struct {
 	Events  uint64 `json:"events"`            // number of valid events before the first gap
 	Must    uint64 `json:"must"`              // position up to which the log must be complete
-	Hash    string `json:"hash"`              // hash chain of the log at the position of the high-water mark, else at its end
+	Hash    string `json:"hash"`              // hash chain at the position of Marked, or at the end of the log
 	Marked  string `json:"marked,omitempty"`  // hash in the high-water mark; absent when it has none
 	Missing []Gap  `json:"missing,omitempty"` // positions up to Must that have no valid event
 	Differs []Gap  `json:"differs,omitempty"` // positions at which the log and the mirror have different events
