@@ -254,8 +254,9 @@ func (r *restore) openLog(ctx context.Context) (closeLog func(), err error) {
 		if err != nil {
 			return nil, err
 		}
-		r.sync = func() error { return nil }                    // nothing to sync: the cluster acknowledges only durable messages
-		r.mark = func(integrity.HashChain) error { return nil } // each control plane of a cluster has its own mark
+		// The cluster acknowledges only durable messages, and each of its control planes has a mark of its own.
+		r.sync = func() error { return nil }
+		r.mark = func(integrity.HashChain) error { return nil }
 		return r.log.Close, nil
 	}
 	server, err := natsserver.Start(natsserver.Options{Dir: r.dir.Path("nats"), Log: r.Logger})
