@@ -215,7 +215,7 @@ func TestInterruptedBackups(t *testing.T) {
 	require.Equal(t, from.world.Position(), restored.Position)
 }
 
-// TestInterruptedRestores cuts off a restore at each object that it reads, and checks that the data
+// TestInterruptedRestores cuts off a restore at the beginning of each of its steps, and checks that the data
 // directory does not exist, and that the next restore creates it.
 func TestInterruptedRestores(t *testing.T) {
 	from, to := newInstallation(t), newTarget(t)
