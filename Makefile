@@ -101,8 +101,10 @@ simulation: ## simulate ANNEAL_SEEDS (10000) hours of rival control planes with 
 	ANNEAL_SEED=$(ANNEAL_SEED) ANNEAL_SEEDS=$(ANNEAL_SEEDS) GOGC=800 go test -count=1 -timeout 24h \
 		-run 'TestRivals$$' ./schedulers
 
-crash: ## kill the control plane 100 times at random points
+crash: ## kill the control plane 100 times at random points, also while it delivers and meters
 	ANNEAL_CRASHES=100 go test -count=1 -timeout 60m -run TestControlPlane -v ./cmd/anneal
+	ANNEAL_SUBSCRIPTION_KILLS=100 go test -count=1 -timeout 60m -run TestSubscriptionsSurviveKills -v ./cmd/anneal
+	ANNEAL_KILLS=100 go test -count=1 -timeout 60m -run TestUsageIsRecordedExactlyOnce -v ./eventlog/natsserver
 
 outages: ## stop NATS for an hour in all, under load, and compare the metered usage with the answers; two hours
 	ANNEAL_OUTAGES=120 ANNEAL_OUTAGE_SECONDS=40 go test -count=1 -timeout 5h -run TestUsageIsExactThroughOutages -v \

@@ -13,8 +13,8 @@ import (
 type FileReport struct {
 	Events  uint64 `json:"events"`            // number of valid events before the first gap
 	Must    uint64 `json:"must"`              // position up to which the log must be complete
-	Hash    string `json:"hash"`              // hash chain of the log at the position of the high-water mark
-	Marked  string `json:"marked,omitempty"`  // hash in the high-water mark; absent when there is no mark
+	Hash    string `json:"hash"`              // hash chain at the position of Marked, or at the end of the log
+	Marked  string `json:"marked,omitempty"`  // hash in the high-water mark; absent when it has none
 	Missing []Gap  `json:"missing,omitempty"` // positions up to Must that have no valid event
 	Differs []Gap  `json:"differs,omitempty"` // positions at which the log and the mirror have different events
 	Lost    uint64 `json:"lost,omitempty"`    // number of events that earlier repairs discarded
@@ -38,7 +38,9 @@ func VerifyFiles(dir, mark string, holds Checkpoint) (report FileReport, err err
 		return report, err
 	}
 	report.Must, report.Lost = r.must, r.mark.Lost
-	if r.have {
+	// A mark has no hash until the first event after its creation was observed.
+	hashed := r.have && r.mark.Position > 0
+	if hashed {
 		report.Marked = r.mark.Hash.String()
 	}
 	end := r.must
@@ -64,7 +66,7 @@ func VerifyFiles(dir, mark string, holds Checkpoint) (report FileReport, err err
 		}
 	}
 	report.Events = chain.Position
-	if !r.have {
+	if !hashed {
 		report.Hash = chain.Hash.String()
 	}
 	if r.log.double && len(report.Missing) == 0 {

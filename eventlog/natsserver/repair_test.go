@@ -87,6 +87,24 @@ func TestRepairFromTheMirror(t *testing.T) {
 	}
 }
 
+// TestVerifyAMarkWithoutAHash verifies a log whose high-water mark has no hash of events, as a server
+// leaves it that is killed before its mark is written. The log is intact if it has all events.
+func TestVerifyAMarkWithoutAHash(t *testing.T) {
+	dir := stopped(t, 20)
+	hash := mustReadMark(t, integrity.MarkPath(dir)).Hash.String()
+	for durable, intact := range map[uint64]bool{0: true, 7: true, 20: true, 21: false} {
+		require.NoError(t, integrity.WriteMark(integrity.MarkPath(dir), integrity.HighWaterMark{Durable: durable}))
+		found, err := integrity.VerifyFiles(dir, "", integrity.Checkpoint{})
+		require.NoError(t, err)
+		require.Equal(t, intact, found.Intact(), found)
+		require.Equal(t, min(durable, 20), found.Events, "of the events after the mark, none was acknowledged")
+		require.Empty(t, found.Marked)
+		if durable >= 20 {
+			require.Equal(t, hash, found.Hash)
+		}
+	}
+}
+
 // alter changes the body of the nth record in the block file at path and updates the record's
 // checksum, as an attacker would.
 func alter(t *testing.T, path string, n int) {

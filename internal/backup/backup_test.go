@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -215,7 +216,7 @@ func TestInterruptedBackups(t *testing.T) {
 	require.Equal(t, from.world.Position(), restored.Position)
 }
 
-// TestInterruptedRestores cuts off a restore at each object that it reads, and checks that the data
+// TestInterruptedRestores cuts off a restore at the beginning of each of its steps, and checks that the data
 // directory does not exist, and that the next restore creates it.
 func TestInterruptedRestores(t *testing.T) {
 	from, to := newInstallation(t), newTarget(t)
@@ -238,5 +239,47 @@ func TestInterruptedRestores(t *testing.T) {
 	_, err := backup.Restore(t.Context(), to.bucket, dir, settings)
 	require.NoError(t, err)
 	require.NoDirExists(t, string(dir)+".restoring")
+	open(t, dir).check(1)
+}
+
+// A countdown is a context that is cancelled when it is used for the nth time.
+type countdown struct {
+	context.Context
+	cancel context.CancelFunc
+	left   atomic.Int64
+}
+
+func (c *countdown) count() {
+	if c.left.Add(-1) == 0 {
+		c.cancel()
+	}
+}
+
+func (c *countdown) Done() <-chan struct{} { c.count(); return c.Context.Done() }
+func (c *countdown) Err() error            { c.count(); return c.Context.Err() }
+
+// TestRestoresEndAnywhere cancels restores at ever later points, also within their steps: each either
+// creates no data directory, or is complete.
+func TestRestoresEndAnywhere(t *testing.T) {
+	from, to := newInstallation(t), newTarget(t)
+	from.create(1)
+	to.backup(from)
+	dir := datadir.Dir(filepath.Join(t.TempDir(), "data"))
+	cut := 0
+	for n := int64(1); ; n += 1 + n/3 {
+		ctx, cancel := context.WithCancel(t.Context())
+		c := &countdown{Context: ctx, cancel: cancel}
+		c.left.Store(n)
+		_, err := backup.Restore(c, to.bucket, dir, backup.RestoreSettings{Identities: to.identity,
+			Logger: slog.New(slog.DiscardHandler)})
+		cancel()
+		if err == nil {
+			break
+		}
+		require.ErrorIs(t, err, context.Canceled)
+		require.NoDirExists(t, string(dir))
+		cut++
+	}
+	require.Greater(t, cut, 5)
 	open(t, dir).check(1)
 }

@@ -20,6 +20,7 @@ import (
 	"anneal/domain"
 	"anneal/eventlog"
 	"anneal/eventlog/idempotency"
+	"anneal/eventlog/integrity"
 	"anneal/eventlog/natsserver"
 	"anneal/eventlog/secrets"
 	"anneal/eventlog/transparency"
@@ -194,13 +195,23 @@ func (to *target) backup(from *installation) backup.Manifest {
 	return m
 }
 
+// restore restores a backup to a new directory, whose log must then be complete, with the hash chain of
+// its high-water mark.
 func (to *target) restore(s backup.RestoreSettings) (datadir.Dir, backup.Restored, error) {
+	to.Helper()
 	dir := datadir.Dir(filepath.Join(to.TempDir(), "data"))
 	s.Logger = slog.New(slog.DiscardHandler)
 	if s.Identities == nil {
 		s.Identities = to.identity
 	}
 	restored, err := backup.Restore(context.Background(), to.bucket, dir, s)
+	if err == nil {
+		found, err := integrity.VerifyFiles(dir.Path("nats"), "", restored.Checkpoint)
+		require.NoError(to, err)
+		require.True(to, found.Intact(), found)
+		require.Equal(to, restored.Position, found.Events)
+		require.Equal(to, found.Hash, found.Marked)
+	}
 	return dir, restored, err
 }
 

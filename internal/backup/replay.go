@@ -33,7 +33,7 @@ func (r *restore) putEvents(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var chain integrity.HashChain
+	var chain, restored integrity.HashChain
 	done := false
 	for s := range r.segments(func(m Manifest) []Segment { return m.Events }) {
 		err := segment(ctx, r.target, s, func(m streamcopy.Message) error {
@@ -48,7 +48,7 @@ func (r *restore) putEvents(ctx context.Context) error {
 			if done {
 				return nil
 			}
-			r.result.Checkpoint, r.result.Time = chain.Checkpoint, e.Time
+			restored, r.result.Checkpoint, r.result.Time = chain, chain.Checkpoint, e.Time
 			if m.Position == there.Position && e.ID != there.EventID {
 				return domain.Errorf(domain.FailedPrecondition, "the stream %s has another log: restore to an empty NATS cluster",
 					eventlog.Stream)
@@ -78,7 +78,10 @@ func (r *restore) putEvents(ctx context.Context) error {
 		return domain.Errorf(domain.FailedPrecondition, "the stream %s already has %d events, more than this "+
 			"restore: restore to an empty NATS cluster", eventlog.Stream, there.Position)
 	}
-	return r.sync()
+	if err := r.sync(); err != nil {
+		return err
+	}
+	return r.mark(restored)
 }
 
 // segments returns the segments that list selects of the chosen backup and its parents, in the

@@ -21,6 +21,7 @@ import (
 	"anneal/eventlog"
 	"anneal/eventlog/archive"
 	"anneal/eventlog/idempotency"
+	"anneal/eventlog/integrity"
 	"anneal/eventlog/kv"
 	"anneal/eventlog/natsserver"
 	"anneal/eventlog/secrets"
@@ -80,7 +81,8 @@ type restore struct {
 	result Restored
 
 	log    *natsserver.Connection
-	sync   func() error // makes the messages durable that were published to the log so far
+	sync   func() error                    // makes the messages durable that were published to the log so far
+	mark   func(integrity.HashChain) error // records the hash chain of the restored log
 	refs   reconcile.Referenced
 	secret confidential
 }
@@ -252,14 +254,16 @@ func (r *restore) openLog(ctx context.Context) (closeLog func(), err error) {
 		if err != nil {
 			return nil, err
 		}
-		r.sync = func() error { return nil } // nothing to sync: the cluster acknowledges only durable messages
+		// The cluster acknowledges only durable messages, and each of its control planes has a mark of its own.
+		r.sync = func() error { return nil }
+		r.mark = func(integrity.HashChain) error { return nil }
 		return r.log.Close, nil
 	}
 	server, err := natsserver.Start(natsserver.Options{Dir: r.dir.Path("nats"), Log: r.Logger})
 	if err != nil {
 		return nil, err
 	}
-	r.log, r.sync = server.Connection, server.Sync
+	r.log, r.sync, r.mark = server.Connection, server.Sync, server.SetChain
 	return server.Close, nil
 }
 

@@ -61,8 +61,9 @@ func logCheckFile() *cobra.Command {
 			"--since checkpoint-of-last-week",
 		Long: `Needs no server, only the file and the log's public key. The check fails unless the log's
 signed checkpoint covers every byte of the event in the bundle. In a file with several bundles, as
-'anneal log prove --all' writes it, it also fails if an event of the account is missing, swapped or
-repeated. With --since it fails unless all events of the earlier checkpoint are still in the log, unchanged.`,
+'anneal log prove --all' writes it, it also fails if an event of the account, from the first one on, is
+missing, swapped or repeated. Events after the last one in the file are not missed: compare it with your
+own last change. With --since it fails unless all events of the earlier checkpoint are still in the log, unchanged.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			report, err := k.run(args[0])
 			if err != nil {
@@ -149,6 +150,10 @@ func (k *logCheck) read(file io.Reader, report *checkReport) error {
 	}
 	if n == 0 {
 		return fmt.Errorf("the file is empty: create a bundle with 'anneal log prove'")
+	}
+	if all := report.Events; len(all) > 1 && all[0].Sequence > 1 {
+		return fmt.Errorf("the event at position %d is event %d of the account, but a file with several bundles must "+
+			"begin with event 1: %d events are missing", all[0].Position, all[0].Sequence, all[0].Sequence-1)
 	}
 	return nil
 }

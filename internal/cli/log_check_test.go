@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,6 +14,7 @@ import (
 
 	"anneal/eventlog/integrity"
 	"anneal/eventlog/transparency"
+	"anneal/internal/testutil"
 )
 
 // A textLog is a log of n events whose data contain a text, so that two texts make a fork.
@@ -48,23 +51,32 @@ func (textLog) SaltKey(context.Context, string) ([]byte, error) {
 
 // files writes the checkpoint of the log, and a bundle of an event that proves growth since a size.
 func (l textLog) files(t *testing.T, position, since uint64) (checkpoint, bundle, key string) {
+	dir := t.TempDir()
+	lines, key := l.prove(t, dir, since, position)
+	bundle = filepath.Join(dir, "bundle")
+	require.NoError(t, os.WriteFile(bundle, lines[0], 0o600))
+	return filepath.Join(dir, "checkpoint"), bundle, key
+}
+
+// prove publishes the log in a directory, and returns the bundles of events.
+func (l textLog) prove(t *testing.T, dir string, since uint64, positions ...uint64) (lines [][]byte, key string) {
 	signer, err := transparency.NewSigner([]byte("secret"))
 	require.NoError(t, err)
-	dir := t.TempDir()
 	p := transparency.NewPublisher(transparency.Options{Dir: dir, Messages: l, Keys: l, Signer: signer})
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); _ = p.Run(ctx) }()
 	require.NoError(t, p.WaitFor(ctx, l.n))
-	b, err := p.Prove(ctx, position, since, true)
-	require.NoError(t, err)
+	for _, position := range positions {
+		b, err := p.Prove(ctx, position, since, true)
+		require.NoError(t, err)
+		data, err := b.Marshal()
+		require.NoError(t, err)
+		lines = append(lines, data)
+	}
 	stop()
 	<-done
-	data, err := b.Marshal()
-	require.NoError(t, err)
-	bundle = filepath.Join(dir, "bundle")
-	require.NoError(t, os.WriteFile(bundle, data, 0o600))
-	return filepath.Join(dir, "checkpoint"), bundle, signer.Key()
+	return lines, signer.Key()
 }
 
 // TestRewrittenLogIsFound is the auditor's case: a checkpoint of last week, and a bundle of a log
@@ -96,6 +108,59 @@ func TestRewrittenLogIsFound(t *testing.T) {
 	require.ErrorContains(t, err, "line 2")
 	_, err = (&logCheck{}).run(both)
 	require.ErrorContains(t, err, "--key is required")
+}
+
+// TestChangedFilesOfAnAccountAreFound verifies the file of an account's events with one changed bit, and
+// without an event, with swapped events and with repeated events: 1,000 files of each kind. Only a file
+// that ends early is valid, because the events after its last one may be newer: the report states which
+// is the last event.
+func TestChangedFilesOfAnAccountAreFound(t *testing.T) {
+	const n, files = 8, 1000
+	lines, key := textLog{"a", n}.prove(t, t.TempDir(), 0, 1, 2, 3, 4, 5, 6, 7, 8)
+	path := filepath.Join(t.TempDir(), "account.proof")
+	check := func(lines [][]byte) (checkReport, error) {
+		require.NoError(t, os.WriteFile(path, bytes.Join(lines, nil), 0o600))
+		return (&logCheck{key: key}).run(path)
+	}
+	report, err := check(lines)
+	require.NoError(t, err)
+	require.Len(t, report.Events, n)
+	random := testutil.Random(t)
+	for kind, change := range map[string]func([][]byte) [][]byte{
+		"flipped bit": func(all [][]byte) [][]byte {
+			i := random.IntN(n)
+			all[i] = bytes.Clone(all[i])
+			all[i][random.IntN(len(all[i])-1)] ^= 1 << random.IntN(8)
+			return all
+		},
+		"missing": func(all [][]byte) [][]byte {
+			first := random.IntN(n - 2) // the last two remain
+			return slices.Delete(all, first, first+1+random.IntN(n-2-first))
+		},
+		"swapped": func(all [][]byte) [][]byte {
+			i := random.IntN(n)
+			j := (i + 1 + random.IntN(n-1)) % n
+			all[i], all[j] = all[j], all[i]
+			return all
+		},
+		"repeated": func(all [][]byte) [][]byte {
+			return slices.Insert(all, random.IntN(n+1), all[random.IntN(n)])
+		},
+	} {
+		found := 0
+		for range files {
+			if _, err := check(change(slices.Clone(lines))); err != nil {
+				found++
+			}
+		}
+		require.Equal(t, files, found, kind)
+	}
+	report, err = check(lines[:5])
+	require.NoError(t, err)
+	require.EqualValues(t, 5, report.Events[4].Sequence)
+	report, err = check(lines[6:7])
+	require.NoError(t, err, "one bundle proves one event")
+	require.EqualValues(t, 7, report.Events[0].Sequence)
 }
 
 // TestOnlyVerifiedBundlesAreInvalid checks that only a bundle that was verified is called invalid.

@@ -83,7 +83,7 @@ func printFileReport(w io.Writer, r integrity.FileReport) {
 	}
 	switch {
 	case r.Marked == "":
-		fmt.Fprintf(w, "  hash chain %.16s; there is no high-water mark\n", r.Hash)
+		fmt.Fprintf(w, "  hash chain %.16s; no high-water mark to compare it with\n", r.Hash)
 	case r.Hash == r.Marked:
 		fmt.Fprintf(w, "  hash chain %.16s = high-water mark\n", r.Hash)
 	case r.Hash == "":
