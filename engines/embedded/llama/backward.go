@@ -5,7 +5,15 @@ import "anneal/engines/embedded/kernel"
 // Backward adds the gradient of an objective to g. dlogp is the derivative of the objective with
 // respect to the log-probabilities that the last Forward returned.
 func (p *Pass) Backward(dlogp []float32, g *Gradient) {
-	dx := p.scoreBack(dlogp, g)
+	if len(p.segments) > 0 {
+		p.segments[0].gradient = g
+	}
+	p.layersBackward(p.scoreBack(dlogp, g), g)
+}
+
+// layersBackward computes the gradients of all layers. dx is the gradient of the output of the last
+// one.
+func (p *Pass) layersBackward(dx kernel.Matrix, g *Gradient) {
 	for i := len(p.layers) - 1; i >= 0; i-- {
 		dx = p.backwardLayer(i, dx, g)
 	}
@@ -20,13 +28,19 @@ func (p *Pass) Backward(dlogp []float32, g *Gradient) {
 // layer's output. The derivative of log p(target) with respect to logit v is ([v = target] -
 // p(v))/temperature.
 func (p *Pass) scoreBack(dlogp []float32, g *Gradient) kernel.Matrix {
-	w := p.net.Weights
 	for i, row := range p.rows {
 		d := p.probs.Row(i)
 		slope := dlogp[i] * p.inverseTemperature()
 		kernel.Scale(-slope, d)
 		d[p.batch.Targets[row]] += slope
 	}
+	return p.logitsBack(g)
+}
+
+// logitsBack returns the gradient of the last layer's output. p.probs has the gradient of the
+// logits.
+func (p *Pass) logitsBack(g *Gradient) kernel.Matrix {
+	w := p.net.Weights
 	dfinal := p.arena.matrix(p.final.Rows, p.final.Cols)
 	kernel.Gemm(dfinal, p.probs, &p.net.headBack, false, 1)
 	var dnorm []float32
@@ -67,7 +81,7 @@ func (p *Pass) backwardLayer(i int, dx kernel.Matrix, g *Gradient) kernel.Matrix
 	p.turn(dqkv.ColRange(0, (c.Heads+c.KVHeads)*c.HeadDim), p.net.rope.TurnBack)
 	p.normalizeHeadsBack(s, l, &grad, dqkv)
 	if i == 0 && g.weights == nil {
-		p.adapterBack(kernel.Matrix{}, dqkv, &net.qkv, g, i, 0)
+		p.adaptersBack(kernel.Matrix{}, dqkv, i, 0)
 		return dx // the layers below have no trained parameters
 	}
 	p.projectBack(dnorm, dqkv, s.norm1, &net.qkv, g, i, 0)
@@ -110,35 +124,59 @@ func (p *Pass) projectBack(dx, dy, x kernel.Matrix, lin *linear, g *Gradient, la
 		}
 		return
 	}
-	p.adapterBack(dx, dy, lin, g, layer, input)
+	p.adaptersBack(dx, dy, layer, input)
 }
 
-// adapterBack adds the gradients of the adapter's pairs for lin to g. Unless dx is empty, it adds
-// the adapter's part of the input's gradient to dx.
-func (p *Pass) adapterBack(dx, dy kernel.Matrix, lin *linear, g *Gradient, layer, input int) {
-	if len(lin.low) == 0 {
-		return
+// adaptersBack adds the gradients of the adapters' pairs for one input to the gradients of the
+// segments. Unless dx is empty, it adds the adapters' parts of the input's gradient to dx.
+func (p *Pass) adaptersBack(dx, dy kernel.Matrix, layer, input int) {
+	for i := range p.segments {
+		seg := &p.segments[i]
+		in := &seg.adapter.layers[layer][input]
+		if len(in.low) == 0 {
+			continue
+		}
+		lo, hi := p.rowsOf(seg, layer, input)
+		s, dy := &p.layers[layer].low[input][i], dy.RowRange(lo, hi)
+		dz := p.lowBack(dy, s, seg, layer, input)
+		if dx.Rows > 0 {
+			p.inputBack(dx.RowRange(lo, hi), dz, in, layer, input)
+		}
 	}
-	a, s := p.net.Adapter, &p.layers[layer].low[input]
-	dz := p.arena.matrix(dy.Rows, len(lin.low)*a.Rank)
-	for j := range lin.low {
-		low := &lin.low[j]
-		from, to := j*a.Rank, (j+1)*a.Rank
-		out := dy.ColRange(low.lo, low.hi)
-		kernel.Gemm(dz.ColRange(from, to), out, &low.back, false, 1)
-		kernel.GemmTN(g.adapter.Layers[layer][low.module].B, out, s.z.ColRange(from, to), 1)
+}
+
+// lowBack returns the gradient of s.z before the scale, and adds the gradients of the pairs to that
+// of the segment.
+func (p *Pass) lowBack(dy kernel.Matrix, s *lowState, seg *segment, layer, input int) kernel.Matrix {
+	in, a := &seg.adapter.layers[layer][input], seg.adapter.Adapter
+	dz := p.arena.matrix(dy.Rows, len(in.low)*a.Rank)
+	for j := range in.low {
+		low := &in.low[j]
+		kernel.Gemm(dz.ColRange(j*a.Rank, (j+1)*a.Rank), dy.ColRange(low.lo, low.hi), &low.back, false, 1)
 	}
 	kernel.Scale(a.Scale(), dz.Data)
-	kernel.GemmTN(g.adapter.stackedA(layer, lin.low), dz, s.in, 1)
-	if dx.Rows == 0 {
-		return
+	if seg.order != nil {
+		seg.order.wait(layer, input, seg.turn)
+		defer seg.order.done(layer, input)
 	}
+	g := seg.gradient.adapter
+	for j := range in.low {
+		low := &in.low[j]
+		z := s.z.ColRange(j*a.Rank, (j+1)*a.Rank)
+		kernel.GemmTN(g.Layers[layer][low.module].B, dy.ColRange(low.lo, low.hi), z, 1)
+	}
+	kernel.GemmTN(g.stackedA(layer, in.low), dz, s.in, 1)
+	return dz
+}
+
+// inputBack adds the adapter's part of the input's gradient, dz·A, to dx.
+func (p *Pass) inputBack(dx, dz kernel.Matrix, in *trainedInput, layer, input int) {
 	if p.dropout == 0 {
-		kernel.Gemm(dx, dz, &lin.aBack, true, 1)
+		kernel.Gemm(dx, dz, &in.aBack, true, 1)
 		return
 	}
 	din := p.arena.matrix(dx.Rows, dx.Cols)
-	kernel.Gemm(din, dz, &lin.aBack, false, 1)
+	kernel.Gemm(din, dz, &in.aBack, false, 1)
 	p.mask(din, layer, input)
 	kernel.Add(dx.Data, dx.Data, din.Data)
 }
