@@ -270,7 +270,9 @@ func (s *poolSuite) accumulation(t *testing.T) {
 }
 
 // script trains a run for some steps, and returns its results and final state.
-func (s *poolSuite) script(t *testing.T, p engines.TrainPool, number, n int) (results []engines.TrainPassResult, state string) {
+func (s *poolSuite) script(t *testing.T, p engines.TrainPool, number, n int) (
+	results []engines.TrainPassResult, state string,
+) {
 	r := mustCreate(t, p, 1+number*9, uint64(number))
 	for step := range 4 {
 		loss := TrainLosses[(number+step)%len(TrainLosses)]
@@ -309,7 +311,7 @@ func (s *poolSuite) together(t *testing.T) {
 	}
 }
 
-// restore saves a run after each of its operations, and goes on with the restored run.
+// restore saves a run after each of its operations, and continues with the restored run.
 func (s *poolSuite) restore(t *testing.T) {
 	p := s.open(t, 2)
 	again := func(r engines.TrainRun) engines.TrainRun {

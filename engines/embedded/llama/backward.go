@@ -81,7 +81,7 @@ func (p *Pass) backwardLayer(i int, dx kernel.Matrix, g *Gradient) kernel.Matrix
 	p.turn(dqkv.ColRange(0, (c.Heads+c.KVHeads)*c.HeadDim), p.net.rope.TurnBack)
 	p.normalizeHeadsBack(s, l, &grad, dqkv)
 	if i == 0 && g.weights == nil {
-		p.adaptersBack(kernel.Matrix{}, dqkv, i, 0)
+		lowRanks{p, i, 0}.back(kernel.Matrix{}, dqkv)
 		return dx // the layers below have no trained parameters
 	}
 	p.projectBack(dnorm, dqkv, s.norm1, &net.qkv, g, i, 0)
@@ -124,59 +124,5 @@ func (p *Pass) projectBack(dx, dy, x kernel.Matrix, lin *linear, g *Gradient, la
 		}
 		return
 	}
-	p.adaptersBack(dx, dy, layer, input)
-}
-
-// adaptersBack adds the gradients of the adapters' pairs for one input to the gradients of the
-// segments. Unless dx is empty, it adds the adapters' parts of the input's gradient to dx.
-func (p *Pass) adaptersBack(dx, dy kernel.Matrix, layer, input int) {
-	for i := range p.segments {
-		seg := &p.segments[i]
-		in := &seg.adapter.layers[layer][input]
-		if len(in.low) == 0 {
-			continue
-		}
-		lo, hi := p.rowsOf(seg, layer, input)
-		s, dy := &p.layers[layer].low[input][i], dy.RowRange(lo, hi)
-		dz := p.lowBack(dy, s, seg, layer, input)
-		if dx.Rows > 0 {
-			p.inputBack(dx.RowRange(lo, hi), dz, in, layer, input)
-		}
-	}
-}
-
-// lowBack returns the gradient of s.z before the scale, and adds the gradients of the pairs to that
-// of the segment.
-func (p *Pass) lowBack(dy kernel.Matrix, s *lowState, seg *segment, layer, input int) kernel.Matrix {
-	in, a := &seg.adapter.layers[layer][input], seg.adapter.Adapter
-	dz := p.arena.matrix(dy.Rows, len(in.low)*a.Rank)
-	for j := range in.low {
-		low := &in.low[j]
-		kernel.Gemm(dz.ColRange(j*a.Rank, (j+1)*a.Rank), dy.ColRange(low.lo, low.hi), &low.back, false, 1)
-	}
-	kernel.Scale(a.Scale(), dz.Data)
-	if seg.order != nil {
-		seg.order.wait(layer, input, seg.turn)
-		defer seg.order.done(layer, input)
-	}
-	g := seg.gradient.adapter
-	for j := range in.low {
-		low := &in.low[j]
-		z := s.z.ColRange(j*a.Rank, (j+1)*a.Rank)
-		kernel.GemmTN(g.Layers[layer][low.module].B, dy.ColRange(low.lo, low.hi), z, 1)
-	}
-	kernel.GemmTN(g.stackedA(layer, in.low), dz, s.in, 1)
-	return dz
-}
-
-// inputBack adds the adapter's part of the input's gradient, dz·A, to dx.
-func (p *Pass) inputBack(dx, dz kernel.Matrix, in *trainedInput, layer, input int) {
-	if p.dropout == 0 {
-		kernel.Gemm(dx, dz, &in.aBack, true, 1)
-		return
-	}
-	din := p.arena.matrix(dx.Rows, dx.Cols)
-	kernel.Gemm(din, dz, &in.aBack, false, 1)
-	p.mask(din, layer, input)
-	kernel.Add(dx.Data, dx.Data, din.Data)
+	lowRanks{p, layer, input}.back(dx, dy)
 }

@@ -1,10 +1,6 @@
 package llama
 
-import (
-	"math/rand/v2"
-
-	"anneal/engines/embedded/kernel"
-)
+import "anneal/engines/embedded/kernel"
 
 // A Pass computes forward and backward passes of a Net, one batch at a time. It keeps the
 // activations of the forward pass for the backward pass. It uses only the caller's goroutine, so
@@ -85,15 +81,11 @@ func NewPass(net *Net) *Pass {
 
 // Forward returns the log-probability of each target of a batch, in order. No sequence may exceed
 // the model's context length. The caller must not change the result or the batch before Backward.
-func (p *Pass) Forward(batch *Batch) []float32 { return p.forward(batch, 0, 0) }
+func (p *Pass) Forward(batch *Batch) []float32 { return p.ForwardDropout(batch, 0, 0) }
 
 // ForwardDropout is like Forward, with dropout of the adapter's inputs. seed determines the dropped
 // elements.
 func (p *Pass) ForwardDropout(batch *Batch, dropout float64, seed uint64) []float32 {
-	return p.forward(batch, dropout, seed)
-}
-
-func (p *Pass) forward(batch *Batch, dropout float64, seed uint64) []float32 {
 	p.segments = p.segments[:0]
 	if p.net.trained != nil {
 		p.segments = append(p.segments, segment{adapter: p.net.trained, hi: len(batch.Tokens), last: batch.Scored()})
@@ -213,55 +205,7 @@ func (p *Pass) turn(heads kernel.Matrix, turn func([]float32, int)) {
 func (p *Pass) project(y, x kernel.Matrix, lin *linear, layer, input int, add bool) {
 	kernel.Gemm(y, x, &lin.fwd, add, 1)
 	AddBias(y, p.net.Weights.Layers[layer].Bias[input])
-	states := p.layers[layer].low[input][:0]
-	for i := range p.segments {
-		seg := &p.segments[i]
-		in, s := &seg.adapter.layers[layer][input], lowState{}
-		if len(in.low) > 0 {
-			lo, hi := p.rowsOf(seg, layer, input)
-			s = p.projectLow(y.RowRange(lo, hi), x.RowRange(lo, hi), seg.adapter.Adapter, in, layer, input)
-		}
-		states = append(states, s)
-	}
-	p.layers[layer].low[input] = states
-}
-
-// projectLow adds the update of the adapter a to y, the outputs of the base model for the input x.
-func (p *Pass) projectLow(y, x kernel.Matrix, a *Adapter, in *trainedInput, layer, input int) (s lowState) {
-	s.in = p.drop(x, layer, input)
-	s.z = p.arena.matrix(x.Rows, len(in.low)*a.Rank)
-	kernel.Gemm(s.z, s.in, &in.a, false, 1)
-	kernel.Scale(a.Scale(), s.z.Data)
-	for j := range in.low {
-		low := &in.low[j]
-		kernel.Gemm(y.ColRange(low.lo, low.hi), s.z.ColRange(j*a.Rank, (j+1)*a.Rank), &low.b, true, 1)
-	}
-	return s
-}
-
-// drop returns a copy of x after dropout; x itself if the batch has no dropout.
-func (p *Pass) drop(x kernel.Matrix, layer, input int) kernel.Matrix {
-	if p.dropout == 0 {
-		return x
-	}
-	out := p.arena.matrix(x.Rows, x.Cols)
-	copyRows(out, x)
-	p.mask(out, layer, input)
-	return out
-}
-
-// mask applies dropout to x: it sets some elements to zero, and multiplies the others by
-// 1/(1-dropout). It selects the same elements in the forward and the backward pass.
-func (p *Pass) mask(x kernel.Matrix, layer, input int) {
-	rng := rand.NewPCG(p.seed, uint64(layer*4+input))
-	keep, below := float32(1/(1-p.dropout)), uint32(p.dropout*(1<<32))
-	for i := range x.Data[:x.Rows*x.Cols] {
-		if uint32(rng.Uint64()>>32) < below {
-			x.Data[i] = 0
-		} else {
-			x.Data[i] *= keep
-		}
-	}
+	lowRanks{p, layer, input}.project(y, x)
 }
 
 // logits computes the logits of the rows with a target, divided by the temperature, as p.probs.

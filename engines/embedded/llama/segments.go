@@ -17,14 +17,6 @@ type segment struct {
 	turn     int       // number of the segment in that order
 }
 
-// rowsOf returns the rows of a segment in the activations for an input of a layer.
-func (p *Pass) rowsOf(seg *segment, layer, input int) (lo, hi int) {
-	if layer == len(p.layers)-1 && Input(input) != ToQueryKeyValue {
-		return seg.from, seg.last
-	}
-	return seg.lo, seg.hi
-}
-
 // An Order makes several passes add to one gradient in a fixed order, while they compute everything
 // else concurrently. Each pass waits for its turn at each input of each layer.
 type Order struct {
@@ -130,17 +122,17 @@ func (p *Pass) ForwardSegments(b *SegmentBatch) []float32 {
 // derivatives of the objective with respect to the log-probabilities. A token whose slopes are all 0
 // adds nothing.
 func (p *Pass) BackwardSegments(b *SegmentBatch, slopes []float32) {
-	if p.slopesToLogits(b, slopes); len(p.rows) == 0 {
-		p.skipTurns()
+	if b.slopesToLogits(p, slopes); len(p.rows) == 0 {
+		skipTurns(p.segments, len(p.layers))
 		return
 	}
 	none := &Gradient{}
 	p.layersBackward(p.logitsBack(none), none)
 }
 
-// slopesToLogits replaces the probabilities by the gradient of the logits, and removes the rows
+// slopesToLogits replaces the probabilities of p by the gradient of the logits, and removes the rows
 // where it is 0.
-func (p *Pass) slopesToLogits(b *SegmentBatch, slopes []float32) {
+func (b *SegmentBatch) slopesToLogits(p *Pass, slopes []float32) {
 	kept := p.rows[:0]
 	for i := range p.probs.Rows {
 		row := p.probs.Row(i)
@@ -201,11 +193,11 @@ func (p *Pass) narrow() {
 }
 
 // skipTurns takes the turns of all segments without adding anything.
-func (p *Pass) skipTurns() {
-	for layer := len(p.layers) - 1; layer >= 0; layer-- {
+func skipTurns(segments []segment, layers int) {
+	for layer := layers - 1; layer >= 0; layer-- {
 		for input := len(inputs) - 1; input >= 0; input-- {
-			for i := range p.segments {
-				if seg := &p.segments[i]; seg.order != nil && len(seg.adapter.layers[layer][input].low) > 0 {
+			for i := range segments {
+				if seg := &segments[i]; seg.order != nil && len(seg.adapter.layers[layer][input].low) > 0 {
 					seg.order.wait(layer, input, seg.turn)
 					seg.order.done(layer, input)
 				}

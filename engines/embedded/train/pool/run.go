@@ -165,7 +165,8 @@ func checkAdam(o *engines.AdamParams) error {
 	for i, beta := range []float64{o.Beta1, o.Beta2} {
 		v.Require(beta >= 0 && float32(beta) < 1, fmt.Sprintf("beta%d", i+1), "must be at least 0 and below 1, is %g", beta)
 	}
-	v.Require(float32(o.Epsilon) > 0 && o.Epsilon <= math.MaxFloat32, "eps", "must be above 0 as float32, is %g", o.Epsilon)
+	v.Require(float32(o.Epsilon) > 0 && o.Epsilon <= math.MaxFloat32, "eps", "must be above 0 as float32, is %g",
+		o.Epsilon)
 	return v.Err()
 }
 
