@@ -88,8 +88,8 @@ func (p *Pool) RestoreRun(ctx context.Context, state io.Reader, resetOptimizer b
 	if err != nil {
 		return nil, damaged("configuration: %v", err)
 	}
-	if n := len(r.adapter.Flat()); n != head.Parameters {
-		return nil, damaged("the adapter has %d parameters instead of %d", head.Parameters, n)
+	if n := len(r.adapter.Flat()); n != head.Parameters || head.Steps < 0 {
+		return nil, damaged("the adapter has %d parameters instead of %d, and %d steps", head.Parameters, n, head.Steps)
 	}
 	for _, v := range r.vectors(head.Accumulated) {
 		if err := readFloats(in, v); err != nil {
