@@ -65,7 +65,8 @@ func (l lowRanks) mask(x kernel.Matrix) {
 	}
 }
 
-// back adds the gradients of the adapters' pairs for the input to the gradients of the segments. Unless dx is empty, it adds the adapters' parts of the input's gradient to dx.
+// back adds the gradients of the adapters' pairs for the input to the gradients of the segments.
+// Unless dx is empty, it adds the adapters' parts of the input's gradient to dx.
 func (l lowRanks) back(dx, dy kernel.Matrix) {
 	for i := range l.segments {
 		seg := &l.segments[i]
