@@ -17,8 +17,9 @@ import (
 type Engine struct {
 	Name         string
 	Trainer      Trainer
-	Methods      []string // supported training methods besides Supervised
-	Programs     []string // names of the engines that run another program to train or complete, such as vllm
+	Methods      []string        // supported training methods besides Supervised
+	Programs     []string        // names of the engines that run another program to train or complete, such as vllm
+	TrainPools   TrainPoolOpener // trains with loops of users; nil if the engine cannot
 	Completer    Completer
 	Transcribers map[string]Transcriber // transcribers by the format of their speech models
 	Scorer       Scorer

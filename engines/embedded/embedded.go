@@ -15,6 +15,7 @@ import (
 	"anneal/engines/embedded/llama"
 	"anneal/engines/embedded/serve"
 	"anneal/engines/embedded/train"
+	"anneal/engines/embedded/train/pool"
 )
 
 // Options limit the engine's resources. A field that is zero has its default.
@@ -30,9 +31,10 @@ type Options struct {
 // New returns the embedded engine. It trains models and completes prompts.
 func New(o Options) engines.Engine {
 	return engines.Engine{
-		Name:    "embedded",
-		Trainer: trainer{o.Parallelism},
-		Methods: []string{engines.DPO, engines.Reinforcement, engines.RLOR},
+		Name:       "embedded",
+		Trainer:    trainer{o.Parallelism},
+		Methods:    []string{engines.DPO, engines.Reinforcement, engines.RLOR},
+		TrainPools: pool.Opener{Parallelism: o.Parallelism},
 		Completer: serve.New(serve.Options{
 			Parallelism: o.Parallelism, Slots: o.Slots, Queue: o.Queue, CacheBytes: o.CacheBytes,
 		}),

@@ -59,6 +59,18 @@ func Softmax(row []float32) {
 	scale(row, 1/expSum(row, row, top))
 }
 
+// SoftmaxLog is like Softmax, and returns the result of LogSumExp64 for the logits.
+func SoftmaxLog(row []float32) float64 {
+	top := greatest(row)
+	if math.IsInf(float64(top), -1) {
+		clear(row)
+		return math.Inf(-1)
+	}
+	sum := expSum(row, row, top)
+	scale(row, 1/sum)
+	return float64(top) + math.Log(float64(sum))
+}
+
 // SoftmaxGrad replaces dp, the gradient with respect to the result p of Softmax, by the gradient
 // with respect to the logits: p·(dp − Σ p·dp).
 func SoftmaxGrad(dp, p []float32) {
@@ -75,6 +87,16 @@ func LogSumExp(scratch, x []float32) float32 {
 		return top
 	}
 	return top + float32(math.Log(float64(expSum(scratch, x, top))))
+}
+
+// LogSumExp64 is like LogSumExp, and does not round the logarithm and the result to float32.
+func LogSumExp64(scratch, x []float32) float64 {
+	same("length of scratch", len(scratch), len(x))
+	top := greatest(x)
+	if math.IsInf(float64(top), 0) {
+		return float64(top)
+	}
+	return float64(top) + math.Log(float64(expSum(scratch, x, top)))
 }
 
 // Silu computes dst = x/(1+e⁻ˣ), element by element. dst may be x.

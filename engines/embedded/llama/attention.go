@@ -47,7 +47,7 @@ func (p *Pass) attendBack(s *layerState, dattn, dqkv kernel.Matrix) {
 			to := min(at+attendRows, hi)
 			probs := p.probabilities(s, q, at, to, lo)
 			dout := dattn.RowRange(at, to).ColRange(head*d, (head+1)*d)
-			dscores := p.blockOf(&p.dscores, to-at, to-lo)
+			dscores := blockOf(&p.dscores, to-at, to-lo)
 			for j := range p.tiles {
 				if t := &p.tiles[j]; t.lo < to {
 					part := dscores.ColRange(t.lo-lo, min(t.hi, to)-lo)
@@ -119,7 +119,7 @@ func (p *Pass) probabilities(s *layerState, q, start, end, lo int) kernel.Matrix
 	d := p.net.Weights.Config.HeadDim
 	scale := float32(1 / math.Sqrt(float64(d)))
 	queries := s.qkv.RowRange(start, end).ColRange(q, q+d)
-	out := p.blockOf(&p.scores, end-start, end-lo)
+	out := blockOf(&p.scores, end-start, end-lo)
 	for j := range p.tiles {
 		if t := &p.tiles[j]; t.lo < end {
 			kernel.Gemm(out.ColRange(t.lo-lo, min(t.hi, end)-lo), queries, &t.keysT, false, 1)
@@ -136,7 +136,7 @@ func (p *Pass) probabilities(s *layerState, q, start, end, lo int) kernel.Matrix
 }
 
 // blockOf returns a matrix of rows × cols scores in the memory of m, which it grows if necessary.
-func (p *Pass) blockOf(m *kernel.Matrix, rows, cols int) kernel.Matrix {
+func blockOf(m *kernel.Matrix, rows, cols int) kernel.Matrix {
 	if len(m.Data) < rows*cols {
 		*m = kernel.NewMatrix(attendRows, (cols+attendRows-1)/attendRows*attendRows)
 	}

@@ -5,7 +5,15 @@ import "anneal/engines/embedded/kernel"
 // Backward adds the gradient of an objective to g. dlogp is the derivative of the objective with
 // respect to the log-probabilities that the last Forward returned.
 func (p *Pass) Backward(dlogp []float32, g *Gradient) {
-	dx := p.scoreBack(dlogp, g)
+	if len(p.segments) > 0 {
+		p.segments[0].gradient = g
+	}
+	p.layersBackward(p.scoreBack(dlogp, g), g)
+}
+
+// layersBackward computes the gradients of all layers. dx is the gradient of the output of the last
+// one.
+func (p *Pass) layersBackward(dx kernel.Matrix, g *Gradient) {
 	for i := len(p.layers) - 1; i >= 0; i-- {
 		dx = p.backwardLayer(i, dx, g)
 	}
@@ -20,13 +28,19 @@ func (p *Pass) Backward(dlogp []float32, g *Gradient) {
 // layer's output. The derivative of log p(target) with respect to logit v is ([v = target] -
 // p(v))/temperature.
 func (p *Pass) scoreBack(dlogp []float32, g *Gradient) kernel.Matrix {
-	w := p.net.Weights
 	for i, row := range p.rows {
 		d := p.probs.Row(i)
 		slope := dlogp[i] * p.inverseTemperature()
 		kernel.Scale(-slope, d)
 		d[p.batch.Targets[row]] += slope
 	}
+	return p.logitsBack(g)
+}
+
+// logitsBack returns the gradient of the last layer's output. p.probs has the gradient of the
+// logits.
+func (p *Pass) logitsBack(g *Gradient) kernel.Matrix {
+	w := p.net.Weights
 	dfinal := p.arena.matrix(p.final.Rows, p.final.Cols)
 	kernel.Gemm(dfinal, p.probs, &p.net.headBack, false, 1)
 	var dnorm []float32
@@ -67,7 +81,7 @@ func (p *Pass) backwardLayer(i int, dx kernel.Matrix, g *Gradient) kernel.Matrix
 	p.turn(dqkv.ColRange(0, (c.Heads+c.KVHeads)*c.HeadDim), p.net.rope.TurnBack)
 	p.normalizeHeadsBack(s, l, &grad, dqkv)
 	if i == 0 && g.weights == nil {
-		p.adapterBack(kernel.Matrix{}, dqkv, &net.qkv, g, i, 0)
+		lowRanks{p, i, 0}.back(kernel.Matrix{}, dqkv)
 		return dx // the layers below have no trained parameters
 	}
 	p.projectBack(dnorm, dqkv, s.norm1, &net.qkv, g, i, 0)
@@ -110,35 +124,5 @@ func (p *Pass) projectBack(dx, dy, x kernel.Matrix, lin *linear, g *Gradient, la
 		}
 		return
 	}
-	p.adapterBack(dx, dy, lin, g, layer, input)
-}
-
-// adapterBack adds the gradients of the adapter's pairs for lin to g. Unless dx is empty, it adds
-// the adapter's part of the input's gradient to dx.
-func (p *Pass) adapterBack(dx, dy kernel.Matrix, lin *linear, g *Gradient, layer, input int) {
-	if len(lin.low) == 0 {
-		return
-	}
-	a, s := p.net.Adapter, &p.layers[layer].low[input]
-	dz := p.arena.matrix(dy.Rows, len(lin.low)*a.Rank)
-	for j := range lin.low {
-		low := &lin.low[j]
-		from, to := j*a.Rank, (j+1)*a.Rank
-		out := dy.ColRange(low.lo, low.hi)
-		kernel.Gemm(dz.ColRange(from, to), out, &low.back, false, 1)
-		kernel.GemmTN(g.adapter.Layers[layer][low.module].B, out, s.z.ColRange(from, to), 1)
-	}
-	kernel.Scale(a.Scale(), dz.Data)
-	kernel.GemmTN(g.adapter.stackedA(layer, lin.low), dz, s.in, 1)
-	if dx.Rows == 0 {
-		return
-	}
-	if p.dropout == 0 {
-		kernel.Gemm(dx, dz, &lin.aBack, true, 1)
-		return
-	}
-	din := p.arena.matrix(dx.Rows, dx.Cols)
-	kernel.Gemm(din, dz, &lin.aBack, false, 1)
-	p.mask(din, layer, input)
-	kernel.Add(dx.Data, dx.Data, din.Data)
+	lowRanks{p, layer, input}.back(dx, dy)
 }

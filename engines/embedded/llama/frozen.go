@@ -1,10 +1,6 @@
 package llama
 
-import (
-	"slices"
-
-	"anneal/engines/embedded/kernel"
-)
+import "slices"
 
 // Frozen returns a copy of the net that later training steps do not change. The copy shares the
 // parameters that are not trained: with an adapter, those of the base model.
@@ -14,17 +10,7 @@ func (n *Net) Frozen(workers int) *Net {
 	}
 	frozen := *n
 	frozen.Adapter = n.Adapter.clone(n.Weights.Config)
-	frozen.layers = slices.Clone(n.layers)
-	for i := range frozen.layers {
-		for _, lin := range frozen.layers[i].linears() {
-			lin.a, lin.aBack = kernel.Packed{}, kernel.Packed{}
-			lin.low = slices.Clone(lin.low)
-			for j := range lin.low {
-				lin.low[j].b, lin.low[j].back = kernel.Packed{}, kernel.Packed{}
-			}
-		}
-	}
-	frozen.packAdapter()
+	frozen.trained = NewTrainedAdapter(&n.Weights.Config, frozen.Adapter)
 	return &frozen
 }
 

@@ -8,6 +8,7 @@ type Net struct {
 	Weights *Weights
 	Adapter *Adapter // adapter that is trained; nil trains all parameters of Weights
 
+	trained        *TrainedAdapter // Adapter, packed; nil without one
 	rope           *Rope
 	layers         []netLayer
 	head, headBack kernel.Packed
@@ -15,22 +16,9 @@ type Net struct {
 
 type netLayer struct{ qkv, o, gateUp, down linear }
 
-// A linear is a projection, or several stacked projections with the same input, and the adapter's
-// pairs for them.
-type linear struct {
-	fwd, back kernel.Packed // W [out, in], packed for x·Wᵀ and for dy·W
-
-	a, aBack kernel.Packed // matrices A of the pairs, stacked: [pairs·rank, in]
-	low      []lowRank
-}
-
-// A lowRank is the adapter's pair for one projection. The outputs of the projection are the outputs
-// lo to hi-1 of the linear.
-type lowRank struct {
-	module  Module
-	lo, hi  int
-	b, back kernel.Packed // B [out, rank], packed for z·Bᵀ and for dy·B
-}
+// A linear is a projection, or several stacked projections with the same input: W [out, in], packed
+// for x·Wᵀ and for dy·W.
+type linear struct{ fwd, back kernel.Packed }
 
 // NewNet packs the weights w on workers goroutines. If a is nil, all parameters of w are trained,
 // otherwise only the adapter a.
@@ -38,21 +26,10 @@ func NewNet(w *Weights, a *Adapter, workers int) *Net {
 	n := &Net{
 		Weights: w, Adapter: a, rope: NewRope(&w.Config, w.Config.MaxPositions), layers: make([]netLayer, w.Config.Layers),
 	}
-	for i := range n.layers {
-		l := &n.layers[i]
-		for g, lin := range l.linears() {
-			at := 0
-			for _, m := range inputs[g] {
-				out, _ := m.Shape(&w.Config)
-				if a.Has(m) {
-					lin.low = append(lin.low, lowRank{module: m, lo: at, hi: at + out})
-				}
-				at += out
-			}
-		}
-	}
 	n.packBase(workers)
-	n.packAdapter()
+	if a != nil {
+		n.trained = NewTrainedAdapter(&w.Config, a)
+	}
 	return n
 }
 
@@ -71,7 +48,7 @@ func (n *Net) Trained() []float32 {
 // Pack packs the net again after the parameters in Trained have changed.
 func (n *Net) Pack(workers int) {
 	if n.Adapter != nil {
-		n.packAdapter()
+		n.trained.Pack()
 		return
 	}
 	n.packBase(workers)
@@ -90,27 +67,6 @@ func (n *Net) packBase(workers int) {
 			lin.back.Pack(w)
 		}
 	})
-}
-
-func (n *Net) packAdapter() {
-	if n.Adapter == nil {
-		return
-	}
-	for i := range n.layers {
-		for _, lin := range n.layers[i].linears() {
-			if len(lin.low) == 0 {
-				continue
-			}
-			a := n.Adapter.stackedA(i, lin.low)
-			lin.a.PackT(a)
-			lin.aBack.Pack(a)
-			for j := range lin.low {
-				b := n.Adapter.Layers[i][lin.low[j].module].B
-				lin.low[j].b.PackT(b)
-				lin.low[j].back.Pack(b)
-			}
-		}
-	}
 }
 
 // stacks returns the projections of a layer by Input. Those with the same input are stacked in one
@@ -138,13 +94,11 @@ type Gradient struct {
 
 // NewGradient returns a gradient of zeros.
 func (n *Net) NewGradient() *Gradient {
-	g := &Gradient{Flat: make([]float32, len(n.Trained()))}
-	if n.Adapter != nil {
-		g.adapter = &Adapter{Rank: n.Adapter.Rank, Alpha: n.Adapter.Alpha}
-		g.adapter.layOut(n.Weights.Config, n.Adapter.Modules(), g.Flat)
-	} else {
-		g.weights = layOut(n.Weights.Config, g.Flat)
+	if n.trained != nil {
+		return n.trained.NewGradient(&n.Weights.Config)
 	}
+	g := &Gradient{Flat: make([]float32, len(n.Trained()))}
+	g.weights = layOut(n.Weights.Config, g.Flat)
 	return g
 }
 

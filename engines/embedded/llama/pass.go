@@ -1,10 +1,6 @@
 package llama
 
-import (
-	"math/rand/v2"
-
-	"anneal/engines/embedded/kernel"
-)
+import "anneal/engines/embedded/kernel"
 
 // A Pass computes forward and backward passes of a Net, one batch at a time. It keeps the
 // activations of the forward pass for the backward pass. It uses only the caller's goroutine, so
@@ -13,11 +9,12 @@ type Pass struct {
 	// Temperature divides the logits before the softmax; 0 stands for 1.
 	Temperature float64
 
-	net     *Net
-	batch   *Batch
-	arena   arena
-	dropout float64 // dropout rate of the adapter's inputs for the current batch, in [0, 1)
-	seed    uint64  // seed of the dropout of the current batch
+	net      *Net
+	batch    *Batch
+	segments []segment // ranges of the batch by adapter; empty without an adapter
+	arena    arena
+	dropout  float64 // dropout rate of the adapter's inputs for the current batch, in [0, 1)
+	seed     uint64  // seed of the dropout of the current batch
 
 	layers  []layerState
 	rows    []int32       // indices of the tokens whose next token is a target
@@ -39,10 +36,10 @@ type layerState struct {
 	inverse1, inverse2  []float32
 	raw                 kernel.Matrix // queries and keys before the head norms
 	inverseHeads        []float32
-	low                 [4]lowState // activations of the adapter for each input
+	low                 [4][]lowState // activations of the adapter of each segment, for each input
 }
 
-// lowState has the activations of the adapter for one linear.
+// lowState has the activations of an adapter for one linear.
 type lowState struct {
 	in kernel.Matrix // input after dropout
 	z  kernel.Matrix // scale·in·Aᵀ: [tokens, pairs·rank]
@@ -84,15 +81,21 @@ func NewPass(net *Net) *Pass {
 
 // Forward returns the log-probability of each target of a batch, in order. No sequence may exceed
 // the model's context length. The caller must not change the result or the batch before Backward.
-func (p *Pass) Forward(batch *Batch) []float32 { return p.forward(batch, 0, 0) }
+func (p *Pass) Forward(batch *Batch) []float32 { return p.ForwardDropout(batch, 0, 0) }
 
 // ForwardDropout is like Forward, with dropout of the adapter's inputs. seed determines the dropped
 // elements.
 func (p *Pass) ForwardDropout(batch *Batch, dropout float64, seed uint64) []float32 {
-	return p.forward(batch, dropout, seed)
+	p.segments = p.segments[:0]
+	if p.net.trained != nil {
+		p.segments = append(p.segments, segment{adapter: p.net.trained, hi: len(batch.Tokens), last: batch.Scored()})
+	}
+	p.layersForward(batch, dropout, seed)
+	return p.score()
 }
 
-func (p *Pass) forward(batch *Batch, dropout float64, seed uint64) []float32 {
+// layersForward computes all layers, up to p.last.
+func (p *Pass) layersForward(batch *Batch, dropout float64, seed uint64) {
 	p.arena.reset()
 	p.batch, p.dropout, p.seed = batch, dropout, seed
 	p.rows = p.rows[:0]
@@ -111,7 +114,6 @@ func (p *Pass) forward(batch *Batch, dropout float64, seed uint64) []float32 {
 		x = p.forwardLayer(i, x)
 	}
 	p.last = x
-	return p.score()
 }
 
 func (p *Pass) forwardLayer(i int, x kernel.Matrix) kernel.Matrix {
@@ -162,8 +164,11 @@ func (p *Pass) normalizeHeads(s *layerState, l *Layer) {
 	}
 }
 
-// gather returns the rows of m with a target.
+// gather returns the rows of m with a target, m itself if all rows have one.
 func (p *Pass) gather(m kernel.Matrix) kernel.Matrix {
+	if len(p.rows) == m.Rows {
+		return m
+	}
 	out := p.arena.matrix(len(p.rows), m.Cols)
 	for i, row := range p.rows {
 		copy(out.Row(i), m.Row(int(row)))
@@ -174,6 +179,9 @@ func (p *Pass) gather(m kernel.Matrix) kernel.Matrix {
 // scatter is the inverse of gather: it returns a matrix with the rows of m at the rows with a
 // target, and zeros elsewhere.
 func (p *Pass) scatter(m kernel.Matrix) kernel.Matrix {
+	if m.Rows == len(p.batch.Tokens) {
+		return m
+	}
 	out := p.arena.matrix(len(p.batch.Tokens), m.Cols)
 	clear(out.Data)
 	for i, row := range p.rows {
@@ -193,51 +201,15 @@ func (p *Pass) turn(heads kernel.Matrix, turn func([]float32, int)) {
 	}
 }
 
-// project computes y = x·Wᵀ, or y += x·Wᵀ if add is true, and adds the adapter's update to y.
+// project computes y = x·Wᵀ, or y += x·Wᵀ if add is true, and adds the updates of the adapters to y.
 func (p *Pass) project(y, x kernel.Matrix, lin *linear, layer, input int, add bool) {
 	kernel.Gemm(y, x, &lin.fwd, add, 1)
 	AddBias(y, p.net.Weights.Layers[layer].Bias[input])
-	if len(lin.low) == 0 {
-		return
-	}
-	a, s := p.net.Adapter, &p.layers[layer].low[input]
-	s.in = p.drop(x, layer, input)
-	s.z = p.arena.matrix(x.Rows, len(lin.low)*a.Rank)
-	kernel.Gemm(s.z, s.in, &lin.a, false, 1)
-	kernel.Scale(a.Scale(), s.z.Data)
-	for j := range lin.low {
-		low := &lin.low[j]
-		kernel.Gemm(y.ColRange(low.lo, low.hi), s.z.ColRange(j*a.Rank, (j+1)*a.Rank), &low.b, true, 1)
-	}
+	lowRanks{p, layer, input}.project(y, x)
 }
 
-// drop returns a copy of x after dropout; x itself if the batch has no dropout.
-func (p *Pass) drop(x kernel.Matrix, layer, input int) kernel.Matrix {
-	if p.dropout == 0 {
-		return x
-	}
-	out := p.arena.matrix(x.Rows, x.Cols)
-	copyRows(out, x)
-	p.mask(out, layer, input)
-	return out
-}
-
-// mask applies dropout to x: it sets some elements to zero, and multiplies the others by
-// 1/(1-dropout). It selects the same elements in the forward and the backward pass.
-func (p *Pass) mask(x kernel.Matrix, layer, input int) {
-	rng := rand.NewPCG(p.seed, uint64(layer*4+input))
-	keep, below := float32(1/(1-p.dropout)), uint32(p.dropout*(1<<32))
-	for i := range x.Data[:x.Rows*x.Cols] {
-		if uint32(rng.Uint64()>>32) < below {
-			x.Data[i] = 0
-		} else {
-			x.Data[i] *= keep
-		}
-	}
-}
-
-// score returns the log-probabilities of the targets.
-func (p *Pass) score() []float32 {
+// logits computes the logits of the rows with a target, divided by the temperature, as p.probs.
+func (p *Pass) logits() {
 	w := p.net.Weights
 	n, h := len(p.rows), w.Config.HiddenSize
 	p.final, p.inverse = p.arena.matrix(n, h), p.arena.vector(n)
@@ -247,8 +219,13 @@ func (p *Pass) score() []float32 {
 	if scale := p.inverseTemperature(); scale != 1 {
 		kernel.Scale(scale, p.probs.Data[:n*w.Config.VocabSize])
 	}
-	p.logp = p.arena.vector(n)
-	scratch := p.arena.vector(w.Config.VocabSize)
+}
+
+// score returns the log-probabilities of the targets.
+func (p *Pass) score() []float32 {
+	p.logits()
+	p.logp = p.arena.vector(len(p.rows))
+	scratch := p.arena.vector(p.net.Weights.Config.VocabSize)
 	for i, row := range p.rows {
 		logits := p.probs.Row(i)
 		p.logp[i] = logits[p.batch.Targets[row]] - kernel.LogSumExp(scratch, logits)

@@ -12,6 +12,7 @@ import (
 
 	"anneal/domain"
 	"anneal/engines"
+	"anneal/engines/embedded/kernel"
 	"anneal/engines/embedded/llama"
 	"anneal/engines/embedded/safetensors"
 	"anneal/internal/testutil"
@@ -99,7 +100,7 @@ func TestEmbeddingIsTheHiddenState(t *testing.T) {
 			})
 			require.NoError(t, err)
 			require.NotEmpty(t, got)
-			total := logSumExp(logits)
+			total := kernel.LogSumExp64(make([]float32, len(logits)), logits)
 			for _, one := range append(got[0].Top, got[0]) {
 				require.InDelta(t, float64(logits[one.Token])-total, one.Logprob, 1e-3)
 			}

@@ -21,6 +21,7 @@ type outputOptions struct {
 	raw       bool
 	grammar   string // grammar of the completion, returned if raw is true
 	echo      int    // index of the first prompt token to return; the prompt's length if none is
+	scratch   []float32
 }
 
 func newOutputOptions(t *tokenizer.Tokenizer, req *engines.CompletionRequest, prompt []int) outputOptions {
@@ -36,9 +37,11 @@ func newOutputOptions(t *tokenizer.Tokenizer, req *engines.CompletionRequest, pr
 }
 
 // logprob returns the log-probabilities of a token that was sampled from logits. p is its
-// probability among the candidates that passed the filters.
+// probability among the candidates that passed the filters. They have the bits of those that
+// training computes.
 func (t *outputOptions) logprob(token int, logits []float32, p float64) engines.Logprob {
-	norm := logSumExp(logits)
+	t.scratch = slices.Grow(t.scratch[:0], len(logits))[:len(logits)]
+	norm := kernel.LogSumExp64(t.scratch, logits)
 	one := t.describe(token, float64(logits[token])-norm)
 	one.Sampling = logarithm(p)
 	for _, other := range topTokens(logits, t.top) {
@@ -63,16 +66,6 @@ func logarithm(p float64) float64 {
 		return engines.MinLogprob
 	}
 	return math.Log(p)
-}
-
-// logSumExp returns the logarithm of the sum of e^v over the logits v, which normalizes
-// log-probabilities.
-func logSumExp(logits []float32) float64 {
-	best, sum := float64(logits[argmax(logits)]), 0.0
-	for _, v := range logits {
-		sum += math.Exp(float64(v) - best)
-	}
-	return best + math.Log(sum)
 }
 
 // topTokens returns the n tokens with the largest logits, in descending order. Tokens with equal

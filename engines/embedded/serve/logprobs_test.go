@@ -215,7 +215,7 @@ func TestParameterRanges(t *testing.T) {
 }
 
 // TestLogprobsAreNormalized checks that the probabilities of all tokens of the vocabulary sum to
-// 1.
+// 1, with the precision of float32, in which training and serving add them.
 func TestLogprobsAreNormalized(t *testing.T) {
 	w := weights()
 	d := decoderOf(t, w)
@@ -233,6 +233,6 @@ func TestLogprobsAreNormalized(t *testing.T) {
 				require.InDelta(t, other.Logprob, one.Logprob, 0)
 			}
 		}
-		require.InDelta(t, 1, sum, 1e-9)
+		require.InDelta(t, 1, sum, 1e-6)
 	}
 }

@@ -79,6 +79,12 @@ func (s *sampler) next(logits []float32) (token int, p float64, err error) {
 	return token, p, nil
 }
 
+// unfiltered reports whether tokens are drawn from the distribution of the model itself.
+func (s *sampler) unfiltered() bool {
+	return s.temperature == 1 && s.constraint == nil && s.penalty == nil && s.mirostat == nil && s.topK <= 0 &&
+		(s.topP <= 0 || s.topP >= 1) && s.minP <= 0 && (s.typP <= 0 || s.typP >= 1)
+}
+
 func errDamaged() error {
 	return domain.Errorf(domain.DataLoss,
 		"the model's output is not a number: its weights are damaged or its training diverged; deploy another checkpoint")

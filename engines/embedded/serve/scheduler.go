@@ -281,7 +281,11 @@ func (s *scheduler) draw(r *request, logits []float32) {
 		r.drafter.observe(token)
 	}
 	if r.output.logprobs {
-		r.text.addLogprob(r.output.logprob(token, logits, p))
+		one := r.output.logprob(token, logits, p)
+		if r.sampler.unfiltered() {
+			one.Sampling = one.Logprob // without the rounding errors of p
+		}
+		r.text.addLogprob(one)
 	}
 	chunk, stopped := r.text.add(token)
 	switch {

@@ -37,7 +37,7 @@ func (j *job) checkpoint(ctx context.Context) error {
 	tensor := func(name string, v []float32) safetensors.Tensor {
 		return safetensors.Tensor{Info: safetensors.Info{Name: name, DType: safetensors.F32, Shape: []int{len(v)}}, Data: v}
 	}
-	tensors := []safetensors.Tensor{tensor("mean", j.loop.mean), tensor("variance", j.loop.variance)}
+	tensors := []safetensors.Tensor{tensor("mean", j.loop.optimizer.Mean), tensor("variance", j.loop.optimizer.Variance)}
 	if len(j.best) > 0 {
 		tensors = append(tensors, tensor("best", j.best))
 	}
@@ -156,15 +156,15 @@ func (j *job) restoreOptimizer(path string) error {
 		return err
 	}
 	defer file.Close()
-	n := len(j.loop.mean)
+	n := len(j.loop.optimizer.Mean)
 	if _, ok := file.Lookup("best"); ok {
 		j.best = make([]float32, n)
 		if err := file.Read(j.best, "best", n); err != nil {
 			return err
 		}
 	}
-	j.loop.steps = j.state.Step - j.state.Idle
-	return errors.Join(file.Read(j.loop.mean, "mean", n), file.Read(j.loop.variance, "variance", n))
+	j.loop.optimizer.Steps = j.state.Step - j.state.Idle
+	return errors.Join(file.Read(j.loop.optimizer.Mean, "mean", n), file.Read(j.loop.optimizer.Variance, "variance", n))
 }
 
 // restoreMetrics copies the rows of a checkpoint's metrics file to the job's, and sets j.values to

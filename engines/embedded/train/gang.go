@@ -77,10 +77,10 @@ const gangVersion = 1
 
 func (l *Loop) greeting() greeting {
 	h := sha256.New()
-	for _, v := range [][]float32{l.Net.Trained(), l.mean, l.variance} {
+	for _, v := range [][]float32{l.Net.Trained(), l.optimizer.Mean, l.optimizer.Variance} {
 		h.Write(encodeFloats(v))
 	}
-	return greeting{gangVersion, kernel.Level(), fmt.Sprintf("%d %s", l.steps, hex.EncodeToString(h.Sum(nil)))}
+	return greeting{gangVersion, kernel.Level(), fmt.Sprintf("%d %s", l.optimizer.Steps, hex.EncodeToString(h.Sum(nil)))}
 }
 
 // enlist receives the greetings of the other nodes of the gang, and makes those nodes helpers that
@@ -239,8 +239,9 @@ func (Trainer) Assist(ctx context.Context, request engines.TrainRequest) error {
 		case next.End:
 			return nil
 		case next.Part != nil:
-			if next.Part.Steps != l.steps {
-				return fmt.Errorf("this node has taken %d training steps, but the leader of its gang %d", l.steps, next.Part.Steps)
+			if next.Part.Steps != l.optimizer.Steps {
+				return fmt.Errorf("this node has taken %d training steps, but the leader of its gang %d", l.optimizer.Steps,
+					next.Part.Steps)
 			}
 			l.setTemperature(next.Part.Temperature)
 			if err := l.reply(ctx, link, *next.Part); err != nil {

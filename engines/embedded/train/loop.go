@@ -9,6 +9,7 @@ import (
 	"anneal/domain"
 	"anneal/engines/embedded/kernel"
 	"anneal/engines/embedded/llama"
+	"anneal/engines/embedded/train/pool"
 )
 
 // shardTokens is the approximate number of tokens in a shard of a batch. The shards depend only on
@@ -29,15 +30,12 @@ type Loop struct {
 
 	objective objective
 	workers   int
-	mean      []float32 // first moment of AdamW
-	variance  []float32 // second moment of AdamW
-	steps     int       // number of optimizer steps taken, which AdamW's bias correction needs
+	optimizer *pool.Optimizer
 	total     *llama.Gradient
 	// part is the sum of the gradients of a part of a batch; nil before the first batch with
 	// several shards in a part.
 	part    *llama.Gradient
 	lanes   []*lane
-	ranges  []decayRange
 	helpers []*helper // other nodes, which compute parts of batches
 }
 
@@ -50,29 +48,14 @@ type lane struct {
 	metrics means // metrics of the shard that the lane computed last
 }
 
-// A decayRange is a range of the trained parameters that one goroutine updates in an optimizer
-// step. decay reports whether weight decay applies to it.
-type decayRange struct {
-	lo, hi int
-	decay  bool
-}
-
 // NewLoop returns a loop that trains net with workers goroutines. Its objective is likelihood.
 func NewLoop(net *llama.Net, workers int) *Loop {
-	n := len(net.Trained())
 	l := &Loop{
-		Net: net, objective: likelihood{}, workers: workers, mean: make([]float32, n), variance: make([]float32, n),
+		Net: net, objective: likelihood{}, workers: workers, optimizer: pool.NewOptimizer(net.Parts()),
 		total: net.NewGradient(),
 	}
 	for range workers {
 		l.lanes = append(l.lanes, &lane{pass: llama.NewPass(net), grad: net.NewGradient()})
-	}
-	const maxLen = 1 << 16
-	at := 0
-	for _, part := range net.Parts() {
-		for end := at + part.Len; at < end; at = min(at+maxLen, end) {
-			l.ranges = append(l.ranges, decayRange{at, min(at+maxLen, end), part.Matrix})
-		}
 	}
 	return l
 }
@@ -109,15 +92,11 @@ func (l *Loop) Step(ctx context.Context, samples []*Sample, rate float64) (StepR
 	if err != nil {
 		return report, err
 	}
-	sum := 0.0
-	for _, r := range l.ranges {
-		sum += float64(kernel.SumSquares(l.total.Flat[r.lo:r.hi]))
-	}
-	report.Norm = math.Sqrt(sum)
+	report.Norm = l.optimizer.Norm(l.total.Flat)
 	if !finite(report.Loss) || !finite(report.Norm) {
 		return report, errDiverged
 	}
-	clip := min(1, clipNorm/(report.Norm+1e-6))
+	clip := pool.Clip(clipNorm, report.Norm)
 	if err := l.share(ctx, rate, clip); err != nil {
 		return report, err
 	}
@@ -132,16 +111,8 @@ var errDiverged = &domain.Error{Code: domain.FailedPrecondition, Reason: "TRAINI
 func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
 
 func (l *Loop) update(rate, clip float64) {
-	l.steps++
-	w := l.Net.Trained()
-	llama.Each(len(l.ranges), l.workers, func(i int) {
-		r := l.ranges[i]
-		adam := kernel.Adam{Rate: rate, Beta1: 0.9, Beta2: 0.99, Epsilon: 1e-8, Clip: clip, Step: l.steps}
-		if r.decay {
-			adam.Decay = l.Decay
-		}
-		adam.Update(w[r.lo:r.hi], l.mean[r.lo:r.hi], l.variance[r.lo:r.hi], l.total.Flat[r.lo:r.hi])
-	})
+	adam := kernel.Adam{Rate: rate, Beta1: 0.9, Beta2: 0.99, Epsilon: 1e-8, Decay: l.Decay, Clip: clip}
+	l.optimizer.Update(l.Net.Trained(), l.total.Flat, adam, l.workers)
 	l.Net.Pack(l.workers)
 }
 
@@ -154,7 +125,9 @@ func (l *Loop) gradient(ctx context.Context, samples []*Sample) (StepReport, err
 		report.Tokens += s.inputs()
 	}
 	shards := cut(samples)
-	work := batchPart{Steps: l.steps, Scale: float32(1 / max(weight, 1)), Temperature: l.lanes[0].pass.Temperature}
+	work := batchPart{
+		Steps: l.optimizer.Steps, Scale: float32(1 / max(weight, 1)), Temperature: l.lanes[0].pass.Temperature,
+	}
 	err := l.distribute(ctx, work, shards, func(metrics []means, gradient []float32) error {
 		for _, m := range metrics {
 			report.metrics.merge(m)

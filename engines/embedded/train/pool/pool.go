@@ -1,0 +1,277 @@
+// Package pool trains several LoRA adapters on one base model that is in memory once. It implements
+// engines.TrainPool. The rows of all runs go through one product with the base model's weights, and
+// the low-rank products are computed for each run.
+package pool
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+
+	"anneal/domain"
+	"anneal/engines"
+	"anneal/engines/embedded/llama"
+)
+
+// passTokens is the approximate maximum number of tokens that one goroutine computes at a time: more
+// rows hardly make the products faster, and the activations of fewer stay in the caches. minTokens is
+// the number below which a pass is not divided among goroutines. They do not change results.
+const (
+	passTokens = 128
+	minTokens  = 64
+)
+
+// Opener implements engines.TrainPoolOpener. The zero value is ready to use.
+type Opener struct {
+	Parallelism int // default of TrainPoolRequest.Parallelism
+}
+
+// A Pool implements engines.TrainPool.
+type Pool struct {
+	net     *llama.Net
+	hash    string
+	workers int
+	lanes   sync.WaitGroup
+
+	mu     sync.Mutex
+	wake   *sync.Cond // signaled when calls or closed changes
+	calls  []*call    // calls with data that no lane has taken, least recently served first
+	closed bool
+}
+
+// OpenTrainPool implements engines.TrainPoolOpener.
+func (o Opener) OpenTrainPool(_ context.Context, request engines.TrainPoolRequest) (engines.TrainPool, error) {
+	if request.Precision != "" && request.Precision != engines.PrecisionFloat32 {
+		return nil, domain.Errorf(domain.FailedPrecondition,
+			"precision: the embedded engine trains in float32, not in %q", request.Precision)
+	}
+	if request.Parallelism <= 0 {
+		request.Parallelism = o.Parallelism
+	}
+	if request.Parallelism <= 0 {
+		request.Parallelism = max(1, runtime.GOMAXPROCS(0)-1)
+	}
+	config, err := llama.ReadConfig(request.BaseDir)
+	if err == nil {
+		err = config.FitsTraining(true, request.Parallelism)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("base model: %w", err)
+	}
+	weights, err := llama.Load(request.BaseDir)
+	if err != nil {
+		return nil, fmt.Errorf("base model: %w", err)
+	}
+	hash := weights.Hash()
+	if request.BaseHash != "" && request.BaseHash != hash {
+		return nil, domain.Errorf(domain.FailedPrecondition, "base model: has the hash %s, not %s", hash, request.BaseHash)
+	}
+	return New(weights, hash, request.Parallelism), nil
+}
+
+// New returns a pool of runs on the weights w, whose hash is hash. It computes on workers
+// goroutines.
+func New(w *llama.Weights, hash string, workers int) *Pool {
+	p := &Pool{net: llama.NewNet(w, nil, workers), hash: hash, workers: workers}
+	p.wake = sync.NewCond(&p.mu)
+	for range workers {
+		l := &lane{pool: p, pass: llama.NewPass(p.net)}
+		p.lanes.Go(l.run)
+	}
+	return p
+}
+
+// BaseHash implements engines.TrainPool.
+func (p *Pool) BaseHash() string { return p.hash }
+
+// Close implements engines.TrainPool.
+func (p *Pool) Close() error {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	p.wake.Broadcast()
+	p.lanes.Wait()
+	return nil
+}
+
+// A call is a Forward or ForwardBackward of a run.
+type call struct {
+	run      *run
+	pass     *engines.TrainPass
+	loss     loss
+	backward bool
+
+	taken   int // number of data that lanes have taken
+	pending int // number of data that are not computed yet
+	outputs []engines.TrainOutput
+	losses  []float64     // loss of each datum
+	done    chan struct{} // closed when all data are computed
+}
+
+// do computes a call. If ctx is done before the call has begun, it returns the error of ctx.
+func (p *Pool) do(ctx context.Context, c *call) error {
+	c.pending, c.done = len(c.pass.Data), make(chan struct{})
+	c.outputs, c.losses = make([]engines.TrainOutput, c.pending), make([]float64, c.pending)
+	p.mu.Lock()
+	if p.closed || ctx.Err() != nil {
+		defer p.mu.Unlock()
+		if p.closed {
+			return errClosed()
+		}
+		return ctx.Err()
+	}
+	p.calls = append(p.calls, c)
+	p.mu.Unlock()
+	p.wake.Broadcast()
+	select {
+	case <-c.done:
+		return nil
+	case <-ctx.Done():
+	}
+	if p.withdraw(c) {
+		return ctx.Err()
+	}
+	<-c.done
+	return nil
+}
+
+func errClosed() error { return domain.Errorf(domain.Unavailable, "the training pool is closed") }
+
+// withdraw removes a call of which no data have been taken. It returns false if some have been.
+func (p *Pool) withdraw(c *call) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if c.taken > 0 {
+		return false
+	}
+	p.calls = slices.DeleteFunc(p.calls, func(other *call) bool { return other == c })
+	return true
+}
+
+// A piece is a part of the data of a call that is computed in one pass.
+type piece struct {
+	call   *call
+	lo, hi int // range of the data
+	turn   int // see llama.Order
+}
+
+// take returns the pieces of the next pass; none if the pool is closed. All of them have a backward
+// pass, or none.
+func (p *Pool) take(pieces []piece) []piece {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for len(p.calls) == 0 {
+		if p.closed {
+			return nil
+		}
+		p.wake.Wait()
+	}
+	backward, left := p.calls[0].backward, p.budget()
+	rest := p.calls[:0:0]
+	var served []*call
+	for _, c := range p.calls {
+		lo := c.taken
+		for c.backward == backward && c.taken < len(c.pass.Data) {
+			n := len(c.pass.Data[c.taken].Tokens)
+			if n > left && (len(pieces) > 0 || c.taken > lo) {
+				break
+			}
+			left -= n
+			c.taken++
+		}
+		if c.taken == lo {
+			rest = append(rest, c)
+			continue
+		}
+		pieces = append(pieces, piece{call: c, lo: lo, hi: c.taken, turn: c.run.turn})
+		if backward {
+			c.run.turn++
+		}
+		if c.taken < len(c.pass.Data) {
+			served = append(served, c)
+		}
+	}
+	p.calls = append(rest, served...)
+	return pieces
+}
+
+// budget returns the number of tokens of the next pass: an equal share of those that wait, within
+// limits.
+func (p *Pool) budget() int {
+	waiting := 0
+	for _, c := range p.calls {
+		for _, d := range c.pass.Data[c.taken:] {
+			if waiting += len(d.Tokens); waiting >= passTokens*p.workers {
+				return passTokens
+			}
+		}
+	}
+	return max(minTokens, (waiting+p.workers-1)/p.workers)
+}
+
+// finish records that pieces are computed.
+func (p *Pool) finish(pieces []piece) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, one := range pieces {
+		if one.call.pending -= one.hi - one.lo; one.call.pending == 0 {
+			close(one.call.done)
+		}
+	}
+}
+
+// A lane is a goroutine that computes passes.
+type lane struct {
+	pool   *Pool
+	pass   *llama.Pass
+	batch  llama.SegmentBatch
+	slopes []float32
+}
+
+func (l *lane) run() {
+	var pieces []piece
+	for {
+		if pieces = l.pool.take(pieces[:0]); len(pieces) == 0 {
+			return
+		}
+		l.compute(pieces)
+		l.pool.finish(pieces)
+		clear(pieces)
+	}
+}
+
+func (l *lane) compute(pieces []piece) {
+	l.batch.Reset()
+	for _, one := range pieces {
+		r := one.call.run
+		if one.call.backward {
+			l.batch.Begin(r.adapter, r.gradient, r.order, one.turn)
+		} else {
+			l.batch.Begin(r.adapter, nil, nil, 0)
+		}
+		for _, d := range one.call.pass.Data[one.lo:one.hi] {
+			l.batch.Add(d.Tokens, d.Targets)
+		}
+	}
+	logp := l.pass.ForwardSegments(&l.batch)
+	l.slopes = slices.Grow(l.slopes[:0], len(logp))[:len(logp)]
+	slopes := l.slopes
+	for _, one := range pieces {
+		c := one.call
+		for i := one.lo; i < one.hi; i++ {
+			d, out := &c.pass.Data[i], &c.outputs[i]
+			n := len(d.Targets)
+			out.Logprobs = slices.Clone(logp[:n])
+			if c.pass.Loss == engines.LossCrossEntropy {
+				out.Losses = make([]float32, n)
+			}
+			c.losses[i] = c.loss.apply(d, logp[:n], slopes[:n], out.Losses)
+			logp, slopes = logp[n:], slopes[n:]
+		}
+	}
+	if pieces[0].call.backward {
+		l.pass.BackwardSegments(&l.batch, l.slopes)
+	}
+}

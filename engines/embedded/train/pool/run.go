@@ -1,0 +1,187 @@
+package pool
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+
+	"anneal/domain"
+	"anneal/engines"
+	"anneal/engines/embedded/kernel"
+	"anneal/engines/embedded/llama"
+)
+
+// A run implements engines.TrainRun.
+type run struct {
+	pool      *Pool
+	config    engines.TrainRunConfig
+	adapter   *llama.TrainedAdapter
+	optimizer *Optimizer
+
+	gradient    *llama.Gradient // sum since the last step
+	order       *llama.Order    // order of the passes that add to gradient
+	turn        int             // number of passes that have added to gradient, or will; guarded by pool.mu
+	accumulated bool            // gradient may not be zero
+	diverged    bool            // a loss since the last step was not finite
+}
+
+// CreateRun implements engines.TrainPool.
+func (p *Pool) CreateRun(_ context.Context, config engines.TrainRunConfig) (engines.TrainRun, error) {
+	r, err := p.newRun(config)
+	if err != nil {
+		return nil, err
+	}
+	r.adapter.Initialize(config.Seed)
+	r.adapter.Pack()
+	return r, nil
+}
+
+// newRun returns a run whose adapter has zero matrices.
+func (p *Pool) newRun(config engines.TrainRunConfig) (*run, error) {
+	if config.Alpha == 0 {
+		config.Alpha = engines.DefaultTrainAlpha
+	}
+	var modules []llama.Module
+	if config.TrainAttn {
+		modules = append(modules, llama.Query, llama.Key, llama.Value, llama.Output)
+	}
+	if config.TrainMLP {
+		modules = append(modules, llama.Gate, llama.Up, llama.Down)
+	}
+	var v domain.Violations
+	v.Require(config.Rank >= 1 && config.Rank <= engines.MaxTrainRank, "rank", "must be 1 to %d, is %d",
+		engines.MaxTrainRank, config.Rank)
+	v.Require(config.Alpha > 0 && finite(config.Alpha), "alpha", "must be a finite number above 0, is %g", config.Alpha)
+	v.Require(len(modules) > 0, "train_attn", "train_attn or train_mlp must be true: the embedded engine trains no others")
+	if err := v.Err(); err != nil {
+		return nil, err
+	}
+	c := &p.net.Weights.Config
+	a := llama.NewAdapter(*c, config.Rank, config.Alpha, modules)
+	a.BaseHash = p.hash
+	r := &run{pool: p, config: config, adapter: llama.NewTrainedAdapter(c, a), order: llama.NewOrder(c)}
+	r.gradient = r.adapter.NewGradient(c)
+	r.optimizer = NewOptimizer([]llama.Part{{Len: len(a.Flat()), Matrix: true}})
+	return r, nil
+}
+
+// Config implements engines.TrainRun.
+func (r *run) Config() engines.TrainRunConfig { return r.config }
+
+// Warnings implements engines.TrainRun.
+func (r *run) Warnings() []string {
+	if !r.config.TrainUnembed {
+		return nil
+	}
+	return []string{"train_unembed: the embedded engine does not train the unembedding; " +
+		"the adapter changes the projections of attention and MLP only"}
+}
+
+// Forward implements engines.TrainRun.
+func (r *run) Forward(ctx context.Context, pass engines.TrainPass) (engines.TrainPassResult, error) {
+	result, _, err := r.compute(ctx, pass, false)
+	return result, err
+}
+
+// ForwardBackward implements engines.TrainRun.
+func (r *run) ForwardBackward(ctx context.Context, pass engines.TrainPass) (engines.TrainPassResult, error) {
+	result, sum, err := r.compute(ctx, pass, true)
+	if err != nil {
+		return result, err
+	}
+	r.accumulated = true
+	if !finite(sum) {
+		r.diverged = true
+		return engines.TrainPassResult{}, errDiverged("the loss is not finite: lower the learning rate, or check logprobs")
+	}
+	return result, nil
+}
+
+func (r *run) compute(ctx context.Context, pass engines.TrainPass, backward bool) (
+	result engines.TrainPassResult, sum float64, err error,
+) {
+	pass.Loss = cmp.Or(pass.Loss, engines.LossCrossEntropy)
+	c := &call{run: r, pass: &pass, backward: backward}
+	if c.loss, err = lossOf(&pass); err != nil {
+		return result, 0, err
+	}
+	if err := r.pool.check(&pass); err != nil {
+		return result, 0, err
+	}
+	if err := r.pool.do(ctx, c); err != nil {
+		return result, 0, err
+	}
+	for _, one := range c.losses {
+		sum += one
+	}
+	return engines.TrainPassResult{Outputs: c.outputs, Metrics: map[string]float64{engines.MetricLossSum: sum}}, sum, nil
+}
+
+func errDiverged(why string) error {
+	return &domain.Error{Code: domain.FailedPrecondition, Reason: engines.TrainingDiverged, Message: why}
+}
+
+// Step implements engines.TrainRun.
+func (r *run) Step(ctx context.Context, o engines.AdamParams) (engines.TrainStepResult, error) {
+	if err := cmp.Or(ctx.Err(), checkAdam(&o)); err != nil {
+		return engines.TrainStepResult{}, err
+	}
+	norm := r.optimizer.Norm(r.gradient.Flat)
+	if r.diverged || !finite(norm) {
+		r.clearGradient()
+		return engines.TrainStepResult{}, errDiverged("the loss or its gradient is not finite, so the step was not taken: " +
+			"lower the learning rate")
+	}
+	adam := kernel.Adam{
+		Rate: o.LearningRate, Beta1: o.Beta1, Beta2: o.Beta2, Epsilon: o.Epsilon, Decay: o.WeightDecay, Clip: 1,
+	}
+	if o.GradClipNorm > 0 {
+		adam.Clip = Clip(o.GradClipNorm, norm)
+	}
+	r.optimizer.Update(r.adapter.Flat(), r.gradient.Flat, adam, r.pool.workers)
+	r.clearGradient()
+	r.adapter.Pack()
+	return engines.TrainStepResult{Step: r.optimizer.Steps, GradNorm: norm}, nil
+}
+
+func (r *run) clearGradient() {
+	clear(r.gradient.Flat)
+	r.accumulated, r.diverged = false, false
+}
+
+// checkAdam returns InvalidArgument if parameters are out of range.
+func checkAdam(o *engines.AdamParams) error {
+	var v domain.Violations
+	fields := map[string]float64{
+		"learning_rate": o.LearningRate, "weight_decay": o.WeightDecay, "grad_clip_norm": o.GradClipNorm,
+	}
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		x := fields[name]
+		v.Require(x >= 0 && finite(x), name, "must be a finite number of at least 0, is %g", x)
+	}
+	for i, beta := range []float64{o.Beta1, o.Beta2} {
+		v.Require(beta >= 0 && float32(beta) < 1, fmt.Sprintf("beta%d", i+1), "must be at least 0 and below 1, is %g", beta)
+	}
+	v.Require(float32(o.Epsilon) > 0 && o.Epsilon <= math.MaxFloat32, "eps", "must be above 0 as float32, is %g",
+		o.Epsilon)
+	return v.Err()
+}
+
+// Steps implements engines.TrainRun.
+func (r *run) Steps() int { return r.optimizer.Steps }
+
+// Export implements engines.TrainRun.
+func (r *run) Export(ctx context.Context, dir string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return r.adapter.Save(dir, 0)
+}
+
+// Close implements engines.TrainRun.
+func (r *run) Close() error { return nil }
+
+func fieldName(datum int, name string) string { return fmt.Sprintf("data[%d].%s", datum, name) }
