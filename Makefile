@@ -11,7 +11,7 @@ RACE_SKIP   ?= /cmd/anneal$$
 RACE_SKIP_TESTS ?= ^$$
 LISTEN      ?= 127.0.0.1:8080
 
-.PHONY: help demo run test race corruption outages cost bench bench-autoscale bench-gateway bench-jobs \
+.PHONY: help demo run test race corruption outages cost bench bench-addons bench-autoscale bench-gateway bench-jobs \
 	bench-others bench-placement bench-queue crash faults hostile kind linearizable simulation fuzz lint lint-openapi \
 	golden reference build clients console oracle partitions transparency upgrade examples
 
@@ -79,6 +79,9 @@ bench-jobs: ## compare jobs with River on PostgreSQL (package postgresql), and m
 bench-gateway: ## replay the Mooncake trace with the gateway's routing (BENCHMARKS.md; some minutes)
 	ANNEAL_GATEWAY=full go test -count=1 -timeout 60m -v -run 'TestMooncake|TestTwoGateways|TestNeighbours|TestSpeed' \
 		./api/routing/twin
+
+bench-addons: ## serve 1,000 adapters with four replicas of the embedded engine that each have 64 loaded (a minute)
+	ANNEAL_ADDONS=full go test -count=1 -v -run TestManyAddons ./workers/agent
 
 bench-queue: ## replay the Philly trace through the queue, in the scenarios of BENCHMARKS.md (some minutes)
 	go test -timeout 60m -run '^$$' -bench Philly -benchtime 1x ./schedulers/queue
