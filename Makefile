@@ -76,9 +76,10 @@ bench: ## measure against the limits of this machine (see BENCHMARKS.md)
 bench-jobs: ## compare jobs with River on PostgreSQL (package postgresql), and measure heartbeats of 10,000 nodes
 	ANNEAL_SCALE=4 go -C schedulers/bench test -count=1 -timeout 60m -v -run 'TestJobs|TestHeartbeats' .
 
-bench-gateway: ## replay the Mooncake trace with the gateway's routing (BENCHMARKS.md; some minutes)
+bench-gateway: ## replay the Mooncake trace with the gateway's routing, and compare it with real engines (some minutes)
 	ANNEAL_GATEWAY=full go test -count=1 -timeout 60m -v -run 'TestMooncake|TestTwoGateways|TestNeighbours|TestSpeed' \
 		./api/routing/twin
+	ANNEAL_GATEWAY=full go test -count=1 -timeout 60m -v -run TestRealEngines ./api/routing/balance
 
 bench-addons: ## serve 1,000 adapters with four replicas of the embedded engine that each have 64 loaded (a minute)
 	ANNEAL_ADDONS=full go test -count=1 -v -run TestManyAddons ./workers/agent
