@@ -80,6 +80,7 @@ bench-gateway: ## replay the Mooncake trace with the gateway's routing, and comp
 	ANNEAL_GATEWAY=full go test -count=1 -timeout 60m -v -run 'TestMooncake|TestTwoGateways|TestNeighbours|TestSpeed' \
 		./api/routing/twin
 	ANNEAL_GATEWAY=full go test -count=1 -timeout 60m -v -run TestRealEngines ./api/routing/balance
+	ANNEAL_GATEWAY=full go test -count=1 -v -run TestCostOf ./api ./workers/coordinator
 
 bench-addons: ## serve 1,000 adapters with four replicas of the embedded engine that each have 64 loaded (a minute)
 	ANNEAL_ADDONS=full go test -count=1 -v -run TestManyAddons ./workers/agent

@@ -50,7 +50,8 @@ func TestCostOfStreams(t *testing.T) {
 	})
 	s.createAccounts()
 	s.deploy("d1", 4)
-	engine := &pacedEngine{streamTrial: trial, begun: make([]time.Time, trial.streams), first: make([]time.Time, trial.streams)}
+	engine := &pacedEngine{streamTrial: trial, begun: make([]time.Time, trial.streams),
+		first: make([]time.Time, trial.streams)}
 	s.replicas.respond = engine.respond
 	backend := httptest.NewServer(http.HandlerFunc(engine.serve))
 	defer backend.Close()

@@ -31,9 +31,11 @@ func TestLoadOfVLLM(t *testing.T) {
 	}{
 		"two engines": {fakeMetrics, engines.ModelLoad{PendingTokens: -1, Running: 5, Waiting: 7, CacheTokens: 32_000,
 			CacheUsed: 12_000}},
-		"an older version": {"vllm:gpu_cache_usage_perc 0.5\nvllm:cache_config_info{num_gpu_blocks=\"10\",block_size=\"16\"} 1",
+		"an older version": {"vllm:gpu_cache_usage_perc 0.5\n" +
+			"vllm:cache_config_info{num_gpu_blocks=\"10\",block_size=\"16\"} 1",
 			engines.ModelLoad{PendingTokens: -1, Running: -1, Waiting: -1, CacheTokens: 160, CacheUsed: 80}},
-		"no size":        {"vllm:kv_cache_usage_perc 0.5\nvllm:cache_config_info{num_gpu_blocks=\"None\",block_size=\"16\"} 1", unknown},
+		"no size": {"vllm:kv_cache_usage_perc 0.5\n" +
+			"vllm:cache_config_info{num_gpu_blocks=\"None\",block_size=\"16\"} 1", unknown},
 		"another server": {"http_requests_total{code=\"200\"} 5\n\n{} {", unknown},
 		"not numbers": {"vllm:num_requests_running NaN\nvllm:num_requests_waiting -1\nvllm:num_requests_waiting{a=\"b 4\n" +
 			"vllm:num_requests_running{a} 5\nvllm:num_requests_running", unknown},

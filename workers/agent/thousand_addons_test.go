@@ -202,7 +202,8 @@ func (p *trialPool) complete(replica int, addon string, at time.Time) (first tim
 	}
 	defer done()
 	_, err = p.models[replica].Complete(context.WithoutCancel(p.t.Context()), engines.CompletionRequest{Addon: addon,
-		Prompt: fmt.Sprint(p.prompts.Add(1), strings.Repeat(" "+addon, 80))[:trialPrompt-1], MaxTokens: 4, IgnoreEOS: true}, func(engines.Chunk) error {
+		Prompt: fmt.Sprint(p.prompts.Add(1), strings.Repeat(" "+addon, 80))[:trialPrompt-1], MaxTokens: 4,
+		IgnoreEOS: true}, func(engines.Chunk) error {
 		if first == 0 {
 			first = time.Since(at)
 		}

@@ -39,7 +39,8 @@ func TestManyAddonsFitIntoAMessage(t *testing.T) {
 	var received Assignments
 	require.NoError(t, Unmarshal(data, &received))
 	require.Equal(t, reply, received)
-	require.Equal(t, domain.InvalidArgument, domain.CodeOf(Unmarshal(data, &Report{})), "other messages are never compressed")
+	require.Equal(t, domain.InvalidArgument, domain.CodeOf(Unmarshal(data, &Report{})),
+		"other messages are never compressed")
 	require.Equal(t, domain.InvalidArgument, domain.CodeOf(Unmarshal(data[:100], &received)))
 	bomb := compress(bytes.Repeat([]byte(" "), maxPlain+1))
 	require.Equal(t, domain.InvalidArgument, domain.CodeOf(Unmarshal(bomb, &received)))

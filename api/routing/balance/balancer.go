@@ -44,18 +44,22 @@ type Balancer struct {
 	hints    []int // by candidate: index of the replica in the last choice
 }
 
-// A replicaState is the predicted state of a replica.
+// A replicaState is the predicted state of a replica. The fields that each choice reads come first, in
+// one line of the processor's cache.
 type replicaState struct {
-	id            string
-	idleAt        time.Duration // when it will have processed all prompts that were sent to it
+	id       string
+	idleAt   time.Duration // when it will have processed all prompts that were sent to it
+	speed    int64         // rate in prompt tokens per 2^30 nanoseconds, to avoid a division
+	reported time.Duration // Candidate.ReportTime of the last report
+	slow     bool          // pace.extra is not 0
+	broken   bool          // the breaker is open or half-open
+
 	idle          time.Duration // predicted total time in which it had no prompt to process
 	rate          int64         // prompt tokens per 1,000 seconds; see setRate
-	speed         int64         // the same in prompt tokens per 2^30 nanoseconds, to avoid a division
 	reportsSize   bool          // the replica reports the size of its cache
 	reportsCached bool          // a response of the replica has reported cached tokens
 	generation    uint64        // distinguishes replicas with the same ID
 	waiting       []*InFlight   // requests of this gateway without a first token, in the order in which they were sent
-	reported      time.Duration // Candidate.ReportTime of the last report
 
 	pace    pace
 	breaker breaker
@@ -141,7 +145,8 @@ func (b *Balancer) Choose(now time.Duration, q Query) (Choice, bool) {
 	forced := true // the breakers of all candidates so far are open
 	for i := range q.Candidates {
 		score := b.score(now, &q, i)
-		admitted := b.replicas[b.hints[i]].breaker.admits(now)
+		r := &b.replicas[b.hints[i]]
+		admitted := !r.broken || r.breaker.admits(now)
 		if !admitted && !forced {
 			continue
 		}
@@ -184,7 +189,14 @@ func (b *Balancer) score(now time.Duration, q *Query, i int) int64 {
 	if q.Planned != nil {
 		tokens += q.Planned[i]
 	}
-	return tokens + r.extra(tokens) + candidate.delay() + r.tokensIn(r.addonDelay(now, q.Addon, candidate))
+	score := tokens + candidate.delay()
+	if r.slow {
+		score += r.extra(tokens)
+	}
+	if candidate.AddonLoad > 0 {
+		score += r.tokensIn(r.addonDelay(now, q.Addon, candidate))
+	}
+	return score
 }
 
 // delay returns the delay by the requests in progress, in prompt tokens.
@@ -204,7 +216,7 @@ func (b *Balancer) choice(now time.Duration, q *Query, i int) Choice {
 	at, candidate := b.hints[i], &q.Candidates[i]
 	r := &b.replicas[at]
 	c := Choice{Candidate: i, Pending: r.pending(now), Busy: candidate.delay(), Full: candidate.full(),
-		Cached: min(int64(b.counts[at])*BlockTokens, q.Prompt.Tokens), Probe: r.breaker.opened && r.breaker.admits(now),
+		Cached: min(int64(b.counts[at])*BlockTokens, q.Prompt.Tokens), Probe: r.broken && r.breaker.admits(now),
 		Load: r.tokensIn(r.addonDelay(now, q.Addon, candidate))}
 	c.Uncached = q.Prompt.Tokens - c.Cached
 	if q.Planned != nil {

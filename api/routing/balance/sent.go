@@ -66,6 +66,7 @@ func (s *InFlight) FirstToken(now time.Duration) {
 	}
 	r := &b.replicas[at]
 	r.breaker.succeed()
+	r.broken = false
 	if s.choice.Load > 0 {
 		s.begun = true
 		return
@@ -126,8 +127,11 @@ func (s *InFlight) Fail(now time.Duration) (opened bool) {
 	if !ok || s.begun {
 		return false
 	}
-	s.drop(&b.replicas[at], now)
-	return b.replicas[at].breaker.fail(now, s)
+	r := &b.replicas[at]
+	s.drop(r, now)
+	opened = r.breaker.fail(now, s)
+	r.broken = r.breaker.opened
+	return opened
 }
 
 // Cancel is like Fail for a request that the client has canceled, or that the replica refused for a

@@ -85,6 +85,7 @@ func (b *Balancer) refresh(now time.Duration) {
 				p.late = p.lag - reference
 			}
 		}
+		r.slow = p.late > 0 || p.slow != slowOne
 		if !p.measured {
 			p.lag -= p.lag / lagForgotten
 			if p.slow > slowOne {

@@ -52,7 +52,8 @@ func (p *pool) run(from, until, every time.Duration, tokens int64) {
 }
 
 func newPool(t *testing.T, rates ...int64) *pool {
-	p := &pool{t: t, b: New(nil), rates: rates, lags: make([]time.Duration, len(rates)), free: make([]time.Duration, len(rates))}
+	p := &pool{t: t, b: New(nil), rates: rates, lags: make([]time.Duration, len(rates)),
+		free: make([]time.Duration, len(rates))}
 	for i := range rates {
 		p.all = append(p.all, Candidate{ID: string(rune('a' + i))})
 	}
