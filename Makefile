@@ -11,7 +11,7 @@ RACE_SKIP   ?= /cmd/anneal$$
 RACE_SKIP_TESTS ?= ^$$
 LISTEN      ?= 127.0.0.1:8080
 
-.PHONY: help demo run test race corruption outages cost bench bench-autoscale bench-gateway bench-jobs \
+.PHONY: help demo run test race corruption outages cost bench bench-addons bench-autoscale bench-gateway bench-jobs \
 	bench-others bench-placement bench-queue crash faults hostile kind linearizable simulation fuzz lint lint-openapi \
 	golden reference build clients console oracle partitions schemas transparency upgrade examples
 
@@ -76,9 +76,14 @@ bench: ## measure against the limits of this machine (see BENCHMARKS.md)
 bench-jobs: ## compare jobs with River on PostgreSQL (package postgresql), and measure heartbeats of 10,000 nodes
 	ANNEAL_SCALE=4 go -C schedulers/bench test -count=1 -timeout 60m -v -run 'TestJobs|TestHeartbeats' .
 
-bench-gateway: ## replay the Mooncake trace with the gateway's routing (BENCHMARKS.md; some minutes)
+bench-gateway: ## replay the Mooncake trace with the gateway's routing, and compare it with real engines (some minutes)
 	ANNEAL_GATEWAY=full go test -count=1 -timeout 60m -v -run 'TestMooncake|TestTwoGateways|TestNeighbours|TestSpeed' \
 		./api/routing/twin
+	ANNEAL_GATEWAY=full go test -count=1 -timeout 60m -v -run TestRealEngines ./api/routing/balance
+	ANNEAL_GATEWAY=full go test -count=1 -v -run TestCostOf ./api ./workers/coordinator
+
+bench-addons: ## serve 1,000 adapters with four replicas of the embedded engine that each have 64 loaded (a minute)
+	ANNEAL_ADDONS=full go test -count=1 -v -run TestManyAddons ./workers/agent
 
 bench-queue: ## replay the Philly trace through the queue, in the scenarios of BENCHMARKS.md (some minutes)
 	go test -timeout 60m -run '^$$' -bench Philly -benchtime 1x ./schedulers/queue

@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"anneal/domain"
 	"anneal/engines"
+	"anneal/projections/live"
 )
 
 // routeOf returns a field of the header anneal-route, such as replica.
@@ -87,4 +89,49 @@ func TestLongPromptsSpread(t *testing.T) {
 	}
 	close(release)
 	require.Equal(t, busy, routeOf(t, <-done, "replica"))
+}
+
+// TestReportsOfEngines checks that a report of pending tokens keeps requests away from a replica, and
+// that a replica whose engine reports nothing is used as before.
+func TestReportsOfEngines(t *testing.T) {
+	s := servingHarness(t, 2)
+	busy := routeOf(t, s.complete(`"prompt": "a"`), "replica")
+	report := func(pending int64) {
+		s.world.Live().Load("accounts/acme/deployments/d1", busy, live.ReplicaLoad{Ready: true, Slots: 8,
+			Time: s.clock.tick(), Engine: live.EngineLoad{PendingTokens: pending, CacheTokens: -1}})
+	}
+	report(-1)
+	require.Equal(t, busy, routeOf(t, s.complete(`"prompt": "a"`), "replica"))
+	report(1_000_000_000)
+	require.NotEqual(t, busy, routeOf(t, s.complete(`"prompt": "a"`), "replica"))
+	report(0)
+	require.Equal(t, busy, routeOf(t, s.complete(`"prompt": "a"`), "replica"))
+}
+
+// TestFailingReplicaIsAvoided checks that a replica whose engine fails gets no requests after some
+// failures, and is tested by one request after a pause.
+func TestFailingReplicaIsAvoided(t *testing.T) {
+	s := servingHarness(t, 2)
+	broken := routeOf(t, s.complete(`"prompt": "a"`), "replica")
+	s.replicas.respond = func(ctx context.Context, r domain.Replica, req engines.CompletionRequest,
+		emit func(engines.Chunk) error) (engines.Usage, error) {
+		if r.ID == broken {
+			return engines.Usage{}, domain.Errorf(domain.Internal, "the engine panicked")
+		}
+		return echo(ctx, r, req, emit)
+	}
+	failures := 0
+	for range 100 { // the clock advances by a second whenever it is read
+		if s.complete(`"prompt": "a"`).status != 200 {
+			failures++
+		}
+	}
+	require.Greater(t, failures, 5)
+	require.Less(t, failures, 20, "the pauses become longer")
+	s.clock.add(time.Minute)
+	s.replicas.respond = echo
+	tested := s.complete(`"prompt": "a"`)
+	require.Equal(t, broken, routeOf(t, tested, "replica"))
+	require.Equal(t, "half-open", routeOf(t, tested, "breaker"))
+	require.Equal(t, broken, routeOf(t, s.complete(`"prompt": "a"`), "replica"))
 }

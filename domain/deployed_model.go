@@ -40,7 +40,11 @@ const (
 )
 
 // MaxAddons is the maximum number of DEPLOYING and DEPLOYED addons of one deployment.
-const MaxAddons = 64
+const MaxAddons = 1024
+
+// DefaultAddonSlots is the maximum number of addons that the engine of a replica has loaded at a time
+// if the deployment's shape does not say it.
+const DefaultAddonSlots = 64
 
 // DeployedModelSpec holds the fields of a deployed model that the caller sets.
 type DeployedModelSpec struct {

@@ -1,6 +1,7 @@
 package projections
 
 import (
+	"cmp"
 	"iter"
 	"strings"
 
@@ -55,16 +56,16 @@ func (v *View) NextDefaultRank(deployment domain.Name) int {
 }
 
 // AddonSlots returns how many addons a replica of a deployment may have loaded in its engine at a
-// time, as the deployment's shape version says; 0 stands for no limit.
+// time: as many as the deployment's shape version says, or else domain.DefaultAddonSlots.
 func AddonSlots(v *View, d *domain.Deployment) int {
 	shape, id, _ := strings.Cut(d.DeploymentShape, "/versions/")
 	row, ok := v.Shapes.Get(domain.Name(shape))
 	if !ok {
-		return 0
+		return domain.DefaultAddonSlots
 	}
 	version, ok := row.State.Version(id)
 	if !ok {
-		return 0
+		return domain.DefaultAddonSlots
 	}
-	return version.NumLoraDeviceCached
+	return cmp.Or(version.NumLoraDeviceCached, domain.DefaultAddonSlots)
 }

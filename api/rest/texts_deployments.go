@@ -29,8 +29,8 @@ var shapeTexts = map[string]string{
 		"prompt.",
 	"disableSpeculativeDecoding": "Whether speculative decoding is disabled.",
 	"enableSessionAffinity":      "Whether all requests of one end user (field user) go to the same replica.",
-	"numLoraDeviceCached": "Maximum number of addons in the accelerator memory of a replica; 0 means as many as fit. " +
-		"A request for another addon replaces the least recently used one.",
+	"numLoraDeviceCached": "Maximum number of addons in the accelerator memory of a replica; 0 means 64. A request for " +
+		"another addon replaces the least frequently used one.",
 	"presetType":              "Workload that the shape is optimized for.",
 	"createDeploymentRequest": "Create request of the deployment for which shapes are looked up.",
 	"deployment":              "The deployment to create.",
@@ -97,7 +97,7 @@ var deploymentTexts = map[string]string{
 		"load other weights.",
 	"pricingPlanId": "ID of a pricing plan.",
 	"numPeftDeviceCached": "Number of addons that all ready replicas have in their accelerator memory; at most " +
-		"numLoraDeviceCached of the shape.",
+		"numLoraDeviceCached of the shape, or else 64.",
 
 	"default": "Whether the addon serves requests that name only the deployment and, if several deployments have " +
 		"loaded the same model, requests that name only the model. A deployment has at most one default addon: making " +

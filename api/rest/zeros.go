@@ -33,7 +33,7 @@ var zeroDefaults = map[string]string{
 	"acceleratorCount":                    shownDefault,
 	"draftTokenCount":                     shownDefault,
 	"ngramSpeculationLength":              shownDefault,
-	"numLoraDeviceCached":                 "all that fit",
+	"numLoraDeviceCached":                 fmt.Sprint(domain.DefaultAddonSlots),
 	"maxWithRevocableReplicaCount":        "maxReplicaCount",
 	"previewQuestion.maxSamples":          "all of sampleData, or the first rows of the dataset",
 	"fraction":                            shownDefault,

@@ -3,13 +3,17 @@ package routing
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"anneal/api/request"
 	"anneal/api/routing/balance"
+	"anneal/domain"
 )
 
 // balancerMetrics count the choices of replicas. The zero value counts nothing.
 type balancerMetrics struct {
 	choices *prometheus.CounterVec // by reason
 	tokens  *prometheus.CounterVec // prompt tokens, by whether a replica was predicted to have them cached
+	loads   prometheus.Counter
+	breaks  prometheus.Counter
 }
 
 func newBalancerMetrics(registerer prometheus.Registerer) balancerMetrics {
@@ -21,8 +25,21 @@ func newBalancerMetrics(registerer prometheus.Registerer) balancerMetrics {
 			Help: "Estimated prompt tokens of requests, by whether the chosen replica was predicted to have them " +
 				"cached: true or false."}, []string{"cached"}),
 	}
-	registerer.MustRegister(m.choices, m.tokens)
+	m.loads = prometheus.NewCounter(prometheus.CounterOpts{Name: "anneal_route_addon_loads_total",
+		Help: "Requests sent to a replica that was predicted to load their addon before the answer."})
+	m.breaks = prometheus.NewCounter(prometheus.CounterOpts{Name: "anneal_route_breakers_opened_total",
+		Help: "Times that the circuit breaker of a replica opened, after consecutive failures before the first token."})
+	registerer.MustRegister(m.choices, m.tokens, m.loads, m.breaks)
 	return m
+}
+
+// opened records that the circuit breaker of a replica opened.
+func (m balancerMetrics) opened(c *request.Call, deployment domain.Name, r domain.Replica, err error) {
+	if m.breaks != nil {
+		m.breaks.Inc()
+	}
+	c.Logger.Warn("a replica fails: it gets no requests for some time while others can respond", "deployment",
+		deployment, "replica", r.ID, "error", err)
 }
 
 func (m balancerMetrics) count(c balance.Choice) {
@@ -30,6 +47,9 @@ func (m balancerMetrics) count(c balance.Choice) {
 		return
 	}
 	m.choices.WithLabelValues(c.Reason).Inc()
+	if c.Load > 0 {
+		m.loads.Inc()
+	}
 	m.tokens.WithLabelValues("true").Add(float64(c.Cached))
 	m.tokens.WithLabelValues("false").Add(float64(c.Uncached))
 }

@@ -115,21 +115,39 @@ func (a *Attempt) FirstToken() { a.sent.FirstToken(a.now()) }
 // Cached records how many tokens of the prompt the replica had cached.
 func (a *Attempt) Cached(tokens int) { a.cached = int64(tokens) }
 
-// end records how the attempt ended.
-func (a *Attempt) end(err error) {
+// end records how the attempt ended. It reports whether the circuit breaker of the replica opened.
+// canceled reports that the client has disconnected.
+func (a *Attempt) end(err error, canceled bool) (opened bool) {
 	a.ended = true
-	if err != nil {
-		a.sent.Fail(a.now())
-		return
+	switch {
+	case err == nil:
+		a.FirstToken()
+		a.sent.End(a.cached)
+	case !canceled && blames(err):
+		return a.sent.Fail(a.now())
+	default:
+		a.sent.Cancel(a.now())
 	}
-	a.FirstToken()
-	a.sent.End(a.cached)
+	return false
+}
+
+// blames reports whether an error of a request means that the replica fails. Errors of invalid requests,
+// of full queues, and of replicas and addons that were removed do not.
+func blames(err error) bool {
+	switch domain.CodeOf(err) {
+	case domain.Unavailable:
+		reason := request.ReasonOf(err)
+		return reason != engines.AddonNotLoaded && reason != engines.ReplicaGone
+	case domain.Internal, domain.Unknown, domain.DeadlineExceeded, domain.Aborted:
+		return true
+	}
+	return false
 }
 
 // endPanic records that the attempt failed, if a panic ended it.
 func (a *Attempt) endPanic() {
 	if !a.ended {
-		a.sent.Fail(a.now())
+		a.sent.Cancel(a.now())
 	}
 }
 
@@ -145,7 +163,8 @@ func (s *sendState) next(row *projections.Row[domain.Deployment], ready []domain
 	}
 	all := &s.router.balancers
 	balancer, now := all.forDeployment(row, c.Now)
-	query := balance.Query{Candidates: candidates(c, q.Deployment, ready)}
+	at := now()
+	query := balance.Query{Candidates: candidates(c, q, ready, all.start, at), Addon: q.Addon}
 	if q.Session != "" {
 		query.Session = slices.MaxFunc(ready, func(a, b domain.Replica) int {
 			return cmp.Compare(affinity(q.Session, a.ID), affinity(q.Session, b.ID))
@@ -154,7 +173,7 @@ func (s *sendState) next(row *projections.Row[domain.Deployment], ready []domain
 	if q.Prompt != nil {
 		query.Prompt = q.Prompt(q.Addon)
 	}
-	choice, _ := balancer.Choose(now(), query)
+	choice, _ := balancer.Choose(at, query)
 	all.metrics.count(choice)
 	replica, requests := ready[choice.Candidate], query.Candidates[choice.Candidate].Requests
 	return &Attempt{Replica: replica, Addon: q.Addon, cached: -1, now: now,
@@ -170,20 +189,48 @@ func routeOf(p request.Principal, deployment domain.Name, replica string, candid
 	work := ""
 	if p.Account == deployment.Account() || p.IsOperator() {
 		work = fmt.Sprintf("requests=%d; pending-tokens=%d; ", requests, choice.Pending)
+		if choice.Slow > 0 {
+			work += fmt.Sprintf("slow-tokens=%d; ", choice.Slow)
+		}
 	}
-	return fmt.Sprintf("replica=%s; reason=%s; candidates=%d; %scached-tokens=%d; uncached-tokens=%d", replica,
+	route := fmt.Sprintf("replica=%s; reason=%s; candidates=%d; %scached-tokens=%d; uncached-tokens=%d", replica,
 		choice.Reason, candidates, work, choice.Cached, choice.Uncached)
+	if choice.Load > 0 {
+		route += fmt.Sprintf("; addon-load-tokens=%d", choice.Load)
+	}
+	switch {
+	case choice.Forced:
+		route += "; breaker=open"
+	case choice.Probe:
+		route += "; breaker=half-open"
+	}
+	return route
 }
 
+// assumedAddonLoad is the load time of addons on a replica that has not measured it.
+const assumedAddonLoad = 300 * time.Millisecond
+
 // candidates returns the replicas with their loads: the number of requests in progress that this server
-// has sent, or the number that the node has reported, whichever is higher.
-func candidates(c *request.Call, deployment domain.Name, replicas []domain.Replica) []balance.Candidate {
+// has sent, or the number that the node has reported, whichever is higher. now and
+// the times of candidates are durations since start.
+func candidates(c *request.Call, q Request, replicas []domain.Replica, start time.Time, now time.Duration) (
+	out []balance.Candidate) {
 	status := c.World.View().Live
-	out := make([]balance.Candidate, len(replicas))
-	for i, r := range replicas {
-		reported, _ := status.Replica(deployment, r.ID)
-		out[i] = balance.Candidate{ID: r.ID, Slots: reported.Slots,
-			Requests: max(c.Busy.Of(replicaKey(deployment, r.ID)), reported.Active+reported.Queued)}
+	out = make([]balance.Candidate, 0, len(replicas))
+	for _, r := range replicas {
+		reported, ok := status.Replica(q.Deployment, r.ID)
+		one := balance.Candidate{ID: r.ID, Slots: reported.Slots,
+			Requests: max(c.Busy.Of(replicaKey(q.Deployment, r.ID)), reported.Active+reported.Queued)}
+		if queued, unloaded := reported.Unloaded[q.Addon]; unloaded {
+			one.AddonLoad, one.AddonQueued = cmp.Or(reported.AddonLoadTime, assumedAddonLoad), queued
+		}
+		if ok {
+			one.ReportTime = reported.Time.Sub(start)
+			age := max(0, now-one.ReportTime)
+			one.Report = balance.Report{PendingTokens: reported.Engine.PendingTokens,
+				CacheBlocks: max(0, reported.Engine.CacheTokens) / balance.BlockTokens, Age: age + reported.Engine.Age}
+		}
+		out = append(out, one)
 	}
 	return out
 }

@@ -76,6 +76,7 @@ type wireNote struct {
 	Uncached   int64         `json:"uncached"`
 	Blocks     []byte        `json:"blocks"` // the hashes as 8 bytes each, little-endian
 	Age        time.Duration `json:"age"`    // in nanoseconds
+	Addon      string        `json:"addon,omitempty"`
 }
 
 // Limits of a message between gateways.
@@ -94,7 +95,8 @@ func EncodeNotes(notes []Note) (messages [][]byte) {
 			for _, hash := range note.Blocks[:min(len(note.Blocks), maxMessageBlocks)] {
 				blocks = binary.LittleEndian.AppendUint64(blocks, hash)
 			}
-			wire[i] = wireNote{note.Deployment, note.Created, note.Replica, note.Uncached, blocks, note.Age}
+			wire[i] = wireNote{note.Deployment, note.Created, note.Replica, note.Uncached, blocks, note.Age,
+				note.Addon}
 		}
 		message, _ := json.Marshal(wire) // such values can always be marshaled
 		messages, notes = append(messages, message), notes[n:]
@@ -116,7 +118,7 @@ func DecodeNotes(message []byte) ([]Note, error) {
 				"bytes of blocks", w.Uncached, w.Age, len(w.Blocks))
 		}
 		note := Note{Deployment: w.Deployment, Created: w.Created,
-			SentPrompt: balance.SentPrompt{Replica: w.Replica, Uncached: w.Uncached, Age: w.Age}}
+			SentPrompt: balance.SentPrompt{Replica: w.Replica, Uncached: w.Uncached, Age: w.Age, Addon: w.Addon}}
 		for at := 0; at < len(w.Blocks); at += 8 {
 			note.Blocks = append(note.Blocks, binary.LittleEndian.Uint64(w.Blocks[at:]))
 		}

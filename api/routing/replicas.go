@@ -164,7 +164,9 @@ func (s *sendState) attempt(ctx context.Context, a *Attempt) (begun bool, err er
 	defer leave()
 	defer a.endPanic()
 	begun, err = s.q.Send(ctx, a)
-	a.end(err)
+	if a.end(err, ctx.Err() != nil) {
+		s.router.balancers.metrics.opened(s.c, s.q.Deployment, a.Replica, err)
+	}
 	if err != nil && ctx.Err() != nil {
 		err = ctx.Err()
 	}

@@ -12,7 +12,7 @@ import (
 	"anneal/engines"
 )
 
-// A loader is a model whose server loads adapters while it serves requests.
+// A loader is a model whose server loads adapters while it serves requests, and reports its load: vLLM.
 type loader struct{ *model }
 
 // An addon is an adapter that the server has loaded. dir has a copy of its files, from which a

@@ -129,6 +129,7 @@ func (f *fakeServer) routes() http.Handler {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
 	})
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(fakeMetrics)) })
 	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) {
 		writeJSON(w, body{"data": []body{{"id": baseName, "max_model_len": fakeContextLength,
 			"meta": body{"n_params": 1000}}}})

@@ -52,6 +52,20 @@ type ReplicaLoad struct {
 	TokensPerSecond       float64 // generated tokens per second
 	Time                  time.Time
 	Addons                map[string]string // state of each addon on the replica, by addon ID; do not modify
+	// Unloaded has the loaded addons that the engine does not have now, because others took their
+	// place. The value is true if requests wait until the engine has loaded the addon again. Do not
+	// modify it.
+	Unloaded      map[string]bool
+	AddonLoadTime time.Duration // average time in which the engine loads an addon; 0 if unknown
+	Engine        EngineLoad
+}
+
+// EngineLoad is the load that the engine of a replica reports. A number that it does not report is -1.
+type EngineLoad struct {
+	PendingTokens          int64         // prompt tokens of its requests that are neither computed nor cached
+	Running, Waiting       int64         // number of requests in its steps, and that it has not started
+	CacheTokens, CacheUsed int64         // size of its KV cache, and how much of it requests use, in tokens
+	Age                    time.Duration // time from the measurement to the report
 }
 
 // A View is an immutable copy of the live status, safe for concurrent use. The zero value is empty.

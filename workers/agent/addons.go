@@ -90,11 +90,16 @@ func (s *addons) dequeue(id string, t ticket) {
 
 // state returns the state of every addon for the next heartbeat.
 func (s *addons) state() []protocol.Addon {
+	residency := s.resident.residency()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var listed []protocol.Addon
 	for _, id := range slices.Sorted(maps.Keys(s.all)) {
-		listed = append(listed, s.all[id].Addon)
+		one := s.all[id].Addon
+		if state, known := residency[id]; known && one.State == protocol.AddonLoaded {
+			one.Residency = state
+		}
+		listed = append(listed, one)
 	}
 	return listed
 }
@@ -200,7 +205,12 @@ func (s *addons) try(ctx context.Context, a *addon, assignment protocol.AddonAss
 	} else if s.resident != nil {
 		keep := release // the files stay on disk as long as the addon is assigned
 		release = func() {}
-		load = func(ctx context.Context, id, dir string) error { return s.resident.add(ctx, loader, id, dir, keep) }
+		load = func(ctx context.Context, id, dir string) error {
+			if assignment.Proven && s.resident.register(loader, id, dir, keep) {
+				return nil
+			}
+			return s.resident.add(ctx, loader, id, dir, keep)
+		}
 	}
 	return s.load(ctx, a, load, dir, release)
 }

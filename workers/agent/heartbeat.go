@@ -21,6 +21,7 @@ const (
 // next one. It returns an error when another agent has registered as this node, so that this agent
 // must stop.
 func (a *Agent) heartbeat(ctx, life context.Context) (time.Duration, error) {
+	a.measureLoads(life)
 	requestCtx, cancel := context.WithTimeout(ctx, heartbeatTimeout)
 	defer cancel()
 	sent := a.state()

@@ -48,6 +48,7 @@ type replica struct {
 	slots, queue chan struct{}
 
 	addons addons
+	engine engineLoad
 	span   tracing.Span // span of starting the replica
 }
 
@@ -65,10 +66,11 @@ func newReplica(a *Agent, life context.Context, assignment protocol.ServeAssignm
 // state returns the state of the replica for the next heartbeat, and resets the counters for its
 // rates.
 func (r *replica) state() protocol.Replica {
-	addons := r.addons.state()
+	addons, loadTime := r.addons.state(), r.addons.resident.averageLoad()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	load := r.load
+	load.AddonLoadTime, load.Engine = loadTime, r.engine.latest(time.Now())
 	load.Queued = max(0, load.Active-load.Slots)
 	load.Active -= load.Queued
 	now := time.Now()

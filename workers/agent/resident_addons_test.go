@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -165,13 +166,117 @@ func TestClientDisconnectsDuringLoad(t *testing.T) {
 	m.take()
 	ctx, disconnect := context.WithCancel(t.Context())
 	m.during = disconnect
-	done, err := c.use(ctx, "a")
-	require.NoError(t, err)
-	done()
+	if done, err := c.use(ctx, "a"); err == nil {
+		done()
+	} else {
+		require.ErrorIs(t, err, context.Canceled)
+	}
 	use(t, c, "a")()
 	require.Equal(t, []string{"-b", "+a"}, m.take(), "the addon is loaded once")
 	use(t, c, "b")()
 	require.Equal(t, 1, m.peak)
+}
+
+// TestFrequentAddonsStay checks that the addon with the fewest requests is unloaded, although others were
+// used longer ago, and that requests count half after addonHalfLife.
+func TestFrequentAddonsStay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newLimitedModel(2)
+		c := residents(t, m, "a", "b", "c")
+		m.take()
+		for _, id := range []string{"a", "a", "a", "b"} {
+			use(t, c, id)()
+		}
+		m.take()
+		time.Sleep(time.Minute)
+		use(t, c, "c")()
+		require.Equal(t, []string{"-b", "+c"}, m.take(), "a has three requests")
+		for i := range 7 * 24 * 6 {
+			time.Sleep(addonHalfLife)
+			use(t, c, "c")()
+			if i == 0 {
+				use(t, c, "b")()
+				require.Equal(t, []string{"-a", "+b"}, m.take(), "a's three requests count 1.4, c's two 1.5")
+			}
+		}
+		use(t, c, "a")()
+		require.Equal(t, []string{"-b", "+a"}, m.take(), "after a week")
+	})
+}
+
+// TestLoadsAreAsynchronous checks that requests for loaded addons go on while others are loaded, that
+// requests for the same addon wait for one load, and that loads are bounded.
+func TestLoadsAreAsynchronous(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newLimitedModel(6)
+		ids := []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"}
+		c := residents(t, m, ids...)
+		m.take()
+		var loading, peak atomic.Int32
+		m.during = func() {
+			peak.Store(max(peak.Load(), loading.Add(1)))
+			time.Sleep(time.Second)
+			loading.Add(-1)
+		}
+		busy := use(t, c, "l")
+		began := time.Now()
+		var clients sync.WaitGroup
+		for _, id := range []string{"a", "b", "c", "d", "e", "a", "b", "c", "d", "e"} {
+			clients.Go(func() { use(t, c, id)() })
+		}
+		synctest.Wait()
+		use(t, c, "l")()
+		require.Equal(t, began, time.Now(), "no request for a loaded addon waits")
+		require.Equal(t, protocol.AddonQueued, c.residency()["e"])
+		require.Equal(t, protocol.AddonEvicted, c.residency()["g"])
+		require.Equal(t, protocol.AddonResident, c.residency()["k"])
+		clients.Wait()
+		busy()
+		require.Equal(t, 2*time.Second, time.Since(began), "five loads, four at a time")
+		require.EqualValues(t, maxAddonLoads, peak.Load())
+		require.Len(t, m.take(), 10, "each addon is loaded once, in place of another")
+		require.Equal(t, 6, m.peak)
+		require.NotZero(t, c.averageLoad())
+	})
+}
+
+// TestWaitingRequestsThatEnd checks that an addon is not loaded for requests whose clients have
+// disconnected before the load began.
+func TestWaitingRequestsThatEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newLimitedModel(1)
+		c := residents(t, m, "a", "b")
+		busy := use(t, c, "b")
+		m.take()
+		ctx, disconnect := context.WithCancel(t.Context())
+		var client sync.WaitGroup
+		client.Go(func() {
+			_, err := c.use(ctx, "a")
+			require.ErrorIs(t, err, context.Canceled)
+		})
+		synctest.Wait()
+		disconnect()
+		client.Wait()
+		busy()
+		use(t, c, "b")()
+		require.Empty(t, m.take())
+	})
+}
+
+// TestProvenAddonsAreLoadedAtTheirFirstRequest checks that addons that other replicas have loaded are
+// loaded while there is space, and later ones at their first request.
+func TestProvenAddonsAreLoadedAtTheirFirstRequest(t *testing.T) {
+	m := newLimitedModel(1)
+	c := residents(t, m)
+	released := 0
+	require.False(t, c.register(m, "a", "", func() {}), "there is space")
+	require.NoError(t, c.add(t.Context(), m, "a", "", func() {}))
+	require.True(t, c.register(m, "b", "", func() { released++ }))
+	require.Equal(t, []string{"+a"}, m.take())
+	use(t, c, "b")()
+	require.Equal(t, []string{"-a", "+b"}, m.take())
+	require.True(t, c.remove("b"))
+	require.Equal(t, 1, released)
 }
 
 // TestAddonOfAFailedLoadIsUnloaded checks that an addon that the engine may have loaded although

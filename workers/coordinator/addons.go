@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"context"
+	"errors"
 
 	"anneal/domain"
 	"anneal/projections"
@@ -36,12 +37,13 @@ func (a *assigner) assignAddons(
 		listed[addon.ID] = true
 	}
 	addons := protocol.ReplicaAddons{Replica: r.ID()}
+	full := false // the reply has no space for more addons
 	for _, row := range addonsOf(view, r.Deployment) {
 		switch id := addonID(row); {
 		case !row.State.Wanted():
 		case listed[id]:
 			addons.Keep = append(addons.Keep, id)
-		default:
+		case !full:
 			assignment, err := a.addonAssignment(ctx, view, row)
 			if err == nil {
 				err = d.reserve(assignment)
@@ -51,6 +53,8 @@ func (a *assigner) assignAddons(
 				addons.Load = append(addons.Load, assignment)
 			case isRefused(err):
 				a.failAddon(ctx, node, row, domain.StatusOf(err))
+			case errors.Is(err, errMessageFull):
+				full = true
 			default:
 				a.logger.Info("cannot assign an addon to a replica yet: trying again at the next "+
 					"heartbeat", "addon", row.Name, "error", err)
@@ -78,7 +82,8 @@ func (a *assigner) addonAssignment(
 	if err != nil {
 		return protocol.AddonAssignment{}, err
 	}
-	return protocol.AddonAssignment{ID: addonID(row), Files: *files}, nil
+	return protocol.AddonAssignment{ID: addonID(row), Files: *files,
+		Proven: row.State.State == domain.ModelDeployedState}, nil
 }
 
 func (a *assigner) failAddon(ctx context.Context, node string, row *addonRow, status domain.Status) {
@@ -144,8 +149,11 @@ func addonIntent(
 	row *addonRow, failures map[string]string,
 ) (domain.Intent, bool) {
 	id := addonID(row)
-	serving, missing, holding := countReplicas(view, deployment, id)
 	reason, failed := failures[id]
+	if !failed && row.State.State == domain.ModelDeployedState {
+		return domain.Intent{}, false
+	}
+	serving, missing, holding := countReplicas(view, deployment, id)
 	ready := deployment.State.Replicas[r.Replica].State == domain.ReplicaReady
 	onAddon := func(command domain.Command[domain.DeployedModel]) (domain.Intent, bool) {
 		return domain.Intend(domain.DeployedModels, row.Name, command), true

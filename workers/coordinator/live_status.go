@@ -1,7 +1,9 @@
 package coordinator
 
 import (
+	"cmp"
 	"slices"
+	"time"
 
 	"anneal/domain"
 	"anneal/engines"
@@ -57,6 +59,8 @@ func (h *heartbeats) recordStatus(node string, heartbeat protocol.Heartbeat) {
 			RequestsPerSecond: r.Load.RequestsPerSecond, CompletedPerSecond: r.Load.CompletedPerSecond,
 			PromptTokensPerSecond: r.Load.PromptTokensPerSecond,
 			TokensPerSecond:       r.Load.TokensPerSecond, Time: now, Addons: addonStates(r),
+			Unloaded: unloadedAddons(r), AddonLoadTime: clamp(r.Load.AddonLoadTime, 0, time.Hour),
+			Engine: engineLoad(r.Load.Engine),
 		})
 	}
 }
@@ -91,6 +95,38 @@ func addonStates(r protocol.Replica) map[string]string {
 	}
 	return states
 }
+
+// unloadedAddons returns the loaded addons that the engine of a replica has evicted, by addon ID. The
+// value is true if requests wait until the engine has loaded the addon again.
+func unloadedAddons(r protocol.Replica) map[string]bool {
+	var unloaded map[string]bool
+	for _, a := range r.Addons[:min(len(r.Addons), 2*domain.MaxAddons)] {
+		if a.State != protocol.AddonLoaded || a.Residency == protocol.AddonResident {
+			continue
+		}
+		if unloaded == nil {
+			unloaded = map[string]bool{}
+		}
+		unloaded[a.ID] = a.Residency == protocol.AddonQueued
+	}
+	return unloaded
+}
+
+// maxTokens is the maximum number of tokens in a report of an engine.
+const maxTokens = 1 << 40
+
+// engineLoad returns the load that an engine reports; that without any known number if it reports none.
+func engineLoad(l *engines.ModelLoad) live.EngineLoad {
+	if l == nil {
+		none := engines.NoLoad()
+		l = &none
+	}
+	return live.EngineLoad{PendingTokens: clamp(l.PendingTokens, -1, maxTokens), Running: clamp(l.Running, -1, maxTokens),
+		Waiting: clamp(l.Waiting, -1, maxTokens), CacheTokens: clamp(l.CacheTokens, -1, maxTokens),
+		CacheUsed: clamp(l.CacheUsed, -1, maxTokens), Age: clamp(l.Age, 0, time.Minute)}
+}
+
+func clamp[T cmp.Ordered](value, low, high T) T { return max(low, min(value, high)) }
 
 // leadBy reports whether attempt is the current attempt of the job and the node leads it: the node
 // is the first or only one of the attempt. Only the leader reports progress and results.

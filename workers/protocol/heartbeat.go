@@ -86,6 +86,10 @@ type Load struct {
 	CompletedPerSecond    float64 `json:"completedPerSecond"`
 	PromptTokensPerSecond float64 `json:"promptTokensPerSecond"`
 	TokensPerSecond       float64 `json:"tokensPerSecond"`
+	// Engine is the load that the engine reports; nil if it reports none.
+	Engine *engines.ModelLoad `json:"engine,omitempty"`
+	// AddonLoadTime is the average time in which the engine loads an addon; 0 if it is not known.
+	AddonLoadTime time.Duration `json:"addonLoadTime,omitempty"`
 }
 
 // Assignments is the reply to a heartbeat: what should run on the node. The agent immediately stops

@@ -78,10 +78,14 @@ func (e *Error) Err() error {
 // TooLarge is the reason of the error for a message that is longer than MaxMessage.
 const TooLarge = "MESSAGE_TOO_LARGE"
 
-// Marshal encodes a message as JSON. It returns an error with the reason TooLarge when the result
-// is longer than MaxMessage.
+// Marshal encodes a message as JSON. It compresses a Heartbeat and Assignments that are longer than
+// MaxMessage, because the lists of a thousand addons for each replica compress to a tenth. It returns
+// an error with the reason TooLarge when the result is longer than MaxMessage.
 func Marshal(message any) ([]byte, error) {
 	data, err := json.Marshal(message)
+	if err == nil && len(data) > MaxMessage && len(data) <= maxPlain && compresses(message) {
+		data = compress(data)
+	}
 	if err == nil && len(data) > MaxMessage {
 		err = &domain.Error{Code: domain.ResourceExhausted, Reason: TooLarge,
 			Message: fmt.Sprintf("the message between agent and control plane has %d bytes: at most %d are "+
@@ -93,6 +97,12 @@ func Marshal(message any) ([]byte, error) {
 // Unmarshal decodes data into message. When data has another protocol version, it returns an error
 // without decoding anything else. When data is an ErrorReply, it returns the error in it.
 func Unmarshal(data []byte, message any) error {
+	if bytes.HasPrefix(data, compressedHead) && compresses(message) {
+		var err error
+		if data, err = decompress(data); err != nil {
+			return domain.Errorf(domain.InvalidArgument, "decompress a message between agent and control plane: %v", err)
+		}
+	}
 	if !isPlain(data) {
 		if err := checkHead(data); err != nil {
 			return err

@@ -20,7 +20,6 @@ const (
 	blocksLost    = 50        // 1/blocksLost of the estimated size is removed after a wrong prediction
 	requestTokens = 16        // delay by a request in progress, in prompt tokens
 	slotTokens    = 4096      // delay by each request that must end before the next one begins, in prompt tokens
-	addonLoads    = 2         // an addon that is not resident counts as this many times its load time
 
 	sessionTime = time.Second // maximum delay for which a request stays on its session's replica
 )
@@ -37,22 +36,34 @@ type Balancer struct {
 	prefixes   prefixes
 	announce   func(SentPrompt)
 
+	refreshAt time.Duration // when refresh compares the replicas next
+	buffer    []int64       // of refresh
+
 	counts   []int32 // buffers of Choose
 	matching replicaSet
 	hints    []int // by candidate: index of the replica in the last choice
 }
 
-// A replicaState is the predicted state of a replica.
+// A replicaState is the predicted state of a replica. The fields that each choice reads come first, in
+// one line of the processor's cache.
 type replicaState struct {
-	id            string
-	idleAt        time.Duration // when it will have processed all prompts that were sent to it
+	id       string
+	idleAt   time.Duration // when it will have processed all prompts that were sent to it
+	speed    int64         // rate in prompt tokens per 2^30 nanoseconds, to avoid a division
+	reported time.Duration // Candidate.ReportTime of the last report
+	slow     bool          // pace.extra is not 0
+	broken   bool          // the breaker is open or half-open
+
 	idle          time.Duration // predicted total time in which it had no prompt to process
 	rate          int64         // prompt tokens per 1,000 seconds; see setRate
-	speed         int64         // the same in prompt tokens per 2^30 nanoseconds, to avoid a division
 	reportsSize   bool          // the replica reports the size of its cache
 	reportsCached bool          // a response of the replica has reported cached tokens
 	generation    uint64        // distinguishes replicas with the same ID
 	waiting       []*InFlight   // requests of this gateway without a first token, in the order in which they were sent
+
+	pace    pace
+	breaker breaker
+	loads   map[string]time.Duration // by addon: when a request of a gateway made the replica load it
 }
 
 // New returns a Balancer without replicas. It calls announce, which may be nil, for each prompt that
@@ -69,12 +80,18 @@ type Candidate struct {
 	Slots    int // number of requests that it serves concurrently; 0 if unknown
 	// AddonLoad is how long the replica takes to load the request's addon before it can answer; 0 if
 	// the addon is loaded or the request has none.
-	AddonLoad time.Duration
+	AddonLoad   time.Duration
+	AddonQueued bool // other requests wait until the replica has loaded the addon
+	// Report is the last report of the replica, and ReportTime the time at which it arrived, which is
+	// later than 0; 0 if there is none. Each report is applied once.
+	Report     Report
+	ReportTime time.Duration
 }
 
 // A Query asks for a replica that answers a request.
 type Query struct {
 	Prompt     Prompt
+	Addon      string // ID of the addon; "" if there is none
 	Candidates []Candidate
 	Planned    []int64 // by candidate: prompt tokens that earlier requests will add to its replica; may be nil
 	// Session is the ID of the candidate that answers the other requests of the session; "" if there
@@ -92,6 +109,11 @@ type Choice struct {
 	Load      int64  // load time of the addon, in prompt tokens
 	Busy      int64  // delay by the requests in progress, in prompt tokens
 	Full      bool   // the request must wait until another one on the replica ends
+	Slow      int64  // delay because the replica is slower than the others, in prompt tokens
+	Probe     bool   // the request tests whether the replica works again: its circuit breaker is half-open
+	Forced    bool   // the circuit breakers of all candidates are open
+
+	addon string // ID of the addon that the replica must load; "" if there is none
 }
 
 // Reasons of a choice.
@@ -102,10 +124,11 @@ const (
 
 // Score is the number of prompt tokens that the replica could process before it answers. The lowest
 // score wins.
-func (c Choice) Score() int64 { return c.Pending + c.Uncached + c.Load + c.Busy }
+func (c Choice) Score() int64 { return c.Pending + c.Uncached + c.Load + c.Busy + c.Slow }
 
 // Choose returns the candidate with the lowest score, and of candidates with equal scores the one with
-// the lowest ID. It returns false if there are no candidates.
+// the lowest ID. Candidates whose circuit breaker is open are not chosen, unless it is open for all of
+// them. Choose returns false if there are no candidates.
 func (b *Balancer) Choose(now time.Duration, q Query) (Choice, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -115,10 +138,21 @@ func (b *Balancer) Choose(now time.Duration, q Query) (Choice, bool) {
 	for len(b.hints) < len(q.Candidates) {
 		b.hints = append(b.hints, len(b.hints))
 	}
+	b.refresh(now)
 	b.prefixes.cached(q.Prompt.Blocks, &b.matching, b.counts)
-	at, bestScore, session, sessionScore := -1, int64(0), -1, int64(0)
+	at, session, sessionScore := -1, -1, int64(0)
+	var bestScore int64
+	forced := true // the breakers of all candidates so far are open
 	for i := range q.Candidates {
 		score := b.score(now, &q, i)
+		r := &b.replicas[b.hints[i]]
+		admitted := !r.broken || r.breaker.admits(now)
+		if !admitted && !forced {
+			continue
+		}
+		if admitted && forced {
+			at, session, forced = -1, -1, false
+		}
 		if q.Session != "" && q.Candidates[i].ID == q.Session {
 			session, sessionScore = i, score
 		}
@@ -134,7 +168,7 @@ func (b *Balancer) Choose(now time.Duration, q Query) (Choice, bool) {
 		at, reason = session, ReasonSession
 	}
 	best := b.choice(now, &q, at)
-	best.Reason = reason
+	best.Reason, best.Forced = reason, forced
 	return best, true
 }
 
@@ -147,12 +181,20 @@ func (b *Balancer) score(now time.Duration, q *Query, i int) int64 {
 		b.hints[i] = at
 	}
 	r := &b.replicas[at]
-	score := r.pending(now) + max(0, q.Prompt.Tokens-int64(b.counts[at])*BlockTokens) + candidate.delay()
-	if candidate.AddonLoad > 0 {
-		score += addonLoads * r.tokensIn(candidate.AddonLoad)
+	if candidate.ReportTime > r.reported {
+		r.reported = candidate.ReportTime
+		b.report(now, at, candidate.Report)
 	}
+	tokens := r.pending(now) + max(0, q.Prompt.Tokens-int64(b.counts[at])*BlockTokens)
 	if q.Planned != nil {
-		score += q.Planned[i]
+		tokens += q.Planned[i]
+	}
+	score := tokens + candidate.delay()
+	if r.slow {
+		score += r.extra(tokens)
+	}
+	if candidate.AddonLoad > 0 {
+		score += r.tokensIn(r.addonDelay(now, q.Addon, candidate))
 	}
 	return score
 }
@@ -174,11 +216,16 @@ func (b *Balancer) choice(now time.Duration, q *Query, i int) Choice {
 	at, candidate := b.hints[i], &q.Candidates[i]
 	r := &b.replicas[at]
 	c := Choice{Candidate: i, Pending: r.pending(now), Busy: candidate.delay(), Full: candidate.full(),
-		Cached: min(int64(b.counts[at])*BlockTokens, q.Prompt.Tokens), Load: addonLoads * r.tokensIn(candidate.AddonLoad)}
+		Cached: min(int64(b.counts[at])*BlockTokens, q.Prompt.Tokens), Probe: r.broken && r.breaker.admits(now),
+		Load: r.tokensIn(r.addonDelay(now, q.Addon, candidate))}
 	c.Uncached = q.Prompt.Tokens - c.Cached
 	if q.Planned != nil {
 		c.Pending += q.Planned[i]
 	}
+	if candidate.AddonLoad > 0 {
+		c.addon = q.Addon
+	}
+	c.Slow = r.extra(c.Pending + c.Uncached)
 	return c
 }
 
@@ -195,7 +242,7 @@ func (b *Balancer) indexOf(id string) int {
 		b.prefixes.lists = append(b.prefixes.lists, blockList{})
 	}
 	b.generation++
-	b.replicas[at] = replicaState{id: id, generation: b.generation}
+	b.replicas[at] = replicaState{id: id, generation: b.generation, pace: pace{slow: slowOne}}
 	b.replicas[at].setRate(1000 * b.typicalRate())
 	b.prefixes.lists[at] = newBlockList(initialBlocks)
 	b.index[id] = at
@@ -291,19 +338,34 @@ func (r *replicaState) delay(s *InFlight, d time.Duration) {
 
 // A Report is the state that a replica reports.
 type Report struct {
-	PendingTokens int64 // prompt tokens that it has not processed; -1 if unknown
-	CacheBlocks   int64 // size of its cache of prompts in blocks; 0 if unknown
+	PendingTokens int64         // prompt tokens that it has not processed; -1 if unknown
+	CacheBlocks   int64         // size of its cache of prompts in blocks; 0 if unknown
+	Age           time.Duration // time since the replica had this state
 }
+
+// maxPending is the maximum number of pending tokens of a report that counts.
+const maxPending = 1 << 32
 
 // Report corrects the predicted state of a replica.
 func (b *Balancer) Report(now time.Duration, id string, report Report) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	at := b.indexOf(id)
+	b.report(now, b.indexOf(id), report)
+}
+
+// report corrects the predicted state of a replica. Requests that were sent after the replica had the
+// reported state are added to it.
+func (b *Balancer) report(now time.Duration, at int, report Report) {
 	r := &b.replicas[at]
 	if report.PendingTokens >= 0 {
+		idleAt := now - report.Age + r.timeOf(min(report.PendingTokens, maxPending))
+		for _, s := range r.waiting {
+			if s.at > now-report.Age {
+				idleAt = max(idleAt, s.at) + s.work
+			}
+		}
 		r.wake(now)
-		r.shift(now+r.timeOf(report.PendingTokens)-r.idleAt, -1)
+		r.shift(max(idleAt, now)-r.idleAt, -1)
 	}
 	if report.CacheBlocks > 0 {
 		r.reportsSize = true
@@ -318,6 +380,7 @@ type SentPrompt struct {
 	Replica  string
 	Uncached int64 // tokens that the replica must process
 	Blocks   []uint64
+	Addon    string        // ID of the addon that the replica must load; "" if there is none
 	Age      time.Duration // time since the prompt was sent
 }
 
@@ -330,4 +393,7 @@ func (b *Balancer) Record(now time.Duration, sent SentPrompt) {
 	r.wake(now)
 	r.shift(r.timeOf(sent.Uncached), now-sent.Age)
 	b.prefixes.use(at, sent.Blocks)
+	if sent.Addon != "" {
+		r.loadAddon(now-sent.Age, sent.Addon)
+	}
 }

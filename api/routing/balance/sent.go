@@ -15,6 +15,7 @@ type InFlight struct {
 	predicted  time.Duration // predicted time of its first token
 	work       time.Duration // predicted time in which the replica processes its prompt
 	idle       time.Duration // idle of the replica when the request was sent
+	expected   time.Duration // predicted time to the first token when the request was sent
 	generation uint64        // generation of the replica
 	begun      bool          // the request has its first token, or has failed
 	overtaken  bool          // a request that was sent later had its first token earlier
@@ -32,15 +33,23 @@ func (b *Balancer) Send(now time.Duration, id string, p Prompt, c Choice) *InFli
 	at := b.indexOf(id)
 	r := &b.replicas[at]
 	r.wake(now)
-	work := r.timeOf(c.Uncached + c.Load)
+	work := r.timeOf(c.Uncached)
 	r.idleAt += work
 	b.prefixes.use(at, p.Blocks)
 	s := &InFlight{balancer: b, id: id, prompt: p, choice: c, at: now, predicted: r.idleAt, work: work, idle: r.idle,
-		generation: r.generation}
-	r.waiting = append(r.waiting, s)
+		generation: r.generation, expected: r.idleAt - now}
+	r.breaker.send(now, s)
+	if c.addon != "" {
+		r.loadAddon(now, c.addon)
+	}
+	// a request that waits for its addon delays no other, and its first token does not say when the
+	// replica has processed the others
+	if c.Load == 0 {
+		r.waiting = append(r.waiting, s)
+	}
 	b.mu.Unlock()
 	if b.announce != nil {
-		b.announce(SentPrompt{Replica: id, Uncached: c.Uncached, Blocks: p.Blocks})
+		b.announce(SentPrompt{Replica: id, Uncached: c.Uncached, Blocks: p.Blocks, Addon: c.addon})
 	}
 	return s
 }
@@ -56,8 +65,17 @@ func (s *InFlight) FirstToken(now time.Duration) {
 		return
 	}
 	r := &b.replicas[at]
+	r.breaker.succeed()
+	r.broken = false
+	if s.choice.Load > 0 {
+		s.begun = true
+		return
+	}
 	overtakes := r.overtake(s)
 	r.begin(s)
+	if !s.choice.Full && !overtakes {
+		r.measureLag(s.expected, now-s.at)
+	}
 	switch d := now - s.predicted; {
 	case d < 0 && overtakes: // the replica must still process earlier requests
 		r.shift(-s.remaining(now), s.at)
@@ -66,7 +84,7 @@ func (s *InFlight) FirstToken(now time.Duration) {
 	case !s.overtaken:
 		r.delay(s, d)
 	}
-	if tokens := s.choice.Pending + s.choice.Uncached; tokens >= minRateTokens && now > s.at && s.choice.Load == 0 &&
+	if tokens := s.choice.Pending + s.choice.Uncached; tokens >= minRateTokens && now > s.at &&
 		!s.choice.Full && !overtakes {
 		measured := tokens * 1_000_000 / int64(max(1, (now-s.at)/time.Microsecond)) * 1000
 		r.setRate(r.rate + (measured-r.rate)/rateShare)
@@ -98,9 +116,27 @@ func (s *InFlight) End(cached int64) {
 	b.prefixes.shrink(at)
 }
 
-// Fail records that the replica did not answer the request. Fail removes the part of the prompt that the
-// replica, by the prediction, has not processed yet.
-func (s *InFlight) Fail(now time.Duration) {
+// Fail records that the replica did not answer the request, and that this is a fault of the replica.
+// Fail removes the part of the prompt that the replica, by the prediction, has not processed yet.
+// opened reports whether the failure opened the circuit breaker of the replica.
+func (s *InFlight) Fail(now time.Duration) (opened bool) {
+	b := s.balancer
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	at, ok := s.replica()
+	if !ok || s.begun {
+		return false
+	}
+	r := &b.replicas[at]
+	s.drop(r, now)
+	opened = r.breaker.fail(now, s)
+	r.broken = r.breaker.opened
+	return opened
+}
+
+// Cancel is like Fail for a request that the client has canceled, or that the replica refused for a
+// reason that does not mean that the replica fails.
+func (s *InFlight) Cancel(now time.Duration) {
 	b := s.balancer
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -108,7 +144,12 @@ func (s *InFlight) Fail(now time.Duration) {
 	if !ok || s.begun {
 		return
 	}
-	r := &b.replicas[at]
+	s.drop(&b.replicas[at], now)
+	b.replicas[at].breaker.cancel(s)
+}
+
+// drop removes the request from the predicted state of a replica.
+func (s *InFlight) drop(r *replicaState, now time.Duration) {
 	r.begin(s)
 	r.shift(-s.remaining(now), s.at)
 }

@@ -53,6 +53,7 @@ func (s *scheduler) run() {
 		if !s.admit() {
 			return
 		}
+		s.reportLoad()
 		if len(s.running) == 0 {
 			<-s.model.wake
 			continue

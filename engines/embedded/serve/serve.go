@@ -217,8 +217,11 @@ type model struct {
 	addons   map[string]*addon   // adapters by ID
 	variants map[string]*variant // other weights of the whole model, loaded by LoadWeights, by ID
 	closed   bool
-	wake     chan struct{} // receives a value when a request is enqueued or the model is closed
-	done     chan struct{} // closed when the scheduler has ended
+	// loadCalls are the calls of Load that wait for the scheduler; it sends one reply to each
+	loadCalls []chan<- engines.ModelLoad
+
+	wake chan struct{} // receives a value when a request is enqueued or the model is closed
+	done chan struct{} // closed when the scheduler has ended
 }
 
 // newModel returns a model with given weights, and the scheduler for it.
