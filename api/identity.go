@@ -73,7 +73,7 @@ func callerOf(c *request.Call) (any, error) {
 	} else if !p.Expires.IsZero() {
 		out.ExpireTime = &p.Expires
 	}
-	for _, grant := range c.AccountsOf() {
+	for _, grant := range request.AccountsOf(c) {
 		out.Accounts = append(out.Accounts, callerAccount{grant.Account, grant.Role})
 	}
 	return out, nil

@@ -335,7 +335,7 @@ func (s *eventStream) comment(text string) error {
 }
 
 // isAuthorized reports whether the API key or ID token with which the stream was opened is still valid.
-func (s *eventStream) isAuthorized() bool { return s.IsValid() }
+func (s *eventStream) isAuthorized() bool { return request.IsValid(s.Call) }
 
 // subjectMatches reports whether a NATS subject matches a filter, which is a subject or a prefix
 // that ends in ">".

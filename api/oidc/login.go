@@ -91,8 +91,8 @@ func (p *Provider) complete(c *request.Call) (any, error) {
 	query := c.Request.URL.Query()
 	one, ok := p.attemptOf(c.Request)
 	if !ok || subtle.ConstantTimeCompare([]byte(query.Get("state")), []byte(one.State)) != 1 {
-		return nil, rejected("the login has expired, or was begun in another browser: open %s%s to log in again", p.Address,
-			loginPath)
+		return nil, rejected("the login has expired, or was begun in another browser: open %s%s to log in again",
+			p.Address, loginPath)
 	}
 	p.setCookie(c.Writer, "", -1) // an attempt is used once
 	if query.Get("error") != "" {
@@ -107,8 +107,8 @@ func (p *Provider) complete(c *request.Call) (any, error) {
 	if err != nil {
 		p.Logger.Warn("a login was refused by the token endpoint of the identity provider", "request", c.ID, "error",
 			causeOf(err))
-		return nil, rejected("the identity provider did not accept the code of the login: try again, or ask the operator to " +
-			"read the server's log")
+		return nil, rejected("the identity provider did not accept the code of the login: try again, or ask the operator " +
+			"to read the server's log")
 	}
 	text, _ := granted.Extra("id_token").(string)
 	identity, token, _, err := p.verify(c.Ctx, text)
@@ -144,8 +144,8 @@ func causeOf(err error) string {
 
 // shortened returns a text of the provider for a message.
 func shortened(text string) string {
-	const most = 200
-	return strings.ToValidUTF8(domain.Printable(text[:min(len(text), most)]), "")
+	const maxText = 200
+	return strings.ToValidUTF8(domain.Printable(text[:min(len(text), maxText)]), "")
 }
 
 func rejected(format string, args ...any) error {

@@ -45,9 +45,9 @@ func (p *Provider) Verify(ctx context.Context, text string) (*request.Identity, 
 	return identity, err
 }
 
-// verify verifies a token without the cache. by is the state whose keys have verified it.
-func (p *Provider) verify(ctx context.Context, text string) (identity *request.Identity, token *oidc.IDToken, by *state,
-	err error) {
+// verify verifies a token without the cache. verifiedBy is the state whose keys have verified it.
+func (p *Provider) verify(ctx context.Context, text string) (identity *request.Identity, token *oidc.IDToken,
+	verifiedBy *state, err error) {
 	signed, err := jose.ParseSigned(text, algorithms)
 	if err != nil || len(signed.Signatures) != 1 {
 		return nil, nil, nil, invalid("is malformed, or its signature has an algorithm that is not accepted")
@@ -59,17 +59,17 @@ func (p *Provider) verify(ctx context.Context, text string) (identity *request.I
 		return nil, nil, nil, invalid("is not of the issuer %s", p.Issuer)
 	}
 	keyID := signed.Signatures[0].Header.KeyID
-	if by, err = p.with(ctx, keyID); err != nil {
+	if verifiedBy, err = p.with(ctx, keyID); err != nil {
 		return nil, nil, nil, err
 	}
-	if len(by.candidates(keyID)) == 0 {
+	if len(verifiedBy.candidates(keyID)) == 0 {
 		return nil, nil, nil, invalid("is signed with a key that the provider does not publish")
 	}
-	if token, err = by.verifier.Verify(ctx, text); err != nil {
+	if token, err = verifiedBy.verifier.Verify(ctx, text); err != nil {
 		return nil, nil, nil, invalid("has a signature that is not valid")
 	}
 	identity, err = p.check(token)
-	return identity, token, by, err
+	return identity, token, verifiedBy, err
 }
 
 // check returns the holder of a token whose signature and issuer are verified.

@@ -269,7 +269,7 @@ func (c *Call) authenticate() (Principal, error) {
 	}
 	if c.Tokens != nil {
 		if text, err := Credential(c.Request, c.Operation.BareKey); err == nil && IsToken(text) {
-			return c.authenticateToken(text)
+			return authenticateToken(c, text)
 		}
 	}
 	who, err := authenticate(c.World, c.Pepper, c.Request, c.Operation.BareKey, c.Time)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"anneal/domain"
+	"anneal/projections"
 )
 
 // Tokens verifies ID tokens of an identity provider.
@@ -57,8 +58,8 @@ func (i *Identity) principalOf(account string, exists func(account string) bool)
 		}
 	}
 	if chosen < 0 {
-		return Principal{}, Forbidden("OIDC_ACCOUNT_MISSING", "--oidc-group maps the groups of %s to %s, which does not exist: "+
-			"ask the operator to create the account", i.User, strings.Join(missing, " and "))
+		return Principal{}, Forbidden("OIDC_ACCOUNT_MISSING", "--oidc-group maps the groups of %s to %s, which does not "+
+			"exist: ask the operator to create the account", i.User, strings.Join(missing, " and "))
 	}
 	grant := i.Grants[chosen]
 	return Principal{Key: domain.UserName(grant.Account, i.User), Account: grant.Account, Role: grant.Role,
@@ -67,32 +68,33 @@ func (i *Identity) principalOf(account string, exists func(account string) bool)
 
 // groupsOf returns groups for a message.
 func groupsOf(groups []string) string {
-	const most = 10
+	const maxGroups = 10
 	switch {
 	case len(groups) == 0:
 		return "the token has no groups"
-	case len(groups) > most:
-		return fmt.Sprintf("groups: %s and %d more", strings.Join(groups[:most], ", "), len(groups)-most)
+	case len(groups) > maxGroups:
+		return fmt.Sprintf("groups: %s and %d more", strings.Join(groups[:maxGroups], ", "), len(groups)-maxGroups)
 	}
 	return "groups: " + strings.Join(groups, ", ")
 }
 
-// AccountsOf returns the accounts of an identity that exist, with the role in each.
-func (c *Call) AccountsOf() (grants []Grant) {
+// AccountsOf returns the accounts of the caller that exist, with the role in each.
+func AccountsOf(c *Call) (grants []Grant) {
 	if c.identity == nil {
 		return []Grant{{c.Principal.Account, c.Principal.Role}}
 	}
 	return slices.DeleteFunc(slices.Clone(c.identity.Grants),
-		func(g Grant) bool { return g.Account != domain.System && !c.accountExists(g.Account) })
+		func(g Grant) bool { return g.Account != domain.System && !hasAccount(c.View(), g.Account) })
 }
 
-func (c *Call) accountExists(account string) bool {
-	_, ok := c.View().Accounts.Get(domain.NewName(account, "accounts", account))
+// hasAccount reports whether an account exists.
+func hasAccount(v *projections.View, account string) bool {
+	_, ok := v.Accounts.Get(domain.NewName(account, "accounts", account))
 	return ok
 }
 
 // authenticateToken returns the principal of an ID token.
-func (c *Call) authenticateToken(token string) (Principal, error) {
+func authenticateToken(c *Call, token string) (Principal, error) {
 	identity, err := c.Tokens.Verify(c.Ctx, token)
 	if err != nil {
 		return Principal{}, err
@@ -102,15 +104,15 @@ func (c *Call) authenticateToken(token string) (Principal, error) {
 	if c.Direct != "" {
 		account = c.Direct.Account()
 	}
-	return identity.principalOf(account, c.accountExists)
+	return identity.principalOf(account, func(account string) bool { return hasAccount(c.View(), account) })
 }
 
 // IsValid reports whether a principal that was authenticated earlier would still be: its API key exists
 // and has not expired, or its ID token has not expired and its account exists.
-func (c *Call) IsValid() bool {
+func IsValid(c *Call) bool {
 	if _, isUser := domain.UserOf(c.Principal.Key); isUser {
-		_, ok := c.World.View().Accounts.Get(domain.NewName(c.Principal.Account, "accounts", c.Principal.Account))
-		return (ok || c.Principal.Account == domain.System) && c.Now().Before(c.Principal.Expires)
+		exists := c.Principal.Account == domain.System || hasAccount(c.World.View(), c.Principal.Account)
+		return exists && c.Now().Before(c.Principal.Expires)
 	}
 	state, _ := c.World.Row(c.Principal.Key)
 	key, _ := state.(domain.APIKey)

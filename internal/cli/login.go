@@ -107,8 +107,8 @@ func logoutCommand() *cobra.Command {
 		}}
 }
 
-var identityColumns = []column{{"Server", "address"}, {"Account", "account"}, {"User", "user"}, {"Key", "key"}, {"Role", "role"},
-	{"Expires", "expireTime"}, {"Context", "source"}}
+var identityColumns = []column{{"Server", "address"}, {"Account", "account"}, {"User", "user"}, {"Key", "key"},
+	{"Role", "role"}, {"Expires", "expireTime"}, {"Context", "source"}}
 
 func whoamiCommand() *cobra.Command {
 	return &cobra.Command{Use: "whoami", Short: "Show the server, the account and the role that commands use",

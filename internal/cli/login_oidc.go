@@ -54,8 +54,8 @@ func logInByDevice(c *cobra.Command, file *datadir.Context) error {
 		return err
 	}
 	if config.Endpoint.DeviceAuthURL == "" {
-		return fmt.Errorf("the identity provider %s does not offer the device authorization grant: enable it, or log in with "+
-			"an API key", login.Issuer)
+		return fmt.Errorf("the identity provider %s does not offer the device authorization grant: enable it, or "+
+			"log in with an API key", login.Issuer)
 	}
 	device, err := config.DeviceAuth(ctx)
 	if err != nil {

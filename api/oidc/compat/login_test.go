@@ -186,8 +186,10 @@ func TestLogin(t *testing.T) {
 		status, answer = s.send("GET", "/v1/caller", olga, "")
 		require.Equal(t, 200, status, answer)
 		require.Equal(t, true, answer["operator"])
-		for user, message := range map[string]string{"nina": "no --oidc-group of the server maps a group of nina@example.com " +
-			"(groups: others)", "gus": "accounts/none, which does not exist"} {
+		for user, message := range map[string]string{
+			"nina": "no --oidc-group of the server maps a group of nina@example.com (groups: others)",
+			"gus":  "accounts/none, which does not exist",
+		} {
 			status, answer = s.send("GET", "/v1/caller", s.browse(user), "")
 			require.Equal(t, 403, status, answer)
 			require.Contains(t, answer["message"], message)

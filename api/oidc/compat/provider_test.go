@@ -118,3 +118,13 @@ func newProvider(t *testing.T) *provider {
 	require.NoError(t, err)
 	return p
 }
+
+// TokenRequestByRefreshToken adds the client, which the example of a store forgets in the device
+// authorization grant.
+func (s *store) TokenRequestByRefreshToken(ctx context.Context, token string) (op.RefreshTokenRequest, error) {
+	request, err := s.Storage.TokenRequestByRefreshToken(ctx, token)
+	if known, ok := request.(*storage.RefreshTokenRequest); ok {
+		known.ApplicationID = "anneal"
+	}
+	return request, err
+}
