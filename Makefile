@@ -11,9 +11,9 @@ RACE_SKIP   ?= /cmd/anneal$$
 RACE_SKIP_TESTS ?= ^$$
 LISTEN      ?= 127.0.0.1:8080
 
-.PHONY: help demo run test race corruption outages cost bench bench-addons bench-autoscale bench-gateway bench-jobs \
-	bench-others bench-placement bench-queue crash faults hostile kind linearizable simulation fuzz lint lint-openapi \
-	golden reference build clients console oracle partitions schemas transparency upgrade examples
+.PHONY: help demo run test race corruption outages cost bench bench-addons bench-autoscale bench-gateway \
+	bench-jobs bench-others bench-placement bench-queue crash faults hostile kind linearizable simulation fuzz lint lint-openapi \
+	golden reference build clients console oracle oidc partitions schemas transparency upgrade examples
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -44,6 +44,9 @@ oracle: ## compare the logits of each family with ggml; needs a C++ compiler and
 
 transparency: ## run Tessera's fsck and the witness of transparency-dev, unmodified, against the log's tree
 	go -C eventlog/transparency/compat test -count=1 .
+
+oidc: ## log users in at the provider of zitadel/oidc, unmodified, through the command line and the console
+	go -C api/oidc/compat test -count=1 .
 
 console: ## test the console in Chromium (package chromium), with the rules of axe-core
 	npm ci --prefix api/console/browser/testdata --ignore-scripts --no-audit --no-fund

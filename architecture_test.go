@@ -99,6 +99,7 @@ var mayImport = map[string][]string{
 	"api/console":           {"api/request"},
 	"api/inert":             {"api/wire"},
 	"api/download":          {"domain", "blobs/outbound", "api/connection"},
+	"api/oidc":              {"domain", "api/request"},
 	"api/openapi":           {"domain", "api/inert", "api/request", "api/wire", "api/connection"},
 	"api/upload":            {"domain", "eventlog", "blobs", "projections", "api/request", "api/wire", "api/connection"},
 	"api/routing/balance":   {},
@@ -167,6 +168,9 @@ var onlyIn = map[string][]string{
 	"go.einride.tech/aip":            {"projections/query"},
 	"github.com/go-json-experiment/": {"domain/rows", "projections"},
 	"github.com/getkin/kin-openapi":  {"api/described"},
+	"github.com/coreos/go-oidc":      {"api/oidc"},
+	"github.com/go-jose/go-jose":     {"api/oidc"},
+	"golang.org/x/oauth2":            {"api/oidc", "internal/cli"},
 	"go.opentelemetry.io/":           {"tracing", "internal/telemetry"},
 }
 

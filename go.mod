@@ -30,11 +30,14 @@ require (
 require (
 	filippo.io/age v1.3.2
 	github.com/anishathalye/porcupine v1.3.1
+	github.com/coreos/go-oidc/v3 v3.21.0
+	github.com/go-jose/go-jose/v4 v4.1.9
 	github.com/parquet-go/parquet-go v0.32.0
 	github.com/transparency-dev/formats v0.1.1
 	go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp v1.46.0
 	go.opentelemetry.io/proto/otlp v1.11.0
 	golang.org/x/mod v0.41.0
+	golang.org/x/oauth2 v0.37.0
 )
 
 require filippo.io/mldsa v0.0.0-20260215214346-43d0283efc3e // indirect

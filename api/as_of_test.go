@@ -23,6 +23,7 @@ import (
 // withoutAsOf are the operations with the method GET and a JSON response that have no parameter asOf,
 // with the reason.
 var withoutAsOf = map[string]string{
+	"getProtectedResource": "not in the log", "getCaller": "who sends the request",
 	"getDigest": "a digest of the present", "listBackups": "not in the log", "listRebuilds": "not in the log",
 	"getHealth": "not in the log", "getReadiness": "not in the log", "getWriteReadiness": "not in the log",
 	"listInferenceModels": "models that answer now", "listCompatibleModels": "models that answer now",

@@ -3,6 +3,7 @@ package api
 import (
 	"encoding/json"
 	"net/http"
+	"strings"
 
 	"anneal/api/request"
 	"anneal/domain"
@@ -85,10 +86,13 @@ func (s *Server) record(response *recorder, r *http.Request) {
 	}
 }
 
-// isLogin reports whether a request reads the API key that it was sent with, as `anneal login` and
-// `anneal whoami` do.
+// isLogin reports whether a request reads the caller or the API key that it was sent with, as the
+// console, `anneal login` and `anneal whoami` do.
 func isLogin(c *request.Call, key domain.Name) bool {
-	return c != nil && key != "" && c.Operation.ID == "getApiKey" &&
+	if c == nil || c.Operation.ID == "getCaller" {
+		return c != nil
+	}
+	return key != "" && c.Operation.ID == "getApiKey" &&
 		key == domain.NewName(c.Account, domain.APIKeys.Collection, c.PathValue("id"))
 }
 
@@ -98,7 +102,7 @@ func loginKind(r audit.Record) string {
 	switch {
 	case r.Status == http.StatusOK, r.Status == http.StatusForbidden && r.Reason == "ROLE":
 		return audit.LoginAccepted
-	case r.Status == http.StatusUnauthorized:
+	case r.Status == http.StatusUnauthorized, strings.HasPrefix(r.Reason, "OIDC_"):
 		return audit.LoginRefused
 	}
 	return r.Kind

@@ -125,7 +125,8 @@ func newArchive(t testing.TB) *archive.Archive {
 }
 
 func (s *harness) options(limits request.Limits) Options {
-	o := Options{ReaderURL: "nats://events.example.com:4222", Log: s.log, World: s.world, Blobs: s.store,
+	o := Options{Address: exampleServer, ReaderURL: "nats://events.example.com:4222", Log: s.log,
+		World: s.world, Blobs: s.store,
 		Sealer: sealed.ObservedVault{Vault: s.vault}, Proofs: fakeProofs{s}, Idempotency: s.answers, Audit: s.audit,
 		Replicas: s.replicas,
 		Scorer:   exactScorer{}, Pepper: pepper,

@@ -63,8 +63,13 @@ func gathered(sources ...prometheus.Gatherer) request.Handler {
 
 // documentation describes the wire types of this package.
 var documentation = openapi.Documentation{
-	Rules: map[string]wire.Rule{"Health.status": wire.OneOf("ok")},
-	Types: map[string]string{"Health": "The state of the server."},
+	Rules: map[string]wire.Rule{"Health.status": wire.OneOf("ok"), "Caller.role": wire.OneOf(domain.Roles...),
+		"CallerAccount.role": wire.OneOf(domain.Roles...)},
+	Types: map[string]string{"Health": "The state of the server.",
+		"ProtectedResource": "How to log in to this server.",
+		"Caller":            "Who sends a request.",
+		"CallerAccount":     "An account that the caller may use."},
+	Fields: identityTexts,
 }
 
 // health is the body of the response to a health check. Position is the position of the last event

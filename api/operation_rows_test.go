@@ -94,6 +94,8 @@ func systemRows() []row {
 		{id: "getHealth", request: "GET /healthz -"},
 		{id: "getReadiness", request: "GET /readyz -"},
 		{id: "getWriteReadiness", request: "GET /readyz/write -"},
+		{id: "getProtectedResource", request: "GET /.well-known/oauth-protected-resource -"},
+		{id: "getCaller", request: "GET /v1/caller user"},
 		{id: "getDocs", request: "GET /docs -", bulky: true},
 		{id: "getMetrics", request: "GET /metrics -", bulky: true},
 		{id: "getDetailedMetrics", request: "GET /metrics/detailed operator", bulky: true},

@@ -13,7 +13,7 @@ import (
 // operations returns the operations of all packages.
 func (s *Server) operations() []request.Operation {
 	return slices.Concat(
-		s.systemOperations(), s.document.Operations(), console.Operations(),
+		s.systemOperations(), s.identityOperations(), s.document.Operations(), console.Operations(),
 		s.rest.Operations(),
 		s.events.Operations(),
 		s.inference.Operations(),

@@ -144,6 +144,9 @@ func (x *operationTest) unauthenticated() {
 		x.invisible()
 		return
 	}
+	if x.op.ID == "getCaller" {
+		return // every key may read who it is
+	}
 	stranger := func(one *scripted) { one.alias = "other" }
 	a = x.sendRow(stranger)
 	x.rejected(http.StatusForbidden, a)

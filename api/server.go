@@ -23,6 +23,7 @@ import (
 	"anneal/api/download"
 	"anneal/api/events"
 	"anneal/api/inference"
+	"anneal/api/oidc"
 	"anneal/api/openapi"
 	"anneal/api/request"
 	"anneal/api/rest"
@@ -66,7 +67,10 @@ type Options struct {
 	Cluster string
 	// domain whose subdomains are the direct routes of deployments; "" disables direct routes
 	Direct string
-	Pepper []byte // secret key of the HMACs with which API keys and page tokens are checked
+	// Login authenticates users of an identity provider; nil means that only API keys are accepted.
+	Login   *oidc.Provider
+	Address string // URL of this server, for clients
+	Pepper  []byte // secret key of the HMACs with which API keys and page tokens are checked
 	// origins of web pages whose scripts may read responses, or AnyOrigin; see CheckOrigin
 	Origins []string
 	Strict  bool // reject unknown inference parameters instead of ignoring them with a warning
@@ -144,6 +148,9 @@ func New(o Options) *Server {
 		Logger:    o.Logger,
 		Addresses: o.Addresses,
 		Pepper:    o.Pepper, Now: o.Now, Space: o.Space, Limits: o.Limits, Busy: request.NewCounters(), Closing: closing})
+	if o.Login != nil {
+		s.core.Tokens = o.Login
+	}
 	router := routing.NewRouter(o.Replicas, o.Meter, o.Metrics, o.Pepper)
 	s.gateway = router
 	routes := routing.NewDirectRoutes(o.Direct, o.Pepper, o.World)

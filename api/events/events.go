@@ -334,12 +334,8 @@ func (s *eventStream) comment(text string) error {
 	return s.flush()
 }
 
-// isAuthorized reports whether the API key with which the stream was opened is still valid.
-func (s *eventStream) isAuthorized() bool {
-	state, _ := s.World.Row(s.Principal.Key)
-	key, _ := state.(domain.APIKey)
-	return key.Exists() && !key.Expired(s.Now())
-}
+// isAuthorized reports whether the API key or ID token with which the stream was opened is still valid.
+func (s *eventStream) isAuthorized() bool { return request.IsValid(s.Call) }
 
 // subjectMatches reports whether a NATS subject matches a filter, which is a subject or a prefix
 // that ends in ">".

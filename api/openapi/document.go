@@ -213,6 +213,9 @@ func authorization(op *request.Operation) string {
 		if op.Permission == request.Read && op.ID == "getDigest" {
 			return "Authorization: an API key of the account default with the role admin, or of the operator."
 		}
+		if op.ID == "getCaller" {
+			return "Authorization: every API key or login."
+		}
 		return describe(op.Permission) + " For a public resource, every API key is sufficient."
 	}
 	return "Authorization: none."

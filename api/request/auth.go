@@ -79,11 +79,21 @@ func KeyName(text string) (domain.Name, bool) {
 	return name, ok && checksum(body) == sum
 }
 
-// A Principal is the caller of an authenticated request: the API key, and its account and role.
+// A Principal is the caller of an authenticated request: the API key or the user of an identity
+// provider (domain.UserName), and its account and role.
 type Principal struct {
 	Key     domain.Name
 	Account string
 	Role    string
+	Expires time.Time // end of the ID token of a user; zero for an API key
+}
+
+// credential returns a noun for messages: the API key, or the login of a user.
+func (c Principal) credential() string {
+	if _, isUser := domain.UserOf(c.Key); isUser {
+		return "login"
+	}
+	return "API key"
 }
 
 // IsOperator reports whether the principal is the operator of the installation: an admin of the
@@ -145,7 +155,7 @@ func PrincipalOf(rows eventlog.Rows, pepper []byte, text string, now time.Time) 
 		return Principal{}, unauthenticated("API_KEY_EXPIRED",
 			"the API key expired at "+key.ExpireTime.UTC().Format(time.RFC3339)+": ask an admin of your account for a new key")
 	}
-	return Principal{name, name.Account(), key.Role}, nil
+	return Principal{Key: name, Account: name.Account(), Role: key.Role}, nil
 }
 
 var ErrNoKey = unauthenticated("API_KEY_MISSING",
@@ -180,8 +190,8 @@ func (c Principal) Authorize(account string, permission Permission) error {
 	}
 	if c.Account != account {
 		return Forbidden("OTHER_ACCOUNT",
-			"the API key belongs to accounts/%s, which may not send this request for accounts/%s: use an API key of that "+
-				"account", c.Account, account)
+			"the %s belongs to accounts/%s, which may not send this request for accounts/%s: use an API key of that "+
+				"account", c.credential(), c.Account, account)
 	}
 	return c.Require(permission)
 }
@@ -199,8 +209,8 @@ func (c Principal) Require(permission Permission) error {
 	if permission == Operate {
 		return Forbidden("OPERATOR_ONLY", "only the operator's API key may send this request")
 	}
-	return Forbidden("ROLE", "the API key's role is %s, which may not send this request: use a key with the role %s",
-		c.Role, strings.Join(rolesWith(permission), " or "))
+	return Forbidden("ROLE", "the %s's role is %s, which may not send this request: use a key with the role %s",
+		c.credential(), c.Role, strings.Join(rolesWith(permission), " or "))
 }
 
 // rolesWith returns the roles that have a permission in their own account.
@@ -247,14 +257,19 @@ func (c *Call) HashDirectKeys(deployment domain.Name, keys []string) (hashes [][
 	return hashes
 }
 
-// authenticate returns the principal: the holder of an API key or, on a direct route, of one of the
+// authenticate returns the principal: the holder of an API key or of an ID token or, on a direct route, of one of the
 // deployment's own keys. A key of a deployment has the role inference in the deployment's account.
 func (c *Call) authenticate() (Principal, error) {
 	if c.Direct != "" {
 		row, ok := c.View().Deployments.Get(c.Direct)
 		if text, err := Credential(c.Request, false); ok && err == nil &&
 			holds(row.State.DirectKeys, hashDirectKey(c.Pepper, c.Direct, text)) {
-			return Principal{c.Direct, c.Direct.Account(), domain.RoleInference}, nil
+			return Principal{Key: c.Direct, Account: c.Direct.Account(), Role: domain.RoleInference}, nil
+		}
+	}
+	if c.Tokens != nil {
+		if text, err := Credential(c.Request, c.Operation.BareKey); err == nil && IsToken(text) {
+			return authenticateToken(c, text)
 		}
 	}
 	who, err := authenticate(c.World, c.Pepper, c.Request, c.Operation.BareKey, c.Time)

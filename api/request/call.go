@@ -42,6 +42,7 @@ type Core struct {
 	Idempotency IdempotencyStore
 	LastUsed    LastUsedStore // stores when each API key was last used; nil stores the times in memory only
 	Logger      *slog.Logger
+	Tokens      Tokens // verifies ID tokens; nil refuses them
 	Pepper      []byte // secret key of the HMACs of API keys and page tokens
 	Now         func() time.Time
 	Space       *disk.Space // checks the space on the server's disk; nil disables the check
@@ -84,8 +85,9 @@ type Call struct {
 	// response.
 	Background bool
 	view       *projections.View
-	reflected  uint64 // value of the response header anneal-position
-	counted    bool   // the request was counted against the quota requests-per-minute
+	identity   *Identity // of the Principal if it is a user; otherwise nil
+	reflected  uint64    // value of the response header anneal-position
+	counted    bool      // the request was counted against the quota requests-per-minute
 
 	sent     []byte // JSON body; nil if it has more than maxShownBody bytes
 	seed     []byte // seed of derived IDs and secrets; nil without an idempotency key

@@ -6,10 +6,13 @@ import (
 )
 
 // creatorOf returns the field createdBy of a resource in responses. stored is the createdBy in the
-// resource's event: the resource name of the API key that sent the create, or the name of a
-// component of the server. creatorOf returns the email address of that key or, if the key has none
+// resource's event: the name of the API key or the user that sent the create, or of a component of the
+// server. creatorOf returns the user or, for a key, the email address of the key or, if it has none
 // or was deleted, of the key's account. It returns stored if neither is known, or if v is nil.
 func creatorOf(v *projections.View, stored string) string {
+	if user, ok := domain.UserOf(domain.Name(stored)); ok {
+		return user
+	}
 	key, isKey := domain.ParseName(stored, domain.APIKeys.Collection)
 	if v == nil || !isKey {
 		return stored

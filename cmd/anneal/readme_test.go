@@ -27,7 +27,7 @@ var pages = []string{
 	"docs/evaluators.md",
 	"docs/models.md", "docs/deployments.md", "docs/structured-output.md", "docs/speech.md",
 	"docs/events.md", "docs/subscriptions.md", "docs/usage.md", "docs/proofs.md", "docs/what-if.md",
-	"docs/operations.md", "docs/running.md", "docs/console.md", "docs/gpu-engines.md", "docs/limits.md",
+	"docs/operations.md", "docs/running.md", "docs/oidc.md", "docs/console.md", "docs/gpu-engines.md", "docs/limits.md",
 }
 
 // references are documents whose commands the tests do not run: they check their prose, links and

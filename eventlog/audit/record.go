@@ -69,15 +69,15 @@ const (
 	maxText = 256
 )
 
-// keyText matches API keys, because a client may send its key in the wrong place, such as in the
+// keyText matches API keys and ID tokens, because a client may send its key in the wrong place, such as in the
 // path.
-var keyText = regexp.MustCompile(`ank_[A-Za-z0-9_-]*`)
+var keyText = regexp.MustCompile(`(ank_)[A-Za-z0-9_-]*|(eyJ)[A-Za-z0-9_-]*\.[A-Za-z0-9_.-]*`)
 
 // oneLine escapes line breaks and tabs, which domain.Printable keeps.
 var oneLine = strings.NewReplacer("\n", `\n`, "\t", `\t`)
 
-// clean returns a client's text with control characters removed or escaped, API keys replaced by
-// "ank_…", and at most limit bytes.
+// clean returns a client's text with control characters removed or escaped, API keys and ID
+// tokens replaced by "ank_…" and "eyJ…", and at most limit bytes.
 func clean(text string, limit int) string {
 	if text == "" {
 		return ""
@@ -85,7 +85,7 @@ func clean(text string, limit int) string {
 	if len(text) > 4*limit { // only the beginning is used, so do not clean all of a long text
 		text = text[:4*limit]
 	}
-	text = oneLine.Replace(domain.Printable(keyText.ReplaceAllString(strings.ToValidUTF8(text, "\uFFFD"), "ank_…")))
+	text = oneLine.Replace(domain.Printable(keyText.ReplaceAllString(strings.ToValidUTF8(text, "\uFFFD"), "${1}${2}…")))
 	if len(text) <= limit {
 		return text
 	}

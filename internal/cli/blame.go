@@ -129,7 +129,7 @@ func rootsOf(events []map[string]any) map[string]root {
 	roots, byRequest := map[string]root{}, map[any]root{}
 	for _, event := range events {
 		var found root
-		if actor := fmt.Sprint(event["actor"]); domain.Name(actor).Collection() == domain.APIKeys.Collection {
+		if actor := fmt.Sprint(event["actor"]); domain.IsCaller(domain.Name(actor)) {
 			found = root{actor, text(event, "clientaddress")}
 			byRequest[event["correlation"]] = found
 		} else if cause, ok := event["cause"].(string); ok && roots[cause].key != "" {

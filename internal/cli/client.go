@@ -76,7 +76,11 @@ func (c *client) request(
 	if err != nil {
 		return nil, err
 	}
-	req.Header.Set("Authorization", "Bearer "+c.APIKey)
+	credential, err := c.credential(ctx)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Authorization", "Bearer "+credential)
 	if contentType != "" {
 		req.Header.Set("Content-Type", contentType)
 	}

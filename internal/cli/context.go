@@ -100,7 +100,7 @@ func selectContext(c *cobra.Command) (selected datadir.Context, source string, e
 // accountOf returns the account in a context or, if the context has none, the account in its API
 // key. source names the file or variable with the key, for messages.
 func accountOf(file datadir.Context, source string) (string, error) {
-	if file.Account != "" {
+	if file.Account != "" || file.Login != nil {
 		return file.Account, nil
 	}
 	name, ok := request.KeyName(file.APIKey)

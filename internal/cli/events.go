@@ -201,7 +201,11 @@ func (f *follower) tail(ctx context.Context, visit func(event map[string]any, ra
 	if err != nil {
 		return err
 	}
-	req.Header.Set("Authorization", "Bearer "+f.APIKey)
+	credential, err := f.credential(ctx)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Authorization", "Bearer "+credential)
 	req.Header.Set("Accept", "text/event-stream")
 	if f.after != "" {
 		req.Header.Set("Last-Event-ID", f.after)

@@ -23,12 +23,17 @@ import (
 )
 
 func loginCommand() *cobra.Command {
-	return &cobra.Command{Use: "login [URL]", Short: "Store a server and an API key for further commands",
-		Args:    arguments(0, 1),
-		Example: "  anneal login http://127.0.0.1:8080\n  anneal login https://anneal.example.com < key.txt",
+	var byOIDC bool
+	c := &cobra.Command{Use: "login [URL]", Short: "Store a server and an API key or a login for further commands",
+		Args: arguments(0, 1),
+		Example: "  anneal login http://127.0.0.1:8080\n  anneal login https://anneal.example.com < key.txt\n" +
+			"  anneal login https://anneal.example.com --oidc",
 		Long: `Reads an API key from the terminal, or a line of standard input, asks the server whether it accepts the
 key, and stores both in a context file that only its owner can read: --context, else $` + contextVariable + `,
 else anneal/context.json in the user's configuration directory.
+
+With --oidc it prints a URL and a code instead, with which you log in at the identity provider of the server
+in any browser. Further commands renew the login until the provider ends it.
 
 Programs can set $` + keyVariable + ` and $` + urlVariable + ` instead; they replace a context file.`,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -40,18 +45,19 @@ Programs can set $` + keyVariable + ` and $` + urlVariable + ` instead; they rep
 			if err != nil {
 				return err
 			}
-			key, err := readKey(c, address)
-			if err != nil {
-				return err
-			}
-			file := datadir.Context{Address: address, APIKey: key}
-			if file.Account, err = accountOf(file, "the input"); err != nil {
-				return err
-			}
+			file := datadir.Context{Address: address}
 			if ca, _ := c.Flags().GetString("ca"); ca != "" {
 				if file.CAFile, err = filepath.Abs(ca); err != nil {
 					return err
 				}
+			}
+			if byOIDC {
+				err = logInByDevice(c, &file)
+			} else if file.APIKey, err = readKey(c, address); err == nil {
+				file.Account, err = accountOf(file, "the input")
+			}
+			if err != nil {
+				return err
 			}
 			client, err := clientOf(c, file)
 			if err != nil {
@@ -61,6 +67,7 @@ Programs can set $` + keyVariable + ` and $` + urlVariable + ` instead; they rep
 			if err != nil {
 				return err
 			}
+			file.Account = cell(self, "account")
 			if err := storeLogin(path, file); err != nil {
 				return err
 			}
@@ -72,15 +79,18 @@ Programs can set $` + keyVariable + ` and $` + urlVariable + ` instead; they rep
 			suggest(c, "model names")
 			return nil
 		}}
+	c.Flags().BoolVar(&byOIDC, "oidc", false, "log in at the identity provider of the server, with a browser")
+	return c
 }
 
 func logoutCommand() *cobra.Command {
-	return &cobra.Command{Use: "logout", Short: "Delete the API key that login stored", Args: arguments(0, 0),
+	return &cobra.Command{Use: "logout", Short: "Delete the API key or the login that login stored", Args: arguments(0, 0),
 		RunE: func(c *cobra.Command, _ []string) error {
 			path, err := loginPath(c)
 			if err != nil {
 				return err
 			}
+			file, _ := datadir.ReadContext(path)
 			err = os.Remove(path)
 			if errors.Is(err, os.ErrNotExist) {
 				return fmt.Errorf("there is no context file %s: nothing to delete", path)
@@ -88,13 +98,17 @@ func logoutCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			_ = os.Remove(path + ".lock")
+			if file.Login != nil {
+				return printDone(c, "context file", path, "deleted; to end the session too, log out at "+file.Login.Issuer)
+			}
 			return printDone(c, "context file", path, "deleted; the API key remains valid until you delete it with "+
 				"`anneal key delete`")
 		}}
 }
 
-var identityColumns = []column{{"Server", "address"}, {"Account", "account"}, {"Key", "key"}, {"Role", "role"},
-	{"Expires", "expireTime"}, {"Context", "source"}}
+var identityColumns = []column{{"Server", "address"}, {"Account", "account"}, {"User", "user"}, {"Key", "key"},
+	{"Role", "role"}, {"Expires", "expireTime"}, {"Context", "source"}}
 
 func whoamiCommand() *cobra.Command {
 	return &cobra.Command{Use: "whoami", Short: "Show the server, the account and the role that commands use",
@@ -124,6 +138,9 @@ var roleInError = regexp.MustCompile(`\brole is ([a-z]+)\b`)
 // the server rejects the key.
 func (c *client) whoAmI(ctx context.Context) (map[string]any, error) {
 	self := map[string]any{"address": c.Address, "account": c.Account}
+	if c.Login != nil {
+		return self, c.describeLogin(ctx, self)
+	}
 	name, ok := request.KeyName(c.APIKey)
 	if !ok {
 		return nil, errors.New("the API key was mistyped or cut off: copy the whole key again, and log in with " +

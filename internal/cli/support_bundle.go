@@ -152,10 +152,10 @@ func fileSizes(dir string) ([]byte, error) {
 
 var (
 	urlPassword = regexp.MustCompile(`(://)[^/@\s"']+@`)
-	keyText     = regexp.MustCompile(`ank_[A-Za-z0-9-]+_[A-Za-z0-9-]+_[0-9a-f]{8,}`)
+	keyText     = regexp.MustCompile(`ank_[A-Za-z0-9-]+_[A-Za-z0-9-]+_[0-9a-f]{8,}|eyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_.-]+`)
 )
 
-// withoutPasswords replaces user names and passwords in URLs, and API keys.
+// withoutPasswords replaces user names and passwords in URLs, API keys and ID tokens.
 func withoutPasswords(content []byte) []byte {
 	content = urlPassword.ReplaceAll(content, []byte("${1}REDACTED@"))
 	return keyText.ReplaceAll(content, []byte("REDACTED"))

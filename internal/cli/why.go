@@ -86,7 +86,7 @@ func (c *client) matchingEvents(ctx context.Context, account, filter string) ([]
 func chainOf(events []map[string]any, find func(filter string) ([]map[string]any, error)) ([]map[string]any, error) {
 	event := events[len(events)-1]
 	chain := []map[string]any{stepOf(event, "")}
-	for domain.Name(text(event, "actor")).Collection() != domain.APIKeys.Collection {
+	for !domain.IsCaller(domain.Name(text(event, "actor"))) {
 		before, relation, err := reasonOf(event, find)
 		if err != nil {
 			return nil, err

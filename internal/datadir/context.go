@@ -22,6 +22,7 @@ type Context struct {
 	Address      string `json:"address"`
 	Account      string `json:"account"`
 	APIKey       string `json:"apiKey"`
+	Login        *Login `json:"login,omitempty"` // of a user at an identity provider, instead of an API key
 	NATSURL      string `json:"natsUrl,omitempty"`
 	NATSUser     string `json:"natsUser,omitempty"`
 	NATSPassword string `json:"natsPassword,omitempty"`
@@ -30,6 +31,16 @@ type Context struct {
 	// CertFile is the file with the client certificate for a server that requires one.
 	CertFile string `json:"certFile,omitempty"`
 	KeyFile  string `json:"keyFile,omitempty"`
+	// Path is the path of the file, in which a client stores a renewed Login; "" if there is none.
+	Path string `json:"-"`
+}
+
+// A Login is what a client knows after a user has logged in at an identity provider.
+type Login struct {
+	Issuer       string `json:"issuer"`
+	ClientID     string `json:"clientId"`
+	IDToken      string `json:"idToken"`
+	RefreshToken string `json:"refreshToken,omitempty"`
 }
 
 // LocalContext is the path of the context file of a server that was started in the working
@@ -60,9 +71,11 @@ func ReadContext(path string) (Context, error) {
 	if err != nil {
 		return file, err
 	}
-	if err := json.Unmarshal(data, &file); err != nil || file.Address == "" || file.APIKey == "" {
+	if err := json.Unmarshal(data, &file); err != nil || file.Address == "" ||
+		file.APIKey == "" && file.Login == nil {
 		return file, fmt.Errorf("%s is not a context file: it must contain address and apiKey", path)
 	}
+	file.Path = path
 	return file, nil
 }
 

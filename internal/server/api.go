@@ -84,12 +84,17 @@ func (s *Server) openAPI(ctx context.Context, listener net.Listener) error {
 	if err != nil {
 		return err
 	}
+	login, err := openLogin(s, pepper)
+	if err != nil {
+		return err
+	}
 	s.backups = &backups{}
 	if err := openRebuilds(s); err != nil {
 		return err
 	}
 	s.handler = api.New(api.Options{Prices: prices, Backups: s.backups, Rebuilds: s.rebuilds, Queue: &schedulers.Places{},
-		Usage:   usage,
+		Usage: usage,
+		Login: login, Address: s.context.Address,
 		Cluster: s.flags.cluster, Direct: s.flags.directDomain,
 		Origins: s.flags.corsOrigins,
 		Private: s.flags.fetchPrivate, Strict: s.flags.strictInference,

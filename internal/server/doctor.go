@@ -49,6 +49,7 @@ var checks = []check{
 	{"deletions", checkDeletions},
 	{"NATS cluster", checkCluster},
 	{"certificates", checkCertificates},
+	{"login", checkLogin},
 	{"sandbox", checkSandbox},
 	{"engines", checkEngines},
 }

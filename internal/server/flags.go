@@ -64,6 +64,7 @@ type Flags struct {
 	traces                   telemetry.Flags
 	Node                     node.Flags
 	tls                      TLSFlags
+	oidc                     oidcFlags
 
 	// called for each change of the file store; set only by tests: see blobs.Options
 	intercept func(change, key string, do func() error) error
@@ -80,6 +81,7 @@ func (flags *Flags) Add(f *pflag.FlagSet) {
 	usage.AddSection(f, "Addresses and data", flags.addAddresses)
 	usage.AddSection(f, "Log and NATS", flags.addLog)
 	usage.AddSection(f, "TLS", flags.tls.add)
+	usage.AddSection(f, "Login by OpenID Connect", flags.oidc.add)
 	usage.AddSection(f, "Backups", flags.backup.add)
 	usage.AddSection(f, "Traces", flags.traces.Add)
 	usage.AddSection(f, "Nodes, jobs and deployments", flags.addScheduling)
@@ -289,7 +291,8 @@ func (f Flags) Check() error {
 	_, unwitnessed := f.parseWitnesses()
 	require(unwitnessed == nil, "--witness %v", unwitnessed)
 	_, unpriced := f.prices()
-	for _, err := range []error{f.checkDirectDomain(), unpriced, f.backup.check(), f.traces.Check(), f.Node.Check()} {
+	for _, err := range []error{f.checkDirectDomain(), unpriced, f.backup.check(), f.oidc.check(), f.traces.Check(),
+		f.Node.Check()} {
 		require(err == nil, "%v", err)
 	}
 	switch len(wrong) {

@@ -94,37 +94,13 @@ export function query(parameters) {
   return q.size ? `?${q}` : ''
 }
 
-// roleOf returns the role of a key. Only admins read API keys, so the roles of others show in what they may
-// read.
-async function roleOf(key, account, id) {
-  const read = (path) => get(`/v1/accounts/${account}/${path}`, { key })
-  const permitted = (path) =>
-    read(path).then(
-      () => true,
-      (e) => {
-        if (e.status === 403) return false
-        throw e
-      },
-    )
-  try {
-    return (await read(`apiKeys/${id}`)).role
-  } catch (e) {
-    if (e.status !== 403) throw e
-  }
-  if (await permitted('datasets?pageSize=1')) return 'user'
-  return (await permitted('events?pageSize=1')) ? 'reader' : 'inference'
-}
-
-// signIn checks a key and sets the session.
+// signIn checks an API key or an ID token, and sets the session.
 export async function signIn(key) {
-  const [prefix, account, id] = key.split('_')
-  if (prefix !== 'ank' || !account || !id)
-    throw new Error("an API key begins with ank_, the account and the key's ID")
-  const role = await roleOf(key, account, id)
+  const { account, role, operator } = await get('/v1/caller', { key })
   session.key = key
   session.account = account
-  session.role = account === 'system' && role === 'admin' ? 'operator' : role
-  if (can('operate')) session.account = sessionStorage.getItem(accountName) || account
+  session.role = operator ? 'operator' : role
+  if (operator) session.account = sessionStorage.getItem(accountName) || account
 }
 
 // lookAt changes the account whose resources the operator sees.

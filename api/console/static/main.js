@@ -142,6 +142,10 @@ function SignIn({ done, reason }) {
   const [key, setKey] = useState('')
   const [error, setError] = useState(null)
   const [busy, setBusy] = useState(false)
+  const [issuers, setIssuers] = useState()
+  useEffect(() => {
+    get('/.well-known/oauth-protected-resource').then((r) => setIssuers(r.authorization_servers), () => {})
+  }, [])
   const submit = async (e) => {
     e.preventDefault()
     setBusy(true)
@@ -173,6 +177,7 @@ function SignIn({ done, reason }) {
       </p>
       <${ErrorBox} error=${error || reason} />
       <button class="primary" disabled=${busy}>${busy ? 'Signing in…' : 'Sign in'}</button>
+      ${issuers && html`<a href="/oidc/login">Sign in at ${new URL(issuers[0]).host}</a>`}
     </form>
   </main>`
 }

@@ -1,0 +1,194 @@
+package oidc
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"encoding/json"
+	"html"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/coreos/go-oidc/v3/oidc"
+	"golang.org/x/oauth2"
+
+	"anneal/api/request"
+	"anneal/domain"
+)
+
+// Paths of the login of the console, with the authorization code flow and PKCE.
+const (
+	loginPath    = "/oidc/login"
+	callbackPath = "/oidc/callback"
+)
+
+const (
+	cookieName = "anneal-login"
+	loginTime  = 10 * time.Minute // how long a user may take to log in at the provider
+)
+
+// Operations returns the operations of the console's login.
+func (p *Provider) Operations() []request.Operation {
+	page := func(path string, handle request.Handler) request.Operation {
+		return request.Operation{ID: "GET " + path, Method: "GET", Path: path, Gate: request.Everyone, Hidden: true,
+			Handle: handle}
+	}
+	return []request.Operation{page(loginPath, p.begin), page(callbackPath, p.complete)}
+}
+
+// Scopes returns the scopes that a client requests from a provider with the given scopes: those of an
+// ID token with name and groups, and the scope for a refresh token. Without a list of the provider,
+// they are those that OpenID Connect defines.
+func Scopes(supported []string, refresh bool) []string {
+	wanted := []string{oidc.ScopeOpenID, "profile", "email"}
+	for _, scope := range []string{"groups", oidc.ScopeOfflineAccess} {
+		if slices.Contains(supported, scope) && (refresh || scope != oidc.ScopeOfflineAccess) {
+			wanted = append(wanted, scope)
+		}
+	}
+	return wanted
+}
+
+// An attempt is a login that a browser has begun. It is in a signed cookie of the browser.
+type attempt struct {
+	State    string
+	Nonce    string
+	Verifier string // of PKCE
+	Expires  time.Time
+}
+
+// config returns the client of the console.
+func (p *Provider) config(s *state) *oauth2.Config {
+	var about struct {
+		Scopes []string `json:"scopes_supported"`
+	}
+	_ = s.provider.Claims(&about)
+	return &oauth2.Config{ClientID: p.ClientID, ClientSecret: p.Secret, Endpoint: s.provider.Endpoint(),
+		RedirectURL: p.Address + callbackPath, Scopes: Scopes(about.Scopes, false)}
+}
+
+// begin redirects the browser to the provider.
+func (p *Provider) begin(c *request.Call) (any, error) {
+	s, err := p.with(c.Ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	one := attempt{rand.Text(), rand.Text(), oauth2.GenerateVerifier(), p.Now().Add(loginTime)}
+	p.setCookie(c.Writer, p.sealed(one), int(loginTime/time.Second))
+	private(c.Writer)
+	http.Redirect(c.Writer, c.Request, p.config(s).AuthCodeURL(one.State, oidc.Nonce(one.Nonce),
+		oauth2.S256ChallengeOption(one.Verifier)), http.StatusFound)
+	return nil, nil
+}
+
+// complete exchanges the code of the provider for an ID token, and hands it to the page of the console.
+func (p *Provider) complete(c *request.Call) (any, error) {
+	private(c.Writer)
+	query := c.Request.URL.Query()
+	one, ok := p.attemptOf(c.Request)
+	if !ok || subtle.ConstantTimeCompare([]byte(query.Get("state")), []byte(one.State)) != 1 {
+		return nil, rejected("the login has expired, or was begun in another browser: open %s%s to log in again",
+			p.Address, loginPath)
+	}
+	p.setCookie(c.Writer, "", -1) // an attempt is used once
+	if query.Get("error") != "" {
+		return nil, rejected("the identity provider refused the login: %s", shortened(query.Get("error")))
+	}
+	s, err := p.with(c.Ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	ctx := oidc.ClientContext(c.Ctx, p.client)
+	granted, err := p.config(s).Exchange(ctx, query.Get("code"), oauth2.VerifierOption(one.Verifier))
+	if err != nil {
+		p.Logger.Warn("a login was refused by the token endpoint of the identity provider", "request", c.ID, "error",
+			causeOf(err))
+		return nil, rejected("the identity provider did not accept the code of the login: try again, or ask the operator " +
+			"to read the server's log")
+	}
+	text, _ := granted.Extra("id_token").(string)
+	identity, token, _, err := p.verify(c.Ctx, text)
+	if err != nil {
+		return nil, err
+	}
+	if subtle.ConstantTimeCompare([]byte(token.Nonce), []byte(one.Nonce)) != 1 {
+		return nil, rejected("the identity provider sent the token of another login: try again")
+	}
+	c.Logger.Debug("a user logged in to the console", "request", c.ID, "user", identity.User)
+	h := c.Writer.Header()
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; base-uri 'none'; frame-ancestors 'none'")
+	_, _ = c.Writer.Write([]byte(`<!doctype html><meta name="token" content="` + html.EscapeString(text) +
+		`"><title>anneal</title><script src="/console/oidc.js"></script>`))
+	return nil, nil
+}
+
+// private sets the headers of responses that no cache may store.
+func private(w http.ResponseWriter) {
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("Referrer-Policy", "no-referrer")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+}
+
+// causeOf returns an error of the token endpoint for the log, without the body of its response.
+func causeOf(err error) string {
+	if answer, ok := err.(*oauth2.RetrieveError); ok {
+		return shortened(answer.ErrorCode + " " + answer.ErrorDescription)
+	}
+	return err.Error()
+}
+
+// shortened returns a text of the provider for a message.
+func shortened(text string) string {
+	const maxText = 200
+	return strings.ToValidUTF8(domain.Printable(text[:min(len(text), maxText)]), "")
+}
+
+func rejected(format string, args ...any) error {
+	e := domain.Errorf(domain.PermissionDenied, format, args...)
+	e.Reason = "OIDC_LOGIN_REJECTED"
+	return e
+}
+
+func (p *Provider) setCookie(w http.ResponseWriter, value string, maxAge int) {
+	http.SetCookie(w, &http.Cookie{Name: cookieName, Value: value, Path: "/oidc/", MaxAge: maxAge, HttpOnly: true,
+		Secure: strings.HasPrefix(p.Address, "https://"), SameSite: http.SameSiteLaxMode})
+}
+
+// sealed returns the value of the cookie of an attempt.
+func (p *Provider) sealed(one attempt) string {
+	text, err := json.Marshal(one)
+	if err != nil {
+		panic(err) // impossible: an attempt has only texts and a time
+	}
+	body := base64.RawURLEncoding.EncodeToString(text)
+	return body + "." + p.signature(body)
+}
+
+func (p *Provider) signature(body string) string {
+	mac := hmac.New(sha256.New, p.Key)
+	mac.Write([]byte("login cookie\x00" + body))
+	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
+}
+
+// attemptOf returns the attempt in the cookie of a request. It returns false if there is none, if this
+// installation has not signed it, or if it has expired.
+func (p *Provider) attemptOf(r *http.Request) (one attempt, ok bool) {
+	cookie, err := r.Cookie(cookieName)
+	if err != nil {
+		return attempt{}, false
+	}
+	body, signature, _ := strings.Cut(cookie.Value, ".")
+	if !hmac.Equal([]byte(signature), []byte(p.signature(body))) {
+		return attempt{}, false
+	}
+	text, err := base64.RawURLEncoding.DecodeString(body)
+	if err != nil || json.Unmarshal(text, &one) != nil {
+		return attempt{}, false
+	}
+	return one, one.State != "" && p.Now().Before(one.Expires)
+}
