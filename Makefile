@@ -12,8 +12,8 @@ RACE_SKIP_TESTS ?= ^$$
 LISTEN      ?= 127.0.0.1:8080
 
 .PHONY: help demo run test race corruption outages cost bench bench-addons bench-autoscale bench-gateway \
-	bench-jobs bench-others bench-placement bench-queue crash faults hostile kind linearizable simulation fuzz lint lint-openapi \
-	golden reference build clients console oracle oidc partitions schemas transparency upgrade examples
+	bench-jobs bench-others bench-placement bench-queue crash faults hostile kind linearizable simulation fuzz lint \
+	lint-openapi golden reference build clients console oracle oidc partitions schemas transparency upgrade examples
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
