@@ -58,7 +58,7 @@ examples: ## test the example of a program that forwards events to Kafka
 race: ## run the tests under the race detector, shortened; cmd/anneal's start programs that it does not watch
 	go test -race -short -timeout 20m -skip '$(RACE_SKIP_TESTS)' $$(go list ./... | grep -v -E '$(RACE_SKIP)')
 
-bench: ## measure against the limits of this machine (see BENCHMARKS.md)
+bench: ## measure against the limits of this machine, and replay all traces (see BENCHMARKS.md; about an hour)
 	go test -run '^$$' -bench 'Do|Follow|Tree' -benchtime 1x ./eventlog
 	go test -run '^$$' -bench . -benchtime 1x ./eventlog/transparency
 	go test -run '^$$' -bench 'Rebuild|List|Get' ./projections/...
@@ -75,6 +75,7 @@ bench: ## measure against the limits of this machine (see BENCHMARKS.md)
 	go test -run '^$$' -bench Transcribe -benchtime 1x ./engines/sphinx
 	@if echo '#include <cblas.h>' | c++ -E - >/dev/null 2>&1; then $(MAKE) --no-print-directory bench-others; \
 	else echo "Not compared with ggml and OpenBLAS: install a C++ compiler and libopenblas-dev."; fi
+	@$(MAKE) --no-print-directory bench-queue bench-autoscale bench-placement
 
 bench-jobs: ## compare jobs with River on PostgreSQL (package postgresql), and measure heartbeats of 10,000 nodes
 	ANNEAL_SCALE=4 go -C schedulers/bench test -count=1 -timeout 60m -v -run 'TestJobs|TestHeartbeats' .
