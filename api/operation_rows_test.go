@@ -76,6 +76,10 @@ const (
 		"true}\n\n"
 	aDeployment = "> POST /v1/accounts/acme/deployments?deploymentId=d user\n> {\"baseModel\": " +
 		"\"accounts/default/models/anneal-base\", \"enableAddons\": true, \"maxReplicaCount\": 2}\n\n"
+	aCandidate = "> POST /v1/accounts/acme/deployments?deploymentId=e user\n> {\"baseModel\": " +
+		"\"accounts/default/models/anneal-base\"}\n\n"
+	aRelease = aCandidate + "> POST /v1/accounts/acme/deployments/d:startRelease user\n> {\"candidate\": " +
+		"\"accounts/acme/deployments/e\"}\n\n"
 	aSpeechDeployment = "! speech accounts/acme/models/ear\n> POST /v1/accounts/acme/deployments?deploymentId=d user\n> " +
 		"{\"baseModel\": \"accounts/acme/models/ear\"}\n\n! serve accounts/acme/deployments/d\n"
 	aServing   = aDeployment + "! serve accounts/acme/deployments/d\n"
@@ -340,6 +344,12 @@ func deploymentRows() []row {
 				" user\n{\"description\": \"for capitals\", \"autoscalingPolicy\": {\"scaleUpWindow\": \"1m\"}}"},
 		{id: "deleteDeployment", scene: aDeployment, request: "DELETE " + one + "?ignoreChecks=true user"},
 		{id: "scaleDeployment", scene: aServing, request: "PATCH " + one + ":scale user\n{\"replicaCount\": 2}"},
+		{id: "startRelease", scene: aServing + aCandidate, request: "POST " + one + ":startRelease user\n{\"candidate\": " +
+			"\"accounts/acme/deployments/e\", \"steps\": [5, 50], \"maxLatencyPercent\": 150}"},
+		{id: "promoteRelease", scene: aServing + aRelease, request: "POST " + one + ":promoteRelease user\n{\"reason\": " +
+			"\"reviewed\"}"},
+		{id: "rollBackRelease", scene: aServing + aRelease, request: "POST " + one + ":rollBackRelease user\n{\"reason\": " +
+			"\"too slow\"}"},
 		{id: "undeleteDeployment", scene: aDeployment + "> DELETE " + one +
 			" user\n\n! deleted accounts/acme/deployments/d\n", request: "POST " + one + ":undelete user"},
 	}

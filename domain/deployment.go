@@ -51,6 +51,11 @@ var Deployments = referenceable(NewKind("deployments", map[string]Event[Deployme
 	"deployment.weightsSwapped.v1":   WeightsSwapped{},
 	"deployment.weightsRefused.v1":   WeightsRefused{},
 	"deployment.weightsWithdrawn.v1": WeightsWithdrawn{},
+
+	"deployment.releaseStarted.v1":    ReleaseStarted{},
+	"deployment.releaseAdvanced.v1":   ReleaseAdvanced{},
+	"deployment.releasePromoted.v1":   ReleasePromoted{},
+	"deployment.releaseRolledBack.v1": ReleaseRolledBack{},
 }), "deployment.", func(x *Deployment) *Deletion { return &x.Deletion })
 
 // Deployment states.
@@ -116,6 +121,7 @@ type Deployment struct {
 	DeleteTime *time.Time         `json:"deleteTime,omitempty"`
 	PurgeTime  *time.Time         `json:"purgeTime,omitempty"`
 	Hot        HotLoad            `json:"hot,omitzero"`
+	Release    *TrafficSplit      `json:"release,omitempty"` // newest release; nil if there was none
 }
 
 // Exists implements State.

@@ -5,7 +5,7 @@ package domain
 // earlier releases must not ignore, or stores files that earlier releases cannot read. Control planes of
 // different releases run side by side during an upgrade: until all of them can read a version, no
 // event of that version is recorded.
-const EventVersion = 2
+const EventVersion = 3
 
 // BundlesVersion is the event version from which control planes can read bundles, in which package
 // blobs stores the small results of jobs.
@@ -13,7 +13,12 @@ const BundlesVersion = 2
 
 // eventVersions maps each type of event that was added or extended after version 1 to the version
 // that added or extended it.
-var eventVersions = map[string]int{}
+var eventVersions = map[string]int{
+	"deployment.releaseStarted.v1":    3,
+	"deployment.releaseAdvanced.v1":   3,
+	"deployment.releasePromoted.v1":   3,
+	"deployment.releaseRolledBack.v1": 3,
+}
 
 // EventVersionOf returns the event version that a reader of the type of event must support.
 func EventVersionOf(eventType string) int {

@@ -194,7 +194,8 @@ func randomDeploymentCommand(t *rapid.T, d domain.Deployment) domain.Command[dom
 	if rare := rareDeploymentCommands(d, node); len(rare) > 0 && pick(t, "rare", true, false) {
 		return pick(t, "command", rare...)
 	}
-	return pick[domain.Command[domain.Deployment]](t, "command", domain.CreateDeployment{DeploymentSpec: spec},
+	return pick[domain.Command[domain.Deployment]](t, "command", randomReleaseCommand(t, d),
+		domain.CreateDeployment{DeploymentSpec: spec},
 		domain.UpdateDeployment{DeploymentSpec: spec},
 		domain.PlaceReplica{ID: d.NextReplica(), Node: node, Generation: near(t, d.Generation)},
 		domain.PlaceReplica{ID: d.NextReplica(), Node: node, Generation: d.Generation},
@@ -211,6 +212,23 @@ func randomDeploymentCommand(t *rapid.T, d domain.Deployment) domain.Command[dom
 		domain.OfferWeights{HotWeights: weights}, domain.SwapWeights{ID: weights.ID(), Replicas: []string{replica.ID}},
 		domain.RefuseWeights{HotWeights: weights, Status: someStatus},
 		domain.WithdrawWeights{ID: weights.ID(), Reason: "its job was deleted"})
+}
+
+// randomReleaseCommand returns a command about a release of the deployment.
+func randomReleaseCommand(t *rapid.T, d domain.Deployment) domain.Command[domain.Deployment] {
+	number, step := 0, 0
+	if d.Release != nil {
+		number, step = pick(t, "number", 0, d.Release.Number, d.Release.Number, d.Release.Number+1), near(t, d.Release.Step)
+	}
+	figures := domain.ReleaseSamples{Stable: domain.ArmSamples{Requests: 9, FirstToken: domain.Latencies{0, 9}}}.Figures()
+	return pick[domain.Command[domain.Deployment]](t, "release",
+		domain.StartRelease{CreatedBy: "accounts/a/apiKeys/k", ReleaseSpec: domain.ReleaseSpec{
+			Candidate: pick(t, "candidate", "accounts/a/deployments/e", "accounts/a/deployments/e", "e"),
+			Steps:     pick(t, "steps", nil, []int{5}, []int{5, 50}, []int{50, 5}),
+			Promotion: pick(t, "promotion", "", domain.PromoteManual), MinSamples: pick(t, "samples", nil, ptr(10), ptr(1))}},
+		domain.AdvanceRelease{ReleaseFigures: figures, Number: number, Step: step, Reason: "passed"},
+		domain.PromoteRelease{ReleaseFigures: figures, Number: number, Reason: "passed"},
+		domain.RollBackRelease{ReleaseFigures: figures, Number: number, Reason: "failed"})
 }
 
 // rareDeploymentCommands returns commands that the deployment may accept in its state, and that random

@@ -58,6 +58,7 @@ type generation struct {
 	usage       Usage
 	timings     engines.Timings // timings of the choice that ended first
 	placement   routing.Placement
+	servedBy    domain.Name // deployment of the newest attempt, if the target has a release
 	speculation speculation
 	pending     int       // number of choices that have not ended
 	firstChunk  time.Time // time at which the first chunk of any choice arrived
@@ -163,7 +164,7 @@ func (g *generation) checkContextLength() error {
 	for _, p := range q.prompts {
 		counting := engines.CompletionRequest{Prompt: p.text, PromptTokens: p.tokens, Chat: p.chat,
 			Images: q.settings.Images, Reasoning: q.settings.Reasoning, Addon: q.settings.Addon}
-		discard := routing.Output{Emit: func(engines.Chunk) error { return nil }, Restart: func() {}}
+		discard := routing.Output{Emit: func(engines.Chunk) error { return nil }, Restart: func() {}, Secondary: true}
 		usage, _, err := g.complete(g.Ctx, p, counting, discard)
 		if err != nil {
 			return err
@@ -234,12 +235,12 @@ func forEach(ctx context.Context, n int, do func(ctx context.Context, i int) err
 func (g *generation) run() (any, error) {
 	if err := forEach(g.Ctx, len(g.choices), g.generateChoice); err != nil {
 		if !g.firstChunk.IsZero() {
-			g.Router.RecordUsage(g.Call, g.target.Name, g.q.model, g.usageRecord(false))
+			g.Router.RecordUsage(g.Call, g.deployment(), g.q.model, g.usageRecord(false))
 		}
 		return nil, g.fail(err)
 	}
-	g.Router.LastServed.Record(g.target.Name, g.Now())
-	g.Router.RecordUsage(g.Call, g.target.Name, g.q.model, g.usageRecord(true))
+	g.Router.LastServed.Record(g.deployment(), g.Now())
+	g.Router.RecordUsage(g.Call, g.deployment(), g.q.model, g.usageRecord(true))
 	g.tokens.WithLabelValues("prompt").Add(float64(g.usage.PromptTokens))
 	g.tokens.WithLabelValues("completion").Add(float64(g.usage.CompletionTokens))
 	if g.q.stream {
@@ -262,7 +263,8 @@ func (g *generation) generateChoice(ctx context.Context, index int) error {
 		req.Seed = &seed
 	}
 	c := g.choices[index]
-	out := routing.Output{Emit: func(chunk engines.Chunk) error { return g.emit(c, chunk) }, Routed: g.routed}
+	out := routing.Output{Emit: func(chunk engines.Chunk) error { return g.emit(c, chunk) }, Routed: g.routed,
+		Secondary: index > 0}
 	if !g.q.stream {
 		out.Restart = func() { g.restart(c) }
 	}
@@ -312,7 +314,7 @@ func (g *generation) emit(c *choice, chunk engines.Chunk) error {
 		g.firstChunk = time.Now()
 		// a completion keeps its deployment from being scaled to zero, both when it begins and when
 		// it ends
-		g.Router.LastServed.Record(g.target.Name, g.Time)
+		g.Router.LastServed.Record(g.deployment(), g.Time)
 		g.timeToFirstToken.Observe(g.firstChunk.Sub(g.start).Seconds())
 	}
 	if g.q.singleToolCall {
@@ -334,8 +336,13 @@ func (g *generation) emit(c *choice, chunk engines.Chunk) error {
 func (g *generation) routed(at routing.Placement) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.servedBy = at.Deployment
 	g.Writer.Header().Set("anneal-route", at.Route)
 }
+
+// deployment returns the deployment that served the generation: that of the target or, during a
+// release, the candidate.
+func (g *generation) deployment() domain.Name { return cmp.Or(g.servedBy, g.target.Name) }
 
 // restart discards what was generated of a choice, because another replica generates the choice
 // again from its start.

@@ -53,7 +53,7 @@ func (g *generation) metrics() map[string]any {
 		"cached-prompt-tokens":       g.usage.Details.CachedTokens,
 		"server-time-to-first-token": wire.Seconds(first.Sub(g.start)),
 		"server-processing-time":     wire.Seconds(time.Since(g.start)),
-		"deployment":                 string(g.target.Name),
+		"deployment":                 string(g.deployment()),
 	}
 	if g.placement.Node != "" {
 		all["backend-host"], all["num-concurrent-requests"] = g.placement.Node, g.placement.Concurrent

@@ -42,6 +42,8 @@ type Deployment struct {
 	// HotLoad describes which weights of trainer jobs the replicas serve. It is nil unless the
 	// deployment has enableHotLoad.
 	HotLoad *HotLoad `json:"hotLoad,omitempty" api:"output"`
+	// TrafficSplit is the newest release of the deployment; nil if there was none.
+	TrafficSplit *TrafficSplit `json:"trafficSplit,omitempty" api:"output"`
 }
 
 // ReplicaStats has the numbers of replicas of a deployment by state.
@@ -77,6 +79,7 @@ var deployments = &resource[domain.Deployment, Deployment]{
 		"region": func(row *projections.Row[domain.Deployment]) bool {
 			return len(row.State.Replicas) > 0 || row.State.Placement != nil
 		},
+		"trafficSplit":        hasRelease,
 		"directRouteHandle":   func(row *projections.Row[domain.Deployment]) bool { return row.State.Reachable() },
 		"numPeftDeviceCached": func(row *projections.Row[domain.Deployment]) bool { return row.State.EnableAddons }},
 	local: addHandle,
@@ -108,7 +111,7 @@ var deployments = &resource[domain.Deployment, Deployment]{
 	},
 }
 
-var _ = register(deployments.operations, deploymentOperations)
+var _ = register(deployments.operations, deploymentOperations, releaseOperations)
 
 // hasReplicas reports whether a deployment has or may get replicas, which depend on nodes.
 func hasReplicas(row *projections.Row[domain.Deployment]) bool {
@@ -123,6 +126,7 @@ func renderDeployment(v *projections.View, row *projections.Row[domain.Deploymen
 		CreatedBy: creatorOf(v, d.CreatedBy), Cluster: d.Cluster,
 		DesiredReplicaCount: d.DesiredReplicas, Region: regionOf(v, d)}
 	out.DeploymentSpec.DirectRouteAPIKeys, out.SpeechFormat, out.HotLoad = nil, d.SpeechFormat, renderHotLoad(d)
+	out.TrafficSplit = renderSplit(v, row)
 	out.DisableAutoDeploy, out.DisableSpeculation = d.DisableAutoDeploy, d.DisableSpeculativeDecoding
 	if v != nil && d.EnableAddons {
 		out.NumPeftDeviceCached = new(int)

@@ -18,9 +18,9 @@ import (
 
 // Documentation describes the wire types of this package for the API reference.
 var Documentation = openapi.Documentation{Rules: openapi.Joined(fieldRules, compatibleRules, batchRules, backupRules,
-	rebuildRules, subscriptionRules, usageRules),
+	rebuildRules, subscriptionRules, usageRules, releaseRules),
 	Fields: fieldTexts, Types: openapi.Joined(typeTexts, compatibleTypeTexts, batchTypeTexts,
-		backupTypeTexts, rebuildTypeTexts, subscriptionTypeTexts, usageTypeTexts)}
+		backupTypeTexts, rebuildTypeTexts, subscriptionTypeTexts, usageTypeTexts, releaseTypeTexts)}
 
 // A Sealer encrypts values that must be erasable although the log is not. Each value has a data key
 // of its own, which is stored outside of the log: a value is erased by deleting its key.

@@ -22,7 +22,17 @@ import (
 //	                                                ID in the caller's account, or the deployment that the
 //	                                                operator bound to this alias: see byShortName
 //	m#d                                             the model m and the deployment d of the caller's account
+//
+// If a release of that deployment is promoted, its candidate is the target.
 func Resolve(c *request.Call, model string) (Target, error) {
+	target, err := resolve(c, model)
+	if err != nil {
+		return target, err
+	}
+	return promoted(c.View(), target), nil
+}
+
+func resolve(c *request.Call, model string) (Target, error) {
 	if c.Direct != "" {
 		return resolveDirect(c, model)
 	}

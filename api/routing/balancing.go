@@ -238,9 +238,12 @@ func candidates(c *request.Call, q Request, replicas []domain.Replica, start tim
 func affinity(session, replica string) uint64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(session + "\x00" + replica)) // writing to a hash never fails
-	// the finalizer of MurmurHash3 mixes the bits, because the low bits of FNV depend mostly on the
-	// end of the input
-	x := h.Sum64()
+	return mix(h.Sum64())
+}
+
+// mix is the finalizer of MurmurHash3, which mixes the bits, because the low bits of FNV depend mostly
+// on the end of the input.
+func mix(x uint64) uint64 {
 	x ^= x >> 33
 	x *= 0xff51afd7ed558ccd
 	x ^= x >> 33

@@ -60,6 +60,9 @@ type Placement struct {
 	Node       string
 	Concurrent int    // number of requests of this server in progress on the replica, including this one
 	Route      string // header anneal-route: the replica, the reason of the choice, and the predicted tokens
+	// Deployment is the deployment that served the request to a deployment with a release; "" if the
+	// target has none.
+	Deployment domain.Name
 }
 
 // Send sends a request to replicas of its deployment until one responds, and returns the Placement

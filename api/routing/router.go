@@ -4,6 +4,7 @@ package routing
 
 import (
 	"context"
+	"crypto/rand"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -28,12 +29,13 @@ type Router struct {
 
 	unreachable unreachable
 	balancers   balancers
+	releases    releases
 }
 
 // NewRouter returns a Router and registers its metrics. secret is the key for the hashes of prompts; the
 // Routers of an installation have the same.
 func NewRouter(replicas Replicas, meter Meter, metrics prometheus.Registerer, secret []byte) *Router {
-	return &Router{Replicas: replicas, Meter: meter, LastServed: NewLastServed(),
+	return &Router{Replicas: replicas, Meter: meter, LastServed: NewLastServed(), releases: releases{boot: rand.Text()},
 		balancers: balancers{hasher: balance.NewHasher(secret), metrics: newBalancerMetrics(metrics)}}
 }
 
@@ -46,11 +48,21 @@ type Output struct {
 	Restart func()
 	// Routed is called before each attempt with the attempt's Placement; it may be nil.
 	Routed func(Placement)
+	// Secondary states that the continuation is not the first one of its request, so that a release
+	// does not count it as another sample.
+	Secondary bool
 }
 
 // Generate generates one continuation of a prompt on a replica of the target, and passes it to out
-// in chunks. placement has the node on which the request ran.
+// in chunks. placement has the node on which the request ran. While the target has a release, another
+// deployment may generate the continuation: see Placement.Deployment.
 func (r *Router) Generate(ctx context.Context, c *request.Call, target Target, session string,
+	req engines.CompletionRequest, out Output) (usage engines.Usage, placement Placement, err error) {
+	return r.generateSplit(ctx, c, target, session, req, out)
+}
+
+// generateOn is like Generate, without releases.
+func (r *Router) generateOn(ctx context.Context, c *request.Call, target Target, session string,
 	req engines.CompletionRequest, out Output) (usage engines.Usage, placement Placement, err error) {
 	prompt := func(addon string) balance.Prompt { return r.balancers.promptOf(&req, addon) }
 	placement, err = r.Send(ctx, c, Request{target.Name, session, req.Addon, target.Choose, prompt,

@@ -25,7 +25,7 @@ var pages = []string{
 	"README.md", "docs/quickstart.md", "docs/cli.md", "docs/http-api.md", "docs/clients.md", "docs/training.md",
 	"docs/fine-tuning.md", "docs/batches.md",
 	"docs/evaluators.md",
-	"docs/models.md", "docs/deployments.md", "docs/structured-output.md", "docs/speech.md",
+	"docs/models.md", "docs/deployments.md", "docs/releases.md", "docs/structured-output.md", "docs/speech.md",
 	"docs/events.md", "docs/subscriptions.md", "docs/usage.md", "docs/proofs.md", "docs/what-if.md",
 	"docs/operations.md", "docs/running.md", "docs/oidc.md", "docs/console.md", "docs/gpu-engines.md", "docs/limits.md",
 }
@@ -95,6 +95,7 @@ func TestDocuments(t *testing.T) {
 		"docs/fine-tuning.md": {`"object":"fine_tuning.job.event"`, `"object":"fine_tuning.job.checkpoint"`,
 			`"object":"chat.completion"`},
 		"docs/batches.md":       {`"custom_id":"q-3"`, `"status_code":200`, `"object":"batch"`},
+		"docs/releases.md":      {"RUNNING", "PROMOTED", "deployment.releaseAdvanced.v1", "ROLLED_BACK"},
 		"docs/events.md":        {"id: 1", ": equal"},
 		"docs/subscriptions.md": {"whsec_", "whpk_", "subscription catalog paused", "subscription archive deleted"},
 		"docs/proofs.md": {"VALID: position", "model.registered.v1", "still has all of them, unchanged",

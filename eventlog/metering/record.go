@@ -79,6 +79,7 @@ const (
 	Response      = "response"
 	Transcription = "transcription"
 	Translation   = "translation"
+	Shadow        = "shadow" // copy of a request for a release: see domain.ReleaseShadow
 )
 
 // identified returns the record with an ID, which it generates if the record has none. had reports

@@ -36,7 +36,7 @@ func deploymentCommand() *cobra.Command {
 	remove.Flags().Bool("ignore-checks", false, "delete the deployment even if it served a request within the last hour")
 	return group("deployment", "Manage deployments of models", deploymentCreate(), deploymentWatch(), list,
 		deployments.getCommand(), deploymentUpdate(), deploymentScale(), deploymentAlias(), remove,
-		deploymentUndelete())
+		deploymentUndelete(), releaseCommand())
 }
 
 func deploymentUndelete() *cobra.Command {

@@ -14,7 +14,7 @@ import (
 // for the default of such a flag, so a command rejects an explicit 0, which would mean something else.
 var aboveZero = []string{"epochs", "nodes", "last", "since", "step", "max", "accelerator-count", "hold-out",
 	"min-speakers", "max-speakers", "from", "to", "nats-replicas", "max-connections", "max-connections-per-address",
-	"replicas", "cache-blocks", "speed", "gateways", "announce-delay"}
+	"replicas", "cache-blocks", "speed", "gateways", "announce-delay", "max-latency", "min-samples"}
 
 // rejectNotPositive returns a usage error if a flag of aboveZero is given a value of 0 or less.
 func rejectNotPositive(c *cobra.Command) (err error) {

@@ -7,13 +7,28 @@ import (
 	"anneal/workers/coordinator"
 )
 
-// gateways returns the service that exchanges notes about requests with the gateways of other control
-// planes.
+// releaseInterval is the time after which the samples of releases are sent to other gateways again,
+// because a message can be lost, and a control plane can start later.
+const releaseInterval = time.Second
+
+// gateways returns the service that exchanges notes about requests, and the samples of releases, with
+// the gateways of other control planes.
 func gateways(s *Server) *coordinator.Gateways {
 	gateway := s.handler.Gateway()
+	var repeated time.Time
 	return &coordinator.Gateways{Conn: s.events.Control(), ID: s.id, Logger: s.logger.With("part", "gateways"),
-		Take: func() [][]byte { return routing.EncodeNotes(gateway.TakeNotes(time.Now())) },
-		Add: func(message []byte) error {
+		Take: func() [][]byte {
+			now := time.Now()
+			all := now.Sub(repeated) >= releaseInterval
+			if all {
+				repeated = now
+			}
+			return append(routing.EncodeNotes(gateway.TakeNotes(now)), gateway.TakeReleases(s.world.View(), all)...)
+		},
+		Add: func(sender string, message []byte) error {
+			if ok, err := routing.AddRelease(s.world.Live(), sender, message, time.Now()); ok {
+				return err
+			}
 			notes, err := routing.DecodeNotes(message)
 			if err != nil {
 				return err

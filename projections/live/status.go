@@ -50,7 +50,7 @@ func NewStatus(start time.Time) *Status {
 			keys: new(btree.Map[domain.Name, time.Time]),
 			jobs: new(btree.Map[domain.Name, *jobStatus]), replicas: new(btree.Map[string, ReplicaLoad]),
 			loads: new(btree.Map[domain.Name, loads]), devices: new(btree.Map[domain.Name, nodeDevices]),
-			joined: new(btree.Map[domain.Name, time.Time])}}
+			joined: new(btree.Map[domain.Name, time.Time]), releases: new(btree.Map[string, releaseSamples])}}
 }
 
 // ListenFrom records that the process may have missed heartbeats that were sent before now.
@@ -208,7 +208,7 @@ func (s *Status) View() View {
 	defer s.mu.Unlock()
 	if s.shared.reports != s.now.reports {
 		s.shared = View{s.now.from, s.now.until, s.now.reports, s.now.nodes.Copy(), s.now.jobs.Copy(), s.now.replicas.Copy(),
-			s.now.loads.Copy(), s.now.keys.Copy(), s.now.devices.Copy(), s.now.joined.Copy()}
+			s.now.loads.Copy(), s.now.keys.Copy(), s.now.devices.Copy(), s.now.joined.Copy(), s.now.releases.Copy()}
 		s.generation++
 	}
 	return s.shared

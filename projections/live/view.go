@@ -80,6 +80,7 @@ type View struct {
 	keys     *btree.Map[domain.Name, time.Time]
 	devices  *btree.Map[domain.Name, nodeDevices]
 	joined   *btree.Map[domain.Name, time.Time] // by node: time of its last registration: see Status.Registered
+	releases *btree.Map[string, releaseSamples] // by deployment, # and gateway
 }
 
 // Version returns a number that increases with each change of the live status.

@@ -19,10 +19,11 @@ const gatewayInterval = 50 * time.Millisecond
 
 // Gateways exchanges messages between the gateways of the control planes of an installation.
 type Gateways struct {
-	Conn   *nats.Conn // connection into the NATS account CONTROL
-	ID     string     // ID of this control plane
-	Take   func() (messages [][]byte)
-	Add    func(message []byte) error // called with each message of another gateway
+	Conn *nats.Conn // connection into the NATS account CONTROL
+	ID   string     // ID of this control plane
+	Take func() (messages [][]byte)
+	// Add is called with each message of another gateway, and the ID of its control plane.
+	Add    func(sender string, message []byte) error
 	Logger *slog.Logger
 }
 
@@ -30,10 +31,11 @@ type Gateways struct {
 // done.
 func (g *Gateways) Run(ctx context.Context) error {
 	subscription, err := g.Conn.Subscribe(gatewaySubject+"*", func(m *nats.Msg) {
-		if strings.TrimPrefix(m.Subject, gatewaySubject) == g.ID {
+		sender := strings.TrimPrefix(m.Subject, gatewaySubject)
+		if sender == g.ID {
 			return
 		}
-		if err := g.Add(m.Data); err != nil {
+		if err := g.Add(sender, m.Data); err != nil {
 			g.Logger.Debug("ignored a message of another gateway", "subject", m.Subject, "error", err)
 		}
 	})

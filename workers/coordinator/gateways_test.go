@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"anneal/eventlog/servertest"
@@ -19,7 +20,11 @@ func TestGatewaysExchangeMessages(t *testing.T) {
 	for _, id := range []string{"a", "b"} {
 		g := &Gateways{Conn: server.Control(), ID: id, Logger: slog.New(slog.DiscardHandler),
 			Take: func() [][]byte { return [][]byte{[]byte("from " + id)} }, // again and again
-			Add:  func(message []byte) error { received <- id + " got " + string(message); return nil }}
+			Add: func(sender string, message []byte) error {
+				assert.Equal(t, "from "+sender, string(message))
+				received <- id + " got " + string(message)
+				return nil
+			}}
 		go func() { ended <- g.Run(ctx) }()
 	}
 	seen := map[string]bool{}
