@@ -191,7 +191,7 @@ var errNoKeys = errors.New("no key for signatures was found")
 
 // VerifySignature implements oidc.KeySet.
 func (s *state) VerifySignature(_ context.Context, text string) ([]byte, error) {
-	signed, err := jose.ParseSigned(text, s.algs)
+	signed, err := jose.ParseSignedCompact(text, s.algs)
 	if err != nil {
 		return nil, err
 	}

@@ -48,7 +48,7 @@ func (p *Provider) Verify(ctx context.Context, text string) (*request.Identity, 
 // verify verifies a token without the cache. verifiedBy is the state whose keys have verified it.
 func (p *Provider) verify(ctx context.Context, text string) (identity *request.Identity, token *oidc.IDToken,
 	verifiedBy *state, err error) {
-	signed, err := jose.ParseSigned(text, algorithms)
+	signed, err := jose.ParseSignedCompact(text, algorithms)
 	if err != nil || len(signed.Signatures) != 1 {
 		return nil, nil, nil, invalid("is malformed, or its signature has an algorithm that is not accepted")
 	}
