@@ -1,11 +1,9 @@
 package routing
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"hash/fnv"
-	"slices"
 	"sync"
 	"time"
 
@@ -18,9 +16,10 @@ import (
 
 // balancers has a Balancer for each deployment that this server sends requests to.
 type balancers struct {
-	hasher  balance.Hasher
-	metrics balancerMetrics
-	notes   notes // for the other gateways
+	hasher       balance.Hasher
+	metrics      balancerMetrics
+	queueMetrics queueMetrics
+	notes        notes // for the other gateways
 
 	mu           sync.Mutex
 	start        time.Time // the times of the Balancers are durations since start
@@ -30,6 +29,7 @@ type balancers struct {
 
 type deploymentBalancer struct {
 	*balance.Balancer
+	queue   *queue
 	created uint64 // CreateVersion of the deployment
 	version uint64 // Version of the deployment whose replicas the Balancer has
 	used    time.Time
@@ -41,6 +41,13 @@ const balancerKept = time.Hour
 // forDeployment returns the Balancer of a deployment, and the clock for its methods.
 func (b *balancers) forDeployment(row *projections.Row[domain.Deployment], clock func() time.Time) (
 	*balance.Balancer, func() time.Duration) {
+	found, now := b.of(row, clock)
+	return found.Balancer, now
+}
+
+// of returns the Balancer and the queue of a deployment, and the clock for the Balancer's methods.
+func (b *balancers) of(row *projections.Row[domain.Deployment], clock func() time.Time) (
+	*deploymentBalancer, func() time.Duration) {
 	now := clock()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -52,6 +59,7 @@ func (b *balancers) forDeployment(row *projections.Row[domain.Deployment], clock
 		found = &deploymentBalancer{created: row.CreateVersion, Balancer: balance.New(func(p balance.SentPrompt) {
 			b.notes.add(Note{Deployment: row.Name, Created: row.CreateVersion, SentPrompt: p}, clock)
 		})}
+		found.queue = newQueue(row.Name, row.CreateVersion, &b.queueMetrics)
 		b.byDeployment[row.Name] = found
 	}
 	found.used = now
@@ -72,7 +80,7 @@ func (b *balancers) forDeployment(row *projections.Row[domain.Deployment], clock
 		}
 	}
 	start := b.start
-	return found.Balancer, func() time.Duration { return clock().Sub(start) }
+	return found, func() time.Duration { return clock().Sub(start) }
 }
 
 // promptOf returns the Prompt of a completion request to an addon. Prompts with different cache scopes,
@@ -104,63 +112,47 @@ type Attempt struct {
 
 	placement Placement
 	cached    int64 // tokens of the prompt that the replica had cached; -1 if it does not report them
+	answer    int64 // tokens of the answer; -1 if they are not known
 	sent      *balance.InFlight
+	ticket    *waiter // place in the admission queue
 	ended     bool
 	now       func() time.Duration
 }
 
 // FirstToken records that the replica has begun to answer.
-func (a *Attempt) FirstToken() { a.sent.FirstToken(a.now()) }
+func (a *Attempt) FirstToken() {
+	a.sent.FirstToken(a.now())
+	a.ticket.firstToken()
+}
 
 // Cached records how many tokens of the prompt the replica had cached.
 func (a *Attempt) Cached(tokens int) { a.cached = int64(tokens) }
+
+// Answered records how many tokens the replica has generated.
+func (a *Attempt) Answered(tokens int) { a.answer = int64(tokens) }
 
 // end records how the attempt ended.
 func (a *Attempt) end(err error) {
 	a.ended = true
 	if err != nil {
-		a.sent.Fail(a.now())
+		a.fail()
 		return
 	}
-	a.FirstToken()
+	a.sent.FirstToken(a.now())
 	a.sent.End(a.cached)
+	a.ticket.end(a.cached, a.answer, false)
+}
+
+func (a *Attempt) fail() {
+	a.sent.Fail(a.now())
+	a.ticket.end(a.cached, a.answer, true)
 }
 
 // endPanic records that the attempt failed, if a panic ended it.
 func (a *Attempt) endPanic() {
 	if !a.ended {
-		a.sent.Fail(a.now())
+		a.fail()
 	}
-}
-
-// next returns an Attempt on the replica that is predicted to answer the request first, of the ready
-// replicas that are not in tried; nil if there is none. Requests of a session go to the replica with the
-// highest hash of session and replica ID (rendezvous hashing), so a session changes its replica only
-// when the replica is no longer ready, or has much more work than another.
-func (s *sendState) next(row *projections.Row[domain.Deployment], ready []domain.Replica) *Attempt {
-	c, q := s.c, s.q
-	ready = slices.DeleteFunc(ready, func(r domain.Replica) bool { return s.tried[r.ID] })
-	if len(ready) == 0 {
-		return nil
-	}
-	all := &s.router.balancers
-	balancer, now := all.forDeployment(row, c.Now)
-	query := balance.Query{Candidates: candidates(c, q.Deployment, ready)}
-	if q.Session != "" {
-		query.Session = slices.MaxFunc(ready, func(a, b domain.Replica) int {
-			return cmp.Compare(affinity(q.Session, a.ID), affinity(q.Session, b.ID))
-		}).ID
-	}
-	if q.Prompt != nil {
-		query.Prompt = q.Prompt(q.Addon)
-	}
-	choice, _ := balancer.Choose(now(), query)
-	all.metrics.count(choice)
-	replica, requests := ready[choice.Candidate], query.Candidates[choice.Candidate].Requests
-	return &Attempt{Replica: replica, Addon: q.Addon, cached: -1, now: now,
-		sent: balancer.Send(now(), replica.ID, query.Prompt, choice),
-		placement: Placement{Node: replica.Node.ID(), Concurrent: c.Busy.Of(replicaKey(q.Deployment, replica.ID)) + 1,
-			Route: routeOf(c.Principal, q.Deployment, replica.ID, len(ready), requests, choice)}}
 }
 
 // routeOf returns the value of the header anneal-route. It does not disclose the load of a replica to
@@ -173,19 +165,6 @@ func routeOf(p request.Principal, deployment domain.Name, replica string, candid
 	}
 	return fmt.Sprintf("replica=%s; reason=%s; candidates=%d; %scached-tokens=%d; uncached-tokens=%d", replica,
 		choice.Reason, candidates, work, choice.Cached, choice.Uncached)
-}
-
-// candidates returns the replicas with their loads: the number of requests in progress that this server
-// has sent, or the number that the node has reported, whichever is higher.
-func candidates(c *request.Call, deployment domain.Name, replicas []domain.Replica) []balance.Candidate {
-	status := c.World.View().Live
-	out := make([]balance.Candidate, len(replicas))
-	for i, r := range replicas {
-		reported, _ := status.Replica(deployment, r.ID)
-		out[i] = balance.Candidate{ID: r.ID, Slots: reported.Slots,
-			Requests: max(c.Busy.Of(replicaKey(deployment, r.ID)), reported.Active+reported.Queued)}
-	}
-	return out
 }
 
 func affinity(session, replica string) uint64 {
