@@ -33,7 +33,7 @@ type queue struct {
 	answer    float64 // mean number of tokens of the deployment's answers
 	planned   []int64 // of the candidates of one choice
 	counts    queueCounts
-	reported  int // number of waiting requests in the last report
+	reports   int // number of reports of the queue's length that follow: see Router.QueueLengths
 }
 
 // A sentLoad is the load of a replica by the requests of this gateway.
@@ -47,7 +47,7 @@ type sentLoad struct {
 
 // queueCounts count what happened in a queue, by class.
 type queueCounts struct {
-	admitted, waited, refused, honoured [2]uint64
+	admitted, refused, honoured [2]uint64
 }
 
 // Constants of the queue.
@@ -131,11 +131,11 @@ func (w *waiter) enter(ready []domain.Replica, begin time.Time) error {
 		w.request.Answer = min(s.q.Answer, int64(q.answer))
 	}
 	choice := w.choose(nil)
-	if w.request.Prompt = choice.Uncached; q.admission.Len() == 0 && w.fits(choice) {
+	if w.request.Prompt = w.work(choice); q.admission.Len() == 0 && w.fits(choice) {
 		if err := s.c.Admission.Decide(func() error { q.settle(s); return nil }); err != nil {
 			return err
 		}
-		q.admission.Start(&w.request, choice.Uncached)
+		q.admission.Start(&w.request, w.request.Prompt)
 		w.send(choice)
 		return nil
 	}
@@ -231,6 +231,9 @@ func (w *waiter) choose(planned []int64) balance.Choice {
 	return choice
 }
 
+// work returns the number of tokens that a replica must process before it answers.
+func (w *waiter) work(choice balance.Choice) int64 { return choice.Uncached + w.state.q.Work }
+
 // fits reports whether the chosen replica takes the request now. A replica that has not reported its
 // slots takes each request.
 func (w *waiter) fits(choice balance.Choice) bool {
@@ -273,7 +276,7 @@ func (q *queue) dispatch() {
 		next, _ := q.admission.Next(len(q.numbered), func(r *admission.Request, planned []int64) admission.Placement {
 			w := q.waiting[r.ID]
 			choice = w.choose(planned)
-			return admission.Placement{Replica: w.loads[choice.Candidate].number, Uncached: choice.Uncached,
+			return admission.Placement{Replica: w.loads[choice.Candidate].number, Uncached: w.work(choice),
 				Free: w.fits(choice)}
 		})
 		if next == nil {
@@ -284,7 +287,6 @@ func (q *queue) dispatch() {
 		w := q.waiting[next.ID]
 		delete(q.waiting, next.ID)
 		w.send(choice)
-		q.counts.waited[next.Class]++
 		q.metrics.waited(next.Class, now-next.Added)
 		close(w.admitted)
 	}
@@ -316,7 +318,7 @@ func (w *waiter) end(cached, answer int64, failed bool) {
 	w.load.inFlight--
 	w.load.pending -= w.pending
 	w.pending = 0
-	prompt := w.choice.Uncached
+	prompt := w.work(w.choice)
 	switch {
 	case failed && answer <= 0: // the replica has done nothing for the account, or nothing that is known
 		prompt, answer = 0, 0

@@ -49,11 +49,11 @@ type Request struct {
 	Session    string
 	Addon      string
 	Choose     ChooseAddon // selects another addon if Addon is unloaded; nil if the client named Addon
-	// Prompt returns the prompt of the request to an addon. The Prompt of a request that has no text
-	// states its work in tokens.
+	// Prompt returns the prompt of the request to an addon; it is nil if the prompt is not text.
 	Prompt func(addon string) balance.Prompt
 	// Answer is the maximum number of tokens of the answer; 0 if the answer has no tokens.
 	Answer int64
+	Work   int64 // work of a prompt that is not text, in tokens
 	// MaxWait is how long the request may wait in the admission queue, whatever the predicted wait is.
 	// 0 stands for Limits.Wake, and for the refusal of requests with a long predicted wait.
 	MaxWait time.Duration

@@ -86,6 +86,9 @@ func NewQueue() *Queue { return &Queue{flows: map[flowKey]*flow{}} }
 func (q *Queue) Len() int      { return q.count }
 func (q *Queue) Tokens() int64 { return q.tokens }
 
+// InFlight returns the number of requests in flight.
+func (q *Queue) InFlight() int { return q.total }
+
 // Waiting returns the number of waiting requests of an account.
 func (q *Queue) Waiting(account string) int {
 	n := 0
@@ -269,22 +272,24 @@ func (q *Queue) End(r *Request, prompt, answer int64) {
 	q.total--
 }
 
-// active returns the number of accounts with waiting requests or requests in flight.
-func (q *Queue) active() int {
-	n := 0
+// active returns the number of accounts with waiting requests or requests in flight, and the sum of
+// their weights.
+func (q *Queue) active() (accounts, weight int64) {
 	for _, f := range q.flows {
-		if f.inFlight == 0 && len(f.waiting) == 0 {
+		if f.idle() {
 			continue
 		}
 		if f.class > 0 { // count an account once
-			if first := q.flows[flowKey{f.account, 0}]; first != nil && (first.inFlight > 0 || len(first.waiting) > 0) {
+			if first := q.flows[flowKey{f.account, 0}]; first != nil && !first.idle() {
 				continue
 			}
 		}
-		n++
+		accounts, weight = accounts+1, weight+f.weight
 	}
-	return n
+	return accounts, weight
 }
+
+func (f *flow) idle() bool { return f.inFlight == 0 && len(f.waiting) == 0 }
 
 // A Capacity is the load from which a replica takes no further request.
 type Capacity struct {
@@ -293,13 +298,14 @@ type Capacity struct {
 }
 
 // Capacity returns the Capacity for a request. slots is the number of requests that a replica serves
-// concurrently. Small accounts, those with few requests in flight, get a higher Capacity.
+// concurrently. Small accounts, those with few requests in flight for their weight, get a higher Capacity
+// for interactive requests; batch requests never do, because they would get more than their share.
 func (q *Queue) Capacity(r *Request, slots int) Capacity {
-	active := q.active()
+	accounts, weight := q.active()
 	switch {
-	case active < 2:
+	case accounts < 2:
 		return Capacity{alonePending, slots}
-	case r.flow.inFlight*active*100 < smallShare*q.total:
+	case r.Class == Interactive && int64(r.flow.inFlight)*weight*100 < smallShare*int64(q.total)*r.flow.weight:
 		return Capacity{smallPending, slots + slots/extraSlots}
 	}
 	return Capacity{sharedPending, slots}
