@@ -244,7 +244,7 @@ func TestBatchDoesNotStarve(t *testing.T) {
 			for range 20 {
 				all.Go(func() {
 					for ctx.Err() == nil {
-						if g.serve(ctx, g.call(fmt.Sprint("a", class), PriorityHeader, name), 100, 10, 100*time.Millisecond) == nil {
+						if g.serve(ctx, g.call(fmt.Sprint("a", class), request.PriorityHeader, name), 100, 10, 100*time.Millisecond) == nil {
 							mu.Lock()
 							counts[class]++
 							mu.Unlock()
@@ -256,7 +256,7 @@ func TestBatchDoesNotStarve(t *testing.T) {
 		all.Wait()
 		assert.InDelta(t, 0.1, float64(counts[1])/float64(counts[0]+counts[1]), 0.01, "%v", counts)
 	})
-	_, err := classOf(newGateway(t, 1, 1).call("a", PriorityHeader, "urgent"))
+	_, err := classOf(newGateway(t, 1, 1).call("a", request.PriorityHeader, "urgent"))
 	assert.ErrorContains(t, err, `the header anneal-priority is "urgent": it must be interactive or batch`)
 }
 
@@ -278,19 +278,73 @@ func TestRefusedRequestsReturn(t *testing.T) {
 			return c.Writer.Header()
 		}
 		first := refused()
-		ticket := first.Get(TicketHeader)
+		ticket := first.Get(request.TicketHeader)
 		require.NotEmpty(t, ticket)
 		require.NotEmpty(t, first.Get("Retry-After"))
-		refused(TicketHeader, ticket) // too early
+		refused(request.TicketHeader, ticket) // too early; it gets a second ticket
 		wait, err := time.ParseDuration(first.Get("Retry-After") + "s")
 		require.NoError(t, err)
 		time.Sleep(wait + time.Second)
 		begin := time.Now()
-		require.NoError(t, g.serve(t.Context(), g.call("acme", TicketHeader, ticket), 100, 10, time.Second))
+		require.NoError(t, g.serve(t.Context(), g.call("acme", request.TicketHeader, ticket), 100, 10, time.Second))
 		assert.Less(t, time.Since(begin), 10*time.Second)
 		assert.EqualValues(t, 1, g.queue().counts.honoured[0])
-		require.NoError(t, g.serve(t.Context(), g.call("acme"), 100, 10, time.Second), "without the ticket")
+		require.NoError(t, g.serve(t.Context(), g.call("acme"), 100, 10, time.Second), "the other ticket, without the header")
 		all.Wait()
+		g.requireEmpty()
+	})
+}
+
+// TestTicketsAreHonoured sends twice as many requests as the replicas serve. Of the refused clients with
+// a ticket, at least 99 % are served when they return. Those that do not send it compete with new requests
+// of their account for its promises.
+func TestTicketsAreHonoured(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		random := rand.New(rand.NewPCG(4, 4))
+		g := newGateway(t, 2, 4)
+		var mu sync.Mutex
+		var returned, served, naives, naivesServed int
+		waits := []time.Duration{}
+		var all sync.WaitGroup
+		for i := range 960 { // 16 a second; the replicas serve 8 a second
+			account, naive, late := fmt.Sprint("a", i%3), i%5 == 0, time.Duration(random.IntN(2500))*time.Millisecond
+			all.Go(func() {
+				time.Sleep(time.Duration(i) * time.Second / 16)
+				c := g.call(account)
+				if err := g.serve(t.Context(), c, 100, 20, time.Second); err == nil {
+					return
+				}
+				ticket := c.Writer.Header().Get(request.TicketHeader)
+				after, err := time.ParseDuration(c.Writer.Header().Get("Retry-After") + "s")
+				if ticket == "" || err != nil {
+					return
+				}
+				time.Sleep(after + late)
+				c = g.call(account, request.TicketHeader, ticket)
+				if naive {
+					c = g.call(account)
+				}
+				begin := time.Now()
+				err = g.serve(t.Context(), c, 100, 20, time.Second)
+				mu.Lock()
+				defer mu.Unlock()
+				if naive {
+					if naives++; err == nil {
+						naivesServed++
+					}
+					return
+				}
+				if returned++; err == nil {
+					served++
+					waits = append(waits, time.Since(begin)-time.Second)
+				}
+			})
+		}
+		all.Wait()
+		t.Logf("%d of %d refused clients were served when they returned with their ticket, and %d of %d without; p90 of their "+
+			"further wait: %v", served, returned, naivesServed, naives, p90(waits))
+		assert.Greater(t, returned, 50)
+		assert.GreaterOrEqual(t, served*100, returned*99)
 		g.requireEmpty()
 	})
 }

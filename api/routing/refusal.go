@@ -12,13 +12,7 @@ import (
 	"anneal/domain"
 )
 
-// Headers of requests and responses that concern the admission queue.
-const (
-	TicketHeader   = "anneal-ticket"
-	PriorityHeader = "anneal-priority"
-)
-
-// Priorities are the values of PriorityHeader, by class.
+// Priorities are the values of request.PriorityHeader, by class.
 var Priorities = []string{"interactive", "batch"}
 
 // classOf returns the class of a call.
@@ -29,13 +23,13 @@ func classOf(c *request.Call) (admission.Class, error) {
 	if c.Request == nil {
 		return admission.Interactive, nil
 	}
-	switch given := c.Request.Header.Get(PriorityHeader); given {
+	switch given := c.Request.Header.Get(request.PriorityHeader); given {
 	case "", Priorities[admission.Interactive]:
 		return admission.Interactive, nil
 	case Priorities[admission.Batch]:
 		return admission.Batch, nil
 	default:
-		return 0, domain.Errorf(domain.InvalidArgument, "the header %s is %.64q: it must be %s or %s", PriorityHeader, given,
+		return 0, domain.Errorf(domain.InvalidArgument, "the header %s is %.64q: it must be %s or %s", request.PriorityHeader, given,
 			Priorities[0], Priorities[1])
 	}
 }
@@ -89,7 +83,7 @@ func (q *queue) settle(s *sendState) {
 func (q *queue) redeem(s *sendState) (admission.Ticket, bool) {
 	account, now := s.c.Principal.Account, time.Now()
 	if s.c.Request != nil {
-		if text := s.c.Request.Header.Get(TicketHeader); text != "" {
+		if text := s.c.Request.Header.Get(request.TicketHeader); text != "" {
 			if t, ok := s.router.signer.Verify(q.scope(account), text); ok && q.promises.Redeem(now, account, t) {
 				return t, true
 			}
@@ -109,9 +103,9 @@ func (q *queue) overloaded(w *waiter, wait, limit time.Duration) *domain.Error {
 		Wait: time.Duration(seconds) * time.Second, ID: rand.Uint64()}); ticket.Wait <= admission.MaxReturn {
 		account := w.request.Account
 		if q.promises.Add(time.Now(), account, ticket, w.request.Cost()) {
-			w.state.c.Writer.Header().Set(TicketHeader, w.state.router.signer.Sign(q.scope(account), ticket))
+			w.state.c.Writer.Header().Set(request.TicketHeader, w.state.router.signer.Sign(q.scope(account), ticket))
 			again = fmt.Sprintf("send the request again in %d s, within %.1f s from then, with the header %s of this response, "+
-				"and it is admitted", seconds, ticket.Grace().Seconds(), TicketHeader)
+				"and it is admitted", seconds, ticket.Grace().Seconds(), request.TicketHeader)
 		}
 	}
 	return &domain.Error{Code: domain.ResourceExhausted, Message: fmt.Sprintf(

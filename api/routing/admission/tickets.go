@@ -129,15 +129,17 @@ func (p *Promises) Redeem(now time.Time, account string, t Ticket) bool {
 	return true
 }
 
-// RedeemAny is Redeem for a client that does not send its ticket: it uses one of the account's tickets
-// that are valid now.
+// RedeemAny is for a client that does not send its ticket: it uses the promise of one of the account's
+// tickets that are valid now. The client that has the ticket can still redeem it, because RedeemAny cannot
+// tell a client that returns from a new one.
 func (p *Promises) RedeemAny(now time.Time, account string) (t Ticket, ok bool) {
 	at := slices.IndexFunc(p.open[account], func(one promise) bool { return one.Open(now) })
 	if at < 0 {
 		return t, false
 	}
 	t = p.open[account][at].Ticket
-	return t, p.Redeem(now, account, t)
+	p.remove(account, at)
+	return t, true
 }
 
 // Of returns the number of promises to an account.
