@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -21,6 +22,24 @@ func (s *harness) slots(name domain.Name, n int) {
 	for id := range mustRow(s, name).Replicas {
 		s.world.Live().Load(name, id, live.ReplicaLoad{Ready: true, Slots: n, Time: s.clock.tick()})
 	}
+}
+
+// started has the texts of requests in the order in which a replica began with them.
+type started struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (o *started) add(text string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.all = append(o.all, text)
+}
+
+func (o *started) texts() []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Clone(o.all)
 }
 
 // awaitQueue waits until n requests wait in the admission queues of the server.
@@ -43,13 +62,15 @@ func TestNeighboursOverHTTP(t *testing.T) {
 	require.Equal(t, 200, s.call("PATCH", "/v1/"+string(name), "operator", `{"aliases": ["smart"]}`).status)
 	s.slots(name, 2)
 	turns := make(chan struct{})
+	var order started
 	s.replicas.responding(func(ctx context.Context, r domain.Replica, req engines.CompletionRequest,
 		emit func(engines.Chunk) error) (engines.Usage, error) {
+		order.add(req.Prompt)
 		<-turns
 		return echo(ctx, r, req, emit)
 	})
-	s.shares(turns, func(alias string) response {
-		return s.call("POST", "/v1/completions", alias, `{"model": "smart", "prompt": "a b", "max_tokens": 2}`)
+	s.shares(turns, order.texts, func(alias, text string) response {
+		return s.call("POST", "/v1/completions", alias, `{"model": "smart", "prompt": "`+text+`", "max_tokens": 2}`)
 	})
 }
 
@@ -59,43 +80,44 @@ func TestRecordingsOfNeighbours(t *testing.T) {
 	s := newHarness(t, request.Limits{})
 	s.slots(s.deploySpeech("d1", "listen"), 2)
 	turns := make(chan struct{})
+	var order started
 	s.replicas.transcribe = func(ctx context.Context, _ domain.Replica, req engines.TranscriptionRequest,
 		emit func(engines.TranscriptEvent) error) (engines.Transcript, error) {
+		text, err := fetchText(ctx, req.Audio.URL)
+		if err != nil {
+			return engines.Transcript{}, err
+		}
+		order.add(text)
 		<-turns
 		return transcribeText(ctx, req, emit)
 	}
-	s.shares(turns, func(alias string) response {
-		return s.send(s.form("/v1/audio/transcriptions", alias, "file", "speech.wav", strings.NewReader("one two"),
+	s.shares(turns, order.texts, func(alias, text string) response {
+		return s.send(s.form("/v1/audio/transcriptions", alias, "file", "speech.wav", strings.NewReader(text),
 			"model=listen"))
 	})
 }
 
-// shares sends twenty requests of one account, and then one of another account to the two slots of a
-// deployment. Each value of turns ends one request.
-func (s *harness) shares(turns chan struct{}, send func(alias string) response) {
+// shares sends twenty requests of one account with the text "one two" to the two slots of a deployment, and
+// then one of another account with the text "other". texts returns the texts in the order in which the
+// replica began with them. No request ends before turns is closed.
+func (s *harness) shares(turns chan struct{}, texts func() []string, send func(alias, text string) response) {
 	s.Helper()
 	var all sync.WaitGroup
-	statuses := make(chan int, 20)
+	statuses := make(chan int, 21)
 	for range 20 {
-		all.Go(func() { statuses <- send("user").status })
+		all.Go(func() { statuses <- send("user", "one two").status })
 	}
 	s.awaitQueue(18)
-	other := make(chan response, 1)
-	go func() { other <- send("other") }()
+	all.Go(func() { statuses <- send("other", "other").status })
 	s.awaitQueue(19)
-	for ended, waits := 0, true; waits; {
-		select {
-		case turns <- struct{}{}:
-			ended++
-			require.LessOrEqual(s, ended, 10, "the other account waits for the requests that came before")
-		case answer := <-other:
-			require.Equal(s, 200, answer.status, "%s", answer.body)
-			waits = false
-		}
-	}
 	close(turns)
 	all.Wait()
-	for range 20 {
+	for range 21 {
 		require.Equal(s, 200, <-statuses)
 	}
+	require.Len(s, texts(), 21)
+	at := slices.Index(texts(), "other")
+	require.GreaterOrEqual(s, at, 2)
+	// dispatch sends it first, but goroutines of a few later ones may run before its own
+	require.LessOrEqual(s, at, 15, "the other account waits for requests that came before: %v", texts())
 }

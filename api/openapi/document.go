@@ -137,12 +137,12 @@ var minPositionParameter = map[string]any{"name": request.MinPositionParameter.N
 // admission queue of a deployment.
 var (
 	priorityParameter = map[string]any{"name": request.PriorityHeader, "in": "header",
-		"description": "Class of the request: while requests of both wait for a deployment, interactive ones get nine times " +
-			"as many tokens as batch ones. The default is interactive.",
+		"description": "Class of the request: while requests of both wait for a deployment, interactive ones get nine " +
+			"times as many tokens as batch ones. The default is interactive.",
 		"schema": wire.Schema{"type": "string", "enum": []string{"interactive", "batch"}}, "example": "batch"}
 	ticketParameter = map[string]any{"name": request.TicketHeader, "in": "header",
-		"description": "The header of an earlier response with 429: a request that is sent again after Retry-After with its " +
-			"ticket is admitted. An invalid or expired ticket is ignored.",
+		"description": "The header of an earlier response with 429: a request that is sent again after Retry-After with " +
+			"its ticket is admitted. An invalid or expired ticket is ignored.",
 		"schema": wire.Schema{"type": "string"}, "example": sampleTicket}
 )
 

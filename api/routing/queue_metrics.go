@@ -42,7 +42,8 @@ var (
 		"Requests that wait in the admission queue of a deployment, by class. The next request of an account is sent after "+
 			"at most these.", queueLabels, nil)
 	queueTokens = prometheus.NewDesc("anneal_admission_waiting_tokens",
-		"Estimated prompt tokens of the requests that wait in the admission queue of a deployment, by class.", queueLabels, nil)
+		"Estimated prompt tokens of the requests that wait in the admission queue of a deployment, by class.",
+		queueLabels, nil)
 	queueAdmitted = prometheus.NewDesc("anneal_admission_admitted_total",
 		"Requests that the admission queue of a deployment sent to a replica, by class.", queueLabels, nil)
 	queueRefused = prometheus.NewDesc("anneal_admission_refused_total",

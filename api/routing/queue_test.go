@@ -244,7 +244,8 @@ func TestBatchDoesNotStarve(t *testing.T) {
 			for range 20 {
 				all.Go(func() {
 					for ctx.Err() == nil {
-						if g.serve(ctx, g.call(fmt.Sprint("a", class), request.PriorityHeader, name), 100, 10, 100*time.Millisecond) == nil {
+						c := g.call(fmt.Sprint("a", class), request.PriorityHeader, name)
+						if g.serve(ctx, c, 100, 10, 100*time.Millisecond) == nil {
 							mu.Lock()
 							counts[class]++
 							mu.Unlock()
@@ -341,8 +342,8 @@ func TestTicketsAreHonoured(t *testing.T) {
 			})
 		}
 		all.Wait()
-		t.Logf("%d of %d refused clients were served when they returned with their ticket, and %d of %d without; p90 of their "+
-			"further wait: %v", served, returned, naivesServed, naives, p90(waits))
+		t.Logf("%d of %d refused clients were served when they returned with their ticket, and %d of %d without; p90 of "+
+			"their further wait: %v", served, returned, naivesServed, naives, p90(waits))
 		assert.Greater(t, returned, 50)
 		assert.GreaterOrEqual(t, served*100, returned*99)
 		g.requireEmpty()

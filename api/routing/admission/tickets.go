@@ -59,7 +59,8 @@ func (s Signer) Sign(scope string, t Ticket) string {
 // Verify returns the ticket that Sign made for the scope; false for any other text.
 func (s Signer) Verify(scope, text string) (t Ticket, ok bool) {
 	data, err := base64.RawURLEncoding.DecodeString(text)
-	if err != nil || len(data) != ticketBytes+macBytes || !hmac.Equal(s.mac(scope, data[:ticketBytes]), data[ticketBytes:]) {
+	if err != nil || len(data) != ticketBytes+macBytes ||
+		!hmac.Equal(s.mac(scope, data[:ticketBytes]), data[ticketBytes:]) {
 		return Ticket{}, false
 	}
 	return Ticket{Issued: time.UnixMilli(int64(binary.BigEndian.Uint64(data))),

@@ -29,7 +29,8 @@ func classOf(c *request.Call) (admission.Class, error) {
 	case Priorities[admission.Batch]:
 		return admission.Batch, nil
 	default:
-		return 0, domain.Errorf(domain.InvalidArgument, "the header %s is %.64q: it must be %s or %s", request.PriorityHeader, given,
+		return 0, domain.Errorf(domain.InvalidArgument,
+			"the header %s is %.64q: it must be %s or %s", request.PriorityHeader, given,
 			Priorities[0], Priorities[1])
 	}
 }
@@ -68,8 +69,8 @@ func (q *queue) enter(w *waiter, now time.Duration) error {
 	return nil
 }
 
-// settle marks the ticket of a request that need not wait as used.
-func (q *queue) settle(s *sendState) {
+// keepPromise marks the ticket of a request that need not wait as used.
+func (q *queue) keepPromise(s *sendState) {
 	if q.promises.Of(s.c.Principal.Account) == 0 {
 		return
 	}
