@@ -160,10 +160,15 @@ func (t *transcription) run() (any, error) {
 	return t.builder.response(t.q.format), nil
 }
 
+// bytesPerToken is the length of a recording that counts as one token in the admission queue: 10 ms of
+// mono sound with 16,000 samples per second.
+const bytesPerToken = 320
+
 // send sends the request to replicas. Each attempt transcribes the recording from its start, but a
 // stream leaves out the segments that earlier attempts have sent.
 func (t *transcription) send(ctx context.Context) (err error) {
 	t.placement, err = t.Router.Send(ctx, t.Call, routing.Request{Deployment: t.target.Name, Choose: t.target.Choose,
+		Work: max(1, t.q.engine.Audio.Size/bytesPerToken), MaxWait: t.Limits.Transcription,
 		Send: func(ctx context.Context, a *routing.Attempt) (disconnected bool, err error) {
 			if t.sent = t.builder.end(); !t.q.stream {
 				t.sent, t.builder = 0, newTranscriptBuilder(t.q.format)

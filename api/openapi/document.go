@@ -116,6 +116,7 @@ func (doc *Document) render() ([]byte, error) {
 		"components": map[string]any{
 			"schemas": d.allSchemas(),
 			"parameters": map[string]any{"IdempotencyKey": request.IdempotencyParameter,
+				"Priority": priorityParameter, "Ticket": ticketParameter,
 				"MinPosition": minPositionParameter, "RequestId": requestIDParameter,
 				"TraceParent": traceParentParameter, "TraceState": traceStateParameter},
 			"headers":   responseHeaders,
@@ -131,6 +132,19 @@ func (doc *Document) render() ([]byte, error) {
 var minPositionParameter = map[string]any{"name": request.MinPositionParameter.Name, "in": "header",
 	"description": request.MinPositionParameter.Description,
 	"schema":      wire.Schema{"type": "string"}, "example": samplePosition}
+
+// priorityParameter and ticketParameter describe the headers of inference requests that concern the
+// admission queue of a deployment.
+var (
+	priorityParameter = map[string]any{"name": request.PriorityHeader, "in": "header",
+		"description": "Class of the request: while requests of both wait for a deployment, interactive ones get nine " +
+			"times as many tokens as batch ones. The default is interactive.",
+		"schema": wire.Schema{"type": "string", "enum": []string{"interactive", "batch"}}, "example": "batch"}
+	ticketParameter = map[string]any{"name": request.TicketHeader, "in": "header",
+		"description": "The header of an earlier response with 429: a request that is sent again after Retry-After with " +
+			"its ticket is admitted. An invalid or expired ticket is ignored.",
+		"schema": wire.Schema{"type": "string"}, "example": sampleTicket}
+)
 
 // requestIDParameter describes the header X-Request-Id.
 var requestIDParameter = map[string]any{"name": request.RequestIDHeader, "in": "header",
@@ -269,6 +283,10 @@ func (d *describer) parameters(op *request.Operation) []any {
 	}
 	if op.Repeatable() {
 		list = append(list, map[string]any{"$ref": "#/components/parameters/IdempotencyKey"})
+	}
+	if op.IsInference() && op.Method == http.MethodPost {
+		list = append(list, map[string]any{"$ref": "#/components/parameters/Priority"},
+			map[string]any{"$ref": "#/components/parameters/Ticket"})
 	}
 	if op.Gate != request.Everyone {
 		list = append(list, map[string]any{"$ref": "#/components/parameters/MinPosition"})

@@ -81,6 +81,9 @@ var responseHeaders = map[string]any{
 		"schema": wire.Schema{"type": "string", "pattern": "^[0-9]+$"}, "example": "42"},
 	"RetryAfter": map[string]any{"description": "Number of seconds to wait before the request is sent again.",
 		"schema": wire.Schema{"type": "string", "pattern": "^[0-9]+$"}, "example": "12"},
+	"Ticket": map[string]any{"description": "Ticket of a request to an overloaded deployment: the request is admitted " +
+		"if it is sent again after Retry-After with this header.",
+		"schema": wire.Schema{"type": "string"}, "example": sampleTicket},
 	"ShouldRetry": map[string]any{"description": "false if no retry can succeed, because the request alone exceeds a " +
 		"quota. Retry-After is then absent.", "schema": wire.Schema{"type": "string", "enum": []string{"false"}},
 		"example": "false"},
@@ -125,6 +128,7 @@ func (d *describer) errorResponse(status int, text string, of wire.Schema, sampl
 	case http.StatusUnauthorized:
 		headers["WWW-Authenticate"] = map[string]any{"$ref": "#/components/headers/Authenticate"}
 	case http.StatusTooManyRequests:
+		headers[request.TicketHeader] = map[string]any{"$ref": "#/components/headers/Ticket"}
 		headers[request.NoRetryHeader] = map[string]any{"$ref": "#/components/headers/ShouldRetry"}
 		fallthrough
 	case http.StatusServiceUnavailable, http.StatusConflict:
@@ -133,3 +137,6 @@ func (d *describer) errorResponse(status int, text string, of wire.Schema, sampl
 	return map[string]any{"description": text, "headers": headers,
 		"content": map[string]any{"application/json": map[string]any{"schema": of, "example": sample}}}
 }
+
+// sampleTicket is an example of the header anneal-ticket.
+const sampleTicket = "AAABnOQbDFgAHiZqDJpDvB2WyL1Vq3e0nLrmPZQ3dk1nUwxY0w"

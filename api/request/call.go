@@ -84,6 +84,7 @@ type Call struct {
 	// Background states that the request belongs to a batch, so that no client waits for the
 	// response.
 	Background bool
+	Admission  Admission
 	view       *projections.View
 	identity   *Identity // of the Principal if it is a user; otherwise nil
 	reflected  uint64    // value of the response header anneal-position
@@ -97,6 +98,24 @@ type Call struct {
 	// violations of the other parameters.
 	invalidAsOf domain.Violations
 	recorded    atomic.Bool // the call may have recorded a change
+}
+
+// An Admission is what the admission queue of a deployment decided on a call, whose parts all get the
+// same decision.
+type Admission struct {
+	mu   sync.Mutex
+	made bool
+	err  error
+}
+
+// Decide returns the error of the call's first Decide, or that of decide if it is the first one.
+func (a *Admission) Decide(decide func() error) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.made {
+		a.made, a.err = true, decide()
+	}
+	return a.err
 }
 
 // A Connection reads the body of a request, within the limits on the memory and the time of bodies.

@@ -212,6 +212,14 @@ const RetryAfterSeconds = "5"
 // can succeed; without it, clients of OpenAI retry a 429.
 const NoRetryHeader = "X-Should-Retry"
 
+// TicketHeader is the header of the ticket that promises an overloaded deployment's client to be
+// admitted: the client sends it back with the request.
+const TicketHeader = "anneal-ticket"
+
+// PriorityHeader is the request header that names the class of an inference request: interactive or
+// batch.
+const PriorityHeader = "anneal-priority"
+
 // WriteError writes the response to a request that failed with the error f: an InferenceError if
 // inference is true, otherwise a ManagementError.
 func WriteError(w http.ResponseWriter, f *domain.Error, requestID string, inference bool) {

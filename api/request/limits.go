@@ -19,6 +19,8 @@ type Limits struct {
 	ModelFile  int64         // maximum bytes of a model file
 	ModelFiles int           // maximum number of files of a model
 	Wake       time.Duration // maximum wait of a request for a replica that is starting
+	// predicted wait in the admission queue of a deployment above which a request is refused
+	QueueWait  time.Duration
 	Validation time.Duration // maximum wait of a request until its upload is validated
 	// maximum wait of a retry for the response to an earlier attempt that is in progress
 	RepeatWait     time.Duration
@@ -48,6 +50,7 @@ var DefaultLimits = Limits{
 	ModelFile:      100 << 30,
 	ModelFiles:     500,
 	Wake:           time.Minute,
+	QueueWait:      10 * time.Second,
 	Validation:     time.Minute,
 	RepeatWait:     2 * time.Second,
 	PositionWait:   5 * time.Second,
@@ -73,6 +76,7 @@ func (l Limits) WithDefaults() Limits {
 	orDefault(&l.ModelFile, DefaultLimits.ModelFile)
 	orDefault(&l.ModelFiles, DefaultLimits.ModelFiles)
 	orDefault(&l.Wake, DefaultLimits.Wake)
+	orDefault(&l.QueueWait, DefaultLimits.QueueWait)
 	orDefault(&l.Validation, DefaultLimits.Validation)
 	orDefault(&l.RepeatWait, DefaultLimits.RepeatWait)
 	orDefault(&l.PositionWait, DefaultLimits.PositionWait)

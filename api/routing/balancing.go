@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash/fnv"
-	"slices"
 	"sync"
 	"time"
 
@@ -18,9 +17,10 @@ import (
 
 // balancers has a Balancer for each deployment that this server sends requests to.
 type balancers struct {
-	hasher  balance.Hasher
-	metrics balancerMetrics
-	notes   notes // for the other gateways
+	hasher       balance.Hasher
+	metrics      balancerMetrics
+	queueMetrics queueMetrics
+	notes        notes // for the other gateways
 
 	mu           sync.Mutex
 	start        time.Time // the times of the Balancers are durations since start
@@ -30,6 +30,7 @@ type balancers struct {
 
 type deploymentBalancer struct {
 	*balance.Balancer
+	queue   *queue
 	created uint64 // CreateVersion of the deployment
 	version uint64 // Version of the deployment whose replicas the Balancer has
 	used    time.Time
@@ -41,6 +42,13 @@ const balancerKept = time.Hour
 // forDeployment returns the Balancer of a deployment, and the clock for its methods.
 func (b *balancers) forDeployment(row *projections.Row[domain.Deployment], clock func() time.Time) (
 	*balance.Balancer, func() time.Duration) {
+	found, now := b.of(row, clock)
+	return found.Balancer, now
+}
+
+// of returns the Balancer and the queue of a deployment, and the clock for the Balancer's methods.
+func (b *balancers) of(row *projections.Row[domain.Deployment], clock func() time.Time) (
+	*deploymentBalancer, func() time.Duration) {
 	now := clock()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -52,6 +60,7 @@ func (b *balancers) forDeployment(row *projections.Row[domain.Deployment], clock
 		found = &deploymentBalancer{created: row.CreateVersion, Balancer: balance.New(func(p balance.SentPrompt) {
 			b.notes.add(Note{Deployment: row.Name, Created: row.CreateVersion, SentPrompt: p}, clock)
 		})}
+		found.queue = newQueue(row.Name, row.CreateVersion, &b.queueMetrics)
 		b.byDeployment[row.Name] = found
 	}
 	found.used = now
@@ -72,7 +81,7 @@ func (b *balancers) forDeployment(row *projections.Row[domain.Deployment], clock
 		}
 	}
 	start := b.start
-	return found.Balancer, func() time.Duration { return clock().Sub(start) }
+	return found, func() time.Duration { return clock().Sub(start) }
 }
 
 // promptOf returns the Prompt of a completion request to an addon. Prompts with different cache scopes,
@@ -104,16 +113,24 @@ type Attempt struct {
 
 	placement Placement
 	cached    int64 // tokens of the prompt that the replica had cached; -1 if it does not report them
+	answer    int64 // tokens of the answer; -1 if they are not known
 	sent      *balance.InFlight
+	ticket    *waiter // place in the admission queue
 	ended     bool
 	now       func() time.Duration
 }
 
 // FirstToken records that the replica has begun to answer.
-func (a *Attempt) FirstToken() { a.sent.FirstToken(a.now()) }
+func (a *Attempt) FirstToken() {
+	a.sent.FirstToken(a.now())
+	a.ticket.firstToken()
+}
 
 // Cached records how many tokens of the prompt the replica had cached.
 func (a *Attempt) Cached(tokens int) { a.cached = int64(tokens) }
+
+// Answered records how many tokens the replica has generated.
+func (a *Attempt) Answered(tokens int) { a.answer = int64(tokens) }
 
 // end records how the attempt ended. It reports whether the circuit breaker of the replica opened.
 // canceled reports that the client has disconnected.
@@ -121,14 +138,15 @@ func (a *Attempt) end(err error, canceled bool) (opened bool) {
 	a.ended = true
 	switch {
 	case err == nil:
-		a.FirstToken()
+		a.sent.FirstToken(a.now())
 		a.sent.End(a.cached)
 	case !canceled && blames(err):
-		return a.sent.Fail(a.now())
+		opened = a.sent.Fail(a.now())
 	default:
 		a.sent.Cancel(a.now())
 	}
-	return false
+	a.ticket.end(a.cached, a.answer, err != nil)
+	return opened
 }
 
 // blames reports whether an error of a request means that the replica fails. Errors of invalid requests,
@@ -148,38 +166,8 @@ func blames(err error) bool {
 func (a *Attempt) endPanic() {
 	if !a.ended {
 		a.sent.Cancel(a.now())
+		a.ticket.end(a.cached, a.answer, true)
 	}
-}
-
-// next returns an Attempt on the replica that is predicted to answer the request first, of the ready
-// replicas that are not in tried; nil if there is none. Requests of a session go to the replica with the
-// highest hash of session and replica ID (rendezvous hashing), so a session changes its replica only
-// when the replica is no longer ready, or has much more work than another.
-func (s *sendState) next(row *projections.Row[domain.Deployment], ready []domain.Replica) *Attempt {
-	c, q := s.c, s.q
-	ready = slices.DeleteFunc(ready, func(r domain.Replica) bool { return s.tried[r.ID] })
-	if len(ready) == 0 {
-		return nil
-	}
-	all := &s.router.balancers
-	balancer, now := all.forDeployment(row, c.Now)
-	at := now()
-	query := balance.Query{Candidates: candidates(c, q, ready, all.start, at), Addon: q.Addon}
-	if q.Session != "" {
-		query.Session = slices.MaxFunc(ready, func(a, b domain.Replica) int {
-			return cmp.Compare(affinity(q.Session, a.ID), affinity(q.Session, b.ID))
-		}).ID
-	}
-	if q.Prompt != nil {
-		query.Prompt = q.Prompt(q.Addon)
-	}
-	choice, _ := balancer.Choose(at, query)
-	all.metrics.count(choice)
-	replica, requests := ready[choice.Candidate], query.Candidates[choice.Candidate].Requests
-	return &Attempt{Replica: replica, Addon: q.Addon, cached: -1, now: now,
-		sent: balancer.Send(now(), replica.ID, query.Prompt, choice),
-		placement: Placement{Node: replica.Node.ID(), Concurrent: c.Busy.Of(replicaKey(q.Deployment, replica.ID)) + 1,
-			Route: routeOf(c.Principal, q.Deployment, replica.ID, len(ready), requests, choice)}}
 }
 
 // routeOf returns the value of the header anneal-route. It does not disclose the load of a replica to

@@ -18,6 +18,9 @@ type Note struct {
 	Deployment domain.Name
 	Created    uint64 // CreateVersion of the deployment
 	balance.SentPrompt
+	// Waiting is the number of requests in the gateway's admission queue; nil in a note about a prompt.
+	// Then Replica is the ID of the gateway.
+	Waiting *int
 
 	sent time.Time
 }
@@ -77,6 +80,7 @@ type wireNote struct {
 	Blocks     []byte        `json:"blocks"` // the hashes as 8 bytes each, little-endian
 	Age        time.Duration `json:"age"`    // in nanoseconds
 	Addon      string        `json:"addon,omitempty"`
+	Waiting    *int          `json:"waiting,omitempty"`
 }
 
 // Limits of a message between gateways.
@@ -96,7 +100,7 @@ func EncodeNotes(notes []Note) (messages [][]byte) {
 				blocks = binary.LittleEndian.AppendUint64(blocks, hash)
 			}
 			wire[i] = wireNote{note.Deployment, note.Created, note.Replica, note.Uncached, blocks, note.Age,
-				note.Addon}
+				note.Addon, note.Waiting}
 		}
 		message, _ := json.Marshal(wire) // such values can always be marshaled
 		messages, notes = append(messages, message), notes[n:]
@@ -113,11 +117,14 @@ func DecodeNotes(message []byte) ([]Note, error) {
 	}
 	out := make([]Note, 0, len(wire))
 	for _, w := range wire {
+		if w.Waiting != nil && *w.Waiting < 0 {
+			return nil, fmt.Errorf("the message of another gateway has a queue of %d requests", *w.Waiting)
+		}
 		if w.Uncached < 0 || w.Age < 0 || len(w.Blocks)%8 != 0 || len(w.Blocks) > 8*maxMessageBlocks {
 			return nil, fmt.Errorf("the message of another gateway has a note with %d uncached tokens, an age of %v and %d "+
 				"bytes of blocks", w.Uncached, w.Age, len(w.Blocks))
 		}
-		note := Note{Deployment: w.Deployment, Created: w.Created,
+		note := Note{Deployment: w.Deployment, Created: w.Created, Waiting: w.Waiting,
 			SentPrompt: balance.SentPrompt{Replica: w.Replica, Uncached: w.Uncached, Age: w.Age, Addon: w.Addon}}
 		for at := 0; at < len(w.Blocks); at += 8 {
 			note.Blocks = append(note.Blocks, binary.LittleEndian.Uint64(w.Blocks[at:]))
@@ -125,4 +132,37 @@ func DecodeNotes(message []byte) ([]Note, error) {
 		out = append(out, note)
 	}
 	return out, nil
+}
+
+// A QueueLength is the number of requests in the admission queue of a deployment.
+type QueueLength struct {
+	Deployment domain.Name
+	Waiting    int
+}
+
+// emptyReports is how often an empty queue is reported after requests have waited.
+const emptyReports = 10
+
+// QueueLengths returns the lengths of this gateway's admission queues, and notes them for the other
+// gateways. It returns empty queues only for a while after requests have waited. id is the ID of this
+// gateway.
+func (r *Router) QueueLengths(id string) (out []QueueLength) {
+	for _, found := range r.balancers.all() {
+		q := found.queue
+		q.mu.Lock()
+		waiting := len(q.waiting)
+		if waiting > 0 {
+			q.reports = emptyReports + 1
+		}
+		report := q.reports > 0
+		q.reports = max(0, q.reports-1)
+		q.mu.Unlock()
+		if !report {
+			continue
+		}
+		out = append(out, QueueLength{q.deployment, waiting})
+		r.balancers.notes.add(Note{Deployment: q.deployment, Created: q.created, Waiting: &waiting,
+			SentPrompt: balance.SentPrompt{Replica: id}}, time.Now)
+	}
+	return out
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"anneal/api/request"
+	"anneal/api/routing/admission"
 	"anneal/api/routing/balance"
 	"anneal/domain"
 	"anneal/engines"
@@ -50,6 +51,12 @@ type Request struct {
 	Choose     ChooseAddon // selects another addon if Addon is unloaded; nil if the client named Addon
 	// Prompt returns the prompt of the request to an addon; it is nil if the prompt is not text.
 	Prompt func(addon string) balance.Prompt
+	// Answer is the maximum number of tokens of the answer; 0 if the answer has no tokens.
+	Answer int64
+	Work   int64 // work of a prompt that is not text, in tokens
+	// MaxWait is how long the request may wait in the admission queue, whatever the predicted wait is.
+	// 0 stands for Limits.Wake, and for the refusal of requests with a long predicted wait.
+	MaxWait time.Duration
 	// Send makes an attempt on one replica. begun reports whether the client has received a part of
 	// the response; then the request is not sent to another replica.
 	Send func(ctx context.Context, a *Attempt) (begun bool, err error)
@@ -73,12 +80,16 @@ type Placement struct {
 // While no replica can be reached, Send waits, for at most Limits.Wake in total. If the queues of
 // all replicas are full, Send returns the error of one of them.
 func (r *Router) Send(ctx context.Context, c *request.Call, q Request) (Placement, error) {
+	s := newSendState(c, q, r)
+	var err error
+	if s.class, err = classOf(c); err != nil {
+		return Placement{}, err
+	}
 	c.World.Live().RecordRequest(q.Deployment, c.Time)
 	if !c.Background {
 		leave, _ := c.Busy.Enter(interactiveKey(q.Deployment), 1<<30)
 		defer leave()
 	}
-	s := &sendState{c: c, q: q, router: r, tried: map[string]bool{}, remainingWait: c.Limits.Wake}
 	for {
 		row, ready, err := s.awaitReplicas(ctx)
 		if domain.CodeOf(err) == domain.NotFound && s.replaceAddon() {
@@ -87,9 +98,15 @@ func (r *Router) Send(ctx context.Context, c *request.Call, q Request) (Placemen
 		if err != nil {
 			return Placement{}, err
 		}
-		a := s.next(row, ready)
-		if a == nil {
-			return Placement{}, s.failure
+		a, err := s.admit(ctx, row, ready)
+		if errors.Is(err, errReplicasChanged) {
+			continue
+		}
+		if err == nil && a == nil {
+			err = s.failure
+		}
+		if err != nil {
+			return Placement{}, err
 		}
 		at, replica := a.placement, a.Replica
 		begun, err := s.attempt(ctx, a)
@@ -113,13 +130,21 @@ func (r *Router) Send(ctx context.Context, c *request.Call, q Request) (Placemen
 
 // A sendState is the state of one call of Send.
 type sendState struct {
-	c             *request.Call
-	q             Request
-	router        *Router
-	tried         map[string]bool // IDs of replicas that do not get the request again
-	runs          int             // number of replicas on which the request may have begun to run
-	failure       error           // error of the first replica with a full queue, or else of the last that failed
-	remainingWait time.Duration   // how long the request may still wait for a replica
+	c              *request.Call
+	q              Request
+	router         *Router
+	tried          map[string]bool // IDs of replicas that do not get the request again
+	runs           int             // number of replicas on which the request may have begun to run
+	failure        error           // error of the first replica with a full queue, or else of the last that failed
+	remainingWait  time.Duration   // how long the request may still wait for a replica
+	remainingQueue time.Duration   // how long the request may still wait in the admission queue
+	class          admission.Class
+	arrival        time.Time // when the request first came to the admission queue; zero before
+}
+
+func newSendState(c *request.Call, q Request, r *Router) *sendState {
+	return &sendState{c: c, q: q, router: r, tried: map[string]bool{}, remainingWait: c.Limits.Wake,
+		remainingQueue: cmp.Or(q.MaxWait, c.Limits.Wake)}
 }
 
 // replaceAddon replaces the request's addon by its successor, and reports whether there is one.
@@ -215,6 +240,39 @@ func isUnloaded(err error) bool {
 	return errors.As(err, &f) && f.Reason == engines.AddonNotLoaded
 }
 
+// foundReplicas are the replicas of a deployment that can answer a request at one position.
+type foundReplicas struct {
+	row         *projections.Row[domain.Deployment]
+	ready       []domain.Replica // ready and reachable
+	loading     bool             // the addon of the request is still being loaded
+	alive       int
+	unreachable int
+}
+
+func (f *foundReplicas) usable() bool { return len(f.ready) > 0 && !f.loading }
+
+// readyReplicas returns the replicas that can answer the request, or an error if none ever can.
+func (s *sendState) readyReplicas(v *projections.View) (f foundReplicas, err error) {
+	name, ok := s.q.Deployment, false
+	if f.row, ok = v.Deployments.Get(name); !ok {
+		return f, request.NotFoundReason("DEPLOYMENT_NOT_FOUND",
+			"deployment %s was deleted while the request waited for a replica: use another deployment", name)
+	}
+	if err := requireLive(f.row); err != nil {
+		return f, err
+	}
+	if f.loading, err = addonState(v, s.q.Addon); err != nil {
+		return f, err
+	}
+	alive := v.Alive(&f.row.State)
+	unreachable := s.router.unreachable.of(v.Live, &f.row.State, name, s.c.Now)
+	f.alive, f.unreachable = len(alive), len(unreachable)
+	f.ready = slices.DeleteFunc(slices.Clone(alive), func(r domain.Replica) bool {
+		return r.State != domain.ReplicaReady || unreachable[r.ID]
+	})
+	return f, nil
+}
+
 // awaitReplicas returns the deployment, and its replicas that are ready and reachable, once the addon of
 // the request is loaded. If there is none, it wakes a deployment that is scaled to zero, and waits.
 // It returns an error when the remaining wait ends, or as soon as no replica can ever respond.
@@ -227,27 +285,15 @@ func (s *sendState) awaitReplicas(ctx context.Context) (*projections.Row[domain.
 	defer func() { s.remainingWait -= time.Since(begin) }()
 	for {
 		v := c.World.View()
-		row, ok := v.Deployments.Get(name)
-		if !ok {
-			return nil, nil, request.NotFoundReason("DEPLOYMENT_NOT_FOUND",
-				"deployment %s was deleted while the request waited for a replica: use another deployment", name)
-		}
-		if err := requireLive(row); err != nil {
-			return nil, nil, err
-		}
-		loading, err := addonState(v, s.q.Addon)
+		found, err := s.readyReplicas(v)
 		if err != nil {
 			return nil, nil, err
 		}
-		alive := v.Alive(&row.State)
-		unreachable := s.router.unreachable.of(v.Live, &row.State, name, c.Now)
-		ready := slices.DeleteFunc(slices.Clone(alive), func(r domain.Replica) bool {
-			return r.State != domain.ReplicaReady || unreachable[r.ID]
-		})
-		if len(ready) > 0 && !loading {
-			return row, ready, nil
+		row := found.row
+		if found.usable() {
+			return row, found.ready, nil
 		}
-		if len(alive) == 0 {
+		if found.alive == 0 {
 			fit := v.Feasibility(projections.ForAccount(v, name.Account(), v.NeedOf(&row.State)))
 			if fit.Infeasible() || fit.AllLost() {
 				return nil, nil, &domain.Error{Code: domain.Unavailable, Reason: request.ReasonNoPlace,
@@ -269,7 +315,7 @@ func (s *sendState) awaitReplicas(ctx context.Context) (*projections.Row[domain.
 		case <-ctx.Done():
 			return nil, nil, ctx.Err()
 		case <-timeout.C:
-			return nil, nil, notReady(c, v, row, loading, len(unreachable))
+			return nil, nil, notReady(c, v, row, found.loading, found.unreachable)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"anneal/api/request"
+	"anneal/api/routing/admission"
 	"anneal/api/routing/balance"
 	"anneal/domain"
 	"anneal/engines"
@@ -30,13 +31,18 @@ type Router struct {
 	unreachable unreachable
 	balancers   balancers
 	releases    releases
+	signer      admission.Signer
 }
 
 // NewRouter returns a Router and registers its metrics. secret is the key for the hashes of prompts; the
 // Routers of an installation have the same.
 func NewRouter(replicas Replicas, meter Meter, metrics prometheus.Registerer, secret []byte) *Router {
-	return &Router{Replicas: replicas, Meter: meter, LastServed: NewLastServed(), releases: releases{boot: rand.Text()},
-		balancers: balancers{hasher: balance.NewHasher(secret), metrics: newBalancerMetrics(metrics)}}
+	r := &Router{Replicas: replicas, Meter: meter, LastServed: NewLastServed(), signer: admission.NewSigner(secret),
+		releases: releases{boot: rand.Text()},
+		balancers: balancers{hasher: balance.NewHasher(secret), metrics: newBalancerMetrics(metrics),
+			queueMetrics: newQueueMetrics(metrics)}}
+	metrics.MustRegister(queueCollector{&r.balancers})
+	return r
 }
 
 // An Output receives the continuation of a prompt.
@@ -65,8 +71,9 @@ func (r *Router) Generate(ctx context.Context, c *request.Call, target Target, s
 func (r *Router) generateOn(ctx context.Context, c *request.Call, target Target, session string,
 	req engines.CompletionRequest, out Output) (usage engines.Usage, placement Placement, err error) {
 	prompt := func(addon string) balance.Prompt { return r.balancers.promptOf(&req, addon) }
-	placement, err = r.Send(ctx, c, Request{target.Name, session, req.Addon, target.Choose, prompt,
-		func(ctx context.Context, a *Attempt) (begun bool, err error) {
+	placement, err = r.Send(ctx, c, Request{Deployment: target.Name, Session: session, Addon: req.Addon,
+		Choose: target.Choose, Prompt: prompt, Answer: int64(max(0, req.MaxTokens)),
+		Send: func(ctx context.Context, a *Attempt) (begun bool, err error) {
 			if req.Addon = a.Addon; out.Routed != nil {
 				out.Routed(a.placement)
 			}
@@ -78,6 +85,7 @@ func (r *Router) generateOn(ctx context.Context, c *request.Call, target Target,
 				return out.Emit(chunk)
 			})
 			a.Cached(usage.CachedTokens)
+			a.Answered(usage.CompletionTokens)
 			if begun && out.Restart != nil && isDown(err) {
 				out.Restart()
 				begun = false
@@ -92,8 +100,8 @@ func (r *Router) generateOn(ctx context.Context, c *request.Call, target Target,
 func (r *Router) Embed(ctx context.Context, c *request.Call, target Target, session string,
 	req engines.EmbeddingRequest) (embedding engines.Embedding, usage engines.Usage, placement Placement, err error) {
 	prompt := func(string) balance.Prompt { return embeddingPromptOf(&req) }
-	placement, err = r.Send(ctx, c, Request{target.Name, session, req.Addon, target.Choose, prompt,
-		func(ctx context.Context, a *Attempt) (begun bool, err error) {
+	placement, err = r.Send(ctx, c, Request{Deployment: target.Name, Session: session, Addon: req.Addon,
+		Choose: target.Choose, Prompt: prompt, Send: func(ctx context.Context, a *Attempt) (begun bool, err error) {
 			req.Addon = a.Addon
 			embedding, usage, err = r.Replicas.Embed(ctx, target.Name, a.Replica, req)
 			return false, err

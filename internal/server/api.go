@@ -106,9 +106,11 @@ func (s *Server) openAPI(ctx context.Context, listener net.Listener) error {
 		Pepper: pepper,
 		Logger: s.logger, Space: disk.On(s.flags.Data), Link: s.events.Connected,
 		Limits: request.Limits{Upload: s.flags.maxUpload, ModelFile: s.flags.maxModelFile, ModelFiles: s.flags.maxModelFiles,
-			Wake: s.flags.coldStartTimeout, ScaleToZero: s.flags.zeroFloor, JobTime: s.flags.jobDeadline,
+			Wake: s.flags.coldStartTimeout, QueueWait: s.flags.maxQueueWait,
+			ScaleToZero: s.flags.zeroFloor, JobTime: s.flags.jobDeadline,
 			Audio: s.flags.maxAudio, Bodies: s.flags.maxBodyMemory, Transcription: s.flags.transcriptionTimeout},
 	})
+	s.services.start("admission queues", func(ctx context.Context) error { return reportQueues(ctx, s) })
 	if s.flags.natsURL != "" { // there may be other control planes
 		s.services.start("gateways", gateways(s).Run)
 	}

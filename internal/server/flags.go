@@ -41,6 +41,7 @@ type Flags struct {
 	keepDeleted              time.Duration
 	placementTimeout         time.Duration
 	coldStartTimeout         time.Duration
+	maxQueueWait             time.Duration
 	zeroFloor, jobDeadline   time.Duration
 	maxUpload                int64
 	maxModelFile             int64
@@ -155,6 +156,9 @@ func (flags *Flags) addScheduling(f *pflag.FlagSet) {
 	f.DurationVar(&flags.coldStartTimeout, "cold-start-timeout", request.DefaultLimits.Wake,
 		"time for which a request waits until a replica of its deployment is ready and reachable, for example when the "+
 			"deployment is scaled to zero or its node is lost")
+	f.DurationVar(&flags.maxQueueWait, "max-queue-wait", request.DefaultLimits.QueueWait,
+		"predicted time in the admission queue of a deployment above which a request is refused with 429, Retry-After and "+
+			"a ticket")
 	f.DurationVar(&flags.zeroFloor, "scale-to-zero-floor", domain.MinScaleToZeroWindow,
 		"minimum scaleToZeroWindow of a deployment")
 	f.DurationVar(&flags.keepDeleted, "keep-deleted", 30*24*time.Hour,
@@ -257,6 +261,7 @@ func (f Flags) Check() error {
 		{"--keep-deleted", f.keepDeleted, f.keepDeleted > 0},
 		{"--placement-timeout", f.placementTimeout, f.placementTimeout > 0},
 		{"--cold-start-timeout", f.coldStartTimeout, f.coldStartTimeout > 0},
+		{"--max-queue-wait", f.maxQueueWait, f.maxQueueWait > 0},
 		{"--scale-to-zero-floor", f.zeroFloor, f.zeroFloor > 0},
 		{"--max-upload", f.maxUpload, f.maxUpload > 0}, {"--max-model-file", f.maxModelFile, f.maxModelFile > 0},
 		{"--max-model-files", f.maxModelFiles, f.maxModelFiles > 0}, {"--max-audio", f.maxAudio, f.maxAudio > 0},

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"time"
 
 	"anneal/api/routing"
@@ -35,10 +36,31 @@ func gateways(s *Server) *coordinator.Gateways {
 			}
 			view := s.world.View()
 			for _, note := range notes {
+				if note.Waiting != nil {
+					s.world.Live().QueueLength(note.Deployment, note.Replica, *note.Waiting, time.Now())
+					continue
+				}
 				if row, ok := view.Deployments.Get(note.Deployment); ok {
 					gateway.AddNote(row, note, time.Now)
 				}
 			}
 			return nil
 		}}
+}
+
+// reportQueues records the lengths of this gateway's admission queues in the live status every second,
+// until ctx is done, and makes them known to the other gateways.
+func reportQueues(ctx context.Context, s *Server) error {
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-ticker.C:
+		}
+		for _, queue := range s.handler.Gateway().QueueLengths(s.id) {
+			s.world.Live().QueueLength(queue.Deployment, s.id, queue.Waiting, time.Now())
+		}
+	}
 }

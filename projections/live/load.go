@@ -2,6 +2,7 @@ package live
 
 import (
 	"iter"
+	"maps"
 	"slices"
 	"time"
 
@@ -208,6 +209,23 @@ func (s *Status) sampleLoad(deployment domain.Name, replica string, load Replica
 	step.add(replica, load, previous)
 	history.Latest = step.latest(load.Time)
 	s.now.loads.Set(deployment, history)
+}
+
+// QueueLength records how many requests wait for a replica in the admission queue of a gateway. They
+// count as requests in flight of the deployment.
+func (s *Status) QueueLength(deployment domain.Name, gateway string, waiting int, at time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := replicaKey(deployment, gateway)
+	if _, known := s.queues[key]; !known && len(s.queues) >= MaxReplicas {
+		maps.DeleteFunc(s.queues, func(_ string, last time.Time) bool { return at.Sub(last) > LoadMinute })
+		if len(s.queues) >= MaxReplicas {
+			return
+		}
+	}
+	s.sampleLoad(deployment, "gateway "+gateway, ReplicaLoad{Queued: waiting, Time: at}, s.queues[key])
+	s.queues[key] = at
+	s.now.reports++
 }
 
 // loadsOf returns the load history of a deployment. If there is none, and MaxLoads histories are

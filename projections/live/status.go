@@ -34,6 +34,7 @@ type Status struct {
 	shared     View   // copy of the field now that View returned last, which it returns again until the status changes
 	generation uint64 // number of copies of now; a jobStatus with a lower generation is shared with a View
 	steps      map[domain.Name]*loadStep
+	queues     map[string]time.Time // time of the last report of each queue with waiting requests, by replicaKey
 }
 
 type jobStatus struct {
@@ -45,7 +46,7 @@ type jobStatus struct {
 // NewStatus returns an empty live status for a process that receives heartbeats from the given time
 // on: see ListenFrom.
 func NewStatus(start time.Time) *Status {
-	return &Status{steps: map[domain.Name]*loadStep{},
+	return &Status{steps: map[domain.Name]*loadStep{}, queues: map[string]time.Time{},
 		now: View{from: start, reports: 1, nodes: new(btree.Map[domain.Name, time.Time]),
 			keys: new(btree.Map[domain.Name, time.Time]),
 			jobs: new(btree.Map[domain.Name, *jobStatus]), replicas: new(btree.Map[string, ReplicaLoad]),

@@ -46,6 +46,7 @@ type Request struct {
 	Prompt  int64 // estimated prompt tokens that no replica has cached
 	Answer  int64 // expected tokens of the answer
 	Arrival time.Duration
+	Added   time.Duration // when Add is called; later than Arrival if the request returns
 
 	key     int64 // sort key in its flow
 	charged int64 // cost that its flow was charged
@@ -68,37 +69,45 @@ type flow struct {
 // accounts by their weights, and in an account the shortest request first. A request gains on shorter
 // ones while it waits.
 type Queue struct {
-	flows   map[string]*flow
+	flows   map[flowKey]*flow
 	tags    [classes]int64 // virtual start time of the next request of each class
 	now     int64          // virtual time of the queueing of classes
 	virtual [classes]int64 // virtual time of the queueing of accounts in each class
 	count   int            // number of waiting requests
 	tokens  int64          // sum of their prompt tokens
 	total   int            // number of requests in flight
+	rate    rate
 }
 
 // NewQueue returns an empty Queue.
-func NewQueue() *Queue { return &Queue{flows: map[string]*flow{}} }
+func NewQueue() *Queue { return &Queue{flows: map[flowKey]*flow{}} }
 
 // Len returns the number of waiting requests, and Tokens the sum of their prompt tokens.
 func (q *Queue) Len() int      { return q.count }
 func (q *Queue) Tokens() int64 { return q.tokens }
 
+// InFlight returns the number of requests in flight.
+func (q *Queue) InFlight() int { return q.total }
+
 // Waiting returns the number of waiting requests of an account.
 func (q *Queue) Waiting(account string) int {
 	n := 0
 	for class := range classes {
-		if f := q.flows[flowKey(account, class)]; f != nil {
+		if f := q.flows[flowKey{account, class}]; f != nil {
 			n += len(f.waiting)
 		}
 	}
 	return n
 }
 
-func flowKey(account string, class Class) string { return string(rune('0'+class)) + account }
+// A flowKey identifies a flow.
+type flowKey struct {
+	account string
+	class   Class
+}
 
 func (q *Queue) flowOf(r *Request) *flow {
-	key := flowKey(r.Account, r.Class)
+	key := flowKey{r.Account, r.Class}
 	f := q.flows[key]
 	if f == nil {
 		if len(q.flows) >= maxFlows {
@@ -125,6 +134,9 @@ func (q *Queue) forget(match func(*flow) bool) {
 
 // Add adds a request to the queue.
 func (q *Queue) Add(r *Request) {
+	if q.count == 0 {
+		q.rate.last = max(q.rate.last, r.Added)
+	}
 	f := q.flowOf(r)
 	r.flow, r.key = f, r.Prompt+int64(r.Arrival/time.Millisecond)*agingRate/1000
 	at, _ := slices.BinarySearchFunc(f.waiting, r, order)
@@ -243,6 +255,15 @@ func (q *Queue) charge(f *flow, cost int64) {
 	q.tags[f.class] += cost / weights[f.class]
 }
 
+// Start records that a request is sent to a replica without waiting. No request may wait.
+func (q *Queue) Start(r *Request, uncached int64) {
+	r.flow = q.flowOf(r)
+	q.begin(r, uncached)
+}
+
+// Prepare sets the account of a request that is not in the queue, for Capacity.
+func (q *Queue) Prepare(r *Request) { r.flow = q.flowOf(r) }
+
 // End records that a request ended, and changes the cost that its flow was charged to that of the
 // prompt tokens that were processed and of the answer tokens that were generated.
 func (q *Queue) End(r *Request, prompt, answer int64) {
@@ -251,16 +272,24 @@ func (q *Queue) End(r *Request, prompt, answer int64) {
 	q.total--
 }
 
-// active returns the number of accounts with waiting requests or requests in flight.
-func (q *Queue) active() int {
-	accounts := map[string]bool{}
+// active returns the number of accounts with waiting requests or requests in flight, and the sum of
+// their weights.
+func (q *Queue) active() (accounts, weight int64) {
 	for _, f := range q.flows {
-		if f.inFlight > 0 || len(f.waiting) > 0 {
-			accounts[f.account] = true
+		if f.idle() {
+			continue
 		}
+		if f.class > 0 { // count an account once
+			if first := q.flows[flowKey{f.account, 0}]; first != nil && !first.idle() {
+				continue
+			}
+		}
+		accounts, weight = accounts+1, weight+f.weight
 	}
-	return len(accounts)
+	return accounts, weight
 }
+
+func (f *flow) idle() bool { return f.inFlight == 0 && len(f.waiting) == 0 }
 
 // A Capacity is the load from which a replica takes no further request.
 type Capacity struct {
@@ -269,13 +298,14 @@ type Capacity struct {
 }
 
 // Capacity returns the Capacity for a request. slots is the number of requests that a replica serves
-// concurrently. Small accounts, those with few requests in flight, get a higher Capacity.
+// concurrently. Small accounts, those with few requests in flight for their weight, get a higher Capacity
+// for interactive requests; batch requests never do, because they would get more than their share.
 func (q *Queue) Capacity(r *Request, slots int) Capacity {
-	active := q.active()
+	accounts, weight := q.active()
 	switch {
-	case active < 2:
+	case accounts < 2:
 		return Capacity{alonePending, slots}
-	case r.flow.inFlight*active*100 < smallShare*q.total:
+	case r.Class == Interactive && int64(r.flow.inFlight)*weight*100 < smallShare*int64(q.total)*r.flow.weight:
 		return Capacity{smallPending, slots + slots/extraSlots}
 	}
 	return Capacity{sharedPending, slots}
