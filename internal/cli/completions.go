@@ -89,16 +89,16 @@ func completeArguments(c *cobra.Command, before []string, word string) ([]string
 	case name == "ID" && c.Parent().Name() == "credentials":
 		return completeIDs(apiKeys.name)(c, before, word)
 	case name == "ID" && !slices.Contains(namingCommands, c.Name()):
-		if collection, found := collectionOf(c); found {
+		if collection, found := collectionNamedBy(c); found {
 			return completeIDs(collection)(c, before, word)
 		}
 	}
 	return nil, cobra.ShellCompDirectiveNoFileComp
 }
 
-// collectionOf returns the collection of the resources that a command names: that of its group, or of the
+// collectionNamedBy returns the collection of the resources that a command names: that of its group, or of the
 // group around it, as for `anneal deployment release start`.
-func collectionOf(c *cobra.Command) (collection string, found bool) {
+func collectionNamedBy(c *cobra.Command) (collection string, found bool) {
 	for group := c.Parent(); group != nil; group = group.Parent() {
 		for collection, command := range commandOf {
 			if command == group.Name() {

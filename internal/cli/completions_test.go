@@ -105,7 +105,7 @@ func TestEveryNameIsCompleted(t *testing.T) {
 			if name != "ID" {
 				continue
 			}
-			_, found := collectionOf(c)
+			_, found := collectionNamedBy(c)
 			known := found || c.Parent().Name() == "credentials"
 			require.True(t, known, "%s: argument %d names a resource of no collection", c.CommandPath(), i)
 			named++
