@@ -96,7 +96,7 @@ func TestCostOfStreams(t *testing.T) {
 // A pacedEngine generates the tokens of streams at a fixed pace.
 type pacedEngine struct {
 	streamTrial
-	begun, first []time.Time   // by stream: when the engine got the request, and generated the first token
+	begun, first []time.Time // by stream: when the engine got the request, and generated the first token
 	// hold has a channel if new streams stop after the first token until it is closed.
 	hold atomic.Pointer[chan struct{}]
 }
