@@ -120,11 +120,3 @@ func TestEveryNameIsCompleted(t *testing.T) {
 	}
 	require.Greater(t, named, 60)
 }
-
-func commandsByName() map[string]string {
-	all := map[string]string{}
-	for collection, command := range commandOf {
-		all[command] = collection
-	}
-	return all
-}
