@@ -17,6 +17,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -95,8 +96,9 @@ func TestCostOfStreams(t *testing.T) {
 // A pacedEngine generates the tokens of streams at a fixed pace.
 type pacedEngine struct {
 	streamTrial
-	begun, first []time.Time   // by stream: when the engine got the request, and generated the first token
-	hold         chan struct{} // if it is not nil, streams stop after the first token until it is closed
+	begun, first []time.Time // by stream: when the engine got the request, and generated the first token
+	// hold has a channel if new streams stop after the first token until it is closed.
+	hold atomic.Pointer[chan struct{}]
 }
 
 // generate calls emit with each token of the stream with a number.
@@ -109,16 +111,17 @@ func (e *pacedEngine) generate(ctx context.Context, stream string, emit func(str
 	if measured {
 		e.begun[i] = time.Now()
 	}
+	hold := e.hold.Load()
 	tokens := time.NewTicker(e.every)
 	defer tokens.Stop()
 	for n := range e.tokens {
 		switch {
-		case n > 0 && e.hold != nil:
+		case n > 0 && hold != nil:
 			select {
-			case <-e.hold:
+			case <-*hold:
 			case <-ctx.Done():
 			}
-		case e.hold == nil:
+		case hold == nil:
 			select {
 			case <-tokens.C:
 			case <-ctx.Done():
@@ -236,7 +239,8 @@ func (c *streamCost) open(t *testing.T, client *http.Client, key string, i int) 
 // memory returns the memory of an open stream in bytes.
 func (c *streamCost) memory(t *testing.T, e *pacedEngine, key string) uint64 {
 	client := &http.Client{Transport: &http.Transport{}}
-	e.hold = make(chan struct{})
+	hold := make(chan struct{})
+	e.hold.Store(&hold)
 	before := memoryInUse()
 	bodies := make([]io.Closer, e.streamTrial.open)
 	var opening sync.WaitGroup
@@ -250,14 +254,14 @@ func (c *streamCost) memory(t *testing.T, e *pacedEngine, key string) uint64 {
 	}
 	opening.Wait()
 	used := memoryInUse() - before
-	close(e.hold)
+	close(hold)
 	for _, body := range bodies {
 		if body != nil {
 			_ = body.Close()
 		}
 	}
 	client.CloseIdleConnections()
-	e.hold = nil
+	e.hold.Store(nil)
 	return used / uint64(len(bodies))
 }
 

@@ -89,13 +89,24 @@ func completeArguments(c *cobra.Command, before []string, word string) ([]string
 	case name == "ID" && c.Parent().Name() == "credentials":
 		return completeIDs(apiKeys.name)(c, before, word)
 	case name == "ID" && !slices.Contains(namingCommands, c.Name()):
-		for collection, command := range commandOf {
-			if command == c.Parent().Name() {
-				return completeIDs(collection)(c, before, word)
-			}
+		if collection, found := collectionNamedBy(c); found {
+			return completeIDs(collection)(c, before, word)
 		}
 	}
 	return nil, cobra.ShellCompDirectiveNoFileComp
+}
+
+// collectionNamedBy returns the collection of the resources that a command names: that of its group, or of the
+// group around it, as for `anneal deployment release start`.
+func collectionNamedBy(c *cobra.Command) (collection string, found bool) {
+	for group := c.Parent(); group != nil; group = group.Parent() {
+		for collection, command := range commandOf {
+			if command == group.Name() {
+				return collection, true
+			}
+		}
+	}
+	return "", false
 }
 
 // enumerations are the values of flags whose help does not list their values, by flag name.

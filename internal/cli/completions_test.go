@@ -105,7 +105,7 @@ func TestEveryNameIsCompleted(t *testing.T) {
 			if name != "ID" {
 				continue
 			}
-			_, found := commandsByName()[c.Parent().Name()]
+			_, found := collectionNamedBy(c)
 			known := found || c.Parent().Name() == "credentials"
 			require.True(t, known, "%s: argument %d names a resource of no collection", c.CommandPath(), i)
 			named++
@@ -119,12 +119,4 @@ func TestEveryNameIsCompleted(t *testing.T) {
 		})
 	}
 	require.Greater(t, named, 60)
-}
-
-func commandsByName() map[string]string {
-	all := map[string]string{}
-	for collection, command := range commandOf {
-		all[command] = collection
-	}
-	return all
 }
