@@ -26,12 +26,22 @@ const (
 // Roles lists all roles.
 var Roles = []string{RoleAdmin, RoleUser, RoleInference, RoleReader}
 
+// Priorities of the inference requests of an API key, which share each deployment.
+const (
+	PriorityInteractive = "interactive"
+	PriorityBatch       = "batch" // gives way to interactive requests
+)
+
+// RequestPriorities lists the priorities, the highest first.
+var RequestPriorities = []string{PriorityInteractive, PriorityBatch}
+
 // APIKeySpec holds the fields of an API key that the caller sets.
 type APIKeySpec struct {
 	DisplayName string `json:"displayName"`
 	// e-mail address of the key's holder; "" stands for the account's address
 	Email      string     `json:"email,omitempty"`
 	Role       string     `json:"role"`
+	Priority   string     `json:"priority,omitempty"` // interactive or batch; "" stands for interactive
 	ExpireTime *time.Time `json:"expireTime,omitempty"`
 }
 
@@ -83,6 +93,9 @@ func (c CreateAPIKey) Decide(k APIKey, now time.Time) (Event[APIKey], error) {
 	inFuture(&v, "expireTime", c.ExpireTime, now)
 	v.Require(c.Role != "", "role", "%s", OneOfRule(c.Role, Roles))
 	oneOf(&v, "role", c.Role, Roles...)
+	oneOf(&v, "priority", c.Priority, RequestPriorities...)
+	v.Require(c.Priority == "" || c.Role != RoleReader, "priority",
+		"an API key with the role reader sends no inference requests: leave it out")
 	if err := v.Err(); err != nil {
 		return nil, err
 	}

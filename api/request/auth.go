@@ -85,7 +85,10 @@ type Principal struct {
 	Key     domain.Name
 	Account string
 	Role    string
-	Expires time.Time // end of the ID token of a user; zero for an API key
+	// Priority is the highest priority of the principal's inference requests; "" stands for
+	// domain.PriorityInteractive.
+	Priority string
+	Expires  time.Time // end of the ID token of a user; zero for an API key
 }
 
 // credential returns a noun for messages: the API key, or the login of a user.
@@ -155,7 +158,7 @@ func PrincipalOf(rows eventlog.Rows, pepper []byte, text string, now time.Time) 
 		return Principal{}, unauthenticated("API_KEY_EXPIRED",
 			"the API key expired at "+key.ExpireTime.UTC().Format(time.RFC3339)+": ask an admin of your account for a new key")
 	}
-	return Principal{Key: name, Account: name.Account(), Role: key.Role}, nil
+	return Principal{Key: name, Account: name.Account(), Role: key.Role, Priority: key.Priority}, nil
 }
 
 var ErrNoKey = unauthenticated("API_KEY_MISSING",

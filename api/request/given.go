@@ -1,6 +1,8 @@
 package request
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -26,6 +28,18 @@ func (c *Call) ReadBody() ([]byte, error) {
 		c.sent = data
 	}
 	return data, err
+}
+
+// BodyHash returns a hash of the API key and the JSON body of the call, by which the server knows a
+// request that is sent again. It returns 0 if the body is not JSON or has more than maxShownBody bytes.
+func BodyHash(c *Call) uint64 {
+	if len(c.sent) == 0 {
+		return 0
+	}
+	h := sha256.New()
+	_, _ = fmt.Fprintf(h, "%s\x00", c.Principal.Key) // writing to a hash never fails
+	_, _ = h.Write(c.sent)
+	return max(1, binary.LittleEndian.Uint64(h.Sum(nil)))
 }
 
 // handle runs the operation's handler. To each violation of an INVALID_FIELDS error, it adds what

@@ -17,6 +17,7 @@ type APIKey struct {
 	DisplayName string     `json:"displayName"`
 	Email       string     `json:"email,omitempty"`
 	Role        string     `json:"role"`
+	Priority    string     `json:"priority,omitempty"`
 	ExpireTime  *time.Time `json:"expireTime,omitempty"`
 	CreateTime  *time.Time `json:"createTime,omitempty" api:"output"`
 	CreatedBy   string     `json:"createdBy,omitempty" api:"output"`
@@ -33,14 +34,15 @@ type APIKey struct {
 var apiKeys = &resource[domain.APIKey, APIKey]{
 	kind: domain.APIKeys, noun: "API key", wrapper: "apiKey", idParam: "apiKeyId", reads: request.ManageSecrets,
 	writes: request.ManageSecrets,
-	fields: storedFieldsOf[domain.APIKey, APIKey]("name", "displayName", "email", "role", "expireTime", "createTime",
-		"prefix"),
+	fields: storedFieldsOf[domain.APIKey, APIKey]("name", "displayName", "email", "role", "priority", "expireTime",
+		"createTime", "prefix"),
 	creator:   func(k *domain.APIKey) string { return k.CreatedBy },
 	dependent: map[string]func(*projections.Row[domain.APIKey]) bool{"lastUsedTime": nil},
 	render: func(v *projections.View, row *projections.Row[domain.APIKey], out *APIKey) {
 		*out = APIKey{Name: string(row.Name), DisplayName: row.State.DisplayName, Email: row.State.Email,
-			Role: row.State.Role, ExpireTime: row.State.ExpireTime, CreateTime: wire.TimestampOf(&row.CreateTime),
-			CreatedBy: creatorOf(v, row.State.CreatedBy), Prefix: row.State.Prefix,
+			Role: row.State.Role, Priority: row.State.Priority, ExpireTime: row.State.ExpireTime,
+			CreateTime: wire.TimestampOf(&row.CreateTime),
+			CreatedBy:  creatorOf(v, row.State.CreatedBy), Prefix: row.State.Prefix,
 			LastUsedTime: wire.Timestamp(v.Live.KeyUsed(row.Name))}
 	},
 	local: func(c *call, row *projections.Row[domain.APIKey], out *APIKey) {
@@ -51,7 +53,7 @@ var apiKeys = &resource[domain.APIKey, APIKey]{
 	create: func(c *call, q *creation[APIKey]) (plan[domain.APIKey, APIKey], error) {
 		minted := c.Mint(q.name)
 		spec := domain.APIKeySpec{DisplayName: q.given.DisplayName, Email: q.given.Email, Role: q.given.Role,
-			ExpireTime: q.given.ExpireTime}
+			Priority: q.given.Priority, ExpireTime: q.given.ExpireTime}
 		return plan[domain.APIKey, APIKey]{
 			command: domain.CreateAPIKey{APIKeySpec: spec, Hash: minted.Hash, Prefix: minted.Prefix,
 				CreatedBy: string(c.Principal.Key)},

@@ -103,6 +103,9 @@ var accountTexts = map[string]string{
 	"role": "Role of the key. admin may send all requests of its account; user may send all requests except those for " +
 		"API keys and secrets; inference may only send inference requests; reader may only read the events of its " +
 		"account, over HTTP and from NATS.",
+	"APIKey.priority": "Highest priority of the key's inference requests: interactive, which is the default, or batch. " +
+		"Batch requests give way to interactive ones of the same deployment. The header " + request.PriorityHeader +
+		" lowers the priority of one request.",
 	"prefix": "First characters of the key, by which its holder can recognize it.",
 	"APIKey.natsUrl": "For a key with the role reader: URL of the NATS server with the streams EVENTS and USAGE of " +
 		"its account. Absent if the server stores events in a NATS cluster.",

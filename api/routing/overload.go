@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"time"
 
@@ -13,26 +14,32 @@ import (
 )
 
 // Priorities are the values of request.PriorityHeader, by class.
-var Priorities = []string{"interactive", "batch"}
+var Priorities = domain.RequestPriorities
 
-// classOf returns the class of a call.
+// classOf returns the class of a call: that in its header, which can be no higher than the priority of its
+// API key, or else the priority of the key.
 func classOf(c *request.Call) (admission.Class, error) {
 	if c.Background {
 		return admission.Batch, nil
 	}
-	if c.Request == nil {
-		return admission.Interactive, nil
+	highest := admission.Class(max(0, slices.Index(Priorities, c.Principal.Priority)))
+	given := ""
+	if c.Request != nil {
+		given = c.Request.Header.Get(request.PriorityHeader)
 	}
-	switch given := c.Request.Header.Get(request.PriorityHeader); given {
-	case "", Priorities[admission.Interactive]:
-		return admission.Interactive, nil
-	case Priorities[admission.Batch]:
-		return admission.Batch, nil
-	default:
-		return 0, domain.Errorf(domain.InvalidArgument,
-			"the header %s is %.64q: it must be %s or %s", request.PriorityHeader, given,
-			Priorities[0], Priorities[1])
+	if given == "" {
+		return highest, nil
 	}
+	class := admission.Class(slices.Index(Priorities, given))
+	switch {
+	case class < 0:
+		return 0, domain.Errorf(domain.InvalidArgument, "the header %s is %.64q: it must be %s or %s",
+			request.PriorityHeader, given, Priorities[0], Priorities[1])
+	case class < highest:
+		return 0, domain.Errorf(domain.InvalidArgument, "the header %s is %s, and the priority of the API key is %s: leave "+
+			"the header out, or use a key with the priority %s", request.PriorityHeader, given, Priorities[highest], given)
+	}
+	return class, nil
 }
 
 // enter adds a request to the queue, or returns the error that refuses it.
@@ -53,7 +60,7 @@ func (q *queue) enter(w *waiter, now time.Duration) error {
 			return nil
 		}
 		q.admission.Add(&w.request)
-		wait, known := q.admission.PredictWait(now, &w.request, q.promises.Cost(time.Now(), w.request.Account))
+		wait, known := q.admission.PredictWait(now, &w.request, q.promises, time.Now())
 		q.admission.Remove(&w.request)
 		if limit := s.c.Limits.QueueWait; known && wait > limit {
 			return q.refuse(w, q.overloaded(w, wait, limit), wait)
@@ -71,7 +78,7 @@ func (q *queue) enter(w *waiter, now time.Duration) error {
 
 // keepPromise marks the ticket of a request that need not wait as used.
 func (q *queue) keepPromise(s *sendState) {
-	if q.promises.Of(s.c.Principal.Account) == 0 {
+	if q.promises.Len() == 0 {
 		return
 	}
 	if _, ok := q.redeem(s); ok {
@@ -79,8 +86,8 @@ func (q *queue) keepPromise(s *sendState) {
 	}
 }
 
-// redeem uses a ticket of the call: that in its header, or one that its account got from this gateway,
-// because not every client returns the header.
+// redeem uses a ticket of the call: that in its header, or the one that its account got from this gateway
+// for the same request, because not every client returns the header.
 func (q *queue) redeem(s *sendState) (admission.Ticket, bool) {
 	account, now := s.c.Principal.Account, time.Now()
 	if s.c.Request != nil {
@@ -90,7 +97,7 @@ func (q *queue) redeem(s *sendState) (admission.Ticket, bool) {
 			}
 		}
 	}
-	return q.promises.RedeemAny(now, account)
+	return q.promises.RedeemBody(now, account, s.class, request.BodyHash(s.c))
 }
 
 func (q *queue) scope(account string) string {
@@ -103,7 +110,8 @@ func (q *queue) overloaded(w *waiter, wait, limit time.Duration) *domain.Error {
 	if ticket := (admission.Ticket{Issued: time.UnixMilli(time.Now().UnixMilli()),
 		Wait: time.Duration(seconds) * time.Second, ID: rand.Uint64()}); ticket.Wait <= admission.MaxReturn {
 		account := w.request.Account
-		if q.promises.Add(time.Now(), account, ticket, w.request.Cost()) {
+		w.request.Body = request.BodyHash(w.state.c)
+		if q.promises.Add(time.Now(), &w.request, ticket) {
 			w.state.c.Writer.Header().Set(request.TicketHeader, w.state.router.signer.Sign(q.scope(account), ticket))
 			again = fmt.Sprintf("send the request again in %d s, within %.1f s from then, with the header %s of this response, "+
 				"and it is admitted", seconds, ticket.Grace().Seconds(), request.TicketHeader)

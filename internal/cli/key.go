@@ -12,7 +12,8 @@ import (
 var apiKeys = collection{"apiKeys", "key",
 	[]column{{"ID", "#name"}, {"ROLE", "role"}, {"PREFIX", "prefix"}, {"EXPIRES", "expireTime"},
 		{"LAST USED", "lastUsedTime"}, {"CREATED", "createTime"}},
-	[]column{{"Name", "name"}, {"Display name", "displayName"}, {"Email", "email"}, {"Role", "role"}, {"Key", "key"},
+	[]column{{"Name", "name"}, {"Display name", "displayName"}, {"Email", "email"}, {"Role", "role"},
+		{"Priority", "priority"}, {"Key", "key"},
 		{"Prefix", "prefix"}, {"Expires", "expireTime"}, {"Last used", "lastUsedTime"}, {"Created", "createTime"}}}
 
 func keyCommand() *cobra.Command {
@@ -34,7 +35,7 @@ func setExpiry(c *cobra.Command, lifetime time.Duration, body map[string]any) er
 }
 
 func keyCreate() *cobra.Command {
-	var role, displayName, email string
+	var role, priority, displayName, email string
 	var expire time.Duration
 	c := &cobra.Command{Use: "create [ID]", Short: "Create a key, which is only shown once", Args: arguments(0, 1),
 		Example: "  anneal key create reader --role inference --expire 720h",
@@ -44,6 +45,9 @@ func keyCreate() *cobra.Command {
 				return err
 			}
 			key := map[string]any{"role": role, "displayName": displayName}
+			if priority != "" {
+				key["priority"] = priority
+			}
 			if email != "" {
 				key["email"] = email
 			}
@@ -61,6 +65,8 @@ func keyCreate() *cobra.Command {
 			return printItem(c, item, apiKeys.details...)
 		}}
 	c.Flags().StringVar(&role, "role", "user", "role: admin, user, inference or reader")
+	c.Flags().StringVar(&priority, "priority", "",
+		"priority of the key's inference requests: interactive or batch (default: interactive)")
 	c.Flags().StringVar(&displayName, "display-name", "", "display name")
 	c.Flags().StringVar(&email, "email", "",
 		"email address of the holder, shown as createdBy of what the key creates (default: the account's)")

@@ -47,6 +47,7 @@ type Request struct {
 	Answer  int64 // expected tokens of the answer
 	Arrival time.Duration
 	Added   time.Duration // when Add is called; later than Arrival if the request returns
+	Body    uint64        // hash by which a request is known that is sent again; 0 if it has none
 
 	key     int64 // sort key in its flow
 	charged int64 // cost that its flow was charged
@@ -62,6 +63,7 @@ type flow struct {
 	weight   int64
 	waiting  []*Request // in the order in which they are sent
 	tag      int64      // virtual start time of the flow's next request
+	cost     int64      // sum of the costs of waiting
 	inFlight int
 }
 
@@ -143,6 +145,7 @@ func (q *Queue) Add(r *Request) {
 	f.waiting = slices.Insert(f.waiting, at, r)
 	q.count++
 	q.tokens += r.Prompt
+	f.cost += r.cost(r.Prompt, r.Answer)
 }
 
 func order(a, b *Request) int {
@@ -155,6 +158,7 @@ func (q *Queue) Remove(r *Request) {
 		r.flow.waiting = slices.Delete(r.flow.waiting, at, at+1)
 		q.count--
 		q.tokens -= r.Prompt
+		r.flow.cost -= r.cost(r.Prompt, r.Answer)
 	}
 }
 

@@ -79,33 +79,49 @@ func (s Signer) mac(scope string, data []byte) []byte {
 type promise struct {
 	Ticket
 	cost int64
+	body uint64 // Request.Body
 }
 
 // Promises remembers the tickets of one deployment that this gateway has issued, and those of other
 // gateways that it has honoured.
 type Promises struct {
-	open     map[string][]promise // by account, in the order in which they were issued
-	count    int
+	open     map[flowKey]*promised
+	count    int                  // number of promises in open
 	used     map[uint64]time.Time // by ID of a ticket: when it expires
+	checked  time.Time            // when expired promises were last removed
 	returned float64              // promises that were kept, and
 	ended    float64              // all that were kept or expired; both decay
 }
 
-// NewPromises returns Promises without a promise.
-func NewPromises() *Promises {
-	return &Promises{open: map[string][]promise{}, used: map[uint64]time.Time{}}
+// promised are the promises to one account in one class.
+type promised struct {
+	list   []promise // in the order in which they were issued
+	cost   int64     // sum of their costs
+	weight int64     // share of the account
 }
 
-// Add records a ticket that is issued to an account. It returns false if no further one can be
+// NewPromises returns Promises without a promise.
+func NewPromises() *Promises {
+	return &Promises{open: map[flowKey]*promised{}, used: map[uint64]time.Time{}}
+}
+
+// Add records a ticket that is issued for the request r. It returns false if no further one can be
 // remembered.
-func (p *Promises) Add(now time.Time, account string, t Ticket, cost int64) bool {
+func (p *Promises) Add(now time.Time, r *Request, t Ticket) bool {
 	if p.count >= maxPromises {
 		p.expire(now)
 	}
 	if p.count >= maxPromises {
 		return false
 	}
-	p.open[account] = append(p.open[account], promise{t, cost})
+	key := flowKey{r.Account, r.Class}
+	of := p.open[key]
+	if of == nil {
+		of = &promised{}
+		p.open[key] = of
+	}
+	cost := r.cost(r.Prompt, r.Answer)
+	of.list, of.cost, of.weight = append(of.list, promise{t, cost, r.Body}), of.cost+cost, max(1, r.Weight)
 	p.count++
 	return true
 }
@@ -121,38 +137,50 @@ func (p *Promises) Redeem(now time.Time, account string, t Ticket) bool {
 	if len(p.used) >= maxPromises {
 		return false
 	}
-	if at := slices.IndexFunc(p.open[account], func(one promise) bool { return one.ID == t.ID }); at >= 0 {
-		p.remove(account, at)
-	} else {
-		p.end(true) // another gateway has issued it
-	}
 	p.used[t.ID] = t.Issued.Add(t.Wait + t.Grace())
+	for class := range classes {
+		if p.keep(flowKey{account, class}, func(one promise) bool { return one.ID == t.ID }) != nil {
+			return true
+		}
+	}
+	p.end(true) // another gateway has issued it
 	return true
 }
 
-// RedeemAny is for a client that does not send its ticket: it uses the promise of one of the account's
-// tickets that are valid now. The client that has the ticket can still redeem it, because RedeemAny cannot
-// tell a client that returns from a new one.
-func (p *Promises) RedeemAny(now time.Time, account string) (t Ticket, ok bool) {
-	at := slices.IndexFunc(p.open[account], func(one promise) bool { return one.Open(now) })
-	if at < 0 {
+// RedeemBody is for a client that sends its request again without the ticket: it redeems the ticket that
+// this gateway has issued to the account for a request with the same body, if it is valid now.
+func (p *Promises) RedeemBody(now time.Time, account string, class Class, body uint64) (t Ticket, ok bool) {
+	if body == 0 || len(p.used) >= maxPromises {
 		return t, false
 	}
-	t = p.open[account][at].Ticket
-	p.remove(account, at)
-	return t, true
+	kept := p.keep(flowKey{account, class}, func(one promise) bool { return one.body == body && one.Open(now) })
+	if kept == nil {
+		return t, false
+	}
+	p.used[kept.ID] = kept.Issued.Add(kept.Wait + kept.Grace())
+	return kept.Ticket, true
 }
 
-// Of returns the number of promises to an account.
-func (p *Promises) Of(account string) int { return len(p.open[account]) }
+// Len returns the number of promises.
+func (p *Promises) Len() int { return p.count }
 
-func (p *Promises) remove(account string, at int) {
-	list := slices.Delete(p.open[account], at, at+1)
-	if p.open[account] = list; len(list) == 0 {
-		delete(p.open, account)
+// keep removes the first promise for which match returns true, and records that it was kept.
+func (p *Promises) keep(key flowKey, match func(promise) bool) *promise {
+	of := p.open[key]
+	if of == nil {
+		return nil
+	}
+	at := slices.IndexFunc(of.list, match)
+	if at < 0 {
+		return nil
+	}
+	kept := of.list[at]
+	if of.list, of.cost = slices.Delete(of.list, at, at+1), of.cost-kept.cost; len(of.list) == 0 {
+		delete(p.open, key)
 	}
 	p.count--
 	p.end(true)
+	return &kept
 }
 
 // end records that a promise was kept or expired.
@@ -167,15 +195,19 @@ func (p *Promises) end(kept bool) {
 
 // expire forgets the promises whose clients did not return.
 func (p *Promises) expire(now time.Time) {
-	expired := func(t Ticket) bool { return now.After(t.Issued.Add(t.Wait + t.Grace())) }
-	for account, list := range p.open {
-		kept := slices.DeleteFunc(list, func(one promise) bool { return expired(one.Ticket) })
-		for range len(list) - len(kept) {
-			p.count--
-			p.end(false)
-		}
-		if p.open[account] = kept; len(kept) == 0 {
-			delete(p.open, account)
+	p.checked = now
+	for key, of := range p.open {
+		of.list = slices.DeleteFunc(of.list, func(one promise) bool {
+			expired := now.After(one.Issued.Add(one.Wait + one.Grace()))
+			if expired {
+				of.cost -= one.cost
+				p.count--
+				p.end(false)
+			}
+			return expired
+		})
+		if len(of.list) == 0 {
+			delete(p.open, key)
 		}
 	}
 	for id, end := range p.used {
@@ -185,19 +217,17 @@ func (p *Promises) expire(now time.Time) {
 	}
 }
 
-// Cost returns the cost of the promises to an account, weighted by the observed rate at which clients
-// return.
-func (p *Promises) Cost(now time.Time, account string) int64 {
-	if len(p.open[account]) == 0 {
-		return 0
+// expected calls add with the cost of the promises of each account and class, weighted by the observed
+// rate at which clients return, and with the weight of the account.
+func (p *Promises) expected(now time.Time, add func(key flowKey, weight, cost int64)) {
+	if now.Sub(p.checked) >= time.Second {
+		p.expire(now)
 	}
-	p.expire(now)
-	sum, share := int64(0), 1.0
-	for _, one := range p.open[account] {
-		sum += one.cost
-	}
+	share := 1.0
 	if p.ended >= returnsKnown {
 		share = p.returned / p.ended
 	}
-	return int64(float64(sum) * share)
+	for key, of := range p.open {
+		add(key, of.weight, int64(float64(of.cost)*share))
+	}
 }

@@ -1,6 +1,9 @@
 package admission
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Limits of what waits in a Queue.
 const (
@@ -49,46 +52,54 @@ func (q *Queue) Full(r *Request) bool {
 // Left records that the request r, which Next returned, left the queue at the time now.
 func (q *Queue) Left(now time.Duration, r *Request) { q.rate.left(now, r.charged) }
 
-// ahead returns the cost of the waiting requests that are sent before r, which waits too.
-func (q *Queue) ahead(r *Request) int64 {
-	sum, requests := int64(0), q.iterate()
-	for range q.count {
-		other := requests.next()
-		if other == r {
-			break
+// A backlog is what waits or was promised in one flow.
+type backlog struct {
+	weight, cost int64
+}
+
+// PredictWait predicts how long r, which waits, will wait from the time now on. It returns false if
+// nothing is known about the rate of the queue.
+//
+// The requests of r's flow that are sent before r, and the promises to its account, cost X. Until they
+// are served, another flow is served its backlog and its promises, but at most its share: X times the
+// ratio of the weights of the two flows. The weight of a flow is that of its class, divided among the
+// accounts with a backlog in the class by their weights.
+func (q *Queue) PredictWait(now time.Duration, r *Request, promises *Promises, wall time.Time) (time.Duration, bool) {
+	backlogs, sums := map[flowKey]*backlog{}, [classes]int64{}
+	add := func(key flowKey, weight, cost int64) {
+		b := backlogs[key]
+		if b == nil {
+			b = &backlog{weight: weight}
+			backlogs[key] = b
+			sums[key.class] += weight
 		}
+		b.cost += cost
+	}
+	own := flowKey{r.Account, r.Class}
+	add(own, r.flow.weight, q.before(r))
+	for key, f := range q.flows {
+		if key != own && len(f.waiting) > 0 {
+			add(key, f.weight, f.cost)
+		}
+	}
+	promises.expected(wall, add)
+	first := backlogs[own]
+	total := first.cost
+	for key, b := range backlogs {
+		if key != own {
+			ratio := float64(weights[key.class]*b.weight*sums[own.class]) /
+				float64(weights[own.class]*first.weight*sums[key.class])
+			total += min(b.cost, int64(float64(first.cost)*ratio))
+		}
+	}
+	return q.rate.timeOf(total, now)
+}
+
+// before returns the cost of the requests of r's flow that are sent before r, which waits too.
+func (q *Queue) before(r *Request) (sum int64) {
+	at, _ := slices.BinarySearchFunc(r.flow.waiting, r, order)
+	for _, other := range r.flow.waiting[:at] {
 		sum += other.cost(other.Prompt, other.Answer)
 	}
 	return sum
 }
-
-// share returns how many times as long a cost of the flow f takes as if the flow had the queue for
-// itself.
-func (q *Queue) share(f *flow) float64 {
-	own, sum, classSum := float64(f.weight), 0.0, 0.0
-	var busy [classes]bool
-	for _, other := range q.flows {
-		if other != f && len(other.waiting) == 0 {
-			continue
-		}
-		if busy[other.class] = true; other.class == f.class {
-			sum += float64(other.weight)
-		}
-	}
-	for class, b := range busy {
-		if b {
-			classSum += float64(weights[class])
-		}
-	}
-	return sum / own * classSum / float64(weights[f.class])
-}
-
-// PredictWait predicts how long r, which waits, will wait from the time now on. promised is the cost of
-// requests of r's account that were promised to be admitted. It returns false if nothing is known about
-// the rate of the queue.
-func (q *Queue) PredictWait(now time.Duration, r *Request, promised int64) (time.Duration, bool) {
-	return q.rate.timeOf(q.ahead(r)+int64(float64(promised)*q.share(r.flow)), now)
-}
-
-// Cost returns the cost of a request that Add has not charged yet.
-func (r *Request) Cost() int64 { return r.cost(r.Prompt, r.Answer) }
