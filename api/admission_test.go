@@ -121,3 +121,8 @@ func (s *harness) shares(turns chan struct{}, texts func() []string, send func(a
 	// dispatch sends it first, but goroutines of a few later ones may run before its own
 	require.LessOrEqual(s, at, 15, "the other account waits for requests that came before: %v", texts())
 }
+
+// TestScriptsReadTickets checks that web pages of allowed origins can read the header of a ticket.
+func TestScriptsReadTickets(t *testing.T) {
+	require.Contains(t, newCORSPolicy([]string{AnyOrigin}, nil).exposed, request.TicketHeader)
+}

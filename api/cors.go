@@ -58,7 +58,7 @@ type corsPolicy struct {
 func newCORSPolicy(origins []string, table []request.Operation) corsPolicy {
 	names := map[string]bool{}
 	for _, name := range []string{request.RequestIDHeader, request.TraceParentHeader, request.ReplayedHeader,
-		request.WarningHeader, request.PositionHeader, request.StaleHeader, request.NoRetryHeader,
+		request.TicketHeader, request.WarningHeader, request.PositionHeader, request.StaleHeader, request.NoRetryHeader,
 		"Retry-After", "Content-Disposition", "X-RateLimit-Limit-Requests",
 		"X-RateLimit-Remaining-Requests", "X-RateLimit-Reset-Requests"} {
 		names[name] = true

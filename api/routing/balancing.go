@@ -143,7 +143,7 @@ func (a *Attempt) end(err error, canceled bool) (opened bool) {
 	case !canceled && blames(err):
 		opened = a.sent.Fail(a.now())
 	default:
-		a.sent.Cancel(a.now())
+		opened = a.sent.Cancel(a.now())
 	}
 	a.ticket.end(a.cached, a.answer, err != nil)
 	return opened

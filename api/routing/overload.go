@@ -45,16 +45,17 @@ func classOf(c *request.Call) (admission.Class, error) {
 // enter adds a request to the queue, or returns the error that refuses it.
 func (q *queue) enter(w *waiter, now time.Duration) error {
 	s := w.state
-	err := s.c.Admission.Decide(func() error {
+	err := s.c.Admission.Decide(q.deployment, func(refused bool) error {
+		if why := q.admission.Full(&w.request); why != "" { // the request keeps its ticket
+			return q.refuse(w, domain.Errorf(domain.ResourceExhausted, "the admission queue of %s is full: %s: send the request "+
+				"again later, or raise maxReplicaCount", q.deployment, why), 0)
+		}
+		s.forgetRefusal(refused)
 		back, honoured := q.redeem(s)
 		if honoured {
 			q.counts.honoured[w.request.Class]++
 			s.arrival = s.arrival.Add(-back.Wait)
 			w.request.Arrival -= back.Wait
-		}
-		if q.admission.Full(&w.request) {
-			return q.refuse(w, domain.Errorf(domain.ResourceExhausted, "the admission queue of %s is full: send the request "+
-				"again later, or raise maxReplicaCount", q.deployment), 0)
 		}
 		if honoured || s.c.Background || s.q.MaxWait > 0 {
 			return nil
@@ -74,6 +75,14 @@ func (q *queue) enter(w *waiter, now time.Duration) error {
 	w.admitted = make(chan struct{})
 	q.waiting[w.request.ID] = w
 	return nil
+}
+
+// forgetRefusal removes the headers of a refusal by another deployment, if there was one.
+func (s *sendState) forgetRefusal(refused bool) {
+	if refused {
+		s.c.Writer.Header().Del(request.TicketHeader)
+		s.c.Writer.Header().Del("Retry-After")
+	}
 }
 
 // keepPromise marks the ticket of a request that need not wait as used.

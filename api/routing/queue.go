@@ -33,7 +33,8 @@ type queue struct {
 	answer    float64 // mean number of tokens of the deployment's answers
 	planned   []int64 // of the candidates of one choice
 	counts    queueCounts
-	reports   int // number of reports of the queue's length that follow: see Router.QueueLengths
+	reports   int           // number of reports of the queue's length that follow: see Router.QueueLengths
+	renewed   time.Duration // when a waiting request last called dispatch
 }
 
 // A sentLoad is the load of a replica by the requests of this gateway.
@@ -82,6 +83,7 @@ type waiter struct {
 	load     *sentLoad         // replica to which the request was sent; nil before
 	sent     *balance.InFlight // nil before
 	others   int               // requests in progress on the replica, when the request was sent
+	begun    bool              // the replica has begun to answer
 	pending  int64             // part of load.pending
 	admitted chan struct{}     // closed when the request is sent to a replica; nil if it never waited
 }
@@ -104,7 +106,7 @@ func (s *sendState) admit(ctx context.Context, row *projections.Row[domain.Deplo
 	if s.q.Prompt != nil {
 		w.query.Prompt = s.q.Prompt(s.q.Addon)
 	}
-	w.request = admission.Request{Account: s.c.Principal.Account, Class: s.class, Weight: weightOf(s)}
+	w.request = admission.Request{Account: s.c.Principal.Account, Class: s.class, Weight: weightOf(s), Work: s.q.Work}
 	begin := time.Now()
 	if err := w.enter(ready, begin); err != nil {
 		return nil, err
@@ -133,7 +135,11 @@ func (w *waiter) enter(ready []domain.Replica, begin time.Time) error {
 	}
 	choice := w.choose(w.at, nil)
 	if w.request.Prompt = w.work(choice); q.admission.Len() == 0 && w.fits(choice) {
-		if err := s.c.Admission.Decide(func() error { q.keepPromise(s); return nil }); err != nil {
+		if err := s.c.Admission.Decide(q.deployment, func(refused bool) error {
+			s.forgetRefusal(refused)
+			q.keepPromise(s)
+			return nil
+		}); err != nil {
 			return err
 		}
 		q.admission.Start(&w.request, w.request.Prompt)
@@ -301,6 +307,7 @@ func (w *waiter) firstToken() {
 	}
 	w.queue.mu.Lock()
 	defer w.queue.mu.Unlock()
+	w.begun = true
 	if w.pending > 0 {
 		w.load.pending -= w.pending
 		w.pending = 0
@@ -322,7 +329,7 @@ func (w *waiter) end(cached, answer int64, failed bool) {
 	w.pending = 0
 	prompt := w.work(w.choice)
 	switch {
-	case failed && answer <= 0: // the replica has done nothing for the account, or nothing that is known
+	case failed && !w.begun && answer <= 0: // the replica has done nothing for the account, or nothing that is known
 		prompt, answer = 0, 0
 	case cached > 0:
 		prompt = max(0, w.query.Prompt.Tokens-cached)
@@ -407,8 +414,12 @@ func (w *waiter) renew() error {
 	q := w.queue
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if w.load == nil {
-		w.update(ready)
+	if w.load != nil {
+		return nil
+	}
+	w.update(ready)
+	if now := q.now(); now-q.renewed >= renewInterval { // once for all waiting requests
+		q.renewed = now
 		q.dispatch()
 	}
 	return nil

@@ -394,6 +394,52 @@ func TestTicketsAreHonoured(t *testing.T) {
 	})
 }
 
+// TestCanceledAnswersCount checks that the tokens of an answer count although its client has left before
+// the end, so that an account gains nothing by leaving.
+func TestCanceledAnswersCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGateway(t, 1, 1)
+		g.core.Limits.QueueWait = time.Hour
+		ctx, stop := context.WithTimeout(t.Context(), 400*time.Second)
+		defer stop()
+		var all sync.WaitGroup
+		served := map[string]int{}
+		var mu sync.Mutex
+		for _, account := range []string{"stays", "leaves"} {
+			for range 4 {
+				all.Go(func() {
+					for ctx.Err() == nil {
+						patience := time.Hour
+						if account == "leaves" {
+							patience = 990 * time.Millisecond
+						}
+						_, _ = g.router.Send(ctx, g.call(account), Request{Deployment: deployment, Answer: 100,
+							Prompt: func(string) balance.Prompt { return balance.Prompt{Tokens: 100} },
+							Send: func(ctx context.Context, a *Attempt) (bool, error) {
+								a.FirstToken()
+								mu.Lock()
+								served[account]++
+								mu.Unlock()
+								if err := pause(ctx, min(patience, time.Second)); err != nil {
+									return true, err
+								}
+								if patience < time.Second {
+									a.Answered(99)
+									return true, context.Canceled
+								}
+								a.Answered(100)
+								return true, nil
+							}})
+					}
+				})
+			}
+		}
+		all.Wait()
+		share := float64(served["stays"]) / float64(served["stays"]+served["leaves"])
+		assert.InDelta(t, 0.5, share, 0.02, "%v", served)
+	})
+}
+
 // BenchmarkFastPath measures the admission of a request to a replica with capacity.
 func BenchmarkFastPath(b *testing.B) {
 	g := newGateway(b, 4, 64)

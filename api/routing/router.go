@@ -77,15 +77,17 @@ func (r *Router) generateOn(ctx context.Context, c *request.Call, target Target,
 			if req.Addon = a.Addon; out.Routed != nil {
 				out.Routed(a.placement)
 			}
+			generated := 0 // a request that ends early reports no usage
 			usage, err = r.Replicas.Complete(ctx, target.Name, a.Replica, req, func(chunk engines.Chunk) error {
 				if !begun {
 					a.FirstToken()
 				}
 				begun = true
+				generated += len(chunk.Tokens)
 				return out.Emit(chunk)
 			})
 			a.Cached(usage.CachedTokens)
-			a.Answered(usage.CompletionTokens)
+			a.Answered(max(usage.CompletionTokens, generated))
 			if begun && out.Restart != nil && isDown(err) {
 				out.Restart()
 				begun = false

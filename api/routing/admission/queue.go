@@ -45,6 +45,7 @@ type Request struct {
 	Weight  int64 // share of the account; 0 means 1
 	Prompt  int64 // estimated prompt tokens that no replica has cached
 	Answer  int64 // expected tokens of the answer
+	Work    int64 // part of Prompt that stands for other work than that on a text, such as on a recording
 	Arrival time.Duration
 	Added   time.Duration // when Add is called; later than Arrival if the request returns
 	Body    uint64        // hash by which a request is known that is sent again; 0 if it has none
@@ -53,6 +54,9 @@ type Request struct {
 	charged int64 // cost that its flow was charged
 	flow    *flow
 }
+
+// text returns the number of prompt tokens of a text, which waits in memory.
+func (r *Request) text() int64 { return r.Prompt - r.Work }
 
 func (r *Request) cost(prompt, answer int64) int64 { return prompt + answerWeight*answer }
 
@@ -64,6 +68,7 @@ type flow struct {
 	waiting  []*Request // in the order in which they are sent
 	tag      int64      // virtual start time of the flow's next request
 	cost     int64      // sum of the costs of waiting
+	tokens   int64      // sum of their prompt tokens of texts
 	inFlight int
 }
 
@@ -76,30 +81,38 @@ type Queue struct {
 	now     int64          // virtual time of the queueing of classes
 	virtual [classes]int64 // virtual time of the queueing of accounts in each class
 	count   int            // number of waiting requests
-	tokens  int64          // sum of their prompt tokens
+	tokens  int64          // sum of their prompt tokens of texts
 	total   int            // number of requests in flight
+	active  map[string]*activity
+	weight  int64 // sum of the weights of active
 	rate    rate
 }
 
-// NewQueue returns an empty Queue.
-func NewQueue() *Queue { return &Queue{flows: map[flowKey]*flow{}} }
+// An activity is an account with waiting requests or requests in flight.
+type activity struct {
+	flows  int // number of its flows that have some
+	weight int64
+}
 
-// Len returns the number of waiting requests, and Tokens the sum of their prompt tokens.
+// NewQueue returns an empty Queue.
+func NewQueue() *Queue { return &Queue{flows: map[flowKey]*flow{}, active: map[string]*activity{}} }
+
+// Len returns the number of waiting requests, and Tokens the sum of their prompt tokens of texts.
 func (q *Queue) Len() int      { return q.count }
 func (q *Queue) Tokens() int64 { return q.tokens }
 
 // InFlight returns the number of requests in flight.
 func (q *Queue) InFlight() int { return q.total }
 
-// Waiting returns the number of waiting requests of an account.
-func (q *Queue) Waiting(account string) int {
-	n := 0
+// Waiting returns the number of waiting requests of an account, and the sum of their prompt tokens of
+// texts.
+func (q *Queue) Waiting(account string) (requests int, tokens int64) {
 	for class := range classes {
 		if f := q.flows[flowKey{account, class}]; f != nil {
-			n += len(f.waiting)
+			requests, tokens = requests+len(f.waiting), tokens+f.tokens
 		}
 	}
-	return n
+	return requests, tokens
 }
 
 // A flowKey identifies a flow.
@@ -122,7 +135,30 @@ func (q *Queue) flowOf(r *Request) *flow {
 		q.flows[key] = f
 	}
 	f.weight = max(1, r.Weight)
+	if a := q.active[r.Account]; a != nil {
+		q.weight += f.weight - a.weight
+		a.weight = f.weight
+	}
 	return f
+}
+
+// activate records that a flow is no longer idle, and deactivate that it is.
+func (q *Queue) activate(f *flow) {
+	a := q.active[f.account]
+	if a == nil {
+		a = &activity{weight: f.weight}
+		q.active[f.account] = a
+		q.weight += a.weight
+	}
+	a.flows++
+}
+
+func (q *Queue) deactivate(f *flow) {
+	a := q.active[f.account]
+	if a.flows--; a.flows == 0 {
+		q.weight -= a.weight
+		delete(q.active, f.account)
+	}
 }
 
 // forget removes the idle flows for which match returns true.
@@ -141,10 +177,14 @@ func (q *Queue) Add(r *Request) {
 	}
 	f := q.flowOf(r)
 	r.flow, r.key = f, r.Prompt+int64(r.Arrival/time.Millisecond)*agingRate/1000
+	if f.idle() {
+		q.activate(f)
+	}
 	at, _ := slices.BinarySearchFunc(f.waiting, r, order)
 	f.waiting = slices.Insert(f.waiting, at, r)
 	q.count++
-	q.tokens += r.Prompt
+	q.tokens += r.text()
+	f.tokens += r.text()
 	f.cost += r.cost(r.Prompt, r.Answer)
 }
 
@@ -157,8 +197,12 @@ func (q *Queue) Remove(r *Request) {
 	if at, ok := slices.BinarySearchFunc(r.flow.waiting, r, order); ok {
 		r.flow.waiting = slices.Delete(r.flow.waiting, at, at+1)
 		q.count--
-		q.tokens -= r.Prompt
+		q.tokens -= r.text()
+		r.flow.tokens -= r.text()
 		r.flow.cost -= r.cost(r.Prompt, r.Answer)
+		if r.flow.idle() {
+			q.deactivate(r.flow)
+		}
 	}
 }
 
@@ -249,6 +293,9 @@ func (q *Queue) begin(r *Request, uncached int64) {
 	q.virtual[f.class], q.now = f.tag, q.tags[f.class]
 	r.charged = r.cost(uncached, r.Answer)
 	q.charge(f, r.charged)
+	if f.idle() {
+		q.activate(f)
+	}
 	f.inFlight++
 	q.total++
 }
@@ -274,23 +321,9 @@ func (q *Queue) End(r *Request, prompt, answer int64) {
 	q.charge(r.flow, r.cost(prompt, answer)-r.charged)
 	r.flow.inFlight--
 	q.total--
-}
-
-// active returns the number of accounts with waiting requests or requests in flight, and the sum of
-// their weights.
-func (q *Queue) active() (accounts, weight int64) {
-	for _, f := range q.flows {
-		if f.idle() {
-			continue
-		}
-		if f.class > 0 { // count an account once
-			if first := q.flows[flowKey{f.account, 0}]; first != nil && !first.idle() {
-				continue
-			}
-		}
-		accounts, weight = accounts+1, weight+f.weight
+	if r.flow.idle() {
+		q.deactivate(r.flow)
 	}
-	return accounts, weight
 }
 
 func (f *flow) idle() bool { return f.inFlight == 0 && len(f.waiting) == 0 }
@@ -305,11 +338,10 @@ type Capacity struct {
 // concurrently. Small accounts, those with few requests in flight for their weight, get a higher Capacity
 // for interactive requests; batch requests never do, because they would get more than their share.
 func (q *Queue) Capacity(r *Request, slots int) Capacity {
-	accounts, weight := q.active()
 	switch {
-	case accounts < 2:
+	case len(q.active) < 2:
 		return Capacity{alonePending, slots}
-	case r.Class == Interactive && int64(r.flow.inFlight)*weight*100 < smallShare*int64(q.total)*r.flow.weight:
+	case r.Class == Interactive && int64(r.flow.inFlight)*q.weight*100 < smallShare*int64(q.total)*r.flow.weight:
 		return Capacity{smallPending, slots + slots/extraSlots}
 	}
 	return Capacity{sharedPending, slots}

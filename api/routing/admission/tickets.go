@@ -14,7 +14,9 @@ const (
 	MaxReturn    = 120 * time.Second // maximum time until a refused client may return
 	graceFixed   = 3 * time.Second   // a ticket is valid this long after its time of return,
 	graceShare   = 15                // and this percentage of the time until then
-	maxPromises  = 8192              // promises that a gateway remembers for one deployment
+	maxPromises  = 8192              // promises that a gateway remembers for one deployment,
+	maxAccount   = 1024              // and for one account in one class
+	maxUsed      = 1 << 16           // tickets that a gateway remembers as used
 	returnsKnown = 16                // promises after which the observed rate of return counts
 )
 
@@ -116,6 +118,9 @@ func (p *Promises) Add(now time.Time, r *Request, t Ticket) bool {
 	}
 	key := flowKey{r.Account, r.Class}
 	of := p.open[key]
+	if of != nil && len(of.list) >= maxAccount {
+		return false
+	}
 	if of == nil {
 		of = &promised{}
 		p.open[key] = of
@@ -131,10 +136,10 @@ func (p *Promises) Redeem(now time.Time, account string, t Ticket) bool {
 	if _, used := p.used[t.ID]; used || !t.Open(now) {
 		return false
 	}
-	if len(p.used) >= maxPromises {
+	if len(p.used) >= maxUsed {
 		p.expire(now)
 	}
-	if len(p.used) >= maxPromises {
+	if len(p.used) >= maxUsed {
 		return false
 	}
 	p.used[t.ID] = t.Issued.Add(t.Wait + t.Grace())
@@ -150,7 +155,7 @@ func (p *Promises) Redeem(now time.Time, account string, t Ticket) bool {
 // RedeemBody is for a client that sends its request again without the ticket: it redeems the ticket that
 // this gateway has issued to the account for a request with the same body, if it is valid now.
 func (p *Promises) RedeemBody(now time.Time, account string, class Class, body uint64) (t Ticket, ok bool) {
-	if body == 0 || len(p.used) >= maxPromises {
+	if body == 0 || len(p.used) >= maxUsed {
 		return t, false
 	}
 	kept := p.keep(flowKey{account, class}, func(one promise) bool { return one.body == body && one.Open(now) })

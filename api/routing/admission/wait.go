@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"fmt"
 	"slices"
 	"time"
 )
@@ -9,7 +10,8 @@ import (
 const (
 	MaxWaiting        = 4096     // requests
 	MaxAccountWaiting = 1024     // requests of one account
-	MaxWaitingTokens  = 16 << 20 // prompt tokens, about 64 MB of text
+	MaxWaitingTokens  = 16 << 20 // prompt tokens of texts, about 64 MB
+	MaxAccountTokens  = MaxWaitingTokens / 4
 )
 
 // Constants of predictions.
@@ -44,9 +46,22 @@ func (r *rate) timeOf(cost int64, now time.Duration) (time.Duration, bool) {
 	return time.Duration(float64(cost) / r.cost * float64(measured)), true
 }
 
-// Full reports whether the limits allow no further request like r to wait.
-func (q *Queue) Full(r *Request) bool {
-	return q.count >= MaxWaiting || q.tokens+r.Prompt > MaxWaitingTokens || q.Waiting(r.Account) >= MaxAccountWaiting
+// Full returns which limit allows no further request like r to wait; "" if r may wait.
+func (q *Queue) Full(r *Request) string {
+	requests, tokens := q.Waiting(r.Account)
+	switch {
+	case q.count >= MaxWaiting:
+		return fmt.Sprintf("%d requests wait, which is the maximum", q.count)
+	case requests >= MaxAccountWaiting:
+		return fmt.Sprintf("%d requests of %s wait, which is the maximum for an account", requests, r.Account)
+	case tokens+r.text() > MaxAccountTokens:
+		return fmt.Sprintf("the waiting requests of %s and this one have %d prompt tokens, and the maximum for an account is %d",
+			r.Account, tokens+r.text(), MaxAccountTokens)
+	case q.tokens+r.text() > MaxWaitingTokens:
+		return fmt.Sprintf("the waiting requests and this one have %d prompt tokens, and the maximum is %d",
+			q.tokens+r.text(), MaxWaitingTokens)
+	}
+	return ""
 }
 
 // Left records that the request r, which Next returned, left the queue at the time now.

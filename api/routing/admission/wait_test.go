@@ -1,6 +1,8 @@
 package admission
 
 import (
+	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -106,4 +108,76 @@ func TestPromises(t *testing.T) {
 	assert.EqualValues(t, 130*21/40, expected(after(28)), "21 of 40 clients have returned")
 	assert.True(t, p.Redeem(after(28), "a", Ticket{Issued: now.Add(10 * time.Second), Wait: 15 * time.Second, ID: 7777}),
 		"a ticket of another gateway")
+}
+
+// TestLimitsOfWaiting checks which limit refuses a request, and that the work of recordings does not count
+// against the limits of tokens, which bound memory.
+func TestLimitsOfWaiting(t *testing.T) {
+	text := func(account string, tokens int64) *Request { return &Request{Account: account, Prompt: tokens} }
+	q := NewQueue()
+	q.Add(&Request{ID: 1, Account: "a", Prompt: 10 * MaxWaitingTokens, Work: 10 * MaxWaitingTokens})
+	assert.Zero(t, q.Tokens())
+	assert.Empty(t, q.Full(text("a", MaxAccountTokens)))
+	assert.Contains(t, q.Full(text("a", MaxAccountTokens+1)), "have 4194305 prompt tokens, and the maximum for an account")
+	for id, account := range []string{"a", "b", "c", "d"} {
+		r := text(account, MaxAccountTokens)
+		r.ID = uint64(10 + id)
+		require.Empty(t, q.Full(r))
+		q.Add(r)
+	}
+	assert.Contains(t, q.Full(text("e", 1)), "have 16777217 prompt tokens, and the maximum is")
+	assert.Empty(t, q.Full(&Request{Account: "e", Prompt: 5, Work: 5}))
+	for id := range uint64(MaxAccountWaiting) {
+		q.Add(&Request{ID: 100 + id, Account: "f", Prompt: 1, Work: 1})
+	}
+	assert.Contains(t, q.Full(&Request{Account: "f"}), "1024 requests of f wait")
+	for id := range uint64(MaxWaiting - MaxAccountWaiting) {
+		q.Add(&Request{ID: 10_000 + id, Account: "g", Prompt: 1, Work: 1})
+	}
+	assert.Contains(t, q.Full(&Request{Account: "e"}), "requests wait, which is the maximum")
+}
+
+// TestActiveAccounts checks the number of accounts with requests, and the sum of their weights, against a
+// count of the flows after each of many random changes.
+func TestActiveAccounts(t *testing.T) {
+	random := rand.New(rand.NewPCG(3, 3))
+	q := NewQueue()
+	var waiting, inFlight []*Request
+	take := func(list *[]*Request) *Request {
+		at := random.IntN(len(*list))
+		r := (*list)[at]
+		*list = slices.Delete(*list, at, at+1)
+		return r
+	}
+	for id := range uint64(5000) {
+		r := &Request{ID: id, Account: string(rune('a' + random.IntN(5))), Class: Class(random.IntN(2)),
+			Weight: int64(1 + random.IntN(3)), Prompt: 10}
+		switch choice := random.IntN(5); {
+		case choice == 0:
+			q.Add(r)
+			waiting = append(waiting, r)
+		case choice == 1 && q.Len() == 0:
+			q.Start(r, 10)
+			inFlight = append(inFlight, r)
+		case choice == 2 && len(waiting) > 0:
+			q.Remove(take(&waiting))
+		case choice == 3 && len(waiting) > 0:
+			next, _ := q.Next(1, func(*Request, []int64) Placement { return Placement{Free: true} })
+			waiting = slices.DeleteFunc(waiting, func(other *Request) bool { return other == next })
+			inFlight = append(inFlight, next)
+		case choice == 4 && len(inFlight) > 0:
+			q.End(take(&inFlight), 10, 0)
+		}
+		accounts, weight := map[string]bool{}, int64(0)
+		for _, list := range [][]*Request{waiting, inFlight} {
+			for _, r := range list {
+				if !accounts[r.Account] {
+					accounts[r.Account] = true
+					weight += q.active[r.Account].weight
+				}
+			}
+		}
+		require.Len(t, q.active, len(accounts))
+		require.Equal(t, weight, q.weight)
+	}
 }

@@ -59,6 +59,7 @@ type replicaState struct {
 	reportsSize   bool          // the replica reports the size of its cache
 	reportsCached bool          // a response of the replica has reported cached tokens
 	generation    uint64        // distinguishes replicas with the same ID
+	lastToken     time.Duration // when it last began to answer a request
 	waiting       []*InFlight   // requests of this gateway without a first token, in the order in which they were sent
 
 	pace    pace

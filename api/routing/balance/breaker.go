@@ -7,6 +7,8 @@ const (
 	breakerFailures = 5               // consecutive failures before the first token that open a breaker
 	breakerPause    = 5 * time.Second // first time for which a breaker is open; each further one is twice as long
 	maxBreakerPause = time.Minute
+	hangTime        = 10 * time.Second // a replica hangs after this time without a first token,
+	hangFactor      = 8                // and after this many times the predicted time
 )
 
 // A breaker keeps requests away from a replica that fails. It is closed while requests succeed, open

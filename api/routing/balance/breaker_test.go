@@ -94,3 +94,37 @@ func TestFailuresOfOldRequests(t *testing.T) {
 	_, choice := chosen(t, b, time.Second+breakerPause, one)
 	require.True(t, choice.Probe)
 }
+
+// TestHungReplica checks that requests whose clients leave open the breaker of a replica that answers
+// nothing, but not that of a slow replica.
+func TestHungReplica(t *testing.T) {
+	prompt, one := Prompt{Tokens: 100}, replicas("a")
+	cancel := func(b *Balancer, now, patience time.Duration) bool {
+		choice, ok := b.Choose(now, Query{Prompt: prompt, Candidates: one})
+		require.True(t, ok)
+		return b.Send(now, "a", prompt, choice).Cancel(now + patience)
+	}
+	for name, test := range map[string]struct {
+		patience time.Duration
+		answers  bool // the replica answers another request meanwhile
+		opens    bool
+	}{
+		"hung":             {time.Minute, false, true},
+		"impatient client": {time.Second, false, false},
+		"slow":             {time.Minute, true, false},
+	} {
+		b, opened := New(nil), false
+		for i := range breakerFailures {
+			now := time.Duration(1+i) * time.Hour
+			if test.answers {
+				choice, _ := b.Choose(now, Query{Prompt: prompt, Candidates: one})
+				s := b.Send(now, "a", prompt, choice)
+				defer s.FirstToken(now)
+				other, _ := b.Choose(now, Query{Prompt: prompt, Candidates: one})
+				b.Send(now, "a", prompt, other).FirstToken(now + time.Second)
+			}
+			opened = cancel(b, now, test.patience) || opened
+		}
+		require.Equal(t, test.opens, opened, name)
+	}
+}

@@ -65,6 +65,7 @@ func (s *InFlight) FirstToken(now time.Duration) {
 		return
 	}
 	r := &b.replicas[at]
+	r.lastToken = now
 	r.breaker.succeed()
 	r.broken = false
 	if s.choice.Load > 0 {
@@ -127,7 +128,10 @@ func (s *InFlight) Fail(now time.Duration) (opened bool) {
 	if !ok || s.begun {
 		return false
 	}
-	r := &b.replicas[at]
+	return s.fail(&b.replicas[at], now)
+}
+
+func (s *InFlight) fail(r *replicaState, now time.Duration) (opened bool) {
 	s.drop(r, now)
 	opened = r.breaker.fail(now, s)
 	r.broken = r.breaker.opened
@@ -135,17 +139,30 @@ func (s *InFlight) Fail(now time.Duration) (opened bool) {
 }
 
 // Cancel is like Fail for a request that the client has canceled, or that the replica refused for a
-// reason that does not mean that the replica fails.
-func (s *InFlight) Cancel(now time.Duration) {
+// reason that does not mean that the replica fails. It counts as a failure only if the replica hangs.
+func (s *InFlight) Cancel(now time.Duration) (opened bool) {
 	b := s.balancer
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	at, ok := s.replica()
 	if !ok || s.begun {
-		return
+		return false
 	}
-	s.drop(&b.replicas[at], now)
-	b.replicas[at].breaker.cancel(s)
+	r := &b.replicas[at]
+	if s.hangs(r, now) {
+		return s.fail(r, now)
+	}
+	s.drop(r, now)
+	r.breaker.cancel(s)
+	return false
+}
+
+// hangs reports whether the replica has had far more time for the request's first token than predicted,
+// and has begun to answer no other request meanwhile. Requests without prompt tokens, such as
+// recordings, have no first token.
+func (s *InFlight) hangs(r *replicaState, now time.Duration) bool {
+	return s.prompt.Tokens > 0 && s.choice.Load == 0 && now-s.at > max(hangTime, hangFactor*s.expected) &&
+		r.lastToken < s.at
 }
 
 // drop removes the request from the predicted state of a replica.
