@@ -11,9 +11,12 @@ import (
 // A Need holds what a replica, or an attempt of a job, requires of the fleet: the same resources on
 // each of Count nodes.
 type Need struct {
-	Count     int
-	Pool      string // pool of the nodes: PoolTraining or PoolInference
-	Engine    string // required capability of the node: see NodeSpec.Engines
+	Count  int
+	Pool   string // pool of the nodes: PoolTraining or PoolInference
+	Engine string // required capability of the node: see NodeSpec.Engines
+	// Gang is the ability, one of GangAbilities, that a node also requires if Count is above 1; "" for
+	// replicas, and for a job on one node. See InGang.
+	Gang      string
 	Resources Resources
 	Policy    NodePolicy // policy of the account that owns the replica or the job
 	Regions   []string   // allowed regions of the nodes; nil allows nodes in every region and in none
@@ -78,6 +81,7 @@ const maxReasons = 5
 
 // FeasibilityOf returns the Feasibility of a need on the nodes of a fleet.
 func FeasibilityOf(need Need, fleet Fleet) Feasibility {
+	need = need.InGang(fleet)
 	f := Feasibility{Need: need, lacking: map[string]int{}}
 	for name, node := range fleet.Nodes {
 		if !node.Registered() {
@@ -185,12 +189,18 @@ func (f Feasibility) String() string {
 			help += ", or choose an acceleratorType of the fleet"
 		}
 	}
+	if f.lacking[trainsAlone] > 0 {
+		help = "request fewer nodes, or start agents with a trainer that uses several nodes"
+	}
 	if reasons != "" {
 		reasons = " (" + reasons + ")"
 	}
 	return fmt.Sprintf("%s, but only %d of %d nodes could run it%s: %s", needs, f.Capable, f.Nodes, reasons,
 		help)
 }
+
+// trainsAlone is why a node cannot run a job on several nodes.
+const trainsAlone = "cannot train together with other nodes"
 
 // incapable returns why a node could not meet the need with any capacity, such as another pool; ""
 // when it could. A node without engines counts as having the engine, because an agent
@@ -201,6 +211,8 @@ func (n Need) incapable(node Node) string {
 		return "is of pool " + node.Pool
 	case len(node.Engines) > 0 && !slices.Contains(node.Engines, n.Engine):
 		return "cannot " + n.Engine
+	case len(node.Engines) > 0 && !n.TrainsWith(node.Engines):
+		return trainsAlone
 	case n.Resources.Shared() && len(node.Engines) > 0 && !slices.Contains(node.Engines, ShareAbility):
 		return "does not share devices"
 	}

@@ -21,7 +21,7 @@ func fleet(nodes ...domain.Node) domain.Fleet {
 
 // machine returns a READY node with this many H100 devices, of which used are allocated.
 func machine(has, used int, change ...func(*domain.Node)) domain.Node {
-	n := domain.Node{State: domain.NodeReady, NodeSpec: domain.NodeSpec{Engines: []string{"complete", "train"},
+	n := domain.Node{State: domain.NodeReady, NodeSpec: domain.NodeSpec{Engines: []string{"complete", "train", domain.GangAbility},
 		Capacity: domain.Resources{CPUMilli: 4000, MemoryMiB: 4096, Accelerators: map[string]int{"VENDOR_A_H100_80GB": has}}}}
 	n.Allocations = map[string]domain.Allocation{
 		"a": {Resources: domain.Resources{Accelerators: map[string]int{"VENDOR_A_H100_80GB": used}}}}
@@ -166,4 +166,28 @@ func TestGroupsOfRegions(t *testing.T) {
 		}
 		require.Equal(t, want, groups[region], region)
 	}
+}
+
+// TestGangsNeedNodesThatTrainTogether checks that a job on several nodes fits only on nodes whose
+// trainers use all of them: otherwise, all but one would be allocated for nothing.
+func TestGangsNeedNodesThatTrainTogether(t *testing.T) {
+	with := func(engines ...string) domain.Node {
+		return machine(0, 0, func(n *domain.Node) { n.Engines = append(engines, "train") })
+	}
+	alone, embedded, torch := with(), with(domain.GangAbility), with(domain.TorchGangAbility)
+	of := func(count int, nodes ...domain.Node) domain.Feasibility {
+		job := domain.JobSpec{Method: domain.MethodSupervised, Nodes: count}
+		return domain.FeasibilityOf(job.Need(), fleet(nodes...))
+	}
+	f := of(2, alone, alone, embedded)
+	require.True(t, f.Infeasible())
+	require.Contains(t, f.WithoutNodeNames().String(), "only 1 of 3 nodes could run it (cannot train together with "+
+		"other nodes: 2 nodes): request fewer nodes, or start agents with a trainer that uses several nodes")
+	require.Equal(t, 3, of(1, alone, alone, embedded).Available)
+	require.True(t, of(2, embedded, embedded).Fits())
+	require.True(t, of(2, torch, torch, embedded).Fits())
+	require.True(t, of(2, torch, embedded).Infeasible(), "nodes with different trainers do not train together")
+	require.Equal(t, domain.TorchGangAbility, of(2, torch, torch, embedded).Need.Gang)
+	require.Equal(t, domain.GangAbility, of(2, torch, embedded).Need.Gang)
+	require.False(t, of(2, with(), domain.Node{}).Fits())
 }

@@ -119,10 +119,6 @@ const enginePrefix = "engine:"
 // EngineAbility returns the entry in NodeSpec.Engines for an external engine, such as vllm.
 func EngineAbility(name string) string { return enginePrefix + name }
 
-// GangAbility is the entry in NodeSpec.Engines of a node that can train together with other nodes.
-// If an attempt has several nodes, only those with this entry compute.
-const GangAbility = "train:gang"
-
 // EngineNames returns the names of the node's engines that are external programs, such as vllm. It
 // returns none for an agent of an earlier version, which does not report them.
 func (n Node) EngineNames() (names []string) {

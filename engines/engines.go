@@ -20,6 +20,7 @@ type Engine struct {
 	Methods      []string        // supported training methods besides Supervised
 	Programs     []string        // names of the engines that run another program to train or complete, such as vllm
 	TrainPools   TrainPoolOpener // trains with loops of users; nil if the engine cannot
+	Gang         string          // one of domain.GangAbilities, if Trainer is a GangTrainer; "" otherwise
 	Completer    Completer
 	Transcribers map[string]Transcriber // transcribers by the format of their speech models
 	Scorer       Scorer
@@ -64,7 +65,7 @@ type TrainRequest struct {
 	Seed        uint64
 	Parallelism int      // maximum number of cores; 0 stands for all but one
 	Devices     []Device // allocated accelerators; empty if there are none
-	Gang        *Gang    // nodes of the attempt; nil for one node. A Trainer that is no GangTrainer ignores it.
+	Gang        *Gang    // nodes of the attempt; nil for one node, and if Trainer is no GangTrainer
 	// Log receives the output of the programs that the trainer runs; nil discards it. Its Write
 	// must not return errors.
 	Log io.Writer

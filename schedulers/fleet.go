@@ -24,6 +24,8 @@ type fleet struct {
 	engines    map[string]bool                // set of the engine capabilities of all registered nodes, READY or LOST
 	// cache of the results of domain.FleetAccelerator, by engine, regions and policy of a job
 	types map[string]string
+	// cache of domain.Need.Gang of jobs on several nodes, by what domain.Need.String returns
+	gangs map[string]string
 
 	pools map[string]*devicePool // cache of the results of fleet.pool, by type of devices
 	// cached result of the function ranks; nil before the first pool is created
@@ -43,7 +45,15 @@ func (f *fleet) needOf(v *projections.View, job domain.Name, spec domain.JobSpec
 		accelerator = domain.FleetAccelerator(v.Fleet(), need)
 		f.types[key] = accelerator
 	}
-	return v.NeedOfJobOn(job.Account(), spec, accelerator)
+	need = v.NeedOfJobOn(job.Account(), spec, accelerator)
+	if need.Count > 1 {
+		key := need.String()
+		if _, known := f.gangs[key]; !known {
+			f.gangs[key] = need.InGang(v.Fleet()).Gang
+		}
+		need.Gang = f.gangs[key]
+	}
+	return need
 }
 
 type allocationKey struct {
@@ -79,7 +89,7 @@ func fleetOf(v *projections.View) *fleet {
 	f := &fleet{index: map[domain.Name]int{}, holds: map[domain.Name]int{},
 		registered: map[domain.Name]time.Time{},
 		shutDown:   map[domain.Name]bool{}, drains: drainsOf(v), engines: map[string]bool{}, types: map[string]string{},
-		pools: map[string]*devicePool{}}
+		gangs: map[string]string{}, pools: map[string]*devicePool{}}
 	located := v.Located()
 	for row := range v.Nodes.All() {
 		node := row.State

@@ -40,11 +40,11 @@ type Candidate struct {
 }
 
 // suits reports whether the node could meet the need if it were empty: it is not cordoned, accepts
-// the need's pool, has the need's engine, is in one of the need's regions, and is allowed by the
-// need's policy.
+// the need's pool, has the need's engine and gang ability, is in one of the need's regions, and is
+// allowed by the need's policy.
 func (c *Candidate) suits(need domain.Need) bool {
 	return !c.Cordoned && (c.Pool == "" || c.Pool == need.Pool) && slices.Contains(c.Engines, need.Engine) &&
-		need.Allows(c.Region) && need.AdmitsNode(c.Labels, c.Taints) &&
+		need.TrainsWith(c.Engines) && need.Allows(c.Region) && need.AdmitsNode(c.Labels, c.Taints) &&
 		(!need.Resources.Shared() || slices.Contains(c.Engines, domain.ShareAbility))
 }
 
@@ -143,7 +143,7 @@ func (f *fleet) place(v *projections.View, need domain.Need, replicas *spread) (
 // without devices. If a need has several types, the request is for the first one by name.
 func requestOf(need domain.Need) (deviceType string, r placement.Request) {
 	deviceType, r = classOf(need.Resources)
-	selector := []string{need.Pool, need.Engine, need.Policy.String(), strings.Join(need.Regions, " ")}
+	selector := []string{need.Pool, need.Engine, need.Gang, need.Policy.String(), strings.Join(need.Regions, " ")}
 	if need.Resources.Shared() {
 		selector = append(selector, domain.ShareAbility)
 	}

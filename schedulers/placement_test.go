@@ -88,7 +88,7 @@ func TestWorkIsPlacedOnSuitableNodes(t *testing.T) {
 	} {
 		t.Run(line.name, func(t *testing.T) {
 			s := newHarnessWithInputs(t)
-			engines := []string{"train"}
+			engines := []string{"train", domain.GangAbility}
 			for _, spec := range []struct {
 				id string
 				domain.NodeSpec

@@ -92,8 +92,6 @@ var Table = []Field{
 	{Requests: []string{supervised}, Path: "region", Reason: noRegions, When: unlocated},
 	{Requests: []string{preference, reinforcement, trainer}, Path: "trainingConfig.region", Reason: noRegions,
 		When: unlocated},
-	{Requests: []string{supervised}, Path: "nodes", Reason: firstNode, When: severalNodes},
-	{Requests: []string{reinforcement, trainer}, Path: "nodeCount", Reason: firstNode, When: severalNodes},
 	{Requests: []string{supervised}, Path: "mtpEnabled", Reason: noMTP},
 	{Requests: []string{supervised}, Path: "mtpNumDraftTokens", Reason: noMTP},
 	{Requests: []string{supervised}, Path: "mtpFreezeBaseModel", Reason: noMTP},
@@ -175,7 +173,6 @@ const (
 	noRegions      = "nodes have a region only if the operator starts their agents with --region"
 	ownStore       = "jobs read from and write to the server's own storage: import datasets with their externalUrl"
 	rowsGiven      = "the rows of such a dataset do not change"
-	firstNode      = "the first node trains alone, and the other nodes are only reserved"
 	noMTP          = "no trainer supports multi-token prediction (MTP)"
 	refCache       = "the trainer chooses the size of the batches in which the reference model computes log-probabilities"
 	perStep        = "each training step generates the rollouts of its own rows"
@@ -215,9 +212,6 @@ var (
 		tracker, _ := f.Value.(map[string]any)
 		return tracker["enabled"] != true
 	}}
-	severalNodes = &Condition{Text: "above 1, on nodes with the engine torch", Engines: onTorch.Engines,
-		Holds: func(f Facts) bool { return asNumber(f.Value) > 1 && onTorch.Holds(f) }}
-	onTorch        = onEngines("torch")
 	unknownMetrics = &Condition{Text: "for names that begin with none of " + strings.Join(metricGroups, ", "),
 		Holds: func(f Facts) bool {
 			names, _ := f.Value.(string)

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"sync"
 
+	"anneal/domain"
 	"anneal/engines"
 	"anneal/engines/embedded/llama"
 	"anneal/engines/embedded/serve"
@@ -35,6 +36,7 @@ func New(o Options) engines.Engine {
 		Trainer:    trainer{o.Parallelism},
 		Methods:    []string{engines.DPO, engines.Reinforcement, engines.RLOR},
 		TrainPools: pool.Opener{Parallelism: o.Parallelism},
+		Gang:       domain.GangAbility,
 		Completer: serve.New(serve.Options{
 			Parallelism: o.Parallelism, Slots: o.Slots, Queue: o.Queue, CacheBytes: o.CacheBytes,
 		}),

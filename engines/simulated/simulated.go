@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"anneal/domain"
 	"anneal/engines"
 )
 
@@ -56,6 +57,7 @@ func New(options Options) engines.Engine {
 		Name:         "simulated",
 		Trainer:      trainer{options},
 		Methods:      []string{engines.RLOR},
+		Gang:         domain.GangAbility,
 		Completer:    completer{options},
 		Transcribers: map[string]engines.Transcriber{SpeechFormat: transcriber{options}},
 		Missing:      map[string]string{"score": "the simulated engine runs no evaluator code"},

@@ -75,6 +75,12 @@ func (t trainer) Train(ctx context.Context, request engines.TrainRequest,
 	return run.result()
 }
 
+// Assist implements engines.GangTrainer. The leader simulates the work of all nodes.
+func (t trainer) Assist(ctx context.Context, _ engines.TrainRequest) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
 // begin returns a training run that has read its data and the checkpoint from which it resumes.
 func begin(options Options, request engines.TrainRequest) (*training, error) {
 	if request.Method != "" && request.Method != engines.Supervised && request.Method != engines.RLOR {

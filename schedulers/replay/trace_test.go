@@ -75,7 +75,7 @@ func nodeName(i int) domain.Name {
 }
 
 func spec() domain.NodeSpec {
-	return domain.NodeSpec{Engines: []string{"train", "train:dpo", "complete"}, Capacity: domain.Resources{
+	return domain.NodeSpec{Engines: []string{"train", "train:dpo", "complete", domain.GangAbility}, Capacity: domain.Resources{
 		CPUMilli: 64_000, MemoryMiB: 512_000, Accelerators: map[string]int{h100: 8}}}
 }
 

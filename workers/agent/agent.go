@@ -176,8 +176,9 @@ func abilitiesOf(o Options) []string {
 // needs a scorer, and transcription needs sound.
 func abilities(e engines.Engine, sound Sound) []string {
 	all := map[string]bool{"train": e.Trainer != nil, "complete": e.Completer != nil, "score": e.Scorer != nil}
-	_, gangs := e.Trainer.(engines.GangTrainer)
-	all[domain.GangAbility] = gangs
+	if _, ok := e.Trainer.(engines.GangTrainer); ok {
+		all[e.Gang] = e.Gang != ""
+	}
 	for _, method := range e.Methods {
 		all["train:"+method] = e.Trainer != nil && (method != engines.Reinforcement || e.Scorer != nil)
 	}

@@ -83,13 +83,14 @@ func TestMemory(t *testing.T) {
 
 func TestAbilities(t *testing.T) {
 	reads := func(context.Context, string, string) (io.ReadCloser, error) { return nil, nil }
-	require.Equal(t, []string{"complete", "train", "train:rlor", "transcribe:simulated"},
+	require.Equal(t, []string{"complete", "train", "train:gang", "train:rlor", "transcribe:simulated"},
 		abilities(simulated.New(simulated.Options{}), reads))
-	require.Equal(t, []string{"complete", "train", "train:rlor"}, abilities(simulated.New(simulated.Options{}), nil),
+	require.Equal(t, []string{"complete", "train", "train:gang", "train:rlor"},
+		abilities(simulated.New(simulated.Options{}), nil),
 		"a node that cannot decode recordings cannot transcribe")
 	require.Empty(t, abilities(engines.Engine{Methods: []string{engines.DPO}}, nil))
 	more := simulated.New(simulated.Options{})
-	more.Methods = []string{engines.DPO}
+	more.Methods, more.Gang = []string{engines.DPO}, ""
 	require.Equal(t, []string{"complete", "train", "train:dpo"}, abilities(more, nil))
 	more.Programs = []string{"vllm"}
 	require.Equal(t, []string{"complete", "engine:vllm", "train", "train:dpo"}, abilities(more, nil))

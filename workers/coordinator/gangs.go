@@ -32,13 +32,21 @@ func (a *assigner) gangOf(v *projections.View, j job, node domain.Name) *protoco
 	return g
 }
 
-// membersOf returns the nodes that compute the current attempt of a job, the leader first.
+// membersOf returns the nodes that compute the current attempt of a job, the leader first. The
+// scheduler chooses only nodes with the same gang ability for an attempt, but an earlier version of
+// it did not.
 func membersOf(v *projections.View, j job) (members []domain.Name) {
+	leader := "" // gang ability of the leader
 	for i, name := range j.Life.Nodes {
 		row, ok := v.Nodes.Get(name)
+		ability := domain.GangAbilityOf(row.State.Engines)
+		if i == 0 {
+			leader = ability
+		}
 		// The engines of a node that is shutting down are empty; it stays a member, because the members
 		// of an attempt must not change.
-		able := ok && (len(row.State.Engines) == 0 || slices.Contains(row.State.Engines, domain.GangAbility))
+		leaving := ok && len(row.State.Engines) == 0
+		able := leaving || ability != "" && (leader == "" || ability == leader)
 		switch {
 		case i == 0:
 			if members = append(members, name); !able {
