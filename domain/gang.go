@@ -33,12 +33,11 @@ func (n Need) InGang(fleet Fleet) Need {
 	if n.Pool != PoolTraining || n.Count < 2 || n.Gang != "" {
 		return n
 	}
-	most := -1
-	chosen := n
+	chosen, best := n, -1
 	for _, ability := range GangAbilities {
 		n.Gang = ability
-		if capable := n.capable(fleet); capable > most {
-			chosen, most = n, capable
+		if capable := n.capable(fleet); capable > best {
+			chosen, best = n, capable
 		}
 	}
 	return chosen

@@ -21,7 +21,8 @@ func fleet(nodes ...domain.Node) domain.Fleet {
 
 // machine returns a READY node with this many H100 devices, of which used are allocated.
 func machine(has, used int, change ...func(*domain.Node)) domain.Node {
-	n := domain.Node{State: domain.NodeReady, NodeSpec: domain.NodeSpec{Engines: []string{"complete", "train", domain.GangAbility},
+	n := domain.Node{State: domain.NodeReady, NodeSpec: domain.NodeSpec{
+		Engines:  []string{"complete", "train", domain.GangAbility},
 		Capacity: domain.Resources{CPUMilli: 4000, MemoryMiB: 4096, Accelerators: map[string]int{"VENDOR_A_H100_80GB": has}}}}
 	n.Allocations = map[string]domain.Allocation{
 		"a": {Resources: domain.Resources{Accelerators: map[string]int{"VENDOR_A_H100_80GB": used}}}}

@@ -386,8 +386,9 @@ func (a *agent) tick() {
 	}
 	_ = a.cluster.try(string(a.name), world, domain.Intend(domain.Nodes, a.name,
 		domain.RegisterNode{NodeSpec: domain.NodeSpec{
-			Pool: a.pool, Engines: []string{"train", "complete", domain.ShareAbility, domain.GangAbility}, Capacity: a.capacity(),
-			Labels: map[string]string{domain.ZoneLabel: fmt.Sprint((a.name[len(a.name)-1] - '0') / 2)}}}))
+			Pool: a.pool, Engines: []string{"train", "complete", domain.ShareAbility, domain.GangAbility},
+			Capacity: a.capacity(),
+			Labels:   map[string]string{domain.ZoneLabel: fmt.Sprint((a.name[len(a.name)-1] - '0') / 2)}}}))
 	for _, receiver := range a.cluster.receivers {
 		receiver.receive(a.name)
 	}

@@ -206,7 +206,8 @@ func onAccount(cmd domain.Command[domain.Account]) domain.Intent {
 func account() domain.Intent { return onAccount(domain.CreateAccount{}) }
 
 func node(id, pool string, cores int64, accelerators map[string]int) domain.Intent {
-	return onNode(id, domain.RegisterNode{NodeSpec: domain.NodeSpec{Pool: pool, Engines: []string{"train", "complete", domain.GangAbility},
+	return onNode(id, domain.RegisterNode{NodeSpec: domain.NodeSpec{Pool: pool,
+		Engines:  []string{"train", "complete", domain.GangAbility},
 		Capacity: domain.Resources{CPUMilli: cores * 1000, MemoryMiB: cores * 1024, Accelerators: accelerators}}})
 }
 

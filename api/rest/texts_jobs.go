@@ -11,10 +11,10 @@ var jobTexts = map[string]string{
 		"evaluationDataset, rows are held out as with evalAutoCarveout.",
 	"isTurbo": "Whether each node of the job gets twice as many CPU cores. The resulting model is " +
 		"the same.",
-	"nodes": "Number of nodes on which the job trains; 0 means 1. The resulting model is the same " +
-		"for any number.",
-	"nodeCount": "Number of nodes on which the job trains; 0 means 1. The resulting model is the same " +
-		"for any number.",
+	"nodes": "Number of nodes on which the job trains; 0 means 1. With the embedded engine, the " +
+		"resulting model is the same for any number.",
+	"nodeCount": "Number of nodes on which the job trains; 0 means 1. With the embedded engine, the " +
+		"resulting model is the same for any number.",
 	"mtpEnabled":         "Whether to train the model for multi-token prediction (MTP).",
 	"mtpNumDraftTokens":  "Number of tokens that the model predicts with multi-token prediction (MTP).",
 	"mtpFreezeBaseModel": "Whether training for multi-token prediction (MTP) leaves the base model unchanged.",

@@ -24,8 +24,11 @@ const nobody = "65534"
 // args returns bubblewrap's options. filter is the descriptor of the seccomp filter.
 func (v confinement) args(filter int) ([]string, error) {
 	args := []string{
-		"--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net", "--unshare-cgroup-try",
+		"--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try",
 		"--die-with-parent", "--new-session", "--hostname", "sandbox", "--cap-drop", "ALL",
+	}
+	if !v.network {
+		args = append(args, "--unshare-net")
 	}
 	if v.privileged { // setpriv needs the capabilities to change the user, and drops them after that
 		args = append(args, "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--cap-add", "CAP_SETPCAP")

@@ -1,11 +1,13 @@
 package sandbox
 
 // A confinement describes a sandbox: read-only system programs, an empty /tmp, its own /proc and
-// /dev, a network namespace with only a loopback interface, and the files in the following fields.
+// /dev, a network namespace with only a loopback interface unless network is true, and the files in
+// the following fields.
 type confinement struct {
 	// privileged reports that bubblewrap runs as root, and that setpriv changes to the program's
 	// user in the sandbox. Otherwise the sandbox uses a user namespace.
 	privileged bool
+	network    bool   // the program uses the network of the machine
 	tmp        int64  // size of /tmp in bytes
 	dir        string // working directory of the program
 	env        [][2]string

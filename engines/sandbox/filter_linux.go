@@ -69,7 +69,8 @@ var unimplemented = []uint32{
 }
 
 // families are the address families that the filter allows, because a network namespace isolates
-// them. Other families, such as AF_VSOCK, reach the machine or its hypervisor from every namespace.
+// them, unless Program.Network is true. Other families, such as AF_VSOCK, reach the machine or its
+// hypervisor from every namespace.
 var families = []uint32{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6}
 
 var architectures = map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}

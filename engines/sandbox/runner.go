@@ -88,6 +88,7 @@ type Program struct {
 	// The program listens on the loopback interface of its own network namespace, to which only
 	// Dial connects.
 	Serves  bool
+	Network bool // the program uses the network of the machine, and not one of its own; excludes Serves
 	Devices bool // the program uses accelerators
 	Limits  Limits
 	Output  io.Writer // receives all output of the program; may be nil
@@ -323,7 +324,7 @@ func (m *launcher) command(p *Program, user int) (c process.Command, done func()
 		opened, c.Files = append(opened, f), append(c.Files, f)
 		return 2 + len(c.Files)
 	}
-	v := confinement{privileged: m.privileged, tmp: 64 << 20, dir: "/tmp", texts: map[string]int{}}
+	v := confinement{privileged: m.privileged, network: p.Network, tmp: 64 << 20, dir: "/tmp", texts: map[string]int{}}
 	if p.Limits.FileBytes > 0 {
 		v.tmp = p.Limits.FileBytes
 	}

@@ -32,6 +32,9 @@ var script embed.FS
 type Options struct {
 	Python string // path of the Python interpreter; default python3
 	Runner *sandbox.Runner
+	// GangAddress is the IP address of this machine at which the training processes of other nodes
+	// connect to those of this node; "" trains on this node alone.
+	GangAddress string
 	// GracePeriod is the time that the script has to save a checkpoint after it was requested to
 	// stop; default 1 min.
 	GracePeriod time.Duration
@@ -67,7 +70,8 @@ print("\n` + foundMark + `" + json.dumps(found))
 
 const foundMark = "anneal-found:"
 
-// New returns a trainer. It returns an error if the interpreter or a library is missing.
+// New returns a trainer, which is an engines.GangTrainer if o.GangAddress is set. It returns an error
+// if the interpreter or a library is missing.
 func New(ctx context.Context, o Options) (engines.Trainer, error) {
 	o.Python = cmp.Or(o.Python, "python3")
 	python, err := process.Find(o.Python, "install Python 3.10 or newer")
@@ -111,10 +115,18 @@ func New(ctx context.Context, o Options) (engines.Trainer, error) {
 		return err != nil || !filepath.IsAbs(path) || !info.IsDir()
 	})
 	files, err := fs.Sub(script, "script")
-	return trainer{
+	if err != nil {
+		return nil, err
+	}
+	t := trainer{
 		python: cmp.Or(found.Executable, python), software: software, script: files, processes: max(1, found.Devices),
 		grace: cmp.Or(o.GracePeriod, time.Minute), runner: o.Runner,
-	}, err
+	}
+	if o.GangAddress == "" {
+		return t, nil
+	}
+	device, err := InterfaceOf(o.GangAddress)
+	return gangTrainer{t, o.GangAddress, device}, err
 }
 
 // prefixes are the prefixes of the environment variables that Python and its libraries read.
@@ -126,26 +138,29 @@ var prefixes = []string{
 func (t trainer) Train(
 	ctx context.Context, request engines.TrainRequest, watch engines.TrainWatcher,
 ) (engines.TrainResult, error) {
-	if request.Settings.JinjaTemplate != "" {
-		return engines.TrainResult{}, domain.Errorf(domain.FailedPrecondition,
-			"jinjaTemplate: the PyTorch trainer supports only the model's own chat template: leave it out, or upload a model "+
-				"with this template")
-	}
-	if r := request.Settings.Rollouts; r != nil && !emptyBody(r.ExtraBody) {
-		return engines.TrainResult{}, domain.Errorf(domain.FailedPrecondition,
-			"inferenceParameters.extraBody: the PyTorch trainer supports only temperature, topP and topK: leave it out")
-	}
-	own, err := os.MkdirTemp("", "anneal-torch-*") // not in WorkDir: a Unix socket's path may have at most 107 bytes
-	if err != nil {
+	if err := checkSettings(request.Settings); err != nil {
 		return engines.TrainResult{}, err
 	}
-	defer os.RemoveAll(own)
-	run, err := t.start(own, request, watch)
+	run, err := t.start(request, watch, nil)
 	if err != nil {
 		return engines.TrainResult{}, err
 	}
 	defer run.close()
 	return run.follow(ctx)
+}
+
+// checkSettings returns an error if the script does not support a setting.
+func checkSettings(s engines.TrainSettings) error {
+	if s.JinjaTemplate != "" {
+		return domain.Errorf(domain.FailedPrecondition,
+			"jinjaTemplate: the PyTorch trainer supports only the model's own chat template: leave it out, or upload a model "+
+				"with this template")
+	}
+	if r := s.Rollouts; r != nil && !emptyBody(r.ExtraBody) {
+		return domain.Errorf(domain.FailedPrecondition,
+			"inferenceParameters.extraBody: the PyTorch trainer supports only temperature, topP and topK: leave it out")
+	}
+	return nil
 }
 
 // emptyBody reports whether a text is an empty JSON object, or blank.
@@ -163,16 +178,26 @@ func (t trainer) processesOn(devices []engines.Device) int {
 	return t.processes
 }
 
-// start starts the script. The request is in a file, because all processes of the script read it.
-// Only the first process connects to the socket.
+// start starts the script; close of the result ends it. The request is in a file, because all
+// processes of the script read it. Only the first process of a training run connects to the socket.
+// m is nil for a training run on this node alone.
 func (t trainer) start(
-	own string, request engines.TrainRequest, watch engines.TrainWatcher,
-) (*training, error) {
+	request engines.TrainRequest, watch engines.TrainWatcher, m *membership,
+) (_ *training, err error) {
+	own, err := os.MkdirTemp("", "anneal-torch-*") // not in WorkDir: a Unix socket's path may have at most 107 bytes
+	if err != nil {
+		return nil, err
+	}
+	run := &training{
+		request: request, own: own, writable: filepath.Join(request.WorkDir, "run"), watch: watch, grace: t.grace,
+	}
+	defer func() {
+		if err != nil {
+			run.close()
+		}
+	}()
 	program := filepath.Join(own, "script", "train.py")
 	requestFile, socket := filepath.Join(own, "request.json"), filepath.Join(own, "socket")
-	run := &training{
-		request: request, writable: filepath.Join(request.WorkDir, "run"), watch: watch, grace: t.grace,
-	}
 	content := requestOf(request)
 	content.WorkDir = run.writable
 	data, err := json.Marshal(content)
@@ -185,21 +210,18 @@ func (t trainer) start(
 	if err == nil {
 		err = os.CopyFS(filepath.Dir(program), t.script)
 	}
+	if err == nil {
+		err = run.listen(socket)
+	}
 	if err != nil {
 		return nil, err
 	}
-	if err := run.listen(socket); err != nil {
-		return nil, err
-	}
-	args := []string{t.python, program, requestFile, socket}
-	if processes := t.processesOn(request.Devices); processes > 1 {
-		torchrun := []string{
-			t.python, "-m", "torch.distributed.run", "--standalone", fmt.Sprintf("--nproc_per_node=%d", processes),
-		}
-		args = append(torchrun, args[1:]...)
-	}
+	args := append(t.launcher(request.Devices, m), program, requestFile, socket)
 	env := []string{"HF_HUB_OFFLINE=1", "TOKENIZERS_PARALLELISM=false", "PYTHONUNBUFFERED=1"}
-	if t.runner.Confined() { // the loopback is the only network interface of the sandbox
+	switch {
+	case m != nil:
+		env = append(env, "NCCL_SOCKET_IFNAME="+m.device, "GLOO_SOCKET_IFNAME="+m.device)
+	case t.runner.Confined(): // the loopback is the only network interface of the sandbox
 		env = append(env, "NCCL_SOCKET_IFNAME=lo", "GLOO_SOCKET_IFNAME=lo")
 	}
 	read := slices.Concat([]string{own, request.BaseDir, request.AdapterDir, request.ResumeDir},
@@ -208,12 +230,23 @@ func (t trainer) start(
 		Args: args, Env: process.Environment(prefixes, slices.Concat(env, engines.VisibleDevicesEnv(request.Devices))...),
 		Programs: t.software,
 		Read:     slices.DeleteFunc(read, func(path string) bool { return path == "" }),
-		Write:    run.writable, Socket: socket, Devices: true, Output: request.Log,
+		Write:    run.writable, Socket: socket, Devices: true, Network: m != nil, Output: request.Log,
 		Limits: sandbox.Limits{Processes: 8192, Files: 1 << 16},
 	})
-	if err != nil {
-		run.close()
-		return nil, err
+	return run, err
+}
+
+// launcher returns the beginning of the script's command line: Python or, for several processes,
+// torchrun.
+func (t trainer) launcher(devices []engines.Device, m *membership) []string {
+	processes, torchrun := t.processesOn(devices), []string{t.python, "-m", "torch.distributed.run"}
+	switch {
+	case m != nil:
+		torchrun = append(torchrun, m.args()...)
+	case processes > 1:
+		torchrun = append(torchrun, "--standalone")
+	default:
+		return []string{t.python}
 	}
-	return run, nil
+	return append(torchrun, fmt.Sprintf("--nproc_per_node=%d", processes))
 }

@@ -99,7 +99,7 @@ func TestTrainStopsWithACheckpointAndResumes(t *testing.T) {
 // TestFollowReadsAnExitedScript checks that follow reads the messages of a script that exits before
 // follow accepts its connection.
 func TestFollowReadsAnExitedScript(t *testing.T) {
-	run, err := fakeTrainer(t).start(t.TempDir(), request(t, "fault"), &watcher{})
+	run, err := fakeTrainer(t).start(request(t, "fault"), &watcher{}, nil)
 	require.NoError(t, err)
 	defer run.close()
 	<-run.program.Done()

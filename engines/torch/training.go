@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"anneal/domain"
@@ -23,11 +24,13 @@ const maxLine = 64 << 20
 // A training is one run of the training script.
 type training struct {
 	request  engines.TrainRequest
+	own      string // directory of the script, its request and its socket
 	writable string // directory that the script may write
 	watch    engines.TrainWatcher
 	grace    time.Duration
 	program  *sandbox.Process
 	listener *net.UnixListener
+	killed   atomic.Bool // killAfter has killed the script
 }
 
 func (r *training) listen(path string) (err error) {
@@ -35,13 +38,33 @@ func (r *training) listen(path string) (err error) {
 	return err
 }
 
-// close kills the script if it is still running.
+// close kills the script if it is still running, and removes its files except writable.
 func (r *training) close() {
-	_ = r.listener.Close()
-	if r.program != nil {
-		done, cancel := context.WithCancel(context.Background())
-		cancel() // kills the script without a grace period
-		r.program.Stop(done, 0)
+	if r.listener != nil {
+		_ = r.listener.Close()
+	}
+	r.kill()
+	_ = os.RemoveAll(r.own) // at worst, temporary files remain
+}
+
+// kill kills the script if it is running.
+func (r *training) kill() {
+	if r.program == nil {
+		return
+	}
+	done, cancel := context.WithCancel(context.Background())
+	cancel() // kills the script without a grace period
+	r.program.Stop(done, 0)
+}
+
+// killAfter kills the script if it does not exit within wait, or before ctx is done.
+func (r *training) killAfter(ctx context.Context, wait time.Duration) {
+	select {
+	case <-r.program.Done():
+	case <-ctx.Done():
+	case <-time.After(wait):
+		r.killed.Store(true)
+		r.kill()
 	}
 }
 
@@ -114,6 +137,8 @@ func (r *training) exitError(ctx context.Context, readErr error) error {
 	}
 	select {
 	case <-r.program.Done():
+	case <-ctx.Done():
+		return ctx.Err()
 	case <-time.After(r.grace): // the script has closed its socket, but has not exited
 		return fmt.Errorf("the training script closed its socket, but sent no result and did not exit within %s: resume "+
 			"the job, and report this error to the operator if it happens again%s", r.grace, r.program.LastOutput())

@@ -55,7 +55,12 @@ func (e *EngineFlags) build(ctx context.Context, dir string, runner *sandbox.Run
 	if e.trainer == torchTrainer {
 		engine.Name += " and " + torchTrainer
 		var err error
-		if engine.Trainer, err = torch.New(ctx, torch.Options{Runner: runner}); err != nil {
+		options := torch.Options{Runner: runner, GangAddress: e.gangAddress}
+		engine.Gang = ""
+		if e.gangAddress != "" {
+			engine.Gang = domain.TorchGangAbility
+		}
+		if engine.Trainer, err = torch.New(ctx, options); err != nil {
 			logger.Error("this node cannot train models", "trainer", torchTrainer, "reason", err)
 			engine.Trainer, engine.Missing["train"] = nil, fmt.Sprintf("%s: %v", torchTrainer, err)
 		} else {

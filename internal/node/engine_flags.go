@@ -10,6 +10,7 @@ import (
 
 	"anneal/domain"
 	"anneal/engines/external"
+	"anneal/engines/torch"
 )
 
 // EngineFlags select the engines with which a node trains, completes and transcribes.
@@ -18,6 +19,7 @@ type EngineFlags struct {
 
 	completer, command string
 	trainer            string
+	gangAddress        string // IP address at which the training processes of other nodes connect; "" for none
 	speechCommand      string
 	unconfined         bool // whether the programs of engines run without a sandbox
 	files              []string
@@ -48,6 +50,9 @@ func (e *EngineFlags) Add(f *pflag.FlagSet) {
 		"command line of the inference server, with the placeholders {dir} or {gguf}, "+
 			"{port}, {name}, {devices} and {adapter} (default: the command line of --engine)")
 	f.StringVar(&e.trainer, "trainer", embeddedEngine, "training engine of this node: "+strings.Join(trainers, ", "))
+	f.StringVar(&e.gangAddress, "gang-address", "",
+		"IP address of this machine at which PyTorch on other nodes connects to train a job on several nodes, without "+
+			"encryption: only in a network that you trust; without it, --trainer torch trains no such job")
 	f.StringVar(&e.Speech, "speech", domain.SpeechPocketsphinx, "transcription engine of this node, if installed: "+
 		strings.Join(transcribers(), ", "))
 	f.BoolVar(&e.unconfined, "engines-without-sandbox", false,
@@ -73,6 +78,11 @@ func (e *EngineFlags) check(v *domain.Violations) {
 		"--engine", "%s", domain.OneOfRule(e.completer, completers()))
 	v.Require(e.trainer == "" || slices.Contains(trainers, e.trainer),
 		"--trainer", "%s", domain.OneOfRule(e.trainer, trainers))
+	if e.gangAddress != "" {
+		_, err := torch.InterfaceOf(e.gangAddress)
+		v.Require(e.trainer == torchTrainer, "--gang-address", "requires --trainer torch")
+		v.Require(err == nil, "--gang-address", "%v", err)
+	}
 	v.Require(e.Speech == "" || slices.Contains(transcribers(), e.Speech),
 		"--speech", "%s", domain.OneOfRule(e.Speech, transcribers()))
 	v.Require(e.speechCommand == "" || slices.Contains(external.Formats(), e.Speech),

@@ -24,10 +24,6 @@ var requestFields = map[string][]string{
 	"Rollouts.MaxConcurrent":        {"reinforcementFineTuningJobs maxConcurrentRollouts"},
 }
 
-// alone are the fields for several nodes. The trainer does not see them: its node trains alone.
-var alone = []string{"supervisedFineTuningJobs nodes", "reinforcementFineTuningJobs nodeCount",
-	"rlorTrainerJobs nodeCount"}
-
 // TestIgnoredFieldsAreWarnedOf checks that the table of inert fields has the fields that each engine
 // ignores, and no others.
 func TestIgnoredFieldsAreWarnedOf(t *testing.T) {
@@ -53,9 +49,6 @@ func TestIgnoredFieldsAreWarnedOf(t *testing.T) {
 		for _, name := range ignored {
 			require.Contains(t, requestFields, name, "name the field of requests that sets it")
 			fields = append(fields, requestFields[name]...)
-		}
-		if engine == torchTrainer {
-			fields = append(fields, alone...)
 		}
 		require.ElementsMatch(t, fields, found[engine], engine)
 	}

@@ -75,8 +75,8 @@ func nodeName(i int) domain.Name {
 }
 
 func spec() domain.NodeSpec {
-	return domain.NodeSpec{Engines: []string{"train", "train:dpo", "complete", domain.GangAbility}, Capacity: domain.Resources{
-		CPUMilli: 64_000, MemoryMiB: 512_000, Accelerators: map[string]int{h100: 8}}}
+	return domain.NodeSpec{Engines: []string{"train", "train:dpo", "complete", domain.GangAbility},
+		Capacity: domain.Resources{CPUMilli: 64_000, MemoryMiB: 512_000, Accelerators: map[string]int{h100: 8}}}
 }
 
 // do records an intent before the period.

@@ -5,7 +5,8 @@ JSON object per line: {type: step, row}, {type: checkpoint, step, dir}, {type:
 score, rows, numbers, step, epoch, evaluation}, and last {type: result, result} or
 {type: fault, code, message}. The reply to a checkpoint is {}, and the reply to a score is {scores}. On SIGTERM the
 script saves a checkpoint after the current step and exits. If torchrun starts
-several processes, they share the rows of each step; rank 0 uses the socket.
+several processes, on one node or on several, they share the rows of each step;
+rank 0 uses the socket and reads the rows.
 
 Random numbers depend only on the request's seed and on the step, so a training run
 that resumes from a checkpoint gives the same numbers as an uninterrupted one.
@@ -21,6 +22,7 @@ import threading
 
 import torch
 import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing.errors import record
 
 from preference import Preference
 from reinforcement import Reinforcement
@@ -53,6 +55,7 @@ class Parent:
 METHODS = {"supervised": Training, "dpo": Preference, "reinforcement": Reinforcement}
 
 
+@record  # torchrun prints the recorded error
 def main():
     with open(sys.argv[1], encoding="utf-8") as f:
         request = json.load(f)

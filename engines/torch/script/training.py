@@ -34,22 +34,33 @@ class Training:
         limit = getattr(self.model.config, "max_position_embeddings", 0) or 1 << 20
         self.context_length = min(self.s["maxContextLength"] or limit, limit)
         self.reader = Reader(self.tokenizer, self.context_length)
-        self.best, self.held = None, []
-        self.read()
+        self.best = None
+        # only the files of rank 0 have the rows
+        self.samples, self.held, digest = from_first(lambda: (*self.read(), self.digest()))
         self.plan()
         scale = self.s.get("learningRateMultiplier") or 1
         rate = self.s["learningRate"] or scale * (1e-4 if self.s["loraRank"] else 1e-5)
         self.peak = rate
         self.optimizer = torch.optim.AdamW(self.trained.values(), lr=rate, weight_decay=self.s["optimizerWeightDecay"])
-        self.identity = self.identify()
+        self.identity = {"data set": digest, "seed": request["seed"], "method": request["method"], "settings": self.s}
 
     def read(self):
-        self.samples = self.read_samples(self.request["dataFiles"])
-        self.held = self.read_samples(self.request["evalFiles"])
-        if not self.held and (self.s["evalAutoCarveout"] or self.s["earlyStop"]) and len(self.samples) > 1:
-            self.samples, self.held = carve_out(self.samples, self.request["seed"])
-        if not self.samples:
+        """Returns the samples to train on and those held out for evaluation."""
+        samples = self.read_samples(self.request["dataFiles"])
+        held = self.read_samples(self.request["evalFiles"])
+        if not held and (self.s["evalAutoCarveout"] or self.s["earlyStop"]) and len(samples) > 1:
+            samples, held = carve_out(samples, self.request["seed"])
+        if not samples:
             raise TrainingError("dataset: has no rows to train on; upload a JSONL file with at least one row")
+        return samples, held
+
+    def digest(self):
+        """Returns the digest of the dataset, which must not change when a training run is resumed."""
+        digest = hashlib.sha256()
+        for path in self.request["dataFiles"] + self.request["evalFiles"]:
+            with open(path, "rb") as f:
+                digest.update(f.read())
+        return digest.hexdigest()
 
     def plan(self):
         """Sets the batches of every step: lists of sample indices."""
@@ -71,15 +82,6 @@ class Training:
             self.steps += [batches[at : at + every] for at in range(0, len(batches), every)]
         self.epoch_steps = len(self.steps) / (self.s["epochs"] or 1)
         self.every = self.s["checkpointSteps"] or min(max(len(self.steps) // 4, 20), 1000)
-
-    def identify(self):
-        """Returns the inputs that must not change between a checkpoint and the training resumed from it."""
-        digest = hashlib.sha256()  # of the dataset
-        for path in self.request["dataFiles"] + self.request["evalFiles"]:
-            with open(path, "rb") as f:
-                digest.update(f.read())
-        return {"data set": digest.hexdigest(), "seed": self.request["seed"], "method": self.request["method"],
-                "settings": self.s}
 
     def rate(self, step):
         warmup, steps = self.s["learningRateWarmupSteps"], len(self.steps)
@@ -283,6 +285,23 @@ class Training:
         return {"dir": directory, "adapter": self.s["loraRank"] > 0, "steps": self.state["step"],
                 "tokens": self.state["tokens"], "stoppedEarly": self.state["stopped"],
                 "reason": self.state.get("reason", ""), "values": self.values}
+
+
+def from_first(compute):
+    """Returns the result of compute() on rank 0, or raises its TrainingError, in all processes."""
+    if WORLD == 1:
+        return compute()
+    outcome = [None]
+    if RANK == 0:
+        try:
+            outcome = [(compute(), None)]
+        except TrainingError as error:
+            outcome = [(None, error)]
+    dist.broadcast_object_list(outcome, 0)
+    value, error = outcome[0]
+    if error:
+        raise error
+    return value
 
 
 def carve_out(samples, seed):
