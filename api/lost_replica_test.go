@@ -153,6 +153,37 @@ func TestUnreachableReplicaReturns(t *testing.T) {
 	require.Len(t, s.replicas.requestIDs(), 2)
 }
 
+// TestUnreachableReplicaIsNotReady checks that a dead replica counts as ready in no response, from the
+// request that finds it until a heartbeat lists it again.
+func TestUnreachableReplicaIsNotReady(t *testing.T) {
+	s := newHarness(t, request.Limits{})
+	name := s.deployOn("n1", "n2")
+	stats := func() (ready, all float64, message string) {
+		d := s.ok("GET", acme+"/deployments/d1", "").json(t)
+		listed := s.ok("GET", acme+"/deployments", "").json(t)["deployments"].([]any)[0].(map[string]any)
+		require.Equal(t, d["replicaStats"], listed["replicaStats"])
+		message, _ = d["status"].(map[string]any)["message"].(string)
+		return d["replicaStats"].(map[string]any)["readyReplicaCount"].(float64), d["replicaCount"].(float64), message
+	}
+	requireStats := func(ready, all float64, part string) {
+		t.Helper()
+		gotReady, gotAll, message := stats()
+		require.Equal(t, [2]float64{ready, all}, [2]float64{gotReady, gotAll}, message)
+		require.Contains(t, message, part)
+	}
+	requireStats(2, 2, "")
+	s.die(&dyingReplica{node: "n1", reason: engines.ReplicaUnreachable, code: domain.Unavailable})
+	for range 3 {
+		require.Equal(t, "one two ", textOf(t, s.complete(`"prompt": "one two"`)))
+	}
+	requireStats(1, 2, "1 of 2 replicas cannot be reached")
+	for id, r := range mustRow(s, name).Replicas {
+		s.world.Live().Load(name, id, live.ReplicaLoad{Ready: true, Slots: 8, Node: r.Node,
+			Time: s.clock.tick().Add(time.Second)})
+	}
+	requireStats(2, 2, "")
+}
+
 // TestRequestWaitsForReplacement checks that a request whose only replica is dead waits until the
 // replica is replaced, and fails when Limits.Wake has passed.
 func TestRequestWaitsForReplacement(t *testing.T) {

@@ -156,6 +156,9 @@ func renderDeployment(v *projections.View, row *projections.Row[domain.Deploymen
 			out.ReplicaStats.DownloadingModel++
 		}
 	}
+	if v != nil {
+		out.ReplicaStats.Ready -= routing.UnreachableOf(v, row.Name, d, alive)
+	}
 	if out.ReplicaStats.Ready > 0 {
 		out.ActiveModelVersion = modelVersion(d, d.Hot.Served)
 	}

@@ -64,7 +64,7 @@ var deploymentTexts = map[string]string{
 	"pendingSchedulingReplicaCount": "Number of replicas that wait for a node.",
 	"downloadingModelReplicaCount":  "Number of replicas that are downloading the model.",
 	"initializingReplicaCount":      "Number of replicas that are loading the model.",
-	"readyReplicaCount":             "Number of replicas that serve requests.",
+	"readyReplicaCount":             "Number of replicas that serve requests, without those that cannot be reached.",
 	"minReplicaCount":               "Minimum number of replicas; 0 allows that the deployment is scaled to zero.",
 	"maxReplicaCount":               "Maximum number of replicas. The default is the larger of minReplicaCount and 1.",
 	"maxWithRevocableReplicaCount":  "Maximum number of replicas, including preemptible ones; 0 means maxReplicaCount.",

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"anneal/domain"
 	"anneal/engines"
 	"anneal/projections"
+	"anneal/projections/live"
 )
 
 // Replicas sends requests to replicas on nodes. coordinator.ReplicaClient implements it.
@@ -199,9 +201,20 @@ func (s *sendState) attempt(ctx context.Context, a *Attempt) (begun bool, err er
 		err = ctx.Err()
 	}
 	if isDown(err) {
-		s.router.unreachable.mark(s.q.Deployment, a.Replica, request.ReasonOf(err), s.c.Now())
+		markUnreachable(s.c, s.q.Deployment, a.Replica, request.ReasonOf(err))
 	}
 	return begun, err
+}
+
+// markUnreachable records that a replica is unreachable, so that further requests go to others at
+// once, long before the node counts as lost. If the reason is ReplicaUnreachable or ReplicaLost, its
+// node is unreachable, with all of its replicas.
+func markUnreachable(c *request.Call, deployment domain.Name, replica domain.Replica, reason string) {
+	if reason == engines.ReplicaUnreachable || reason == engines.ReplicaLost {
+		c.World.Live().MarkNode(replica.Node, c.Now())
+		return
+	}
+	c.World.Live().MarkReplica(deployment, replica.ID, c.Now())
 }
 
 func replicaKey(deployment domain.Name, replica string) string {
@@ -265,10 +278,13 @@ func (s *sendState) readyReplicas(v *projections.View) (f foundReplicas, err err
 		return f, err
 	}
 	alive := v.Alive(&f.row.State)
-	unreachable := s.router.unreachable.of(v.Live, &f.row.State, name, s.c.Now)
+	unreachable := v.Live.Unreachable(name, &f.row.State)
+	maps.DeleteFunc(unreachable, func(_ string, since time.Time) bool {
+		return s.c.Now().Sub(since) > live.UnreachableTime
+	})
 	f.alive, f.unreachable = len(alive), len(unreachable)
 	f.ready = slices.DeleteFunc(slices.Clone(alive), func(r domain.Replica) bool {
-		return r.State != domain.ReplicaReady || unreachable[r.ID]
+		return r.State != domain.ReplicaReady || !unreachable[r.ID].IsZero()
 	})
 	return f, nil
 }
@@ -350,13 +366,34 @@ func NoReplicaReady(deployment domain.Name, waited time.Duration, why string) er
 		Message: fmt.Sprintf("%s had no ready replica within %s: %s", deployment, waited, why)}
 }
 
+// UnreachableOf returns the number of the ready replicas among alive that are unreachable.
+func UnreachableOf(v *projections.View, name domain.Name, d *domain.Deployment, alive []domain.Replica) (count int) {
+	unreachable := v.Live.Unreachable(name, d)
+	for _, r := range alive {
+		if r.State == domain.ReplicaReady && !unreachable[r.ID].IsZero() {
+			count++
+		}
+	}
+	return count
+}
+
 // StatusOf returns the status that responses show for a deployment. It is the recorded status if
-// that is an error. Otherwise its message states why pending replicas are not placed or, for a
-// deployment without replicas, why no node can run one. pending is the number of pending replicas.
-// v may be nil.
+// that is an error. Otherwise its message states why pending replicas are not placed, how many
+// replicas are unreachable or, for a deployment without replicas, why no node can run one. pending is
+// the number of pending replicas. v may be nil.
 func StatusOf(v *projections.View, name domain.Name, d *domain.Deployment, pending int) domain.Status {
-	if v == nil || !d.Live() || d.Status.Code != domain.OK.String() || pending == 0 && len(d.Replicas) > 0 {
+	if v == nil || !d.Live() || d.Status.Code != domain.OK.String() {
 		return d.Status
+	}
+	if pending == 0 && len(d.Replicas) > 0 {
+		alive := v.Alive(d)
+		lost := UnreachableOf(v, name, d, alive)
+		if lost == 0 {
+			return d.Status
+		}
+		return domain.Status{Code: domain.Unavailable.String(), Message: fmt.Sprintf(
+			"%d of %d replicas cannot be reached: requests are sent to others, and a replica is replaced if its node "+
+				"does not return", lost, len(alive))}
 	}
 	fit, why := v.Feasibility(projections.ForAccount(v, name.Account(), v.NeedOf(d))), ""
 	switch {

@@ -28,10 +28,9 @@ type Router struct {
 	Meter      Meter // nil records no usage
 	LastServed *LastServed
 
-	unreachable unreachable
-	balancers   balancers
-	releases    releases
-	signer      admission.Signer
+	balancers balancers
+	releases  releases
+	signer    admission.Signer
 }
 
 // NewRouter returns a Router and registers its metrics. secret is the key for the hashes of prompts; the

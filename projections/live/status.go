@@ -51,7 +51,8 @@ func NewStatus(start time.Time) *Status {
 			keys: new(btree.Map[domain.Name, time.Time]),
 			jobs: new(btree.Map[domain.Name, *jobStatus]), replicas: new(btree.Map[string, ReplicaLoad]),
 			loads: new(btree.Map[domain.Name, loads]), devices: new(btree.Map[domain.Name, nodeDevices]),
-			joined: new(btree.Map[domain.Name, time.Time]), releases: new(btree.Map[string, releaseSamples])}}
+			joined: new(btree.Map[domain.Name, time.Time]), releases: new(btree.Map[string, releaseSamples]),
+			marks: new(btree.Map[string, time.Time])}}
 }
 
 // ListenFrom records that the process may have missed heartbeats that were sent before now.
@@ -209,7 +210,8 @@ func (s *Status) View() View {
 	defer s.mu.Unlock()
 	if s.shared.reports != s.now.reports {
 		s.shared = View{s.now.from, s.now.until, s.now.reports, s.now.nodes.Copy(), s.now.jobs.Copy(), s.now.replicas.Copy(),
-			s.now.loads.Copy(), s.now.keys.Copy(), s.now.devices.Copy(), s.now.joined.Copy(), s.now.releases.Copy()}
+			s.now.loads.Copy(), s.now.keys.Copy(), s.now.devices.Copy(), s.now.joined.Copy(), s.now.releases.Copy(),
+			s.now.marks.Copy()}
 		s.generation++
 	}
 	return s.shared

@@ -81,6 +81,8 @@ type View struct {
 	devices  *btree.Map[domain.Name, nodeDevices]
 	joined   *btree.Map[domain.Name, time.Time] // by node: time of its last registration: see Status.Registered
 	releases *btree.Map[string, releaseSamples] // by deployment, # and gateway
+	// by node or replicaKey: when it did not respond: see Unreachable
+	marks *btree.Map[string, time.Time]
 }
 
 // Version returns a number that increases with each change of the live status.

@@ -54,6 +54,7 @@ type Coordinator struct {
 	heartbeats *heartbeats
 	reports    *reports
 	listener   *listener
+	prober     *prober
 	logger     *slog.Logger
 }
 
@@ -82,6 +83,7 @@ func New(o Options) *Coordinator {
 			results: &results{recorder: recorder, blobs: o.Blobs, metrics: metrics, logger: o.Logger}},
 	}
 	c.listener = newListener(o, c.heartbeats.observe)
+	c.prober = &prober{conn: o.Conn, world: o.World, now: o.Now}
 	return c
 }
 
@@ -132,6 +134,11 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	subscriptions = append(subscriptions, pings)
 	background.Go(func() { c.listener.run(ctx, pings) })
 	background.Go(func() { c.purge(ctx) })
+	background.Go(func() {
+		if err := c.prober.run(ctx); err != nil && ctx.Err() == nil {
+			c.logger.Warn("nodes are not probed, so dead replicas count as ready until their nodes are lost", "error", err)
+		}
+	})
 	c.notify(ctx)
 	return ctx.Err()
 }
