@@ -153,7 +153,9 @@ func TestDepartures(t *testing.T) {
 		results := compare(workload, 5, churn{nodes, readRequests(t, workload), 0}, "rules", "FGD")
 		limit := 0.5
 		if workload == "gpuspec10" {
-			limit = 1.5 // misses the goal of 0.5: see BENCHMARKS.md
+			// misses the goal of 0.5: the price of models, which the published replay needs, fills large nodes
+			// with small requests; see BENCHMARKS.md for other weights
+			limit = 1.5
 		}
 		assert.GreaterOrEqual(t, results["rules"], results["FGD"]-limit, workload)
 	}
