@@ -159,7 +159,7 @@ func (t gangTrainer) lead(
 ) (result engines.TrainResult, err error) {
 	watched, cancel := context.WithCancel(ctx)
 	defer cancel()
-	failed, stopping := make(chan error, len(links)), make(chan error, len(links))
+	failed, stopping := make(chan error, len(links)), make(chan error, 1)
 	for i, link := range links {
 		go func() {
 			for {
@@ -168,7 +168,10 @@ func (t gangTrainer) lead(
 				case err != nil:
 					return
 				case m.Stopping:
-					stopping <- fmt.Errorf("node %d of the gang stops", i+2)
+					select {
+					case stopping <- fmt.Errorf("node %d of the gang stops", i+2):
+					default: // another message has said so
+					}
 				case m.Failed != "":
 					failed <- helperError(i, m)
 					run.killAfter(watched, ownErrorWait)
