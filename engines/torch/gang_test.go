@@ -148,7 +148,8 @@ func TestTorchGangFails(t *testing.T) {
 	}{
 		"the leader": {"0:3", gangTexts, "CUDA out of memory", domain.Unknown},
 		"the helper": {"1:3", gangTexts, "node 2 of the gang: the training script failed", domain.Unknown},
-		"a row":      {"", append([]string{""}, gangTexts...), "rows.jsonl line 1: has nothing to learn", domain.InvalidArgument},
+		"a row": {"", append([]string{""}, gangTexts...), "rows.jsonl line 1: has nothing to learn",
+			domain.InvalidArgument},
 	} {
 		t.Run(name, func(t *testing.T) {
 			both := stubbedTrainer(t)
