@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"anneal/blobs"
+	"anneal/blobs/reconcile"
 	"anneal/domain"
 	"anneal/internal/backup"
 	"anneal/internal/datadir"
@@ -234,12 +235,54 @@ func TestInterruptedRestores(t *testing.T) {
 		_, err := backup.Restore(ctx, to.bucket, dir, settings)
 		require.ErrorIs(t, err, context.Canceled, what)
 		require.NoDirExists(t, string(dir))
+		require.ErrorContains(t, (dir + ".restoring").CheckRestored(), "run the same `anneal restore` command again")
 	}
-	settings.Progress = nil
+	settings.Progress = func(string) {
+		_, err := backup.Restore(t.Context(), to.bucket, dir, backup.RestoreSettings{Identities: to.identity,
+			Logger: slog.New(slog.DiscardHandler)})
+		require.ErrorContains(t, err, "is in use by process", "another restore to the same directory")
+	}
 	_, err := backup.Restore(t.Context(), to.bucket, dir, settings)
 	require.NoError(t, err)
 	require.NoDirExists(t, string(dir)+".restoring")
 	open(t, dir).check(1)
+}
+
+// TestInterruptedRestoresToABucketContinue cuts off a restore with a bucket of its own after the files,
+// and checks that the next restore uses the same bucket, until an installation has started with it.
+func TestInterruptedRestoresToABucketContinue(t *testing.T) {
+	from, to := newInstallation(t), newTarget(t)
+	from.create(1)
+	to.backup(from)
+	dir, ctx := datadir.Dir(filepath.Join(t.TempDir(), "data")), t.Context()
+	settings := backup.RestoreSettings{Identities: to.identity, Logger: slog.New(slog.DiscardHandler),
+		Bucket: "file://" + t.TempDir()}
+	cut, cancel := context.WithCancel(ctx)
+	settings.Progress = func(step string) {
+		if step == "restoring usage records" {
+			cancel()
+		}
+	}
+	_, err := backup.Restore(cut, to.bucket, dir, settings)
+	require.ErrorIs(t, err, context.Canceled)
+	settings.Progress = nil
+	_, err = backup.Restore(ctx, to.bucket, dir, settings)
+	require.NoError(t, err)
+
+	bucket, err := blobs.Open(ctx, blobs.Options{URL: settings.Bucket, BaseURL: "http://127.0.0.1:1/blobs",
+		Key: make([]byte, 32)})
+	require.NoError(t, err)
+	i := open(t, dir)
+	require.NoError(t, reconcile.New(reconcile.Options{Log: i.server.Log(), World: i.world, Blobs: bucket,
+		Keys: i.vault}).Reconcile(ctx, 0))
+	owner, err := bucket.Owner(ctx)
+	require.NoError(t, err)
+	first, err := i.server.Log().At(ctx, 1)
+	require.NoError(t, err)
+	require.Equal(t, first.ID, owner, "the restored installation owns the bucket")
+	require.NoError(t, bucket.Close())
+	_, err = backup.Restore(ctx, to.bucket, dir+"2", settings)
+	require.ErrorContains(t, err, "choose an empty bucket")
 }
 
 // A countdown is a context that is cancelled when it is used for the nth time.

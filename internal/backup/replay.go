@@ -1,6 +1,7 @@
 package backup
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"iter"
@@ -53,7 +54,7 @@ func (r *restore) putEvents(ctx context.Context) error {
 				return domain.Errorf(domain.FailedPrecondition, "the stream %s has another log: restore to an empty NATS cluster",
 					eventlog.Stream)
 			}
-			if m.Position <= there.Position {
+			if m.Position <= there.Position || r.complete {
 				return nil
 			}
 			return publisher.PublishAt(m)
@@ -77,6 +78,10 @@ func (r *restore) putEvents(ctx context.Context) error {
 	case there.Position > r.result.Position:
 		return domain.Errorf(domain.FailedPrecondition, "the stream %s already has %d events, more than this "+
 			"restore: restore to an empty NATS cluster", eventlog.Stream, there.Position)
+	case r.complete && there.Position < r.result.Position:
+		return domain.Errorf(domain.FailedPrecondition, "the NATS cluster already has an installation with these keys, "+
+			"and fewer events (%d) than this restore (%d): restore to an empty NATS cluster", there.Position,
+			r.result.Position)
 	}
 	if err := r.sync(); err != nil {
 		return err
@@ -98,28 +103,63 @@ func (r *restore) segments(list func(Manifest) []Segment) iter.Seq[Segment] {
 	}
 }
 
-// putUsage publishes the usage records up to the time of the last restored event.
+// putUsage publishes the usage records up to the time of the last restored event. It skips the
+// records that an interrupted restore has already published to the cluster.
 func (r *restore) putUsage(ctx context.Context) error {
-	if last, err := streamcopy.Last(ctx, r.log.Control(), metering.Stream); err != nil || last > 0 {
-		return err // an interrupted restore has already published the records to the cluster
+	if r.complete {
+		return nil
+	}
+	there, err := streamcopy.Last(ctx, r.log.Control(), metering.Stream)
+	if err != nil {
+		return err
 	}
 	publisher, err := streamcopy.NewPublisher(r.log.Control())
 	if err != nil {
 		return err
 	}
+	sequence := uint64(0) // of the record in the restored stream; the backup lacks records that had expired
 	for s := range r.segments(func(m Manifest) []Segment { return m.Usage }) {
 		err := segment(ctx, r.target, s, func(m streamcopy.Message) error {
 			if r.result.Position < r.from.Position && m.Time().After(r.result.Time) {
 				return errEnough
 			}
-			return publisher.Publish(m)
+			sequence++
+			m.Position = sequence
+			switch {
+			case sequence < there:
+				return nil
+			case sequence == there:
+				return r.checkUsage(ctx, m)
+			}
+			return publisher.PublishAt(m)
 		})
 		if err != nil && !errors.Is(err, errEnough) {
 			return err
 		}
 	}
+	if sequence < there {
+		return otherUsage(there)
+	}
 	if err := publisher.Wait(ctx); err != nil {
 		return err
 	}
 	return r.sync()
+}
+
+// checkUsage checks that the last record in the cluster is m.
+func (r *restore) checkUsage(ctx context.Context, m streamcopy.Message) error {
+	for last, err := range streamcopy.Read(ctx, r.log.Control(), metering.Stream, m.Position-1, m.Position) {
+		if err != nil {
+			return err
+		}
+		if last.Subject == m.Subject && bytes.Equal(last.Data, m.Data) {
+			return nil
+		}
+	}
+	return otherUsage(m.Position)
+}
+
+func otherUsage(last uint64) error {
+	return domain.Errorf(domain.FailedPrecondition, "the stream %s already has %d other records: restore to an empty "+
+		"NATS cluster", metering.Stream, last)
 }
