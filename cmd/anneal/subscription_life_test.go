@@ -70,8 +70,8 @@ func TestSubscriptionLife(t *testing.T) {
 	require.Equal(t, []string{name(0), name(1), name(2), name(3), name(4)}, received(), "without a gap or a repetition")
 
 	var events []struct{ Subject, Position string }
-	require.NoError(t, json.Unmarshal([]byte(s.run("events", "-o", "json", "--filter", `type = "dataset.created.*"`).ok(t)),
-		&events))
+	out := s.run("events", "-o", "json", "--filter", `type = "dataset.created.*"`).ok(t)
+	require.NoError(t, json.Unmarshal([]byte(out), &events))
 	position := ""
 	for _, e := range events {
 		if e.Subject == name(3) {

@@ -16,7 +16,8 @@ const walkLinks = 1024
 // visit with the index of the resource and, from the newest to the oldest, with the positions of the
 // events that Chain returns; oldest is true for the last of them. The positions of all calls descend,
 // so that Walk reads the links of neighboring events together, each once.
-func (a *Archive) Walk(versions []uint64, position uint64, visit func(resource int, at uint64, oldest bool) error) error {
+func (a *Archive) Walk(versions []uint64, position uint64,
+	visit func(resource int, at uint64, oldest bool) error) error {
 	a.mu.Lock()
 	w := walk{archive: a, written: a.written}
 	a.mu.Unlock()
