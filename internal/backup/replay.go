@@ -3,7 +3,6 @@ package backup
 import (
 	"bytes"
 	"context"
-	"errors"
 	"iter"
 	"path/filepath"
 	"slices"
@@ -19,9 +18,6 @@ import (
 
 func parent(dir datadir.Dir) string { return filepath.Dir(filepath.Clean(string(dir))) }
 
-// errEnough ends the reading of a segment after the last usage record to restore.
-var errEnough = errors.New("all messages are restored")
-
 // putEvents publishes the events of the backup up to Position or Time. It reads also the events
 // after that, because it compares the hash chain of all events with the manifest's.
 func (r *restore) putEvents(ctx context.Context) error {
@@ -36,7 +32,7 @@ func (r *restore) putEvents(ctx context.Context) error {
 	}
 	var chain, restored integrity.HashChain
 	done := false
-	for s := range r.segments(func(m Manifest) []Segment { return m.Events }) {
+	for s := range r.events() {
 		err := segment(ctx, r.target, s, func(m streamcopy.Message) error {
 			if err := m.Extend(&chain); err != nil {
 				return err
@@ -89,12 +85,12 @@ func (r *restore) putEvents(ctx context.Context) error {
 	return r.mark(restored)
 }
 
-// segments returns the segments that list selects of the chosen backup and its parents, in the
-// order of their positions.
-func (r *restore) segments(list func(Manifest) []Segment) iter.Seq[Segment] {
+// events returns the segments with the events of the chosen backup and its parents, in the order of
+// their positions.
+func (r *restore) events() iter.Seq[Segment] {
 	return func(yield func(Segment) bool) {
 		for _, m := range slices.Backward(r.all) {
-			for _, s := range list(m) {
+			for _, s := range m.Events {
 				if !yield(s) {
 					return
 				}
@@ -118,10 +114,10 @@ func (r *restore) putUsage(ctx context.Context) error {
 		return err
 	}
 	sequence := uint64(0) // of the record in the restored stream; the backup lacks records that had expired
-	for s := range r.segments(func(m Manifest) []Segment { return m.Usage }) {
+	for _, s := range usageOf(r.all) {
 		err := segment(ctx, r.target, s, func(m streamcopy.Message) error {
 			if r.result.Position < r.from.Position && m.Time().After(r.result.Time) {
-				return errEnough
+				return nil // later records can have earlier times, because control planes send them on their own
 			}
 			sequence++
 			m.Position = sequence
@@ -133,7 +129,7 @@ func (r *restore) putUsage(ctx context.Context) error {
 			}
 			return publisher.PublishAt(m)
 		})
-		if err != nil && !errors.Is(err, errEnough) {
+		if err != nil {
 			return err
 		}
 	}

@@ -1,6 +1,7 @@
 package backup
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"log/slog"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -105,9 +107,14 @@ func Restore(ctx context.Context, target *blobs.Store, dir datadir.Dir, s Restor
 }
 
 func restoreTo(ctx context.Context, target *blobs.Store, dir datadir.Dir, s RestoreSettings) (Restored, error) {
-	if entries, err := os.ReadDir(string(dir)); err == nil && len(entries) > 0 {
-		return Restored{}, domain.Errorf(domain.FailedPrecondition, "%s is not empty: restore to a new directory with --data",
-			dir)
+	// clean, because the temporary directory must be beside the directory also if its path ends with a slash
+	path, err := filepath.Abs(string(dir))
+	if err != nil {
+		return Restored{}, err
+	}
+	dir = datadir.Dir(path)
+	if err := checkEmpty(dir); err != nil {
+		return Restored{}, err
 	}
 	r := &restore{RestoreSettings: s, target: target, dir: dir + ".restoring"}
 	if err := r.choose(ctx); err != nil {
@@ -118,6 +125,9 @@ func restoreTo(ctx context.Context, target *blobs.Store, dir datadir.Dir, s Rest
 		return Restored{}, err
 	}
 	defer release()
+	if err := checkEmpty(dir); err != nil { // another restore may have completed before this one had the lock
+		return Restored{}, err
+	}
 	if err := r.fill(ctx); err != nil {
 		return Restored{}, err
 	}
@@ -130,8 +140,15 @@ func restoreTo(ctx context.Context, target *blobs.Store, dir datadir.Dir, s Rest
 	return r.result, disk.Sync(parent(dir))
 }
 
-// choose selects the backup to restore: the newest, or the earliest one that has the position or
-// time.
+func checkEmpty(dir datadir.Dir) error {
+	if entries, err := os.ReadDir(string(dir)); err == nil && len(entries) > 0 {
+		return domain.Errorf(domain.FailedPrecondition, "%s is not empty: restore to a new directory with --data", dir)
+	}
+	return nil
+}
+
+// choose selects the backup to restore: the newest, or the earliest one that has the position or all
+// events up to the time.
 func (r *restore) choose(ctx context.Context) error {
 	ids, err := IDs(ctx, r.target)
 	if err != nil {
@@ -148,16 +165,17 @@ func (r *restore) choose(ctx context.Context) error {
 	case r.Position > m.Position:
 		return domain.Errorf(domain.OutOfRange, "position %d is after the newest backup, which ends at position %d: "+
 			"give an earlier position, or none for the newest backup", r.Position, m.Position)
-	case r.Time.After(m.Time):
+	case r.Time.After(m.stateTime()) && !m.hasStateAt(r.Time):
 		return domain.Errorf(domain.OutOfRange, "%s is after the newest backup, which has the state at %s: give "+
-			"an earlier time, or none for the newest backup", r.Time.Format(time.RFC3339), m.Time.Format(time.RFC3339))
+			"an earlier time, or none for the newest backup", r.Time.Format(time.RFC3339),
+			m.stateTime().Format(time.RFC3339))
 	}
 	r.all = []Manifest{m}
 	for m.Parent != "" {
 		if m, err = r.readManifest(ctx, m.Parent); err != nil {
 			return fmt.Errorf("read the backup before %s: %w", r.all[len(r.all)-1].ID, err)
 		}
-		if r.Position > 0 && m.Position >= r.Position || !r.Time.IsZero() && !m.Time.Before(r.Time) {
+		if r.Position > 0 && m.Position >= r.Position || !r.Time.IsZero() && m.hasStateAt(r.Time) {
 			r.all = nil // the parent of the backup also has the wanted state, and is earlier
 		}
 		r.all = append(r.all, m)
@@ -331,7 +349,14 @@ func (r *restore) putRecords(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(putAll(ctx, answers.Records(), r.secret.Answers), answers.Close())
+	err = r.secret.answers(ctx, r.target, r.from, r.Identities, func(key string, record []byte) error {
+		record, err := idempotency.AsOf(record, r.result.Position, r.result.Time)
+		if err != nil {
+			return err
+		}
+		return putRecord(ctx, answers.Records(), key, record)
+	})
+	return errors.Join(err, answers.Close())
 }
 
 // findKeys finds the data keys that resources at the restored position refer to but that were
@@ -370,15 +395,20 @@ func (r *restore) findKeys(ctx context.Context) error {
 
 func putAll(ctx context.Context, store kv.Store, records map[string][]byte) error {
 	for _, id := range slices.Sorted(maps.Keys(records)) {
-		there, revision, err := store.Get(ctx, id)
-		if err == nil && string(there) != string(records[id]) {
-			_, err = store.Put(ctx, id, records[id], revision)
-		}
-		if err != nil {
+		if err := putRecord(ctx, store, id, records[id]); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// putRecord stores a record, unless an interrupted restore has done so.
+func putRecord(ctx context.Context, store kv.Store, id string, record []byte) error {
+	there, revision, err := store.Get(ctx, id)
+	if err == nil && (revision == 0 || !bytes.Equal(there, record)) {
+		_, err = store.Put(ctx, id, record, revision)
+	}
+	return err
 }
 
 // putFiles copies the files that resources at the restored position refer to. It takes files that
