@@ -106,19 +106,20 @@ func TestRestoreRefuses(t *testing.T) {
 // objects, fails and leaves no data directory.
 func TestDamagedBackups(t *testing.T) {
 	from, to := newInstallation(t), newTarget(t)
+	from.claim("acme.key", time.Now(), from.world.Position)
 	from.create(1)
 	to.backup(from)
 	from.create(2)
 	to.backup(from)
 	random := rand.New(rand.NewPCG(1, 2))
 	var objects []string
-	for _, prefix := range []string{"events/", "files/", "lists/", "secrets/"} {
+	for _, prefix := range []string{"events/", "files/", "lists/", "secrets/", "answers/"} {
 		for f, err := range to.bucket.List(t.Context(), prefix) {
 			require.NoError(t, err)
 			objects = append(objects, f.Key)
 		}
 	}
-	require.Len(t, objects, 8)
+	require.Len(t, objects, 10)
 	damaged := 0
 	for n, key := range objects {
 		path := filepath.Join(to.dir, key)
@@ -137,8 +138,8 @@ func TestDamagedBackups(t *testing.T) {
 		}
 		require.NoError(t, os.WriteFile(path, content, 0o600))
 	}
-	// The list and the secrets of the first backup are not part of the second one.
-	require.Equal(t, len(objects)-2, damaged)
+	// The list, the secrets and the responses of the first backup are not part of the second one.
+	require.Equal(t, len(objects)-3, damaged)
 	_, _, err := to.restore(backup.RestoreSettings{})
 	require.NoError(t, err, "all objects are whole again")
 }
@@ -186,6 +187,7 @@ func TestBackupsOfAChangingInstallation(t *testing.T) {
 // remains the newest one and can be restored, and the next backup completes.
 func TestInterruptedBackups(t *testing.T) {
 	from, to := newInstallation(t), newTarget(t)
+	from.claim("acme.key", time.Now(), from.world.Position)
 	from.create(1)
 	whole := to.backup(from)
 	cut := errors.New("cut")
@@ -204,7 +206,7 @@ func TestInterruptedBackups(t *testing.T) {
 		_, err = backup.Run(t.Context(), from.source(), bucket, to.settings, func(int64) {})
 		require.NoError(t, bucket.Close())
 		if err == nil {
-			require.Equal(t, 5, stored, "events, files, list, secrets and manifest")
+			require.Equal(t, 6, stored, "events, files, list, secrets, responses and manifest")
 			break
 		}
 		require.ErrorIs(t, err, cut)

@@ -2,6 +2,8 @@ package backup_test
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"log/slog"
 	"os"
@@ -69,6 +71,24 @@ func TestTimeOfABackup(t *testing.T) {
 	_, restored, err = to.restore(backup.RestoreSettings{Time: second.Time})
 	require.NoError(t, err)
 	require.Equal(t, second.Checkpoint, restored.Checkpoint)
+}
+
+// TestEventsThatAreRecordedLate records an event after a backup whose time is before that of the backup,
+// as by a control plane with another clock. A restore to the time of the backup has the event.
+func TestEventsThatAreRecordedLate(t *testing.T) {
+	from, to := newInstallation(t), newTarget(t)
+	from.create(1)
+	first := to.backup(from)
+	require.True(t, first.EventTime.Before(first.Time))
+	from.doAt(first.Time, domain.Intend(domain.Accounts, "accounts/late", domain.CreateAccount{
+		AccountSpec: domain.AccountSpec{DisplayName: "A", AccountType: domain.Enterprise}}))
+	late := from.world.Position()
+	from.create(2)
+	second := to.backup(from)
+	_, restored, err := to.restore(backup.RestoreSettings{Time: first.Time})
+	require.NoError(t, err)
+	require.Equal(t, second.ID, restored.Backup)
+	require.Equal(t, late, restored.Position)
 }
 
 // TestTimesOfEarlierVersions gives manifests the times that earlier versions of anneal wrote, which are
@@ -157,6 +177,35 @@ func TestResponsesOfTheRestoredPosition(t *testing.T) {
 			require.Equal(t, state, again.repeat(key), "%s at position %d", key, position)
 		}
 	}
+
+	_, err := backup.Prune(t.Context(), to.bucket, from.source(), backup.Retention{Newest: 1})
+	require.NoError(t, err)
+	dir, _, err := to.restore(backup.RestoreSettings{})
+	require.NoError(t, err)
+	require.Equal(t, idempotency.Completed, open(t, dir).repeat("acme.after"))
+	_, err = to.bucket.Size(t.Context(), first.Answers.Key)
+	require.Equal(t, domain.NotFound, domain.CodeOf(err))
+}
+
+// TestResponsesOfEarlierVersions restores a backup whose secrets have the records of the idempotency
+// store, as those of earlier versions.
+func TestResponsesOfEarlierVersions(t *testing.T) {
+	from, to := newInstallation(t), newTarget(t)
+	from.claim("acme.key", time.Now(), from.world.Position)
+	record, _, err := from.answers.Records().Get(t.Context(), "acme.key")
+	require.NoError(t, err)
+	m := to.backup(from)
+	all := to.secretsOf(m)
+	require.NotContains(t, all, "answers")
+	all["answers"] = map[string][]byte{"acme.key": record}
+	content := to.encrypt(all, 0)
+	to.overwrite(filepath.Join(to.dir, m.Secrets.Key), content)
+	sum := sha256.Sum256([]byte(content))
+	m.Secrets.Size, m.Secrets.SHA256, m.Answers = int64(len(content)), hex.EncodeToString(sum[:]), nil
+	require.NoError(t, backup.PutManifest(t.Context(), to.bucket, from.signer(), &m))
+	dir, _, err := to.restore(backup.RestoreSettings{})
+	require.NoError(t, err)
+	require.Equal(t, idempotency.Completed, open(t, dir).repeat("acme.key"))
 }
 
 // usageIDs returns the IDs of the usage records, in the order of the stream.
