@@ -75,15 +75,15 @@ func Read(ctx context.Context, nc *nats.Conn, stream string, cursor, last uint64
 	}
 }
 
-// consume returns the messages of a stream after a position, and how many there are.
-func consume(ctx context.Context, nc *nats.Conn, stream string, after uint64) (messages jetstream.MessagesContext,
+// consume returns the messages of a stream after the position cursor, and how many there are.
+func consume(ctx context.Context, nc *nats.Conn, stream string, cursor uint64) (messages jetstream.MessagesContext,
 	pending uint64, err error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return nil, 0, err
 	}
 	consumer, err := js.OrderedConsumer(ctx, stream, jetstream.OrderedConsumerConfig{
-		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: after + 1})
+		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: cursor + 1})
 	if err != nil {
 		return nil, 0, err
 	}

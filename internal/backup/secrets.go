@@ -189,8 +189,8 @@ func (r *run) putAnswers(ctx context.Context, recipients []age.Recipient) (*Obje
 
 // decrypt returns a reader of the decrypted content of an object of backup m. Only a reader that
 // reads up to io.EOF has verified the content.
-func decrypt(ctx context.Context, target *blobs.Store, m Manifest, o Object, identities []age.Identity) (plain io.Reader,
-	closeObject func() error, err error) {
+func decrypt(ctx context.Context, target *blobs.Store, m Manifest, o Object, identities []age.Identity) (
+	plain io.Reader, closeObject func() error, err error) {
 	content, err := openObject(ctx, target, o)
 	if err != nil {
 		return nil, nil, err

@@ -144,7 +144,8 @@ func TestCheckpointsOfOneFile(t *testing.T) {
 	require.ErrorContains(t, err, "line 2: the log signed two different histories: its first 11 events have root hash",
 		"the proof of growth begins with another root than the checkpoint of line 1")
 
-	for what, last := range map[string][]byte{"of the same log": one(textLog{text: "a", n: 12}, 0, 2), "fork": one(fork, 0, 2)} {
+	for what, log := range map[string]textLog{"of the same log": {text: "a", n: 12}, "fork": fork} {
+		last := one(log, 0, 2)
 		report, err = check("", one(first, 10, 1), last)
 		require.NoError(t, err, what)
 		require.EqualValues(t, 12, report.Checkpoint.Size)
@@ -155,8 +156,8 @@ func TestCheckpointsOfOneFile(t *testing.T) {
 		report.print(&out)
 		require.Contains(t, out.String(), "does not prove that the newest checkpoint has all events of 1 earlier ones", what)
 		_, err = check(since, one(first, 10, 1), last)
-		require.ErrorContains(t, err, "does not prove that the newest checkpoint in it, of 12 events, still has the 10 events",
-			what)
+		require.ErrorContains(t, err,
+			"does not prove that the newest checkpoint in it, of 12 events, still has the 10 events", what)
 	}
 }
 
