@@ -110,10 +110,12 @@ simulation: ## simulate ANNEAL_SEEDS (10000) hours of rival control planes with 
 	ANNEAL_SEED=$(ANNEAL_SEED) ANNEAL_SEEDS=$(ANNEAL_SEEDS) GOGC=800 go test -count=1 -timeout 24h \
 		-run 'TestRivals$$' ./schedulers
 
-crash: ## kill the control plane 100 times at random points, also while it delivers and meters
+crash: ## kill the control plane 100 times at random points, also while it delivers and meters, and cut restores
 	ANNEAL_CRASHES=100 go test -count=1 -timeout 60m -run TestControlPlane -v ./cmd/anneal
 	ANNEAL_SUBSCRIPTION_KILLS=100 go test -count=1 -timeout 60m -run TestSubscriptionsSurviveKills -v ./cmd/anneal
 	ANNEAL_KILLS=100 go test -count=1 -timeout 60m -run TestUsageIsRecordedExactlyOnce -v ./eventlog/natsserver
+	ANNEAL_USAGE_KILLS=100 go test -count=1 -timeout 60m -run TestUsageIsExactThroughKills -v ./cmd/anneal
+	ANNEAL_RESTORE_CUTS=1 go test -count=1 -timeout 60m -run TestInterruptedRestoresToAClusterContinue -v ./internal/backup
 
 outages: ## stop NATS for an hour in all, under load, and compare the metered usage with the answers; two hours
 	ANNEAL_OUTAGES=120 ANNEAL_OUTAGE_SECONDS=40 go test -count=1 -timeout 5h -run TestUsageIsExactThroughOutages -v \

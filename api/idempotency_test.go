@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -272,6 +273,7 @@ type watchedResponses struct {
 	busy   chan struct{}
 	mu     sync.Mutex
 	stored [][]byte
+	claims []idempotency.Claim // with which the responses were stored
 }
 
 func (w *watchedResponses) Claim(ctx context.Context, key string, digest []byte, now time.Time,
@@ -288,7 +290,7 @@ func (w *watchedResponses) Claim(ctx context.Context, key string, digest []byte,
 
 func (w *watchedResponses) Store(ctx context.Context, claim idempotency.Claim, response []byte) error {
 	w.mu.Lock()
-	w.stored = append(w.stored, response)
+	w.stored, w.claims = append(w.stored, response), append(w.claims, claim)
 	w.mu.Unlock()
 	return w.IdempotencyStore.Store(ctx, claim, response)
 }
@@ -340,6 +342,12 @@ func TestStoredResponsesAreSealed(t *testing.T) {
 	require.NotEmpty(t, minted)
 	sameAs(t, key, server.keyed("k2", "POST", acme+"/apiKeys", "admin", `{"apiKey": {"role": "user"}}`))
 	require.Len(t, watched.stored, 2)
+	for n, made := range []response{secret, key} {
+		position, err := strconv.ParseUint(made.header.Get("Anneal-Position"), 10, 63)
+		require.NoError(t, err)
+		require.Positive(t, position)
+		require.GreaterOrEqual(t, watched.claims[n].Position, position, "for a restore to an earlier position")
+	}
 	for _, stored := range watched.stored {
 		for _, text := range []string{canary, minted, "keyName", "accounts/acme"} {
 			require.NotContains(t, string(stored), text)

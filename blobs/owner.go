@@ -27,6 +27,10 @@ func (s *Store) Claim(ctx context.Context, log string) error {
 	return err
 }
 
+// RestoredOwner returns the owner of a bucket to which a backup of the log with this ID is restored.
+// The restored installation replaces it by Claim.
+func RestoredOwner(log string) string { return "restored " + log }
+
 // BucketID returns the random ID of the bucket; "" when it has none.
 func (s *Store) BucketID(ctx context.Context) (string, error) { return label(ctx, s, bucketFile) }
 

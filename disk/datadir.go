@@ -43,6 +43,13 @@ func LockDir(dir string) (release func(), err error) {
 			"the data directory %s is in use by process %s: stop it, or choose another directory", dir, who)
 	}
 	release = func() { _ = file.Close() }
+	own, err := file.Stat()
+	now, missing := os.Stat(path)
+	if err != nil || missing != nil || !os.SameFile(own, now) { // a restore has renamed the directory before the lock
+		release()
+		return nil, domain.Errorf(domain.FailedPrecondition, "the data directory %s was moved while it was opened: try again",
+			dir)
+	}
 	if err := checkVersion(dir); err != nil {
 		release()
 		return nil, err

@@ -122,6 +122,8 @@ type AnyRow interface {
 	Key() Name
 	// Head returns a copy of all fields of the row but its state.
 	Head() Row[struct{}]
+	// Versions returns CreateVersion and Version.
+	Versions() (created, last uint64)
 	// Value returns the state, an S.
 	Value() any
 	// Pointer returns the address of the state, an *S. Do not change what it points to.
@@ -143,6 +145,9 @@ func (r *Row[S]) Key() Name { return r.Name }
 func (r *Row[S]) Head() Row[struct{}] {
 	return WithState(*r, struct{}{})
 }
+
+// Versions implements AnyRow.
+func (r *Row[S]) Versions() (created, last uint64) { return r.CreateVersion, r.Version }
 
 // Value implements AnyRow.
 func (r *Row[S]) Value() any { return r.State }

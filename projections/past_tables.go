@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 
 	"anneal/domain"
-	"anneal/eventlog/archive"
 )
 
 // Limits of the tables of earlier positions.
@@ -170,7 +169,7 @@ type changedRow struct {
 // build returns a table with the rows of an account at the Moment, and the number of its rows that
 // the present table does not share. Its rows of other accounts are those of the present.
 func (p *pastRows) build(account string) (*table, int, error) {
-	parts := p.changes(account)
+	parts, later := p.changes(account)
 	limit := int64(p.world.pastTableCache.limit)
 	left := &foldBudget{}
 	left.rows.Store(limit)
@@ -178,17 +177,13 @@ func (p *pastRows) build(account string) (*table, int, error) {
 	errs := make([]error, len(parts))
 	var all sync.WaitGroup
 	for i, part := range parts {
-		all.Go(func() {
-			slices.SortFunc(part, func(a, b changedRow) int { return cmp.Compare(a.version, b.version) })
-			errs[i] = p.foldRows(part, left)
-		})
+		all.Go(func() { errs[i] = p.foldRows(part, left) })
 	}
 	all.Wait()
 	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
 		return nil, 0, errs[i]
 	}
-	t, rows := p.replace(account, parts)
-	return t, rows, nil
+	return p.replace(account, slices.Concat(parts...), later)
 }
 
 // A foldBudget counts down how many rows and events the goroutines that build one table may still
@@ -196,21 +191,29 @@ func (p *pastRows) build(account string) (*table, int, error) {
 type foldBudget struct{ rows, events atomic.Int64 }
 
 // changes returns the resources of an account that have changed since the Moment, in as many parts as
-// there are processors. Those of a part precede those of the next one by version.
-func (p *pastRows) changes(account string) [][]changedRow {
-	var last uint64 // newest version
-	scanned := scanBlocks(p, account, func(rows []domain.AnyRow) (changed []changedRow) {
-		for _, row := range rows {
-			head := row.Head()
-			switch {
-			case head.Version <= p.position:
-			case head.CreateVersion > p.position: // a later resource of the same name: search before its creation
-				changed = append(changed, changedRow{name: head.Name, version: head.CreateVersion})
-			default:
-				changed = append(changed, changedRow{name: head.Name, version: head.Version})
+// there are processors. Those of a part precede those of the next one by version. The resources whose
+// names were first used after the Moment are only counted: later is their number.
+func (p *pastRows) changes(account string) (parts [][]changedRow, later int) {
+	type result struct {
+		changed []changedRow
+		later   int
+	}
+	scanned := scanBlocks(p, account, func(blocks []*block) (r result) {
+		firsts := p.world.archive.Firsts()
+		for _, b := range blocks {
+			for _, row := range b.rows {
+				switch created, last := row.Versions(); {
+				case last <= p.position:
+				case created <= p.position:
+					r.changed = append(r.changed, changedRow{name: row.Key(), version: last})
+				case firsts.Has(created):
+					r.later++
+				default: // a later resource of the same name: search before its creation
+					r.changed = append(r.changed, changedRow{name: row.Key(), version: created})
+				}
 			}
 		}
-		return changed
+		return r
 	})
 	var deleted []changedRow
 	first := p.present.firstName(account)
@@ -226,24 +229,26 @@ func (p *pastRows) changes(account string) [][]changedRow {
 		}
 		return true
 	})
-	scanned = append(scanned, deleted)
-	for _, part := range scanned {
-		for _, one := range part {
+	scanned = append(scanned, result{changed: deleted})
+	var last uint64 // newest version
+	for _, r := range scanned {
+		later += r.later
+		for _, one := range r.changed {
 			last = max(last, one.version)
 		}
 	}
-	parts := make([][]changedRow, runtime.GOMAXPROCS(0))
-	for _, part := range scanned {
-		for _, one := range part {
+	parts = make([][]changedRow, runtime.GOMAXPROCS(0))
+	for _, r := range scanned {
+		for _, one := range r.changed {
 			at := (one.version - p.position - 1) * uint64(len(parts)) / (last - p.position)
 			parts[at] = append(parts[at], one)
 		}
 	}
-	return parts
+	return parts, later
 }
 
-// scanBlocks calls f with the rows of each block of an account, concurrently, and returns the results.
-func scanBlocks[T any](p *pastRows, account string, f func([]domain.AnyRow) []T) [][]T {
+// scanBlocks calls f concurrently with parts of the blocks of an account, and returns the results.
+func scanBlocks[T any](p *pastRows, account string, f func([]*block) T) []T {
 	var blocks []*block
 	p.present.blocks.Ascend(&block{account: account}, func(b *block) bool {
 		if account != everyAccount && b.account != account {
@@ -252,14 +257,10 @@ func scanBlocks[T any](p *pastRows, account string, f func([]domain.AnyRow) []T)
 		blocks = append(blocks, b)
 		return true
 	})
-	results := make([][]T, runtime.GOMAXPROCS(0))
+	results := make([]T, runtime.GOMAXPROCS(0))
 	var all sync.WaitGroup
 	for i := range results {
-		all.Go(func() {
-			for _, b := range blocks[i*len(blocks)/len(results) : (i+1)*len(blocks)/len(results)] {
-				results[i] = append(results[i], f(b.rows)...)
-			}
-		})
+		all.Go(func() { results[i] = f(blocks[i*len(blocks)/len(results) : (i+1)*len(blocks)/len(results)]) })
 	}
 	all.Wait()
 	return results
@@ -275,27 +276,28 @@ type foldStep struct {
 // foldRows sets found and row of changed. It reads the events of all rows in the order of the log,
 // so that each frame of the archive is decompressed once. left limits how much is folded.
 func (p *pastRows) foldRows(changed []changedRow, left *foldBudget) error {
+	versions := make([]uint64, len(changed))
+	for i, one := range changed {
+		versions[i] = one.version
+	}
 	var steps []foldStep
-	finder := p.world.archive.Finder()
-	for i := range changed {
-		chain, err := p.chainOf(finder, &changed[i])
-		if err != nil {
-			return err
+	err := p.world.archive.Walk(versions, p.position, func(row int, at uint64, oldest bool) error {
+		steps = append(steps, foldStep{at, row, oldest})
+		rows := int64(0)
+		if one := &changed[row]; one.found == 0 {
+			one.found, rows = at, 1
 		}
-		if len(chain) == 0 {
-			continue
-		}
-		for j, position := range chain {
-			steps = append(steps, foldStep{position, i, j == 0})
-		}
-		if left.rows.Add(-1) < 0 || left.events.Add(-int64(len(chain))) < 0 {
+		if left.rows.Add(-rows) < 0 || left.events.Add(-1) < 0 {
 			return &domain.Error{Code: domain.OutOfRange, Reason: ReasonTooManyChanges, Message: fmt.Sprintf(
 				"too many %s have changed since position %d for a list: read single resources as of the position, or list "+
 					"as of a later position", p.present.kind.CollectionID(), p.position)}
 		}
+		return p.ctx.Err()
+	})
+	if err != nil {
+		return err
 	}
-	slices.SortFunc(steps, func(a, b foldStep) int { return cmp.Compare(a.position, b.position) })
-	for _, step := range steps {
+	for _, step := range slices.Backward(steps) {
 		one := &changed[step.row]
 		err := p.ctx.Err()
 		if err == nil {
@@ -308,54 +310,33 @@ func (p *pastRows) foldRows(changed []changedRow, left *foldBudget) error {
 	return nil
 }
 
-// chainOf sets row.found, and returns the positions of the events from which the row is folded;
-// none if the resource had no event up to the Moment.
-func (p *pastRows) chainOf(finder *archive.Finder, row *changedRow) (chain []uint64, err error) {
-	if err = p.ctx.Err(); err != nil {
-		return nil, err
-	}
-	if row.found, err = finder.Find(row.version, p.position); err != nil || row.found == 0 {
-		return nil, err
-	}
-	return p.world.archive.Chain(row.found)
-}
-
-// replace returns a copy of the present table in which the rows in parts are replaced, and the
-// number of rows that the two tables do not share. If most rows have changed, it builds a new table
-// from the unchanged and the changed rows instead.
-func (p *pastRows) replace(account string, parts [][]changedRow) (*table, int) {
-	changed := slices.Concat(parts...)
+// replace returns a copy of the present table in which the changed rows are replaced, and the number
+// of rows that the two tables do not share. later is the number of rows that did not exist yet. If
+// many rows have changed, it builds a new table from the unchanged and the changed rows instead.
+func (p *pastRows) replace(account string, changed []changedRow, later int) (*table, int, error) {
 	rows := p.present.count(account)
 	if account == everyAccount {
 		rows = p.present.rows.Len()
 	}
-	rebuilt := 2*len(changed) > rows
-	var t *table
-	if rebuilt {
-		t = newTable(p.present.kind)
-		for _, unchanged := range scanBlocks(p, account, p.unchanged) {
-			for _, row := range unchanged {
-				t.put(row, cell{})
-			}
+	if 3*(len(changed)+later) > rows { // removing a row takes some 4 times as long as loading one
+		t, err := p.rebuilt(account, changed)
+		if err != nil {
+			return nil, 0, err
 		}
-		p.present.deleted.Scan(func(name domain.Name, version uint64) bool {
-			if version <= p.position && (account == everyAccount || p.present.listedIn(name) == account) {
-				t.deleted.Set(name, version)
-			}
-			return true
-		})
-	} else {
-		p.world.pastTableCache.copies.Lock()
-		t = p.present.copy()
-		p.world.pastTableCache.copies.Unlock()
+		return t, t.rows.Len() + t.deleted.Len(), nil
+	}
+	p.world.pastTableCache.copies.Lock()
+	t := p.present.copy()
+	p.world.pastTableCache.copies.Unlock()
+	for _, some := range p.rowsOf(account, func(version uint64) bool { return version > p.position }) {
+		for _, row := range some {
+			head := row.Head()
+			t.remove(head.Name, head.CreateTime, 0)
+			t.deleted.Delete(head.Name)
+		}
 	}
 	for _, one := range changed {
-		if !rebuilt { // a rebuilt table does not have the present rows of changed resources
-			if old, exists := t.rows.Get(one.name); exists {
-				t.remove(one.name, old.row.Head().CreateTime, 0)
-			}
-			t.deleted.Delete(one.name)
-		}
+		t.deleted.Delete(one.name)
 		switch {
 		case one.row != nil:
 			t.put(one.row, cell{})
@@ -363,18 +344,47 @@ func (p *pastRows) replace(account string, parts [][]changedRow) (*table, int) {
 			t.deleted.Set(one.name, one.found)
 		}
 	}
-	if rebuilt {
-		return t, t.rows.Len() + t.deleted.Len()
-	}
-	return t, len(changed)
+	return t, len(changed) + later, nil
 }
 
-// unchanged returns those of some rows that have not changed since the Moment.
-func (p *pastRows) unchanged(rows []domain.AnyRow) (all []domain.AnyRow) {
-	for _, row := range rows {
-		if row.Head().Version <= p.position {
-			all = append(all, row)
+// rebuilt returns a new table of an account's unchanged and changed rows.
+func (p *pastRows) rebuilt(account string, changed []changedRow) (*table, error) {
+	t := newTable(p.present.kind)
+	all := slices.Concat(p.rowsOf(account, func(version uint64) bool { return version <= p.position })...)
+	p.present.deleted.Scan(func(name domain.Name, version uint64) bool {
+		if version <= p.position && (account == everyAccount || p.present.listedIn(name) == account) {
+			t.deleted.Set(name, version)
+		}
+		return true
+	})
+	for _, one := range changed {
+		switch {
+		case one.row != nil:
+			all = append(all, one.row)
+		case one.found > 0:
+			t.deleted.Set(one.name, one.found)
 		}
 	}
-	return all
+	slices.SortFunc(all, func(a, b domain.AnyRow) int { return cmp.Compare(a.Key(), b.Key()) })
+	for _, row := range all {
+		if err := t.load(row); err != nil {
+			return nil, err
+		}
+	}
+	t.finish()
+	return t, nil
+}
+
+// rowsOf returns the present rows of an account whose versions match.
+func (p *pastRows) rowsOf(account string, match func(version uint64) bool) [][]domain.AnyRow {
+	return scanBlocks(p, account, func(blocks []*block) (all []domain.AnyRow) {
+		for _, b := range blocks {
+			for _, row := range b.rows {
+				if _, last := row.Versions(); match(last) {
+					all = append(all, row)
+				}
+			}
+		}
+		return all
+	})
 }

@@ -276,7 +276,9 @@ func (c idempotent) store(s entryKey, leased *leasedClaim, result any, err error
 	}
 	ctx, cancel := c.Detached()
 	defer cancel()
-	if err := c.Idempotency.Store(ctx, leased.stop(), sealed); err != nil {
+	claim := leased.stop()
+	claim.Position = max(c.reflected, c.World.Position())
+	if err := c.Idempotency.Store(ctx, claim, sealed); err != nil {
 		c.Logger.Warn("the response for an idempotency key was not stored; a retry of the request returns the recorded "+
 			"changes", "request", c.ID, "error",
 			err)

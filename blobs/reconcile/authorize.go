@@ -78,7 +78,9 @@ func (r *Reconciler) authorize(ctx context.Context) (began time.Time, err error)
 			continue
 		}
 		oldest := began
-		if owner == "" && !adopt {
+		if owner == blobs.RestoredOwner(first.ID) {
+			owner = "" // the files are those of the backup, and not older than the log
+		} else if owner == "" && !adopt {
 			if oldest, err = store.oldest(ctx); err != nil {
 				return began, err
 			}

@@ -3,6 +3,7 @@ package main_test
 import (
 	"encoding/json"
 	"net/http"
+	"os"
 	"path/filepath"
 	"testing"
 
@@ -11,7 +12,8 @@ import (
 
 // TestRestoreToAnotherCluster backs up an installation whose log is in a NATS cluster, while its control
 // plane runs, and restores it to another cluster, in another process: resources, keys and secrets are
-// there, and the state is the one of the backup.
+// there, and the state is the one of the backup. After the first, interrupted attempt no control plane
+// starts, and the second one continues it.
 func TestRestoreToAnotherCluster(t *testing.T) {
 	c := startNATS(t)
 	first := c.serve(t.TempDir(), "--worker=false", "--lame-duck", "0s")
@@ -24,6 +26,9 @@ func TestRestoreToAnotherCluster(t *testing.T) {
 	out := first.run("backup", "create", target, "--recipient", created.Recipient, "-o", "json").ok(t)
 	require.Contains(t, out, `"state": "COMPLETED"`)
 	state := first.as("system", first.operator().APIKey).get("//v1/system/digest")["sha256"]
+	bundle, standby := filepath.Join(t.TempDir(), "bundle"), t.TempDir()
+	first.run("server", "bundle", bundle).ok(t)
+	commandIn(t, c.env, t.TempDir(), "server", "join", bundle, "--data", standby).ok(t)
 	first.end()
 	c.stop(0)
 	c.stop(1)
@@ -36,6 +41,16 @@ func TestRestoreToAnotherCluster(t *testing.T) {
 		Position int64
 		SHA256   string
 		Missing  []string
+	}
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	failed := commandIn(t, other.env, t.TempDir(), append(restore, "--blobs", "file://"+file)...)
+	require.NotZero(t, failed.code, "the restore is interrupted after the data keys")
+	for _, half := range []string{standby, dir + ".restoring"} { // a control plane with the keys
+		serving := commandIn(t, other.env, t.TempDir(), "serve", "--data", half, "--nats-url", other.url(0), "--listen",
+			"127.0.0.1:0")
+		require.NotZero(t, serving.code)
+		require.Contains(t, serving.stderr, "run the same `anneal restore` command again")
 	}
 	require.NoError(t, json.Unmarshal([]byte(commandIn(t, other.env, t.TempDir(), restore...).ok(t)), &restored))
 	require.Empty(t, restored.Missing)

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/parquet-go/parquet-go"
 	"github.com/stretchr/testify/require"
 
 	"anneal/blobs/external/s3test"
@@ -75,7 +76,7 @@ func (v *webhook) awaitRequests(t *testing.T, more int) {
 
 // TestSubscriptionsSurviveKills kills the server again and again while it delivers events: to a webhook,
 // which must receive every event at least once and first in the order of the log for each resource, and
-// to files, which must have every event exactly once. It kills the server ANNEAL_SUBSCRIPTION_KILLS
+// to JSONL and Parquet files, which must have every event exactly once. It kills the server ANNEAL_SUBSCRIPTION_KILLS
 // times, 3 by default.
 func TestSubscriptionsSurviveKills(t *testing.T) {
 	t.Parallel()
@@ -89,9 +90,11 @@ func TestSubscriptionsSurviveKills(t *testing.T) {
 	user.must(http.MethodPost, "/secrets", object{"name": "store", "keyName": "STORE", "value": store.Credentials()})
 	user.must(http.MethodPost, "/subscriptions", object{"subscriptionId": "hook", "subscription": object{
 		"eventTypes": []string{"dataset.*"}, "startPosition": "0", "webhook": object{"url": receiver.URL}}})
-	user.must(http.MethodPost, "/subscriptions", object{"subscriptionId": "files", "subscription": object{
-		"eventTypes": []string{"dataset.*"}, "startPosition": "0", "files": object{"externalUrl": store.Address("log/"),
-			"credentialsSecret": "accounts/default/secrets/store"}}})
+	for _, format := range []string{"JSONL", "PARQUET"} {
+		user.must(http.MethodPost, "/subscriptions", object{"subscriptionId": strings.ToLower(format), "subscription": object{
+			"eventTypes": []string{"dataset.*"}, "startPosition": "0", "files": object{"format": format,
+				"externalUrl": store.Address(format + "/"), "credentialsSecret": "accounts/default/secrets/store"}}})
+	}
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 1))
@@ -126,18 +129,54 @@ func TestSubscriptionsSurviveKills(t *testing.T) {
 		return n >= len(lines)
 	})
 	require.Equal(t, want, v.first())
-	inFiles := func() (ids []string) {
-		objects := store.Objects()
-		for _, key := range slices.Sorted(maps.Keys(objects)) {
-			for line := range strings.Lines(objects[key]) {
-				var e object
-				require.NoError(t, json.Unmarshal([]byte(line), &e))
-				ids = append(ids, e["id"].(string))
-			}
-		}
-		return ids
+	eventually(t, "the files have all events", func() bool {
+		return len(linesOf(t, store)) >= len(lines) && len(rowsOf(t, store)) >= len(lines)
+	})
+	rows, written := rowsOf(t, store), linesOf(t, store)
+	require.Len(t, rows, len(lines))
+	require.Len(t, written, len(lines))
+	for n, line := range written {
+		var e struct{ ID, Type, Subject, Position string }
+		require.NoError(t, json.Unmarshal([]byte(line), &e))
+		require.Equal(t, lines[n], e.ID, "the order of the log, without a gap or a repetition")
+		require.Equal(t, line, rows[n].Event)
+		require.Equal(t, e, struct{ ID, Type, Subject, Position string }{rows[n].ID, rows[n].Type, rows[n].Subject,
+			fmt.Sprint(rows[n].Position)})
 	}
-	eventually(t, "the files have all events", func() bool { return len(inFiles()) >= len(lines) })
-	require.Equal(t, lines, inFiles())
 	require.Zero(t, s.end())
+}
+
+// linesOf returns the lines of the files below JSONL/, in the order of their names.
+func linesOf(t *testing.T, store *s3test.Server) (lines []string) {
+	t.Helper()
+	objects := store.Objects()
+	for _, key := range slices.Sorted(maps.Keys(objects)) {
+		if strings.Contains(key, "JSONL/") {
+			lines = append(lines, strings.Split(strings.TrimSuffix(objects[key], "\n"), "\n")...)
+		}
+	}
+	return lines
+}
+
+// An eventRow is a row of a Parquet file of events.
+type eventRow struct {
+	Position int64  `parquet:"position"`
+	ID       string `parquet:"id"`
+	Type     string `parquet:"type"`
+	Subject  string `parquet:"subject"`
+	Event    string `parquet:"event"`
+}
+
+// rowsOf returns the rows of the files below PARQUET/, in the order of their names.
+func rowsOf(t *testing.T, store *s3test.Server) (rows []eventRow) {
+	t.Helper()
+	objects := store.Objects()
+	for _, key := range slices.Sorted(maps.Keys(objects)) {
+		if strings.Contains(key, "PARQUET/") {
+			some, err := parquet.Read[eventRow](strings.NewReader(objects[key]), int64(len(objects[key])))
+			require.NoError(t, err, key)
+			rows = append(rows, some...)
+		}
+	}
+	return rows
 }

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	otlp "go.opentelemetry.io/proto/otlp/trace/v1"
@@ -207,4 +208,43 @@ func checkAgentMetrics(t *testing.T, url string) {
 			require.Contains(t, reference, "`anneal_"+name+"`")
 		}
 	}
+}
+
+// TestTraceContextWithoutCollector checks what docs/events.md says of a server without a collector: the
+// trace context of a request is in its response, its events, the reactions to them, and its usage record.
+func TestTraceContextWithoutCollector(t *testing.T) {
+	t.Parallel()
+	s := serve(t, t.TempDir())
+	s.joined()
+	user := s.user()
+	const given, state = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "vendor=1"
+	traced := func(method, path string, body any, header ...string) {
+		t.Helper()
+		res, err := user.send(method, path, body, append(header, "traceparent", given, "tracestate", state)...)
+		require.NoError(t, err)
+		testutil.ReadAll(t, res.Body)
+		require.NoError(t, res.Body.Close())
+		require.Equal(t, http.StatusOK, res.StatusCode)
+		require.Equal(t, given, res.Header.Get("traceparent"))
+	}
+	traced(http.MethodPost, "/datasets", object{"datasetId": "traced", "dataset": object{}})
+	created := s.eventOf("datasets/traced", ".created.v1")
+	require.Equal(t, []any{given, state}, []any{created["traceparent"], created["tracestate"]})
+
+	user.deploy("d", object{"baseModel": baseModel})
+	ready := s.eventOf("deployments/d", ".created.v1")
+	require.NotContains(t, ready, "traceparent", "a request without the header")
+	traced(http.MethodPost, "//inference/v1/completions", object{"prompt": "hello", "max_tokens": 4,
+		"model": "accounts/default/deployments/d"})
+	js, err := jetstream.New(s.reader(s.operator(), nil))
+	require.NoError(t, err)
+	eventually(t, "the usage record has the trace context", func() bool {
+		stream, err := js.Stream(t.Context(), "USAGE")
+		require.NoError(t, err)
+		m, err := stream.GetMsg(t.Context(), stream.CachedInfo().State.LastSeq)
+		return err == nil && m.Header.Get("ce-traceparent") == given && m.Header.Get("ce-tracestate") == state
+	})
+	out := s.run("events", "--filter", `traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-*"`).ok(t)
+	require.Contains(t, out, "dataset.created.v1")
+	require.Zero(t, s.end())
 }

@@ -1,6 +1,7 @@
 package archive
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -84,13 +85,63 @@ func check(t *testing.T, a *Archive, positions map[domain.Name][]uint64) {
 	}
 }
 
+// checkWalks requires that Walk finds what Find and Chain find, at positions over the whole archive.
+func checkWalks(t *testing.T, a *Archive, positions map[domain.Name][]uint64) {
+	t.Helper()
+	var versions []uint64
+	for _, all := range positions {
+		versions = append(versions, all[len(all)-1], all[len(all)/2])
+	}
+	last, _ := a.Last()
+	for position := uint64(1); position <= last; position += 61 {
+		got := make([][]uint64, len(versions))
+		newest := last
+		require.NoError(t, a.Walk(versions, position, func(i int, at uint64, oldest bool) error {
+			require.LessOrEqual(t, at, newest, "positions descend")
+			newest, got[i] = at, append(got[i], at)
+			chain, err := a.Chain(got[i][0])
+			require.NoError(t, err)
+			require.Equal(t, chain[0] == at, oldest)
+			return nil
+		}))
+		for i, version := range versions {
+			found, err := a.Find(version, position)
+			require.NoError(t, err)
+			chain, err := a.Chain(found)
+			require.NoError(t, err)
+			slices.Reverse(chain)
+			require.Equal(t, chain, got[i], "at position %d", position)
+		}
+	}
+	failed := errors.New("failed")
+	require.ErrorIs(t, a.Walk(versions, last, func(int, uint64, bool) error { return failed }), failed)
+}
+
+// checkFirsts requires that Firsts has the first event of each resource and no other event. All events
+// are written.
+func checkFirsts(t *testing.T, a *Archive, positions map[domain.Name][]uint64) {
+	t.Helper()
+	firsts := a.Firsts()
+	for _, all := range positions {
+		for i, at := range all {
+			require.Equal(t, i == 0, firsts.Has(at), "position %d", at)
+		}
+	}
+	last, _ := a.Last()
+	require.False(t, firsts.Has(0))
+	require.False(t, firsts.Has(last+1))
+}
+
 func TestArchive(t *testing.T) {
 	for kind, a := range map[string]*Archive{"memory": NewMemory(), "files": opened(t, t.TempDir())} {
 		t.Run(kind, func(t *testing.T) {
 			positions := filled(t, a, 2_345)
 			check(t, a, positions) // at this point, some events are only in memory
+			checkWalks(t, a, positions)
 			require.NoError(t, a.Flush())
 			check(t, a, positions)
+			checkWalks(t, a, positions)
+			checkFirsts(t, a, positions)
 			for _, seconds := range []int{-5, 0, 1, 700, 2_344, 2_345, 9_000} {
 				position, err := a.At(epoch.Add(time.Duration(seconds) * time.Second))
 				require.NoError(t, err)
@@ -154,6 +205,9 @@ func TestKeep(t *testing.T) {
 		require.Equal(t, eventAt(at.Position, "").Time, newest.UTC())
 		again(a, positions, 1_000)
 		check(t, a, positions)
+		checkWalks(t, a, positions)
+		require.NoError(t, a.Flush())
+		checkFirsts(t, a, positions)
 		require.NoError(t, a.Close())
 	}
 }

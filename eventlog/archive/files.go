@@ -62,7 +62,8 @@ type frameRef struct {
 	first, last uint64
 	newest      time.Time // latest time of any event in the archive up to the end of this frame
 	offset      int64
-	length      int // length of the frame in bytes, including its header
+	length      int    // length of the frame in bytes, including its header
+	firsts      uint64 // bit i: event i of the frame is the first one of its resource
 }
 
 // scan reads the headers and the links of all frames into index. It stops at the first frame whose
@@ -83,6 +84,7 @@ func (a *Archive) scan() {
 			binary.BigEndian.Uint32(head[36:]) != crc32.Checksum(links, castagnoli) {
 			return
 		}
+		ref.firsts = firstsOf(links)
 		a.index = append(a.index, ref)
 		a.size, a.written, a.last, a.newest = a.size+int64(ref.length), ref.last, ref.last, ref.newest
 	}
@@ -103,7 +105,12 @@ func parseHeader(head []byte, offset int64) (frameRef, error) {
 // frameOf returns the index of the frame that has the event at a position. The event must be in the
 // file.
 func (a *Archive) frameOf(position uint64) int {
-	i, _ := slices.BinarySearchFunc(a.index, position, func(ref frameRef, p uint64) int {
+	i, _ := findFrame(a.index, position)
+	return i
+}
+
+func findFrame(index []frameRef, position uint64) (i int, found bool) {
+	return slices.BinarySearchFunc(index, position, func(ref frameRef, p uint64) int {
 		switch {
 		case ref.first > p:
 			return 1
@@ -112,7 +119,6 @@ func (a *Archive) frameOf(position uint64) int {
 		}
 		return 0
 	})
-	return i
 }
 
 // entryIn returns the event at a position in a frame, without its field Previous.
@@ -188,7 +194,7 @@ func (a *Archive) writeBatch(b *batch) (frameRef, error) {
 		return frameRef{}, err
 	}
 	_, err = a.frames.WriteAt(frame, offset)
-	return frameRef{b.first(), b.entries[len(b.entries)-1].Position, newest, offset, len(frame)}, err
+	return frameRef{b.first(), b.entries[len(b.entries)-1].Position, newest, offset, len(frame), firstsOf(links)}, err
 }
 
 // lastState returns the position of the last event of a resource that carries a state, looking back

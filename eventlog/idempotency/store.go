@@ -101,6 +101,9 @@ type Claim struct {
 	Seed     []byte
 	Lease    time.Time // when the lease of the request that is being executed ends
 	Response []byte
+	// Position is a position of the log up to which the request has recorded its events. The caller
+	// sets it before Store; 0 if it is unknown.
+	Position uint64
 
 	key      string
 	record   storedClaim
@@ -114,6 +117,8 @@ type storedClaim struct {
 	Since  time.Time `json:"since"` // when the key was first claimed
 	Lease  time.Time `json:"lease"`
 	Answer []byte    `json:"answer,omitempty"`
+	// Position is Claim.Position of the request that stored Answer; 0 in records of earlier versions.
+	Position uint64 `json:"position,omitempty"`
 }
 
 // Claim claims a key for a request, and returns the outcome in the State of the Claim. digest
@@ -186,7 +191,7 @@ func (a *Store) Store(ctx context.Context, claim Claim, answer []byte) error {
 			"have 1 to %d", len(answer),
 			MaxResponse)
 	}
-	claim.record.Answer = answer
+	claim.record.Answer, claim.record.Position = answer, claim.Position
 	_, err := a.put(ctx, claim)
 	return err
 }

@@ -98,6 +98,9 @@ func SetKey(ctx context.Context, nc *nats.Conn, name, fingerprint string) error 
 		return err
 	}
 	_, err = update(ctx, bucket, func(r Record) (*Record, error) {
+		if r.Restore != nil {
+			return nil, r.Restore.incomplete()
+		}
 		r.Keys[name] = fingerprint
 		return &r, nil
 	})

@@ -74,7 +74,7 @@ func Create(ctx context.Context, nc *nats.Conn, replicas int, keys map[string]st
 		own[name] = []string{fingerprint}
 	}
 	_, err = update(ctx, bucket, func(r Record) (*Record, error) {
-		if r.Keys != nil {
+		if r.Keys != nil || r.Restore != nil {
 			return nil, r.Check(own, eventVersion)
 		}
 		return &Record{Keys: keys, EventVersion: eventVersion, Members: map[string]Member{}}, nil
@@ -117,7 +117,7 @@ func (m *Membership) enter(ctx context.Context) error {
 }
 
 func (m *Membership) addTo(r *Record) error {
-	if r.Keys == nil {
+	if r.Keys == nil && r.Restore == nil {
 		return domain.Errorf(domain.Unavailable, "the NATS cluster has no record of the installation (stream "+
 			"KV_INSTALLATION): check --nats-url, or restore a backup")
 	}

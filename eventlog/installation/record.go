@@ -34,6 +34,8 @@ type Record struct {
 	// Members has the running control planes by ID. A control plane that stops removes itself; one
 	// that crashed is removed by another.
 	Members map[string]Member `json:"members"`
+	// Restore is the restore that fills the cluster, or that was interrupted; nil in an installation.
+	Restore *Restore `json:"restore,omitempty"`
 }
 
 // A Member describes one running control plane.
@@ -160,8 +162,12 @@ const Reason = "OTHER_INSTALLATION"
 
 // Check returns an error with all reasons why a control plane cannot become a member. keys has the
 // fingerprints of its keys by name. A key ring has several fingerprints; one of them must be in the
-// record. eventVersion is the highest version of events that the control plane can read.
+// record. eventVersion is the highest version of events that the control plane can read. No control
+// plane can join while a restore is not complete.
 func (r Record) Check(keys map[string][]string, eventVersion int) error {
+	if r.Restore != nil {
+		return r.Restore.incomplete()
+	}
 	var lacks, differ, reasons []string
 	for _, name := range slices.Sorted(maps.Keys(r.Keys)) {
 		switch own := keys[name]; {

@@ -302,7 +302,9 @@ func (c *Connection) Replicas() int { return c.replicas }
 func (c *Connection) Close() {
 	for _, nc := range []*nats.Conn{c.desk, c.control, c.keeper, c.warden} {
 		if nc != nil {
-			_ = nc.FlushTimeout(2 * time.Second)
+			if nc.IsConnected() {
+				_ = nc.FlushTimeout(2 * time.Second)
+			}
 			nc.Close()
 		}
 	}

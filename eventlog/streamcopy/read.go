@@ -44,7 +44,7 @@ func (m Message) Time() time.Time {
 const readTimeout = 30 * time.Second // maximum time until the next message arrives
 
 // Read yields the messages of a stream after the position cursor, up to last. Positions may be
-// missing.
+// missing, also the last ones: the stream has deleted messages that expired.
 func Read(ctx context.Context, nc *nats.Conn, stream string, cursor, last uint64) iter.Seq2[Message, error] {
 	return func(yield func(Message, error) bool) {
 		fail := func(err error) {
@@ -53,15 +53,15 @@ func Read(ctx context.Context, nc *nats.Conn, stream string, cursor, last uint64
 		if cursor >= last {
 			return
 		}
-		messages, err := consume(ctx, nc, stream, cursor)
+		messages, pending, err := consume(ctx, nc, stream, cursor)
 		if err != nil {
 			fail(err)
 			return
 		}
 		defer messages.Stop()
-		for cursor < last {
-			next, err := nextMessage(ctx, messages)
-			if err != nil {
+		for cursor < last && pending > 0 {
+			var next Message
+			if next, pending, err = nextMessage(ctx, messages); err != nil {
 				fail(err)
 				return
 			}
@@ -75,29 +75,33 @@ func Read(ctx context.Context, nc *nats.Conn, stream string, cursor, last uint64
 	}
 }
 
-func consume(ctx context.Context, nc *nats.Conn, stream string, after uint64) (jetstream.MessagesContext, error) {
+// consume returns the messages of a stream after the position cursor, and how many there are.
+func consume(ctx context.Context, nc *nats.Conn, stream string, cursor uint64) (messages jetstream.MessagesContext,
+	pending uint64, err error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	consumer, err := js.OrderedConsumer(ctx, stream, jetstream.OrderedConsumerConfig{
-		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: after + 1})
+		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: cursor + 1})
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	return consumer.Messages()
+	messages, err = consumer.Messages()
+	return messages, consumer.CachedInfo().NumPending, err
 }
 
-func nextMessage(ctx context.Context, from jetstream.MessagesContext) (Message, error) {
+// nextMessage returns the next message, and how many messages the stream has after it.
+func nextMessage(ctx context.Context, from jetstream.MessagesContext) (next Message, pending uint64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	m, err := from.Next(jetstream.NextContext(ctx))
 	if err != nil {
-		return Message{}, err
+		return Message{}, 0, err
 	}
 	meta, err := m.Metadata()
 	if err != nil {
-		return Message{}, err
+		return Message{}, 0, err
 	}
 	header := nats.Header{}
 	for name, values := range m.Headers() {
@@ -106,22 +110,36 @@ func nextMessage(ctx context.Context, from jetstream.MessagesContext) (Message, 
 			header[name] = values
 		}
 	}
-	return Message{meta.Sequence.Stream, m.Subject(), header, m.Data()}, nil
+	return Message{meta.Sequence.Stream, m.Subject(), header, m.Data()}, meta.NumPending, nil
 }
 
-// Last returns the position of the newest message of a stream; 0 when the stream is empty or does
-// not exist.
-func Last(ctx context.Context, nc *nats.Conn, stream string) (uint64, error) {
+// A State describes a stream. Its positions begin at 1 when it is created, so a position has a meaning
+// only together with the time of the creation.
+type State struct {
+	Created time.Time // to the millisecond
+	// Last is the position of the newest message that the stream ever had, which it may have deleted.
+	Last uint64
+}
+
+// StateOf returns the state of a stream; the zero State when the stream does not exist.
+func StateOf(ctx context.Context, nc *nats.Conn, stream string) (State, error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
-		return 0, err
+		return State{}, err
 	}
 	s, err := js.Stream(ctx, stream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return 0, nil
+		return State{}, nil
 	}
 	if err != nil {
-		return 0, fmt.Errorf("look up stream %s: %w", stream, err)
+		return State{}, fmt.Errorf("look up stream %s: %w", stream, err)
 	}
-	return s.CachedInfo().State.LastSeq, nil
+	info := s.CachedInfo()
+	return State{info.Created.UTC().Truncate(time.Millisecond), info.State.LastSeq}, nil
+}
+
+// Last returns the field Last of StateOf.
+func Last(ctx context.Context, nc *nats.Conn, stream string) (uint64, error) {
+	state, err := StateOf(ctx, nc, stream)
+	return state.Last, err
 }

@@ -95,6 +95,20 @@ func ParseBundle(data []byte) (b Bundle, err error) {
 	return b, err
 }
 
+// CheckpointSize returns the size of the checkpoint in the bundle, without verifying it.
+func (b Bundle) CheckpointSize() (uint64, error) {
+	signed := b.Proof
+	if b.Event != nil {
+		var inclusion proof.TLogProof
+		if err := inclusion.Unmarshal([]byte(b.Proof)); err != nil {
+			return 0, fmt.Errorf("proof: %w", err)
+		}
+		signed = string(inclusion.Checkpoint)
+	}
+	c, err := ParseCheckpoint(signed)
+	return c.Size, err
+}
+
 // Disclose returns the Disclosure of an event, to which the entry e commits. withPayload says
 // whether it includes the data of the event.
 func Disclose(m integrity.Message, e Entry, salts Salts, link Link, withPayload bool) (*Disclosure, error) {
@@ -158,6 +172,7 @@ type Verified struct {
 	// the size of the checkpoint.
 	Since     uint64
 	SinceRoot tlog.Hash // root hash of the log at the size Since
+	Growth    []Step    // proof that the log has only grown since Since; nil if the bundle has none
 }
 
 // Verify verifies the bundle with the public key of the log, and returns what it proves. It counts
@@ -188,7 +203,7 @@ func (b Bundle) Verify(log note.Verifier, witnesses ...note.Verifier) (v Verifie
 		if err := verifySteps(b.Growth, v.Checkpoint); err != nil {
 			return v, err
 		}
-		v.Since, v.SinceRoot = b.Growth[0].From, b.Growth[0].FromRoot
+		v.Since, v.SinceRoot, v.Growth = b.Growth[0].From, b.Growth[0].FromRoot, b.Growth
 	}
 	return v, nil
 }

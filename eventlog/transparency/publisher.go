@@ -418,10 +418,8 @@ func (p *Publisher) Checkpoint() (signed []byte, c Checkpoint, err error) {
 // 0, the bundle proves that the log has only grown since it had oldSize events.
 func (p *Publisher) Prove(ctx context.Context, position, oldSize uint64,
 	payload bool) (Bundle, error) {
-	if position > p.signedSize() {
-		soon, cancel := context.WithTimeout(ctx, proveTimeout)
-		_ = p.WaitFor(soon, position) // when it fails, proveEvent says what is missing
-		cancel()
+	if size := max(position, oldSize); size > p.signedSize() {
+		p.waitForSigned(ctx, size, position)
 	}
 	tree, head, err := p.current()
 	b := Bundle{Format: BundleFormat}
@@ -447,6 +445,20 @@ func (p *Publisher) Prove(ctx context.Context, position, oldSize uint64,
 		b.Growth = []Step{step}
 	}
 	return b, nil
+}
+
+// waitForSigned waits until a checkpoint covers the given size, which another control plane may have
+// signed already. For a size that the log does not have, it only waits for the position. When it
+// fails, Prove says what is missing.
+func (p *Publisher) waitForSigned(ctx context.Context, size, position uint64) {
+	soon, cancel := context.WithTimeout(ctx, proveTimeout)
+	defer cancel()
+	if size > position {
+		if last, err := p.Messages.Last(soon); err != nil || last.Position < size {
+			size = position
+		}
+	}
+	_ = p.WaitFor(soon, size)
 }
 
 func (p *Publisher) proveEvent(ctx context.Context, tree *Tree, head *published, position uint64,

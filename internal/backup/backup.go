@@ -84,15 +84,22 @@ func Run(ctx context.Context, from Source, target *blobs.Store, s Settings, copy
 		return Manifest{}, err
 	}
 	m := Manifest{Format: format, ID: r.id, Version: from.Version, Log: first.ID, Recipients: r.Recipients}
-	view, err := r.copyReferenced(ctx)
+	view, at, err := r.copyReferenced(ctx)
 	if err != nil {
 		return Manifest{}, err
 	}
-	m.Checkpoint, m.Time = view.Checkpoint, time.Now().UTC()
+	last, err := from.Log.At(ctx, view.Position)
+	if err != nil {
+		return Manifest{}, err
+	}
+	m.Checkpoint, m.Time, m.EventTime = view.Checkpoint, at, last.Time.UTC()
 	if m.Files, err = r.listFiles(ctx, view); err != nil {
 		return Manifest{}, err
 	}
 	if m.Secrets, err = r.putSecrets(ctx, recipients); err != nil {
+		return Manifest{}, err
+	}
+	if m.Answers, err = r.putAnswers(ctx, recipients); err != nil {
 		return Manifest{}, err
 	}
 	if err := r.putStreams(ctx, &m); err != nil {
@@ -187,18 +194,23 @@ func (r *run) checkTarget(ctx context.Context) error {
 const maxPasses = 10
 
 // copyReferenced copies files and data keys until it has all that the resources of the newest view
-// refer to, and returns that view. A file can be deleted before it is copied; the next pass then
-// uses a later view, whose resources no longer refer to the file. Few passes are needed, because
-// the reconciler deletes the files of a resource within a second after the event.
-func (r *run) copyReferenced(ctx context.Context) (*projections.View, error) {
+// refer to, and returns that view and its time: the view has all events that the log had then. A
+// file can be deleted before it is copied; the next pass then uses a later view, whose resources no
+// longer refer to the file. Few passes are needed, because the reconciler deletes the files of a
+// resource within a second after the event.
+func (r *run) copyReferenced(ctx context.Context) (*projections.View, time.Time, error) {
 	for pass := 1; ; pass++ {
+		at := time.Now().UTC()
+		if err := r.World.Confirm(ctx, r.Log, at); err != nil {
+			return nil, at, err
+		}
 		view := r.World.View()
 		refs := reconcile.In(view)
 		if err := r.copyFiles(ctx, refs); err != nil {
-			return nil, err
+			return nil, at, err
 		}
 		if err := r.readKeys(ctx); err != nil {
-			return nil, err
+			return nil, at, err
 		}
 		r.absent = r.lacking(refs)
 		if len(r.absent) == 0 || pass == maxPasses {
@@ -207,7 +219,7 @@ func (r *run) copyReferenced(ctx context.Context) (*projections.View, error) {
 					"longer has",
 					"count", len(r.absent), "first", r.absent[0])
 			}
-			return view, nil
+			return view, at, nil
 		}
 	}
 }
@@ -357,7 +369,7 @@ func (r *run) putStreams(ctx context.Context, m *Manifest) error {
 			return advise(damaged(r.last.ID, "the manifest of backup %s has an invalid hash chain",
 				r.last.ID), createAdvice)
 		}
-		chain.Checkpoint, m.Parent, m.UsageLast = r.last.Checkpoint, r.last.ID, r.last.UsageLast
+		chain.Checkpoint, m.Parent = r.last.Checkpoint, r.last.ID
 		copy(chain.Hash[:], hash)
 	}
 	var err error
@@ -372,18 +384,30 @@ func (r *run) putStreams(ctx context.Context, m *Manifest) error {
 			chain.Position, chain.EventID, m.Position, m.EventID)
 	}
 	m.Hash = chain.Hash.String()
-	last, err := streamcopy.Last(ctx, r.Control, metering.Stream)
-	if err != nil {
+	if err := r.putUsage(ctx, m); err != nil {
 		return err
 	}
-	if last < m.UsageLast { // the stream USAGE was deleted and created again, so its sequences begin at 1 again
-		m.UsageLast = 0
-	}
-	m.Usage, err = putSegments(ctx, r.target, "usage/", r.id,
-		streamcopy.Read(ctx, r.Control, metering.Stream, m.UsageLast, last), func(streamcopy.Message) error { return nil })
-	m.UsageLast = last
 	for _, s := range slices.Concat(m.Events, m.Usage) {
 		r.add(s.Object)
 	}
+	return nil
+}
+
+// putUsage stores the messages that the stream USAGE got since the last backup. If the stream was
+// created since, for example by a restore, its sequences are others than those of the last backup:
+// then putUsage stores all of its messages.
+func (r *run) putUsage(ctx context.Context, m *Manifest) error {
+	stream, err := streamcopy.StateOf(ctx, r.Control, metering.Stream)
+	if err != nil {
+		return err
+	}
+	m.UsageLast, m.UsageCreated, m.UsageComplete = stream.Last, stream.Created, true
+	after := uint64(0)
+	if r.last != nil && r.last.UsageCreated.Equal(stream.Created) && r.last.UsageLast <= stream.Last {
+		after, m.UsageComplete = r.last.UsageLast, false
+	}
+	m.Usage, err = putSegments(ctx, r.target, "usage/", r.id,
+		streamcopy.Read(ctx, r.Control, metering.Stream, after, stream.Last),
+		func(streamcopy.Message) error { return nil })
 	return err
 }

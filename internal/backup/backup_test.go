@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"anneal/blobs"
+	"anneal/blobs/reconcile"
 	"anneal/domain"
 	"anneal/internal/backup"
 	"anneal/internal/datadir"
@@ -105,19 +106,20 @@ func TestRestoreRefuses(t *testing.T) {
 // objects, fails and leaves no data directory.
 func TestDamagedBackups(t *testing.T) {
 	from, to := newInstallation(t), newTarget(t)
+	from.claim("acme.key", time.Now(), from.world.Position)
 	from.create(1)
 	to.backup(from)
 	from.create(2)
 	to.backup(from)
 	random := rand.New(rand.NewPCG(1, 2))
 	var objects []string
-	for _, prefix := range []string{"events/", "files/", "lists/", "secrets/"} {
+	for _, prefix := range []string{"events/", "files/", "lists/", "secrets/", "answers/"} {
 		for f, err := range to.bucket.List(t.Context(), prefix) {
 			require.NoError(t, err)
 			objects = append(objects, f.Key)
 		}
 	}
-	require.Len(t, objects, 8)
+	require.Len(t, objects, 10)
 	damaged := 0
 	for n, key := range objects {
 		path := filepath.Join(to.dir, key)
@@ -136,8 +138,8 @@ func TestDamagedBackups(t *testing.T) {
 		}
 		require.NoError(t, os.WriteFile(path, content, 0o600))
 	}
-	// The list and the secrets of the first backup are not part of the second one.
-	require.Equal(t, len(objects)-2, damaged)
+	// The list, the secrets and the responses of the first backup are not part of the second one.
+	require.Equal(t, len(objects)-3, damaged)
 	_, _, err := to.restore(backup.RestoreSettings{})
 	require.NoError(t, err, "all objects are whole again")
 }
@@ -185,6 +187,7 @@ func TestBackupsOfAChangingInstallation(t *testing.T) {
 // remains the newest one and can be restored, and the next backup completes.
 func TestInterruptedBackups(t *testing.T) {
 	from, to := newInstallation(t), newTarget(t)
+	from.claim("acme.key", time.Now(), from.world.Position)
 	from.create(1)
 	whole := to.backup(from)
 	cut := errors.New("cut")
@@ -203,7 +206,7 @@ func TestInterruptedBackups(t *testing.T) {
 		_, err = backup.Run(t.Context(), from.source(), bucket, to.settings, func(int64) {})
 		require.NoError(t, bucket.Close())
 		if err == nil {
-			require.Equal(t, 5, stored, "events, files, list, secrets and manifest")
+			require.Equal(t, 6, stored, "events, files, list, secrets, responses and manifest")
 			break
 		}
 		require.ErrorIs(t, err, cut)
@@ -234,12 +237,54 @@ func TestInterruptedRestores(t *testing.T) {
 		_, err := backup.Restore(ctx, to.bucket, dir, settings)
 		require.ErrorIs(t, err, context.Canceled, what)
 		require.NoDirExists(t, string(dir))
+		require.ErrorContains(t, (dir + ".restoring").CheckRestored(), "run the same `anneal restore` command again")
 	}
-	settings.Progress = nil
+	settings.Progress = func(string) {
+		_, err := backup.Restore(t.Context(), to.bucket, dir, backup.RestoreSettings{Identities: to.identity,
+			Logger: slog.New(slog.DiscardHandler)})
+		require.ErrorContains(t, err, "is in use by process", "another restore to the same directory")
+	}
 	_, err := backup.Restore(t.Context(), to.bucket, dir, settings)
 	require.NoError(t, err)
 	require.NoDirExists(t, string(dir)+".restoring")
 	open(t, dir).check(1)
+}
+
+// TestInterruptedRestoresToABucketContinue cuts off a restore with a bucket of its own after the files,
+// and checks that the next restore uses the same bucket, until an installation has started with it.
+func TestInterruptedRestoresToABucketContinue(t *testing.T) {
+	from, to := newInstallation(t), newTarget(t)
+	from.create(1)
+	to.backup(from)
+	dir, ctx := datadir.Dir(filepath.Join(t.TempDir(), "data")), t.Context()
+	settings := backup.RestoreSettings{Identities: to.identity, Logger: slog.New(slog.DiscardHandler),
+		Bucket: "file://" + t.TempDir()}
+	cut, cancel := context.WithCancel(ctx)
+	settings.Progress = func(step string) {
+		if step == "restoring usage records" {
+			cancel()
+		}
+	}
+	_, err := backup.Restore(cut, to.bucket, dir, settings)
+	require.ErrorIs(t, err, context.Canceled)
+	settings.Progress = nil
+	_, err = backup.Restore(ctx, to.bucket, dir, settings)
+	require.NoError(t, err)
+
+	bucket, err := blobs.Open(ctx, blobs.Options{URL: settings.Bucket, BaseURL: "http://127.0.0.1:1/blobs",
+		Key: make([]byte, 32)})
+	require.NoError(t, err)
+	i := open(t, dir)
+	require.NoError(t, reconcile.New(reconcile.Options{Log: i.server.Log(), World: i.world, Blobs: bucket,
+		Keys: i.vault}).Reconcile(ctx, 0))
+	owner, err := bucket.Owner(ctx)
+	require.NoError(t, err)
+	first, err := i.server.Log().At(ctx, 1)
+	require.NoError(t, err)
+	require.Equal(t, first.ID, owner, "the restored installation owns the bucket")
+	require.NoError(t, bucket.Close())
+	_, err = backup.Restore(ctx, to.bucket, dir+"2", settings)
+	require.ErrorContains(t, err, "choose an empty bucket")
 }
 
 // A countdown is a context that is cancelled when it is used for the nth time.

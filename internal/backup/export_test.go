@@ -12,3 +12,8 @@ func (s *Service) SetPruning(target string) {
 	defer s.mu.Unlock()
 	s.pruning = target
 }
+
+// Intercept sets the function that is called for each change of the bucket for the restored files.
+func (s *RestoreSettings) Intercept(f func(change, key string, do func() error) error) {
+	s.intercept = f
+}

@@ -7,7 +7,8 @@
 //	usage/FIRST-ID.zst           messages of the stream USAGE, beginning with sequence FIRST
 //	files/ID/KEY                 a file of the installation: KEY is its key in the installation's bucket
 //	lists/ID.zst                 the list of all files of the backup, one JSON object per line
-//	secrets/ID.age               keys, data keys and the idempotency store, encrypted for the recipients
+//	secrets/ID.age               keys and data keys, encrypted for the recipients
+//	answers/ID.age               the records of the idempotency store, encrypted for the recipients
 //
 // Objects never change, except manifests, which Prune can replace. A backup does not copy data
 // again that an earlier backup has: its events continue those of its parent, the backup before it,
@@ -59,15 +60,27 @@ type Manifest struct {
 	// Checkpoint is the position of the log whose state the backup has. Hash is the hash chain of
 	// the events up to there.
 	eventlog.Checkpoint
-	Hash    string    `json:"hash"`
-	Time    time.Time `json:"time"`    // time of the state that the backup contains
-	EndTime time.Time `json:"endTime"` // time at which the backup was complete
-	Events  []Segment `json:"events"`  // events after the parent's position, up to Checkpoint
-	Usage   []Segment `json:"usage,omitempty"`
-	// sequence of the last message of the stream USAGE that this backup or one of its parents has
-	UsageLast  uint64   `json:"usageLast"`
-	Files      FileList `json:"files"`
-	Secrets    Object   `json:"secrets"`
+	Hash string `json:"hash"`
+	// Time is the time of the state that the backup contains: the log had no later event than that of
+	// Checkpoint. In backups of earlier versions, which have no EventTime, it is too late: see stateTime.
+	Time      time.Time `json:"time"`
+	EventTime time.Time `json:"eventTime,omitzero"` // time of the event of Checkpoint
+	EndTime   time.Time `json:"endTime"`            // time at which the backup was complete
+	Events    []Segment `json:"events"`             // events after the parent's position, up to Checkpoint
+	Usage     []Segment `json:"usage,omitempty"`
+	// UsageLast is the sequence of the last message of the stream USAGE that this backup or one of its
+	// parents has. UsageCreated is the time at which the stream was created; zero in backups of earlier
+	// versions.
+	UsageLast    uint64    `json:"usageLast"`
+	UsageCreated time.Time `json:"usageCreated,omitzero"`
+	// UsageComplete reports that Usage has all messages of the stream, because it is another stream than
+	// that of the parents. Their usage records are then not part of this backup.
+	UsageComplete bool     `json:"usageComplete,omitempty"`
+	Files         FileList `json:"files"`
+	Secrets       Object   `json:"secrets"`
+	// Answers has the records of the idempotency store; nil if there are none, and in backups of earlier
+	// versions, whose Secrets has them.
+	Answers    *Object  `json:"answers,omitempty"`
 	Recipients []string `json:"recipients"` // age public keys for which Secrets is encrypted
 	// Copied is the number of bytes that this backup added to the bucket of backups.
 	Copied int64 `json:"copied"`
@@ -76,6 +89,36 @@ type Manifest struct {
 	// signature of the manifest as a signed note: see Manifest.verify; empty in backups of earlier
 	// versions of anneal
 	signature []byte
+}
+
+// stateTime returns the time of the state that the backup contains. Earlier versions of anneal set
+// Time after they had copied the files; the ID has the time at which the backup began.
+func (m Manifest) stateTime() time.Time {
+	if began, err := time.Parse(idLayout, m.ID); m.EventTime.IsZero() && err == nil {
+		return began
+	}
+	return m.Time
+}
+
+// hasStateAt reports whether the backup surely has all events up to a time: that its last event is
+// later. Time does not suffice, because an event with an earlier time can be recorded later.
+func (m Manifest) hasStateAt(at time.Time) bool {
+	if m.EventTime.IsZero() {
+		return m.stateTime().After(at)
+	}
+	return m.EventTime.After(at)
+}
+
+// usageOf returns the segments with the usage records of a backup, oldest first. chain has the backup
+// and its parents, newest first.
+func usageOf(chain []Manifest) (all []Segment) {
+	if n := slices.IndexFunc(chain, func(m Manifest) bool { return m.UsageComplete }); n >= 0 {
+		chain = chain[:n+1]
+	}
+	for _, m := range slices.Backward(chain) {
+		all = append(all, m.Usage...)
+	}
+	return all
 }
 
 // An Object is an object in the bucket of backups. SHA256 is hexadecimal.

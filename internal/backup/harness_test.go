@@ -115,7 +115,13 @@ func (i *installation) source() backup.Source {
 
 func (i *installation) do(intent domain.Intent) {
 	i.Helper()
-	request := eventlog.Request{Time: time.Now(), Actor: "test"}
+	i.doAt(time.Now(), intent)
+}
+
+// doAt records the events of an intent with a time.
+func (i *installation) doAt(at time.Time, intent domain.Intent) {
+	i.Helper()
+	request := eventlog.Request{Time: at, Actor: "test"}
 	result, err := eventlog.Do(context.Background(), i.server.Log(), i.world, request, intent)
 	require.NoError(i, err)
 	require.NoError(i, i.world.WaitFor(context.Background(), result.Position()))

@@ -144,7 +144,7 @@ func (p *pruning) choose(keep Retention) error {
 		}
 	}
 	for _, id := range p.ids {
-		if !keep.Since.IsZero() && !p.all[id].Time.Before(keep.Since) {
+		if !keep.Since.IsZero() && !p.all[id].stateTime().Before(keep.Since) {
 			p.kept[id] = true
 		}
 	}
@@ -217,16 +217,21 @@ func (p *pruning) makeFull(m *Manifest) error {
 		return err
 	}
 	full := *m
-	full.Parent, full.Events, full.Usage = "", nil, nil
-	for _, one := range slices.Backward(chain) {
-		full.Events, full.Usage = append(full.Events, one.Events...), append(full.Usage, one.Usage...)
+	full.Parent, full.Events = "", nil
+	var manifests []Manifest
+	for _, one := range chain {
+		manifests = append(manifests, *one)
 	}
+	for _, one := range slices.Backward(manifests) {
+		full.Events = append(full.Events, one.Events...)
+	}
+	full.Usage = usageOf(manifests)
 	p.all[m.ID] = &full
 	return nil
 }
 
 // objectPrefixes are the prefixes of the objects of backups, except manifests.
-var objectPrefixes = []string{"events/", "usage/", "files/", "lists/", "secrets/"}
+var objectPrefixes = []string{"events/", "usage/", "files/", "lists/", "secrets/", "answers/"}
 
 // deleteObjects deletes the objects that no kept backup refers to.
 func (p *pruning) deleteObjects(ctx context.Context) error {
@@ -258,6 +263,9 @@ func (p *pruning) usedObjects(ctx context.Context) (map[string]bool, error) {
 			used[s.Key] = true
 		}
 		used[m.Secrets.Key] = true
+		if m.Answers != nil {
+			used[m.Answers.Key] = true
+		}
 		if m.Files.List == nil || used[m.Files.List.Key] {
 			continue
 		}
@@ -286,7 +294,7 @@ func objectID(key string) string {
 		_, rest, _ = strings.Cut(strings.TrimSuffix(rest, ".zst"), "-")
 	case "lists":
 		rest = strings.TrimSuffix(rest, ".zst")
-	case "secrets":
+	case "secrets", "answers":
 		rest = strings.TrimSuffix(rest, ".age")
 	}
 	if _, err := time.Parse(idLayout, rest); err != nil {

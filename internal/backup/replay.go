@@ -1,8 +1,8 @@
 package backup
 
 import (
+	"bytes"
 	"context"
-	"errors"
 	"iter"
 	"path/filepath"
 	"slices"
@@ -18,9 +18,6 @@ import (
 
 func parent(dir datadir.Dir) string { return filepath.Dir(filepath.Clean(string(dir))) }
 
-// errEnough ends the reading of a segment after the last usage record to restore.
-var errEnough = errors.New("all messages are restored")
-
 // putEvents publishes the events of the backup up to Position or Time. It reads also the events
 // after that, because it compares the hash chain of all events with the manifest's.
 func (r *restore) putEvents(ctx context.Context) error {
@@ -35,7 +32,7 @@ func (r *restore) putEvents(ctx context.Context) error {
 	}
 	var chain, restored integrity.HashChain
 	done := false
-	for s := range r.segments(func(m Manifest) []Segment { return m.Events }) {
+	for s := range r.events() {
 		err := segment(ctx, r.target, s, func(m streamcopy.Message) error {
 			if err := m.Extend(&chain); err != nil {
 				return err
@@ -53,7 +50,7 @@ func (r *restore) putEvents(ctx context.Context) error {
 				return domain.Errorf(domain.FailedPrecondition, "the stream %s has another log: restore to an empty NATS cluster",
 					eventlog.Stream)
 			}
-			if m.Position <= there.Position {
+			if m.Position <= there.Position || r.complete {
 				return nil
 			}
 			return publisher.PublishAt(m)
@@ -77,6 +74,10 @@ func (r *restore) putEvents(ctx context.Context) error {
 	case there.Position > r.result.Position:
 		return domain.Errorf(domain.FailedPrecondition, "the stream %s already has %d events, more than this "+
 			"restore: restore to an empty NATS cluster", eventlog.Stream, there.Position)
+	case r.complete && there.Position < r.result.Position:
+		return domain.Errorf(domain.FailedPrecondition, "the NATS cluster already has an installation with these keys, "+
+			"and fewer events (%d) than this restore (%d): restore to an empty NATS cluster", there.Position,
+			r.result.Position)
 	}
 	if err := r.sync(); err != nil {
 		return err
@@ -84,12 +85,12 @@ func (r *restore) putEvents(ctx context.Context) error {
 	return r.mark(restored)
 }
 
-// segments returns the segments that list selects of the chosen backup and its parents, in the
-// order of their positions.
-func (r *restore) segments(list func(Manifest) []Segment) iter.Seq[Segment] {
+// events returns the segments with the events of the chosen backup and its parents, in the order of
+// their positions.
+func (r *restore) events() iter.Seq[Segment] {
 	return func(yield func(Segment) bool) {
 		for _, m := range slices.Backward(r.all) {
-			for _, s := range list(m) {
+			for _, s := range m.Events {
 				if !yield(s) {
 					return
 				}
@@ -98,28 +99,63 @@ func (r *restore) segments(list func(Manifest) []Segment) iter.Seq[Segment] {
 	}
 }
 
-// putUsage publishes the usage records up to the time of the last restored event.
+// putUsage publishes the usage records up to the time of the last restored event. It skips the
+// records that an interrupted restore has already published to the cluster.
 func (r *restore) putUsage(ctx context.Context) error {
-	if last, err := streamcopy.Last(ctx, r.log.Control(), metering.Stream); err != nil || last > 0 {
-		return err // an interrupted restore has already published the records to the cluster
+	if r.complete {
+		return nil
+	}
+	there, err := streamcopy.Last(ctx, r.log.Control(), metering.Stream)
+	if err != nil {
+		return err
 	}
 	publisher, err := streamcopy.NewPublisher(r.log.Control())
 	if err != nil {
 		return err
 	}
-	for s := range r.segments(func(m Manifest) []Segment { return m.Usage }) {
+	sequence := uint64(0) // of the record in the restored stream; the backup lacks records that had expired
+	for _, s := range usageOf(r.all) {
 		err := segment(ctx, r.target, s, func(m streamcopy.Message) error {
 			if r.result.Position < r.from.Position && m.Time().After(r.result.Time) {
-				return errEnough
+				return nil // later records can have earlier times, because control planes send them on their own
 			}
-			return publisher.Publish(m)
+			sequence++
+			m.Position = sequence
+			switch {
+			case sequence < there:
+				return nil
+			case sequence == there:
+				return r.checkUsage(ctx, m)
+			}
+			return publisher.PublishAt(m)
 		})
-		if err != nil && !errors.Is(err, errEnough) {
+		if err != nil {
 			return err
 		}
+	}
+	if sequence < there {
+		return otherUsage(there)
 	}
 	if err := publisher.Wait(ctx); err != nil {
 		return err
 	}
 	return r.sync()
+}
+
+// checkUsage checks that the last record in the cluster is m.
+func (r *restore) checkUsage(ctx context.Context, m streamcopy.Message) error {
+	for last, err := range streamcopy.Read(ctx, r.log.Control(), metering.Stream, m.Position-1, m.Position) {
+		if err != nil {
+			return err
+		}
+		if last.Subject == m.Subject && bytes.Equal(last.Data, m.Data) {
+			return nil
+		}
+	}
+	return otherUsage(m.Position)
+}
+
+func otherUsage(last uint64) error {
+	return domain.Errorf(domain.FailedPrecondition, "the stream %s already has %d other records: restore to an empty "+
+		"NATS cluster", metering.Stream, last)
 }

@@ -1,6 +1,7 @@
 package backup
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"log/slog"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -21,6 +23,7 @@ import (
 	"anneal/eventlog"
 	"anneal/eventlog/archive"
 	"anneal/eventlog/idempotency"
+	"anneal/eventlog/installation"
 	"anneal/eventlog/integrity"
 	"anneal/eventlog/kv"
 	"anneal/eventlog/natsserver"
@@ -41,8 +44,8 @@ type RestoreSettings struct {
 	// that has them.
 	Bucket string
 	// Cluster are the options of the NATS cluster for the log; nil restores to an embedded server.
-	// The cluster's stream of events must be empty, or have the first events of this backup: then a
-	// restore that was interrupted continues.
+	// The cluster must have no installation. If a restore to it was interrupted, Restore continues it;
+	// until then no control plane can join.
 	Cluster *natsserver.ConnectOptions
 	Logger  *slog.Logger // receives warnings about the restore
 	// Progress is called at the beginning of each step with a text such as "restoring events"; nil
@@ -52,6 +55,9 @@ type RestoreSettings struct {
 	// verifies them: that detects changed manifests, but not the backup of another installation.
 	// Manifests of earlier versions of anneal, which have no signature, are then accepted.
 	Key note.Verifier
+
+	// intercept, in tests, is called for each change of the bucket: see blobs.Options.Intercept
+	intercept func(change, key string, do func() error) error
 }
 
 // Restored describes a restored installation.
@@ -81,37 +87,47 @@ type restore struct {
 	result Restored
 
 	log    *natsserver.Connection
-	sync   func() error                    // makes the messages durable that were published to the log so far
-	mark   func(integrity.HashChain) error // records the hash chain of the restored log
-	refs   reconcile.Referenced
-	secret confidential
+	marker installation.Restore // in the record of the cluster until the restore is complete
+	// complete reports that an earlier call has completed the restore to the cluster, but not created
+	// the data directory: then nothing in the cluster is changed.
+	complete bool
+	sync     func() error                    // makes the messages durable that were published to the log so far
+	mark     func(integrity.HashChain) error // records the hash chain of the restored log
+	refs     reconcile.Referenced
+	secret   confidential
 }
 
 // Restore creates the data directory dir from a backup. dir must not exist, or must be empty:
-// Restore fills a temporary directory, and renames it when the restore is complete. It compares the
-// hash chain of the events with the manifest's.
+// Restore fills a temporary directory, and renames it when the restore is complete. No control plane
+// starts with the temporary directory. Restore compares the hash chain of the events with the
+// manifest's.
 func Restore(ctx context.Context, target *blobs.Store, dir datadir.Dir, s RestoreSettings) (Restored, error) {
 	restored, err := restoreTo(ctx, target, dir, s)
 	return restored, advise(err, restoreAdvice)
 }
 
 func restoreTo(ctx context.Context, target *blobs.Store, dir datadir.Dir, s RestoreSettings) (Restored, error) {
-	if entries, err := os.ReadDir(string(dir)); err == nil && len(entries) > 0 {
-		return Restored{}, domain.Errorf(domain.FailedPrecondition, "%s is not empty: restore to a new directory with --data",
-			dir)
+	// clean, because the temporary directory must be beside the directory also if its path ends with a slash
+	path, err := filepath.Abs(string(dir))
+	if err != nil {
+		return Restored{}, err
+	}
+	dir = datadir.Dir(path)
+	if err := checkEmpty(dir); err != nil {
+		return Restored{}, err
 	}
 	r := &restore{RestoreSettings: s, target: target, dir: dir + ".restoring"}
 	if err := r.choose(ctx); err != nil {
 		return Restored{}, err
 	}
-	if err := os.RemoveAll(string(r.dir)); err != nil { // remove a directory that an interrupted restore has left
-		return Restored{}, err
-	}
-	release, err := disk.LockDir(string(r.dir))
+	release, err := r.dir.BeginRestore()
 	if err != nil {
 		return Restored{}, err
 	}
 	defer release()
+	if err := checkEmpty(dir); err != nil { // another restore may have completed before this one had the lock
+		return Restored{}, err
+	}
 	if err := r.fill(ctx); err != nil {
 		return Restored{}, err
 	}
@@ -124,8 +140,15 @@ func restoreTo(ctx context.Context, target *blobs.Store, dir datadir.Dir, s Rest
 	return r.result, disk.Sync(parent(dir))
 }
 
-// choose selects the backup to restore: the newest, or the earliest one that has the position or
-// time.
+func checkEmpty(dir datadir.Dir) error {
+	if entries, err := os.ReadDir(string(dir)); err == nil && len(entries) > 0 {
+		return domain.Errorf(domain.FailedPrecondition, "%s is not empty: restore to a new directory with --data", dir)
+	}
+	return nil
+}
+
+// choose selects the backup to restore: the newest, or the earliest one that has the position or all
+// events up to the time.
 func (r *restore) choose(ctx context.Context) error {
 	ids, err := IDs(ctx, r.target)
 	if err != nil {
@@ -142,16 +165,17 @@ func (r *restore) choose(ctx context.Context) error {
 	case r.Position > m.Position:
 		return domain.Errorf(domain.OutOfRange, "position %d is after the newest backup, which ends at position %d: "+
 			"give an earlier position, or none for the newest backup", r.Position, m.Position)
-	case r.Time.After(m.Time):
+	case r.Time.After(m.stateTime()) && !m.hasStateAt(r.Time):
 		return domain.Errorf(domain.OutOfRange, "%s is after the newest backup, which has the state at %s: give "+
-			"an earlier time, or none for the newest backup", r.Time.Format(time.RFC3339), m.Time.Format(time.RFC3339))
+			"an earlier time, or none for the newest backup", r.Time.Format(time.RFC3339),
+			m.stateTime().Format(time.RFC3339))
 	}
 	r.all = []Manifest{m}
 	for m.Parent != "" {
 		if m, err = r.readManifest(ctx, m.Parent); err != nil {
 			return fmt.Errorf("read the backup before %s: %w", r.all[len(r.all)-1].ID, err)
 		}
-		if r.Position > 0 && m.Position >= r.Position || !r.Time.IsZero() && !m.Time.Before(r.Time) {
+		if r.Position > 0 && m.Position >= r.Position || !r.Time.IsZero() && m.hasStateAt(r.Time) {
 			r.all = nil // the parent of the backup also has the wanted state, and is earlier
 		}
 		r.all = append(r.all, m)
@@ -230,10 +254,16 @@ func (r *restore) fill(ctx context.Context) (err error) {
 		}
 	}
 	if r.from.Files.References {
-		return r.dir.SuspendDeletions("restored from backup %s, with the bucket of the earlier installation: no file "+
+		err := r.dir.SuspendDeletions("restored from backup %s, with the bucket of the earlier installation: no file "+
 			"is deleted until you remove this file. Remove it when the earlier installation no longer runs.", r.from.ID)
+		if err != nil {
+			return err
+		}
 	}
-	return nil
+	if err := r.completeCluster(ctx); err != nil {
+		return err
+	}
+	return r.dir.CompleteRestore()
 }
 
 func (r *restore) writeKeys() error {
@@ -250,14 +280,7 @@ func (r *restore) writeKeys() error {
 
 func (r *restore) openLog(ctx context.Context) (closeLog func(), err error) {
 	if r.Cluster != nil {
-		r.log, err = natsserver.Connect(ctx, *r.Cluster)
-		if err != nil {
-			return nil, err
-		}
-		// The cluster acknowledges only durable messages, and each of its control planes has a mark of its own.
-		r.sync = func() error { return nil }
-		r.mark = func(integrity.HashChain) error { return nil }
-		return r.log.Close, nil
+		return r.openCluster(ctx)
 	}
 	server, err := natsserver.Start(natsserver.Options{Dir: r.dir.Path("nats"), Log: r.Logger})
 	if err != nil {
@@ -294,7 +317,7 @@ func (r *restore) fold(ctx context.Context) (err error) {
 
 // putRecords stores the data keys and the responses of the idempotency store.
 func (r *restore) putRecords(ctx context.Context) error {
-	if err := r.findKeys(ctx); err != nil {
+	if err := r.findKeys(ctx); err != nil || r.complete {
 		return err
 	}
 	ring, err := secrets.OpenKeyRing(r.dir.RingPath())
@@ -326,7 +349,14 @@ func (r *restore) putRecords(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(putAll(ctx, answers.Records(), r.secret.Answers), answers.Close())
+	err = r.secret.answers(ctx, r.target, r.from, r.Identities, func(key string, record []byte) error {
+		record, err := idempotency.AsOf(record, r.result.Position, r.result.Time)
+		if err != nil {
+			return err
+		}
+		return putRecord(ctx, answers.Records(), key, record)
+	})
+	return errors.Join(err, answers.Close())
 }
 
 // findKeys finds the data keys that resources at the restored position refer to but that were
@@ -365,22 +395,27 @@ func (r *restore) findKeys(ctx context.Context) error {
 
 func putAll(ctx context.Context, store kv.Store, records map[string][]byte) error {
 	for _, id := range slices.Sorted(maps.Keys(records)) {
-		there, revision, err := store.Get(ctx, id)
-		if err == nil && string(there) != string(records[id]) {
-			_, err = store.Put(ctx, id, records[id], revision)
-		}
-		if err != nil {
+		if err := putRecord(ctx, store, id, records[id]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// putRecord stores a record, unless an interrupted restore has done so.
+func putRecord(ctx context.Context, store kv.Store, id string, record []byte) error {
+	there, revision, err := store.Get(ctx, id)
+	if err == nil && (revision == 0 || !bytes.Equal(there, record)) {
+		_, err = store.Put(ctx, id, record, revision)
+	}
+	return err
+}
+
 // putFiles copies the files that resources at the restored position refer to. It takes files that
 // were deleted before the chosen backup from earlier backups.
 func (r *restore) putFiles(ctx context.Context) error {
 	bucket, err := blobs.Open(ctx, blobs.Options{URL: r.Bucket, Dir: r.dir.Path("blobs"), Logger: r.Logger,
-		BaseURL: "http://localhost/unused", Key: make([]byte, 16)})
+		BaseURL: "http://localhost/unused", Key: make([]byte, 16), Intercept: r.intercept})
 	if err != nil {
 		return err
 	}
@@ -389,13 +424,10 @@ func (r *restore) putFiles(ctx context.Context) error {
 }
 
 func (r *restore) copyFiles(ctx context.Context, bucket *blobs.Store) error {
-	owner, err := bucket.Owner(ctx)
-	if err != nil {
-		return err
-	}
-	if owner != "" && !r.from.Files.References {
-		return domain.Errorf(domain.FailedPrecondition, "the bucket for the restored files already has the files of "+
-			"an installation: choose an empty bucket")
+	if !r.from.Files.References {
+		if err := r.claim(ctx, bucket); err != nil {
+			return err
+		}
 	}
 	wanted := map[string]int64{} // sizes of the recorded files that are not copied yet, by key
 	for key, size := range r.refs.Stored() {
@@ -422,10 +454,21 @@ func (r *restore) copyFiles(ctx context.Context, bucket *blobs.Store) error {
 		}
 	}
 	r.result.Missing = append(r.result.Missing, slices.Sorted(maps.Keys(wanted))...)
-	if r.from.Files.References {
-		return nil
+	return nil
+}
+
+// claim checks that no installation uses the bucket, and claims it for the restored one. A restore
+// that was interrupted has claimed it too.
+func (r *restore) claim(ctx context.Context, bucket *blobs.Store) error {
+	owner, err := bucket.Owner(ctx)
+	if err != nil || owner == blobs.RestoredOwner(r.from.Log) {
+		return err
 	}
-	return bucket.Claim(ctx, r.from.Log)
+	if owner != "" {
+		return domain.Errorf(domain.FailedPrecondition, "the bucket for the restored files already has the files of "+
+			"an installation: choose an empty bucket")
+	}
+	return bucket.Claim(ctx, blobs.RestoredOwner(r.from.Log))
 }
 
 func (r *restore) copyFile(ctx context.Context, bucket *blobs.Store, f File) error {

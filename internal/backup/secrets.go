@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -27,7 +28,16 @@ type confidential struct {
 	// contents of the key files and context files, by path in the data directory
 	Files    map[string][]byte `json:"files"`
 	DataKeys map[string][]byte `json:"dataKeys"` // data keys, by ID, wrapped by the master keys in Files
-	Answers  map[string][]byte `json:"answers"`
+	// Answers are the records of the idempotency store in backups of earlier versions: see
+	// Manifest.Answers
+	Answers map[string][]byte `json:"answers,omitempty"`
+}
+
+// An answer is a record of the idempotency store. The decrypted object Manifest.Answers has one in
+// each line, as JSON.
+type answer struct {
+	Key    string `json:"k"`
+	Record []byte `json:"r"`
 }
 
 // keyPrefix is the beginning of the line of an identity file that has the public key of the log,
@@ -134,42 +144,116 @@ func (r *run) putSecrets(ctx context.Context, recipients []age.Recipient) (o Obj
 	if c.Files, err = keyFiles(r.Dir); err != nil {
 		return o, fmt.Errorf("read the keys of the installation: %w", err)
 	}
-	if c.Answers, err = records(ctx, r.Answers); err != nil {
-		return o, err
-	}
-	o, err = put(ctx, r.target, "secrets/"+r.id+".age", func(w io.Writer) error {
+	return r.putEncrypted(ctx, "secrets/", recipients, func(w io.Writer) error { return json.NewEncoder(w).Encode(c) })
+}
+
+// putEncrypted stores what write writes as an object whose key begins with prefix, encrypted for the
+// recipients.
+func (r *run) putEncrypted(ctx context.Context, prefix string, recipients []age.Recipient,
+	write func(io.Writer) error) (Object, error) {
+	o, err := put(ctx, r.target, prefix+r.id+".age", func(w io.Writer) error {
 		encrypted, err := age.Encrypt(w, recipients...)
 		if err != nil {
 			return err
 		}
-		return errors.Join(json.NewEncoder(encrypted).Encode(c), encrypted.Close())
+		return errors.Join(write(encrypted), encrypted.Close())
 	})
 	r.add(o)
 	return o, err
 }
 
-func readSecrets(ctx context.Context, target *blobs.Store, m Manifest, identities []age.Identity) (c confidential,
-	err error) {
-	content, err := openObject(ctx, target, m.Secrets)
-	if err != nil {
-		return c, err
+// putAnswers stores the records of the idempotency store, one after the other, because the responses
+// of all accounts need not fit in memory. It reads them after the view was taken, so that the backup
+// has the record of each request whose events it has: without it, a repetition would be executed
+// again. A restore removes the responses of requests with later events.
+func (r *run) putAnswers(ctx context.Context, recipients []age.Recipient) (*Object, error) {
+	keys, err := r.Answers.Keys(ctx)
+	if err != nil || len(keys) == 0 {
+		return nil, err
 	}
-	defer content.Close()
+	o, err := r.putEncrypted(ctx, "answers/", recipients, func(w io.Writer) error {
+		encoder := json.NewEncoder(w)
+		for _, key := range keys {
+			record, revision, err := r.Answers.Get(ctx, key)
+			if err == nil && revision > 0 {
+				err = encoder.Encode(answer{key, record})
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return &o, err
+}
+
+// decrypt returns a reader of the decrypted content of an object of backup m. Only a reader that
+// reads up to io.EOF has verified the content.
+func decrypt(ctx context.Context, target *blobs.Store, m Manifest, o Object, identities []age.Identity) (
+	plain io.Reader, closeObject func() error, err error) {
+	content, err := openObject(ctx, target, o)
+	if err != nil {
+		return nil, nil, err
+	}
+	plain, err = age.Decrypt(content, identities...)
+	if err == nil {
+		return plain, content.Close, nil
+	}
+	_ = content.Close()
 	var wrong *age.NoIdentityMatchError
-	plain, err := age.Decrypt(content, identities...)
 	if errors.As(err, &wrong) {
-		return c, domain.Errorf(domain.FailedPrecondition, "the identity file cannot decrypt backup %s, which is "+
+		return nil, nil, domain.Errorf(domain.FailedPrecondition, "the identity file cannot decrypt backup %s, which is "+
 			"encrypted for %s: give the identity file of one of these recipients with --identity",
 			m.ID, strings.Join(m.Recipients, ", "))
 	}
-	if err == nil {
-		err = json.NewDecoder(plain).Decode(&c)
+	return nil, nil, undecryptable(o, err)
+}
+
+func undecryptable(o Object, err error) error {
+	return domain.Errorf(domain.DataLoss, "%s of the backup cannot be decrypted: %v", o.Key, err)
+}
+
+// answers calls visit with the records of the idempotency store in a backup, whose secrets are c.
+func (c confidential) answers(ctx context.Context, target *blobs.Store, m Manifest, identities []age.Identity,
+	visit func(key string, record []byte) error) error {
+	for _, key := range slices.Sorted(maps.Keys(c.Answers)) {
+		if err := visit(key, c.Answers[key]); err != nil {
+			return err
+		}
 	}
-	if err == nil {
+	if m.Answers == nil {
+		return nil
+	}
+	plain, closeObject, err := decrypt(ctx, target, m, *m.Answers, identities)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = closeObject() }()
+	for decoder := json.NewDecoder(plain); ; {
+		var a answer
+		if err := decoder.Decode(&a); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return undecryptable(*m.Answers, err)
+		}
+		if err := visit(a.Key, a.Record); err != nil {
+			return err
+		}
+	}
+}
+
+func readSecrets(ctx context.Context, target *blobs.Store, m Manifest, identities []age.Identity) (c confidential,
+	err error) {
+	plain, closeObject, err := decrypt(ctx, target, m, m.Secrets, identities)
+	if err != nil {
+		return c, err
+	}
+	defer func() { _ = closeObject() }()
+	if err = json.NewDecoder(plain).Decode(&c); err == nil {
 		_, err = io.Copy(io.Discard, plain) // age verifies the last block only when it is read
 	}
 	if err != nil {
-		return c, domain.Errorf(domain.DataLoss, "%s of the backup cannot be decrypted: %v", m.Secrets.Key, err)
+		return c, undecryptable(m.Secrets, err)
 	}
 	for path := range c.Files {
 		if !isKeyFile(path) {

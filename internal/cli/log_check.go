@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 	signednote "golang.org/x/mod/sumdb/note"
@@ -32,11 +34,16 @@ type logCheck struct {
 
 // A checkReport is the result of `anneal log check`.
 type checkReport struct {
-	Events     []checkedEvent         `json:"events"`
-	Checkpoint checkedHead            `json:"checkpoint"`
-	Since      *checkedHead           `json:"onlyGrewSince,omitempty"`
-	Account    string                 `json:"account,omitempty"` // account to which all Events belong
-	last       *transparency.Verified // the bundle with the newest checkpoint
+	Events     []checkedEvent `json:"events"`
+	Checkpoint checkedHead    `json:"checkpoint"`
+	Since      *checkedHead   `json:"onlyGrewSince,omitempty"`
+	Account    string         `json:"account,omitempty"` // account to which all Events belong
+	// Unlinked are checkpoints of the file of which it does not prove that Checkpoint has all of
+	// their events.
+	Unlinked []checkedHead `json:"unlinked,omitempty"`
+
+	heads      map[uint64]checkedHead // checkpoints of the file, by size
+	beginnings transparency.Beginnings
 }
 
 type checkedEvent struct {
@@ -62,8 +69,9 @@ func logCheckFile() *cobra.Command {
 		Long: `Needs no server, only the file and the log's public key. The check fails unless the log's
 signed checkpoint covers every byte of the event in the bundle. In a file with several bundles, as
 'anneal log prove --all' writes it, it also fails if an event of the account, from the first one on, is
-missing, swapped or repeated. Events after the last one in the file are not missed: compare it with your
-own last change. With --since it fails unless all events of the earlier checkpoint are still in the log, unchanged.`,
+missing, swapped or repeated, or if the signed checkpoints show two different histories of the log. Events
+after the last one in the file are not missed: compare it with your own last change. With --since it fails
+unless all events of the earlier checkpoint are still in the log of the newest checkpoint, unchanged.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			report, err := k.run(args[0])
 			if err != nil {
@@ -175,26 +183,42 @@ func (r *checkReport) add(v transparency.Verified, history *transparency.History
 		}
 		r.Events, r.Account = append(r.Events, e), domain.NameOf(m.Subject()).Account()
 	}
-	if r.last == nil || v.Checkpoint.Size > r.last.Checkpoint.Size || v.Since < r.last.Since {
-		r.last = &v
+	head := headOf(v.Checkpoint, v.Cosigned)
+	if r.heads == nil {
+		r.heads = map[uint64]checkedHead{}
 	}
-	r.Checkpoint = headOf(r.last.Checkpoint, r.last.Cosigned)
-	return nil
+	r.heads[head.Size] = head
+	if head.Size >= r.Checkpoint.Size {
+		r.Checkpoint = head
+	}
+	return r.beginnings.Add(v)
+}
+
+// link compares the newest checkpoint of the file with the others. It sets Unlinked, and Since to
+// the smallest size of which the file proves that the newest checkpoint has all events.
+func (r *checkReport) link() (linked map[uint64]transparency.Hash) {
+	linked = r.beginnings.Of(r.Checkpoint.Size)
+	for _, size := range slices.Sorted(maps.Keys(r.heads)) {
+		if _, ok := linked[size]; !ok {
+			r.Unlinked = append(r.Unlinked, r.heads[size])
+		}
+	}
+	if since := slices.Min(slices.Collect(maps.Keys(linked))); since < r.Checkpoint.Size {
+		head := headOf(transparency.Checkpoint{Origin: r.Checkpoint.Origin, Size: since, Root: linked[since]}, 0)
+		r.Since = &head
+	}
+	return linked
 }
 
 func headOf(c transparency.Checkpoint, cosigned int) checkedHead {
 	return checkedHead{c.Origin, c.Size, c.Root.String(), cosigned}
 }
 
-// checkSince compares the bundle with the checkpoint of --since: all of its events must still be in
-// the log.
+// checkSince compares the file with the checkpoint of --since: all of its events must still be in
+// the log of the newest checkpoint.
 func (k *logCheck) checkSince(report *checkReport) error {
-	v := report.last
-	if k.since == "" {
-		if v.Since < v.Checkpoint.Size { // without --since, only the bundle itself states the earlier root
-			head := headOf(transparency.Checkpoint{Origin: v.Checkpoint.Origin, Size: v.Since, Root: v.SinceRoot}, 0)
-			report.Since = &head
-		}
+	linked := report.link()
+	if k.since == "" { // without --since, only the bundles themselves state the earlier root
 		return nil
 	}
 	signed, err := os.ReadFile(k.since)
@@ -205,14 +229,20 @@ func (k *logCheck) checkSince(report *checkReport) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", k.since, err)
 	}
+	root, known := report.beginnings.Root(old.Size)
+	_, reached := linked[old.Size]
 	switch {
-	case v.Since != old.Size:
+	case !known:
 		return fmt.Errorf("the bundle does not prove that the log still has the %d events of %s: create it with "+
 			"'anneal log prove --since %s'", old.Size,
 			k.since, k.since)
-	case v.SinceRoot != old.Root:
+	case root != old.Root:
 		return fmt.Errorf("the log was REWRITTEN: its first %d events have root hash %s, but %s was signed with %s", old.Size,
-			v.SinceRoot, k.since, old.Root)
+			root, k.since, old.Root)
+	case !reached:
+		return fmt.Errorf("the file does not prove that the newest checkpoint in it, of %d events, still has the %d events "+
+			"of %s; it proves that only of an earlier checkpoint: create it again with 'anneal log prove --since %s'",
+			report.Checkpoint.Size, old.Size, k.since, k.since)
 	}
 	head := headOf(old, cosigned)
 	report.Since = &head
@@ -250,5 +280,10 @@ func (r checkReport) print(w io.Writer) {
 		fmt.Fprintf(w, "  %-14s a checkpoint of %d events, root %s: the log still has all of them, unchanged\n",
 			"since",
 			r.Since.Size, r.Since.Root)
+	}
+	if n := len(r.Unlinked); n > 0 {
+		fmt.Fprintf(w, "  %-14s the file does not prove that the newest checkpoint has all events of %d earlier ones in it "+
+			"(the first has %d events): to prove that, create it again with 'anneal log prove --all'\n", "NOT proven", n,
+			r.Unlinked[0].Size)
 	}
 }

@@ -21,9 +21,14 @@ import (
 type textLog struct {
 	text string
 	n    uint64
+	from uint64 // if not 0, the data contain fork from this position on
+	fork string
 }
 
 func (l textLog) message(position uint64) integrity.Message {
+	if l.from > 0 && position >= l.from {
+		l.text = l.fork
+	}
 	return integrity.NewMessage(position, "events.acme.deployments.d1",
 		[]integrity.Attribute{{Name: "ce-actor", Value: "accounts/acme/apiKeys/k1"}}, fmt.Append(nil, l.text, position))
 }
@@ -82,10 +87,10 @@ func (l textLog) prove(t *testing.T, dir string, since uint64, positions ...uint
 // TestRewrittenLogIsFound is the auditor's case: a checkpoint of last week, and a bundle of a log
 // that was rewritten since, with all signatures of the operator.
 func TestRewrittenLogIsFound(t *testing.T) {
-	lastWeek, _, key := textLog{"a", 10}.files(t, 1, 0)
-	_, honest, _ := textLog{"a", 20}.files(t, 5, 10)
-	_, rewritten, _ := textLog{"b", 20}.files(t, 5, 10)
-	_, other, _ := textLog{"a", 20}.files(t, 5, 9)
+	lastWeek, _, key := textLog{text: "a", n: 10}.files(t, 1, 0)
+	_, honest, _ := textLog{text: "a", n: 20}.files(t, 5, 10)
+	_, rewritten, _ := textLog{text: "b", n: 20}.files(t, 5, 10)
+	_, other, _ := textLog{text: "a", n: 20}.files(t, 5, 9)
 
 	report, err := (&logCheck{key: key, since: lastWeek}).run(honest)
 	require.NoError(t, err)
@@ -110,13 +115,59 @@ func TestRewrittenLogIsFound(t *testing.T) {
 	require.ErrorContains(t, err, "--key is required")
 }
 
+// TestCheckpointsOfOneFile checks files whose bundles have two checkpoints: two of one size and
+// different roots are two histories, and those of different sizes must be linked by a proof.
+func TestCheckpointsOfOneFile(t *testing.T) {
+	since, _, key := textLog{text: "a", n: 10}.files(t, 1, 0)
+	path := filepath.Join(t.TempDir(), "account.proof")
+	one := func(l textLog, since, position uint64) []byte {
+		lines, _ := l.prove(t, t.TempDir(), since, position)
+		return lines[0]
+	}
+	check := func(since string, lines ...[]byte) (checkReport, error) {
+		require.NoError(t, os.WriteFile(path, bytes.Join(lines, nil), 0o600))
+		return (&logCheck{key: key, since: since}).run(path)
+	}
+	// The data of the first event are the same in all logs, so that their events 1 and 2 are consistent.
+	first, fork := textLog{text: "a", n: 11}, textLog{text: "a", n: 12}
+	fork.from, fork.fork = 5, "b"
+
+	report, err := check(since, one(first, 10, 1), one(textLog{text: "a", n: 12}, 11, 2))
+	require.NoError(t, err, "linked")
+	require.EqualValues(t, 12, report.Checkpoint.Size)
+	require.EqualValues(t, 10, report.Since.Size)
+	require.Empty(t, report.Unlinked)
+
+	_, err = check("", one(textLog{text: "a", n: 12}, 0, 1), one(fork, 0, 2))
+	require.ErrorContains(t, err, "line 2: the log signed two different histories: its first 12 events have root hash")
+	_, err = check("", one(textLog{text: "a", n: 11}, 0, 1), one(fork, 11, 2))
+	require.ErrorContains(t, err, "line 2: the log signed two different histories: its first 11 events have root hash",
+		"the proof of growth begins with another root than the checkpoint of line 1")
+
+	for what, log := range map[string]textLog{"of the same log": {text: "a", n: 12}, "fork": fork} {
+		last := one(log, 0, 2)
+		report, err = check("", one(first, 10, 1), last)
+		require.NoError(t, err, what)
+		require.EqualValues(t, 12, report.Checkpoint.Size)
+		require.Len(t, report.Unlinked, 1, what)
+		require.EqualValues(t, 11, report.Unlinked[0].Size)
+		require.Nil(t, report.Since, "the newest checkpoint is not linked with any other")
+		var out strings.Builder
+		report.print(&out)
+		require.Contains(t, out.String(), "does not prove that the newest checkpoint has all events of 1 earlier ones", what)
+		_, err = check(since, one(first, 10, 1), last)
+		require.ErrorContains(t, err,
+			"does not prove that the newest checkpoint in it, of 12 events, still has the 10 events", what)
+	}
+}
+
 // TestChangedFilesOfAnAccountAreFound verifies the file of an account's events with one changed bit, and
 // without an event, with swapped events and with repeated events: 1,000 files of each kind. Only a file
 // that ends early is valid, because the events after its last one may be newer: the report states which
 // is the last event.
 func TestChangedFilesOfAnAccountAreFound(t *testing.T) {
 	const n, files = 8, 1000
-	lines, key := textLog{"a", n}.prove(t, t.TempDir(), 0, 1, 2, 3, 4, 5, 6, 7, 8)
+	lines, key := textLog{text: "a", n: n}.prove(t, t.TempDir(), 0, 1, 2, 3, 4, 5, 6, 7, 8)
 	path := filepath.Join(t.TempDir(), "account.proof")
 	check := func(lines [][]byte) (checkReport, error) {
 		require.NoError(t, os.WriteFile(path, bytes.Join(lines, nil), 0o600))
@@ -165,7 +216,7 @@ func TestChangedFilesOfAnAccountAreFound(t *testing.T) {
 
 // TestOnlyVerifiedBundlesAreInvalid checks that only a bundle that was verified is called invalid.
 func TestOnlyVerifiedBundlesAreInvalid(t *testing.T) {
-	_, bundle, key := textLog{"a", 20}.files(t, 5, 10)
+	_, bundle, key := textLog{text: "a", n: 20}.files(t, 5, 10)
 	empty := filepath.Join(t.TempDir(), "empty")
 	require.NoError(t, os.WriteFile(empty, nil, 0o600))
 	for line, invalid := range map[string]bool{

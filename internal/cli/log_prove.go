@@ -187,13 +187,24 @@ func (p *prover) bundles(ctx context.Context, since uint64) ([]byte, error) {
 		return nil, err
 	}
 	var all []byte
-	for _, position := range positions {
-		data, err := p.bundle(ctx, position, since)
+	for n, position := range positions {
+		b, err := p.bundle(ctx, position, since)
+		if err != nil {
+			return nil, err
+		}
+		if n > 0 && len(b.Growth) == 1 && b.Growth[0].From == b.Growth[0].To {
+			b.Growth = nil // the checkpoint is that of the bundle before
+		}
+		data, err := b.Marshal()
 		if err != nil {
 			return nil, err
 		}
 		all = append(all, data...)
-		since = 0 // only the first bundle needs the proof of --since
+		// The log can grow between two requests: each bundle proves that its checkpoint continues that of
+		// the bundle before, so that the newest one is proven to continue that of --since.
+		if since, err = b.CheckpointSize(); err != nil {
+			return nil, err
+		}
 	}
 	return all, nil
 }
@@ -256,22 +267,22 @@ func (p *prover) eventsOf() string {
 	return p.path("events")
 }
 
-func (p *prover) bundle(ctx context.Context, position string, since uint64) ([]byte, error) {
+func (p *prover) bundle(ctx context.Context, position string, since uint64) (b transparency.Bundle, err error) {
 	query := url.Values{}
 	if since > 0 {
 		query.Set("since", strconv.FormatUint(since, 10))
 	}
 	res, err := p.request(ctx, http.MethodGet, p.eventsOf()+"/"+position+":prove", query, "", nil)
 	if err != nil {
-		return nil, err
+		return b, err
 	}
 	defer res.Body.Close()
 	data, err := io.ReadAll(res.Body)
 	if err != nil {
-		return nil, errTruncated(err)
+		return b, errTruncated(err)
 	}
-	if _, err := transparency.ParseBundle(data); err != nil {
-		return nil, fmt.Errorf("the response of %s is not valid: %w", p.Address, err)
+	if b, err = transparency.ParseBundle(data); err != nil {
+		return b, fmt.Errorf("the response of %s is not valid: %w", p.Address, err)
 	}
-	return []byte(strings.TrimSpace(string(data)) + "\n"), nil
+	return b, nil
 }

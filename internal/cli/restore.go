@@ -28,7 +28,8 @@ replace that key too. The directory appears when the restore is complete. Then s
 same --blobs and --nats-url. A restored installation has the accounts, keys and node enrollments of the
 backup: make sure that the earlier installation does not run.
 
-With --nats-url, the events are restored to an empty NATS cluster; ANNEAL_NATS_PASSWORD and
+With --nats-url, the events are restored to an empty NATS cluster. No control plane can join until the restore
+is complete; after an interruption, run the same command again. ANNEAL_NATS_PASSWORD and
 ANNEAL_NATS_ISSUER_SEED must be set, as for serve.`,
 		RunE: func(c *cobra.Command, args []string) (err error) {
 			if identity == "" {

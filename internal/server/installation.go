@@ -3,11 +3,8 @@ package server
 import (
 	"cmp"
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"os"
-	"strings"
 
 	"github.com/nats-io/nats.go"
 
@@ -16,37 +13,6 @@ import (
 	"anneal/eventlog/secrets"
 	"anneal/internal/datadir"
 )
-
-// ringKey is the name of the ring of master keys in the record of an installation.
-const ringKey = "ring"
-
-// fingerprints returns the fingerprints of the keys in a data directory, by name of the key. It
-// creates no key.
-func fingerprints(dir datadir.Dir) (map[string][]string, error) {
-	prints := map[string][]string{}
-	for _, name := range datadir.SharedKeys {
-		text, err := os.ReadFile(dir.Path("keys", name))
-		if errors.Is(err, os.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		// ignore the error: Dir.Key reports a damaged key when the server starts
-		key, _ := hex.DecodeString(strings.TrimSpace(string(text)))
-		prints[name] = []string{installation.Fingerprint(name, key)}
-	}
-	if _, err := os.Stat(dir.RingPath()); errors.Is(err, os.ErrNotExist) {
-		return prints, nil
-	}
-	ring, err := secrets.OpenKeyRing(dir.RingPath())
-	if err == nil {
-		_, prints[ringKey] = ring.Digests(ringFingerprint)
-	}
-	return prints, err
-}
-
-func ringFingerprint(key []byte) string { return installation.Fingerprint(ringKey, key) }
 
 // checkInstallation returns a function that checks whether a control plane with this data directory
 // can join the installation whose log is in the NATS cluster. The function returns an error if the
@@ -58,7 +24,7 @@ func checkInstallation(dir datadir.Dir) func(context.Context, *nats.Conn) error 
 		if err != nil {
 			return err
 		}
-		own, err := fingerprints(dir)
+		_, own, err := dir.Fingerprints()
 		if err != nil {
 			return err
 		}
@@ -88,30 +54,24 @@ func joinInstallation(s *Server) func(context.Context) error {
 }
 
 func join(ctx context.Context, s *Server) (*installation.Membership, error) {
-	keys := map[string]string{}
 	for _, name := range datadir.SharedKeys {
-		key, err := s.dir.Key(name)
-		if err != nil {
+		if _, err := s.dir.Key(name); err != nil { // creates the key
 			return nil, err
 		}
-		keys[name] = installation.Fingerprint(name, key)
 	}
-	ring, err := secrets.OpenKeyRing(s.dir.RingPath())
+	if _, err := secrets.OpenKeyRing(s.dir.RingPath()); err != nil {
+		return nil, err
+	}
+	keys, own, err := s.dir.Fingerprints()
 	if err != nil {
 		return nil, err
 	}
-	current, all := ring.Digests(ringFingerprint)
-	keys[ringKey] = current
 	if _, ok, err := installation.Read(ctx, s.events.Control()); err != nil {
 		return nil, err
 	} else if !ok {
 		if err := installation.Create(ctx, s.events.Control(), s.events.Replicas(), keys, domain.EventVersion); err != nil {
 			return nil, err
 		}
-	}
-	own := map[string][]string{ringKey: all}
-	for _, name := range datadir.SharedKeys {
-		own[name] = []string{keys[name]}
 	}
 	m, err := installation.Join(ctx, installation.Options{Conn: s.events.Control(),
 		Replicas: s.events.Replicas(), ID: s.id,

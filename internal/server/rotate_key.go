@@ -64,8 +64,8 @@ func RotateKey(ctx context.Context, dir datadir.Dir, natsURL string, cluster *tl
 			"the command can be run again", err)
 	}
 	if log.shared != nil {
-		current, _ := ring.Digests(ringFingerprint)
-		if err := installation.SetKey(ctx, log.shared, ringKey, current); err != nil {
+		current, _ := ring.Digests(datadir.RingFingerprint)
+		if err := installation.SetKey(ctx, log.shared, datadir.RingKey, current); err != nil {
 			return 0, fmt.Errorf("record the new master key: %w; the former master keys are kept, so the command can be run "+
 				"again", err)
 		}

@@ -95,6 +95,9 @@ const (
 func Start(ctx context.Context, flags Flags, logger *slog.Logger) (_ *Server, err error) {
 	s := &Server{dir: datadir.Dir(flags.Data), flags: flags, logger: logger, started: make(chan struct{}),
 		metrics: prometheus.NewRegistry(), named: prometheus.NewRegistry()}
+	if err := s.dir.CheckRestored(); err != nil {
+		return nil, err
+	}
 	if s.release, err = disk.LockDir(flags.Data); err != nil {
 		return nil, err
 	}

@@ -29,7 +29,7 @@ import (
 
 // The default of Options.Step is the length of the period divided by steps, but at least minStep.
 const (
-	minStep = time.Second
+	minStep = 100 * time.Millisecond
 	steps   = 4320 // number of steps in a period; for a period of a day, the default of Options.Step is then 20 s
 )
 
@@ -41,7 +41,7 @@ type Options struct {
 	With     []Settings
 	// Step is the minimum time between two plans of a simulation: the schedulers plan once for all
 	// events within a step. 0 stands for 20 s if the period is a day, and in proportion for other
-	// periods, but at least 1 s.
+	// periods, but at least 0.1 s.
 	Step time.Duration
 }
 

@@ -59,6 +59,15 @@ func TestReplayOfItself(t *testing.T) {
 	require.Greater(t, same, len(recorded.placements)*9/10)
 }
 
+// TestEndOfPeriod checks that jobs which arrive after the last step of a simulation arrive in it.
+func TestEndOfPeriod(t *testing.T) {
+	tr := newTrace(t, 4)
+	tr.period(time.Hour, 40, 4, 0.5)
+	report := replayed(t, tr.record(time.Hour), time.Hour, 40*time.Minute)
+	// a third of the jobs are created after the last step before the end; one may need another plan to arrive
+	require.InDelta(t, report.Results[0].Jobs.Arrived, report.Results[1].Jobs.Arrived, 1)
+}
+
 // eventful returns the log of six hours in which nodes are lost, drained and added, attempts crash, jobs are
 // cancelled, and a deployment scales.
 func eventful(t testing.TB) list {

@@ -85,6 +85,13 @@ func (s *simulation) run(ctx context.Context) (Result, error) {
 			return fail(err)
 		}
 	}
+	if _, err := s.advance(inputs, s.to); err != nil { // what happens after the last plan
+		return fail(err)
+	}
+	s.now = s.to
+	if err := s.plan(); err != nil {
+		return fail(err)
+	}
 	return s.meter.result(s.world.View(), s.to), nil
 }
 

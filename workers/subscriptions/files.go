@@ -44,6 +44,8 @@ type files struct {
 	slot    *bytes.Buffer    // buffer of the slot that the subscription has; nil without one
 	cut     bool             // the file ends before it is full, because there is no slot for it
 	file    domain.EventFile // range and number of the events in content
+	columns bool             // rows is filled, because the files are Parquet files
+	rows    []parquetRow     // rows of the events in content: see parquetRowOfEvent
 	oldest  time.Time        // time of the oldest event in content
 }
 
@@ -96,6 +98,7 @@ func (f *files) explain(ctx context.Context, err error) error {
 // writes that file. Otherwise it reads events, and records the next file when it is complete.
 func (f *files) step(ctx context.Context, s *domain.Subscription) error {
 	at := delivery.Cursor{Position: f.start}
+	f.columns = s.Files.Format == domain.EventFilesParquet
 	if s.File != nil {
 		at = delivery.Cursor{Position: s.File.Last, EventID: s.File.EventID}
 		if f.written != s.File.Last {
@@ -151,6 +154,8 @@ func (f *files) newContent(file domain.EventFile) {
 		f.releaseSlot()
 	}
 	f.content.Reset()
+	clear(f.rows)
+	f.rows = f.rows[:0]
 	f.file, f.oldest, f.cut = file, time.Time{}, false
 }
 
@@ -165,7 +170,7 @@ func (f *files) useSlot(buffer *bytes.Buffer) {
 func (f *files) releaseSlot() {
 	if f.slot != nil {
 		f.slots.release(f.slot)
-		f.slot, f.content = nil, &f.small
+		f.slot, f.content, f.rows = nil, &f.small, nil
 	}
 }
 
@@ -299,6 +304,9 @@ func (f *files) encodeAll(events []eventlog.Event) ([][]byte, error) {
 func (f *files) add(e eventlog.Event, line []byte) {
 	f.content.Write(line)
 	f.content.WriteByte('\n')
+	if f.columns {
+		f.rows = append(f.rows, parquetRowOfEvent(e))
+	}
 	if f.oldest.IsZero() {
 		f.oldest = e.Time
 	}
@@ -324,7 +332,7 @@ func (f *files) writeRecorded(ctx context.Context, s *domain.Subscription) error
 	}
 	content := f.content.Bytes()
 	if s.Files.Format == domain.EventFilesParquet {
-		if content, err = parquetOf(content); err != nil {
+		if content, err = parquetOf(content, f.rows); err != nil {
 			return err
 		}
 	}

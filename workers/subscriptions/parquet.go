@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"strconv"
 	"time"
+	"unsafe"
 
 	"github.com/parquet-go/parquet-go"
+
+	"anneal/eventlog"
 )
 
 // A parquetRow is one event in a Parquet file. Event is the JSON of the event as in a JSONL file.
@@ -22,29 +25,51 @@ type parquetRow struct {
 	Event    string    `parquet:"event,json,zstd"`
 }
 
-// parquetOf returns the events of a JSONL file as a Parquet file with one row group. The same
-// version of the library writes the same bytes for the same events.
-func parquetOf(lines []byte) ([]byte, error) {
-	rows := make([]parquetRow, 0, bytes.Count(lines, []byte("\n")))
-	for line := range bytes.Lines(lines) {
-		row, err := parquetRowOf(bytes.TrimSuffix(line, []byte("\n")))
-		if err != nil {
-			return nil, err
+// parquetRowOfEvent returns the row of an event, without the column Event.
+func parquetRowOfEvent(e eventlog.Event) parquetRow {
+	return parquetRow{Position: int64(e.Position), ID: e.ID, Type: e.Type, Subject: string(e.Name), Time: e.Time,
+		Actor: e.Actor}
+}
+
+// parquetOf returns the events of a JSONL file as a Parquet file with one row group. rows has the
+// results of parquetRowOfEvent; if it is nil, they are decoded from the lines. The same version of the
+// library writes the same bytes for the same events.
+func parquetOf(lines []byte, rows []parquetRow) ([]byte, error) {
+	n := bytes.Count(lines, []byte("\n"))
+	if len(rows) != n {
+		rows = make([]parquetRow, n)
+		i := 0
+		for line := range bytes.Lines(lines) {
+			var err error
+			if rows[i], err = parquetRowOf(line); err != nil {
+				return nil, err
+			}
+			i++
 		}
-		rows = append(rows, row)
+	}
+	i := 0
+	for line := range bytes.Lines(lines) {
+		line = bytes.TrimSuffix(line, []byte("\n"))
+		rows[i].Event = unsafe.String(unsafe.SliceData(line), len(line)) // lines is not changed before w.Close
+		i++
 	}
 	var out bytes.Buffer
 	w := parquet.NewGenericWriter[parquetRow](&out, parquet.CreatedBy("anneal", "1", ""),
 		parquet.MaxRowsPerRowGroup(int64(len(rows)+1)))
-	if _, err := w.Write(rows); err != nil {
-		return nil, fmt.Errorf("write a Parquet file: %w", err)
+	_, err := w.Write(rows)
+	if err == nil {
+		err = w.Close()
 	}
-	if err := w.Close(); err != nil {
+	for i := range rows {
+		rows[i].Event = ""
+	}
+	if err != nil {
 		return nil, fmt.Errorf("write a Parquet file: %w", err)
 	}
 	return out.Bytes(), nil
 }
 
+// parquetRowOf returns the row of a line, without the column Event.
 func parquetRowOf(line []byte) (parquetRow, error) {
 	var e struct {
 		Position, ID, Type, Subject, Actor string
@@ -57,5 +82,5 @@ func parquetRowOf(line []byte) (parquetRow, error) {
 	if err != nil {
 		return parquetRow{}, fmt.Errorf("parse the position of event %s: %w", e.ID, err)
 	}
-	return parquetRow{position, e.ID, e.Type, e.Subject, e.Time, e.Actor, string(line)}, nil
+	return parquetRow{Position: position, ID: e.ID, Type: e.Type, Subject: e.Subject, Time: e.Time, Actor: e.Actor}, nil
 }
