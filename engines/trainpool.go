@@ -26,7 +26,7 @@ const PrecisionFloat32 = "float32"
 // A TrainPool trains the adapters of several runs on one base model, which is in memory once. It is
 // safe for concurrent use, and computes concurrent passes of different runs together.
 //
-// The results of a run depend only on its own calls. They have the same bits beside any other runs,
+// The results of a run depend only on its own calls: they are bit-identical beside any other runs,
 // with any number of cores, and after the run was saved and restored.
 type TrainPool interface {
 	BaseHash() string
@@ -70,8 +70,8 @@ type TrainRun interface {
 	Forward(ctx context.Context, pass TrainPass) (TrainPassResult, error)
 	// ForwardBackward is like Forward, and adds the gradient of the loss to the accumulated gradient.
 	// Each element of the gradient is the sum over all tokens since the last step, in the order of
-	// the data, so one call has the bits of several calls with parts of its data. A pass that has
-	// begun is completed even if ctx is done. If the loss is not finite, ForwardBackward returns
+	// the data, so the gradient of one call is bit-identical to that of several calls with parts of
+	// its data. A pass that has begun is completed even if ctx is done. If the loss is not finite, ForwardBackward returns
 	// FailedPrecondition with the reason TrainingDiverged, and the next Step discards the gradient.
 	ForwardBackward(ctx context.Context, pass TrainPass) (TrainPassResult, error)
 	// Step updates the adapter from the accumulated gradient, and sets the gradient to zero. It
@@ -92,7 +92,7 @@ const TrainingDiverged = "TRAINING_DIVERGED"
 
 // A TrainLoss is a loss function. Each is a sum over tokens, never a mean: ℓ is the log-probability
 // of the target under the run's model, w its weight, A its advantage, q its log-probability under the
-// policy that generated it, and r = exp(ℓ−q).
+// old policy, which generated it, and r = exp(ℓ−q).
 type TrainLoss string
 
 // The loss functions.
@@ -132,7 +132,7 @@ type TrainDatum struct {
 	// The following fields are required by all losses except LossCrossEntropy.
 
 	Advantages []float32
-	Logprobs   []float32 // log-probability of each target under the policy that generated it
+	Logprobs   []float32 // log-probability of each target under the old policy, which generated it
 }
 
 // A TrainPassResult is the result of a pass.

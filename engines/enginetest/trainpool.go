@@ -29,7 +29,7 @@ func TrainPool(t *testing.T, vocab int, open func(t *testing.T, cores int) engin
 	t.Run("no gradient in Forward", s.forward)
 	t.Run("weights of zero", s.zeroWeights)
 	t.Run("accumulation", s.accumulation)
-	t.Run("alone and together", s.together)
+	t.Run("batch invariance", s.batchInvariance)
 	t.Run("restore", s.restore)
 	t.Run("damaged state", s.damaged)
 	t.Run("training lowers the loss", s.learns)
@@ -48,7 +48,7 @@ var TrainLosses = []engines.TrainLoss{
 }
 
 // RandomPass returns a pass of n random sequences of at most 40 tokens of a vocabulary. The
-// log-probabilities of the former policy are about those of a uniform distribution.
+// log-probabilities of the old policy are about those of a uniform distribution.
 func RandomPass(rng *rand.Rand, loss engines.TrainLoss, n, vocab int) engines.TrainPass {
 	p := engines.TrainPass{Loss: loss}
 	for range n {
@@ -288,9 +288,9 @@ func (s *poolSuite) script(t *testing.T, p engines.TrainPool, number, n int) (
 	return results, stateOf(t, r)
 }
 
-// together checks that a run beside seven others returns what it returns alone, with batches of
+// batchInvariance checks that a run beside seven others returns what it returns alone, with batches of
 // several sizes.
-func (s *poolSuite) together(t *testing.T) {
+func (s *poolSuite) batchInvariance(t *testing.T) {
 	sizes := []int{1, 2, 5, 12, 32, 3, 8, 20}
 	var results [8][]engines.TrainPassResult
 	var states [8]string

@@ -30,9 +30,9 @@ func (p *Pass) layersBackward(dx kernel.Matrix, g *Gradient) {
 func (p *Pass) scoreBack(dlogp []float32, g *Gradient) kernel.Matrix {
 	for i, row := range p.rows {
 		d := p.probs.Row(i)
-		slope := dlogp[i] * p.inverseTemperature()
-		kernel.Scale(-slope, d)
-		d[p.batch.Targets[row]] += slope
+		grad := dlogp[i] * p.inverseTemperature()
+		kernel.Scale(-grad, d)
+		d[p.batch.Targets[row]] += grad
 	}
 	return p.logitsBack(g)
 }

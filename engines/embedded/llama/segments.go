@@ -97,8 +97,9 @@ func (b *SegmentBatch) targetsOf(token int) (lo, hi int) {
 	return lo, int(b.ends[token])
 }
 
-// ForwardSegments returns the log-probability of each target of each token, in order. A sequence has
-// the same bits in every batch, and those of package serve. The net must have no adapter.
+// ForwardSegments returns the log-probability of each target of each token, in order. The
+// result is batch-invariant: a sequence gives bit-identical values in every batch, and in package
+// serve. The net must have no adapter.
 func (p *Pass) ForwardSegments(b *SegmentBatch) []float32 {
 	p.segments = append(p.segments[:0], b.segments...)
 	p.layersForward(&b.batch, 0, 0)
@@ -118,11 +119,11 @@ func (p *Pass) ForwardSegments(b *SegmentBatch) []float32 {
 	return p.logp
 }
 
-// BackwardSegments adds the gradients of the segments of the last ForwardSegments. slopes are the
-// derivatives of the objective with respect to the log-probabilities. A token whose slopes are all 0
-// adds nothing.
-func (p *Pass) BackwardSegments(b *SegmentBatch, slopes []float32) {
-	if b.slopesToLogits(p, slopes); len(p.rows) == 0 {
+// BackwardSegments adds the gradients of the segments of the last ForwardSegments. grads are the
+// derivatives of the objective with respect to the log-probabilities. A token whose derivatives are
+// all 0 adds nothing.
+func (p *Pass) BackwardSegments(b *SegmentBatch, grads []float32) {
+	if b.logitGrads(p, grads); len(p.rows) == 0 {
 		skipTurns(p.segments, len(p.layers))
 		return
 	}
@@ -130,23 +131,23 @@ func (p *Pass) BackwardSegments(b *SegmentBatch, slopes []float32) {
 	p.layersBackward(p.logitsBack(none), none)
 }
 
-// slopesToLogits replaces the probabilities of p by the gradient of the logits, and removes the rows
+// logitGrads replaces the probabilities of p by the gradient of the logits, and removes the rows
 // where it is 0.
-func (b *SegmentBatch) slopesToLogits(p *Pass, slopes []float32) {
+func (b *SegmentBatch) logitGrads(p *Pass, grads []float32) {
 	kept := p.rows[:0]
 	for i := range p.probs.Rows {
 		row := p.probs.Row(i)
 		lo, hi := b.targetsOf(i)
 		sum, zero := float32(0), true
-		for _, slope := range slopes[lo:hi] {
-			sum, zero = sum+slope, zero && slope == 0
+		for _, grad := range grads[lo:hi] {
+			sum, zero = sum+grad, zero && grad == 0
 		}
 		if zero {
 			continue
 		}
 		kernel.Scale(-sum, row)
 		for k := lo; k < hi; k++ {
-			row[b.targets[k]] += slopes[k]
+			row[b.targets[k]] += grads[k]
 		}
 		kept = append(kept, int32(i))
 	}

@@ -177,9 +177,9 @@ func (l *Loop) compute(ctx context.Context, part batchPart, add func([]means, []
 	l.each(ctx, part.Shards, func(i int, lane *lane) {
 		seed := l.Seed + uint64(part.Steps)<<20 + uint64(part.First+i)
 		lane.loss(l.objective, part.Shards[i], lane.forward(part.Shards[i], l.Dropout, seed))
-		kernel.Scale(part.Scale, lane.slopes)
+		kernel.Scale(part.Scale, lane.grads)
 		clear(lane.grad.Flat)
-		lane.pass.Backward(lane.slopes, lane.grad)
+		lane.pass.Backward(lane.grads, lane.grad)
 	}, func(i int, lane *lane) {
 		sum := lane.grad.Flat
 		first, last := i == part.Bounds[at], i+1 == part.Bounds[at+1]

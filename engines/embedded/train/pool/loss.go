@@ -13,11 +13,11 @@ type target struct {
 	logp      float64 // log-probability of the target
 	weight    float64
 	advantage float64
-	old       float64 // log-probability under the policy that generated the target
+	old       float64 // log-probability under the old policy, which generated the target
 }
 
 // A loss returns the loss of a target, and its derivative with respect to the log-probability.
-type loss func(t target) (value, slope float64)
+type loss func(t target) (value, grad float64)
 
 // lossOf returns the loss function of a pass, which engines.TrainLoss defines.
 func lossOf(p *engines.TrainPass) (loss, error) {
@@ -32,14 +32,14 @@ func lossOf(p *engines.TrainPass) (loss, error) {
 	}
 	switch cmp.Or(p.Loss, engines.LossCrossEntropy) {
 	case engines.LossCrossEntropy:
-		return func(t target) (value, slope float64) { return -t.weight * t.logp, -t.weight }, nil
+		return func(t target) (value, grad float64) { return -t.weight * t.logp, -t.weight }, nil
 	case engines.LossImportanceSampling:
-		return func(t target) (value, slope float64) {
+		return func(t target) (value, grad float64) {
 			value = -t.weight * math.Exp(t.logp-t.old) * t.advantage
 			return value, value
 		}, nil
 	case engines.LossPPO:
-		return func(t target) (value, slope float64) {
+		return func(t target) (value, grad float64) {
 			ratio := math.Exp(t.logp - t.old)
 			free, bound := ratio*t.advantage, min(max(ratio, low), high)*t.advantage
 			if bound < free { // the clipping has an effect
@@ -48,12 +48,12 @@ func lossOf(p *engines.TrainPass) (loss, error) {
 			return -t.weight * free, -t.weight * free
 		}, nil
 	case engines.LossCISPO:
-		return func(t target) (value, slope float64) {
-			slope = -t.weight * min(max(math.Exp(t.logp-t.old), low), high) * t.advantage
-			return slope * t.logp, slope
+		return func(t target) (value, grad float64) {
+			grad = -t.weight * min(max(math.Exp(t.logp-t.old), low), high) * t.advantage
+			return grad * t.logp, grad
 		}, nil
 	case engines.LossDRO:
-		return func(t target) (value, slope float64) {
+		return func(t target) (value, grad float64) {
 			shift := t.logp - t.old
 			return -t.weight * (t.advantage*t.logp - beta/2*shift*shift), -t.weight * (t.advantage - beta*shift)
 		}, nil
@@ -72,9 +72,9 @@ func valueOf(p *float64, otherwise float64) float64 {
 func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
 
 // apply computes the losses of the targets of a datum from their log-probabilities, and writes their
-// derivatives to slopes. A target with the weight 0 has the loss and the slope 0. It writes the
+// derivatives to grads. A target with the weight 0 has the loss and the grad 0. It writes the
 // losses to values unless that is nil, and returns their sum.
-func (f loss) apply(d *engines.TrainDatum, logp, slopes, values []float32) (sum float64) {
+func (f loss) apply(d *engines.TrainDatum, logp, grads, values []float32) (sum float64) {
 	for i, lp := range logp {
 		t := target{logp: float64(lp), weight: 1}
 		if d.Weights != nil {
@@ -83,11 +83,11 @@ func (f loss) apply(d *engines.TrainDatum, logp, slopes, values []float32) (sum 
 		if d.Advantages != nil {
 			t.advantage, t.old = float64(d.Advantages[i]), float64(d.Logprobs[i])
 		}
-		value, slope := 0.0, 0.0
+		value, grad := 0.0, 0.0
 		if t.weight != 0 {
-			value, slope = f(t)
+			value, grad = f(t)
 		}
-		slopes[i], sum = float32(slope), sum+value
+		grads[i], sum = float32(grad), sum+value
 		if values != nil {
 			values[i] = float32(value)
 		}

@@ -33,11 +33,11 @@ type Pool struct {
 	net     *llama.Net
 	hash    string
 	workers int
-	lanes   sync.WaitGroup
+	running sync.WaitGroup
 
 	mu     sync.Mutex
 	wake   *sync.Cond // signaled when calls or closed changes
-	calls  []*call    // calls with data that no lane has taken, least recently served first
+	calls  []*call    // calls with data that no worker has taken, least recently served first
 	closed bool
 }
 
@@ -77,8 +77,8 @@ func New(w *llama.Weights, hash string, workers int) *Pool {
 	p := &Pool{net: llama.NewNet(w, nil, workers), hash: hash, workers: workers}
 	p.wake = sync.NewCond(&p.mu)
 	for range workers {
-		l := &lane{pool: p, pass: llama.NewPass(p.net)}
-		p.lanes.Go(l.run)
+		w := &worker{pool: p, pass: llama.NewPass(p.net)}
+		p.running.Go(w.run)
 	}
 	return p
 }
@@ -92,7 +92,7 @@ func (p *Pool) Close() error {
 	p.closed = true
 	p.mu.Unlock()
 	p.wake.Broadcast()
-	p.lanes.Wait()
+	p.running.Wait()
 	return nil
 }
 
@@ -103,7 +103,7 @@ type call struct {
 	loss     loss
 	backward bool
 
-	taken   int // number of data that lanes have taken
+	taken   int // number of data that workers have taken
 	pending int // number of data that are not computed yet
 	outputs []engines.TrainOutput
 	losses  []float64     // loss of each datum
@@ -150,16 +150,16 @@ func (p *Pool) withdraw(c *call) bool {
 	return true
 }
 
-// A piece is a part of the data of a call that is computed in one pass.
-type piece struct {
+// A chunk is a part of the data of a call that is computed in one pass.
+type chunk struct {
 	call   *call
 	lo, hi int // range of the data
 	turn   int // see llama.Order
 }
 
-// take returns the pieces of the next pass; none if the pool is closed. All of them have a backward
+// take returns the chunks of the next pass; none if the pool is closed. All of them have a backward
 // pass, or none.
-func (p *Pool) take(pieces []piece) []piece {
+func (p *Pool) take(chunks []chunk) []chunk {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for len(p.calls) == 0 {
@@ -175,7 +175,7 @@ func (p *Pool) take(pieces []piece) []piece {
 		lo := c.taken
 		for c.backward == backward && c.taken < len(c.pass.Data) {
 			n := len(c.pass.Data[c.taken].Tokens)
-			if n > left && (len(pieces) > 0 || c.taken > lo) {
+			if n > left && (len(chunks) > 0 || c.taken > lo) {
 				break
 			}
 			left -= n
@@ -185,7 +185,7 @@ func (p *Pool) take(pieces []piece) []piece {
 			rest = append(rest, c)
 			continue
 		}
-		pieces = append(pieces, piece{call: c, lo: lo, hi: c.taken, turn: c.run.turn})
+		chunks = append(chunks, chunk{call: c, lo: lo, hi: c.taken, turn: c.run.turn})
 		if backward {
 			c.run.turn++
 		}
@@ -194,7 +194,7 @@ func (p *Pool) take(pieces []piece) []piece {
 		}
 	}
 	p.calls = append(rest, served...)
-	return pieces
+	return chunks
 }
 
 // budget returns the number of tokens of the next pass: an equal share of those that wait, within
@@ -211,54 +211,54 @@ func (p *Pool) budget() int {
 	return max(minTokens, (waiting+p.workers-1)/p.workers)
 }
 
-// finish records that pieces are computed.
-func (p *Pool) finish(pieces []piece) {
+// finish records that chunks are computed.
+func (p *Pool) finish(chunks []chunk) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, one := range pieces {
+	for _, one := range chunks {
 		if one.call.pending -= one.hi - one.lo; one.call.pending == 0 {
 			close(one.call.done)
 		}
 	}
 }
 
-// A lane is a goroutine that computes passes.
-type lane struct {
-	pool   *Pool
-	pass   *llama.Pass
-	batch  llama.SegmentBatch
-	slopes []float32
+// A worker is a goroutine that computes passes.
+type worker struct {
+	pool  *Pool
+	pass  *llama.Pass
+	batch llama.SegmentBatch
+	grads []float32
 }
 
-func (l *lane) run() {
-	var pieces []piece
+func (w *worker) run() {
+	var chunks []chunk
 	for {
-		if pieces = l.pool.take(pieces[:0]); len(pieces) == 0 {
+		if chunks = w.pool.take(chunks[:0]); len(chunks) == 0 {
 			return
 		}
-		l.compute(pieces)
-		l.pool.finish(pieces)
-		clear(pieces)
+		w.compute(chunks)
+		w.pool.finish(chunks)
+		clear(chunks)
 	}
 }
 
-func (l *lane) compute(pieces []piece) {
-	l.batch.Reset()
-	for _, one := range pieces {
+func (w *worker) compute(chunks []chunk) {
+	w.batch.Reset()
+	for _, one := range chunks {
 		r := one.call.run
 		if one.call.backward {
-			l.batch.Begin(r.adapter, r.gradient, r.order, one.turn)
+			w.batch.Begin(r.adapter, r.gradient, r.order, one.turn)
 		} else {
-			l.batch.Begin(r.adapter, nil, nil, 0)
+			w.batch.Begin(r.adapter, nil, nil, 0)
 		}
 		for _, d := range one.call.pass.Data[one.lo:one.hi] {
-			l.batch.Add(d.Tokens, d.Targets)
+			w.batch.Add(d.Tokens, d.Targets)
 		}
 	}
-	logp := l.pass.ForwardSegments(&l.batch)
-	l.slopes = slices.Grow(l.slopes[:0], len(logp))[:len(logp)]
-	slopes := l.slopes
-	for _, one := range pieces {
+	logp := w.pass.ForwardSegments(&w.batch)
+	w.grads = slices.Grow(w.grads[:0], len(logp))[:len(logp)]
+	grads := w.grads
+	for _, one := range chunks {
 		c := one.call
 		for i := one.lo; i < one.hi; i++ {
 			d, out := &c.pass.Data[i], &c.outputs[i]
@@ -267,11 +267,11 @@ func (l *lane) compute(pieces []piece) {
 			if c.pass.Loss == engines.LossCrossEntropy {
 				out.Losses = make([]float32, n)
 			}
-			c.losses[i] = c.loss.apply(d, logp[:n], slopes[:n], out.Losses)
-			logp, slopes = logp[n:], slopes[n:]
+			c.losses[i] = c.loss.apply(d, logp[:n], grads[:n], out.Losses)
+			logp, grads = logp[n:], grads[n:]
 		}
 	}
-	if pieces[0].call.backward {
-		l.pass.BackwardSegments(&l.batch, l.slopes)
+	if chunks[0].call.backward {
+		w.pass.BackwardSegments(&w.batch, w.grads)
 	}
 }

@@ -100,7 +100,7 @@ func TestGradients(t *testing.T) {
 	}
 }
 
-// spread sets the former log-probabilities so that the ratios are 0.6, 1 and 1.5 by turns.
+// spread sets the log-probabilities of the old policy so that the ratios are 0.6, 1 and 1.5 by turns.
 func spread(t *testing.T, r *run, pass *engines.TrainPass) {
 	got, err := r.Forward(t.Context(), *pass)
 	require.NoError(t, err)
