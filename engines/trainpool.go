@@ -66,13 +66,14 @@ type TrainRun interface {
 	Config() TrainRunConfig
 	// Warnings has a message for each setting of the configuration that the engine does not follow.
 	Warnings() []string
-	// Forward computes a pass without gradients.
+	// Forward computes a pass without gradients. If the loss is not finite, it returns
+	// FailedPrecondition with the reason TrainingDiverged.
 	Forward(ctx context.Context, pass TrainPass) (TrainPassResult, error)
 	// ForwardBackward is like Forward, and adds the gradient of the loss to the accumulated gradient.
 	// Each element of the gradient is the sum over all tokens since the last step, in the order of
 	// the data, so the gradient of one call is bit-identical to that of several calls with parts of
-	// its data. A pass that has begun is completed even if ctx is done. If the loss is not finite, ForwardBackward returns
-	// FailedPrecondition with the reason TrainingDiverged, and the next Step discards the gradient.
+	// its data. A pass that has begun is completed even if ctx is done. If the loss is not finite,
+	// the next Step discards the gradient.
 	ForwardBackward(ctx context.Context, pass TrainPass) (TrainPassResult, error)
 	// Step updates the adapter from the accumulated gradient, and sets the gradient to zero. It
 	// returns FailedPrecondition with the reason TrainingDiverged, discards the gradient and keeps
@@ -129,7 +130,8 @@ type TrainDatum struct {
 	Targets []int32   // target tokens; Targets[i] follows Tokens[i]
 	Weights []float32 // weight of each target, with any sign; nil stands for 1 each
 
-	// The following fields are required by all losses except LossCrossEntropy.
+	// The following fields are required by all losses except LossCrossEntropy, which does not read
+	// them. If they are set, they must have a finite number for each target.
 
 	Advantages []float32
 	Logprobs   []float32 // log-probability of each target under the old policy, which generated it

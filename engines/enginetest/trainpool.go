@@ -2,7 +2,6 @@ package enginetest
 
 import (
 	"bytes"
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"strings"
@@ -35,6 +34,8 @@ func TrainPool(t *testing.T, vocab int, open func(t *testing.T, cores int) engin
 	t.Run("training lowers the loss", s.learns)
 	t.Run("divergence", s.diverges)
 	t.Run("invalid input", s.invalid)
+	t.Run("malformed input", s.malformed)
+	t.Run("unused inputs", s.unusedInputs)
 }
 
 type poolSuite struct {
@@ -404,49 +405,4 @@ func requireReason(t *testing.T, err error, reason string) {
 	var f *domain.Error
 	require.ErrorAs(t, err, &f)
 	require.Equal(t, reason, f.Reason)
-}
-
-func (s *poolSuite) invalid(t *testing.T) {
-	p := s.open(t, 1)
-	for _, c := range []engines.TrainRunConfig{
-		{Rank: 0, TrainAttn: true}, {Rank: 65, TrainAttn: true}, {Rank: 4}, {Rank: 4, TrainAttn: true, Alpha: -1},
-	} {
-		_, err := p.CreateRun(t.Context(), c)
-		require.Equal(t, domain.InvalidArgument, domain.CodeOf(err), "%+v", c)
-	}
-	r := mustCreate(t, p, 2, 9)
-	before := stateOf(t, r)
-	for i, edit := range []func(*engines.TrainPass){
-		func(p *engines.TrainPass) { p.Data = nil },
-		func(p *engines.TrainPass) { p.Loss = "hinge" },
-		func(p *engines.TrainPass) { p.Data[1].Tokens = nil },
-		func(p *engines.TrainPass) { p.Data[1].Targets = p.Data[1].Targets[1:] },
-		func(p *engines.TrainPass) { p.Data[1].Tokens[0] = int32(s.vocab) },
-		func(p *engines.TrainPass) { p.Data[1].Targets[0] = -1 },
-		func(p *engines.TrainPass) { p.Data[1].Weights = []float32{} },
-		func(p *engines.TrainPass) { p.Data[1].Weights[0] = float32(math.NaN()) },
-		func(p *engines.TrainPass) { p.Data[1].Advantages = nil },
-		func(p *engines.TrainPass) { p.Data[1].Logprobs[0] = float32(math.Inf(-1)) },
-		func(p *engines.TrainPass) { p.ClipLow = new(2.0) },
-		func(p *engines.TrainPass) { p.Beta = new(math.NaN()) },
-		func(p *engines.TrainPass) { p.Data[1].Tokens = make([]int32, 1<<22) },
-	} {
-		pass := s.pass(3, engines.LossPPO, 3)
-		edit(&pass)
-		_, err := r.ForwardBackward(t.Context(), pass)
-		require.Equal(t, domain.InvalidArgument, domain.CodeOf(err), fmt.Sprint("case ", i, ": ", err))
-	}
-	for _, edit := range []func(*engines.AdamParams){
-		func(o *engines.AdamParams) { o.LearningRate = -1 },
-		func(o *engines.AdamParams) { o.LearningRate = math.NaN() },
-		func(o *engines.AdamParams) { o.Beta1 = 1 },
-		func(o *engines.AdamParams) { o.Beta2 = -0.1 },
-		func(o *engines.AdamParams) { o.Epsilon = 0 },
-		func(o *engines.AdamParams) { o.WeightDecay = math.Inf(1) },
-		func(o *engines.AdamParams) { o.GradClipNorm = -1 },
-	} {
-		_, err := r.Step(t.Context(), adam(edit))
-		require.Equal(t, domain.InvalidArgument, domain.CodeOf(err), "%v", err)
-	}
-	require.Equal(t, before, stateOf(t, r))
 }

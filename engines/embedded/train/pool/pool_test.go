@@ -238,3 +238,19 @@ func TestClosedAndCanceled(t *testing.T) {
 	_, err = r.Forward(t.Context(), pass)
 	require.Equal(t, domain.Unavailable, domain.CodeOf(err))
 }
+
+// FuzzPass checks that no input of a pass panics, for all losses.
+func FuzzPass(f *testing.F) {
+	for seed := range uint64(20) {
+		f.Add(seed)
+	}
+	w := testWeights()
+	p := New(w, w.Hash(), 1)
+	f.Cleanup(func() { assert.NoError(f, p.Close()) })
+	f.Fuzz(func(t *testing.T, seed uint64) {
+		rng, r := rand.New(rand.NewPCG(seed, 1)), create(t, p, 2)
+		for range 5 {
+			enginetest.TryPass(t, r, enginetest.MalformedPass(rng, vocab))
+		}
+	})
+}

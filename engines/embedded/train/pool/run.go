@@ -82,42 +82,38 @@ func (r *run) Warnings() []string {
 
 // Forward implements engines.TrainRun.
 func (r *run) Forward(ctx context.Context, pass engines.TrainPass) (engines.TrainPassResult, error) {
-	result, _, err := r.compute(ctx, pass, false)
-	return result, err
+	return r.compute(ctx, pass, false)
 }
 
 // ForwardBackward implements engines.TrainRun.
 func (r *run) ForwardBackward(ctx context.Context, pass engines.TrainPass) (engines.TrainPassResult, error) {
-	result, sum, err := r.compute(ctx, pass, true)
-	if err != nil {
-		return result, err
-	}
-	r.accumulated = true
-	if !finite(sum) {
-		r.diverged = true
-		return engines.TrainPassResult{}, errDiverged("the loss is not finite: lower the learning rate, or check logprobs")
-	}
-	return result, nil
+	return r.compute(ctx, pass, true)
 }
 
 func (r *run) compute(ctx context.Context, pass engines.TrainPass, backward bool) (
-	result engines.TrainPassResult, sum float64, err error,
+	result engines.TrainPassResult, err error,
 ) {
 	pass.Loss = cmp.Or(pass.Loss, engines.LossCrossEntropy)
 	c := &call{run: r, pass: &pass, backward: backward}
 	if c.loss, err = lossOf(&pass); err != nil {
-		return result, 0, err
+		return result, err
 	}
-	if err := r.pool.check(&pass); err != nil {
-		return result, 0, err
+	if err := r.pool.check(&pass, &c.loss); err != nil {
+		return result, err
 	}
 	if err := r.pool.do(ctx, c); err != nil {
-		return result, 0, err
+		return result, err
 	}
+	sum := 0.0
 	for _, one := range c.losses {
 		sum += one
 	}
-	return engines.TrainPassResult{Outputs: c.outputs, Metrics: map[string]float64{engines.MetricLossSum: sum}}, sum, nil
+	r.accumulated = r.accumulated || backward
+	if !finite(sum) {
+		r.diverged = r.diverged || backward
+		return result, errDiverged("the loss is not finite: lower the learning rate, or check logprobs and advantages")
+	}
+	return engines.TrainPassResult{Outputs: c.outputs, Metrics: map[string]float64{engines.MetricLossSum: sum}}, nil
 }
 
 func errDiverged(why string) error {
