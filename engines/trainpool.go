@@ -93,7 +93,8 @@ const TrainingDiverged = "TRAINING_DIVERGED"
 
 // A TrainLoss is a loss function. Each is a sum over tokens, never a mean: ℓ is the log-probability
 // of the target under the run's model, w its weight, A its advantage, q its log-probability under the
-// old policy, which generated it, and r = exp(ℓ−q).
+// old policy, which generated it, and r = exp(ℓ−q). A target adds nothing if its weight is 0, or if
+// its advantage is 0 and the loss has no other term.
 type TrainLoss string
 
 // The loss functions.

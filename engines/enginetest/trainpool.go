@@ -36,6 +36,7 @@ func TrainPool(t *testing.T, vocab int, open func(t *testing.T, cores int) engin
 	t.Run("invalid input", s.invalid)
 	t.Run("malformed input", s.malformed)
 	t.Run("unused inputs", s.unusedInputs)
+	t.Run("masked tokens", s.masked)
 }
 
 type poolSuite struct {

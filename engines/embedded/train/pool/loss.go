@@ -38,24 +38,24 @@ func lossOf(p *engines.TrainPass) (loss, error) {
 	case engines.LossCrossEntropy:
 		return loss{value: func(t target) (value, grad float64) { return -t.weight * t.logp, -t.weight }}, nil
 	case engines.LossImportanceSampling:
-		return loss{policy: true, value: func(t target) (value, grad float64) {
+		return loss{policy: true, value: masked(func(t target) (value, grad float64) {
 			value = -t.weight * math.Exp(t.logp-t.old) * t.advantage
 			return value, value
-		}}, nil
+		})}, nil
 	case engines.LossPPO:
-		return loss{policy: true, value: func(t target) (value, grad float64) {
+		return loss{policy: true, value: masked(func(t target) (value, grad float64) {
 			ratio := math.Exp(t.logp - t.old)
 			free, bound := ratio*t.advantage, min(max(ratio, low), high)*t.advantage
 			if bound < free { // the clipping has an effect
 				return -t.weight * bound, 0
 			}
 			return -t.weight * free, -t.weight * free
-		}}, nil
+		})}, nil
 	case engines.LossCISPO:
-		return loss{policy: true, value: func(t target) (value, grad float64) {
+		return loss{policy: true, value: masked(func(t target) (value, grad float64) {
 			grad = -t.weight * min(max(math.Exp(t.logp-t.old), low), high) * t.advantage
 			return grad * t.logp, grad
-		}}, nil
+		})}, nil
 	case engines.LossDRO:
 		return loss{policy: true, value: func(t target) (value, grad float64) {
 			shift := t.logp - t.old
@@ -64,6 +64,17 @@ func lossOf(p *engines.TrainPass) (loss, error) {
 	}
 	return loss{}, domain.Errorf(domain.InvalidArgument,
 		"loss_fn: %q is not supported: use cross_entropy, importance_sampling, ppo, cispo or dro", p.Loss)
+}
+
+// masked returns a loss function that is 0 where the advantage is 0, even if the ratio of the policies
+// is not finite.
+func masked(value func(t target) (value, grad float64)) func(t target) (value, grad float64) {
+	return func(t target) (float64, float64) {
+		if t.advantage == 0 {
+			return 0, 0
+		}
+		return value(t)
+	}
 }
 
 func valueOf(p *float64, otherwise float64) float64 {
