@@ -77,7 +77,8 @@ type TrainRun interface {
 	ForwardBackward(ctx context.Context, pass TrainPass) (TrainPassResult, error)
 	// Step updates the adapter from the accumulated gradient, and sets the gradient to zero. It
 	// returns FailedPrecondition with the reason TrainingDiverged, discards the gradient and keeps
-	// the adapter and the optimizer, if the loss or the gradient is not finite.
+	// the adapter and the optimizer, if the loss, the gradient or the norm of the new weights is not
+	// finite.
 	Step(ctx context.Context, optimizer AdamParams) (TrainStepResult, error)
 	Steps() int // number of steps that were taken
 	// Export writes the adapter to the directory dir, which must exist, in PEFT's format.
@@ -158,7 +159,8 @@ type TrainOutput struct {
 	Losses []float32
 }
 
-// AdamParams are the parameters of one step of AdamW (Loshchilov and Hutter 2019).
+// AdamParams are the parameters of one step of AdamW (Loshchilov and Hutter 2019). All must be finite
+// as float32, and LearningRate·WeightDecay at most 1.
 type AdamParams struct {
 	LearningRate float64 `json:"learningRate"`
 	Beta1        float64 `json:"beta1"`

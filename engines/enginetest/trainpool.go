@@ -33,6 +33,7 @@ func TrainPool(t *testing.T, vocab int, open func(t *testing.T, cores int) engin
 	t.Run("damaged state", s.damaged)
 	t.Run("training lowers the loss", s.learns)
 	t.Run("divergence", s.diverges)
+	t.Run("overflow", s.overflow)
 	t.Run("invalid input", s.invalid)
 	t.Run("malformed input", s.malformed)
 	t.Run("unused inputs", s.unusedInputs)

@@ -168,6 +168,7 @@ func (s *poolSuite) invalid(t *testing.T) {
 	p := s.open(t, 1)
 	for _, c := range []engines.TrainRunConfig{
 		{Rank: 0, TrainAttn: true}, {Rank: 65, TrainAttn: true}, {Rank: 4}, {Rank: 4, TrainAttn: true, Alpha: -1},
+		{Rank: 4, TrainAttn: true, Alpha: 1e39}, {Rank: 4, TrainAttn: true, Alpha: 1e-60},
 	} {
 		_, err := p.CreateRun(t.Context(), c)
 		require.Equal(t, domain.InvalidArgument, domain.CodeOf(err), "%+v", c)
@@ -197,6 +198,11 @@ func (s *poolSuite) invalid(t *testing.T) {
 	for _, edit := range []func(*engines.AdamParams){
 		func(o *engines.AdamParams) { o.LearningRate = -1 },
 		func(o *engines.AdamParams) { o.LearningRate = math.NaN() },
+		func(o *engines.AdamParams) { o.LearningRate = 1e39 },
+		func(o *engines.AdamParams) { o.LearningRate, o.WeightDecay = 0, 1e39 },
+		func(o *engines.AdamParams) { o.LearningRate, o.WeightDecay = 0.5, 3 },
+		func(o *engines.AdamParams) { o.Epsilon = 1e39 },
+		func(o *engines.AdamParams) { o.GradClipNorm = math.NaN() },
 		func(o *engines.AdamParams) { o.Beta1 = 1 },
 		func(o *engines.AdamParams) { o.Beta2 = -0.1 },
 		func(o *engines.AdamParams) { o.Epsilon = 0 },
@@ -207,4 +213,26 @@ func (s *poolSuite) invalid(t *testing.T) {
 		require.Equal(t, domain.InvalidArgument, domain.CodeOf(err), "%v", err)
 	}
 	require.Equal(t, before, stateOf(t, r))
+}
+
+// overflow checks that a step whose new weights are not finite changes only the gradient.
+func (s *poolSuite) overflow(t *testing.T) {
+	p := s.open(t, 2)
+	r := mustCreate(t, p, 3, 8)
+	mustBackward(t, r, s.pass(1, engines.LossCrossEntropy, 2))
+	mustStep(t, r, adam())
+	before := stateOf(t, r)
+	for _, edit := range []func(*engines.AdamParams){
+		func(o *engines.AdamParams) { o.LearningRate = math.MaxFloat32 },
+		func(o *engines.AdamParams) { o.LearningRate, o.Beta2, o.Epsilon = 1e30, 0, 1e-45 },
+	} {
+		mustBackward(t, r, s.pass(2, engines.LossCrossEntropy, 2))
+		_, err := r.Step(t.Context(), adam(edit))
+		requireReason(t, err, engines.TrainingDiverged)
+		require.Equal(t, before, stateOf(t, r))
+	}
+	mustBackward(t, r, s.pass(2, engines.LossCrossEntropy, 2))
+	mustStep(t, r, adam())
+	_, err := r.Forward(t.Context(), s.pass(3, engines.LossPPO, 2))
+	require.NoError(t, err)
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 
 	"anneal/domain"
@@ -54,7 +53,8 @@ func (p *Pool) newRun(config engines.TrainRunConfig) (*run, error) {
 	var v domain.Violations
 	v.Require(config.Rank >= 1 && config.Rank <= engines.MaxTrainRank, "rank", "must be 1 to %d, is %d",
 		engines.MaxTrainRank, config.Rank)
-	v.Require(config.Alpha > 0 && finite(config.Alpha), "alpha", "must be a finite number above 0, is %g", config.Alpha)
+	v.Require(float32(config.Alpha/engines.MaxTrainRank) > 0 && finite32(config.Alpha), "alpha",
+		"must be above 0 and finite as float32, also divided by the rank, is %g", config.Alpha)
 	v.Require(len(modules) > 0, "train_attn", "train_attn or train_mlp must be true: the embedded engine trains no others")
 	if err := v.Err(); err != nil {
 		return nil, err
@@ -125,9 +125,9 @@ func (r *run) Step(ctx context.Context, o engines.AdamParams) (engines.TrainStep
 	if err := cmp.Or(ctx.Err(), checkAdam(&o)); err != nil {
 		return engines.TrainStepResult{}, err
 	}
+	defer r.clearGradient()
 	norm := r.optimizer.Norm(r.gradient.Flat)
 	if r.diverged || !finite(norm) {
-		r.clearGradient()
 		return engines.TrainStepResult{}, errDiverged("the loss or its gradient is not finite, so the step was not taken: " +
 			"lower the learning rate")
 	}
@@ -137,8 +137,10 @@ func (r *run) Step(ctx context.Context, o engines.AdamParams) (engines.TrainStep
 	if o.GradClipNorm > 0 {
 		adam.Clip = Clip(o.GradClipNorm, norm)
 	}
-	r.optimizer.Update(r.adapter.Flat(), r.gradient.Flat, adam, r.pool.workers)
-	r.clearGradient()
+	if !r.optimizer.Step(r.adapter.Flat(), r.gradient.Flat, norm, adam, r.pool.workers) {
+		return engines.TrainStepResult{}, errDiverged("the norm of the new weights is not finite, so the step was not taken: " +
+			"lower the learning rate, or raise eps")
+	}
 	r.adapter.Pack()
 	return engines.TrainStepResult{Step: r.optimizer.Steps, GradNorm: norm}, nil
 }
@@ -156,12 +158,15 @@ func checkAdam(o *engines.AdamParams) error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
 		x := fields[name]
-		v.Require(x >= 0 && finite(x), name, "must be a finite number of at least 0, is %g", x)
+		v.Require(x >= 0 && finite32(x), name, "must be at least 0 and finite as float32, is %g", x)
 	}
+	v.Require(!(o.LearningRate*o.WeightDecay > 1), "weight_decay",
+		"must be at most 1/learning_rate, because each step multiplies weights by 1 − learning_rate·weight_decay; "+
+			"the product is %g", o.LearningRate*o.WeightDecay)
 	for i, beta := range []float64{o.Beta1, o.Beta2} {
 		v.Require(beta >= 0 && float32(beta) < 1, fmt.Sprintf("beta%d", i+1), "must be at least 0 and below 1, is %g", beta)
 	}
-	v.Require(float32(o.Epsilon) > 0 && o.Epsilon <= math.MaxFloat32, "eps", "must be above 0 as float32, is %g",
+	v.Require(float32(o.Epsilon) > 0 && finite32(o.Epsilon), "eps", "must be above 0 and finite as float32, is %g",
 		o.Epsilon)
 	return v.Err()
 }
