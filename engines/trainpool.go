@@ -30,17 +30,31 @@ const PrecisionFloat32 = "float32"
 // with any number of cores, and after the run was saved and restored.
 type TrainPool interface {
 	BaseHash() string
+	// Kernel names the instructions that the pool computes with. Results are bit-identical in pools
+	// with the same base model and kernel.
+	Kernel() string
 	// CreateRun returns a run with a new adapter. It returns InvalidArgument if the configuration is
 	// not valid. The adapter follows from the seed, and does not change the model before the first
 	// step.
 	CreateRun(ctx context.Context, config TrainRunConfig) (TrainRun, error)
-	// RestoreRun returns a run from the state that TrainRun.Save wrote. If resetOptimizer is true, it
-	// restores the adapter only: the optimizer begins again, without accumulated gradients. It returns
-	// DataLoss if the state is incomplete or damaged, and FailedPrecondition if it is that of a run on
-	// another base model, or of another engine.
-	RestoreRun(ctx context.Context, state io.Reader, resetOptimizer bool) (TrainRun, error)
+	// RestoreRun returns a run from the state that TrainRun.Save wrote. It returns DataLoss if the state
+	// is incomplete or damaged, and FailedPrecondition if it is that of a run on another base model or
+	// of another engine. The run continues with bit-identical results, so RestoreRun returns
+	// FailedPrecondition with the reason TrainKernelDiffers if the run's pool had another Kernel,
+	// unless the options allow that.
+	RestoreRun(ctx context.Context, state io.Reader, options TrainRestoreOptions) (TrainRun, error)
 	// Close frees the memory of the pool. Its runs must be closed before.
 	Close() error
+}
+
+// TrainRestoreOptions say how a run is restored.
+type TrainRestoreOptions struct {
+	// ResetOptimizer restores the adapter only, with any kernel: the optimizer begins again, without
+	// accumulated gradients.
+	ResetOptimizer bool
+	// AnyKernel allows a state of a pool with another Kernel. Results then differ by rounding from
+	// those that the run would have had, and TrainRun.Warnings says so.
+	AnyKernel bool
 }
 
 // A TrainRunConfig describes the adapter of a run.
@@ -64,7 +78,8 @@ const (
 // unless its method says otherwise.
 type TrainRun interface {
 	Config() TrainRunConfig
-	// Warnings has a message for each setting of the configuration that the engine does not follow.
+	// Warnings has a message for each setting of the configuration that the engine does not follow,
+	// and for a state that another kernel computed.
 	Warnings() []string
 	// Forward computes a pass without gradients. If the loss is not finite, it returns
 	// FailedPrecondition with the reason TrainingDiverged.
@@ -88,6 +103,9 @@ type TrainRun interface {
 	Save(ctx context.Context, to io.Writer) error
 	Close() error
 }
+
+// TrainKernelDiffers is the reason of the error for a state of a pool with another Kernel.
+const TrainKernelDiffers = "TRAIN_KERNEL_DIFFERS"
 
 // TrainingDiverged is the reason of the error for a loss or a gradient that is not finite.
 const TrainingDiverged = "TRAINING_DIVERGED"

@@ -2,11 +2,14 @@ package enginetest
 
 import (
 	"bytes"
+	"errors"
+	"io"
 	"math"
 	"math/rand/v2"
 	"strings"
 	"sync"
 	"testing"
+	"testing/iotest"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -319,7 +322,7 @@ func (s *poolSuite) restore(t *testing.T) {
 	p := s.open(t, 2)
 	again := func(r engines.TrainRun) engines.TrainRun {
 		state := stateOf(t, r)
-		restored, err := s.open(t, 1).RestoreRun(t.Context(), strings.NewReader(state), false)
+		restored, err := s.open(t, 1).RestoreRun(t.Context(), strings.NewReader(state), engines.TrainRestoreOptions{})
 		require.NoError(t, err)
 		require.Equal(t, state, stateOf(t, restored))
 		require.Equal(t, r.Config(), restored.Config())
@@ -344,7 +347,8 @@ func (s *poolSuite) restore(t *testing.T) {
 	require.Equal(t, want, got)
 	require.Equal(t, last, restored)
 
-	fresh, err := p.RestoreRun(t.Context(), strings.NewReader(want), true)
+	fresh, err := p.RestoreRun(t.Context(), strings.NewReader(want),
+		engines.TrainRestoreOptions{ResetOptimizer: true})
 	require.NoError(t, err)
 	require.Zero(t, fresh.Steps())
 	result, err := fresh.Forward(t.Context(), s.pass(50, engines.LossCrossEntropy, 3))
@@ -352,21 +356,37 @@ func (s *poolSuite) restore(t *testing.T) {
 	require.Equal(t, last, result, "the adapter is kept")
 }
 
+// damaged flips bits of a state, all of those at its beginning, and truncates it.
 func (s *poolSuite) damaged(t *testing.T) {
 	p := s.open(t, 1)
-	r := mustCreate(t, p, 2, 6)
+	r := mustCreate(t, p, 1, 6)
 	mustBackward(t, r, s.pass(1, engines.LossCrossEntropy, 1))
 	state := stateOf(t, r)
-	for _, at := range []int{len(state) / 3, len(state) / 2, len(state) - 1} {
-		broken := []byte(state)
-		broken[at] ^= 4
-		_, err := p.RestoreRun(t.Context(), bytes.NewReader(broken), false)
-		require.Equal(t, domain.DataLoss, domain.CodeOf(err), "%v", err)
-		_, err = p.RestoreRun(t.Context(), strings.NewReader(state[:at]), false)
-		require.Equal(t, domain.DataLoss, domain.CodeOf(err), "%v", err)
+	restore := func(from io.Reader) error {
+		_, err := p.RestoreRun(t.Context(), from, engines.TrainRestoreOptions{AnyKernel: true})
+		return err
 	}
-	_, err := p.RestoreRun(t.Context(), strings.NewReader(state+"x"), false)
-	require.Equal(t, domain.DataLoss, domain.CodeOf(err), "%v", err)
+	lost := func(state []byte, what string, at int) {
+		err := restore(bytes.NewReader(state))
+		require.Equal(t, domain.DataLoss, domain.CodeOf(err), "%s %d: %v", what, at, err)
+	}
+	broken := []byte(state)
+	for bit := 0; bit < 8*len(broken); bit++ {
+		if at := bit / 8; at > 1024 && at < len(broken)-64 && bit%1009 != 0 {
+			continue
+		}
+		broken[bit/8] ^= 1 << (bit % 8)
+		lost(broken, "bit", bit)
+		broken[bit/8] ^= 1 << (bit % 8)
+	}
+	for n := 0; n < len(broken); n += 1 + n/16 {
+		lost(broken[:n], "length", n)
+		failing := io.MultiReader(strings.NewReader(state[:n]), iotest.ErrReader(errors.New("the disk is gone")))
+		require.Equal(t, domain.Unknown, domain.CodeOf(restore(failing)), "it may be read later")
+	}
+	lost(broken[:len(broken)-1], "length", len(broken)-1)
+	lost(append(broken, 'x'), "length", len(broken)+1)
+	require.NoError(t, restore(strings.NewReader(state)))
 }
 
 func (s *poolSuite) learns(t *testing.T) {

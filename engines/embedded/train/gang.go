@@ -69,7 +69,7 @@ type order struct {
 // its own, because other arithmetic or other parameters would change the result.
 type greeting struct {
 	Version int
-	Level   string // kernel.Level of the helper
+	Level   string // kernel.Arithmetic of the helper
 	State   string // digest of the parameters and of the optimizer's moments
 }
 
@@ -80,7 +80,7 @@ func (l *Loop) greeting() greeting {
 	for _, v := range [][]float32{l.Net.Trained(), l.optimizer.Mean, l.optimizer.Variance} {
 		h.Write(encodeFloats(v))
 	}
-	return greeting{gangVersion, kernel.Level(), fmt.Sprintf("%d %s", l.optimizer.Steps, hex.EncodeToString(h.Sum(nil)))}
+	return greeting{gangVersion, kernel.Arithmetic(), fmt.Sprintf("%d %s", l.optimizer.Steps, hex.EncodeToString(h.Sum(nil)))}
 }
 
 // enlist receives the greetings of the other nodes of the gang, and makes those nodes helpers that

@@ -12,6 +12,7 @@ import (
 
 	"anneal/domain"
 	"anneal/engines"
+	"anneal/engines/embedded/kernel"
 	"anneal/engines/embedded/llama"
 )
 
@@ -32,6 +33,7 @@ type Opener struct {
 type Pool struct {
 	net     *llama.Net
 	hash    string
+	kernel  string
 	workers int
 	running sync.WaitGroup
 
@@ -74,7 +76,7 @@ func (o Opener) OpenTrainPool(_ context.Context, request engines.TrainPoolReques
 // New returns a pool of runs on the weights w, whose hash is hash. It computes on workers
 // goroutines.
 func New(w *llama.Weights, hash string, workers int) *Pool {
-	p := &Pool{net: llama.NewNet(w, nil, workers), hash: hash, workers: workers}
+	p := &Pool{net: llama.NewNet(w, nil, workers), hash: hash, kernel: kernel.Arithmetic(), workers: workers}
 	p.wake = sync.NewCond(&p.mu)
 	for range workers {
 		w := &worker{pool: p, pass: llama.NewPass(p.net)}
@@ -85,6 +87,9 @@ func New(w *llama.Weights, hash string, workers int) *Pool {
 
 // BaseHash implements engines.TrainPool.
 func (p *Pool) BaseHash() string { return p.hash }
+
+// Kernel implements engines.TrainPool.
+func (p *Pool) Kernel() string { return p.kernel }
 
 // Close implements engines.TrainPool.
 func (p *Pool) Close() error {

@@ -12,6 +12,7 @@ import (
 
 	"anneal/domain"
 	"anneal/engines"
+	"anneal/engines/embedded/kernel"
 	"anneal/engines/embedded/llama"
 	"anneal/engines/enginetest"
 )
@@ -214,7 +215,7 @@ func TestExport(t *testing.T) {
 	require.NoError(t, r.Save(t.Context(), &state))
 	other := New(testWeights(), "sha256:other", 1)
 	defer other.Close()
-	_, err = other.RestoreRun(t.Context(), &state, false)
+	_, err = other.RestoreRun(t.Context(), &state, engines.TrainRestoreOptions{})
 	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
 }
 
@@ -253,4 +254,59 @@ func FuzzPass(f *testing.F) {
 			enginetest.TryPass(t, r, enginetest.MalformedPass(rng, vocab))
 		}
 	})
+}
+
+// TestOtherKernel checks that a run continues with another kernel only if that is allowed, and that
+// it warns then.
+func TestOtherKernel(t *testing.T) {
+	levels := kernel.Levels()
+	if len(levels) == 1 {
+		t.Skip("this processor supports one kernel level only")
+	}
+	level := kernel.Level()
+	t.Cleanup(func() { require.NoError(t, kernel.SetLevel(level)) })
+	at := func(level string) *Pool {
+		require.NoError(t, kernel.SetLevel(level))
+		return openTest(t, 1)
+	}
+	r := create(t, at(levels[0]), 2)
+	var state bytes.Buffer
+	require.NoError(t, r.Save(t.Context(), &state))
+	restore := func(p *Pool, options engines.TrainRestoreOptions) (engines.TrainRun, error) {
+		return p.RestoreRun(t.Context(), bytes.NewReader(state.Bytes()), options)
+	}
+	same, err := restore(at(levels[0]), engines.TrainRestoreOptions{})
+	require.NoError(t, err)
+	require.Empty(t, same.Warnings())
+
+	other := at("go")
+	require.NotEqual(t, r.pool.Kernel(), other.Kernel())
+	_, err = restore(other, engines.TrainRestoreOptions{})
+	var refused *domain.Error
+	require.ErrorAs(t, err, &refused)
+	require.Equal(t, domain.FailedPrecondition, refused.Code)
+	require.Equal(t, engines.TrainKernelDiffers, refused.Reason)
+	require.Contains(t, refused.Message, "ANNEAL_KERNEL="+levels[0])
+
+	_, err = restore(other, engines.TrainRestoreOptions{ResetOptimizer: true})
+	require.NoError(t, err)
+	moved, err := restore(other, engines.TrainRestoreOptions{AnyKernel: true})
+	require.NoError(t, err)
+	require.Len(t, moved.Warnings(), 1)
+	require.Contains(t, moved.Warnings()[0], levels[0])
+}
+
+// TestOtherStates checks that a state of another engine or version is refused, not reported as
+// damaged.
+func TestOtherStates(t *testing.T) {
+	p := openTest(t, 1)
+	for _, h := range []header{
+		{Version: stateVersion, Engine: "torch", Base: p.hash, Kernel: p.kernel},
+		{Version: stateVersion + 1, Engine: stateEngine, Base: p.hash, Kernel: p.kernel},
+	} {
+		state, err := h.frame()
+		require.NoError(t, err)
+		_, err = p.RestoreRun(t.Context(), bytes.NewReader(state), engines.TrainRestoreOptions{ResetOptimizer: true})
+		require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err), "%v", err)
+	}
 }

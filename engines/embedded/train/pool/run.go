@@ -19,6 +19,7 @@ type run struct {
 	config    engines.TrainRunConfig
 	adapter   *llama.TrainedAdapter
 	optimizer *Optimizer
+	warnings  []string
 
 	gradient    *llama.Gradient // sum since the last step
 	order       *llama.Order    // order of the passes that add to gradient
@@ -63,6 +64,10 @@ func (p *Pool) newRun(config engines.TrainRunConfig) (*run, error) {
 	a := llama.NewAdapter(*c, config.Rank, config.Alpha, modules)
 	a.BaseHash = p.hash
 	r := &run{pool: p, config: config, adapter: llama.NewTrainedAdapter(c, a), order: llama.NewOrder(c)}
+	if config.TrainUnembed {
+		r.warnings = append(r.warnings, "train_unembed: the embedded engine does not train the unembedding; "+
+			"the adapter changes the projections of attention and MLP only")
+	}
 	r.gradient = r.adapter.NewGradient(c)
 	r.optimizer = NewOptimizer([]llama.Part{{Len: len(a.Flat()), Matrix: true}})
 	return r, nil
@@ -72,13 +77,7 @@ func (p *Pool) newRun(config engines.TrainRunConfig) (*run, error) {
 func (r *run) Config() engines.TrainRunConfig { return r.config }
 
 // Warnings implements engines.TrainRun.
-func (r *run) Warnings() []string {
-	if !r.config.TrainUnembed {
-		return nil
-	}
-	return []string{"train_unembed: the embedded engine does not train the unembedding; " +
-		"the adapter changes the projections of attention and MLP only"}
-}
+func (r *run) Warnings() []string { return slices.Clone(r.warnings) }
 
 // Forward implements engines.TrainRun.
 func (r *run) Forward(ctx context.Context, pass engines.TrainPass) (engines.TrainPassResult, error) {
