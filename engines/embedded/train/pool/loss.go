@@ -89,18 +89,18 @@ func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
 // finite32 reports whether x is finite as float32.
 func finite32(x float64) bool { return finite(float64(float32(x))) }
 
-// apply computes the losses of the targets of a datum from their log-probabilities, and writes their
-// derivatives to grads. A target with the weight 0 has the loss and the derivative 0. It writes the
-// losses to values unless that is nil, and returns their sum, which is not finite if a loss or a
-// derivative is not a finite float32.
-func (l *loss) apply(d *engines.TrainDatum, logp, grads, values []float32) (sum float64) {
+// apply computes the losses of the targets of a datum from lo on from their log-probabilities, and
+// writes their derivatives to grads. A target with the weight 0 has the loss and the derivative 0. It
+// writes the losses to values unless that is nil, and returns their sum with that of the targets
+// before. The sum is not finite if a loss or a derivative is not finite as float32.
+func (l *loss) apply(sum float64, d *engines.TrainDatum, lo int, logp, grads, values []float32) float64 {
 	for i, lp := range logp {
 		t := target{logp: float64(lp), weight: 1}
 		if d.Weights != nil {
-			t.weight = float64(d.Weights[i])
+			t.weight = float64(d.Weights[lo+i])
 		}
 		if l.policy {
-			t.advantage, t.old = float64(d.Advantages[i]), float64(d.Logprobs[i])
+			t.advantage, t.old = float64(d.Advantages[lo+i]), float64(d.Logprobs[lo+i])
 		}
 		value, grad := 0.0, 0.0
 		if t.weight != 0 {

@@ -232,7 +232,6 @@ type worker struct {
 	pool  *Pool
 	pass  *llama.Pass
 	batch llama.SegmentBatch
-	grads []float32
 }
 
 func (w *worker) run() {
@@ -250,33 +249,56 @@ func (w *worker) run() {
 func (w *worker) compute(chunks []chunk) {
 	w.batch.Reset()
 	for _, one := range chunks {
-		r := one.call.run
-		if one.call.backward {
+		c, r := one.call, one.call.run
+		if c.backward {
 			w.batch.Begin(r.adapter, r.gradient, r.order, one.turn)
 		} else {
 			w.batch.Begin(r.adapter, nil, nil, 0)
 		}
-		for _, d := range one.call.pass.Data[one.lo:one.hi] {
-			w.batch.Add(d.Tokens, d.Targets)
-		}
-	}
-	logp := w.pass.ForwardSegments(&w.batch)
-	w.grads = slices.Grow(w.grads[:0], len(logp))[:len(logp)]
-	grads := w.grads
-	for _, one := range chunks {
-		c := one.call
 		for i := one.lo; i < one.hi; i++ {
-			d, out := &c.pass.Data[i], &c.outputs[i]
-			n := len(d.Targets)
-			out.Logprobs = slices.Clone(logp[:n])
+			d := &c.pass.Data[i]
+			w.batch.Add(d.Tokens, d.Targets)
+			c.outputs[i].Logprobs = make([]float32, len(d.Targets))
 			if c.pass.Loss == engines.LossCrossEntropy {
-				out.Losses = make([]float32, n)
+				c.outputs[i].Losses = make([]float32, len(d.Targets))
 			}
-			c.losses[i] = c.loss.apply(d, logp[:n], grads[:n], out.Losses)
-			logp, grads = logp[n:], grads[n:]
 		}
 	}
-	if chunks[0].call.backward {
-		w.pass.BackwardSegments(&w.batch, w.grads)
+	backward, at := chunks[0].call.backward, cursor{chunks: chunks, datum: chunks[0].lo}
+	w.pass.ForwardSegments(&w.batch, backward, at.losses)
+	if backward {
+		w.pass.BackwardSegments()
+	}
+}
+
+// A cursor is a position in the targets of chunks.
+type cursor struct {
+	chunks []chunk // the current chunk, and those that follow
+	datum  int     // index of the current datum
+	target int     // index of the next target
+}
+
+// losses implements llama.TargetLoss. It writes the losses and log-probabilities of the next targets to
+// their calls.
+func (at *cursor) losses(logp, grads []float32) {
+	for len(logp) > 0 {
+		c := at.chunks[0].call
+		d, out := &c.pass.Data[at.datum], &c.outputs[at.datum]
+		lo := at.target
+		n := copy(out.Logprobs[lo:], logp)
+		var values []float32
+		if out.Losses != nil {
+			values = out.Losses[lo : lo+n]
+		}
+		c.losses[at.datum] = c.loss.apply(c.losses[at.datum], d, lo, logp[:n], grads[:n], values)
+		logp, grads, at.target = logp[n:], grads[n:], lo+n
+		if at.target < len(d.Targets) {
+			return
+		}
+		if at.datum, at.target = at.datum+1, 0; at.datum == at.chunks[0].hi {
+			if at.chunks = at.chunks[1:]; len(at.chunks) > 0 {
+				at.datum = at.chunks[0].lo
+			}
+		}
 	}
 }
