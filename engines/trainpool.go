@@ -8,7 +8,9 @@ import (
 // A TrainPoolOpener is an engine that opens pools of training runs.
 type TrainPoolOpener interface {
 	// OpenTrainPool loads a base model. FailedPrecondition is a permanent error: the engine does not
-	// support the model or the precision, or the model has another hash than the request.
+	// support the model or the precision, the model has another hash than the request, or the machine
+	// has less memory than the model and data of MaxTokens tokens need. ResourceExhausted means that
+	// less is free now.
 	OpenTrainPool(ctx context.Context, request TrainPoolRequest) (TrainPool, error)
 }
 
@@ -18,7 +20,19 @@ type TrainPoolRequest struct {
 	BaseHash    string // expected hash of the base model's weights; "" accepts every model
 	Precision   string // number format of products and sums; "" stands for PrecisionFloat32
 	Parallelism int    // maximum number of cores; 0 stands for all but one
+	// MaxTokens is the maximum number of tokens of a datum, at most the model's context length; 0 stands
+	// for DefaultTrainTokens. The memory that a pool needs grows with it.
+	MaxTokens int
+	// RunBytes is the maximum memory of the open runs together; 0 stands for half of the memory that is
+	// free after the pool was opened, and for DefaultTrainRunBytes where that is unknown.
+	RunBytes int64
 }
+
+// Defaults of TrainPoolRequest.
+const (
+	DefaultTrainTokens   = 4096
+	DefaultTrainRunBytes = 1 << 30
+)
 
 // PrecisionFloat32 is the precision of pools that compute with float32.
 const PrecisionFloat32 = "float32"
@@ -33,15 +47,17 @@ type TrainPool interface {
 	// Kernel names the instructions that the pool computes with. Results are bit-identical in pools
 	// with the same base model and kernel.
 	Kernel() string
+	MaxTokens() int // maximum number of tokens of a datum
 	// CreateRun returns a run with a new adapter. It returns InvalidArgument if the configuration is
-	// not valid. The adapter follows from the seed, and does not change the model before the first
+	// not valid, and ResourceExhausted with the reason TrainRunsTooLarge if the open runs would have
+	// more than RunBytes. The adapter follows from the seed, and does not change the model before the first
 	// step.
 	CreateRun(ctx context.Context, config TrainRunConfig) (TrainRun, error)
 	// RestoreRun returns a run from the state that TrainRun.Save wrote. It returns DataLoss if the state
 	// is incomplete or damaged, and FailedPrecondition if it is that of a run on another base model or
 	// of another engine. The run continues with bit-identical results, so RestoreRun returns
 	// FailedPrecondition with the reason TrainKernelDiffers if the run's pool had another Kernel,
-	// unless the options allow that.
+	// unless the options allow that. The run counts to RunBytes like a new one.
 	RestoreRun(ctx context.Context, state io.Reader, options TrainRestoreOptions) (TrainRun, error)
 	// Close frees the memory of the pool. Its runs must be closed before.
 	Close() error
@@ -101,8 +117,12 @@ type TrainRun interface {
 	// Save writes the complete state: adapter, optimizer, and accumulated gradient. Equal states have
 	// equal bytes.
 	Save(ctx context.Context, to io.Writer) error
+	// Close frees the memory of the run. Other methods must not be called afterwards.
 	Close() error
 }
+
+// TrainRunsTooLarge is the reason of the error for a run for which the pool has no memory.
+const TrainRunsTooLarge = "TRAIN_RUNS_TOO_LARGE"
 
 // TrainKernelDiffers is the reason of the error for a state of a pool with another Kernel.
 const TrainKernelDiffers = "TRAIN_KERNEL_DIFFERS"
@@ -142,7 +162,7 @@ const (
 	DefaultDROBeta  = 0.05
 )
 
-// A TrainDatum is one sequence of n tokens. With K targets for each token, slices with a value for
+// A TrainDatum is one sequence of n tokens, at most TrainPool.MaxTokens. With K targets for each token, slices with a value for
 // each target have the length n·K: the targets of the first token come first. Only LossCrossEntropy
 // allows K > 1.
 type TrainDatum struct {

@@ -19,11 +19,11 @@ import (
 )
 
 // TrainPool runs the tests that every implementation of engines.TrainPool must pass. open opens a
-// pool of the same base model each time, with a number of cores. vocab is the number of tokens of
-// the model.
-func TrainPool(t *testing.T, vocab int, open func(t *testing.T, cores int) engines.TrainPool) {
-	s := &poolSuite{vocab: vocab, open: func(t *testing.T, cores int) engines.TrainPool {
-		p := open(t, cores)
+// pool of the same base model each time, with the number of cores and the limits of a request. vocab
+// is the number of tokens of the model, whose context has at least 64 tokens.
+func TrainPool(t *testing.T, vocab int, open func(*testing.T, engines.TrainPoolRequest) engines.TrainPool) {
+	s := &poolSuite{vocab: vocab, request: func(t *testing.T, request engines.TrainPoolRequest) engines.TrainPool {
+		p := open(t, request)
 		t.Cleanup(func() { assert.NoError(t, p.Close()) })
 		return p
 	}}
@@ -41,11 +41,17 @@ func TrainPool(t *testing.T, vocab int, open func(t *testing.T, cores int) engin
 	t.Run("malformed input", s.malformed)
 	t.Run("unused inputs", s.unusedInputs)
 	t.Run("masked tokens", s.masked)
+	t.Run("long data", s.longData)
+	t.Run("memory of runs", s.runBytes)
 }
 
 type poolSuite struct {
-	vocab int
-	open  func(t *testing.T, cores int) engines.TrainPool
+	vocab   int
+	request func(*testing.T, engines.TrainPoolRequest) engines.TrainPool
+}
+
+func (s *poolSuite) open(t *testing.T, cores int) engines.TrainPool {
+	return s.request(t, engines.TrainPoolRequest{Parallelism: cores})
 }
 
 // TrainLosses are all loss functions of engines.TrainPass.

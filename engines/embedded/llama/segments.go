@@ -87,8 +87,8 @@ func (b *SegmentBatch) Add(tokens, targets []int32) {
 	seg.last = seg.hi
 }
 
-// Tokens returns the number of input tokens.
-func (b *SegmentBatch) Tokens() int { return len(b.batch.Tokens) }
+// Len returns the numbers of input tokens and of targets.
+func (b *SegmentBatch) Len() (tokens, targets int) { return len(b.batch.Tokens), len(b.targets) }
 
 // targetsOf returns the range of the targets of a token.
 func (b *SegmentBatch) targetsOf(token int) (lo, hi int) {

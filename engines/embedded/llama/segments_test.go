@@ -73,3 +73,57 @@ func TestArenaShrinks(t *testing.T) {
 	a.reset()
 	require.Less(t, len(a.data), 20)
 }
+
+// TestSegmentBytes checks the bound of the memory of a pass, and the memory of a trained adapter.
+func TestSegmentBytes(t *testing.T) {
+	wide := tiny(false)
+	wide.ModelType, wide.Layers, wide.HeadDim, wide.MLPBias = "qwen3", 3, 10, true
+	modules := [][]Module{{Query}, {Key, Gate, Up}, {Query, Key, Value, Output, Gate, Up, Down}}
+	for _, c := range []Config{tiny(true), wide} {
+		w := NewWeights(c)
+		w.Initialize(3)
+		net := NewNet(w, nil, 1)
+		for _, rank := range []int{1, 5, 64} {
+			for _, trained := range modules {
+				a := NewAdapter(c, rank, 8, trained)
+				a.Initialize(1)
+				adapter := NewTrainedAdapter(&c, a)
+				bytes := 16 * int64(len(a.Flat()))
+				for i := range adapter.layers {
+					for j := range adapter.layers[i] {
+						in := &adapter.layers[i][j]
+						bytes += in.a.Bytes() + in.aBack.Bytes()
+						for k := range in.low {
+							bytes += in.low[k].b.Bytes() + in.low[k].back.Bytes()
+						}
+					}
+				}
+				require.Equal(t, bytes, c.TrainedBytes(rank, trained))
+
+				var batch SegmentBatch
+				batch.Begin(adapter, adapter.NewGradient(&c), nil, 0)
+				for range 2 {
+					tokens := make([]int32, c.MaxPositions)
+					batch.Add(tokens, tokens)
+				}
+				p := NewPass(net)
+				p.ForwardSegments(&batch, true, func(_, grads []float32) {
+					for i := range grads {
+						grads[i] = float32(i % 2) // half of the rows are left out
+					}
+				})
+				p.BackwardSegments()
+				used := len(p.scores.Data) + len(p.dscores.Data) + p.arena.want*9/8
+				for i := range p.tiles {
+					one := &p.tiles[i]
+					used += int(one.keysT.Bytes()+one.keys.Bytes()+one.values.Bytes()+one.valuesT.Bytes()) / 4
+				}
+				bound := int(c.SegmentBytes(2*c.MaxPositions, rank, 1) / 4)
+				require.LessOrEqual(t, used, bound, "rank %d, %v", rank, trained)
+				if len(trained) == int(Modules) {
+					require.Greater(t, used, bound*3/4, "rank %d", rank)
+				}
+			}
+		}
+	}
+}

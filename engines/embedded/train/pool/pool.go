@@ -4,6 +4,7 @@
 package pool
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"runtime"
@@ -37,9 +38,15 @@ type Pool struct {
 	workers int
 	running sync.WaitGroup
 
+	maxTokens int   // maximum number of tokens of a datum
+	limit     int   // maximum number of tokens of the passes that are computed at the same time
+	runBytes  int64 // maximum memory of the open runs
+
 	mu     sync.Mutex
-	wake   *sync.Cond // signaled when calls or closed changes
+	wake   *sync.Cond // signaled when calls, closed or tokens changes
 	calls  []*call    // calls with data that no worker has taken, least recently served first
+	tokens int        // tokens of the passes that workers compute
+	used   int64      // memory of the open runs
 	closed bool
 }
 
@@ -55,9 +62,16 @@ func (o Opener) OpenTrainPool(_ context.Context, request engines.TrainPoolReques
 	if request.Parallelism <= 0 {
 		request.Parallelism = max(1, runtime.GOMAXPROCS(0)-1)
 	}
+	var v domain.Violations
+	v.Require(request.MaxTokens >= 0, "max_tokens", "must be 0 or more, is %d", request.MaxTokens)
+	v.Require(request.RunBytes >= 0, "run_bytes", "must be 0 or more, is %d", request.RunBytes)
+	if err := v.Err(); err != nil {
+		return nil, err
+	}
 	config, err := llama.ReadConfig(request.BaseDir)
 	if err == nil {
-		err = config.FitsTraining(true, request.Parallelism)
+		_, limit := tokenLimits(&config, request)
+		err = config.FitsPool(limit, engines.MaxTrainRank, request.Parallelism)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("base model: %w", err)
@@ -70,15 +84,32 @@ func (o Opener) OpenTrainPool(_ context.Context, request engines.TrainPoolReques
 	if request.BaseHash != "" && request.BaseHash != hash {
 		return nil, domain.Errorf(domain.FailedPrecondition, "base model: has the hash %s, not %s", hash, request.BaseHash)
 	}
-	return New(weights, hash, request.Parallelism), nil
+	return New(weights, hash, request), nil
 }
 
-// New returns a pool of runs on the weights w, whose hash is hash. It computes on workers
-// goroutines.
-func New(w *llama.Weights, hash string, workers int) *Pool {
-	p := &Pool{net: llama.NewNet(w, nil, workers), hash: hash, kernel: kernel.Arithmetic(), workers: workers}
+// tokenLimits returns the maximum number of tokens of a datum, and of all passes that are computed at
+// the same time. A datum is computed in one pass.
+func tokenLimits(c *llama.Config, request engines.TrainPoolRequest) (datum, passes int) {
+	datum = min(cmp.Or(request.MaxTokens, engines.DefaultTrainTokens), c.MaxPositions)
+	return datum, max(datum, passTokens*request.Parallelism)
+}
+
+// New returns a pool of runs on the weights w, whose hash is hash. It reads the limits of the request;
+// Parallelism must be at least 1.
+func New(w *llama.Weights, hash string, request engines.TrainPoolRequest) *Pool {
+	p := &Pool{
+		net: llama.NewNet(w, nil, request.Parallelism), hash: hash, kernel: kernel.Arithmetic(),
+		workers: request.Parallelism, runBytes: request.RunBytes,
+	}
+	p.maxTokens, p.limit = tokenLimits(&w.Config, request)
+	if p.runBytes == 0 {
+		p.runBytes = engines.DefaultTrainRunBytes
+		if free := llama.FreeMemory(); free > 0 {
+			p.runBytes = max((free-w.Config.SegmentBytes(p.limit, engines.MaxTrainRank, p.workers))/2, 0)
+		}
+	}
 	p.wake = sync.NewCond(&p.mu)
-	for range workers {
+	for range p.workers {
 		w := &worker{pool: p, pass: llama.NewPass(p.net)}
 		p.running.Go(w.run)
 	}
@@ -90,6 +121,25 @@ func (p *Pool) BaseHash() string { return p.hash }
 
 // Kernel implements engines.TrainPool.
 func (p *Pool) Kernel() string { return p.kernel }
+
+// MaxTokens implements engines.TrainPool.
+func (p *Pool) MaxTokens() int { return p.maxTokens }
+
+// reserve counts the memory of a run, or returns ResourceExhausted.
+func (p *Pool) reserve(bytes int64) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return errClosed()
+	}
+	if bytes > p.runBytes-p.used {
+		return &domain.Error{Code: domain.ResourceExhausted, Reason: engines.TrainRunsTooLarge, Message: fmt.Sprintf(
+			"the run needs %d bytes of memory, but the open runs of this pool have %d of at most %d bytes: close a run, choose "+
+				"a lower rank or fewer modules, or open the pool with a higher maximum", bytes, p.used, p.runBytes)}
+	}
+	p.used += bytes
+	return nil
+}
 
 // Close implements engines.TrainPool.
 func (p *Pool) Close() error {
@@ -167,23 +217,24 @@ type chunk struct {
 func (p *Pool) take(chunks []chunk) []chunk {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for len(p.calls) == 0 {
-		if p.closed {
+	for len(p.calls) == 0 || !p.fits(p.calls[0].next()) {
+		if p.closed && len(p.calls) == 0 {
 			return nil
 		}
 		p.wake.Wait()
 	}
-	backward, left := p.calls[0].backward, p.budget()
+	backward, left := p.calls[0].backward, min(p.budget(), p.limit-p.tokens)
 	rest := p.calls[:0:0]
 	var served []*call
 	for _, c := range p.calls {
 		lo := c.taken
 		for c.backward == backward && c.taken < len(c.pass.Data) {
-			n := len(c.pass.Data[c.taken].Tokens)
+			n := c.next()
 			if n > left && (len(chunks) > 0 || c.taken > lo) {
 				break
 			}
 			left -= n
+			p.tokens += n
 			c.taken++
 		}
 		if c.taken == lo {
@@ -202,6 +253,13 @@ func (p *Pool) take(chunks []chunk) []chunk {
 	return chunks
 }
 
+// next returns the number of tokens of the next datum of a call.
+func (c *call) next() int { return len(c.pass.Data[c.taken].Tokens) }
+
+// fits reports whether a datum with n tokens can be computed beside the current passes. Data that do
+// not fit wait until passes are finished.
+func (p *Pool) fits(n int) bool { return p.tokens == 0 || p.tokens+n <= p.limit }
+
 // budget returns the number of tokens of the next pass: an equal share of those that wait, within
 // limits.
 func (p *Pool) budget() int {
@@ -216,10 +274,12 @@ func (p *Pool) budget() int {
 	return max(minTokens, (waiting+p.workers-1)/p.workers)
 }
 
-// finish records that chunks are computed.
-func (p *Pool) finish(chunks []chunk) {
+// finish records that chunks with a number of tokens are computed.
+func (p *Pool) finish(chunks []chunk, tokens int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.tokens -= tokens
+	p.wake.Broadcast()
 	for _, one := range chunks {
 		if one.call.pending -= one.hi - one.lo; one.call.pending == 0 {
 			close(one.call.done)
@@ -241,7 +301,11 @@ func (w *worker) run() {
 			return
 		}
 		w.compute(chunks)
-		w.pool.finish(chunks)
+		tokens, targets := w.batch.Len()
+		if tokens > passTokens || targets > 8*passTokens { // do not keep the memory of an exceptional pass
+			w.pass, w.batch = llama.NewPass(w.pool.net), llama.SegmentBatch{}
+		}
+		w.pool.finish(chunks, tokens)
 		clear(chunks)
 	}
 }

@@ -31,7 +31,7 @@ func testWeights() *llama.Weights {
 
 func openTest(t *testing.T, workers int) *Pool {
 	w := testWeights()
-	p := New(w, w.Hash(), workers)
+	p := New(w, w.Hash(), engines.TrainPoolRequest{Parallelism: workers})
 	t.Cleanup(func() { assert.NoError(t, p.Close()) })
 	return p
 }
@@ -52,9 +52,9 @@ func (r *run) randomize(seed uint64, std float64) {
 }
 
 func TestTrainPoolSuite(t *testing.T) {
-	enginetest.TrainPool(t, vocab, func(t *testing.T, cores int) engines.TrainPool {
+	enginetest.TrainPool(t, vocab, func(_ *testing.T, request engines.TrainPoolRequest) engines.TrainPool {
 		w := testWeights()
-		return New(w, w.Hash(), cores)
+		return New(w, w.Hash(), request)
 	})
 }
 
@@ -189,12 +189,17 @@ func TestOpener(t *testing.T) {
 	opened, err := Opener{}.OpenTrainPool(t.Context(), engines.TrainPoolRequest{BaseDir: dir, BaseHash: w.Hash()})
 	require.NoError(t, err)
 	require.Equal(t, w.Hash(), opened.BaseHash())
+	require.Equal(t, w.Config.MaxPositions, opened.MaxTokens(), "the default is limited by the context length")
 	require.NoError(t, opened.Close())
 	for _, request := range []engines.TrainPoolRequest{
 		{BaseDir: dir, BaseHash: "sha256:0"}, {BaseDir: dir, Precision: "bfloat16"}, {BaseDir: t.TempDir()},
 	} {
 		_, err := Opener{}.OpenTrainPool(t.Context(), request)
 		require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err), "%v", err)
+	}
+	for _, request := range []engines.TrainPoolRequest{{BaseDir: dir, MaxTokens: -1}, {BaseDir: dir, RunBytes: -1}} {
+		_, err := Opener{}.OpenTrainPool(t.Context(), request)
+		require.Equal(t, domain.InvalidArgument, domain.CodeOf(err), "%v", err)
 	}
 }
 
@@ -213,7 +218,7 @@ func TestExport(t *testing.T) {
 
 	var state bytes.Buffer
 	require.NoError(t, r.Save(t.Context(), &state))
-	other := New(testWeights(), "sha256:other", 1)
+	other := New(testWeights(), "sha256:other", engines.TrainPoolRequest{Parallelism: 1})
 	defer other.Close()
 	_, err = other.RestoreRun(t.Context(), &state, engines.TrainRestoreOptions{})
 	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
@@ -246,7 +251,7 @@ func FuzzPass(f *testing.F) {
 		f.Add(seed)
 	}
 	w := testWeights()
-	p := New(w, w.Hash(), 1)
+	p := New(w, w.Hash(), engines.TrainPoolRequest{Parallelism: 1})
 	f.Cleanup(func() { assert.NoError(f, p.Close()) })
 	f.Fuzz(func(t *testing.T, seed uint64) {
 		rng, r := rand.New(rand.NewPCG(seed, 1)), create(t, p, 2)

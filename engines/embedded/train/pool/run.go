@@ -20,6 +20,7 @@ type run struct {
 	adapter   *llama.TrainedAdapter
 	optimizer *Optimizer
 	warnings  []string
+	bytes     int64 // memory that is reserved in the pool; 0 after Close; guarded by pool.mu
 
 	gradient    *llama.Gradient // sum since the last step
 	order       *llama.Order    // order of the passes that add to gradient
@@ -39,7 +40,7 @@ func (p *Pool) CreateRun(_ context.Context, config engines.TrainRunConfig) (engi
 	return r, nil
 }
 
-// newRun returns a run whose adapter has zero matrices.
+// newRun returns a run whose adapter has zero matrices. It reserves the memory, which Close frees.
 func (p *Pool) newRun(config engines.TrainRunConfig) (*run, error) {
 	if config.Alpha == 0 {
 		config.Alpha = engines.DefaultTrainAlpha
@@ -61,9 +62,13 @@ func (p *Pool) newRun(config engines.TrainRunConfig) (*run, error) {
 		return nil, err
 	}
 	c := &p.net.Weights.Config
+	bytes := c.TrainedBytes(config.Rank, modules)
+	if err := p.reserve(bytes); err != nil {
+		return nil, err
+	}
 	a := llama.NewAdapter(*c, config.Rank, config.Alpha, modules)
 	a.BaseHash = p.hash
-	r := &run{pool: p, config: config, adapter: llama.NewTrainedAdapter(c, a), order: llama.NewOrder(c)}
+	r := &run{pool: p, bytes: bytes, config: config, adapter: llama.NewTrainedAdapter(c, a), order: llama.NewOrder(c)}
 	if config.TrainUnembed {
 		r.warnings = append(r.warnings, "train_unembed: the embedded engine does not train the unembedding; "+
 			"the adapter changes the projections of attention and MLP only")
@@ -182,6 +187,12 @@ func (r *run) Export(ctx context.Context, dir string) error {
 }
 
 // Close implements engines.TrainRun.
-func (r *run) Close() error { return nil }
+func (r *run) Close() error {
+	r.pool.mu.Lock()
+	defer r.pool.mu.Unlock()
+	r.pool.used -= r.bytes
+	r.bytes = 0
+	return nil
+}
 
 func fieldName(datum int, name string) string { return fmt.Sprintf("data[%d].%s", datum, name) }

@@ -104,18 +104,12 @@ func (p *Pool) RestoreRun(ctx context.Context, state io.Reader, options engines.
 	if err != nil {
 		return nil, fmt.Errorf("restore run: %w", err)
 	}
-	if n := len(r.adapter.Flat()); n != head.Parameters || head.Steps < 0 {
-		return nil, damaged("the adapter has %d parameters instead of %d, and %d steps", head.Parameters, n, head.Steps)
+	if err = r.read(in, &head); err == nil {
+		err = checkSum(state, sum)
 	}
-	for _, v := range r.vectors(head.Accumulated) {
-		if err := readFloats(in, v); err != nil {
-			return nil, err
-		}
+	if err != nil {
+		return nil, errors.Join(err, r.Close())
 	}
-	if err := checkSum(state, sum); err != nil {
-		return nil, err
-	}
-	r.optimizer.Steps, r.accumulated, r.diverged = head.Steps, head.Accumulated, head.Diverged
 	if options.ResetOptimizer {
 		r.optimizer.Steps = 0
 		clear(r.optimizer.Mean)
@@ -127,6 +121,20 @@ func (p *Pool) RestoreRun(ctx context.Context, state io.Reader, options engines.
 	}
 	r.adapter.Pack()
 	return r, nil
+}
+
+// read reads what follows the header of a state.
+func (r *run) read(in io.Reader, head *header) error {
+	if n := len(r.adapter.Flat()); n != head.Parameters || head.Steps < 0 {
+		return damaged("the adapter has %d parameters instead of %d, and %d steps", head.Parameters, n, head.Steps)
+	}
+	for _, v := range r.vectors(head.Accumulated) {
+		if err := readFloats(in, v); err != nil {
+			return err
+		}
+	}
+	r.optimizer.Steps, r.accumulated, r.diverged = head.Steps, head.Accumulated, head.Diverged
+	return nil
 }
 
 // accepts returns FailedPrecondition if the pool cannot continue a run.
