@@ -112,9 +112,10 @@ func (r *run) compute(ctx context.Context, pass engines.TrainPass, backward bool
 	for _, one := range c.losses {
 		sum += one
 	}
-	r.accumulated = r.accumulated || backward
+	if backward { // Forward changes nothing, and may run several times concurrently
+		r.accumulated, r.diverged = true, r.diverged || !finite(sum)
+	}
 	if !finite(sum) {
-		r.diverged = r.diverged || backward
 		return result, errDiverged("the loss is not finite: lower the learning rate, or check logprobs and advantages")
 	}
 	return engines.TrainPassResult{Outputs: c.outputs, Metrics: map[string]float64{engines.MetricLossSum: sum}}, nil
