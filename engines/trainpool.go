@@ -162,9 +162,9 @@ const (
 	DefaultDROBeta  = 0.05
 )
 
-// A TrainDatum is one sequence of n tokens, at most TrainPool.MaxTokens. With K targets for each token, slices with a value for
-// each target have the length n·K: the targets of the first token come first. Only LossCrossEntropy
-// allows K > 1.
+// A TrainDatum is one sequence of n tokens, at most TrainPool.MaxTokens. With K targets for each token,
+// slices with a value for each target have the length n·K: the targets of the first token come first.
+// Only LossCrossEntropy allows K > 1.
 type TrainDatum struct {
 	Tokens  []int32   // input tokens
 	Targets []int32   // target tokens; Targets[i] follows Tokens[i]

@@ -92,7 +92,8 @@ func (c *Config) segmentFloats(rank int) int {
 	panel := int(kernel.PackedBytes(1, c.HeadDim) / 4)
 	forward := 4*h + 2 + 2*q + 2*kv + 3*wide + int(Modules)*rank + q + kv + c.Heads + c.KVHeads // with head norms
 	backward := wide + h + 2*q + 2*kv + int(Modules)*rank
-	attention := 2*c.HeadDim + 2*panel + 2*attendRows               // packed keys and values of a head, two blocks of scores
+	// packed keys and values of a head, and two blocks of scores
+	attention := 2*c.HeadDim + 2*panel + 2*attendRows
 	ends := 6*h + q + 3                                             // embedding, final norm, last layer
 	return (c.Layers*(forward+backward) + attention + ends) * 9 / 8 // the arena has a reserve
 }

@@ -220,19 +220,15 @@ func (p *Pass) normalizeLast() {
 	normalize(p.final, p.last, p.inverse, w.Norm, w.Config.NormEps)
 }
 
-// logits computes the logits of the rows with a target, divided by the temperature, as p.probs.
-func (p *Pass) logits() {
+// score returns the log-probabilities of the targets. It computes the probabilities of all tokens at the
+// rows with a target, from the logits divided by the temperature, as p.probs.
+func (p *Pass) score() []float32 {
 	p.normalizeLast()
 	p.probs = p.arena.matrix(len(p.rows), p.net.Weights.Config.VocabSize)
 	kernel.Gemm(p.probs, p.final, &p.net.head, false, 1)
 	if scale := p.inverseTemperature(); scale != 1 {
 		kernel.Scale(scale, p.probs.Data[:p.probs.Rows*p.probs.Cols])
 	}
-}
-
-// score returns the log-probabilities of the targets.
-func (p *Pass) score() []float32 {
-	p.logits()
 	p.logp = p.arena.vector(len(p.rows))
 	scratch := p.arena.vector(p.net.Weights.Config.VocabSize)
 	for i, row := range p.rows {

@@ -60,7 +60,7 @@ func TestBlocksOfLogits(t *testing.T) {
 	}
 }
 
-// TestArenaShrinks checks that an arena gives back memory that is no longer used.
+// TestArenaShrinks checks that an arena releases memory that is no longer used.
 func TestArenaShrinks(t *testing.T) {
 	var a arena
 	a.vector(1000)

@@ -80,7 +80,8 @@ func (l *Loop) greeting() greeting {
 	for _, v := range [][]float32{l.Net.Trained(), l.optimizer.Mean, l.optimizer.Variance} {
 		h.Write(encodeFloats(v))
 	}
-	return greeting{gangVersion, kernel.Arithmetic(), fmt.Sprintf("%d %s", l.optimizer.Steps, hex.EncodeToString(h.Sum(nil)))}
+	state := fmt.Sprintf("%d %s", l.optimizer.Steps, hex.EncodeToString(h.Sum(nil)))
+	return greeting{gangVersion, kernel.Arithmetic(), state}
 }
 
 // enlist receives the greetings of the other nodes of the gang, and makes those nodes helpers that

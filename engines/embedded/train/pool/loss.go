@@ -129,8 +129,8 @@ func (p *Pool) check(pass *engines.TrainPass, l *loss) error {
 		n, m := len(d.Tokens), len(d.Targets)
 		field := func(name string) string { return fieldName(i, name) }
 		v.Require(n > 0 && n <= c.MaxPositions, field("model_input"), "must have 1 to %d tokens, has %d", c.MaxPositions, n)
-		v.Require(n <= p.maxTokens || n > c.MaxPositions, field("model_input"), "has %d tokens, but this pool has memory for "+
-			"data of at most %d: shorten it, or open the pool with a higher maximum", n, p.maxTokens)
+		v.Require(n <= p.maxTokens || n > c.MaxPositions, field("model_input"), "has %d tokens, but this pool has memory "+
+			"for data of at most %d: shorten it, or open the pool with a higher maximum", n, p.maxTokens)
 		if n == 0 {
 			continue
 		}

@@ -143,8 +143,8 @@ func (r *run) Step(ctx context.Context, o engines.AdamParams) (engines.TrainStep
 		adam.Clip = Clip(o.GradClipNorm, norm)
 	}
 	if !r.optimizer.Step(r.adapter.Flat(), r.gradient.Flat, norm, adam, r.pool.workers) {
-		return engines.TrainStepResult{}, errDiverged("the norm of the new weights is not finite, so the step was not taken: " +
-			"lower the learning rate, or raise eps")
+		return engines.TrainStepResult{}, errDiverged("the norm of the new weights is not finite, so the step was " +
+			"not taken: lower the learning rate, or raise eps")
 	}
 	r.adapter.Pack()
 	return engines.TrainStepResult{Step: r.optimizer.Steps, GradNorm: norm}, nil

@@ -87,7 +87,9 @@ func (r *run) vectors(gradient bool) [][]float32 {
 }
 
 // RestoreRun implements engines.TrainPool.
-func (p *Pool) RestoreRun(ctx context.Context, state io.Reader, options engines.TrainRestoreOptions) (engines.TrainRun, error) {
+func (p *Pool) RestoreRun(
+	ctx context.Context, state io.Reader, options engines.TrainRestoreOptions,
+) (engines.TrainRun, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
