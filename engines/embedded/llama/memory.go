@@ -68,22 +68,21 @@ func (c *Config) FitsTraining(adapter bool, cores int) error {
 		fmt.Sprintf("%d parameters, %d bytes each", c.Parameters(), each))
 }
 
-// FitsPool returns an error like Fits if a training pool needs more memory than is free. The pool
-// computes at most tokens tokens at a time, with adapters up to a rank, on workers goroutines.
-func (c *Config) FitsPool(tokens, rank, workers int) error {
-	need := c.Parameters()*trainingBytes + c.SegmentBytes(tokens, rank, workers)
-	return fits(need, machineMemory(), "train adapters on",
-		fmt.Sprintf("%d parameters, %d bytes each, and %d tokens at a time, %s each", c.Parameters(), trainingBytes, tokens,
-			amount(4*int64(c.segmentFloats(rank)))), "lower the maximum number of tokens of a datum")
+// FitsPool returns an error like Fits if a training pool needs more memory than is free. passes is the
+// memory for its passes in bytes, with data of at most tokens tokens.
+func (c *Config) FitsPool(tokens int, passes int64) error {
+	return fits(c.Parameters()*trainingBytes+passes, machineMemory(), "train adapters on",
+		fmt.Sprintf("%d parameters, %d bytes each, and %s for passes with data of at most %d tokens",
+			c.Parameters(), trainingBytes, amount(passes), tokens), "lower the maximum number of tokens of a datum")
 }
 
 // FreeMemory returns the memory of the machine in bytes that is free; 0 if it is unknown.
 func FreeMemory() int64 { return machineMemory().free }
 
-// SegmentBytes returns an upper bound of the memory in bytes that forward and backward passes of
-// segments need for tokens tokens at a time, with adapters up to a rank, on workers goroutines.
-func (c *Config) SegmentBytes(tokens, rank, workers int) int64 {
-	return 4 * (int64(tokens)*int64(c.segmentFloats(rank)) + int64(workers)*headRows*int64(c.VocabSize))
+// SegmentBytes returns an upper bound of the memory in bytes of a forward and backward pass of segments
+// with tokens tokens, one target each, and adapters up to a rank.
+func (c *Config) SegmentBytes(tokens, rank int) int64 {
+	return 4 * (int64(tokens)*int64(c.segmentFloats(rank)) + headRows*int64(c.VocabSize))
 }
 
 // segmentFloats returns the number of float32 values that a pass keeps for each token with one target.

@@ -118,7 +118,7 @@ func TestSegmentBytes(t *testing.T) {
 					one := &p.tiles[i]
 					used += int(one.keysT.Bytes()+one.keys.Bytes()+one.values.Bytes()+one.valuesT.Bytes()) / 4
 				}
-				bound := int(c.SegmentBytes(2*c.MaxPositions, rank, 1) / 4)
+				bound := int(c.SegmentBytes(2*c.MaxPositions, rank) / 4)
 				require.LessOrEqual(t, used, bound, "rank %d, %v", rank, trained)
 				if len(trained) == int(Modules) {
 					require.Greater(t, used, bound*3/4, "rank %d", rank)

@@ -70,8 +70,7 @@ func (o Opener) OpenTrainPool(_ context.Context, request engines.TrainPoolReques
 	}
 	config, err := llama.ReadConfig(request.BaseDir)
 	if err == nil {
-		_, limit := tokenLimits(&config, request)
-		err = config.FitsPool(limit, engines.MaxTrainRank, request.Parallelism)
+		err = config.FitsPool(maxTokens(&config, request), passBytes(&config, request))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("base model: %w", err)
@@ -87,11 +86,21 @@ func (o Opener) OpenTrainPool(_ context.Context, request engines.TrainPoolReques
 	return New(weights, hash, request), nil
 }
 
-// tokenLimits returns the maximum number of tokens of a datum, and of all passes that are computed at
-// the same time. A datum is computed in one pass.
-func tokenLimits(c *llama.Config, request engines.TrainPoolRequest) (datum, passes int) {
-	datum = min(cmp.Or(request.MaxTokens, engines.DefaultTrainTokens), c.MaxPositions)
-	return datum, max(datum, passTokens*request.Parallelism)
+// maxTokens returns the maximum number of tokens of a datum, which is computed in one pass.
+func maxTokens(c *llama.Config, request engines.TrainPoolRequest) int {
+	return min(cmp.Or(request.MaxTokens, engines.DefaultTrainTokens), c.MaxPositions)
+}
+
+// keptBytes is the maximum memory for activations that a worker keeps for its next pass: that of an
+// ordinary pass, and at least 32 MiB, so that small models do not allocate it again for each pass.
+func keptBytes(c *llama.Config) int64 {
+	return max(c.SegmentBytes(passTokens, engines.MaxTrainRank), 32<<20)
+}
+
+// passBytes returns the maximum memory of all passes: of one with the longest datum, and what the
+// workers keep. Passes that are computed at the same time have no more tokens together.
+func passBytes(c *llama.Config, request engines.TrainPoolRequest) int64 {
+	return c.SegmentBytes(maxTokens(c, request), engines.MaxTrainRank) + int64(request.Parallelism)*keptBytes(c)
 }
 
 // New returns a pool of runs on the weights w, whose hash is hash. It reads the limits of the request;
@@ -101,11 +110,12 @@ func New(w *llama.Weights, hash string, request engines.TrainPoolRequest) *Pool 
 		net: llama.NewNet(w, nil, request.Parallelism), hash: hash, kernel: kernel.Arithmetic(),
 		workers: request.Parallelism, runBytes: request.RunBytes,
 	}
-	p.maxTokens, p.limit = tokenLimits(&w.Config, request)
+	p.maxTokens = maxTokens(&w.Config, request)
+	p.limit = max(p.maxTokens, passTokens*p.workers)
 	if p.runBytes == 0 {
 		p.runBytes = engines.DefaultTrainRunBytes
 		if free := llama.FreeMemory(); free > 0 {
-			p.runBytes = max((free-w.Config.SegmentBytes(p.limit, engines.MaxTrainRank, p.workers))/2, 0)
+			p.runBytes = max((free-passBytes(&w.Config, request))/2, 0)
 		}
 	}
 	p.wake = sync.NewCond(&p.mu)
@@ -302,7 +312,8 @@ func (w *worker) run() {
 		}
 		w.compute(chunks)
 		tokens, targets := w.batch.Len()
-		if tokens > passTokens || targets > 8*passTokens { // do not keep the memory of an exceptional pass
+		c := &w.pool.net.Weights.Config
+		if c.SegmentBytes(max(tokens, targets/8), engines.MaxTrainRank) > keptBytes(c) {
 			w.pass, w.batch = llama.NewPass(w.pool.net), llama.SegmentBatch{}
 		}
 		w.pool.finish(chunks, tokens)
