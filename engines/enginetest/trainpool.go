@@ -2,12 +2,14 @@ package enginetest
 
 import (
 	"bytes"
-	"fmt"
+	"errors"
+	"io"
 	"math"
 	"math/rand/v2"
 	"strings"
 	"sync"
 	"testing"
+	"testing/iotest"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -17,11 +19,11 @@ import (
 )
 
 // TrainPool runs the tests that every implementation of engines.TrainPool must pass. open opens a
-// pool of the same base model each time, with a number of cores. vocab is the number of tokens of
-// the model.
-func TrainPool(t *testing.T, vocab int, open func(t *testing.T, cores int) engines.TrainPool) {
-	s := &poolSuite{vocab: vocab, open: func(t *testing.T, cores int) engines.TrainPool {
-		p := open(t, cores)
+// pool of the same base model each time, with the number of cores and the limits of a request. vocab
+// is the number of tokens of the model, whose context has at least 64 tokens.
+func TrainPool(t *testing.T, vocab int, open func(*testing.T, engines.TrainPoolRequest) engines.TrainPool) {
+	s := &poolSuite{vocab: vocab, request: func(t *testing.T, request engines.TrainPoolRequest) engines.TrainPool {
+		p := open(t, request)
 		t.Cleanup(func() { assert.NoError(t, p.Close()) })
 		return p
 	}}
@@ -29,17 +31,27 @@ func TrainPool(t *testing.T, vocab int, open func(t *testing.T, cores int) engin
 	t.Run("no gradient in Forward", s.forward)
 	t.Run("weights of zero", s.zeroWeights)
 	t.Run("accumulation", s.accumulation)
-	t.Run("alone and together", s.together)
+	t.Run("batch invariance", s.batchInvariance)
 	t.Run("restore", s.restore)
 	t.Run("damaged state", s.damaged)
 	t.Run("training lowers the loss", s.learns)
 	t.Run("divergence", s.diverges)
+	t.Run("overflow", s.overflow)
 	t.Run("invalid input", s.invalid)
+	t.Run("malformed input", s.malformed)
+	t.Run("unused inputs", s.unusedInputs)
+	t.Run("masked tokens", s.masked)
+	t.Run("long data", s.longData)
+	t.Run("memory of runs", s.runBytes)
 }
 
 type poolSuite struct {
-	vocab int
-	open  func(t *testing.T, cores int) engines.TrainPool
+	vocab   int
+	request func(*testing.T, engines.TrainPoolRequest) engines.TrainPool
+}
+
+func (s *poolSuite) open(t *testing.T, cores int) engines.TrainPool {
+	return s.request(t, engines.TrainPoolRequest{Parallelism: cores})
 }
 
 // TrainLosses are all loss functions of engines.TrainPass.
@@ -48,7 +60,7 @@ var TrainLosses = []engines.TrainLoss{
 }
 
 // RandomPass returns a pass of n random sequences of at most 40 tokens of a vocabulary. The
-// log-probabilities of the former policy are about those of a uniform distribution.
+// log-probabilities of the old policy are about those of a uniform distribution.
 func RandomPass(rng *rand.Rand, loss engines.TrainLoss, n, vocab int) engines.TrainPass {
 	p := engines.TrainPass{Loss: loss}
 	for range n {
@@ -288,9 +300,9 @@ func (s *poolSuite) script(t *testing.T, p engines.TrainPool, number, n int) (
 	return results, stateOf(t, r)
 }
 
-// together checks that a run beside seven others returns what it returns alone, with batches of
+// batchInvariance checks that a run beside seven others returns what it returns alone, with batches of
 // several sizes.
-func (s *poolSuite) together(t *testing.T) {
+func (s *poolSuite) batchInvariance(t *testing.T) {
 	sizes := []int{1, 2, 5, 12, 32, 3, 8, 20}
 	var results [8][]engines.TrainPassResult
 	var states [8]string
@@ -316,7 +328,7 @@ func (s *poolSuite) restore(t *testing.T) {
 	p := s.open(t, 2)
 	again := func(r engines.TrainRun) engines.TrainRun {
 		state := stateOf(t, r)
-		restored, err := s.open(t, 1).RestoreRun(t.Context(), strings.NewReader(state), false)
+		restored, err := s.open(t, 1).RestoreRun(t.Context(), strings.NewReader(state), engines.TrainRestoreOptions{})
 		require.NoError(t, err)
 		require.Equal(t, state, stateOf(t, restored))
 		require.Equal(t, r.Config(), restored.Config())
@@ -341,7 +353,8 @@ func (s *poolSuite) restore(t *testing.T) {
 	require.Equal(t, want, got)
 	require.Equal(t, last, restored)
 
-	fresh, err := p.RestoreRun(t.Context(), strings.NewReader(want), true)
+	fresh, err := p.RestoreRun(t.Context(), strings.NewReader(want),
+		engines.TrainRestoreOptions{ResetOptimizer: true})
 	require.NoError(t, err)
 	require.Zero(t, fresh.Steps())
 	result, err := fresh.Forward(t.Context(), s.pass(50, engines.LossCrossEntropy, 3))
@@ -349,21 +362,37 @@ func (s *poolSuite) restore(t *testing.T) {
 	require.Equal(t, last, result, "the adapter is kept")
 }
 
+// damaged flips bits of a state, all of those at its beginning, and truncates it.
 func (s *poolSuite) damaged(t *testing.T) {
 	p := s.open(t, 1)
-	r := mustCreate(t, p, 2, 6)
+	r := mustCreate(t, p, 1, 6)
 	mustBackward(t, r, s.pass(1, engines.LossCrossEntropy, 1))
 	state := stateOf(t, r)
-	for _, at := range []int{len(state) / 3, len(state) / 2, len(state) - 1} {
-		broken := []byte(state)
-		broken[at] ^= 4
-		_, err := p.RestoreRun(t.Context(), bytes.NewReader(broken), false)
-		require.Equal(t, domain.DataLoss, domain.CodeOf(err), "%v", err)
-		_, err = p.RestoreRun(t.Context(), strings.NewReader(state[:at]), false)
-		require.Equal(t, domain.DataLoss, domain.CodeOf(err), "%v", err)
+	restore := func(from io.Reader) error {
+		_, err := p.RestoreRun(t.Context(), from, engines.TrainRestoreOptions{AnyKernel: true})
+		return err
 	}
-	_, err := p.RestoreRun(t.Context(), strings.NewReader(state+"x"), false)
-	require.Equal(t, domain.DataLoss, domain.CodeOf(err), "%v", err)
+	lost := func(state []byte, what string, at int) {
+		err := restore(bytes.NewReader(state))
+		require.Equal(t, domain.DataLoss, domain.CodeOf(err), "%s %d: %v", what, at, err)
+	}
+	broken := []byte(state)
+	for bit := 0; bit < 8*len(broken); bit++ {
+		if at := bit / 8; at > 1024 && at < len(broken)-64 && bit%1009 != 0 {
+			continue
+		}
+		broken[bit/8] ^= 1 << (bit % 8)
+		lost(broken, "bit", bit)
+		broken[bit/8] ^= 1 << (bit % 8)
+	}
+	for n := 0; n < len(broken); n += 1 + n/16 {
+		lost(broken[:n], "length", n)
+		failing := io.MultiReader(strings.NewReader(state[:n]), iotest.ErrReader(errors.New("the disk is gone")))
+		require.Equal(t, domain.Unknown, domain.CodeOf(restore(failing)), "it may be read later")
+	}
+	lost(broken[:len(broken)-1], "length", len(broken)-1)
+	lost(append(broken, 'x'), "length", len(broken)+1)
+	require.NoError(t, restore(strings.NewReader(state)))
 }
 
 func (s *poolSuite) learns(t *testing.T) {
@@ -404,49 +433,4 @@ func requireReason(t *testing.T, err error, reason string) {
 	var f *domain.Error
 	require.ErrorAs(t, err, &f)
 	require.Equal(t, reason, f.Reason)
-}
-
-func (s *poolSuite) invalid(t *testing.T) {
-	p := s.open(t, 1)
-	for _, c := range []engines.TrainRunConfig{
-		{Rank: 0, TrainAttn: true}, {Rank: 65, TrainAttn: true}, {Rank: 4}, {Rank: 4, TrainAttn: true, Alpha: -1},
-	} {
-		_, err := p.CreateRun(t.Context(), c)
-		require.Equal(t, domain.InvalidArgument, domain.CodeOf(err), "%+v", c)
-	}
-	r := mustCreate(t, p, 2, 9)
-	before := stateOf(t, r)
-	for i, edit := range []func(*engines.TrainPass){
-		func(p *engines.TrainPass) { p.Data = nil },
-		func(p *engines.TrainPass) { p.Loss = "hinge" },
-		func(p *engines.TrainPass) { p.Data[1].Tokens = nil },
-		func(p *engines.TrainPass) { p.Data[1].Targets = p.Data[1].Targets[1:] },
-		func(p *engines.TrainPass) { p.Data[1].Tokens[0] = int32(s.vocab) },
-		func(p *engines.TrainPass) { p.Data[1].Targets[0] = -1 },
-		func(p *engines.TrainPass) { p.Data[1].Weights = []float32{} },
-		func(p *engines.TrainPass) { p.Data[1].Weights[0] = float32(math.NaN()) },
-		func(p *engines.TrainPass) { p.Data[1].Advantages = nil },
-		func(p *engines.TrainPass) { p.Data[1].Logprobs[0] = float32(math.Inf(-1)) },
-		func(p *engines.TrainPass) { p.ClipLow = new(2.0) },
-		func(p *engines.TrainPass) { p.Beta = new(math.NaN()) },
-		func(p *engines.TrainPass) { p.Data[1].Tokens = make([]int32, 1<<22) },
-	} {
-		pass := s.pass(3, engines.LossPPO, 3)
-		edit(&pass)
-		_, err := r.ForwardBackward(t.Context(), pass)
-		require.Equal(t, domain.InvalidArgument, domain.CodeOf(err), fmt.Sprint("case ", i, ": ", err))
-	}
-	for _, edit := range []func(*engines.AdamParams){
-		func(o *engines.AdamParams) { o.LearningRate = -1 },
-		func(o *engines.AdamParams) { o.LearningRate = math.NaN() },
-		func(o *engines.AdamParams) { o.Beta1 = 1 },
-		func(o *engines.AdamParams) { o.Beta2 = -0.1 },
-		func(o *engines.AdamParams) { o.Epsilon = 0 },
-		func(o *engines.AdamParams) { o.WeightDecay = math.Inf(1) },
-		func(o *engines.AdamParams) { o.GradClipNorm = -1 },
-	} {
-		_, err := r.Step(t.Context(), adam(edit))
-		require.Equal(t, domain.InvalidArgument, domain.CodeOf(err), "%v", err)
-	}
-	require.Equal(t, before, stateOf(t, r))
 }

@@ -35,6 +35,14 @@ func levels() []string {
 	return append(list, "go")
 }
 
+// mathFeatures returns a suffix for the instructions that math.Exp uses on this processor.
+func mathFeatures() string {
+	if cpu.X86.HasAVX && cpu.X86.HasFMA {
+		return "-fma"
+	}
+	return ""
+}
+
 func use(level string) { simd = map[string]int{"avx512": 512, "avx2": 256}[level] }
 
 // quadRows returns the maximum number of rows that a call of the function quad can compute; 0

@@ -7,6 +7,8 @@ func levels() []string { return []string{"go"} }
 
 func use(string) {}
 
+func mathFeatures() string { return "" }
+
 func tileRows() int { return 4 }
 
 func tile(c []float32, ldc int, a []float32, rowStride, kStride int, b panel, k, rows, cols int, load bool) {

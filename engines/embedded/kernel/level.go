@@ -3,6 +3,7 @@ package kernel
 import (
 	"fmt"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 )
@@ -24,6 +25,16 @@ func start(requested string) string {
 // Level returns the instruction set in use: "avx512", "avx2" or "go". It is the value of
 // ANNEAL_KERNEL if the processor supports that level, otherwise the best supported level.
 func Level() string { return active }
+
+// Arithmetic names what results depend on besides their operands: programs with the same Arithmetic
+// return bit-identical results. It is the level and, for plain Go, the processor's architecture and
+// whether package math uses fused multiply-adds. Assembly requires them.
+func Arithmetic() string {
+	if active != "go" {
+		return active
+	}
+	return "go-" + runtime.GOARCH + mathFeatures()
+}
 
 // Levels returns the names of the instruction sets that this processor supports, best first. Plain
 // Go ("go") is always supported.

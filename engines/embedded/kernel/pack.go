@@ -121,6 +121,9 @@ func (p *Packed) Bytes() int64 {
 	return int64(4*(cap(n.float)+len(p.scales)) + 2*(cap(n.bf16)+cap(n.f16)) + cap(n.int8) + cap(n.e4m3))
 }
 
+// PackedBytes returns the size in bytes of a packed float32 operand [k × n].
+func PackedBytes(k, n int) int64 { return 4 * int64(panels(n)*panelCols) * int64(k) }
+
 // packDense packs the transpose of w.
 func packDense[T any](dst, w []T, n, k int) {
 	clear(dst)

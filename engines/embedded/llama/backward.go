@@ -30,9 +30,9 @@ func (p *Pass) layersBackward(dx kernel.Matrix, g *Gradient) {
 func (p *Pass) scoreBack(dlogp []float32, g *Gradient) kernel.Matrix {
 	for i, row := range p.rows {
 		d := p.probs.Row(i)
-		slope := dlogp[i] * p.inverseTemperature()
-		kernel.Scale(-slope, d)
-		d[p.batch.Targets[row]] += slope
+		grad := dlogp[i] * p.inverseTemperature()
+		kernel.Scale(-grad, d)
+		d[p.batch.Targets[row]] += grad
 	}
 	return p.logitsBack(g)
 }
@@ -40,7 +40,6 @@ func (p *Pass) scoreBack(dlogp []float32, g *Gradient) kernel.Matrix {
 // logitsBack returns the gradient of the last layer's output. p.probs has the gradient of the
 // logits.
 func (p *Pass) logitsBack(g *Gradient) kernel.Matrix {
-	w := p.net.Weights
 	dfinal := p.arena.matrix(p.final.Rows, p.final.Cols)
 	kernel.Gemm(dfinal, p.probs, &p.net.headBack, false, 1)
 	var dnorm []float32
@@ -48,9 +47,14 @@ func (p *Pass) logitsBack(g *Gradient) kernel.Matrix {
 		kernel.GemmTN(g.weights.Head, p.probs, p.final, 1)
 		dnorm = g.weights.Norm
 	}
+	return p.lastBack(dfinal, dnorm)
+}
+
+// lastBack returns the gradient of the last layer's output. dfinal is that of the final norm's result.
+func (p *Pass) lastBack(dfinal kernel.Matrix, dnorm []float32) kernel.Matrix {
 	dlast := p.arena.matrix(p.last.Rows, p.last.Cols)
 	clear(dlast.Data)
-	normalizeBack(dlast, dfinal, p.last, p.inverse, w.Norm, dnorm)
+	normalizeBack(dlast, dfinal, p.last, p.inverse, p.net.Weights.Norm, dnorm)
 	return dlast
 }
 

@@ -4,10 +4,12 @@ import (
 	"bufio"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
 	"anneal/domain"
+	"anneal/engines/embedded/kernel"
 	"anneal/engines/embedded/safetensors"
 )
 
@@ -66,19 +68,67 @@ func (c *Config) FitsTraining(adapter bool, cores int) error {
 		fmt.Sprintf("%d parameters, %d bytes each", c.Parameters(), each))
 }
 
+// FitsPool returns an error like Fits if a training pool needs more memory than is free. passes is the
+// memory for its passes in bytes, with data of at most tokens tokens.
+func (c *Config) FitsPool(tokens int, passes int64) error {
+	return fits(c.Parameters()*trainingBytes+passes, machineMemory(), "train adapters on",
+		fmt.Sprintf("%d parameters, %d bytes each, and %s for passes with data of at most %d tokens",
+			c.Parameters(), trainingBytes, amount(passes), tokens), "lower the maximum number of tokens of a datum")
+}
+
+// FreeMemory returns the memory of the machine in bytes that is free; 0 if it is unknown.
+func FreeMemory() int64 { return machineMemory().free }
+
+// SegmentBytes returns an upper bound of the memory in bytes of a forward and backward pass of segments
+// with tokens tokens, one target each, and adapters up to a rank.
+func (c *Config) SegmentBytes(tokens, rank int) int64 {
+	return 4 * (int64(tokens)*int64(c.segmentFloats(rank)) + headRows*int64(c.VocabSize))
+}
+
+// segmentFloats returns the number of float32 values that a pass keeps for each token with one target.
+func (c *Config) segmentFloats(rank int) int {
+	h, q, kv, wide := c.HiddenSize, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim, c.IntermediateSize
+	panel := int(kernel.PackedBytes(1, c.HeadDim) / 4)
+	forward := 4*h + 2 + 2*q + 2*kv + 3*wide + int(Modules)*rank + q + kv + c.Heads + c.KVHeads // with head norms
+	backward := wide + h + 2*q + 2*kv + int(Modules)*rank
+	// packed keys and values of a head, and two blocks of scores
+	attention := 2*c.HeadDim + 2*panel + 2*attendRows
+	ends := 6*h + q + 3                                             // embedding, final norm, last layer
+	return (c.Layers*(forward+backward) + attention + ends) * 9 / 8 // the arena has a reserve
+}
+
+// TrainedBytes returns the memory in bytes of a trained adapter: four vectors (parameters, gradient and
+// two moments), and its packed copies.
+func (c *Config) TrainedBytes(rank int, modules []Module) int64 {
+	sum := int64(0)
+	for _, input := range inputs {
+		pairs, in := 0, 0
+		for _, m := range input {
+			if !slices.Contains(modules, m) {
+				continue
+			}
+			out, width := m.Shape(c)
+			pairs, in = pairs+1, width
+			sum += 16*int64(rank)*int64(in+out) + kernel.PackedBytes(rank, out) + kernel.PackedBytes(out, rank)
+		}
+		sum += kernel.PackedBytes(in, pairs*rank) + kernel.PackedBytes(pairs*rank, in)
+	}
+	return int64(c.Layers) * sum
+}
+
 // A memory has the free and the total memory of a machine in bytes; 0 if unknown.
 type memory struct{ free, total int64 }
 
 // fits returns an error if need, in bytes, exceeds the free memory of m. doing is the verb in the
-// message, and how describes the parts of need.
-func fits(need int64, m memory, doing, how string) error {
+// message, how describes the parts of need, and others are further remedies.
+func fits(need int64, m memory, doing, how string, others ...string) error {
 	if m.free == 0 || need <= m.free {
 		return nil
 	}
 	f := domain.Errorf(domain.ResourceExhausted,
-		"the embedded engine needs %s of memory to %s this model (%s), but the machine has %s free of %s: "+
-			"use a larger machine or a smaller model",
-		amount(need), doing, how, amount(m.free), amount(m.total))
+		"the embedded engine needs %s of memory to %s this model (%s), but the machine has %s free of %s: %s",
+		amount(need), doing, how, amount(m.free), amount(m.total),
+		strings.Join(append([]string{"use a larger machine or a smaller model"}, others...), ", or "))
 	if m.total > 0 && need > m.total {
 		f.Code = domain.FailedPrecondition
 	}

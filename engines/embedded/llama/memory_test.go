@@ -28,6 +28,10 @@ func TestModelsThatExceedTheMemory(t *testing.T) {
 	require.NoError(t, fits(need, memory{}, "serve", ""), "unknown memory is not limited")
 	small := tiny(true)
 	require.NoError(t, small.FitsTraining(false, 4))
+	require.NoError(t, small.FitsPool(256, small.SegmentBytes(256, 64)))
+	err = small.FitsPool(1<<40, small.SegmentBytes(1<<40, 64))
+	require.ErrorContains(t, err, "data of at most 1099511627776 tokens")
+	require.ErrorContains(t, err, "or lower the maximum number of tokens of a datum")
 }
 
 // TestServedBytes checks that Reader.Bytes follows from the formats in which the weights are

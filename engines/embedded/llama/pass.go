@@ -21,8 +21,11 @@ type Pass struct {
 	last    kernel.Matrix // output of the last layer at rows: [targets, hidden]
 	inverse []float32
 	final   kernel.Matrix // result of the final norm on last
+	dfinal  kernel.Matrix // gradient of final at the tokens in rows, of ForwardSegments
 	probs   kernel.Matrix // probabilities of all tokens at rows: [targets, vocab]
 	logp    []float32
+
+	headRows int // replaces the constant of this name in tests
 
 	scores, dscores kernel.Matrix // scores of one block of attention: [attendRows, keys]
 	tiles           []tile
@@ -52,8 +55,10 @@ type arena struct {
 	want int
 }
 
+// reset frees all slices. It adapts the memory of the arena to what was allocated since the last
+// reset.
 func (a *arena) reset() {
-	if a.want > len(a.data) {
+	if a.want > len(a.data) || a.want < len(a.data)/4 {
 		a.data = make([]float32, a.want+a.want/8)
 	}
 	a.used, a.want = 0, 0
@@ -208,22 +213,22 @@ func (p *Pass) project(y, x kernel.Matrix, lin *linear, layer, input int, add bo
 	lowRanks{p, layer, input}.project(y, x)
 }
 
-// logits computes the logits of the rows with a target, divided by the temperature, as p.probs.
-func (p *Pass) logits() {
+// normalizeLast computes the final norm of the output of the last layer.
+func (p *Pass) normalizeLast() {
 	w := p.net.Weights
-	n, h := len(p.rows), w.Config.HiddenSize
-	p.final, p.inverse = p.arena.matrix(n, h), p.arena.vector(n)
+	p.final, p.inverse = p.arena.matrix(len(p.rows), w.Config.HiddenSize), p.arena.vector(len(p.rows))
 	normalize(p.final, p.last, p.inverse, w.Norm, w.Config.NormEps)
-	p.probs = p.arena.matrix(n, w.Config.VocabSize)
-	kernel.Gemm(p.probs, p.final, &p.net.head, false, 1)
-	if scale := p.inverseTemperature(); scale != 1 {
-		kernel.Scale(scale, p.probs.Data[:n*w.Config.VocabSize])
-	}
 }
 
-// score returns the log-probabilities of the targets.
+// score returns the log-probabilities of the targets. It computes the probabilities of all tokens at the
+// rows with a target, from the logits divided by the temperature, as p.probs.
 func (p *Pass) score() []float32 {
-	p.logits()
+	p.normalizeLast()
+	p.probs = p.arena.matrix(len(p.rows), p.net.Weights.Config.VocabSize)
+	kernel.Gemm(p.probs, p.final, &p.net.head, false, 1)
+	if scale := p.inverseTemperature(); scale != 1 {
+		kernel.Scale(scale, p.probs.Data[:p.probs.Rows*p.probs.Cols])
+	}
 	p.logp = p.arena.vector(len(p.rows))
 	scratch := p.arena.vector(p.net.Weights.Config.VocabSize)
 	for i, row := range p.rows {

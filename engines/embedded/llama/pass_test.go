@@ -129,15 +129,15 @@ func TestGradient(t *testing.T) {
 			g := net.NewGradient()
 			pass.Backward(weights, g)
 
-			values, slopes := groups(w, a), groups(g.weights, g.adapter)
-			require.Equal(t, len(values), len(slopes))
+			values, grads := groups(w, a), groups(g.weights, g.adapter)
+			require.Equal(t, len(values), len(grads))
 			for name, v := range values {
 				direction := make([]float32, len(v))
 				randomize(direction, 13, 1)
 				want, norm := 0.0, 0.0
 				for i, d := range direction {
-					want += float64(d) * float64(slopes[name][i])
-					norm += float64(slopes[name][i]) * float64(slopes[name][i])
+					want += float64(d) * float64(grads[name][i])
+					norm += float64(grads[name][i]) * float64(grads[name][i])
 				}
 				require.NotZero(t, norm, name)
 				keep := append([]float32(nil), v...)

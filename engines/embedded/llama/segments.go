@@ -1,6 +1,7 @@
 package llama
 
 import (
+	"cmp"
 	"sync"
 
 	"anneal/engines/embedded/kernel"
@@ -86,8 +87,8 @@ func (b *SegmentBatch) Add(tokens, targets []int32) {
 	seg.last = seg.hi
 }
 
-// Tokens returns the number of input tokens.
-func (b *SegmentBatch) Tokens() int { return len(b.batch.Tokens) }
+// Len returns the numbers of input tokens and of targets.
+func (b *SegmentBatch) Len() (tokens, targets int) { return len(b.batch.Tokens), len(b.targets) }
 
 // targetsOf returns the range of the targets of a token.
 func (b *SegmentBatch) targetsOf(token int) (lo, hi int) {
@@ -97,63 +98,104 @@ func (b *SegmentBatch) targetsOf(token int) (lo, hi int) {
 	return lo, int(b.ends[token])
 }
 
-// ForwardSegments returns the log-probability of each target of each token, in order. A sequence has
-// the same bits in every batch, and those of package serve. The net must have no adapter.
-func (p *Pass) ForwardSegments(b *SegmentBatch) []float32 {
+// headRows is the number of rows whose logits ForwardSegments computes at a time. It bounds the memory
+// for logits, and does not change results.
+const headRows = 128
+
+// A TargetLoss receives the log-probabilities of the next targets of a SegmentBatch. It writes the
+// derivatives of the objective with respect to them to grads.
+type TargetLoss func(logp, grads []float32)
+
+// ForwardSegments computes the log-probability of each target of each token, and passes all of them to
+// loss, in order, in one or several calls. They are batch-invariant: a sequence has bit-identical
+// log-probabilities in every batch, and in package serve. If backward is true, BackwardSegments must
+// follow. The net must have no adapter, and the pass the temperature 1.
+func (p *Pass) ForwardSegments(b *SegmentBatch, backward bool, loss TargetLoss) {
 	p.segments = append(p.segments[:0], b.segments...)
 	p.layersForward(&b.batch, 0, 0)
-	p.logits()
-	p.logp = p.arena.vector(len(b.targets))
-	for i := range p.probs.Rows {
-		row := p.probs.Row(i)
-		lo, hi := b.targetsOf(i)
-		for k := lo; k < hi; k++ {
-			p.logp[k] = row[b.targets[k]]
+	p.normalizeLast()
+	n := len(p.rows)
+	block := cmp.Or(p.headRows, headRows)
+	logits := p.arena.matrix(min(n, block), p.net.Weights.Config.VocabSize)
+	if backward {
+		p.dfinal = p.arena.matrix(n, p.final.Cols)
+	}
+	kept := p.rows[:0]
+	for lo := 0; lo < n; lo += block {
+		hi := min(lo+block, n)
+		rows, first := logits.RowRange(0, hi-lo), len(kept)
+		kernel.Gemm(rows, p.final.RowRange(lo, hi), &p.net.head, false, 1)
+		logp := b.logProbabilities(p, rows, lo)
+		grads := p.arena.vector(len(logp))
+		loss(logp, grads)
+		if !backward {
+			continue
+		}
+		if kept = b.logitGrads(kept, rows, grads, lo); len(kept) > first {
+			kernel.Gemm(p.dfinal.RowRange(first, len(kept)), rows.RowRange(0, len(kept)-first), &p.net.headBack, false, 1)
+		}
+	}
+	if backward {
+		p.rows = kept
+	}
+}
+
+// logProbabilities returns the log-probabilities of the targets of the tokens from lo on, and replaces
+// their logits by probabilities.
+func (b *SegmentBatch) logProbabilities(p *Pass, logits kernel.Matrix, lo int) []float32 {
+	from, _ := b.targetsOf(lo)
+	_, to := b.targetsOf(lo + logits.Rows - 1)
+	logp := p.arena.vector(to - from)
+	for i := range logits.Rows {
+		row := logits.Row(i)
+		start, end := b.targetsOf(lo + i)
+		for k := start; k < end; k++ {
+			logp[k-from] = row[b.targets[k]]
 		}
 		norm := kernel.SoftmaxLog(row)
-		for k := lo; k < hi; k++ {
-			p.logp[k] = float32(float64(p.logp[k]) - norm)
+		for k := start; k < end; k++ {
+			logp[k-from] = float32(float64(logp[k-from]) - norm)
 		}
 	}
-	return p.logp
+	return logp
 }
 
-// BackwardSegments adds the gradients of the segments of the last ForwardSegments. slopes are the
-// derivatives of the objective with respect to the log-probabilities. A token whose slopes are all 0
-// adds nothing.
-func (p *Pass) BackwardSegments(b *SegmentBatch, slopes []float32) {
-	if b.slopesToLogits(p, slopes); len(p.rows) == 0 {
-		skipTurns(p.segments, len(p.layers))
-		return
-	}
-	none := &Gradient{}
-	p.layersBackward(p.logitsBack(none), none)
-}
-
-// slopesToLogits replaces the probabilities of p by the gradient of the logits, and removes the rows
-// where it is 0.
-func (b *SegmentBatch) slopesToLogits(p *Pass, slopes []float32) {
-	kept := p.rows[:0]
-	for i := range p.probs.Rows {
-		row := p.probs.Row(i)
-		lo, hi := b.targetsOf(i)
+// logitGrads replaces the probabilities of the tokens from lo on by the gradient of the logits. It
+// moves the rows where that is not 0 to the beginning, and appends their tokens to kept.
+func (b *SegmentBatch) logitGrads(kept []int32, probs kernel.Matrix, grads []float32, lo int) []int32 {
+	from, _ := b.targetsOf(lo)
+	n := 0
+	for i := range probs.Rows {
+		start, end := b.targetsOf(lo + i)
 		sum, zero := float32(0), true
-		for _, slope := range slopes[lo:hi] {
-			sum, zero = sum+slope, zero && slope == 0
+		for _, grad := range grads[start-from : end-from] {
+			sum, zero = sum+grad, zero && grad == 0
 		}
 		if zero {
 			continue
 		}
+		row := probs.Row(n)
+		copy(row, probs.Row(i))
 		kernel.Scale(-sum, row)
-		for k := lo; k < hi; k++ {
-			row[b.targets[k]] += slopes[k]
+		for k := start; k < end; k++ {
+			row[b.targets[k]] += grads[k-from]
 		}
-		kept = append(kept, int32(i))
+		kept, n = append(kept, int32(lo+i)), n+1
 	}
-	n := p.probs.Rows
-	if p.rows = kept; len(kept) < n {
+	return kept
+}
+
+// BackwardSegments adds the gradients of the segments of the last ForwardSegments. A token whose
+// targets have derivatives of 0 adds nothing.
+func (p *Pass) BackwardSegments() {
+	if len(p.rows) == 0 {
+		skipTurns(p.segments, len(p.layers))
+		return
+	}
+	if len(p.rows) < p.last.Rows {
 		p.narrow()
 	}
+	p.layersBackward(p.lastBack(p.dfinal, nil), &Gradient{})
 }
 
 // narrow removes the rows that are not in p.rows from the activations after the attention of the
@@ -165,8 +207,9 @@ func (p *Pass) narrow() {
 		}
 		m.Rows = len(p.rows)
 	}
+	p.dfinal.Rows = len(p.rows)
 	s := &p.layers[len(p.layers)-1]
-	for _, m := range []*kernel.Matrix{&p.probs, &p.final, &p.last, &s.attn, &s.mid, &s.norm2, &s.gu, &s.act} {
+	for _, m := range []*kernel.Matrix{&p.last, &s.attn, &s.mid, &s.norm2, &s.gu, &s.act} {
 		move(m)
 	}
 	for to, from := range p.rows {

@@ -37,7 +37,7 @@ func newOutputOptions(t *tokenizer.Tokenizer, req *engines.CompletionRequest, pr
 }
 
 // logprob returns the log-probabilities of a token that was sampled from logits. p is its
-// probability among the candidates that passed the filters. They have the bits of those that
+// probability among the candidates that passed the filters. They are bit-identical to those that
 // training computes.
 func (t *outputOptions) logprob(token int, logits []float32, p float64) engines.Logprob {
 	t.scratch = slices.Grow(t.scratch[:0], len(logits))[:len(logits)]

@@ -125,7 +125,7 @@ func BenchmarkTrainPool(b *testing.B) {
 			b.Run(fmt.Sprintf("rank=%d/targets=%s", rank, name), func(b *testing.B) {
 				w := benchWeights()
 				samples := benchSamples(w.Config.VocabSize, 40, prompt)
-				loop, p := benchLoop(w, rank, 1), pool.New(w, "", 1)
+				loop, p := benchLoop(w, rank, 1), pool.New(w, "", engines.TrainPoolRequest{Parallelism: 1})
 				defer p.Close()
 				step := benchRun(b, p, rank, passOf(samples))
 				quotient, shortest := ratio(b, func() {
@@ -147,7 +147,7 @@ func BenchmarkTrainRuns(b *testing.B) {
 		for _, sequences := range []int{1, 4} {
 			b.Run(fmt.Sprintf("cores=%d/sequences=%d", cores, sequences), func(b *testing.B) {
 				w := benchWeights()
-				p := pool.New(w, "", cores)
+				p := pool.New(w, "", engines.TrainPoolRequest{Parallelism: cores})
 				defer p.Close()
 				var steps []func()
 				for _, rank := range []int{4, 4, 8, 8, 16, 16, 32, 64} {

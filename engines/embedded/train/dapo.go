@@ -13,12 +13,12 @@ type dapo struct{ low, high float64 }
 
 func (dapo) weight(s *Sample) float64 { return float64(s.scored()) }
 
-func (o dapo) loss(s *Sample, logp, slopes []float32, metrics means) float64 {
+func (o dapo) loss(s *Sample, logp, grads []float32, metrics means) float64 {
 	loss := 0.0
 	for i, lp := range logp {
-		term, slope := tokenTerm(float64(lp)-float64(s.Behavior[i]), s.Advantage, o.low, o.high, metrics)
+		term, grad := tokenTerm(float64(lp)-float64(s.Behavior[i]), s.Advantage, o.low, o.high, metrics)
 		loss += term
-		slopes[i] = float32(slope)
+		grads[i] = float32(grad)
 	}
 	return loss
 }

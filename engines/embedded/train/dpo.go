@@ -13,14 +13,14 @@ type dpo struct{ beta float64 }
 
 func (dpo) weight(*Sample) float64 { return 1 }
 
-func (o dpo) loss(s *Sample, logp, slopes []float32, metrics means) float64 {
+func (o dpo) loss(s *Sample, logp, grads []float32, metrics means) float64 {
 	n := s.targets()
 	shift := total(logp[:n]) - total(s.Reference[:n])
 	chosen, rejected := o.beta*shift, o.beta*(total(logp[n:])-total(s.Reference[n:]))
 	margin := chosen - rejected
 	pull := o.beta * sigmoid(-margin)
-	fill32(slopes[:n], -pull)
-	fill32(slopes[n:], pull)
+	fill32(grads[:n], -pull)
+	fill32(grads[n:], pull)
 	metrics.add("accuracy", share(margin > 0), 1)
 	metrics.add("margin", margin, 1)
 	metrics.add("reward_chosen", chosen, 1)

@@ -69,7 +69,7 @@ type order struct {
 // its own, because other arithmetic or other parameters would change the result.
 type greeting struct {
 	Version int
-	Level   string // kernel.Level of the helper
+	Level   string // kernel.Arithmetic of the helper
 	State   string // digest of the parameters and of the optimizer's moments
 }
 
@@ -80,7 +80,8 @@ func (l *Loop) greeting() greeting {
 	for _, v := range [][]float32{l.Net.Trained(), l.optimizer.Mean, l.optimizer.Variance} {
 		h.Write(encodeFloats(v))
 	}
-	return greeting{gangVersion, kernel.Level(), fmt.Sprintf("%d %s", l.optimizer.Steps, hex.EncodeToString(h.Sum(nil)))}
+	state := fmt.Sprintf("%d %s", l.optimizer.Steps, hex.EncodeToString(h.Sum(nil)))
+	return greeting{gangVersion, kernel.Arithmetic(), state}
 }
 
 // enlist receives the greetings of the other nodes of the gang, and makes those nodes helpers that
@@ -177,9 +178,9 @@ func (l *Loop) compute(ctx context.Context, part batchPart, add func([]means, []
 	l.each(ctx, part.Shards, func(i int, lane *lane) {
 		seed := l.Seed + uint64(part.Steps)<<20 + uint64(part.First+i)
 		lane.loss(l.objective, part.Shards[i], lane.forward(part.Shards[i], l.Dropout, seed))
-		kernel.Scale(part.Scale, lane.slopes)
+		kernel.Scale(part.Scale, lane.grads)
 		clear(lane.grad.Flat)
-		lane.pass.Backward(lane.slopes, lane.grad)
+		lane.pass.Backward(lane.grads, lane.grad)
 	}, func(i int, lane *lane) {
 		sum := lane.grad.Flat
 		first, last := i == part.Bounds[at], i+1 == part.Bounds[at+1]

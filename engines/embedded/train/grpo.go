@@ -14,35 +14,35 @@ type grpo struct{ low, high, klBeta float64 }
 
 func (grpo) weight(*Sample) float64 { return 1 }
 
-func (o grpo) loss(s *Sample, logp, slopes []float32, metrics means) float64 {
+func (o grpo) loss(s *Sample, logp, grads []float32, metrics means) float64 {
 	n := float64(len(logp))
 	loss := 0.0
 	for i, lp := range logp {
-		term, slope := tokenTerm(float64(lp)-float64(s.Behavior[i]), s.Advantage, o.low, o.high, metrics)
+		term, grad := tokenTerm(float64(lp)-float64(s.Behavior[i]), s.Advantage, o.low, o.high, metrics)
 		if o.klBeta > 0 {
 			kl, rise := klTerm(float64(lp), float64(s.Reference[i]))
 			metrics.add("kl", kl, 1)
-			term, slope = term+o.klBeta*kl, slope+o.klBeta*rise
+			term, grad = term+o.klBeta*kl, grad+o.klBeta*rise
 		}
 		loss += term / n
-		slopes[i] = float32(slope / n)
+		grads[i] = float32(grad / n)
 	}
 	return loss
 }
 
 // tokenTerm returns clippedTerm for a token whose log-probability changed by shift, and adds its
 // metrics to metrics.
-func tokenTerm(shift, advantage, low, high float64, metrics means) (loss, slope float64) {
-	loss, slope, clipped := clippedTerm(shift, advantage, low, high)
+func tokenTerm(shift, advantage, low, high float64, metrics means) (loss, grad float64) {
+	loss, grad, clipped := clippedTerm(shift, advantage, low, high)
 	metrics.add("clipped", share(clipped), 1)
 	metrics.add(drift, driftTerm(shift), 1)
-	return loss, slope
+	return loss, grad
 }
 
 // clippedTerm returns −min(ρ·A, clip(ρ, low, high)·A), where ρ = exp(shift), and its derivative
 // with respect to shift (Schulman et al. 2017, "Proximal Policy Optimization Algorithms", equation
 // 7). clipped reports whether the clipping had an effect.
-func clippedTerm(shift, advantage, low, high float64) (loss, slope float64, clipped bool) {
+func clippedTerm(shift, advantage, low, high float64) (loss, grad float64, clipped bool) {
 	ratio := ratioOf(shift)
 	if advantage >= 0 && ratio > high || advantage < 0 && ratio < low {
 		return -min(max(ratio, low), high) * advantage, 0, true
@@ -62,7 +62,7 @@ func driftTerm(shift float64) float64 {
 // klTerm estimates the KL divergence from the reference model by one token that was sampled from
 // the policy. It returns the estimate, which is unbiased and not negative, and its derivative with
 // respect to the log-probability of the token.
-func klTerm(logp, reference float64) (kl, slope float64) {
+func klTerm(logp, reference float64) (kl, grad float64) {
 	ratio := ratioOf(reference - logp)
 	return ratio - 1 - math.Log(ratio), 1 - ratio
 }

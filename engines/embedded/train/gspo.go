@@ -12,11 +12,11 @@ type gspo struct{ low, high float64 }
 
 func (gspo) weight(*Sample) float64 { return 1 }
 
-func (o gspo) loss(s *Sample, logp, slopes []float32, metrics means) float64 {
+func (o gspo) loss(s *Sample, logp, grads []float32, metrics means) float64 {
 	n := float64(len(logp))
 	shift := (total(logp) - total(s.Behavior)) / n
-	loss, slope, clipped := clippedTerm(shift, s.Advantage, o.low, o.high)
-	fill32(slopes, slope/n)
+	loss, grad, clipped := clippedTerm(shift, s.Advantage, o.low, o.high)
+	fill32(grads, grad/n)
 	metrics.add("clipped", share(clipped), 1)
 	for i, lp := range logp {
 		metrics.add(drift, driftTerm(float64(lp)-float64(s.Behavior[i])), 1)

@@ -8,7 +8,7 @@ type likelihood struct{}
 
 func (likelihood) weight(s *Sample) float64 { return float64(s.scored()) }
 
-func (likelihood) loss(_ *Sample, logp, slopes []float32, _ means) float64 {
-	fill32(slopes, -1)
+func (likelihood) loss(_ *Sample, logp, grads []float32, _ means) float64 {
+	fill32(grads, -1)
 	return -total(logp)
 }

@@ -44,8 +44,8 @@ type lane struct {
 	pass    *llama.Pass
 	grad    *llama.Gradient
 	batch   llama.Batch
-	slopes  []float32
-	metrics means // metrics of the shard that the lane computed last
+	grads   []float32 // derivatives of the loss with respect to the log-probabilities
+	metrics means     // metrics of the shard that the lane computed last
 }
 
 // NewLoop returns a loop that trains net with workers goroutines. Its objective is likelihood.
@@ -164,11 +164,11 @@ func (l *Loop) logp(ctx context.Context, samples []*Sample) ([][]float32, error)
 	var out [][]float32
 	shards := cut(samples)
 	l.each(ctx, shards, func(i int, lane *lane) {
-		lane.slopes = append(lane.slopes[:0], lane.forward(shards[i], 0, 0)...)
+		lane.grads = append(lane.grads[:0], lane.forward(shards[i], 0, 0)...)
 	}, func(i int, lane *lane) {
 		for at, s := 0, 0; s < len(shards[i]); s++ {
 			n := shards[i][s].scored()
-			out = append(out, slices.Clone(lane.slopes[at:at+n]))
+			out = append(out, slices.Clone(lane.grads[at:at+n]))
 			at += n
 		}
 	})
@@ -210,14 +210,14 @@ func (n *lane) forward(samples []*Sample, dropout float64, seed uint64) []float3
 }
 
 // loss computes the losses of samples, and adds them to n.metrics. It writes the derivatives of the
-// losses to n.slopes, which are not yet divided by the sum of the weights.
+// losses to n.grads, which are not yet divided by the sum of the weights.
 func (n *lane) loss(o objective, samples []*Sample, logp []float32) {
 	n.metrics = means{}
-	n.slopes = slices.Grow(n.slopes[:0], len(logp))[:len(logp)]
+	n.grads = slices.Grow(n.grads[:0], len(logp))[:len(logp)]
 	at := 0
 	for _, s := range samples {
 		to := at + s.scored()
-		n.metrics.add("loss", o.loss(s, logp[at:to], n.slopes[at:to], n.metrics), o.weight(s))
+		n.metrics.add("loss", o.loss(s, logp[at:to], n.grads[at:to], n.metrics), o.weight(s))
 		at = to
 	}
 }

@@ -7,8 +7,8 @@ type objective interface {
 	// weight returns the weight of a sample in the mean.
 	weight(s *Sample) float64
 	// loss returns the loss of the sample s. logp are the log-probabilities of its target tokens.
-	// loss writes its derivatives with respect to logp to slopes, and adds metrics to metrics.
-	loss(s *Sample, logp, slopes []float32, metrics means) (loss float64)
+	// loss writes its derivatives with respect to logp to grads, and adds metrics to metrics.
+	loss(s *Sample, logp, grads []float32, metrics means) (loss float64)
 }
 
 // means are weighted means by the name of the metric.

@@ -108,8 +108,8 @@ func TestGradientsMatchFiniteDifferences(t *testing.T) {
 						s.Behavior = s.Behavior[:len(logp)]
 					}
 				}
-				slopes := make([]float32, len(logp))
-				o.loss(s, logp, slopes, means{})
+				grads := make([]float32, len(logp))
+				o.loss(s, logp, grads, means{})
 				const step = 1.0 / 512
 				for i := range logp {
 					at := func(by float32) float64 {
@@ -122,7 +122,7 @@ func TestGradientsMatchFiniteDifferences(t *testing.T) {
 						corners++
 						continue // the loss is not differentiable where clipping begins
 					}
-					require.InDelta(t, (forth+back)/2, slopes[i], 5e-3+0.02*math.Abs(forth), "token %d of %v", i, logp)
+					require.InDelta(t, (forth+back)/2, grads[i], 5e-3+0.02*math.Abs(forth), "token %d of %v", i, logp)
 					seen++
 				}
 			}
@@ -161,16 +161,16 @@ func TestGradientsMatchFiniteDifferencesThroughTheModel(t *testing.T) {
 				clear(loop.total.Flat)
 				report, err := loop.gradient(t.Context(), samples)
 				require.NoError(t, err)
-				w, slopes := loop.Net.Trained(), append([]float32(nil), loop.total.Flat...)
+				w, grads := loop.Net.Trained(), append([]float32(nil), loop.total.Flat...)
 				keep := append([]float32(nil), w...)
 				norm := 0.0
-				for _, g := range slopes {
+				for _, g := range grads {
 					norm += float64(g) * float64(g)
 				}
 				require.NotZero(t, norm, "some terms are not clipped")
 				at := func(by float64) float64 {
 					for i := range w {
-						w[i] = keep[i] + float32(by*float64(slopes[i])/math.Sqrt(norm))
+						w[i] = keep[i] + float32(by*float64(grads[i])/math.Sqrt(norm))
 					}
 					loop.Net.Pack(1)
 					metrics, err := loop.measure(t.Context(), samples)

@@ -13,15 +13,15 @@ type orpo struct{ lambda float64 }
 
 func (orpo) weight(*Sample) float64 { return 1 }
 
-func (o orpo) loss(s *Sample, logp, slopes []float32, metrics means) float64 {
+func (o orpo) loss(s *Sample, logp, grads []float32, metrics means) float64 {
 	n := s.targets()
 	chosen, rejected := total(logp[:n])/float64(n), total(logp[n:])/float64(len(logp)-n)
 	better, rise := logOdds(chosen)
 	worse, fall := logOdds(rejected)
 	margin := better - worse
 	pull := o.lambda * sigmoid(-margin)
-	fill32(slopes[:n], -(1+pull*rise)/float64(n))
-	fill32(slopes[n:], pull*fall/float64(len(logp)-n))
+	fill32(grads[:n], -(1+pull*rise)/float64(n))
+	fill32(grads[n:], pull*fall/float64(len(logp)-n))
 	metrics.add("accuracy", share(margin > 0), 1)
 	metrics.add("margin", margin, 1)
 	metrics.add("chosen", chosen, 1)
@@ -33,7 +33,7 @@ func (o orpo) loss(s *Sample, logp, slopes []float32, metrics means) float64 {
 const minComplement = 1e-6
 
 // logOdds returns log(p/(1−p)) for logp = log p, and its derivative with respect to logp.
-func logOdds(logp float64) (odds, slope float64) {
+func logOdds(logp float64) (odds, grad float64) {
 	complement := -math.Expm1(logp)
 	if complement < minComplement {
 		return logp - math.Log(minComplement), 1

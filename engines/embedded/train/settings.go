@@ -2,6 +2,7 @@ package train
 
 import (
 	"cmp"
+	"math"
 	"runtime"
 
 	"anneal/domain"
@@ -67,7 +68,8 @@ func resolve(request engines.TrainRequest, c *llama.Config) (engines.TrainSettin
 		min(c.HiddenSize, 1024), s.LoraRank)
 	v.Require(finite(s.LearningRate) && s.LearningRate >= 0 && s.LearningRate <= 1, "learningRate",
 		"must be 0 to 1, is %g", s.LearningRate)
-	v.Require(finite(s.LoraAlpha) && s.LoraAlpha >= 0, "loraAlpha", "must be 0 or more, is %g", s.LoraAlpha)
+	v.Require(s.LoraAlpha >= 0 && s.LoraAlpha <= math.MaxFloat32, "loraAlpha",
+		"must be 0 or more and finite as float32, is %g", s.LoraAlpha)
 	v.Require(s.LoraDropout >= 0 && s.LoraDropout < 1, "loraDropout", "must be at least 0 and below 1, is %g",
 		s.LoraDropout)
 	v.Require(s.OptimizerWeightDecay >= 0 && s.OptimizerWeightDecay <= 1, "optimizerWeightDecay", "must be 0 to 1, is %g",

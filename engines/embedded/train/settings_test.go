@@ -1,6 +1,7 @@
 package train
 
 import (
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -33,4 +34,13 @@ func TestLearningRateMultiplier(t *testing.T) {
 	require.InDelta(t, defaultLoraRate/2, standard, 1e-12)
 	require.InDelta(t, standard/4, rate(engines.TrainSettings{LoraRank: 8, LearningRateMultiplier: 0.25}), 1e-12)
 	require.InDelta(t, 0.1, rate(engines.TrainSettings{LearningRate: 0.1}), 1e-12)
+}
+
+// TestAlphaIsFinite checks that the scale of an adapter is finite as float32.
+func TestAlphaIsFinite(t *testing.T) {
+	for alpha, valid := range map[float64]bool{16: true, 1e38: true, 1e39: false, math.Inf(1): false, math.NaN(): false} {
+		_, err := resolve(engines.TrainRequest{Method: engines.Supervised,
+			Settings: engines.TrainSettings{LoraRank: 8, LoraAlpha: alpha}}, &llama.Config{HiddenSize: 64, MaxPositions: 64})
+		require.Equal(t, valid, err == nil, "%g: %v", alpha, err)
+	}
 }

@@ -2,6 +2,7 @@ package pool
 
 import (
 	"math"
+	"slices"
 
 	"anneal/engines/embedded/kernel"
 	"anneal/engines/embedded/llama"
@@ -59,4 +60,37 @@ func (o *Optimizer) Update(parameters, gradient []float32, adam kernel.Adam, wor
 		}
 		step.Update(parameters[r.lo:r.hi], o.Mean[r.lo:r.hi], o.Variance[r.lo:r.hi], gradient[r.lo:r.hi])
 	})
+}
+
+// safe is a bound below which the squares of numbers are far from the maximum of float32.
+const safe = 1e18
+
+// Step is like Update, but changes nothing and returns false if the norm of the new parameters, or a
+// moment, would not be finite. norm is the norm of the gradient.
+func (o *Optimizer) Step(parameters, gradient []float32, norm float64, adam kernel.Adam, workers int) bool {
+	// an upper bound of the new parameters: the first moment is at most the sum of its old norm and the
+	// gradient's, and the divisor is at least Epsilon
+	largest := o.Norm(parameters) + adam.Rate/(1-adam.Beta1)*(o.Norm(o.Mean)+norm)/adam.Epsilon
+	if norm < safe && largest < safe {
+		o.Update(parameters, gradient, adam, workers)
+		return true
+	}
+	vectors := [][]float32{parameters, o.Mean, o.Variance}
+	var old [][]float32
+	for _, v := range vectors {
+		old = append(old, slices.Clone(v))
+	}
+	o.Update(parameters, gradient, adam, workers)
+	if finite(o.Norm(parameters)) && allFinite(o.Mean) && allFinite(o.Variance) {
+		return true
+	}
+	for i, v := range vectors {
+		copy(v, old[i])
+	}
+	o.Steps--
+	return false
+}
+
+func allFinite(v []float32) bool {
+	return !slices.ContainsFunc(v, func(x float32) bool { return !finite(float64(x)) })
 }

@@ -4,6 +4,7 @@
 package pool
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"runtime"
@@ -12,6 +13,7 @@ import (
 
 	"anneal/domain"
 	"anneal/engines"
+	"anneal/engines/embedded/kernel"
 	"anneal/engines/embedded/llama"
 )
 
@@ -32,12 +34,19 @@ type Opener struct {
 type Pool struct {
 	net     *llama.Net
 	hash    string
+	kernel  string
 	workers int
-	lanes   sync.WaitGroup
+	running sync.WaitGroup
+
+	maxTokens int   // maximum number of tokens of a datum
+	limit     int   // maximum number of tokens of the passes that are computed at the same time
+	runBytes  int64 // maximum memory of the open runs
 
 	mu     sync.Mutex
-	wake   *sync.Cond // signaled when calls or closed changes
-	calls  []*call    // calls with data that no lane has taken, least recently served first
+	wake   *sync.Cond // signaled when calls, closed or tokens changes
+	calls  []*call    // calls with data that no worker has taken, least recently served first
+	tokens int        // tokens of the passes that workers compute
+	used   int64      // memory of the open runs
 	closed bool
 }
 
@@ -53,9 +62,15 @@ func (o Opener) OpenTrainPool(_ context.Context, request engines.TrainPoolReques
 	if request.Parallelism <= 0 {
 		request.Parallelism = max(1, runtime.GOMAXPROCS(0)-1)
 	}
+	var v domain.Violations
+	v.Require(request.MaxTokens >= 0, "max_tokens", "must be 0 or more, is %d", request.MaxTokens)
+	v.Require(request.RunBytes >= 0, "run_bytes", "must be 0 or more, is %d", request.RunBytes)
+	if err := v.Err(); err != nil {
+		return nil, err
+	}
 	config, err := llama.ReadConfig(request.BaseDir)
 	if err == nil {
-		err = config.FitsTraining(true, request.Parallelism)
+		err = config.FitsPool(maxTokens(&config, request), passBytes(&config, request))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("base model: %w", err)
@@ -68,17 +83,45 @@ func (o Opener) OpenTrainPool(_ context.Context, request engines.TrainPoolReques
 	if request.BaseHash != "" && request.BaseHash != hash {
 		return nil, domain.Errorf(domain.FailedPrecondition, "base model: has the hash %s, not %s", hash, request.BaseHash)
 	}
-	return New(weights, hash, request.Parallelism), nil
+	return New(weights, hash, request), nil
 }
 
-// New returns a pool of runs on the weights w, whose hash is hash. It computes on workers
-// goroutines.
-func New(w *llama.Weights, hash string, workers int) *Pool {
-	p := &Pool{net: llama.NewNet(w, nil, workers), hash: hash, workers: workers}
+// maxTokens returns the maximum number of tokens of a datum, which is computed in one pass.
+func maxTokens(c *llama.Config, request engines.TrainPoolRequest) int {
+	return min(cmp.Or(request.MaxTokens, engines.DefaultTrainTokens), c.MaxPositions)
+}
+
+// keptBytes is the maximum memory for activations that a worker keeps for its next pass: that of an
+// ordinary pass, and at least 32 MiB, so that small models do not allocate it again for each pass.
+func keptBytes(c *llama.Config) int64 {
+	return max(c.SegmentBytes(passTokens, engines.MaxTrainRank), 32<<20)
+}
+
+// passBytes returns the maximum memory of all passes: of one with the longest datum, and what the
+// workers keep. Passes that are computed at the same time have no more tokens together.
+func passBytes(c *llama.Config, request engines.TrainPoolRequest) int64 {
+	return c.SegmentBytes(maxTokens(c, request), engines.MaxTrainRank) + int64(request.Parallelism)*keptBytes(c)
+}
+
+// New returns a pool of runs on the weights w, whose hash is hash. It reads the limits of the request;
+// Parallelism must be at least 1.
+func New(w *llama.Weights, hash string, request engines.TrainPoolRequest) *Pool {
+	p := &Pool{
+		net: llama.NewNet(w, nil, request.Parallelism), hash: hash, kernel: kernel.Arithmetic(),
+		workers: request.Parallelism, runBytes: request.RunBytes,
+	}
+	p.maxTokens = maxTokens(&w.Config, request)
+	p.limit = max(p.maxTokens, passTokens*p.workers)
+	if p.runBytes == 0 {
+		p.runBytes = engines.DefaultTrainRunBytes
+		if free := llama.FreeMemory(); free > 0 {
+			p.runBytes = max((free-passBytes(&w.Config, request))/2, 0)
+		}
+	}
 	p.wake = sync.NewCond(&p.mu)
-	for range workers {
-		l := &lane{pool: p, pass: llama.NewPass(p.net)}
-		p.lanes.Go(l.run)
+	for range p.workers {
+		w := &worker{pool: p, pass: llama.NewPass(p.net)}
+		p.running.Go(w.run)
 	}
 	return p
 }
@@ -86,13 +129,35 @@ func New(w *llama.Weights, hash string, workers int) *Pool {
 // BaseHash implements engines.TrainPool.
 func (p *Pool) BaseHash() string { return p.hash }
 
+// Kernel implements engines.TrainPool.
+func (p *Pool) Kernel() string { return p.kernel }
+
+// MaxTokens implements engines.TrainPool.
+func (p *Pool) MaxTokens() int { return p.maxTokens }
+
+// reserve counts the memory of a run, or returns ResourceExhausted.
+func (p *Pool) reserve(bytes int64) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return errClosed()
+	}
+	if bytes > p.runBytes-p.used {
+		return &domain.Error{Code: domain.ResourceExhausted, Reason: engines.TrainRunsTooLarge, Message: fmt.Sprintf(
+			"the run needs %d bytes of memory, but the open runs of this pool have %d of at most %d bytes: close a run, choose "+
+				"a lower rank or fewer modules, or open the pool with a higher maximum", bytes, p.used, p.runBytes)}
+	}
+	p.used += bytes
+	return nil
+}
+
 // Close implements engines.TrainPool.
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	p.closed = true
 	p.mu.Unlock()
 	p.wake.Broadcast()
-	p.lanes.Wait()
+	p.running.Wait()
 	return nil
 }
 
@@ -103,7 +168,7 @@ type call struct {
 	loss     loss
 	backward bool
 
-	taken   int // number of data that lanes have taken
+	taken   int // number of data that workers have taken
 	pending int // number of data that are not computed yet
 	outputs []engines.TrainOutput
 	losses  []float64     // loss of each datum
@@ -150,42 +215,43 @@ func (p *Pool) withdraw(c *call) bool {
 	return true
 }
 
-// A piece is a part of the data of a call that is computed in one pass.
-type piece struct {
+// A chunk is a part of the data of a call that is computed in one pass.
+type chunk struct {
 	call   *call
 	lo, hi int // range of the data
 	turn   int // see llama.Order
 }
 
-// take returns the pieces of the next pass; none if the pool is closed. All of them have a backward
+// take returns the chunks of the next pass; none if the pool is closed. All of them have a backward
 // pass, or none.
-func (p *Pool) take(pieces []piece) []piece {
+func (p *Pool) take(chunks []chunk) []chunk {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for len(p.calls) == 0 {
-		if p.closed {
+	for len(p.calls) == 0 || !p.fits(p.calls[0].next()) {
+		if p.closed && len(p.calls) == 0 {
 			return nil
 		}
 		p.wake.Wait()
 	}
-	backward, left := p.calls[0].backward, p.budget()
+	backward, left := p.calls[0].backward, min(p.budget(), p.limit-p.tokens)
 	rest := p.calls[:0:0]
 	var served []*call
 	for _, c := range p.calls {
 		lo := c.taken
 		for c.backward == backward && c.taken < len(c.pass.Data) {
-			n := len(c.pass.Data[c.taken].Tokens)
-			if n > left && (len(pieces) > 0 || c.taken > lo) {
+			n := c.next()
+			if n > left && (len(chunks) > 0 || c.taken > lo) {
 				break
 			}
 			left -= n
+			p.tokens += n
 			c.taken++
 		}
 		if c.taken == lo {
 			rest = append(rest, c)
 			continue
 		}
-		pieces = append(pieces, piece{call: c, lo: lo, hi: c.taken, turn: c.run.turn})
+		chunks = append(chunks, chunk{call: c, lo: lo, hi: c.taken, turn: c.run.turn})
 		if backward {
 			c.run.turn++
 		}
@@ -194,8 +260,15 @@ func (p *Pool) take(pieces []piece) []piece {
 		}
 	}
 	p.calls = append(rest, served...)
-	return pieces
+	return chunks
 }
+
+// next returns the number of tokens of the next datum of a call.
+func (c *call) next() int { return len(c.pass.Data[c.taken].Tokens) }
+
+// fits reports whether a datum with n tokens can be computed beside the current passes. Data that do
+// not fit wait until passes are finished.
+func (p *Pool) fits(n int) bool { return p.tokens == 0 || p.tokens+n <= p.limit }
 
 // budget returns the number of tokens of the next pass: an equal share of those that wait, within
 // limits.
@@ -211,67 +284,96 @@ func (p *Pool) budget() int {
 	return max(minTokens, (waiting+p.workers-1)/p.workers)
 }
 
-// finish records that pieces are computed.
-func (p *Pool) finish(pieces []piece) {
+// finish records that chunks with a number of tokens are computed.
+func (p *Pool) finish(chunks []chunk, tokens int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, one := range pieces {
+	p.tokens -= tokens
+	p.wake.Broadcast()
+	for _, one := range chunks {
 		if one.call.pending -= one.hi - one.lo; one.call.pending == 0 {
 			close(one.call.done)
 		}
 	}
 }
 
-// A lane is a goroutine that computes passes.
-type lane struct {
-	pool   *Pool
-	pass   *llama.Pass
-	batch  llama.SegmentBatch
-	slopes []float32
+// A worker is a goroutine that computes passes.
+type worker struct {
+	pool  *Pool
+	pass  *llama.Pass
+	batch llama.SegmentBatch
 }
 
-func (l *lane) run() {
-	var pieces []piece
+func (w *worker) run() {
+	var chunks []chunk
 	for {
-		if pieces = l.pool.take(pieces[:0]); len(pieces) == 0 {
+		if chunks = w.pool.take(chunks[:0]); len(chunks) == 0 {
 			return
 		}
-		l.compute(pieces)
-		l.pool.finish(pieces)
-		clear(pieces)
+		w.compute(chunks)
+		tokens, targets := w.batch.Len()
+		c := &w.pool.net.Weights.Config
+		if c.SegmentBytes(max(tokens, targets/8), engines.MaxTrainRank) > keptBytes(c) {
+			w.pass, w.batch = llama.NewPass(w.pool.net), llama.SegmentBatch{}
+		}
+		w.pool.finish(chunks, tokens)
+		clear(chunks)
 	}
 }
 
-func (l *lane) compute(pieces []piece) {
-	l.batch.Reset()
-	for _, one := range pieces {
-		r := one.call.run
-		if one.call.backward {
-			l.batch.Begin(r.adapter, r.gradient, r.order, one.turn)
+func (w *worker) compute(chunks []chunk) {
+	w.batch.Reset()
+	for _, one := range chunks {
+		c, r := one.call, one.call.run
+		if c.backward {
+			w.batch.Begin(r.adapter, r.gradient, r.order, one.turn)
 		} else {
-			l.batch.Begin(r.adapter, nil, nil, 0)
+			w.batch.Begin(r.adapter, nil, nil, 0)
 		}
-		for _, d := range one.call.pass.Data[one.lo:one.hi] {
-			l.batch.Add(d.Tokens, d.Targets)
-		}
-	}
-	logp := l.pass.ForwardSegments(&l.batch)
-	l.slopes = slices.Grow(l.slopes[:0], len(logp))[:len(logp)]
-	slopes := l.slopes
-	for _, one := range pieces {
-		c := one.call
 		for i := one.lo; i < one.hi; i++ {
-			d, out := &c.pass.Data[i], &c.outputs[i]
-			n := len(d.Targets)
-			out.Logprobs = slices.Clone(logp[:n])
+			d := &c.pass.Data[i]
+			w.batch.Add(d.Tokens, d.Targets)
+			c.outputs[i].Logprobs = make([]float32, len(d.Targets))
 			if c.pass.Loss == engines.LossCrossEntropy {
-				out.Losses = make([]float32, n)
+				c.outputs[i].Losses = make([]float32, len(d.Targets))
 			}
-			c.losses[i] = c.loss.apply(d, logp[:n], slopes[:n], out.Losses)
-			logp, slopes = logp[n:], slopes[n:]
 		}
 	}
-	if pieces[0].call.backward {
-		l.pass.BackwardSegments(&l.batch, l.slopes)
+	backward, at := chunks[0].call.backward, cursor{chunks: chunks, datum: chunks[0].lo}
+	w.pass.ForwardSegments(&w.batch, backward, at.losses)
+	if backward {
+		w.pass.BackwardSegments()
+	}
+}
+
+// A cursor is a position in the targets of chunks.
+type cursor struct {
+	chunks []chunk // the current chunk, and those that follow
+	datum  int     // index of the current datum
+	target int     // index of the next target
+}
+
+// losses implements llama.TargetLoss. It writes the losses and log-probabilities of the next targets to
+// their calls.
+func (at *cursor) losses(logp, grads []float32) {
+	for len(logp) > 0 {
+		c := at.chunks[0].call
+		d, out := &c.pass.Data[at.datum], &c.outputs[at.datum]
+		lo := at.target
+		n := copy(out.Logprobs[lo:], logp)
+		var values []float32
+		if out.Losses != nil {
+			values = out.Losses[lo : lo+n]
+		}
+		c.losses[at.datum] = c.loss.apply(c.losses[at.datum], d, lo, logp[:n], grads[:n], values)
+		logp, grads, at.target = logp[n:], grads[n:], lo+n
+		if at.target < len(d.Targets) {
+			return
+		}
+		if at.datum, at.target = at.datum+1, 0; at.datum == at.chunks[0].hi {
+			if at.chunks = at.chunks[1:]; len(at.chunks) > 0 {
+				at.datum = at.chunks[0].lo
+			}
+		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"anneal/domain"
 	"anneal/engines"
+	"anneal/engines/embedded/kernel"
 	"anneal/engines/embedded/llama"
 	"anneal/engines/enginetest"
 )
@@ -30,7 +31,7 @@ func testWeights() *llama.Weights {
 
 func openTest(t *testing.T, workers int) *Pool {
 	w := testWeights()
-	p := New(w, w.Hash(), workers)
+	p := New(w, w.Hash(), engines.TrainPoolRequest{Parallelism: workers})
 	t.Cleanup(func() { assert.NoError(t, p.Close()) })
 	return p
 }
@@ -51,9 +52,9 @@ func (r *run) randomize(seed uint64, std float64) {
 }
 
 func TestTrainPoolSuite(t *testing.T) {
-	enginetest.TrainPool(t, vocab, func(t *testing.T, cores int) engines.TrainPool {
+	enginetest.TrainPool(t, vocab, func(_ *testing.T, request engines.TrainPoolRequest) engines.TrainPool {
 		w := testWeights()
-		return New(w, w.Hash(), cores)
+		return New(w, w.Hash(), request)
 	})
 }
 
@@ -100,7 +101,7 @@ func TestGradients(t *testing.T) {
 	}
 }
 
-// spread sets the former log-probabilities so that the ratios are 0.6, 1 and 1.5 by turns.
+// spread sets the log-probabilities of the old policy so that the ratios are 0.6, 1 and 1.5 by turns.
 func spread(t *testing.T, r *run, pass *engines.TrainPass) {
 	got, err := r.Forward(t.Context(), *pass)
 	require.NoError(t, err)
@@ -188,12 +189,17 @@ func TestOpener(t *testing.T) {
 	opened, err := Opener{}.OpenTrainPool(t.Context(), engines.TrainPoolRequest{BaseDir: dir, BaseHash: w.Hash()})
 	require.NoError(t, err)
 	require.Equal(t, w.Hash(), opened.BaseHash())
+	require.Equal(t, w.Config.MaxPositions, opened.MaxTokens(), "the default is limited by the context length")
 	require.NoError(t, opened.Close())
 	for _, request := range []engines.TrainPoolRequest{
 		{BaseDir: dir, BaseHash: "sha256:0"}, {BaseDir: dir, Precision: "bfloat16"}, {BaseDir: t.TempDir()},
 	} {
 		_, err := Opener{}.OpenTrainPool(t.Context(), request)
 		require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err), "%v", err)
+	}
+	for _, request := range []engines.TrainPoolRequest{{BaseDir: dir, MaxTokens: -1}, {BaseDir: dir, RunBytes: -1}} {
+		_, err := Opener{}.OpenTrainPool(t.Context(), request)
+		require.Equal(t, domain.InvalidArgument, domain.CodeOf(err), "%v", err)
 	}
 }
 
@@ -212,9 +218,9 @@ func TestExport(t *testing.T) {
 
 	var state bytes.Buffer
 	require.NoError(t, r.Save(t.Context(), &state))
-	other := New(testWeights(), "sha256:other", 1)
+	other := New(testWeights(), "sha256:other", engines.TrainPoolRequest{Parallelism: 1})
 	defer other.Close()
-	_, err = other.RestoreRun(t.Context(), &state, false)
+	_, err = other.RestoreRun(t.Context(), &state, engines.TrainRestoreOptions{})
 	require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err))
 }
 
@@ -237,4 +243,75 @@ func TestClosedAndCanceled(t *testing.T) {
 	require.NoError(t, p.Close())
 	_, err = r.Forward(t.Context(), pass)
 	require.Equal(t, domain.Unavailable, domain.CodeOf(err))
+}
+
+// FuzzPass checks that no input of a pass panics, for all losses.
+func FuzzPass(f *testing.F) {
+	for seed := range uint64(20) {
+		f.Add(seed)
+	}
+	w := testWeights()
+	p := New(w, w.Hash(), engines.TrainPoolRequest{Parallelism: 1})
+	f.Cleanup(func() { assert.NoError(f, p.Close()) })
+	f.Fuzz(func(t *testing.T, seed uint64) {
+		rng, r := rand.New(rand.NewPCG(seed, 1)), create(t, p, 2)
+		for range 5 {
+			enginetest.TryPass(t, r, enginetest.MalformedPass(rng, vocab))
+		}
+	})
+}
+
+// TestOtherKernel checks that a run continues with another kernel only if that is allowed, and that
+// it warns then.
+func TestOtherKernel(t *testing.T) {
+	levels := kernel.Levels()
+	if len(levels) == 1 {
+		t.Skip("this processor supports one kernel level only")
+	}
+	level := kernel.Level()
+	t.Cleanup(func() { require.NoError(t, kernel.SetLevel(level)) })
+	at := func(level string) *Pool {
+		require.NoError(t, kernel.SetLevel(level))
+		return openTest(t, 1)
+	}
+	r := create(t, at(levels[0]), 2)
+	var state bytes.Buffer
+	require.NoError(t, r.Save(t.Context(), &state))
+	restore := func(p *Pool, options engines.TrainRestoreOptions) (engines.TrainRun, error) {
+		return p.RestoreRun(t.Context(), bytes.NewReader(state.Bytes()), options)
+	}
+	same, err := restore(at(levels[0]), engines.TrainRestoreOptions{})
+	require.NoError(t, err)
+	require.Empty(t, same.Warnings())
+
+	other := at("go")
+	require.NotEqual(t, r.pool.Kernel(), other.Kernel())
+	_, err = restore(other, engines.TrainRestoreOptions{})
+	var refused *domain.Error
+	require.ErrorAs(t, err, &refused)
+	require.Equal(t, domain.FailedPrecondition, refused.Code)
+	require.Equal(t, engines.TrainKernelDiffers, refused.Reason)
+	require.Contains(t, refused.Message, "ANNEAL_KERNEL="+levels[0])
+
+	_, err = restore(other, engines.TrainRestoreOptions{ResetOptimizer: true})
+	require.NoError(t, err)
+	moved, err := restore(other, engines.TrainRestoreOptions{AnyKernel: true})
+	require.NoError(t, err)
+	require.Len(t, moved.Warnings(), 1)
+	require.Contains(t, moved.Warnings()[0], levels[0])
+}
+
+// TestOtherStates checks that a state of another engine or version is refused, not reported as
+// damaged.
+func TestOtherStates(t *testing.T) {
+	p := openTest(t, 1)
+	for _, h := range []header{
+		{Version: stateVersion, Engine: "torch", Base: p.hash, Kernel: p.kernel},
+		{Version: stateVersion + 1, Engine: stateEngine, Base: p.hash, Kernel: p.kernel},
+	} {
+		state, err := h.frame()
+		require.NoError(t, err)
+		_, err = p.RestoreRun(t.Context(), bytes.NewReader(state), engines.TrainRestoreOptions{ResetOptimizer: true})
+		require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err), "%v", err)
+	}
 }

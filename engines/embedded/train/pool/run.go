@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 
 	"anneal/domain"
@@ -20,6 +19,8 @@ type run struct {
 	config    engines.TrainRunConfig
 	adapter   *llama.TrainedAdapter
 	optimizer *Optimizer
+	warnings  []string
+	bytes     int64 // memory that is reserved in the pool; 0 after Close; guarded by pool.mu
 
 	gradient    *llama.Gradient // sum since the last step
 	order       *llama.Order    // order of the passes that add to gradient
@@ -39,7 +40,7 @@ func (p *Pool) CreateRun(_ context.Context, config engines.TrainRunConfig) (engi
 	return r, nil
 }
 
-// newRun returns a run whose adapter has zero matrices.
+// newRun returns a run whose adapter has zero matrices. It reserves the memory, which Close frees.
 func (p *Pool) newRun(config engines.TrainRunConfig) (*run, error) {
 	if config.Alpha == 0 {
 		config.Alpha = engines.DefaultTrainAlpha
@@ -54,15 +55,24 @@ func (p *Pool) newRun(config engines.TrainRunConfig) (*run, error) {
 	var v domain.Violations
 	v.Require(config.Rank >= 1 && config.Rank <= engines.MaxTrainRank, "rank", "must be 1 to %d, is %d",
 		engines.MaxTrainRank, config.Rank)
-	v.Require(config.Alpha > 0 && finite(config.Alpha), "alpha", "must be a finite number above 0, is %g", config.Alpha)
+	v.Require(float32(config.Alpha/engines.MaxTrainRank) > 0 && finite32(config.Alpha), "alpha",
+		"must be above 0 and finite as float32, also divided by the rank, is %g", config.Alpha)
 	v.Require(len(modules) > 0, "train_attn", "train_attn or train_mlp must be true: the embedded engine trains no others")
 	if err := v.Err(); err != nil {
 		return nil, err
 	}
 	c := &p.net.Weights.Config
+	bytes := c.TrainedBytes(config.Rank, modules)
+	if err := p.reserve(bytes); err != nil {
+		return nil, err
+	}
 	a := llama.NewAdapter(*c, config.Rank, config.Alpha, modules)
 	a.BaseHash = p.hash
-	r := &run{pool: p, config: config, adapter: llama.NewTrainedAdapter(c, a), order: llama.NewOrder(c)}
+	r := &run{pool: p, bytes: bytes, config: config, adapter: llama.NewTrainedAdapter(c, a), order: llama.NewOrder(c)}
+	if config.TrainUnembed {
+		r.warnings = append(r.warnings, "train_unembed: the embedded engine does not train the unembedding; "+
+			"the adapter changes the projections of attention and MLP only")
+	}
 	r.gradient = r.adapter.NewGradient(c)
 	r.optimizer = NewOptimizer([]llama.Part{{Len: len(a.Flat()), Matrix: true}})
 	return r, nil
@@ -72,52 +82,43 @@ func (p *Pool) newRun(config engines.TrainRunConfig) (*run, error) {
 func (r *run) Config() engines.TrainRunConfig { return r.config }
 
 // Warnings implements engines.TrainRun.
-func (r *run) Warnings() []string {
-	if !r.config.TrainUnembed {
-		return nil
-	}
-	return []string{"train_unembed: the embedded engine does not train the unembedding; " +
-		"the adapter changes the projections of attention and MLP only"}
-}
+func (r *run) Warnings() []string { return slices.Clone(r.warnings) }
 
 // Forward implements engines.TrainRun.
 func (r *run) Forward(ctx context.Context, pass engines.TrainPass) (engines.TrainPassResult, error) {
-	result, _, err := r.compute(ctx, pass, false)
-	return result, err
+	return r.compute(ctx, pass, false)
 }
 
 // ForwardBackward implements engines.TrainRun.
 func (r *run) ForwardBackward(ctx context.Context, pass engines.TrainPass) (engines.TrainPassResult, error) {
-	result, sum, err := r.compute(ctx, pass, true)
-	if err != nil {
-		return result, err
-	}
-	r.accumulated = true
-	if !finite(sum) {
-		r.diverged = true
-		return engines.TrainPassResult{}, errDiverged("the loss is not finite: lower the learning rate, or check logprobs")
-	}
-	return result, nil
+	return r.compute(ctx, pass, true)
 }
 
 func (r *run) compute(ctx context.Context, pass engines.TrainPass, backward bool) (
-	result engines.TrainPassResult, sum float64, err error,
+	result engines.TrainPassResult, err error,
 ) {
 	pass.Loss = cmp.Or(pass.Loss, engines.LossCrossEntropy)
 	c := &call{run: r, pass: &pass, backward: backward}
 	if c.loss, err = lossOf(&pass); err != nil {
-		return result, 0, err
+		return result, err
 	}
-	if err := r.pool.check(&pass); err != nil {
-		return result, 0, err
+	if err := r.pool.check(&pass, &c.loss); err != nil {
+		return result, err
 	}
 	if err := r.pool.do(ctx, c); err != nil {
-		return result, 0, err
+		return result, err
 	}
+	sum := 0.0
 	for _, one := range c.losses {
 		sum += one
 	}
-	return engines.TrainPassResult{Outputs: c.outputs, Metrics: map[string]float64{engines.MetricLossSum: sum}}, sum, nil
+	if backward { // Forward changes nothing, and may run several times concurrently
+		r.accumulated, r.diverged = true, r.diverged || !finite(sum)
+	}
+	if !finite(sum) {
+		return result, errDiverged("the loss is not finite: lower the learning rate, or check logprobs and advantages")
+	}
+	return engines.TrainPassResult{Outputs: c.outputs, Metrics: map[string]float64{engines.MetricLossSum: sum}}, nil
 }
 
 func errDiverged(why string) error {
@@ -129,9 +130,9 @@ func (r *run) Step(ctx context.Context, o engines.AdamParams) (engines.TrainStep
 	if err := cmp.Or(ctx.Err(), checkAdam(&o)); err != nil {
 		return engines.TrainStepResult{}, err
 	}
+	defer r.clearGradient()
 	norm := r.optimizer.Norm(r.gradient.Flat)
 	if r.diverged || !finite(norm) {
-		r.clearGradient()
 		return engines.TrainStepResult{}, errDiverged("the loss or its gradient is not finite, so the step was not taken: " +
 			"lower the learning rate")
 	}
@@ -141,8 +142,10 @@ func (r *run) Step(ctx context.Context, o engines.AdamParams) (engines.TrainStep
 	if o.GradClipNorm > 0 {
 		adam.Clip = Clip(o.GradClipNorm, norm)
 	}
-	r.optimizer.Update(r.adapter.Flat(), r.gradient.Flat, adam, r.pool.workers)
-	r.clearGradient()
+	if !r.optimizer.Step(r.adapter.Flat(), r.gradient.Flat, norm, adam, r.pool.workers) {
+		return engines.TrainStepResult{}, errDiverged("the norm of the new weights is not finite, so the step was " +
+			"not taken: lower the learning rate, or raise eps")
+	}
 	r.adapter.Pack()
 	return engines.TrainStepResult{Step: r.optimizer.Steps, GradNorm: norm}, nil
 }
@@ -160,12 +163,15 @@ func checkAdam(o *engines.AdamParams) error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
 		x := fields[name]
-		v.Require(x >= 0 && finite(x), name, "must be a finite number of at least 0, is %g", x)
+		v.Require(x >= 0 && finite32(x), name, "must be at least 0 and finite as float32, is %g", x)
 	}
+	v.Require(!(o.LearningRate*o.WeightDecay > 1), "weight_decay",
+		"must be at most 1/learning_rate, because each step multiplies weights by 1 − learning_rate·weight_decay; "+
+			"the product is %g", o.LearningRate*o.WeightDecay)
 	for i, beta := range []float64{o.Beta1, o.Beta2} {
 		v.Require(beta >= 0 && float32(beta) < 1, fmt.Sprintf("beta%d", i+1), "must be at least 0 and below 1, is %g", beta)
 	}
-	v.Require(float32(o.Epsilon) > 0 && o.Epsilon <= math.MaxFloat32, "eps", "must be above 0 as float32, is %g",
+	v.Require(float32(o.Epsilon) > 0 && finite32(o.Epsilon), "eps", "must be above 0 and finite as float32, is %g",
 		o.Epsilon)
 	return v.Err()
 }
@@ -182,6 +188,12 @@ func (r *run) Export(ctx context.Context, dir string) error {
 }
 
 // Close implements engines.TrainRun.
-func (r *run) Close() error { return nil }
+func (r *run) Close() error {
+	r.pool.mu.Lock()
+	defer r.pool.mu.Unlock()
+	r.pool.used -= r.bytes
+	r.bytes = 0
+	return nil
+}
 
 func fieldName(datum int, name string) string { return fmt.Sprintf("data[%d].%s", datum, name) }

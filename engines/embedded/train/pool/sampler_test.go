@@ -105,7 +105,8 @@ func compareSampler(t *testing.T, dir string) {
 			for i, r := range runs {
 				var state strings.Builder
 				require.NoError(t, r.Save(t.Context(), &state))
-				runs[i], err = p.RestoreRun(t.Context(), strings.NewReader(state.String()), false)
+				runs[i], err = p.RestoreRun(t.Context(), strings.NewReader(state.String()),
+					engines.TrainRestoreOptions{})
 				require.NoError(t, err)
 			}
 		}
