@@ -44,7 +44,7 @@ func (t *TrafficSplit) Evaluate(s ReleaseSamples, now time.Time) ReleaseEvaluati
 	if s.Failed != "" {
 		return ReleaseEvaluation{ReleaseFails, s.Failed}
 	}
-	threshold := math.Log(float64(releaseFalseAlarms * releaseTests * (len(t.Steps) + 1)))
+	threshold := math.Log(float64(releaseFalsePositives * releaseTests * (len(t.Steps) + 1)))
 	rules := t.rules(s)
 	for _, rule := range rules {
 		if rule.evidence() >= threshold {
@@ -73,8 +73,8 @@ func (t *TrafficSplit) Evaluate(s ReleaseSamples, now time.Time) ReleaseEvaluati
 }
 
 const (
-	releaseFalseAlarms = 100 // 1 / α of a whole release
-	releaseTests       = 3   // see rules
+	releaseFalsePositives = 100 // 1 / α of a whole release
+	releaseTests          = 3   // see rules
 )
 
 // A releaseRule is a rule of a release, with the samples that test it.
@@ -89,8 +89,8 @@ func (t *TrafficSplit) rules(s ReleaseSamples) []releaseRule {
 	allowed := int64(*t.MaxErrorIncreasePercent)
 	return []releaseRule{
 		{kept: (c.Errors*b.Requests-b.Errors*c.Requests)*100 <= allowed*c.Requests*b.Requests,
-			text: fmt.Sprintf("%d of %d requests failed on the candidate, and %d of %d on the deployment (allowed: %d %% "+
-				"more)", c.Errors, c.Requests, b.Errors, b.Requests, allowed),
+			text: fmt.Sprintf("%d of %d requests failed on the candidate, and %d of %d on the stable deployment (allowed: "+
+				"%d %% more)", c.Errors, c.Requests, b.Errors, b.Requests, allowed),
 			evidence: func() float64 {
 				return twoArms(c.Errors, c.Requests, b.Errors, b.Requests, float64(allowed)/100)
 			}},
@@ -100,15 +100,19 @@ func (t *TrafficSplit) rules(s ReleaseSamples) []releaseRule {
 }
 
 // latencyRule returns the rule that the candidate's latencies are stochastically at most percent of
-// those of the deployment: for every latency x, at most as many of the candidate's are above
-// percent × x as are of the deployment's above x. It is tested for the start of every second bin as
-// x, and the evidence is the mean of these e-values, which again is one.
+// those of the stable deployment: for every latency x, at most as many of the candidate's are above
+// percent × x as are of the stable deployment's above x. It is tested for the start of every second bin
+// as x, and the evidence is the mean of these e-values, which again is one.
+//
+// Both sides round percent to whole bins, in the direction of the doubt: a median that is more than a
+// bin (9 %) above percent never keeps the rule, and the test rounds percent up.
 func latencyRule(what string, c, b Latencies, percent int) releaseRule {
-	shift := int(math.Ceil(binsPerDoubling*math.Log2(float64(percent)/100) - 1e-9))
+	bins := binsPerDoubling * math.Log2(float64(percent)/100)
+	shift, allowed := int(math.Ceil(bins-1e-9)), int(math.Floor(bins+1e-9))
 	median, stable := c.quantile(50), b.quantile(50)
 	return releaseRule{
-		kept: median < 0 || stable < 0 || median-stable <= shift,
-		text: fmt.Sprintf("the median %s was %s on the candidate, and %s on the deployment (allowed: %d %%)", what,
+		kept: median < 0 || stable < 0 || median-stable <= allowed,
+		text: fmt.Sprintf("the median %s was %s on the candidate, and %s on the stable deployment (allowed: %d %%)", what,
 			microseconds(median), microseconds(stable), percent),
 		evidence: func() float64 {
 			total := 0.0

@@ -19,6 +19,7 @@ type simulatedModel struct {
 	firstToken time.Duration // median
 	perToken   time.Duration // median
 	spread     float64       // σ of the logarithms of the latencies
+	stalled    float64       // share of the requests without a first token, whose clients leave after 2 s
 }
 
 func (m simulatedModel) answer(r *rand.Rand, work float64, arm *domain.ArmSamples) {
@@ -30,7 +31,12 @@ func (m simulatedModel) answer(r *rand.Rand, work float64, arm *domain.ArmSample
 	latency := func(median time.Duration) time.Duration {
 		return time.Duration(float64(median) * work * math.Exp(m.spread*r.NormFloat64()))
 	}
-	arm.FirstToken.Add(latency(m.firstToken))
+	first := latency(m.firstToken)
+	if m.stalled > 0 && r.Float64() < m.stalled {
+		arm.FirstToken.Add(2 * time.Second)
+		return
+	}
+	arm.FirstToken.Add(first)
 	arm.PerToken.Add(latency(m.perToken))
 }
 
@@ -82,7 +88,10 @@ func TestGoodReleasesAreNotRolledBack(t *testing.T) {
 	}{
 		{"canary", domain.ReleaseCanary, simulatedStable},
 		{"shadow", domain.ReleaseShadow, simulatedStable},
-		{"many errors", domain.ReleaseCanary, simulatedModel{0.1, 300 * time.Millisecond, 20 * time.Millisecond, 1}},
+		{"many errors", domain.ReleaseCanary, simulatedModel{errors: 0.1, firstToken: 300 * time.Millisecond,
+			perToken: 20 * time.Millisecond, spread: 1}},
+		{"a tenth of the clients leaves", domain.ReleaseCanary, simulatedModel{errors: 0.004,
+			firstToken: 300 * time.Millisecond, perToken: 20 * time.Millisecond, spread: 0.2, stalled: 0.1}},
 	} {
 		t.Run(one.name, func(t *testing.T) {
 			t.Parallel()
@@ -122,6 +131,7 @@ func TestBadReleasesAreRolledBack(t *testing.T) {
 		{"a fifth of the requests fails", bad(func(m *simulatedModel) { m.errors = 0.2 })},
 		{"first token 2 times as late", bad(func(m *simulatedModel) { m.firstToken *= 2 })},
 		{"2 times the time per token", bad(func(m *simulatedModel) { m.perToken *= 2 })},
+		{"no token before clients leave", bad(func(m *simulatedModel) { m.stalled = 1 })},
 		{"all latencies 2 times as long", bad(func(m *simulatedModel) {
 			m.firstToken *= 2
 			m.perToken *= 2
@@ -147,6 +157,37 @@ func TestBadReleasesAreRolledBack(t *testing.T) {
 				assert.LessOrEqual(t, within, 100)
 				assert.LessOrEqual(t, took[len(took)-1], 300)
 			}
+		}
+	}
+}
+
+// TestLatencyBinsDoNotWidenTheRule checks for all values of maxLatencyPercent, and medians in all parts
+// of a bin, that a candidate keeps the rule if its median is a bin below the maximum, and that it
+// never does if its median is a bin above.
+func TestLatencyBinsDoNotWidenTheRule(t *testing.T) {
+	const bin = 1.0906 // end of a bin, divided by its start
+	passes := func(percent int, stable, candidate time.Duration) bool {
+		split := &domain.TrafficSplit{ReleaseSpec: domain.ReleaseSpec{MaxLatencyPercent: &percent,
+			MinSamples: ptr(10)}.WithDefaults(), State: domain.ReleaseRunning, Since: noon}
+		arm := func(latency time.Duration) (a domain.ArmSamples) {
+			for range 10 {
+				a.Requests++
+				a.FirstToken.Add(latency)
+			}
+			return a
+		}
+		return split.Evaluate(domain.ReleaseSamples{Stable: arm(stable), Candidate: arm(candidate)},
+			noon).Decision == domain.ReleaseStepPassed
+	}
+	times := func(latency time.Duration, factor float64) time.Duration {
+		return time.Duration(float64(latency) * factor)
+	}
+	for percent := 100; percent <= domain.MaxLatencyPercent; percent++ {
+		maximum := float64(percent) / 100
+		for part := range 7 {
+			stable := 300*time.Millisecond + time.Duration(part)*4*time.Millisecond
+			require.False(t, passes(percent, stable, times(stable, maximum*bin)), "%d %% of %s", percent, stable)
+			require.True(t, passes(percent, stable, times(stable, max(1, maximum/bin))), "%d %% of %s", percent, stable)
 		}
 	}
 }
