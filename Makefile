@@ -13,7 +13,8 @@ LISTEN      ?= 127.0.0.1:8080
 
 .PHONY: help demo run test race corruption outages cost bench bench-addons bench-autoscale bench-gateway \
 	bench-jobs bench-others bench-placement bench-queue crash faults hostile kind linearizable simulation fuzz lint \
-	lint-openapi golden reference build clients console oracle oidc partitions schemas transparency upgrade examples
+	lint-openapi golden reference build clients console console-million console-screens oracle \
+	oidc partitions schemas transparency upgrade examples
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -51,6 +52,15 @@ oidc: ## log users in at the provider of zitadel/oidc, unmodified, through the c
 console: ## test the console in Chromium (package chromium), with the rules of axe-core
 	npm ci --prefix api/console/browser/testdata --ignore-scripts --no-audit --no-fund
 	go -C api/console/browser test -count=1 -v -timeout 20m .
+
+console-screens: ## write docs/console/screens, pictures of all screens of the console (ffmpeg; some minutes)
+	npm ci --prefix api/console/browser/testdata --ignore-scripts --no-audit --no-fund
+	shots=$$(mktemp -d) && ANNEAL_SCREENSHOTS=$$shots go -C api/console/browser test -count=1 -timeout 1h \
+		-run TestScreens . && api/console/browser/testdata/sheets.sh $$shots docs/console/screens && rm -r $$shots
+
+console-million: ## turn pages of 1,000,000 datasets in Chromium (some 15 minutes)
+	ANNEAL_RESOURCES=$(or $(ANNEAL_RESOURCES),1000000) go -C api/console/browser test -count=1 -v -timeout 3h \
+		-run TestPaging .
 
 examples: ## test the example of a program that forwards events to Kafka
 	go -C examples/kafka test -count=1 .

@@ -1,10 +1,12 @@
 package api
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/http"
 	"strings"
 
+	"anneal/api/oidc"
 	"anneal/api/request"
 	"anneal/domain"
 	"anneal/eventlog/audit"
@@ -66,7 +68,7 @@ func (s *Server) record(response *recorder, r *http.Request) {
 	}
 	claimed, bare := domain.Name(""), false
 	if c := response.call; c != nil {
-		one.Operation, one.Account, one.Actor = c.Operation.ID, c.Principal.Account, string(c.Principal.Key)
+		one.Operation, one.Account, one.Actor = c.Operation.ID, c.Principal.Account, callerIn(c)
 		bare = c.Operation.BareKey
 	}
 	if text, err := request.Credential(r, bare); err == nil {
@@ -75,15 +77,23 @@ func (s *Server) record(response *recorder, r *http.Request) {
 	one.APIKey = one.Actor
 	if one.Actor == "" {
 		one.APIKey = string(claimed) // the key was not verified, so the record has no account
-	} else if domain.Name(one.Actor).Collection() != domain.APIKeys.Collection {
+	} else if one.Account == "" || domain.Name(one.Actor).Collection() != domain.APIKeys.Collection {
 		one.APIKey = "" // the key of a deployment's direct route is no API key
 	}
 	if isLogin(response.call, claimed) {
 		one.Kind = loginKind(one)
+	} else if one.Reason == oidc.ReasonRejected {
+		one.Kind = audit.LoginRefused
 	}
 	if one.Kind != "" {
 		s.Audit.Record(one)
 	}
+}
+
+// callerIn returns the name of the API key or user of a call: users/NAME for a user without an account,
+// "" if the credential was not verified.
+func callerIn(c *request.Call) string {
+	return cmp.Or(string(c.Principal.Key), request.RefusedUser(c))
 }
 
 // isLogin reports whether a request reads the caller or the API key that it was sent with, as the

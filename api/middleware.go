@@ -96,8 +96,8 @@ func (s *Server) logRequest(response *recorder, r *http.Request, took time.Durat
 	}
 	attributes := []slog.Attr{slog.String("request", request.RequestID(r)), slog.String("method", r.Method),
 		slog.String("path", r.URL.Path), slog.Int("status", response.status), slog.Duration("took", took)}
-	if c := response.call; c != nil && c.Principal.Key != "" {
-		attributes = append(attributes, slog.String("principal", string(c.Principal.Key)))
+	if c := response.call; c != nil && callerIn(c) != "" {
+		attributes = append(attributes, slog.String("principal", callerIn(c)))
 	}
 	if s.Addresses {
 		attributes = append(attributes, slog.String("address", request.ClientAddress(r)))

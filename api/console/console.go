@@ -22,6 +22,10 @@ import (
 //go:embed static
 var static embed.FS
 
+// entries are the modules that pages load: the console, and the page at the end of a login. The server sends each with
+// all modules that it imports.
+var entries = []string{"main.js", "oidc.js"}
+
 // policy is the Content-Security-Policy of the console. It permits only files of the console's own
 // server, and requests to that server.
 const policy = "default-src 'self'; img-src 'self' data:; media-src 'self' blob:; base-uri 'none'; " +
@@ -82,6 +86,7 @@ func (f file) send(w http.ResponseWriter, r *http.Request) {
 
 func mustRead(from fs.FS) map[string]file {
 	all := map[string]file{}
+	own := map[string][]byte{} // own modules by path
 	err := fs.WalkDir(from, "static", func(at string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
@@ -90,18 +95,30 @@ func mustRead(from fs.FS) map[string]file {
 		if err != nil {
 			return err
 		}
-		if !strings.HasPrefix(at, "static/vendor/") {
-			content = compact(content)
+		name := strings.TrimPrefix(at, "static/")
+		switch vendored := strings.HasPrefix(name, "vendor/"); {
+		case vendored:
+			all[name] = fileOf(name, content)
+		case path.Ext(name) == ".js":
+			own[name] = compact(content)
+		default:
+			all[name] = fileOf(name, compact(content))
 		}
-		sum := sha256.Sum256(content)
-		all[strings.TrimPrefix(at, "static/")] = file{media: mediaOf(at), tag: `"` + hex.EncodeToString(sum[:8]) + `"`,
-			content: content, gzipped: compressed(content)}
 		return nil
 	})
 	if err != nil {
 		panic(err) // impossible: the files are part of the program
 	}
+	for _, entry := range entries {
+		all[entry] = fileOf(entry, joined(entry, own))
+	}
 	return all
+}
+
+func fileOf(name string, content []byte) file {
+	sum := sha256.Sum256(content)
+	return file{media: mediaOf(name), tag: `"` + hex.EncodeToString(sum[:8]) + `"`, content: content,
+		gzipped: compressed(content)}
 }
 
 // compact returns a text without indentation, empty lines, and comments that begin with // at the

@@ -54,7 +54,8 @@ var fieldTexts = map[string]string{
 	"AuditRecord.kind": "What happened: a request was refused (4xx) or failed (5xx), a login was accepted or refused, " +
 		"code read a secret, or the control plane dropped records.",
 	"AuditRecord.account": "Account of the caller or of the secret; absent if the caller was not authenticated.",
-	"AuditRecord.actor":   "Name of the API key, node or control plane that caused the record.",
+	"AuditRecord.actor": "Name of the API key, user, node or control plane that caused the record; users/NAME for a " +
+		"user of the identity provider who may not use any account.",
 	"AuditRecord.apiKey": "Name of the API key. In a record without account, the server did not verify the " +
 		"key: the key claims this name.",
 	"AuditRecord.clientAddress": "IP address of the client, or of the proxy between the client and the server.",

@@ -7,8 +7,10 @@ import (
 	"crypto/subtle"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"html"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -29,13 +31,16 @@ const (
 const (
 	cookieName = "anneal-login"
 	loginTime  = 10 * time.Minute // how long a user may take to log in at the provider
+	// maxExchanges is the maximum number of codes that are exchanged at the same time, so that clients
+	// with invented codes do not flood the provider.
+	maxExchanges = 16
 )
 
 // Operations returns the operations of the console's login.
 func (p *Provider) Operations() []request.Operation {
 	page := func(path string, handle request.Handler) request.Operation {
 		return request.Operation{ID: "GET " + path, Method: "GET", Path: path, Gate: request.Everyone, Hidden: true,
-			Handle: handle}
+			Handle: explained(handle)}
 	}
 	return []request.Operation{page(loginPath, p.begin), page(callbackPath, p.complete)}
 }
@@ -58,8 +63,14 @@ type attempt struct {
 	State    string
 	Nonce    string
 	Verifier string // of PKCE
-	Expires  time.Time
+	// Renew is the channel on which the page of the callback sends the token to the tab of the browser
+	// whose login it renews; "" for another login.
+	Renew   string
+	Expires time.Time
 }
+
+// channelName matches the names of channels, which the console makes of random numbers.
+var channelName = regexp.MustCompile(`^[a-z0-9-]{1,64}$`)
 
 // config returns the client of the console.
 func (p *Provider) config(s *state) *oauth2.Config {
@@ -77,7 +88,14 @@ func (p *Provider) begin(c *request.Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	one := attempt{rand.Text(), rand.Text(), oauth2.GenerateVerifier(), p.Now().Add(loginTime)}
+	if s.provider.Endpoint().AuthURL == "" { // such as the issuer of a system that runs programs
+		return nil, rejected("the identity provider %s offers no login in a browser: use an API key", p.Issuer)
+	}
+	one := attempt{State: rand.Text(), Nonce: rand.Text(), Verifier: oauth2.GenerateVerifier(),
+		Expires: p.Now().Add(loginTime)}
+	if renew := c.Request.URL.Query().Get("renew"); channelName.MatchString(renew) {
+		one.Renew = renew
+	}
 	p.setCookie(c.Writer, p.sealed(one), int(loginTime/time.Second))
 	private(c.Writer)
 	http.Redirect(c.Writer, c.Request, p.config(s).AuthCodeURL(one.State, oidc.Nonce(one.Nonce),
@@ -95,6 +113,10 @@ func (p *Provider) complete(c *request.Call) (any, error) {
 			p.Address, loginPath)
 	}
 	p.setCookie(c.Writer, "", -1) // an attempt is used once
+	// RFC 9207: the response of another provider must not end the login at this one
+	if issuer := query.Get("iss"); issuer != "" && issuer != p.Issuer {
+		return nil, rejected("the response is of another identity provider than %s: try again", p.Issuer)
+	}
 	if query.Get("error") != "" {
 		return nil, rejected("the identity provider refused the login: %s", shortened(query.Get("error")))
 	}
@@ -102,15 +124,10 @@ func (p *Provider) complete(c *request.Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx := oidc.ClientContext(c.Ctx, p.client)
-	granted, err := p.config(s).Exchange(ctx, query.Get("code"), oauth2.VerifierOption(one.Verifier))
+	text, err := p.exchange(c, s, query.Get("code"), one)
 	if err != nil {
-		p.Logger.Warn("a login was refused by the token endpoint of the identity provider", "request", c.ID, "error",
-			causeOf(err))
-		return nil, rejected("the identity provider did not accept the code of the login: try again, or ask the operator " +
-			"to read the server's log")
+		return nil, err
 	}
-	text, _ := granted.Extra("id_token").(string)
 	identity, token, _, err := p.verify(c.Ctx, text)
 	if err != nil {
 		return nil, err
@@ -122,9 +139,56 @@ func (p *Provider) complete(c *request.Call) (any, error) {
 	h := c.Writer.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; base-uri 'none'; frame-ancestors 'none'")
-	_, _ = c.Writer.Write([]byte(`<!doctype html><meta name="token" content="` + html.EscapeString(text) +
-		`"><title>anneal</title><script src="/console/oidc.js"></script>`))
+	page := `<!doctype html><html lang="en"><title>anneal</title><meta name="token" content="` + html.EscapeString(text) +
+		`">`
+	if one.Renew != "" {
+		page += `<meta name="renew" content="` + html.EscapeString(one.Renew) + `">`
+	}
+	_, _ = c.Writer.Write([]byte(page + `<body><script src="/console/oidc.js"></script>`))
 	return nil, nil
+}
+
+// exchange returns the ID token that the provider grants for a code.
+func (p *Provider) exchange(c *request.Call, s *state, code string, one attempt) (token string, err error) {
+	select {
+	case p.exchanges <- struct{}{}:
+		defer func() { <-p.exchanges }()
+	default:
+		return "", &domain.Error{Code: domain.Unavailable, Reason: "OIDC_TOO_MANY_LOGINS",
+			Message: "too many users log in at the same time: try again"}
+	}
+	granted, err := p.config(s).Exchange(oidc.ClientContext(c.Ctx, p.client), code, oauth2.VerifierOption(one.Verifier))
+	if err != nil {
+		p.Logger.Warn("a login was refused by the token endpoint of the identity provider", "request", c.ID, "error",
+			causeOf(err))
+		return "", rejected("the identity provider did not accept the code of the login: try again, or ask the operator " +
+			"to read the server's log")
+	}
+	token, _ = granted.Extra("id_token").(string)
+	return token, nil
+}
+
+// explained returns the handler whose errors browsers get as a page instead of JSON.
+func explained(handle request.Handler) request.Handler {
+	return func(c *request.Call) (any, error) {
+		value, err := handle(c)
+		if err == nil || !strings.Contains(c.Request.Header.Get("Accept"), "text/html") {
+			return value, err
+		}
+		c.LogFailure(c.Request, err)
+		fault := request.ErrorOf(err)
+		request.ObserveError(c.Writer, fault)
+		private(c.Writer)
+		h := c.Writer.Header()
+		h.Set("Content-Type", "text/html; charset=utf-8")
+		h.Set("Content-Security-Policy", "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+		c.Writer.WriteHeader(request.HTTPStatus(fault))
+		_, _ = fmt.Fprintf(c.Writer, `<!doctype html><html lang="en"><title>The login failed · anneal</title>`+
+			`<meta name="viewport" content="width=device-width"><h1>The login failed</h1><p>%s</p>`+
+			`<p><a href="%s">Try again</a> · <a href="/">Back to the console</a></p><small>request %s</small>`,
+			html.EscapeString(domain.Printable(fault.Message)), loginPath, html.EscapeString(c.ID))
+		return nil, nil
+	}
 }
 
 // private sets the headers of responses that no cache may store.
@@ -148,15 +212,30 @@ func shortened(text string) string {
 	return strings.ToValidUTF8(domain.Printable(text[:min(len(text), maxText)]), "")
 }
 
+// ReasonRejected is the reason of an error that ends a login in the console.
+const ReasonRejected = "OIDC_LOGIN_REJECTED"
+
 func rejected(format string, args ...any) error {
 	e := domain.Errorf(domain.PermissionDenied, format, args...)
-	e.Reason = "OIDC_LOGIN_REJECTED"
+	e.Reason = ReasonRejected
 	return e
 }
 
+// cookie returns the cookie of an attempt, without a value. With TLS it has the prefix __Host-, with
+// which browsers refuse the cookie from connections without TLS and from other hosts of the domain. They
+// could give the browser the attempt of another user, who would then be logged in there.
+func (p *Provider) cookie() *http.Cookie {
+	cookie := &http.Cookie{Name: cookieName, Path: "/oidc/", HttpOnly: true, SameSite: http.SameSiteLaxMode}
+	if strings.HasPrefix(p.Address, "https://") {
+		cookie.Name, cookie.Path, cookie.Secure = "__Host-"+cookieName, "/", true
+	}
+	return cookie
+}
+
 func (p *Provider) setCookie(w http.ResponseWriter, value string, maxAge int) {
-	http.SetCookie(w, &http.Cookie{Name: cookieName, Value: value, Path: "/oidc/", MaxAge: maxAge, HttpOnly: true,
-		Secure: strings.HasPrefix(p.Address, "https://"), SameSite: http.SameSiteLaxMode})
+	cookie := p.cookie()
+	cookie.Value, cookie.MaxAge = value, maxAge
+	http.SetCookie(w, cookie)
 }
 
 // sealed returns the value of the cookie of an attempt.
@@ -178,7 +257,7 @@ func (p *Provider) signature(body string) string {
 // attemptOf returns the attempt in the cookie of a request. It returns false if there is none, if this
 // installation has not signed it, or if it has expired.
 func (p *Provider) attemptOf(r *http.Request) (one attempt, ok bool) {
-	cookie, err := r.Cookie(cookieName)
+	cookie, err := r.Cookie(p.cookie().Name)
 	if err != nil {
 		return attempt{}, false
 	}

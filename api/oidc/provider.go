@@ -35,9 +35,10 @@ const (
 // so the provider may be unreachable at any time: meanwhile, known keys are used for up to staleAfter.
 type Provider struct {
 	Options
-	client *http.Client
-	state  atomic.Pointer[state] // nil until the provider was reachable
-	cache  cache
+	client    *http.Client
+	state     atomic.Pointer[state] // nil until the provider was reachable
+	cache     cache
+	exchanges chan struct{} // has an element for each exchange of a code in progress
 
 	fetching sync.Mutex
 	tried    time.Time // time of the last fetch; guarded by fetching
@@ -59,7 +60,21 @@ func New(o Options) *Provider {
 	if o.TLS != nil {
 		transport.TLSClientConfig = o.TLS
 	}
-	return &Provider{Options: o, client: &http.Client{Timeout: fetchTimeout, Transport: bounded{transport}}}
+	return &Provider{Options: o, exchanges: make(chan struct{}, maxExchanges), client: &http.Client{
+		Timeout: fetchTimeout, Transport: bounded{transport}, CheckRedirect: CheckRedirect}}
+}
+
+// CheckRedirect is http.Client.CheckRedirect for requests to a provider, which may contain codes, tokens
+// and secrets: they follow no redirect to a server without TLS.
+func CheckRedirect(r *http.Request, via []*http.Request) error {
+	const maxRedirects = 10
+	if len(via) >= maxRedirects {
+		return fmt.Errorf("more than %d redirects", maxRedirects)
+	}
+	if err := CheckEndpoint(r.URL.String()); err != nil {
+		return fmt.Errorf("the target of the redirect %w", err)
+	}
+	return nil
 }
 
 // bounded is an http.RoundTripper whose responses end after maxDocument bytes.
@@ -133,6 +148,11 @@ func (p *Provider) read(ctx context.Context) (*state, error) {
 	}
 	if err := provider.Claims(&about); err != nil {
 		return nil, err
+	}
+	for _, endpoint := range []string{provider.Endpoint().AuthURL, provider.Endpoint().TokenURL} {
+		if err := CheckEndpoint(endpoint); endpoint != "" && err != nil {
+			return nil, fmt.Errorf("the endpoint %q of the provider %w", endpoint, err)
+		}
 	}
 	s := &state{provider: provider, time: p.Now()}
 	var names []string

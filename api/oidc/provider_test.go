@@ -31,6 +31,12 @@ type fakeProvider struct {
 	keys  []jose.JSONWebKey // private keys, the published ones
 	down  bool
 	reads atomic.Int32 // number of reads of the keys
+
+	metadata map[string]any // replaces parts of the provider's metadata
+	redirect string         // if not "", where requests for the metadata are redirected
+	grants   string         // the ID token that the provider grants for each code; "" refuses codes
+	// began gets an element for each exchange of a code, which then waits for proceed; nil does not wait
+	began, proceed chan struct{}
 }
 
 func newKey(t testing.TB, id string) jose.JSONWebKey {
@@ -52,14 +58,38 @@ func newProvider(t testing.TB) *fakeProvider {
 				set.Keys = append(set.Keys, key.Public())
 			}
 			_ = json.NewEncoder(w).Encode(set)
+		case r.URL.Path == "/token":
+			p.exchange(w)
+		case p.redirect != "":
+			http.Redirect(w, r, p.redirect, http.StatusFound)
 		default:
-			_ = json.NewEncoder(w).Encode(map[string]any{"issuer": p.URL, "jwks_uri": p.URL + "/keys",
+			metadata := map[string]any{"issuer": p.URL, "jwks_uri": p.URL + "/keys",
 				"authorization_endpoint": p.URL + "/authorize", "token_endpoint": p.URL + "/token",
-				"id_token_signing_alg_values_supported": []string{"ES256", "HS256", "none"}})
+				"id_token_signing_alg_values_supported": []string{"ES256", "HS256", "none"}}
+			maps.Copy(metadata, p.metadata)
+			_ = json.NewEncoder(w).Encode(metadata)
 		}
 	}))
 	t.Cleanup(p.Close)
 	return p
+}
+
+// exchange responds to a request that exchanges a code.
+func (p *fakeProvider) exchange(w http.ResponseWriter) {
+	if p.began != nil {
+		select {
+		case p.began <- struct{}{}:
+			<-p.proceed
+		case <-p.proceed: // a repetition with the other form of authentication
+		}
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if p.grants == "" {
+		w.WriteHeader(http.StatusBadRequest)
+		_, _ = w.Write([]byte(`{"error": "invalid_grant"}`))
+		return
+	}
+	_ = json.NewEncoder(w).Encode(map[string]any{"access_token": "a", "token_type": "Bearer", "id_token": p.grants})
 }
 
 // claims returns the claims of a valid token at the time now, with changes; nil removes a claim.
@@ -72,7 +102,12 @@ func (p *fakeProvider) claims(now time.Time, changes map[string]any) map[string]
 }
 
 func sign(t testing.TB, key jose.JSONWebKey, claims map[string]any) string {
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.SignatureAlgorithm(key.Algorithm), Key: key}, nil)
+	return signWith(t, key, nil, claims)
+}
+
+// signWith is sign with options for the header of the token.
+func signWith(t testing.TB, key jose.JSONWebKey, options *jose.SignerOptions, claims map[string]any) string {
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.SignatureAlgorithm(key.Algorithm), Key: key}, options)
 	require.NoError(t, err)
 	payload, err := json.Marshal(claims)
 	require.NoError(t, err)

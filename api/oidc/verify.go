@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -27,9 +28,8 @@ const (
 
 // Verify implements request.Tokens.
 func (p *Provider) Verify(ctx context.Context, text string) (*request.Identity, error) {
-	if len(text) > maxToken {
-		return nil, invalid("has %d bytes, more than the maximum of %d: reduce the claims of the token, such as its groups",
-			len(text), maxToken)
+	if err := checkSize(text); err != nil {
+		return nil, err
 	}
 	digest := sha256.Sum256([]byte(text))
 	if known := p.cache.get(digest, p.current()); known != nil {
@@ -45,9 +45,21 @@ func (p *Provider) Verify(ctx context.Context, text string) (*request.Identity, 
 	return identity, err
 }
 
+// checkSize returns an error for a token that is too large.
+func checkSize(text string) error {
+	if len(text) <= maxToken {
+		return nil
+	}
+	return invalid("has %d bytes, more than the maximum of %d: reduce the claims of the token, such as its groups",
+		len(text), maxToken)
+}
+
 // verify verifies a token without the cache. verifiedBy is the state whose keys have verified it.
 func (p *Provider) verify(ctx context.Context, text string) (identity *request.Identity, token *oidc.IDToken,
 	verifiedBy *state, err error) {
+	if err = checkSize(text); err != nil {
+		return nil, nil, nil, err
+	}
 	signed, err := jose.ParseSignedCompact(text, algorithms)
 	if err != nil || len(signed.Signatures) != 1 {
 		return nil, nil, nil, invalid("is malformed, or its signature has an algorithm that is not accepted")
@@ -57,6 +69,12 @@ func (p *Provider) verify(ctx context.Context, text string) (identity *request.I
 	}
 	if json.Unmarshal(signed.UnsafePayloadWithoutVerification(), &unverified) != nil || unverified.Issuer != p.Issuer {
 		return nil, nil, nil, invalid("is not of the issuer %s", p.Issuer)
+	}
+	// an access token for this server (RFC 9068) may be of another client, and a logout token is no login
+	if kind, ok := signed.Signatures[0].Header.ExtraHeaders[jose.HeaderType]; ok {
+		if text, _ := kind.(string); !strings.EqualFold(text, "JWT") {
+			return nil, nil, nil, invalid("has the type %.40q in its header: send an ID token", text)
+		}
 	}
 	keyID := signed.Signatures[0].Header.KeyID
 	if verifiedBy, err = p.with(ctx, keyID); err != nil {
@@ -85,6 +103,8 @@ func (p *Provider) check(token *oidc.IDToken) (*request.Identity, error) {
 	switch {
 	case !slices.ContainsFunc(token.Audience, ours), party != "" && !ours(party):
 		return nil, invalid("is for another client than %s", p.ClientID)
+	case claims["events"] != nil:
+		return nil, invalid("is a logout token: send an ID token")
 	case token.Expiry.IsZero() || token.Expiry.Unix() <= 0:
 		return nil, invalid("has no end (claim exp)")
 	case !now.Before(token.Expiry.Add(skew)):

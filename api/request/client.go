@@ -26,8 +26,8 @@ type ErrorObserver interface {
 	ObserveError(f *domain.Error)
 }
 
-// observeError passes the error of a response to its writer, if that is an ErrorObserver.
-func observeError(w http.ResponseWriter, f *domain.Error) {
+// ObserveError passes the error of a response to its writer, if that is an ErrorObserver.
+func ObserveError(w http.ResponseWriter, f *domain.Error) {
 	for {
 		if observer, ok := w.(ErrorObserver); ok {
 			observer.ObserveError(f)

@@ -223,7 +223,7 @@ const PriorityHeader = "anneal-priority"
 // WriteError writes the response to a request that failed with the error f: an InferenceError if
 // inference is true, otherwise a ManagementError.
 func WriteError(w http.ResponseWriter, f *domain.Error, requestID string, inference bool) {
-	observeError(w, f)
+	ObserveError(w, f)
 	f = printable(f)
 	status, body := HTTPStatus(f), any(ManagementBody(f, requestID))
 	if inference {

@@ -3,6 +3,7 @@ package request
 import (
 	"context"
 	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -105,6 +106,15 @@ func authenticateToken(c *Call, token string) (Principal, error) {
 		account = c.Direct.Account()
 	}
 	return identity.principalOf(account, func(account string) bool { return hasAccount(c.View(), account) })
+}
+
+// RefusedUser returns the user of a verified ID token that permits nothing, because no group of the user
+// is mapped to an account that exists: users/NAME, without an account. It returns "" for other calls.
+func RefusedUser(c *Call) string {
+	if c.identity == nil || c.Principal.Key != "" {
+		return ""
+	}
+	return "users/" + url.PathEscape(c.identity.User)
 }
 
 // IsValid reports whether a principal that was authenticated earlier would still be: its API key exists

@@ -37,7 +37,8 @@ type Record struct {
 	// Account is the account of the caller, or of the secret that was read. It is "" when the caller
 	// was not authenticated; only the operator can read such a record.
 	Account string `json:"account,omitempty"`
-	// Actor is the API key, node or control plane that sent the request.
+	// Actor is the API key, user, node or control plane that sent the request. It is users/NAME for a
+	// user of the identity provider who may not use any account.
 	Actor string `json:"actor,omitempty"`
 	// APIKey is the name of the API key. When the key was refused, it is the name that the client
 	// sent, which may belong to nobody.

@@ -68,7 +68,7 @@ Programs can set $` + keyVariable + ` and $` + urlVariable + ` instead; they rep
 				return err
 			}
 			file.Account = cell(self, "account")
-			if err := storeLogin(path, file); err != nil {
+			if err := replaceLogin(path, file); err != nil {
 				return err
 			}
 			warnHidden(c, path)
@@ -90,21 +90,48 @@ func logoutCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			file, _ := datadir.ReadContext(path)
-			err = os.Remove(path)
-			if errors.Is(err, os.ErrNotExist) {
-				return fmt.Errorf("there is no context file %s: nothing to delete", path)
-			}
+			outcome, err := logOut(c, path)
 			if err != nil {
 				return err
 			}
-			_ = os.Remove(path + ".lock")
-			if file.Login != nil {
-				return printDone(c, "context file", path, "deleted; to end the session too, log out at "+file.Login.Issuer)
-			}
-			return printDone(c, "context file", path, "deleted; the API key remains valid until you delete it with "+
-				"`anneal key delete`")
+			return printDone(c, "context file", path, outcome)
 		}}
+}
+
+// logOut deletes the context file at path, and revokes its login at the identity provider. It returns what
+// remains valid, for a message.
+func logOut(c *cobra.Command, path string) (outcome string, err error) {
+	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
+		return "", fmt.Errorf("there is no context file %s: nothing to delete", path)
+	}
+	release, err := datadir.LockFile(path) // a command that renews the login must not store it again
+	if err != nil {
+		return "", err
+	}
+	defer release()
+	file, _ := datadir.ReadContext(path)
+	if err := os.Remove(path); err != nil {
+		return "", err
+	}
+	_ = os.Remove(path + ".lock")
+	if file.Login == nil {
+		return "deleted; the API key remains valid until you delete it with `anneal key delete`", nil
+	}
+	outcome = "deleted"
+	if file.Login.RefreshToken != "" {
+		client, err := clientOf(c, file)
+		if err == nil {
+			err = client.revoke(c.Context(), file.Login)
+		}
+		switch {
+		case err == nil:
+			outcome = "deleted, and the login revoked"
+		case !errors.Is(err, errNoRevocation):
+			warn(c, "the login could not be revoked at %s, so copies of the deleted file remain valid: %v",
+				file.Login.Issuer, err)
+		}
+	}
+	return outcome + "; to end the session too, log out at " + file.Login.Issuer, nil
 }
 
 var identityColumns = []column{{"Server", "address"}, {"Account", "account"}, {"User", "user"}, {"Key", "key"},
@@ -210,6 +237,19 @@ func loginPath(c *cobra.Command) (string, error) {
 			"--context", path)
 	}
 	return path, nil
+}
+
+// replaceLogin stores a context file, after commands that renew the login in it.
+func replaceLogin(path string, file datadir.Context) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	release, err := datadir.LockFile(path)
+	if err != nil {
+		return err
+	}
+	defer release()
+	return storeLogin(path, file)
 }
 
 func storeLogin(path string, file datadir.Context) error {

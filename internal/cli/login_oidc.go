@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
@@ -49,10 +50,11 @@ func logInByDevice(c *cobra.Command, file *datadir.Context) error {
 		return fmt.Errorf("the server %s has no identity provider: log in with an API key, without --oidc", file.Address)
 	}
 	login := &datadir.Login{Issuer: about.Servers[0], ClientID: about.ClientID}
-	config, ctx, err := client.oauth(c.Context(), login)
+	provider, err := client.oauth(c.Context(), login)
 	if err != nil {
 		return err
 	}
+	config, ctx := provider.Config, provider.ctx
 	if config.Endpoint.DeviceAuthURL == "" {
 		return fmt.Errorf("the identity provider %s does not offer the device authorization grant: enable it, or "+
 			"log in with an API key", login.Issuer)
@@ -85,42 +87,81 @@ func takeTokens(login *datadir.Login, granted *oauth2.Token) error {
 	return nil
 }
 
-// oauth returns the client of the command line at the provider, and a context for its requests.
-func (c *client) oauth(ctx context.Context, login *datadir.Login) (*oauth2.Config, context.Context, error) {
+// An identityProvider is the provider of a login, with the client of the command line there.
+type identityProvider struct {
+	*oauth2.Config
+	ctx        context.Context // for requests to the provider
+	http       *http.Client
+	revocation string // URL that revokes tokens (RFC 7009); "" if the provider has none
+}
+
+// oauth reads the metadata of the provider of a login.
+func (c *client) oauth(ctx context.Context, login *datadir.Login) (*identityProvider, error) {
 	if err := oidc.CheckIssuer(login.Issuer); err != nil {
-		return nil, nil, fmt.Errorf("the identity provider %q of the server %w", login.Issuer, err)
+		return nil, fmt.Errorf("the identity provider %q of the server %w", login.Issuer, err)
 	}
 	to := *cmp.Or(c.http, http.DefaultClient)
-	to.Timeout = providerTimeout
+	to.Timeout, to.CheckRedirect = providerTimeout, oidc.CheckRedirect
 	ctx = context.WithValue(ctx, oauth2.HTTPClient, &to)
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet,
 		strings.TrimSuffix(login.Issuer, "/")+"/.well-known/openid-configuration", nil)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	response, err := to.Do(request)
 	if err != nil {
-		return nil, nil, fmt.Errorf("the identity provider %s is unreachable: %w", login.Issuer, withoutURL(err))
+		return nil, fmt.Errorf("the identity provider %s is unreachable: %w", login.Issuer, withoutURL(err))
 	}
 	defer response.Body.Close()
 	var about struct {
-		Issuer string   `json:"issuer"`
-		Device string   `json:"device_authorization_endpoint"`
-		Token  string   `json:"token_endpoint"`
-		Scopes []string `json:"scopes_supported"`
+		Issuer     string   `json:"issuer"`
+		Device     string   `json:"device_authorization_endpoint"`
+		Token      string   `json:"token_endpoint"`
+		Revocation string   `json:"revocation_endpoint"`
+		Scopes     []string `json:"scopes_supported"`
 	}
 	err = json.NewDecoder(io.LimitReader(response.Body, maxMetadata)).Decode(&about)
 	if err != nil || response.StatusCode != http.StatusOK || about.Issuer != login.Issuer {
-		return nil, nil, fmt.Errorf("%s is not an OpenID Connect provider of this issuer (status %d)", login.Issuer,
+		return nil, fmt.Errorf("%s is not an OpenID Connect provider of this issuer (status %d)", login.Issuer,
 			response.StatusCode)
 	}
-	for _, endpoint := range []string{about.Device, about.Token} {
+	for _, endpoint := range []string{about.Device, about.Token, about.Revocation} {
 		if endpoint != "" && oidc.CheckEndpoint(endpoint) != nil {
-			return nil, nil, fmt.Errorf("the identity provider %s has the endpoint %q, which has no TLS", login.Issuer, endpoint)
+			return nil, fmt.Errorf("the identity provider %s has the endpoint %q, which has no TLS", login.Issuer, endpoint)
 		}
 	}
-	return &oauth2.Config{ClientID: login.ClientID, Scopes: oidc.Scopes(about.Scopes, true), Endpoint: oauth2.Endpoint{
-		DeviceAuthURL: about.Device, TokenURL: about.Token, AuthStyle: oauth2.AuthStyleInParams}}, ctx, nil
+	config := &oauth2.Config{ClientID: login.ClientID, Scopes: oidc.Scopes(about.Scopes, true), Endpoint: oauth2.Endpoint{
+		DeviceAuthURL: about.Device, TokenURL: about.Token, AuthStyle: oauth2.AuthStyleInParams}}
+	return &identityProvider{config, ctx, &to, about.Revocation}, nil
+}
+
+// errNoRevocation is the error of a provider that cannot revoke logins.
+var errNoRevocation = errors.New("the identity provider does not offer that")
+
+// revoke makes the provider refuse the refresh token of a login from now on (RFC 7009).
+func (c *client) revoke(ctx context.Context, login *datadir.Login) error {
+	provider, err := c.oauth(ctx, login)
+	if err != nil {
+		return err
+	}
+	if provider.revocation == "" {
+		return errNoRevocation
+	}
+	form := url.Values{"token": {login.RefreshToken}, "token_type_hint": {"refresh_token"}, "client_id": {login.ClientID}}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, provider.revocation, strings.NewReader(form.Encode()))
+	if err != nil {
+		return err
+	}
+	request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	response, err := provider.http.Do(request)
+	if err != nil {
+		return withoutURL(err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("the identity provider responded with status %d", response.StatusCode)
+	}
+	return nil
 }
 
 // providerError returns an error of the provider without the body of its response, which may have
@@ -157,17 +198,21 @@ func (c *client) renew(ctx context.Context) (string, error) {
 		return "", err
 	}
 	defer release()
-	if file, err := datadir.ReadContext(c.Path); err == nil && file.Login != nil && file.Login.Issuer == c.Login.Issuer {
-		*c.Login = *file.Login
-		if time.Until(endOf(c.Login.IDToken)) > renewBefore {
-			return c.Login.IDToken, nil
-		}
+	file, err := datadir.ReadContext(c.Path)
+	if err != nil || file.Login == nil || file.Address != c.Address || file.Login.Issuer != c.Login.Issuer {
+		// what is stored now must not be replaced by the login that this command began with
+		return "", fmt.Errorf("another command has logged out or in since this one began: repeat it, or log in with "+
+			"`anneal login %s --oidc`", c.Address)
 	}
-	config, with, err := c.oauth(ctx, c.Login)
+	*c.Login = *file.Login
+	if time.Until(endOf(c.Login.IDToken)) > renewBefore {
+		return c.Login.IDToken, nil
+	}
+	provider, err := c.oauth(ctx, c.Login)
 	if err != nil {
 		return "", err
 	}
-	granted, err := config.TokenSource(with, &oauth2.Token{RefreshToken: c.Login.RefreshToken}).Token()
+	granted, err := provider.TokenSource(provider.ctx, &oauth2.Token{RefreshToken: c.Login.RefreshToken}).Token()
 	if err != nil {
 		return "", fmt.Errorf("the login could not be renewed at %s (%w): log in again with `anneal login %s --oidc`",
 			c.Login.Issuer, providerError(err), c.Address)
@@ -175,7 +220,8 @@ func (c *client) renew(ctx context.Context) (string, error) {
 	if err := takeTokens(c.Login, granted); err != nil {
 		return "", err
 	}
-	return c.Login.IDToken, storeLogin(c.Path, c.Context)
+	*file.Login = *c.Login
+	return c.Login.IDToken, storeLogin(c.Path, file)
 }
 
 // endOf returns when an ID token expires, which only the server verifies; zero if it is unknown.

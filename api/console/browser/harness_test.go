@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -14,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto"
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
@@ -52,24 +54,26 @@ type server struct {
 	t       *testing.T
 	program string
 	dir     string
+	flags   []string
 	listen  string
 	cmd     *exec.Cmd
 	url     string
 }
 
-// serve starts a server, which ends with the test.
-func serve(t *testing.T) *server {
+// serve starts a server with more flags, which ends with the test.
+func serve(t *testing.T, flags ...string) *server {
 	t.Helper()
 	program, err := build()
 	require.NoError(t, err)
-	s := &server{t: t, program: program, dir: filepath.Join(t.TempDir(), "data"), listen: "127.0.0.1:0"}
+	s := &server{t: t, program: program, dir: filepath.Join(t.TempDir(), "data"), listen: "127.0.0.1:0",
+		flags: flags}
 	s.start()
 	t.Cleanup(s.kill)
 	return s
 }
 
 func (s *server) start() {
-	s.cmd = exec.Command(s.program, "serve", "--data", s.dir, "--listen", s.listen)
+	s.cmd = exec.Command(s.program, append([]string{"serve", "--data", s.dir, "--listen", s.listen}, s.flags...)...)
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := s.cmd.StdoutPipe()
 	require.NoError(s.t, err)
@@ -185,11 +189,23 @@ func (b *tab) do(actions ...chromedp.Action) {
 	}
 }
 
-// wait waits until an expression is true in the page.
+// wait waits until an expression is true in the page, which may be replaced by another one meanwhile.
 func (b *tab) wait(expression string) {
 	b.t.Helper()
-	b.do(chromedp.Poll(expression, nil, chromedp.WithPollingTimeout(patience)))
+	poll := chromedp.Poll(expression, nil, chromedp.WithPollingTimeout(patience))
+	b.do(chromedp.ActionFunc(func(ctx context.Context) error {
+		for {
+			err := poll.Do(ctx)
+			var gone *cdproto.Error
+			if !errors.As(err, &gone) || gone.Code != contextGone {
+				return err
+			}
+		}
+	}))
 }
+
+// contextGone is the code of the browser's error for a script in a page that has been replaced.
+const contextGone = -32000
 
 // see waits until the page shows a text, in whatever case.
 func (b *tab) see(text string) {

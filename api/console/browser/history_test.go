@@ -89,7 +89,7 @@ func TestHistory(t *testing.T) {
 
 	var verified [][]*bool
 	b.do(chromedp.Evaluate(fmt.Sprintf(`(async () => {
-		const { verify } = await import('/console/proof.js')
+		const { verify } = await import('/console/main.js')
 		const headers = { Authorization: 'Bearer ' + sessionStorage.getItem('anneal.key') }
 		const get = async (path) => (await fetch(path, { headers })).json()
 		const path = '/v1/accounts/default/events'

@@ -1,6 +1,7 @@
 package browser
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/chromedp/chromedp"
@@ -8,8 +9,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// focus presses Tab until an element whose name contains a text has the focus.
+// focus presses Tab until an element whose name begins with a text has the focus.
 func (b *tab) focus(text string) {
+	b.t.Helper()
+	b.focusOn(text, func(name string) bool { return strings.HasPrefix(name, text) })
+}
+
+// focusOn presses Tab until an element whose name matches has the focus.
+func (b *tab) focusOn(text string, matches func(name string) bool) {
 	b.t.Helper()
 	var names []string
 	for range 120 {
@@ -18,7 +25,7 @@ func (b *tab) focus(text string) {
 			const e = document.activeElement
 			return (e.getAttribute('aria-label') || (e.labels && e.labels[0] ? e.labels[0].innerText : e.innerText) || '').trim()
 		})()`, &name))
-		if len(name) >= len(text) && name[:len(text)] == text {
+		if matches(name) {
 			return
 		}
 		names = append(names, name)

@@ -3,6 +3,7 @@ package browser
 import (
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
@@ -14,9 +15,10 @@ const (
 )
 
 // TestMainJob uploads a dataset, trains a model, watches its curves, deploys it and the base model, and
-// compares their responses in the playground.
+// compares their responses in the playground: in less than five minutes, from the start of the server on.
 func TestMainJob(t *testing.T) {
 	s := serve(t)
+	began := time.Now()
 	b := s.open()
 	b.signIn("context.json")
 	b.see("Nothing needs attention")
@@ -72,6 +74,8 @@ func TestMainJob(t *testing.T) {
 		chromedp.Text(`section[aria-label="Second model"] .response`, &second))
 	require.Contains(t, first, completed)
 	require.NotContains(t, second, completed)
+	t.Logf("a tuned model has answered after %s", time.Since(began).Round(time.Second))
+	require.Less(t, time.Since(began), 5*time.Minute)
 	b.press("View code")
 	b.see("Authorization: Bearer $ANNEAL_API_KEY")
 }

@@ -377,6 +377,50 @@ func TestCluster(t *testing.T) {
 	b.see("No job waits")
 }
 
+// TestAliases creates an alias in the cluster screen, moves it to another deployment and deletes it. A wrong target
+// leaves it where it was. The playground offers it.
+func TestAliases(t *testing.T) {
+	s := serve(t)
+	for _, id := range []string{"first", "second"} {
+		s.run("deployment", "create", id, "--model", "anneal-base", "--watch")
+	}
+	aliases := func(id string) []string {
+		var d struct{ Aliases []string }
+		s.api("GET", "/v1/accounts/default/deployments/"+id, nil, &d)
+		return d.Aliases
+	}
+	b := s.open()
+	b.signIn("operator.json")
+	b.goTo("#/cluster")
+	const row = "[...document.querySelectorAll('[aria-label=Aliases] tr')].find((r) => r.cells[0].innerText === 'smart')"
+	b.enter("Alias", "smart")
+	b.enter("Deployment", "accounts/default/deployments/first")
+	b.press("Create an alias")
+	b.do(chromedp.WaitVisible("input[aria-label='Deployment of smart']"))
+	require.Equal(t, []string{"smart"}, aliases("first"))
+	const inRow = "//table[@aria-label='Aliases']//tr[td[1][.='smart']]" // other aliases are reserved for speech
+	move := func(to string) {
+		b.do(chromedp.Evaluate("document.querySelector(\"input[aria-label='Deployment of smart']\").select()", nil),
+			chromedp.SendKeys("input[aria-label='Deployment of smart']", "accounts/default/deployments/"+to))
+		b.do(chromedp.Click(inRow+"//button[normalize-space()='Move']", chromedp.BySearch))
+	}
+	move("none")
+	b.do(chromedp.WaitVisible("[aria-label=Aliases] [role=alert]"))
+	require.Equal(t, []string{"smart"}, aliases("first"))
+	move("second")
+	b.wait(row + "?.cells[1].innerText.endsWith('/second')")
+	require.Empty(t, aliases("first"))
+	require.Equal(t, []string{"smart"}, aliases("second"))
+	b.goTo("#/playground")
+	b.wait("[...document.querySelectorAll('section option')].some((o) => o.value === 'smart')")
+	b.goTo("#/cluster")
+	b.wait(row)
+	b.do(chromedp.Click(inRow+"//button[normalize-space()='Delete']", chromedp.BySearch))
+	b.press("Delete the alias?")
+	b.wait("document.querySelector('[aria-label=Aliases]') && !" + row)
+	require.Empty(t, aliases("second"))
+}
+
 // TestSettingsHideSignedURLs checks that no screen shows a signed URL, which gives access to everyone who sees it.
 func TestSettingsHideSignedURLs(t *testing.T) {
 	s := serve(t)

@@ -16,7 +16,8 @@ import (
 var routes = []string{"#/", "#/playground", "#/playground?columns=2", "#/jobs", "#/jobs/sft/codes",
 	"#/jobs/sft/codes?tab=checkpoints", "#/jobs/sft/codes?tab=events", "#/jobs/sft/codes?tab=log", "#/new-job",
 	"#/deployments", "#/deployments/base", "#/deployments/base?tab=load", "#/deployments/base?tab=scaling",
-	"#/deployments/large", "#/deployments/base?tab=addons", "#/new-deployment", "#/models", "#/models/codes",
+	"#/deployments/large", "#/deployments/base?tab=addons", "#/deployments/base?tab=release", "#/new-deployment",
+	"#/models", "#/models/codes",
 	"#/datasets", "#/datasets/codes", "#/evaluators", "#/evaluators/exact", "#/evaluators/exact?tab=log",
 	"#/evaluators/exact?tab=try", "#/usage", "#/quotas", "#/secrets", "#/keys", "#/events",
 	"#/events?tab=difference&from=10&to=30", "#/missing"}
@@ -65,11 +66,39 @@ func TestScreens(t *testing.T) {
 				b.do(chromedp.EmulateViewport(width, 900))
 				for _, route := range shown {
 					b.goTo(route)
-					b.wait("document.querySelector('#main h1') && !document.body.innerText.includes('Loading…')")
+					b.wait("document.querySelector('#main h1') && !/Loading…|no metrics yet/.test(document.body.innerText) && " +
+						"[...document.querySelectorAll('.chart')].every((c) => c.querySelector('canvas, p'))")
 					b.check(fmt.Sprintf("%s %s %d", route, scheme, width), file+"-"+route, scheme, width)
 				}
 			}
 		}
+	}
+}
+
+// charts checks that each chart of the screen has a table, with a row for each point if it draws any.
+func (b *tab) charts(what string) {
+	b.t.Helper()
+	var wrong []string
+	b.do(chromedp.Evaluate(`(async () => {
+		const wrong = []
+		for (const chart of document.querySelectorAll('canvas, .chart')) {
+			if (!chart.isConnected) continue // was drawn again meanwhile
+			const details = chart.closest('.chart')?.querySelector('details')
+			if (!details) {
+				wrong.push(chart.outerHTML)
+				continue
+			}
+			details.open = true
+			for (let i = 0; i < 60 && !details.querySelector('tbody tr'); i++) await new Promise(requestAnimationFrame)
+			const rows = details.querySelectorAll('tbody tr').length
+			const draws = details.parentNode.querySelector('canvas')
+			if (!details.querySelector('thead th') || !!draws !== rows > 0) wrong.push(details.parentNode.innerText)
+			details.open = false
+		}
+		return wrong
+	})()`, &wrong, awaitPromise))
+	if len(wrong) > 0 {
+		b.t.Errorf("%s: charts without a table: %.600q", what, wrong)
 	}
 }
 
@@ -81,6 +110,7 @@ func (b *tab) check(what, name, scheme string, width int64) {
 	if wide > width {
 		b.t.Errorf("%s: the screen is %d pixels wide", what, wide)
 	}
+	b.charts(what)
 	var found []violation
 	b.do(chromedp.Evaluate("axe.run(document, { resultTypes: ['violations'] }).then((r) => r.violations)", &found,
 		chromedp.EvalAsValue, awaitPromise))

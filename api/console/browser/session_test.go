@@ -147,3 +147,28 @@ func TestPages(t *testing.T) {
 	b.wait(`document.querySelector('.filter input').value === 'model = "none"'`)
 	b.wait("!document.querySelector('[role=alert]')")
 }
+
+// TestColumns chooses the columns of a list by mouse and by keyboard. The choice is kept for each collection.
+func TestColumns(t *testing.T) {
+	s := serve(t)
+	b := s.open()
+	b.signIn("context.json")
+	b.goTo("#/keys")
+	const titles = "[...document.querySelectorAll('thead th')].map((h) => h.innerText.trim().split(' ')[0]).join()"
+	b.wait(titles + " === 'Key,Role,Begins,Last,Created,'")
+	b.wait("document.querySelectorAll('tbody tr').length === 2")
+	b.do(chromedp.Click(".choose summary"))
+	box := func(title string) string { return fmt.Sprintf("//label[normalize-space()=%q]/input", title) }
+	b.do(chromedp.Click(box("Role"), chromedp.BySearch))
+	b.wait(titles + " === 'Key,Begins,Last,Created,'")
+	b.do(chromedp.Focus(box("displayName"), chromedp.BySearch), chromedp.KeyEvent(" "))
+	b.wait(titles + " === 'Key,Begins,Last,Created,displayName,'")
+	b.do(chromedp.Evaluate("location.reload()", nil))
+	b.wait(titles + " === 'Key,Begins,Last,Created,displayName,'")
+	b.goTo("#/datasets")
+	b.wait(titles + " === 'Dataset,State,Rows,Shape,Made,Created'")
+	b.goTo("#/keys")
+	b.do(chromedp.Click(".choose summary"))
+	b.press("Default columns")
+	b.wait(titles + " === 'Key,Role,Begins,Last,Created,'")
+}

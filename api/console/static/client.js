@@ -13,8 +13,16 @@ export const session = {
   },
   account: '', // account of the key
   revoked: null, // called when the server refuses the key, because it was deleted or has expired
+  ended: null, // called when a login at the identity provider has ended; requests then wait for the next login
   role: '', // role of the key in the account; operator for that of the operator
+  name: '', // name of the key or of the user
+  expires: 0, // when a login at the identity provider ends, in milliseconds; 0 for a key
 }
+
+let renewal = null // {promise, resolve} of the requests that wait for a login; null if none does
+
+// isToken reports whether a key is the ID token of a login at the identity provider.
+export const isToken = (key) => key.startsWith('ey')
 
 // APIError is an error response. violations has the fields at fault: [{field, description}].
 export class APIError extends Error {
@@ -38,7 +46,15 @@ export async function request(method, path, { body, signal, key = session.key, h
     if (!raw) init.headers['Content-Type'] = 'application/json'
   }
   const response = await fetch(path, init)
-  if (response.status === 401 && key === session.key) session.revoked?.()
+  if (response.status === 401 && key === session.key) {
+    if (isToken(key) && session.ended) {
+      session.ended()
+      renewal ||= Promise.withResolvers()
+      await renewal.promise
+      return request(method, path, { body, signal, headers })
+    }
+    session.revoked?.()
+  }
   if (!response.ok) throw new APIError(response.status, await response.json().catch(() => null))
   return response
 }
@@ -96,11 +112,40 @@ export function query(parameters) {
 
 // signIn checks an API key or an ID token, and sets the session.
 export async function signIn(key) {
-  const { account, role, operator } = await get('/v1/caller', { key })
+  const { name, account, role, operator, expireTime } = await get('/v1/caller', { key })
   session.key = key
+  session.name = name
+  session.expires = isToken(key) ? Date.parse(expireTime) : 0
   session.account = account
   session.role = operator ? 'operator' : role
   if (operator) session.account = sessionStorage.getItem(accountName) || account
+}
+
+let channel = null // on which the window of a login sends its token
+
+// logInAgain opens a window for another login of the same user. The page stays as it is, and requests that wait
+// continue. done() is called afterwards, failed(error) if the login permits nothing.
+export function logInAgain(done, failed) {
+  channel?.close()
+  const id = [...crypto.getRandomValues(new Uint32Array(4))].map((n) => n.toString(36)).join('-')
+  const opened = open(`/oidc/login?renew=${id}`, '_blank', 'popup,width=500,height=700')
+  if (!opened) throw new Error('the browser has blocked the window of the login: permit pop-up windows of this page')
+  opened.opener = null // the pages of the provider cannot reach this one
+  channel = new BroadcastChannel(id)
+  channel.onmessage = async ({ data }) => {
+    channel.postMessage('') // the window may close
+    const { name, role } = session
+    try {
+      await signIn(data)
+    } catch (e) {
+      return failed(e)
+    }
+    // another user gets a new page, without what this one has entered
+    if (session.name !== name || session.role !== role) return location.reload()
+    renewal?.resolve()
+    renewal = null
+    done()
+  }
 }
 
 // lookAt changes the account whose resources the operator sees.
@@ -202,7 +247,10 @@ export function signOut() {
   events.stop()
   events.connected = false
   sessionStorage.removeItem(accountName)
-  session.key = session.account = session.role = ''
+  session.key = session.account = session.role = session.name = ''
+  session.expires = 0
+  session.ended = renewal = null
+  channel?.close()
 }
 
 // Kinds of jobs, and models for them.

@@ -1,6 +1,7 @@
 // Search finds resources of all kinds by their name. Ctrl-K or ⌘K opens it.
 import { html, render, useEffect, useRef, useState } from '/console/vendor/htm-preact.js'
-import { all, at, can, events, get, jobKinds, lookAt, query, session, signIn, signOut } from '/console/client.js'
+import { all, at, can, events, get, isToken, jobKinds, logInAgain } from '/console/client.js'
+import { lookAt, query, session, signIn, signOut } from '/console/client.js'
 import { ErrorBox, Guard, focusMain, idOf, useLoaded, useRoute } from '/console/ui.js'
 import { forget } from '/console/screens/load.js'
 import { Home } from '/console/screens/home.js'
@@ -177,14 +178,52 @@ function SignIn({ done, reason }) {
       </p>
       <${ErrorBox} error=${error || reason} />
       <button class="primary" disabled=${busy}>${busy ? 'Signing in…' : 'Sign in'}</button>
-      ${issuers && html`<a href="/oidc/login">Sign in at ${new URL(issuers[0]).host}</a>`}
+      ${
+        issuers &&
+        html`<a href="/oidc/login" onClick=${() => sessionStorage.setItem('anneal.return', location.hash)}
+          >Sign in at ${new URL(issuers[0]).host}</a
+        >`
+      }
     </form>
   </main>`
 }
 
+const lastMinute = 60e3 // how long before the end of a login the page says so, in milliseconds
+
+// Connection says that the connection is lost, or that the login at the identity provider ends. A login can be
+// repeated without losing what the page shows.
 function Connection() {
   const [connected, setConnected] = useState(true)
+  const [login, setLogin] = useState('') // empty, soon or ended
+  const [error, setError] = useState(null)
   useEffect(() => events.on((event) => event || setConnected(events.connected)), [])
+  useEffect(() => {
+    session.ended = () => setLogin('ended')
+    const check = () => {
+      if (session.expires && Date.now() > session.expires - lastMinute) setLogin((l) => l || 'soon')
+    }
+    check()
+    const timer = setInterval(check, 5000)
+    return () => {
+      clearInterval(timer)
+      session.ended = null
+    }
+  }, [])
+  const again = () => {
+    setError(null)
+    try {
+      logInAgain(() => setLogin(''), setError)
+    } catch (e) {
+      setError(e)
+    }
+  }
+  if (login) {
+    return html`<div class="banner" role="alert">
+        ${login === 'soon' ? 'Your login ends soon.' : 'Your login has ended. The page continues after the next one.'}
+        ${' '}<button onClick=${again}>Log in again</button>
+      </div>
+      <${ErrorBox} error=${error} />`
+  }
   return connected ? null : html`<div class="banner" role="status">Connection lost. Reconnecting…</div>`
 }
 
@@ -244,11 +283,12 @@ function App() {
   const [reason, setReason] = useState(null) // why the user must sign in again
   useEffect(() => {
     if (state === 'checking') {
+      const login = isToken(session.key)
       signIn(session.key).then(
         () => setState('in'),
         (e) => {
           if (e.status === 401) signOut()
-          setReason(e)
+          setReason(e.status === 401 && login ? new Error('your login has ended') : e)
           setState('out')
         },
       )
@@ -262,15 +302,18 @@ function App() {
     session.revoked = null
     signOut()
     forget()
-    location.hash = '#/'
     setState('out')
   }
-  session.revoked = () => {
+  const press = () => {
     leave()
+    location.hash = '#/'
+  }
+  session.revoked = () => {
+    leave() // the address stays, for the next key
     setReason(new Error('the server refuses the key: it was deleted or has expired'))
   }
   if (state === 'checking') return html`<p class="loading">Loading…</p>`
-  return state === 'in' ? html`<${Shell} leave=${leave} />` : html`<${SignIn} reason=${reason} done=${enter} />`
+  return state === 'in' ? html`<${Shell} leave=${press} />` : html`<${SignIn} reason=${reason} done=${enter} />`
 }
 
 const root = document.getElementById('app')

@@ -84,11 +84,12 @@ export const Pending = ({ title, error }) =>
     ${error ? html`<${ErrorBox} error=${error} />` : html`<p class="dim">Loading…</p>`}`
 
 const tones = {
-  good: ['READY', 'COMPLETED', 'JOB_STATE_COMPLETED', 'ACTIVE', 'DEPLOYED', 'JOB_STATE_EARLY_STOPPED'],
+  good: ['READY', 'COMPLETED', 'JOB_STATE_COMPLETED', 'ACTIVE', 'DEPLOYED', 'PROMOTED', 'JOB_STATE_EARLY_STOPPED'],
   bad: [
     'FAILED',
     'JOB_STATE_FAILED',
     'LOST',
+    'ROLLED_BACK',
     'REVOKED',
     'JOB_STATE_EXPIRED',
     'BUILD_FAILED',
@@ -242,86 +243,6 @@ export function FilterForm({ filter, setFilter, hint, fields = [] }) {
   </form>`
 }
 
-// List shows a collection page by page. columns are {title, show(item), order}, where order is the field
-// by which the column orders the list.
-export function List({
-  path,
-  items,
-  columns,
-  link,
-  empty,
-  hint,
-  initialOrder = 'createTime desc',
-  size = 25,
-  label,
-}) {
-  const [filter, setFilter] = useParameter('filter')
-  const [order, setOrder] = useParameter('order', initialOrder)
-  const pages = usePages(`${filter}\n${order}`)
-  const collection = path.split('/').pop()
-  const { value, error, loading } = useLoaded(
-    (signal) => get(
-        (path.startsWith('/') ? path : at(path)) +
-          query({ filter, orderBy: order, pageSize: size, pageToken: pages.token }),
-        { signal },
-      ),
-    [path, filter, order, pages.token],
-    (e) => e.subject.includes(`/${collection}/`) || (collection === 'accounts' && e.subject.split('/').length === 2),
-  )
-  const rows = value?.[items] || []
-  const sort = (field) => setOrder(order === field ? `${field} desc` : field)
-  return html`<section class="list" aria-label=${label || items}>
-    <${FilterForm} filter=${filter} setFilter=${setFilter} hint=${hint || 'displayName:"text"'}
-      fields=${Object.keys(rows[0] || {})} />
-    <${ErrorBox} error=${error} />
-    <div class="scroll" tabindex="0">
-      <table>
-        <thead>
-          <tr>
-            ${columns.map(
-              (c) =>
-                html`<th
-                  scope="col"
-                  aria-sort=${
-                    c.order && order.split(' ')[0] === c.order
-                      ? order.endsWith(' desc')
-                        ? 'descending'
-                        : 'ascending'
-                      : null
-                  }
-                >
-                  ${
-                    c.order
-                      ? html`<button onClick=${() => sort(c.order)}>
-                          ${c.title}${order === c.order ? ' ↑' : order === `${c.order} desc` ? ' ↓' : ''}
-                        </button>`
-                      : c.title
-                  }
-                </th>`,
-            )}
-          </tr>
-        </thead>
-        <tbody>
-          ${rows.map(
-            (item) =>
-              html`<tr key=${item.name || item.position}>
-                ${columns.map(
-                  (c, i) =>
-                    html`<td>
-                      ${i === 0 && link ? html`<a href=${link(item)}>${c.show(item)}</a>` : c.show(item)}
-                    </td>`,
-                )}
-              </tr>`,
-          )}
-        </tbody>
-      </table>
-    </div>
-    ${!rows.length && !error && html`<p class="dim">
-      ${loading ? 'Loading…' : filter ? 'Nothing matches the filter.' : empty}</p>`}
-    <${Pager} pages=${pages} page=${value} />
-  </section>`
-}
-
 // Action is a button that runs a request. With confirm, the user must press it twice.
 export function Action({ run, confirm, children, done, primary }) {
   const [state, setState] = useState('')
@@ -366,14 +287,6 @@ export const Delete = ({ name, what, to }) =>
     }}
     >Delete<//
   >`
-
-// Columns that several lists have.
-export const stateColumn = { title: 'State', show: (r) => html`<${State} of=${r.state} />`, order: 'state' }
-export const createdColumn = {
-  title: 'Created',
-  show: (r) => html`<${Time} of=${r.createTime} />`,
-  order: 'createTime',
-}
 
 // Facts shows pairs of a term and a value, and leaves out those without a value.
 export function Facts({ of: pairs }) {

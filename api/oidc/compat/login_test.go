@@ -25,7 +25,7 @@ import (
 // An installation is a server that runs as a program, and its provider.
 type installation struct {
 	*testing.T
-	provider *provider
+	provider *Provider
 	program  string
 	dir      string
 	url      string
@@ -33,7 +33,7 @@ type installation struct {
 }
 
 func install(t *testing.T) *installation {
-	s := &installation{T: t, provider: newProvider(t), dir: t.TempDir()}
+	s := &installation{T: t, provider: New(t), dir: t.TempDir()}
 	s.program = filepath.Join(s.dir, "anneal")
 	build := exec.Command("go", "build", "-o", s.program, "./cmd/anneal")
 	build.Dir = "../../.."
@@ -58,9 +58,7 @@ func install(t *testing.T) *installation {
 	line, err := bufio.NewReader(output).ReadString('\n')
 	require.NoError(t, err, "%s", s.logged())
 	s.url = regexp.MustCompile(`http://\S+`).FindString(line)
-	s.provider.mu.Lock()
-	s.provider.callback = s.url + "/oidc/callback"
-	s.provider.mu.Unlock()
+	s.provider.SetCallback(s.url + "/oidc/callback")
 	return s
 }
 
@@ -139,7 +137,7 @@ func (s *installation) browse(user string) string {
 	require.NoError(s, err)
 	id := at.Query().Get("authRequestID")
 	require.NotEmpty(s, id, "%d %s", response.StatusCode, at)
-	require.NoError(s, s.provider.CheckUsernamePassword(user, password, id))
+	require.NoError(s, s.provider.CheckUsernamePassword(user, Password, id))
 	response, err = browser.Get(op.AuthCallbackURL(s.provider.op)(op.ContextWithIssuer(s.Context(), s.provider.URL), id))
 	require.NoError(s, err)
 	defer response.Body.Close()
@@ -161,11 +159,11 @@ func (s *installation) browse(user string) string {
 // TestLogin logs users in with the device authorization grant and with the authorization code flow.
 func TestLogin(t *testing.T) {
 	s := install(t)
-	s.provider.set("ann", "team")
-	s.provider.set("olga", "sre")
-	s.provider.set("rita", "audit")
-	s.provider.set("nina", "others")
-	s.provider.set("gus", "ghosts")
+	s.provider.Set("ann", "team")
+	s.provider.Set("olga", "sre")
+	s.provider.Set("rita", "audit")
+	s.provider.Set("nina", "others")
+	s.provider.Set("gus", "ghosts")
 
 	t.Run("code flow and roles", func(t *testing.T) {
 		const datasets = "/v1/accounts/default/datasets"
@@ -194,7 +192,10 @@ func TestLogin(t *testing.T) {
 			require.Equal(t, 403, status, answer)
 			require.Contains(t, answer["message"], message)
 		}
-		status, records := s.send("GET", "/v1/auditRecords?filter=kind%3DLOGIN_ACCEPTED", olga, "")
+		status, records := s.send("GET", "/v1/auditRecords?filter=kind%3DLOGIN_REFUSED", olga, "")
+		require.Equal(t, 200, status)
+		require.Contains(t, fmt.Sprint(records), "actor:users/nina@example.com")
+		status, records = s.send("GET", "/v1/auditRecords?filter=kind%3DLOGIN_ACCEPTED", olga, "")
 		require.Equal(t, 200, status)
 		require.Contains(t, fmt.Sprint(records), "accounts/system/users/olga@example.com")
 		require.Contains(t, s.logged(), "principal=accounts/default/users/ann@example.com")
@@ -204,9 +205,7 @@ func TestLogin(t *testing.T) {
 	})
 
 	t.Run("device flow, renewal and end of access", func(t *testing.T) {
-		s.provider.mu.Lock()
-		s.provider.lifetime = 2 * time.Second // less than the time before the end at which the command line renews
-		s.provider.mu.Unlock()
+		s.provider.SetLifetime(2 * time.Second) // less than the time before the end at which the command line renews
 		output, ok := s.device("ann.json", "ann")
 		require.True(t, ok, output)
 		require.Contains(t, output, "ann@example.com")
@@ -221,12 +220,19 @@ func TestLogin(t *testing.T) {
 		require.NotEqual(t, before, after, "the token was renewed")
 
 		// a member of no mapped group gets a token without a grant at the next renewal
-		s.provider.set("ann", "others")
+		s.provider.Set("ann", "others")
 		output, ok = s.run("ann.json", "dataset", "list")
 		require.False(t, ok)
 		require.Contains(t, output, "maps a group of ann@example.com")
+		refresh := strings.Fields(read(t, s, "ann.json"))[1]
 		output, ok = s.run("ann.json", "logout")
 		require.True(t, ok, output)
+		require.Contains(t, output, "and the login revoked")
+		response, err := http.PostForm(s.provider.URL+"/oauth/token", url.Values{"grant_type": {"refresh_token"},
+			"refresh_token": {refresh}, "client_id": {"anneal"}})
+		require.NoError(t, err)
+		response.Body.Close()
+		require.Equal(t, http.StatusBadRequest, response.StatusCode, "the refresh token is revoked")
 		_, err = os.Stat(filepath.Join(s.dir, "ann.json"))
 		require.ErrorIs(t, err, os.ErrNotExist)
 		for token := range strings.FieldsSeq(before + " " + after) {

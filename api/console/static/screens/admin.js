@@ -1,9 +1,10 @@
 // API keys, secrets, quotas and usage of the account.
 import { html, useState } from '/console/vendor/htm-preact.js'
 import { all, at, can, get, jobKinds, patch, post, query, session, textAt } from '/console/client.js'
-import { Action, Choice, Delete, ErrorBox, Facts, Field, FilterForm, List, Pager } from '/console/ui.js'
-import { Pending, State, Table, Time, createdColumn, idOf, mib, number, useLoaded } from '/console/ui.js'
+import { Action, Choice, Delete, ErrorBox, Facts, Field, FilterForm, Pager } from '/console/ui.js'
+import { Pending, State, Table, Time, idOf, mib, number, useLoaded } from '/console/ui.js'
 import { usePages, useParameter } from '/console/ui.js'
+import { List, createdColumn } from '/console/list.js'
 import { eventsAfter } from '/console/screens/history.js'
 import { quantile, readMetrics, valueOf } from '/console/screens/load.js'
 
@@ -295,9 +296,9 @@ async function newest(position, signal) {
   return found
 }
 
-// Log shows the state of the control plane and of the log: what this server reports, and which control planes have
-// decided recent events.
-function Log({ metrics, checkpoint, rebuilds, backups, recent }) {
+// ControlPlane shows what this server reports about itself and the log, and which control planes have decided recent
+// events.
+function ControlPlane({ metrics, checkpoint, rebuilds, backups, recent }) {
   const m = (name, labels) => valueOf(metrics, `anneal_${name}`, labels)
   const free = m('disk_free_bytes')
   const append = (q) => {
@@ -358,6 +359,73 @@ function Log({ metrics, checkpoint, rebuilds, backups, recent }) {
     />`
 }
 
+// bindAlias moves an alias from a deployment to another one; either may be empty. If the second request fails, the
+// first deployment gets the alias back.
+async function bindAlias(alias, from, to) {
+  const set = async (name, bound) => {
+    const others = ((await get(at(name))).aliases || []).filter((a) => a !== alias)
+    await patch(`${at(name)}?updateMask=aliases`, { aliases: bound ? [...others, alias] : others })
+  }
+  if (from) await set(from, false)
+  try {
+    if (to) await set(to, true)
+  } catch (e) {
+    if (from) await set(from, true)
+    throw e
+  }
+}
+
+function Alias({ alias, deployment, done }) {
+  const [to, setTo] = useState(deployment)
+  return html`<span class="controls">
+    <input aria-label=${`Deployment of ${alias}`} value=${to} onInput=${(e) => setTo(e.target.value)} />
+    <${Action} run=${() => to !== deployment && bindAlias(alias, deployment, to)} done=${done}>Move<//>
+    <${Action} run=${() => bindAlias(alias, deployment)} done=${done} confirm="Delete the alias?">Delete<//>
+  </span>`
+}
+
+// Aliases shows the names under which the keys of all accounts can use deployments. The list of models has them.
+function Aliases() {
+  const { value, error, reload } = useLoaded(
+    (signal) => get('/inference/v1/models', { signal }),
+    [],
+    (e) => e.subject.includes('/deployments/'),
+    3000,
+  )
+  const [alias, setAlias] = useState('')
+  const [to, setTo] = useState('')
+  const create = async () => {
+    if (!alias || !to) throw new Error('enter the alias and its deployment')
+    await bindAlias(alias, '', to)
+  }
+  const created = () => {
+    setAlias('')
+    setTo('')
+    reload()
+  }
+  const list = (value?.data || []).filter((m) => m.deployment && m.owned_by === 'system' && !m.id.includes('/'))
+  return html`<h2>Aliases</h2>
+    <${ErrorBox} error=${error} />
+    ${
+      value &&
+      html`<${Table}
+        label="Aliases"
+        head=${['Alias', 'Deployment', 'Change']}
+        empty="There are no aliases."
+        rows=${list.map((m) => [
+          m.id,
+          m.deployment,
+          html`<${Alias} key=${m.deployment} alias=${m.id} deployment=${m.deployment} done=${reload} />`,
+        ])}
+      />`
+    }
+    <div class="controls">
+      <${Field} label="Alias" value=${alias} set=${setAlias} placeholder="such as smart" />
+      <${Field} label="Deployment" value=${to} set=${setTo} placeholder="accounts/ACCOUNT/deployments/ID" />
+      <${Action} primary run=${create} done=${created}>Create an alias<//>
+    </div>`
+}
+
 const accountColumns = [
   { title: 'Account', show: (a) => idOf(a.name), order: 'name' },
   {
@@ -402,7 +470,8 @@ export function Cluster() {
     ${!value.nodes.length && html`<p class="dim">No node has joined. Create a token with: anneal node token</p>`}
     <div class="nodes">${value.nodes.map((n) => html`<${Node} key=${n.name} node=${n} />`)}</div>
     <${Queue} jobs=${value.jobs} />
-    <${Log} ...${value} />
+    <${ControlPlane} ...${value} />
+    <${Aliases} />
     <h2>Accounts</h2>
     <${List}
       path="/v1/accounts"

@@ -1,10 +1,12 @@
 import { html, useState } from '/console/vendor/htm-preact.js'
 import { all, at, can, get, post, query, quoted, readableModels, remove } from '/console/client.js'
-import { Action, Choice, Delete, ErrorBox, Facts, Json, List, Pending, Snippets, State } from '/console/ui.js'
-import { Table, Tabs, Time, createdColumn, idOf, mib, stateColumn, useLoaded, useOne } from '/console/ui.js'
+import { Action, Choice, Delete, ErrorBox, Facts, Json, Pending, Snippets, State } from '/console/ui.js'
+import { Table, Tabs, Time, idOf, mib, useLoaded, useOne } from '/console/ui.js'
 import { useParameter } from '/console/ui.js'
+import { List, createdColumn, stateColumn } from '/console/list.js'
 import { History } from '/console/screens/history.js'
 import { Load, Scaling } from '/console/screens/load.js'
+import { Release } from '/console/screens/release.js'
 
 const ready = (d) => `${d.replicaStats?.readyReplicaCount || 0} of ${d.desiredReplicaCount || 0}`
 
@@ -155,17 +157,18 @@ function Nodes({ deployment: d, waiting }) {
     }`
 }
 
-const tabs = {
+const deploymentTabs = {
   use: 'Use',
   load: 'Load',
   scaling: 'Scaling',
   addons: 'Adapters',
+  release: 'Release',
   settings: 'Settings',
   events: 'Events',
 }
 
 export function Deployment({ rest: [id] }) {
-  const { value: d, error } = useOne(`deployments/${id}`)
+  const { value: d, error, reload } = useOne(`deployments/${id}`)
   const [tab, setTab] = useParameter('tab', 'use')
   if (!d)
     return html`<${Pending} title=${id} error=${error} />`
@@ -207,7 +210,7 @@ export function Deployment({ rest: [id] }) {
       ]}
     />
     ${can('operate') && html`<${Nodes} deployment=${d} waiting=${waiting} />`}
-    <${Tabs} of=${tabs} tab=${tab} setTab=${setTab} label="Details">
+    <${Tabs} of=${deploymentTabs} tab=${tab} setTab=${setTab} label="Details">
       ${
         tab === 'use' &&
         html`<${Snippets}
@@ -220,6 +223,7 @@ export function Deployment({ rest: [id] }) {
       ${tab === 'load' && html`<${Load} deployment=${d} />`}
       ${tab === 'scaling' && html`<${Scaling} key=${d.updateTime} deployment=${d} edit=${edit} />`}
       ${tab === 'addons' && html`<${Addons} deployment=${d} />`} ${tab === 'settings' && html`<${Json} of=${d} />`}
+      ${tab === 'release' && html`<${Release} deployment=${d} edit=${edit} reload=${reload} />`}
       ${tab === 'events' && html`<${History} name=${d.name} />`}
     <//>`
 }

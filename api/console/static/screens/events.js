@@ -4,7 +4,7 @@ import { Action, Field, FilterForm, Table, Tabs, number, useParameter } from '/c
 import { Detail, eventsAfter, Timeline, changeOf, eventsPath, positionAt } from '/console/screens/history.js'
 
 const fields = ['type', 'subject', 'actor', 'time', 'position', 'cause', 'correlation', 'state', 'controlplane']
-const most = 5000 // events that a difference reads
+const maxEvents = 5000 // events that a difference reads
 
 // Fields shows the fields of a resource that differ between two positions.
 function Fields({ name, from, to }) {
@@ -31,7 +31,7 @@ function Difference() {
     const list = []
     if (totalSize) {
       for await (const e of eventsAfter(eventsPath(), a)) {
-        if (list.push(e) >= Math.min(most, totalSize)) break
+        if (list.push(e) >= Math.min(maxEvents, totalSize)) break
       }
     }
     const by = new Map()
@@ -48,7 +48,7 @@ function Difference() {
       html`<p role="status">
           ${number(found.list.length)} events of ${number(found.by.size)} resources after position
           ${` ${found.a} up to ${found.b}`}${
-            found.list.length >= most && html`; only the first ${number(most)} events are read`
+            found.list.length >= maxEvents && html`; only the first ${number(maxEvents)} events are read`
           }
         </p>
         <${Table}

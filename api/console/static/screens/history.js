@@ -70,7 +70,7 @@ export async function why(event, path, signal) {
 const height = 30 // of a row, in pixels
 const tallest = 8e6 // pixels: browsers limit the height of an element
 const size = 200 // events that are read at once
-const kept = 8000 // events in memory
+const maxKept = 8000 // events in memory
 const maxLive = 5000 // new events before the list is read again
 
 // forgetFar removes parts of a map of lists that are far from the part n, if all have too many events. The first
@@ -79,7 +79,7 @@ function forgetFar(parts, n) {
   const far = [...parts.keys()].filter((k) => k && k !== n).sort((a, b) => Math.abs(b - n) - Math.abs(a - n))
   let all = [...parts.values()].reduce((sum, p) => sum + p.length, 0)
   for (const k of far) {
-    if (all <= kept) return
+    if (all <= maxKept) return
     all -= parts.get(k).length
     parts.delete(k)
   }

@@ -1,8 +1,9 @@
 import { html, useEffect, useMemo, useState } from '/console/vendor/htm-preact.js'
 import { at, baseOf, can, fileOf, get, jobKinds, kindOf, lines, live, post, query } from '/console/client.js'
-import { Action, Delete, ErrorBox, Facts, Json, List, Pager, Pending, State, Table } from '/console/ui.js'
-import { Tabs, Time, createdColumn, idOf, number, stateColumn, useLoaded, useOne } from '/console/ui.js'
+import { Action, Delete, ErrorBox, Facts, Json, Pager, Pending, State, Table } from '/console/ui.js'
+import { Tabs, Time, idOf, number, useLoaded, useOne } from '/console/ui.js'
 import { usePages, useParameter } from '/console/ui.js'
+import { List, createdColumn, stateColumn } from '/console/list.js'
 import { Progress } from '/console/screens/home.js'
 import { Chart, csvOf } from '/console/screens/load.js'
 import { History } from '/console/screens/history.js'
@@ -240,7 +241,7 @@ function Rollouts({ name }) {
     <${Pager} pages=${pages} page=${value} previous="Newer" next="Older" />`
 }
 
-function Log({ name }) {
+function JobLog({ name }) {
   const { value, error } = useLoaded(
     async (signal) => {
       const { signedUrl } = await get(`${at(name)}:getTrainerLogsEndpoint`, { signal })
@@ -320,7 +321,7 @@ export function Job({ rest: [short, id] }) {
       ${tab === 'curves' && html`<${Curves} name=${job.name} running=${running} />`}
       ${tab === 'checkpoints' && html`<${Checkpoints} name=${job.name} />`}
       ${tab === 'rollouts' && html`<${Rollouts} name=${job.name} />`}
-      ${tab === 'log' && html`<${Log} name=${job.name} />`} ${tab === 'settings' && html`<${Json} of=${job} />`}
+      ${tab === 'log' && html`<${JobLog} name=${job.name} />`} ${tab === 'settings' && html`<${Json} of=${job} />`}
       ${tab === 'events' && html`<${History} name=${job.name} />`}
     <//>`
 }

@@ -41,9 +41,9 @@ export function quantile(q, buckets) {
 }
 
 const every = 5000 // milliseconds between samples
-const kept = 720 // samples of a deployment: those of an hour
+const maxSamples = 720 // samples of a deployment: those of an hour
 const maxFollowed = 8 // deployments that the tab samples
-const window = 12 // samples over which latencies are computed: a minute
+const recentSamples = 12 // samples over which latencies are computed: a minute
 const firstToken = 'anneal_completion_first_token_seconds_bucket'
 
 // Samples of the deployments whose screens were opened, by name: {list, listeners, timer}.
@@ -92,7 +92,7 @@ async function sample(name, since, before) {
 
 // latencyOf returns a quantile of the times to the first token in the minute before a sample.
 function latencyOf(q, list, i) {
-  const from = list[Math.max(0, i - window)].latency
+  const from = list[Math.max(0, i - recentSamples)].latency
   return quantile(
     q,
     list[i].latency.map(([le, n], k) => [le, n - (from[k]?.[1] ?? 0)]),
@@ -129,7 +129,7 @@ export function follow(name, listener) {
     const since = new Date().toISOString()
     const next = async () => {
       try {
-        one.list = [...one.list, await sample(name, since, one.list.at(-1))].slice(-kept)
+        one.list = [...one.list, await sample(name, since, one.list.at(-1))].slice(-maxSamples)
       } catch {
         // the next sample may succeed
       }
@@ -183,7 +183,7 @@ export function Load({ deployment: d }) {
   const [samples, setSamples] = useState([])
   useEffect(() => follow(name, setSamples), [name])
   const before = useLoaded((signal) => replicasBefore(d, signal), [name])
-  const usage = useLoaded((signal) => usageByHour(name, signal), [name, Math.floor(samples.length / window)])
+  const usage = useLoaded((signal) => usageByHour(name, signal), [name, Math.floor(samples.length / recentSamples)])
   const replicas = (i, field) => [
     ...(before.value || []).map((r) => [r[0], r[i]]).filter(([t]) => t < (samples[0]?.time ?? Infinity)),
     ...samples.map((s) => [s.time, s[field]]),

@@ -1,9 +1,10 @@
 // Models and datasets.
 import { html, useState } from '/console/vendor/htm-preact.js'
 import { at, baseOf, can, fileOf, get, jobKinds, post, query } from '/console/client.js'
-import { Action, Choice, Delete, ErrorBox, Facts, Field, Json, List, Pending, State } from '/console/ui.js'
-import { Table, Tabs, Time, createdColumn, idOf, mib, number, stateColumn, useLoaded } from '/console/ui.js'
+import { Action, Choice, Delete, ErrorBox, Facts, Field, Json, Pending, State } from '/console/ui.js'
+import { Table, Tabs, Time, idOf, mib, number, useLoaded } from '/console/ui.js'
 import { useOne, useParameter } from '/console/ui.js'
+import { List, createdColumn, stateColumn } from '/console/list.js'
 import { DatasetState, Upload } from '/console/screens/new_job.js'
 import { History } from '/console/screens/history.js'
 
@@ -300,7 +301,7 @@ async function answered(rows, model, samples, temperature, signal) {
   )
 }
 
-const most = 20 // rows of a try
+const maxRows = 20 // rows of a try
 
 // Try scores rows of a dataset or of the form, with their own answers or those of a model.
 function Try({ evaluator: e }) {
@@ -325,7 +326,7 @@ function Try({ evaluator: e }) {
     }
   }, [])
   const run = async () => {
-    const max = Math.min(most, Number(s.max) || 1)
+    const max = Math.min(maxRows, Number(s.max) || 1)
     let rows = s.rows
       .split('\n')
       .filter((l) => l.trim())
@@ -352,7 +353,7 @@ function Try({ evaluator: e }) {
         set=${set('dataset')}
         options=${[['', 'choose a dataset'], ...found.datasets.map((d) => [d.name, d.displayName || idOf(d.name)])]}
       />
-      <${Field} label="Rows" type="number" min="1" max=${most} value=${s.max} set=${set('max')} />
+      <${Field} label="Rows" type="number" min="1" max=${maxRows} value=${s.max} set=${set('max')} />
       <${Choice}
         label="Answers"
         value=${s.model}
@@ -385,7 +386,7 @@ function Try({ evaluator: e }) {
     }`
 }
 
-const tabs = { code: 'Code', log: 'Build log', try: 'Try', settings: 'Settings', events: 'Events' }
+const evaluatorTabs = { code: 'Code', log: 'Build log', try: 'Try', settings: 'Settings', events: 'Events' }
 
 export function Evaluator({ rest: [id] }) {
   const { value: e, error } = useOne(`evaluators/${id}`)
@@ -404,7 +405,7 @@ export function Evaluator({ rest: [id] }) {
         ['Created', html`<${Time} of=${e.createTime} />`],
       ]}
     />
-    <${Tabs} of=${tabs} tab=${tab} setTab=${setTab} label="Details">
+    <${Tabs} of=${evaluatorTabs} tab=${tab} setTab=${setTab} label="Details">
       ${tab === 'code' && html`<${Code} evaluator=${e} />`} ${tab === 'log' && html`<${BuildLog} evaluator=${e} />`}
       ${tab === 'try' && (can('write') ? html`<${Try} evaluator=${e} />` : html`<p>The role does not permit this.</p>`)}
       ${tab === 'settings' && html`<${Json} of=${e} />`} ${tab === 'events' && html`<${History} name=${e.name} />`}

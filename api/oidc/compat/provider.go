@@ -1,13 +1,17 @@
 // Package compat logs users in at another implementation of an OpenID Connect provider, unmodified. It
-// is a module of its own, so that anneal does not depend on the provider.
+// is a module of its own, so that anneal does not depend on the provider. The tests of the console in a
+// browser use the same provider.
 package compat
 
 import (
 	"context"
 	"crypto/sha256"
+	"fmt"
+	"html"
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -18,8 +22,8 @@ import (
 	"github.com/zitadel/oidc/v3/pkg/op"
 )
 
-// A provider is an OpenID Connect provider with users in groups.
-type provider struct {
+// A Provider is an OpenID Connect provider with users in groups, whose client is the public client anneal.
+type Provider struct {
 	*httptest.Server
 	*store
 	op *op.Provider
@@ -34,13 +38,14 @@ type store struct {
 	lifetime time.Duration       // of ID tokens
 }
 
-const password = "correct horse"
+// Password is the password of all users.
+const Password = "correct horse"
 
 // users implements storage.UserStore: each user has a verified email address at example.com.
 type users struct{}
 
 func (users) GetUserByID(id string) *storage.User {
-	return &storage.User{ID: id, Username: id, Password: password, Email: id + "@example.com", EmailVerified: true}
+	return &storage.User{ID: id, Username: id, Password: Password, Email: id + "@example.com", EmailVerified: true}
 }
 
 func (u users) GetUserByUsername(name string) *storage.User { return u.GetUserByID(name) }
@@ -80,10 +85,25 @@ func (s *store) GetClientByClientID(_ context.Context, id string) (op.Client, er
 	return client{storage.NativeClient(id), s}, nil
 }
 
-func (s *store) set(user string, groups ...string) {
+// Set sets the groups of a user.
+func (s *store) Set(user string, groups ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.groups[user] = groups
+}
+
+// SetLifetime sets the lifetime of ID tokens. It is an hour at the beginning.
+func (s *store) SetLifetime(lifetime time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lifetime = lifetime
+}
+
+// SetCallback sets the redirect URI of the client.
+func (s *store) SetCallback(url string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.callback = url
 }
 
 func (s *store) describe(info *oidc.UserInfo, user string) {
@@ -104,11 +124,18 @@ func (s *store) SetUserinfoFromRequest(ctx context.Context, info *oidc.UserInfo,
 	return s.Storage.SetUserinfoFromRequest(ctx, info, token, scopes)
 }
 
-func newProvider(t *testing.T) *provider {
+// New starts a provider, which ends with the test.
+func New(t *testing.T) *Provider {
 	storage.RegisterClients(storage.NativeClient("anneal")) // for the checks of its secret, which is empty
-	p := &provider{store: &store{Storage: storage.NewStorage(users{}), groups: map[string][]string{},
+	p := &Provider{store: &store{Storage: storage.NewStorage(users{}), groups: map[string][]string{},
 		lifetime: time.Hour}}
-	p.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { p.op.ServeHTTP(w, r) }))
+	p.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/login/") {
+			p.login(w, r)
+			return
+		}
+		p.op.ServeHTTP(w, r)
+	}))
 	t.Cleanup(p.Close)
 	var err error
 	p.op, err = op.NewProvider(&op.Config{CryptoKey: sha256.Sum256([]byte("test")), CodeMethodS256: true,
@@ -117,6 +144,25 @@ func newProvider(t *testing.T) *provider {
 		p.store, op.StaticIssuer(p.URL), op.WithAllowInsecure())
 	require.NoError(t, err)
 	return p
+}
+
+// login shows the form in which a user logs in, and continues the login.
+func (p *Provider) login(w http.ResponseWriter, r *http.Request) {
+	id := r.FormValue("authRequestID")
+	if r.Method == http.MethodPost &&
+		p.CheckUsernamePassword(r.FormValue("username"), r.FormValue("password"), id) == nil {
+		http.Redirect(w, r, op.AuthCallbackURL(p.op)(op.ContextWithIssuer(r.Context(), p.URL), id), http.StatusFound)
+		return
+	}
+	_, _ = fmt.Fprintf(w, `<!doctype html><title>Provider</title><form method="post"><input name="username">`+
+		`<input name="password" type="password"><input name="authRequestID" type="hidden" value="%s"><button>Log in</button>`+
+		`</form>`, html.EscapeString(id))
+}
+
+// RevokeToken adds the client for the same reason as TokenRequestByRefreshToken.
+func (s *store) RevokeToken(ctx context.Context, token, user, client string) *oidc.Error {
+	_, _ = s.TokenRequestByRefreshToken(ctx, token) // a token that is unknown stays unknown
+	return s.Storage.RevokeToken(ctx, token, user, client)
 }
 
 // TokenRequestByRefreshToken adds the client, which the example of a store forgets in the device
