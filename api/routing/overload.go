@@ -47,8 +47,9 @@ func (q *queue) enter(w *waiter, now time.Duration) error {
 	s := w.state
 	err := s.c.Admission.Decide(q.deployment, func(refused bool) error {
 		if why := q.admission.Full(&w.request); why != "" { // the request keeps its ticket
-			return q.refuse(w, domain.Errorf(domain.ResourceExhausted, "the admission queue of %s is full: %s: send the request "+
-				"again later, or raise maxReplicaCount", q.deployment, why), 0)
+			return q.refuse(w, domain.Errorf(domain.ResourceExhausted,
+				"the admission queue of %s is full: %s: send the request again later, or raise maxReplicaCount",
+				q.deployment, why), 0)
 		}
 		s.forgetRefusal(refused)
 		back, honoured := q.redeem(s)

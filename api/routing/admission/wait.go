@@ -55,8 +55,8 @@ func (q *Queue) Full(r *Request) string {
 	case requests >= MaxAccountWaiting:
 		return fmt.Sprintf("%d requests of %s wait, which is the maximum for an account", requests, r.Account)
 	case tokens+r.text() > MaxAccountTokens:
-		return fmt.Sprintf("the waiting requests of %s and this one have %d prompt tokens, and the maximum for an account is %d",
-			r.Account, tokens+r.text(), MaxAccountTokens)
+		return fmt.Sprintf("the waiting requests of %s and this one have %d prompt tokens, and the maximum for an account "+
+			"is %d", r.Account, tokens+r.text(), MaxAccountTokens)
 	case q.tokens+r.text() > MaxWaitingTokens:
 		return fmt.Sprintf("the waiting requests and this one have %d prompt tokens, and the maximum is %d",
 			q.tokens+r.text(), MaxWaitingTokens)
