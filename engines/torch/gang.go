@@ -65,7 +65,8 @@ const (
 	ownErrorWait    = 5 * time.Second
 	// leaderWait is the time that a helper whose processes have failed waits for the leader to end
 	// the training run, before it reports the failure itself.
-	leaderWait = 30 * time.Second
+	leaderWait      = 30 * time.Second
+	lastMessageWait = 2 * time.Second
 )
 
 // InterfaceOf returns the name of the network interface of this machine with an IP address.
@@ -103,7 +104,7 @@ func (t gangTrainer) Train(
 	defer func() {
 		for _, link := range links {
 			// Without this message, the helper ends when its attempt is no longer assigned.
-			_ = sendMessage(ctx, link, gangMessage{End: true})
+			_ = sendLast(ctx, link, gangMessage{End: true})
 		}
 	}()
 	if err := checkSettings(request.Settings); err != nil {
@@ -266,7 +267,7 @@ func (t gangTrainer) help(
 		return nil
 	case <-ctx.Done():
 		// Its error means that the leader's node is unreachable; then its processes end too.
-		_ = sendMessage(ctx, request.Gang.Links[0], gangMessage{Stopping: true})
+		_ = sendLast(ctx, request.Gang.Links[0], gangMessage{Stopping: true})
 		run.program.Stop(context.Background(), t.grace)
 		return ctx.Err()
 	}
@@ -277,8 +278,13 @@ func helperError(i int, m gangMessage) error {
 	return fmt.Errorf("node %d of the gang: %s", i+2, m.Failed)
 }
 
-// sendMessage sends a message. When ctx is done, it fails if too many earlier messages are
-// unacknowledged.
+// sendLast sends a message also when ctx is done, if the link accepts it within lastMessageWait.
+func sendLast(ctx context.Context, link engines.Link, m gangMessage) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastMessageWait)
+	defer cancel()
+	return sendMessage(ctx, link, m)
+}
+
 func sendMessage(ctx context.Context, link engines.Link, m gangMessage) error {
 	data, err := json.Marshal(m)
 	if err != nil {
