@@ -100,14 +100,18 @@ func (t *TrafficSplit) rules(s ReleaseSamples) []releaseRule {
 }
 
 // latencyRule returns the rule that the candidate's latencies are stochastically at most percent of
-// those of the deployment: for every latency x, at most as many of the candidate's are above
-// percent × x as are of the deployment's above x. It is tested for the start of every second bin as
-// x, and the evidence is the mean of these e-values, which again is one.
+// those of the stable deployment: for every latency x, at most as many of the candidate's are above
+// percent × x as are of the stable deployment's above x. It is tested for the start of every second bin
+// as x, and the evidence is the mean of these e-values, which again is one.
+//
+// Both sides round percent to whole bins, in the direction of the doubt: a median that is more than a
+// bin (9 %) above percent never keeps the rule, and the test rounds percent up.
 func latencyRule(what string, c, b Latencies, percent int) releaseRule {
-	shift := int(math.Ceil(binsPerDoubling*math.Log2(float64(percent)/100) - 1e-9))
+	bins := binsPerDoubling * math.Log2(float64(percent)/100)
+	shift, allowed := int(math.Ceil(bins-1e-9)), int(math.Floor(bins+1e-9))
 	median, stable := c.quantile(50), b.quantile(50)
 	return releaseRule{
-		kept: median < 0 || stable < 0 || median-stable <= shift,
+		kept: median < 0 || stable < 0 || median-stable <= allowed,
 		text: fmt.Sprintf("the median %s was %s on the candidate, and %s on the deployment (allowed: %d %%)", what,
 			microseconds(median), microseconds(stable), percent),
 		evidence: func() float64 {

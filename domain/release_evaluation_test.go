@@ -150,3 +150,34 @@ func TestBadReleasesAreRolledBack(t *testing.T) {
 		}
 	}
 }
+
+// TestLatencyBinsDoNotWidenTheRule checks for all values of maxLatencyPercent, and medians in all parts
+// of a bin, that a candidate keeps the rule if its median is a bin below the maximum, and that it
+// never does if its median is a bin above.
+func TestLatencyBinsDoNotWidenTheRule(t *testing.T) {
+	const bin = 1.0906 // end of a bin, divided by its start
+	passes := func(percent int, stable, candidate time.Duration) bool {
+		split := &domain.TrafficSplit{ReleaseSpec: domain.ReleaseSpec{MaxLatencyPercent: &percent,
+			MinSamples: ptr(10)}.WithDefaults(), State: domain.ReleaseRunning, Since: noon}
+		arm := func(latency time.Duration) (a domain.ArmSamples) {
+			for range 10 {
+				a.Requests++
+				a.FirstToken.Add(latency)
+			}
+			return a
+		}
+		return split.Evaluate(domain.ReleaseSamples{Stable: arm(stable), Candidate: arm(candidate)},
+			noon).Decision == domain.ReleaseStepPassed
+	}
+	times := func(latency time.Duration, factor float64) time.Duration {
+		return time.Duration(float64(latency) * factor)
+	}
+	for percent := 100; percent <= domain.MaxLatencyPercent; percent++ {
+		maximum := float64(percent) / 100
+		for part := range 7 {
+			stable := 300*time.Millisecond + time.Duration(part)*4*time.Millisecond
+			require.False(t, passes(percent, stable, times(stable, maximum*bin)), "%d %% of %s", percent, stable)
+			require.True(t, passes(percent, stable, times(stable, max(1, maximum/bin))), "%d %% of %s", percent, stable)
+		}
+	}
+}
