@@ -19,6 +19,7 @@ type simulatedModel struct {
 	firstToken time.Duration // median
 	perToken   time.Duration // median
 	spread     float64       // σ of the logarithms of the latencies
+	stalled    float64       // share of the requests without a first token, whose clients leave after 2 s
 }
 
 func (m simulatedModel) answer(r *rand.Rand, work float64, arm *domain.ArmSamples) {
@@ -30,7 +31,12 @@ func (m simulatedModel) answer(r *rand.Rand, work float64, arm *domain.ArmSample
 	latency := func(median time.Duration) time.Duration {
 		return time.Duration(float64(median) * work * math.Exp(m.spread*r.NormFloat64()))
 	}
-	arm.FirstToken.Add(latency(m.firstToken))
+	first := latency(m.firstToken)
+	if m.stalled > 0 && r.Float64() < m.stalled {
+		arm.FirstToken.Add(2 * time.Second)
+		return
+	}
+	arm.FirstToken.Add(first)
 	arm.PerToken.Add(latency(m.perToken))
 }
 
@@ -82,7 +88,10 @@ func TestGoodReleasesAreNotRolledBack(t *testing.T) {
 	}{
 		{"canary", domain.ReleaseCanary, simulatedStable},
 		{"shadow", domain.ReleaseShadow, simulatedStable},
-		{"many errors", domain.ReleaseCanary, simulatedModel{0.1, 300 * time.Millisecond, 20 * time.Millisecond, 1}},
+		{"many errors", domain.ReleaseCanary, simulatedModel{errors: 0.1, firstToken: 300 * time.Millisecond,
+			perToken: 20 * time.Millisecond, spread: 1}},
+		{"a tenth of the clients leaves", domain.ReleaseCanary, simulatedModel{errors: 0.004,
+			firstToken: 300 * time.Millisecond, perToken: 20 * time.Millisecond, spread: 0.2, stalled: 0.1}},
 	} {
 		t.Run(one.name, func(t *testing.T) {
 			t.Parallel()
@@ -122,6 +131,7 @@ func TestBadReleasesAreRolledBack(t *testing.T) {
 		{"a fifth of the requests fails", bad(func(m *simulatedModel) { m.errors = 0.2 })},
 		{"first token 2 times as late", bad(func(m *simulatedModel) { m.firstToken *= 2 })},
 		{"2 times the time per token", bad(func(m *simulatedModel) { m.perToken *= 2 })},
+		{"no token before clients leave", bad(func(m *simulatedModel) { m.stalled = 1 })},
 		{"all latencies 2 times as long", bad(func(m *simulatedModel) {
 			m.firstToken *= 2
 			m.perToken *= 2

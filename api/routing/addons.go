@@ -17,6 +17,9 @@ type Target struct {
 	// selects another addon if Addon is unloaded during the request; nil if the request names the
 	// addon
 	Choose ChooseAddon
+	// Via has the deployments whose promoted releases redirect the request to this deployment, beginning
+	// with the one that the client named.
+	Via []domain.Name
 }
 
 // A ChooseAddon returns the addon that serves a request that names no addon; "" for the
@@ -32,7 +35,7 @@ func AddonID(row *projections.Row[domain.DeployedModel]) string {
 // withChosenAddon returns the target of a request that names no addon. choose selects the addon now,
 // and again if the addon is unloaded before it has responded.
 func withChosenAddon(c *request.Call, deployment *projections.Row[domain.Deployment], choose ChooseAddon) Target {
-	return Target{deployment, choose(c.View(), deployment), choose}
+	return Target{Row: deployment, Addon: choose(c.View(), deployment), Choose: choose}
 }
 
 // addonOfDeployment returns the addon that serves requests that name only the deployment: the addon
@@ -88,7 +91,7 @@ func addonTarget(c *request.Call, deployment *projections.Row[domain.Deployment]
 		switch {
 		case row.State.Model != string(model):
 		case row.State.Wanted():
-			return Target{deployment, AddonID(row), nil}, nil
+			return Target{Row: deployment, Addon: AddonID(row)}, nil
 		default:
 			why = fmt.Sprintf("the addon %s is %s in %s: %s", model, row.State.State, deployment.Name,
 				row.State.Status.Message)
@@ -116,7 +119,7 @@ func findAddon(c *request.Call, account string, model domain.Name) (best Target,
 			score += 1 << 21
 		}
 		if score > bestScore {
-			best, bestScore = Target{deployment, AddonID(row), nil}, score
+			best, bestScore = Target{Row: deployment, Addon: AddonID(row)}, score
 		}
 	}
 	return best, bestScore >= 0

@@ -57,6 +57,9 @@ type Request struct {
 	// MaxWait is how long the request may wait in the admission queue, whatever the predicted wait is.
 	// 0 stands for Limits.Wake, and for the refusal of requests with a long predicted wait.
 	MaxWait time.Duration
+	// ReadyOnly states that the request fails if no replica is ready and reachable, and does not wait
+	// for one.
+	ReadyOnly bool
 	// Send makes an attempt on one replica. begun reports whether the client has received a part of
 	// the response; then the request is not sent to another replica.
 	Send func(ctx context.Context, a *Attempt) (begun bool, err error)
@@ -275,7 +278,8 @@ func (s *sendState) readyReplicas(v *projections.View) (f foundReplicas, err err
 
 // awaitReplicas returns the deployment, and its replicas that are ready and reachable, once the addon of
 // the request is loaded. If there is none, it wakes a deployment that is scaled to zero, and waits.
-// It returns an error when the remaining wait ends, or as soon as no replica can ever respond.
+// It returns an error when the remaining wait ends, or as soon as no replica can ever respond, or at once
+// if the request is ReadyOnly.
 func (s *sendState) awaitReplicas(ctx context.Context) (*projections.Row[domain.Deployment],
 	[]domain.Replica, error) {
 	c, name, begin := s.c, s.q.Deployment, time.Now()
@@ -292,6 +296,9 @@ func (s *sendState) awaitReplicas(ctx context.Context) (*projections.Row[domain.
 		row := found.row
 		if found.usable() {
 			return row, found.ready, nil
+		}
+		if s.q.ReadyOnly {
+			return nil, nil, notReady(c, v, row, 0, found.loading, found.unreachable)
 		}
 		if found.alive == 0 {
 			fit := v.Feasibility(projections.ForAccount(v, name.Account(), v.NeedOf(&row.State)))
@@ -315,19 +322,19 @@ func (s *sendState) awaitReplicas(ctx context.Context) (*projections.Row[domain.
 		case <-ctx.Done():
 			return nil, nil, ctx.Err()
 		case <-timeout.C:
-			return nil, nil, notReady(c, v, row, found.loading, found.unreachable)
+			return nil, nil, notReady(c, v, row, c.Limits.Wake, found.loading, found.unreachable)
 		}
 	}
 }
 
-// notReady returns the error of a request for which no replica became ready within Limits.Wake.
+// notReady returns the error of a request for which no replica became ready within the time waited.
 // loading reports whether the request's addon is still being loaded, and unreachable is the number
 // of unreachable replicas.
-func notReady(c *request.Call, v *projections.View, row *projections.Row[domain.Deployment], loading bool,
-	unreachable int) error {
+func notReady(c *request.Call, v *projections.View, row *projections.Row[domain.Deployment],
+	waited time.Duration, loading bool, unreachable int) error {
 	if loading {
 		return &domain.Error{Code: domain.Unavailable, Reason: request.ReasonScalingUp,
-			Message: fmt.Sprintf("%s is still loading the addon after %s: try again shortly", row.Name, c.Limits.Wake)}
+			Message: fmt.Sprintf("%s is still loading the addon after %s: try again shortly", row.Name, waited)}
 	}
 	why := TryAgain
 	if unreachable > 0 {
@@ -336,7 +343,7 @@ func notReady(c *request.Call, v *projections.View, row *projections.Row[domain.
 	if pending := row.State.DesiredReplicas - len(row.State.Replicas); pending > 0 {
 		why = cmp.Or(StatusOf(v, row.Name, &row.State, pending).Message, why)
 	}
-	return NoReplicaReady(row.Name, c.Limits.Wake, why)
+	return NoReplicaReady(row.Name, waited, why)
 }
 
 // TryAgain is the advice in the error of NoReplicaReady if the cause is not known.

@@ -5,6 +5,7 @@ package routing
 import (
 	"context"
 	"crypto/rand"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -57,6 +58,9 @@ type Output struct {
 	// Secondary states that the continuation is not the first one of its request, so that a release
 	// does not count it as another sample.
 	Secondary bool
+	// Unsplit states that the deployment of the target generates the continuation, even if the
+	// target has a running release.
+	Unsplit bool
 }
 
 // Generate generates one continuation of a prompt on a replica of the target, and passes it to out
@@ -67,12 +71,13 @@ func (r *Router) Generate(ctx context.Context, c *request.Call, target Target, s
 	return r.generateSplit(ctx, c, target, session, req, out)
 }
 
-// generateOn is like Generate, without releases.
+// generateOn is like Generate, without releases. If wait is 0, the request waits for a replica for the
+// usual time; otherwise it waits for none to be ready, and in the admission queue for at most wait.
 func (r *Router) generateOn(ctx context.Context, c *request.Call, target Target, session string,
-	req engines.CompletionRequest, out Output) (usage engines.Usage, placement Placement, err error) {
+	req engines.CompletionRequest, out Output, wait time.Duration) (usage engines.Usage, placement Placement, err error) {
 	prompt := func(addon string) balance.Prompt { return r.balancers.promptOf(&req, addon) }
 	placement, err = r.Send(ctx, c, Request{Deployment: target.Name, Session: session, Addon: req.Addon,
-		Choose: target.Choose, Prompt: prompt, Answer: int64(max(0, req.MaxTokens)),
+		Choose: target.Choose, Prompt: prompt, Answer: int64(max(0, req.MaxTokens)), MaxWait: wait, ReadyOnly: wait > 0,
 		Send: func(ctx context.Context, a *Attempt) (begun bool, err error) {
 			if req.Addon = a.Addon; out.Routed != nil {
 				out.Routed(a.placement)
@@ -113,7 +118,8 @@ func (r *Router) Embed(ctx context.Context, c *request.Call, target Target, sess
 
 // RecordUsage records the usage of a deployment by a call. If that fails, it only logs the error,
 // because the client gets its response anyway. The usage record of a batch's request has the ID of
-// the request: after a crash the request is sent again with the same ID, and its usage counts once.
+// the request, or used.ID if that is set: after a crash the request is sent again with the same ID, and its
+// usage counts once.
 func (r *Router) RecordUsage(c *request.Call, deployment domain.Name, model string, used metering.Record) {
 	if r.Meter == nil {
 		return
@@ -121,7 +127,10 @@ func (r *Router) RecordUsage(c *request.Call, deployment domain.Name, model stri
 	used.Time, used.Request, used.Trace, used.Account, used.Key = c.Now(), c.ID, c.Trace, c.Principal.Account,
 		c.Principal.Key
 	used.Deployment, used.Model = deployment, model
-	if c.Background && used.Complete {
+	switch {
+	case !c.Background || !used.Complete:
+		used.ID = ""
+	case used.ID == "":
 		used.ID = c.ID
 	}
 	if err := r.Meter.Record(used); err != nil {

@@ -63,7 +63,7 @@ func ofDeployedModel(c *request.Call, row *projections.Row[domain.DeployedModel]
 			"%s", row.Name, row.State.State,
 			row.State.Status.Message)
 	}
-	return Target{deployment, AddonID(row), nil}, nil
+	return Target{Row: deployment, Addon: AddonID(row)}, nil
 }
 
 // IsTaken reports whether a live deployment or a deployed model of the caller's account serves
