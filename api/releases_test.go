@@ -22,7 +22,7 @@ import (
 	"anneal/schedulers"
 )
 
-// A model answers the requests to one deployment of a releaseTrial.
+// A model answers the requests to one deployment of a releaseHarness.
 type model struct {
 	latency time.Duration // before the first token
 	chunks  int           // emitted before fault
@@ -51,15 +51,15 @@ func (m *model) answer(ctx context.Context, r domain.Replica, req engines.Comple
 	return engines.Usage{}, m.fault
 }
 
-// A releaseTrial has the deployments d1 on node n1 and d2 on node n2, and the scheduler of releases.
-type releaseTrial struct {
+// A releaseHarness has the deployments d1 on node n1 and d2 on node n2, and the scheduler of releases.
+type releaseHarness struct {
 	*harness
 	stable, candidate *model
 	meter             *usageRecorder
 }
 
-func newReleaseTrial(t *testing.T, stable, candidate *model) *releaseTrial {
-	s := &releaseTrial{newHarness(t, request.Limits{}), stable, candidate, &usageRecorder{}}
+func newReleaseHarness(t *testing.T, stable, candidate *model) *releaseHarness {
+	s := &releaseHarness{newHarness(t, request.Limits{}), stable, candidate, &usageRecorder{}}
 	s.server.inference.Router.Meter = s.meter
 	s.deployOn("n1")
 	one, d2 := 1, domain.NewName("acme", domain.Deployments.Collection, "d2")
@@ -84,7 +84,7 @@ func newReleaseTrial(t *testing.T, stable, candidate *model) *releaseTrial {
 }
 
 // release starts a release of d1 to d2.
-func (s *releaseTrial) release(fields string) {
+func (s *releaseHarness) release(fields string) {
 	s.Helper()
 	a := s.call("POST", "/v1/accounts/acme/deployments/d1:startRelease", "user",
 		`{"candidate": "accounts/acme/deployments/d2"`+fields+`}`)
@@ -92,13 +92,13 @@ func (s *releaseTrial) release(fields string) {
 }
 
 // split returns the newest release of d1.
-func (s *releaseTrial) split() *domain.TrafficSplit {
+func (s *releaseHarness) split() *domain.TrafficSplit {
 	return mustRow(s.harness, "accounts/acme/deployments/d1").Release
 }
 
 // untilEnded sends requests, several at a time, until the release is no longer RUNNING, and returns
 // their number. Every request must succeed.
-func (s *releaseTrial) untilEnded(stream bool) int {
+func (s *releaseHarness) untilEnded(stream bool) int {
 	s.Helper()
 	const limit = 1000
 	var sent atomic.Int64
@@ -137,7 +137,7 @@ func TestBadCandidatesAreRolledBack(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newReleaseTrial(t, &model{latency: one.candidate.latency / 2}, one.candidate)
+			s := newReleaseHarness(t, &model{latency: one.candidate.latency / 2}, one.candidate)
 			s.release(`, "steps": [25, 50]`)
 			sent := s.untilEnded(one.stream)
 			t.Logf("%s: rolled back after %d requests to the candidate, of %d: %s", name, one.candidate.runs.Load(), sent,
@@ -159,7 +159,7 @@ func TestBadCandidatesAreRolledBack(t *testing.T) {
 // TestGoodCandidateIsPromoted checks that a good candidate passes all steps, each of which is an event,
 // and then gets all requests, also those with the deployment's name, until it is rolled back.
 func TestGoodCandidateIsPromoted(t *testing.T) {
-	s := newReleaseTrial(t, &model{latency: 5 * time.Millisecond}, &model{latency: 5 * time.Millisecond})
+	s := newReleaseHarness(t, &model{latency: 5 * time.Millisecond}, &model{latency: 5 * time.Millisecond})
 	s.release(`, "steps": [20, 50], "minSamples": 20, "maxLatencyPercent": 300`)
 	s.untilEnded(false)
 	require.Equal(t, domain.ReleasePromotedState, s.split().State, s.split().Reason)
@@ -189,7 +189,7 @@ func TestGoodCandidateIsPromoted(t *testing.T) {
 // TestManualPromotion checks that a release with promotion MANUAL waits after its last step, still
 // splits the requests, and is promoted and rolled back by its user.
 func TestManualPromotion(t *testing.T) {
-	s := newReleaseTrial(t, &model{}, &model{})
+	s := newReleaseHarness(t, &model{}, &model{})
 	s.release(`, "steps": [50], "minSamples": 10, "maxLatencyPercent": 1000, "promotion": "MANUAL"`)
 	s.untilEnded(false)
 	require.Equal(t, domain.ReleaseWaiting, s.split().State, s.split().Reason)
@@ -214,7 +214,7 @@ func TestManualPromotion(t *testing.T) {
 // answers, faults and latency do not reach clients, that few copies are in progress, and that their
 // usage is recorded as that of copies.
 func TestShadowGetsCopies(t *testing.T) {
-	s := newReleaseTrial(t, &model{}, &model{})
+	s := newReleaseHarness(t, &model{}, &model{})
 	block := make(chan struct{})
 	s.replicas.responding(func(ctx context.Context, r domain.Replica, req engines.CompletionRequest,
 		emit func(engines.Chunk) error) (engines.Usage, error) {
@@ -249,7 +249,7 @@ func TestShadowGetsCopies(t *testing.T) {
 // TestKeysStayWithTheirArm checks that all requests of a session go to the same deployment, and that a
 // session on the candidate stays there in the next step.
 func TestKeysStayWithTheirArm(t *testing.T) {
-	s := newReleaseTrial(t, &model{}, &model{})
+	s := newReleaseHarness(t, &model{}, &model{})
 	s.release(`, "steps": [30, 60], "selection": "KEY", "minSamples": 100000`)
 	armOf := func(key int) string {
 		a := s.complete(fmt.Sprintf(`"prompt": "one", "prompt_cache_isolation_key": "tenant-%d"`, key))
@@ -282,7 +282,7 @@ func TestKeysStayWithTheirArm(t *testing.T) {
 // whatever messages are lost, repeated or late, and that a gateway that has lost its samples makes the
 // sum smaller, never wrong.
 func TestGatewaysShareReleases(t *testing.T) {
-	s := newReleaseTrial(t, &model{}, &model{})
+	s := newReleaseHarness(t, &model{}, &model{})
 	other := s.another(func(*Options) {})
 	s.release(`, "steps": [50], "minSamples": 100000, "maxLatencyPercent": 1000`)
 	require.NoError(t, other.world.WaitFor(t.Context(), s.last().Position))
@@ -332,7 +332,7 @@ func TestGatewaysShareReleases(t *testing.T) {
 
 // TestCandidateWithoutReplicas checks that requests do not wait for a candidate that has no replica.
 func TestCandidateWithoutReplicas(t *testing.T) {
-	s := newReleaseTrial(t, &model{}, &model{})
+	s := newReleaseHarness(t, &model{}, &model{})
 	s.release(`, "steps": [99]`)
 	s.deployment("accounts/acme/deployments/d2", domain.RemoveReplica{ID: "r1", Reason: "for the test"})
 	for range 20 {
@@ -341,4 +341,59 @@ func TestCandidateWithoutReplicas(t *testing.T) {
 		require.NotContains(t, a.header.Get("anneal-route"), "arm=candidate")
 	}
 	require.Zero(t, s.candidate.runs.Load())
+}
+
+// TestContextLengthIsThatOfTheStableDeployment checks that the stable deployment decides whether a prompt
+// and max_tokens exceed the context length, even if the candidate has a shorter one.
+func TestContextLengthIsThatOfTheStableDeployment(t *testing.T) {
+	s := newReleaseHarness(t, &model{}, &model{})
+	var counted sync.Map
+	s.replicas.responding(func(ctx context.Context, r domain.Replica, req engines.CompletionRequest,
+		emit func(engines.Chunk) error) (engines.Usage, error) {
+		usage, err := echo(ctx, r, req, emit)
+		if usage.ContextLength = 100; r.Node.ID() == "n2" {
+			usage.ContextLength = 5
+		}
+		if req.MaxTokens == 0 {
+			counted.Store(r.Node.ID(), true)
+		}
+		return usage, err
+	})
+	s.release(`, "steps": [99], "minSamples": 1000`)
+	for range 10 {
+		a := s.complete(`"prompt": "one two", "max_tokens": 10, "context_length_exceeded_behavior": "error"`)
+		require.Equal(t, 200, a.status, "%s", a.body)
+	}
+	_, stable := counted.Load("n1")
+	_, candidate := counted.Load("n2")
+	require.True(t, stable)
+	require.False(t, candidate)
+}
+
+// TestChoicesAreMeteredByDeployment checks that the usage of choices of one request is recorded for the
+// deployments that generated them: the candidate fails for every second choice.
+func TestChoicesAreMeteredByDeployment(t *testing.T) {
+	s := newReleaseHarness(t, &model{}, &model{})
+	s.replicas.responding(func(ctx context.Context, r domain.Replica, req engines.CompletionRequest,
+		emit func(engines.Chunk) error) (engines.Usage, error) {
+		if r.Node.ID() == "n2" && *req.Seed%2 == 1 {
+			return engines.Usage{}, domain.Errorf(domain.InvalidArgument, "no odd seeds")
+		}
+		return echo(ctx, r, req, emit)
+	})
+	s.release(`, "steps": [99], "minSamples": 1000`)
+	a := s.complete(`"prompt": "one two", "n": 4, "seed": 2`)
+	require.Equal(t, 200, a.status, "%s", a.body)
+	records := map[domain.Name]metering.Record{}
+	for _, one := range s.meter.taken(t) {
+		records[one.Deployment] = one
+	}
+	require.Len(t, records, 2)
+	stable, candidate := records["accounts/acme/deployments/d1"], records["accounts/acme/deployments/d2"]
+	require.Equal(t, []int{0, 4}, []int{stable.PromptTokens, stable.CompletionTokens})
+	require.Equal(t, []int{2, 4}, []int{candidate.PromptTokens, candidate.CompletionTokens})
+	require.True(t, stable.Complete && candidate.Complete)
+	usage := a.json(t)["usage"].(map[string]any)
+	require.EqualValues(t, 2, usage["prompt_tokens"])
+	require.EqualValues(t, 8, usage["completion_tokens"])
 }

@@ -1,6 +1,9 @@
 package inference
 
-import "anneal/engines"
+import (
+	"anneal/domain"
+	"anneal/engines"
+)
 
 // A choice is one completion of a prompt, and contains what has been generated so far.
 type choice struct {
@@ -9,6 +12,8 @@ type choice struct {
 	prompt        engines.RenderedPrompt
 	started       bool // the client was sent the first event of the choice
 	counted       bool // generation.usage includes the usage of this choice
+	usage         Usage
+	servedBy      domain.Name // deployment of the newest attempt; "" if the target has no release
 }
 
 // append appends a chunk to the choice.
