@@ -343,6 +343,38 @@ func TestCandidateWithoutReplicas(t *testing.T) {
 	require.Zero(t, s.candidate.runs.Load())
 }
 
+// TestReleasedDeploymentIsProtected checks that the deployment that clients name is not deleted by mistake
+// while a candidate serves its requests, and that starting a release warns of an expireTime.
+func TestReleasedDeploymentIsProtected(t *testing.T) {
+	s := newReleaseHarness(t, &model{}, &model{})
+	const d1, d2 = "accounts/acme/deployments/d1", "accounts/acme/deployments/d2"
+	for _, name := range []string{d1, d2} {
+		a := s.call("PATCH", "/v1/"+name, "user", `{"expireTime": "2099-01-02T03:04:05Z"}`)
+		require.Equal(t, 200, a.status, "%s", a.body)
+	}
+	a := s.call("POST", "/v1/"+d1+":startRelease", "user", `{"candidate": "`+d2+`", "promotion": "MANUAL"}`)
+	require.Equal(t, 200, a.status, "%s", a.body)
+	warnings := strings.Join(a.header.Values(request.WarningHeader), "\n")
+	for _, name := range []string{d1, d2} {
+		require.Contains(t, warnings, "candidate: "+name+" has an expireTime and is deleted at 2099-01-02T03:04:05Z")
+	}
+	refused := func(reason string) {
+		t.Helper()
+		a := s.call("DELETE", "/v1/"+d1, "user", "")
+		require.Equal(t, 400, a.status, "%s", a.body)
+		require.Contains(t, string(a.body), reason)
+	}
+	refused("RELEASE_ACTIVE")
+	require.Equal(t, 200, s.call("POST", "/v1/"+d1+":promoteRelease", "user", "").status)
+	refused("RELEASE_ACTIVE")
+	require.Equal(t, 200, s.complete(`"prompt": "one"`).status)
+	require.NotZero(t, s.candidate.runs.Load())
+	require.Zero(t, s.stable.runs.Load())
+	require.Equal(t, 200, s.call("POST", "/v1/"+d1+":rollBackRelease", "user", "").status)
+	refused("RECENTLY_USED")
+	require.Equal(t, 200, s.call("DELETE", "/v1/"+d1+"?ignoreChecks=true", "user", "").status)
+}
+
 // TestContextLengthIsThatOfTheStableDeployment checks that the stable deployment decides whether a prompt
 // and max_tokens exceed the context length, even if the candidate has a shorter one.
 func TestContextLengthIsThatOfTheStableDeployment(t *testing.T) {

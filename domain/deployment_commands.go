@@ -191,8 +191,10 @@ func (WakeDeployment) Decide(d Deployment, now time.Time) (Event[Deployment], er
 	return DeploymentScaled{1, "a request is waiting for a replica", false, now}, nil
 }
 
-// DeleteDeployment deletes a deployment. LastServed is the time of the last request that it served;
-// zero if it has served none.
+// DeleteDeployment deletes a deployment. LastServed is the time of the last request that it served, or
+// that named it and was served by the candidate of its release; zero if there was none. Without
+// IgnoreChecks, a deployment with an active release is not deleted: clients name it, even if its
+// candidate has served all requests for long.
 type DeleteDeployment struct {
 	Hard         bool
 	IgnoreChecks bool
@@ -214,6 +216,10 @@ func (c DeleteDeployment) Decide(d Deployment, now time.Time) (Event[Deployment]
 		return DeploymentPurged{}, nil
 	case d.State == DeploymentDeletedState, d.State == DeploymentDeletingState && (d.Hard || !c.Hard):
 		return nil, nil
+	case !c.IgnoreChecks && d.Release.Active():
+		return nil, precondition("RELEASE_ACTIVE", "release %d of the deployment to %s is %s, and requests that name the "+
+			"deployment would fail: change the model name in these requests and roll the release back, or set ignoreChecks "+
+			"to delete the deployment anyway", d.Release.Number, d.Release.Candidate, d.Release.State)
 	case !c.IgnoreChecks && !c.LastServed.IsZero() && now.Sub(c.LastServed) < RecentUse:
 		return nil, precondition("RECENTLY_USED",
 			"the deployment served a request within the last hour: set ignoreChecks to delete it anyway")

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// A release moves the requests of a deployment to a candidate, another deployment of its account.
-// In steps, a growing share of the requests goes to the candidate (CANARY), or is copied to it
-// (SHADOW). TrafficSplit.Evaluate compares the two after each step.
+// A release moves the traffic of a deployment, the stable deployment, to another deployment of its account,
+// the candidate. In steps, a growing share of the requests goes to the candidate (CANARY), or is
+// mirrored to it (SHADOW). TrafficSplit.Evaluate compares the two deployments.
 //
 //	(none), ROLLED_BACK       --StartRelease-->    RUNNING
 //	RUNNING                   --AdvanceRelease-->  RUNNING, in the next step; or WAITING, after the
@@ -29,7 +29,7 @@ const (
 // Modes of a release.
 const (
 	ReleaseCanary = "CANARY" // the candidate answers its share of the requests
-	ReleaseShadow = "SHADOW" // the candidate gets copies of its share of the requests; its answers are discarded
+	ReleaseShadow = "SHADOW" // its share of the requests is mirrored to the candidate, whose answers are discarded
 )
 
 // Selections of the requests for the candidate.
@@ -63,10 +63,10 @@ type ReleaseSpec struct {
 	Steps     []int  `json:"steps,omitempty"`     // percent of the requests in each step; default 1, 5, 25, 50
 	Promotion string `json:"promotion,omitempty"` // AUTOMATIC (default) or MANUAL
 	// MaxErrorIncreasePercent is the maximum of the candidate's error rate minus that of the
-	// deployment, in percentage points; default 1.
+	// stable deployment, in percentage points; default 1.
 	MaxErrorIncreasePercent *int `json:"maxErrorIncreasePercent,omitempty"`
 	// MaxLatencyPercent is the maximum latency of the candidate, in percent of that of the
-	// deployment; default 125.
+	// stable deployment; default 125.
 	MaxLatencyPercent *int `json:"maxLatencyPercent,omitempty"`
 	// MinSamples is the minimum number of requests to each of the deployments in a step; default 50.
 	MinSamples *int `json:"minSamples,omitempty"`
@@ -159,7 +159,7 @@ func (t *TrafficSplit) Active() bool {
 	return t.Splits() || t != nil && t.State == ReleasePromotedState
 }
 
-// Percent returns how many percent of the requests go to the candidate, or are copied to it.
+// Percent returns how many percent of the requests go to the candidate, or are mirrored to it.
 func (t *TrafficSplit) Percent() int {
 	switch {
 	case t.Splits():
@@ -272,8 +272,8 @@ func (c StartRelease) Decide(d Deployment, now time.Time) (Event[Deployment], er
 			return nil, precondition("RELEASE_RUNNING", "release %d to %s is %s: promote it or roll it back first", t.Number,
 				t.Candidate, t.State)
 		case t.State == ReleasePromotedState:
-			return nil, precondition("RELEASE_PROMOTED", "all requests go to %s since release %d: start the release on that "+
-				"deployment, or roll release %[2]d back first", t.Candidate, t.Number)
+			return nil, precondition("RELEASE_PROMOTED", "release %d has moved all requests to %s: start the release on that "+
+				"deployment, or roll this one back first", t.Number, t.Candidate)
 		}
 	}
 	return ReleaseStarted{spec, number, c.CreatedBy, now}, nil

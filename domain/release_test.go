@@ -95,8 +95,22 @@ func TestReleaseCommands(t *testing.T) {
 	promoted := state(started, domain.ReleasePromoted{Number: 1, Time: noon})
 	require.Equal(t, 100, promoted.Release.Percent())
 	_, fault = decide(promoted, domain.StartRelease{ReleaseSpec: spec})
-	require.Contains(t, fault, "all requests go to")
+	require.Contains(t, fault, "release 1 has moved all requests to accounts/a/deployments/e: start the release on that "+
+		"deployment, or roll this one back first")
 	back := state(started, domain.ReleasePromoted{Number: 1, Time: noon}, domain.ReleaseRolledBack{Number: 1, Time: noon})
+	for _, d := range []domain.Deployment{running, waiting, promoted} {
+		require.True(t, d.Release.Active())
+		_, fault = decide(d, domain.DeleteDeployment{})
+		require.Contains(t, fault, "release 1 of the deployment to accounts/a/deployments/e is "+d.Release.State)
+		require.Contains(t, fault, "ignoreChecks")
+		event, fault = decide(d, domain.DeleteDeployment{IgnoreChecks: true})
+		require.Empty(t, fault)
+		require.IsType(t, domain.DeploymentDeleting{}, event)
+	}
+	for _, d := range []domain.Deployment{state(), back} {
+		_, fault = decide(d, domain.DeleteDeployment{})
+		require.NotContains(t, fault, "release")
+	}
 	require.False(t, back.Release.Active())
 	_, fault = decide(back, domain.PromoteRelease{})
 	require.Contains(t, fault, "ROLLED_BACK")
@@ -107,7 +121,7 @@ func TestReleaseCommands(t *testing.T) {
 	require.Contains(t, fault, "has no release")
 }
 
-// TestFailedSamplesEndARelease checks that a evaluation of a gateway holds, whatever samples follow.
+// TestFailedSamplesEndARelease checks that an evaluation of a gateway holds, whatever samples follow.
 func TestFailedSamplesEndARelease(t *testing.T) {
 	d := domain.Deployment{State: domain.DeploymentReadyState}
 	domain.ReleaseStarted{ReleaseSpec: domain.ReleaseSpec{Candidate: "accounts/a/deployments/e"}.WithDefaults(),

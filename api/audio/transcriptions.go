@@ -143,7 +143,7 @@ func (t *transcription) run() (any, error) {
 		}
 		return nil, t.out.Fail(err)
 	}
-	t.Router.LastServed.Record(t.target.Name, t.Now())
+	t.Router.LastServed.Record(t.target, t.target.Name, t.Now())
 	t.audioSeconds.Add(t.result.Duration)
 	t.Router.RecordUsage(t.Call, t.target.Name, t.q.model, t.usageRecord(true))
 	if t.q.stream {
@@ -194,7 +194,7 @@ func (t *transcription) handleEvent(event engines.TranscriptEvent) error {
 	t.seconds = max(t.seconds, clamp(event.Seconds, 0, maxSeconds))
 	now := t.Now()
 	// a transcription in progress keeps its deployment from being scaled to zero
-	t.Router.LastServed.Record(t.target.Name, now)
+	t.Router.LastServed.Record(t.target, t.target.Name, now)
 	appended := ""
 	if event.Segment != nil {
 		if segment, ok := trimBefore(*event.Segment, t.sent); ok {

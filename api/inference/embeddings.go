@@ -135,7 +135,7 @@ func (e *embedding) run() error {
 			Complete: err == nil, User: e.q.user, PromptTokens: e.usage.PromptTokens, CachedPromptTokens: e.usage.CachedTokens})
 	}
 	if err == nil {
-		e.Router.LastServed.Record(e.target.Name, e.Now())
+		e.Router.LastServed.Record(e.target, e.target.Name, e.Now())
 		e.tokens.WithLabelValues("prompt").Add(float64(e.usage.PromptTokens))
 	}
 	return err

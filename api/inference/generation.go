@@ -240,7 +240,7 @@ func (g *generation) run() (any, error) {
 		}
 		return nil, g.fail(err)
 	}
-	g.Router.LastServed.Record(g.deployment(), g.Now())
+	g.Router.LastServed.Record(g.target, g.deployment(), g.Now())
 	g.recordUsage(true)
 	g.tokens.WithLabelValues("prompt").Add(float64(g.usage.PromptTokens))
 	g.tokens.WithLabelValues("completion").Add(float64(g.usage.CompletionTokens))
@@ -315,7 +315,7 @@ func (g *generation) emit(c *choice, chunk engines.Chunk) error {
 		g.firstChunk = time.Now()
 		// a completion keeps its deployment from being scaled to zero, both when it begins and when
 		// it ends
-		g.Router.LastServed.Record(g.deployment(), g.Time)
+		g.Router.LastServed.Record(g.target, g.deployment(), g.Time)
 		g.timeToFirstToken.Observe(g.firstChunk.Sub(g.start).Seconds())
 	}
 	if g.q.singleToolCall {

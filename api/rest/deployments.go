@@ -100,7 +100,7 @@ var deployments = &resource[domain.Deployment, Deployment]{
 			Description: "Whether to delete the deployment permanently. Otherwise it is soft-deleted, and can be undeleted " +
 				"until its purgeTime."},
 		{Name: "ignoreChecks", Kind: wire.Bool,
-			Description: "Whether to delete the deployment even if it has served requests recently."},
+			Description: "Whether to delete the deployment even if it has served requests recently, or has an active release."},
 	},
 	create: createDeployment,
 	update: updateDeployment,

@@ -26,7 +26,7 @@ type TrafficSplit struct {
 	Figures   SplitFigures `json:"figures"`
 }
 
-// SplitFigures has what the deployment and the candidate did in a step of a release.
+// SplitFigures has what the stable deployment and the candidate did in a step of a release.
 type SplitFigures struct {
 	Stable    RequestFigures `json:"stable"`
 	Candidate RequestFigures `json:"candidate"`
@@ -92,14 +92,15 @@ func releaseOperations(s *Service) []request.Operation {
 	return []request.Operation{
 		{ID: "startRelease", Method: "POST", Path: one + ":startRelease", Tag: "deployments",
 			Summary: "Start a release", Permission: request.Write,
-			Description: "Moves the requests to the deployment, step by step, to another deployment of the account, the " +
-				"candidate. The server compares the two, and promotes the candidate or rolls the release back. The field " +
-				"trafficSplit of the deployment shows the progress.",
+			Description: "Moves the traffic of the deployment, the stable deployment, to another deployment of the account, " +
+				"the candidate. The share of the candidate grows in steps, as long as its error rate and latencies stay within " +
+				"limits. The server then promotes the candidate or rolls the release back. The field trafficSplit of the " +
+				"stable deployment shows the progress.",
 			Body: reflect.TypeFor[domain.ReleaseSpec](), Required: []string{"candidate"},
 			Response: reflect.TypeFor[Deployment](), Handle: s.handle(startRelease)},
 		{ID: "promoteRelease", Method: "POST", Path: one + ":promoteRelease", Tag: "deployments",
 			Summary: "Promote a release", Permission: request.Write,
-			Description: "Sends all requests to the deployment to the candidate of its release.",
+			Description: "Sends all requests that name the deployment to the candidate of its release.",
 			Body:        reflect.TypeFor[releaseReason](), BodyOptional: true, Response: reflect.TypeFor[Deployment](),
 			Handle: s.handle(func(c *call) (any, error) {
 				return endRelease(c, "promoted by its user", func(figures domain.ReleaseFigures,
@@ -109,8 +110,8 @@ func releaseOperations(s *Service) []request.Operation {
 			})},
 		{ID: "rollBackRelease", Method: "POST", Path: one + ":rollBackRelease", Tag: "deployments",
 			Summary: "Roll back a release", Permission: request.Write,
-			Description: "Sends all requests to the deployment to its own replicas again. A promoted release can be " +
-				"rolled back, too.",
+			Description: "Sends all requests that name the deployment to its own replicas again. A promoted release can " +
+				"be rolled back, too.",
 			Body: reflect.TypeFor[releaseReason](), BodyOptional: true, ReleasesResources: true,
 			Response: reflect.TypeFor[Deployment](),
 			Handle: s.handle(func(c *call) (any, error) {
@@ -141,7 +142,20 @@ func startRelease(c *call) (any, error) {
 	if err := allViolations(c, intent, p, unprefixed); err != nil {
 		return nil, err
 	}
+	warnExpiry(c, row, "requests that name it then fail, even if the candidate could serve them")
+	if candidate, ok := c.View().Deployments.Get(domain.Name(spec.Candidate)); ok {
+		warnExpiry(c, candidate, "which rolls the release back, even after its promotion")
+	}
 	return recordOnDeployment(c, intent)
+}
+
+// warnExpiry adds a warning if a deployment of a release has an expireTime. effect is what its deletion
+// does to the release.
+func warnExpiry(c *call, row *projections.Row[domain.Deployment], effect string) {
+	if at := row.State.ExpireTime; at != nil {
+		c.Warn("candidate: %s has an expireTime and is deleted at %s; %s: change its expireTime", row.Name,
+			at.UTC().Format(time.RFC3339), effect)
+	}
 }
 
 // requireCandidate adds a violation if the deployment ref cannot be the candidate of a release of the

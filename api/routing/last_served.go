@@ -7,8 +7,8 @@ import (
 	"anneal/domain"
 )
 
-// LastServed stores when each deployment last responded to a request through this server. It
-// deletes times that are older than domain.RecentUse.
+// LastServed stores when each deployment last responded to a request through this server, or the
+// candidate of its release did. It deletes times that are older than domain.RecentUse.
 type LastServed struct {
 	mu    sync.Mutex
 	times map[domain.Name]time.Time
@@ -18,11 +18,15 @@ type LastServed struct {
 // NewLastServed returns a LastServed without any times.
 func NewLastServed() *LastServed { return &LastServed{times: map[domain.Name]time.Time{}} }
 
-// Record stores that a deployment responds to a request at the time now.
-func (l *LastServed) Record(deployment domain.Name, now time.Time) {
+// Record stores that the deployment servedBy responds to a request to a target at the time now. Clients
+// also use the target, and the deployments whose promoted releases redirect requests to it: none of them
+// may count as unused while a candidate serves their requests.
+func (l *LastServed) Record(target Target, servedBy domain.Name, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.times[deployment] = now
+	for _, name := range append([]domain.Name{target.Name, servedBy}, target.Via...) {
+		l.times[name] = now
+	}
 	if now.Sub(l.swept) < domain.RecentUse {
 		return
 	}
@@ -34,8 +38,8 @@ func (l *LastServed) Record(deployment domain.Name, now time.Time) {
 	}
 }
 
-// Of returns the time at which a deployment last responded to a request; the zero time if it is not
-// known.
+// Of returns the time at which a deployment, or the candidate of its release, last responded to a request;
+// the zero time if it is not known.
 func (l *LastServed) Of(deployment domain.Name) time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
