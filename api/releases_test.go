@@ -375,6 +375,42 @@ func TestReleasedDeploymentIsProtected(t *testing.T) {
 	require.Equal(t, 200, s.call("DELETE", "/v1/"+d1+"?ignoreChecks=true", "user", "").status)
 }
 
+// TestReleasesOfEmbeddingModels checks that no deployment of an embedding model takes part in a release,
+// whose steps it could never pass: releases move no embeddings.
+func TestReleasesOfEmbeddingModels(t *testing.T) {
+	s := newHarness(t, request.Limits{})
+	for _, id := range []string{"text", "vectors"} {
+		s.model(domain.NewName("acme", domain.Models.Collection, id), domain.BaseModel, "",
+			domain.ModelMetadata{ModelType: "llama", ParameterCount: 1000, Embedding: id == "vectors"})
+		for _, n := range []string{"1", "2"} {
+			name, one := domain.NewName("acme", domain.Deployments.Collection, id+n), 1
+			s.deployment(name, domain.CreateDeployment{DeploymentSpec: domain.DeploymentSpec{MaxReplicaCount: &one,
+				BaseModel: "accounts/acme/models/" + id}, Operator: true})
+			s.serve(name)
+		}
+	}
+	for _, one := range []struct{ stable, candidate, violation string }{
+		{"text1", "text2", ""},
+		{"text1", "vectors1", "accounts/acme/deployments/vectors1 serves the embedding model accounts/acme/models/vectors, " +
+			"which generates no text: name a deployment of a text model"},
+		{"vectors1", "text2", "accounts/acme/deployments/text2 cannot get requests of accounts/acme/deployments/vectors1, " +
+			"which serves the embedding model accounts/acme/models/vectors: releases compare generated text, so change the " +
+			"model name in the requests instead"},
+		{"vectors1", "vectors2", "accounts/acme/deployments/vectors2 cannot get requests of"},
+	} {
+		a := s.call("POST", "/v1/accounts/acme/deployments/"+one.stable+":startRelease", "user",
+			`{"candidate": "accounts/acme/deployments/`+one.candidate+`"}`)
+		if one.violation == "" {
+			require.Equal(t, 200, a.status, "%s", a.body)
+			s.call("POST", "/v1/accounts/acme/deployments/"+one.stable+":rollBackRelease", "user", "")
+			continue
+		}
+		require.Equal(t, 400, a.status, "%s", a.body)
+		require.Contains(t, string(a.body), one.violation)
+		require.Contains(t, string(a.body), `"field":"candidate"`)
+	}
+}
+
 // TestContextLengthIsThatOfTheStableDeployment checks that the stable deployment decides whether a prompt
 // and max_tokens exceed the context length, even if the candidate has a shorter one.
 func TestContextLengthIsThatOfTheStableDeployment(t *testing.T) {

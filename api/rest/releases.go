@@ -158,6 +158,15 @@ func warnExpiry(c *call, row *projections.Row[domain.Deployment], effect string)
 	}
 }
 
+// embeddingModel returns the name of the model of a deployment if it is an embedding model; otherwise "".
+func embeddingModel(c *call, d *domain.Deployment) domain.Name {
+	row, ok := c.View().Models.Get(domain.Name(d.BaseModel))
+	if !ok || !row.State.Embedding {
+		return ""
+	}
+	return row.Name
+}
+
 // requireCandidate adds a violation if the deployment ref cannot be the candidate of a release of the
 // row's deployment. It ignores a malformed ref, which the command rejects.
 func requireCandidate(c *call, v *domain.Violations, row *projections.Row[domain.Deployment], ref string) {
@@ -167,6 +176,11 @@ func requireCandidate(c *call, v *domain.Violations, row *projections.Row[domain
 	}
 	c.requireTarget(v, "candidate", ref)
 	candidate, ok := c.View().Deployments.Get(name)
+	if model := embeddingModel(c, &row.State); model != "" {
+		v.Add("candidate", "%s cannot get requests of %s, which serves the embedding model %s: releases compare generated "+
+			"text, so change the model name in the requests instead", name, row.Name, model)
+		return
+	}
 	switch {
 	case name == row.Name:
 		v.Add("candidate", "must be another deployment: create one for the new model")
@@ -175,6 +189,9 @@ func requireCandidate(c *call, v *domain.Violations, row *projections.Row[domain
 		v.Add("candidate", "%s is %s and serves no requests: use another deployment", name, candidate.State.State)
 	case candidate.State.SpeechFormat != "":
 		v.Add("candidate", "%s serves a speech model, which cannot complete prompts", name)
+	case embeddingModel(c, &candidate.State) != "":
+		v.Add("candidate", "%s serves the embedding model %s, which generates no text: name a deployment of a text model",
+			name, candidate.State.BaseModel)
 	case candidate.State.Release.Active():
 		v.Add("candidate", "%s has a release of its own to %s: roll that back first, or name its candidate", name,
 			candidate.State.Release.Candidate)
