@@ -44,7 +44,7 @@ func (t *TrafficSplit) Evaluate(s ReleaseSamples, now time.Time) ReleaseEvaluati
 	if s.Failed != "" {
 		return ReleaseEvaluation{ReleaseFails, s.Failed}
 	}
-	threshold := math.Log(float64(releaseFalseAlarms * releaseTests * (len(t.Steps) + 1)))
+	threshold := math.Log(float64(releaseFalsePositives * releaseTests * (len(t.Steps) + 1)))
 	rules := t.rules(s)
 	for _, rule := range rules {
 		if rule.evidence() >= threshold {
@@ -73,8 +73,8 @@ func (t *TrafficSplit) Evaluate(s ReleaseSamples, now time.Time) ReleaseEvaluati
 }
 
 const (
-	releaseFalseAlarms = 100 // 1 / α of a whole release
-	releaseTests       = 3   // see rules
+	releaseFalsePositives = 100 // 1 / α of a whole release
+	releaseTests          = 3   // see rules
 )
 
 // A releaseRule is a rule of a release, with the samples that test it.
@@ -89,8 +89,8 @@ func (t *TrafficSplit) rules(s ReleaseSamples) []releaseRule {
 	allowed := int64(*t.MaxErrorIncreasePercent)
 	return []releaseRule{
 		{kept: (c.Errors*b.Requests-b.Errors*c.Requests)*100 <= allowed*c.Requests*b.Requests,
-			text: fmt.Sprintf("%d of %d requests failed on the candidate, and %d of %d on the deployment (allowed: %d %% "+
-				"more)", c.Errors, c.Requests, b.Errors, b.Requests, allowed),
+			text: fmt.Sprintf("%d of %d requests failed on the candidate, and %d of %d on the stable deployment (allowed: "+
+				"%d %% more)", c.Errors, c.Requests, b.Errors, b.Requests, allowed),
 			evidence: func() float64 {
 				return twoArms(c.Errors, c.Requests, b.Errors, b.Requests, float64(allowed)/100)
 			}},
@@ -112,7 +112,7 @@ func latencyRule(what string, c, b Latencies, percent int) releaseRule {
 	median, stable := c.quantile(50), b.quantile(50)
 	return releaseRule{
 		kept: median < 0 || stable < 0 || median-stable <= allowed,
-		text: fmt.Sprintf("the median %s was %s on the candidate, and %s on the deployment (allowed: %d %%)", what,
+		text: fmt.Sprintf("the median %s was %s on the candidate, and %s on the stable deployment (allowed: %d %%)", what,
 			microseconds(median), microseconds(stable), percent),
 		evidence: func() float64 {
 			total := 0.0

@@ -8,7 +8,9 @@ import (
 // ArmSamples has what a deployment did with the requests of one step of a release. Gateways count
 // samples; see TrafficSplit.Evaluate.
 type ArmSamples struct {
-	Requests int64 `json:"requests"` // requests that succeeded or failed by a fault of the deployment
+	// Requests is the number of requests that succeeded, failed by a fault of the deployment, or were cut
+	// off, for example because the client has disconnected.
+	Requests int64 `json:"requests"`
 	Errors   int64 `json:"errors,omitempty"`
 	// FirstToken and PerToken have the number of requests by LatencyBin of their time to the first
 	// token, and of their mean time for each further token.
@@ -120,7 +122,7 @@ const maxSampled = 1 << 48
 type ReleaseSamples struct {
 	Stable    ArmSamples `json:"stable"`
 	Candidate ArmSamples `json:"candidate"`
-	// Failed is why a gateway stopped to send requests to the candidate: the reason of a evaluation about
+	// Failed is why a gateway stopped sending requests to the candidate: the reason of an evaluation of
 	// some of these samples, which further samples do not change. It is "" if none did.
 	Failed string `json:"failed,omitempty"`
 }
@@ -143,7 +145,8 @@ func (s ReleaseSamples) Figures() ReleaseFigures {
 	return ReleaseFigures{s.Stable.figures(), s.Candidate.figures()}
 }
 
-// ArmFigures summarizes ArmSamples. Latencies are in microseconds, rounded down by at most 9 %.
+// ArmFigures summarizes the requests to one deployment in a step. Latencies are in microseconds, rounded
+// down by at most 9 %.
 type ArmFigures struct {
 	Requests      int64 `json:"requests"`
 	Errors        int64 `json:"errors"`

@@ -79,7 +79,7 @@ func (r *releases) isStopped(step live.ReleaseStep) bool {
 }
 
 // record counts a sample. Samples of the candidate are evaluated, together with those of the other
-// gateways, so that this gateway stops to send requests to a bad candidate before the scheduler has
+// gateways, so that this gateway stops sending requests to a bad candidate before the scheduler has
 // rolled the release back.
 func (r *releases) record(c *request.Call, t *domain.TrafficSplit, step live.ReleaseStep, candidate bool,
 	sample domain.ArmSamples) {

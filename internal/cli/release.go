@@ -24,7 +24,7 @@ var releaseDetails = []column{{"Deployment", "name"}, {"Release", "trafficSplit.
 	{"Started", "trafficSplit.startTime"}, {"Changed", "trafficSplit.stepTime"}}
 
 func releaseCommand() *cobra.Command {
-	return group("release", "Move the requests of a deployment to another one, step by step", releaseStart(),
+	return group("release", "Manage canary and shadow releases of deployments", releaseStart(),
 		collection{deployments.name, "release of a deployment", nil, releaseDetails}.getCommand(),
 		&cobra.Command{Use: "watch ID", Short: "Show the progress of a release until it has ended", Args: arguments(1, 1),
 			RunE: func(c *cobra.Command, args []string) error {
@@ -34,8 +34,8 @@ func releaseCommand() *cobra.Command {
 				}
 				return watchRelease(c, client, client.name("deployments", args[0]))
 			}},
-		releaseEnd("promote", "promoteRelease", "Send all requests of the deployment to the candidate"),
-		releaseEnd("rollback", "rollBackRelease", "Send no more requests of the deployment to the candidate"))
+		releaseEnd("promote", "promoteRelease", "Promote the candidate: it gets all requests of the deployment"),
+		releaseEnd("rollback", "rollBackRelease", "Roll back a release: the candidate gets no more requests"))
 }
 
 func releaseStart() *cobra.Command {
@@ -45,23 +45,25 @@ func releaseStart() *cobra.Command {
 		{flag: "candidate", path: "candidate", value: "", collection: deployments.name,
 			usage: "deployment to which the requests move"},
 		{flag: "mode", path: "mode", value: "", usage: "CANARY: the candidate answers its share of the requests (default); " +
-			"SHADOW: it gets copies of them, and its answers are discarded"},
+			"SHADOW: they are mirrored to it, and its answers are discarded"},
 		{flag: "selection", path: "selection", value: "", usage: "REQUEST: each request on its own (default); KEY: all " +
 			"requests of a session or an API key"},
 		{flag: "promotion", path: "promotion", value: "", usage: "AUTOMATIC: promote after the last step (default); " +
-			"MANUAL: wait for `anneal deployment release promote`"},
+			"MANUAL: wait for 'anneal deployment release promote'"},
 		{flag: "max-error-increase", path: "maxErrorIncreasePercent", value: 1, usage: "percentage points by which the " +
 			"error rate of the candidate may be higher"},
 		{flag: "max-latency", path: "maxLatencyPercent", value: 125, usage: "maximum latency of the candidate in percent " +
-			"of that of the deployment"},
-		{flag: "min-samples", path: "minSamples", value: 50, usage: "requests to each deployment that a step needs"},
+			"of that of the stable deployment"},
+		{flag: "min-samples", path: "minSamples", value: 50, usage: "requests to each of the two deployments that a step " +
+			"needs"},
 		{flag: "max-step-duration", path: "maxStepDuration", value: "", usage: "roll back when a step takes longer, such " +
 			"as 3600s (default 86400s)"},
 	}
 	c := &cobra.Command{Use: "start ID --candidate DEPLOYMENT", Short: "Start a release", Args: arguments(1, 1),
 		Example: "  anneal deployment release start polite --candidate polite-v2 --steps 5,25,50",
-		Long: "Moves a growing share of the requests of a deployment to the candidate, compares their errors and " +
-			"latencies, and promotes the candidate or rolls back.",
+		Long: "Moves the traffic of a deployment, the stable deployment, to another deployment, the candidate. The share " +
+			"of the candidate grows in steps, as long as its error rate and latencies stay within limits. The server then " +
+			"promotes the candidate or rolls the release back.",
 		RunE: func(c *cobra.Command, args []string) error {
 			client, err := newClient(c)
 			if err != nil {
