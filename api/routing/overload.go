@@ -51,7 +51,7 @@ func (q *queue) enter(w *waiter, now time.Duration) error {
 				"the admission queue of %s is full: %s: send the request again later, or raise maxReplicaCount",
 				q.deployment, why), 0)
 		}
-		s.forgetRefusal(refused)
+		s.forgetRejection(refused)
 		back, honoured := q.redeem(s)
 		if honoured {
 			q.counts.honoured[w.request.Class]++
@@ -78,8 +78,8 @@ func (q *queue) enter(w *waiter, now time.Duration) error {
 	return nil
 }
 
-// forgetRefusal removes the headers of a refusal by another deployment, if there was one.
-func (s *sendState) forgetRefusal(refused bool) {
+// forgetRejection removes the headers of an earlier response of another deployment, if there was one.
+func (s *sendState) forgetRejection(refused bool) {
 	if refused {
 		s.c.Writer.Header().Del(request.TicketHeader)
 		s.c.Writer.Header().Del("Retry-After")
@@ -135,7 +135,7 @@ func (q *queue) overloaded(w *waiter, wait, limit time.Duration) *domain.Error {
 // ReasonOverloaded is the reason of errors of requests that the admission queue refuses.
 const ReasonOverloaded = "DEPLOYMENT_OVERLOADED"
 
-// refuse counts a refusal, and sets the header Retry-After.
+// refuse counts a refused request, and sets the header Retry-After.
 func (q *queue) refuse(w *waiter, err *domain.Error, wait time.Duration) error {
 	q.counts.refused[w.request.Class]++
 	if wait > 0 {

@@ -215,7 +215,7 @@ func TestRequestsDoNotWaitForTheCandidate(t *testing.T) {
 	}{
 		"its node is unreachable": {func(g *releaseTestbed) {
 			row, _ := g.core.World.View().Deployments.Get(testCandidate)
-			g.router.unreachable.mark(testCandidate, row.State.Replicas["r1"], engines.ReplicaUnreachable, time.Now())
+			g.core.World.Live().MarkNode(row.State.Replicas["r1"].Node, time.Now())
 		}, time.Second},
 		"its replica is busy": {func(g *releaseTestbed) {
 			g.core.World.Live().Load(testCandidate, "r1", live.ReplicaLoad{Ready: true, Slots: 1, Time: time.Now()})

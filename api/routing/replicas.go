@@ -57,7 +57,7 @@ type Request struct {
 	Answer int64
 	Work   int64 // work of a prompt that is not text, in tokens
 	// MaxWait is how long the request may wait in the admission queue, whatever the predicted wait is.
-	// 0 stands for Limits.Wake, and for the refusal of requests with a long predicted wait.
+	// 0 stands for Limits.Wake, and for an error at once if the predicted wait is long.
 	MaxWait time.Duration
 	// ReadyOnly states that the request fails if no replica is ready and reachable, and does not wait
 	// for one.

@@ -33,17 +33,23 @@ func TestPredictWait(t *testing.T) {
 		weight int64
 		want   time.Duration
 	}{
-		"nothing waits":                   {nil, Interactive, 1, 0},
-		"own requests":                    {[]of{{"a", 0, 1, 5, false}}, Interactive, 1, 5 * time.Second},
-		"own promises":                    {[]of{{"a", 0, 1, 5, true}}, Interactive, 1, 5 * time.Second},
-		"only another account":            {[]of{{"b", 0, 1, 50, false}}, Interactive, 1, 0},
-		"another account has less":        {[]of{{"a", 0, 1, 5, false}, {"b", 0, 1, 2, false}}, Interactive, 1, 7 * time.Second},
-		"another account has more":        {[]of{{"a", 0, 1, 5, false}, {"b", 0, 1, 50, false}}, Interactive, 1, 10 * time.Second},
-		"promises to two others":          {[]of{{"a", 0, 1, 5, true}, {"b", 0, 1, 9, true}, {"c", 0, 1, 9, true}}, Interactive, 1, 15 * time.Second},
-		"with three times the weight":     {[]of{{"a", 0, 3, 6, false}, {"b", 0, 1, 50, false}}, Interactive, 3, 8 * time.Second},
-		"beside another's batch":          {[]of{{"a", 0, 1, 9, false}, {"b", 1, 1, 50, false}}, Interactive, 1, 10 * time.Second},
-		"batch beside the own account":    {[]of{{"a", 1, 1, 2, false}, {"a", 0, 1, 50, true}}, Batch, 1, 20 * time.Second},
-		"batch beside short interactives": {[]of{{"a", 1, 1, 2, false}, {"b", 0, 1, 7, true}}, Batch, 1, 9 * time.Second},
+		"nothing waits":   {nil, Interactive, 1, 0},
+		"own requests":    {[]of{{"a", 0, 1, 5, false}}, Interactive, 1, 5 * time.Second},
+		"own promises":    {[]of{{"a", 0, 1, 5, true}}, Interactive, 1, 5 * time.Second},
+		"another account": {[]of{{"b", 0, 1, 50, false}}, Interactive, 1, 0},
+		"another account with less": {[]of{{"a", 0, 1, 5, false}, {"b", 0, 1, 2, false}}, Interactive, 1,
+			7 * time.Second},
+		"another account with more": {[]of{{"a", 0, 1, 5, false}, {"b", 0, 1, 50, false}}, Interactive, 1,
+			10 * time.Second},
+		"promises to two others": {[]of{{"a", 0, 1, 5, true}, {"b", 0, 1, 9, true}, {"c", 0, 1, 9, true}},
+			Interactive, 1, 15 * time.Second},
+		"with three times the weight": {[]of{{"a", 0, 3, 6, false}, {"b", 0, 1, 50, false}}, Interactive, 3,
+			8 * time.Second},
+		"beside another's batch": {[]of{{"a", 0, 1, 9, false}, {"b", 1, 1, 50, false}}, Interactive, 1,
+			10 * time.Second},
+		"batch beside the own account": {[]of{{"a", 1, 1, 2, false}, {"a", 0, 1, 50, true}}, Batch, 1,
+			20 * time.Second},
+		"batch beside few": {[]of{{"a", 1, 1, 2, false}, {"b", 0, 1, 7, true}}, Batch, 1, 9 * time.Second},
 	} {
 		q, promises := measured(), NewPromises()
 		id := uint64(0)
