@@ -6,6 +6,7 @@ import (
 	"io"
 	"math"
 	"math/rand/v2"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -292,7 +293,12 @@ func (s *poolSuite) accumulation(t *testing.T) {
 func (s *poolSuite) script(t *testing.T, p engines.TrainPool, number, n int) (
 	results []engines.TrainPassResult, state string,
 ) {
-	r := mustCreate(t, p, 1+number*9, uint64(number))
+	r, err := p.CreateRun(t.Context(), engines.TrainRunConfig{
+		Rank: 1 + number*9, Seed: uint64(number), TrainAttn: true, TrainMLP: true,
+		Share: engines.TrainShare{Account: strconv.Itoa(number % 3), Weight: 1 + number},
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, r.Close()) })
 	for step := range 4 {
 		loss := TrainLosses[(number+step)%len(TrainLosses)]
 		results = append(results, mustBackward(t, r, s.pass(uint64(100*number+step), loss, n)))

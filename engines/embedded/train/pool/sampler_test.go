@@ -71,9 +71,9 @@ func trainedRun(t *testing.T, p engines.TrainPool, rank, vocab int) engines.Trai
 	return r
 }
 
-// TestSamplerEqualsTrainer checks that the sampler and the trainer compute the same log-probabilities
-// of the same tokens, bit by bit, in batches of 1 to 32 sequences, with several adapters, and after
-// runs were restored.
+// TestSamplerEqualsTrainer checks that the samplers, of a deployment and of the pool, and the trainer
+// compute the same log-probabilities of the same tokens, bit by bit, in batches of 1 to 32 sequences, with
+// several adapters, and after runs were restored.
 func TestSamplerEqualsTrainer(t *testing.T) {
 	for name, dir := range sampledModels(t) {
 		t.Run(name, func(t *testing.T) { compareSampler(t, dir) })
@@ -92,12 +92,23 @@ func compareSampler(t *testing.T, dir string) {
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, model.Close()) })
 	p, runs, names := open(), []engines.TrainRun{}, []string{}
+	var dirs []string
+	var samplers []engines.TrainSampler
+	openSamplers := func() {
+		samplers = nil
+		for _, dir := range dirs {
+			one, err := p.OpenSampler(t.Context(), dir)
+			require.NoError(t, err)
+			samplers = append(samplers, one)
+		}
+	}
 	for _, rank := range []int{1, 4, 13, 64} {
 		r, to, name := trainedRun(t, p, rank, vocab), t.TempDir(), strconv.Itoa(rank)
 		require.NoError(t, r.Export(t.Context(), to))
 		require.NoError(t, model.(engines.AddonLoader).LoadAddon(t.Context(), name, to))
-		runs, names = append(runs, r), append(names, name)
+		runs, names, dirs = append(runs, r), append(names, name), append(dirs, to)
 	}
+	openSamplers()
 	want, total := equalTokens(t), 0
 	for size := 1; total < want; size = size%32 + 1 {
 		if size == 17 { // restart
@@ -109,13 +120,20 @@ func compareSampler(t *testing.T, dir string) {
 					engines.TrainRestoreOptions{})
 				require.NoError(t, err)
 			}
+			openSamplers()
 		}
 		var count atomic.Int64
 		var all sync.WaitGroup
 		for i := range size {
 			all.Go(func() {
 				one := (i + size) % len(runs)
-				d, sampled := sample(t, model, names[one], uint64(total+i))
+				var d engines.TrainDatum
+				var sampled []float32
+				if i%2 == 0 {
+					d, sampled = sample(t, model, names[one], uint64(total+i))
+				} else {
+					d, sampled = sampleInPool(t, samplers[one], uint64(total+i))
+				}
 				got, err := runs[one].Forward(t.Context(), engines.TrainPass{Data: []engines.TrainDatum{d}})
 				if !assert.NoError(t, err) {
 					return
@@ -158,4 +176,20 @@ func sample(t *testing.T, m engines.Model, addon string, seed uint64) (d engines
 		d.Tokens, d.Targets = append(d.Tokens, int32(tokens[i])), append(d.Targets, int32(token))
 	}
 	return d, logprobs[1:] // the first token of the prompt has none
+}
+
+// sampleInPool is like sample, with a sampler of the pool.
+func sampleInPool(t *testing.T, s engines.TrainSampler, seed uint64) (d engines.TrainDatum, logprobs []float32) {
+	rng := rand.New(rand.NewPCG(seed, 3))
+	request := engines.TrainSampleRequest{N: 1, MaxTokens: 1 + rng.IntN(90), Temperature: 1, Seed: seed, PromptLogprobs: true}
+	for range 1 + rng.IntN(60) {
+		request.Prompt = append(request.Prompt, int32(rng.IntN(256)))
+	}
+	got, err := s.Sample(t.Context(), request)
+	if !assert.NoError(t, err) {
+		return d, nil
+	}
+	tokens := append(request.Prompt, got.Sequences[0].Tokens...)
+	d.Tokens, d.Targets = tokens[:len(tokens)-1], tokens[1:]
+	return d, append(got.PromptLogprobs[1:], got.Sequences[0].Logprobs...)
 }

@@ -40,11 +40,12 @@ func (w *worker) process(chunks []chunk) {
 		}
 	}
 	defer w.pool.finish(chunks, tokens)
-	err := w.try(chunks)
-	if err == nil {
+	joint := w.try(chunks)
+	if joint == nil {
 		return
 	}
 	for i, one := range chunks {
+		err := joint
 		damaged := one.call.backward && one.call.run.order.Partial(one.turn)
 		if len(chunks) > 1 && !damaged {
 			err = w.try(chunks[i : i+1])
