@@ -23,11 +23,12 @@ type TrainPoolRequest struct {
 	// MaxTokens is the maximum number of tokens of a datum, at most the model's context length; 0 stands
 	// for DefaultTrainTokens. The memory that a pool needs grows with it.
 	MaxTokens int
-	// RunBytes is the maximum memory of the open runs and of the adapters of samplers together; 0 stands for half of the memory that is
-	// free after the pool was opened, and for DefaultTrainRunBytes where that is unknown.
+	// RunBytes is the maximum memory of the open runs and of the adapters of samplers together; 0 stands
+	// for half of the memory that is free after the pool was opened, and for DefaultTrainRunBytes where
+	// that is unknown.
 	RunBytes int64
 	// SampleBytes is the maximum memory of the KV caches of samples, at least that of one sample with
-	// MaxTokens tokens; 0 stands for DefaultTrainSampleBytes.
+	// MaxTokens tokens; 0 stands for DefaultTrainSampleBytes, or less if little memory is free.
 	SampleBytes int64
 }
 

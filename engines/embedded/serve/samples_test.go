@@ -76,7 +76,7 @@ func (s *Samples) special(t *testing.T) string {
 }
 
 // TestSampleFaults plants faults in the goroutine of the scheduler, and checks that only the call at fault
-// fails, or all if that is not known, and that the process goes on.
+// fails, or all if that is not known, and that the process continues.
 func TestSampleFaults(t *testing.T) {
 	broken := &SampleWeights{&addon{id: "broken", adapter: &llama.PackedAdapter{}}}
 	for _, workers := range []int{1, 3} {

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -175,5 +176,60 @@ func BenchmarkTrainRuns(b *testing.B) {
 				b.ReportMetric(float64(rounds*len(steps)*50*sequences)/shortest.Seconds(), "tok/s")
 			})
 		}
+	}
+}
+
+// BenchmarkTrainState measures a run of a model with the shipped model's dimensions after a step: the
+// state that Save writes, the time of Save and RestoreRun in memory, and the time from Export to the
+// first token of a sample with a prompt of 50 tokens, through a directory.
+func BenchmarkTrainState(b *testing.B) {
+	for _, rank := range []int{8, 64} {
+		b.Run(fmt.Sprintf("rank=%d", rank), func(b *testing.B) {
+			w := benchWeights()
+			p := pool.New(w, w.Hash(), engines.TrainPoolRequest{Parallelism: 1})
+			defer p.Close()
+			samples := benchSamples(w.Config.VocabSize, 4, 0)
+			r, err := p.CreateRun(b.Context(), engines.TrainRunConfig{Rank: rank, TrainAttn: true, TrainMLP: true})
+			require.NoError(b, err)
+			_, err = r.ForwardBackward(b.Context(), passOf(samples))
+			require.NoError(b, err)
+			_, err = r.Step(b.Context(), engines.DefaultAdamParams())
+			require.NoError(b, err)
+			var state bytes.Buffer
+			best := map[string]time.Duration{}
+			timed := func(what string, do func()) {
+				start := time.Now()
+				do()
+				if d := time.Since(start); best[what] == 0 || d < best[what] {
+					best[what] = d
+				}
+			}
+			for b.Loop() {
+				timed("save-ms", func() {
+					state.Reset()
+					require.NoError(b, r.Save(b.Context(), &state))
+				})
+				timed("restore-ms", func() {
+					again, err := p.RestoreRun(b.Context(), bytes.NewReader(state.Bytes()), engines.TrainRestoreOptions{})
+					require.NoError(b, err)
+					require.NoError(b, again.Close())
+				})
+				dir := b.TempDir()
+				timed("export-to-sample-ms", func() {
+					require.NoError(b, r.Export(b.Context(), dir))
+					s, err := p.OpenSampler(b.Context(), dir)
+					require.NoError(b, err)
+					_, err = s.Sample(b.Context(), engines.TrainSampleRequest{
+						Prompt: samples[0].Tokens[:50], N: 1, MaxTokens: 1, Temperature: 1,
+					})
+					require.NoError(b, err)
+					require.NoError(b, s.Close())
+				})
+			}
+			for what, d := range best {
+				b.ReportMetric(d.Seconds()*1000, what)
+			}
+			b.ReportMetric(float64(state.Len())/1e6, "MB")
+		})
 	}
 }

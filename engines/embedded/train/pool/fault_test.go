@@ -94,7 +94,7 @@ func plant(t *testing.T, at int, backward bool, fault func(r *run, c *call)) {
 		if i == at {
 			requirePanicked(t, err)
 			if _, err = runs[i].Forward(t.Context(), passes[i]); !backward {
-				require.NoError(t, err, "the run goes on")
+				require.NoError(t, err, "the run continues")
 				continue
 			}
 			requirePanicked(t, err)

@@ -84,6 +84,7 @@ func (o Opener) OpenTrainPool(_ context.Context, request engines.TrainPoolReques
 	}
 	config, err := llama.ReadConfig(request.BaseDir)
 	if err == nil {
+		request.SampleBytes = sampleBytes(&config, request)
 		err = config.FitsPool(maxTokens(&config, request), passBytes(&config, request))
 	}
 	if err != nil {
@@ -129,7 +130,7 @@ func keptBytes(c *llama.Config) int64 {
 // caches of samples.
 func passBytes(c *llama.Config, request engines.TrainPoolRequest) int64 {
 	return c.SegmentBytes(maxTokens(c, request), engines.MaxTrainRank) + int64(request.Parallelism)*keptBytes(c) +
-		sampleBytes(c, request)
+		request.SampleBytes
 }
 
 // New returns a pool of runs on the weights w, whose hash is hash. It reads the limits of the request;
@@ -142,9 +143,10 @@ func New(w *llama.Weights, hash string, request engines.TrainPoolRequest) *Pool 
 
 // newPool returns a pool without workers.
 func newPool(w *llama.Weights, hash string, request engines.TrainPoolRequest) *Pool {
+	request.SampleBytes = sampleBytes(&w.Config, request)
 	p := &Pool{
 		net: llama.NewNet(w, nil, request.Parallelism), hash: hash, kernel: kernel.Arithmetic(),
-		workers: request.Parallelism, runBytes: request.RunBytes, sampleBytes: sampleBytes(&w.Config, request),
+		workers: request.Parallelism, runBytes: request.RunBytes, sampleBytes: request.SampleBytes,
 	}
 	p.maxTokens = maxTokens(&w.Config, request)
 	p.limit = max(p.maxTokens, passTokens*p.workers)
@@ -183,8 +185,9 @@ func (p *Pool) reserve(bytes int64) error {
 	}
 	if bytes > p.runBytes-p.used {
 		return &domain.Error{Code: domain.ResourceExhausted, Reason: engines.TrainRunsTooLarge, Message: fmt.Sprintf(
-			"the adapter needs %d bytes of memory, but the open runs and samplers of this pool have %d of at most %d bytes: close "+
-				"one, choose a lower rank or fewer modules, or open the pool with a higher maximum", bytes, p.used, p.runBytes)}
+			"the adapter needs %d bytes of memory, but the open runs and samplers of this pool have %d of at most %d bytes: "+
+				"close one, choose a lower rank or fewer modules, or open the pool with a higher maximum", bytes, p.used,
+			p.runBytes)}
 	}
 	p.used += bytes
 	return nil

@@ -13,11 +13,15 @@ import (
 // sampleSlots is the maximum number of samples in one batch. More rows hardly make products faster.
 const sampleSlots = 64
 
-// sampleBytes returns the maximum memory of the KV caches of samples.
+// sampleBytes returns the maximum memory of the KV caches of samples. The default is at most an eighth of
+// the free memory.
 func sampleBytes(c *llama.Config, request engines.TrainPoolRequest) int64 {
 	bytes := request.SampleBytes
 	if bytes == 0 {
 		bytes = engines.DefaultTrainSampleBytes
+		if free := llama.FreeMemory(); free > 0 {
+			bytes = min(bytes, free/8)
+		}
 	}
 	return max(bytes, serve.SampleBytes(c, maxTokens(c, request)))
 }

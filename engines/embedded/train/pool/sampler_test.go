@@ -181,7 +181,9 @@ func sample(t *testing.T, m engines.Model, addon string, seed uint64) (d engines
 // sampleInPool is like sample, with a sampler of the pool.
 func sampleInPool(t *testing.T, s engines.TrainSampler, seed uint64) (d engines.TrainDatum, logprobs []float32) {
 	rng := rand.New(rand.NewPCG(seed, 3))
-	request := engines.TrainSampleRequest{N: 1, MaxTokens: 1 + rng.IntN(90), Temperature: 1, Seed: seed, PromptLogprobs: true}
+	request := engines.TrainSampleRequest{
+		N: 1, MaxTokens: 1 + rng.IntN(90), Temperature: 1, Seed: seed, PromptLogprobs: true,
+	}
 	for range 1 + rng.IntN(60) {
 		request.Prompt = append(request.Prompt, int32(rng.IntN(256)))
 	}
