@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"fmt"
+	"regexp"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
@@ -13,8 +14,17 @@ type Panic struct {
 	Stack []byte // stack of the other goroutine
 }
 
-// Error returns the value and the stack.
-func (p *Panic) Error() string { return fmt.Sprintf("%v\n%s", p.Value, p.Stack) }
+// Error returns the value and the position of the panic.
+func (p *Panic) Error() string {
+	site := panicSite.FindSubmatch(p.Stack)
+	if site == nil {
+		return fmt.Sprint(p.Value)
+	}
+	return fmt.Sprintf("%v at %s", p.Value, site[1])
+}
+
+// panicSite matches the file and line of the first function after the runtime's in the stack of a panic.
+var panicSite = regexp.MustCompile(`(?s)\npanic\(.*?\n\t[^\n]*\n(?:runtime\.[^\n]*\n\t[^\n]*\n)*[^\n]*\n\t[^\n]*?([^/\n]+:\d+)`)
 
 // Each calls do(worker, i) for every i from 0 to n-1, on at most workers goroutines including the
 // caller's, and waits for the calls. It starts them in ascending order: a goroutine that has finished a

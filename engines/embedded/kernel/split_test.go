@@ -33,7 +33,7 @@ func TestEachPanics(t *testing.T) {
 			defer func() {
 				value := recover()
 				if p, ok := value.(*Panic); ok {
-					require.Contains(t, p.Error(), "planted")
+					require.Regexp(t, `^planted at split_test.go:\d+$`, p.Error())
 					require.Contains(t, string(p.Stack), "TestEachPanics")
 					value = p.Value
 				}

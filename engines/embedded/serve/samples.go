@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"sync"
 
+	"anneal/domain"
 	"anneal/engines"
 	"anneal/engines/embedded/fair"
 	"anneal/engines/embedded/kernel"
@@ -116,15 +117,28 @@ func (s *Samples) Sample(
 		return engines.TrainSamples{}, ctx.Err()
 	case <-s.model.done:
 		select {
-		case <-c.done: // it has ended, or failed with a better error
+		case <-c.done:
 		default:
-			return engines.TrainSamples{}, errClosed()
+			return engines.TrainSamples{}, s.closedError()
 		}
 	}
-	if c.err != nil {
+	switch {
+	case domain.CodeOf(c.err) == domain.Unavailable:
+		return engines.TrainSamples{}, s.closedError()
+	case c.err != nil:
 		return engines.TrainSamples{}, c.err
 	}
 	return c.result, nil
+}
+
+// closedError returns the error of calls after the scheduler has ended.
+func (s *Samples) closedError() error {
+	s.model.mu.Lock()
+	defer s.model.mu.Unlock()
+	if s.model.panicked != nil {
+		return s.model.panicked
+	}
+	return domain.Errorf(domain.Unavailable, "the training pool is closed")
 }
 
 // limit returns the maximum number of tokens of a sample.

@@ -125,9 +125,9 @@ func TestFaultOfScheduler(t *testing.T) {
 	s.calls = append(s.calls, &sampleCall{ctx: context.Background(), account: damaged.Join("", 1)}) // without a request
 	s.mu.Unlock()
 	s.model.signal()
-	require.Error(t, <-waiting)
+	require.Equal(t, engines.EnginePanicked, reasonOf(<-waiting))
 	_, err := s.Sample(t.Context(), nil, sampleRequest("abc"))
-	require.Equal(t, domain.Unavailable, domain.CodeOf(err))
+	require.Equal(t, engines.EnginePanicked, reasonOf(err))
 }
 
 // TestSamplesAreServedFairly checks that an account with few samples does not wait for those that another

@@ -141,9 +141,9 @@ func (s *scheduler) stop() {
 	m := s.model
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.closed = true
+	m.closed, m.panicked = true, engines.ErrPanicked(cause)
 	for _, r := range append(s.running, m.waiting...) {
-		r.fail(engines.ErrPanicked(cause))
+		r.fail(m.panicked)
 	}
 	m.waiting = nil
 }

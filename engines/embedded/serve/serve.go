@@ -218,6 +218,7 @@ type model struct {
 	addons   map[string]*addon   // adapters by ID
 	variants map[string]*variant // other weights of the whole model, loaded by LoadWeights, by ID
 	closed   bool
+	panicked error // the scheduler has panicked; nil unless closed
 	// loadCalls are the calls of Load that wait for the scheduler; it sends one reply to each
 	loadCalls []chan<- engines.ModelLoad
 

@@ -197,7 +197,9 @@ func TestOpener(t *testing.T) {
 		_, err := Opener{}.OpenTrainPool(t.Context(), request)
 		require.Equal(t, domain.FailedPrecondition, domain.CodeOf(err), "%v", err)
 	}
-	for _, request := range []engines.TrainPoolRequest{{BaseDir: dir, MaxTokens: -1}, {BaseDir: dir, RunBytes: -1}} {
+	for _, request := range []engines.TrainPoolRequest{
+		{BaseDir: dir, MaxTokens: -1}, {BaseDir: dir, RunBytes: -1}, {BaseDir: dir, SampleBytes: -1},
+	} {
 		_, err := Opener{}.OpenTrainPool(t.Context(), request)
 		require.Equal(t, domain.InvalidArgument, domain.CodeOf(err), "%v", err)
 	}

@@ -38,8 +38,11 @@ func (p *Pool) CreateRun(_ context.Context, config engines.TrainRunConfig) (_ en
 	if err != nil {
 		return nil, err
 	}
+	complete := false
+	defer r.closeUnless(&complete)
 	r.adapter.Initialize(config.Seed)
 	r.adapter.Pack()
+	complete = true
 	return r, nil
 }
 
@@ -143,11 +146,11 @@ func (r *run) fail(err error) {
 	}
 }
 
-// err returns the error of a run that has failed.
+// err returns the error of a run, or of a pool, that has failed.
 func (r *run) err() error {
 	r.pool.mu.Lock()
 	defer r.pool.mu.Unlock()
-	return r.failed
+	return cmp.Or(r.failed, r.pool.failed)
 }
 
 // recovered is deferred by methods: after a panic, it sets err instead.
@@ -239,6 +242,13 @@ func (r *run) Close() error {
 	r.pool.used -= r.bytes
 	r.bytes = 0
 	return nil
+}
+
+// closeUnless is deferred by functions that return a run: it frees the memory of one that is not complete.
+func (r *run) closeUnless(complete *bool) {
+	if !*complete {
+		_ = r.Close() // Close of a run never returns an error
+	}
 }
 
 func fieldName(datum int, name string) string { return fmt.Sprintf("data[%d].%s", datum, name) }

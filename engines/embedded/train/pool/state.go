@@ -110,11 +110,13 @@ func (p *Pool) RestoreRun(
 	if err != nil {
 		return nil, fmt.Errorf("restore run: %w", err)
 	}
+	complete := false
+	defer r.closeUnless(&complete)
 	if err = r.read(in, &head); err == nil {
 		err = checkSum(state, sum)
 	}
 	if err != nil {
-		return nil, errors.Join(err, r.Close())
+		return nil, err
 	}
 	if options.ResetOptimizer {
 		r.optimizer.Steps = 0
@@ -126,6 +128,7 @@ func (p *Pool) RestoreRun(
 			"with %s: results differ by rounding from those that it would have had", head.Kernel, p.kernel))
 	}
 	r.adapter.Pack()
+	complete = true
 	return r, nil
 }
 
