@@ -127,3 +127,63 @@ func TestSegmentBytes(t *testing.T) {
 		}
 	}
 }
+
+// TestSegmentsAfterPanic lets a pass of three segments panic while it adds each of the matrices of the second
+// one to its gradient. The others, computed again alone, have the gradients of a pass without a panic.
+func TestSegmentsAfterPanic(t *testing.T) {
+	c := tiny(false)
+	w := NewWeights(c)
+	w.Initialize(3)
+	net := NewNet(w, nil, 1)
+	modules := []Module{Query, Key, Value, Output, Gate, Up, Down}
+	adapters := make([]*TrainedAdapter, 3)
+	for i := range adapters {
+		a := NewAdapter(c, i+2, 8, modules)
+		a.Initialize(uint64(i))
+		adapters[i] = NewTrainedAdapter(&c, a)
+	}
+	// compute adds a pass of some segments to their gradients, and returns what it panics with.
+	compute := func(gradients []*Gradient, orders []*Order, segments ...int) (cause any) {
+		defer func() { cause = recover() }()
+		var batch SegmentBatch
+		for _, i := range segments {
+			batch.Begin(adapters[i], gradients[i], orders[i], 0)
+			tokens := make([]int32, 4+i)
+			for j := range tokens {
+				tokens[j] = int32((3*i + j) % c.VocabSize)
+			}
+			batch.Add(tokens, tokens)
+		}
+		p := NewPass(net)
+		p.ForwardSegments(&batch, true, func(_, grads []float32) {
+			for i := range grads {
+				grads[i] = 1
+			}
+		})
+		p.BackwardSegments()
+		return nil
+	}
+	begin := func() (gradients []*Gradient, orders []*Order) {
+		for _, a := range adapters {
+			gradients, orders = append(gradients, a.NewGradient(&c)), append(orders, NewOrder(&c))
+		}
+		return gradients, orders
+	}
+	want, orders := begin()
+	require.Nil(t, compute(want, orders, 0, 1, 2))
+	for layer := range c.Layers {
+		for _, m := range modules {
+			got, orders := begin()
+			got[1].adapter.Layers[layer][m].B.Rows = 0
+			require.NotNil(t, compute(got, orders, 0, 1, 2))
+			require.Equal(t, []bool{false, true, false},
+				[]bool{orders[0].Partial(0), orders[1].Partial(0), orders[2].Partial(0)})
+			require.Nil(t, compute(got, orders, 2))
+			require.Nil(t, compute(got, orders, 0))
+			require.Equal(t, want[0].Flat, got[0].Flat, "layer %d, %v", layer, m)
+			require.Equal(t, want[2].Flat, got[2].Flat, "layer %d, %v", layer, m)
+			orders[1].Fail()
+			require.Nil(t, compute(got, orders, 1), "a gradient that has failed gets nothing")
+		}
+	}
+}

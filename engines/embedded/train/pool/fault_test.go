@@ -8,7 +8,9 @@ import (
 	"go/token"
 	"io/fs"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -216,7 +218,26 @@ func TestGoroutines(t *testing.T) {
 		require.Contains(t, planted, where, "plant a fault in this goroutine")
 	}
 	require.Len(t, found, len(planted))
+	tests := map[string]bool{}
+	for _, dir := range []string{"train/pool", "kernel", "serve"} {
+		files, err := filepath.Glob(filepath.Join(root, dir, "*_test.go"))
+		require.NoError(t, err)
+		for _, path := range files {
+			source, err := os.ReadFile(path)
+			require.NoError(t, err)
+			for _, name := range testName.FindAllString(string(source), -1) {
+				tests[strings.TrimPrefix(name, "func ")] = true
+			}
+		}
+	}
+	for where, by := range planted {
+		for _, name := range regexp.MustCompile(`Test\w+`).FindAllString(by, -1) {
+			require.True(t, tests[name], "%s: there is no %s", where, name)
+		}
+	}
 }
+
+var testName = regexp.MustCompile(`func Test\w+`)
 
 // goroutines returns the functions of a file that start goroutines.
 func goroutines(t *testing.T, path string) (names []string) {
