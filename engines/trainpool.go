@@ -47,6 +47,8 @@ const PrecisionFloat32 = "float32"
 //
 // The results of a run depend only on its own calls: they are bit-identical beside any other runs,
 // with any number of cores, and after the run was saved and restored.
+//
+// Calls return Unavailable if the pool is closed or cannot continue: another pool must be opened.
 type TrainPool interface {
 	BaseHash() string
 	// Kernel names the instructions that the pool computes with. Results are bit-identical in pools

@@ -135,8 +135,8 @@ func (s *Samples) Sample(
 func (s *Samples) closedError() error {
 	s.model.mu.Lock()
 	defer s.model.mu.Unlock()
-	if s.model.panicked != nil {
-		return s.model.panicked
+	if err := s.model.panicked; err != nil {
+		return domain.Errorf(domain.Unavailable, "the training pool cannot sample any more, so open it again: %v", err)
 	}
 	return domain.Errorf(domain.Unavailable, "the training pool is closed")
 }

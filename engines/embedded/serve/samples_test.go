@@ -125,9 +125,10 @@ func TestFaultOfScheduler(t *testing.T) {
 	s.calls = append(s.calls, &sampleCall{ctx: context.Background(), account: damaged.Join("", 1)}) // without a request
 	s.mu.Unlock()
 	s.model.signal()
-	require.Equal(t, engines.EnginePanicked, reasonOf(<-waiting))
+	require.Equal(t, domain.Unavailable, domain.CodeOf(<-waiting))
 	_, err := s.Sample(t.Context(), nil, sampleRequest("abc"))
-	require.Equal(t, engines.EnginePanicked, reasonOf(err))
+	require.Equal(t, domain.Unavailable, domain.CodeOf(err))
+	require.Contains(t, err.Error(), "samples.go")
 }
 
 // TestSamplesAreServedFairly checks that an account with few samples does not wait for those that another
@@ -158,10 +159,13 @@ func TestSamplesAreServedFairly(t *testing.T) {
 	for range 200 {
 		step()
 	}
+	later := add("huge", engines.MaxTrainSamples)
 	small, before := add("small", 3), huge.next
 	for small.pending > 0 {
 		step()
 	}
 	require.LessOrEqual(t, huge.next-before, 5)
 	require.NoError(t, small.err)
+	require.Nil(t, later.result.Sequences, "calls that wait need no memory for samples")
+	require.Nil(t, later.prompt)
 }

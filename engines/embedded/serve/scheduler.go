@@ -132,18 +132,27 @@ func (s *scheduler) finish(t batchItem, logits, hidden kernel.Matrix) {
 	s.pool.keep(t.request)
 }
 
-// stop closes the model if the scheduler itself has panicked, so that requests do not wait for it.
+// stop closes the model if the scheduler itself has panicked, so that calls do not wait for it. It does so
+// only for samples: the process with the training pool has the state of runs, while a process that serves
+// deployments had better end and start again.
 func (s *scheduler) stop() {
+	m := s.model
+	if m.samples == nil {
+		return
+	}
 	cause := recover()
 	if cause == nil {
 		return
 	}
-	m := s.model
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.closed, m.panicked = true, engines.ErrPanicked(cause)
-	for _, r := range append(s.running, m.waiting...) {
-		r.fail(m.panicked)
+	failure := engines.ErrPanicked(cause)
+	m.closed, m.panicked = true, failure
+	for _, r := range s.running {
+		r.fail(failure)
+	}
+	for _, r := range m.waiting {
+		r.fail(errClosed())
 	}
 	m.waiting = nil
 }

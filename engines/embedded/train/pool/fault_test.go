@@ -1,7 +1,6 @@
 package pool
 
 import (
-	"context"
 	"errors"
 	"go/ast"
 	"go/parser"
@@ -181,9 +180,12 @@ func TestFaultOfQueue(t *testing.T) {
 	p.calls[0].account = nil
 	p.start()
 	<-p.broken
-	requirePanicked(t, p.errOf(c))
-	_, err := good.Forward(context.Background(), pass)
-	requirePanicked(t, err)
+	require.Equal(t, domain.Unavailable, domain.CodeOf(p.errOf(c)))
+	_, err := good.Forward(t.Context(), pass)
+	require.Equal(t, domain.Unavailable, domain.CodeOf(err))
+	require.Contains(t, err.Error(), "fair.go")
+	_, err = good.Step(t.Context(), engines.DefaultAdamParams())
+	require.Equal(t, domain.Unavailable, domain.CodeOf(err))
 	require.NoError(t, p.Close())
 }
 
@@ -193,10 +195,10 @@ func TestGoroutines(t *testing.T) {
 	planted := map[string]string{
 		"train/pool/pool.go start":      "TestPlantedFaults, TestFaultOfQueue",
 		"kernel/split.go Each":          "kernel.TestEachPanics, TestFaultOfStep",
-		"serve/samples.go NewSamples":   "serve.TestSampleFaults",
-		"serve/serve.go Load":           "serve.TestSampleFaults: the same scheduler",
-		"serve/start.go Start":          "serve.TestSampleFaults: the same scheduler",
-		"serve/variants.go LoadWeights": "serve.TestSampleFaults: the same scheduler",
+		"serve/samples.go NewSamples":   "serve.TestSampleFaults, serve.TestFaultOfScheduler",
+		"serve/serve.go Load":           "serve.TestPanicInAStep: the scheduler of a deployment",
+		"serve/start.go Start":          "serve.TestPanicInAStep: the scheduler of a deployment",
+		"serve/variants.go LoadWeights": "serve.TestPanicInAStep: the scheduler of a deployment",
 		"serve/addons.go UnloadAddon":   "waits and closes only",
 	}
 	root, found := filepath.Join("..", ".."), map[string]bool{}

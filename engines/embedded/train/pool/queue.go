@@ -225,7 +225,7 @@ func (p *Pool) abort(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.failed == nil {
-		p.failed = err
+		p.failed = domain.Errorf(domain.Unavailable, "the training pool has failed, so open it again: %v", err)
 		close(p.broken)
 	}
 	p.wake.Broadcast()
