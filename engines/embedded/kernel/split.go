@@ -23,8 +23,10 @@ func (p *Panic) Error() string {
 	return fmt.Sprintf("%v at %s", p.Value, site[1])
 }
 
-// panicSite matches the file and line of the first function after the runtime's in the stack of a panic.
-var panicSite = regexp.MustCompile(`(?s)\npanic\(.*?\n\t[^\n]*\n(?:runtime\.[^\n]*\n\t[^\n]*\n)*[^\n]*\n\t[^\n]*?([^/\n]+:\d+)`)
+// panicSite matches the file and line of the first function after those of the runtime in the stack of a
+// panic.
+var panicSite = regexp.MustCompile(
+	`(?s)\npanic\(.*?\n\t[^\n]*\n(?:runtime\.[^\n]*\n\t[^\n]*\n)*[^\n]*\n\t[^\n]*?([^/\n]+:\d+)`)
 
 // Each calls do(worker, i) for every i from 0 to n-1, on at most workers goroutines including the
 // caller's, and waits for the calls. It starts them in ascending order: a goroutine that has finished a
