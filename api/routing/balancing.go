@@ -178,7 +178,7 @@ func (s *sendState) next(row *projections.Row[domain.Deployment], ready []domain
 	replica, requests := ready[choice.Candidate], query.Candidates[choice.Candidate].Requests
 	return &Attempt{Replica: replica, Addon: q.Addon, cached: -1, now: now,
 		sent: balancer.Send(now(), replica.ID, query.Prompt, choice),
-		placement: Placement{Node: replica.Node.ID(), Concurrent: c.Busy.Of(replicaKey(q.Deployment, replica.ID)) + 1,
+		placement: Placement{Node: c.ShowNode(replica.Node), Concurrent: c.Busy.Of(replicaKey(q.Deployment, replica.ID)) + 1,
 			Route: routeOf(c.Principal, q.Deployment, replica.ID, len(ready), requests, choice)}}
 }
 

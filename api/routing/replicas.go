@@ -306,11 +306,11 @@ func NoReplicaReady(deployment domain.Name, waited time.Duration, why string) er
 
 // StatusOf returns the status that responses show for a deployment. It is the recorded status if
 // that is an error. Otherwise its message states why pending replicas are not placed or, for a
-// deployment without replicas, why no node can run one. pending is the number of pending replicas.
-// v may be nil.
+// deployment without replicas, why no node can run one. It names no nodes. pending is the number of
+// pending replicas. v may be nil.
 func StatusOf(v *projections.View, name domain.Name, d *domain.Deployment, pending int) domain.Status {
 	if v == nil || !d.Live() || d.Status.Code != domain.OK.String() || pending == 0 && len(d.Replicas) > 0 {
-		return d.Status
+		return d.Status.HideNodes()
 	}
 	fit, why := v.Feasibility(projections.ForAccount(v, name.Account(), v.NeedOf(d))), ""
 	switch {
