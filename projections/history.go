@@ -52,9 +52,15 @@ func (w *World) placeReplica(f *fold, e eventlog.Event, decoded any) error {
 		return err
 	}
 	d := f.deployment(e.Name)
-	if since := before.Since(); waited && d != nil && !since.IsZero() && d.Short.Since() != since {
-		below := !before.Minimum.IsZero()
-		w.waits.ObserveReplica(below, d.AcceleratorCount, canonicalTime(e.Time).Unix()-since.Unix())
+	if !waited || d == nil || before.Since().IsZero() {
+		return nil
+	}
+	below, left := !before.Minimum.IsZero(), d.Short.Desired
+	if below {
+		left = d.Short.Minimum
+	}
+	if left.IsZero() {
+		w.waits.ObserveReplica(below, d.AcceleratorCount, canonicalTime(e.Time).Unix()-before.Since().Unix())
 	}
 	return nil
 }
@@ -63,7 +69,11 @@ func (w *World) placeReplica(f *fold, e eventlog.Event, decoded any) error {
 // for its model, for another attempt after a failure, or, above maxReplicaCount, until nothing else
 // waits for capacity.
 func (w *World) waitsForCapacity(d *domain.Deployment) bool {
-	model, ok := w.folds[domain.Models.Collection].table.rows.Get(domain.Name(d.BaseModel))
+	models, ok := w.folds[domain.Models.Collection]
+	if !ok {
+		return false
+	}
+	model, ok := models.table.rows.Get(domain.Name(d.BaseModel))
 	return ok && !model.row.Head().UpdateTime.After(d.Short.Since()) && d.Failures == 0 &&
 		len(d.Replicas) < d.MaxReplicas()
 }

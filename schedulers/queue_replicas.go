@@ -177,13 +177,15 @@ func (q *jobQueue) preemptionOf(victim *queue.Job, d queue.Decision) domain.Inte
 	return domain.IntendJob(j.Name, preempt)
 }
 
-// sortByShortage sorts deployments by since when they lack replicas, as the queue does: those that lack
-// them for longest first. Otherwise, their order stays. The view still counts replicas whose node was
-// lost; these are missing from now on.
-func sortByShortage(deployments []*deployment, since func(*deployment) time.Time) {
-	slices.SortStableFunc(deployments, func(a, b *deployment) int {
+// byShortage returns deployments in the order of since when they lack replicas, as in the queue: those
+// that lack them for longest first. Otherwise, their order stays. The view still counts replicas whose
+// node was lost; these are missing from now on.
+func byShortage(deployments []*deployment, since func(*deployment) time.Time) []*deployment {
+	sorted := slices.Clone(deployments)
+	slices.SortStableFunc(sorted, func(a, b *deployment) int {
 		return cmp.Compare(secondsOf(since(a), a.now), secondsOf(since(b), b.now))
 	})
+	return sorted
 }
 
 // secondsOf returns a time in seconds since the Unix epoch, and that of now for the zero time.
@@ -194,19 +196,19 @@ func secondsOf(t, now time.Time) int64 {
 	return t.Unix()
 }
 
-// sortElastic sorts deployments in the order in which the queue starts their replicas above a
+// inQueueOrder returns deployments in the order in which the queue starts their replicas above a
 // minReplicaCount. It computes the places in the queue only if that order depends on the shares of
 // accounts, because that is slow: it looks at all jobs.
-func sortElastic(v *projections.View, deployments []*deployment, now time.Time) {
+func inQueueOrder(v *projections.View, deployments []*deployment, now time.Time) []*deployment {
 	accounts := map[string]bool{}
 	for _, d := range deployments {
 		if missingReplicas(d) > 0 {
 			accounts[d.name.Account()] = true
 		}
 	}
-	sortByShortage(deployments, func(d *deployment) time.Time { return d.Short.Desired })
+	sorted := byShortage(deployments, func(d *deployment) time.Time { return d.Short.Desired })
 	if len(accounts) < 2 {
-		return
+		return sorted
 	}
 	places := placesOf(v, now)
 	position := func(d *deployment) int {
@@ -215,7 +217,8 @@ func sortElastic(v *projections.View, deployments []*deployment, now time.Time) 
 		}
 		return math.MaxInt
 	}
-	slices.SortStableFunc(deployments, func(a, b *deployment) int { return cmp.Compare(position(a), position(b)) })
+	slices.SortStableFunc(sorted, func(a, b *deployment) int { return cmp.Compare(position(a), position(b)) })
+	return sorted
 }
 
 // aboveMinimum returns the replicas above minReplicaCount in the order in which they are removed,

@@ -76,8 +76,7 @@ func (s Replicas) Plan(v *projections.View, now time.Time) Plan {
 			}
 		}
 	}
-	sortByShortage(placed, func(d *deployment) time.Time { return d.Short.Minimum })
-	for _, d := range placed {
+	for _, d := range byShortage(placed, func(d *deployment) time.Time { return d.Short.Minimum }) {
 		d.short = !d.placeMinimum(v, d.need(v))
 	}
 	if slices.ContainsFunc(placed, func(d *deployment) bool {
@@ -85,8 +84,7 @@ func (s Replicas) Plan(v *projections.View, now time.Time) Plan {
 	}) {
 		withholdPromised(v, fleet) // only if replicas may be placed, because it is slow: it looks at all jobs
 	}
-	sortElastic(v, placed, now)
-	for _, d := range placed {
+	for _, d := range inQueueOrder(v, placed, now) {
 		d.short = d.short || !d.place(v, d.need(v))
 		if d.short && d.State == domain.DeploymentCreatingState && d.belowMinimum() {
 			d.failAt(s.placeDue(d), domain.StatusOf(domain.Errorf(domain.ResourceExhausted,
