@@ -12,7 +12,6 @@ import (
 	"anneal/api/request"
 	"anneal/api/rest"
 	"anneal/domain"
-	"anneal/projections/waits"
 )
 
 // l4Server returns the intent that registers a node with one accelerator for replicas.
@@ -50,9 +49,9 @@ func TestWaitingDeployments(t *testing.T) {
 	s.do(l4Server("machine-7"))
 	first := s.lacking("acme", "first")
 	s.deployment(first, domain.PlaceReplica{ID: "r1", Node: "accounts/system/nodes/machine-7", Generation: 1})
-	s.do(domain.Intend(domain.Nodes, "accounts/system/nodes/machine-7", domain.PlaceAllocation{Allocation: domain.Allocation{
-		ID: domain.ReplicaAllocationID(first, "r1"), For: first, Replica: "r1",
-		Resources: domain.Resources{CPUMilli: 100, MemoryMiB: 128, Accelerators: map[string]int{"VENDOR_A_L4_24GB": 1}}}}))
+	s.do(domain.Intend(domain.Nodes, "accounts/system/nodes/machine-7",
+		domain.PlaceAllocation{Allocation: domain.Allocation{ID: domain.ReplicaAllocationID(first, "r1"), For: first, Replica: "r1",
+			Resources: domain.Resources{CPUMilli: 100, MemoryMiB: 128, Accelerators: map[string]int{"VENDOR_A_L4_24GB": 1}}}}))
 	require.Nil(t, s.shown(first).Queue)
 	hidden := s.lacking("other", "hidden")
 	mine := s.lacking("acme", "mine")
@@ -77,7 +76,7 @@ func TestWaitingDeployments(t *testing.T) {
 		require.NotContains(t, list, secret)
 	}
 
-	for i := range waits.MinWaits {
+	for i := range domain.MinWaits {
 		earlier := s.lacking("other", fmt.Sprintf("earlier-%d", i))
 		s.clock.add(time.Duration(2+i) * time.Hour)
 		s.deployment(earlier, domain.PlaceReplica{ID: "r1", Node: "accounts/system/nodes/machine-8", Generation: 1})

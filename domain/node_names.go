@@ -22,8 +22,8 @@ var (
 	namedNode = regexp.MustCompile(`(\bnode )?\b` + nodesPrefix + `(` + nodeID + `)`)
 	// earlierNode matches the ID of a node in the messages of earlier versions, with the words that
 	// follow it. moved is such a message that ends with the ID.
-	earlierNode = regexp.MustCompile(`\bnode ` + nodeID + `( (?:was (?:lost|shut down|released|restarted)|is being drained|` +
-		`has fewer devices|has none$|did not start the attempt|with another replica|runs without)\b)?`)
+	earlierNode = regexp.MustCompile(`\bnode ` + nodeID + `( (?:was (?:lost|shut down|released|restarted)|` +
+		`is being drained|has fewer devices|has none$|did not start the attempt|with another replica|runs without)\b)?`)
 	movedToNode = regexp.MustCompile(`^moved to node ` + nodeID + `$`)
 )
 

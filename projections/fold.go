@@ -22,7 +22,8 @@ type fold struct {
 }
 
 func newFold(kind domain.AnyKind) *fold {
-	return &fold{kind: kind, job: domain.IsJob(kind), serves: kind.CollectionID() == domain.Deployments.Collection, table: newTable(kind), changed: true}
+	return &fold{kind: kind, job: domain.IsJob(kind), serves: kind.CollectionID() == domain.Deployments.Collection,
+		table: newTable(kind), changed: true}
 }
 
 // change applies a decoded event to the table. After an error, the table is unchanged. A row that

@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"anneal/domain"
-	"anneal/projections/waits"
 	"anneal/schedulers"
 )
 
@@ -101,7 +100,7 @@ func TestWaitsOfDeploymentsAreEstimated(t *testing.T) {
 		require.Equal(t, []string{"r1"}, s.placed(next))
 		require.Equal(t, i+1, longer())
 		estimate, _ := s.world.View().Waits.EstimateReplica(true, 1, 0)
-		require.Equal(t, i+1 >= waits.MinWaits, estimate.High > 0)
+		require.Equal(t, i+1 >= domain.MinWaits, estimate.High > 0)
 		if estimate.High > 0 {
 			require.InDelta(t, 60*(i+1), estimate.High, 10)
 		}

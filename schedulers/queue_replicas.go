@@ -180,10 +180,10 @@ func (q *jobQueue) preemptionOf(victim *queue.Job, d queue.Decision) domain.Inte
 // byShortage returns deployments in the order of since when they lack replicas, as in the queue: those
 // that lack them for longest first. Otherwise, their order stays. The view still counts replicas whose
 // node was lost; these are missing from now on.
-func byShortage(deployments []*deployment, since func(*deployment) time.Time) []*deployment {
+func byShortage(deployments []*deployment, shortage func(*deployment) time.Time) []*deployment {
 	sorted := slices.Clone(deployments)
 	slices.SortStableFunc(sorted, func(a, b *deployment) int {
-		return cmp.Compare(secondsOf(since(a), a.now), secondsOf(since(b), b.now))
+		return cmp.Compare(secondsOf(shortage(a), a.now), secondsOf(shortage(b), b.now))
 	})
 	return sorted
 }

@@ -155,9 +155,9 @@ var errNoProofs = domain.Errorf(domain.Unimplemented, "this server cannot prove 
 
 // errNamesNode is the error for an event of an earlier version whose actor is a node: a proof
 // discloses all attributes of an event.
-var errNamesNode = &domain.Error{Code: domain.FailedPrecondition, Reason: "EVENT_NAMES_NODE", Message: "the proof of an " +
-	"event has all of its attributes, and the actor of this one, which an earlier version of anneal recorded, is the name " +
-	"of a node: ask the operator for the proof"}
+var errNamesNode = &domain.Error{Code: domain.FailedPrecondition, Reason: "EVENT_NAMES_NODE", Message: "the proof " +
+	"of an event has all of its attributes, and the actor of this one, which an earlier version of anneal recorded, " +
+	"is the name of a node: ask the operator for the proof"}
 
 // isDisclosed reports whether the API shows the data of an event unchanged to the caller, because
 // they contain no secrets and no names of nodes.

@@ -77,7 +77,8 @@ var deployments = &resource[domain.Deployment, Deployment]{
 	render:  renderDeployment,
 	creator: func(d *domain.Deployment) string { return d.CreatedBy },
 	dependent: map[string]func(*projections.Row[domain.Deployment]) bool{
-		"status": hasReplicas, "queue": lacksReplicas, "replicaCount": hasReplicas, "replicaStats": hasReplicas, "activeModelVersion": hasReplicas,
+		"status": hasReplicas, "queue": lacksReplicas, "replicaCount": hasReplicas, "replicaStats": hasReplicas,
+		"activeModelVersion": hasReplicas,
 		"region": func(row *projections.Row[domain.Deployment]) bool {
 			return len(row.State.Replicas) > 0 || row.State.Placement != nil
 		},

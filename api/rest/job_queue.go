@@ -9,7 +9,6 @@ import (
 	"anneal/api/wire"
 	"anneal/domain"
 	"anneal/projections"
-	"anneal/projections/waits"
 )
 
 // A Queue determines the order in which waiting jobs and replicas start. schedulers.Places implements
@@ -92,12 +91,12 @@ const noNodes = "the nodes of the fleet could not run it even if they were empty
 // estimate sets the estimate of a wait from longer earlier waits or, if they are too few, the reason
 // why there is none. what names the resources that waited.
 func (q *JobQueue) estimate(begin time.Time, e domain.WaitEstimate, longer int, what string) {
-	if longer >= waits.MinWaits {
+	if longer >= domain.MinWaits {
 		q.setEstimate(begin, e)
 		return
 	}
 	q.NoEstimateReason = fmt.Sprintf("an estimate needs %d earlier %s that have waited for longer than this one has "+
-		"until now, and there are %d", waits.MinWaits, what, longer)
+		"until now, and there are %d", domain.MinWaits, what, longer)
 }
 
 func (q *JobQueue) setEstimate(begin time.Time, e domain.WaitEstimate) {

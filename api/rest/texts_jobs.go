@@ -86,13 +86,14 @@ var progressTexts = map[string]string{
 		"dataset.",
 	"JobQueue.since": "Time at which the job began to wait, or since which the deployment lacks replicas.",
 	"JobQueue.estimatedStartTime": "Estimate of the time at which the job starts, or at which the missing replicas " +
-		"of the deployment are placed: those within minReplicaCount or, if none of these is missing, all. That of a job was made when it began to wait for capacity, unless that was not possible, or its latest time " +
-		"has passed.",
+		"of the deployment are placed: those within minReplicaCount or, if none of these is missing, all. " +
+		"That of a job was made when it began to wait for capacity, unless that was not possible, or its latest time has " +
+		"passed.",
 	"JobQueue.noEstimateReason": "Why a job or deployment that waits for capacity has no estimatedStartTime. Estimates " +
 		"are made from at least 4 earlier waits that were longer than this one.",
 	"EstimatedStartTime.earliest": "10th percentile of the estimated start time: with a probability of 10 %, " +
-		"it is earlier. With less than 9 earlier waits, the time at which the estimate was made: then, it is later than the " +
-		"latest time with a probability of 20 %.",
+		"it is earlier. With less than 9 earlier waits, the time at which the estimate was made: then, it is later than " +
+		"the latest time with a probability of 20 %.",
 	"EstimatedStartTime.median": "Median of the estimated start time: it is as likely earlier as later.",
 	"EstimatedStartTime.latest": "90th percentile of the estimated start time: with a probability of 10 %, " +
 		"it is later.",

@@ -18,8 +18,8 @@ import (
 // An eavesdropper keeps the headers and bodies of all responses.
 type eavesdropper struct {
 	http.RoundTripper
-	mu    sync.Mutex
-	heard bytes.Buffer
+	mu       sync.Mutex
+	received bytes.Buffer
 }
 
 func (e *eavesdropper) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -27,18 +27,18 @@ func (e *eavesdropper) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	e.hear([]byte(fmt.Sprintf("\n%s %s: %v\n", r.Method, r.URL, res.Header)))
+	e.record([]byte(fmt.Sprintf("\n%s %s: %v\n", r.Method, r.URL, res.Header)))
 	res.Body = struct {
 		io.Reader
 		io.Closer
-	}{io.TeeReader(res.Body, writerFunc(e.hear)), res.Body}
+	}{io.TeeReader(res.Body, writerFunc(e.record)), res.Body}
 	return res, nil
 }
 
-func (e *eavesdropper) hear(data []byte) {
+func (e *eavesdropper) record(data []byte) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.heard.Write(data)
+	e.received.Write(data)
 }
 
 type writerFunc func([]byte)
@@ -131,12 +131,12 @@ func TestTenantsDoNotSeeNodeNames(t *testing.T) {
 	stream.Body.Close()
 	<-streamed
 	tap.mu.Lock()
-	heard := tap.heard.String()
+	received := tap.received.String()
 	tap.mu.Unlock()
-	require.Contains(t, heard, "a node was lost")
-	require.Contains(t, heard, "supervisedFineTuningJob.completed.v1")
-	if place := strings.Index(heard, secret); place >= 0 {
-		t.Fatalf("a tenant sees the name: %s", heard[max(0, place-600):min(len(heard), place+200)])
+	require.Contains(t, received, "a node was lost")
+	require.Contains(t, received, "supervisedFineTuningJob.completed.v1")
+	if place := strings.Index(received, secret); place >= 0 {
+		t.Fatalf("a tenant sees the name: %s", received[max(0, place-600):min(len(received), place+200)])
 	}
 	require.Contains(t, f.run("events", "--context", f.dir+"/operator.json", "--all-accounts").ok(t)+
 		fmt.Sprint(recorder.all()), secret)

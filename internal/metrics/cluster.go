@@ -33,8 +33,8 @@ var (
 		[]string{"state"}, nil)
 	waiting = prometheus.NewDesc("anneal_deployments_waiting", "Deployments that have fewer replicas than desired, "+
 		"because no node can hold another one.", nil, nil)
-	lacking = prometheus.NewDesc("anneal_deployment_wait_seconds", "Time since the deployment that has waited longest for "+
-		"replicas lacks them; 0 when none waits.", nil, nil)
+	lacking = prometheus.NewDesc("anneal_deployment_wait_seconds", "Time since the deployment that has waited longest "+
+		"for replicas lacks them; 0 when none waits.", nil, nil)
 	events = prometheus.NewDesc("anneal_events_total", "Events that this process has applied since it started, by type.",
 		[]string{"type"}, nil)
 )

@@ -23,11 +23,6 @@ const (
 	rateWindow = 3_600 // time for which starts of jobs are kept, in seconds
 )
 
-// MinWaits is the minimum number of earlier waits from which a wait is estimated. The next of n
-// exchangeable waits is no longer than the longest of the n with a probability of n/(n+1), which is
-// 80 % for 4: with fewer, nothing is known with that probability.
-const MinWaits = 4
-
 // A History holds the waits of jobs that have started, by their QueueSituation when they began to
 // wait, and the starts of jobs in the last hour. It estimates a wait from quantiles of the waits in
 // the same situation. It adapts the levels of these quantiles to the observed waits, as adaptive
@@ -110,7 +105,7 @@ func bit(set bool) int {
 }
 
 // Estimate returns the estimated wait of a job that begins to wait in a situation; false while the
-// history has fewer than MinWaits waits.
+// history has fewer than domain.MinWaits waits.
 func (h *History) Estimate(s domain.QueueSituation) (domain.WaitEstimate, bool) {
 	for _, k := range keys(s) {
 		b, ok := h.buckets.Get(k)
@@ -123,12 +118,12 @@ func (h *History) Estimate(s domain.QueueSituation) (domain.WaitEstimate, bool) 
 			High: max(quantile(sorted, h.high), median)}, true
 	}
 	estimate, longer := h.EstimateAfter(s, -1)
-	return estimate, longer >= MinWaits
+	return estimate, longer >= domain.MinWaits
 }
 
 // EstimateAfter returns the estimated wait of a job that began to wait in a situation, and that has
 // waited for age seconds without an estimate, or for longer than its estimate: from the earlier waits
-// that were longer than age. longer is their number; if it is less than MinWaits, there is no estimate.
+// that were longer than age. longer is their number; if it is less than domain.MinWaits, there is no estimate.
 func (h *History) EstimateAfter(s domain.QueueSituation, age int64) (estimate domain.WaitEstimate, longer int) {
 	return h.estimateAfter(keys(s), age)
 }
@@ -158,10 +153,10 @@ func (h *History) estimateAfter(keys []uint64, age int64) (estimate domain.WaitE
 // interval returns an interval that has the next wait with a probability of at least 80 % if it and
 // the sorted waits are exchangeable: between the kth shortest and the kth longest of n, which have it
 // with a probability of 1 - 2k/(n+1). With fewer than 9 waits, it is between low, which is a lower
-// bound of all waits, and the longest: n/(n+1). With fewer than MinWaits it returns a zero estimate.
+// bound of all waits, and the longest: n/(n+1). With fewer than domain.MinWaits it returns a zero estimate.
 func interval(sorted []int64, low int64) domain.WaitEstimate {
 	n := len(sorted)
-	if n < MinWaits {
+	if n < domain.MinWaits {
 		return domain.WaitEstimate{}
 	}
 	estimate := domain.WaitEstimate{Low: low, Median: sorted[n/2], High: sorted[n-1]}

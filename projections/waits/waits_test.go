@@ -139,7 +139,7 @@ func TestEstimatesOfFewWaits(t *testing.T) {
 					h.Observe(domain.QueueSituation{}, nil, draw())
 				}
 				interval, ok := h.Estimate(domain.QueueSituation{})
-				require.Equal(t, n >= waits.MinWaits, ok, "%d waits", n)
+				require.Equal(t, n >= domain.MinWaits, ok, "%d waits", n)
 				if !ok {
 					break
 				}
@@ -149,7 +149,7 @@ func TestEstimatesOfFewWaits(t *testing.T) {
 					covered++
 				}
 			}
-			if share := float64(covered) / rounds; n >= waits.MinWaits && n < 20 {
+			if share := float64(covered) / rounds; n >= domain.MinWaits && n < 20 {
 				require.Greater(t, share, 0.77, "%d waits, %s", n, name)
 				require.Less(t, share, 0.93, "%d waits, %s", n, name)
 			}
@@ -179,7 +179,7 @@ func TestEstimatesOfWaitsThatLast(t *testing.T) {
 				inside++
 			}
 		}
-		if longer < waits.MinWaits {
+		if longer < domain.MinWaits {
 			require.Zero(t, e)
 			continue
 		}

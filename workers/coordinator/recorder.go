@@ -39,8 +39,8 @@ func (r recorder) doIfChanged(ctx context.Context, node string, intent domain.In
 	return r.do(ctx, node, intent)
 }
 
-// doAll executes commands on resources of one account that a node caused, in order: see eventlog.DoAll. It waits until the world
-// has their events, and returns the error of each command.
+// doAll executes commands on resources of one account that a node caused, in order: see
+// eventlog.DoAll. It waits until the world has their events, and returns the error of each command.
 func (r recorder) doAll(ctx context.Context, node string, intents ...domain.Intent) []error {
 	request := eventlog.Request{Time: r.now(), Actor: actorOf(node, intents[0].Name), Trace: r.traceOf(intents)}
 	changes, errs := eventlog.DoAll(ctx, r.log, r.world, request, intents...)

@@ -130,7 +130,8 @@ func (r *streamReader[Chunk, Total]) read(ctx context.Context) (total Total, don
 				return total, false, unavailable(engines.ReplicaLost, "the node of the replica was lost during the request")
 			}
 		case <-expired.C:
-			return total, false, unavailable(engines.ReplicaLost, "the node of the replica stopped responding during the request")
+			return total, false, unavailable(engines.ReplicaLost,
+				"the node of the replica stopped responding during the request")
 		case <-ctx.Done():
 			return total, false, ctx.Err()
 		}
