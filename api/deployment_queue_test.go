@@ -50,7 +50,8 @@ func TestWaitingDeployments(t *testing.T) {
 	first := s.lacking("acme", "first")
 	s.deployment(first, domain.PlaceReplica{ID: "r1", Node: "accounts/system/nodes/machine-7", Generation: 1})
 	s.do(domain.Intend(domain.Nodes, "accounts/system/nodes/machine-7",
-		domain.PlaceAllocation{Allocation: domain.Allocation{ID: domain.ReplicaAllocationID(first, "r1"), For: first, Replica: "r1",
+		domain.PlaceAllocation{Allocation: domain.Allocation{ID: domain.ReplicaAllocationID(first, "r1"), For: first,
+			Replica:   "r1",
 			Resources: domain.Resources{CPUMilli: 100, MemoryMiB: 128, Accelerators: map[string]int{"VENDOR_A_L4_24GB": 1}}}}))
 	require.Nil(t, s.shown(first).Queue)
 	hidden := s.lacking("other", "hidden")

@@ -26,7 +26,8 @@ func TestMessagesHideNodes(t *testing.T) {
 		"node n-1 did not start the attempt: full":                      "a node did not start the attempt: full",
 		"the agent of node n-1 runs without --x":                        "the agent of a node runs without --x",
 		"moved to node n-1":                                             "moved to a node",
-		"r1 shares node n-1 with another replica":                       "r1 shares a node with another replica", "and node n2 has none": "and a node has none",
+		"r1 shares node n-1 with another replica":                       "r1 shares a node with another replica",
+		"and node n2 has none":                                          "and a node has none",
 
 		"waiting for a node that can train":                    "waiting for a node that can train",
 		"1 of 2 nodes could run it, but no node has capacity":  "1 of 2 nodes could run it, but no node has capacity",

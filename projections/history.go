@@ -15,7 +15,7 @@ import (
 // job or places a replica.
 func (w *World) change(f *fold, e eventlog.Event, decoded any) error {
 	if f.serves && e.Type == "replica.placed.v1" {
-		return w.placeReplica(f, e, decoded)
+		return placeReplica(w, f, e, decoded)
 	}
 	if !f.job {
 		return f.change(e, decoded)
@@ -43,10 +43,10 @@ func (w *World) change(f *fold, e eventlog.Event, decoded any) error {
 // placeReplica applies the event of a replica that is placed. If the deployment then no longer lacks
 // replicas within its minimum, or no replica at all, it adds to the history for how long it has lacked
 // them.
-func (w *World) placeReplica(f *fold, e eventlog.Event, decoded any) error {
+func placeReplica(w *World, f *fold, e eventlog.Event, decoded any) error {
 	before, waited := domain.ReplicaShortage{}, false
 	if d := f.deployment(e.Name); d != nil {
-		before, waited = d.Short, w.waitsForCapacity(d)
+		before, waited = d.Short, waitsForCapacity(w, d)
 	}
 	if err := f.change(e, decoded); err != nil {
 		return err
@@ -68,7 +68,7 @@ func (w *World) placeReplica(f *fold, e eventlog.Event, decoded any) error {
 // waitsForCapacity reports whether a deployment that lacks replicas waits for capacity only, and not
 // for its model, for another attempt after a failure, or, above maxReplicaCount, until nothing else
 // waits for capacity.
-func (w *World) waitsForCapacity(d *domain.Deployment) bool {
+func waitsForCapacity(w *World, d *domain.Deployment) bool {
 	models, ok := w.folds[domain.Models.Collection]
 	if !ok {
 		return false

@@ -159,7 +159,7 @@ func (s *Service) Serve(c *request.Call, subject string) (any, error) {
 
 // historyOf returns the events that match the filter subject and that the caller may read.
 func (*Service) historyOf(c *request.Call, subject string) history {
-	h := history{subject: subject, mask: c.NodeMask()}
+	h := history{subject: subject, mask: request.NodeMask(c)}
 	if c.Principal.Require(request.ManageSecrets) != nil {
 		h.hidden = hidden
 	}

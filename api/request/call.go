@@ -306,7 +306,7 @@ func (u unrecorded) Error() string { return u.cause.Error() }
 func (u unrecorded) Unwrap() error { return u.cause }
 
 // NodeMask returns what replaces the names of nodes in the response; nil if the caller may see them.
-func (c *Call) NodeMask() *domain.NodeMask {
+func NodeMask(c *Call) *domain.NodeMask {
 	if c.Principal.SeesNodes() {
 		return nil
 	}
@@ -314,8 +314,8 @@ func (c *Call) NodeMask() *domain.NodeMask {
 }
 
 // ShowNode returns the ID of a node or, if the caller may not see it, the label of the node.
-func (c *Call) ShowNode(node domain.Name) string {
-	if mask := c.NodeMask(); mask != nil {
+func ShowNode(c *Call, node domain.Name) string {
+	if mask := NodeMask(c); mask != nil {
 		return mask.Label(node.ID())
 	}
 	return node.ID()
