@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// usersCollection is the collection in the names of users. Users are no resources: an identity
+// usersCollection is the collection in the names of users. Users are not resources: an identity
 // provider has them, and their names are only recorded as actors and creators.
 const usersCollection = "users"
 

@@ -125,7 +125,7 @@ func TestCallback(t *testing.T) {
 		"refused code":     {valid, cookie.Value, "", 403, "did not accept the code"},
 		"another nonce":    {valid, cookie.Value, token(map[string]any{"nonce": "x"}), 403, "token of another login"},
 		"no nonce":         {valid, cookie.Value, token(nil), 403, "token of another login"},
-		"another audience": {valid, cookie.Value, token(map[string]any{"nonce": nonce, "aud": "x"}), 401, "another client"},
+		"another audience": {valid, cookie.Value, token(map[string]any{"nonce": nonce, "aud": "x"}), 401, "has the audience"},
 		"large token": {valid, cookie.Value, token(map[string]any{"nonce": nonce, "x": strings.Repeat("a", 16<<10)}), 401,
 			"more than the maximum"},
 	} {

@@ -68,7 +68,7 @@ func (p *Provider) verify(ctx context.Context, text string) (identity *request.I
 		Issuer string `json:"iss"`
 	}
 	if json.Unmarshal(signed.UnsafePayloadWithoutVerification(), &unverified) != nil || unverified.Issuer != p.Issuer {
-		return nil, nil, nil, invalid("is not of the issuer %s", p.Issuer)
+		return nil, nil, nil, invalid("has the issuer %q, not %q", shortened(unverified.Issuer), p.Issuer)
 	}
 	// an access token for this server (RFC 9068) may be of another client, and a logout token is no login
 	if kind, ok := signed.Signatures[0].Header.ExtraHeaders[jose.HeaderType]; ok {
@@ -84,7 +84,7 @@ func (p *Provider) verify(ctx context.Context, text string) (identity *request.I
 		return nil, nil, nil, invalid("is signed with a key that the provider does not publish")
 	}
 	if token, err = verifiedBy.verifier.Verify(ctx, text); err != nil {
-		return nil, nil, nil, invalid("has a signature that is not valid")
+		return nil, nil, nil, invalid("has an invalid signature")
 	}
 	identity, err = p.check(token)
 	return identity, token, verifiedBy, err
@@ -94,23 +94,27 @@ func (p *Provider) verify(ctx context.Context, text string) (identity *request.I
 func (p *Provider) check(token *oidc.IDToken) (*request.Identity, error) {
 	var claims map[string]json.RawMessage
 	if err := token.Claims(&claims); err != nil {
-		return nil, invalid("has claims that are no JSON object")
+		return nil, invalid("has claims that are not a JSON object")
 	}
 	now := p.Now()
 	clients := []string{p.ClientID, p.CommandLineClient()}
 	ours := func(client string) bool { return slices.Contains(clients, client) }
 	party := textIn(claims["azp"])
 	switch {
-	case !slices.ContainsFunc(token.Audience, ours), party != "" && !ours(party):
-		return nil, invalid("is for another client than %s", p.ClientID)
+	case !slices.ContainsFunc(token.Audience, ours):
+		return nil, invalid("has the audience %q, but must be issued to a client of this server (%s): log in again, or "+
+			"correct --oidc-client-id", shortened(strings.Join(token.Audience, ", ")), strings.Join(clients, ", "))
+	case party != "" && !ours(party):
+		return nil, invalid("has the authorized party %q (claim azp), but must be issued to a client of this server (%s): "+
+			"log in again", shortened(party), strings.Join(clients, ", "))
 	case claims["events"] != nil:
 		return nil, invalid("is a logout token: send an ID token")
 	case token.Expiry.IsZero() || token.Expiry.Unix() <= 0:
-		return nil, invalid("has no end (claim exp)")
+		return nil, invalid("has no expiration time (claim exp)")
 	case !now.Before(token.Expiry.Add(skew)):
 		return nil, expired(token.Expiry)
 	case token.IssuedAt.After(now.Add(skew)), timeIn(claims["nbf"]).After(now.Add(skew)):
-		return nil, invalid("is not valid yet: set the clocks of this server and of the provider")
+		return nil, invalid("is not valid yet (claim nbf or iat): synchronize the clocks of this server and the provider")
 	}
 	user := textIn(claims[p.UsernameClaim])
 	if user == "" || len(user) > maxUser {

@@ -38,7 +38,7 @@ func (m balancerMetrics) opened(c *request.Call, deployment domain.Name, r domai
 	if m.breaks != nil {
 		m.breaks.Inc()
 	}
-	c.Logger.Warn("a replica fails: it gets no requests for some time while others can respond", "deployment",
+	c.Logger.Warn("circuit breaker of a replica opened: other replicas get its requests", "deployment",
 		deployment, "replica", r.ID, "error", err)
 }
 

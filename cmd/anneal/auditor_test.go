@@ -54,6 +54,8 @@ func TestAuditor(t *testing.T) {
 	s.user().must(http.MethodPost, "/datasets", object{"datasetId": "late"})
 	s.run("log", "prove", "deployments/polite", "--since", checkpoint, "--file", file("deployment.proof")).ok(t)
 	s.run("log", "prove", "apiKeys/alice", "--since", checkpoint, "--file", file("key.proof")).ok(t)
+	s.user().must(http.MethodPost, "/datasets", object{"datasetId": "later"})
+	s.run("log", "prove", "datasets/later").ok(t) // so that the checkpoint is larger than those of the proofs
 	require.NoError(t, os.WriteFile(file("checkpoint-of-today"), []byte(s.run("log", "checkpoint").ok(t)), 0o600))
 	admin := s.user().list("/apiKeys", "apiKeys")[0]["name"]
 	require.Zero(t, s.end())

@@ -93,6 +93,8 @@ func (c *restoredCluster) admits(from *installation) bool {
 	nc, err := nats.Connect(c.options.URL, nats.UserInfo("control", c.options.Password))
 	require.NoError(c, err)
 	defer nc.Close()
+	// The killed restore may have sent one more change of the record. This message is stored after it.
+	_, _ = nc.Request("$KV.INSTALLATION.settled", nil, time.Second) // fails while there is no record
 	current, own, err := from.dir.Fingerprints()
 	require.NoError(c, err)
 	record, ok, err := installations.Read(c.Context(), nc)

@@ -55,7 +55,7 @@ func TestHelpIsForUsers(t *testing.T) {
 // come first.
 func TestHelpHasSections(t *testing.T) {
 	for line, titles := range map[string][]string{
-		"serve": {"Addresses and data", "Log and NATS", "TLS", "Login by OpenID Connect", "Backups", "Traces",
+		"serve": {"Addresses and data", "Log and NATS", "TLS", "Login with OpenID Connect", "Backups", "Traces",
 			"Nodes, jobs and deployments", "Limits of requests",
 			"Estimated costs", "Node", "Engines of the node", "Configuration and logs", "Other", "Common flags"},
 		"work": {"Flags", "Node", "Engines of the node", "Metrics and traces", "Configuration and logs",

@@ -82,7 +82,7 @@ func (flags *Flags) Add(f *pflag.FlagSet) {
 	usage.AddSection(f, "Addresses and data", flags.addAddresses)
 	usage.AddSection(f, "Log and NATS", flags.addLog)
 	usage.AddSection(f, "TLS", flags.tls.add)
-	usage.AddSection(f, "Login by OpenID Connect", flags.oidc.add)
+	usage.AddSection(f, "Login with OpenID Connect", flags.oidc.add)
 	usage.AddSection(f, "Backups", flags.backup.add)
 	usage.AddSection(f, "Traces", flags.traces.Add)
 	usage.AddSection(f, "Nodes, jobs and deployments", flags.addScheduling)
