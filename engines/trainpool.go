@@ -204,7 +204,7 @@ type AdamParams struct {
 	Beta1        float64 `json:"beta1"`
 	Beta2        float64 `json:"beta2"`
 	Epsilon      float64 `json:"eps"`
-	WeightDecay  float64 `json:"weightDecay"`  // decoupled: each step multiplies weights by 1 − LearningRate·WeightDecay
+	WeightDecay  float64 `json:"weightDecay"`  // decoupled: weights are multiplied by 1 − LearningRate·WeightDecay
 	GradClipNorm float64 `json:"gradClipNorm"` // maximum norm of the gradient; 0 stands for no maximum
 }
 

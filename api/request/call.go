@@ -100,30 +100,22 @@ type Call struct {
 	recorded    atomic.Bool // the call may have recorded a change
 }
 
-// An Admission is what the admission queues of deployments decided on a call. All parts of the call that
-// are sent to one deployment get the same decision.
+// An Admission is what the admission queue of a deployment decided on a call, whose parts all get the
+// same decision. An attempt on the candidate of a release has a call of its own.
 type Admission struct {
 	mu   sync.Mutex
-	made map[domain.Name]error // by deployment
-	// an earlier deployment, the candidate of a release, has refused the call
-	refused bool
+	made bool
+	err  error
 }
 
-// Decide returns the error of the call's first Decide for a deployment, or that of decide if it is the
-// first one. refused reports whether another deployment has refused the call.
-func (a *Admission) Decide(deployment domain.Name, decide func(refused bool) error) error {
+// Decide returns the error of the call's first Decide, or that of decide if it is the first one.
+func (a *Admission) Decide(decide func() error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	err, made := a.made[deployment]
-	if !made {
-		err = decide(a.refused)
-		a.refused = a.refused || err != nil
-		if a.made == nil {
-			a.made = map[domain.Name]error{}
-		}
-		a.made[deployment] = err
+	if !a.made {
+		a.made, a.err = true, decide()
 	}
-	return err
+	return a.err
 }
 
 // A Connection reads the body of a request, within the limits on the memory and the time of bodies.

@@ -45,13 +45,12 @@ func classOf(c *request.Call) (admission.Class, error) {
 // enter adds a request to the queue, or returns the error that refuses it.
 func (q *queue) enter(w *waiter, now time.Duration) error {
 	s := w.state
-	err := s.c.Admission.Decide(q.deployment, func(refused bool) error {
+	err := s.c.Admission.Decide(func() error {
 		if why := q.admission.Full(&w.request); why != "" { // the request keeps its ticket
 			return q.refuse(w, domain.Errorf(domain.ResourceExhausted,
 				"the admission queue of %s is full: %s: send the request again later, or raise maxReplicaCount",
 				q.deployment, why), 0)
 		}
-		s.forgetRejection(refused)
 		back, honoured := q.redeem(s)
 		if honoured {
 			q.counts.honoured[w.request.Class]++
@@ -76,14 +75,6 @@ func (q *queue) enter(w *waiter, now time.Duration) error {
 	w.admitted = make(chan struct{})
 	q.waiting[w.request.ID] = w
 	return nil
-}
-
-// forgetRejection removes the headers of an earlier response of another deployment, if there was one.
-func (s *sendState) forgetRejection(refused bool) {
-	if refused {
-		s.c.Writer.Header().Del(request.TicketHeader)
-		s.c.Writer.Header().Del("Retry-After")
-	}
 }
 
 // keepPromise marks the ticket of a request that need not wait as used.

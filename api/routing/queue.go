@@ -136,11 +136,7 @@ func (w *waiter) enter(ready []domain.Replica, begin time.Time) error {
 	}
 	choice := w.choose(w.at, nil)
 	if w.request.Prompt = w.work(choice); q.admission.Len() == 0 && w.fits(choice) {
-		if err := s.c.Admission.Decide(q.deployment, func(refused bool) error {
-			s.forgetRejection(refused)
-			q.keepPromise(s)
-			return nil
-		}); err != nil {
+		if err := s.c.Admission.Decide(func() error { q.keepPromise(s); return nil }); err != nil {
 			return err
 		}
 		q.admission.Start(&w.request, w.request.Prompt)

@@ -64,8 +64,8 @@ type checkedHead struct {
 func logCheckFile() *cobra.Command {
 	var k logCheck
 	c := &cobra.Command{Use: "check FILE", Short: "Verify a bundle of 'anneal log prove' offline", Args: arguments(1, 1),
-		Example: "  anneal log check deployment.proof --key ANNEAL/…+…+…\n  anneal log check deployment.proof --key KEY " +
-			"--since checkpoint-of-last-week",
+		Example: "  anneal log check deployment.proof --key ANNEAL/…+…+…\n" +
+			"  anneal log check deployment.proof --key KEY --since checkpoint-of-last-week",
 		Long: `Needs no server, only the file and the log's public key. The check fails unless the log's
 signed checkpoint covers every byte of the event in the bundle. In a file with several bundles, as
 'anneal log prove --all' writes it, it also fails if an event of the account, from the first one on, is
