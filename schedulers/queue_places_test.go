@@ -26,7 +26,7 @@ func TestWaitsAreEstimated(t *testing.T) {
 		wait := s.lifeOf(next).Wait
 		require.NotNil(t, wait)
 		require.Equal(t, s.now, wait.Time)
-		require.Equal(t, i >= 20, wait.Estimate != nil, "with %d waits", i)
+		require.Equal(t, i >= 4, wait.Estimate != nil, "with %d waits", i)
 		s.advance(time.Duration(i%5+1) * time.Minute)
 		s.planJobs()
 		require.Equal(t, wait, s.lifeOf(next).Wait, "the wait is recorded once")

@@ -97,6 +97,6 @@ func (d *deployment) betterNode(v *projections.View, r domain.Replica) (chosenNo
 // move plans a new replica that replaces the replica r on another node, target.
 func (d *deployment) move(r domain.Replica, target chosenNode, need domain.Need) {
 	reason := fmt.Sprintf("replica %s shares node %s with another replica of the deployment, and node %s has none", r.ID,
-		r.Node.ID(), target.name.ID())
+		r.Node, target.name)
 	d.placeOn(target, need, domain.PlaceReplica{ID: d.NextReplica(), Replaces: r.ID, Reason: reason})
 }

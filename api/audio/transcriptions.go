@@ -54,7 +54,8 @@ var responseHeaders = []request.Parameter{
 	{Name: "anneal-server-processing-time", Kind: wire.Text, Description: "Time that the server took to process the " +
 		"request, in seconds."},
 	{Name: "anneal-deployment", Kind: wire.Text, Description: "Name of the deployment that processed the request."},
-	{Name: "anneal-backend-host", Kind: wire.Text, Description: "Name of the node that processed the request."},
+	{Name: "anneal-backend-host", Kind: wire.Text, Description: "Node that processed the request: its name " +
+		"for the operator, and an opaque label for others."},
 }
 
 // A transcription is the state of one request in progress.

@@ -96,7 +96,7 @@ func nextPage(c *request.Call, p *request.Params, h history, q query.Query, m wi
 			next = request.SealToken(c.Pepper, q.Binding, cursor)
 			break
 		}
-		events, cursor.After = append(events, eventlog.Structured(redact(e))), e.Position
+		events, cursor.After = append(events, eventlog.Structured(h.shown(e))), e.Position
 		request.Reflect(c, e.Position)
 	}
 	return request.ListResponse("events", events, next, cursor.Total, m)
@@ -127,7 +127,7 @@ func previousPage(c *request.Call, p *request.Params, h history, q query.Query, 
 			next = request.SealToken(c.Pepper, q.Binding, cursor)
 			break
 		}
-		events, cursor.Before = append(events, eventlog.Structured(redact(e))), e.Position
+		events, cursor.Before = append(events, eventlog.Structured(h.shown(e))), e.Position
 	}
 	return request.ListResponse("events", events, next, cursor.Total, m)
 }
@@ -191,7 +191,7 @@ func filteredPage(c *request.Call, p *request.Params, h history, q query.Query, 
 				return
 			}
 			request.Reflect(c, e.Position)
-			row := &projections.Row[recorded]{Name: domain.Name(fmt.Sprintf("%020d", e.Position)), State: recorded{e}}
+			row := &projections.Row[recorded]{Name: domain.Name(fmt.Sprintf("%020d", e.Position)), State: recorded{h.masked(e)}}
 			if h.visible(e) && !yield(row) {
 				return
 			}
@@ -210,7 +210,7 @@ func filteredPage(c *request.Call, p *request.Params, h history, q query.Query, 
 		if err != nil {
 			return nil, err
 		}
-		events[i] = eventlog.Structured(redact(e))
+		events[i] = eventlog.Structured(h.shown(e))
 	}
 	return request.ListResponse("events", events, page.NextPageToken, page.TotalSize, m)
 }

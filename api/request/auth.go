@@ -103,6 +103,10 @@ func (c Principal) credential() string {
 // account domain.System.
 func (c Principal) IsOperator() bool { return c.Account == domain.System && c.Role == domain.RoleAdmin }
 
+// SeesNodes reports whether the principal may see the names of nodes: it belongs to the operator's
+// account.
+func (c Principal) SeesNodes() bool { return c.Account == domain.System }
+
 // A Permission is what a role may do in its own account.
 type Permission int
 

@@ -297,6 +297,22 @@ func (u unrecorded) Error() string { return u.cause.Error() }
 
 func (u unrecorded) Unwrap() error { return u.cause }
 
+// NodeMask returns what replaces the names of nodes in the response; nil if the caller may see them.
+func NodeMask(c *Call) *domain.NodeMask {
+	if c.Principal.SeesNodes() {
+		return nil
+	}
+	return &domain.NodeMask{Key: c.Pepper}
+}
+
+// ShowNode returns the ID of a node or, if the caller may not see it, the label of the node.
+func ShowNode(c *Call, node domain.Name) string {
+	if mask := NodeMask(c); mask != nil {
+		return mask.Label(node.ID())
+	}
+	return node.ID()
+}
+
 // WarningHeader carries the warnings of a response.
 const WarningHeader = "anneal-warning"
 

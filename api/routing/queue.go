@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"anneal/api/request"
 	"anneal/api/routing/admission"
 	"anneal/api/routing/balance"
 	"anneal/domain"
@@ -268,7 +269,7 @@ func (w *waiter) send(choice balance.Choice) {
 func (w *waiter) attempt() *Attempt {
 	s, replica := w.state, w.ready[w.choice.Candidate]
 	return &Attempt{Replica: replica, Addon: s.q.Addon, cached: -1, answer: -1, now: w.clock, sent: w.sent, ticket: w,
-		placement: Placement{Node: replica.Node.ID(),
+		placement: Placement{Node: request.ShowNode(s.c, replica.Node),
 			Concurrent: s.c.Busy.Of(replicaKey(s.q.Deployment, replica.ID)) + 1,
 			Route:      routeOf(s.c.Principal, s.q.Deployment, replica.ID, len(w.ready), w.others, w.choice)}}
 }

@@ -386,17 +386,17 @@ func UnreachableOf(v *projections.View, name domain.Name, d *domain.Deployment, 
 
 // StatusOf returns the status that responses show for a deployment. It is the recorded status if
 // that is an error. Otherwise its message states why pending replicas are not placed, how many
-// replicas are unreachable or, for a deployment without replicas, why no node can run one. pending is
-// the number of pending replicas. v may be nil.
+// replicas are unreachable or, for a deployment without replicas, why no node can run one. It names no
+// nodes. pending is the number of pending replicas. v may be nil.
 func StatusOf(v *projections.View, name domain.Name, d *domain.Deployment, pending int) domain.Status {
 	if v == nil || !d.Live() || d.Status.Code != domain.OK.String() {
-		return d.Status
+		return d.Status.HideNodes()
 	}
 	if pending == 0 && len(d.Replicas) > 0 {
 		alive := v.Alive(d)
 		lost := UnreachableOf(v, name, d, alive)
 		if lost == 0 {
-			return d.Status
+			return d.Status.HideNodes()
 		}
 		return domain.Status{Code: domain.Unavailable.String(), Message: fmt.Sprintf(
 			"%d of %d replicas cannot be reached: requests are sent to others, and a replica is replaced if its node "+

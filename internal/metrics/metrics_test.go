@@ -98,7 +98,8 @@ func TestClusterMetrics(t *testing.T) {
 		"anneal_accelerators allocated NVIDIA_L4_24GB 3", "anneal_accelerators free NVIDIA_L4_24GB 1",
 		"anneal_accelerators cordoned NVIDIA_L4_24GB 4", "anneal_accelerators lost NVIDIA_L4_24GB 4",
 		"anneal_accelerators failed NVIDIA_L4_24GB 3",
-		"anneal_replicas desired 0", "anneal_deployments_waiting  0", "anneal_events_total node.registered.v1 3",
+		"anneal_replicas desired 0", "anneal_deployments_waiting  0",
+		"anneal_deployment_wait_seconds  0", "anneal_events_total node.registered.v1 3",
 	} {
 		require.Contains(t, got, line+"\n")
 	}

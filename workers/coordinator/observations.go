@@ -84,7 +84,7 @@ func (o *observations) removeMissingReplicas(
 			continue
 		}
 		err := o.do(ctx, node, domain.Intend(domain.Deployments, allocation.For, domain.RemoveReplica{
-			ID: r.ID, Reason: "the agent on node " + node + " was restarted",
+			ID: r.ID, Reason: "the agent on " + describeNode(node) + " was restarted",
 			Failed: r.State == domain.ReplicaInitializing && !session.firstBoot()}))
 		if err != nil && !isRefused(err) {
 			return err
@@ -118,10 +118,10 @@ func (o *observations) recordAttempts(
 			command = domain.ConfirmCancel{Attempt: j.Life.Attempt}
 		case lost:
 			command = domain.RequeueJob{Attempt: j.Life.Attempt, Orphan: session.firstBoot(),
-				Reason: "the agent on node " + node + " was restarted"}
+				Reason: "the agent on " + describeNode(node) + " was restarted"}
 		case !listed && j.Life.StartTime != nil && o.now().Sub(*j.Life.StartTime) > o.beginWithin:
 			command = domain.RequeueJob{Attempt: j.Life.Attempt,
-				Reason: fmt.Sprintf("node %s did not start the attempt within %s", node, o.beginWithin)}
+				Reason: fmt.Sprintf("%s did not start the attempt within %s", describeNode(node), o.beginWithin)}
 		default:
 			continue
 		}
