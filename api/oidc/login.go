@@ -45,9 +45,9 @@ func (p *Provider) Operations() []request.Operation {
 	return []request.Operation{page(loginPath, p.begin), page(callbackPath, p.complete)}
 }
 
-// Scopes returns the scopes that a client requests from a provider with the given scopes: those of an
-// ID token with name and groups, and the scope for a refresh token. Without a list of the provider,
-// they are those that OpenID Connect defines.
+// Scopes returns the scopes that a client requests from a provider with the given scopes: those of
+// an ID token with name and groups, and the scope for a refresh token. Without a list of the
+// provider, they are those that OpenID Connect defines.
 func Scopes(supported []string, refresh bool) []string {
 	wanted := []string{oidc.ScopeOpenID, "profile", "email"}
 	for _, scope := range []string{"groups", oidc.ScopeOfflineAccess} {
@@ -103,7 +103,8 @@ func (p *Provider) begin(c *request.Call) (any, error) {
 	return nil, nil
 }
 
-// complete exchanges the code of the provider for an ID token, and hands it to the page of the console.
+// complete exchanges the code of the provider for an ID token, and hands it to the page of the
+// console.
 func (p *Provider) complete(c *request.Call) (any, error) {
 	private(c.Writer)
 	query := c.Request.URL.Query()
@@ -221,9 +222,10 @@ func rejected(format string, args ...any) error {
 	return e
 }
 
-// cookie returns the cookie of an attempt, without a value. With TLS it has the prefix __Host-, with
-// which browsers refuse the cookie from connections without TLS and from other hosts of the domain. They
-// could give the browser the attempt of another user, who would then be logged in there.
+// cookie returns the cookie of an attempt, without a value. With TLS it has the prefix __Host-,
+// with which browsers refuse the cookie from connections without TLS and from other hosts of the
+// domain. They could give the browser the attempt of another user, who would then be logged in
+// there.
 func (p *Provider) cookie() *http.Cookie {
 	cookie := &http.Cookie{Name: cookieName, Path: "/oidc/", HttpOnly: true, SameSite: http.SameSiteLaxMode}
 	if strings.HasPrefix(p.Address, "https://") {
@@ -254,8 +256,8 @@ func (p *Provider) signature(body string) string {
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// attemptOf returns the attempt in the cookie of a request. It returns false if there is none, if this
-// installation has not signed it, or if it has expired.
+// attemptOf returns the attempt in the cookie of a request. It returns false if there is none, if
+// this installation has not signed it, or if it has expired.
 func (p *Provider) attemptOf(r *http.Request) (one attempt, ok bool) {
 	cookie, err := r.Cookie(p.cookie().Name)
 	if err != nil {

@@ -89,7 +89,8 @@ func TestCookie(t *testing.T) {
 	require.True(t, cookie.HttpOnly)
 }
 
-// TestCallback checks which responses of a provider complete a login, and that a login completes once.
+// TestCallback checks which responses of a provider complete a login, and that a login completes
+// once.
 func TestCallback(t *testing.T) {
 	p := newProvider(t)
 	at := &clock{start}
@@ -161,8 +162,8 @@ func TestCallback(t *testing.T) {
 	require.Equal(t, 403, response.StatusCode, "the attempt has expired")
 }
 
-// TestExchangesAreBounded checks that clients cannot make the server send many requests to the provider at
-// the same time.
+// TestExchangesAreBounded checks that clients cannot make the server send many requests to the
+// provider at the same time.
 func TestExchangesAreBounded(t *testing.T) {
 	p := newProvider(t)
 	v := verifier(t, p, &clock{start}, "team=accounts/acme:user")
@@ -187,8 +188,8 @@ func TestExchangesAreBounded(t *testing.T) {
 	}
 }
 
-// TestEndpointsNeedTLS checks that the server sends no code and no secret to an endpoint of the provider
-// without TLS, also not by a redirect.
+// TestEndpointsNeedTLS checks that the server sends no code and no secret to an endpoint of the
+// provider without TLS, also not by a redirect.
 func TestEndpointsNeedTLS(t *testing.T) {
 	for _, endpoint := range []string{"authorization_endpoint", "token_endpoint", "jwks_uri"} {
 		p := newProvider(t)
@@ -207,8 +208,8 @@ func TestEndpointsNeedTLS(t *testing.T) {
 	require.ErrorContains(t, verifier(t, p, &clock{start}).Refresh(t.Context()), "must begin with https://")
 }
 
-// TestTypesOfTokens checks that an access token and a logout token, which the provider signs with the same
-// keys, are not accepted as ID tokens.
+// TestTypesOfTokens checks that an access token and a logout token, which the provider signs with
+// the same keys, are not accepted as ID tokens.
 func TestTypesOfTokens(t *testing.T) {
 	p := newProvider(t)
 	v := verifier(t, p, &clock{start}, "team=accounts/acme:reader")

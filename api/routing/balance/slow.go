@@ -46,9 +46,9 @@ func (r *replicaState) measureLag(expected, took time.Duration) {
 	p.lag += (lag - p.lag) / lagShare
 }
 
-// refresh compares the replicas once in each interval. A replica is slow if its rate is less than two
-// thirds of the median, or its lag more than twice the median and minLag. A replica without requests
-// becomes less slow with time, so that it is tried again.
+// refresh compares the replicas once in each interval. A replica is slow if its rate is less than
+// two thirds of the median, or its lag more than twice the median and minLag. A replica without
+// requests becomes less slow with time, so that it is tried again.
 func (b *Balancer) refresh(now time.Duration) {
 	if now < b.refreshAt {
 		return
