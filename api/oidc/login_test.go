@@ -73,9 +73,9 @@ func TestCookie(t *testing.T) {
 		strings.Repeat("a", 65): false} {
 		response := serve(v, "GET", "/oidc/login?renew="+url.QueryEscape(renew), nil)
 		body, _, _ := strings.Cut(response.Cookies()[0].Value, ".")
-		attempt, err := base64.RawURLEncoding.DecodeString(body)
+		state, err := base64.RawURLEncoding.DecodeString(body)
 		require.NoError(t, err)
-		require.Equal(t, kept, strings.Contains(string(attempt), `"Renew":"`+renew+`"`), "%s", attempt)
+		require.Equal(t, kept, strings.Contains(string(state), `"Renew":"`+renew+`"`), "%s", state)
 	}
 	another, with := begin(t, v)
 	require.NotEqual(t, cookie.Value, another.Value)
@@ -159,7 +159,7 @@ func TestCallback(t *testing.T) {
 	at.Time = start.Add(10 * time.Minute)
 	response := serve(v, "GET", "/oidc/callback?"+valid.Encode(),
 		http.Header{"Cookie": {cookie.Name + "=" + cookie.Value}})
-	require.Equal(t, 403, response.StatusCode, "the attempt has expired")
+	require.Equal(t, 403, response.StatusCode, "the login state has expired")
 }
 
 // TestExchangesAreBounded checks that clients cannot make the server send many requests to the

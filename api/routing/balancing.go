@@ -140,7 +140,7 @@ func (a *Attempt) end(err error, canceled bool) (opened bool) {
 	case err == nil:
 		a.sent.FirstToken(a.now())
 		a.sent.End(a.cached)
-	case !canceled && blames(err):
+	case !canceled && isReplicaFault(err):
 		opened = a.sent.Fail(a.now())
 	default:
 		opened = a.sent.Cancel(a.now())
@@ -149,9 +149,9 @@ func (a *Attempt) end(err error, canceled bool) (opened bool) {
 	return opened
 }
 
-// blames reports whether an error of a request means that the replica fails. Errors of invalid
+// isReplicaFault reports whether an error of a request means that the replica fails. Errors of invalid
 // requests, of full queues, and of replicas and addons that were removed do not.
-func blames(err error) bool {
+func isReplicaFault(err error) bool {
 	switch domain.CodeOf(err) {
 	case domain.Unavailable:
 		reason := request.ReasonOf(err)

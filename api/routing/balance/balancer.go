@@ -51,7 +51,7 @@ type replicaState struct {
 	idleAt   time.Duration // when it will have processed all prompts that were sent to it
 	speed    int64         // rate in prompt tokens per 2^30 nanoseconds, to avoid a division
 	reported time.Duration // Candidate.ReportTime of the last report
-	slow     bool          // pace.extra is not 0
+	slow     bool          // slowness.extra is not 0
 	broken   bool          // the breaker is open or half-open
 
 	idle          time.Duration // predicted total time in which it had no prompt to process
@@ -62,9 +62,9 @@ type replicaState struct {
 	lastToken     time.Duration // when it last began to answer a request
 	waiting       []*InFlight   // requests of this gateway without a first token, in the order in which they were sent
 
-	pace    pace
-	breaker breaker
-	loads   map[string]time.Duration // by addon: when a request of a gateway made the replica load it
+	slowness slowness
+	breaker  breaker
+	loads    map[string]time.Duration // by addon: when a request of a gateway made the replica load it
 }
 
 // New returns a Balancer without replicas. It calls announce, which may be nil, for each prompt
@@ -244,7 +244,7 @@ func (b *Balancer) indexOf(id string) int {
 		b.prefixes.lists = append(b.prefixes.lists, blockList{})
 	}
 	b.generation++
-	b.replicas[at] = replicaState{id: id, generation: b.generation, pace: pace{slow: slowOne}}
+	b.replicas[at] = replicaState{id: id, generation: b.generation, slowness: slowness{slow: slowOne}}
 	b.replicas[at].setRate(1000 * b.typicalRate())
 	b.prefixes.lists[at] = newBlockList(initialBlocks)
 	b.index[id] = at
