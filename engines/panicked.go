@@ -9,12 +9,12 @@ import (
 	"anneal/domain"
 )
 
-// EnginePanicked is the reason of an error with the code Internal: the engine panicked in a call. It
-// continues with other calls.
+// EnginePanicked is the reason of an error with the code Internal: the engine panicked in a call.
+// It continues with other calls.
 const EnginePanicked = "ENGINE_PANICKED"
 
-// ErrPanicked returns the error of a call that panicked with a cause. It must be called by the deferred
-// function that has recovered from the panic.
+// ErrPanicked returns the error of a call that panicked with a cause. It must be called by the
+// deferred function that has recovered from the panic.
 func ErrPanicked(cause any) error {
 	return &domain.Error{Code: domain.Internal, Reason: EnginePanicked, Message: fmt.Sprintf(
 		"the engine failed: report this error to the operator if it happens again: %v (%s)", cause, panicSite())}

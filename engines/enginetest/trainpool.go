@@ -20,8 +20,8 @@ import (
 )
 
 // TrainPool runs the tests that every implementation of engines.TrainPool must pass. open opens a
-// pool of the same base model each time, with the number of cores and the limits of a request. vocab
-// is the number of tokens of the model, whose context has at least 64 tokens.
+// pool of the same base model each time, with the number of cores and the limits of a request.
+// vocab is the number of tokens of the model, whose context has at least 64 tokens.
 func TrainPool(t *testing.T, vocab int, open func(*testing.T, engines.TrainPoolRequest) engines.TrainPool) {
 	s := &poolSuite{vocab: vocab, request: func(t *testing.T, request engines.TrainPoolRequest) engines.TrainPool {
 		p := open(t, request)
@@ -228,7 +228,8 @@ func (s *poolSuite) forward(t *testing.T) {
 	require.Equal(t, before, stateOf(t, r))
 }
 
-// zeroWeights checks that targets without weight, at the end of data or between them, change nothing.
+// zeroWeights checks that targets without weight, at the end of data or between them, change
+// nothing.
 func (s *poolSuite) zeroWeights(t *testing.T) {
 	p := s.open(t, 2)
 	for i, loss := range TrainLosses {
@@ -313,8 +314,8 @@ func (s *poolSuite) script(t *testing.T, p engines.TrainPool, number, n int) (
 	return results, stateOf(t, r)
 }
 
-// batchInvariance checks that a run beside seven others returns what it returns alone, with batches of
-// several sizes.
+// batchInvariance checks that a run beside seven others returns what it returns alone, with batches
+// of several sizes.
 func (s *poolSuite) batchInvariance(t *testing.T) {
 	sizes := []int{1, 2, 5, 12, 32, 3, 8, 20}
 	var results [8][]engines.TrainPassResult

@@ -63,8 +63,8 @@ func datum(prompt, continuation []int32) (d engines.TrainDatum) {
 	return d
 }
 
-// samples compares the log-probabilities of samples and prompts with those of Forward, for runs and for
-// the base model.
+// samples compares the log-probabilities of samples and prompts with those of Forward, for runs and
+// for the base model.
 func (s *poolSuite) samples(t *testing.T) {
 	p := s.open(t, 2)
 	check := func(r engines.TrainRun, one engines.TrainSampler, seed uint64) {
@@ -121,8 +121,8 @@ func (s *poolSuite) checkTop(
 	require.Zero(t, got.TopKTokens[0])
 }
 
-// sampleInvariance checks that samples depend on their request only: in any batch, with any number of
-// cores, beside other adapters and passes, and whichever other samples the request has.
+// sampleInvariance checks that samples depend on their request only: in any batch, with any number
+// of cores, beside other adapters and passes, and whichever other samples the request has.
 func (s *poolSuite) sampleInvariance(t *testing.T) {
 	var want [12]engines.TrainSamples
 	for round, cores := range []int{1, 3} {

@@ -1,12 +1,12 @@
 // Package fair divides computing among accounts in proportion to weights. It is start-time fair
-// queueing (Goyal, Vin and Cheng 1996), with tokens as the measure of time, so the order of computing
-// follows from the order of requests only.
+// queueing (Goyal, Vin and Cheng 1996), with tokens as the measure of time, so the order of
+// computing follows from the order of requests only.
 package fair
 
 import "maps"
 
-// A Queue has the virtual times of the accounts that have requests. The zero value is ready to use. It
-// is not safe for concurrent use.
+// A Queue has the virtual times of the accounts that have requests. The zero value is ready to use.
+// It is not safe for concurrent use.
 type Queue struct {
 	now      int64 // the lowest virtual time of an account with requests so far
 	accounts map[string]*Account
@@ -22,8 +22,8 @@ type Account struct {
 // unit is the virtual time of one token of an account with the weight 1.
 const unit = 1 << 16
 
-// Join adds a request of an account. weight 0 stands for 1; the last weight of an account is valid. An
-// account that had no requests has no claim to the time that it did not use.
+// Join adds a request of an account. weight 0 stands for 1; the last weight of an account is valid.
+// An account that had no requests has no claim to the time that it did not use.
 func (q *Queue) Join(name string, weight int) *Account {
 	q.advance()
 	a := q.accounts[name]
@@ -52,12 +52,12 @@ func (q *Queue) Leave(a *Account) {
 // Charge adds tokens that are computed for an account.
 func (a *Account) Charge(tokens int) { a.time += int64(tokens) * unit / a.weight }
 
-// Before reports whether a request of the account a comes before one of the account b. Neither comes
-// before the other if they have the same virtual time.
+// Before reports whether a request of the account a comes before one of the account b. Neither
+// comes before the other if they have the same virtual time.
 func (a *Account) Before(b *Account) bool { return a.time < b.time }
 
-// advance sets q.now to the lowest virtual time of an account with requests. If no account has any, there
-// is nobody to be fair to, and all begin again.
+// advance sets q.now to the lowest virtual time of an account with requests. If no account has any,
+// there is nobody to be fair to, and all begin again.
 func (q *Queue) advance() {
 	lowest, idle := int64(0), true
 	for _, a := range q.accounts {

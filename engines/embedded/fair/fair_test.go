@@ -6,7 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestShares checks that accounts that always have requests get tokens in proportion to their weights.
+// TestShares checks that accounts that always have requests get tokens in proportion to their
+// weights.
 func TestShares(t *testing.T) {
 	var q Queue
 	weights := map[string]int{"a": 0, "b": 2, "c": 5}
@@ -29,8 +30,8 @@ func TestShares(t *testing.T) {
 	require.InDelta(t, 5000, served["c"], 2)
 }
 
-// TestIdle checks that an account neither saves time while it has no requests, nor loses its debt when it
-// leaves and comes back at once, and that idle accounts need no memory.
+// TestIdle checks that an account neither saves time while it has no requests, nor loses its debt
+// when it leaves and comes back at once, and that idle accounts need no memory.
 func TestIdle(t *testing.T) {
 	var q Queue
 	a, b := q.Join("a", 1), q.Join("b", 1)

@@ -23,15 +23,15 @@ func (p *Panic) Error() string {
 	return fmt.Sprintf("%v at %s", p.Value, site[1])
 }
 
-// panicSite matches the file and line of the first function after those of the runtime in the stack of a
-// panic.
+// panicSite matches the file and line of the first function after those of the runtime in the stack
+// of a panic.
 var panicSite = regexp.MustCompile(
 	`(?s)\npanic\(.*?\n\t[^\n]*\n(?:runtime\.[^\n]*\n\t[^\n]*\n)*[^\n]*\n\t[^\n]*?([^/\n]+:\d+)`)
 
 // Each calls do(worker, i) for every i from 0 to n-1, on at most workers goroutines including the
-// caller's, and waits for the calls. It starts them in ascending order: a goroutine that has finished a
-// call makes the next one. If a call panics, Each makes no further calls, and panics on the caller's
-// goroutine: nobody can recover a panic on another one, and it would end the process.
+// caller's, and waits for the calls. It starts them in ascending order: a goroutine that has
+// finished a call makes the next one. If a call panics, Each makes no further calls, and panics on
+// the caller's goroutine: nobody can recover a panic on another one, and it would end the process.
 func Each(n, workers int, do func(worker, i int)) {
 	if workers = min(workers, n); workers <= 1 {
 		for i := range n {

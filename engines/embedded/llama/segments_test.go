@@ -128,8 +128,9 @@ func TestSegmentBytes(t *testing.T) {
 	}
 }
 
-// TestSegmentsAfterPanic lets a pass of three segments panic while it adds each of the matrices of the second
-// one to its gradient. The others, computed again alone, have the gradients of a pass without a panic.
+// TestSegmentsAfterPanic lets a pass of three segments panic while it adds each of the matrices of
+// the second one to its gradient. The others, computed again alone, have the gradients of a pass
+// without a panic.
 func TestSegmentsAfterPanic(t *testing.T) {
 	c := tiny(false)
 	w := NewWeights(c)

@@ -16,9 +16,9 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// Samples generates samples for training (engines.TrainSampler) from the model of a llama.Net, whose
-// weights it shares. Calls wait without a limit of their number: a request is created for a sample when
-// the scheduler has a slot for it, so waiting calls need little memory.
+// Samples generates samples for training (engines.TrainSampler) from the model of a llama.Net,
+// whose weights it shares. Calls wait without a limit of their number: a request is created for a
+// sample when the scheduler has a slot for it, so waiting calls need little memory.
 type Samples struct {
 	model     *model
 	tokenizer *tokenizer.Tokenizer // nil if the model has none
@@ -39,8 +39,8 @@ type SampleWeights struct{ addon *addon }
 // Bytes returns the memory of the adapter in bytes.
 func (w *SampleWeights) Bytes() int64 { return w.addon.adapter.Bytes() }
 
-// NewSamples starts a scheduler for samples. hash is that of the base model in net. tokens is nil if there
-// is no tokenizer: then texts cannot stop a sample.
+// NewSamples starts a scheduler for samples. hash is that of the base model in net. tokens is nil
+// if there is no tokenizer: then texts cannot stop a sample.
 func NewSamples(
 	net *llama.Net, hash string, tokens *tokenizer.Tokenizer, stopTokens []int, options Options,
 ) *Samples {
@@ -75,8 +75,8 @@ func (s *Samples) Load(dir string) (*SampleWeights, error) {
 // Close ends the scheduler. Calls in progress fail with Unavailable.
 func (s *Samples) Close() error { return s.model.Close() }
 
-// A sampleCall is a call of Sample in progress. Samples.mu guards the fields from account on, except that
-// only the scheduler's goroutine writes the values of the prompt.
+// A sampleCall is a call of Sample in progress. Samples.mu guards the fields from account on,
+// except that only the scheduler's goroutine writes the values of the prompt.
 type sampleCall struct {
 	ctx     context.Context
 	request *engines.TrainSampleRequest
@@ -155,7 +155,8 @@ func (c *sampleCall) scored() bool {
 	return c.request.PromptLogprobs || c.request.TopKPromptLogprobs > 0
 }
 
-// begin allocates the result before the first sample. Values of the prompt are NaN until they are computed.
+// begin allocates the result before the first sample. Values of the prompt are NaN until they are
+// computed.
 func (c *sampleCall) begin() {
 	for _, token := range c.request.Prompt {
 		c.prompt = append(c.prompt, int(token))
@@ -179,8 +180,8 @@ func (s *Samples) add(c *sampleCall) {
 	s.model.signal()
 }
 
-// remove removes a call that has returned. Its samples in progress end at the next step, because its
-// context is done or the model is closed.
+// remove removes a call that has returned. Its samples in progress end at the next step, because
+// its context is done or the model is closed.
 func (s *Samples) remove(c *sampleCall) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -189,8 +190,8 @@ func (s *Samples) remove(c *sampleCall) {
 }
 
 // enqueue adds the request of the next sample to the waiting requests of the model, whose mutex is
-// locked. It returns false if there is none. s may be nil. The calls of an account are served one after
-// the other, so that few calls are in progress, and need memory for their samples, at a time.
+// locked. It returns false if there is none. s may be nil. The calls of an account are served one
+// after the other, so that few calls are in progress, and need memory for their samples, at a time.
 func (s *Samples) enqueue(m *model) bool {
 	if s == nil {
 		return false
@@ -241,8 +242,8 @@ func (s *Samples) newRequest(c *sampleCall, i int) *request {
 	return r
 }
 
-// mix scatters the bits of x: similar seeds of a generator give similar first numbers. It is the last
-// step of MurmurHash3, and mix(0) is 0.
+// mix scatters the bits of x: similar seeds of a generator give similar first numbers. It is the
+// last step of MurmurHash3, and mix(0) is 0.
 func mix(x uint64) uint64 {
 	x = (x ^ x>>33) * 0xff51afd7ed558ccd
 	x = (x ^ x>>33) * 0xc4ceb9fe1a85ec53
@@ -313,7 +314,8 @@ func (t *sample) end(stopped bool, err error) {
 	}
 }
 
-// logSumExp returns the logarithm of the sum of the exponentials of logits, as training computes it.
+// logSumExp returns the logarithm of the sum of the exponentials of logits, as training computes
+// it.
 func (s *Samples) logSumExp(logits []float32) float64 {
 	s.exps = slices.Grow(s.exps[:0], len(logits))[:len(logits)]
 	return kernel.LogSumExp64(s.exps, logits)

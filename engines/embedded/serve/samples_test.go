@@ -42,8 +42,8 @@ func TestSamplesShareTheWeights(t *testing.T) {
 	require.Equal(t, before, d.layers[1].down.Bytes())
 }
 
-// TestStopTexts checks that a sample ends with the token that completes a text, also if the text begins in
-// the middle of a token or is the name of a special token.
+// TestStopTexts checks that a sample ends with the token that completes a text, also if the text
+// begins in the middle of a token or is the name of a special token.
 func TestStopTexts(t *testing.T) {
 	s := openSamples(t, repeater("abcé"), Options{})
 	request := sampleRequest("a")
@@ -75,8 +75,8 @@ func (s *Samples) special(t *testing.T) string {
 	return text
 }
 
-// TestSampleFaults plants faults in the goroutine of the scheduler, and checks that only the call at fault
-// fails, or all if that is not known, and that the process continues.
+// TestSampleFaults plants faults in the goroutine of the scheduler, and checks that only the call
+// at fault fails, or all if that is not known, and that the process continues.
 func TestSampleFaults(t *testing.T) {
 	broken := &SampleWeights{&addon{id: "broken", adapter: &llama.PackedAdapter{}}}
 	for _, workers := range []int{1, 3} {
@@ -112,7 +112,8 @@ func reasonOf(err error) string {
 	return ""
 }
 
-// TestFaultOfScheduler plants a fault outside of a step: the model is closed, and no call waits forever.
+// TestFaultOfScheduler plants a fault outside of a step: the model is closed, and no call waits
+// forever.
 func TestFaultOfScheduler(t *testing.T) {
 	s := openSamples(t, weights(), Options{})
 	waiting := make(chan error)
@@ -131,8 +132,8 @@ func TestFaultOfScheduler(t *testing.T) {
 	require.Contains(t, err.Error(), "samples.go")
 }
 
-// TestSamplesAreServedFairly checks that an account with few samples does not wait for those that another
-// one has queued.
+// TestSamplesAreServedFairly checks that an account with few samples does not wait for those that
+// another one has queued.
 func TestSamplesAreServedFairly(t *testing.T) {
 	tokens := tokenizer.NewBytes()
 	w := weights()

@@ -62,8 +62,8 @@ func (s *scheduler) run() {
 	}
 }
 
-// step executes one step of the running requests. A panic fails only the request that causes it if that
-// is known, otherwise all running requests, because the process also serves other models.
+// step executes one step of the running requests. A panic fails only the request that causes it if
+// that is known, otherwise all running requests, because the process also serves other models.
 func (s *scheduler) step() {
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -100,8 +100,8 @@ func (s *scheduler) compute(spans []span) (logits kernel.Matrix, err error) {
 	return s.decoder.step(spans), nil
 }
 
-// stepAlone repeats a step that has panicked for one item at a time, and fails the requests whose items
-// panic again.
+// stepAlone repeats a step that has panicked for one item at a time, and fails the requests whose
+// items panic again.
 func (s *scheduler) stepAlone() {
 	for _, t := range s.batch {
 		t.span.cache.truncate(t.first)
@@ -132,9 +132,9 @@ func (s *scheduler) finish(t batchItem, logits, hidden kernel.Matrix) {
 	s.pool.keep(t.request)
 }
 
-// stop closes the model if the scheduler itself has panicked, so that calls do not wait for it. It does so
-// only for samples: the process with the training pool has the state of runs, while a process that serves
-// deployments had better end and start again.
+// stop closes the model if the scheduler itself has panicked, so that calls do not wait for it. It
+// does so only for samples: the process with the training pool has the state of runs, while a
+// process that serves deployments had better end and start again.
 func (s *scheduler) stop() {
 	m := s.model
 	if m.samples == nil {

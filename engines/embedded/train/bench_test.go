@@ -118,8 +118,8 @@ func ratio(b *testing.B, one, other func()) (quotient float64, shortest time.Dur
 	return first.Seconds() / second.Seconds(), second
 }
 
-// BenchmarkTrainPool compares steps of one run of a pool with those of the loop of training jobs, on
-// the same data. The metric of-loop is the quotient of their speeds. All tokens of the pool have
+// BenchmarkTrainPool compares steps of one run of a pool with those of the loop of training jobs,
+// on the same data. The metric of-loop is the quotient of their speeds. All tokens of the pool have
 // log-probabilities, those of the loop only the targets.
 func BenchmarkTrainPool(b *testing.B) {
 	for _, rank := range []int{8, 64} {
@@ -180,9 +180,9 @@ func BenchmarkTrainRuns(b *testing.B) {
 	}
 }
 
-// BenchmarkTrainState measures a run of a model with the shipped model's dimensions after a step: the
-// state that Save writes, the time of Save and RestoreRun in memory, and the time from Export to the
-// first token of a sample with a prompt of 50 tokens, through a directory.
+// BenchmarkTrainState measures a run of a model with the shipped model's dimensions after a step:
+// the state that Save writes, the time of Save and RestoreRun in memory, and the time from Export
+// to the first token of a sample with a prompt of 50 tokens, through a directory.
 func BenchmarkTrainState(b *testing.B) {
 	for _, rank := range []int{8, 64} {
 		b.Run(fmt.Sprintf("rank=%d", rank), func(b *testing.B) {
@@ -235,8 +235,9 @@ func BenchmarkTrainState(b *testing.B) {
 	}
 }
 
-// BenchmarkTrainSamples measures 1,000 calls in progress, each with some samples of 32 tokens after a prompt
-// of 50 tokens, on one core. Calls have one of eight adapters. The metric tok/s counts generated tokens.
+// BenchmarkTrainSamples measures 1,000 calls in progress, each with some samples of 32 tokens after
+// a prompt of 50 tokens, on one core. Calls have one of eight adapters. The metric tok/s counts
+// generated tokens.
 func BenchmarkTrainSamples(b *testing.B) {
 	for _, n := range []int{1, 8} {
 		b.Run(fmt.Sprintf("samples=%d", n), func(b *testing.B) {

@@ -44,8 +44,9 @@ func callOf(t *testing.T, r *run, pass engines.TrainPass, backward bool) *call {
 	return c
 }
 
-// TestPlantedFaults plants a fault in one of three calls that are computed in one pass. The call at fault
-// fails, with its run if it adds to a gradient, and the others have the results that they have alone.
+// TestPlantedFaults plants a fault in one of three calls that are computed in one pass. The call at
+// fault fails, with its run if it adds to a gradient, and the others have the results that they
+// have alone.
 func TestPlantedFaults(t *testing.T) {
 	value := func(target) (float64, float64) { panic("planted") }
 	for name, fault := range map[string]func(r *run, c *call){
@@ -124,8 +125,8 @@ func plant(t *testing.T, at int, backward bool, fault func(r *run, c *call)) {
 	require.Zero(t, p.tokens)
 }
 
-// TestFaultOfLongCall checks that a call with many passes ends after a panic in one of them, and that other
-// runs go on.
+// TestFaultOfLongCall checks that a call with many passes ends after a panic in one of them, and
+// that other runs go on.
 func TestFaultOfLongCall(t *testing.T) {
 	p := openTest(t, 3)
 	pass := enginetest.RandomPass(rand.New(rand.NewPCG(1, 6)), engines.LossCrossEntropy, 200, vocab)
@@ -189,8 +190,8 @@ func TestFaultOfQueue(t *testing.T) {
 	require.NoError(t, p.Close())
 }
 
-// TestGoroutines checks that each goroutine that a pool starts is one of those that tests plant faults in:
-// a panic on any other would end the process, with the runs of all accounts.
+// TestGoroutines checks that each goroutine that a pool starts is one of those that tests plant
+// faults in: a panic on any other would end the process, with the runs of all accounts.
 func TestGoroutines(t *testing.T) {
 	planted := map[string]string{
 		"train/pool/pool.go start":      "TestPlantedFaults, TestFaultOfQueue",

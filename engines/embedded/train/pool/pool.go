@@ -21,9 +21,10 @@ import (
 	"anneal/engines/embedded/tokenizer"
 )
 
-// passTokens is the approximate maximum number of tokens that one goroutine computes at a time: more
-// rows hardly make the products faster, and the activations of fewer stay in the caches. minTokens is
-// the number below which a pass is not divided among goroutines. They do not change results.
+// passTokens is the approximate maximum number of tokens that one goroutine computes at a time:
+// more rows hardly make the products faster, and the activations of fewer stay in the caches.
+// minTokens is the number below which a pass is not divided among goroutines. They do not change
+// results.
 const (
 	passTokens = 128
 	minTokens  = 64
@@ -126,15 +127,15 @@ func keptBytes(c *llama.Config) int64 {
 }
 
 // passBytes returns the maximum memory of all passes: of one with the longest datum, and what the
-// workers keep. Passes that are computed at the same time have no more tokens together. It includes the KV
-// caches of samples.
+// workers keep. Passes that are computed at the same time have no more tokens together. It includes
+// the KV caches of samples.
 func passBytes(c *llama.Config, request engines.TrainPoolRequest) int64 {
 	return c.SegmentBytes(maxTokens(c, request), engines.MaxTrainRank) + int64(request.Parallelism)*keptBytes(c) +
 		request.SampleBytes
 }
 
-// New returns a pool of runs on the weights w, whose hash is hash. It reads the limits of the request;
-// Parallelism must be at least 1.
+// New returns a pool of runs on the weights w, whose hash is hash. It reads the limits of the
+// request; Parallelism must be at least 1.
 func New(w *llama.Weights, hash string, request engines.TrainPoolRequest) *Pool {
 	p := newPool(w, hash, request)
 	p.start()

@@ -58,7 +58,8 @@ func TestTrainPoolSuite(t *testing.T) {
 	})
 }
 
-// TestGradients checks the gradient of each loss against finite differences along random directions.
+// TestGradients checks the gradient of each loss against finite differences along random
+// directions.
 func TestGradients(t *testing.T) {
 	p := openTest(t, 2)
 	for i, name := range enginetest.TrainLosses {
@@ -101,7 +102,8 @@ func TestGradients(t *testing.T) {
 	}
 }
 
-// spread sets the log-probabilities of the old policy so that the ratios are 0.6, 1 and 1.5 by turns.
+// spread sets the log-probabilities of the old policy so that the ratios are 0.6, 1 and 1.5 by
+// turns.
 func spread(t *testing.T, r *run, pass *engines.TrainPass) {
 	got, err := r.Forward(t.Context(), *pass)
 	require.NoError(t, err)

@@ -9,8 +9,8 @@ import (
 	"anneal/engines/embedded/fair"
 )
 
-// A call is a Forward or ForwardBackward of a run. Pool.mu guards the fields from account on; outputs and
-// losses have a range for each chunk.
+// A call is a Forward or ForwardBackward of a run. Pool.mu guards the fields from account on;
+// outputs and losses have a range for each chunk.
 type call struct {
 	run      *run
 	pass     *engines.TrainPass
@@ -150,9 +150,9 @@ func (p *Pool) take(chunks []chunk) []chunk {
 	return chunks
 }
 
-// first returns the index of the waiting call that is served next, among those for which is returns true:
-// that of the account with the lowest virtual time, and among equals the one that was least recently
-// served. It returns -1 if there is none.
+// first returns the index of the waiting call that is served next, among those for which is returns
+// true: that of the account with the lowest virtual time, and among equals the one that was least
+// recently served. It returns -1 if there is none.
 func (p *Pool) first(is func(*call) bool) int {
 	at := -1
 	for i, c := range p.calls {
@@ -166,8 +166,8 @@ func (p *Pool) first(is func(*call) bool) int {
 // next returns the number of tokens of the next datum of a call.
 func (c *call) next() int { return len(c.pass.Data[c.taken].Tokens) }
 
-// fits reports whether a datum with n tokens can be computed beside the current passes. Data that do
-// not fit wait until passes are finished.
+// fits reports whether a datum with n tokens can be computed beside the current passes. Data that
+// do not fit wait until passes are finished.
 func (p *Pool) fits(n int) bool { return p.tokens == 0 || p.tokens+n <= p.limit }
 
 // budget returns the number of tokens of the next pass: an equal share of those that wait, within
@@ -202,8 +202,9 @@ func (c *call) end(n int) {
 	}
 }
 
-// fail records the error of a call of which one chunk has panicked, and drops the data that no worker has
-// taken. If the call has a backward pass, the gradient of its run is incomplete, so the run fails.
+// fail records the error of a call of which one chunk has panicked, and drops the data that no
+// worker has taken. If the call has a backward pass, the gradient of its run is incomplete, so the
+// run fails.
 func (p *Pool) fail(c *call, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

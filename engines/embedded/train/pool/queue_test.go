@@ -51,8 +51,8 @@ func tokensOf(chunks []chunk) (n int) {
 	return n
 }
 
-// TestDelay checks how many tokens are computed before a small pass that arrives after huge ones: each
-// other account has at most one turn before it, however many runs and data it has.
+// TestDelay checks how many tokens are computed before a small pass that arrives after huge ones:
+// each other account has at most one turn before it, however many runs and data it has.
 func TestDelay(t *testing.T) {
 	for seed := range uint64(40) {
 		rng := rand.New(rand.NewPCG(seed, 8))
@@ -98,8 +98,8 @@ func TestRunsOfAnAccount(t *testing.T) {
 	require.InDelta(t, huge.taken, other.taken, 5)
 }
 
-// TestShares checks that accounts get tokens in proportion to their weights while they have passes, and
-// that the order of passes follows from the order of calls.
+// TestShares checks that accounts get tokens in proportion to their weights while they have passes,
+// and that the order of passes follows from the order of calls.
 func TestShares(t *testing.T) {
 	order := func() (served map[string]int, turns []string) {
 		p := idlePool(t, 2)

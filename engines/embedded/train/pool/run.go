@@ -244,7 +244,8 @@ func (r *run) Close() error {
 	return nil
 }
 
-// closeUnless is deferred by functions that return a run: it frees the memory of one that is not complete.
+// closeUnless is deferred by functions that return a run: it frees the memory of one that is not
+// complete.
 func (r *run) closeUnless(complete *bool) {
 	if !*complete {
 		_ = r.Close() // Close of a run never returns an error

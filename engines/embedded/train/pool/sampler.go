@@ -13,8 +13,8 @@ import (
 // sampleSlots is the maximum number of samples in one batch. More rows hardly make products faster.
 const sampleSlots = 64
 
-// sampleBytes returns the maximum memory of the KV caches of samples. The default is at most an eighth of
-// the free memory.
+// sampleBytes returns the maximum memory of the KV caches of samples. The default is at most an
+// eighth of the free memory.
 func sampleBytes(c *llama.Config, request engines.TrainPoolRequest) int64 {
 	bytes := request.SampleBytes
 	if bytes == 0 {
@@ -37,8 +37,8 @@ type sampler struct {
 	closed bool
 }
 
-// OpenSampler implements engines.TrainPool. Samples are drawn by the engine's serving code, on the packed
-// base weights of the pool, so they need no second copy of the base model.
+// OpenSampler implements engines.TrainPool. Samples are drawn by the engine's serving code, on the
+// packed base weights of the pool, so they need no second copy of the base model.
 func (p *Pool) OpenSampler(ctx context.Context, adapterDir string) (_ engines.TrainSampler, err error) {
 	defer recovered(&err)
 	if err := ctx.Err(); err != nil {

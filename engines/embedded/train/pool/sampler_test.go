@@ -20,8 +20,8 @@ import (
 	"anneal/engines/enginetest"
 )
 
-// equalTokens returns the number of tokens whose log-probabilities are compared: ANNEAL_EQUAL_TOKENS,
-// by default 10,000.
+// equalTokens returns the number of tokens whose log-probabilities are compared:
+// ANNEAL_EQUAL_TOKENS, by default 10,000.
 func equalTokens(t *testing.T) int {
 	text := os.Getenv("ANNEAL_EQUAL_TOKENS")
 	if text == "" {
@@ -32,8 +32,8 @@ func equalTokens(t *testing.T) int {
 	return n
 }
 
-// sampledModels saves random models, one with biases, head norms and grouped-query attention, and one
-// of 16-bit weights with tied embeddings. It returns their directories by name.
+// sampledModels saves random models, one with biases, head norms and grouped-query attention, and
+// one of 16-bit weights with tied embeddings. It returns their directories by name.
 func sampledModels(t *testing.T) map[string]string {
 	tokens, dirs := tokenizer.NewBytes(), map[string]string{}
 	for name, edit := range map[string]func(*llama.Config){
@@ -71,9 +71,9 @@ func trainedRun(t *testing.T, p engines.TrainPool, rank, vocab int) engines.Trai
 	return r
 }
 
-// TestSamplerEqualsTrainer checks that the samplers, of a deployment and of the pool, and the trainer
-// compute the same log-probabilities of the same tokens, bit by bit, in batches of 1 to 32 sequences, with
-// several adapters, and after runs were restored.
+// TestSamplerEqualsTrainer checks that the samplers, of a deployment and of the pool, and the
+// trainer compute the same log-probabilities of the same tokens, bit by bit, in batches of 1 to 32
+// sequences, with several adapters, and after runs were restored.
 func TestSamplerEqualsTrainer(t *testing.T) {
 	for name, dir := range sampledModels(t) {
 		t.Run(name, func(t *testing.T) { compareSampler(t, dir) })

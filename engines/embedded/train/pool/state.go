@@ -171,8 +171,8 @@ func damaged(format string, args ...any) error {
 	return domain.Errorf(domain.DataLoss, "the state of the run is damaged: "+format, args...)
 }
 
-// readFull fills data. It returns DataLoss if the state ends before, and another error as it is: the
-// state may be read later.
+// readFull fills data. It returns DataLoss if the state ends before, and another error as it is:
+// the state may be read later.
 func readFull(from io.Reader, data []byte, what string) error {
 	n, err := io.ReadFull(from, data)
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
@@ -184,7 +184,8 @@ func readFull(from io.Reader, data []byte, what string) error {
 	return nil
 }
 
-// readHeader returns the header of a state, which it does not parse before its checksum is verified.
+// readHeader returns the header of a state, which it does not parse before its checksum is
+// verified.
 func readHeader(in io.Reader) (head header, err error) {
 	sum := sha256.New()
 	framed := io.TeeReader(in, sum)

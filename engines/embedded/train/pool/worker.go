@@ -29,9 +29,9 @@ func (w *worker) run() {
 	}
 }
 
-// process computes a pass. If that panics, it computes each chunk again alone, so that only the call at
-// fault fails. Chunks have the same results, bit by bit, and add to gradients what the first pass has not
-// added.
+// process computes a pass. If that panics, it computes each chunk again alone, so that only the
+// call at fault fails. Chunks have the same results, bit by bit, and add to gradients what the
+// first pass has not added.
 func (w *worker) process(chunks []chunk) {
 	tokens := 0
 	for _, one := range chunks {
@@ -106,8 +106,8 @@ type cursor struct {
 	target int     // index of the next target
 }
 
-// losses implements llama.TargetLoss. It writes the losses and log-probabilities of the next targets to
-// their calls.
+// losses implements llama.TargetLoss. It writes the losses and log-probabilities of the next
+// targets to their calls.
 func (at *cursor) losses(logp, grads []float32) {
 	for len(logp) > 0 {
 		c := at.chunks[0].call
