@@ -83,8 +83,8 @@ func (l lowRanks) back(dx, dy kernel.Matrix) {
 	}
 }
 
-// pairsBack returns the gradient of s.z before the scale, and adds the gradients of the pairs to that
-// of the segment.
+// pairsBack returns the gradient of s.z before the scale, and adds the gradients of the pairs to
+// that of the segment.
 func (l lowRanks) pairsBack(dy kernel.Matrix, s *lowState, seg *segment) kernel.Matrix {
 	in, a := &seg.adapter.layers[l.layer][l.input], seg.adapter.Adapter
 	dz := l.arena.matrix(dy.Rows, len(in.low)*a.Rank)

@@ -63,8 +63,8 @@ func (b *SegmentBatch) Reset() {
 	b.targets, b.ends, b.segments = b.targets[:0], b.ends[:0], b.segments[:0]
 }
 
-// Begin starts the segment of the sequences that are added next. The backward pass adds its gradient
-// to g as number turn of order; if g is nil, there must be no backward pass.
+// Begin starts the segment of the sequences that are added next. The backward pass adds its
+// gradient to g as number turn of order; if g is nil, there must be no backward pass.
 func (b *SegmentBatch) Begin(a *TrainedAdapter, g *Gradient, order *Order, turn int) {
 	at := len(b.batch.Tokens)
 	b.segments = append(b.segments,
@@ -98,18 +98,18 @@ func (b *SegmentBatch) targetsOf(token int) (lo, hi int) {
 	return lo, int(b.ends[token])
 }
 
-// headRows is the number of rows whose logits ForwardSegments computes at a time. It bounds the memory
-// for logits, and does not change results.
+// headRows is the number of rows whose logits ForwardSegments computes at a time. It bounds the
+// memory for logits, and does not change results.
 const headRows = 128
 
 // A TargetLoss receives the log-probabilities of the next targets of a SegmentBatch. It writes the
 // derivatives of the objective with respect to them to grads.
 type TargetLoss func(logp, grads []float32)
 
-// ForwardSegments computes the log-probability of each target of each token, and passes all of them to
-// loss, in order, in one or several calls. They are batch-invariant: a sequence has bit-identical
-// log-probabilities in every batch, and in package serve. If backward is true, BackwardSegments must
-// follow. The net must have no adapter, and the pass the temperature 1.
+// ForwardSegments computes the log-probability of each target of each token, and passes all of them
+// to loss, in order, in one or several calls. They are batch-invariant: a sequence has
+// bit-identical log-probabilities in every batch, and in package serve. If backward is true,
+// BackwardSegments must follow. The net must have no adapter, and the pass the temperature 1.
 func (p *Pass) ForwardSegments(b *SegmentBatch, backward bool, loss TargetLoss) {
 	p.segments = append(p.segments[:0], b.segments...)
 	p.layersForward(&b.batch, 0, 0)
@@ -140,8 +140,8 @@ func (p *Pass) ForwardSegments(b *SegmentBatch, backward bool, loss TargetLoss) 
 	}
 }
 
-// logProbabilities returns the log-probabilities of the targets of the tokens from lo on, and replaces
-// their logits by probabilities.
+// logProbabilities returns the log-probabilities of the targets of the tokens from lo on, and
+// replaces their logits by probabilities.
 func (b *SegmentBatch) logProbabilities(p *Pass, logits kernel.Matrix, lo int) []float32 {
 	from, _ := b.targetsOf(lo)
 	_, to := b.targetsOf(lo + logits.Rows - 1)

@@ -116,8 +116,8 @@ func ratio(b *testing.B, one, other func()) (quotient float64, shortest time.Dur
 	return first.Seconds() / second.Seconds(), second
 }
 
-// BenchmarkTrainPool compares steps of one run of a pool with those of the loop of training jobs, on
-// the same data. The metric of-loop is the quotient of their speeds. All tokens of the pool have
+// BenchmarkTrainPool compares steps of one run of a pool with those of the loop of training jobs,
+// on the same data. The metric of-loop is the quotient of their speeds. All tokens of the pool have
 // log-probabilities, those of the loop only the targets.
 func BenchmarkTrainPool(b *testing.B) {
 	for _, rank := range []int{8, 64} {
