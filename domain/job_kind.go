@@ -42,6 +42,7 @@ type JobSpec struct {
 	LearningRateMultiplier float64
 	ConfigField            string // prefix of the fields of Config in API requests: "" or "trainingConfig."
 	EarlyStop              bool
+	ReplayWeight           float64
 	Loss                   *LossConfig
 
 	Evaluator     string       // evaluator that scores the job's own completions; "" without one

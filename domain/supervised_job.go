@@ -10,15 +10,20 @@ var SupervisedJobs = newJobKind("supervisedFineTuningJobs", "supervisedFineTunin
 	"supervisedFineTuningJob.created.v1": SupervisedJobCreated{},
 }, func(j *SupervisedJob) *JobLife { return &j.JobLife })
 
+// MaxReplayWeight is the maximum of replayWeight.
+const MaxReplayWeight = 100
+
 // SupervisedSpec holds the fields of a supervised fine-tuning job that the caller sets.
 type SupervisedSpec struct {
 	TrainingConfig
-	DisplayName          string             `json:"displayName"`
-	Dataset              string             `json:"dataset"`
-	EvaluationDataset    string             `json:"evaluationDataset,omitempty"`
-	EvalAutoCarveout     bool               `json:"evalAutoCarveout,omitempty"`
-	EarlyStop            bool               `json:"earlyStop,omitempty"`
-	IsTurbo              bool               `json:"isTurbo,omitempty"`
+	DisplayName       string `json:"displayName"`
+	Dataset           string `json:"dataset"`
+	EvaluationDataset string `json:"evaluationDataset,omitempty"`
+	EvalAutoCarveout  bool   `json:"evalAutoCarveout,omitempty"`
+	EarlyStop         bool   `json:"earlyStop,omitempty"`
+	IsTurbo           bool   `json:"isTurbo,omitempty"`
+	// weight of the divergence from the base model on its own responses to made-up prompts; 0 replays none
+	ReplayWeight         float64            `json:"replayWeight,omitempty"`
 	Nodes                int                `json:"nodes,omitempty"`
 	MTPEnabled           bool               `json:"mtpEnabled,omitempty"`
 	MTPNumDraftTokens    int                `json:"mtpNumDraftTokens,omitempty"`
@@ -52,7 +57,8 @@ func (j SupervisedJob) Spec() JobSpec {
 		DisplayName: j.DisplayName, Method: MethodSupervised, Nodes: j.SupervisedSpec.Nodes, Turbo: j.IsTurbo,
 		Shapes: supervisedShapes, MinRows: MinExamples, Dataset: j.Dataset, EvaluationDataset: j.EvaluationDataset,
 		AutoCarveout: j.holdsOut(), Config: j.TrainingConfig, EarlyStop: j.EarlyStop,
-		Tracker: j.TrackerConfig, MetricsURL: j.SealedMetricsURL, Secrets: secretsOf(j.ObjectStoreConfig, nil),
+		ReplayWeight: j.ReplayWeight,
+		Tracker:      j.TrackerConfig, MetricsURL: j.SealedMetricsURL, Secrets: secretsOf(j.ObjectStoreConfig, nil),
 	}
 	j.Options.apply(&spec)
 	return spec
@@ -111,6 +117,8 @@ func (c CreateSupervisedJob) Decide(j SupervisedJob, now time.Time) (Event[Super
 func (s SupervisedSpec) check() Violations {
 	var v Violations
 	s.TrainingConfig.check(&v, "")
+	v.Require(s.ReplayWeight >= 0 && s.ReplayWeight <= MaxReplayWeight, "replayWeight",
+		"must be from 0 to %d; 0 replays nothing, and 2 suits most datasets", MaxReplayWeight)
 	checkText(&v, s.DisplayName, "")
 	v.Require(s.Dataset != "", "dataset", "is required")
 	checkData(&v, s.Dataset, s.EvaluationDataset, s.EvalAutoCarveout)

@@ -97,6 +97,9 @@ type TrainSettings struct {
 	MaxContextLength int  `json:"maxContextLength"`
 	EarlyStop        bool `json:"earlyStop"`
 	EvalAutoCarveout bool `json:"evalAutoCarveout"`
+	// ReplayWeight is the weight in the loss of the mean divergence from the initial model on
+	// responses that this model gives to made-up prompts; 0 replays none. Only for Supervised.
+	ReplayWeight float64 `json:"replayWeight,omitempty"`
 	// CheckpointSteps is the number of steps between checkpoints; 0 stands for the engine's
 	// default.
 	CheckpointSteps int `json:"checkpointSteps"`

@@ -23,7 +23,7 @@ var supervisedJobs = &resource[domain.SupervisedJob, SupervisedJob]{
 	fields: storedFieldsOf[domain.SupervisedJob, SupervisedJob]("name", "displayName", "dataset", "evaluationDataset",
 		"evalAutoCarveout",
 		"outputModel", "baseModel", "warmStartFrom", "learningRate", "maxContextLength", "loraRank", "epochs", "batchSize",
-		"earlyStop", "isTurbo",
+		"earlyStop", "isTurbo", "replayWeight",
 		"createTime", "updateTime", "completedTime", "state", "attempt"),
 	local:     addQueue[domain.SupervisedJob, SupervisedJob],
 	creator:   func(j *domain.SupervisedJob) string { return j.CreatedBy },

@@ -9,6 +9,10 @@ var jobTexts = map[string]string{
 		"instead of training on them.",
 	"earlyStop": "Whether training stops when the evaluation loss no longer decreases. Without an " +
 		"evaluationDataset, rows are held out as with evalAutoCarveout.",
+	"replayWeight": "How much training keeps what the model knows: the weight of the divergence from " +
+		"the initial model on its own responses to made-up prompts, from 0 to 100. 0 replays nothing; " +
+		"2 suits most datasets. The metrics train/divergence and eval/retention show the effect. " +
+		"Only the embedded engine supports it.",
 	"isTurbo": "Whether each node of the job gets twice as many CPU cores. The resulting model is " +
 		"the same.",
 	"nodes": "Number of nodes on which the job trains; 0 means 1. With the embedded engine, the " +

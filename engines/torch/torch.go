@@ -156,6 +156,11 @@ func checkSettings(s engines.TrainSettings) error {
 			"jinjaTemplate: the PyTorch trainer supports only the model's own chat template: leave it out, or upload a model "+
 				"with this template")
 	}
+	if s.ReplayWeight > 0 {
+		return domain.Errorf(domain.FailedPrecondition,
+			"replayWeight: the PyTorch trainer does not replay responses: leave it out, or add rows of earlier tasks to the "+
+				"dataset")
+	}
 	if r := s.Rollouts; r != nil && !emptyBody(r.ExtraBody) {
 		return domain.Errorf(domain.FailedPrecondition,
 			"inferenceParameters.extraBody: the PyTorch trainer supports only temperature, topP and topK: leave it out")

@@ -154,6 +154,7 @@ func (e *countingEvaluator) Score(_ context.Context, rows []map[string]any) ([]e
 func TestUnsupportedSettingsAreRejected(t *testing.T) {
 	for field, edit := range map[string]func(*engines.TrainSettings){
 		"jinjaTemplate": func(s *engines.TrainSettings) { s.JinjaTemplate = "{{ messages }}" },
+		"replayWeight":  func(s *engines.TrainSettings) { s.ReplayWeight = 2 },
 		"inferenceParameters.extraBody": func(s *engines.TrainSettings) {
 			s.Rollouts = &engines.Rollouts{InferenceParameters: domain.InferenceParameters{ExtraBody: `{"min_p": 0.1}`}}
 		},

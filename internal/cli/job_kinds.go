@@ -24,8 +24,10 @@ func sftCommand() *cobra.Command {
 			{flag: "batch-size-samples", path: "batchSizeSamples", value: 0,
 				usage: "samples per batch; 0 is the engine's default"},
 			{flag: "early-stop", path: "earlyStop", value: false, usage: "stop when the validation loss no longer decreases"},
+			{flag: "replay-weight", path: "replayWeight", value: 0.0,
+				usage: "how much to keep of what the model knows: 0 is off, 2 suits most datasets"},
 			{flag: "nodes", path: "nodes", value: 1, usage: "nodes to train on"}},
-		metrics: []column{{"EVAL", "eval/loss"}}}.group()
+		metrics: []column{{"EVAL", "eval/loss"}, {"RETENTION", "eval/retention"}}}.group()
 }
 
 func dpoCommand() *cobra.Command {

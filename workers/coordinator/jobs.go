@@ -85,6 +85,7 @@ func settingsOf(spec *domain.JobSpec) engines.TrainSettings {
 		JinjaTemplate: c.JinjaTemplate,
 	}
 	s.EarlyStop, s.EvalAutoCarveout, s.Loss = spec.EarlyStop, spec.AutoCarveout, spec.Loss
+	s.ReplayWeight = spec.ReplayWeight
 	if c.LoraRank != nil {
 		s.LoraRank = *c.LoraRank
 	}

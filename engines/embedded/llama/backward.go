@@ -50,7 +50,8 @@ func (p *Pass) logitsBack(g *Gradient) kernel.Matrix {
 	return p.lastBack(dfinal, dnorm)
 }
 
-// lastBack returns the gradient of the last layer's output. dfinal is that of the final norm's result.
+// lastBack returns the gradient of the last layer's output. dfinal is that of the final norm's
+// result.
 func (p *Pass) lastBack(dfinal kernel.Matrix, dnorm []float32) kernel.Matrix {
 	dlast := p.arena.matrix(p.last.Rows, p.last.Cols)
 	clear(dlast.Data)

@@ -68,8 +68,8 @@ func (c *Config) FitsTraining(adapter bool, cores int) error {
 		fmt.Sprintf("%d parameters, %d bytes each", c.Parameters(), each))
 }
 
-// FitsPool returns an error like Fits if a training pool needs more memory than is free. passes is the
-// memory for its passes in bytes, with data of at most tokens tokens.
+// FitsPool returns an error like Fits if a training pool needs more memory than is free. passes is
+// the memory for its passes in bytes, with data of at most tokens tokens.
 func (c *Config) FitsPool(tokens int, passes int64) error {
 	return fits(c.Parameters()*trainingBytes+passes, machineMemory(), "train adapters on",
 		fmt.Sprintf("%d parameters, %d bytes each, and %s for passes with data of at most %d tokens",
@@ -79,13 +79,14 @@ func (c *Config) FitsPool(tokens int, passes int64) error {
 // FreeMemory returns the memory of the machine in bytes that is free; 0 if it is unknown.
 func FreeMemory() int64 { return machineMemory().free }
 
-// SegmentBytes returns an upper bound of the memory in bytes of a forward and backward pass of segments
-// with tokens tokens, one target each, and adapters up to a rank.
+// SegmentBytes returns an upper bound of the memory in bytes of a forward and backward pass of
+// segments with tokens tokens, one target each, and adapters up to a rank.
 func (c *Config) SegmentBytes(tokens, rank int) int64 {
 	return 4 * (int64(tokens)*int64(c.segmentFloats(rank)) + headRows*int64(c.VocabSize))
 }
 
-// segmentFloats returns the number of float32 values that a pass keeps for each token with one target.
+// segmentFloats returns the number of float32 values that a pass keeps for each token with one
+// target.
 func (c *Config) segmentFloats(rank int) int {
 	h, q, kv, wide := c.HiddenSize, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim, c.IntermediateSize
 	panel := int(kernel.PackedBytes(1, c.HeadDim) / 4)
@@ -97,8 +98,8 @@ func (c *Config) segmentFloats(rank int) int {
 	return (c.Layers*(forward+backward) + attention + ends) * 9 / 8 // the arena has a reserve
 }
 
-// TrainedBytes returns the memory in bytes of a trained adapter: four vectors (parameters, gradient and
-// two moments), and its packed copies.
+// TrainedBytes returns the memory in bytes of a trained adapter: four vectors (parameters, gradient
+// and two moments), and its packed copies.
 func (c *Config) TrainedBytes(rank int, modules []Module) int64 {
 	sum := int64(0)
 	for _, input := range inputs {

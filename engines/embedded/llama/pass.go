@@ -206,7 +206,8 @@ func (p *Pass) turn(heads kernel.Matrix, turn func([]float32, int)) {
 	}
 }
 
-// project computes y = x·Wᵀ, or y += x·Wᵀ if add is true, and adds the updates of the adapters to y.
+// project computes y = x·Wᵀ, or y += x·Wᵀ if add is true, and adds the updates of the adapters to
+// y.
 func (p *Pass) project(y, x kernel.Matrix, lin *linear, layer, input int, add bool) {
 	kernel.Gemm(y, x, &lin.fwd, add, 1)
 	AddBias(y, p.net.Weights.Layers[layer].Bias[input])
@@ -220,8 +221,8 @@ func (p *Pass) normalizeLast() {
 	normalize(p.final, p.last, p.inverse, w.Norm, w.Config.NormEps)
 }
 
-// score returns the log-probabilities of the targets. It computes the probabilities of all tokens at the
-// rows with a target, from the logits divided by the temperature, as p.probs.
+// score returns the log-probabilities of the targets. It computes the probabilities of all tokens
+// at the rows with a target, from the logits divided by the temperature, as p.probs.
 func (p *Pass) score() []float32 {
 	p.normalizeLast()
 	p.probs = p.arena.matrix(len(p.rows), p.net.Weights.Config.VocabSize)
@@ -250,12 +251,18 @@ func (p *Pass) inverseTemperature() float32 {
 // Hits returns for how many targets of the last Forward the target was the most probable token.
 func (p *Pass) Hits() int {
 	n := 0
-	for i, row := range p.rows {
-		if probs := p.probs.Row(i); probs[p.batch.Targets[row]] >= kernel.Max(probs) {
+	for i := range p.rows {
+		if p.Hit(i) {
 			n++
 		}
 	}
 	return n
+}
+
+// Hit reports whether target i of the last Forward was the most probable token.
+func (p *Pass) Hit(i int) bool {
+	probs := p.probs.Row(i)
+	return probs[p.batch.Targets[p.rows[i]]] >= kernel.Max(probs)
 }
 
 // Probabilities returns the probabilities of all tokens at each target of the last Forward:

@@ -64,8 +64,8 @@ func (t *TrainedAdapter) Pack() {
 	}
 }
 
-// NewGradient returns a gradient of zeros of the adapter's parameters. c is the configuration of the
-// base model.
+// NewGradient returns a gradient of zeros of the adapter's parameters. c is the configuration of
+// the base model.
 func (t *TrainedAdapter) NewGradient(c *Config) *Gradient {
 	g := &Gradient{Flat: make([]float32, len(t.flat)), adapter: &Adapter{Rank: t.Rank, Alpha: t.Alpha}}
 	g.adapter.layOut(*c, t.Modules(), g.Flat)

@@ -76,7 +76,7 @@ func run(ctx context.Context, o options) error {
 	case o.tune != "":
 		return tuneAll(ctx, o.tune, o.settings)
 	case o.unseen != "":
-		return tuneUnseen(ctx, o.unseen)
+		return tuneUnseen(ctx, o.unseen, o.seed)
 	case o.out == "":
 		return errors.New("nothing to do: give -out, -examples, -tune or -unseen with a directory")
 	}

@@ -25,7 +25,7 @@ func TestDemonstration(t *testing.T) {
 	base := t.TempDir()
 	require.NoError(t, embedded.WriteBase(base))
 	got, err := tune(t.Context(), base, t.TempDir(), newTasks[0], newRows, oldRows,
-		engines.TrainSettings{Epochs: demoEpochs, LoraRank: 8}, heldOutOfBase(100))
+		engines.TrainSettings{Epochs: demoEpochs, LoraRank: 8}, heldOutOfBase(100), 1)
 	require.NoError(t, err)
 	t.Logf("%d → %d of %d; base tasks %d → %d of %d; %s", got.before, got.after, got.prompts,
 		got.baseBefore, got.baseAfter, got.basePrompts,

@@ -24,8 +24,9 @@ type tuning struct {
 // prompts of the new task, and on the examples old of base tasks.
 func tune(
 	ctx context.Context, base, dir string, t newTask, fresh, kept int, settings engines.TrainSettings, old []example,
+	seed uint64,
 ) (out tuning, err error) {
-	rows, held := tuningRows(t, fresh, kept, 1)
+	rows, held := tuningRows(t, fresh, kept, seed)
 	out.prompts, out.basePrompts = len(held), len(old)
 	work := filepath.Join(dir, t.name)
 	if err := os.MkdirAll(work, 0o755); err != nil {
@@ -38,6 +39,7 @@ func tune(
 	begin := time.Now()
 	out.result, err = train.Trainer{}.Train(ctx, engines.TrainRequest{
 		BaseDir: base, DataFiles: []string{file}, WorkDir: work, Parallelism: 2, Settings: settings,
+		Seed: seed,
 	}, silent{})
 	if err != nil {
 		return out, err
@@ -67,7 +69,7 @@ func tuneAll(ctx context.Context, base string, settings engines.TrainSettings) e
 	}
 	defer os.RemoveAll(dir)
 	for _, t := range newTasks {
-		got, err := tune(ctx, base, dir, t, newRows, oldRows, settings, heldOutOfBase(100))
+		got, err := tune(ctx, base, dir, t, newRows, oldRows, settings, heldOutOfBase(100), 1)
 		if err != nil {
 			return err
 		}

@@ -27,11 +27,12 @@ var unseenTasks = []newTask{
 const (
 	unseenRows    = 3000
 	unseenOldRows = 1000
+	replayWeight  = 2 // weight of the replayed responses of the base model
 )
 
 // tuneUnseen prints the results of fine-tuning on each unseen task for one epoch with the default
 // settings, with and without rows of base tasks.
-func tuneUnseen(ctx context.Context, base string) error {
+func tuneUnseen(ctx context.Context, base string, seed uint64) error {
 	dir, err := os.MkdirTemp("", "tune")
 	if err != nil {
 		return err
@@ -39,15 +40,19 @@ func tuneUnseen(ctx context.Context, base string) error {
 	defer os.RemoveAll(dir)
 	settings := engines.TrainSettings{Epochs: 1, LoraRank: 8} // default settings of a job
 	for _, t := range unseenTasks {
-		for _, old := range []int{unseenOldRows, 0} {
-			got, err := tune(ctx, base, dir, t, unseenRows, old, settings, heldOutOfBase(100))
+		for _, how := range []struct {
+			old    int
+			weight float64
+		}{{unseenOldRows, 0}, {0, 0}, {0, replayWeight}} {
+			settings.ReplayWeight = how.weight
+			got, err := tune(ctx, base, dir, t, unseenRows, how.old, settings, heldOutOfBase(100), seed)
 			if err != nil {
 				return err
 			}
-			log.Printf("%-14s tuned on %d rows of the task and %4d rows of base tasks: exact answers %2d → %2d of %d   "+
-				"base tasks %d → %d of %d   %s",
-				t.name, unseenRows, old, got.before, got.after, got.prompts, got.baseBefore,
-				got.baseAfter, got.basePrompts,
+			log.Printf("%-14s %d rows of the task, %4d rows of base tasks, replayWeight %g: exact answers %2d → %2d of %d   "+
+				"base tasks %d → %d of %d   retention %.2f   %s",
+				t.name, unseenRows, how.old, how.weight, got.before, got.after, got.prompts, got.baseBefore,
+				got.baseAfter, got.basePrompts, got.result.Values["eval/retention"],
 				got.took.Round(100*time.Millisecond))
 		}
 	}

@@ -35,6 +35,7 @@ func parts(n int) (bounds []int) {
 type batchPart struct {
 	Steps       int     // number of optimizer steps that the leader has taken
 	Scale       float32 // factor of the derivatives of the losses
+	ReplayScale float32 // factor of the divergence of samples with Replay
 	Temperature float64 // softmax temperature, see llama.Pass
 	First       int     // index in the batch of the first shard in Shards
 	Bounds      []int   // part i of the message is Shards[Bounds[i]:Bounds[i+1]]
@@ -73,7 +74,7 @@ type greeting struct {
 	State   string // digest of the parameters and of the optimizer's moments
 }
 
-const gangVersion = 1
+const gangVersion = 2
 
 func (l *Loop) greeting() greeting {
 	h := sha256.New()
@@ -177,9 +178,13 @@ func (l *Loop) compute(ctx context.Context, part batchPart, add func([]means, []
 	at := 0
 	l.each(ctx, part.Shards, func(i int, lane *lane) {
 		seed := l.Seed + uint64(part.Steps)<<20 + uint64(part.First+i)
+		clear(lane.grad.Flat)
+		if part.Shards[i][0].Replay {
+			lane.replay(part.Shards[i], part.ReplayScale, l.Dropout, seed)
+			return
+		}
 		lane.loss(l.objective, part.Shards[i], lane.forward(part.Shards[i], l.Dropout, seed))
 		kernel.Scale(part.Scale, lane.grads)
-		clear(lane.grad.Flat)
 		lane.pass.Backward(lane.grads, lane.grad)
 	}, func(i int, lane *lane) {
 		sum := lane.grad.Flat
@@ -297,6 +302,7 @@ func newHelper(request engines.TrainRequest) (*job, error) {
 	if err := j.build(weights); err != nil {
 		return nil, err
 	}
+	j.keepInitial()
 	if request.ResumeDir == "" {
 		return j, nil
 	}

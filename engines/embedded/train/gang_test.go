@@ -63,8 +63,8 @@ func trainOn(
 	return result, err
 }
 
-// TestNodesComputeWhatOneNodeComputes trains on one, two and three nodes, and continues on three nodes
-// from a checkpoint of two. All metrics and parameters must be bit-identical.
+// TestNodesComputeWhatOneNodeComputes trains on one, two and three nodes, and continues on three
+// nodes from a checkpoint of two. All metrics and parameters must be bit-identical.
 func TestNodesComputeWhatOneNodeComputes(t *testing.T) {
 	base := smallBase(t, 1)
 	for name, tc := range trainings() {

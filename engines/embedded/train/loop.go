@@ -29,9 +29,11 @@ type Loop struct {
 	Seed    uint64  // seed of the dropout
 
 	objective objective
-	workers   int
-	optimizer *pool.Optimizer
-	total     *llama.Gradient
+	// replayWeight is the factor of the divergence of samples with Replay; 0 without such samples.
+	replayWeight float64
+	workers      int
+	optimizer    *pool.Optimizer
+	total        *llama.Gradient
 	// part is the sum of the gradients of a part of a batch; nil before the first batch with
 	// several shards in a part.
 	part    *llama.Gradient
@@ -44,8 +46,9 @@ type lane struct {
 	pass    *llama.Pass
 	grad    *llama.Gradient
 	batch   llama.Batch
-	grads   []float32 // derivatives of the loss with respect to the log-probabilities
-	metrics means     // metrics of the shard that the lane computed last
+	grads   []float32   // derivatives of the loss with respect to the log-probabilities
+	metrics means       // metrics of the shard that the lane computed last
+	initial *llama.Pass // pass of the initial model; nil without samples with Replay
 }
 
 // NewLoop returns a loop that trains net with workers goroutines. Its objective is likelihood.
@@ -78,7 +81,9 @@ func (l *Loop) setTemperature(temperature float64) {
 
 // A StepReport describes an optimizer step.
 type StepReport struct {
-	Loss    float64 // mean of the objective before the step; for likelihood, in nats per token
+	// Loss is the mean of the objective before the step, for likelihood in nats per token, plus the
+	// weighted mean divergence of the replayed tokens.
+	Loss    float64
 	Norm    float64 // norm of the gradient before clipping
 	Tokens  int     // number of input tokens of the step
 	metrics means
@@ -119,14 +124,19 @@ func (l *Loop) update(rate, clip float64) {
 // gradient adds the gradient of the objective's mean over samples to l.total, and returns the loss
 // and the metrics.
 func (l *Loop) gradient(ctx context.Context, samples []*Sample) (StepReport, error) {
-	weight, report := 0.0, StepReport{metrics: means{}}
+	weight, replayed, report := 0.0, 0.0, StepReport{metrics: means{}}
 	for _, s := range samples {
-		weight += l.objective.weight(s)
+		if s.Replay {
+			replayed += float64(s.scored())
+		} else {
+			weight += l.objective.weight(s)
+		}
 		report.Tokens += s.inputs()
 	}
 	shards := cut(samples)
 	work := batchPart{
 		Steps: l.optimizer.Steps, Scale: float32(1 / max(weight, 1)), Temperature: l.lanes[0].pass.Temperature,
+		ReplayScale: float32(l.replayWeight / max(replayed, 1)),
 	}
 	err := l.distribute(ctx, work, shards, func(metrics []means, gradient []float32) error {
 		for _, m := range metrics {
@@ -135,7 +145,7 @@ func (l *Loop) gradient(ctx context.Context, samples []*Sample) (StepReport, err
 		kernel.Add(l.total.Flat, l.total.Flat, gradient)
 		return nil
 	})
-	report.Loss = report.metrics["loss"].value()
+	report.Loss = report.metrics["loss"].value() + l.replayWeight*report.metrics["divergence"].value()
 	return report, err
 }
 
@@ -222,12 +232,14 @@ func (n *lane) loss(o objective, samples []*Sample, logp []float32) {
 	}
 }
 
-// cut divides samples into shards of about shardTokens tokens.
+// cut divides samples into shards of about shardTokens tokens. A shard has only samples with Replay
+// or none.
 func cut(samples []*Sample) [][]*Sample {
 	var out [][]*Sample
 	for from := 0; from < len(samples); {
 		to, tokens := from, 0
-		for to < len(samples) && (to == from || tokens+samples[to].inputs() <= shardTokens) {
+		for to < len(samples) && samples[to].Replay == samples[from].Replay &&
+			(to == from || tokens+samples[to].inputs() <= shardTokens) {
 			tokens += samples[to].inputs()
 			to++
 		}

@@ -11,9 +11,9 @@ import (
 	"anneal/engines/embedded/llama"
 )
 
-// targets returns a sample. chosen is the number of target tokens in its chosen response. If rejected
-// is not 0, the sample is paired with a rejected response, in which rejected is the number of target
-// tokens.
+// targets returns a sample. chosen is the number of target tokens in its chosen response. If
+// rejected is not 0, the sample is paired with a rejected response, in which rejected is the number
+// of target tokens.
 func targets(chosen, rejected int) *Sample {
 	s := &Sample{Tokens: make([]int32, chosen+1), Scored: make([]bool, chosen+1)}
 	for i := range chosen {

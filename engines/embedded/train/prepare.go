@@ -32,7 +32,14 @@ func (j *job) prepare(ctx context.Context, train, held *reader) error {
 	}
 	s := &j.settings
 	plan := newPlan(samples, s.Epochs, s.BatchSizeTokens, s.BatchSizeSamples, s.GradientAccumulationSteps, j.request.Seed)
-	j.procedure = &fixedSamples{j, plan, kept, metrics}
+	fixed := &fixedSamples{j, plan, kept, metrics}
+	j.procedure = fixed
+	if j.settings.ReplayWeight > 0 {
+		var err error
+		if j.procedure, err = newReplay(ctx, fixed, train); err != nil {
+			return err
+		}
+	}
 	j.setCheckpointInterval(plan.steps)
 	if plan.steps == 0 {
 		j.values = metrics

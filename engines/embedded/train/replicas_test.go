@@ -12,9 +12,9 @@ import (
 	"anneal/engines"
 )
 
-// TestReplicasGiveTheSameRollouts checks that rollouts, metrics and trained parameters do not depend
-// on the number of replicas that generate the rollouts, and that a checkpoint of one number can be
-// resumed with another.
+// TestReplicasGiveTheSameRollouts checks that rollouts, metrics and trained parameters do not
+// depend on the number of replicas that generate the rollouts, and that a checkpoint of one number
+// can be resumed with another.
 func TestReplicasGiveTheSameRollouts(t *testing.T) {
 	base := smallBase(t, 1)
 	held := writeRows(t, "held.jsonl", promptRows(3)...)

@@ -112,8 +112,8 @@ func TestInvalidScores(t *testing.T) {
 	}
 }
 
-// TestInvalidScoresAreExcluded checks that training continues if the scores of some responses are not
-// valid, and that the metrics count these responses as failed.
+// TestInvalidScoresAreExcluded checks that training continues if the scores of some responses are
+// not valid, and that the metrics count these responses as failed.
 func TestInvalidScoresAreExcluded(t *testing.T) {
 	base := smallBase(t, 1)
 	calls := atomic.Int64{}

@@ -41,6 +41,7 @@ type reader struct {
 	groups  []group   // scored samples: a group for each row with several
 	singles group     // scored samples that are alone in their row
 	prompts []*prompt // prompts to which the model generates responses
+	asked   asked     // prompts of the rows, for replay
 	kept    int       // number of samples and prompts read so far
 	count   int       // number of tokens read so far
 }
@@ -108,6 +109,7 @@ func (r *reader) supervised(line []byte) error {
 	if err != nil {
 		return err
 	}
+	r.asked.add(&row)
 	if s.scored() == 0 {
 		return errors.New("the row has no target tokens: give an assistant message weight 1, or a completion")
 	}

@@ -16,6 +16,9 @@ type Sample struct {
 	Behavior []float32 `json:"behaviour,omitempty"`
 	// Advantage is the group-relative advantage of the response, in standard deviations.
 	Advantage float64 `json:"advantage,omitempty"`
+	// Replay marks a response of the initial model, from whose probabilities the trained model shall
+	// not diverge: see replayProcedure.
+	Replay bool `json:"replay,omitempty"`
 }
 
 // inputs returns the number of input tokens of a forward pass on the sample.

@@ -19,7 +19,10 @@ const (
 	rateWidth          = 128
 	defaultBatchTokens = 2048
 	defaultSamples     = 8
-	evaluations        = 10 // number of evaluations in a training run with held-out rows
+	// defaultReplayedSamples is the number of samples in a micro-batch to which as many replayed
+	// responses are added.
+	defaultReplayedSamples = 4
+	evaluations            = 10 // number of evaluations in a training run with held-out rows
 	// patience is the number of evaluations without improvement, or of chunks without a signal,
 	// before an early stop.
 	patience = 3
@@ -74,6 +77,10 @@ func resolve(request engines.TrainRequest, c *llama.Config) (engines.TrainSettin
 		s.LoraDropout)
 	v.Require(s.OptimizerWeightDecay >= 0 && s.OptimizerWeightDecay <= 1, "optimizerWeightDecay", "must be 0 to 1, is %g",
 		s.OptimizerWeightDecay)
+	v.Require(finite(s.ReplayWeight) && s.ReplayWeight >= 0 && s.ReplayWeight <= domain.MaxReplayWeight, "replayWeight",
+		"must be 0 to %d, is %g", domain.MaxReplayWeight, s.ReplayWeight)
+	v.Require(s.ReplayWeight == 0 || request.Method == engines.Supervised, "replayWeight",
+		"is %g, but only supervised training replays responses: leave it out", s.ReplayWeight)
 	v.Require(s.MaxContextLength >= 0 && s.MaxContextLength <= c.MaxPositions, "maxContextLength",
 		"must be at most the model's context length of %d tokens, is %d", c.MaxPositions, s.MaxContextLength)
 	for _, name := range s.LoraTargetModules {
@@ -98,6 +105,9 @@ func resolve(request engines.TrainRequest, c *llama.Config) (engines.TrainSettin
 	fill(&s.LearningRate, scale*defaultRate(request.Method, s.LoraRank)*min(1, rateWidth/float64(c.HiddenSize)))
 	fill(&s.LoraAlpha, engines.DefaultLoraAlpha(s.LoraRank))
 	fill(&s.BatchSizeTokens, max(defaultBatchTokens, s.MaxContextLength))
+	if s.ReplayWeight > 0 {
+		fill(&s.BatchSizeSamples, defaultReplayedSamples)
+	}
 	fill(&s.BatchSizeSamples, defaultSamples)
 	fill(&s.GradientAccumulationSteps, 1)
 	fill(&s.MaxContextLength, c.MaxPositions)

@@ -166,6 +166,12 @@ func trainings() map[string]training {
 				Epochs: 6, LoraRank: 2, EarlyStop: true, LearningRate: 0.05, LoraTargetModules: []string{"q_proj", "down_proj"},
 				CheckpointSteps: 7,
 			}},
+		"replayed responses": {engines.Supervised, chatRows(37),
+			engines.TrainSettings{
+				Epochs: 2, LoraRank: 4, LoraDropout: 0.1, ReplayWeight: 2, CheckpointSteps: 4, EvalAutoCarveout: true,
+			}},
+		"replayed responses, all parameters": {engines.Supervised, completionRows(19),
+			engines.TrainSettings{Epochs: 2, ReplayWeight: 0.5, GradientAccumulationSteps: 2, BatchSizeSamples: 1}},
 		"DPO, adapter": {engines.DPO, pairRows(23),
 			engines.TrainSettings{
 				Epochs: 3, LoraRank: 4, LoraDropout: 0.1, CheckpointSteps: 3, EvalAutoCarveout: true, LearningRateWarmupSteps: 2,
