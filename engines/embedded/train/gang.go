@@ -73,7 +73,7 @@ type greeting struct {
 	State   string // digest of the parameters and of the optimizer's moments
 }
 
-const gangVersion = 1
+const gangVersion = 2
 
 func (l *Loop) greeting() greeting {
 	h := sha256.New()
