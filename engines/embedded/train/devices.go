@@ -64,8 +64,8 @@ func (d *Devices) acquire(ctx context.Context, n int) (release func(), err error
 
 // phases are the devices on which a training generates and trains. Nil has no limits.
 type phases struct {
-	devices [2]*Devices // devices of each phase; both can be the same
-	cores   int         // number of devices that each phase uses
+	devices [phaseCount]*Devices // devices of each phase; phases can have the same
+	cores   int                  // number of devices that each phase uses
 	// entered is called when a phase has its devices; nil except in tests.
 	entered func(phase)
 }
@@ -73,8 +73,10 @@ type phases struct {
 type phase int
 
 const (
-	phaseGenerate phase = iota
+	phaseGenerate phase = iota // the model generates responses
+	phaseLogProbs              // log-probabilities of the responses are computed, on devices that train
 	phaseTrain
+	phaseCount
 )
 
 // enter waits for the devices of a phase. The caller must call leave once.
@@ -100,7 +102,7 @@ func (j *job) shareCores(shared *Devices) (done func()) {
 	}
 	cores := j.loop.workers
 	shared.Add(cores)
-	j.phases = &phases{devices: [2]*Devices{shared, shared}, cores: cores}
+	j.phases = &phases{devices: [phaseCount]*Devices{shared, shared, shared}, cores: cores}
 	return func() { shared.Add(-cores) }
 }
 

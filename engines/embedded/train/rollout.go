@@ -252,7 +252,7 @@ func (r *rollouts) planChunk(c *chunk, n int) {
 // recordLogProbs stores the log-probabilities of responses under policy, which generated them, and
 // under the reference model.
 func (r *rollouts) recordLogProbs(ctx context.Context, policy *Loop, samples []*Sample) error {
-	leave, err := r.phases.enter(ctx, phaseGenerate)
+	leave, err := r.phases.enter(ctx, phaseLogProbs)
 	if err != nil {
 		return err
 	}
