@@ -24,7 +24,7 @@ func registerEngines(name domain.Name, engines ...string) domain.Intent {
 func TestFieldsThatEnginesIgnore(t *testing.T) {
 	values := map[string]string{"ngramSpeculationLength": "3", "draftTokenCount": "4", "maxContextLength": "128",
 		"autoTune.longPrompt": "true", "chunkSize": "5", "maxConcurrentRollouts": "2",
-		"maxInferenceReplicaCount": "2"}
+		"maxInferenceReplicaCount": "2", "maxStaleness": "1"}
 	collections := []string{"deployments", "reinforcementFineTuningJobs"}
 	for _, f := range inert.Table {
 		if f.When == nil || f.When.Engines == nil || !slices.Contains(collections, f.Requests[0]) {

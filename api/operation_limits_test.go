@@ -111,6 +111,7 @@ var bounds = []bound{
 	{"scaleDeployment", "replicaCount", []string{"0", "2"}, []string{"-1", "3"}},
 
 	{"createReinforcementFineTuningJob", "chunkSize", []string{"0", "1", "10000"}, []string{"-1", "10001"}},
+	{"createReinforcementFineTuningJob", "maxStaleness", []string{"0", "1", "4"}, []string{"-1", "5"}},
 	{"createReinforcementFineTuningJob", "nodeCount", []string{"1"}, []string{"-1"}},
 	{"createReinforcementFineTuningJob", "lossConfig",
 		[]string{`{"method": "METHOD_UNSPECIFIED"}`, `{"method": "GRPO", "klBeta": 0.1}`, `{"method": "DAPO"}`,

@@ -67,6 +67,7 @@ type RolloutSpec struct {
 	MaxReplicas              int // maximum number of copies of the model that generate completions at a time
 	MaxConcurrent            int
 	MaxConcurrentEvaluations int
+	MaxStaleness             int // number of chunks; see ReinforcementSpec
 }
 
 // MaxReplicas returns the maximum number of copies of the model that generate rollouts at a time.

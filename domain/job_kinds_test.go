@@ -111,7 +111,9 @@ func TestReinforcementJobs(t *testing.T) {
 		{"purpose", func(s *spec) { s.Purpose = "FUN" }, []string{"purpose"}, "PURPOSE_PILOT"},
 		{"below zero", func(s *spec) {
 			s.NodeCount, s.MaxInferenceReplicaCount, s.MaxConcurrentRollouts, s.MaxConcurrentEvaluations = -1, -1, -1, -1
-		}, []string{"maxInferenceReplicaCount", "nodeCount", "maxConcurrentRollouts", "maxConcurrentEvaluations"}, "from 0"},
+			s.MaxStaleness = -1
+		}, []string{"maxInferenceReplicaCount", "nodeCount", "maxConcurrentRollouts", "maxConcurrentEvaluations",
+			"maxStaleness"}, "from 0"},
 		{"evaluationDataset and evalAutoCarveout",
 			func(s *spec) { s.EvaluationDataset, s.EvalAutoCarveout = "accounts/a/datasets/e", true },
 			[]string{"evalAutoCarveout"}, "not both"},

@@ -192,6 +192,7 @@ func TestLimitsOfReinforcementJobs(t *testing.T) {
 		{"nodeCount", 0, domain.MaxJobNodes, 1, func(s *spec, n float64) { s.NodeCount = int(n) }},
 		{"maxInferenceReplicaCount", 0, 1000, 1, func(s *spec, n float64) { s.MaxInferenceReplicaCount = int(n) }},
 		{"maxConcurrentRollouts", 0, domain.MaxConcurrent, 1, func(s *spec, n float64) { s.MaxConcurrentRollouts = int(n) }},
+		{"maxStaleness", 0, domain.MaxStaleness, 1, func(s *spec, n float64) { s.MaxStaleness = int(n) }},
 		{"maxConcurrentEvaluations", 0, domain.MaxConcurrent, 1,
 			func(s *spec, n float64) { s.MaxConcurrentEvaluations = int(n) }},
 		{"lossConfig.klBeta", 0, 10, 1e-3, func(s *spec, n float64) { s.LossConfig = &domain.LossConfig{KLBeta: &n} }},

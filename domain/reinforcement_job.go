@@ -26,6 +26,7 @@ const (
 	MaxChunkSize     = 10_000
 	ChunkedAbove     = 300
 	MaxConcurrent    = 10_000 // limit of maxConcurrentRollouts, and of maxConcurrentEvaluations
+	MaxStaleness     = 4      // limit of maxStaleness, in chunks
 )
 
 // ReinforcementSpec holds the fields of a reinforcement fine-tuning job that the caller sets.
@@ -50,6 +51,9 @@ type ReinforcementSpec struct {
 	MaxConcurrentRollouts    int         `json:"maxConcurrentRollouts,omitempty"`
 	MaxConcurrentEvaluations int         `json:"maxConcurrentEvaluations,omitempty"`
 	Purpose                  string      `json:"purpose,omitempty"`
+	// number of chunks by which the model that generates rollouts may be older than the model that is
+	// trained on them
+	MaxStaleness int `json:"maxStaleness,omitempty"`
 }
 
 // ReinforcementJob is the state of one reinforcement fine-tuning job.
@@ -66,7 +70,7 @@ func (j ReinforcementJob) Spec() JobSpec {
 		AutoCarveout: j.EvalAutoCarveout, Config: j.TrainingConfig, ConfigField: "trainingConfig.", Loss: j.LossConfig,
 		Evaluator: j.Evaluator, Rollouts: &RolloutSpec{InferenceParameters: j.InferenceParameters, ChunkSize: j.ChunkSize,
 			MaxReplicas: j.MaxInferenceReplicaCount, MaxConcurrent: j.MaxConcurrentRollouts,
-			MaxConcurrentEvaluations: j.MaxConcurrentEvaluations},
+			MaxConcurrentEvaluations: j.MaxConcurrentEvaluations, MaxStaleness: j.MaxStaleness},
 		Tracker: j.TrackerConfig, Secrets: secretsOf(j.ObjectStoreConfig, j.BlobStoreConfig),
 	}
 	j.Options.apply(&spec)
@@ -165,6 +169,8 @@ func (s ReinforcementSpec) check() Violations {
 		"must be from 0 to %d; 0 stands for the default", MaxConcurrent)
 	v.Require(s.MaxConcurrentEvaluations >= 0 && s.MaxConcurrentEvaluations <= MaxConcurrent, "maxConcurrentEvaluations",
 		"must be from 0 to %d; 0 stands for the default", MaxConcurrent)
+	v.Require(s.MaxStaleness >= 0 && s.MaxStaleness <= MaxStaleness, "maxStaleness",
+		"must be from 0 to %d; 0, the default, generates each chunk with the newest weights", MaxStaleness)
 	oneOf(&v, "purpose", s.Purpose, "PURPOSE_UNSPECIFIED", PurposePilot)
 	return v
 }

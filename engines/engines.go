@@ -127,6 +127,10 @@ type Rollouts struct {
 	// MaxConcurrentEvaluations is the maximum number of responses that are scored concurrently; 0
 	// stands for the engine's default.
 	MaxConcurrentEvaluations int `json:"maxConcurrentEvaluations,omitempty"`
+	// MaxStaleness is the number of chunks by which the policy that generates responses may be older
+	// than the policy that is trained on them; 0 stands for responses of the current policy. Above 0,
+	// responses are generated while earlier ones are trained on.
+	MaxStaleness int `json:"maxStaleness,omitempty"`
 }
 
 // A TrainWatcher receives the progress of a training run. The trainer calls it from one goroutine.

@@ -99,6 +99,7 @@ var Table = []Field{
 	{Requests: []string{preference}, Path: "lossConfig.dpo.refCacheConcurrency", Reason: refCache},
 	{Requests: []string{reinforcement}, Path: "chunkSize", Reason: perStep, When: onEngines("torch")},
 	{Requests: []string{reinforcement}, Path: "maxConcurrentRollouts", Reason: perStep, When: onEngines("torch")},
+	{Requests: []string{reinforcement}, Path: "maxStaleness", Reason: perStep, When: onEngines("torch")},
 	{Requests: []string{reinforcement}, Path: "outputMetrics", Reason: "jobs report no other " +
 		"metrics", When: unknownMetrics},
 	{Requests: []string{reinforcement}, Path: "mcpServer",

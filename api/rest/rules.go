@@ -80,6 +80,7 @@ var fieldRules = map[string]wire.Rule{
 	"maxConcurrentRollouts":     wire.Between(0, domain.MaxConcurrent),
 	"maxConcurrentEvaluations":  wire.Between(0, domain.MaxConcurrent),
 	"maxInferenceReplicaCount":  wire.Between(0, 1000),
+	"maxStaleness":              wire.Between(0, domain.MaxStaleness),
 	"outputMetrics":             {MaxLength: 4096},
 	"mcpServer":                 {MaxLength: 2048},
 	"metricsFileSignedUrl":      {MaxLength: domain.MaxURL},

@@ -172,6 +172,8 @@ var rolloutTexts = map[string]string{
 	"maxConcurrentRollouts": "Maximum number of rollouts that are generated concurrently; 0 means the engine's " +
 		"default.",
 	"maxConcurrentEvaluations": "Maximum number of responses that are scored concurrently; 0 means the engine's default.",
+	"maxStaleness": "Number of chunks of rollouts by which the weights that generate rollouts may be older than " +
+		"those that are trained on them. Above 0, rollouts are generated while the model trains on earlier ones.",
 	"purpose": "Purpose of the job. A job with PURPOSE_PILOT, a trial, gets capacity after all other " +
 		"waiting jobs.",
 	"rewardWeights":         "Weights of the rewards, each written NAME=WEIGHT.",

@@ -22,6 +22,7 @@ var requestFields = map[string][]string{
 	"Rollouts.ChunkSize":            {"reinforcementFineTuningJobs chunkSize"},
 	"Rollouts.MaxReplicas":          {"reinforcementFineTuningJobs maxInferenceReplicaCount"},
 	"Rollouts.MaxConcurrent":        {"reinforcementFineTuningJobs maxConcurrentRollouts"},
+	"Rollouts.MaxStaleness":         {"reinforcementFineTuningJobs maxStaleness"},
 }
 
 // TestIgnoredFieldsAreWarnedOf checks that the table of inert fields has the fields that each engine

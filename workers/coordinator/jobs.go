@@ -94,7 +94,8 @@ func settingsOf(spec *domain.JobSpec) engines.TrainSettings {
 	}
 	if r := spec.Rollouts; r != nil {
 		s.Rollouts = &engines.Rollouts{ChunkSize: r.ChunkSize, MaxReplicas: r.MaxReplicas,
-			MaxConcurrent: r.MaxConcurrent, MaxConcurrentEvaluations: r.MaxConcurrentEvaluations}
+			MaxConcurrent: r.MaxConcurrent, MaxConcurrentEvaluations: r.MaxConcurrentEvaluations,
+			MaxStaleness: r.MaxStaleness}
 		if r.InferenceParameters != nil {
 			s.Rollouts.InferenceParameters = *r.InferenceParameters
 		}

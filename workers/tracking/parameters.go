@@ -37,7 +37,7 @@ func parameters(job domain.Name, spec *domain.JobSpec) map[string]any {
 	flatten(all, "lossConfig.", objectOf(spec.Loss))
 	if r := spec.Rollouts; r != nil {
 		flatten(all, "inferenceParameters.", objectOf(r.InferenceParameters))
-		all["chunkSize"] = r.ChunkSize
+		all["chunkSize"], all["maxStaleness"] = r.ChunkSize, r.MaxStaleness
 	}
 	for i, weight := range spec.RewardWeights {
 		all["rewardWeights."+strconv.Itoa(i)] = weight

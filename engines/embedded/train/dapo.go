@@ -9,14 +9,14 @@ package train
 // with a wider clipping range above 1 than below, so that unlikely tokens can become likelier.
 // There is no KL term. DAPO's dynamic sampling, which drops groups of equal scores, applies to all
 // methods of this package: see advantages.
-type dapo struct{ low, high float64 }
+type dapo struct{ clipping }
 
 func (dapo) weight(s *Sample) float64 { return float64(s.scored()) }
 
 func (o dapo) loss(s *Sample, logp, grads []float32, metrics means) float64 {
 	loss := 0.0
 	for i, lp := range logp {
-		term, grad := tokenTerm(float64(lp)-float64(s.Behavior[i]), s.Advantage, o.low, o.high, metrics)
+		term, grad := o.tokenTerm(float64(lp)-float64(s.Behavior[i]), s.Advantage, metrics)
 		loss += term
 		grads[i] = float32(grad)
 	}

@@ -10,7 +10,10 @@ import "math"
 //
 // where A is the response's advantage in its group and π_old the policy that generated it. Without
 // the KL term, no reference model is needed.
-type grpo struct{ low, high, klBeta float64 }
+type grpo struct {
+	clipping
+	klBeta float64
+}
 
 func (grpo) weight(*Sample) float64 { return 1 }
 
@@ -18,7 +21,7 @@ func (o grpo) loss(s *Sample, logp, grads []float32, metrics means) float64 {
 	n := float64(len(logp))
 	loss := 0.0
 	for i, lp := range logp {
-		term, grad := tokenTerm(float64(lp)-float64(s.Behavior[i]), s.Advantage, o.low, o.high, metrics)
+		term, grad := o.tokenTerm(float64(lp)-float64(s.Behavior[i]), s.Advantage, metrics)
 		if o.klBeta > 0 {
 			kl, rise := klTerm(float64(lp), float64(s.Reference[i]))
 			metrics.add("kl", kl, 1)
@@ -30,24 +33,41 @@ func (o grpo) loss(s *Sample, logp, grads []float32, metrics means) float64 {
 	return loss
 }
 
-// tokenTerm returns clippedTerm for a token whose log-probability changed by shift, and adds its
+// A clipping limits the ratio ρ = π/π_old between the probabilities of the current policy and of the
+// policy that generated the responses, which is the importance weight of a response.
+type clipping struct {
+	low, high float64 // ratios beyond these limits, in the direction of the advantage, give no gradient
+	// truncate is the ratio above which the importance weight of a response with a negative advantage
+	// no longer grows, which low and high do not limit; 0 if there is no such ratio. The weight is then
+	// a constant factor of the gradient of the log-probability (Espeholt et al. 2018, "IMPALA",
+	// section 4.1).
+	truncate float64
+}
+
+// tokenTerm returns the term for a token whose log-probability changed by shift, and adds its
 // metrics to metrics.
-func tokenTerm(shift, advantage, low, high float64, metrics means) (loss, grad float64) {
-	loss, grad, clipped := clippedTerm(shift, advantage, low, high)
-	metrics.add("clipped", share(clipped), 1)
+func (c clipping) tokenTerm(shift, advantage float64, metrics means) (loss, grad float64) {
+	loss, grad = c.term(shift, advantage, metrics)
 	metrics.add(drift, driftTerm(shift), 1)
 	return loss, grad
 }
 
-// clippedTerm returns −min(ρ·A, clip(ρ, low, high)·A), where ρ = exp(shift), and its derivative
-// with respect to shift (Schulman et al. 2017, "Proximal Policy Optimization Algorithms", equation
-// 7). clipped reports whether the clipping had an effect.
-func clippedTerm(shift, advantage, low, high float64) (loss, grad float64, clipped bool) {
+// term returns −min(ρ·A, clip(ρ, low, high)·A), where ρ = exp(shift), and its derivative with respect
+// to shift (Schulman et al. 2017, "Proximal Policy Optimization Algorithms", equation 7). It adds its
+// metrics to metrics.
+func (c clipping) term(shift, advantage float64, metrics means) (loss, grad float64) {
 	ratio := ratioOf(shift)
-	if advantage >= 0 && ratio > high || advantage < 0 && ratio < low {
-		return -min(max(ratio, low), high) * advantage, 0, true
+	clipped := advantage >= 0 && ratio > c.high || advantage < 0 && ratio < c.low
+	metrics.add("clipped", share(clipped), 1)
+	metrics.add("ratio", ratio, 1)
+	switch {
+	case clipped:
+		return -min(max(ratio, c.low), c.high) * advantage, 0
+	case c.truncate > 0 && advantage < 0 && ratio > c.truncate:
+		weighted := -c.truncate * advantage
+		return weighted * (1 + math.Log(ratio/c.truncate)), weighted
 	}
-	return -ratio * advantage, -ratio * advantage, false
+	return -ratio * advantage, -ratio * advantage
 }
 
 // drift is the name of a metric: an estimate of the KL divergence per token from the policy that

@@ -8,16 +8,15 @@ package train
 //
 // Its token variant has the same value and, because all tokens of a response share one
 // advantage, the same gradient: −s·A/|y| for each token.
-type gspo struct{ low, high float64 }
+type gspo struct{ clipping }
 
 func (gspo) weight(*Sample) float64 { return 1 }
 
 func (o gspo) loss(s *Sample, logp, grads []float32, metrics means) float64 {
 	n := float64(len(logp))
 	shift := (total(logp) - total(s.Behavior)) / n
-	loss, grad, clipped := clippedTerm(shift, s.Advantage, o.low, o.high)
+	loss, grad := o.term(shift, s.Advantage, metrics)
 	fill32(grads, grad/n)
-	metrics.add("clipped", share(clipped), 1)
 	for i, lp := range logp {
 		metrics.add(drift, driftTerm(float64(lp)-float64(s.Behavior[i])), 1)
 	}

@@ -27,6 +27,8 @@ const (
 	clipHighDAPO = 1.28
 	clipLowGSPO  = 1 - 3e-4 // both limits of GSPO are from Zheng et al. 2025, section 5.1
 	clipHighGSPO = 1 + 4e-4
+	// maxStaleRatio is clipping.truncate of trainings on responses of earlier policies.
+	maxStaleRatio = 2
 )
 
 // resolveLoss validates the loss that is given for a method, and returns it with defaults for
@@ -78,10 +80,15 @@ func orNew[T any](given *T) *T {
 	return made
 }
 
-// objectiveOf returns the objective of a loss with defaults; likelihood if loss is nil.
-func objectiveOf(loss *domain.LossConfig) objective {
+// objectiveOf returns the objective of a loss with defaults; likelihood if loss is nil. stale reports
+// whether responses of earlier policies are trained on.
+func objectiveOf(loss *domain.LossConfig, stale bool) objective {
 	if loss == nil {
 		return likelihood{}
+	}
+	truncate := 0.0
+	if stale {
+		truncate = maxStaleRatio
 	}
 	switch loss.Method {
 	case domain.LossDPO:
@@ -89,11 +96,11 @@ func objectiveOf(loss *domain.LossConfig) objective {
 	case domain.LossORPO:
 		return orpo{loss.ORPO.Lambda}
 	case domain.LossDAPO:
-		return dapo{clipLow, clipHighDAPO}
+		return dapo{clipping{clipLow, clipHighDAPO, truncate}}
 	case domain.LossGSPO:
-		return gspo{clipLowGSPO, clipHighGSPO}
+		return gspo{clipping{clipLowGSPO, clipHighGSPO, truncate}}
 	}
-	return grpo{clipLow, clipHigh, *loss.KLBeta}
+	return grpo{clipping{clipLow, clipHigh, truncate}, *loss.KLBeta}
 }
 
 // resolveRollouts validates the settings of rollouts, and returns them with defaults for missing
@@ -128,6 +135,8 @@ func resolveRollouts(v *domain.Violations, given *engines.Rollouts) *engines.Rol
 	v.Require(full.MaxConcurrentEvaluations > 0, "maxConcurrentEvaluations",
 		"must not be negative, is %d; 0 selects the default",
 		full.MaxConcurrentEvaluations)
+	v.Require(full.MaxStaleness >= 0 && full.MaxStaleness <= domain.MaxStaleness, "maxStaleness", "must be 0 to %d, is %d",
+		domain.MaxStaleness, full.MaxStaleness)
 	more, err := parseExtra(full.ExtraBody)
 	v.Require(err == nil, "inferenceParameters.extraBody",
 		"may only set the numbers min_p, typical_p, frequency_penalty, presence_penalty and repetition_penalty: %v", err)

@@ -59,6 +59,13 @@ var shortResponses = &engines.Rollouts{
 	InferenceParameters: domain.InferenceParameters{MaxOutputTokens: 6, ResponseCandidatesCount: 4},
 }
 
+// responsesAhead returns shortResponses that are generated ahead.
+func responsesAhead(staleness int) *engines.Rollouts {
+	how := *shortResponses
+	how.MaxStaleness = staleness
+	return &how
+}
+
 // letterEvaluator scores a response by the share of its bytes below 'm'. For prompts that end in
 // 7, the score is not valid.
 type letterEvaluator struct{}

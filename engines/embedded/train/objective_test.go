@@ -29,6 +29,9 @@ func loss(o objective, s *Sample, logp ...float32) float64 {
 	return o.loss(s, logp, make([]float32, len(logp)), means{})
 }
 
+// usual is the clipping of GRPO.
+var usual = clipping{0.8, 1.2, 0}
+
 // TestObjectivesInClosedForm compares the loss of each objective with values computed by hand.
 func TestObjectivesInClosedForm(t *testing.T) {
 	pair := targets(2, 1)
@@ -44,16 +47,25 @@ func TestObjectivesInClosedForm(t *testing.T) {
 	answer := targets(2, 0)
 	answer.Behavior, answer.Reference, answer.Advantage = []float32{-1, -1}, []float32{-1, -2}, 2
 	double := -1 + float32(math.Ln2)
-	require.InDelta(t, -2, loss(grpo{0.8, 1.2, 0}, answer, -1, -1), 1e-6, "on-policy the ratio is 1")
-	require.InDelta(t, -(1*2+1.2*2)/2, loss(grpo{0.8, 1.2, 0}, answer, -1, double), 1e-6, "clipped from above")
-	require.InDelta(t, -2+0.5*(math.Exp(-1)+1-1)/2, loss(grpo{0.8, 1.2, 0.5}, answer, -1, -1), 1e-6, "the KL term")
-	require.InDelta(t, -(2 + 1.28*2), loss(dapo{0.8, 1.28}, answer, -1, double), 1e-6, "a sum over tokens")
-	require.InDelta(t, -math.Sqrt2*2, loss(gspo{0.5, 2}, answer, -1, double), 1e-6, "the geometric mean of the ratios")
+	require.InDelta(t, -2, loss(grpo{usual, 0}, answer, -1, -1), 1e-6, "on-policy the ratio is 1")
+	require.InDelta(t, -(1*2+1.2*2)/2, loss(grpo{usual, 0}, answer, -1, double), 1e-6, "clipped from above")
+	require.InDelta(t, -2+0.5*(math.Exp(-1)+1-1)/2, loss(grpo{usual, 0.5}, answer, -1, -1), 1e-6, "the KL term")
+	require.InDelta(t, -(2 + 1.28*2), loss(dapo{clipping{0.8, 1.28, 0}}, answer, -1, double), 1e-6, "a sum over tokens")
+	require.InDelta(t, -math.Sqrt2*2, loss(gspo{clipping{0.5, 2, 0}}, answer, -1, double), 1e-6, "the geometric mean of the ratios")
 	answer.Advantage = -2
-	require.InDelta(t, (2+2*2)/2., loss(grpo{0.8, 1.2, 0}, answer, -1, double), 1e-6,
+	require.InDelta(t, (2+2*2)/2., loss(grpo{usual, 0}, answer, -1, double), 1e-6,
 		"negative advantages are not clipped from above")
-	require.InDelta(t, (2+0.8*2)/2., loss(grpo{0.8, 1.2, 0}, answer, -1, -1-float32(math.Ln2)), 1e-6,
+	require.InDelta(t, (2+0.8*2)/2., loss(grpo{usual, 0}, answer, -1, -1-float32(math.Ln2)), 1e-6,
 		"negative advantages are clipped from below")
+
+	stale := clipping{0.8, 1.2, 2}
+	require.InDelta(t, (2+2*2)/2., loss(grpo{stale, 0}, answer, -1, double), 1e-6, "the weight is not above the limit")
+	grads, metrics := make([]float32, 2), means{}
+	answer.Behavior = []float32{-4, -1}
+	grpo{stale, 0}.loss(answer, []float32{-1, -1}, grads, metrics)
+	require.InDelta(t, 2*2/2., grads[0], 1e-6, "the importance weight is truncated")
+	require.InDelta(t, 2/2., grads[1], 1e-6)
+	require.InDelta(t, (math.Exp(3)+1)/2, metrics["ratio"].value(), 1e-4, "the metric is not truncated")
 }
 
 // objectives returns each objective with several parameters, by name.
@@ -62,13 +74,15 @@ func objectives() map[string]objective {
 	for _, beta := range []float64{0.01, 0.1, 1, 5} {
 		out[fmt.Sprint("dpo beta ", beta)] = dpo{beta}
 		out[fmt.Sprint("orpo lambda ", beta)] = orpo{beta}
-		out[fmt.Sprint("grpo klBeta ", beta)] = grpo{0.8, 1.2, beta}
+		out[fmt.Sprint("grpo klBeta ", beta)] = grpo{usual, beta}
 	}
 	for _, low := range []float64{0.5, 0.8, 1} {
 		for _, high := range []float64{1, 1.28, 2} {
-			out[fmt.Sprint("grpo clip ", low, high)] = grpo{low, high, 0}
-			out[fmt.Sprint("dapo clip ", low, high)] = dapo{low, high}
-			out[fmt.Sprint("gspo clip ", low, high)] = gspo{low, high}
+			out[fmt.Sprint("grpo clip ", low, high)] = grpo{clipping{low, high, 0}, 0}
+			out[fmt.Sprint("dapo clip ", low, high)] = dapo{clipping{low, high, 0}}
+			out[fmt.Sprint("gspo clip ", low, high)] = gspo{clipping{low, high, 0}}
+			out[fmt.Sprint("grpo truncated ", low, high)] = grpo{clipping{low, high, 1.1}, 0}
+			out[fmt.Sprint("gspo truncated ", low, high)] = gspo{clipping{low, high, 1.1}}
 		}
 	}
 	return out

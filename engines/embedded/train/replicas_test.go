@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"anneal/engines"
+	"anneal/engines/embedded/llama"
 )
 
 // TestReplicasGiveTheSameRollouts checks that rollouts, metrics and trained parameters do not
@@ -88,8 +89,8 @@ func TestReplicasGenerateConcurrently(t *testing.T) {
 			defer j.metrics.Close()
 			r := j.procedure.(*rollouts)
 			var started []int
-			r.startReplicas = func(n int) ([]engines.Model, error) {
-				models, err := r.startModels(n)
+			r.startReplicas = func(net *llama.Net, n int) ([]engines.Model, error) {
+				models, err := r.startModels(net, n)
 				begun := &barrier{waiting: n, open: make(chan struct{})}
 				for i := range models {
 					models[i] = &waitingModel{Model: models[i], all: begun}

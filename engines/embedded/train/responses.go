@@ -41,12 +41,14 @@ func (a *response) sample() *Sample {
 
 func (a *response) reason() string { return cmp.Or(a.score.Reason, "the evaluator gave no reason") }
 
-// generate samples n responses to each prompt with the current weights, and scores them. The
+// generate samples n responses to each prompt with the weights of net, and scores them. The
 // responses to a prompt are adjacent. The result depends on seed and on the weights, but not on the
 // number of cores or replicas.
-func (r *rollouts) generate(ctx context.Context, prompts []*prompt, n int, seed uint64) ([]response, error) {
+func (r *rollouts) generate(
+	ctx context.Context, net *llama.Net, prompts []*prompt, n int, seed uint64,
+) ([]response, error) {
 	how := r.settings.Rollouts
-	replicas, err := r.startReplicas(r.replicas(len(prompts)))
+	replicas, err := r.startReplicas(net, r.replicas(len(prompts)))
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +59,7 @@ func (r *rollouts) generate(ctx context.Context, prompts []*prompt, n int, seed 
 	}()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	scoring := make(chan struct{}, how.MaxConcurrentEvaluations)
+	scoring, turn := make(chan struct{}, how.MaxConcurrentEvaluations), newTurn(r.phases, phaseGenerate)
 	out := make([]response, len(prompts)*n)
 	llama.Each(len(replicas), len(replicas), func(k int) {
 		// One replica generates all responses to a prompt, and so computes the prompt only once.
@@ -69,11 +71,15 @@ func (r *rollouts) generate(ctx context.Context, prompts []*prompt, n int, seed 
 			a := &out[i]
 			a.prompt = prompts[at]
 			writing <- struct{}{}
-			err := r.complete(ctx, replicas[k], a, rand.NewPCG(r.request.Seed+seed<<32, uint64(i)).Uint64())
+			err := recovered(func() error {
+				return turn.during(ctx, func() error {
+					return r.complete(ctx, replicas[k], a, rand.NewPCG(r.request.Seed+seed<<32, uint64(i)).Uint64())
+				})
+			})
 			<-writing
 			if err == nil {
 				scoring <- struct{}{}
-				err = r.scoreResponse(ctx, a)
+				err = recovered(func() error { return r.scoreResponse(ctx, a) })
 				<-scoring
 			}
 			if err != nil {
@@ -84,6 +90,16 @@ func (r *rollouts) generate(ctx context.Context, prompts []*prompt, n int, seed 
 	return out, context.Cause(ctx)
 }
 
+// recovered returns the error of do, or an error if do panics.
+func recovered(do func() error) (err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = fmt.Errorf("the engine panicked: %v", cause)
+		}
+	}()
+	return do()
+}
+
 // replicas returns the number of replicas that generate the responses to a number of prompts. Each
 // has at least one prompt, one core and one concurrent response.
 func (r *rollouts) replicas(prompts int) int {
@@ -91,10 +107,10 @@ func (r *rollouts) replicas(prompts int) int {
 	return max(1, min(how.MaxReplicas, prompts, how.MaxConcurrent, r.loop.workers))
 }
 
-// startModels starts n replicas of the model with the current weights.
-func (r *rollouts) startModels(n int) ([]engines.Model, error) {
+// startModels starts n replicas of the model with the weights of net.
+func (r *rollouts) startModels(net *llama.Net, n int) ([]engines.Model, error) {
 	how := r.settings.Rollouts
-	return serve.Start(n, r.loop.Net.Weights, r.loop.Net.Adapter, r.tokens, r.request.BaseDir, serve.Options{
+	return serve.Start(n, net.Weights, net.Adapter, r.tokens, r.request.BaseDir, serve.Options{
 		Parallelism: r.loop.workers, Slots: how.MaxConcurrent, Queue: how.MaxConcurrent + how.MaxConcurrentEvaluations,
 		ContextLength: r.settings.MaxContextLength,
 	})
@@ -144,25 +160,38 @@ func (r *rollouts) scoreResponse(ctx context.Context, a *response) error {
 	return nil
 }
 
-// record passes responses to the request's recorder as rollouts. common has the fields that all
-// these rollouts share.
-func (r *rollouts) record(responses []response, common engines.Rollout) {
+// record passes rollouts to the request's recorder. common has the fields that all these rollouts
+// share.
+func (r *rollouts) record(rollouts []engines.Rollout, common engines.Rollout) {
 	if r.request.OnRollouts == nil {
 		return
 	}
-	epoch, now := r.epoch(), time.Now().UTC()
+	epoch := r.epoch()
+	for i := range rollouts {
+		one := &rollouts[i]
+		one.Step, one.Evaluation, one.Epoch = common.Step, common.Evaluation, epoch
+	}
+	r.request.OnRollouts(rollouts)
+}
+
+// rolloutsOf returns responses as rollouts, without the fields that record sets; nil if nobody
+// records them.
+func (r *rollouts) rolloutsOf(responses []response) []engines.Rollout {
+	if r.request.OnRollouts == nil {
+		return nil
+	}
+	now := time.Now().UTC()
 	out := make([]engines.Rollout, len(responses))
 	for i := range responses {
 		a := &responses[i]
 		one := engines.NewRollout(a.prompt.withResponse(r.tokens.Decode(a.tokens)), a.score)
-		one.Step, one.Evaluation, one.Epoch, one.Time, one.Row = common.Step, common.Evaluation, epoch, now, a.prompt.number
-		one.Candidate = 1
+		one.Time, one.Row, one.Candidate = now, a.prompt.number, 1
 		if i > 0 && responses[i-1].prompt == a.prompt {
 			one.Candidate = out[i-1].Candidate + 1
 		}
 		out[i] = one
 	}
-	r.request.OnRollouts(out)
+	return out
 }
 
 // responseMetrics returns the metrics of responses. The reward is the mean of the valid scores.

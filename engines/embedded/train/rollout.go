@@ -8,13 +8,14 @@ import (
 
 	"anneal/domain"
 	"anneal/engines"
+	"anneal/engines/embedded/llama"
 )
 
 // rollouts is the procedure of reinforcement learning. The current model generates responses to a
 // chunk of the rows, the evaluator scores them, and the steps of the chunk train on them. Then the
-// updated model generates the responses to the next chunk. A chunk has at most as many rows as one
-// step, because training on responses of an earlier policy needs about five times as many
-// responses.
+// updated model generates the responses to the next chunk. With MaxStaleness, chunks are generated
+// ahead: see generation. A chunk has at most as many rows as one step, because training on responses
+// of an earlier policy needs about five times as many responses.
 type rollouts struct {
 	*job
 	prompts   []*prompt
@@ -22,11 +23,16 @@ type rollouts struct {
 	reference *Loop // reference model of the KL term; nil without one
 
 	// startReplicas is startModels, except in tests.
-	startReplicas func(n int) ([]engines.Model, error)
+	startReplicas func(net *llama.Net, n int) ([]engines.Model, error)
 
 	size    int // number of prompts in a chunk
 	current *chunk
 	ready   *chunk // generated chunk on which training has not begun; may be nil
+
+	ahead  []*generation // chunks from state.Chunk on that are generated ahead, in order
+	frozen *Loop         // computes log-probabilities for ahead; nil without MaxStaleness
+	life   context.Context
+	cancel context.CancelFunc // cancels life, the context of the generations; nil before the first one
 }
 
 // A chunk has the scored responses to some rows, except rows without a training signal.
@@ -35,6 +41,10 @@ type chunk struct {
 	plan    *plan // divides the samples into steps
 	metrics map[string]float64
 	counts  rolloutCounts // counts of the chunk's responses
+	// rollouts are those of the responses, without Step and Epoch; nil if they are not recorded.
+	rollouts []engines.Rollout
+	err      error // the chunk cannot be trained on, although all responses were scored
+	policy   int   // number of chunks that its policy, which generated the responses, was trained on
 }
 
 func newRollouts(j *job, prompts, held []*prompt) *rollouts {
@@ -75,13 +85,18 @@ func (r *rollouts) left() int {
 func (c *chunk) steps() int { return max(c.plan.steps, 1) }
 
 func (r *rollouts) next(ctx context.Context) ([]*Sample, map[string]float64, error) {
+	r.generateAhead(ctx)
 	if r.left() > 0 {
 		return r.current.plan.batch(r.state.At), nil, nil
 	}
 	if r.ready == nil {
-		ready, err := r.newChunk(ctx, r.state.Chunk)
+		ready, err := r.nextChunk(ctx)
 		if err != nil {
 			return nil, nil, err
+		}
+		r.record(ready.rollouts, engines.Rollout{Step: r.state.Step + 1})
+		if ready.err != nil {
+			return nil, nil, ready.err
 		}
 		r.ready = ready
 	}
@@ -95,12 +110,19 @@ func (r *rollouts) afterStep(metrics means) {
 	s := &r.state
 	if r.left() == 0 {
 		r.current, r.ready = r.ready, nil
+		if len(r.ahead) > 0 {
+			r.ahead, s.Policy = r.ahead[1:], r.current.policy
+		}
+		r.current.rollouts = nil // they are recorded
 		s.Chunk, s.At = s.Chunk+1, 0
 		s.Rollouts.add(r.current.counts)
 		s.Rollouts.Expected = len(r.prompts) * r.settings.Rollouts.ResponseCandidatesCount * r.settings.Epochs
 		r.checkSignal()
 	}
 	s.At++
+	if r.settings.Rollouts.MaxStaleness > 0 {
+		metrics.add("staleness", float64(s.Chunk-1-s.Policy), 1)
+	}
 	if metrics[drift].value() > maxDrift { // the remaining responses of the chunk are too far off-policy to train on
 		s.At = r.current.steps()
 	}
@@ -171,11 +193,11 @@ func (r *rollouts) evaluate(ctx context.Context) (map[string]float64, error) {
 	if len(r.held) == 0 {
 		return nil, nil
 	}
-	responses, err := r.generate(ctx, r.held, 1, heldSeed)
+	responses, err := r.generate(ctx, r.loop.Net, r.held, 1, heldSeed)
 	if err != nil {
 		return nil, err
 	}
-	r.record(responses, engines.Rollout{Step: r.state.Step, Evaluation: true})
+	r.record(r.rolloutsOf(responses), engines.Rollout{Step: r.state.Step, Evaluation: true})
 	metrics := responseMetrics(responses)
 	r.state.EvaluatedAt = r.epoch()
 	return map[string]float64{
@@ -184,19 +206,21 @@ func (r *rollouts) evaluate(ctx context.Context) (map[string]float64, error) {
 	}, nil
 }
 
-// newChunk generates and scores the responses to chunk n, and prepares its samples.
-func (r *rollouts) newChunk(ctx context.Context, n int) (*chunk, error) {
+// newChunk generates and scores the responses to chunk n with policy, and prepares its samples. It
+// does not access the state of the job.
+func (r *rollouts) newChunk(ctx context.Context, policy *Loop, n int) (*chunk, error) {
 	candidates := r.settings.Rollouts.ResponseCandidatesCount
-	responses, err := r.generate(ctx, r.rows(n), candidates, uint64(n))
+	responses, err := r.generate(ctx, policy.Net, r.rows(n), candidates, uint64(n))
 	if err != nil {
 		return nil, err
 	}
-	r.record(responses, engines.Rollout{Step: r.state.Step + 1})
 	metrics := responseMetrics(responses)
+	c := &chunk{metrics: metrics, counts: countRollouts(responses, candidates), rollouts: r.rolloutsOf(responses)}
 	if metrics["reward/invalid"] == 1 {
-		return nil, domain.Errorf(domain.FailedPrecondition,
+		c.err = domain.Errorf(domain.FailedPrecondition,
 			"evaluator: returned no valid score for any of %d responses; the first reason is: %s",
 			len(responses), responses[0].reason())
+		return c, nil
 	}
 	var groups []group
 	for lot := range slices.Chunk(responses, candidates) {
@@ -210,8 +234,8 @@ func (r *rollouts) newChunk(ctx context.Context, n int) (*chunk, error) {
 	}
 	live, compared := computeAdvantages(groups)
 	metrics["reward/flat"] = compared["flat"].value()
-	c := &chunk{samples: live, metrics: metrics, counts: countRollouts(responses, candidates)}
-	if err := r.recordLogProbs(ctx, live); err != nil {
+	c.samples = live
+	if err := r.recordLogProbs(ctx, policy, live); err != nil {
 		return nil, err
 	}
 	r.planChunk(c, n)
@@ -225,10 +249,15 @@ func (r *rollouts) planChunk(c *chunk, n int) {
 		r.request.Seed+uint64(n)<<20)
 }
 
-// recordLogProbs stores the log-probabilities of responses under the current policy, which
-// generated them, and under the reference model.
-func (r *rollouts) recordLogProbs(ctx context.Context, samples []*Sample) error {
-	wrote, err := r.loop.logp(ctx, samples)
+// recordLogProbs stores the log-probabilities of responses under policy, which generated them, and
+// under the reference model.
+func (r *rollouts) recordLogProbs(ctx context.Context, policy *Loop, samples []*Sample) error {
+	leave, err := r.phases.enter(ctx, phaseLogProbs)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	wrote, err := policy.logp(ctx, samples)
 	if err != nil {
 		return err
 	}

@@ -22,7 +22,11 @@ import (
 )
 
 // A Trainer trains in this process. The zero value is ready to use.
-type Trainer struct{}
+type Trainer struct {
+	// Cores are the CPU cores that the phases of reinforcement trainings with MaxStaleness share: each
+	// training adds its own. If it is nil, each training uses only its own.
+	Cores *Devices
+}
 
 // A job is one training run.
 type job struct {
@@ -34,6 +38,7 @@ type job struct {
 	base      string // hash of the base model's weights
 	data      string // digests of the training files and of the evaluation files
 	procedure procedure
+	phases    *phases  // devices of the phases of rollouts; nil without MaxStaleness
 	nothing   string   // reason why there is nothing to train; "" if there is something
 	metrics   *os.File // metrics file, with a JSON object in each line from step 1 on
 	state     state
@@ -63,6 +68,9 @@ type state struct {
 	Flat        int           `json:"flat,omitempty"`
 	EvaluatedAt float64       `json:"evaluatedAt,omitempty"` // number of completed epochs at the last evaluation
 	Rollouts    rolloutCounts `json:"rollouts"`              // counts of all chunks that have begun
+	// Policy is the number of chunks on which the policy was trained that generated the current chunk;
+	// 0 without MaxStaleness.
+	Policy int `json:"policy,omitempty"`
 
 	// The following fields identify the training. A resumed training must have the same values.
 	Method   string                `json:"method"`
@@ -73,7 +81,7 @@ type state struct {
 }
 
 // Train implements engines.Trainer.
-func (Trainer) Train(
+func (t Trainer) Train(
 	ctx context.Context, request engines.TrainRequest, watch engines.TrainWatcher,
 ) (result engines.TrainResult, err error) {
 	j, err := newJob(ctx, request, watch)
@@ -85,6 +93,7 @@ func (Trainer) Train(
 		return result, err
 	}
 	defer j.loop.endHelpers(ctx)
+	defer j.shareCores(t.Cores)()
 	if err := j.run(ctx); err != nil {
 		return result, err
 	}
@@ -146,7 +155,7 @@ func loadModel(request engines.TrainRequest, watch engines.TrainWatcher) (*job, 
 	}
 	config, err := llama.ReadConfig(request.BaseDir)
 	if err == nil {
-		err = config.FitsTraining(request.Settings.LoraRank > 0, cores(request))
+		err = config.FitsTraining(request.Settings.LoraRank > 0, cores(request)+policyCopies(request.Settings))
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("base model: %w", err)
@@ -258,7 +267,7 @@ func (j *job) build(weights *llama.Weights) error {
 	workers := cores(j.request)
 	j.loop = NewLoop(llama.NewNet(weights, adapter, workers), workers)
 	j.loop.Decay, j.loop.Seed, j.loop.objective = j.settings.OptimizerWeightDecay, j.request.Seed,
-		objectiveOf(j.settings.Loss)
+		objectiveOf(j.settings.Loss, j.stale())
 	if adapter != nil {
 		j.loop.Dropout = j.settings.LoraDropout
 	}
@@ -268,7 +277,9 @@ func (j *job) build(weights *llama.Weights) error {
 // run executes the remaining steps. When ctx is done, it passes a checkpoint of the last completed
 // step to the watcher, and returns.
 func (j *job) run(ctx context.Context) error {
+	defer j.stopGenerations() // also if advance panics
 	err := j.advance(ctx)
+	j.stopGenerations()
 	if err != nil && ctx.Err() != nil {
 		return errors.Join(ctx.Err(), j.checkpoint(context.WithoutCancel(ctx)))
 	}
@@ -324,7 +335,7 @@ func (j *job) step(ctx context.Context) error {
 	rate := j.procedure.rate()
 	report := StepReport{metrics: means{}}
 	if len(batch) > 0 {
-		report, err = j.loop.Step(ctx, batch, rate)
+		report, err = j.train(ctx, batch, rate)
 	}
 	if errors.Is(err, errDiverged) {
 		diverged := *errDiverged
@@ -348,6 +359,16 @@ func (j *job) step(ctx context.Context) error {
 		metrics["train/grad_norm"] = report.Norm
 	}
 	return j.report(metrics)
+}
+
+// train takes an optimizer step on batch when its devices are free.
+func (j *job) train(ctx context.Context, batch []*Sample, rate float64) (StepReport, error) {
+	leave, err := j.phases.enter(ctx, phaseTrain)
+	if err != nil {
+		return StepReport{metrics: means{}}, err
+	}
+	defer leave()
+	return j.loop.Step(ctx, batch, rate)
 }
 
 // evaluate computes the metrics of the held-out rows if an evaluation is due, keeps the best

@@ -202,6 +202,16 @@ func trainings() map[string]training {
 				Epochs: 2, BatchSizeSamples: 12, CheckpointSteps: 2, Rollouts: shortResponses,
 				Loss: &domain.LossConfig{Method: domain.LossGSPO},
 			}},
+		"own responses, generated ahead": {engines.Reinforcement, promptRows(11),
+			engines.TrainSettings{
+				Epochs: 2, LoraRank: 4, LearningRate: 0.01, BatchSizeTokens: 100, BatchSizeSamples: 16, EvalAutoCarveout: true,
+				Rollouts: responsesAhead(1),
+			}},
+		"own responses, generated far ahead": {engines.Reinforcement, promptRows(11),
+			engines.TrainSettings{
+				Epochs: 2, BatchSizeSamples: 12, CheckpointSteps: 2, Rollouts: responsesAhead(3),
+				Loss: &domain.LossConfig{Method: domain.LossDAPO},
+			}},
 	}
 }
 

@@ -1,0 +1,129 @@
+package train
+
+import (
+	"context"
+	"slices"
+
+	"anneal/engines"
+)
+
+// A generation is a chunk that is generated while earlier chunks are trained on. Chunk n is generated
+// by the policy that was trained on the chunks before n−MaxStaleness, so the result of a training
+// depends on MaxStaleness, but not on how long generating and training take.
+type generation struct {
+	number  int       // number of the chunk
+	policy  int       // number of chunks that the policy was trained on
+	weights []float32 // trained parameters of the policy
+
+	done chan struct{} // closed when chunk and err are valid; nil before the generation has begun
+	// chunk is the result, and err the error of the generation.
+	chunk *chunk
+	err   error
+}
+
+// stale reports whether the job trains on responses of earlier policies.
+func (j *job) stale() bool {
+	return j.request.Method == engines.Reinforcement && j.settings.Rollouts.MaxStaleness > 0
+}
+
+// policyCopies returns the number of copies of the trained parameters that settings need for
+// generations: their policies, and the model that computes log-probabilities, packed twice.
+func policyCopies(settings engines.TrainSettings) int {
+	if settings.Rollouts == nil || settings.Rollouts.MaxStaleness <= 0 {
+		return 0
+	}
+	return settings.Rollouts.MaxStaleness + 1 + 3
+}
+
+// generateAhead begins to generate the chunks that the current policy has to generate, and those that
+// a checkpoint had not completed. It does nothing without MaxStaleness.
+func (r *rollouts) generateAhead(ctx context.Context) {
+	if !r.stale() {
+		return
+	}
+	if r.left() == 0 {
+		last := min(r.state.Chunk+r.settings.Rollouts.MaxStaleness, r.settings.Epochs*r.chunks()-1)
+		var weights []float32
+		for n := r.state.Chunk + len(r.ahead); n <= last; n++ {
+			if weights == nil {
+				weights = slices.Clone(r.loop.Net.Trained())
+			}
+			r.ahead = append(r.ahead, &generation{number: n, policy: r.state.Chunk, weights: weights})
+		}
+	}
+	if r.cancel == nil {
+		r.life, r.cancel = context.WithCancel(ctx)
+	}
+	for i, g := range r.ahead {
+		if g.done != nil {
+			continue
+		}
+		g.done = make(chan struct{})
+		var before <-chan struct{}
+		if i > 0 {
+			before = r.ahead[i-1].done
+		}
+		go r.run(g, before)
+	}
+}
+
+// run generates the chunk of g after the generation before it has ended, because both use r.frozen.
+// before is nil if there is none.
+func (r *rollouts) run(g *generation, before <-chan struct{}) {
+	defer close(g.done)
+	if before != nil {
+		<-before
+	}
+	g.err = recovered(func() (err error) {
+		if err := r.life.Err(); err != nil {
+			return err
+		}
+		copy(r.frozen.Net.Trained(), g.weights)
+		r.frozen.Net.Pack(r.frozen.workers)
+		if g.chunk, err = r.newChunk(r.life, r.frozen, g.number); err == nil {
+			g.chunk.policy = g.policy
+		}
+		return err
+	})
+}
+
+// nextChunk returns the chunk that is trained on next. It waits until the chunk is generated.
+func (r *rollouts) nextChunk(ctx context.Context) (*chunk, error) {
+	if !r.stale() {
+		return r.newChunk(ctx, r.loop, r.state.Chunk)
+	}
+	g := r.ahead[0]
+	select {
+	case <-g.done:
+		return g.chunk, g.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// completed reports whether the chunk is generated and can be trained on.
+func (g *generation) completed() bool {
+	if g.done == nil {
+		return false
+	}
+	select {
+	case <-g.done:
+		return g.err == nil && g.chunk.err == nil
+	default:
+		return false
+	}
+}
+
+// stopGenerations cancels all generations, and waits until they have ended.
+func (j *job) stopGenerations() {
+	r, ok := j.procedure.(*rollouts)
+	if !ok || r.cancel == nil {
+		return
+	}
+	r.cancel()
+	for _, g := range r.ahead {
+		if g.done != nil {
+			<-g.done
+		}
+	}
+}
