@@ -206,3 +206,20 @@ func (r *ForwardBackwardRequest) check() error {
 	r.Input.pass(&v)
 	return v.Err()
 }
+
+// WireBytes returns the estimated size of the datum in the protobuf form, by which clients divide their
+// data: 4 bytes for each token, and the bytes of the values and indices of tensors.
+func (d *Datum) WireBytes() int {
+	n := 0
+	for i := range d.ModelInput.Chunks {
+		c := &d.ModelInput.Chunks[i]
+		n += 4*len(c.Tokens) + len(c.Data) + len(c.DMel) + len(c.Location)
+	}
+	for _, t := range d.LossFnInputs {
+		n += 4*len(t.Floats) + 8*len(t.Ints)
+		if t.Sparse != nil {
+			n += 8 * (len(t.Sparse.Rows) + len(t.Sparse.Cols))
+		}
+	}
+	return n
+}
