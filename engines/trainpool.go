@@ -71,6 +71,7 @@ type TrainRestoreOptions struct {
 	// AnyKernel allows a state of a pool with another Kernel. Results then differ by rounding from
 	// those that the run would have had, and TrainRun.Warnings says so.
 	AnyKernel bool
+	Share     TrainShare // see TrainRunConfig.Share
 }
 
 // A TrainRunConfig describes the adapter of a run.
@@ -81,6 +82,9 @@ type TrainRunConfig struct {
 	TrainAttn    bool    `json:"trainAttn"`
 	TrainMLP     bool    `json:"trainMlp"`
 	TrainUnembed bool    `json:"trainUnembed"` // an engine that cannot train it warns: see TrainRun.Warnings
+
+	// Share says for whom passes of the run are computed. It is no part of the state of a run.
+	Share TrainShare `json:"-"`
 }
 
 // Limits and defaults of TrainRunConfig.
