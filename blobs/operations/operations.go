@@ -89,8 +89,9 @@ type Result struct {
 // A Store stores operations and results. It is safe for concurrent use. Several control planes can use
 // one bucket; each tells the others about the lanes that it has changed: see Notify.
 type Store struct {
-	blobs *blobs.Store
-	now   func() time.Time
+	blobs    *blobs.Store
+	now      func() time.Time
+	announce func(Lane, ...int64)
 
 	mu      sync.Mutex
 	waiters map[Lane]map[int64]map[*waiter]bool // callers of Wait and Next, by lane and sequence number
@@ -105,8 +106,14 @@ func New(bucket *blobs.Store, now func() time.Time) *Store {
 	if now == nil {
 		now = time.Now
 	}
-	return &Store{blobs: bucket, now: now, waiters: map[Lane]map[int64]map[*waiter]bool{}, jobs: map[jobKey]*job{}}
+	return &Store{blobs: bucket, now: now, waiters: map[Lane]map[int64]map[*waiter]bool{}, jobs: map[jobKey]*job{},
+		announce: func(Lane, ...int64) {}}
 }
+
+// SetAnnounce sets a function that is called after an operation or a result was stored, with its
+// sequence number. It tells the other control planes, whose stores get a call of Notify. It must be
+// set before the store is used, and must not block.
+func (s *Store) SetAnnounce(announce func(lane Lane, seqs ...int64)) { s.announce = announce }
 
 // Reasons of errors.
 const (
@@ -153,6 +160,7 @@ func (s *Store) Submit(ctx context.Context, lane Lane, o Operation) (created boo
 	switch domain.CodeOf(err) {
 	case domain.OK:
 		s.submitted(lane, o.Seq)
+		s.announce(lane, o.Seq)
 		return true, nil
 	case domain.AlreadyExists:
 		stored, err := s.header(ctx, lane.operationKey(o.Seq))
@@ -210,6 +218,12 @@ func (s *Store) Operation(ctx context.Context, lane Lane, seq int64) (Operation,
 		return Operation{}, err
 	}
 	return decodeOperation(data, seq)
+}
+
+// Body returns the body of a stored operation. The error is NotFound if there is none.
+func (s *Store) Body(ctx context.Context, lane Lane, seq int64) ([]byte, error) {
+	o, err := s.Operation(ctx, lane, seq)
+	return o.Body, err
 }
 
 // Next returns the operation of a run with the number after+1. It waits until there is one; ok is false
@@ -284,6 +298,7 @@ func (s *Store) Finish(ctx context.Context, lane Lane, seq int64, r Result) erro
 	}
 	if err == nil {
 		s.finished(lane, seq, &r)
+		s.announce(lane, seq)
 	}
 	return err
 }

@@ -188,6 +188,8 @@ func TestLostOperations(t *testing.T) {
 func TestWaiting(t *testing.T) {
 	b := bucket(t, blobs.Options{URL: "mem://"})
 	s, other := New(b, nil), New(b, nil)
+	var announced []int64
+	s.SetAnnounce(func(lane Lane, seqs ...int64) { announced = append(announced, seqs...) })
 	require.NoError(t, s.Create(t.Context(), run))
 	next := make(chan Operation)
 	follow := func(at *Store, after int64) {
@@ -249,6 +251,10 @@ func TestWaiting(t *testing.T) {
 	until(s, 0)
 	until(other, 0)
 	require.Empty(t, s.waiters)
+	require.Equal(t, []int64{1, 1, 2, 0}, announced)
+	body, err := s.Body(t.Context(), run, 2)
+	require.NoError(t, err)
+	require.Equal(t, "body 2", string(body))
 }
 
 // TestPendingSamples checks the list of sampling operations without results.
