@@ -58,6 +58,9 @@ func (l Lane) firstSeq() int64 {
 	return 1
 }
 
+// MaxNote is the maximum length of Operation.Note in bytes.
+const MaxNote = 16 << 10
+
 // MaxSeq is the maximum sequence number of an operation.
 const MaxSeq = 1<<31 - 1
 
@@ -72,6 +75,7 @@ func (l Lane) resultKey(seq int64) string {
 type Operation struct {
 	Seq  int64
 	Kind string
+	Note string // what the server needs to answer with the result, of at most MaxNote bytes; results keep it
 	Body []byte
 	Hash [32]byte // SHA-256 of the client's request, by which a repeated request is recognized
 	Time time.Time
@@ -84,6 +88,7 @@ type Result struct {
 	Err     *domain.Error
 	Time    time.Time
 	Kind    string // Kind of the operation, which Finish sets
+	Note    string // Note of the operation, which Finish sets
 }
 
 // A Store stores operations and results. It is safe for concurrent use. Several control planes can use
@@ -146,6 +151,10 @@ func (s *Store) Submit(ctx context.Context, lane Lane, o Operation) (created boo
 	if first := lane.firstSeq(); o.Seq < first || o.Seq > MaxSeq {
 		return false, domain.Errorf(domain.InvalidArgument, "the sequence number is %d: it must be from %d to %d", o.Seq, first,
 			MaxSeq)
+	}
+	if len(o.Note) > MaxNote {
+		return false, domain.Errorf(domain.Internal, "the note of an operation has %d bytes: the maximum is %d", len(o.Note),
+			MaxNote)
 	}
 	if result, err := s.header(ctx, lane.resultKey(o.Seq)); err == nil {
 		return false, sameOperation(o, result)
@@ -290,7 +299,7 @@ func (s *Store) Finish(ctx context.Context, lane Lane, seq int64, r Result) erro
 			return err
 		}
 	}
-	r.Time, r.Kind = s.now().UTC(), of.Kind
+	r.Time, r.Kind, r.Note = s.now().UTC(), of.Kind, of.Note
 	err := s.blobs.Create(ctx, lane.resultKey(seq), encodeResult(r, of))
 	if domain.CodeOf(err) == domain.AlreadyExists {
 		s.finished(lane, seq, nil)

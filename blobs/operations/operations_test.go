@@ -36,7 +36,7 @@ func bucket(t testing.TB, o blobs.Options) *blobs.Store {
 }
 
 func op(seq int64, body string) Operation {
-	return Operation{Seq: seq, Kind: "optim_step", Body: []byte(body), Hash: sha256.Sum256([]byte(body))}
+	return Operation{Seq: seq, Kind: "optim_step", Note: "note", Body: []byte(body), Hash: sha256.Sum256([]byte(body))}
 }
 
 func submit(t testing.TB, s *Store, lane Lane, seqs ...int64) {
@@ -95,7 +95,7 @@ func TestOperations(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, []byte{0, 255}, r.Body, "the first result counts")
 				require.Equal(t, 1, r.Attempt)
-				require.Equal(t, "optim_step", r.Kind)
+				require.Equal(t, "optim_step note", r.Kind+" "+r.Note)
 				r, err = reader.Wait(t.Context(), run, 2)
 				require.NoError(t, err)
 				require.Equal(t, failure, r.Err)
