@@ -101,6 +101,7 @@ type Store struct {
 	mu      sync.Mutex
 	waiters map[Lane]map[int64]map[*waiter]bool // callers of Wait and Next, by lane and sequence number
 	jobs    map[jobKey]*job
+	queues  map[string]*queue // by account
 }
 
 type jobKey struct{ account, event string }
@@ -111,7 +112,7 @@ func New(bucket *blobs.Store, now func() time.Time) *Store {
 	if now == nil {
 		now = time.Now
 	}
-	return &Store{blobs: bucket, now: now, waiters: map[Lane]map[int64]map[*waiter]bool{}, jobs: map[jobKey]*job{},
+	return &Store{blobs: bucket, now: now, waiters: map[Lane]map[int64]map[*waiter]bool{}, jobs: map[jobKey]*job{}, queues: map[string]*queue{},
 		announce: func(Lane, ...int64) {}}
 }
 
@@ -145,7 +146,8 @@ func (s *Store) Create(ctx context.Context, lane Lane) error {
 // Submit stores an operation durably. If the lane has an operation with the same Seq and Hash, Submit
 // changes nothing and created is false; with another Hash, the error is InvalidArgument with
 // ReasonSequenceReused. It returns OutOfRange with ReasonOperationExpired if the operation has been
-// executed and its result was deleted since, and DataLoss if the journal of a run does not exist.
+// executed and its result was deleted since, ResourceExhausted with ReasonQueueFull if the account has
+// too many operations without results, and DataLoss if the journal of a run does not exist.
 // The Time of the operation is set.
 func (s *Store) Submit(ctx context.Context, lane Lane, o Operation) (created bool, err error) {
 	if first := lane.firstSeq(); o.Seq < first || o.Seq > MaxSeq {
@@ -165,10 +167,17 @@ func (s *Store) Submit(ctx context.Context, lane Lane, o Operation) (created boo
 		return false, err
 	}
 	o.Time = s.now().UTC()
+	err = s.hasRoom(ctx, lane.Account, len(o.Body))
+	if err != nil {
+		if stored, found := s.header(ctx, lane.operationKey(o.Seq)); found == nil {
+			return false, sameOperation(o, stored)
+		}
+		return false, err
+	}
 	err = s.blobs.Create(ctx, lane.operationKey(o.Seq), encodeOperation(o))
 	switch domain.CodeOf(err) {
 	case domain.OK:
-		s.submitted(lane, o.Seq)
+		s.submitted(lane, o.Seq, len(o.Body))
 		s.announce(lane, o.Seq)
 		return true, nil
 	case domain.AlreadyExists:

@@ -106,9 +106,10 @@ func (j *job) change() {
 	j.changed = make(chan struct{})
 }
 
-func (s *Store) submitted(lane Lane, seq int64) {
+func (s *Store) submitted(lane Lane, seq int64, size int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.enqueue(lane, seq, size)
 	j := s.job(lane.Account, lane.Job)
 	if lane.Samples {
 		j.add(PendingSample{lane, seq})
@@ -122,6 +123,7 @@ func (s *Store) submitted(lane Lane, seq int64) {
 func (s *Store) finished(lane Lane, seq int64, r *Result) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.dequeue(lane, seq)
 	delete(s.job(lane.Account, lane.Job).pending, PendingSample{lane, seq})
 	for w := range s.waiters[lane][seq] {
 		w.wake(r)
@@ -138,6 +140,9 @@ func (s *Store) Notify(lane Lane, seqs ...int64) {
 		j.pending = nil
 	}
 	j.change()
+	for _, seq := range seqs {
+		s.dequeue(lane, seq) // another control plane announces an operation that was submitted here: it is finished
+	}
 	for seq, waiters := range s.waiters[lane] {
 		if len(seqs) > 0 && !slices.Contains(seqs, seq) {
 			continue
