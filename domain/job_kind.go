@@ -51,6 +51,7 @@ type JobSpec struct {
 	Waits       bool   // the job waits for another train step after each train step
 	HasStep     bool   // the job has a train step that is not finished; false unless Waits
 	StepDataset string // dataset of the newest train step; "" before the first step
+	Service     bool   // the attempts execute the operations of training runs, instead of a train step
 	From        Name   // output of the previous train step, which replaces the base model of Config; "" is none
 
 	Tracker    *TrackerConfig
@@ -159,8 +160,9 @@ func (s JobSpec) Model() Name {
 	return Name(cmp.Or(string(s.From), s.Config.WarmStartFrom, s.Config.BaseModel))
 }
 
-// AwaitsStep reports whether the job cannot run until its user submits another train step.
-func (s JobSpec) AwaitsStep() bool { return s.Waits && !s.HasStep }
+// AwaitsStep reports whether the job cannot run until its user submits another train step, or a client
+// uses its training service.
+func (s JobSpec) AwaitsStep() bool { return s.Waits && !s.HasStep && !s.Service }
 
 // ReservedOutput returns the model whose name a job reserves: its outputModel, from the creation of
 // the job until the job has ended, or for a job with train steps, during each step. It returns ""
