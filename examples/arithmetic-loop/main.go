@@ -2,7 +2,7 @@
 // sums in a wording that the base model does not know, rewards those that are right, and steps. Package
 // anneal/tinker/client is all that it uses of anneal.
 //
-//	TINKER_BASE_URL=https://HANDLE.DOMAIN TINKER_API_KEY=KEY arithmetic-loop -model base
+//	TINKER_BASE_URL=https://HANDLE.DOMAIN TINKER_API_KEY=KEY arithmetic-loop
 package main
 
 import (
@@ -11,6 +11,8 @@ import (
 	"fmt"
 	"log"
 	"math/rand/v2"
+	"net"
+	"net/http"
 	"os"
 	"strconv"
 
@@ -26,7 +28,8 @@ const (
 )
 
 var (
-	baseModel = flag.String("model", "base", "name of the base model")
+	baseModel = flag.String("model", "", "name of the base model; that of the job if it is not set")
+	connect   = flag.String("connect", "", "address to connect to, such as 127.0.0.1:8080, instead of the host's")
 	steps     = flag.Int("steps", 30, "number of steps")
 	prompts   = flag.Int("prompts", 16, "number of prompts of a step")
 	samples   = flag.Int("samples", 16, "number of samples of a prompt")
@@ -43,9 +46,17 @@ func main() {
 }
 
 func run(ctx context.Context) error {
-	c, err := client.New(client.Options{URL: os.Getenv("TINKER_BASE_URL"), APIKey: os.Getenv("TINKER_API_KEY")})
+	c, err := client.New(client.Options{URL: os.Getenv("TINKER_BASE_URL"), APIKey: os.Getenv("TINKER_API_KEY"),
+		HTTPClient: httpClient()})
 	if err != nil {
 		return err
+	}
+	if *baseModel == "" {
+		capabilities, err := c.Capabilities(ctx)
+		if err != nil {
+			return err
+		}
+		*baseModel = capabilities.SupportedModels[0].ModelName
 	}
 	session, err := c.OpenSession(ctx, client.SessionOptions{Tags: []string{"arithmetic-loop"}})
 	if err != nil {
@@ -96,6 +107,18 @@ func run(ctx context.Context) error {
 	}
 	fmt.Println("saved", final.Path)
 	return nil
+}
+
+// httpClient returns a client that connects to -connect, if that is set.
+func httpClient() *http.Client {
+	if *connect == "" {
+		return http.DefaultClient
+	}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, *connect)
+	}
+	return &http.Client{Transport: transport}
 }
 
 // rollouts samples answers, and returns a datum for each whose reward differs from the mean of its prompt,
