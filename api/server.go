@@ -73,6 +73,8 @@ type Options struct {
 	// Journal stores the operations of training runs. nil means one on Blobs that no other control plane
 	// and no coordinator shares.
 	Journal *operations.Store
+	// TrainingHold is how long a poll for the result of an operation waits; zero means tinker.HoldTime.
+	TrainingHold time.Duration
 	// Login authenticates users of an identity provider; nil means that only API keys are accepted.
 	Login   *oidc.Provider
 	Address string // URL of this server, for clients
@@ -172,7 +174,8 @@ func New(o Options) *Server {
 	if o.Journal == nil {
 		o.Journal = operations.New(o.Blobs, nil)
 	}
-	s.training = tinker.NewService(tinker.Options{Journal: o.Journal, Blobs: o.Blobs, Address: o.Address})
+	s.training = tinker.NewService(tinker.Options{Journal: o.Journal, Blobs: o.Blobs, Address: o.Address,
+		Hold: o.TrainingHold})
 	s.document = openapi.New(errorSamples, documentation, rest.Documentation, events.Documentation,
 		inference.Documentation, audio.Documentation)
 	s.table = s.operations()
