@@ -37,7 +37,7 @@ func (s *Server) startServices(ctx context.Context) error {
 		schedulers.Jobs{}, schedulers.Replicas{PlaceWithin: s.flags.placementTimeout, KeepDeleted: s.flags.keepDeleted},
 		schedulers.Autoscale{}, schedulers.Expiry{}, schedulers.Batches{}, schedulers.Addons{}, schedulers.HotLoads{},
 		schedulers.Nodes{LostAfter: s.flags.lostAfter, ForgetAfter: s.flags.forgetAfter}, schedulers.Allocations{},
-		schedulers.Drain{}, schedulers.Accounts{}, schedulers.Releases{},
+		schedulers.Drain{}, schedulers.Accounts{}, schedulers.Releases{}, schedulers.Training{},
 	} {
 		s.services.start("scheduler "+scheduler.Name(), func(ctx context.Context) error {
 			return whileLeading(ctx, s.membership, func(ctx context.Context) error {

@@ -23,6 +23,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"anneal/blobs"
+	"anneal/blobs/operations"
 	"anneal/blobs/reconcile"
 	"anneal/blobs/reconcile/faults"
 	"anneal/domain"
@@ -53,6 +54,7 @@ type cluster struct {
 	plan   atomic.Pointer[faults.Plan] // plan of injected faults; nil injects none
 
 	admission atomic.Pointer[coordinator.Admission]
+	journal   *operations.Store
 	reader    atomic.Pointer[secrets.Reader] // code that has read a secret last
 	ahead     atomic.Int64                   // nanoseconds by which the coordinator's clock is ahead
 }
@@ -168,7 +170,8 @@ func (c *cluster) open() {
 	if plan := c.plan.Load(); plan != nil {
 		log = plan.Log(log)
 	}
-	agents := coordinator.New(coordinator.Options{Log: log, World: c.world, Blobs: c.blobs,
+	c.journal = operations.New(c.blobs, nil)
+	agents := coordinator.New(coordinator.Options{Log: log, Journal: c.journal, World: c.world, Blobs: c.blobs,
 		Conn: c.server.Coordinator(), OpenSecret: open, Secret: []byte("0123456789abcdef"),
 		Now:    func() time.Time { return time.Now().Add(time.Duration(c.ahead.Load())) },
 		Logger: testLog})
