@@ -55,6 +55,7 @@ type cluster struct {
 
 	admission atomic.Pointer[coordinator.Admission]
 	journal   *operations.Store
+	idleAfter time.Duration                  // option of the next coordinator
 	reader    atomic.Pointer[secrets.Reader] // code that has read a secret last
 	ahead     atomic.Int64                   // nanoseconds by which the coordinator's clock is ahead
 }
@@ -171,7 +172,7 @@ func (c *cluster) open() {
 		log = plan.Log(log)
 	}
 	c.journal = operations.New(c.blobs, nil)
-	agents := coordinator.New(coordinator.Options{Log: log, Journal: c.journal, World: c.world, Blobs: c.blobs,
+	agents := coordinator.New(coordinator.Options{Log: log, Journal: c.journal, IdleAfter: c.idleAfter, World: c.world, Blobs: c.blobs,
 		Conn: c.server.Coordinator(), OpenSecret: open, Secret: []byte("0123456789abcdef"),
 		Now:    func() time.Time { return time.Now().Add(time.Duration(c.ahead.Load())) },
 		Logger: testLog})

@@ -56,8 +56,8 @@ func startService(t *testing.T) *service {
 		domain.Intend(domain.TrainerJobs, serviceName, domain.Command[domain.TrainerJob](domain.StartService{})),
 		domain.IntendJob(serviceName, domain.QueueJob{}))
 	c.do(domain.Intend(domain.TrainingSessions, sessionName, domain.Command[domain.TrainingSession](
-			domain.CreateTrainingSession{TrainingSessionSpec: domain.TrainingSessionSpec{Job: serviceName,
-				JobEvent: s.event()}})))
+		domain.CreateTrainingSession{TrainingSessionSpec: domain.TrainingSessionSpec{Job: serviceName,
+			JobEvent: s.event()}})))
 	return s
 }
 
@@ -104,7 +104,9 @@ func (s *service) replace(node string) {
 	s.place(node)
 }
 
-func runName(id string) domain.Name { return domain.NewName("acme", domain.TrainingRuns.Collection, id) }
+func runName(id string) domain.Name {
+	return domain.NewName("acme", domain.TrainingRuns.Collection, id)
+}
 
 func (s *service) lane(run string) operations.Lane {
 	return operations.Lane{Account: "acme", Job: s.event(), ID: run}
@@ -304,6 +306,13 @@ func TestServiceContinuesOnAnotherNode(t *testing.T) {
 	require.Equal(t, 2, s.run("run").Opening.Attempt)
 }
 
+// reopen restarts the coordinator with another time after which services stop.
+func (s *service) reopen(idleAfter time.Duration) {
+	s.stop()
+	s.idleAfter = idleAfter
+	s.open()
+}
+
 // TestIdleService checks that a service stops without use, after it has stored its runs, and continues when
 // it is used again.
 func TestIdleService(t *testing.T) {
@@ -317,11 +326,11 @@ func TestIdleService(t *testing.T) {
 		s.submit("run", o)
 	}
 	s.requireResults("run", results[:5])
-	s.ahead.Store(int64(time.Hour))
+	s.reopen(time.Millisecond)
 	s.untilJob("the service has stopped", func(j domain.TrainerJob) bool { return j.State == domain.JobIdleState })
 	require.EqualValues(t, 5, s.run("run").RecoverySeq())
 	require.Empty(t, s.job().State.Nodes)
-	s.ahead.Store(0)
+	s.reopen(0)
 	for _, o := range l[5:] {
 		s.submit("run", o)
 	}
