@@ -92,6 +92,8 @@ var mayImport = map[string][]string{
 		"blobs/external", "blobs/outbound", "workers/sessions"},
 	"workers/agent/...": {"domain", "disk", "domain/weights", "engines", "eventlog/natsconn",
 		"workers/protocol", "tracing"},
+	"tinker":        {"domain", "engines"},
+	"tinker/client": {"tinker"},
 	"api/described": {},
 	"api/wire":      {"domain"},
 	"api/request": {"domain", "disk", "engines", "eventlog", "eventlog/idempotency", "eventlog/secrets", "projections",
@@ -173,6 +175,7 @@ var onlyIn = map[string][]string{
 	"github.com/go-jose/go-jose":     {"api/oidc"},
 	"golang.org/x/oauth2":            {"api/oidc", "internal/cli"},
 	"go.opentelemetry.io/":           {"tracing", "internal/telemetry"},
+	"google.golang.org/protobuf/":    {"tinker"},
 }
 
 // forTests lists the packages that only tests may import.

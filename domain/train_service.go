@@ -2,6 +2,10 @@ package domain
 
 import "time"
 
+// HasService reports whether the job offers a training service. The service of a job that has ended
+// still lists its runs and checkpoints.
+func (j TrainerJob) HasService() bool { return j.ServiceMode && j.Exists() && !j.Deleting() }
+
 type TrainerServiceStarted struct {
 	Time time.Time `json:"time"`
 }

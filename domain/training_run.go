@@ -50,6 +50,7 @@ const (
 	MaxTrainingRank        = 64  // maximum rank of the adapter
 	MaxTrainingCheckpoints = 500 // maximum number of the checkpoints of a run that are not ephemeral
 	MaxEphemeralSamplers   = 16  // number of the newest ephemeral checkpoints of a run that are kept
+	MaxTrainingName        = 255 // maximum length of the name of a checkpoint
 	MaxTrainingSeed        = 1<<53 - 1
 	MaxTrainingTTLSeconds  = 10 * 365 * 24 * 3600
 )
@@ -265,7 +266,7 @@ func (TrainingRunDeleted) Evolve(r *TrainingRun) { *r = TrainingRun{} }
 
 // ValidTrainingCheckpointName reports whether a client may give a checkpoint this name.
 func ValidTrainingCheckpointName(name string) bool {
-	ok := name != "" && len(name) <= 128 && strings.Trim(name, ".") != "" && name[0] != '.'
+	ok := name != "" && len(name) <= MaxTrainingName && strings.Trim(name, ".") != "" && name[0] != '.'
 	for i := range len(name) {
 		c := name[i]
 		ok = ok && (c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.')
@@ -274,4 +275,4 @@ func ValidTrainingCheckpointName(name string) bool {
 }
 
 // TrainingCheckpointNameRule describes what ValidTrainingCheckpointName requires.
-const TrainingCheckpointNameRule = "must be 1 to 128 characters of A-Z, a-z, 0-9, -, _ and ., and not begin with a dot"
+const TrainingCheckpointNameRule = "must be 1 to 255 characters of A-Z, a-z, 0-9, -, _ and ., and not begin with a dot"

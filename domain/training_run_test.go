@@ -70,8 +70,8 @@ func TestTrainingSession(t *testing.T) {
 		{name: "a long tag", when: create(func(s *domain.TrainingSessionSpec) { s.Tags = []string{strings.Repeat("é", 257)} }),
 			fault: "INVALID_FIELDS", says: "tags[0]: has 257 characters"},
 		{name: "much metadata", when: create(func(s *domain.TrainingSessionSpec) {
-			s.UserMetadata = map[string]string{"k": strings.Repeat("v", 8192)}
-		}), fault: "INVALID_FIELDS", says: "user_metadata: has 8193 bytes"},
+			s.UserMetadata = map[string]string{"k": strings.Repeat("v", 16<<10)}
+		}), fault: "INVALID_FIELDS", says: "user_metadata: has 16385 bytes"},
 		{name: "another kind of job", when: create(func(s *domain.TrainingSessionSpec) { s.Job = "accounts/a/dpoJobs/j" }),
 			fault: "INVALID_FIELDS", says: "job: must be the name of a trainer job"},
 		{name: "end", given: f(made), when: domain.EndTrainingSession{Reason: "no heartbeats"}, then: ended},

@@ -26,10 +26,10 @@ const (
 
 // Limits of the fields that clients of a training service set.
 const (
-	MaxTrainingTags     = 64      // maximum number of tags of a session
-	MaxTrainingTag      = 256     // maximum length of a tag in characters
-	MaxTrainingMetadata = 8 << 10 // maximum number of bytes of the keys and values of userMetadata together
-	maxSDKVersion       = 64      // maximum length of sdkVersion in characters
+	MaxTrainingTags     = 64       // maximum number of tags of a session
+	MaxTrainingTag      = 256      // maximum length of a tag in characters
+	MaxTrainingMetadata = 16 << 10 // maximum number of bytes of the keys and values of userMetadata together
+	maxSDKVersion       = 64       // maximum length of sdkVersion in characters
 )
 
 // TrainingSessionSpec holds the fields of a training session that do not change.

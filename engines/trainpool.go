@@ -23,15 +23,19 @@ type TrainPoolRequest struct {
 	// MaxTokens is the maximum number of tokens of a datum, at most the model's context length; 0 stands
 	// for DefaultTrainTokens. The memory that a pool needs grows with it.
 	MaxTokens int
-	// RunBytes is the maximum memory of the open runs together; 0 stands for half of the memory that is
+	// RunBytes is the maximum memory of the open runs and of the adapters of samplers together; 0 stands for half of the memory that is
 	// free after the pool was opened, and for DefaultTrainRunBytes where that is unknown.
 	RunBytes int64
+	// SampleBytes is the maximum memory of the KV caches of samples, at least that of one sample with
+	// MaxTokens tokens; 0 stands for DefaultTrainSampleBytes.
+	SampleBytes int64
 }
 
 // Defaults of TrainPoolRequest.
 const (
-	DefaultTrainTokens   = 4096
-	DefaultTrainRunBytes = 1 << 30
+	DefaultTrainTokens      = 4096
+	DefaultTrainRunBytes    = 1 << 30
+	DefaultTrainSampleBytes = 256 << 20
 )
 
 // PrecisionFloat32 is the precision of pools that compute with float32.
@@ -59,7 +63,11 @@ type TrainPool interface {
 	// FailedPrecondition with the reason TrainKernelDiffers if the run's pool had another Kernel,
 	// unless the options allow that. The run counts to RunBytes like a new one.
 	RestoreRun(ctx context.Context, state io.Reader, options TrainRestoreOptions) (TrainRun, error)
-	// Close frees the memory of the pool. Its runs must be closed before.
+	// OpenSampler returns a sampler with the adapter in a directory that TrainRun.Export has written, or
+	// that of the base model if adapterDir is "". It does not read the directory later. The adapter counts
+	// to RunBytes. It returns FailedPrecondition if the adapter belongs to another base model.
+	OpenSampler(ctx context.Context, adapterDir string) (TrainSampler, error)
+	// Close frees the memory of the pool. Its runs and samplers must be closed before.
 	Close() error
 }
 
@@ -95,7 +103,9 @@ const (
 
 // A TrainRun is one adapter in training, with its optimizer. Each method must have returned before
 // the next one is called. A call that returns an error, other than one of ctx, changes nothing
-// unless its method says otherwise.
+// unless its method says otherwise. If the engine fails in a call, it returns Internal with the reason
+// EnginePanicked, and so do all later calls except Close, unless the call was Forward, Save or Export.
+// Other runs are not affected.
 type TrainRun interface {
 	Config() TrainRunConfig
 	// Warnings has a message for each setting of the configuration that the engine does not follow,

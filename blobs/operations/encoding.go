@@ -19,7 +19,7 @@ const (
 )
 
 // maxHeader is the maximum number of bytes of the first two lines of a file.
-const maxHeader = 64 << 10
+const maxHeader = 256 << 10
 
 // maxErrorText is the maximum length in bytes of each text in the error of a result.
 const maxErrorText = 4 << 10
@@ -28,6 +28,7 @@ const maxErrorText = 4 << 10
 type header struct {
 	Seq     int64         `json:"seq,omitempty"`
 	Kind    string        `json:"kind,omitempty"` // of the operation
+	Note    string        `json:"note,omitempty"` // of the operation
 	Hash    string        `json:"hash,omitempty"` // Hash of the operation
 	Time    time.Time     `json:"time"`
 	Sum     string        `json:"sum"` // SHA-256 of the body
@@ -77,13 +78,13 @@ func verified(data []byte, magic string) (header, []byte, error) {
 }
 
 func encodeOperation(o Operation) []byte {
-	return join(operationMagic, header{Seq: o.Seq, Kind: o.Kind, Hash: hexOf(o.Hash), Time: o.Time,
+	return join(operationMagic, header{Seq: o.Seq, Kind: o.Kind, Note: o.Note, Hash: hexOf(o.Hash), Time: o.Time,
 		Sum: hexOf(sha256.Sum256(o.Body))}, o.Body)
 }
 
 func decodeOperation(data []byte, seq int64) (Operation, error) {
 	h, body, err := verified(data, operationMagic)
-	o := Operation{Seq: h.Seq, Kind: h.Kind, Body: body, Time: h.Time}
+	o := Operation{Seq: h.Seq, Kind: h.Kind, Note: h.Note, Body: body, Time: h.Time}
 	if n, _ := hex.Decode(o.Hash[:], []byte(h.Hash[:min(len(h.Hash), 2*len(o.Hash))])); err == nil &&
 		(n != len(o.Hash) || h.Seq != seq) {
 		err = errDamaged
@@ -96,7 +97,7 @@ func decodeOperation(data []byte, seq int64) (Operation, error) {
 
 // encodeResult returns the file of a result. of is the header of its operation.
 func encodeResult(r Result, of header) []byte {
-	return join(resultMagic, header{Seq: of.Seq, Kind: of.Kind, Hash: of.Hash, Time: r.Time, Attempt: r.Attempt,
+	return join(resultMagic, header{Seq: of.Seq, Kind: of.Kind, Note: of.Note, Hash: of.Hash, Time: r.Time, Attempt: r.Attempt,
 		Err: shortened(r.Err), Sum: hexOf(sha256.Sum256(r.Body))}, r.Body)
 }
 
@@ -125,7 +126,7 @@ func decodeResult(data []byte) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	return Result{Attempt: h.Attempt, Body: body, Err: h.Err, Time: h.Time, Kind: h.Kind}, nil
+	return Result{Attempt: h.Attempt, Body: body, Err: h.Err, Time: h.Time, Kind: h.Kind, Note: h.Note}, nil
 }
 
 func encodeLane(state laneState) []byte { return join(laneMagic, state, nil) }

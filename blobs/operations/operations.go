@@ -58,6 +58,9 @@ func (l Lane) firstSeq() int64 {
 	return 1
 }
 
+// MaxNote is the maximum length of Operation.Note in bytes.
+const MaxNote = 16 << 10
+
 // MaxSeq is the maximum sequence number of an operation.
 const MaxSeq = 1<<31 - 1
 
@@ -72,6 +75,7 @@ func (l Lane) resultKey(seq int64) string {
 type Operation struct {
 	Seq  int64
 	Kind string
+	Note string // what the server needs to answer with the result, of at most MaxNote bytes; results keep it
 	Body []byte
 	Hash [32]byte // SHA-256 of the client's request, by which a repeated request is recognized
 	Time time.Time
@@ -84,13 +88,15 @@ type Result struct {
 	Err     *domain.Error
 	Time    time.Time
 	Kind    string // Kind of the operation, which Finish sets
+	Note    string // Note of the operation, which Finish sets
 }
 
 // A Store stores operations and results. It is safe for concurrent use. Several control planes can use
 // one bucket; each tells the others about the lanes that it has changed: see Notify.
 type Store struct {
-	blobs *blobs.Store
-	now   func() time.Time
+	blobs    *blobs.Store
+	now      func() time.Time
+	announce func(Lane, ...int64)
 
 	mu      sync.Mutex
 	waiters map[Lane]map[int64]map[*waiter]bool // callers of Wait and Next, by lane and sequence number
@@ -105,8 +111,14 @@ func New(bucket *blobs.Store, now func() time.Time) *Store {
 	if now == nil {
 		now = time.Now
 	}
-	return &Store{blobs: bucket, now: now, waiters: map[Lane]map[int64]map[*waiter]bool{}, jobs: map[jobKey]*job{}}
+	return &Store{blobs: bucket, now: now, waiters: map[Lane]map[int64]map[*waiter]bool{}, jobs: map[jobKey]*job{},
+		announce: func(Lane, ...int64) {}}
 }
+
+// SetAnnounce sets a function that is called after an operation or a result was stored, with its
+// sequence number. It tells the other control planes, whose stores get a call of Notify. It must be
+// set before the store is used, and must not block.
+func (s *Store) SetAnnounce(announce func(lane Lane, seqs ...int64)) { s.announce = announce }
 
 // Reasons of errors.
 const (
@@ -140,6 +152,10 @@ func (s *Store) Submit(ctx context.Context, lane Lane, o Operation) (created boo
 		return false, domain.Errorf(domain.InvalidArgument, "the sequence number is %d: it must be from %d to %d", o.Seq, first,
 			MaxSeq)
 	}
+	if len(o.Note) > MaxNote {
+		return false, domain.Errorf(domain.Internal, "the note of an operation has %d bytes: the maximum is %d", len(o.Note),
+			MaxNote)
+	}
 	if result, err := s.header(ctx, lane.resultKey(o.Seq)); err == nil {
 		return false, sameOperation(o, result)
 	} else if domain.CodeOf(err) != domain.NotFound {
@@ -153,6 +169,7 @@ func (s *Store) Submit(ctx context.Context, lane Lane, o Operation) (created boo
 	switch domain.CodeOf(err) {
 	case domain.OK:
 		s.submitted(lane, o.Seq)
+		s.announce(lane, o.Seq)
 		return true, nil
 	case domain.AlreadyExists:
 		stored, err := s.header(ctx, lane.operationKey(o.Seq))
@@ -210,6 +227,12 @@ func (s *Store) Operation(ctx context.Context, lane Lane, seq int64) (Operation,
 		return Operation{}, err
 	}
 	return decodeOperation(data, seq)
+}
+
+// Body returns the body of a stored operation. The error is NotFound if there is none.
+func (s *Store) Body(ctx context.Context, lane Lane, seq int64) ([]byte, error) {
+	o, err := s.Operation(ctx, lane, seq)
+	return o.Body, err
 }
 
 // Next returns the operation of a run with the number after+1. It waits until there is one; ok is false
@@ -276,7 +299,7 @@ func (s *Store) Finish(ctx context.Context, lane Lane, seq int64, r Result) erro
 			return err
 		}
 	}
-	r.Time, r.Kind = s.now().UTC(), of.Kind
+	r.Time, r.Kind, r.Note = s.now().UTC(), of.Kind, of.Note
 	err := s.blobs.Create(ctx, lane.resultKey(seq), encodeResult(r, of))
 	if domain.CodeOf(err) == domain.AlreadyExists {
 		s.finished(lane, seq, nil)
@@ -284,6 +307,7 @@ func (s *Store) Finish(ctx context.Context, lane Lane, seq int64, r Result) erro
 	}
 	if err == nil {
 		s.finished(lane, seq, &r)
+		s.announce(lane, seq)
 	}
 	return err
 }

@@ -36,7 +36,7 @@ func bucket(t testing.TB, o blobs.Options) *blobs.Store {
 }
 
 func op(seq int64, body string) Operation {
-	return Operation{Seq: seq, Kind: "optim_step", Body: []byte(body), Hash: sha256.Sum256([]byte(body))}
+	return Operation{Seq: seq, Kind: "optim_step", Note: "note", Body: []byte(body), Hash: sha256.Sum256([]byte(body))}
 }
 
 func submit(t testing.TB, s *Store, lane Lane, seqs ...int64) {
@@ -95,7 +95,7 @@ func TestOperations(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, []byte{0, 255}, r.Body, "the first result counts")
 				require.Equal(t, 1, r.Attempt)
-				require.Equal(t, "optim_step", r.Kind)
+				require.Equal(t, "optim_step note", r.Kind+" "+r.Note)
 				r, err = reader.Wait(t.Context(), run, 2)
 				require.NoError(t, err)
 				require.Equal(t, failure, r.Err)
@@ -188,6 +188,8 @@ func TestLostOperations(t *testing.T) {
 func TestWaiting(t *testing.T) {
 	b := bucket(t, blobs.Options{URL: "mem://"})
 	s, other := New(b, nil), New(b, nil)
+	var announced []int64
+	s.SetAnnounce(func(lane Lane, seqs ...int64) { announced = append(announced, seqs...) })
 	require.NoError(t, s.Create(t.Context(), run))
 	next := make(chan Operation)
 	follow := func(at *Store, after int64) {
@@ -249,6 +251,10 @@ func TestWaiting(t *testing.T) {
 	until(s, 0)
 	until(other, 0)
 	require.Empty(t, s.waiters)
+	require.Equal(t, []int64{1, 1, 2, 0}, announced)
+	body, err := s.Body(t.Context(), run, 2)
+	require.NoError(t, err)
+	require.Equal(t, "body 2", string(body))
 }
 
 // TestPendingSamples checks the list of sampling operations without results.

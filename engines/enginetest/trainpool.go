@@ -43,6 +43,13 @@ func TrainPool(t *testing.T, vocab int, open func(*testing.T, engines.TrainPoolR
 	t.Run("masked tokens", s.masked)
 	t.Run("long data", s.longData)
 	t.Run("memory of runs", s.runBytes)
+	t.Run("samples equal Forward", s.samples)
+	t.Run("samples are batch-invariant", s.sampleInvariance)
+	t.Run("filters and stops", s.sampleFilters)
+	t.Run("limits of samples", s.sampleLimits)
+	t.Run("invalid samples", s.invalidSamples)
+	t.Run("many samples", s.manySamples)
+	t.Run("samplers", s.samplers)
 }
 
 type poolSuite struct {

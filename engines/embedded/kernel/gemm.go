@@ -113,11 +113,11 @@ func gradient(c, a, b Matrix) {
 func cut(rows, panels, workers int, byRows bool, part func(r0, r1, p0, p1 int)) {
 	if byRows {
 		n := min((rows+tileRows()-1)/tileRows(), share*workers)
-		split(n, workers, func(i int) { part(rows*i/n, rows*(i+1)/n, 0, panels) })
+		Each(n, workers, func(_, i int) { part(rows*i/n, rows*(i+1)/n, 0, panels) })
 		return
 	}
 	n := min(panels, share*workers)
-	split(n, workers, func(i int) { part(0, rows, panels*i/n, panels*(i+1)/n) })
+	Each(n, workers, func(_, i int) { part(0, rows, panels*i/n, panels*(i+1)/n) })
 }
 
 // A product describes a product C = A·B. The element of A for row i and step k is

@@ -1,23 +1,55 @@
 package kernel
 
 import (
+	"fmt"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 )
 
-// split calls run for all parts from 0 to parts-1, on at most workers goroutines including the
-// caller's, and waits for the calls. A goroutine that has finished a part takes the next one.
-func split(parts, workers int, run func(part int)) {
+// A Panic is the value with which Each panics after a call on another goroutine has panicked.
+type Panic struct {
+	Value any
+	Stack []byte // stack of the other goroutine
+}
+
+// Error returns the value and the stack.
+func (p *Panic) Error() string { return fmt.Sprintf("%v\n%s", p.Value, p.Stack) }
+
+// Each calls do(worker, i) for every i from 0 to n-1, on at most workers goroutines including the
+// caller's, and waits for the calls. It starts them in ascending order: a goroutine that has finished a
+// call makes the next one. If a call panics, Each makes no further calls, and panics on the caller's
+// goroutine: nobody can recover a panic on another one, and it would end the process.
+func Each(n, workers int, do func(worker, i int)) {
+	if workers = min(workers, n); workers <= 1 {
+		for i := range n {
+			do(0, i)
+		}
+		return
+	}
 	var next atomic.Int64
-	take := func() {
-		for i := int(next.Add(1)) - 1; i < parts; i = int(next.Add(1)) - 1 {
-			run(i)
+	var failed atomic.Pointer[Panic]
+	run := func(worker int) {
+		for i := int(next.Add(1)) - 1; i < n && failed.Load() == nil; i = int(next.Add(1)) - 1 {
+			do(worker, i)
 		}
 	}
 	var others sync.WaitGroup
-	for range min(workers, parts) - 1 {
-		others.Go(take)
+	for worker := 1; worker < workers; worker++ {
+		others.Go(func() {
+			defer func() {
+				if value := recover(); value != nil {
+					failed.CompareAndSwap(nil, &Panic{Value: value, Stack: debug.Stack()})
+				}
+			}()
+			run(worker)
+		})
 	}
-	take()
-	others.Wait()
+	func() {
+		defer others.Wait() // also if this goroutine panics: the others use the same memory
+		run(0)
+	}()
+	if p := failed.Load(); p != nil {
+		panic(p)
+	}
 }

@@ -93,9 +93,8 @@ func (l lowRanks) pairsBack(dy kernel.Matrix, s *lowState, seg *segment) kernel.
 		kernel.Gemm(dz.ColRange(j*a.Rank, (j+1)*a.Rank), dy.ColRange(low.lo, low.hi), &low.back, false, 1)
 	}
 	kernel.Scale(a.Scale(), dz.Data)
-	if seg.order != nil {
-		seg.order.wait(l.layer, l.input, seg.turn)
-		defer seg.order.done(l.layer, l.input)
+	if seg.order != nil && !seg.order.begin(l.layer, l.input, seg.turn) {
+		return dz
 	}
 	g := seg.gradient.adapter
 	for j := range in.low {
@@ -104,6 +103,9 @@ func (l lowRanks) pairsBack(dy kernel.Matrix, s *lowState, seg *segment) kernel.
 		kernel.GemmTN(g.Layers[l.layer][low.module].B, dy.ColRange(low.lo, low.hi), z, 1)
 	}
 	kernel.GemmTN(g.stackedA(l.layer, in.low), dz, s.in, 1)
+	if seg.order != nil {
+		seg.order.done(l.layer, l.input)
+	}
 	return dz
 }
 

@@ -36,6 +36,18 @@ func NewNet(w *Weights, a *Adapter, workers int) *Net {
 // linears returns the linears of a layer, in the order of inputs.
 func (l *netLayer) linears() [4]*linear { return [4]*linear{&l.qkv, &l.o, &l.gateUp, &l.down} }
 
+// Projections returns the packed projections of a layer by Input, and Head the packed output head. They
+// share the memory of the net, so they are valid until Pack is called.
+func (n *Net) Projections(layer int) (packed [len(inputs)]*kernel.Packed) {
+	for i, lin := range n.layers[layer].linears() {
+		packed[i] = &lin.fwd
+	}
+	return packed
+}
+
+// Head returns the packed output head: see Projections.
+func (n *Net) Head() *kernel.Packed { return &n.head }
+
 // Trained returns the trained parameters as one vector, which shares the memory of the model or of
 // the adapter.
 func (n *Net) Trained() []float32 {

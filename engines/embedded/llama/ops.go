@@ -1,27 +1,11 @@
 package llama
 
-import (
-	"sync"
-	"sync/atomic"
-
-	"anneal/engines/embedded/kernel"
-)
+import "anneal/engines/embedded/kernel"
 
 // Each calls do with every number from 0 to n-1, on at most workers goroutines, and waits for the
 // calls. It starts them in ascending order.
 func Each(n, workers int, do func(i int)) {
-	var next atomic.Int64
-	run := func() {
-		for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
-			do(i)
-		}
-	}
-	var wg sync.WaitGroup
-	for range min(workers, n) - 1 {
-		wg.Go(run)
-	}
-	run()
-	wg.Wait()
+	kernel.Each(n, workers, func(_, i int) { do(i) })
 }
 
 // normalize writes the RMS norm of every row of x to out, and the reciprocal of the root mean

@@ -46,6 +46,20 @@ func (a *Adapter) Pack(c *Config) *PackedAdapter {
 	return p
 }
 
+// Bytes returns the memory of the adapter in bytes.
+func (p *PackedAdapter) Bytes() (sum int64) {
+	for i := range p.layers {
+		for input := range p.layers[i] {
+			low := &p.layers[i][input]
+			sum += low.a.Bytes()
+			for j := range low.pairs {
+				sum += low.pairs[j].b.Bytes()
+			}
+		}
+	}
+	return sum
+}
+
 func (a *Adapter) packLow(c *Config, layer int, input Input) (to packedLow) {
 	var stacked []lowRank
 	at := 0

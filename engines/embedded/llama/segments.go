@@ -19,33 +19,68 @@ type segment struct {
 }
 
 // An Order makes several passes add to one gradient in a fixed order, while they compute everything
-// else concurrently. Each pass waits for its turn at each input of each layer.
+// else concurrently. Each pass waits for its turn at each input of each layer. A pass that has panicked
+// may be computed again: it adds what it has not added yet.
 type Order struct {
-	mu    sync.Mutex
-	cond  *sync.Cond
-	turns []int // number of segments that have been added, by layer and input
+	mu      sync.Mutex
+	cond    *sync.Cond
+	turns   []int  // number of segments that have been added, by layer and input
+	partial []bool // the segment of the turn is being added
+	failed  bool
 }
 
 // NewOrder returns an order for a model with configuration c. The first turn is 0.
 func NewOrder(c *Config) *Order {
-	o := &Order{turns: make([]int, c.Layers*len(inputs))}
+	n := c.Layers * len(inputs)
+	o := &Order{turns: make([]int, n), partial: make([]bool, n)}
 	o.cond = sync.NewCond(&o.mu)
 	return o
 }
 
-func (o *Order) wait(layer, input, turn int) {
+// begin waits for a turn. It returns false if nothing must be added: the segment was added before, or the
+// gradient has failed. Otherwise the caller must call done.
+func (o *Order) begin(layer, input, turn int) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for o.turns[layer*len(inputs)+input] != turn {
+	at := layer*len(inputs) + input
+	for o.turns[at] < turn && !o.failed {
 		o.cond.Wait()
 	}
+	if o.failed || o.turns[at] > turn {
+		return false
+	}
+	o.partial[at] = true
+	return true
 }
 
 func (o *Order) done(layer, input int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.turns[layer*len(inputs)+input]++
+	at := layer*len(inputs) + input
+	o.turns[at]++
+	o.partial[at] = false
 	o.cond.Broadcast()
+}
+
+// Fail gives the gradient up: passes add nothing to it any more, and none waits for its turn.
+func (o *Order) Fail() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.failed = true
+	o.cond.Broadcast()
+}
+
+// Partial reports whether the segment of a turn, whose pass has panicked, was adding to the gradient, which
+// is damaged then.
+func (o *Order) Partial(turn int) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for at, partial := range o.partial {
+		if partial && o.turns[at] == turn {
+			return true
+		}
+	}
+	return false
 }
 
 // A SegmentBatch has sequences that are computed with different adapters of one base model. All
@@ -241,8 +276,9 @@ func skipTurns(segments []segment, layers int) {
 		for input := len(inputs) - 1; input >= 0; input-- {
 			for i := range segments {
 				if seg := &segments[i]; seg.order != nil && len(seg.adapter.layers[layer][input].low) > 0 {
-					seg.order.wait(layer, input, seg.turn)
-					seg.order.done(layer, input)
+					if seg.order.begin(layer, input, seg.turn) {
+						seg.order.done(layer, input)
+					}
 				}
 			}
 		}

@@ -2,8 +2,6 @@ package serve
 
 import (
 	"math"
-	"sync"
-	"sync/atomic"
 
 	"anneal/engines/embedded/kernel"
 	"anneal/engines/embedded/llama"
@@ -15,7 +13,8 @@ import (
 // decoder.
 type decoder struct {
 	config  llama.Config
-	embed   *kernel.Packed // embeddings [vocab, hidden]
+	embed   *kernel.Packed // embeddings [vocab, hidden]; nil if table has them
+	table   kernel.Matrix  // embeddings that are not packed
 	layers  []packedLayer
 	norm    []float32
 	head    *kernel.Packed // output head [vocab, hidden]; the same as embed if the embeddings are tied
@@ -60,7 +59,7 @@ func (d *decoder) step(spans []span) kernel.Matrix {
 	row := 0
 	for _, s := range spans {
 		for _, token := range s.tokens {
-			d.embed.RowT(d.x.Row(row), token)
+			d.embedding(d.x.Row(row), token)
 			row++
 		}
 	}
@@ -71,6 +70,15 @@ func (d *decoder) step(spans []span) kernel.Matrix {
 		s.cache.tokens = append(s.cache.tokens, s.tokens...)
 	}
 	return d.computeLogits(spans)
+}
+
+// embedding writes the embedding of a token to row.
+func (d *decoder) embedding(row []float32, token int) {
+	if d.embed != nil {
+		d.embed.RowT(row, token)
+		return
+	}
+	copy(row, d.table.Row(token))
 }
 
 // layer computes layer i for all rows of d.x.
@@ -196,7 +204,7 @@ func (d *decoder) attend(layer int, spans []span) {
 		at = kernel.PanelsAtOnce
 	}
 	items := c.KVHeads / at
-	parallel(len(spans)*items, workers, func(worker, i int) {
+	kernel.Each(len(spans)*items, workers, func(worker, i int) {
 		s, row, head := spans[i/items], d.starts[i/items], i%items*at
 		if at > 1 && len(s.tokens) == 1 {
 			d.attendHeads(layer, head, s, row, &d.scores[worker])
@@ -266,21 +274,4 @@ func (d *decoder) attendRows(
 func (d *decoder) probabilities(scores []float32) {
 	kernel.Scale(float32(1/math.Sqrt(float64(d.config.HeadDim))), scores)
 	kernel.Softmax(scores)
-}
-
-// parallel calls do(worker, i) for every i from 0 to n-1, on at most workers goroutines including
-// the caller's, and waits for the calls.
-func parallel(n, workers int, do func(worker, i int)) {
-	var next atomic.Int64
-	run := func(worker int) {
-		for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
-			do(worker, i)
-		}
-	}
-	var others sync.WaitGroup
-	for worker := 1; worker < min(workers, n); worker++ {
-		others.Go(func() { run(worker) })
-	}
-	run(0)
-	others.Wait()
 }

@@ -97,6 +97,10 @@ func (r *request) scored() bool { return r.output.logprobs && r.output.echo < le
 // score records the log-probabilities of the echoed prompt tokens after position. logits[i] are the
 // logits after position+i.
 func (r *request) score(position int, logits kernel.Matrix) {
+	if r.sample != nil {
+		r.sample.score(position, logits)
+		return
+	}
 	for i := range logits.Rows {
 		next := position + i + 1
 		if next < max(r.output.echo, 1) || next >= len(r.prompt) {

@@ -52,6 +52,24 @@ func newDecoder(from llama.Source, c llama.Config, window, workers int) (*decode
 	return d, nil
 }
 
+// netDecoder returns a decoder that shares the base model's weights in memory with a net.
+func netDecoder(net *llama.Net, window, workers int) *decoder {
+	w := net.Weights
+	d := &decoder{
+		config: w.Config, rope: llama.NewRope(&w.Config, window), workers: workers, table: w.Embed,
+		layers: make([]packedLayer, w.Config.Layers), scores: make([]kernel.Matrix, workers), norm: w.Norm, head: net.Head(),
+	}
+	for i := range d.layers {
+		from, packed := &w.Layers[i], net.Projections(i)
+		d.layers[i] = packedLayer{
+			attnNorm: from.AttnNorm, mlpNorm: from.MLPNorm, qNorm: from.QNorm, kNorm: from.KNorm,
+			qkv: *packed[llama.ToQueryKeyValue], o: *packed[llama.ToOutput], gateUp: *packed[llama.ToGateUp],
+			down: *packed[llama.ToDown], bias: from.Bias,
+		}
+	}
+	return d
+}
+
 // sharing returns another decoder with the same weights, which uses workers goroutines. d must not
 // have executed a step yet. The two decoders can execute steps concurrently.
 func (d *decoder) sharing(workers int) *decoder {
@@ -67,7 +85,7 @@ func (l *packedLayer) take(from llama.StoredLayer, workers int) {
 		l.bias[input] = slices.Clone(bias)
 	}
 	to := [...]*kernel.Packed{&l.qkv, &l.o, &l.gateUp, &l.down}
-	parallel(len(to), workers, func(_, input int) { pack(to[input], from.Stacks[input], from.Quantized[input]) })
+	kernel.Each(len(to), workers, func(_, input int) { pack(to[input], from.Stacks[input], from.Quantized[input]) })
 }
 
 // pack packs the weights w [out, in] in the narrowest lossless format, because a step of few rows

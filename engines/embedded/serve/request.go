@@ -19,7 +19,7 @@ import (
 const maxStop = 1024
 
 // A request is a completion or an embedding in progress. After enqueue, only the scheduler's
-// goroutine may use the fields up to pooler. mu guards the fields after mu.
+// goroutine may use the fields up to sample. mu guards the fields after mu.
 type request struct {
 	ctx          context.Context
 	prompt       []int
@@ -41,6 +41,7 @@ type request struct {
 	admitted     time.Time
 	addon        *addon  // adapter; nil stands for the base model
 	pooler       *pooler // computes the embedding; nil for a completion
+	sample       *sample // receives the tokens instead of chunks; nil for other requests
 
 	ready chan struct{} // receives a value when chunks are pending or the request has ended
 
@@ -256,6 +257,10 @@ func (r *request) put(chunk engines.Chunk) {
 	defer r.mu.Unlock()
 	r.usage.CompletionTokens = r.generated
 	r.ended = chunk.Finish != ""
+	if r.sample != nil {
+		r.sample.end(chunk.Finish == engines.FinishStop, nil)
+		return
+	}
 	if r.ended && r.drafter != nil {
 		r.usage.Speculation = &r.drafter.counts
 	}
@@ -271,6 +276,9 @@ func (r *request) fail(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.ended, r.err = true, err
+	if r.sample != nil {
+		r.sample.end(false, err)
+	}
 	r.announce()
 }
 

@@ -26,6 +26,9 @@ type sampler struct {
 // probable one round to 0 in float32.
 const greedyBelow = 1e-4
 
+// seedStream is the second seed of the generators of all samplers.
+const seedStream = 0x73657276
+
 func newSampler(req *engines.CompletionRequest, prompt []int) *sampler {
 	s := &sampler{
 		temperature: req.Temperature, topK: req.TopK, topP: req.TopP, minP: req.MinP, typP: req.TypicalP,
@@ -38,7 +41,7 @@ func newSampler(req *engines.CompletionRequest, prompt []int) *sampler {
 	if req.Seed != nil {
 		seed = *req.Seed
 	}
-	s.source = rand.New(rand.NewPCG(seed, 0x73657276))
+	s.source = rand.New(rand.NewPCG(seed, seedStream))
 	return s
 }
 

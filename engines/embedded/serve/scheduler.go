@@ -4,7 +4,6 @@ import (
 	"slices"
 	"time"
 
-	"anneal/domain"
 	"anneal/engines"
 	"anneal/engines/embedded/kernel"
 )
@@ -48,6 +47,7 @@ func newScheduler(m *model, d *decoder, chunk, blocks int) *scheduler {
 // run executes steps while there are running requests, and otherwise waits for a request.
 func (s *scheduler) run() {
 	defer close(s.model.done)
+	defer s.stop()
 	for {
 		s.removeEnded()
 		if !s.admit() {
@@ -62,14 +62,13 @@ func (s *scheduler) run() {
 	}
 }
 
-// step executes one step of the running requests. A panic only fails these requests, because the
-// process also serves other models.
+// step executes one step of the running requests. A panic fails only the request that causes it if that
+// is known, otherwise all running requests, because the process also serves other models.
 func (s *scheduler) step() {
 	defer func() {
 		if cause := recover(); cause != nil {
 			for _, r := range s.running {
-				r.fail(domain.Errorf(domain.Internal,
-					"the engine failed while generating: retry, and report this error to the operator if it happens again: %v", cause))
+				r.fail(engines.ErrPanicked(cause))
 			}
 		}
 	}()
@@ -78,18 +77,75 @@ func (s *scheduler) step() {
 	for _, one := range s.spans {
 		rows += len(one.tokens)
 	}
-	logits := s.decoder.step(s.spans)
+	logits, err := s.compute(s.spans)
+	if err != nil {
+		s.stepAlone()
+		return
+	}
 	s.cost.observe(rows, time.Since(began))
 	for _, t := range s.batch {
 		n := t.span.outputRows()
-		if t.span.embeds {
-			s.embed(t, s.decoder.hidden.RowRange(pooled, pooled+t.span.pooled))
-		} else {
-			s.advance(t, logits.RowRange(row, row+n))
-		}
-		s.pool.keep(t.request)
+		s.finish(t, logits.RowRange(row, row+n), s.decoder.hidden.RowRange(pooled, pooled+t.span.pooled))
 		row, pooled = row+n, pooled+t.span.pooled
 	}
+}
+
+// compute is decoder.step. It returns an error if the decoder panics.
+func (s *scheduler) compute(spans []span) (logits kernel.Matrix, err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = engines.ErrPanicked(cause)
+		}
+	}()
+	return s.decoder.step(spans), nil
+}
+
+// stepAlone repeats a step that has panicked for one item at a time, and fails the requests whose items
+// panic again.
+func (s *scheduler) stepAlone() {
+	for _, t := range s.batch {
+		t.span.cache.truncate(t.first)
+	}
+	for _, t := range s.batch {
+		logits, err := s.compute([]span{t.span})
+		if err != nil {
+			t.span.cache.truncate(t.first)
+			t.request.fail(err)
+			continue
+		}
+		s.finish(t, logits, s.decoder.hidden)
+	}
+}
+
+// finish processes the results of an item. If that panics, it fails the request.
+func (s *scheduler) finish(t batchItem, logits, hidden kernel.Matrix) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			t.request.fail(engines.ErrPanicked(cause))
+		}
+	}()
+	if t.span.embeds {
+		s.embed(t, hidden)
+	} else {
+		s.advance(t, logits)
+	}
+	s.pool.keep(t.request)
+}
+
+// stop closes the model if the scheduler itself has panicked, so that requests do not wait for it.
+func (s *scheduler) stop() {
+	cause := recover()
+	if cause == nil {
+		return
+	}
+	m := s.model
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.closed = true
+	for _, r := range append(s.running, m.waiting...) {
+		r.fail(engines.ErrPanicked(cause))
+	}
+	m.waiting = nil
 }
 
 // removeEnded removes requests that have ended, or whose client has disconnected.
@@ -118,7 +174,10 @@ func (s *scheduler) admit() bool {
 		m.waiting = nil
 		return false
 	}
-	for len(m.waiting) > 0 && len(s.running) < s.slots {
+	for len(s.running) < s.slots {
+		if len(m.waiting) == 0 && !m.samples.enqueue(m) {
+			break
+		}
 		r := m.waiting[0]
 		if r.canceled() {
 			m.waiting = slices.Delete(m.waiting, 0, 1)
@@ -250,7 +309,11 @@ func (s *scheduler) advance(t batchItem, logits kernel.Matrix) {
 	if !t.span.last {
 		return
 	}
-	r.begin()
+	if r.sample != nil {
+		r.sample.begin(r)
+	} else {
+		r.begin()
+	}
 	if r.limit == 0 {
 		r.put(engines.Chunk{Finish: engines.FinishLength})
 		return
@@ -271,6 +334,10 @@ func (s *scheduler) verify(t batchItem, logits kernel.Matrix) {
 
 // draw samples the next token of a request, and emits the text that the token completes.
 func (s *scheduler) draw(r *request, logits []float32) {
+	if r.sample != nil {
+		s.drawSample(r, logits)
+		return
+	}
 	token, p, err := r.sampler.next(logits)
 	if err != nil {
 		r.fail(err)
@@ -293,18 +360,18 @@ func (s *scheduler) draw(r *request, logits []float32) {
 	case stopped:
 		chunk.Finish = engines.FinishStop
 	case !r.ignoreEOS && slices.Contains(s.model.stopTokens, token):
-		chunk = s.finish(r, chunk, engines.FinishStop)
+		chunk = s.last(r, chunk, engines.FinishStop)
 	case r.sampler.constraint.complete():
-		chunk = s.finish(r, chunk, engines.FinishStop)
+		chunk = s.last(r, chunk, engines.FinishStop)
 	case r.generated >= r.limit:
-		chunk = s.finish(r, chunk, engines.FinishLength)
+		chunk = s.last(r, chunk, engines.FinishLength)
 	}
 	r.put(chunk)
 }
 
-// finish returns chunk, the last one of a completion, with the withheld text and a finish reason:
+// last returns chunk, the last one of a completion, with the withheld text and a finish reason:
 // FinishStop if the withheld text completes a stop sequence, otherwise why.
-func (s *scheduler) finish(r *request, chunk engines.Chunk, why string) engines.Chunk {
+func (s *scheduler) last(r *request, chunk engines.Chunk, why string) engines.Chunk {
 	rest, stopped := r.text.flush()
 	chunk.Text += rest.Text
 	chunk.Raw += rest.Raw

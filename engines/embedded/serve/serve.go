@@ -102,7 +102,7 @@ func (c completer) Load(ctx context.Context, files engines.ModelFiles) (engines.
 	// a model whose template cannot be parsed can still complete plain prompts
 	own := chatFormat{dir: files.Dir}
 	own.template, own.parseErr = templateOf(files, tokens)
-	stopTokens, err := stopTokenIDs(files.Dir, weights.Config, tokens)
+	stopTokens, err := StopTokens(files.Dir, weights.Config, tokens)
 	if err != nil {
 		return nil, err
 	}
@@ -167,9 +167,9 @@ func templateOf(files engines.ModelFiles, tokens *tokenizer.Tokenizer) (*chat.Te
 	return chat.Load(files.Dir, tokens)
 }
 
-// stopTokenIDs returns the tokens that end a completion, from generation_config.json, else from
-// config.json, else from tokenizer_config.json.
-func stopTokenIDs(dir string, config llama.Config, tokens *tokenizer.Tokenizer) ([]int, error) {
+// StopTokens returns the tokens that end a completion, from generation_config.json, else from
+// config.json, else from tokenizer_config.json unless tokens is nil.
+func StopTokens(dir string, config llama.Config, tokens *tokenizer.Tokenizer) ([]int, error) {
 	const name = "generation_config.json"
 	var generation struct {
 		EOS llama.TokenIDs `json:"eos_token_id"`
@@ -189,7 +189,7 @@ func stopTokenIDs(dir string, config llama.Config, tokens *tokenizer.Tokenizer) 
 		return generation.EOS, nil
 	case len(config.EOS) > 0:
 		return config.EOS, nil
-	case tokens.EOS() >= 0:
+	case tokens != nil && tokens.EOS() >= 0:
 		return []int{tokens.EOS()}, nil
 	}
 	return nil, nil
@@ -211,6 +211,7 @@ type model struct {
 	options     Options
 	pooling     pooling
 	grammars    grammarCache
+	samples     *Samples // source of requests besides waiting; nil if there is none
 
 	mu       sync.Mutex
 	waiting  []*request
@@ -228,30 +229,43 @@ type model struct {
 func newModel(
 	weights llama.Source, c llama.Config, tokens *tokenizer.Tokenizer, stopTokens []int, o Options,
 ) (*model, *scheduler, error) {
+	m, blocks := modelOf(c, tokens, stopTokens, o)
+	d, err := newDecoder(weights, c, m.info.ContextLength, o.Parallelism)
+	if err != nil {
+		return nil, nil, err
+	}
+	return m, newScheduler(m, d, o.chunk(&c), blocks), nil
+}
+
+// modelOf returns a model without weights, and the maximum number of blocks of its KV caches.
+func modelOf(
+	c llama.Config, tokens *tokenizer.Tokenizer, stopTokens []int, o Options,
+) (m *model, blocks int) {
 	keys, values := blockSize(&c)
-	blocks := int(max(o.CacheBytes/int64(4*(keys+values)), 1))
+	blocks = int(max(o.CacheBytes/int64(4*(keys+values)), 1))
 	window := min(c.MaxPositions, blocks*blockTokens)
 	if o.ContextLength > 0 {
 		window = min(window, o.ContextLength)
 	}
-	m := &model{
+	return &model{
 		info:   engines.ModelInfo{ContextLength: window, ParameterCount: c.Parameters(), Slots: o.Slots},
 		config: c, tokenizer: tokens, stopTokens: stopTokens, vocab: c.VocabSize, queue: o.Queue, options: o,
 		wake: make(chan struct{}, 1), done: make(chan struct{}),
-	}
-	if o.ChunkTokens <= 0 {
+	}, blocks
+}
+
+// chunk returns the maximum number of prompt tokens in a step.
+func (o *Options) chunk(c *llama.Config) int {
+	n := o.ChunkTokens
+	if n <= 0 {
 		// The default takes about 50 ms of one core, so that a long prompt does not noticeably
 		// delay running completions.
-		o.ChunkTokens = int(min(max(1_250_000_000/c.Parameters(), 32), 256))
+		n = int(min(max(1_250_000_000/c.Parameters(), 32), 256))
 	}
 	if o.longPrompts {
-		o.ChunkTokens *= longPromptChunks
+		n *= longPromptChunks
 	}
-	d, err := newDecoder(weights, c, window, o.Parallelism)
-	if err != nil {
-		return nil, nil, err
-	}
-	return m, newScheduler(m, d, o.ChunkTokens, blocks), nil
+	return n
 }
 
 // Info describes the model. The context length is that of the model, or less if the KV caches are

@@ -22,7 +22,7 @@ const Trained = "trained"
 func Start(
 	n int, w *llama.Weights, a *llama.Adapter, tokens *tokenizer.Tokenizer, dir string, options Options,
 ) ([]engines.Model, error) {
-	stopTokens, err := stopTokenIDs(dir, w.Config, tokens)
+	stopTokens, err := StopTokens(dir, w.Config, tokens)
 	if err != nil {
 		return nil, err
 	}

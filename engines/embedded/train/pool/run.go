@@ -3,6 +3,7 @@ package pool
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -25,12 +26,14 @@ type run struct {
 	gradient    *llama.Gradient // sum since the last step
 	order       *llama.Order    // order of the passes that add to gradient
 	turn        int             // number of passes that have added to gradient, or will; guarded by pool.mu
+	failed      error           // the gradient or the adapter may be damaged; guarded by pool.mu
 	accumulated bool            // gradient may not be zero
 	diverged    bool            // a loss since the last step was not finite
 }
 
 // CreateRun implements engines.TrainPool.
-func (p *Pool) CreateRun(_ context.Context, config engines.TrainRunConfig) (engines.TrainRun, error) {
+func (p *Pool) CreateRun(_ context.Context, config engines.TrainRunConfig) (_ engines.TrainRun, err error) {
+	defer recovered(&err)
 	r, err := p.newRun(config)
 	if err != nil {
 		return nil, err
@@ -58,6 +61,8 @@ func (p *Pool) newRun(config engines.TrainRunConfig) (*run, error) {
 	v.Require(float32(config.Alpha/engines.MaxTrainRank) > 0 && finite32(config.Alpha), "alpha",
 		"must be above 0 and finite as float32, also divided by the rank, is %g", config.Alpha)
 	v.Require(len(modules) > 0, "train_attn", "train_attn or train_mlp must be true: the embedded engine trains no others")
+	v.Require(config.Share.Weight >= 0 && config.Share.Weight <= engines.MaxTrainWeight, "share",
+		"must have a weight of 0 to %d, has %d", engines.MaxTrainWeight, config.Share.Weight)
 	if err := v.Err(); err != nil {
 		return nil, err
 	}
@@ -97,6 +102,10 @@ func (r *run) ForwardBackward(ctx context.Context, pass engines.TrainPass) (engi
 func (r *run) compute(ctx context.Context, pass engines.TrainPass, backward bool) (
 	result engines.TrainPassResult, err error,
 ) {
+	defer recovered(&err)
+	if err := r.err(); err != nil {
+		return result, err
+	}
 	pass.Loss = cmp.Or(pass.Loss, engines.LossCrossEntropy)
 	c := &call{run: r, pass: &pass, backward: backward}
 	if c.loss, err = lossOf(&pass); err != nil {
@@ -121,15 +130,50 @@ func (r *run) compute(ctx context.Context, pass engines.TrainPass, backward bool
 	return engines.TrainPassResult{Outputs: c.outputs, Metrics: map[string]float64{engines.MetricLossSum: sum}}, nil
 }
 
+// fail makes all later calls return an error. pool.mu is locked.
+func (r *run) fail(err error) {
+	r.order.Fail()
+	if r.failed != nil {
+		return
+	}
+	var f *domain.Error
+	if r.failed = err; errors.As(err, &f) {
+		r.failed = &domain.Error{Code: f.Code, Reason: f.Reason,
+			Message: "the run has failed, so restore it from its last saved state: " + f.Message}
+	}
+}
+
+// err returns the error of a run that has failed.
+func (r *run) err() error {
+	r.pool.mu.Lock()
+	defer r.pool.mu.Unlock()
+	return r.failed
+}
+
+// recovered is deferred by methods: after a panic, it sets err instead.
+func recovered(err *error) {
+	if cause := recover(); cause != nil {
+		*err = engines.ErrPanicked(cause)
+	}
+}
+
 func errDiverged(why string) error {
 	return &domain.Error{Code: domain.FailedPrecondition, Reason: engines.TrainingDiverged, Message: why}
 }
 
 // Step implements engines.TrainRun.
-func (r *run) Step(ctx context.Context, o engines.AdamParams) (engines.TrainStepResult, error) {
-	if err := cmp.Or(ctx.Err(), checkAdam(&o)); err != nil {
-		return engines.TrainStepResult{}, err
+func (r *run) Step(ctx context.Context, o engines.AdamParams) (result engines.TrainStepResult, err error) {
+	if err := cmp.Or(ctx.Err(), r.err(), checkAdam(&o)); err != nil {
+		return result, err
 	}
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = engines.ErrPanicked(cause)
+			r.pool.mu.Lock()
+			defer r.pool.mu.Unlock()
+			r.fail(err)
+		}
+	}()
 	defer r.clearGradient()
 	norm := r.optimizer.Norm(r.gradient.Flat)
 	if r.diverged || !finite(norm) {
@@ -180,8 +224,9 @@ func checkAdam(o *engines.AdamParams) error {
 func (r *run) Steps() int { return r.optimizer.Steps }
 
 // Export implements engines.TrainRun.
-func (r *run) Export(ctx context.Context, dir string) error {
-	if err := ctx.Err(); err != nil {
+func (r *run) Export(ctx context.Context, dir string) (err error) {
+	defer recovered(&err)
+	if err := cmp.Or(ctx.Err(), r.err()); err != nil {
 		return err
 	}
 	return r.adapter.Save(dir, 0)

@@ -2,6 +2,7 @@ package pool
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -53,8 +54,9 @@ func (h *header) frame() ([]byte, error) {
 }
 
 // Save implements engines.TrainRun.
-func (r *run) Save(ctx context.Context, to io.Writer) error {
-	if err := ctx.Err(); err != nil {
+func (r *run) Save(ctx context.Context, to io.Writer) (err error) {
+	defer recovered(&err)
+	if err := cmp.Or(ctx.Err(), r.err()); err != nil {
 		return err
 	}
 	head := header{stateVersion, stateEngine, r.pool.kernel, r.pool.hash, r.config, r.optimizer.Steps,
@@ -89,7 +91,8 @@ func (r *run) vectors(gradient bool) [][]float32 {
 // RestoreRun implements engines.TrainPool.
 func (p *Pool) RestoreRun(
 	ctx context.Context, state io.Reader, options engines.TrainRestoreOptions,
-) (engines.TrainRun, error) {
+) (_ engines.TrainRun, err error) {
+	defer recovered(&err)
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -102,6 +105,7 @@ func (p *Pool) RestoreRun(
 	if err != nil {
 		return nil, err
 	}
+	head.Config.Share = options.Share
 	r, err := p.newRun(head.Config)
 	if err != nil {
 		return nil, fmt.Errorf("restore run: %w", err)
