@@ -226,17 +226,7 @@ func (x *samplers) openSampler(ctx context.Context, one *sampler, weights string
 			return nil, fmt.Errorf("download the adapter: %w", err)
 		}
 	}
-	opener, ok := x.service.pool.(samplerOpener)
-	if !ok {
-		return nil, domain.Errorf(domain.Unimplemented, "the engine %s does not sample from training pools",
-			x.service.agent.options.Engine.Name)
-	}
-	return opener.OpenSampler(ctx, dir)
-}
-
-// A samplerOpener is a pool that samples.
-type samplerOpener interface {
-	OpenSampler(ctx context.Context, adapterDir string) (engines.TrainSampler, error)
+	return x.service.pool.OpenSampler(ctx, dir)
 }
 
 // release ends the use of a sampler, and closes unused ones if there are too many.

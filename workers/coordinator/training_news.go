@@ -25,7 +25,7 @@ const activityInterval = 5 * time.Second
 // TrainingNews tells the control planes of an installation what each of them has stored in the journals
 // of training runs, and which training services are in use.
 type TrainingNews struct {
-	Conn    *nats.Conn // connection into the NATS account AGENTS that may use all subjects of the account
+	Conn    *nats.Conn // connection into the NATS account CONTROL
 	ID      string     // ID of this control plane
 	Journal *operations.Store
 	Live    *live.Status
@@ -35,14 +35,14 @@ type TrainingNews struct {
 
 // A trainingNews is a message of TrainingNews.
 type trainingNews struct {
-	Lane     *operations.Lane      `json:"lane,omitempty"`     // a lane with new operations or results
-	Finished []int64               `json:"finished,omitempty"` // operations of the lane that have results
-	Active   map[domain.Name]int64 `json:"active,omitempty"`   // by job: milliseconds since its last use
+	Lane   *operations.Lane      `json:"lane,omitempty"`   // a lane with new operations or results
+	Seqs   []int64               `json:"seqs,omitempty"`   // their sequence numbers
+	Active map[domain.Name]int64 `json:"active,omitempty"` // by job: milliseconds since its last use
 }
 
 // Announce tells the other control planes that this one has stored operations or results in a lane.
-func (n *TrainingNews) Announce(lane operations.Lane, finished ...int64) {
-	n.publish(trainingNews{Lane: &lane, Finished: finished})
+func (n *TrainingNews) Announce(lane operations.Lane, seqs ...int64) {
+	n.publish(trainingNews{Lane: &lane, Seqs: seqs})
 }
 
 func (n *TrainingNews) publish(news trainingNews) {
@@ -68,7 +68,7 @@ func (n *TrainingNews) Run(ctx context.Context) error {
 			return
 		}
 		if news.Lane != nil {
-			n.Journal.Notify(*news.Lane, news.Finished...)
+			n.Journal.Notify(*news.Lane, news.Seqs...)
 		}
 		for job, age := range news.Active {
 			if age >= 0 {
