@@ -379,15 +379,26 @@ func recordFirst(first *int) engines.Engine {
 const childNode, childURL, childDir, childHang = "ANNEAL_TEST_NODE", "ANNEAL_TEST_URL", "ANNEAL_TEST_DIR",
 	"ANNEAL_TEST_HANG"
 
+// hangNever as the step of a child stands for the embedded engine, which stores a recovery checkpoint of
+// a training run every childRecovery.
+const (
+	hangNever     = -1
+	childRecovery = 100 * time.Millisecond
+)
+
 func runChild() {
 	step, _ := strconv.Atoi(os.Getenv(childHang))
 	key, err := fixedKey(os.Getenv(childNode))
 	if err != nil {
 		panic(err)
 	}
+	engine := hangAt(step)
+	if step == hangNever {
+		engine = embeddedEngine()
+	}
 	a, err := agent.New(agent.Options{Node: os.Getenv(childNode), Token: "token of " + os.Getenv(childNode), Key: key,
-		URL: os.Getenv(childURL),
-		Dir: os.Getenv(childDir), Engine: hangAt(step), Sound: readSamples, Log: testLog})
+		URL: os.Getenv(childURL), RecoveryInterval: childRecovery,
+		Dir: os.Getenv(childDir), Engine: engine, Sound: readSamples, Log: testLog})
 	if err == nil {
 		err = a.Run(context.Background())
 	}

@@ -81,8 +81,9 @@ func New(o Options) *Coordinator {
 		conn: o.Conn, recorder: recorder, requests: requests, logger: o.Logger,
 		heartbeats: &heartbeats{
 			recorder: recorder, requests: requests, metrics: metrics, logger: o.Logger,
-			sessions:     &nodeSessions{nodes: map[string]*nodeSession{}},
-			observations: &observations{recorder: recorder, beginWithin: o.BeginWithin, logger: o.Logger},
+			sessions: &nodeSessions{nodes: map[string]*nodeSession{}},
+			observations: &observations{recorder: recorder, beginWithin: o.BeginWithin, logger: o.Logger,
+				progress: &serviceProgress{attempts: map[string]int{}}},
 			assigner: &assigner{recorder: recorder, blobs: o.Blobs, openSecret: o.OpenSecret, gangSecret: o.Secret,
 				interval: min(maxInterval, o.LostAfter/5), idleAfter: o.IdleAfter, logger: o.Logger},
 		},

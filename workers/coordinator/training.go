@@ -30,6 +30,7 @@ type training struct {
 	files    *assigner
 	blobs    *blobs.Store
 	journal  *operations.Store
+	progress *serviceProgress
 	logger   *slog.Logger
 }
 
@@ -41,7 +42,8 @@ const (
 func newTraining(o Options, r recorder, c *Coordinator) *training {
 	polls := &requests{recorder: r, conn: o.Conn, logger: o.Logger, slots: make(chan struct{}, maxPolls)}
 	return &training{recorder: r, requests: c.requests, polls: polls, reports: c.reports,
-		files: c.heartbeats.assigner, blobs: o.Blobs, journal: o.Journal, logger: o.Logger}
+		files: c.heartbeats.assigner, blobs: o.Blobs, journal: o.Journal,
+		progress: c.heartbeats.observations.progress, logger: o.Logger}
 }
 
 // handlers returns the handlers of the messages by subject.

@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"anneal/domain"
@@ -42,6 +43,28 @@ func (a *assigner) serviceAssignment(ctx context.Context, view *projections.View
 func (r *reports) stopService(ctx context.Context, node string, j job, attempt int) error {
 	return r.do(ctx, node, domain.Intend(domain.TrainerJobs, j.Name,
 		domain.Command[domain.TrainerJob](domain.StopService{Attempt: attempt})).Of(j.Event))
+}
+
+// A serviceProgress has the attempts that have stored results of operations since this process started.
+type serviceProgress struct {
+	mu       sync.Mutex
+	attempts map[string]int // by ID of the event that created the job: number of the attempt
+}
+
+func (p *serviceProgress) record(j job) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.attempts[j.Event] = j.Life.Attempt
+}
+
+// made reports whether the current attempt of a job has made progress. If it is lost, that does not
+// count as a failure of the job: otherwise a service that runs for weeks would fail after some restarts.
+// An operation that crashes the agent each time still fails the job.
+func (p *serviceProgress) made(v *projections.View, j job) bool {
+	p.mu.Lock()
+	attempt := p.attempts[j.Event]
+	p.mu.Unlock()
+	return attempt == j.Life.Attempt || projections.ServiceProgressed(v, j.Name, j.Life.Attempt)
 }
 
 const sweepInterval = time.Minute // time between two calls of sweepSamples

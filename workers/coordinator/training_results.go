@@ -46,7 +46,7 @@ func (t *training) result(ctx context.Context, node string, request protocol.Tra
 	}
 	lane := laneOf(j, request.Lane, request.Samples)
 	if request.Samples {
-		return reply, t.journal.Finish(ctx, lane, request.Seq, result)
+		return reply, t.finish(ctx, j, lane, request.Seq, result)
 	}
 	row, err := t.run(view, j, request.Lane)
 	if err != nil {
@@ -60,13 +60,22 @@ func (t *training) result(ctx context.Context, node string, request protocol.Tra
 			return reply, err
 		}
 	}
-	if err := t.journal.Finish(ctx, lane, request.Seq, result); err != nil {
+	if err := t.finish(ctx, j, lane, request.Seq, result); err != nil {
 		return reply, err
 	}
 	if request.Unloaded {
 		return reply, t.doRun(ctx, node, row.Name, domain.UnloadTrainingRun{})
 	}
 	return reply, nil
+}
+
+// finish stores the result of an operation, and records that the attempt makes progress.
+func (t *training) finish(ctx context.Context, j job, lane operations.Lane, seq int64, result operations.Result) error {
+	err := t.journal.Finish(ctx, lane, seq, result)
+	if err == nil {
+		t.progress.record(j)
+	}
+	return err
 }
 
 // asDomain returns an error of a message as a domain.Error.

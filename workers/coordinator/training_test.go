@@ -77,7 +77,7 @@ func (s *service) event() string {
 // place starts the job's next attempt on a node.
 func (s *service) place(node string) {
 	s.Helper()
-	attempt, takes := s.job().State.NextAttempt(), domain.Resources{CPUMilli: 1000, MemoryMiB: 64}
+	attempt, takes := s.job().State.NextAttempt(), domain.Resources{CPUMilli: 10, MemoryMiB: 1}
 	s.do(domain.Intend(domain.Nodes, nodeName(node), domain.PlaceAllocation{Allocation: domain.Allocation{
 		ID: domain.AllocationID(serviceName, attempt), For: serviceName, Attempt: attempt, Resources: takes}}),
 		domain.IntendJob(serviceName, domain.StartJob{Attempt: attempt, Nodes: []domain.Name{nodeName(node)},
