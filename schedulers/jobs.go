@@ -247,15 +247,10 @@ func (s Jobs) start(plan *Plan, v *projections.View, fleet *fleet, pending []job
 			plan.add(carveOut(v, j))
 		case spec.AwaitsStep():
 			plan.add(await(j)) // the job was resumed between two train steps, and has nothing to run
-		case spec.Service && !j.isNew() && !now.Before(s.unused(v, j)):
-			plan.add(domain.Intend(domain.TrainerJobs, j.Name,
-				domain.Command[domain.TrainerJob](domain.StopService{Attempt: j.Life.Attempt})))
+		case s.stopUnused(plan, v, j, now):
 		case !fleet.engines[need.Engine] && j.isNew():
 			plan.add(domain.IntendJob(j.Name, domain.QueueJob{}))
 		case !fleet.engines[need.Engine]:
-			if spec.Service {
-				plan.planAgainAt(s.unused(v, j))
-			}
 			setWaiting(plan, j, fmt.Sprintf(
 				"a node that can %s: no registered node has this capability; start an "+
 					"agent whose engine has it", need.Engine))

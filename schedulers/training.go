@@ -59,11 +59,21 @@ func inService(v *projections.View, j job, need domain.Need) domain.Need {
 	return need
 }
 
-// unused returns when nobody has used the training service of a waiting job for ServiceIdle.
-func (s Jobs) unused(v *projections.View, j job) time.Time {
+// stopUnused plans to stop the training service of a waiting job that nobody has used for ServiceIdle, and
+// reports whether it does.
+func (s Jobs) stopUnused(plan *Plan, v *projections.View, j job, now time.Time) bool {
+	if !j.spec().Service || j.isNew() {
+		return false
+	}
 	since := v.Live.TrainingActivity(j.Name)
 	if j.Updated.After(since) {
 		since = j.Updated
 	}
-	return since.Add(cmp.Or(s.ServiceIdle, ServiceIdle))
+	if due := since.Add(cmp.Or(s.ServiceIdle, ServiceIdle)); now.Before(due) {
+		plan.planAgainAt(due)
+		return false
+	}
+	plan.add(domain.Intend(domain.TrainerJobs, j.Name,
+		domain.Command[domain.TrainerJob](domain.StopService{Attempt: j.Life.Attempt})))
+	return true
 }

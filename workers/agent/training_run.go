@@ -273,7 +273,7 @@ func (r *trainingRun) do(o protocol.TrainingOperation) bool {
 	}
 	r.seq = o.Seq
 	r.enqueue(result)
-	if failure != nil && failure.Reason == protocol.EnginePanicked {
+	if failure != nil && failure.Reason == engines.EnginePanicked {
 		r.reopens = true
 	}
 	if operation.Unload != nil && result.Error == nil {
@@ -287,8 +287,7 @@ func (r *trainingRun) apply(o engines.TrainOperation, files *protocol.FileSet, r
 	defer func() {
 		if cause := recover(); cause != nil {
 			r.log.Error("the engine panicked in an operation of a training run", "seq", result.Seq, "cause", cause)
-			err = &domain.Error{Code: domain.Internal, Reason: protocol.EnginePanicked,
-				Message: fmt.Sprintf("the engine panicked in the operation: %v", cause)}
+			err = engines.ErrPanicked(cause)
 		}
 	}()
 	var out engines.TrainOperationResult

@@ -77,21 +77,22 @@ func New(o Options) *Coordinator {
 	recorder := recorder{log: o.Log, world: o.World, now: o.Now}
 	requests := &requests{recorder: recorder, conn: o.Conn, logger: o.Logger, slots: make(chan struct{}, maxConcurrent)}
 	metrics := &metricsFiles{world: o.World, blobs: o.Blobs, now: o.Now, logger: o.Logger}
+	progress := &serviceProgress{attempts: map[string]int{}}
 	c := &Coordinator{
 		conn: o.Conn, recorder: recorder, requests: requests, logger: o.Logger,
 		heartbeats: &heartbeats{
 			recorder: recorder, requests: requests, metrics: metrics, logger: o.Logger,
-			sessions: &nodeSessions{nodes: map[string]*nodeSession{}},
-			observations: &observations{recorder: recorder, beginWithin: o.BeginWithin, logger: o.Logger,
-				progress: &serviceProgress{attempts: map[string]int{}}},
+			sessions:     &nodeSessions{nodes: map[string]*nodeSession{}},
+			observations: &observations{recorder: recorder, beginWithin: o.BeginWithin, progress: progress, logger: o.Logger},
 			assigner: &assigner{recorder: recorder, blobs: o.Blobs, openSecret: o.OpenSecret, gangSecret: o.Secret,
 				interval: min(maxInterval, o.LostAfter/5), idleAfter: o.IdleAfter, logger: o.Logger},
 		},
 		reports: &reports{recorder: recorder, requests: requests, blobs: o.Blobs, logger: o.Logger,
-			results: &results{recorder: recorder, blobs: o.Blobs, metrics: metrics, logger: o.Logger}},
+			results:  &results{recorder: recorder, blobs: o.Blobs, metrics: metrics, logger: o.Logger},
+			progress: progress},
 	}
 	if o.Journal != nil {
-		c.training = newTraining(o, recorder, c)
+		c.training = newTraining(o, recorder, c, progress)
 	}
 	c.listener = newListener(o, c.heartbeats.observe)
 	c.prober = &prober{conn: o.Conn, world: o.World, now: o.Now}

@@ -27,6 +27,7 @@ type reports struct {
 	requests *requests
 	blobs    *blobs.Store
 	results  *results
+	progress *serviceProgress
 	logger   *slog.Logger
 }
 
@@ -171,7 +172,7 @@ func (r *reports) recordFailure(ctx context.Context, node string, j job, report 
 		return r.doJob(ctx, node, j, domain.FailJob{Attempt: report.Attempt, Status: status})
 	}
 	return r.doJob(ctx, node, j, domain.RequeueJob{Attempt: report.Attempt, Reason: message,
-		Preempted: report.Preempted})
+		Preempted: report.Preempted || j.Service && r.progress.made(r.world.View(), j)})
 }
 
 // recordCheckpoint records a checkpoint whose files are all stored, and updates the metrics file of

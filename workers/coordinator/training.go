@@ -39,11 +39,11 @@ const (
 	maxSampleSize = protocol.MaxMessage * 3 / 4
 )
 
-func newTraining(o Options, r recorder, c *Coordinator) *training {
+func newTraining(o Options, r recorder, c *Coordinator, progress *serviceProgress) *training {
 	polls := &requests{recorder: r, conn: o.Conn, logger: o.Logger, slots: make(chan struct{}, maxPolls)}
 	return &training{recorder: r, requests: c.requests, polls: polls, reports: c.reports,
 		files: c.heartbeats.assigner, blobs: o.Blobs, journal: o.Journal,
-		progress: c.heartbeats.observations.progress, logger: o.Logger}
+		progress: progress, logger: o.Logger}
 }
 
 // handlers returns the handlers of the messages by subject.

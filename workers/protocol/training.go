@@ -40,13 +40,6 @@ const MaxTrainingInline = 384 << 10
 // MaxTrainingResult is the maximum length in bytes of a result that is uploaded.
 const MaxTrainingResult = 256 << 20
 
-// Reasons of errors in the results of operations.
-const (
-	// EnginePanicked is the reason of the error of an operation in which the engine panicked. The run
-	// continues without the operation.
-	EnginePanicked = "ENGINE_PANICKED"
-)
-
 // A TrainingAttempt identifies the attempt that serves the runs of a job. CreateTime is the creation
 // time of the job: see TrainAssignment.
 type TrainingAttempt struct {
