@@ -39,8 +39,8 @@ func (c TrainingRunConfig) check(v *Violations) {
 		"trains no layers: set train_attn, train_mlp or train_unembed")
 }
 
-// mustLive returns an error unless the run accepts operations.
-func (r TrainingRun) mustLive() error {
+// MustLive returns an error unless the run accepts operations.
+func (r TrainingRun) MustLive() error {
 	switch r.State {
 	case "":
 		return notFound("training run")
@@ -71,7 +71,7 @@ type OpenTrainingRun struct {
 }
 
 func (c OpenTrainingRun) Decide(r TrainingRun, now time.Time) (Event[TrainingRun], error) {
-	if err := r.mustLive(); err != nil {
+	if err := r.MustLive(); err != nil {
 		return nil, err
 	}
 	switch o := r.Opening; {
@@ -98,7 +98,7 @@ type SaveTrainingCheckpoint struct {
 }
 
 func (c SaveTrainingCheckpoint) Decide(r TrainingRun, now time.Time) (Event[TrainingRun], error) {
-	if err := r.mustLive(); err != nil {
+	if err := r.MustLive(); err != nil {
 		return nil, err
 	}
 	if r.Opening == nil || c.Attempt != r.Opening.Attempt {
@@ -191,7 +191,7 @@ func (UnloadTrainingRun) Decide(r TrainingRun, now time.Time) (Event[TrainingRun
 	if r.State == TrainingRunUnloadedState {
 		return nil, nil
 	}
-	return TrainingRunUnloaded{now}, r.mustLive()
+	return TrainingRunUnloaded{now}, r.MustLive()
 }
 
 // CorruptTrainingRun records that operations of a run, or the checkpoint that it continues from,
@@ -203,7 +203,7 @@ func (c CorruptTrainingRun) Decide(r TrainingRun, now time.Time) (Event[Training
 		return nil, nil
 	}
 	last, _ := r.Newest(TrainingCheckpointTraining)
-	return TrainingRunCorrupted{TrainingRunCorruption{c.Reason, last.Name, now}}, r.mustLive()
+	return TrainingRunCorrupted{TrainingRunCorruption{c.Reason, last.Name, now}}, r.MustLive()
 }
 
 // DeleteTrainingRun removes a run whose job no longer exists.
