@@ -27,13 +27,13 @@ func (s *Server) trainingRoutes(find func(http.Handler) http.Handler) chi.Router
 	})
 	operations := s.training.Operations()
 	for i := range operations {
-		s.offerTraining(routes, &operations[i])
+		offerTraining(s, routes, &operations[i])
 	}
 	return routes
 }
 
 // offerTraining registers the route of an operation of training services.
-func (s *Server) offerTraining(routes chi.Router, op *request.Operation) {
+func offerTraining(s *Server, routes chi.Router, op *request.Operation) {
 	routes.Method(op.Method, op.Path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r, span := startSpan(op, w, r)
 		c := s.newCall(op, w, r)

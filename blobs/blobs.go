@@ -310,7 +310,7 @@ func (s *Store) DeleteAll(ctx context.Context, keys []string) error {
 	for chunk := range slices.Chunk(keys, deletedTogether) {
 		remove := func() error {
 			if s.files != nil {
-				return explain(s.files.deleteAll(chunk), chunk[0])
+				return explain(journaled{s.files}.deleteAll(chunk), chunk[0])
 			}
 			for _, key := range chunk {
 				if err := s.remove(ctx, key); err != nil {
@@ -346,10 +346,10 @@ func (s *Store) DeletePrefix(ctx context.Context, prefix string) error {
 	if err := checkPrefix(prefix); err != nil {
 		return err
 	}
-	return s.change("delete", prefix, func() error { return s.removePrefix(ctx, prefix) })
+	return s.change("delete", prefix, func() error { return removePrefix(ctx, s, prefix) })
 }
 
-func (s *Store) removePrefix(ctx context.Context, prefix string) error {
+func removePrefix(ctx context.Context, s *Store, prefix string) error {
 	if s.files != nil {
 		return explain(s.files.removeAll(prefix), prefix)
 	}

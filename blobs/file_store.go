@@ -165,7 +165,7 @@ func (f *fileStore) delete(key string) error {
 }
 
 // deleteAll is delete for several files that are in no bundles. It syncs each directory once.
-func (f *fileStore) deleteAll(keys []string) error {
+func (f journaled) deleteAll(keys []string) error {
 	unlock, err := f.lock(keys...)
 	if err != nil {
 		return err

@@ -175,10 +175,10 @@ const (
 
 func (s *Service) refusedOperations() (all []request.Operation) {
 	for i, r := range refused {
-		refusal := &domain.Error{Code: domain.Unimplemented, Reason: "NOT_SUPPORTED", Message: r.message}
+		unsupported := &domain.Error{Code: domain.Unimplemented, Reason: "NOT_SUPPORTED", Message: r.message}
 		all = append(all, request.Operation{ID: "refusedTraining" + string(rune('A'+i)), Method: r.method, Path: r.path,
 			Summary: "Refused", Permission: request.Read,
-			Handle: func(*request.Call) (any, error) { return nil, refusal }})
+			Handle: func(*request.Call) (any, error) { return nil, unsupported }})
 	}
 	return all
 }

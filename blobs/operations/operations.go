@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"sync"
 	"time"
 
 	"anneal/blobs"
@@ -98,13 +97,8 @@ type Store struct {
 	now      func() time.Time
 	announce func(Lane, ...int64)
 
-	mu      sync.Mutex
-	waiters map[Lane]map[int64]map[*waiter]bool // callers of Wait and Next, by lane and sequence number
-	jobs    map[jobKey]*job
-	queues  map[string]*queue // by account
+	memory *memory
 }
-
-type jobKey struct{ account, event string }
 
 // New returns a store of the operations in a bucket. now returns the current time; nil stands for
 // time.Now.
@@ -112,7 +106,7 @@ func New(bucket *blobs.Store, now func() time.Time) *Store {
 	if now == nil {
 		now = time.Now
 	}
-	return &Store{blobs: bucket, now: now, waiters: map[Lane]map[int64]map[*waiter]bool{}, jobs: map[jobKey]*job{}, queues: map[string]*queue{},
+	return &Store{blobs: bucket, now: now, memory: newMemory(),
 		announce: func(Lane, ...int64) {}}
 }
 
@@ -167,7 +161,7 @@ func (s *Store) Submit(ctx context.Context, lane Lane, o Operation) (created boo
 		return false, err
 	}
 	o.Time = s.now().UTC()
-	err = s.hasRoom(ctx, lane.Account, len(o.Body))
+	err = s.checkCapacity(ctx, lane.Account, len(o.Body))
 	if err != nil {
 		if stored, found := s.header(ctx, lane.operationKey(o.Seq)); found == nil {
 			return false, sameOperation(o, stored)
@@ -177,7 +171,7 @@ func (s *Store) Submit(ctx context.Context, lane Lane, o Operation) (created boo
 	err = s.blobs.Create(ctx, lane.operationKey(o.Seq), encodeOperation(o))
 	switch domain.CodeOf(err) {
 	case domain.OK:
-		s.submitted(lane, o.Seq, len(o.Body))
+		s.memory.submitted(lane, o.Seq, len(o.Body))
 		s.announce(lane, o.Seq)
 		return true, nil
 	case domain.AlreadyExists:
@@ -247,8 +241,8 @@ func (s *Store) Body(ctx context.Context, lane Lane, seq int64) ([]byte, error) 
 // Next returns the operation of a run with the number after+1. It waits until there is one; ok is false
 // if ctx is done before. It returns DataLoss if the operation was acknowledged and is lost, or damaged.
 func (s *Store) Next(ctx context.Context, lane Lane, after int64) (o Operation, ok bool, err error) {
-	w := s.wait(lane, after+1)
-	defer s.leave(lane, after+1, w)
+	w := s.memory.wait(lane, after+1)
+	defer s.memory.leave(lane, after+1, w)
 	for {
 		o, err = s.Operation(ctx, lane, after+1)
 		if err == nil {
@@ -311,11 +305,11 @@ func (s *Store) Finish(ctx context.Context, lane Lane, seq int64, r Result) erro
 	r.Time, r.Kind, r.Note = s.now().UTC(), of.Kind, of.Note
 	err := s.blobs.Create(ctx, lane.resultKey(seq), encodeResult(r, of))
 	if domain.CodeOf(err) == domain.AlreadyExists {
-		s.finished(lane, seq, nil)
+		s.memory.finished(lane, seq, nil)
 		return nil
 	}
 	if err == nil {
-		s.finished(lane, seq, &r)
+		s.memory.finished(lane, seq, &r)
 		s.announce(lane, seq)
 	}
 	return err
@@ -337,8 +331,8 @@ func (s *Store) Result(ctx context.Context, lane Lane, seq int64) (r Result, ok 
 // that is done before. It returns NotFound if there is no such operation, with the reason
 // ReasonOperationExpired if its result was deleted.
 func (s *Store) Wait(ctx context.Context, lane Lane, seq int64) (Result, error) {
-	w := s.wait(lane, seq)
-	defer s.leave(lane, seq, w)
+	w := s.memory.wait(lane, seq)
+	defer s.memory.leave(lane, seq, w)
 	for {
 		r, ok, err := s.Result(ctx, lane, seq)
 		if ok || err != nil {

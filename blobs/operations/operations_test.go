@@ -250,7 +250,7 @@ func TestWaiting(t *testing.T) {
 	require.Equal(t, 3, (<-results).Attempt, "the result of the creation of a run")
 	until(s, 0)
 	until(other, 0)
-	require.Empty(t, s.waiters)
+	require.Empty(t, s.memory.waiters)
 	require.Equal(t, []int64{1, 1, 2, 0}, announced)
 	body, err := s.Body(t.Context(), run, 2)
 	require.NoError(t, err)

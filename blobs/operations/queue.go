@@ -37,41 +37,41 @@ type queued struct {
 // pruneInterval is the minimum time between two searches for results that were not announced.
 const pruneInterval = time.Second
 
-func (s *Store) enqueue(lane Lane, seq int64, size int) {
-	q := s.queues[lane.Account]
+func (m *memory) enqueue(lane Lane, seq int64, size int) {
+	q := m.queues[lane.Account]
 	if q == nil {
 		q = &queue{sizes: map[queued]int{}}
-		s.queues[lane.Account] = q
+		m.queues[lane.Account] = q
 	}
 	if _, found := q.sizes[queued{lane, seq}]; !found {
 		q.sizes[queued{lane, seq}], q.bytes = size, q.bytes+size
 	}
 }
 
-func (s *Store) dequeue(lane Lane, seq int64) {
-	q := s.queues[lane.Account]
+func (m *memory) dequeue(lane Lane, seq int64) {
+	q := m.queues[lane.Account]
 	if q == nil {
 		return
 	}
 	q.bytes -= q.sizes[queued{lane, seq}]
 	if delete(q.sizes, queued{lane, seq}); len(q.sizes) == 0 {
-		delete(s.queues, lane.Account)
+		delete(m.queues, lane.Account)
 	}
 }
 
 // Queued returns the number and the bytes of the operations of an account that were submitted here and
 // have no result yet.
 func (s *Store) Queued(account string) (operations, bytes int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if q := s.queues[account]; q != nil {
+	s.memory.mu.Lock()
+	defer s.memory.mu.Unlock()
+	if q := s.memory.queues[account]; q != nil {
 		return len(q.sizes), q.bytes
 	}
 	return 0, 0
 }
 
-// hasRoom returns ResourceExhausted if the account has too many operations without results.
-func (s *Store) hasRoom(ctx context.Context, account string, size int) error {
+// checkCapacity returns ResourceExhausted if the account has too many operations without results.
+func (s *Store) checkCapacity(ctx context.Context, account string, size int) error {
 	full := func() bool {
 		n, bytes := s.Queued(account)
 		return n >= MaxQueued || bytes+size > MaxQueuedBytes
@@ -91,15 +91,15 @@ func (s *Store) hasRoom(ctx context.Context, account string, size int) error {
 // prune removes the operations whose results another control plane has stored without this one having
 // been told, and those of deleted jobs.
 func (s *Store) prune(ctx context.Context, account string) {
-	s.mu.Lock()
-	q := s.queues[account]
+	s.memory.mu.Lock()
+	q := s.memory.queues[account]
 	if q == nil || s.now().Sub(q.checked) < pruneInterval {
-		s.mu.Unlock()
+		s.memory.mu.Unlock()
 		return
 	}
 	q.checked = s.now()
 	all := slices.Collect(maps.Keys(q.sizes))
-	s.mu.Unlock()
+	s.memory.mu.Unlock()
 	for _, one := range all {
 		_, failure := s.blobs.Size(ctx, one.lane.resultKey(one.seq))
 		if domain.CodeOf(failure) == domain.NotFound {
@@ -108,8 +108,8 @@ func (s *Store) prune(ctx context.Context, account string) {
 				continue
 			}
 		}
-		s.mu.Lock()
-		s.dequeue(one.lane, one.seq)
-		s.mu.Unlock()
+		s.memory.mu.Lock()
+		s.memory.dequeue(one.lane, one.seq)
+		s.memory.mu.Unlock()
 	}
 }

@@ -8,11 +8,26 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"anneal/blobs"
 	"anneal/domain"
 )
+
+// memory is what a Store knows without reading files. It is safe for concurrent use.
+type memory struct {
+	mu      sync.Mutex
+	waiters map[Lane]map[int64]map[*waiter]bool // callers of Wait and Next, by lane and sequence number
+	jobs    map[jobKey]*job
+	queues  map[string]*queue // by account
+}
+
+type jobKey struct{ account, event string }
+
+func newMemory() *memory {
+	return &memory{waiters: map[Lane]map[int64]map[*waiter]bool{}, jobs: map[jobKey]*job{}, queues: map[string]*queue{}}
+}
 
 // A waiter is a caller of Wait or Next.
 type waiter struct {
@@ -26,37 +41,37 @@ func (w *waiter) wake(r *Result) {
 	}
 }
 
-func (s *Store) wait(lane Lane, seq int64) *waiter {
+func (m *memory) wait(lane Lane, seq int64) *waiter {
 	w := &waiter{make(chan *Result, 1)}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.waiters[lane] == nil {
-		s.waiters[lane] = map[int64]map[*waiter]bool{}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.waiters[lane] == nil {
+		m.waiters[lane] = map[int64]map[*waiter]bool{}
 	}
-	if s.waiters[lane][seq] == nil {
-		s.waiters[lane][seq] = map[*waiter]bool{}
+	if m.waiters[lane][seq] == nil {
+		m.waiters[lane][seq] = map[*waiter]bool{}
 	}
-	s.waiters[lane][seq][w] = true
+	m.waiters[lane][seq][w] = true
 	return w
 }
 
-func (s *Store) leave(lane Lane, seq int64, w *waiter) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.waiters[lane][seq], w)
-	if len(s.waiters[lane][seq]) == 0 {
-		delete(s.waiters[lane], seq)
+func (m *memory) leave(lane Lane, seq int64, w *waiter) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.waiters[lane][seq], w)
+	if len(m.waiters[lane][seq]) == 0 {
+		delete(m.waiters[lane], seq)
 	}
-	if len(s.waiters[lane]) == 0 {
-		delete(s.waiters, lane)
+	if len(m.waiters[lane]) == 0 {
+		delete(m.waiters, lane)
 	}
 }
 
 // Waiting returns the number of callers that wait for results or operations.
 func (s *Store) Waiting() (n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, lane := range s.waiters {
+	s.memory.mu.Lock()
+	defer s.memory.mu.Unlock()
+	for _, lane := range s.memory.waiters {
 		for _, waiters := range lane {
 			n += len(waiters)
 		}
@@ -85,20 +100,20 @@ type PendingSample struct {
 	Seq  int64
 }
 
-func (s *Store) job(account, event string) *job {
+func (m *memory) job(account, event string) *job {
 	key := jobKey{account, event}
-	if s.jobs[key] == nil {
-		s.jobs[key] = &job{changed: make(chan struct{})}
+	if m.jobs[key] == nil {
+		m.jobs[key] = &job{changed: make(chan struct{})}
 	}
-	return s.jobs[key]
+	return m.jobs[key]
 }
 
 // Changed returns a channel that is closed when an operation is submitted to a lane of the job next, or
 // another control plane reports that it has changed one.
 func (s *Store) Changed(account, event string) <-chan struct{} {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.job(account, event).changed
+	s.memory.mu.Lock()
+	defer s.memory.mu.Unlock()
+	return s.memory.job(account, event).changed
 }
 
 func (j *job) change() {
@@ -106,26 +121,26 @@ func (j *job) change() {
 	j.changed = make(chan struct{})
 }
 
-func (s *Store) submitted(lane Lane, seq int64, size int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.enqueue(lane, seq, size)
-	j := s.job(lane.Account, lane.Job)
+func (m *memory) submitted(lane Lane, seq int64, size int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.enqueue(lane, seq, size)
+	j := m.job(lane.Account, lane.Job)
 	if lane.Samples {
 		j.add(PendingSample{lane, seq})
 	}
 	j.change()
-	for w := range s.waiters[lane][seq] {
+	for w := range m.waiters[lane][seq] {
 		w.wake(nil)
 	}
 }
 
-func (s *Store) finished(lane Lane, seq int64, r *Result) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.dequeue(lane, seq)
-	delete(s.job(lane.Account, lane.Job).pending, PendingSample{lane, seq})
-	for w := range s.waiters[lane][seq] {
+func (m *memory) finished(lane Lane, seq int64, r *Result) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.dequeue(lane, seq)
+	delete(m.job(lane.Account, lane.Job).pending, PendingSample{lane, seq})
+	for w := range m.waiters[lane][seq] {
 		w.wake(r)
 	}
 }
@@ -133,17 +148,17 @@ func (s *Store) finished(lane Lane, seq int64, r *Result) {
 // Notify wakes the callers that wait for operations or results of a lane, because another control plane
 // has changed it: those for the given sequence numbers, or all if none is given.
 func (s *Store) Notify(lane Lane, seqs ...int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	j := s.job(lane.Account, lane.Job)
+	s.memory.mu.Lock()
+	defer s.memory.mu.Unlock()
+	j := s.memory.job(lane.Account, lane.Job)
 	if lane.Samples {
 		j.pending = nil
 	}
 	j.change()
 	for _, seq := range seqs {
-		s.dequeue(lane, seq) // another control plane announces an operation that was submitted here: it is finished
+		s.memory.dequeue(lane, seq) // another control plane announces an operation that was submitted here: it is finished
 	}
-	for seq, waiters := range s.waiters[lane] {
+	for seq, waiters := range s.memory.waiters[lane] {
 		if len(seqs) > 0 && !slices.Contains(seqs, seq) {
 			continue
 		}
@@ -155,29 +170,29 @@ func (s *Store) Notify(lane Lane, seqs ...int64) {
 
 // Forget drops what is known about the lanes of a job, so that the next call of Pending lists them.
 func (s *Store) Forget(account, event string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if j := s.jobs[jobKey{account, event}]; j != nil {
+	s.memory.mu.Lock()
+	defer s.memory.mu.Unlock()
+	if j := s.memory.jobs[jobKey{account, event}]; j != nil {
 		j.change()
-		delete(s.jobs, jobKey{account, event})
+		delete(s.memory.jobs, jobKey{account, event})
 	}
 }
 
 // Pending returns the sampling operations of a job that have no results, in the order in which they
 // were submitted to this control plane; others come first.
 func (s *Store) Pending(ctx context.Context, account, event string) ([]PendingSample, error) {
-	s.mu.Lock()
-	j := s.job(account, event)
+	s.memory.mu.Lock()
+	j := s.memory.job(account, event)
 	if j.pending != nil {
-		defer s.mu.Unlock()
+		defer s.memory.mu.Unlock()
 		return j.list(), nil
 	}
 	fresh := map[PendingSample]int{}
 	j.pending = fresh // from here on, submitted and finished change it
-	s.mu.Unlock()
+	s.memory.mu.Unlock()
 	listed, err := s.listSamples(ctx, account, event)
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.memory.mu.Lock()
+	defer s.memory.mu.Unlock()
 	if err != nil {
 		j.pending = nil
 		return nil, err
