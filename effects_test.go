@@ -40,6 +40,12 @@ var faultTests = map[string]string{
 	"blobs/reconcile.sweepKeys":         "blobs/reconcile TestFaultsAtEveryEffect",
 	"blobs/reconcile.deleteDropped":     "blobs/reconcile TestFaultsAtEveryEffect",
 	"blobs/reconcile.deleteBlob":        "blobs/reconcile TestFaultsAtEveryEffect",
+	"blobs/operations.Create":           "blobs/operations TestFaultsAtEveryEffect",
+	"blobs/operations.Submit":           "blobs/operations TestFaultsAtEveryEffect",
+	"blobs/operations.Finish":           "blobs/operations TestFaultsAtEveryEffect",
+	"blobs/operations.Trim":             "blobs/operations TestFaultsAtEveryEffect",
+	"blobs/operations.Sweep":            "blobs/operations TestFaultsAtEveryEffect",
+	"blobs/operations.Discard":          "blobs/operations TestFaultsAtEveryEffect",
 
 	// Files of one request, which no event refers to: the reconciler deletes them.
 	"api/audio.fetch":           "blobs/reconcile TestReconcile",
@@ -54,7 +60,8 @@ var stores = []string{"blobs", "eventlog"}
 // changesStore reports whether a call changes a file or a data key. name is the name of the method.
 func changesStore(call *ast.CallExpr) (name string, yes bool) {
 	method, ok := call.Fun.(*ast.SelectorExpr)
-	if !ok || !slices.Contains([]string{"Put", "Copy", "Delete", "DeletePrefix", "Seal", "Shred"}, method.Sel.Name) {
+	if !ok || !slices.Contains([]string{"Put", "Create", "Copy", "Delete", "DeleteAll",
+		"DeletePrefix", "Seal", "Shred"}, method.Sel.Name) {
 		return "", false
 	}
 	// The stores are fields, such as s.blobs; others with such methods are packages and variables.

@@ -10,23 +10,26 @@ import (
 	"anneal/api/request"
 	"anneal/api/routing"
 	"anneal/api/wire"
+	"anneal/domain"
 )
 
-// directRoutes serves inference requests that are sent to the host name of a deployment (its direct
-// route) instead of the server's host name.
+// directRoutes serves requests that are sent to the host name of a deployment or trainer job (its direct
+// route) instead of the server's host name: inference requests, or those to a training service.
 type directRoutes struct {
 	*routing.DirectRoutes
-	routes chi.Router
+	routes   chi.Router // of deployments
+	training chi.Router // of trainer jobs
 }
 
 func newDirectRoutes(s *Server, found *routing.DirectRoutes) *directRoutes {
-	d := &directRoutes{found, chi.NewRouter()}
+	d := &directRoutes{DirectRoutes: found, routes: chi.NewRouter()}
 	d.routes.Use(s.identify, s.observe, s.recover, s.cors.allow, d.find, s.options, middleware.GetHead)
 	d.routes.NotFound(noSuchDirectPath)
 	d.routes.MethodNotAllowed(s.noSuchMethod)
 	for _, op := range s.inference.Operations() {
 		s.offer(d.routes, &op)
 	}
+	d.training = s.trainingRoutes(d.find)
 	return d
 }
 
@@ -38,18 +41,22 @@ func (d *directRoutes) labelOf(r *http.Request) (string, bool) {
 }
 
 func (d *directRoutes) serve(label string, w http.ResponseWriter, r *http.Request) {
-	d.routes.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), request.DirectLabelKey{}, label)))
+	routes := d.routes
+	if name, ok := d.Find(label); ok && name.Collection() == domain.TrainerJobs.Collection {
+		routes = d.training
+	}
+	routes.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), request.DirectLabelKey{}, label)))
 }
 
-// find is middleware that finds the deployment with the request's host name, before the rest of the
-// request is read. It responds with 404 if no deployment has that host name.
+// find is middleware that finds the deployment or trainer job with the request's host name, before the
+// rest of the request is read. It responds with 404 if none has that host name.
 func (d *directRoutes) find(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		label, _ := r.Context().Value(request.DirectLabelKey{}).(string)
 		name, ok := d.Find(label)
 		if !ok {
 			request.WriteError(w, request.ErrorOf(request.NotFoundReason("DIRECT_ROUTE_NOT_FOUND",
-				"no deployment has the host name %s: the host name of a deployment is its directRouteHandle",
+				"no deployment and no trainer job has the host name %s: their host names are in directRouteHandle",
 				wire.Quote(r.Host))),
 				request.RequestID(r), true)
 			return

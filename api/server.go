@@ -28,9 +28,11 @@ import (
 	"anneal/api/request"
 	"anneal/api/rest"
 	"anneal/api/routing"
+	"anneal/api/tinker"
 	"anneal/api/upload"
 	"anneal/api/wire"
 	"anneal/blobs"
+	"anneal/blobs/operations"
 	"anneal/disk"
 	"anneal/domain"
 	"anneal/engines"
@@ -65,8 +67,14 @@ type Options struct {
 	Scorer engines.Scorer // runs previews of evaluators; nil refuses previews
 	// name of the installation, which deployments show in their field cluster; "" means DefaultCluster
 	Cluster string
-	// domain whose subdomains are the direct routes of deployments; "" disables direct routes
+	// domain whose subdomains are the direct routes of deployments and trainer jobs; "" disables direct
+	// routes
 	Direct string
+	// Journal stores the operations of training runs. nil means one on Blobs that no other control plane
+	// and no coordinator shares.
+	Journal *operations.Store
+	// TrainingHold is how long a poll for the result of an operation waits; zero means tinker.HoldTime.
+	TrainingHold time.Duration
 	// Login authenticates users of an identity provider; nil means that only API keys are accepted.
 	Login   *oidc.Provider
 	Address string // URL of this server, for clients
@@ -117,6 +125,7 @@ type Server struct {
 	rest      *rest.Service
 	inference *inference.Service
 	audio     *audio.Service
+	training  *tinker.Service
 	gateway   *routing.Router
 }
 
@@ -162,6 +171,11 @@ func New(o Options) *Server {
 	s.audio = audio.NewService(audio.Options{Router: router, Uploads: s.uploads, Strict: o.Strict, Private: o.Private,
 		Dial: o.Dial},
 		o.Limits, o.Metrics)
+	if o.Journal == nil {
+		o.Journal = operations.New(o.Blobs, nil)
+	}
+	s.training = tinker.NewService(tinker.Options{Journal: o.Journal, Blobs: o.Blobs, Address: o.Address,
+		Hold: o.TrainingHold})
 	s.document = openapi.New(errorSamples, documentation, rest.Documentation, events.Documentation,
 		inference.Documentation, audio.Documentation)
 	s.table = s.operations()

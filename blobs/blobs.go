@@ -189,15 +189,17 @@ func (s *Store) PutAll(ctx context.Context, contents map[string][]byte) error {
 	return put()
 }
 
-// create stores the content of r durably under a key that does not exist. If the key exists, it
-// changes nothing and returns AlreadyExists.
-func (s *Store) create(ctx context.Context, key string, r io.Reader) error {
+// Create stores content durably under a key that does not exist. If the key exists, it changes nothing
+// and returns AlreadyExists. Of several concurrent calls, also of other processes, one succeeds.
+func (s *Store) Create(ctx context.Context, key string, content []byte) error {
+	if err := checkKey(key); err != nil {
+		return err
+	}
 	return s.change("put", key, func() error {
 		if s.files != nil {
-			_, err := s.files.put(ctx, key, r, s.files.commitNew)
-			return explain(err, key)
+			return explain(journaled{s.files}.create(ctx, key, content), key)
 		}
-		_, err := s.write(ctx, key, r, &blob.WriterOptions{ContentType: contentType, IfNotExist: true})
+		_, err := s.write(ctx, key, bytes.NewReader(content), &blob.WriterOptions{ContentType: contentType, IfNotExist: true})
 		return err
 	})
 }
@@ -297,6 +299,37 @@ func (s *Store) Delete(ctx context.Context, key string) error {
 	return s.change("delete", key, func() error { return s.remove(ctx, key) })
 }
 
+// DeleteAll deletes files that a caller of Create has stored and to which no event refers. Keys that do
+// not exist are no error. After an error, some of the files may be deleted.
+func (s *Store) DeleteAll(ctx context.Context, keys []string) error {
+	for _, key := range keys {
+		if err := checkKey(key); err != nil {
+			return err
+		}
+	}
+	for chunk := range slices.Chunk(keys, deletedTogether) {
+		remove := func() error {
+			if s.files != nil {
+				return explain(journaled{s.files}.deleteAll(chunk), chunk[0])
+			}
+			for _, key := range chunk {
+				if err := s.remove(ctx, key); err != nil {
+					return err
+				}
+			}
+			return ctx.Err()
+		}
+		if err := s.change("delete", chunk[0], remove); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// deletedTogether is the maximum number of files that DeleteAll deletes with one sync, while other
+// changes wait.
+const deletedTogether = 128
+
 func (s *Store) remove(ctx context.Context, key string) error {
 	if s.files != nil {
 		return explain(s.files.delete(key), key)
@@ -313,10 +346,10 @@ func (s *Store) DeletePrefix(ctx context.Context, prefix string) error {
 	if err := checkPrefix(prefix); err != nil {
 		return err
 	}
-	return s.change("delete", prefix, func() error { return s.removePrefix(ctx, prefix) })
+	return s.change("delete", prefix, func() error { return removePrefix(ctx, s, prefix) })
 }
 
-func (s *Store) removePrefix(ctx context.Context, prefix string) error {
+func removePrefix(ctx context.Context, s *Store, prefix string) error {
 	if s.files != nil {
 		return explain(s.files.removeAll(prefix), prefix)
 	}

@@ -164,6 +164,40 @@ func (f *fileStore) delete(key string) error {
 	return nil
 }
 
+// deleteAll is delete for several files that are in no bundles. It syncs each directory once.
+func (f journaled) deleteAll(keys []string) error {
+	unlock, err := f.lock(keys...)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	parents := map[string]bool{}
+	for _, key := range keys {
+		if removed := os.Remove(f.path(key)); removed != nil && !errors.Is(removed, os.ErrNotExist) {
+			err = errors.Join(err, removed)
+			continue
+		}
+		f.step()
+		f.removeRecord(key)
+		parents[filepath.Dir(f.path(key))] = true
+	}
+	for dir := range parents {
+		err = errors.Join(err, f.syncRemoved(filepath.Join(dir, "removed")))
+	}
+	if err != nil {
+		return err
+	}
+	f.step()
+	if err := f.journal.supersede(keys...); err != nil {
+		return err
+	}
+	for dir := range parents {
+		for ; len(dir) > len(f.dir) && os.Remove(dir) == nil; dir = filepath.Dir(dir) {
+		}
+	}
+	return nil
+}
+
 // maxRetries is the maximum number of retries of a change that fails because of concurrent changes
 // in the same directory.
 const maxRetries = 1000

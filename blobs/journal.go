@@ -148,23 +148,28 @@ func (j *journal) supersede(keys ...string) error {
 	if j == nil {
 		return nil
 	}
+	var entries []entry
+	j.mu.Lock()
 	for _, key := range keys {
-		j.mu.Lock()
-		journaled := j.keys[key] > 0
-		j.mu.Unlock()
-		if !journaled {
-			continue
+		if j.keys[key] > 0 {
+			entries = append(entries, entry{key: key, superseded: true})
 		}
-		applied, err := j.append(nil, entry{key: key, superseded: true})
-		if err != nil && !j.available() {
-			applied, err = func() {}, j.void(key)
-		}
-		if err != nil {
-			return err
-		}
-		applied()
 	}
-	return nil
+	j.mu.Unlock()
+	if len(entries) == 0 {
+		return nil
+	}
+	applied, err := j.append(nil, entries...)
+	switch {
+	case err == nil:
+		applied()
+	case !j.available():
+		err = nil
+		for _, e := range entries {
+			err = errors.Join(err, j.void(e.key))
+		}
+	}
+	return err
 }
 
 // voids is the name of the file with the superseded entries that are recorded after the journal has

@@ -109,6 +109,19 @@ func MetricsFile(job domain.Name, createEvent string) string {
 
 const metricsFile = "metrics.jsonl"
 
+// JournalPrefix returns the prefix of the operations of training runs and sampling sessions, and of
+// their results. createEvent is the ID of the event that created the trainer job. See package
+// blobs/operations.
+func JournalPrefix(account, createEvent string) string {
+	return JobRoot + account + "/" + createEvent + "/journal/"
+}
+
+// TrainingCheckpointPrefix returns the prefix of one checkpoint of a training run. createEvent is the
+// ID of the event that created the trainer job, and stored the unique ID of the checkpoint's files.
+func TrainingCheckpointPrefix(account, createEvent, run, stored string) string {
+	return JobRoot + account + "/" + createEvent + "/training/" + run + "/" + stored + "/"
+}
+
 // RolloutsRoot returns the prefix of the rollouts of all attempts of a job. See RolloutsPrefix.
 func RolloutsRoot(job domain.Name, createEvent string) string {
 	return resourcePrefix(JobRoot, job, createEvent) + rolloutsDir + "/"

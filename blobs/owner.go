@@ -38,7 +38,7 @@ func (s *Store) BucketID(ctx context.Context) (string, error) { return label(ctx
 // the bucket then has. Callers that claim a bucket at the same time get the same ID, unless the object
 // store ignores the condition of the write.
 func (s *Store) ClaimBucketID(ctx context.Context, id string) (string, error) {
-	failure := s.create(ctx, bucketFile, strings.NewReader(id+"\n"))
+	failure := s.Create(ctx, bucketFile, []byte(id+"\n"))
 	stored, err := s.BucketID(ctx)
 	if err == nil && stored == "" {
 		err = explainCondition(failure)

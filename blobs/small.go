@@ -2,6 +2,7 @@ package blobs
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -35,6 +36,18 @@ func (f journaled) store(ctx context.Context, key string, r io.Reader) (int64, e
 		}
 	}
 	return f.put(ctx, key, io.MultiReader(bytes.NewReader(head), r), f.commit)
+}
+
+// create durably stores content under a key that does not exist: through the journal if the content is
+// small. If the key exists, it changes nothing and returns AlreadyExists.
+func (f journaled) create(ctx context.Context, key string, content []byte) error {
+	if len(content) <= maxSmall && f.journal.available() {
+		if err := f.putSmall(smallFile{key: key, content: content, isNew: true}); !errors.Is(err, errNoJournal) {
+			return err
+		}
+	}
+	_, err := f.put(ctx, key, bytes.NewReader(content), f.commitNew)
+	return err
 }
 
 // storeAll durably stores several contents, by key, with one sync if all of them are small.
@@ -76,6 +89,7 @@ func smallDigest(content []byte) digest {
 type smallFile struct {
 	key     string
 	content []byte
+	isNew   bool     // the file must not exist
 	before  []digest // possible digests of the present content
 	temp    string   // path of the content in the staging directory
 }
@@ -132,6 +146,9 @@ func (f journaled) putSmall(files ...smallFile) error {
 func (f journaled) stageAll(files []smallFile) ([]smallFile, error) {
 	staged := make([]smallFile, 0, len(files))
 	for _, file := range files {
+		if _, err := os.Lstat(f.path(file.key)); file.isNew && !errors.Is(err, os.ErrNotExist) {
+			return nil, errors.Join(cmp.Or(err, alreadyExists(file.key)), unstage(staged))
+		}
 		before, err := f.currentDigests(file.key)
 		if err == nil && len(appendDigests(nil, before)) > maxSmall { // the present content has too many block checksums
 			err = errNoJournal

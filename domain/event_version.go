@@ -5,7 +5,7 @@ package domain
 // earlier releases must not ignore, or stores files that earlier releases cannot read. Control planes of
 // different releases run side by side during an upgrade: until all of them can read a version, no
 // event of that version is recorded.
-const EventVersion = 3
+const EventVersion = 4
 
 // BundlesVersion is the event version from which control planes can read bundles, in which package
 // blobs stores the small results of jobs.
@@ -18,6 +18,20 @@ var eventVersions = map[string]int{
 	"deployment.releaseAdvanced.v1":   3,
 	"deployment.releasePromoted.v1":   3,
 	"deployment.releaseRolledBack.v1": 3,
+
+	"trainingSession.created.v1":             4,
+	"trainingSession.ended.v1":               4,
+	"trainingSession.deleted.v1":             4,
+	"trainingRun.created.v1":                 4,
+	"trainingRun.opened.v1":                  4,
+	"trainingRun.checkpointSaved.v1":         4,
+	"trainingRun.checkpointDeleted.v1":       4,
+	"trainingRun.checkpointExpiryChanged.v1": 4,
+	"trainingRun.unloaded.v1":                4,
+	"trainingRun.corrupted.v1":               4,
+	"trainingRun.deleted.v1":                 4,
+	"rlorTrainerJob.serviceStarted.v1":       4,
+	"rlorTrainerJob.serviceStopped.v1":       4,
 }
 
 // EventVersionOf returns the event version that a reader of the type of event must support.

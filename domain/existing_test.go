@@ -40,6 +40,8 @@ func TestExistingResourcesAreNamed(t *testing.T) {
 	takenID(t, covered, domain.BatchFiles, randomBatchFileCommand)
 	takenID(t, covered, domain.Batches, randomBatchCommand)
 	takenID(t, covered, domain.Subscriptions, randomSubscriptionCommand)
+	takenID(t, covered, domain.TrainingSessions, randomTrainingSessionCommand)
+	takenID(t, covered, domain.TrainingRuns, randomTrainingRunCommand)
 	for _, kind := range domain.Kinds {
 		require.NotEmpty(t, covered[kind.CollectionID()], "add %s to this test", kind.CollectionID())
 	}

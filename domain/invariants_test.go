@@ -22,11 +22,12 @@ var once = []string{
 	"DeleteAPIKey", "DeleteDataset", "DeleteModel", "DeleteSecret", "PurgeJob", "PurgeDeployment", "RemoveNode",
 	"CreateDeployedModel", "CreateEvaluator", "DeleteEvaluator", "CreateDPOJob", "CreateReinforcementJob",
 	"CreateTrainerJob", "CreateDeploymentShape", "DeleteDeploymentShape", "DeleteBatchFile", "CreateBatch", "RemoveBatch",
-	"CreateSubscription", "DeleteSubscription",
-	"DeleteDeployment",   // refused with Hard set, on a deployment that is already DELETED
-	"RequeueJob",         // when the attempt was the last one that could fail, so that the job has failed
-	"ResumeJob",          // because a resumed job is PENDING
-	"UndeleteDeployment", // because an undeleted deployment is CREATING
+	"CreateSubscription", "DeleteSubscription", "CreateTrainingSession", "DeleteTrainingCheckpoint",
+	"SaveTrainingCheckpoint", // of an ephemeral checkpoint that newer ones have replaced
+	"DeleteDeployment",       // refused with Hard set, on a deployment that is already DELETED
+	"RequeueJob",             // when the attempt was the last one that could fail, so that the job has failed
+	"ResumeJob",              // because a resumed job is PENDING
+	"UndeleteDeployment",     // because an undeleted deployment is CREATING
 }
 
 // TestInvariants decides random commands on resources of every kind and checks these invariants:
@@ -59,6 +60,8 @@ func TestInvariants(t *testing.T) {
 	checkInvariants(t, domain.DPOJobs, randomDPOJobCommand)
 	checkInvariants(t, domain.ReinforcementJobs, randomReinforcementJobCommand)
 	checkInvariants(t, domain.TrainerJobs, randomTrainerJobCommand)
+	checkInvariants(t, domain.TrainingSessions, randomTrainingSessionCommand)
+	checkInvariants(t, domain.TrainingRuns, randomTrainingRunCommand)
 }
 
 func checkInvariants[S domain.State](t *testing.T, kind *domain.Kind[S], random func(*rapid.T, S) domain.Command[S]) {

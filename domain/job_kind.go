@@ -52,6 +52,7 @@ type JobSpec struct {
 	Waits       bool   // the job waits for another train step after each train step
 	HasStep     bool   // the job has a train step that is not finished; false unless Waits
 	StepDataset string // dataset of the newest train step; "" before the first step
+	Service     bool   // the attempts execute the operations of training runs, instead of a train step
 	From        Name   // output of the previous train step, which replaces the base model of Config; "" is none
 
 	Tracker    *TrackerConfig
@@ -89,6 +90,7 @@ const (
 	MethodDPO           = "dpo"           // trains on pairs of completions, by DPO or ORPO
 	MethodReinforcement = "reinforcement" // trains on the model's own completions, scored by an evaluator
 	MethodRLOR          = "rlor"          // trains on samples that were scored elsewhere
+	MethodService       = "service"       // executes the operations of training runs
 )
 
 // MinExamples is the minimum number of rows of a dataset of examples or preferences.
@@ -161,8 +163,9 @@ func (s JobSpec) Model() Name {
 	return Name(cmp.Or(string(s.From), s.Config.WarmStartFrom, s.Config.BaseModel))
 }
 
-// AwaitsStep reports whether the job cannot run until its user submits another train step.
-func (s JobSpec) AwaitsStep() bool { return s.Waits && !s.HasStep }
+// AwaitsStep reports whether the job cannot run until its user submits another train step, or a client
+// uses its training service.
+func (s JobSpec) AwaitsStep() bool { return s.Waits && !s.HasStep && !s.Service }
 
 // ReservedOutput returns the model whose name a job reserves: its outputModel, from the creation of
 // the job until the job has ended, or for a job with train steps, during each step. It returns ""

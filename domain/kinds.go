@@ -20,6 +20,8 @@ var Kinds = []AnyKind{
 	DPOJobs,
 	ReinforcementJobs,
 	TrainerJobs,
+	TrainingSessions,
+	TrainingRuns,
 	DeploymentShapes,
 	Deployments,
 	DeployedModels,

@@ -373,7 +373,7 @@ func randomReinforcementJobCommand(t *rapid.T, j domain.ReinforcementJob) domain
 
 func randomTrainerJobCommand(t *rapid.T, j domain.TrainerJob) domain.Command[domain.TrainerJob] {
 	if !j.Exists() || rapid.IntRange(0, 9).Draw(t, "create") == 0 {
-		spec := domain.TrainerSpec{KeepAlive: pick(t, "keep", true, true, false),
+		spec := domain.TrainerSpec{KeepAlive: pick(t, "keep", true, true, false), ServiceMode: pick(t, "service", true, false),
 			RewardWeights: pick(t, "weights", nil, []string{"a=1"}), TrainingConfig: someTraining(t)}
 		return domain.CreateTrainerJob{TrainerSpec: spec, ID: "j",
 			Deadline: pick(t, "deadline", nil, later(time.Hour), later(99*time.Hour))}
@@ -381,7 +381,8 @@ func randomTrainerJobCommand(t *rapid.T, j domain.TrainerJob) domain.Command[dom
 	if rapid.IntRange(0, 2).Draw(t, "step") == 0 {
 		step := domain.ExecuteTrainStep{Dataset: pick(t, "rows", "accounts/a/datasets/d", "accounts/a/datasets/e", ""),
 			OutputModel: pick(t, "model", "m1", "m2", "M")}
-		return pick[domain.Command[domain.TrainerJob]](t, "command", step, domain.AwaitStep{},
+		return pick[domain.Command[domain.TrainerJob]](t, "command", step, domain.AwaitStep{}, domain.AwaitStep{},
+			domain.StartService{}, domain.StopService{Attempt: near(t, j.Attempt)},
 			domain.FinishTrainStep{Attempt: near(t, j.Attempt), Output: "accounts/a/models/m1", Results: someFiles(t)})
 	}
 	return whole[domain.TrainerJob]{domain.TrainerJobs, randomJobCommand(t, j.JobLife)}

@@ -16,11 +16,16 @@ import (
 //	VALIDATING, PENDING       --AwaitStep-->        IDLE, when the job has no step to run
 //	RUNNING, WRITING_RESULTS  --FinishTrainStep-->  IDLE
 //	IDLE                      --ExecuteTrainStep--> PENDING, with the next step
+//	CREATING, VALIDATING      --StartService-->     unchanged; with serviceMode, the next attempt is a service
+//	IDLE                      --StartService-->     PENDING
+//	PENDING, RUNNING          --StopService-->      IDLE, if the attempt is a service
 var TrainerJobs = newJobKind("rlorTrainerJobs", "rlorTrainerJob", map[string]Event[TrainerJob]{
-	"rlorTrainerJob.created.v1":      TrainerJobCreated{},
-	"rlorTrainerJob.stepGiven.v1":    TrainerStepGiven{},
-	"rlorTrainerJob.stepFinished.v1": TrainerStepFinished{},
-	"rlorTrainerJob.awaiting.v1":     TrainerAwaiting{},
+	"rlorTrainerJob.created.v1":        TrainerJobCreated{},
+	"rlorTrainerJob.stepGiven.v1":      TrainerStepGiven{},
+	"rlorTrainerJob.stepFinished.v1":   TrainerStepFinished{},
+	"rlorTrainerJob.awaiting.v1":       TrainerAwaiting{},
+	"rlorTrainerJob.serviceStarted.v1": TrainerServiceStarted{},
+	"rlorTrainerJob.serviceStopped.v1": TrainerServiceStopped{},
 }, func(j *TrainerJob) *JobLife { return &j.JobLife })
 
 // MaxRewards is the maximum number of rewards of one trainer job.
@@ -54,6 +59,9 @@ type TrainerJob struct {
 	JobLife     `json:"life"`
 	Step        TrainStep `json:"step"`     // newest train step; Number is 0 before the first one
 	Finished    int       `json:"finished"` // number of the newest finished train step; 0 before the first
+
+	// the job's attempts execute the operations of training runs, instead of a train step
+	Serving bool `json:"serving,omitempty"`
 }
 
 // Spec implements Job.
@@ -63,9 +71,15 @@ func (j TrainerJob) Spec() JobSpec {
 		Shapes: sampleShapes, MinRows: 1, Dataset: j.Dataset, EvaluationDataset: j.EvaluationDataset,
 		AutoCarveout: j.EvalAutoCarveout, Config: j.TrainingConfig, ConfigField: "trainingConfig.", Loss: j.LossConfig,
 		RewardWeights: j.RewardWeights, Waits: j.Waits(), HasStep: j.HasStep(), StepDataset: j.Step.Dataset, From: j.From(),
+		Service: j.Serving,
 		Tracker: j.TrackerConfig, Secrets: secretsOf(j.ObjectStoreConfig, nil),
 	}
-	if j.Step.Number > 0 {
+	switch {
+	case j.Serving:
+		spec.Method, spec.Nodes = MethodService, 1
+		spec.Dataset, spec.EvaluationDataset, spec.StepDataset, spec.AutoCarveout = "", "", "", false
+		spec.Config.OutputModel, spec.From = "", "" // runs train the base model, and their clients save checkpoints
+	case j.Step.Number > 0:
 		spec.Config.OutputModel = j.Step.OutputModel
 	}
 	return spec

@@ -79,6 +79,9 @@ func (c ExecuteTrainStep) Decide(j TrainerJob, now time.Time) (Event[TrainerJob]
 		return nil, precondition("TAKES_NO_STEPS",
 			"the job has neither keepAlive nor serviceMode and accepts no further steps: create another job, with the "+
 				"output model of this job as warmStartFrom")
+	case j.Serving && j.Live():
+		return nil, precondition("SERVING", "the job is %s and executes the operations of training runs: wait until its "+
+			"clients have ended their sessions and the job is %s, or use another job", j.State, JobIdleState)
 	case j.HasStep() && j.Step == given && j.Live():
 		return nil, nil
 	case j.HasStep() && j.Live():
@@ -111,6 +114,9 @@ func (c FinishTrainStep) Decide(j TrainerJob, now time.Time) (Event[TrainerJob],
 		return nil, precondition("TAKES_NO_STEPS", "the job has neither keepAlive nor serviceMode: it completes after its "+
 			"first train step")
 	}
+	if j.Serving {
+		return nil, precondition("SERVING", "the attempt executes the operations of training runs and has no train step")
+	}
 	return TrainerStepFinished{c.Attempt, c.Output, c.Results, now, c.Progress},
 		j.must(JobRunningState, JobWritingResultsState)
 }
@@ -125,6 +131,8 @@ func (AwaitStep) Decide(j TrainerJob, _ time.Time) (Event[TrainerJob], error) {
 		return nil, notFound("job")
 	case j.State == JobIdleState && !j.Active():
 		return nil, nil
+	case j.Serving:
+		return nil, precondition("SERVING", "a client uses the training service of the job: the job cannot become idle")
 	case j.HasStep() || !j.Waits():
 		return nil, precondition("STEP_TO_DO", "the job has train step %d to run and cannot become idle", j.Step.Number)
 	}

@@ -40,6 +40,8 @@ type View struct {
 	BatchFiles     *Table[domain.BatchFile]
 	Batches        *Table[domain.Batch]
 	Subscriptions  *Table[domain.Subscription]
+	Sessions       *Table[domain.TrainingSession]
+	Runs           *Table[domain.TrainingRun]
 	Live           live.View
 	Waits          *waits.History // how long started jobs had waited; do not modify, other views share it
 	// position of a view of an earlier state, and its errors; nil in other views: see World.ViewAt
@@ -68,6 +70,8 @@ func NewWorld() *World {
 		v.BatchFiles = TableOf(v, domain.BatchFiles)
 		v.Batches = TableOf(v, domain.Batches)
 		v.Subscriptions = TableOf(v, domain.Subscriptions)
+		v.Sessions = TableOf(v, domain.TrainingSessions)
+		v.Runs = TableOf(v, domain.TrainingRuns)
 		v.fleet = sync.OnceValue(func() domain.Fleet { return fleetOf(v.Nodes) })
 	}
 	return w

@@ -241,7 +241,8 @@ type (
 	DirectKey      struct{}
 )
 
-// DirectOf returns the deployment whose direct route a request uses, or "" when it uses none.
+// DirectOf returns the deployment or trainer job whose direct route a request uses, or "" when it uses
+// none.
 func DirectOf(r *http.Request) domain.Name {
 	name, _ := r.Context().Value(DirectKey{}).(domain.Name)
 	return name
@@ -282,7 +283,7 @@ func (c *Call) authenticate() (Principal, error) {
 	}
 	who, err := authenticate(c.World, c.Pepper, c.Request, c.Operation.BareKey, c.Time)
 	var f *domain.Error
-	if c.Direct != "" && errors.As(err, &f) && f.Reason != "API_KEY_MISSING" && f.Reason != "API_KEY_EXPIRED" {
+	if c.Direct.Collection() == domain.Deployments.Collection && errors.As(err, &f) && f.Reason != "API_KEY_MISSING" && f.Reason != "API_KEY_EXPIRED" {
 		return Principal{}, unauthenticated(reasonUnknownKey,
 			"the key is neither one of the deployment's directRouteApiKeys nor an API key of its account: send one of them in "+
 				"the header Authorization: Bearer KEY")

@@ -80,7 +80,7 @@ type Call struct {
 	Time      time.Time // start of the request
 	Principal Principal
 	Account   string      // account in the path or, for inference, of the principal
-	Direct    domain.Name // deployment to whose host name the request was sent; "" for the server's host name
+	Direct    domain.Name // deployment or trainer job to whose host name the request was sent; "" for the server's own
 	// Background states that the request belongs to a batch, so that no client waits for the
 	// response.
 	Background bool

@@ -75,6 +75,9 @@ const (
 	ByOperator // the operator
 	ToModels   // principals with the permission Infer; errors are an InferenceError
 	Everyone   // all callers, also without a key
+	// principals with the operation's Permission in the account of the trainer job to whose host name the
+	// request was sent; the operation recognizes repeated requests itself, without idempotency keys
+	ToTraining
 )
 
 // A Parameter is a parameter of a query, a field of a form, or a header.
@@ -129,6 +132,9 @@ func (c *Call) Answer() (any, error) {
 	if err := cmp.Or(err, invalid); err != nil {
 		return nil, err
 	}
+	if c.Operation.Gate == ToTraining {
+		return handle(c)
+	}
 	return idempotent{c}.once(handle)
 }
 
@@ -155,9 +161,12 @@ func (c *Call) admit() (err error) {
 		return err
 	}
 	switch c.Operation.Gate {
-	case InAccount, InOwnAccount:
-		if c.Operation.Gate == InOwnAccount {
+	case InAccount, InOwnAccount, ToTraining:
+		switch c.Operation.Gate {
+		case InOwnAccount:
 			c.Account = c.Principal.Account
+		case ToTraining:
+			c.Account = c.Direct.Account()
 		}
 		if err := c.Principal.Authorize(c.Account, c.Operation.Permission); err != nil {
 			return err

@@ -57,6 +57,9 @@ func canRerun(c *Call, body *countedBody) bool {
 	return !c.recorded.Load() && c.Request.MultipartForm == nil && (c.sent != nil || body.read == 0)
 }
 
+// CatchUp is catchUp for handlers that look up again what they have not found.
+func CatchUp(c *Call) bool { return catchUp(c) }
+
 // catchUp makes View return a world that has reached the current end of the log, and returns true.
 // It returns false if the call's View had reached the end already, or if the world does not reach
 // it within catchUpTime.

@@ -23,7 +23,7 @@ var trainerJobs = &resource[domain.TrainerJob, TrainerJob]{
 	fields: storedFieldsOf[domain.TrainerJob, TrainerJob]("name", "displayName", "dataset", "evaluationDataset",
 		"keepAlive", "rolloutDeploymentName", "lossConfig", "nodeCount", "serviceMode", "hotLoadDeploymentId",
 		"createTime", "updateTime", "completedTime", "state", "attempt"),
-	local:     addQueue[domain.TrainerJob, TrainerJob],
+	local:     addServiceHandle,
 	creator:   func(j *domain.TrainerJob) string { return j.CreatedBy },
 	dependent: dependentOfJobs[domain.TrainerJob](),
 	render: func(v *projections.View, row *projections.Row[domain.TrainerJob], out *TrainerJob) {

@@ -8,21 +8,23 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"anneal/api/request"
 	"anneal/domain"
 	"anneal/projections"
 )
 
-// DirectRoutes maps host names to deployments: the host name LABEL.DOMAIN reaches the inference
-// operations of one deployment, and nothing else. A nil *DirectRoutes has no host names.
+// DirectRoutes maps host names to deployments and to trainer jobs: the host name LABEL.DOMAIN reaches
+// the inference operations of one deployment, or the training service of one trainer job with
+// serviceMode, and nothing else. A nil *DirectRoutes has no host names.
 type DirectRoutes struct {
 	Domain string
 	pepper []byte
 	world  *projections.World
 
 	mu sync.Mutex
-	// cache of deployments by label; Find checks that a cached deployment is still valid
+	// cache of deployments and jobs by label; Find checks that a cached one is still valid
 	found map[string]domain.Name
 }
 
@@ -48,8 +50,8 @@ func (d *DirectRoutes) LabelOf(r *http.Request) (string, bool) {
 	return strings.CutSuffix(strings.TrimSuffix(strings.ToLower(host), "."), "."+d.Domain)
 }
 
-// Find returns the deployment with a label, or false if there is none. It does not cache labels
-// without a deployment, because a deployment with the label may be created later.
+// Find returns the deployment or the trainer job with a label, or false if there is none. It does not
+// cache labels of none, because a deployment or a job with the label may be created later.
 func (d *DirectRoutes) Find(label string) (domain.Name, bool) {
 	if !d.isAuthentic(label) {
 		return "", false
@@ -58,18 +60,36 @@ func (d *DirectRoutes) Find(label string) (domain.Name, bool) {
 	d.mu.Lock()
 	name, cached := d.found[label]
 	d.mu.Unlock()
-	if row, ok := v.Deployments.Get(name); cached && ok && row.State.Reachable() && d.label(row) == label {
+	if cached && d.has(v, name, label) {
 		return name, true
 	}
 	for row := range v.Deployments.All() {
-		if row.State.Reachable() && d.label(row) == label {
-			d.mu.Lock()
-			d.found[label] = row.Name
-			d.mu.Unlock()
-			return row.Name, true
+		if row.State.Reachable() && d.label(row.Name, row.CreateTime) == label {
+			return d.remember(label, row.Name), true
+		}
+	}
+	for row := range projections.TableOf(v, domain.TrainerJobs).All() {
+		if row.State.HasService() && d.label(row.Name, row.CreateTime) == label {
+			return d.remember(label, row.Name), true
 		}
 	}
 	return "", false
+}
+
+func (d *DirectRoutes) remember(label string, name domain.Name) domain.Name {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.found[label] = name
+	return name
+}
+
+// has reports whether the deployment or job name has the label.
+func (d *DirectRoutes) has(v *projections.View, name domain.Name, label string) bool {
+	if row, ok := v.Deployments.Get(name); ok {
+		return row.State.Reachable() && d.label(row.Name, row.CreateTime) == label
+	}
+	row, ok := projections.TableOf(v, domain.TrainerJobs).Get(name)
+	return ok && row.State.HasService() && d.label(row.Name, row.CreateTime) == label
 }
 
 // HandleOf returns the directRouteHandle of a deployment: the host name of its direct route. It
@@ -78,12 +98,21 @@ func (d *DirectRoutes) HandleOf(row *projections.Row[domain.Deployment]) string 
 	if d == nil || !row.State.Reachable() {
 		return ""
 	}
-	return d.label(row) + "." + d.Domain
+	return d.label(row.Name, row.CreateTime) + "." + d.Domain
 }
 
-// A label consists of labelBody bytes, which are derived from the deployment's name with the
-// pepper, and labelCheck bytes, which are a MAC of the first labelBody bytes. So a guessed label is
-// rejected without a search for its deployment.
+// HandleOfJob returns the directRouteHandle of a trainer job: the host name of its training service.
+// It returns "" if the job has none.
+func (d *DirectRoutes) HandleOfJob(row *projections.Row[domain.TrainerJob]) string {
+	if d == nil || !row.State.HasService() {
+		return ""
+	}
+	return d.label(row.Name, row.CreateTime) + "." + d.Domain
+}
+
+// A label consists of labelBody bytes, which are derived from the name of the deployment or job with
+// the pepper, and labelCheck bytes, which are a MAC of the first labelBody bytes. So a guessed label is
+// rejected without a search.
 const (
 	labelBody  = 12
 	labelCheck = 8
@@ -91,11 +120,11 @@ const (
 
 var labelEncoding = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567")
 
-// label returns the first part of the host name of a deployment's direct route. It does not change
-// while the deployment exists.
-func (d *DirectRoutes) label(row *projections.Row[domain.Deployment]) string {
-	created := strconv.FormatInt(row.CreateTime.UnixNano(), 10)
-	id := strings.Join([]string{"direct route", string(row.Name), created}, "\x00")
+// label returns the first part of the host name of the direct route of a deployment or job, which was
+// created at the given time. It does not change while the deployment or job exists.
+func (d *DirectRoutes) label(name domain.Name, created time.Time) string {
+	at := strconv.FormatInt(created.UnixNano(), 10)
+	id := strings.Join([]string{"direct route", string(name), at}, "\x00")
 	body := request.HashKey(d.pepper, id)[:labelBody]
 	return labelEncoding.EncodeToString(append(body, d.checkOf(body)...))
 }

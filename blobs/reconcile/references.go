@@ -61,6 +61,7 @@ var enumerators = map[string]func(*References, domain.AnyRow){
 	domain.BatchFiles.Collection:    typed(batchFile),
 	domain.Batches.Collection:       typed(batch),
 	domain.Subscriptions.Collection: typed(subscription),
+	domain.TrainingRuns.Collection:  typed(trainingRun),
 }
 
 // uploading lists the collections of resources whose files clients upload to signed URLs.
@@ -133,6 +134,9 @@ func job(r *References, row projections.Row[domain.Job]) {
 		r.file(blobs.TrainerLog(row.Name, row.CreateEvent, attempt))
 	}
 	r.file(blobs.TrackerFile(row.Name, row.CreateEvent))
+	if row.Name.Collection() == domain.TrainerJobs.Collection {
+		r.prefix(blobs.JournalPrefix(row.Name.Account(), row.CreateEvent))
+	}
 	for _, c := range life.Checkpoints {
 		r.stores(c.Files)
 	}
@@ -148,6 +152,12 @@ func job(r *References, row projections.Row[domain.Job]) {
 		r.sealed(tracker.APIKey)
 	}
 	r.sealed(row.State.Spec().MetricsURL)
+}
+
+func trainingRun(r *References, row *projections.Row[domain.TrainingRun]) {
+	for _, c := range row.State.Checkpoints {
+		r.stores(c.Files)
+	}
 }
 
 func deployment(r *References, row *projections.Row[domain.Deployment]) {

@@ -141,6 +141,9 @@ func TestWorkInProgressIsReferredTo(t *testing.T) {
 			job(r, projections.Row[domain.Job]{Name: name("supervisedFineTuningJobs"), CreateEvent: "e",
 				State: &domain.SupervisedJob{JobLife: domain.JobLife{Attempt: 2}}})
 		}), blobs.TrainerLog(name("supervisedFineTuningJobs"), "e", 1)},
+		"operations of training runs": {refers("rlorTrainerJobs", func(r *References) {
+			job(r, projections.Row[domain.Job]{Name: name("rlorTrainerJobs"), CreateEvent: "e", State: &domain.TrainerJob{}})
+		}), blobs.JournalPrefix("acme", "e") + "runs/r/operations/1"},
 		"rollouts": {refers("reinforcementFineTuningJobs", func(r *References) {
 			job(r, projections.Row[domain.Job]{Name: name("reinforcementFineTuningJobs"), CreateEvent: "e",
 				State: &domain.ReinforcementJob{JobLife: domain.JobLife{Attempt: 9}}})

@@ -23,7 +23,7 @@ import (
 // before it created.
 var pages = []string{
 	"README.md", "docs/quickstart.md", "docs/cli.md", "docs/http-api.md", "docs/clients.md", "docs/training.md",
-	"docs/fine-tuning.md", "docs/batches.md",
+	"docs/training-service.md", "docs/fine-tuning.md", "docs/batches.md",
 	"docs/evaluators.md",
 	"docs/models.md", "docs/deployments.md", "docs/releases.md", "docs/structured-output.md", "docs/speech.md",
 	"docs/events.md", "docs/subscriptions.md", "docs/usage.md", "docs/proofs.md", "docs/what-if.md",

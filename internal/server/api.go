@@ -13,6 +13,7 @@ import (
 	"anneal/api/connection"
 	"anneal/api/request"
 	"anneal/blobs"
+	"anneal/blobs/operations"
 	"anneal/disk"
 	"anneal/domain"
 	"anneal/eventlog/metering"
@@ -42,6 +43,9 @@ func (s *Server) openBlobs(ctx context.Context) (err error) {
 	s.blobs, err = blobs.Open(ctx,
 		blobs.Options{URL: s.flags.blobs, Dir: s.dir.Path("blobs"), BaseURL: s.context.Address + blobPath, Key: key,
 			Logger: s.logger, Intercept: s.flags.intercept, Bundles: mayBundle(s)})
+	if err == nil {
+		s.journal = operations.New(s.blobs, nil)
+	}
 	return err
 }
 
@@ -113,6 +117,10 @@ func (s *Server) openAPI(ctx context.Context, listener net.Listener) error {
 	s.services.start("admission queues", func(ctx context.Context) error { return reportQueues(ctx, s) })
 	if s.flags.natsURL != "" { // there may be other control planes
 		s.services.start("gateways", gateways(s).Run)
+		news := &coordinator.TrainingNews{Conn: s.events.Control(), ID: s.id, Journal: s.journal, Live: s.world.Live(),
+			Logger: s.logger.With("part", "training news")}
+		s.journal.SetAnnounce(news.Announce)
+		s.services.start("training news", news.Run)
 	}
 	limits, err := s.descriptors.connectionLimits(s.flags)
 	if err != nil {
