@@ -27,10 +27,10 @@ type controlPlanes struct {
 func (p *controlPlanes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	least := r.Header.Get(minPositionHeader)
-	p.requests = append(p.requests, strings.TrimSpace(r.Method+" "+r.URL.Path+" "+least))
+	required := r.Header.Get(minPositionHeader)
+	p.requests = append(p.requests, strings.TrimSpace(r.Method+" "+r.URL.Path+" "+required))
 	position, item := "5", p.old
-	if r.Method != http.MethodGet || p.changed && least == "7" {
+	if r.Method != http.MethodGet || p.changed && required == "7" {
 		p.changed, position, item = true, "7", p.new
 	}
 	w.Header().Set(positionHeader, position)
