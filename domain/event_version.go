@@ -14,6 +14,27 @@ const BundlesVersion = 2
 // eventVersions maps each type of event that was added or extended after version 1 to the version
 // that added or extended it.
 var eventVersions = map[string]int{
+	"account.jobAcceleratorsSet.v1":             2,
+	"account.queueWeightSet.v1":                 2,
+	"dpoJob.prioritized.v1":                     2,
+	"reinforcementFineTuningJob.prioritized.v1": 2,
+	"rlorTrainerJob.prioritized.v1":             2,
+	"subscription.created.v1":                   2,
+	"subscription.deleted.v1":                   2,
+	"subscription.disabled.v1":                  2,
+	"subscription.fileRecorded.v1":              2,
+	"subscription.paused.v1":                    2,
+	"subscription.redeliveryRequested.v1":       2,
+	"subscription.redeliveryStarted.v1":         2,
+	"subscription.resumed.v1":                   2,
+	"subscription.secretRotated.v1":             2,
+	"subscription.updated.v1":                   2,
+	"supervisedFineTuningJob.prioritized.v1":    2,
+	"usage.corrected.v1":                        2,
+	"usage.rolledUp.v1":                         2,
+	"usageWindow.completed.v1":                  2,
+	"usageWindow.opened.v1":                     2,
+
 	"deployment.releaseStarted.v1":    3,
 	"deployment.releaseAdvanced.v1":   3,
 	"deployment.releasePromoted.v1":   3,

@@ -27,10 +27,6 @@ func asOf(c *cobra.Command, query url.Values) url.Values {
 	return query
 }
 
-// positionHeader is the response header with the position of the log whose state the response
-// shows.
-const positionHeader = "Anneal-Position"
-
 // positionAsOf returns the position of the log for a value of asOf, which is a position or a time.
 func (c *client) positionAsOf(ctx context.Context, given string) (string, error) {
 	res, err := c.request(ctx, http.MethodGet, c.path(), url.Values{"asOf": {given}, "readMask": {"name"}}, "", nil)

@@ -21,6 +21,7 @@ type client struct {
 	datadir.Context
 	warn func(text string) // is called with each warning in a response; nil ignores warnings
 	http *http.Client      // HTTP client for the requests; nil means http.DefaultClient
+	seen *positions        // positions of the log that responses had; nil neither notes nor sends any
 }
 
 // configureTLS sets the HTTP client if the context has certificates. The client trusts the
@@ -65,8 +66,8 @@ func id(name string) string { return name[strings.LastIndexByte(name, '/')+1:] }
 func (c *client) request(
 	ctx context.Context, method, path string, query url.Values, contentType string, body io.Reader,
 ) (*http.Response, error) {
-	target := path
-	if !strings.Contains(path, "://") {
+	target, own := path, !strings.Contains(path, "://")
+	if own {
 		target = strings.TrimRight(c.Address, "/") + path
 	}
 	if len(query) > 0 {
@@ -87,9 +88,15 @@ func (c *client) request(
 	if f, ok := body.(*form); ok {
 		f.announce(req)
 	}
+	if own {
+		c.seen.require(c.Address, req.Header)
+	}
 	res, err := c.send(req)
 	if err != nil {
 		return nil, err
+	}
+	if own {
+		c.seen.see(c.Address, res.Header)
 	}
 	if res.StatusCode >= 300 {
 		defer res.Body.Close()

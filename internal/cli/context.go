@@ -138,7 +138,7 @@ func checkOperator(dir datadir.Dir) error {
 // command's standard error.
 func clientOf(c *cobra.Command, file datadir.Context) (*client, error) {
 	ca, _ := c.Flags().GetString("ca")
-	made := &client{Context: file, warn: func(text string) { warn(c, "%s", text) }}
+	made := &client{Context: file, warn: func(text string) { warn(c, "%s", text) }, seen: positionsOf(c)}
 	return made, made.configureTLS(ca)
 }
 

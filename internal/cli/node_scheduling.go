@@ -10,6 +10,8 @@ import (
 	"anneal/internal/usage"
 )
 
+const drainPoll = time.Second // time between two reads of a node that is being drained
+
 func nodeCordon() *cobra.Command {
 	var reason string
 	c := &cobra.Command{Use: "cordon ID", Short: "Close a node for new work; the work on it continues",
@@ -86,12 +88,10 @@ func awaitDrained(c *cobra.Command, node string) error {
 	if err != nil {
 		return err
 	}
-	again := time.NewTicker(time.Second)
-	defer again.Stop()
+	nodes := watch{client: operator, cmd: c, name: operator.name("nodes", id(node))}
 	for {
-		var item map[string]any
-		path := operator.path("nodes", id(node))
-		if err := operator.call(c.Context(), http.MethodGet, path, nil, nil, &item); err != nil {
+		item, err := nodes.read()
+		if err != nil {
 			return err
 		}
 		switch state := cell(item, "scheduling"); state {
@@ -101,10 +101,8 @@ func awaitDrained(c *cobra.Command, node string) error {
 		default:
 			return domain.Errorf(domain.Aborted, "the drain of node %s was cancelled: the node is %s", id(node), state)
 		}
-		select {
-		case <-again.C:
-		case <-c.Context().Done():
-			return c.Context().Err()
+		if err := sleep(c.Context(), drainPoll); err != nil {
+			return err
 		}
 	}
 }
