@@ -19,6 +19,10 @@ export const session = {
   expires: 0, // when a login at the identity provider ends, in milliseconds; 0 for a key
 }
 
+// Latest position of the log in the responses so far. Each request asks for at least this position, because the
+// next one can reach a control plane that has not followed the log so far.
+let seen = 0
+
 let renewal = null // {promise, resolve} of the requests that wait for a login; null if none does
 
 // isToken reports whether a key is the ID token of a login at the identity provider.
@@ -32,6 +36,7 @@ export class APIError extends Error {
     this.status = status
     const details = Array.isArray(inner.details) ? inner.details : []
     this.violations = details.flatMap((d) => d.fieldViolations || [])
+    this.reason = details.map((d) => d.reason).find(Boolean) || ''
     this.requestId = details.map((d) => d.metadata?.requestId).find(Boolean) || body?.request_id || ''
   }
 }
@@ -40,6 +45,7 @@ export class APIError extends Error {
 // string nor FormData is sent as JSON.
 export async function request(method, path, { body, signal, key = session.key, headers = {} } = {}) {
   const init = { method, signal, headers: { Authorization: `Bearer ${key}`, ...headers } }
+  if (seen) init.headers['Anneal-At-Least'] = String(seen)
   if (body !== undefined) {
     const raw = typeof body === 'string' || body instanceof FormData
     init.body = raw ? body : JSON.stringify(body)
@@ -55,8 +61,13 @@ export async function request(method, path, { body, signal, key = session.key, h
     }
     session.revoked?.()
   }
-  if (!response.ok) throw new APIError(response.status, await response.json().catch(() => null))
-  return response
+  if (response.ok) {
+    seen = Math.max(seen, Number(response.headers.get('Anneal-Position')) || 0)
+    return response
+  }
+  const error = new APIError(response.status, await response.json().catch(() => null))
+  if (error.reason === 'POSITION_NOT_REACHED') seen = 0 // the log was restored to an earlier state
+  throw error
 }
 
 const json = async (method, path, options) => {
