@@ -117,10 +117,7 @@ func (s *Server) openAPI(ctx context.Context, listener net.Listener) error {
 	s.services.start("admission queues", func(ctx context.Context) error { return reportQueues(ctx, s) })
 	if s.flags.natsURL != "" { // there may be other control planes
 		s.services.start("gateways", gateways(s).Run)
-		news := &coordinator.TrainingNews{Conn: s.events.Control(), ID: s.id, Journal: s.journal, Live: s.world.Live(),
-			Logger: s.logger.With("part", "training news")}
-		s.journal.SetAnnounce(news.Announce)
-		s.services.start("training news", news.Run)
+		s.services.start("training news", trainingNews(s).Run)
 	}
 	limits, err := s.descriptors.connectionLimits(s.flags)
 	if err != nil {

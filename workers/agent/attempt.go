@@ -120,7 +120,7 @@ func (t *attempt) run(earlier []*attempt, recordErr error) {
 		t.joblog.logf("attempt %d started on node %s, continuing after step %d", t.assignment.Attempt, t.agent.options.Node,
 			t.assignment.ResumeStep)
 		if t.assignment.Serve {
-			err = t.serveRuns()
+			err = serveRuns(t)
 		} else {
 			result, err = t.train()
 		}
