@@ -76,7 +76,7 @@ func (s *exampleStory) act(words []string) {
 		"loaded": s.loadAddon, "unloaded": s.unloadAddon, "filled": s.fillDataset,
 		"import-failed": s.failImport, "prepared": s.prepareCopy,
 		"reject": s.rejectUpload, "batch": s.createBatch, "answered": s.answerBatch,
-		"used": s.useModel,
+		"used": s.useModel, "train": s.useTrainingService,
 	}
 	switch action, ok := actions[words[0]]; {
 	case words[0] == "at":

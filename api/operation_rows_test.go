@@ -36,6 +36,7 @@ func operationRows() []row {
 				"{\"dataset\": \"accounts/acme/datasets/rows\", \"epochs\": 3}}"}},
 		trainingRows(), fileRows(), fineTuningRows(), batchRows(), shapeRows(), deploymentRows(), addonRows(),
 		nodeRows(), quotaRows(), backupRows(), rebuildRows(), subscriptionRows(), usageRows(), inferenceRows(),
+		serviceRows(),
 	)
 }
 

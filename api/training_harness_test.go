@@ -392,7 +392,8 @@ func (h *trainingHarness) future(submitted response) map[string]any {
 // begin creates a session and a run, and returns the IDs.
 func (h *trainingHarness) begin() (session, run string) {
 	h.Helper()
-	session = h.must(h.post("create_session", map[string]any{"tags": []string{"t"}, "sdk_version": "0.25.0"}))["session_id"].(string)
+	created := h.must(h.post("create_session", map[string]any{"tags": []string{"t"}, "sdk_version": "0.25.0"}))
+	session = created["session_id"].(string)
 	made := h.future(h.post("create_model", createModel(session, 0)))
 	require.Equal(h, "create_model", made["type"])
 	return session, made["model_id"].(string)

@@ -59,7 +59,8 @@ func TestTrainingLoop(t *testing.T) {
 	require.Equal(t, "default/anneal-base", about["base_model"])
 	require.Contains(t, about["model_path"], "tinker://"+run+"/sampler_weights/")
 	ask := map[string]any{"sampling_session_id": sampler, "seq_id": 0, "num_samples": 3, "prompt_logprobs": true,
-		"prompt":          map[string]any{"chunks": []any{map[string]any{"type": "encoded_text", "tokens": append(tokens, 7)}}},
+		"prompt": map[string]any{"chunks": []any{map[string]any{"type": "encoded_text",
+			"tokens": append(tokens, 7)}}},
 		"sampling_params": map[string]any{"max_tokens": 4, "temperature": 1, "seed": 3}}
 	submitted := h.post("asample", ask)
 	samples := h.future(submitted)

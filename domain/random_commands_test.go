@@ -373,7 +373,8 @@ func randomReinforcementJobCommand(t *rapid.T, j domain.ReinforcementJob) domain
 
 func randomTrainerJobCommand(t *rapid.T, j domain.TrainerJob) domain.Command[domain.TrainerJob] {
 	if !j.Exists() || rapid.IntRange(0, 9).Draw(t, "create") == 0 {
-		spec := domain.TrainerSpec{KeepAlive: pick(t, "keep", true, true, false), ServiceMode: pick(t, "service", true, false),
+		spec := domain.TrainerSpec{KeepAlive: pick(t, "keep", true, true, false),
+			ServiceMode:   pick(t, "service", true, false),
 			RewardWeights: pick(t, "weights", nil, []string{"a=1"}), TrainingConfig: someTraining(t)}
 		return domain.CreateTrainerJob{TrainerSpec: spec, ID: "j",
 			Deadline: pick(t, "deadline", nil, later(time.Hour), later(99*time.Hour))}

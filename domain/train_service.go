@@ -63,7 +63,8 @@ func (c StopService) Decide(j TrainerJob, now time.Time) (Event[TrainerJob], err
 	case !j.Serving && j.State == JobIdleState:
 		return nil, nil
 	case !j.Serving:
-		return nil, precondition("NOT_SERVING", "the job is %s and its attempt executes no operations of training runs", j.State)
+		return nil, precondition("NOT_SERVING", "the job is %s and its attempt executes no operations of training runs",
+			j.State)
 	case c.Attempt != j.Attempt:
 		return nil, precondition("STALE_ATTEMPT", "attempt %d is over: the job is at attempt %d", c.Attempt, j.Attempt)
 	}

@@ -32,7 +32,8 @@ func (c CreateTrainingRun) Decide(r TrainingRun, _ time.Time) (Event[TrainingRun
 func (c TrainingRunConfig) check(v *Violations) {
 	v.Require(c.Rank >= 1 && c.Rank <= MaxTrainingRank, "lora_config.rank", "is %d: it must be from 1 to %d", c.Rank,
 		MaxTrainingRank)
-	v.Require(c.Alpha > 0 && c.Alpha <= math.MaxFloat32, "lora_config.alpha", "is %v: it must be a positive number", c.Alpha)
+	v.Require(c.Alpha > 0 && c.Alpha <= math.MaxFloat32, "lora_config.alpha", "is %v: it must be a positive number",
+		c.Alpha)
 	v.Require(c.Seed <= MaxTrainingSeed, "lora_config.seed", "is %d: it must be from 0 to %d", c.Seed,
 		uint64(MaxTrainingSeed))
 	v.Require(c.TrainAttn || c.TrainMLP || c.TrainUnembed, "lora_config",
@@ -102,7 +103,8 @@ func (c SaveTrainingCheckpoint) Decide(r TrainingRun, now time.Time) (Event[Trai
 		return nil, err
 	}
 	if r.Opening == nil || c.Attempt != r.Opening.Attempt {
-		return nil, precondition("STALE_ATTEMPT", "attempt %d has not opened the run: its checkpoint is not recorded", c.Attempt)
+		return nil, precondition("STALE_ATTEMPT", "attempt %d has not opened the run: its checkpoint is not recorded",
+			c.Attempt)
 	}
 	var v Violations
 	v.Require(ValidTrainingCheckpointName(c.Name), "name", TrainingCheckpointNameRule)
@@ -124,10 +126,12 @@ func (c SaveTrainingCheckpoint) Decide(r TrainingRun, now time.Time) (Event[Trai
 			c.Name)
 	case exists && !c.Overwrite && c.Kind != TrainingCheckpointRecovery:
 		return nil, &Error{Code: AlreadyExists, Reason: "CHECKPOINT_EXISTS",
-			Message: "the run has a checkpoint with the name " + c.Name + ": choose another name, delete it first, or set overwrite"}
+			Message: "the run has a checkpoint with the name " + c.Name + ": choose another name, delete it first, or set " +
+				"overwrite"}
 	case !exists && !c.Ephemeral && c.Kind != TrainingCheckpointRecovery && r.durable() >= MaxTrainingCheckpoints:
 		return nil, &Error{Code: ResourceExhausted, Reason: "TOO_MANY_CHECKPOINTS",
-			Message: Count(MaxTrainingCheckpoints).Of("checkpoint") + " is the maximum of a run: delete some, or give them a ttl"}
+			Message: Count(MaxTrainingCheckpoints).Of("checkpoint") + " is the maximum of a run: delete some, or give " +
+				"them a ttl"}
 	}
 	c.Time = now
 	return TrainingCheckpointSaved{c.TrainingCheckpoint}, nil

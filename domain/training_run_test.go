@@ -17,7 +17,8 @@ const serviceJob = domain.Name("accounts/a/rlorTrainerJobs/j")
 func randomTrainingSessionCommand(t *rapid.T, _ domain.TrainingSession) domain.Command[domain.TrainingSession] {
 	spec := domain.TrainingSessionSpec{Job: serviceJob, JobEvent: pick(t, "event", "e", "e", ""),
 		Tags: pick(t, "tags", nil, []string{"a"}), UserMetadata: pick(t, "metadata", nil, map[string]string{"k": "v"})}
-	return pick[domain.Command[domain.TrainingSession]](t, "command", domain.CreateTrainingSession{TrainingSessionSpec: spec},
+	return pick[domain.Command[domain.TrainingSession]](t, "command",
+		domain.CreateTrainingSession{TrainingSessionSpec: spec},
 		domain.EndTrainingSession{Reason: pick(t, "reason", "no heartbeats", "by its client")},
 		domain.DeleteTrainingSession{})
 }
@@ -67,7 +68,8 @@ func TestTrainingSession(t *testing.T) {
 		{name: "create twice", given: f(made), when: create(func(*domain.TrainingSessionSpec) {}), fault: "ALREADY_EXISTS"},
 		{name: "many tags", when: create(func(s *domain.TrainingSessionSpec) { s.Tags = make([]string, 65) }),
 			fault: "INVALID_FIELDS", says: "tags: has 65 tags: a session must have at most 64"},
-		{name: "a long tag", when: create(func(s *domain.TrainingSessionSpec) { s.Tags = []string{strings.Repeat("é", 257)} }),
+		{name: "a long tag",
+			when:  create(func(s *domain.TrainingSessionSpec) { s.Tags = []string{strings.Repeat("é", 257)} }),
 			fault: "INVALID_FIELDS", says: "tags[0]: has 257 characters"},
 		{name: "much metadata", when: create(func(s *domain.TrainingSessionSpec) {
 			s.UserMetadata = map[string]string{"k": strings.Repeat("v", 16<<10)}
@@ -170,9 +172,11 @@ func TestTrainingCheckpoints(t *testing.T) {
 		{name: "an earlier operation", given: also(one, saved(training, "one", 9)), when: save(training, "one", 5),
 			fault: "STALE_CHECKPOINT"},
 		{name: "another attempt", given: one, when: stale, fault: "STALE_ATTEMPT"},
-		{name: "an invalid name", given: ready, when: save(training, "a/b", 5), fault: "INVALID_FIELDS", says: "name: must be"},
+		{name: "an invalid name", given: ready, when: save(training, "a/b", 5), fault: "INVALID_FIELDS",
+			says: "name: must be"},
 		{name: "an ephemeral training checkpoint", given: ready, when: ephemeral, fault: "INVALID_FIELDS"},
-		{name: "too many", given: full, when: save(training, "more", 900), fault: "TOO_MANY_CHECKPOINTS", says: "delete some"},
+		{name: "too many", given: full, when: save(training, "more", 900), fault: "TOO_MANY_CHECKPOINTS",
+			says: "delete some"},
 		{name: "recovery beside too many", given: full, when: save(recovery, "r", 900), then: saved(recovery, "r", 900)},
 		{name: "an older recovery", given: also(one, saved(recovery, "b", 9)), when: save(recovery, "a", 5)},
 		{name: "delete", given: one, when: domain.DeleteTrainingCheckpoint{Kind: training, Name: "one"},

@@ -278,7 +278,8 @@ func (c *Call) authenticate() (Principal, error) {
 	}
 	who, err := authenticate(c.World, c.Pepper, c.Request, c.Operation.BareKey, c.Time)
 	var f *domain.Error
-	if c.Direct.Collection() == domain.Deployments.Collection && errors.As(err, &f) && f.Reason != "API_KEY_MISSING" && f.Reason != "API_KEY_EXPIRED" {
+	if c.Direct.Collection() == domain.Deployments.Collection && errors.As(err, &f) &&
+		f.Reason != "API_KEY_MISSING" && f.Reason != "API_KEY_EXPIRED" {
 		return Principal{}, unauthenticated(reasonUnknownKey,
 			"the key is neither one of the deployment's directRouteApiKeys nor an API key of its account: send one of them in "+
 				"the header Authorization: Bearer KEY")

@@ -70,6 +70,8 @@ func TestCreatedByIsAnEmail(t *testing.T) {
 	add(Deployment{}, checkCreators(deployments))
 	add(DeployedModel{}, checkCreators(deployedModels))
 	add(Subscription{}, checkCreators(subscriptions))
+	add(TrainingSession{}, checkCreators(trainingSessions))
+	add(TrainingRun{}, checkCreators(trainingRuns))
 	for _, op := range NewService(Options{}).Operations() {
 		if op.Method != http.MethodGet || op.Response == nil || wire.KindOf(op.Response) != wire.Object {
 			continue

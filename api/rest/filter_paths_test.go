@@ -42,7 +42,8 @@ func TestFilterPaths(t *testing.T) {
 	for _, lines := range [][]string{pathsOf(t, accounts), pathsOf(t, apiKeys), pathsOf(t, secrets), pathsOf(t, models),
 		pathsOf(t, datasets), pathsOf(t, evaluators), pathsOf(t, supervisedJobs), pathsOf(t, dpoJobs),
 		pathsOf(t, reinforcementJobs), pathsOf(t, trainerJobs), pathsOf(t, deploymentShapes), pathsOf(t, deployments),
-		pathsOf(t, deployedModels), pathsOf(t, nodes), pathsOf(t, subscriptions)} {
+		pathsOf(t, deployedModels), pathsOf(t, nodes), pathsOf(t, subscriptions),
+		pathsOf(t, trainingSessions), pathsOf(t, trainingRuns)} {
 		fmt.Fprintln(&all, strings.Join(lines, "\n"))
 	}
 	for _, collection := range domain.Collections() {

@@ -10,7 +10,7 @@ import (
 var fieldTexts = openapi.Joined(commonTexts, pageTexts, accountTexts, modelTexts, datasetTexts, evaluatorTexts,
 	jobTexts,
 	progressTexts, rolloutTexts, shapeTexts, deploymentTexts, hotLoadTexts, nodeTexts, eventTexts, compatibleTexts,
-	batchTexts, backupTexts, rebuildTexts, subscriptionTexts, usageTexts, releaseTexts)
+	batchTexts, backupTexts, rebuildTexts, subscriptionTexts, usageTexts, releaseTexts, trainingTexts)
 
 var commonTexts = map[string]string{
 	"name": "The resource name, such as accounts/lumen-outdoor/datasets/support-chats. In an update it must equal the " +

@@ -165,12 +165,14 @@ var rolloutTexts = map[string]string{
 	"maxConcurrentEvaluations": "Maximum number of responses that are scored concurrently; 0 means the engine's default.",
 	"purpose": "Purpose of the job. A job with PURPOSE_PILOT, a trial, gets capacity after all other " +
 		"waiting jobs.",
-	"rewardWeights":         "Weights of the rewards, each written NAME=WEIGHT.",
-	"keepAlive":             "Whether the job waits for further train steps after it has trained on its dataset.",
-	"serviceMode":           "Whether the job trains only in train steps that requests start.",
+	"rewardWeights": "Weights of the rewards, each written NAME=WEIGHT.",
+	"keepAlive":     "Whether the job waits for further train steps after it has trained on its dataset.",
+	"serviceMode": "Whether the job trains only in train steps that requests start, and offers a training service: see " +
+		"directRouteHandle.",
 	"rolloutDeploymentName": "Resource name of the deployment that hot-loads the trained weights.",
 	"hotLoadDeploymentId":   "ID of the deployment that hot-loads the checkpoints.",
-	"directRouteHandle":     "Always absent, because trainer jobs have no direct route.",
+	"directRouteHandle": "Host name of the training service of a job with serviceMode; absent if the server has no " +
+		"domain for direct routes (--direct-domain).",
 	"outputStats": "JSON text with the newest values of the metrics that outputMetrics selects; absent " +
 		"before the first rollout.",
 	"trainerLogsSignedUrl": "Signed URL of the job's log, a text with its progress and the output of its trainer. " +

@@ -70,7 +70,8 @@ func (c *call) checkpoint(field, text string) (path protocol.Path, saved domain.
 }
 
 // pathCheckpoint returns the checkpoint that the path of the request names.
-func (c *call) pathCheckpoint() (protocol.Path, domain.TrainingCheckpoint, *projections.Row[domain.TrainingRun], error) {
+func (c *call) pathCheckpoint() (protocol.Path, domain.TrainingCheckpoint, *projections.Row[domain.TrainingRun],
+	error) {
 	path := protocol.Path{Run: c.PathValue("run"), Kind: protocol.CheckpointKind(c.PathValue("kind")),
 		Name: c.PathValue("name")}
 	return c.checkpoint("path", path.String())
@@ -159,8 +160,8 @@ var refused = []struct{ method, path, message string }{
 	{"POST", checkpointPath + "/publish", publishing}, {"DELETE", checkpointPath + "/publish", publishing},
 	{"POST", "retrieve_futures", "several results in one response are not supported: wait for each with retrieve_future"},
 	{"POST", "cancel_future", cancelling}, {"POST", "cancel_sample", cancelling}, {"POST", "cancel_sampling", cancelling},
-	{"POST", "forward_backward_custom", "graphs of custom losses are not supported: compute the gradient of your loss by " +
-		"the log-probabilities that forward returns, and send it as the weights of a cross_entropy pass"},
+	{"POST", "forward_backward_custom", "graphs of custom losses are not supported: compute the gradient of your loss " +
+		"by the log-probabilities that forward returns, and send it as the weights of a cross_entropy pass"},
 	{"POST", "create_model_from_external_weights", external}, {"POST", "load_external_weights", external},
 	{"POST", "upload_asset", "images and sound are not supported: the models of this server read tokens"},
 }

@@ -62,7 +62,7 @@ func createModel(c *call) (any, error) {
 		return nil, err
 	}
 	name := runName(session.Name, *given.ModelSeqID)
-	config := domain.TrainingRunConfig(domainConfig(given.LoraConfig, defaultSeed(name, c.job.CreateEvent)))
+	config := domainConfig(given.LoraConfig, defaultSeed(name, c.job.CreateEvent))
 	command := domain.CreateTrainingRun{TrainingRunSpec: domain.TrainingRunSpec{Job: c.job.Name,
 		JobEvent: c.job.CreateEvent, Session: session.Name, ModelSeq: *given.ModelSeqID, BaseModel: base, Config: config,
 		UserMetadata: metadata, CreatedBy: string(c.Principal.Key)}}
@@ -97,8 +97,8 @@ func createModel(c *call) (any, error) {
 
 func domainConfig(given *protocol.LoraConfig, seed uint64) domain.TrainingRunConfig {
 	c := given.RunConfig(seed)
-	return domain.TrainingRunConfig{Rank: c.Rank, Alpha: c.Alpha, Seed: c.Seed, TrainAttn: c.TrainAttn, TrainMLP: c.TrainMLP,
-		TrainUnembed: c.TrainUnembed}
+	return domain.TrainingRunConfig{Rank: c.Rank, Alpha: c.Alpha, Seed: c.Seed, TrainAttn: c.TrainAttn,
+		TrainMLP: c.TrainMLP, TrainUnembed: c.TrainUnembed}
 }
 
 // checkRuns returns an error if the job has too many runs for another one.
@@ -114,8 +114,8 @@ func (c *call) checkRuns() error {
 		return tooMany("runs", MaxRuns)
 	case live >= MaxLiveRuns:
 		return &domain.Error{Code: domain.FailedPrecondition, Reason: "TOO_MANY_RUNS",
-			Message: "the trainer job has " + strconv.Itoa(live) + " runs that accept operations, which is the maximum: unload " +
-				"models that you do not need"}
+			Message: "the trainer job has " + strconv.Itoa(live) + " runs that accept operations, which is the maximum: " +
+				"unload models that you do not need"}
 	}
 	return nil
 }
@@ -147,8 +147,8 @@ func unloadModel(c *call) (any, error) {
 		return nil, err
 	}
 	c.Journal.Notify(c.runLane(row.Name))
-	return protocol.Submitted{RequestID: requestID{kind: unloadRequest, id: row.Name.ID()}.String(), ModelID: row.Name.ID()},
-		nil
+	id := row.Name.ID()
+	return protocol.Submitted{RequestID: requestID{kind: unloadRequest, id: id}.String(), ModelID: id}, nil
 }
 
 func modelInfo(c *call) (any, error) {

@@ -26,7 +26,8 @@ func samplerOf(session string, seq int64, path string) sampler { return sampler{
 
 // String returns the ID. It contains the path, so that a sampling session needs no store.
 func (s sampler) String() string {
-	return s.session + ":sample:" + strconv.FormatInt(s.seq, 10) + ":" + base64.RawURLEncoding.EncodeToString([]byte(s.path))
+	path := base64.RawURLEncoding.EncodeToString([]byte(s.path))
+	return s.session + ":sample:" + strconv.FormatInt(s.seq, 10) + ":" + path
 }
 
 // lane returns the ID of the journal of the sampling session. Another path with the same number has
@@ -95,8 +96,8 @@ func (c *call) weights(path string) (string, error) {
 		return "", err
 	}
 	var v domain.Violations
-	v.Require(parsed.Kind == protocol.SamplerCheckpoint, "model_path", "is a checkpoint for training: sample from one that "+
-		"save_weights_for_sampler has saved, tinker://RUN/%s/NAME", protocol.SamplerCheckpoint)
+	v.Require(parsed.Kind == protocol.SamplerCheckpoint, "model_path", "is a checkpoint for training: sample from one "+
+		"that save_weights_for_sampler has saved, tinker://RUN/%s/NAME", protocol.SamplerCheckpoint)
 	return saved.Files.Prefix, v.Err()
 }
 

@@ -82,7 +82,8 @@ func capabilities(c *call) (any, error) {
 }
 
 // unembedWarning is shown when a session begins, because clients train the unembedding by default.
-const unembedWarning = "train_unembed is accepted, but an engine may not train the unembedding, such as the embedded engine"
+const unembedWarning = "train_unembed is accepted, but an engine may not train the unembedding, such as the embedded " +
+	"engine"
 
 func createSession(c *call) (any, error) {
 	given, err := decode[protocol.CreateSessionRequest](c)

@@ -169,8 +169,8 @@ func loadWeights(c *call) (any, error) {
 		return nil, err
 	}
 	var v domain.Violations
-	v.Require(path.Kind == protocol.TrainingCheckpoint, "path", "is a checkpoint for sampling: load one that save_weights "+
-		"has saved, tinker://RUN/%s/NAME", protocol.TrainingCheckpoint)
+	v.Require(path.Kind == protocol.TrainingCheckpoint, "path", "is a checkpoint for sampling: load one that "+
+		"save_weights has saved, tinker://RUN/%s/NAME", protocol.TrainingCheckpoint)
 	from, to := source.State.Config, row.State.Config
 	from.Seed, to.Seed = 0, 0
 	v.Require(from == to, "path", "has an adapter with the settings %+v, but the model was created with %+v: create the "+

@@ -97,8 +97,8 @@ func decodeOperation(data []byte, seq int64) (Operation, error) {
 
 // encodeResult returns the file of a result. of is the header of its operation.
 func encodeResult(r Result, of header) []byte {
-	return join(resultMagic, header{Seq: of.Seq, Kind: of.Kind, Note: of.Note, Hash: of.Hash, Time: r.Time, Attempt: r.Attempt,
-		Err: shortened(r.Err), Sum: hexOf(sha256.Sum256(r.Body))}, r.Body)
+	return join(resultMagic, header{Seq: of.Seq, Kind: of.Kind, Note: of.Note, Hash: of.Hash, Time: r.Time,
+		Attempt: r.Attempt, Err: shortened(r.Err), Sum: hexOf(sha256.Sum256(r.Body))}, r.Body)
 }
 
 // shortened returns an error whose texts and violations fit into a header.

@@ -145,8 +145,8 @@ func (s *Store) Create(ctx context.Context, lane Lane) error {
 // The Time of the operation is set.
 func (s *Store) Submit(ctx context.Context, lane Lane, o Operation) (created bool, err error) {
 	if first := lane.firstSeq(); o.Seq < first || o.Seq > MaxSeq {
-		return false, domain.Errorf(domain.InvalidArgument, "the sequence number is %d: it must be from %d to %d", o.Seq, first,
-			MaxSeq)
+		return false, domain.Errorf(domain.InvalidArgument, "the sequence number is %d: it must be from %d to %d", o.Seq,
+			first, MaxSeq)
 	}
 	if len(o.Note) > MaxNote {
 		return false, domain.Errorf(domain.Internal, "the note of an operation has %d bytes: the maximum is %d", len(o.Note),

@@ -84,8 +84,8 @@ func (s *Store) checkCapacity(ctx context.Context, account string, size int) err
 	}
 	n, bytes := s.Queued(account)
 	return &domain.Error{Code: domain.ResourceExhausted, Reason: ReasonQueueFull,
-		Message: fmt.Sprintf("accounts/%s has %d operations with %d bytes that are not executed yet, and may have %d with %d "+
-			"bytes: wait for their results before you send more", account, n, bytes, MaxQueued, MaxQueuedBytes)}
+		Message: fmt.Sprintf("accounts/%s has %d operations with %d bytes that are not executed yet, and may have %d with "+
+			"%d bytes: wait for their results before you send more", account, n, bytes, MaxQueued, MaxQueuedBytes)}
 }
 
 // prune removes the operations whose results another control plane has stored without this one having

@@ -103,7 +103,7 @@ func (s *Server) openAPI(ctx context.Context, listener net.Listener) error {
 		Origins: s.flags.corsOrigins,
 		Private: s.flags.fetchPrivate, Strict: s.flags.strictInference,
 		Metrics: s.metrics, Named: namedMetrics(s), PrivateMetrics: s.flags.privateMetrics,
-		Log: s.events.Log(), World: s.world, Blobs: s.blobs, Sealer: observed(s, sealer), ReaderURL: readerURL(s.nats),
+		Log: s.events.Log(), World: s.world, Blobs: s.blobs, Journal: s.journal, Sealer: observed(s, sealer), ReaderURL: readerURL(s.nats),
 		Audit: s.audit.Load(), Addresses: s.flags.clientAddresses,
 		Idempotency: answers, Proofs: s.proofs, PublicLog: s.flags.publicLog,
 		LastUsed: uses, Meter: s.meter, Replicas: coordinator.ReplicaClient{Conn: s.events.Coordinator()}, Scorer: s.code,
