@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"anneal/domain"
+	"anneal/engines"
 )
 
 // A ModelInput is the input of a model.
@@ -141,6 +142,8 @@ type ForwardBackwardRequest struct {
 	SeqID       int64 // number of the operation in its run, from 1
 	Input       ForwardBackwardInput
 	ForwardOnly bool // the pass computes no gradients
+
+	pass *engines.TrainPass // of Input, if DecodePass has converted it
 }
 
 // passJSON is the JSON form of a ForwardBackwardRequest, which clients before 0.25 send.
@@ -203,7 +206,8 @@ func (r *ForwardBackwardRequest) check() error {
 	var v domain.Violations
 	checkModel(&v, r.ModelID)
 	checkSeq(&v, "seq_id", &r.SeqID, 1)
-	r.Input.pass(&v)
+	pass := r.Input.pass(&v)
+	r.pass = &pass
 	return v.Err()
 }
 

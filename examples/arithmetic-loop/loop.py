@@ -13,7 +13,7 @@ import tinker
 from tinker import types
 
 BEGIN, ASSISTANT, END = 256, 258, 259  # the shipped base model reads bytes and tokens of a conversation
-PROMPTS, SAMPLES, RATE = 16, 16, 2e-3
+PROMPTS, SAMPLES, RATE = 32, 16, 2e-3
 
 
 def ready(created):
@@ -79,4 +79,4 @@ def main(base_model, steps):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 30)
+    main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 40)

@@ -30,8 +30,8 @@ const (
 var (
 	baseModel = flag.String("model", "", "name of the base model; that of the job if it is not set")
 	connect   = flag.String("connect", "", "address to connect to, such as 127.0.0.1:8080, instead of the host's")
-	steps     = flag.Int("steps", 30, "number of steps")
-	prompts   = flag.Int("prompts", 16, "number of prompts of a step")
+	steps     = flag.Int("steps", 40, "number of steps")
+	prompts   = flag.Int("prompts", 32, "number of prompts of a step")
 	samples   = flag.Int("samples", 16, "number of samples of a prompt")
 	rate      = flag.Float64("rate", 2e-3, "learning rate")
 	rank      = flag.Int("rank", 16, "rank of the adapter")

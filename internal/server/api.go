@@ -103,7 +103,7 @@ func (s *Server) openAPI(ctx context.Context, listener net.Listener) error {
 		Origins: s.flags.corsOrigins,
 		Private: s.flags.fetchPrivate, Strict: s.flags.strictInference,
 		Metrics: s.metrics, Named: namedMetrics(s), PrivateMetrics: s.flags.privateMetrics,
-		Log: s.events.Log(), World: s.world, Blobs: s.blobs, Sealer: observed(s, sealer), ReaderURL: readerURL(s.nats),
+		Log: s.events.Log(), World: s.world, Blobs: s.blobs, Journal: s.journal, Sealer: observed(s, sealer), ReaderURL: readerURL(s.nats),
 		Audit: s.audit.Load(), Addresses: s.flags.clientAddresses,
 		Idempotency: answers, Proofs: s.proofs, PublicLog: s.flags.publicLog,
 		LastUsed: uses, Meter: s.meter, Replicas: coordinator.ReplicaClient{Conn: s.events.Coordinator()}, Scorer: s.code,
@@ -117,10 +117,7 @@ func (s *Server) openAPI(ctx context.Context, listener net.Listener) error {
 	s.services.start("admission queues", func(ctx context.Context) error { return reportQueues(ctx, s) })
 	if s.flags.natsURL != "" { // there may be other control planes
 		s.services.start("gateways", gateways(s).Run)
-		news := &coordinator.TrainingNews{Conn: s.events.Control(), ID: s.id, Journal: s.journal, Live: s.world.Live(),
-			Logger: s.logger.With("part", "training news")}
-		s.journal.SetAnnounce(news.Announce)
-		s.services.start("training news", news.Run)
+		s.services.start("training news", trainingNews(s).Run)
 	}
 	limits, err := s.descriptors.connectionLimits(s.flags)
 	if err != nil {

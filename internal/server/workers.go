@@ -28,7 +28,8 @@ func (s *Server) startServices(ctx context.Context) error {
 	}
 	s.code = s.flags.Node.Sandbox(ctx, s.logger)
 	agents := coordinator.New(coordinator.Options{Log: log, World: s.world, Blobs: s.blobs, Conn: s.events.Coordinator(),
-		Journal: s.journal, OpenSecret: observed(s, sealer).Open, Secret: secret, LostAfter: s.flags.lostAfter, Logger: s.logger})
+		Journal: s.journal, OpenSecret: observed(s, sealer).Open, Secret: secret, LostAfter: s.flags.lostAfter,
+		Logger: s.logger})
 	s.services.start("coordinator", agents.Run)
 	reconciler := reconcile.New(reconcile.Options{Log: log, World: s.world, Blobs: s.blobs, Keys: sealer,
 		Dir: s.flags.Data, Logger: s.logger})

@@ -22,8 +22,8 @@ func (s *Status) TouchTraining(job domain.Name, at time.Time) {
 	}
 }
 
-// HeardTraining records that another control plane has called TouchTraining.
-func (s *Status) HeardTraining(job domain.Name, at time.Time) { s.useTraining(job, at) }
+// ObserveTraining records that another control plane has called TouchTraining.
+func (s *Status) ObserveTraining(job domain.Name, at time.Time) { s.useTraining(job, at) }
 
 func (s *Status) useTraining(job domain.Name, at time.Time) bool {
 	s.mu.Lock()

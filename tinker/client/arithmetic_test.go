@@ -69,12 +69,13 @@ func raiseReward(t *testing.T, loop *exec.Cmd) {
 		require.NoError(t, err)
 		rewards = append(rewards, reward)
 	}
-	require.Len(t, rewards, 30, "%s", out)
+	require.Len(t, rewards, 40, "%s", out)
+	t.Log(rewards)
 	mean := func(values []float64) (sum float64) {
 		for _, value := range values {
 			sum += value / float64(len(values))
 		}
 		return sum
 	}
-	require.Greater(t, mean(rewards[25:])-mean(rewards[:5]), 0.5, "%s", out)
+	require.Greater(t, mean(rewards[35:])-mean(rewards[:5]), 0.5, "%s", out)
 }

@@ -192,7 +192,11 @@ func (c *Client) do(ctx context.Context, r request, out any) error {
 		case time.Now().Add(wait).After(deadline):
 			return fmt.Errorf("gave up after %s: %w", c.retryFor, err)
 		}
-		c.log.Debug("training service: request is sent again", "path", r.path, "error", err, "wait", wait)
+		level := slog.LevelDebug
+		if status == 0 { // users should know that the server cannot be reached
+			level = slog.LevelWarn
+		}
+		c.log.Log(ctx, level, "training service: request is sent again", "path", r.path, "error", err, "wait", wait)
 		if !sleep(ctx, wait) {
 			return fmt.Errorf("%w; last attempt: %v", context.Cause(ctx), err)
 		}

@@ -65,8 +65,9 @@ type Options struct {
 	LoadWithin       time.Duration // timeout for the engine to load a model or an addon; 0 means 30 min
 	Sound            Sound         // decodes audio files; nil means that the node serves no speech models
 	HTTP             *http.Client  // client for downloads and uploads; nil uses a client with the settings in TLS
-	TLS              *tls.Config   // TLS settings of the default client; nil trusts the certificate authorities of the system
-	Log              *slog.Logger  // receives log messages; nil discards them
+	// TLS has the TLS settings of the default client; nil trusts the certificate authorities of the system.
+	TLS *tls.Config
+	Log *slog.Logger // receives log messages; nil discards them
 }
 
 // A Sound decodes the audio file at path to the samples that speech models read. preprocessing is

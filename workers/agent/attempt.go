@@ -119,7 +119,7 @@ func (t *attempt) run(earlier []*attempt, recordErr error) {
 		t.log.Info("attempt started", "resumeStep", t.assignment.ResumeStep)
 		t.joblog.logf("attempt %d started, continuing after step %d", t.assignment.Attempt, t.assignment.ResumeStep)
 		if t.assignment.Serve {
-			err = t.serveRuns()
+			err = serveRuns(t)
 		} else {
 			result, err = t.train()
 		}

@@ -133,7 +133,7 @@ func (a *Agent) apply(life context.Context, sent protocol.Heartbeat, assignments
 	}
 	for _, id := range assignments.Idle {
 		if t := a.attempts[id]; t != nil {
-			t.stopIdle()
+			stopIdle(t)
 		}
 	}
 	if !a.leaving {

@@ -27,7 +27,7 @@ var errRetryLater = errors.New("the control plane cannot process the request yet
 // maxStores times or ctx is done.
 func (t *attempt) store(ctx context.Context, what string, step int, dir string) (sizes map[string]int64,
 	sums map[string]string, err error) {
-	stored, err := t.storeFiles(ctx, protocol.SignRequest{For: what, Step: step}, dir)
+	stored, err := storeFiles(ctx, t, protocol.SignRequest{For: what, Step: step}, dir)
 	return stored.sizes, stored.sums, err
 }
 
@@ -38,8 +38,8 @@ type storedFiles struct {
 	prefix string
 }
 
-// storeFiles is store for any request, which need not name the attempt and the files.
-func (t *attempt) storeFiles(ctx context.Context, request protocol.SignRequest, dir string) (stored storedFiles,
+// storeFiles is store for any request of an attempt, which need not name the attempt and the files.
+func storeFiles(ctx context.Context, t *attempt, request protocol.SignRequest, dir string) (stored storedFiles,
 	err error) {
 	if stored.sizes, err = sizesOf(dir); err != nil {
 		return stored, err

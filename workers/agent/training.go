@@ -44,8 +44,8 @@ type trainingService struct {
 	ended signal // fires when a run has ended
 }
 
-// serveRuns serves training runs until the attempt is stopped, and returns the reason.
-func (t *attempt) serveRuns() error {
+// serveRuns serves the training runs of an attempt until it is stopped, and returns the reason.
+func serveRuns(t *attempt) error {
 	opener := t.agent.options.Engine.TrainPools
 	if opener == nil {
 		engine := t.agent.options.Engine
@@ -96,7 +96,8 @@ func (s *trainingService) followRuns() {
 		poll, cancel := context.WithCancel(s.work)
 		stop := onClose(ended, cancel) // a run that has ended may have to be opened again
 		var reply protocol.TrainingRunsReply
-		err := s.call(poll, protocol.TrainingRuns, protocol.TrainingRunsRequest{Version: protocol.Version, TrainingAttempt: s.id(), Have: have}, &reply,
+		err := s.call(poll, protocol.TrainingRuns, protocol.TrainingRunsRequest{
+			Version: protocol.Version, TrainingAttempt: s.id(), Have: have}, &reply,
 			func() (string, string) { return reply.Outcome, reply.Message })
 		stop()
 		cancel()
@@ -151,8 +152,8 @@ func (s *trainingService) open(one protocol.TrainingRun) {
 	})
 }
 
-// stopIdle stops the attempt, unless it has operations.
-func (t *attempt) stopIdle() {
+// stopIdle stops an attempt that serves training runs, unless it has operations.
+func stopIdle(t *attempt) {
 	t.mu.Lock()
 	s := t.service
 	t.mu.Unlock()
@@ -190,9 +191,9 @@ func (s *trainingService) share() engines.TrainShare {
 
 func (s *trainingService) node() string { return s.agent.options.Node }
 
-func (t *attempt) id() protocol.TrainingAttempt {
-	return protocol.TrainingAttempt{Job: t.assignment.Job, Attempt: t.assignment.Attempt,
-		CreateTime: t.assignment.CreateTime}
+func (s *trainingService) id() protocol.TrainingAttempt {
+	return protocol.TrainingAttempt{Job: s.assignment.Job, Attempt: s.assignment.Attempt,
+		CreateTime: s.assignment.CreateTime}
 }
 
 // uploadNumbers numbers the uploads of an attempt.

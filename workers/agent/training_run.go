@@ -333,8 +333,8 @@ func (r *trainingRun) load(load *engines.TrainLoad, files *protocol.FileSet) err
 	}
 	run, err := r.restore(*files, engines.TrainRestoreOptions{ResetOptimizer: !load.Optimizer})
 	if err == nil && run.Config().Rank != r.assigned.Config.Rank {
-		err = errors.Join(domain.Errorf(domain.FailedPrecondition, "the checkpoint has an adapter of rank %d, but the run was "+
-			"created with rank %d: create a run with the rank of the checkpoint", run.Config().Rank, r.assigned.Config.Rank),
+		err = errors.Join(domain.Errorf(domain.FailedPrecondition, "the checkpoint has an adapter of rank %d, but the run "+
+			"was created with rank %d: create a run with the rank of the checkpoint", run.Config().Rank, r.assigned.Config.Rank),
 			run.Close())
 	}
 	if err == nil {

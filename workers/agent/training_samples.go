@@ -218,7 +218,8 @@ func (x *samplers) openSampler(ctx context.Context, one *sampler, weights string
 	switch {
 	case weights == "" || dir != "":
 	case files == nil:
-		return nil, domain.Errorf(domain.NotFound, "the checkpoint to sample from does not exist: it was deleted or has expired")
+		return nil, domain.Errorf(domain.NotFound, "the checkpoint to sample from does not exist: it was deleted "+
+			"or has expired")
 	default:
 		var err error
 		if dir, one.free, err = x.service.agent.cache.acquire(ctx, *files); err != nil {

@@ -136,7 +136,7 @@ func (r *trainingRun) store(seq int64, saved protocol.SavedTraining, dir string)
 func (s *trainingService) upload(ctx context.Context, run string, saved *protocol.SavedTraining, dir string) (
 	prefix string, err error,
 ) {
-	reply, err := s.storeFiles(ctx, protocol.SignRequest{For: protocol.ForTraining, Run: run,
+	reply, err := storeFiles(ctx, s.attempt, protocol.SignRequest{For: protocol.ForTraining, Run: run,
 		Checkpoint: saved.Checkpoint}, dir)
 	saved.Sizes, saved.Sums = reply.sizes, reply.sums
 	return reply.prefix, err

@@ -172,7 +172,8 @@ func (c *cluster) open() {
 		log = plan.Log(log)
 	}
 	c.journal = operations.New(c.blobs, nil)
-	agents := coordinator.New(coordinator.Options{Log: log, Journal: c.journal, IdleAfter: c.idleAfter, World: c.world, Blobs: c.blobs,
+	agents := coordinator.New(coordinator.Options{Log: log, Journal: c.journal, IdleAfter: c.idleAfter,
+		World: c.world, Blobs: c.blobs,
 		Conn: c.server.Coordinator(), OpenSecret: open, Secret: []byte("0123456789abcdef"),
 		Now:    func() time.Time { return time.Now().Add(time.Duration(c.ahead.Load())) },
 		Logger: testLog})

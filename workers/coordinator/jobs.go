@@ -61,7 +61,9 @@ func jobOf(row projections.Row[domain.Job]) job {
 		BaseModel: domain.Name(spec.Config.BaseModel), Adapter: domain.Name(spec.Config.WarmStartFrom),
 		Dataset: domain.Name(spec.Dataset), EvaluationData: domain.Name(spec.EvaluationDataset),
 		OutputModel: spec.Config.OutputModel, Settings: settingsOf(&spec), KeepRank: spec.Config.LoraRank == nil,
-		Waits: spec.Waits, Service: spec.Service, Base: domain.Name(cmp.Or(spec.Config.BaseModel, spec.Config.WarmStartFrom)), Evaluator: domain.Name(spec.Evaluator), Seed: seedOf(row.Name, &spec),
+		Waits: spec.Waits, Service: spec.Service,
+		Base:      domain.Name(cmp.Or(spec.Config.BaseModel, spec.Config.WarmStartFrom)),
+		Evaluator: domain.Name(spec.Evaluator), Seed: seedOf(row.Name, &spec),
 	}
 	// the control plane has split the rows into training and evaluation, so the engine must not
 	if in := j.Life.Inputs; in != nil {

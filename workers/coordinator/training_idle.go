@@ -78,7 +78,8 @@ func (t *training) sweep(ctx context.Context) {
 			if !j.Service {
 				continue
 			}
-			if err := t.journal.Sweep(ctx, j.Name.Account(), j.Event, t.now().Add(-keepResults)); err != nil && ctx.Err() == nil {
+			err := t.journal.Sweep(ctx, j.Name.Account(), j.Event, t.now().Add(-keepResults))
+			if err != nil && ctx.Err() == nil {
 				t.logger.Warn("cannot delete old results of samples: trying again", "job", j.Name, "error", err)
 			}
 		}

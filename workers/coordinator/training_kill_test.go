@@ -250,7 +250,8 @@ func TestSamplingSession(t *testing.T) {
 	lane.Samples = true
 	requests := map[int64]engines.TrainSampleRequest{}
 	for i := range int64(8) {
-		requests[i] = engines.TrainSampleRequest{Prompt: []int32{1, 2, 3}, N: 2, MaxTokens: 5, Temperature: 1, Seed: uint64(i)}
+		requests[i] = engines.TrainSampleRequest{Prompt: []int32{1, 2, 3}, N: 2, MaxTokens: 5, Temperature: 1,
+			Seed: uint64(i)}
 		if i%2 == 1 {
 			request := requests[i]
 			request.Weights = out.Saved.Files.Prefix

@@ -72,7 +72,7 @@ func (n *TrainingNews) Run(ctx context.Context) error {
 		}
 		for job, age := range news.Active {
 			if age >= 0 {
-				n.Live.HeardTraining(job, now().Add(-time.Duration(age)*time.Millisecond))
+				n.Live.ObserveTraining(job, now().Add(-time.Duration(age)*time.Millisecond))
 			}
 		}
 	})

@@ -198,8 +198,8 @@ var checkpointID = regexp.MustCompile(`^[0-9]{1,10}-[0-9]{1,19}-[a-z]{1,16}$`)
 func checkpointPrefix(j job, run string, attempt int, id string) (string, error) {
 	own := strconv.Itoa(attempt) + "-"
 	if !domain.ValidID(run) || !checkpointID.MatchString(id) || id[:min(len(id), len(own))] != own {
-		return "", domain.Errorf(domain.InvalidArgument, "the checkpoint %.64q of the training run %.64q of attempt %d has an "+
-			"invalid ID", id, run, attempt)
+		return "", domain.Errorf(domain.InvalidArgument, "the checkpoint %.64q of the training run %.64q of attempt %d "+
+			"has an invalid ID", id, run, attempt)
 	}
 	return blobs.TrainingCheckpointPrefix(j.Name.Account(), j.Event, run, id), nil
 }
@@ -215,7 +215,8 @@ func (r *reports) trainingURLs(ctx context.Context, j job, request protocol.Sign
 	if request.For == protocol.ForTrainingResult {
 		name := protocol.TrainingResultFile
 		if size, ok := request.Sizes[name]; !ok || len(request.Sizes) != 1 || size <= 0 || size > protocol.MaxTrainingResult {
-			return nil, "", domain.Errorf(domain.InvalidArgument, "a result of an operation must be one file of at most %d bytes",
+			return nil, "", domain.Errorf(domain.InvalidArgument, "a result of an operation must be one file of at most %d "+
+				"bytes",
 				protocol.MaxTrainingResult)
 		}
 		urls[name], err = r.blobs.SignPut(ctx, trainingResultKey(j, request.Attempt, request.Upload), request.Sizes[name],

@@ -101,7 +101,8 @@ type SignRequest struct {
 
 	Run        string `json:"run,omitempty"`        // run of a checkpoint for ForTraining
 	Checkpoint string `json:"checkpoint,omitempty"` // ID of the checkpoint for ForTraining, unique within the run
-	Upload     int    `json:"upload,omitempty"`     // number of the upload for ForTrainingResult, unique within the attempt
+	// number of the upload for ForTrainingResult, unique within the attempt
+	Upload int `json:"upload,omitempty"`
 }
 
 // TrainingResultFile is the name of the file with a result in a SignRequest for ForTrainingResult.
