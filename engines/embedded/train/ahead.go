@@ -3,6 +3,7 @@ package train
 import (
 	"context"
 	"slices"
+	"sync"
 
 	"anneal/engines"
 )
@@ -15,7 +16,8 @@ type generation struct {
 	policy  int       // number of chunks that the policy was trained on
 	weights []float32 // trained parameters of the policy
 
-	done chan struct{} // closed when chunk and err are valid; nil before the generation has begun
+	sampled chan struct{} // closed when all responses are complete, or the generation has ended
+	done    chan struct{} // closed when chunk and err are valid; nil before the generation has begun
 	// chunk is the result, and err the error of the generation.
 	chunk *chunk
 	err   error
@@ -58,19 +60,21 @@ func (r *rollouts) generateAhead(ctx context.Context) {
 		if g.done != nil {
 			continue
 		}
-		g.done = make(chan struct{})
+		g.sampled, g.done = make(chan struct{}), make(chan struct{})
 		var before <-chan struct{}
 		if i > 0 {
-			before = r.ahead[i-1].done
+			before = r.ahead[i-1].sampled
 		}
 		go r.run(g, before)
 	}
 }
 
-// run generates the chunk of g after the generation before it has ended, because both use r.frozen.
-// before is nil if there is none.
+// run generates the chunk of g. It begins when the responses of the generation before it are complete,
+// even if they are not all scored; before is nil if there is none.
 func (r *rollouts) run(g *generation, before <-chan struct{}) {
 	defer close(g.done)
+	sampled := sync.OnceFunc(func() { close(g.sampled) })
+	defer sampled()
 	if before != nil {
 		<-before
 	}
@@ -78,19 +82,58 @@ func (r *rollouts) run(g *generation, before <-chan struct{}) {
 		if err := r.life.Err(); err != nil {
 			return err
 		}
-		copy(r.frozen.Net.Trained(), g.weights)
-		r.frozen.Net.Pack(r.frozen.workers)
-		if g.chunk, err = r.newChunk(r.life, r.frozen, g.number); err == nil {
+		loop := func() (*Loop, func()) { return r.frozen.use(g.weights) }
+		if g.chunk, err = r.newChunk(r.life, &policy{loop, sampled}, g.number); err == nil {
 			g.chunk.policy = g.policy
 		}
 		return err
 	})
 }
 
+// A policy is the model that generates a chunk.
+type policy struct {
+	// loop returns a loop with the weights of the policy, for use until done is called.
+	loop    func() (l *Loop, done func())
+	sampled func() // is called when all responses are complete
+}
+
+// currentPolicy returns the policy in training.
+func (r *rollouts) currentPolicy() *policy {
+	return &policy{func() (*Loop, func()) { return r.loop, func() {} }, func() {}}
+}
+
+// start starts n replicas of the policy, which keep its weights.
+func (p *policy) start(r *rollouts, n int) ([]engines.Model, error) {
+	loop, done := p.loop()
+	defer done()
+	return r.startReplicas(loop.Net, n)
+}
+
+// A frozenPolicy has the weights of one policy at a time. It can compute log-probabilities, but cannot
+// train.
+type frozenPolicy struct {
+	mu   sync.Mutex
+	loop *Loop
+}
+
+func newFrozenPolicy(l *Loop, temperature float64) *frozenPolicy {
+	frozen := newEvalLoop(l.Net.Frozen(l.workers), l.workers)
+	frozen.setTemperature(temperature)
+	return &frozenPolicy{loop: frozen}
+}
+
+// use returns a loop with these weights, for use until done is called.
+func (f *frozenPolicy) use(weights []float32) (l *Loop, done func()) {
+	f.mu.Lock()
+	copy(f.loop.Net.Trained(), weights)
+	f.loop.Net.Pack(f.loop.workers)
+	return f.loop, f.mu.Unlock
+}
+
 // nextChunk returns the chunk that is trained on next. It waits until the chunk is generated.
 func (r *rollouts) nextChunk(ctx context.Context) (*chunk, error) {
 	if !r.stale() {
-		return r.newChunk(ctx, r.loop, r.state.Chunk)
+		return r.newChunk(ctx, r.currentPolicy(), r.state.Chunk)
 	}
 	g := r.ahead[0]
 	select {

@@ -53,8 +53,7 @@ func (j *job) prepareRollouts(prompts, held []*prompt) {
 		r.reference.setTemperature(*j.settings.Rollouts.Temperature)
 	}
 	if j.stale() {
-		r.frozen = newEvalLoop(j.loop.Net.Frozen(j.loop.workers), j.loop.workers)
-		r.frozen.setTemperature(*j.settings.Rollouts.Temperature)
+		r.frozen = newFrozenPolicy(j.loop, *j.settings.Rollouts.Temperature)
 	}
 	j.procedure = r
 	j.setCheckpointInterval(r.steps())
