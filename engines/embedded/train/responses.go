@@ -42,9 +42,9 @@ func (a *response) sample() *Sample {
 
 func (a *response) reason() string { return cmp.Or(a.score.Reason, "the evaluator gave no reason") }
 
-// generate samples n responses to each prompt with a policy, and scores them. The
-// responses to a prompt are adjacent. The result depends on seed and on the policy, but not on the
-// number of cores or replicas.
+// generate samples n responses to each prompt with a policy, and scores them. The responses to a
+// prompt are adjacent. The result depends on seed and on the policy, but not on the number of cores or
+// replicas.
 func (r *rollouts) generate(
 	ctx context.Context, p *policy, prompts []*prompt, n int, seed uint64,
 ) ([]response, error) {
