@@ -64,8 +64,8 @@ func reinforcementJobTrains(t *testing.T, staleness int) {
 	c.queue(name, domain.Intend(domain.ReinforcementJobs, name, domain.CreateReinforcementJob{ID: "learn",
 		ReinforcementSpec: domain.ReinforcementSpec{Dataset: c.rows("asked", domain.ShapePrompt, lines...),
 			Evaluator: string(evaluator), InferenceParameters: &domain.InferenceParameters{MaxOutputTokens: 5,
-				Temperature: &warm, ResponseCandidatesCount: 6}, MaxStaleness: staleness, TrainingConfig: domain.TrainingConfig{BaseModel: string(
-				modelName), OutputModel: "learnt", Epochs: 2}}}))
+				Temperature: &warm, ResponseCandidatesCount: 6}, MaxStaleness: staleness,
+			TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName), OutputModel: "learnt", Epochs: 2}}}))
 	c.startAttempt(name, domain.StartJob{Attempt: 1, Evaluator: 1})
 	require.Equal(t, domain.PEFTAddon, c.tuned("learnt").Kind)
 	row := c.latest(name)

@@ -23,15 +23,13 @@ type generation struct {
 	err   error
 }
 
-// stale reports whether the job trains on responses of earlier policies.
-func (j *job) stale() bool {
-	return j.request.Method == engines.Reinforcement && j.settings.Rollouts.MaxStaleness > 0
-}
+// stale reports whether a training with these settings trains on responses of earlier policies.
+func stale(s engines.TrainSettings) bool { return s.Rollouts != nil && s.Rollouts.MaxStaleness > 0 }
 
 // policyCopies returns the number of copies of the trained parameters that settings need for
 // generations: their policies, and the model that computes log-probabilities, packed twice.
 func policyCopies(settings engines.TrainSettings) int {
-	if settings.Rollouts == nil || settings.Rollouts.MaxStaleness <= 0 {
+	if !stale(settings) {
 		return 0
 	}
 	return settings.Rollouts.MaxStaleness + 1 + 3
@@ -40,7 +38,7 @@ func policyCopies(settings engines.TrainSettings) int {
 // generateAhead begins to generate the chunks that the current policy has to generate, and those that
 // a checkpoint had not completed. It does nothing without MaxStaleness.
 func (r *rollouts) generateAhead(ctx context.Context) {
-	if !r.stale() {
+	if !stale(r.settings) {
 		return
 	}
 	if r.left() == 0 {
@@ -61,22 +59,22 @@ func (r *rollouts) generateAhead(ctx context.Context) {
 			continue
 		}
 		g.sampled, g.done = make(chan struct{}), make(chan struct{})
-		var before <-chan struct{}
+		var predecessor <-chan struct{}
 		if i > 0 {
-			before = r.ahead[i-1].sampled
+			predecessor = r.ahead[i-1].sampled
 		}
-		go r.run(g, before)
+		go g.run(r, predecessor)
 	}
 }
 
-// run generates the chunk of g. It begins when the responses of the generation before it are complete,
-// even if they are not all scored; before is nil if there is none.
-func (r *rollouts) run(g *generation, before <-chan struct{}) {
+// run generates the chunk. It first waits until the responses of the generation that precedes it are
+// complete, even if they are not all scored: until predecessor is closed, unless it is nil.
+func (g *generation) run(r *rollouts, predecessor <-chan struct{}) {
 	defer close(g.done)
 	sampled := sync.OnceFunc(func() { close(g.sampled) })
 	defer sampled()
-	if before != nil {
-		<-before
+	if predecessor != nil {
+		<-predecessor
 	}
 	g.err = recovered(func() (err error) {
 		if err := r.life.Err(); err != nil {
@@ -97,9 +95,9 @@ type policy struct {
 	sampled func() // is called when all responses are complete
 }
 
-// currentPolicy returns the policy in training.
-func (r *rollouts) currentPolicy() *policy {
-	return &policy{func() (*Loop, func()) { return r.loop, func() {} }, func() {}}
+// policyOf returns the policy that l trains.
+func policyOf(l *Loop) *policy {
+	return &policy{func() (*Loop, func()) { return l, func() {} }, func() {}}
 }
 
 // start starts n replicas of the policy, which keep its weights.
@@ -132,8 +130,8 @@ func (f *frozenPolicy) use(weights []float32) (l *Loop, done func()) {
 
 // nextChunk returns the chunk that is trained on next. It waits until the chunk is generated.
 func (r *rollouts) nextChunk(ctx context.Context) (*chunk, error) {
-	if !r.stale() {
-		return r.newChunk(ctx, r.currentPolicy(), r.state.Chunk)
+	if !stale(r.settings) {
+		return r.newChunk(ctx, policyOf(r.loop), r.state.Chunk)
 	}
 	g := r.ahead[0]
 	select {
@@ -157,9 +155,9 @@ func (g *generation) completed() bool {
 	}
 }
 
-// stopGenerations cancels all generations, and waits until they have ended.
-func (j *job) stopGenerations() {
-	r, ok := j.procedure.(*rollouts)
+// stopGenerations cancels the generations of a procedure, and waits until they have ended.
+func stopGenerations(p procedure) {
+	r, ok := p.(*rollouts)
 	if !ok || r.cancel == nil {
 		return
 	}

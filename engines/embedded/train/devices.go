@@ -121,7 +121,7 @@ func (p *phases) enter(ctx context.Context, which phase) (leave func(), err erro
 // shareCores sets the devices of the job's phases: its own cores, and those that other trainings have
 // added to shared, unless it is nil. The caller must call done after the last phase.
 func (j *job) shareCores(shared *Devices) (done func()) {
-	if !j.stale() || j.phases != nil {
+	if !stale(j.settings) || j.phases != nil {
 		return func() {}
 	}
 	if shared == nil {

@@ -52,7 +52,7 @@ func (j *job) prepareRollouts(prompts, held []*prompt) {
 		r.reference = newEvalLoop(j.loop.Net.Frozen(j.loop.workers), j.loop.workers)
 		r.reference.setTemperature(*j.settings.Rollouts.Temperature)
 	}
-	if j.stale() {
+	if stale(j.settings) {
 		r.frozen = newFrozenPolicy(j.loop, *j.settings.Rollouts.Temperature)
 	}
 	j.procedure = r

@@ -123,7 +123,7 @@ func (r *rollouts) afterStep(metrics means) {
 		r.checkSignal()
 	}
 	s.At++
-	if r.settings.Rollouts.MaxStaleness > 0 {
+	if stale(r.settings) {
 		metrics.add("staleness", float64(s.Chunk-1-s.Policy), 1)
 	}
 	if metrics[drift].value() > maxDrift { // the remaining responses of the chunk are too far off-policy to train on
@@ -196,7 +196,7 @@ func (r *rollouts) evaluate(ctx context.Context) (map[string]float64, error) {
 	if len(r.held) == 0 {
 		return nil, nil
 	}
-	responses, err := r.generate(ctx, r.currentPolicy(), r.held, 1, heldSeed)
+	responses, err := r.generate(ctx, policyOf(r.loop), r.held, 1, heldSeed)
 	if err != nil {
 		return nil, err
 	}
