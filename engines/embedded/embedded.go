@@ -33,7 +33,7 @@ type Options struct {
 func New(o Options) engines.Engine {
 	return engines.Engine{
 		Name:       "embedded",
-		Trainer:    trainer{o.Parallelism},
+		Trainer:    trainer{o.Parallelism, &train.Devices{}},
 		Methods:    []string{engines.DPO, engines.Reinforcement, engines.RLOR},
 		TrainPools: pool.Opener{Parallelism: o.Parallelism},
 		Gang:       domain.GangAbility,
@@ -48,7 +48,10 @@ func New(o Options) engines.Engine {
 }
 
 // A trainer is a train.Trainer with a default number of cores.
-type trainer struct{ parallelism int }
+type trainer struct {
+	parallelism int
+	cores       *train.Devices // cores that trainings share: see train.Trainer
+}
 
 func (t trainer) Train(
 	ctx context.Context, request engines.TrainRequest, watch engines.TrainWatcher,
@@ -56,7 +59,7 @@ func (t trainer) Train(
 	if request.Parallelism == 0 {
 		request.Parallelism = t.parallelism
 	}
-	return train.Trainer{}.Train(ctx, request, watch)
+	return train.Trainer{Cores: t.cores}.Train(ctx, request, watch)
 }
 
 // Assist implements engines.GangTrainer.

@@ -50,7 +50,9 @@ func rftCommand() *cobra.Command {
 		fields: []field{datasetField,
 			{flag: "evaluator", path: "evaluator", value: "", usage: "evaluator that scores the responses",
 				collection: "evaluators", required: true},
-			evaluationDatasetField},
+			evaluationDatasetField,
+			{flag: "max-staleness", path: "maxStaleness", value: 0,
+				usage: "number of chunks by which the weights that generate responses may be older than those in training"}},
 		metrics: []column{{"REWARD", "reward/mean"}, {"INVALID", "reward/invalid"}, {"EVAL", "eval/reward"}}}
 	k.columns = append(k.columns, column{"EVALUATOR", "#evaluator"})
 	c := k.group()
@@ -93,7 +95,7 @@ func jobCollection(name, training string) collection {
 			{"Base model", training + "baseModel"}, {"Warm start", training + "warmStartFrom"},
 			{"Output model", training + "outputModel"},
 			{"Epochs", training + "epochs"}, {"Learning rate", training + "learningRate"}, {"LoRA rank", training + "loraRank"},
-			{"Evaluator", "evaluator"}, {"Evaluator revision", "evaluatorRevision"},
+			{"Evaluator", "evaluator"}, {"Evaluator revision", "evaluatorRevision"}, {"Max staleness", "maxStaleness"},
 			{"Rollout deployment", "rolloutDeploymentName"},
 			{"Step", "trainStep.number"}, {"Step dataset", "trainStep.dataset"}, {"Step model", "trainStep.outputModel"},
 			{"Tracker", "trackerConfig.url"},

@@ -72,7 +72,7 @@ func (c *cluster) reinforce(evaluator domain.Name, revision int) domain.Name {
 	name := domain.NewName("acme", domain.ReinforcementJobs.Collection, "learn")
 	c.queue(name, domain.Intend(domain.ReinforcementJobs, name, domain.CreateReinforcementJob{ID: "learn",
 		ReinforcementSpec: domain.ReinforcementSpec{Dataset: string(datasetName), Evaluator: string(evaluator),
-			MaxConcurrentEvaluations: 3, MaxStaleness: 2, TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName)}}}))
+			MaxConcurrentEvaluations: 3, TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName)}}}))
 	c.startAttempt(name, domain.StartJob{Attempt: 1, Evaluator: revision})
 	return name
 }

@@ -34,8 +34,14 @@ func (brief) Score(_ context.Context, rows []map[string]any) ([]engines.Score, e
 func (brief) Close() error { return nil }
 
 // TestReinforcementJobTrains checks that a reinforcement job runs on an agent with the embedded
-// engine: it samples with the job's inference parameters and trains on the scores.
+// engine: it samples with the job's inference parameters and staleness, and trains on the scores.
 func TestReinforcementJobTrains(t *testing.T) {
+	for _, staleness := range []int{0, 1} {
+		t.Run(fmt.Sprint("staleness ", staleness), func(t *testing.T) { reinforcementJobTrains(t, staleness) })
+	}
+}
+
+func reinforcementJobTrains(t *testing.T, staleness int) {
 	c := start(t)
 	c.shipped()
 	engine := embedded.New(embedded.Options{Parallelism: 1})
@@ -58,8 +64,8 @@ func TestReinforcementJobTrains(t *testing.T) {
 	c.queue(name, domain.Intend(domain.ReinforcementJobs, name, domain.CreateReinforcementJob{ID: "learn",
 		ReinforcementSpec: domain.ReinforcementSpec{Dataset: c.rows("asked", domain.ShapePrompt, lines...),
 			Evaluator: string(evaluator), InferenceParameters: &domain.InferenceParameters{MaxOutputTokens: 5,
-				Temperature: &warm, ResponseCandidatesCount: 6}, TrainingConfig: domain.TrainingConfig{BaseModel: string(
-				modelName), OutputModel: "learnt", Epochs: 2}}}))
+				Temperature: &warm, ResponseCandidatesCount: 6}, MaxStaleness: staleness,
+			TrainingConfig: domain.TrainingConfig{BaseModel: string(modelName), OutputModel: "learnt", Epochs: 2}}}))
 	c.startAttempt(name, domain.StartJob{Attempt: 1, Evaluator: 1})
 	require.Equal(t, domain.PEFTAddon, c.tuned("learnt").Kind)
 	row := c.latest(name)
@@ -67,6 +73,7 @@ func TestReinforcementJobTrains(t *testing.T) {
 	require.LessOrEqual(t, row.Values["rollout/length"], 5.0)
 	require.Positive(t, row.Values["reward/mean"])
 	require.Contains(t, row.Values, "train/kl")
+	require.InDelta(t, float64(staleness), row.Values["train/staleness"], 0)
 	c.storedRollouts(name, 2*12*6)
 }
 

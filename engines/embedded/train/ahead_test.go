@@ -3,8 +3,12 @@ package train
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -22,6 +26,12 @@ func aheadRequest(t *testing.T, base string, staleness int, with evaluatorFunc) 
 	request := rolloutRequest(t, base, promptRows(24), with)
 	request.Settings.Rollouts, request.Settings.LearningRate = responsesAhead(staleness), 0.02
 	return request
+}
+
+// chunkOf returns the number of the chunk to which a row of aheadRequest belongs.
+func chunkOf(row map[string]any) int {
+	number, _ := strconv.Atoi(strings.TrimPrefix(row["messages"].([]any)[0].(map[string]any)["content"].(string), "say "))
+	return slices.Index(rand.New(rand.NewPCG(0, 0)).Perm(24), number) / 4
 }
 
 // TestStalenessIsBounded checks for each bound that the staleness of every step is the largest that
@@ -84,26 +94,24 @@ func TestCheckpointsDoNotWaitForGenerations(t *testing.T) {
 		result := mustTrain(t, request, whole)
 
 		ctx, cancel := context.WithCancel(t.Context())
-		var scored atomic.Int64
-		blocked := make(chan struct{}) // closed when the generation of the fourth chunk has begun
-		once := sync.OnceFunc(func() { close(blocked) })
+		var running atomic.Int64
 		interrupted := request
 		interrupted.WorkDir = t.TempDir()
-		// Of 16 responses of each chunk, those of the first 3 chunks are scored, and then none.
-		interrupted.Evaluation = blockingEvaluator{func(map[string]any) bool {
-			if scored.Add(1) > 48 {
-				once()
-			}
-			return scored.Load() <= 48
-		}, letters(t)}
-		first := &recorder{t: t, onStep: func(m engines.Metrics) {
+		interrupted.Evaluation = blockingEvaluator{func(row map[string]any) bool { return chunkOf(row) != 3 }, letters(t),
+			&running}
+		first := &recorder{t: t}
+		j, err := newJob(ctx, interrupted, first)
+		require.NoError(t, err)
+		defer j.metrics.Close()
+		first.onStep = func(m engines.Metrics) {
 			if m.Step == 2 {
-				<-blocked
+				<-j.procedure.(*rollouts).ahead[0].done // chunk 2 is complete
 				cancel()
 			}
-		}}
-		_, err := Trainer{}.Train(ctx, interrupted, first)
+		}
+		err = j.run(ctx)
 		require.ErrorIs(t, err, context.Canceled)
+		require.Zero(t, running.Load())
 		dir := first.checkpoints[2]
 		data, err := os.ReadFile(filepath.Join(dir, aheadFile))
 		require.NoError(t, err)
@@ -126,9 +134,13 @@ func TestCheckpointsDoNotWaitForGenerations(t *testing.T) {
 type blockingEvaluator struct {
 	admits func(row map[string]any) bool
 	with   evaluatorFunc
+	// running is the number of calls of Score.
+	running *atomic.Int64
 }
 
 func (e blockingEvaluator) Score(ctx context.Context, rows []map[string]any) ([]engines.Score, error) {
+	e.running.Add(1)
+	defer e.running.Add(-1)
 	if !e.admits(rows[0]) {
 		<-ctx.Done()
 		return nil, ctx.Err()
@@ -151,11 +163,11 @@ func TestFailuresOfGenerationsAhead(t *testing.T) {
 		"invalid": {func() (engines.Score, error) { return engines.Score{Reason: "KeyError"}, nil }, "KeyError"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var scored, running atomic.Int64
+			var running atomic.Int64
 			request := aheadRequest(t, base, 2, func(row map[string]any) (engines.Score, error) {
 				running.Add(1)
 				defer running.Add(-1)
-				if scored.Add(1) > 3*16 {
+				if chunkOf(row) >= 3 {
 					return tc.fail()
 				}
 				return letters(t)(row)
@@ -173,16 +185,23 @@ func TestFailuresOfGenerationsAhead(t *testing.T) {
 // TestPanicOfATrainingEndsItsGenerations checks that no generation is running after a panic.
 func TestPanicOfATrainingEndsItsGenerations(t *testing.T) {
 	var running atomic.Int64
+	blocked := make(chan struct{})
+	once := sync.OnceFunc(func() { close(blocked) })
 	request := aheadRequest(t, smallBase(t, 1), 2, nil)
-	request.Evaluation = blockingEvaluator{func(map[string]any) bool {
-		return running.Add(1) <= 2*16
-	}, letters(t)}
+	request.Evaluation = blockingEvaluator{func(row map[string]any) bool {
+		if chunkOf(row) == 0 {
+			return true
+		}
+		once()
+		return false
+	}, letters(t), &running}
 	require.PanicsWithValue(t, "planted", func() {
-		_, _ = Trainer{}.Train(t.Context(), request, &recorder{t: t, onStep: func(engines.Metrics) { panic("planted") }})
+		_, _ = Trainer{}.Train(t.Context(), request, &recorder{t: t, onStep: func(engines.Metrics) {
+			<-blocked
+			panic("planted")
+		}})
 	})
-	after := running.Load()
-	synctest.Test(t, func(t *testing.T) { time.Sleep(time.Minute) })
-	require.Equal(t, after, running.Load())
+	require.Zero(t, running.Load())
 }
 
 // TestDriftGuardOfStaleResponses checks that the guard skips the remaining steps of a chunk whose

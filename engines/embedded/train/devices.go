@@ -7,17 +7,21 @@ import (
 )
 
 // Devices are devices, such as CPU cores, that the phases of reinforcement trainings share: while one
-// training generates responses, another one takes steps. A phase that waits gets its devices before
-// all phases that came later. The zero value has no devices.
+// training generates responses, another one takes steps. The zero value has no devices.
+//
+// Phases get devices in the order in which they came, but a training that has no devices is before
+// those that have some for another phase. So a training that has added as many devices as a phase
+// needs waits at most until one of two phases ends that another training runs at the same time.
 type Devices struct {
 	mu    sync.Mutex
-	free  int // number of free devices; negative while devices that were removed are in use
+	free  int             // number of free devices; negative while devices that were removed are in use
+	held  map[*phases]int // number of devices of each training that has some
 	queue []*admission
 }
 
-// An admission is a phase that waits for n devices.
+// An admission is a phase of a training that waits for devices.
 type admission struct {
-	n       int
+	owner   *phases
 	granted chan struct{} // closed when the phase has its devices
 }
 
@@ -29,23 +33,46 @@ func (d *Devices) Add(n int) {
 	d.grant()
 }
 
-// grant admits the phases at the head of the queue for which there are enough free devices.
+// grant admits phases while there are enough free devices for the next one.
 func (d *Devices) grant() {
-	for len(d.queue) > 0 && d.queue[0].n <= d.free {
-		d.free -= d.queue[0].n
-		close(d.queue[0].granted)
-		d.queue = d.queue[1:]
+	for len(d.queue) > 0 {
+		next := max(0, slices.IndexFunc(d.queue, func(a *admission) bool { return d.held[a.owner] == 0 }))
+		one := d.queue[next]
+		if one.owner.cores > d.free {
+			return
+		}
+		d.take(one.owner, one.owner.cores)
+		close(one.granted)
+		d.queue = slices.Delete(d.queue, next, next+1)
 	}
 }
 
-// acquire waits for n devices. The caller must call release once.
-func (d *Devices) acquire(ctx context.Context, n int) (release func(), err error) {
-	own := &admission{n, make(chan struct{})}
+// take gives n devices to a training, or takes −n from it.
+func (d *Devices) take(owner *phases, n int) {
+	if d.held == nil {
+		d.held = map[*phases]int{}
+	}
+	d.free -= n
+	if d.held[owner] += n; d.held[owner] == 0 {
+		delete(d.held, owner)
+	}
+}
+
+func (d *Devices) release(owner *phases) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.take(owner, -owner.cores)
+	d.grant()
+}
+
+// acquire waits for owner.cores devices. The caller must call release once.
+func (d *Devices) acquire(ctx context.Context, owner *phases) (release func(), err error) {
+	own := &admission{owner, make(chan struct{})}
 	d.mu.Lock()
 	d.queue = append(d.queue, own)
 	d.grant()
 	d.mu.Unlock()
-	release = func() { d.Add(n) }
+	release = func() { d.release(owner) }
 	select {
 	case <-own.granted:
 		return release, nil
@@ -56,13 +83,13 @@ func (d *Devices) acquire(ctx context.Context, n int) (release func(), err error
 	if i := slices.Index(d.queue, own); i >= 0 {
 		d.queue = slices.Delete(d.queue, i, i+1)
 	} else { // the devices were granted meanwhile
-		d.free += n
+		d.take(owner, -owner.cores)
 	}
 	d.grant()
 	return nil, context.Cause(ctx)
 }
 
-// phases are the devices on which a training generates and trains. Nil has no limits.
+// phases are the devices on which a training generates and trains. Nil phases wait for nothing.
 type phases struct {
 	devices [phaseCount]*Devices // devices of each phase; phases can have the same
 	cores   int                  // number of devices that each phase uses
@@ -84,7 +111,7 @@ func (p *phases) enter(ctx context.Context, which phase) (leave func(), err erro
 	if p == nil {
 		return func() {}, nil
 	}
-	leave, err = p.devices[which].acquire(ctx, p.cores)
+	leave, err = p.devices[which].acquire(ctx, p)
 	if err == nil && p.entered != nil {
 		p.entered(which)
 	}
@@ -94,7 +121,7 @@ func (p *phases) enter(ctx context.Context, which phase) (leave func(), err erro
 // shareCores sets the devices of the job's phases: its own cores, and those that other trainings have
 // added to shared, unless it is nil. The caller must call done after the last phase.
 func (j *job) shareCores(shared *Devices) (done func()) {
-	if !j.stale() || j.phases != nil {
+	if !stale(j.settings) || j.phases != nil {
 		return func() {}
 	}
 	if shared == nil {

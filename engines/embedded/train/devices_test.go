@@ -15,7 +15,7 @@ import (
 func TestDevicesAreGrantedInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := devicesOf(2)
-		first, err := d.acquire(t.Context(), 1)
+		first, err := d.acquire(t.Context(), needs(1))
 		require.NoError(t, err)
 		canceled, cancel := context.WithCancel(t.Context())
 		var mu sync.Mutex
@@ -27,7 +27,7 @@ func TestDevicesAreGrantedInOrder(t *testing.T) {
 				ctx = canceled
 			}
 			wg.Go(func() {
-				release, err := d.acquire(ctx, need)
+				release, err := d.acquire(ctx, needs(need))
 				if err != nil {
 					require.ErrorIs(t, err, context.Canceled)
 					return
@@ -55,15 +55,15 @@ func TestDevicesAreGrantedInOrder(t *testing.T) {
 func TestDevicesInUseAreRemovedLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := devicesOf(2)
-		first, err := d.acquire(t.Context(), 1)
+		first, err := d.acquire(t.Context(), needs(1))
 		require.NoError(t, err)
-		second, err := d.acquire(t.Context(), 1)
+		second, err := d.acquire(t.Context(), needs(1))
 		require.NoError(t, err)
 		d.Add(-1)
 		first()
 		granted := false
 		go func() {
-			release, err := d.acquire(t.Context(), 1)
+			release, err := d.acquire(t.Context(), needs(1))
 			require.NoError(t, err)
 			granted = true
 			release()
@@ -93,17 +93,47 @@ func TestTurnsHoldDevicesOnce(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		release, err := d.acquire(t.Context(), 1)
+		release, err := d.acquire(t.Context(), needs(1))
 		require.NoError(t, err)
 		require.Equal(t, 5*time.Second, time.Since(start))
 		release()
 		wg.Wait()
 		canceled, cancel := context.WithCancel(t.Context())
 		cancel()
-		hold, err := d.acquire(t.Context(), 1)
+		hold, err := d.acquire(t.Context(), needs(1))
 		require.NoError(t, err)
 		require.ErrorIs(t, turn.during(canceled, func() error { return nil }), context.Canceled)
 		hold()
 		require.Equal(t, 1, d.free)
 	})
 }
+
+// TestTrainingsHaveTheirOwnDevicesFirst checks that a training without devices gets them before the
+// second phase of a training that needs more than are free, and before one that came earlier.
+func TestTrainingsHaveTheirOwnDevicesFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d, large, small := devicesOf(4), needs(3), needs(1)
+		generation, err := d.acquire(t.Context(), large)
+		require.NoError(t, err)
+		var order []string
+		go func() {
+			step, err := d.acquire(t.Context(), large)
+			require.NoError(t, err)
+			order = append(order, "second phase")
+			step()
+		}()
+		synctest.Wait()
+		release, err := d.acquire(t.Context(), small)
+		require.NoError(t, err, "its own device is free")
+		order = append(order, "first phase")
+		release()
+		generation()
+		synctest.Wait()
+		require.Equal(t, []string{"first phase", "second phase"}, order)
+		require.Equal(t, 4, d.free)
+		require.Empty(t, d.held)
+	})
+}
+
+// needs returns phases of a training that need n devices.
+func needs(n int) *phases { return &phases{cores: n} }

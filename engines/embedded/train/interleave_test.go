@@ -21,12 +21,17 @@ type simulation struct {
 	seed      uint64
 	// duration of the n-th generation and of the n-th step
 	generate, train func(n int) time.Duration
+	score           time.Duration // duration of scoring a chunk, whose responses are scored concurrently
 }
 
 // run trains on devices and returns the reward of the last third of the chunks.
 func (s simulation) run(t *testing.T, base string, devices [phaseCount]*Devices) (reward, highest float64) {
-	request := rolloutRequest(t, base, promptRows(24), letters(t))
+	request := rolloutRequest(t, base, promptRows(24), func(row map[string]any) (engines.Score, error) {
+		time.Sleep(s.score)
+		return letters(t)(row)
+	})
 	request.Settings.Rollouts, request.Settings.LearningRate, request.Seed = responsesAhead(s.staleness), 0.02, s.seed
+	request.Settings.Rollouts.MaxConcurrentEvaluations = 64
 	request.Settings.BatchSizeSamples, request.Parallelism = 8, 1
 	watch := &recorder{t: t}
 	j, err := newJob(t.Context(), request, watch)
@@ -91,19 +96,23 @@ func TestTwoTrainingsInterleave(t *testing.T) {
 		var synchronous time.Duration // of two trainings, one after the other
 		for staleness := range 3 {
 			train := func(t *testing.T, seed int, devices [phaseCount]*Devices) float64 {
-				reward, highest := simulation{staleness, uint64(seed), tc.generate, tc.train}.run(t, base, devices)
+				reward, highest := simulation{staleness, uint64(seed), tc.generate, tc.train, 0}.run(t, base, devices)
 				require.LessOrEqual(t, highest, float64(staleness))
 				return reward
 			}
 			var alone, together [2]float64
+			var took [2]time.Duration
 			for seed := range alone {
 				synctest.Test(t, func(t *testing.T) {
 					start := time.Now()
 					alone[seed] = train(t, seed, oneOfEach())
-					if staleness == 0 {
-						synchronous += time.Since(start)
-					}
+					took[seed] = time.Since(start)
 				})
+			}
+			if staleness == 0 {
+				synchronous = took[0] + took[1]
+			} else { // a training that generates ahead overlaps its own phases
+				require.LessOrEqual(t, float64(took[0]+took[1])/float64(synchronous), 0.7)
 			}
 			synctest.Test(t, func(t *testing.T) {
 				start, shared := time.Now(), oneOfEach()
@@ -112,13 +121,30 @@ func TestTwoTrainingsInterleave(t *testing.T) {
 					trainings.Go(func() { together[seed] = train(t, seed, shared) })
 				}
 				trainings.Wait()
-				took := time.Since(start)
-				part := float64(took) / float64(synchronous)
-				t.Logf("%s, staleness %d: two trainings take %v, %.3f of %v", tc.name, staleness, took, part, synchronous)
+				both := time.Since(start)
+				part := float64(both) / float64(synchronous)
+				t.Logf("%s, staleness %d: together %v, %.3f of %v; one after the other %v", tc.name, staleness, both, part,
+					synchronous, took[0]+took[1])
 				require.LessOrEqual(t, part, 0.6)
 				require.Equal(t, alone, together, "trainings do not depend on each other")
 			})
 		}
+	}
+}
+
+// TestScoringLeavesTheCore simulates a training on one core for both phases, whose evaluator is slow:
+// up to maxStaleness chunks are scored at the same time.
+func TestScoringLeavesTheCore(t *testing.T) {
+	base := smallBase(t, 1)
+	second := func(int) time.Duration { return time.Second }
+	for staleness, limit := range []time.Duration{12 * 22, 12 * 22, 12 * 11.5, 12 * 8, 12 * 6} {
+		synctest.Test(t, func(t *testing.T) {
+			core, start := devicesOf(1), time.Now()
+			simulation{staleness, 1, second, second, 20 * time.Second}.run(t, base, [phaseCount]*Devices{core, core, core})
+			t.Logf("staleness %d: %v", staleness, time.Since(start))
+			require.LessOrEqual(t, time.Since(start), limit*time.Second, "staleness %d", staleness)
+			require.Equal(t, 1, core.free)
+		})
 	}
 }
 

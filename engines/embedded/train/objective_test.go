@@ -51,7 +51,8 @@ func TestObjectivesInClosedForm(t *testing.T) {
 	require.InDelta(t, -(1*2+1.2*2)/2, loss(grpo{usual, 0}, answer, -1, double), 1e-6, "clipped from above")
 	require.InDelta(t, -2+0.5*(math.Exp(-1)+1-1)/2, loss(grpo{usual, 0.5}, answer, -1, -1), 1e-6, "the KL term")
 	require.InDelta(t, -(2 + 1.28*2), loss(dapo{clipping{0.8, 1.28, 0}}, answer, -1, double), 1e-6, "a sum over tokens")
-	require.InDelta(t, -math.Sqrt2*2, loss(gspo{clipping{0.5, 2, 0}}, answer, -1, double), 1e-6, "the geometric mean of the ratios")
+	require.InDelta(t, -math.Sqrt2*2, loss(gspo{clipping{0.5, 2, 0}}, answer, -1, double), 1e-6,
+		"the geometric mean of the ratios")
 	answer.Advantage = -2
 	require.InDelta(t, (2+2*2)/2., loss(grpo{usual, 0}, answer, -1, double), 1e-6,
 		"negative advantages are not clipped from above")

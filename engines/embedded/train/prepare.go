@@ -59,9 +59,8 @@ func (j *job) prepareRollouts(prompts, held []*prompt) {
 		r.reference = newEvalLoop(j.loop.Net.Frozen(j.loop.workers), j.loop.workers)
 		r.reference.setTemperature(*j.settings.Rollouts.Temperature)
 	}
-	if j.stale() {
-		r.frozen = newEvalLoop(j.loop.Net.Frozen(j.loop.workers), j.loop.workers)
-		r.frozen.setTemperature(*j.settings.Rollouts.Temperature)
+	if stale(j.settings) {
+		r.frozen = newFrozenPolicy(j.loop, *j.settings.Rollouts.Temperature)
 	}
 	j.procedure = r
 	j.setCheckpointInterval(r.steps())

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"anneal/domain"
@@ -41,26 +42,33 @@ func (a *response) sample() *Sample {
 
 func (a *response) reason() string { return cmp.Or(a.score.Reason, "the evaluator gave no reason") }
 
-// generate samples n responses to each prompt with the weights of net, and scores them. The
-// responses to a prompt are adjacent. The result depends on seed and on the weights, but not on the
-// number of cores or replicas.
+// generate samples n responses to each prompt with a policy, and scores them. The responses to a
+// prompt are adjacent. The result depends on seed and on the policy, but not on the number of cores or
+// replicas.
 func (r *rollouts) generate(
-	ctx context.Context, net *llama.Net, prompts []*prompt, n int, seed uint64,
+	ctx context.Context, p *policy, prompts []*prompt, n int, seed uint64,
 ) ([]response, error) {
 	how := r.settings.Rollouts
-	replicas, err := r.startReplicas(net, r.replicas(len(prompts)))
+	replicas, err := p.start(r, r.replicas(len(prompts)))
 	if err != nil {
 		return nil, err
 	}
-	defer func() {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	turn, scoring := newTurn(r.phases, phaseGenerate), r.scoring
+	out := make([]response, len(prompts)*n)
+	var writers sync.WaitGroup // responses that are not complete
+	writers.Add(len(out))
+	end := make(chan struct{})
+	go func() {
+		defer close(end)
+		writers.Wait()
 		for _, model := range replicas {
 			_ = model.Close() // Close of a model never returns an error
 		}
+		p.sampled()
 	}()
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	scoring, turn := make(chan struct{}, how.MaxConcurrentEvaluations), newTurn(r.phases, phaseGenerate)
-	out := make([]response, len(prompts)*n)
+	defer func() { <-end }()
 	llama.Each(len(replicas), len(replicas), func(k int) {
 		// One replica generates all responses to a prompt, and so computes the prompt only once.
 		share := (len(prompts) - k + len(replicas) - 1) / len(replicas) * n
@@ -77,6 +85,7 @@ func (r *rollouts) generate(
 				})
 			})
 			<-writing
+			writers.Done()
 			if err == nil {
 				scoring <- struct{}{}
 				err = recovered(func() error { return r.scoreResponse(ctx, a) })

@@ -29,8 +29,10 @@ type rollouts struct {
 	current *chunk
 	ready   *chunk // generated chunk on which training has not begun; may be nil
 
+	scoring chan struct{} // has an element for each response that is being scored
+
 	ahead  []*generation // chunks from state.Chunk on that are generated ahead, in order
-	frozen *Loop         // computes log-probabilities for ahead; nil without MaxStaleness
+	frozen *frozenPolicy // net of the policies of ahead; nil without MaxStaleness
 	life   context.Context
 	cancel context.CancelFunc // cancels life, the context of the generations; nil before the first one
 }
@@ -54,7 +56,8 @@ func newRollouts(j *job, prompts, held []*prompt) *rollouts {
 	if len(prompts) > domain.ChunkedAbove {
 		size = min(size, s.Rollouts.ChunkSize)
 	}
-	r := &rollouts{job: j, prompts: prompts, held: held, size: min(size, len(prompts))}
+	r := &rollouts{job: j, prompts: prompts, held: held, size: min(size, len(prompts)),
+		scoring: make(chan struct{}, s.Rollouts.MaxConcurrentEvaluations)}
 	r.startReplicas = r.startModels
 	return r
 }
@@ -120,7 +123,7 @@ func (r *rollouts) afterStep(metrics means) {
 		r.checkSignal()
 	}
 	s.At++
-	if r.settings.Rollouts.MaxStaleness > 0 {
+	if stale(r.settings) {
 		metrics.add("staleness", float64(s.Chunk-1-s.Policy), 1)
 	}
 	if metrics[drift].value() > maxDrift { // the remaining responses of the chunk are too far off-policy to train on
@@ -193,7 +196,7 @@ func (r *rollouts) evaluate(ctx context.Context) (map[string]float64, error) {
 	if len(r.held) == 0 {
 		return nil, nil
 	}
-	responses, err := r.generate(ctx, r.loop.Net, r.held, 1, heldSeed)
+	responses, err := r.generate(ctx, policyOf(r.loop), r.held, 1, heldSeed)
 	if err != nil {
 		return nil, err
 	}
@@ -206,11 +209,11 @@ func (r *rollouts) evaluate(ctx context.Context) (map[string]float64, error) {
 	}, nil
 }
 
-// newChunk generates and scores the responses to chunk n with policy, and prepares its samples. It
+// newChunk generates and scores the responses to chunk n with a policy, and prepares its samples. It
 // does not access the state of the job.
-func (r *rollouts) newChunk(ctx context.Context, policy *Loop, n int) (*chunk, error) {
+func (r *rollouts) newChunk(ctx context.Context, p *policy, n int) (*chunk, error) {
 	candidates := r.settings.Rollouts.ResponseCandidatesCount
-	responses, err := r.generate(ctx, policy.Net, r.rows(n), candidates, uint64(n))
+	responses, err := r.generate(ctx, p, r.rows(n), candidates, uint64(n))
 	if err != nil {
 		return nil, err
 	}
@@ -235,7 +238,7 @@ func (r *rollouts) newChunk(ctx context.Context, policy *Loop, n int) (*chunk, e
 	live, compared := computeAdvantages(groups)
 	metrics["reward/flat"] = compared["flat"].value()
 	c.samples = live
-	if err := r.recordLogProbs(ctx, policy, live); err != nil {
+	if err := r.recordLogProbs(ctx, p, live); err != nil {
 		return nil, err
 	}
 	r.planChunk(c, n)
@@ -249,15 +252,17 @@ func (r *rollouts) planChunk(c *chunk, n int) {
 		r.request.Seed+uint64(n)<<20)
 }
 
-// recordLogProbs stores the log-probabilities of responses under policy, which generated them, and
+// recordLogProbs stores the log-probabilities of responses under the policy that generated them, and
 // under the reference model.
-func (r *rollouts) recordLogProbs(ctx context.Context, policy *Loop, samples []*Sample) error {
+func (r *rollouts) recordLogProbs(ctx context.Context, p *policy, samples []*Sample) error {
 	leave, err := r.phases.enter(ctx, phaseLogProbs)
 	if err != nil {
 		return err
 	}
 	defer leave()
-	wrote, err := policy.logp(ctx, samples)
+	loop, done := p.loop()
+	defer done()
+	wrote, err := loop.logp(ctx, samples)
 	if err != nil {
 		return err
 	}

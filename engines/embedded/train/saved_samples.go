@@ -93,7 +93,7 @@ func (r *rollouts) restoreSamples(dir string) error {
 		return err
 	}
 	for _, saved := range all {
-		g, err := r.restoreGeneration(dir, saved)
+		g, err := saved.restore(r, dir)
 		if err != nil {
 			return err
 		}
@@ -102,7 +102,8 @@ func (r *rollouts) restoreSamples(dir string) error {
 	return nil
 }
 
-func (r *rollouts) restoreGeneration(dir string, saved savedGeneration) (*generation, error) {
+// restore returns the generation from a checkpoint in dir.
+func (saved savedGeneration) restore(r *rollouts, dir string) (*generation, error) {
 	g := &generation{number: saved.Number, policy: saved.Policy}
 	if saved.Complete {
 		g.chunk = &chunk{samples: saved.Samples, metrics: saved.Metrics, counts: saved.Counts,

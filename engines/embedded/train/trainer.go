@@ -267,7 +267,7 @@ func (j *job) build(weights *llama.Weights) error {
 	workers := cores(j.request)
 	j.loop = NewLoop(llama.NewNet(weights, adapter, workers), workers)
 	j.loop.Decay, j.loop.Seed, j.loop.objective = j.settings.OptimizerWeightDecay, j.request.Seed,
-		objectiveOf(j.settings.Loss, j.stale())
+		objectiveOf(j.settings.Loss, stale(j.settings))
 	if adapter != nil {
 		j.loop.Dropout = j.settings.LoraDropout
 	}
@@ -277,9 +277,9 @@ func (j *job) build(weights *llama.Weights) error {
 // run executes the remaining steps. When ctx is done, it passes a checkpoint of the last completed
 // step to the watcher, and returns.
 func (j *job) run(ctx context.Context) error {
-	defer j.stopGenerations() // also if advance panics
+	defer stopGenerations(j.procedure) // also if advance panics
 	err := j.advance(ctx)
-	j.stopGenerations()
+	stopGenerations(j.procedure)
 	if err != nil && ctx.Err() != nil {
 		return errors.Join(ctx.Err(), j.checkpoint(context.WithoutCancel(ctx)))
 	}
