@@ -48,9 +48,10 @@ var faultTests = map[string]string{
 	"blobs/operations.Discard":          "blobs/operations TestFaultsAtEveryEffect",
 
 	// Files of one request, which no event refers to: the reconciler deletes them.
-	"api/audio.fetch":           "blobs/reconcile TestReconcile",
-	"api/inference.storeImages": "blobs/reconcile TestReconcile",
-	"api/inference.storeImage":  "blobs/reconcile TestReconcile",
+	"api/audio.fetch":            "blobs/reconcile TestReconcile",
+	"api/inference.storeImages":  "blobs/reconcile TestReconcile",
+	"api/inference.storeImage":   "blobs/reconcile TestReconcile",
+	"workers/coordinator.remove": "blobs/reconcile TestReconcile",
 }
 
 // stores are the packages that implement the stores of files and data keys. Their own tests cut

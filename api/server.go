@@ -175,7 +175,7 @@ func New(o Options) *Server {
 		o.Journal = operations.New(o.Blobs, nil)
 	}
 	s.training = tinker.NewService(tinker.Options{Journal: o.Journal, Blobs: o.Blobs, Address: o.Address,
-		Hold: o.TrainingHold})
+		Hold: o.TrainingHold, Touch: o.World.Live().TouchTraining})
 	s.document = openapi.New(errorSamples, documentation, rest.Documentation, events.Documentation,
 		inference.Documentation, audio.Documentation)
 	s.table = s.operations()

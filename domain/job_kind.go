@@ -88,6 +88,7 @@ const (
 	MethodDPO           = "dpo"           // trains on pairs of completions, by DPO or ORPO
 	MethodReinforcement = "reinforcement" // trains on the model's own completions, scored by an evaluator
 	MethodRLOR          = "rlor"          // trains on samples that were scored elsewhere
+	MethodService       = "service"       // executes the operations of training runs
 )
 
 // MinExamples is the minimum number of rows of a dataset of examples or preferences.

@@ -76,6 +76,8 @@ func (j TrainerJob) Spec() JobSpec {
 	}
 	switch {
 	case j.Serving:
+		spec.Method, spec.Nodes = MethodService, 1
+		spec.Dataset, spec.EvaluationDataset, spec.StepDataset, spec.AutoCarveout = "", "", "", false
 		spec.Config.OutputModel, spec.From = "", "" // runs train the base model, and their clients save checkpoints
 	case j.Step.Number > 0:
 		spec.Config.OutputModel = j.Step.OutputModel

@@ -78,7 +78,8 @@ func (s Nodes) Plan(v *projections.View, now time.Time) Plan {
 		}
 		if reason := fleet.stopReason(j); reason != "" {
 			plan.add(domain.IntendJob(j.Name, domain.RequeueJob{Attempt: j.Life.Attempt, Reason: reason,
-				Preempted: fleet.preempted(j)}))
+				Preempted: fleet.preempted(j) || j.spec().Service &&
+					projections.ServiceProgressed(v, j.Name, j.Life.Attempt)}))
 		}
 	}
 	return plan

@@ -147,10 +147,14 @@ func decodeValue(v *domain.Violations, raw json.RawMessage, out reflect.Value, p
 		if !decodeLeaf(v, raw, &entries, path) {
 			return
 		}
+		if len(entries) > MaxLossInputs {
+			v.Add(path, "must have at most %d entries, has %d", MaxLossInputs, len(entries))
+			return
+		}
 		out.Set(reflect.MakeMap(out.Type()))
 		for _, key := range slices.Sorted(maps.Keys(entries)) {
 			value := reflect.New(out.Type().Elem()).Elem()
-			decodeValue(v, entries[key], value, join(path, key))
+			decodeValue(v, entries[key], value, join(path, quoteKey(key)))
 			out.SetMapIndex(reflect.ValueOf(key), value)
 		}
 	default:

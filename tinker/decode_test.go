@@ -74,6 +74,8 @@ func TestJSONForms(t *testing.T) {
 		{"model", decode[CreateModelRequest](`{"session_id":"s","model_seq_id":0,"base_model":"acme/m","type":"create_model",
 			"lora_config":{"rank":8,"seed":null,"train_unembed":true,"train_mlp":true,
 				"train_attn":true},"user_metadata":{"k":1}}`), nil},
+		{"seed", decode[CreateModelRequest](`{"session_id":"s","model_seq_id":0,"base_model":"m","lora_config":{"rank":8,
+			"seed":-1}}`), []string{"lora_config.seed: must be 0 to 9007199254740991, is -1"}},
 		{"newer model",
 			decode[CreateModelRequest](`{"session_id":"s","model_seq_id":0,"base_model":"m","lora_config":{"rank":64},
 			"optimizer":{"type":"adamw"}}`), nil},

@@ -40,8 +40,12 @@ func Losses() []string {
 }
 
 // Pass converts the request to the pass of an engine. The engine checks further that the tokens are in
-// the model's vocabulary and that the data fit into its context.
+// the model's vocabulary and that the data fit into its context. A request that DecodePass returned must
+// not be changed before.
 func (r *ForwardBackwardRequest) Pass() (engines.TrainPass, error) {
+	if r.pass != nil {
+		return *r.pass, nil
+	}
 	var v domain.Violations
 	pass := r.Input.pass(&v)
 	return pass, v.Err()
@@ -234,6 +238,9 @@ type LoraConfig struct {
 func (c *LoraConfig) check(v *domain.Violations, prefix string) {
 	v.Require(c.Rank >= 1 && c.Rank <= engines.MaxTrainRank, prefix+"rank", "must be 1 to %d, is %d", engines.MaxTrainRank,
 		c.Rank)
+	v.Require(c.Seed == nil || *c.Seed >= 0 && *c.Seed <= domain.MaxTrainingSeed, prefix+"seed",
+		"must be 0 to %d, is %d; leave it out for a seed that the server chooses", int64(domain.MaxTrainingSeed),
+		valueOf(c.Seed, 0))
 	v.Require(valueOf(c.TrainMLP, true) || valueOf(c.TrainAttn, true), prefix+"train_attn",
 		"must be true if train_mlp is false: nothing else would be trained")
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"anneal/domain"
+	"anneal/engines"
 )
 
 // A ModelInput is the input of a model.
@@ -141,6 +142,8 @@ type ForwardBackwardRequest struct {
 	SeqID       int64 // number of the operation in its run, from 1
 	Input       ForwardBackwardInput
 	ForwardOnly bool // the pass computes no gradients
+
+	pass *engines.TrainPass // of Input, if DecodePass has converted it
 }
 
 // passJSON is the JSON form of a ForwardBackwardRequest, which clients before 0.25 send.
@@ -203,6 +206,24 @@ func (r *ForwardBackwardRequest) check() error {
 	var v domain.Violations
 	checkModel(&v, r.ModelID)
 	checkSeq(&v, "seq_id", &r.SeqID, 1)
-	r.Input.pass(&v)
+	pass := r.Input.pass(&v)
+	r.pass = &pass
 	return v.Err()
+}
+
+// WireBytes returns the estimated size of the datum in the protobuf form, by which clients divide their
+// data: 4 bytes for each token, and the bytes of the values and indices of tensors.
+func (d *Datum) WireBytes() int {
+	n := 0
+	for i := range d.ModelInput.Chunks {
+		c := &d.ModelInput.Chunks[i]
+		n += 4*len(c.Tokens) + len(c.Data) + len(c.DMel) + len(c.Location)
+	}
+	for _, t := range d.LossFnInputs {
+		n += 4*len(t.Floats) + 8*len(t.Ints)
+		if t.Sparse != nil {
+			n += 8 * (len(t.Sparse.Rows) + len(t.Sparse.Cols))
+		}
+	}
+	return n
 }

@@ -23,7 +23,7 @@ import (
 // before it created.
 var pages = []string{
 	"README.md", "docs/quickstart.md", "docs/cli.md", "docs/http-api.md", "docs/clients.md", "docs/training.md",
-	"docs/fine-tuning.md", "docs/batches.md",
+	"docs/training-service.md", "docs/fine-tuning.md", "docs/batches.md",
 	"docs/evaluators.md",
 	"docs/models.md", "docs/deployments.md", "docs/releases.md", "docs/structured-output.md", "docs/speech.md",
 	"docs/events.md", "docs/subscriptions.md", "docs/usage.md", "docs/proofs.md", "docs/what-if.md",
@@ -81,17 +81,18 @@ func TestDocuments(t *testing.T) {
 	require.NoError(t, os.Symlink(filepath.Join(root, "examples"), filepath.Join(dir, "examples")))
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "bin"), 0o700))
 	require.NoError(t, os.Symlink(binary(t), filepath.Join(dir, "bin", "anneal")))
-	s := serve(t, filepath.Join(dir, "data"))
+	s := serve(t, filepath.Join(dir, "data"), "--direct-domain", "direct.example.com")
 
 	noSandbox := sandbox.New(sandbox.Options{}).Check(t.Context())
 	if noSandbox != nil {
 		t.Log(noSandbox)
 	}
 	expected := map[string][]string{
-		"README.md":          {"ROS-15-PC", "deployment.ready.v1", ": equal"},
-		"docs/quickstart.md": {"COMPLETED", "READY"},
-		"docs/http-api.md":   {"data: [DONE]"},
-		"docs/clients.md":    {"ROS-15-PC", `"object":"response"`, `"object":"embedding"`, `"id":"codes"`},
+		"README.md":                {"ROS-15-PC", "deployment.ready.v1", ": equal"},
+		"docs/quickstart.md":       {"COMPLETED", "READY"},
+		"docs/http-api.md":         {"data: [DONE]"},
+		"docs/clients.md":          {"ROS-15-PC", `"object":"response"`, `"object":"embedding"`, `"id":"codes"`},
+		"docs/training-service.md": {`"supported_models":[{"model_name":"default/anneal-base"`, `"session_id":"`},
 		"docs/fine-tuning.md": {`"object":"fine_tuning.job.event"`, `"object":"fine_tuning.job.checkpoint"`,
 			`"object":"chat.completion"`},
 		"docs/batches.md":       {`"custom_id":"q-3"`, `"status_code":200`, `"object":"batch"`},

@@ -13,6 +13,7 @@ import (
 	"anneal/api/connection"
 	"anneal/api/request"
 	"anneal/blobs"
+	"anneal/blobs/operations"
 	"anneal/disk"
 	"anneal/domain"
 	"anneal/eventlog/metering"
@@ -42,6 +43,9 @@ func (s *Server) openBlobs(ctx context.Context) (err error) {
 	s.blobs, err = blobs.Open(ctx,
 		blobs.Options{URL: s.flags.blobs, Dir: s.dir.Path("blobs"), BaseURL: s.context.Address + blobPath, Key: key,
 			Logger: s.logger, Intercept: s.flags.intercept, Bundles: mayBundle(s)})
+	if err == nil {
+		s.journal = operations.New(s.blobs, nil)
+	}
 	return err
 }
 
@@ -99,7 +103,7 @@ func (s *Server) openAPI(ctx context.Context, listener net.Listener) error {
 		Origins: s.flags.corsOrigins,
 		Private: s.flags.fetchPrivate, Strict: s.flags.strictInference,
 		Metrics: s.metrics, Named: namedMetrics(s), PrivateMetrics: s.flags.privateMetrics,
-		Log: s.events.Log(), World: s.world, Blobs: s.blobs, Sealer: observed(s, sealer), ReaderURL: readerURL(s.nats),
+		Log: s.events.Log(), World: s.world, Blobs: s.blobs, Journal: s.journal, Sealer: observed(s, sealer), ReaderURL: readerURL(s.nats),
 		Audit: s.audit.Load(), Addresses: s.flags.clientAddresses,
 		Idempotency: answers, Proofs: s.proofs, PublicLog: s.flags.publicLog,
 		LastUsed: uses, Meter: s.meter, Replicas: coordinator.ReplicaClient{Conn: s.events.Coordinator()}, Scorer: s.code,
@@ -113,6 +117,7 @@ func (s *Server) openAPI(ctx context.Context, listener net.Listener) error {
 	s.services.start("admission queues", func(ctx context.Context) error { return reportQueues(ctx, s) })
 	if s.flags.natsURL != "" { // there may be other control planes
 		s.services.start("gateways", gateways(s).Run)
+		s.services.start("training news", trainingNews(s).Run)
 	}
 	limits, err := s.descriptors.connectionLimits(s.flags)
 	if err != nil {

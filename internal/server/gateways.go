@@ -48,6 +48,15 @@ func gateways(s *Server) *coordinator.Gateways {
 		}}
 }
 
+// trainingNews returns the service that tells other control planes what this one stores in the journals of
+// training runs.
+func trainingNews(s *Server) *coordinator.TrainingNews {
+	news := &coordinator.TrainingNews{Conn: s.events.Control(), ID: s.id, Journal: s.journal, Live: s.world.Live(),
+		Logger: s.logger.With("part", "training news")}
+	s.journal.SetAnnounce(news.Announce)
+	return news
+}
+
 // reportQueues records the lengths of this gateway's admission queues in the live status every second,
 // until ctx is done, and makes them known to the other gateways.
 func reportQueues(ctx context.Context, s *Server) error {

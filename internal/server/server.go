@@ -15,6 +15,7 @@ import (
 
 	"anneal/api"
 	"anneal/blobs"
+	"anneal/blobs/operations"
 	"anneal/disk"
 	"anneal/domain"
 	"anneal/engines/sandbox"
@@ -54,6 +55,7 @@ type Server struct {
 	nodeKey []byte        // key that verifies join tokens; set before admits is closed
 	admits  chan struct{} // closed when the server can authenticate agents
 	blobs   *blobs.Store
+	journal *operations.Store
 	handler *api.Server
 	metrics *prometheus.Registry
 	named   *prometheus.Registry // metrics with names, which only the operator may read

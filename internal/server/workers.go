@@ -28,7 +28,8 @@ func (s *Server) startServices(ctx context.Context) error {
 	}
 	s.code = s.flags.Node.Sandbox(ctx, s.logger)
 	agents := coordinator.New(coordinator.Options{Log: log, World: s.world, Blobs: s.blobs, Conn: s.events.Coordinator(),
-		OpenSecret: observed(s, sealer).Open, Secret: secret, LostAfter: s.flags.lostAfter, Logger: s.logger})
+		Journal: s.journal, OpenSecret: observed(s, sealer).Open, Secret: secret, LostAfter: s.flags.lostAfter,
+		Logger: s.logger})
 	s.services.start("coordinator", agents.Run)
 	reconciler := reconcile.New(reconcile.Options{Log: log, World: s.world, Blobs: s.blobs, Keys: sealer,
 		Dir: s.flags.Data, Logger: s.logger})
@@ -37,7 +38,7 @@ func (s *Server) startServices(ctx context.Context) error {
 		schedulers.Jobs{}, schedulers.Replicas{PlaceWithin: s.flags.placementTimeout, KeepDeleted: s.flags.keepDeleted},
 		schedulers.Autoscale{}, schedulers.Expiry{}, schedulers.Batches{}, schedulers.Addons{}, schedulers.HotLoads{},
 		schedulers.Nodes{LostAfter: s.flags.lostAfter, ForgetAfter: s.flags.forgetAfter}, schedulers.Allocations{},
-		schedulers.Drain{}, schedulers.Accounts{}, schedulers.Releases{},
+		schedulers.Drain{}, schedulers.Accounts{}, schedulers.Releases{}, schedulers.Training{},
 	} {
 		s.services.start("scheduler "+scheduler.Name(), func(ctx context.Context) error {
 			return whileLeading(ctx, s.membership, func(ctx context.Context) error {

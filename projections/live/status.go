@@ -34,7 +34,8 @@ type Status struct {
 	shared     View   // copy of the field now that View returned last, which it returns again until the status changes
 	generation uint64 // number of copies of now; a jobStatus with a lower generation is shared with a View
 	steps      map[domain.Name]*loadStep
-	queues     map[string]time.Time // time of the last report of each queue with waiting requests, by replicaKey
+	queues     map[string]time.Time      // time of the last report of each queue with waiting requests, by replicaKey
+	touched    map[domain.Name]time.Time // see TouchedTraining
 }
 
 type jobStatus struct {
@@ -52,7 +53,7 @@ func NewStatus(start time.Time) *Status {
 			jobs: new(btree.Map[domain.Name, *jobStatus]), replicas: new(btree.Map[string, ReplicaLoad]),
 			loads: new(btree.Map[domain.Name, loads]), devices: new(btree.Map[domain.Name, nodeDevices]),
 			joined: new(btree.Map[domain.Name, time.Time]), releases: new(btree.Map[string, releaseSamples]),
-			marks: new(btree.Map[string, time.Time])}}
+			marks: new(btree.Map[string, time.Time]), services: new(btree.Map[domain.Name, time.Time])}}
 }
 
 // ListenFrom records that the process may have missed heartbeats that were sent before now.
@@ -184,6 +185,7 @@ func (s *Status) Forget(name domain.Name) {
 	s.now.nodes.Delete(name)
 	s.now.devices.Delete(name)
 	s.now.jobs.Delete(name)
+	s.now.services.Delete(name)
 	s.now.loads.Delete(name)
 	delete(s.steps, name)
 	var replicas []string
@@ -211,7 +213,7 @@ func (s *Status) View() View {
 	if s.shared.reports != s.now.reports {
 		s.shared = View{s.now.from, s.now.until, s.now.reports, s.now.nodes.Copy(), s.now.jobs.Copy(), s.now.replicas.Copy(),
 			s.now.loads.Copy(), s.now.keys.Copy(), s.now.devices.Copy(), s.now.joined.Copy(), s.now.releases.Copy(),
-			s.now.marks.Copy()}
+			s.now.marks.Copy(), s.now.services.Copy()}
 		s.generation++
 	}
 	return s.shared

@@ -83,6 +83,8 @@ type View struct {
 	releases *btree.Map[string, releaseSamples] // by deployment, # and gateway
 	// by node or replicaKey: when it did not respond: see Unreachable
 	marks *btree.Map[string, time.Time]
+	// by job: when a client has last used its training service
+	services *btree.Map[domain.Name, time.Time]
 }
 
 // Version returns a number that increases with each change of the live status.

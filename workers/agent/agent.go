@@ -59,11 +59,15 @@ type Options struct {
 	// LeaveWithin limits the shutdown, in which attempts save checkpoints and responses are finished.
 	// 0 means 25 s.
 	LeaveWithin time.Duration
-	LoadWithin  time.Duration // timeout for the engine to load a model or an addon; 0 means 30 min
-	Sound       Sound         // decodes audio files; nil means that the node serves no speech models
-	HTTP        *http.Client  // client for downloads and uploads; nil uses a client with the settings in TLS
-	TLS         *tls.Config   // TLS settings of the default client; nil trusts the certificate authorities of the system
-	Log         *slog.Logger  // receives log messages; nil discards them
+	// RecoveryInterval is the time between two recovery checkpoints of a training run that has changed;
+	// 0 means 30 s.
+	RecoveryInterval time.Duration
+	LoadWithin       time.Duration // timeout for the engine to load a model or an addon; 0 means 30 min
+	Sound            Sound         // decodes audio files; nil means that the node serves no speech models
+	HTTP             *http.Client  // client for downloads and uploads; nil uses a client with the settings in TLS
+	// TLS has the TLS settings of the default client; nil trusts the certificate authorities of the system.
+	TLS *tls.Config
+	Log *slog.Logger // receives log messages; nil discards them
 }
 
 // A Sound decodes the audio file at path to the samples that speech models read. preprocessing is
@@ -89,6 +93,8 @@ type Agent struct {
 	devices *devices
 	watch   *deviceWatch  // reads the state of the devices; nil when it is not read
 	wake    chan struct{} // receives an element when a heartbeat should be sent now
+
+	reconnected signal // fires after each reconnection to NATS
 
 	mu       sync.Mutex
 	number   uint64 // sequence number of the last heartbeat
@@ -121,6 +127,7 @@ func New(o Options) (*Agent, error) {
 	}
 	o.CacheBytes, o.LeaveWithin = cmp.Or(o.CacheBytes, 64<<30), cmp.Or(o.LeaveWithin, 25*time.Second)
 	o.LoadWithin = cmp.Or(o.LoadWithin, defaultLoadTimeout)
+	o.RecoveryInterval = cmp.Or(o.RecoveryInterval, recoveryInterval)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -181,6 +188,13 @@ func abilities(e engines.Engine, sound Sound) []string {
 	}
 	for _, method := range e.Methods {
 		all["train:"+method] = e.Trainer != nil && (method != engines.Reinforcement || e.Scorer != nil)
+	}
+	if e.TrainPools != nil {
+		service := "train:" + domain.MethodService
+		all[service] = true
+		if pools, ok := e.TrainPools.(interface{ Kernel() string }); ok {
+			all[service+":"+pools.Kernel()] = true
+		}
 	}
 	for format := range e.Transcribers {
 		all[domain.SpeechEngine(format)] = sound != nil
@@ -289,7 +303,11 @@ func (a *Agent) connect(life context.Context) error {
 		nats.ReconnectWait(500 * time.Millisecond), nats.ReconnectJitter(250*time.Millisecond, time.Second),
 		nats.ReconnectBufSize(-1),
 		nats.ConnectHandler(func(*nats.Conn) { a.requestHeartbeat() }),
-		nats.ReconnectHandler(func(*nats.Conn) { a.log.Info("reconnected to NATS"); a.requestHeartbeat() }),
+		nats.ReconnectHandler(func(*nats.Conn) {
+			a.log.Info("reconnected to NATS")
+			a.reconnected.fire()
+			a.requestHeartbeat()
+		}),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil {
 				a.log.Warn("lost the connection to NATS: work continues, and reports are sent after reconnecting", "error", err)

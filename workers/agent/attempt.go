@@ -43,6 +43,7 @@ type attempt struct {
 	mu      sync.Mutex
 	phase   string
 	metrics metrics
+	service *trainingService // serves the runs of the job; nil before it has begun, and for other attempts
 }
 
 func newAttempt(a *Agent, life context.Context, assignment protocol.TrainAssignment) *attempt {
@@ -118,7 +119,11 @@ func (t *attempt) run(earlier []*attempt, recordErr error) {
 		t.log.Info("attempt started", "resumeStep", t.assignment.ResumeStep)
 		t.joblog.logf("attempt %d started on node %s, continuing after step %d", t.assignment.Attempt, t.agent.options.Node,
 			t.assignment.ResumeStep)
-		result, err = t.train()
+		if t.assignment.Serve {
+			err = serveRuns(t)
+		} else {
+			result, err = t.train()
+		}
 	}
 	unwanted := t.life.Err() != nil
 	t.joblog.ended(err, result.Files != nil)
@@ -151,6 +156,9 @@ func (t *attempt) reportEnd(err error) {
 		t.log.Info("attempt canceled")
 		// This report fails only if the coordinator no longer assigns the attempt.
 		_, _ = t.report(t.life, protocol.Report{Kind: protocol.ReportStopped})
+	case errors.Is(why, errIdle):
+		t.log.Info("attempt stopped, because nobody uses the training service")
+		_, _ = t.report(t.life, protocol.Report{Kind: protocol.ReportIdle})
 	case isDeviceFailure(why):
 		t.reportDevice(why)
 	default:

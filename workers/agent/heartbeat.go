@@ -131,6 +131,11 @@ func (a *Agent) apply(life context.Context, sent protocol.Heartbeat, assignments
 			t.stop(errCancelled)
 		}
 	}
+	for _, id := range assignments.Idle {
+		if t := a.attempts[id]; t != nil {
+			stopIdle(t)
+		}
+	}
 	if !a.leaving {
 		a.start(life, assignments)
 	}

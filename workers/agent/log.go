@@ -247,13 +247,13 @@ func (l *jobLog) signURL(ctx context.Context) {
 	t := l.attempt
 	ctx, cancel := context.WithTimeout(ctx, logTimeout)
 	defer cancel()
-	urls, err := t.sign(ctx, protocol.SignRequest{Version: protocol.Version, Job: t.assignment.Job,
+	reply, err := t.sign(ctx, protocol.SignRequest{Version: protocol.Version, Job: t.assignment.Job,
 		Attempt: t.assignment.Attempt, CreateTime: t.assignment.CreateTime, For: protocol.ForLog})
 	if err != nil {
 		t.log.Debug("cannot get a new signed URL for the log of a job: using the old one", "error", err)
 		return
 	}
-	l.url, l.signed = urls[protocol.LogFile], time.Now()
+	l.url, l.signed = reply.URLs[protocol.LogFile], time.Now()
 }
 
 // join adds the log of earlier attempts before the lines of this attempt. It does so once.

@@ -27,28 +27,44 @@ var errRetryLater = errors.New("the control plane cannot process the request yet
 // maxStores times or ctx is done.
 func (t *attempt) store(ctx context.Context, what string, step int, dir string) (sizes map[string]int64,
 	sums map[string]string, err error) {
-	if sizes, err = sizesOf(dir); err != nil {
-		return nil, nil, err
+	stored, err := storeFiles(ctx, t, protocol.SignRequest{For: what, Step: step}, dir)
+	return stored.sizes, stored.sums, err
+}
+
+// storedFiles describes files that were uploaded. prefix is protocol.SignReply.Prefix.
+type storedFiles struct {
+	sizes  map[string]int64
+	sums   map[string]string
+	prefix string
+}
+
+// storeFiles is store for any request of an attempt, which need not name the attempt and the files.
+func storeFiles(ctx context.Context, t *attempt, request protocol.SignRequest, dir string) (stored storedFiles,
+	err error) {
+	if stored.sizes, err = sizesOf(dir); err != nil {
+		return stored, err
 	}
-	if sums, err = sumsOf(ctx, dir, sizes); err != nil {
-		return nil, nil, err
+	if stored.sums, err = sumsOf(ctx, dir, stored.sizes); err != nil {
+		return stored, err
 	}
+	request.Version, request.Job, request.Attempt = protocol.Version, t.assignment.Job, t.assignment.Attempt
+	request.CreateTime, request.Sizes = t.assignment.CreateTime, stored.sizes
 	for try := 1; ; try++ {
-		urls, err := t.sign(ctx, protocol.SignRequest{Version: protocol.Version, Job: t.assignment.Job,
-			Attempt: t.assignment.Attempt, CreateTime: t.assignment.CreateTime, For: what, Step: step, Sizes: sizes})
+		reply, err := t.sign(ctx, request)
 		if err != nil {
-			return nil, nil, err
+			return stored, err
 		}
-		err = each(ctx, t.agent.files.slots, slices.Sorted(maps.Keys(sizes)),
+		stored.prefix = reply.Prefix
+		err = each(ctx, t.agent.files.slots, slices.Sorted(maps.Keys(stored.sizes)),
 			func(ctx context.Context, name string) error {
 				path := filepath.Join(dir, filepath.FromSlash(name))
 				return retry(ctx, time.Time{}, func() error {
-					return t.agent.files.put(ctx, name, path, urls[name],
-						sizes[name])
+					return t.agent.files.put(ctx, name, path, reply.URLs[name],
+						stored.sizes[name])
 				})
 			})
 		if err == nil || ctx.Err() != nil || try == maxStores {
-			return sizes, sums, err
+			return stored, err
 		}
 		t.log.Warn("the file store refused files of an attempt: uploading them again", "error", err)
 	}
@@ -102,12 +118,11 @@ func sumsOf(ctx context.Context, dir string, sizes map[string]int64) (map[string
 	return sums, nil
 }
 
-// sign requests signed URLs for uploading files (HTTP PUT), and returns them by file name.
-func (t *attempt) sign(ctx context.Context, request protocol.SignRequest) (map[string]string, error) {
-	var reply protocol.SignReply
-	err := t.request(ctx, protocol.SignSubject(t.agent.options.Node), request, &reply,
+// sign requests signed URLs for uploading files (HTTP PUT).
+func (t *attempt) sign(ctx context.Context, request protocol.SignRequest) (reply protocol.SignReply, err error) {
+	err = t.request(ctx, protocol.SignSubject(t.agent.options.Node), request, &reply,
 		func() (string, string) { return reply.Outcome, reply.Message })
-	return reply.URLs, err
+	return reply, err
 }
 
 // report sends a report to the coordinator until it replies, and returns the outcome in the reply.

@@ -24,6 +24,7 @@ type assigner struct {
 	openSecret secrets.OpenFunc
 	gangSecret []byte
 	interval   time.Duration // interval of the heartbeats that the agent is told to send
+	idleAfter  time.Duration // time without use after which a training service stops
 	logger     *slog.Logger
 }
 
@@ -71,6 +72,8 @@ func (a *assigner) assign(
 			// the other nodes of the attempt stop after its first node has stopped
 			if j.Life.Stopping() && j.Life.Nodes[0] == nodeName(node) {
 				d.Cancel = append(d.Cancel, id)
+			} else if a.idle(view, j) {
+				d.Idle = append(d.Idle, id)
 			}
 		case j.Life.Working():
 			a.assignAttempt(ctx, node, view, j, &d)
@@ -170,6 +173,9 @@ func (a *assigner) trainAssignment(
 	assignment = protocol.TrainAssignment{Job: j.Name, Attempt: j.Life.Attempt, CreateTime: j.CreateTime,
 		Method: j.Method, Settings: j.Settings, Seed: j.Seed, CPUMilli: j.Life.Resources.CPUMilli,
 		Accelerators: j.Life.Resources.Accelerators, Gang: a.gangOf(view, j, nodeName(node))}
+	if j.Service {
+		return a.serviceAssignment(ctx, view, j, assignment)
+	}
 	if err := requireFreeOutput(view, j); err != nil {
 		return assignment, err
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"anneal/blobs"
+	"anneal/blobs/operations"
 	"anneal/blobs/reconcile"
 	"anneal/blobs/reconcile/faults"
 	"anneal/domain"
@@ -53,6 +54,8 @@ type cluster struct {
 	plan   atomic.Pointer[faults.Plan] // plan of injected faults; nil injects none
 
 	admission atomic.Pointer[coordinator.Admission]
+	journal   *operations.Store
+	idleAfter time.Duration                  // option of the next coordinator
 	reader    atomic.Pointer[secrets.Reader] // code that has read a secret last
 	ahead     atomic.Int64                   // nanoseconds by which the coordinator's clock is ahead
 }
@@ -168,7 +171,9 @@ func (c *cluster) open() {
 	if plan := c.plan.Load(); plan != nil {
 		log = plan.Log(log)
 	}
-	agents := coordinator.New(coordinator.Options{Log: log, World: c.world, Blobs: c.blobs,
+	c.journal = operations.New(c.blobs, nil)
+	agents := coordinator.New(coordinator.Options{Log: log, Journal: c.journal, IdleAfter: c.idleAfter,
+		World: c.world, Blobs: c.blobs,
 		Conn: c.server.Coordinator(), OpenSecret: open, Secret: []byte("0123456789abcdef"),
 		Now:    func() time.Time { return time.Now().Add(time.Duration(c.ahead.Load())) },
 		Logger: testLog})
@@ -375,15 +380,26 @@ func recordFirst(first *int) engines.Engine {
 const childNode, childURL, childDir, childHang = "ANNEAL_TEST_NODE", "ANNEAL_TEST_URL", "ANNEAL_TEST_DIR",
 	"ANNEAL_TEST_HANG"
 
+// hangNever as the step of a child stands for the embedded engine, which stores a recovery checkpoint of
+// a training run every childRecovery.
+const (
+	hangNever     = -1
+	childRecovery = 100 * time.Millisecond
+)
+
 func runChild() {
 	step, _ := strconv.Atoi(os.Getenv(childHang))
 	key, err := fixedKey(os.Getenv(childNode))
 	if err != nil {
 		panic(err)
 	}
+	engine := hangAt(step)
+	if step == hangNever {
+		engine = embeddedEngine()
+	}
 	a, err := agent.New(agent.Options{Node: os.Getenv(childNode), Token: "token of " + os.Getenv(childNode), Key: key,
-		URL: os.Getenv(childURL),
-		Dir: os.Getenv(childDir), Engine: hangAt(step), Sound: readSamples, Log: testLog})
+		URL: os.Getenv(childURL), RecoveryInterval: childRecovery,
+		Dir: os.Getenv(childDir), Engine: engine, Sound: readSamples, Log: testLog})
 	if err == nil {
 		err = a.Run(context.Background())
 	}

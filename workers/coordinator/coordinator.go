@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"anneal/blobs"
+	"anneal/blobs/operations"
 	"anneal/eventlog"
 	"anneal/eventlog/secrets"
 	"anneal/projections"
@@ -33,6 +34,10 @@ type Options struct {
 	// BeginWithin is how long a node may take to start an assigned attempt, after which the job is
 	// requeued. 0 means 10 min.
 	BeginWithin time.Duration
+	// Journal has the operations of training runs. When it is nil, the coordinator serves none.
+	Journal *operations.Store
+	// IdleAfter is the time without use after which a training service stops. 0 means 5 min.
+	IdleAfter time.Duration
 	// OpenSecret decrypts the secrets of evaluators for attempts that need them. When it is nil, such
 	// attempts fail.
 	OpenSecret secrets.OpenFunc
@@ -54,6 +59,7 @@ type Coordinator struct {
 	heartbeats *heartbeats
 	reports    *reports
 	listener   *listener
+	training   *training
 	prober     *prober
 	logger     *slog.Logger
 }
@@ -67,20 +73,26 @@ func New(o Options) *Coordinator {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	o.LostAfter, o.BeginWithin = cmp.Or(o.LostAfter, 15*time.Second), cmp.Or(o.BeginWithin, 10*time.Minute)
+	o.IdleAfter = cmp.Or(o.IdleAfter, 5*time.Minute)
 	recorder := recorder{log: o.Log, world: o.World, now: o.Now}
 	requests := &requests{recorder: recorder, conn: o.Conn, logger: o.Logger, slots: make(chan struct{}, maxConcurrent)}
 	metrics := &metricsFiles{world: o.World, blobs: o.Blobs, now: o.Now, logger: o.Logger}
+	progress := &serviceProgress{attempts: map[string]int{}}
 	c := &Coordinator{
 		conn: o.Conn, recorder: recorder, requests: requests, logger: o.Logger,
 		heartbeats: &heartbeats{
 			recorder: recorder, requests: requests, metrics: metrics, logger: o.Logger,
 			sessions:     &nodeSessions{nodes: map[string]*nodeSession{}},
-			observations: &observations{recorder: recorder, beginWithin: o.BeginWithin, logger: o.Logger},
+			observations: &observations{recorder: recorder, beginWithin: o.BeginWithin, progress: progress, logger: o.Logger},
 			assigner: &assigner{recorder: recorder, blobs: o.Blobs, openSecret: o.OpenSecret, gangSecret: o.Secret,
-				interval: min(maxInterval, o.LostAfter/5), logger: o.Logger},
+				interval: min(maxInterval, o.LostAfter/5), idleAfter: o.IdleAfter, logger: o.Logger},
 		},
 		reports: &reports{recorder: recorder, requests: requests, blobs: o.Blobs, logger: o.Logger,
-			results: &results{recorder: recorder, blobs: o.Blobs, metrics: metrics, logger: o.Logger}},
+			results:  &results{recorder: recorder, blobs: o.Blobs, metrics: metrics, logger: o.Logger},
+			progress: progress},
+	}
+	if o.Journal != nil {
+		c.training = newTraining(o, recorder, c, progress)
 	}
 	c.listener = newListener(o, c.heartbeats.observe)
 	c.prober = &prober{conn: o.Conn, world: o.World, now: o.Now}
@@ -105,6 +117,9 @@ func (c *Coordinator) Run(ctx context.Context) error {
 		cancel()
 		background.Wait()
 		c.requests.drain()
+		if c.training != nil {
+			c.training.polls.drain()
+		}
 	}()
 	for _, one := range []struct {
 		subject, queue string
@@ -121,6 +136,14 @@ func (c *Coordinator) Run(ctx context.Context) error {
 			return fmt.Errorf("subscribe to the messages of agents on %s: %w", one.subject, err)
 		}
 		subscriptions = append(subscriptions, s)
+	}
+	if c.training != nil {
+		all, err := c.training.subscribe(ctx)
+		subscriptions = append(subscriptions, all...)
+		if err != nil {
+			return fmt.Errorf("subscribe to the messages of training services: %w", err)
+		}
+		background.Go(func() { c.training.sweep(ctx) })
 	}
 	// Flush the subscriptions before an agent in this process starts. When the connection is
 	// interrupted, the NATS client subscribes after it has reconnected.

@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"cmp"
 	"hash/fnv"
 	"time"
 
@@ -28,6 +29,8 @@ type job struct {
 	KeepRank       bool // the trained addon gets the LoRA rank of Adapter
 	// after each train step, the job waits for another train step (reinforcement learning only)
 	Waits     bool
+	Service   bool        // the attempts serve training runs on Base
+	Base      domain.Name // base model of the training runs
 	Evaluator domain.Name // evaluator that scores completions of the job; "" for none
 	Seed      uint64      // random seed, the same for all attempts
 }
@@ -58,7 +61,9 @@ func jobOf(row projections.Row[domain.Job]) job {
 		BaseModel: domain.Name(spec.Config.BaseModel), Adapter: domain.Name(spec.Config.WarmStartFrom),
 		Dataset: domain.Name(spec.Dataset), EvaluationData: domain.Name(spec.EvaluationDataset),
 		OutputModel: spec.Config.OutputModel, Settings: settingsOf(&spec), KeepRank: spec.Config.LoraRank == nil,
-		Waits: spec.Waits, Evaluator: domain.Name(spec.Evaluator), Seed: seedOf(row.Name, &spec),
+		Waits: spec.Waits, Service: spec.Service,
+		Base:      domain.Name(cmp.Or(spec.Config.BaseModel, spec.Config.WarmStartFrom)),
+		Evaluator: domain.Name(spec.Evaluator), Seed: seedOf(row.Name, &spec),
 	}
 	// the control plane has split the rows into training and evaluation, so the engine must not
 	if in := j.Life.Inputs; in != nil {

@@ -16,6 +16,7 @@ import (
 type observations struct {
 	recorder
 	beginWithin time.Duration
+	progress    *serviceProgress
 	logger      *slog.Logger
 }
 
@@ -118,7 +119,8 @@ func (o *observations) recordAttempts(
 			command = domain.ConfirmCancel{Attempt: j.Life.Attempt}
 		case lost:
 			command = domain.RequeueJob{Attempt: j.Life.Attempt, Orphan: session.firstBoot(),
-				Reason: "the agent on node " + node + " was restarted"}
+				Preempted: j.Service && o.progress.made(view, j),
+				Reason:    "the agent on node " + node + " was restarted"}
 		case !listed && j.Life.StartTime != nil && o.now().Sub(*j.Life.StartTime) > o.beginWithin:
 			command = domain.RequeueJob{Attempt: j.Life.Attempt,
 				Reason: fmt.Sprintf("node %s did not start the attempt within %s", node, o.beginWithin)}

@@ -27,6 +27,7 @@ type reports struct {
 	requests *requests
 	blobs    *blobs.Store
 	results  *results
+	progress *serviceProgress
 	logger   *slog.Logger
 }
 
@@ -62,9 +63,9 @@ func (r *reports) handleSign(ctx context.Context, node string, m *nats.Msg) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, handleTimeout)
 	defer cancel()
-	urls, err := r.uploadURLs(ctx, node, request)
+	urls, prefix, err := r.uploadURLs(ctx, node, request)
 	r.reply(m, err, func(outcome, message string) any {
-		return protocol.SignReply{Version: protocol.Version, Outcome: outcome, Message: message, URLs: urls}
+		return protocol.SignReply{Version: protocol.Version, Outcome: outcome, Message: message, URLs: urls, Prefix: prefix}
 	})
 }
 
@@ -145,6 +146,8 @@ func (r *reports) record(ctx context.Context, node string, report protocol.Repor
 	// is being paused may still complete.
 	case report.Kind == protocol.ReportStopped, canceling:
 		return false, r.doJob(ctx, node, j, j.Life.ConfirmStop(report.Attempt))
+	case report.Kind == protocol.ReportIdle:
+		return false, r.stopService(ctx, node, j, report.Attempt)
 	case report.Kind == protocol.ReportWriting:
 		return false, r.doJob(ctx, node, j, domain.WriteResults{Attempt: report.Attempt})
 	case report.Kind == protocol.ReportCompleted && report.Result != nil:
@@ -169,7 +172,7 @@ func (r *reports) recordFailure(ctx context.Context, node string, j job, report 
 		return r.doJob(ctx, node, j, domain.FailJob{Attempt: report.Attempt, Status: status})
 	}
 	return r.doJob(ctx, node, j, domain.RequeueJob{Attempt: report.Attempt, Reason: message,
-		Preempted: report.Preempted})
+		Preempted: report.Preempted || j.Service && r.progress.made(r.world.View(), j)})
 }
 
 // recordCheckpoint records a checkpoint whose files are all stored, and updates the metrics file of
@@ -221,20 +224,31 @@ func isSHA256(text string) bool {
 	return err == nil && len(sum) == sha256.Size && strings.ToLower(text) == text
 }
 
+// uploadURLs returns signed URLs for uploading files, and for protocol.ForTraining, where the files will
+// be stored.
 func (r *reports) uploadURLs(
 	ctx context.Context, node string, request protocol.SignRequest,
-) (map[string]string, error) {
+) (urls map[string]string, prefix string, err error) {
 	_, j, err := r.currentJob(ctx, node, request.Job, request.Attempt, request.CreateTime, leads)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	if request.For == protocol.ForRollouts {
-		return r.rolloutsURL(ctx, j, request)
-	}
-	if request.For == protocol.ForLog {
+	switch request.For {
+	case protocol.ForTraining, protocol.ForTrainingResult:
+		return r.trainingURLs(ctx, j, request)
+	case protocol.ForRollouts:
+		urls, err = r.rolloutsURL(ctx, j, request)
+		return urls, "", err
+	case protocol.ForLog:
 		url, err := signLog(ctx, r.blobs, j)
-		return map[string]string{protocol.LogFile: url}, err
+		return map[string]string{protocol.LogFile: url}, "", err
 	}
+	urls, err = r.fileURLs(ctx, j, request)
+	return urls, "", err
+}
+
+// fileURLs returns signed URLs for uploading a checkpoint or results.
+func (r *reports) fileURLs(ctx context.Context, j job, request protocol.SignRequest) (map[string]string, error) {
 	directory := blobs.ResultPrefix(j.Name, j.Event, request.Attempt)
 	if request.For == protocol.ForCheckpoint {
 		directory = blobs.CheckpointPrefix(j.Name, j.Event, request.Attempt, request.Step)
@@ -249,10 +263,11 @@ func (r *reports) uploadURLs(
 	urls := map[string]string{}
 	for name, size := range request.Sizes {
 		// SignPut takes a limit of 0 as unlimited, so an empty file gets the limit 1.
-		urls[name], err = r.blobs.SignPut(ctx, directory+name, max(size, 1), uploadWithin)
+		url, err := r.blobs.SignPut(ctx, directory+name, max(size, 1), uploadWithin)
 		if err != nil {
 			return nil, err
 		}
+		urls[name] = url
 	}
 	return urls, nil
 }

@@ -101,9 +101,12 @@ type Assignments struct {
 	Interval time.Duration `json:"interval"`       // time until the next heartbeat in nanoseconds
 	Keep     []string      `json:"keep,omitempty"` // allocation IDs of running work that stays
 	// allocation IDs of attempts in Keep that must save a checkpoint, stop and report
-	Cancel []string          `json:"cancel,omitempty"`
-	Train  []TrainAssignment `json:"train,omitempty"` // attempts that the agent should start
-	Serve  []ServeAssignment `json:"serve,omitempty"` // replicas that the agent should start
+	Cancel []string `json:"cancel,omitempty"`
+	// allocation IDs of attempts in Keep whose runs nobody uses: an attempt without operations saves its
+	// runs, stops and reports ReportIdle
+	Idle  []string          `json:"idle,omitempty"`
+	Train []TrainAssignment `json:"train,omitempty"` // attempts that the agent should start
+	Serve []ServeAssignment `json:"serve,omitempty"` // replicas that the agent should start
 	// by allocation ID of the attempt: step up to which the coordinator has its rows of metrics
 	Acked  map[string]int  `json:"acked,omitempty"`
 	Addons []ReplicaAddons `json:"equip,omitempty"` // addons that the replicas in Keep should have
@@ -131,6 +134,9 @@ type TrainAssignment struct {
 	CPUMilli   int64                 `json:"cpuMilli"` // CPU limit of the attempt in millicores
 
 	Accelerators map[string]int `json:"accelerators,omitempty"` // number of allocated devices by accelerator type
+
+	// Serve says that the attempt serves the runs of the job instead of training: see TrainingRunsRequest
+	Serve bool `json:"serve,omitempty"`
 
 	Gang *Gang `json:"gang,omitempty"` // nodes that compute the attempt together; nil for an attempt on one node
 

@@ -4,6 +4,7 @@
 //	agents.<node>.beat         node → coordinator: Heartbeat; the reply is Assignments
 //	agents.<node>.report       node → coordinator: Report; the reply is ReportReply
 //	agents.<node>.sign         node → coordinator: SignRequest; the reply is SignReply
+//	agents.<node>.training.…   node → coordinator: see TrainingSubject
 //	agents.<node>.stream.<id>  node → gateway: StreamMessage of a response
 //	agents.<node>.gang.<id>.<rank>  node → node: encrypted frames of an attempt on several nodes
 //	work.<node>.nudge          coordinator → node: send a heartbeat now; no content

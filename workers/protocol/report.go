@@ -16,6 +16,9 @@ const (
 	ReportCompleted  = "completed"  // the training is complete, and its results were uploaded or are in the report
 	ReportFailed     = "failed"     // the attempt failed
 	ReportStopped    = "stopped"    // the attempt was canceled and has stopped; it reported its last checkpoint before
+	// the attempt served runs, was told that nobody uses them, and has stopped; it reported the last
+	// checkpoints of its runs before
+	ReportIdle = "idle"
 )
 
 // A Report tells the coordinator about a change of an attempt. The agent sends it until it gets a
@@ -78,6 +81,9 @@ const (
 	ForCheckpoint = "checkpoint"
 	ForResults    = "results"
 	ForRollouts   = "rollouts" // only the file engines.RolloutsFile, of at most engines.MaxRolloutsBytes
+	ForTraining   = "training" // a checkpoint of a run: see SignRequest.Run
+	// only the file TrainingResultFile, of at most MaxTrainingResult bytes: see TrainingResult.Upload
+	ForTrainingResult = "trainingResult"
 )
 
 // MaxFiles is the maximum number of files in a checkpoint or in results.
@@ -92,7 +98,15 @@ type SignRequest struct {
 	For        string           `json:"for"`
 	Step       int              `json:"step,omitempty"` // training step of the checkpoint
 	Sizes      map[string]int64 `json:"sizes"`          // by file name: length in bytes of each file to upload
+
+	Run        string `json:"run,omitempty"`        // run of a checkpoint for ForTraining
+	Checkpoint string `json:"checkpoint,omitempty"` // ID of the checkpoint for ForTraining, unique within the run
+	// number of the upload for ForTrainingResult, unique within the attempt
+	Upload int `json:"upload,omitempty"`
 }
+
+// TrainingResultFile is the name of the file with a result in a SignRequest for ForTrainingResult.
+const TrainingResultFile = "result"
 
 // A SignReply has a signed URL for uploading each file (HTTP PUT). The outcomes Stale and
 // RetryLater mean the same as in a ReportReply.
@@ -101,6 +115,7 @@ type SignReply struct {
 	Outcome string            `json:"verdict"`
 	Message string            `json:"message,omitempty"`
 	URLs    map[string]string `json:"urls,omitempty"`
+	Prefix  string            `json:"prefix,omitempty"` // for ForTraining: where the files will be stored
 }
 
 // MergeRows adds the rows in more to rows and returns the result in ascending order of steps. rows
