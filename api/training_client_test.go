@@ -145,3 +145,38 @@ func TestTrainingClientDividesPasses(t *testing.T) {
 	step, err := m.OptimStep(ctx, protocol.AdamParams{})
 	require.Equal(t, 1.0, wait(t, step, err).Metrics["step"], "the run continues after a failed operation")
 }
+
+// TestPathsOfThePublicClient sends a request to each path that the public client and its newer versions use:
+// the service answers it, or refuses it by name.
+func TestPathsOfThePublicClient(t *testing.T) {
+	h := newTrainingHarness(t)
+	const run = "training_runs/run-1"
+	const checkpoint = run + "/checkpoints/weights/final"
+	refused := 0
+	for _, path := range []string{
+		"POST client/config", "POST client/dynamic_config", "POST create_session", "POST session_heartbeat",
+		"GET get_server_capabilities", "GET healthz", "POST telemetry", "POST create_model", "POST forward_backward",
+		"POST forward", "POST optim_step", "POST save_weights", "POST save_weights_for_sampler", "POST load_weights",
+		"POST unload_model", "POST asample", "POST create_sampling_session", "GET samplers/sampler-1", "POST get_info",
+		"POST weights_info", "POST retrieve_future", "GET training_runs", "GET " + run, "GET " + run + "/checkpoints",
+		"GET checkpoints", "GET sessions", "GET sessions/session-1", "DELETE " + checkpoint, "GET " + checkpoint + "/archive",
+		"PUT " + checkpoint + "/ttl", "POST " + checkpoint + "/publish", "DELETE " + checkpoint + "/publish",
+		"POST auth/token", "GET audit", "GET billing/usage/events", "PUT sessions/session-1/project",
+		"GET sessions/session-1/trace_export", "POST retrieve_futures", "POST create_custom_loss",
+		"POST join_sampling_session", "POST save_weights_external", "POST external_weights_upload_start",
+		"POST external_weights_upload_finish",
+	} {
+		method, at, _ := strings.Cut(path, " ")
+		q := trainingRequest{method: method, path: at, key: h.keys["user"]}
+		if method == "POST" || method == "PUT" {
+			q.body = "{}"
+		}
+		r := h.send(q)
+		require.NotContains(t, string(r.body), "NO_SUCH_PATH", path)
+		require.Contains(t, []int{200, 400, 404}, r.status, "%s: %s", path, r.body)
+		if strings.Contains(string(r.body), "NOT_SUPPORTED") {
+			refused++
+		}
+	}
+	require.Equal(t, 13, refused)
+}

@@ -160,9 +160,17 @@ var refused = []struct{ method, path, message string }{
 	{"POST", checkpointPath + "/publish", publishing}, {"DELETE", checkpointPath + "/publish", publishing},
 	{"POST", "retrieve_futures", "several results in one response are not supported: wait for each with retrieve_future"},
 	{"POST", "cancel_future", cancelling}, {"POST", "cancel_sample", cancelling}, {"POST", "cancel_sampling", cancelling},
-	{"POST", "forward_backward_custom", "graphs of custom losses are not supported: compute the gradient of your loss " +
-		"by the log-probabilities that forward returns, and send it as the weights of a cross_entropy pass"},
-	{"POST", "create_model_from_external_weights", external}, {"POST", "load_external_weights", external},
+	{"POST", "create_custom_loss", "graphs of custom losses are not supported: compute the gradient of your loss by the " +
+		"log-probabilities that forward returns, and send it as the weights of a cross_entropy pass"},
+	{"POST", "join_sampling_session", "joining a sampling session is not supported: create another one with the path of " +
+		"the checkpoint"},
+	{"POST", "save_weights_external", external}, {"POST", "external_weights_upload_start", external},
+	{"POST", "external_weights_upload_finish", external},
+	{"POST", "auth/token", "tokens are not supported: send the API key with each request"},
+	{"GET", "audit", "the audit log is that of the server: list it with GET /v1/accounts/ACCOUNT/events"},
+	{"GET", "billing/usage/events", "billing is not supported: read usage with GET /v1/accounts/ACCOUNT/usage"},
+	{"PUT", "sessions/{session}/project", "projects are not supported: the account of the API key is the project"},
+	{"GET", "sessions/{session}/trace_export", "traces of sessions are not supported: read the events of the account"},
 	{"POST", "upload_asset", "images and sound are not supported: the models of this server read tokens"},
 }
 
@@ -170,8 +178,8 @@ const (
 	publishing = "publishing checkpoints is not supported: share files with the archive of a checkpoint, or give others " +
 		"an API key of the account"
 	cancelling = "cancelling an operation is not supported: it ends when its result is stored; samples end at max_tokens"
-	external   = "external weights are not supported: import the base model into the account, and create a trainer job " +
-		"with it"
+	external   = "external weights are not supported: download an adapter with the archive of its checkpoint, or import " +
+		"a base model into the account and create a trainer job with it"
 )
 
 func (s *Service) refusedOperations() (all []request.Operation) {
