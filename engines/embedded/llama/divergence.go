@@ -6,10 +6,10 @@ import (
 	"anneal/engines/embedded/kernel"
 )
 
-// Divergence returns the sum over the targets of the last Forward of the Kullback-Leibler
+// Divergence returns the sum over the targets of the last Forward of a pass of the Kullback-Leibler
 // divergence KL(q ‖ p) = Σ q·log(q/p) in nats, where p are the probabilities of this pass and q
 // those of a model with the same vocabulary at the same targets: [targets, vocab].
-func (p *Pass) Divergence(q kernel.Matrix) float64 {
+func Divergence(p *Pass, q kernel.Matrix) float64 {
 	sum := 0.0
 	for i := range p.rows {
 		own, other := p.probs.Row(i), q.Row(i)
@@ -26,10 +26,10 @@ func (p *Pass) Divergence(q kernel.Matrix) float64 {
 // to 0, whose logarithm is not finite.
 const smallest = math.SmallestNonzeroFloat32
 
-// BackwardDivergence adds the gradient of factor·Divergence(q) to g. The derivative of KL(q ‖ p)
+// BackwardDivergence adds the gradient of factor·Divergence(p, q) to g. The derivative of KL(q ‖ p)
 // with respect to the logit of token v is (p(v) − q(v))/temperature. It overwrites the
 // probabilities of the pass.
-func (p *Pass) BackwardDivergence(q kernel.Matrix, factor float32, g *Gradient) {
+func BackwardDivergence(p *Pass, q kernel.Matrix, factor float32, g *Gradient) {
 	if len(p.segments) > 0 {
 		p.segments[0].gradient = g
 	}

@@ -252,15 +252,15 @@ func (p *Pass) inverseTemperature() float32 {
 func (p *Pass) Hits() int {
 	n := 0
 	for i := range p.rows {
-		if p.Hit(i) {
+		if Hit(p, i) {
 			n++
 		}
 	}
 	return n
 }
 
-// Hit reports whether target i of the last Forward was the most probable token.
-func (p *Pass) Hit(i int) bool {
+// Hit reports whether target i of the last Forward of a pass was the most probable token.
+func Hit(p *Pass, i int) bool {
 	probs := p.probs.Row(i)
 	return probs[p.batch.Targets[p.rows[i]]] >= kernel.Max(probs)
 }

@@ -302,7 +302,7 @@ func newHelper(request engines.TrainRequest) (*job, error) {
 	if err := j.build(weights); err != nil {
 		return nil, err
 	}
-	j.keepInitial()
+	keepInitial(j)
 	if request.ResumeDir == "" {
 		return j, nil
 	}

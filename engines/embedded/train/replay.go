@@ -106,7 +106,7 @@ func (r *reader) replayTokens(text string) ([]int, error) {
 }
 
 // keepInitial keeps the initial model for the samples with Replay.
-func (j *job) keepInitial() {
+func keepInitial(j *job) {
 	if j.settings.ReplayWeight == 0 {
 		return
 	}
@@ -124,8 +124,8 @@ func (n *lane) replay(samples []*Sample, scale float32, dropout float64, seed ui
 	n.initial.Forward(&n.batch)
 	q := n.initial.Probabilities()
 	n.metrics = means{}
-	n.metrics.add("divergence", n.pass.Divergence(q), float64(n.batch.Scored()))
-	n.pass.BackwardDivergence(q, scale, n.grad)
+	n.metrics.add("divergence", llama.Divergence(n.pass, q), float64(n.batch.Scored()))
+	llama.BackwardDivergence(n.pass, q, scale, n.grad)
 }
 
 // A replayProcedure adds replayed responses to the samples of each step, as many as the step has.
@@ -140,12 +140,12 @@ type replayProcedure struct {
 func newReplay(ctx context.Context, fixed *fixedSamples, train *reader) (*replayProcedure, error) {
 	steps := fixed.plan.steps * fixed.settings.BatchSizeSamples * fixed.settings.GradientAccumulationSteps
 	count := min(replayPrompts, steps)
-	all, err := fixed.answers(ctx, train, retentionDrawn+count)
+	all, err := answers(ctx, fixed.job, train, retentionDrawn+count)
 	if err != nil {
 		return nil, err
 	}
 	drawn := all[:min(retentionDrawn, len(all))]
-	sure, err := fixed.surest(ctx, drawn)
+	sure, err := surest(ctx, fixed.loop, drawn)
 	if err != nil {
 		return nil, err
 	}
@@ -158,7 +158,7 @@ func newReplay(ctx context.Context, fixed *fixedSamples, train *reader) (*replay
 }
 
 // answers returns responses of the initial model to n made-up prompts, without empty ones.
-func (j *job) answers(ctx context.Context, train *reader, n int) ([]*Sample, error) {
+func answers(ctx context.Context, j *job, train *reader, n int) ([]*Sample, error) {
 	random := rand.New(rand.NewPCG(j.request.Seed, 0x7265706c6179))
 	prompts := make([][]int, 0, n)
 	for range n {
@@ -182,7 +182,7 @@ func (j *job) answers(ctx context.Context, train *reader, n int) ([]*Sample, err
 	out := make([]*Sample, len(prompts))
 	errs := make([]error, len(prompts))
 	llama.Each(len(prompts), replaySlots, func(i int) {
-		out[i], errs[i] = j.answer(ctx, model, prompts[i])
+		out[i], errs[i] = answer(ctx, j, model, prompts[i])
 	})
 	for _, err := range errs {
 		if err != nil {
@@ -193,7 +193,7 @@ func (j *job) answers(ctx context.Context, train *reader, n int) ([]*Sample, err
 }
 
 // answer returns the greedy response of a model to a prompt.
-func (j *job) answer(ctx context.Context, model engines.Model, ids []int) (*Sample, error) {
+func answer(ctx context.Context, j *job, model engines.Model, ids []int) (*Sample, error) {
 	one := response{prompt: &prompt{tokens: ids}}
 	request := engines.CompletionRequest{PromptTokens: ids,
 		MaxTokens: min(maxReplayed, j.settings.MaxContextLength-len(ids))}
@@ -209,8 +209,8 @@ func (j *job) answer(ctx context.Context, model engines.Model, ids []int) (*Samp
 
 // surest returns the samples with the highest mean log-probability of a target, at most
 // retentionRows.
-func (j *job) surest(ctx context.Context, samples []*Sample) ([]*Sample, error) {
-	logp, err := j.loop.logp(ctx, samples)
+func surest(ctx context.Context, l *Loop, samples []*Sample) ([]*Sample, error) {
+	logp, err := l.logp(ctx, samples)
 	if err != nil {
 		return nil, err
 	}
@@ -270,7 +270,7 @@ func (l *Loop) retention(ctx context.Context, samples []*Sample) (float64, error
 		for _, s := range shards[i] {
 			all := true
 			for range s.scored() {
-				all = lane.pass.Hit(at) && all
+				all = llama.Hit(lane.pass, at) && all
 				at++
 			}
 			lane.metrics.add("kept", share(all), 1)

@@ -16,6 +16,19 @@ import (
 	"anneal/engines/embedded/llama"
 )
 
+// chatRows returns n rows of conversations whose responses follow one rule.
+func chatRows(n int) []string {
+	rng := rand.New(rand.NewPCG(5, 5))
+	var out []string
+	for range n {
+		a, b := rng.IntN(10), rng.IntN(10)
+		out = append(out,
+			fmt.Sprintf(`{"messages":[{"role":"user","content":"code %d%d"},{"role":"assistant","content":"%d-%d-ok"}]}`, a, b,
+				b, a))
+	}
+	return out
+}
+
 // completionRows returns n rows of prompts with completions that follow one rule.
 func completionRows(n int) []string {
 	var out []string
@@ -28,14 +41,14 @@ func completionRows(n int) []string {
 // TestReplayGradient compares the gradient of a step with replayed responses with finite differences of
 // its loss: the mean likelihood plus the weighted mean divergence.
 func TestReplayGradient(t *testing.T) {
-	c := llama.Config{ModelType: "llama", HiddenSize: 16, IntermediateSize: 24, Layers: 2, Heads: 2, KVHeads: 2, HeadDim: 8,
-		VocabSize: 40, MaxPositions: 64, NormEps: 1e-5, RopeTheta: 10000, HiddenAct: "silu", InitializerRange: 0.3}
+	c := llama.Config{ModelType: "llama", HiddenSize: 16, IntermediateSize: 24, Layers: 2, Heads: 2, KVHeads: 2,
+		HeadDim: 8, VocabSize: 40, MaxPositions: 64, NormEps: 1e-5, RopeTheta: 10000, HiddenAct: "silu", InitializerRange: 0.3}
 	w := llama.NewWeights(c)
 	w.Initialize(3)
 	a := llama.NewAdapter(c, 3, 6, []llama.Module{llama.Query, llama.Up, llama.Down})
 	a.Initialize(4)
 	l := NewLoop(llama.NewNet(w, a, 1), 1)
-	(&job{loop: l, settings: engines.TrainSettings{ReplayWeight: 2}}).keepInitial()
+	keepInitial(&job{loop: l, settings: engines.TrainSettings{ReplayWeight: 2}})
 	random := rand.New(rand.NewPCG(5, 5))
 	for i := range a.Flat() { // away from the initial model, where the divergence and its gradient are 0
 		a.Flat()[i] += float32(0.2 * random.NormFloat64())
@@ -77,7 +90,8 @@ func TestReplayGradient(t *testing.T) {
 // form.
 func TestMadeUpPrompts(t *testing.T) {
 	var a asked
-	a.add(&rows.Row{Messages: []rows.Message{{Role: "system", Content: "never"}, {Role: "user", Content: "pack the blue box"}}})
+	a.add(&rows.Row{Messages: []rows.Message{{Role: "system", Content: "never"},
+		{Role: "user", Content: "pack the blue box"}}})
 	a.add(&rows.Row{Prompt: "pack the red box"})
 	require.Equal(t, []string{"pack", "the", "blue", "box", "red"}, a.order)
 	random, seen, used, noise := rand.New(rand.NewPCG(1, 1)), map[string]bool{}, 0, 0

@@ -122,7 +122,7 @@ func newJob(ctx context.Context, request engines.TrainRequest, watch engines.Tra
 	if err := j.build(weights); err != nil {
 		return nil, err
 	}
-	j.keepInitial()
+	keepInitial(j)
 	if err := j.prepare(ctx, train, held); err != nil {
 		return nil, err
 	}

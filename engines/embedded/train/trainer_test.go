@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -55,19 +54,6 @@ func writeRows(t *testing.T, name string, lines ...string) string {
 	}
 	require.NoError(t, os.WriteFile(path, data, 0o644))
 	return path
-}
-
-// chatRows returns n rows of conversations whose responses follow one rule.
-func chatRows(n int) []string {
-	rng := rand.New(rand.NewPCG(5, 5))
-	var out []string
-	for range n {
-		a, b := rng.IntN(10), rng.IntN(10)
-		out = append(out,
-			fmt.Sprintf(`{"messages":[{"role":"user","content":"code %d%d"},{"role":"assistant","content":"%d-%d-ok"}]}`, a, b,
-				b, a))
-	}
-	return out
 }
 
 // A recorder is a TrainWatcher that keeps metrics and copies checkpoints. It can abort a
