@@ -264,15 +264,16 @@ func (r *trainingRun) do(o protocol.TrainingOperation) bool {
 		<-r.ctx.Done()
 		return true
 	case err != nil && o.Done && (failure == nil || failure.Reason != engines.TrainingDiverged):
-		r.service.stop(domain.Errorf(domain.Unavailable, "operation %d of the training run %s failed when it was executed "+
-			"again after a restart: %v", o.Seq, r.assigned.ID, err))
-		<-r.ctx.Done()
+		r.diverge(o.Seq, err)
 		return false
 	case err != nil:
 		result.Error = r.service.errorOf(err)
 	}
 	r.seq = o.Seq
 	r.enqueue(result)
+	if operation.Load != nil {
+		r.saveAt = time.Now() // because the checkpoint can be deleted
+	}
 	if failure != nil && failure.Reason == engines.EnginePanicked {
 		r.reopens = true
 	}
@@ -280,6 +281,23 @@ func (r *trainingRun) do(o protocol.TrainingOperation) bool {
 		return false
 	}
 	return true
+}
+
+// diverge ends the run, because an operation that an earlier attempt executed now fails, so that the run
+// cannot continue bit-exactly. If another attempt could succeed, it stops the attempt.
+func (r *trainingRun) diverge(seq int64, err error) {
+	text := fmt.Sprintf("operation %d failed when it was executed again after a restart: %v", seq, err)
+	var failure *domain.Error
+	if errors.As(err, &failure) && failure.Reason != engines.TrainKernelDiffers {
+		switch failure.Code {
+		case domain.NotFound, domain.DataLoss, domain.FailedPrecondition, domain.InvalidArgument:
+			r.enqueue(runResult{send: true, TrainingResult: protocol.TrainingResult{
+				Error: r.service.errorOf(domain.Errorf(domain.DataLoss, "%s", text))}})
+			return
+		}
+	}
+	r.service.stop(domain.Errorf(domain.Unavailable, "training run %s: %s", r.assigned.ID, text))
+	<-r.ctx.Done()
 }
 
 // apply executes an operation with the engine.

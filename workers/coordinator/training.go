@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"regexp"
 	"strings"
 	"time"
 
@@ -152,6 +153,16 @@ func laneOf(j job, id string, samples bool) operations.Lane {
 	return operations.Lane{Account: j.Name.Account(), Job: j.Event, ID: id, Samples: samples}
 }
 
+var laneID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,255}$`)
+
+// checkLaneID returns an error unless an ID in a message can be that of a run or a sampling session.
+func checkLaneID(id string) error {
+	if !laneID.MatchString(id) {
+		return domain.Errorf(domain.InvalidArgument, "%.64q is not the ID of a training run or a sampling session", id)
+	}
+	return nil
+}
+
 // runs waits until there are runs that the attempt should begin or end to serve.
 func (t *training) runs(ctx context.Context, node string, request protocol.TrainingRunsRequest) (
 	reply protocol.TrainingRunsReply, err error,
@@ -266,7 +277,9 @@ func (t *training) pull(ctx context.Context, node string, request protocol.Train
 	operation, ok, err := t.journal.Next(ctx, lane, request.After)
 	switch {
 	case domain.CodeOf(err) == domain.DataLoss:
-		if err := t.corrupt(context.WithoutCancel(ctx), node, row.Name, err.Error()); err != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), handleTimeout)
+		defer cancel()
+		if err := t.corrupt(ctx, node, row.Name, err.Error()); err != nil {
 			return reply, err
 		}
 		return reply, errRunEnded
@@ -420,7 +433,13 @@ func (t *training) body(ctx context.Context, node string, request protocol.Train
 	if err != nil {
 		return reply, err
 	}
+	if err := checkLaneID(request.Lane); err != nil {
+		return reply, err
+	}
 	operation, err := t.journal.Operation(ctx, laneOf(j, request.Lane, request.Samples), request.Seq)
+	if domain.CodeOf(err) == domain.NotFound {
+		err = errRunEnded // its session was deleted
+	}
 	if err != nil {
 		return reply, err
 	}

@@ -44,6 +44,9 @@ func (t *training) result(ctx context.Context, node string, request protocol.Tra
 			}
 		}()
 	}
+	if err := checkLaneID(request.Lane); err != nil {
+		return reply, err
+	}
 	lane := laneOf(j, request.Lane, request.Samples)
 	if request.Samples {
 		return reply, t.finish(ctx, j, lane, request.Seq, result)
@@ -72,6 +75,9 @@ func (t *training) result(ctx context.Context, node string, request protocol.Tra
 // finish stores the result of an operation, and records that the attempt makes progress.
 func (t *training) finish(ctx context.Context, j job, lane operations.Lane, seq int64, result operations.Result) error {
 	err := t.journal.Finish(ctx, lane, seq, result)
+	if domain.CodeOf(err) == domain.NotFound { // the session was deleted, or the result is no longer kept
+		return nil
+	}
 	if err == nil {
 		t.progress.record(j)
 	}

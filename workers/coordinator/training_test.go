@@ -306,6 +306,65 @@ func TestServiceContinuesOnAnotherNode(t *testing.T) {
 	require.Equal(t, 2, s.run("run").Opening.Attempt)
 }
 
+// TestStoppedService checks that an attempt that is preempted, paused or cancelled stores its runs first.
+func TestStoppedService(t *testing.T) {
+	for state, command := range map[string]domain.Command[domain.JobLife]{
+		domain.JobReQueueingState: domain.PreemptJob{Attempt: 1, Reason: "the node is drained"},
+		domain.JobPausedState:     domain.PauseJob{Reason: "the account is suspended"},
+		domain.JobCancelledState:  domain.CancelJob{},
+	} {
+		t.Run(state, func(t *testing.T) {
+			s := startService(t)
+			s.agent("n1", embeddedEngine())
+			s.place("n1")
+			s.create("run", 1)
+			l := newLoop(4, 3)
+			results, expected := s.direct(l)
+			for _, o := range l {
+				s.submit("run", o)
+			}
+			s.requireResults("run", results)
+			s.do(domain.IntendJob(serviceName, command))
+			s.untilJob("the attempt has ended", func(j domain.TrainerJob) bool { return j.State == state })
+			last, ok := s.run("run").Newest(domain.TrainingCheckpointRecovery)
+			require.True(t, ok)
+			require.EqualValues(t, len(l), last.Seq)
+			require.Equal(t, expected, s.state(last))
+		})
+	}
+}
+
+// TestLoadedCheckpoint checks that a run continues the run whose checkpoint it loads, and that a restart
+// needs the checkpoint no more once the run has a recovery checkpoint.
+func TestLoadedCheckpoint(t *testing.T) {
+	s := startService(t)
+	stop := s.agent("n1", embeddedEngine())
+	s.place("n1")
+	s.create("first", 1)
+	l := newLoop(12, 4)
+	results, expected := s.direct(l)
+	half := len(l) / 2
+	for _, o := range l[:half] {
+		s.submit("first", o)
+	}
+	s.saveState("first", "half")
+	checkpoint, _ := s.run("first").Checkpoint(domain.TrainingCheckpointTraining, "half")
+	s.create("second", 2)
+	loaded := s.submit("second", engines.TrainOperation{Load: &engines.TrainLoad{Checkpoint: checkpoint.Files.Prefix,
+		Optimizer: true}})
+	require.Nil(t, s.await(s.lane("second"), loaded).Err)
+	s.untilRun("second", func(r domain.TrainingRun) bool { return r.RecoverySeq() == loaded })
+	require.NoError(t, s.blobs.DeletePrefix(t.Context(), checkpoint.Files.Prefix))
+	stop()
+	s.agent("n2", embeddedEngine())
+	s.replace("n2")
+	for i, o := range l[half:] {
+		seq := s.submit("second", o)
+		require.Equal(t, results[half+i], s.await(s.lane("second"), seq).Body)
+	}
+	require.Equal(t, expected, s.saveState("second", "final"))
+}
+
 // reopen restarts the coordinator with another time after which services stop.
 func (s *service) reopen(idleAfter time.Duration) {
 	s.stop()
