@@ -59,14 +59,17 @@ var trainingRuns = &resource[domain.TrainingRun, TrainingRun]{
 	dependent: map[string]func(*projections.Row[domain.TrainingRun]) bool{},
 	render: func(v *projections.View, row *projections.Row[domain.TrainingRun], out *TrainingRun) {
 		r := &row.State
-		*out = TrainingRun{Name: string(row.Name), Job: r.Job, Session: r.Session, BaseModel: r.BaseModel, Config: renderRunConfig(r.Config),
+		*out = TrainingRun{Name: string(row.Name), Job: r.Job, Session: r.Session, BaseModel: r.BaseModel,
+			Config:       renderRunConfig(r.Config),
 			UserMetadata: r.UserMetadata, State: r.State, Opening: r.Opening, Corruption: r.Corruption,
 			UnloadTime: r.UnloadTime, CreateTime: wire.TimestampOf(&row.CreateTime),
-			UpdateTime: wire.TimestampOf(&row.UpdateTime), CreatedBy: creatorOf(v, r.CreatedBy)}
+			UpdateTime: wire.TimestampOf(&row.UpdateTime),
+			CreatedBy:  creatorOf(v, r.CreatedBy)}
 		for _, c := range r.Checkpoints {
 			out.Checkpoints = append(out.Checkpoints, TrainingCheckpoint{Type: c.Kind, Name: c.Name,
-				Sequence: domain.Count(c.Seq), Steps: c.Steps, SizeBytes: domain.Count(c.Files.Bytes()), Ephemeral: c.Ephemeral,
-				Attempt: c.Attempt, CreateTime: wire.TimestampOf(&c.Time), ExpireTime: c.ExpireTime})
+				Sequence: domain.Count(c.Seq), Steps: c.Steps, SizeBytes: domain.Count(c.Files.Bytes()),
+				Ephemeral: c.Ephemeral, Attempt: c.Attempt, CreateTime: wire.TimestampOf(&c.Time),
+				ExpireTime: c.ExpireTime})
 		}
 	},
 }
@@ -114,6 +117,6 @@ var trainingTexts = map[string]string{
 	"TrainingCheckpoint.ephemeral":      "Whether newer checkpoints of sampling sessions replace it.",
 	"TrainingCheckpoint.attempt":        "Number of the attempt that saved the checkpoint.",
 	"TrainingCheckpoint.expireTime":     "When the checkpoint is deleted; absent if it does not expire.",
-	"TrainingRunCorruption.lastCheckpoint": "Name of the newest checkpoint of the kind training, from which another run can " +
-		"continue; absent if there is none.",
+	"TrainingRunCorruption.lastCheckpoint": "Name of the newest checkpoint of the kind training, from which " +
+		"another run can continue; absent if there is none.",
 }

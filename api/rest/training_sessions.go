@@ -36,7 +36,8 @@ var trainingSessions = &resource[domain.TrainingSession, TrainingSession]{
 		s := &row.State
 		*out = TrainingSession{Name: string(row.Name), Job: s.Job, Tags: s.Tags, UserMetadata: s.UserMetadata,
 			SDKVersion: s.SDKVersion, State: s.State, EndReason: s.EndReason, EndTime: s.EndTime,
-			CreateTime: wire.TimestampOf(&row.CreateTime), UpdateTime: wire.TimestampOf(&row.UpdateTime), CreatedBy: creatorOf(v, s.CreatedBy)}
+			CreateTime: wire.TimestampOf(&row.CreateTime), UpdateTime: wire.TimestampOf(&row.UpdateTime),
+			CreatedBy: creatorOf(v, s.CreatedBy)}
 	},
 }
 

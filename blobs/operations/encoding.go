@@ -95,9 +95,9 @@ func decodeOperation(data []byte, seq int64) (Operation, error) {
 	return o, nil
 }
 
-// encodeResult returns the file of a result. of is the header of its operation.
-func encodeResult(r Result, of header) []byte {
-	return join(resultMagic, header{Seq: of.Seq, Kind: of.Kind, Note: of.Note, Hash: of.Hash, Time: r.Time,
+// encodeResult returns the file of a result of the operation with the header h.
+func encodeResult(r Result, h header) []byte {
+	return join(resultMagic, header{Seq: h.Seq, Kind: h.Kind, Note: h.Note, Hash: h.Hash, Time: r.Time,
 		Attempt: r.Attempt, Err: shortened(r.Err), Sum: hexOf(sha256.Sum256(r.Body))}, r.Body)
 }
 

@@ -238,18 +238,18 @@ func (s *Store) Body(ctx context.Context, lane Lane, seq int64) ([]byte, error) 
 	return o.Body, err
 }
 
-// Next returns the operation of a run with the number after+1. It waits until there is one; ok is false
+// Next returns the operation of a run with the number last+1. It waits until there is one; ok is false
 // if ctx is done before. It returns DataLoss if the operation was acknowledged and is lost, or damaged.
-func (s *Store) Next(ctx context.Context, lane Lane, after int64) (o Operation, ok bool, err error) {
-	w := s.memory.wait(lane, after+1)
-	defer s.memory.leave(lane, after+1, w)
+func (s *Store) Next(ctx context.Context, lane Lane, last int64) (o Operation, ok bool, err error) {
+	w := s.memory.wait(lane, last+1)
+	defer s.memory.leave(lane, last+1, w)
 	for {
-		o, err = s.Operation(ctx, lane, after+1)
+		o, err = s.Operation(ctx, lane, last+1)
 		if err == nil {
 			return o, true, nil
 		}
 		if domain.CodeOf(err) == domain.NotFound {
-			err = s.checkGap(ctx, lane, after+1)
+			err = s.checkGap(ctx, lane, last+1)
 		}
 		switch {
 		case ctx.Err() != nil:

@@ -246,8 +246,8 @@ func sampleOf(account, event, key string) (sample PendingSample, suffix string, 
 }
 
 // Trim deletes the operations of a run up to number through, which a recovery checkpoint contains, and
-// those of their results that are older than before. From then on, Next returns DataLoss for them.
-func (s *Store) Trim(ctx context.Context, lane Lane, through int64, before time.Time) error {
+// those of their results that are older than the time limit. From then on, Next returns DataLoss for them.
+func (s *Store) Trim(ctx context.Context, lane Lane, through int64, limit time.Time) error {
 	state, err := s.lane(ctx, lane)
 	if err != nil {
 		return err
@@ -267,7 +267,7 @@ func (s *Store) Trim(ctx context.Context, lane Lane, through int64, before time.
 		for _, suffix := range []string{operationSuffix, resultSuffix} {
 			number, is := strings.CutSuffix(name, suffix)
 			seq, err := strconv.ParseInt(number, 10, 64)
-			if is && err == nil && seq <= state.Through && (suffix == operationSuffix || file.Time.Before(before)) {
+			if is && err == nil && seq <= state.Through && (suffix == operationSuffix || file.Time.Before(limit)) {
 				keys = append(keys, file.Key)
 			}
 		}
@@ -276,8 +276,8 @@ func (s *Store) Trim(ctx context.Context, lane Lane, through int64, before time.
 }
 
 // Sweep deletes the sampling operations of a job that have a result, and those of the results that are
-// older than before.
-func (s *Store) Sweep(ctx context.Context, account, event string, before time.Time) error {
+// older than the time limit.
+func (s *Store) Sweep(ctx context.Context, account, event string, limit time.Time) error {
 	finished := map[PendingSample]bool{}
 	operations := map[PendingSample]string{}
 	var keys []string
@@ -289,7 +289,7 @@ func (s *Store) Sweep(ctx context.Context, account, event string, before time.Ti
 		switch {
 		case ok && suffix == resultSuffix:
 			finished[sample] = true
-			if file.Time.Before(before) {
+			if file.Time.Before(limit) {
 				keys = append(keys, file.Key)
 			}
 		case ok:
