@@ -276,7 +276,7 @@ func checkCommands(t *testing.T, page, text string) {
 			target, _, _ := strings.Cut(rest, " ")
 			require.Regexp(t, `(?m)^`+regexp.QuoteMeta(target)+`:`, readPage(t, "Makefile"), page)
 		case "go":
-			for _, dir := range regexp.MustCompile(` \./([\w/]+)`).FindAllStringSubmatch(line, -1) {
+			for _, dir := range regexp.MustCompile(` \./([\w/-]+)`).FindAllStringSubmatch(line, -1) {
 				require.DirExists(t, filepath.Join("..", "..", dir[1]), "%s: %s", page, line)
 			}
 		case "curl", "apt-get", "git", "export":
