@@ -17,10 +17,10 @@ func (s *harness) placeOf(name domain.Name) (position, length int) {
 	return position, length
 }
 
-// TestDeploymentsHavePlacesInTheQueue checks that deployments that lack replicas have positions beside
-// the jobs of their accelerator type, and that what has position 1 gets the capacity that becomes
-// free: a replica within a minimum first, of two the one that is missing for longest, although its
-// deployment is newer.
+// TestDeploymentsHavePlacesInTheQueue checks that deployments that lack replicas have positions
+// beside the jobs of their accelerator type, and that what has position 1 gets the capacity that
+// becomes free: a replica within a minimum first, of two the one that is missing for longest,
+// although its deployment is newer.
 func TestDeploymentsHavePlacesInTheQueue(t *testing.T) {
 	s := begin(t, node("n1", "", 40, map[string]int{l4: 1}))
 	s.pending(1, "running")
@@ -76,9 +76,9 @@ func (s *harness) runs(name domain.Name) bool {
 	return s.lifeOf(name.ID()).Active()
 }
 
-// TestWaitsOfDeploymentsAreEstimated checks that the shortages of deployments that end by capacity are
-// the history from which later ones are estimated, and that it leaves out those that did not wait for
-// capacity.
+// TestWaitsOfDeploymentsAreEstimated checks that the shortages of deployments that end by capacity
+// are the history from which later ones are estimated, and that it leaves out those that did not
+// wait for capacity.
 func TestWaitsOfDeploymentsAreEstimated(t *testing.T) {
 	s := begin(t, node("n1", "", 40, map[string]int{l4: 1}))
 	longer := func() int {

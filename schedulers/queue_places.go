@@ -33,8 +33,8 @@ func (q *jobQueue) wait(w waitingJob) *domain.JobWait {
 	return wait
 }
 
-// Places computes the positions of waiting jobs and replicas in the queue. It caches all of them for
-// one log position and one second. It is safe for concurrent use.
+// Places computes the positions of waiting jobs and replicas in the queue. It caches all of them
+// for one log position and one second. It is safe for concurrent use.
 type Places struct {
 	mu       sync.Mutex
 	position uint64
@@ -60,8 +60,8 @@ func (p *Places) Places(v *projections.View, now time.Time,
 	}
 }
 
-// placesOf returns the places of all jobs that are in the queue according to their status, and of all
-// missing replicas. It does not validate the resources that the jobs name.
+// placesOf returns the places of all jobs that are in the queue according to their status, and of
+// all missing replicas. It does not validate the resources that the jobs name.
 func placesOf(v *projections.View, now time.Time) map[string]queue.Place {
 	fleet := fleetOf(v)
 	var waiting []waitingJob

@@ -12,8 +12,9 @@ import (
 	"anneal/schedulers/queue"
 )
 
-// TestWaitsAreEstimated checks that a job that begins to wait for capacity records its situation once,
-// with an estimate if enough jobs have waited before. It checks the same after an attempt was lost.
+// TestWaitsAreEstimated checks that a job that begins to wait for capacity records its situation
+// once, with an estimate if enough jobs have waited before. It checks the same after an attempt was
+// lost.
 func TestWaitsAreEstimated(t *testing.T) {
 	s := newHarnessWithInputs(t)
 	s.given(node("n1", domain.PoolTraining, 1, nil))
@@ -83,8 +84,8 @@ func TestPlacesAreTheOrderOfStarts(t *testing.T) {
 	}
 }
 
-// TestPreemptionsOfAJobAreLimited checks that a job that has been preempted MaxPreemptions times keeps
-// its node, so that it ends although other jobs are always due.
+// TestPreemptionsOfAJobAreLimited checks that a job that has been preempted MaxPreemptions times
+// keeps its node, so that it ends although other jobs are always due.
 func TestPreemptionsOfAJobAreLimited(t *testing.T) {
 	s := newHarnessWithInputs(t)
 	s.given(node("n1", domain.PoolTraining, 1, nil))

@@ -177,9 +177,9 @@ func (q *jobQueue) preemptionOf(victim *queue.Job, d queue.Decision) domain.Inte
 	return domain.IntendJob(j.Name, preempt)
 }
 
-// byShortage returns deployments in the order of since when they lack replicas, as in the queue: those
-// that lack them for longest first. Otherwise, their order stays. The view still counts replicas whose
-// node was lost; these are missing from now on.
+// byShortage returns deployments in the order of since when they lack replicas, as in the queue:
+// those that lack them for longest first. Otherwise, their order stays. The view still counts
+// replicas whose node was lost; these are missing from now on.
 func byShortage(deployments []*deployment, shortage func(*deployment) time.Time) []*deployment {
 	sorted := slices.Clone(deployments)
 	slices.SortStableFunc(sorted, func(a, b *deployment) int {

@@ -72,8 +72,8 @@ func (d *deployment) sharingNode() (domain.Replica, bool) {
 	return domain.Replica{}, false
 }
 
-// settled reports whether the deployment has as many ready replicas as desired, the last one did not
-// fail, and the plan does not change it.
+// settled reports whether the deployment has as many ready replicas as desired, the last one did
+// not fail, and the plan does not change it.
 func settled(d *deployment) bool {
 	return d.State == domain.DeploymentReadyState && len(d.old) == 0 && d.planned == 0 &&
 		len(d.current) == d.DesiredReplicas && ready(d.current) == len(d.current) && d.Failures == 0

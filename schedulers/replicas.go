@@ -42,7 +42,8 @@ const (
 //
 // A deployment that is being deleted loses its replicas and is then DELETED.
 type Replicas struct {
-	// PlaceWithin is the time after which a new deployment without capacity fails. 0 stands for the constant.
+	// PlaceWithin is the time after which a new deployment without capacity fails. 0 stands for the
+	// constant.
 	PlaceWithin time.Duration
 	// KeepDeleted is how long a deleted deployment can be undeleted. 0 stands for the constant.
 	KeepDeleted time.Duration

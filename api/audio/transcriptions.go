@@ -161,8 +161,8 @@ func (t *transcription) run() (any, error) {
 	return t.builder.response(t.q.format), nil
 }
 
-// bytesPerToken is the length of a recording that counts as one token in the admission queue: 10 ms of
-// mono sound with 16,000 samples per second.
+// bytesPerToken is the length of a recording that counts as one token in the admission queue: 10 ms
+// of mono sound with 16,000 samples per second.
 const bytesPerToken = 320
 
 // send sends the request to replicas. Each attempt transcribes the recording from its start, but a

@@ -170,8 +170,8 @@ func (*Service) historyOf(c *request.Call, subject string) history {
 // read.
 var hidden = []string{domain.APIKeys.Collection, domain.Secrets.Collection}
 
-// VisibleToReaders reports whether readers of the account of an event who do not have the permission
-// ManageSecrets may read the event.
+// VisibleToReaders reports whether readers of the account of an event who do not have the
+// permission ManageSecrets may read the event.
 func VisibleToReaders(e eventlog.Event) bool { return history{hidden: hidden}.visible(e) }
 
 // ForReaders returns a function that returns an event as readers of its account without the
@@ -345,7 +345,8 @@ func (s *eventStream) comment(text string) error {
 	return s.flush()
 }
 
-// isAuthorized reports whether the API key or ID token with which the stream was opened is still valid.
+// isAuthorized reports whether the API key or ID token with which the stream was opened is still
+// valid.
 func (s *eventStream) isAuthorized() bool { return request.IsValid(s.Call) }
 
 // subjectMatches reports whether a NATS subject matches a filter, which is a subject or a prefix

@@ -17,8 +17,8 @@ import (
 
 // list returns a page of the history's events. Without a filter, and in the order of positions, up
 // or down, it reads only the events of the page. With a filter that begins with subject = "…", it
-// reads only the events of that resource, and if the filter has nothing else, only those of the page.
-// With any other filter or order, it reads the whole history.
+// reads only the events of that resource, and if the filter has nothing else, only those of the
+// page. With any other filter or order, it reads the whole history.
 func list(c *request.Call, p *request.Params, h history) (any, error) {
 	q, m := request.ReadListQuery(c, p, reflect.TypeFor[Event]())
 	h, whole := h.ofSubject(q.Filter)
@@ -132,9 +132,10 @@ func previousPage(c *request.Call, p *request.Params, h history, q query.Query, 
 	return request.ListResponse("events", events, next, cursor.Total, m)
 }
 
-// newestBefore returns the n newest events of the history before a position, in the order of the log.
-// The log is read forward only, so newestBefore reads ranges of positions that end at the position,
-// each twice as long as the one that follows it, until it has found n events. It keeps at most 2n.
+// newestBefore returns the n newest events of the history before a position, in the order of the
+// log. The log is read forward only, so newestBefore reads ranges of positions that end at the
+// position, each twice as long as the one that follows it, until it has found n events. It keeps at
+// most 2n.
 func newestBefore(c *request.Call, h history, position uint64, n int) (newest []eventlog.Event, err error) {
 	for length := uint64(n); position > 1 && len(newest) < n; length *= 2 {
 		begin := position - min(position, length+1) // the range has the positions between begin and position

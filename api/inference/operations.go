@@ -81,8 +81,8 @@ func (s *Service) operations() []request.Operation {
 }
 
 // performanceHeaders lists the response headers with performance metrics. A stream has only
-// anneal-warning and anneal-route, because its headers are sent before the values of the other headers
-// are known.
+// anneal-warning and anneal-route, because its headers are sent before the values of the other
+// headers are known.
 var performanceHeaders = []request.Parameter{
 	{Name: "anneal-warning", Kind: wire.Text,
 		Description: "Names a parameter that the server ignored, because it is unknown or has no effect. The response " +

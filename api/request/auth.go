@@ -264,8 +264,9 @@ func (c *Call) HashDirectKeys(deployment domain.Name, keys []string) (hashes [][
 	return hashes
 }
 
-// authenticate returns the principal: the holder of an API key or of an ID token or, on a direct route, of one of the
-// deployment's own keys. A key of a deployment has the role inference in the deployment's account.
+// authenticate returns the principal: the holder of an API key or of an ID token or, on a direct
+// route, of one of the deployment's own keys. A key of a deployment has the role inference in the
+// deployment's account.
 func (c *Call) authenticate() (Principal, error) {
 	if c.Direct != "" {
 		row, ok := c.View().Deployments.Get(c.Direct)

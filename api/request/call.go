@@ -100,8 +100,8 @@ type Call struct {
 	recorded    atomic.Bool // the call may have recorded a change
 }
 
-// An Admission is what the admission queue of a deployment decided on a call, whose parts all get the
-// same decision. An attempt on the candidate of a release has a call of its own.
+// An Admission is what the admission queue of a deployment decided on a call, whose parts all get
+// the same decision. An attempt on the candidate of a release has a call of its own.
 type Admission struct {
 	mu   sync.Mutex
 	made bool
@@ -297,7 +297,8 @@ func (u unrecorded) Error() string { return u.cause.Error() }
 
 func (u unrecorded) Unwrap() error { return u.cause }
 
-// NodeMask returns what replaces the names of nodes in the response; nil if the caller may see them.
+// NodeMask returns what replaces the names of nodes in the response; nil if the caller may see
+// them.
 func NodeMask(c *Call) *domain.NodeMask {
 	if c.Principal.SeesNodes() {
 		return nil

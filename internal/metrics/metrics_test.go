@@ -122,8 +122,8 @@ func TestAppendsAreMeasured(t *testing.T) {
 	require.Equal(t, map[string]uint64{"appended": 1, "conflict": 1, "failed": 2}, counts)
 }
 
-// TestNamedMetricsAreLimited checks that the names with the most jobs are exported, and the sum of the
-// others.
+// TestNamedMetricsAreLimited checks that the names with the most jobs are exported, and the sum of
+// the others.
 func TestNamedMetricsAreLimited(t *testing.T) {
 	c := newCluster(t)
 	for i := range 501 {

@@ -15,8 +15,8 @@ type Place struct {
 	Ahead    int64 // sum of the units (accelerators or CPU cores) of the waiting ones before this one
 }
 
-// Places returns the places of all waiting jobs and replicas, by ID. It sorts all of them, so call it once
-// for several jobs.
+// Places returns the places of all waiting jobs and replicas, by ID. It sorts all of them, so call
+// it once for several jobs.
 func (q *Queue) Places(now int64) map[string]Place {
 	q.now = now
 	q.updateLate()
@@ -74,8 +74,8 @@ func prefer(q *Queue, sorted []order) {
 	}
 }
 
-// orderOf returns the order of a waiting job or replica. Promised jobs and replicas within a minimum
-// come first, as in startPromised.
+// orderOf returns the order of a waiting job or replica. Promised jobs and replicas within a
+// minimum come first, as in startPromised.
 func orderOf(q *Queue, e *entry) order {
 	o := order{promised: e.Promised || e.Role == Minimum, last: e.Last, key: e.deadline, id: e.ID,
 		size: q.list[e.shape].size, account: e.Account, priority: e.Priority, replica: e.Role != Training}
