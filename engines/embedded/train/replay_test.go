@@ -42,7 +42,8 @@ func completionRows(n int) []string {
 // its loss: the mean likelihood plus the weighted mean divergence.
 func TestReplayGradient(t *testing.T) {
 	c := llama.Config{ModelType: "llama", HiddenSize: 16, IntermediateSize: 24, Layers: 2, Heads: 2, KVHeads: 2,
-		HeadDim: 8, VocabSize: 40, MaxPositions: 64, NormEps: 1e-5, RopeTheta: 10000, HiddenAct: "silu", InitializerRange: 0.3}
+		HeadDim: 8, VocabSize: 40, MaxPositions: 64, NormEps: 1e-5, RopeTheta: 10000, HiddenAct: "silu",
+		InitializerRange: 0.3}
 	w := llama.NewWeights(c)
 	w.Initialize(3)
 	a := llama.NewAdapter(c, 3, 6, []llama.Module{llama.Query, llama.Up, llama.Down})
