@@ -22,6 +22,7 @@ var zeroValues = map[string]string{
 	"refCacheBatchSize":       "the field has no effect with any value",
 	"refCacheConcurrency":     "the field has no effect with any value",
 	"mtpNumDraftTokens":       "the field has no effect with any value",
+	"replayWeight":            "no responses are replayed",
 	"maxStaleness":            "the newest weights generate rollouts, as documented",
 	"temperature":             "refused for rollouts",
 	"topK":                    "sampling from all tokens, as documented",
