@@ -12,8 +12,8 @@ import (
 	"anneal/eventlog/secrets"
 )
 
-// secretReads names the code that reads secrets, by its purpose. The types of secrets.OpenFunc and of
-// secrets.ObservedVault make each read have a secrets.Reader, and so an audit record.
+// secretReads names the code that reads secrets, by its purpose. The types of secrets.OpenFunc and
+// of secrets.ObservedVault make each read have a secrets.Reader, and so an audit record.
 var secretReads = map[string]string{
 	"SCORE_RESPONSES":    "workers/coordinator/file_sets.go",
 	"BUILD_EVALUATOR":    "workers/tasks/evaluator.go",
@@ -27,8 +27,8 @@ var secretReads = map[string]string{
 	"WRITE_SUBSCRIPTION": "workers/subscriptions/files.go",
 }
 
-// TestSecretReadsAreObserved checks that secretReads has all code that reads secrets, and that no code
-// of the program reads a vault without reporting it.
+// TestSecretReadsAreObserved checks that secretReads has all code that reads secrets, and that no
+// code of the program reads a vault without reporting it.
 func TestSecretReadsAreObserved(t *testing.T) {
 	values := map[string]string{} // by name of the constant
 	for _, purpose := range secrets.Purposes {

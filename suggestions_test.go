@@ -20,7 +20,8 @@ var listsNames = regexp.MustCompile(
 	`(must be one of|it is one of|valid (fields|parameters|values):|fields are|choose from) %`)
 
 // TestMisspeltNamesGetSuggestions checks that every message that lists known names or values also
-// suggests those that are most similar to the given one: the list is long, and the user misspelt one.
+// suggests those that are most similar to the given one: the list is long, and the user misspelt
+// one.
 func TestMisspeltNamesGetSuggestions(t *testing.T) {
 	found := 0
 	require.NoError(t, filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {

@@ -377,8 +377,9 @@ func TestPerformanceMetrics(t *testing.T) {
 		engines.Chunk{Finish: engines.FinishStop})
 	a := s.chat(`"perf_metrics_in_response": true`)
 	want := map[string]string{"prompt-tokens": "3", "cached-prompt-tokens": "2",
-		"deployment": "accounts/acme/deployments/d1", "backend-host": "n1", "num-concurrent-requests": "1",
-		"tokenizer-duration": "0.001000", "prefill-duration": "2.000000", "tokenizer-queue-duration": "0.000000",
+		"deployment": "accounts/acme/deployments/d1", "backend-host": domain.NodeMask{Key: pepper}.Label("n1"),
+		"num-concurrent-requests": "1",
+		"tokenizer-duration":      "0.001000", "prefill-duration": "2.000000", "tokenizer-queue-duration": "0.000000",
 		"generation-queue-duration": "0.000000"}
 	for name, value := range want {
 		require.Equal(t, value, a.header.Get("anneal-"+name), name)

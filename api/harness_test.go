@@ -368,6 +368,7 @@ func (s *harness) send(r *http.Request) response {
 	body := testutil.ReadAll(s, received.Body)
 	a := response{received.StatusCode, received.Header, body}
 	s.validate(r, sent, a)
+	s.requireNoNode(r, a)
 	for name := range a.header {
 		if strings.HasPrefix(name, "Anneal-") {
 			require.Contains(s, s.server.cors.exposed, strings.ToLower(name), "scripts of other origins can read the header")

@@ -79,7 +79,8 @@ func TestFdatasyncDuringClose(t *testing.T) {
 	}
 }
 
-// TestUnknownSpace checks that the space of a directory that does not exist is unknown, and unlimited.
+// TestUnknownSpace checks that the space of a directory that does not exist is unknown, and
+// unlimited.
 func TestUnknownSpace(t *testing.T) {
 	space := On(filepath.Join(t.TempDir(), "missing"))
 	_, known := space.Free()

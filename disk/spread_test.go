@@ -10,8 +10,8 @@ import (
 	"anneal/disk"
 )
 
-// TestSpread checks that a directory is usable after Spread, also if Spread is repeated, or its file system
-// has no such attribute, or there is no directory.
+// TestSpread checks that a directory is usable after Spread, also if Spread is repeated, or its
+// file system has no such attribute, or there is no directory.
 func TestSpread(t *testing.T) {
 	dir := t.TempDir()
 	for range 2 {

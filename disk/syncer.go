@@ -16,8 +16,8 @@ type Syncer struct {
 	linked map[string]identity // directories whose entries in their parents, up to a root, are durable
 }
 
-// maxLinked is the maximum size of Syncer.linked. Beyond it the map is cleared, and the next SyncDir of a
-// directory syncs its parents again.
+// maxLinked is the maximum size of Syncer.linked. Beyond it the map is cleared, and the next
+// SyncDir of a directory syncs its parents again.
 const maxLinked = 1 << 16
 
 // A dirSync holds the fsyncs of one directory: the one that is running, and the next one, which has

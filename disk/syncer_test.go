@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestSyncDirSharesAnFsync checks that calls that arrive while an fsync runs share the next one, which
-// begins after they arrived, and receive its error.
+// TestSyncDirSharesAnFsync checks that calls that arrive while an fsync runs share the next one,
+// which begins after they arrived, and receive its error.
 func TestSyncDirSharesAnFsync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls atomic.Int64
@@ -49,8 +49,8 @@ func TestSyncDirSharesAnFsync(t *testing.T) {
 	})
 }
 
-// TestSyncUpSkipsDurableParents checks which directories are synced: the parents of a directory once,
-// and again when another directory replaced it.
+// TestSyncUpSkipsDurableParents checks which directories are synced: the parents of a directory
+// once, and again when another directory replaced it.
 func TestSyncUpSkipsDurableParents(t *testing.T) {
 	if _, ok := identify(t.TempDir()); !ok {
 		t.Skip("the file system does not tell when a directory was created")

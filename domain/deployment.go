@@ -96,6 +96,15 @@ type ReplicaShortage struct {
 	Desired time.Time `json:"desired,omitzero"`
 }
 
+// Since returns since when the replica that is placed next is missing; zero if there are enough
+// replicas.
+func (s ReplicaShortage) Since() time.Time {
+	if !s.Minimum.IsZero() {
+		return s.Minimum
+	}
+	return s.Desired
+}
+
 // Deployment is the state of one deployment.
 type Deployment struct {
 	DeploymentSpec

@@ -25,6 +25,11 @@ type WaitEstimate struct {
 	High   int64 `json:"highSeconds"`
 }
 
+// MinWaits is the minimum number of earlier waits from which a wait is estimated. The next of n
+// exchangeable waits is no longer than the longest of the n with a probability of n/(n+1), which is
+// 80 % for 4: with fewer, nothing is known with that probability.
+const MinWaits = 4
+
 // A JobWait is recorded when a job begins to wait for capacity. The waits of started jobs are the
 // history from which later waits are estimated.
 type JobWait struct {

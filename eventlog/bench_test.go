@@ -36,8 +36,8 @@ func BenchmarkDo(b *testing.B) {
 	}
 }
 
-// plainJetStream returns a JetStream context on a NATS server with default settings and a stream for the
-// subjects raw.>. If durable is set, the server syncs each message to disk.
+// plainJetStream returns a JetStream context on a NATS server with default settings and a stream
+// for the subjects raw.>. If durable is set, the server syncs each message to disk.
 func plainJetStream(b *testing.B, durable bool) jetstream.JetStream {
 	s, err := server.NewServer(&server.Options{DontListen: true, JetStream: true, StoreDir: b.TempDir(),
 		SyncAlways: durable, NoSigs: true, NoLog: true})

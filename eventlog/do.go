@@ -245,9 +245,9 @@ func (d *decision) attempt(ctx context.Context, first bool) (change Change, appe
 	return change, true, err
 }
 
-// decide calls the intent's Decide with the row current and returns the change to append. The change
-// has no event when the row already has the requested state. first is true for the first attempt,
-// whose row's version becomes d.since.
+// decide calls the intent's Decide with the row current and returns the change to append. The
+// change has no event when the row already has the requested state. first is true for the first
+// attempt, whose row's version becomes d.since.
 func (d *decision) decide(current Row, first bool) (Change, error) {
 	change := Change{Name: d.intent.Name, Before: current}
 	if first {

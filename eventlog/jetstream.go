@@ -112,8 +112,8 @@ func EnsureStream(ctx context.Context, js jetstream.JetStream, config jetstream.
 }
 
 // Retry repeats an idempotent request to the NATS server until it replies or ctx is done. A cluster
-// without a leader drops requests, so a single attempt could wait forever. Retry logs a warning every
-// retryWarning.
+// without a leader drops requests, so a single attempt could wait forever. Retry logs a warning
+// every retryWarning.
 func Retry(ctx context.Context, try func(context.Context) error) error {
 	warned := time.Now()
 	for {

@@ -157,8 +157,8 @@ func (l *JetStream) follow(ctx context.Context, filter string, cursor *uint64, y
 	}
 }
 
-// passStored passes an event in the form in which it is stored to the function of Observe and to the
-// mark. stored is a buffer for the event.
+// passStored passes an event in the form in which it is stored to the function of Observe and to
+// the mark. stored is a buffer for the event.
 func passStored(l *JetStream, stored *integrity.Message, position uint64, m jetstream.Msg) error {
 	if l.observe == nil && !l.mark.Follows(position) {
 		return l.mark.Err()

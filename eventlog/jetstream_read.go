@@ -24,7 +24,8 @@ const (
 	pageGrowth  = 4
 	pageEvents  = 1024
 	pageBytes   = 8 << 20
-	// slowPageBytes is the size to which pages shrink on a connection that is too slow for larger ones.
+	// slowPageBytes is the size to which pages shrink on a connection that is too slow for larger
+	// ones.
 	slowPageBytes = 64 << 10
 )
 
@@ -118,8 +119,9 @@ func (l *JetStream) page(ctx context.Context, filter string, first uint64, limit
 	return events, left, err
 }
 
-// A pageSize is the maximum size of the next page in bytes. After a page that did not arrive in time,
-// because the connection is slow, pages are smaller. They grow again while they arrive quickly.
+// A pageSize is the maximum size of the next page in bytes. After a page that did not arrive in
+// time, because the connection is slow, pages are smaller. They grow again while they arrive
+// quickly.
 type pageSize struct{ halvings atomic.Int32 } // number of times that pageBytes is halved
 
 func (p *pageSize) bytes() int { return max(pageBytes>>p.halvings.Load(), slowPageBytes) }

@@ -78,8 +78,9 @@ func (f *streamFollower) apply(e modelEvent) {
 	}
 }
 
-// followTo applies events of all streams up to a vector, in a random order of streams and chunks. It
-// returns false when each stream waits for a cause after the vector: then the vector is not closed.
+// followTo applies events of all streams up to a vector, in a random order of streams and chunks.
+// It returns false when each stream waits for a cause after the vector: then the vector is not
+// closed.
 func (f *streamFollower) followTo(v vector, random *rand.Rand) bool {
 	for f.applied != v {
 		before := f.applied
@@ -107,8 +108,8 @@ func (f *streamFollower) catchUp(t *testing.T) {
 	require.True(t, f.followTo(f.log.ends(), f.log.random), "every stream waits for another")
 }
 
-// unclosed returns the number of events among the last ones of each stream up to a vector whose cause
-// is after the vector.
+// unclosed returns the number of events among the last ones of each stream up to a vector whose
+// cause is after the vector.
 func (l *streamLog) unclosed(v vector) (n int) {
 	for i := range v {
 		for sequence := v[i]; sequence > 0 && sequence+256 > v[i]; sequence-- {
@@ -189,9 +190,9 @@ func (r *streamReaders) round(t *testing.T, random *rand.Rand) {
 	}
 }
 
-// plantedRun returns a follower that has read a log of 150,000 events. plant changes the follower before
-// it reads; round is called after each 1,000 events. stuck says that the follower could not reach a
-// closed vector.
+// plantedRun returns a follower that has read a log of 150,000 events. plant changes the follower
+// before it reads; round is called after each 1,000 events. stuck says that the follower could not
+// reach a closed vector.
 func plantedRun(seed uint64, plant, round func(*streamFollower)) (f *streamFollower, stuck bool) {
 	f = &streamFollower{log: newStreamLog(rand.New(rand.NewPCG(seed, 1))), waits: true}
 	plant(f)
@@ -221,8 +222,8 @@ func (f *streamFollower) planted(other func(sequence uint64) uint64) {
 	}
 }
 
-// TestViolationsOfStreamsAreFound plants violations of the rules of a log of several streams, each of
-// which the checks of the model must find.
+// TestViolationsOfStreamsAreFound plants violations of the rules of a log of several streams, each
+// of which the checks of the model must find.
 func TestViolationsOfStreamsAreFound(t *testing.T) {
 	seed := testutil.Random(t).Uint64()
 	nothing := func(*streamFollower) {}
@@ -268,9 +269,9 @@ func TestViolationsOfStreamsAreFound(t *testing.T) {
 	require.Positive(t, vectors, "the ends of the streams are read one after another, while events are appended")
 }
 
-// TestMovesKeepTheOrderOfAnAccount checks that a follower that reads the new stream of an account first
-// waits for the move, and that it would apply the account's events out of order if the first event in
-// the new stream did not state the move as its cause.
+// TestMovesKeepTheOrderOfAnAccount checks that a follower that reads the new stream of an account
+// first waits for the move, and that it would apply the account's events out of order if the first
+// event in the new stream did not state the move as its cause.
 func TestMovesKeepTheOrderOfAnAccount(t *testing.T) {
 	for _, stated := range []bool{true, false} {
 		l := newStreamLog(rand.New(rand.NewPCG(1, 2)))

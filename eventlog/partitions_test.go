@@ -165,12 +165,12 @@ func (l *streamLog) ends() (v vector) {
 }
 
 // TestLogOfSeveralStreams simulates a log of several streams, between which accounts move, and its
-// readers, which read the streams at different speeds. It shows what stays exact with the rule that an
-// event is applied after its cause: each account's events are applied in order, through moves; every
-// vector of positions that a follower passes is closed and not smaller than the one before; a read of
-// all accounts at such a vector gives the same state to every reader; no account exceeds its quota; and
-// a subscription that starts again from a stored vector skips nothing. ANNEAL_EVENTS is the number of
-// events.
+// readers, which read the streams at different speeds. It shows what stays exact with the rule that
+// an event is applied after its cause: each account's events are applied in order, through moves;
+// every vector of positions that a follower passes is closed and not smaller than the one before; a
+// read of all accounts at such a vector gives the same state to every reader; no account exceeds
+// its quota; and a subscription that starts again from a stored vector skips nothing. ANNEAL_EVENTS
+// is the number of events.
 func TestLogOfSeveralStreams(t *testing.T) {
 	events := testutil.Variable(t, "ANNEAL_EVENTS", 1_000_000)
 	random := testutil.Random(t)

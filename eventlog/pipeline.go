@@ -75,7 +75,8 @@ func (p *Pipeline) enter(ctx context.Context, name domain.Name) (l *lane, leave 
 	})
 }
 
-// await waits for the turn of a command. The result is false after turnTimeout, or when ctx is done.
+// await waits for the turn of a command. The result is false after turnTimeout, or when ctx is
+// done.
 func (l *lane) await(ctx context.Context) bool {
 	select {
 	case l.turn <- struct{}{}:
@@ -180,9 +181,9 @@ func (p *Pipeline) Applied(name domain.Name, position uint64) {
 }
 
 // DoAll executes intents in order, as Do does, each with a new command ID. It executes an intent as
-// soon as the event of the one before is stored, so that the events share one fsync. After an intent
-// that fails before its event is stored, it executes no more; the errors of those that are not
-// executed are the error of that intent. It returns when all events are durable.
+// soon as the event of the one before is stored, so that the events share one fsync. After an
+// intent that fails before its event is stored, it executes no more; the errors of those that are
+// not executed are the error of that intent. It returns when all events are durable.
 func DoAll(ctx context.Context, log Log, rows Rows, req Request, intents ...domain.Intent) ([]Change, []error) {
 	changes, errs := make([]Change, len(intents)), make([]error, len(intents))
 	var all sync.WaitGroup

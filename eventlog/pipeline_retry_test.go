@@ -86,9 +86,9 @@ func eventsOf(t *testing.T, log eventlog.Log, command string) (n int) {
 	return n
 }
 
-// TestRepeatedCommandIsRecordedOnce checks that a command that is executed twice is recorded once and
-// succeeds twice, although another command's event follows its first one, and although the state
-// without the events that are not synced would refuse it.
+// TestRepeatedCommandIsRecordedOnce checks that a command that is executed twice is recorded once
+// and succeeds twice, although another command's event follows its first one, and although the
+// state without the events that are not synced would refuse it.
 func TestRepeatedCommandIsRecordedOnce(t *testing.T) {
 	type step struct {
 		command string
@@ -183,8 +183,8 @@ func TestLateEventIsFoundBeforeTheRetry(t *testing.T) {
 	require.Equal(t, 1, eventsOf(t, log.Memory, "late"))
 }
 
-// TestConflictKeepsOwnStoredEvent checks that after a conflict with another control plane, a command
-// is not refused on the state before an event that this process has stored.
+// TestConflictKeepsOwnStoredEvent checks that after a conflict with another control plane, a
+// command is not refused on the state before an event that this process has stored.
 func TestConflictKeepsOwnStoredEvent(t *testing.T) {
 	h := holdLaterSyncs(t)
 	first := h.doAs(t, "first", add(-50))

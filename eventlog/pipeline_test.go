@@ -54,8 +54,8 @@ func (h *held) do(t *testing.T, intent domain.Intent) <-chan error {
 	return ended
 }
 
-// TestCommandsOnOneResourceShareSyncs checks that commands are decided on events that are stored but
-// not durable, and return only when their own events are durable.
+// TestCommandsOnOneResourceShareSyncs checks that commands are decided on events that are stored
+// but not durable, and return only when their own events are durable.
 func TestCommandsOnOneResourceShareSyncs(t *testing.T) {
 	h := holdSyncs(t)
 	var results []<-chan error
@@ -113,8 +113,8 @@ func TestRefusalsAreDurable(t *testing.T) {
 	}
 }
 
-// TestFailedDiskFailsTheWholePipeline checks that a command is not acknowledged if the event on which
-// it was decided may be lost.
+// TestFailedDiskFailsTheWholePipeline checks that a command is not acknowledged if the event on
+// which it was decided may be lost.
 func TestFailedDiskFailsTheWholePipeline(t *testing.T) {
 	log := servertest.Start(t, func(o *natsserver.Options) { o.NoSync = false }).Log()
 	proceed := make(chan struct{})

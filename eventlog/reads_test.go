@@ -34,8 +34,8 @@ func TestReadsFetchOnlyWhatIsNeeded(t *testing.T) {
 	}))
 }
 
-// TestReadsOfDenseAndSparseFilters compares reads with a filter, in a log in which the filter selects most
-// events, then few, then most again, with those of a log in memory.
+// TestReadsOfDenseAndSparseFilters compares reads with a filter, in a log in which the filter
+// selects most events, then few, then most again, with those of a log in memory.
 func TestReadsOfDenseAndSparseFilters(t *testing.T) {
 	log, memory := servertest.StartLog(t), eventlog.NewMemory()
 	last := map[string]uint64{}

@@ -47,8 +47,8 @@ func slowly(l net.Listener, addr string, perTick int64) {
 	}
 }
 
-// TestReadOverASlowConnection reads a log over a connection that needs longer for a full page than a
-// read waits. Repeated reads, each after the events of the one before, reach its end.
+// TestReadOverASlowConnection reads a log over a connection that needs longer for a full page than
+// a read waits. Repeated reads, each after the events of the one before, reach its end.
 func TestReadOverASlowConnection(t *testing.T) {
 	const events, size, ackWait = 300, 30_000, 400 * time.Millisecond
 	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(),

@@ -15,13 +15,15 @@ import (
 type fold struct {
 	kind    domain.AnyKind
 	job     bool // the resources of the kind are training jobs
+	serves  bool // the resources of the kind are deployments
 	table   *table
 	shared  *table
 	changed bool // the table has changed since shared was copied
 }
 
 func newFold(kind domain.AnyKind) *fold {
-	return &fold{kind: kind, job: domain.IsJob(kind), table: newTable(kind), changed: true}
+	return &fold{kind: kind, job: domain.IsJob(kind), serves: kind.CollectionID() == domain.Deployments.Collection,
+		table: newTable(kind), changed: true}
 }
 
 // change applies a decoded event to the table. After an error, the table is unchanged. A row that

@@ -12,7 +12,7 @@ func Fork(w *World) *World {
 	fork.fields, fork.at, fork.saved, fork.now, fork.waits = w.fields, w.at, w.at.Position, w.now, w.waits.Fork()
 	for collection, f := range w.folds {
 		table := f.share().copy()
-		fork.folds[collection] = &fold{kind: f.kind, job: f.job, table: table, changed: true}
+		fork.folds[collection] = &fold{kind: f.kind, job: f.job, serves: f.serves, table: table, changed: true}
 	}
 	return fork
 }

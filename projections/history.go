@@ -11,9 +11,12 @@ import (
 	"anneal/projections/waits"
 )
 
-// change applies a decoded event to the table of f, and to the history of job waits if the event
-// starts a job.
+// change applies a decoded event to the table of f, and to the history of waits if the event starts a
+// job or places a replica.
 func (w *World) change(f *fold, e eventlog.Event, decoded any) error {
+	if f.serves && e.Type == "replica.placed.v1" {
+		return placeReplica(w, f, e, decoded)
+	}
 	if !f.job {
 		return f.change(e, decoded)
 	}
@@ -35,6 +38,53 @@ func (w *World) change(f *fold, e eventlog.Event, decoded any) error {
 		w.waits.Observe(wait.Situation, wait.Estimate, max(0, life.StartTime.Unix()-wait.Time.Unix()))
 	}
 	return nil
+}
+
+// placeReplica applies the event of a replica that is placed. If the deployment then no longer lacks
+// replicas within its minimum, or no replica at all, it adds to the history for how long it has lacked
+// them.
+func placeReplica(w *World, f *fold, e eventlog.Event, decoded any) error {
+	before, waited := domain.ReplicaShortage{}, false
+	if d := f.deployment(e.Name); d != nil {
+		before, waited = d.Short, waitsForCapacity(w, d)
+	}
+	if err := f.change(e, decoded); err != nil {
+		return err
+	}
+	d := f.deployment(e.Name)
+	if !waited || d == nil || before.Since().IsZero() {
+		return nil
+	}
+	below, left := !before.Minimum.IsZero(), d.Short.Desired
+	if below {
+		left = d.Short.Minimum
+	}
+	if left.IsZero() {
+		w.waits.ObserveReplica(below, d.AcceleratorCount, canonicalTime(e.Time).Unix()-before.Since().Unix())
+	}
+	return nil
+}
+
+// waitsForCapacity reports whether a deployment that lacks replicas waits for capacity only, and not
+// for its model, for another attempt after a failure, or, above maxReplicaCount, until nothing else
+// waits for capacity.
+func waitsForCapacity(w *World, d *domain.Deployment) bool {
+	models, ok := w.folds[domain.Models.Collection]
+	if !ok {
+		return false
+	}
+	model, ok := models.table.rows.Get(domain.Name(d.BaseModel))
+	return ok && !model.row.Head().UpdateTime.After(d.Short.Since()) && d.Failures == 0 &&
+		len(d.Replicas) < d.MaxReplicas()
+}
+
+// deployment returns the state of a deployment; nil when it does not exist.
+func (f *fold) deployment(name domain.Name) *domain.Deployment {
+	one, ok := f.table.rows.Get(name)
+	if !ok {
+		return nil
+	}
+	return one.row.Pointer().(*domain.Deployment)
 }
 
 // life returns the lifecycle state of a job; nil when the job does not exist.

@@ -350,26 +350,50 @@ func (p *pastRows) replace(account string, changed []changedRow, later int) (*ta
 // rebuilt returns a new table of an account's unchanged and changed rows.
 func (p *pastRows) rebuilt(account string, changed []changedRow) (*table, error) {
 	t := newTable(p.present.kind)
-	all := slices.Concat(p.rowsOf(account, func(version uint64) bool { return version <= p.position })...)
-	p.present.deleted.Scan(func(name domain.Name, version uint64) bool {
-		if version <= p.position && (account == everyAccount || p.present.listedIn(name) == account) {
+	first := p.present.firstName(account)
+	if account == everyAccount {
+		first = ""
+	}
+	belongs := func(name domain.Name) bool { return account == everyAccount || p.present.listedIn(name) == account }
+	p.present.deleted.Ascend(first, func(name domain.Name, version uint64) bool {
+		if !belongs(name) {
+			return false
+		}
+		if version <= p.position {
 			t.deleted.Set(name, version)
 		}
 		return true
 	})
 	for _, one := range changed {
-		switch {
-		case one.row != nil:
-			all = append(all, one.row)
-		case one.found > 0:
+		if one.row == nil && one.found > 0 {
 			t.deleted.Set(one.name, one.found)
 		}
 	}
-	slices.SortFunc(all, func(a, b domain.AnyRow) int { return cmp.Compare(a.Key(), b.Key()) })
-	for _, row := range all {
-		if err := t.load(row); err != nil {
-			return nil, err
+	changed = slices.DeleteFunc(changed, func(one changedRow) bool { return one.row == nil })
+	slices.SortFunc(changed, func(a, b changedRow) int { return cmp.Compare(a.name, b.name) })
+	// the present rows are ordered by name, too, and load needs all rows in this order
+	var err error
+	loadBefore := func(name domain.Name) {
+		for err == nil && len(changed) > 0 && changed[0].name < name {
+			err, changed = t.load(changed[0].row), changed[1:]
 		}
+	}
+	p.present.rows.Ascend(first, func(name domain.Name, one cell) bool {
+		if !belongs(name) {
+			return false
+		}
+		if _, last := one.row.Versions(); last <= p.position {
+			if loadBefore(name); err == nil {
+				err = t.load(one.row)
+			}
+		}
+		return err == nil
+	})
+	for err == nil && len(changed) > 0 {
+		err, changed = t.load(changed[0].row), changed[1:]
+	}
+	if err != nil {
+		return nil, err
 	}
 	t.finish()
 	return t, nil

@@ -12,9 +12,9 @@ import (
 )
 
 // foldVersion is part of the schema. Increment it when the Evolve method of an event results in
-// another state than before, for example another text, although no Go type and no stored name has
-// changed.
-const foldVersion = 2
+// another state than before, for example another text, or the history of waits changes, although no Go
+// type and no stored name has changed.
+const foldVersion = 3
 
 // schema returns a hash of the data that the world can fold and store: the format of lines, the
 // collections, the stored names of their events, the Go types of states and events, and

@@ -70,8 +70,8 @@ func TestAutoscaleLife(t *testing.T) {
 		ended := time.Now()
 		require.Equal(t, 4, count())
 		reach(1, domain.DefaultScaleDownWindow+3*live.LoadStep)
-		// The replicas stay until the window after the last time at which one could not serve the load. The
-		// sample of that time has begun up to a LoadStep earlier.
+		// The replicas stay until the window after the last time at which one could not serve the load.
+		// The sample of that time has begun up to a LoadStep earlier.
 		require.GreaterOrEqual(t, time.Since(s.loaded()), domain.DefaultScaleDownWindow-live.LoadStep)
 		reach(0, domain.DefaultScaleToZeroWindow)
 		require.GreaterOrEqual(t, time.Since(ended), domain.DefaultScaleToZeroWindow)

@@ -36,7 +36,8 @@ func number(t testing.TB, text string) float64 {
 }
 
 // codeTrace returns the requests of the Azure code trace. A request takes a second for each 8,000
-// tokens of its context and 20 ms for each generated token. Requests start and end at whole seconds.
+// tokens of its context and 20 ms for each generated token. Requests start and end at whole
+// seconds.
 func codeTrace(t testing.TB) (all []request) {
 	var first time.Time
 	for _, row := range traceRows(t, "azure_llm_2023_code.csv.gz") {
@@ -109,9 +110,9 @@ func replayCode(t testing.TB, one candidate) (hours []float64, violations []int)
 	return hours, violations
 }
 
-// replayGenAI replays the first days of the GenAI trace, a deployment for each model, on replicas of
-// one slot that take 30 s to start. It returns the replica-hours and the share of the requests that
-// arrive while no replica is ready.
+// replayGenAI replays the first days of the GenAI trace, a deployment for each model, on replicas
+// of one slot that take 30 s to start. It returns the replica-hours and the share of the requests
+// that arrive while no replica is ready.
 func replayGenAI(t testing.TB, one candidate, days int) (hours, cold float64) {
 	models, length := genAITrace(t)
 	length = min(length, float64(days*24*3600))

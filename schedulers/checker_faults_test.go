@@ -195,8 +195,8 @@ func checkerFaults() []checkerFault {
 	}
 }
 
-// TestCheckerFindsFaults plants a fault for every violation that the checker can report: a message of
-// checker_test.go that no fault causes fails the test.
+// TestCheckerFindsFaults plants a fault for every violation that the checker can report: a message
+// of checker_test.go that no fault causes fails the test.
 func TestCheckerFindsFaults(t *testing.T) {
 	var found []string
 	for _, fault := range checkerFaults() {
@@ -223,8 +223,8 @@ func TestCheckerFindsFaults(t *testing.T) {
 		"unused", "checkGang", "checkCarved"}, found)
 }
 
-// TestInvariantsFindFaults plants a fault for each state that a simulation must not be in for long, or at
-// its end: see invariantViolations and unfinished.
+// TestInvariantsFindFaults plants a fault for each state that a simulation must not be in for long,
+// or at its end: see invariantViolations and unfinished.
 func TestInvariantsFindFaults(t *testing.T) {
 	create := func(data any) recorded { return recorded{faultyDeployment, "deployment.created.v1", data} }
 	ready := recorded{faultyDeployment, "deployment.ready.v1", domain.DeploymentBecameReady{Generation: 1}}

@@ -151,7 +151,8 @@ func (c *checker) fold(e eventlog.Event) error {
 	return nil
 }
 
-// rested requires that a replica that is moved for defragmentation has stayed on its node for MoveAgainAfter.
+// rested requires that a replica that is moved for defragmentation has stayed on its node for
+// MoveAgainAfter.
 func (c *checker) rested(e eventlog.Event) error {
 	var placed domain.ReplicaPlaced
 	err := json.Unmarshal(e.Data, &placed)
@@ -167,9 +168,9 @@ func (c *checker) rested(e eventlog.Event) error {
 	return nil
 }
 
-// gaveWay requires that replicas that give way to other work, and replicas that were moved, leave their
-// deployment its minimum, or its maximum if they are revocable, and that a replica which gives way to a job
-// has run for MinRun.
+// gaveWay requires that replicas that give way to other work, and replicas that were moved, leave
+// their deployment its minimum, or its maximum if they are revocable, and that a replica which
+// gives way to a job has run for MinRun.
 func (c *checker) gaveWay(e eventlog.Event) error {
 	var removed domain.ReplicaRemoved
 	if err := json.Unmarshal(e.Data, &removed); err != nil {
@@ -256,8 +257,8 @@ func (c *checker) check(w eventlog.Write) error {
 	return nil
 }
 
-// checkDevices requires that no device has more than its 1,000 thousandths, and that whole and shared
-// devices are at most those of the node. It counts independently of domain.Node.Used.
+// checkDevices requires that no device has more than its 1,000 thousandths, and that whole and
+// shared devices are at most those of the node. It counts independently of domain.Node.Used.
 func checkDevices(name domain.Name, node domain.Node) error {
 	type slot struct {
 		kind   string

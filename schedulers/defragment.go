@@ -12,11 +12,11 @@ import (
 )
 
 const (
-	// DefragmentAfter is how long work must wait for capacity before replicas are moved for it. Before that,
-	// other work may end.
+	// DefragmentAfter is how long work must wait for capacity before replicas are moved for it. Before
+	// that, other work may end.
 	DefragmentAfter = time.Minute
-	// MoveAgainAfter is how long a replica stays on its node before it is moved, so that no replica is moved
-	// again and again.
+	// MoveAgainAfter is how long a replica stays on its node before it is moved, so that no replica is
+	// moved again and again.
 	MoveAgainAfter = 10 * time.Minute
 
 	// DefragmentReason begins the reason of a replica that replaces another one for defragmentation.
@@ -27,8 +27,8 @@ const (
 	maxDefragmentAttempts = 8  // maximum number of sets of nodes that a plan tries for one need
 )
 
-// A defragmentation plans moves of replicas for work that waits for accelerators although enough are free.
-// The free ones are scattered over nodes, so that no node has as many as the work needs.
+// A defragmentation plans moves of replicas for work that waits for accelerators although enough
+// are free. The free ones are scattered over nodes, so that no node has as many as the work needs.
 type defragmentation struct {
 	view     *projections.View
 	fleet    *fleet
@@ -58,13 +58,13 @@ type waitingNeed struct {
 	since time.Time
 }
 
-// defragment searches the fewest moves of replicas after which waiting work fits, and begins the first of
-// them. It begins none if one of them has no node. A replica moves as in rebalance: it stays on its node
-// until its replacement is ready on another node. One replica moves at a time, RebalanceEvery after the
-// previous move at the earliest, and MoveAgainAfter after it was placed. Each move reduces the number of
-// moves that are left. A plan withholds the capacity of the work that fits already, or will fit when the
-// allocations that are stopping have ended, so moves for one need do not undo those for another. Nothing
-// moves while the plan has other steps.
+// defragment searches the fewest moves of replicas after which waiting work fits, and begins the
+// first of them. It begins none if one of them has no node. A replica moves as in rebalance: it
+// stays on its node until its replacement is ready on another node. One replica moves at a time,
+// RebalanceEvery after the previous move at the earliest, and MoveAgainAfter after it was placed.
+// Each move reduces the number of moves that are left. A plan withholds the capacity of the work
+// that fits already, or will fit when the allocations that are stopping have ended, so moves for
+// one need do not undo those for another. Nothing moves while the plan has other steps.
 func defragment(v *projections.View, deployments []*deployment, plan *Plan, delay time.Duration) {
 	if len(plan.Steps) > 0 || len(deployments) == 0 {
 		return
@@ -114,10 +114,11 @@ func lastMove(deployments []*deployment) (latest time.Time, moving bool) {
 	return latest, moving
 }
 
-// waitingNeeds returns the different needs of work that waits for whole accelerators and fits on no node:
-// first of replicas within a minReplicaCount, then of jobs, then of other replicas. It withholds the
-// capacity of the work that fits now, or will fit when the allocations that are stopping have ended. A
-// later plan places that work. It leaves out jobs that would not start because of their account's quota.
+// waitingNeeds returns the different needs of work that waits for whole accelerators and fits on no
+// node: first of replicas within a minReplicaCount, then of jobs, then of other replicas. It
+// withholds the capacity of the work that fits now, or will fit when the allocations that are
+// stopping have ended. A later plan places that work. It leaves out jobs that would not start
+// because of their account's quota.
 func (m *defragmentation) waitingNeeds(deployments []*deployment) (needs []waitingNeed) {
 	stopping := m.fleet.stopping(m.view)
 	for _, a := range stopping {
@@ -166,8 +167,8 @@ func (m *defragmentation) waitingNeeds(deployments []*deployment) (needs []waiti
 	return needs
 }
 
-// freeDevices returns the numbers of free devices on the nodes that are not cordoned, by type. It returns
-// no type without free devices.
+// freeDevices returns the numbers of free devices on the nodes that are not cordoned, by type. It
+// returns no type without free devices.
 func (f *fleet) freeDevices() map[string]int {
 	free := map[string]int{}
 	for i := range f.nodes {
@@ -183,8 +184,8 @@ func (f *fleet) freeDevices() map[string]int {
 	return free
 }
 
-// fewestMoves returns the fewest moves after which the need fits. It considers the replicas that have
-// stayed on their node for MoveAgainAfter, and all replicas if those do not suffice.
+// fewestMoves returns the fewest moves after which the need fits. It considers the replicas that
+// have stayed on their node for MoveAgainAfter, and all replicas if those do not suffice.
 func (m *defragmentation) fewestMoves(deployments []*deployment, need domain.Need) []replicaMove {
 	if young := m.collect(deployments, true); young > 0 {
 		if moves := m.movesFor(need); len(moves) > 0 {
@@ -195,8 +196,9 @@ func (m *defragmentation) fewestMoves(deployments []*deployment, need domain.Nee
 	return m.movesFor(need)
 }
 
-// collect sets m.replicas to the ready replicas of deployments that do not change. If onlyMovable is set,
-// it leaves out replicas that have not stayed on their node for MoveAgainAfter, and returns their number.
+// collect sets m.replicas to the ready replicas of deployments that do not change. If onlyMovable
+// is set, it leaves out replicas that have not stayed on their node for MoveAgainAfter, and returns
+// their number.
 func (m *defragmentation) collect(deployments []*deployment, onlyMovable bool) (young int) {
 	clear(m.replicas)
 	for _, d := range deployments {
@@ -244,8 +246,8 @@ func (a freedNode) compare(b freedNode) int {
 		cmp.Compare(a.devices, b.devices), cmp.Compare(a.node, b.node))
 }
 
-// movesFor returns the fewest moves of m.replicas after which the need fits; nil if there are none, or too
-// many.
+// movesFor returns the fewest moves of m.replicas after which the need fits; nil if there are none,
+// or too many.
 func (m *defragmentation) movesFor(need domain.Need) []replicaMove {
 	var nodes []freedNode
 	for i := range m.fleet.nodes {
@@ -275,9 +277,9 @@ func (m *defragmentation) movesFor(need domain.Need) []replicaMove {
 	return nil
 }
 
-// estimate returns the fewest replicas that must leave a node so that enough devices of the node are free
-// for the need. More may have to leave because of CPU, memory and devices that several of them share.
-// estimate does not change the fleet, so it is fast.
+// estimate returns the fewest replicas that must leave a node so that enough devices of the node
+// are free for the need. More may have to leave because of CPU, memory and devices that several of
+// them share. estimate does not change the fleet, so it is fast.
 func (m *defragmentation) estimate(node int, need domain.Need) (one freedNode, ok bool) {
 	_, request := classOf(need.Resources)
 	c, left := &m.fleet.nodes[node], 0
@@ -299,9 +301,9 @@ func (m *defragmentation) estimate(node int, need domain.Need) (one freedNode, o
 	return one, true
 }
 
-// freeOn returns the replicas that must leave a node, for which there is an estimate, so that the need
-// fits there: as few as possible, and preferably replicas with few devices. It returns false if the need
-// does not fit even when all replicas leave, or if too many must leave.
+// freeOn returns the replicas that must leave a node, for which there is an estimate, so that the
+// need fits there: as few as possible, and preferably replicas with few devices. It returns false
+// if the need does not fit even when all replicas leave, or if too many must leave.
 func (m *defragmentation) freeOn(node int, need domain.Need) (one freedNode, ok bool) {
 	c := &m.fleet.nodes[node]
 	one = freedNode{node: node, devices: devices(c.Capacity)}
@@ -343,8 +345,8 @@ func (m *defragmentation) freeOn(node int, need domain.Need) (one freedNode, ok 
 	return one, ok && len(one.leaving) <= maxDefragmentMoves
 }
 
-// moveFrom returns moves to other nodes of the replicas that must leave the given nodes. It returns false
-// if one of them has no other node, or if they are too many.
+// moveFrom returns moves to other nodes of the replicas that must leave the given nodes. It returns
+// false if one of them has no other node, or if they are too many.
 func (m *defragmentation) moveFrom(nodes []freedNode) (moves []replicaMove, ok bool) {
 	var undo []func()
 	defer func() {

@@ -62,8 +62,8 @@ func (s *harness) gangOnL4s(id string, nodes, n int) {
 	s.do(onJob(id, domain.QueueJob{}))
 }
 
-// pass executes the plans of ten seconds, in which new replicas become ready. It returns the reasons of
-// the moves that begin.
+// pass executes the plans of ten seconds, in which new replicas become ready. It returns the
+// reasons of the moves that begin.
 func (s *harness) pass() (moves []string) {
 	s.t.Helper()
 	return s.passWith(schedulers.Replicas{PlaceWithin: 24 * time.Hour}, 10*time.Second)
@@ -91,9 +91,9 @@ func (s *harness) passWith(replicas schedulers.Replicas, d time.Duration) (moves
 	return moves
 }
 
-// TestReplicasDefragment checks that 20 replicas on 20 nodes, of which none has eight free devices although
-// 140 are free, move for a replica with eight devices and for gangs, with as few moves as possible,
-// one a minute, while all of them serve.
+// TestReplicasDefragment checks that 20 replicas on 20 nodes, of which none has eight free devices
+// although 140 are free, move for a replica with eight devices and for gangs, with as few moves as
+// possible, one a minute, while all of them serve.
 func TestReplicasDefragment(t *testing.T) {
 	var nodes []string
 	for i := range 20 {
@@ -205,9 +205,9 @@ func TestNoDefragmentation(t *testing.T) {
 	}
 }
 
-// TestDefragmentationOfRandomFleets checks random fleets, in which work waits, until nothing changes any more: moves
-// come to an end, no more replicas move than a search of all sets of replicas needs, and work that such a
-// search finds a node for gets it.
+// TestDefragmentationOfRandomFleets checks random fleets, in which work waits, until nothing
+// changes any more: moves come to an end, no more replicas move than a search of all sets of
+// replicas needs, and work that such a search finds a node for gets it.
 func TestDefragmentationOfRandomFleets(t *testing.T) {
 	made, missed, none := 0, 0, 0
 	for seed := range uint64(100) {
@@ -262,9 +262,9 @@ func TestDefragmentationOfRandomFleets(t *testing.T) {
 	require.LessOrEqual(t, missed, 1)
 }
 
-// TestDefragmentationForSeveral checks random fleets in which replicas and gangs of several sizes wait: the moves for
-// one of them do not undo those for another, so that they come to an end, and no deployment has fewer
-// ready replicas than its minimum at any time.
+// TestDefragmentationForSeveral checks random fleets in which replicas and gangs of several sizes
+// wait: the moves for one of them do not undo those for another, so that they come to an end, and
+// no deployment has fewer ready replicas than its minimum at any time.
 func TestDefragmentationForSeveral(t *testing.T) {
 	placed, waiting, moves := 0, 0, 0
 	for seed := range uint64(30) {
@@ -310,9 +310,10 @@ func TestDefragmentationForSeveral(t *testing.T) {
 	require.Greater(t, moves, 15)
 }
 
-// TestDefragmentationInUse simulates a day of a fleet with 160 devices: deployments, which have as many replicas as
-// their minimum, come and go. Every hour, a replica arrives that needs all eight devices of a node, and
-// stays for three hours. The test logs how long these wait, with and without moves.
+// TestDefragmentationInUse simulates a day of a fleet with 160 devices: deployments, which have as
+// many replicas as their minimum, come and go. Every hour, a replica arrives that needs all eight
+// devices of a node, and stays for three hours. The test logs how long these wait, with and without
+// moves.
 const smallDevices = 124
 
 func TestDefragmentationInUse(t *testing.T) {
@@ -373,8 +374,8 @@ func TestDefragmentationInUse(t *testing.T) {
 	require.Less(t, waited[true], waited[false])
 }
 
-// TestNothingIsDefragmentedForJobsWithoutQuota checks that no replica moves for a job that waits for
-// capacity, but would not start, because its account has no quota left.
+// TestNothingIsDefragmentedForJobsWithoutQuota checks that no replica moves for a job that waits
+// for capacity, but would not start, because its account has no quota left.
 func TestNothingIsDefragmentedForJobsWithoutQuota(t *testing.T) {
 	for _, quota := range []domain.Count{10, 9} { // the two replicas use two
 		s := newHarnessWithInputs(t)
@@ -394,8 +395,8 @@ func TestNothingIsDefragmentedForJobsWithoutQuota(t *testing.T) {
 	}
 }
 
-// TestAMovedReplicaStaysWithoutItsReplacement checks that a replica is not removed when its replacement
-// was removed after the view of the plan.
+// TestAMovedReplicaStaysWithoutItsReplacement checks that a replica is not removed when its
+// replacement was removed after the view of the plan.
 func TestAMovedReplicaStaysWithoutItsReplacement(t *testing.T) {
 	s := newHarnessWithInputs(t)
 	s.do(nodesWithEightL4s(2)...)

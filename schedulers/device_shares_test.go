@@ -38,8 +38,8 @@ func (s *harness) slots(id string) (used []int) {
 	return used
 }
 
-// TestSharesFillSharedDevicesFirst checks that shares leave whole devices free, and that whole devices
-// and shares exclude one another.
+// TestSharesFillSharedDevicesFirst checks that shares leave whole devices free, and that whole
+// devices and shares exclude one another.
 func TestSharesFillSharedDevicesFirst(t *testing.T) {
 	for name, strategy := range map[string]string{"default": "", "PACK": domain.PlacementPack} {
 		t.Run(name, func(t *testing.T) {
@@ -82,8 +82,8 @@ func sum(numbers []int) (total int) {
 	return total
 }
 
-// TestShareWaitsForCapacity checks that a share waits although the free parts of all devices together suffice, says
-// so, and is placed when a share is released.
+// TestShareWaitsForCapacity checks that a share waits although the free parts of all devices
+// together suffice, says so, and is placed when a share is released.
 func TestShareWaitsForCapacity(t *testing.T) {
 	s := begin(t, sharing("n1", 2), deployment("a", 1, 1, shareOfL4(600)), deployment("b", 1, 1, shareOfL4(600)))
 	s.runPlans()
@@ -102,8 +102,8 @@ func TestShareWaitsForCapacity(t *testing.T) {
 	require.ElementsMatch(t, []int{500, 600}, s.slots("n1"))
 }
 
-// TestAllWhoShareAFailedDeviceMove checks that a node with fewer devices than slots loses all work of a
-// slot, and no other.
+// TestAllWhoShareAFailedDeviceMove checks that a node with fewer devices than slots loses all work
+// of a slot, and no other.
 func TestAllWhoShareAFailedDeviceMove(t *testing.T) {
 	s := begin(t, sharing("n1", 2), deployment("a", 3, 3, shareOfL4(300)), deployment("b", 2, 2, shareOfL4(400)))
 	s.runPlans()
@@ -120,8 +120,8 @@ func TestAllWhoShareAFailedDeviceMove(t *testing.T) {
 	require.Equal(t, []int{900, 800}, s.slots("n1"))
 }
 
-// TestRevocableSharesGiveWay checks that revocable shares give way to a share, as many as necessary, and
-// to whole devices of replicas.
+// TestRevocableSharesGiveWay checks that revocable shares give way to a share, as many as
+// necessary, and to whole devices of replicas.
 func TestRevocableSharesGiveWay(t *testing.T) {
 	revocable := func(spec *domain.DeploymentSpec) {
 		shareOfL4(250)(spec)
@@ -158,8 +158,9 @@ func TestRevocableSharesGiveWay(t *testing.T) {
 	})
 }
 
-// TestJobsAndShares checks that a job starts on whole devices beside shares, that a revocable replica
-// with the only share of a device gives way to a job, and that none does when that frees no device.
+// TestJobsAndShares checks that a job starts on whole devices beside shares, that a revocable
+// replica with the only share of a device gives way to a job, and that none does when that frees no
+// device.
 func TestJobsAndShares(t *testing.T) {
 	for name, c := range map[string]struct {
 		revocable int // replicas that are revocable, beside one that is not
@@ -192,7 +193,8 @@ func TestJobsAndShares(t *testing.T) {
 	}
 }
 
-// TestDrainMovesShares checks that the replicas of a node that is drained move to shares of another node.
+// TestDrainMovesShares checks that the replicas of a node that is drained move to shares of another
+// node.
 func TestDrainMovesShares(t *testing.T) {
 	s := begin(t, sharing("n1", 1), deployment("d1", 2, 2, shareOfL4(400)))
 	s.runPlans()

@@ -81,7 +81,7 @@ func evict(v *projections.View, node *projections.Row[domain.Node], a domain.All
 }
 
 func drainReason(node *projections.Row[domain.Node]) string {
-	return fmt.Sprintf("node %s is being drained (%s)", node.Name.ID(), node.State.Cordon.Reason)
+	return fmt.Sprintf("node %s is being drained (%s)", node.Name, node.State.Cordon.Reason)
 }
 
 // drainsOf returns, for each node that is being drained, the reason for moving its replicas.

@@ -68,8 +68,8 @@ func TestDrainStopsAtItsDeadline(t *testing.T) {
 	s.compare("nodes_drain_deadline")
 }
 
-// TestDrainKeepsTheLimitOfReplicas checks that two replicas on a node that is being drained move one
-// after the other.
+// TestDrainKeepsTheLimitOfReplicas checks that two replicas on a node that is being drained move
+// one after the other.
 func TestDrainKeepsTheLimitOfReplicas(t *testing.T) {
 	s := begin(t, node("n1", domain.PoolInference, 4, nil), deployment("d1", 2, 2, nil))
 	s.serve("d1", "r1", "r2")
@@ -91,8 +91,9 @@ func TestDrainKeepsTheLimitOfReplicas(t *testing.T) {
 	s.compare("nodes_drained_one_by_one")
 }
 
-// TestDrainWaitsForCheckpointsUntilItsDeadline checks that an attempt that leaves a node may save its
-// checkpoint until the deadline of the drain, also if that takes longer than a cancellation may.
+// TestDrainWaitsForCheckpointsUntilItsDeadline checks that an attempt that leaves a node may save
+// its checkpoint until the deadline of the drain, also if that takes longer than a cancellation
+// may.
 func TestDrainWaitsForCheckpointsUntilItsDeadline(t *testing.T) {
 	const within = 2 * schedulers.CancelWithin
 	s := begin(t, node("n1", "", 4, nil))
@@ -110,8 +111,8 @@ func TestDrainWaitsForCheckpointsUntilItsDeadline(t *testing.T) {
 	require.Zero(t, s.jobLife("slow").Failures)
 }
 
-// TestDrainKeepsReplicasRevocable checks that a drain moves revocable replicas only into capacity that
-// no other work needs, and moves all of them if there is enough.
+// TestDrainKeepsReplicasRevocable checks that a drain moves revocable replicas only into capacity
+// that no other work needs, and moves all of them if there is enough.
 func TestDrainKeepsReplicasRevocable(t *testing.T) {
 	s := begin(t, node("n1", "", 40, map[string]int{l4: 2}))
 	s.lend("d1", 2)

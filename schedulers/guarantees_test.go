@@ -11,7 +11,8 @@ import (
 	"anneal/schedulers/queue"
 )
 
-// neighbor creates the account "other" with a model and a dataset, as prerequisites does for "acme".
+// neighbor creates the account "other" with a model and a dataset, as prerequisites does for
+// "acme".
 func (s *harness) neighbor() {
 	s.t.Helper()
 	s.do(domain.Intend(domain.Accounts, domain.NewName("", "accounts", "other"),
@@ -43,9 +44,9 @@ func (s *harness) quota(account, id string, value domain.Count) {
 		MaxValue: value}))
 }
 
-// TestBorrowedAcceleratorsAreGivenBack checks that an account uses accelerators that are guaranteed to
-// another one until that one needs them, that a job and then a replica give way with the reason, and
-// that they are not borrowed back.
+// TestBorrowedAcceleratorsAreGivenBack checks that an account uses accelerators that are guaranteed
+// to another one until that one needs them, that a job and then a replica give way with the reason,
+// and that they are not borrowed back.
 func TestBorrowedAcceleratorsAreGivenBack(t *testing.T) {
 	s := begin(t, node("n1", "", 40, map[string]int{l4: 4}))
 	s.neighbor()

@@ -17,8 +17,8 @@ import (
 	"anneal/schedulers"
 )
 
-// TestEveryCutOfTheLogIsHealed truncates the log of a short run after each of its events, as a power
-// failure does, and restarts the control plane and its nodes. It checks that every change is
+// TestEveryCutOfTheLogIsHealed truncates the log of a short run after each of its events, as a
+// power failure does, and restarts the control plane and its nodes. It checks that every change is
 // complete in the end. The run has a gang of two nodes, an evaluation split, two replicas, and an
 // account with its first key.
 func TestEveryCutOfTheLogIsHealed(t *testing.T) {

@@ -30,9 +30,9 @@ func (s *harness) acceleratorsOf(id string) map[string]int {
 	return row.State.Resources.Accelerators
 }
 
-// TestJobsGetTheAcceleratorsOfTheTable checks that the operator's table decides for the next attempt of
-// each job, that a table of the account replaces that of all accounts, that running jobs keep what they
-// have, and that the events alone give the same state.
+// TestJobsGetTheAcceleratorsOfTheTable checks that the operator's table decides for the next
+// attempt of each job, that a table of the account replaces that of all accounts, that running jobs
+// keep what they have, and that the events alone give the same state.
 func TestJobsGetTheAcceleratorsOfTheTable(t *testing.T) {
 	s := newHarness(t)
 	size := domain.ModelMetadata{ParameterCount: 8e9, ContextLength: 512, Precision: "BF16"}

@@ -198,9 +198,9 @@ func TestPilotsStartLast(t *testing.T) {
 	}
 }
 
-// TestRolloutReplicasGetFreeCores checks that an attempt gets a core for each replica that generates
-// rollouts, as far as cores are free, that its nodes are those with the most of them, and that it gets
-// no further cores while another job waits for cores.
+// TestRolloutReplicasGetFreeCores checks that an attempt gets a core for each replica that
+// generates rollouts, as far as cores are free, that its nodes are those with the most of them, and
+// that it gets no further cores while another job waits for cores.
 func TestRolloutReplicasGetFreeCores(t *testing.T) {
 	const cores = 1000 // millicores
 	for _, c := range []struct {

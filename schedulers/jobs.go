@@ -149,8 +149,8 @@ func (j job) isNew() bool {
 	return j.Life.State == domain.JobCreatingState || j.Life.State == domain.JobValidatingState
 }
 
-// admitNew reports whether a new job can enter the queue: all resources that the job names are valid,
-// and no input has to be created first. Otherwise admitNew plans the next step of the job.
+// admitNew reports whether a new job can enter the queue: all resources that the job names are
+// valid, and no input has to be created first. Otherwise admitNew plans the next step of the job.
 func (s Jobs) admitNew(plan *Plan, v *projections.View, j job) bool {
 	prepares := j.needsCarveOut(v) || j.spec().AwaitsStep()
 	if j.Life.State == domain.JobCreatingState {

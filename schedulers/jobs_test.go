@@ -218,8 +218,8 @@ func TestNodesAreForgotten(t *testing.T) {
 	s.compare("nodes_forgotten")
 }
 
-// TestJobsTakeTheFleetsAccelerators checks that each attempt gets the type of which the training nodes
-// have the most devices, or no accelerators if the training nodes have none.
+// TestJobsTakeTheFleetsAccelerators checks that each attempt gets the type of which the training
+// nodes have the most devices, or no accelerators if the training nodes have none.
 func TestJobsTakeTheFleetsAccelerators(t *testing.T) {
 	const h100, l4 = "VENDOR_A_H100_80GB", "VENDOR_A_L4_24GB"
 	for name, c := range map[string]struct {

@@ -107,12 +107,12 @@ func (f *fleet) stopReason(j job) string {
 	id := domain.AllocationID(j.Name, j.Life.Attempt)
 	for _, node := range j.Life.Nodes {
 		if _, ready := f.index[node]; !ready && f.shutDown[node] {
-			return fmt.Sprintf("node %s was shut down", node.ID())
+			return fmt.Sprintf("node %s was shut down", node)
 		} else if !ready {
-			return fmt.Sprintf("node %s was lost", node.ID())
+			return fmt.Sprintf("node %s was lost", node)
 		}
 		if !f.has(node, id) {
-			return fmt.Sprintf("the allocation on node %s was released", node.ID())
+			return fmt.Sprintf("the allocation on node %s was released", node)
 		}
 	}
 	return ""

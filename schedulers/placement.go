@@ -93,7 +93,8 @@ func (p *devicePool) group(d *failureDomains) {
 	p.fleet.SetGroups(zones)
 }
 
-// appendPosition appends the position of a node, given by its index in fleet.nodes, if it is in the pool.
+// appendPosition appends the position of a node, given by its index in fleet.nodes, if it is in the
+// pool.
 func (p *devicePool) appendPosition(positions []int, index int) []int {
 	if position, known := p.positions[index]; known && position < p.fleet.Len() {
 		return append(positions, position)

@@ -92,8 +92,8 @@ func benchmarkPlans(b *testing.B, accelerators map[string]int) {
 	measure("expiry", schedulers.Expiry{})
 }
 
-// BenchmarkPlanOfStrategies measures a plan that places 1 or 100 replicas with one accelerator each, for
-// each placement strategy, on nodes with eight accelerators in 16 zones.
+// BenchmarkPlanOfStrategies measures a plan that places 1 or 100 replicas with one accelerator
+// each, for each placement strategy, on nodes with eight accelerators in 16 zones.
 func BenchmarkPlanOfStrategies(b *testing.B) {
 	for _, nodes := range []int{100, 1_000, 10_000} {
 		for _, strategy := range domain.PlacementStrategies {
@@ -127,8 +127,9 @@ func BenchmarkPlanOfStrategies(b *testing.B) {
 	}
 }
 
-// BenchmarkPlanOfDefragmentation measures a plan of the first move, on nodes with eight accelerators, each of which
-// has a replica with one, while 0, 1 or 20 replicas wait that need all eight.
+// BenchmarkPlanOfDefragmentation measures a plan of the first move, on nodes with eight
+// accelerators, each of which has a replica with one, while 0, 1 or 20 replicas wait that need all
+// eight.
 func BenchmarkPlanOfDefragmentation(b *testing.B) {
 	for _, nodes := range []int{100, 1_000, 10_000} {
 		for _, waits := range []int{0, 1, 20} {

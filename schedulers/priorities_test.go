@@ -10,8 +10,9 @@ import (
 	"anneal/schedulers"
 )
 
-// TestPrioritiesOrderTheJobsOfAnAccount checks that a job of high priority starts before older jobs of
-// its account, that its place says so, and that it does not start before the job of another account.
+// TestPrioritiesOrderTheJobsOfAnAccount checks that a job of high priority starts before older jobs
+// of its account, that its place says so, and that it does not start before the job of another
+// account.
 func TestPrioritiesOrderTheJobsOfAnAccount(t *testing.T) {
 	s := begin(t, node("n1", domain.PoolTraining, 1, nil))
 	s.neighbor()
@@ -40,8 +41,8 @@ func TestPrioritiesOrderTheJobsOfAnAccount(t *testing.T) {
 	}
 }
 
-// TestAHighJobDoesNotGiveWayToItsAccount checks that a job that is due preempts a long one of its account,
-// unless that has a higher priority.
+// TestAHighJobDoesNotGiveWayToItsAccount checks that a job that is due preempts a long one of its
+// account, unless that has a higher priority.
 func TestAHighJobDoesNotGiveWayToItsAccount(t *testing.T) {
 	for priority, gives := range map[domain.JobPriority]bool{domain.PriorityLow: true, domain.PriorityNormal: true,
 		domain.PriorityHigh: false} {

@@ -33,8 +33,8 @@ func (q *jobQueue) wait(w waitingJob) *domain.JobWait {
 	return wait
 }
 
-// Places computes the positions of waiting jobs in the queue. It caches those of all jobs for one
-// log position and one second. It is safe for concurrent use.
+// Places computes the positions of waiting jobs and replicas in the queue. It caches all of them
+// for one log position and one second. It is safe for concurrent use.
 type Places struct {
 	mu       sync.Mutex
 	position uint64
@@ -43,21 +43,25 @@ type Places struct {
 }
 
 // Places implements rest.Queue.
-func (p *Places) Places(v *projections.View, now time.Time) func(job domain.Name) (position, length int, ok bool) {
+func (p *Places) Places(v *projections.View, now time.Time,
+) func(resource domain.Name) (position, length int, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.places == nil || p.position != v.Position || p.second != now.Unix() {
 		p.places, p.position, p.second = placesOf(v, now), v.Position, now.Unix()
 	}
 	places := p.places
-	return func(job domain.Name) (position, length int, ok bool) {
-		place, ok := places[string(job)]
+	return func(resource domain.Name) (position, length int, ok bool) {
+		place, ok := places[string(resource)]
+		if !ok {
+			place, ok = places[missingReplicaID(resource, 1)]
+		}
 		return place.Position, place.Length, ok
 	}
 }
 
-// placesOf returns the places of all jobs that are in the queue according to their status. It does
-// not validate the resources that the jobs name.
+// placesOf returns the places of all jobs that are in the queue according to their status, and of
+// all missing replicas. It does not validate the resources that the jobs name.
 func placesOf(v *projections.View, now time.Time) map[string]queue.Place {
 	fleet := fleetOf(v)
 	var waiting []waitingJob
@@ -66,7 +70,7 @@ func placesOf(v *projections.View, now time.Time) map[string]queue.Place {
 			waiting = append(waiting, waitingJob{j, fleet.needOf(v, j.Name, j.spec())})
 		}
 	}
-	if len(waiting) == 0 {
+	if len(waiting) == 0 && !lacksReplicas(v) {
 		return map[string]queue.Place{}
 	}
 	return newJobQueue(v, fleet, now, waiting).queue.Places(now.Unix())

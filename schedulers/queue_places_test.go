@@ -12,8 +12,9 @@ import (
 	"anneal/schedulers/queue"
 )
 
-// TestWaitsAreEstimated checks that a job that begins to wait for capacity records its situation once,
-// with an estimate if enough jobs have waited before. It checks the same after an attempt was lost.
+// TestWaitsAreEstimated checks that a job that begins to wait for capacity records its situation
+// once, with an estimate if enough jobs have waited before. It checks the same after an attempt was
+// lost.
 func TestWaitsAreEstimated(t *testing.T) {
 	s := newHarnessWithInputs(t)
 	s.given(node("n1", domain.PoolTraining, 1, nil))
@@ -26,7 +27,7 @@ func TestWaitsAreEstimated(t *testing.T) {
 		wait := s.lifeOf(next).Wait
 		require.NotNil(t, wait)
 		require.Equal(t, s.now, wait.Time)
-		require.Equal(t, i >= 20, wait.Estimate != nil, "with %d waits", i)
+		require.Equal(t, i >= 4, wait.Estimate != nil, "with %d waits", i)
 		s.advance(time.Duration(i%5+1) * time.Minute)
 		s.planJobs()
 		require.Equal(t, wait, s.lifeOf(next).Wait, "the wait is recorded once")
@@ -83,8 +84,8 @@ func TestPlacesAreTheOrderOfStarts(t *testing.T) {
 	}
 }
 
-// TestPreemptionsOfAJobAreLimited checks that a job that has been preempted MaxPreemptions times keeps
-// its node, so that it ends although other jobs are always due.
+// TestPreemptionsOfAJobAreLimited checks that a job that has been preempted MaxPreemptions times
+// keeps its node, so that it ends although other jobs are always due.
 func TestPreemptionsOfAJobAreLimited(t *testing.T) {
 	s := newHarnessWithInputs(t)
 	s.given(node("n1", domain.PoolTraining, 1, nil))

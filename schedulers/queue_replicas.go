@@ -1,7 +1,11 @@
 package schedulers
 
 import (
+	"cmp"
 	"fmt"
+	"math"
+	"slices"
+	"time"
 
 	"anneal/domain"
 	"anneal/projections"
@@ -43,6 +47,21 @@ func belowMinimum(v *projections.View) bool {
 		}
 	}
 	return false
+}
+
+// lacksReplicas reports whether any deployment has fewer replicas than desired.
+func lacksReplicas(v *projections.View) bool {
+	for row := range v.Deployments.All() {
+		if !row.State.Short.Desired.IsZero() {
+			return true
+		}
+	}
+	return false
+}
+
+// missingReplicaID returns the ID of the nth missing replica of a deployment in the queue.
+func missingReplicaID(deployment domain.Name, n int) string {
+	return fmt.Sprintf("%s#+%d", deployment, n)
 }
 
 // addReplicas adds running replicas that may be preempted for jobs, and waiting replicas, so that
@@ -114,7 +133,7 @@ func (q *jobQueue) addMissing(d *deployment) {
 		if since.IsZero() {
 			since = q.now
 		}
-		entry := &queue.Job{ID: fmt.Sprintf("%s#+%d", d.name, i+1), Account: d.name.Account(), Type: kind,
+		entry := &queue.Job{ID: missingReplicaID(d.name, i+1), Account: d.name.Account(), Type: kind,
 			Class: request.Selector, Nodes: 1, Takes: takes, Role: role, Arrival: since.Unix()}
 		q.classes[entry.Class] = need
 		q.replicas[entry.ID] = &replicaEntry{of: d, need: need}
@@ -156,6 +175,50 @@ func (q *jobQueue) preemptionOf(victim *queue.Job, d queue.Decision) domain.Inte
 		preempt.Reason, preempt.Queue = Reclaimed, false // a reclaim does not count toward MaxPreemptions
 	}
 	return domain.IntendJob(j.Name, preempt)
+}
+
+// byShortage returns deployments in the order of since when they lack replicas, as in the queue:
+// those that lack them for longest first. Otherwise, their order stays. The view still counts
+// replicas whose node was lost; these are missing from now on.
+func byShortage(deployments []*deployment, shortage func(*deployment) time.Time) []*deployment {
+	sorted := slices.Clone(deployments)
+	slices.SortStableFunc(sorted, func(a, b *deployment) int {
+		return cmp.Compare(secondsOf(shortage(a), a.now), secondsOf(shortage(b), b.now))
+	})
+	return sorted
+}
+
+// secondsOf returns a time in seconds since the Unix epoch, and that of now for the zero time.
+func secondsOf(t, now time.Time) int64 {
+	if t.IsZero() {
+		t = now
+	}
+	return t.Unix()
+}
+
+// inQueueOrder returns deployments in the order in which the queue starts their replicas above a
+// minReplicaCount. It computes the places in the queue only if that order depends on the shares of
+// accounts, because that is slow: it looks at all jobs.
+func inQueueOrder(v *projections.View, deployments []*deployment, now time.Time) []*deployment {
+	accounts := map[string]bool{}
+	for _, d := range deployments {
+		if missingReplicas(d) > 0 {
+			accounts[d.name.Account()] = true
+		}
+	}
+	sorted := byShortage(deployments, func(d *deployment) time.Time { return d.Short.Desired })
+	if len(accounts) < 2 {
+		return sorted
+	}
+	places := placesOf(v, now)
+	position := func(d *deployment) int {
+		if place, ok := places[missingReplicaID(d.name, 1)]; ok {
+			return place.Position
+		}
+		return math.MaxInt
+	}
+	slices.SortStableFunc(sorted, func(a, b *deployment) int { return cmp.Compare(position(a), position(b)) })
+	return sorted
 }
 
 // aboveMinimum returns the replicas above minReplicaCount in the order in which they are removed,

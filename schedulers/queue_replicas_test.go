@@ -86,8 +86,9 @@ func TestADeploymentDoesNotStarveBehindJobs(t *testing.T) {
 	}
 }
 
-// TestADeploymentBelowItsMinimumPreempts checks that a deployment without its minimum makes a job that
-// has run for long give way once it is due, only once, and that the job continues when there is capacity.
+// TestADeploymentBelowItsMinimumPreempts checks that a deployment without its minimum makes a job
+// that has run for long give way once it is due, only once, and that the job continues when there
+// is capacity.
 func TestADeploymentBelowItsMinimumPreempts(t *testing.T) {
 	s := begin(t, node("n1", "", 1, nil))
 	s.pending(1, "long")
@@ -115,8 +116,8 @@ func TestADeploymentBelowItsMinimumPreempts(t *testing.T) {
 	require.True(t, s.lifeOf("long").Active(), "the job continues")
 }
 
-// TestReplicasAboveTheMinimumGiveWay checks which replicas give way to a job that is due, and that they
-// do not take back what they gave.
+// TestReplicasAboveTheMinimumGiveWay checks which replicas give way to a job that is due, and that
+// they do not take back what they gave.
 func TestReplicasAboveTheMinimumGiveWay(t *testing.T) {
 	s := begin(t, node("n1", "", 40, map[string]int{l4: 4}))
 	s.given(deployment("d1", 1, 4, onL4))
@@ -170,8 +171,9 @@ func TestReplicasAboveTheMinimumGiveWay(t *testing.T) {
 	s.compare("replicas_give_way")
 }
 
-// TestReplicasAndJobsDoNotTakeTurns checks, over twelve hours of jobs that are always due, that a replica
-// above the minimum runs for half an hour before it gives way, and that every job starts within an hour.
+// TestReplicasAndJobsDoNotTakeTurns checks, over twelve hours of jobs that are always due, that a
+// replica above the minimum runs for half an hour before it gives way, and that every job starts
+// within an hour.
 func TestReplicasAndJobsDoNotTakeTurns(t *testing.T) {
 	s := begin(t, node("n1", "", 40, map[string]int{l4: 2}))
 	s.given(deployment("d1", 1, 2, onL4))

@@ -75,9 +75,9 @@ func TestAGangDoesNotEndLast(t *testing.T) {
 	require.Less(t, slices.Index(ended, "j06"), 15, "the gang ends too late: %v", ended)
 }
 
-// TestALongJobIsPreempted checks the steps of a preemption: a long job is told to stop for the first
-// job of another account, although other jobs have waited longer. The first job gets the node, the
-// long job waits again, and no further job is preempted.
+// TestALongJobIsPreempted checks the steps of a preemption: a long job is told to stop for the
+// first job of another account, although other jobs have waited longer. The first job gets the
+// node, the long job waits again, and no further job is preempted.
 func TestALongJobIsPreempted(t *testing.T) {
 	s := newHarnessWithInputs(t)
 	s.given(node("n1", domain.PoolTraining, 2, nil), node("n2", domain.PoolTraining, 1, nil))
@@ -122,8 +122,8 @@ func TestALongJobIsPreempted(t *testing.T) {
 	require.Equal(t, 2, s.lifeOf("long").Attempt)
 }
 
-// TestAPreemptedJobThatDoesNotStop checks that a preempted job loses its node after CancelWithin, and
-// that the suspension of its account turns the preemption into a pause.
+// TestAPreemptedJobThatDoesNotStop checks that a preempted job loses its node after CancelWithin,
+// and that the suspension of its account turns the preemption into a pause.
 func TestAPreemptedJobThatDoesNotStop(t *testing.T) {
 	s := newHarnessWithInputs(t)
 	s.given(node("n1", domain.PoolTraining, 1, nil), node("n2", domain.PoolTraining, 1, nil))

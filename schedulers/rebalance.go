@@ -72,8 +72,8 @@ func (d *deployment) sharingNode() (domain.Replica, bool) {
 	return domain.Replica{}, false
 }
 
-// settled reports whether the deployment has as many ready replicas as desired, the last one did not
-// fail, and the plan does not change it.
+// settled reports whether the deployment has as many ready replicas as desired, the last one did
+// not fail, and the plan does not change it.
 func settled(d *deployment) bool {
 	return d.State == domain.DeploymentReadyState && len(d.old) == 0 && d.planned == 0 &&
 		len(d.current) == d.DesiredReplicas && ready(d.current) == len(d.current) && d.Failures == 0
@@ -97,6 +97,6 @@ func (d *deployment) betterNode(v *projections.View, r domain.Replica) (chosenNo
 // move plans a new replica that replaces the replica r on another node, target.
 func (d *deployment) move(r domain.Replica, target chosenNode, need domain.Need) {
 	reason := fmt.Sprintf("replica %s shares node %s with another replica of the deployment, and node %s has none", r.ID,
-		r.Node.ID(), target.name.ID())
+		r.Node, target.name)
 	d.placeOn(target, need, domain.PlaceReplica{ID: d.NextReplica(), Replaces: r.ID, Reason: reason})
 }

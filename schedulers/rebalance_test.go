@@ -23,8 +23,9 @@ func (s *harness) homes(id string) (nodes []string) {
 	return nodes
 }
 
-// TestReplicasSpreadAgain checks that two replicas on one node, since the other node was lost, are on two
-// nodes again after it has returned: one replica moves, and is removed only when its replacement is ready.
+// TestReplicasSpreadAgain checks that two replicas on one node, since the other node was lost, are
+// on two nodes again after it has returned: one replica moves, and is removed only when its
+// replacement is ready.
 func TestReplicasSpreadAgain(t *testing.T) {
 	s := begin(t, node("n1", domain.PoolInference, 4, nil), node("n2", domain.PoolInference, 4, nil),
 		deployment("d1", 2, 2, nil))
@@ -64,8 +65,8 @@ func TestReplicasSpreadAgain(t *testing.T) {
 	s.compare("replicas_rebalanced")
 }
 
-// TestMovesAreLimited checks that one replica moves at a time and one in RebalanceEvery, that each move
-// spreads the replicas more, and that moves come to an end.
+// TestMovesAreLimited checks that one replica moves at a time and one in RebalanceEvery, that each
+// move spreads the replicas more, and that moves come to an end.
 func TestMovesAreLimited(t *testing.T) {
 	const deployments = 4
 	s := begin(t, node("n1", domain.PoolInference, 8, nil))
@@ -103,7 +104,8 @@ func TestMovesAreLimited(t *testing.T) {
 	require.Empty(t, s.plan(schedulers.Replicas{}).Steps)
 }
 
-// TestNothingMovesWhere checks the situations in which no replica moves, and that one moves otherwise.
+// TestNothingMovesWhere checks the situations in which no replica moves, and that one moves
+// otherwise.
 func TestNothingMovesWhere(t *testing.T) {
 	devices := func(n int) map[string]int { return map[string]int{l4: n} }
 	packed := func(d *domain.DeploymentSpec) {
@@ -168,7 +170,8 @@ func TestNothingMovesWhere(t *testing.T) {
 	}
 }
 
-// TestAMoveThatFails checks that a replica stays when the one that replaces it fails or its node is lost.
+// TestAMoveThatFails checks that a replica stays when the one that replaces it fails or its node is
+// lost.
 func TestAMoveThatFails(t *testing.T) {
 	for name, fail := range map[string]func(s *harness){
 		"the new replica fails": func(s *harness) {

@@ -10,8 +10,8 @@ import (
 )
 
 // Releases moves the releases of deployments: it begins the next step, promotes, or rolls back, by
-// what the gateways have counted (see domain.TrafficSplit.Evaluate). It also rolls back a release whose
-// candidate, or whose deployment, is no longer live.
+// what the gateways have counted (see domain.TrafficSplit.Evaluate). It also rolls back a release
+// whose candidate, or whose deployment, is no longer live.
 type Releases struct{}
 
 // Name implements Scheduler.

@@ -9,8 +9,8 @@ import (
 	"anneal/schedulers"
 )
 
-// TestReleases is the transcript of releases: two steps and a promotion, a bad candidate, a step that
-// takes too long, and a deleted candidate.
+// TestReleases is the transcript of releases: two steps and a promotion, a bad candidate, a step
+// that takes too long, and a deleted candidate.
 func TestReleases(t *testing.T) {
 	s := newHarness(t)
 	s.prerequisites()

@@ -26,7 +26,7 @@ const (
 //  3. changed settings are rolled out, and replicas leave nodes that are being drained. Meanwhile the
 //     deployment may have one replica above the desired count. If a rollout has no capacity for that
 //     replica, and no revocable replica can be removed for it, one old replica is removed first
-//  4. missing replicas are placed, the oldest deployment first, on the nodes where they leave the
+//  4. missing replicas are placed, in the order of the queue of jobs, on the nodes where they leave the
 //     fewest devices that no other work can use; of equal nodes, on one in the failure domain with the
 //     fewest replicas of the deployment, so that its loss does not stop all replicas. The placement
 //     strategies PACK and SPREAD of a deployment change this: see spread. Replicas within
@@ -42,7 +42,8 @@ const (
 //
 // A deployment that is being deleted loses its replicas and is then DELETED.
 type Replicas struct {
-	// PlaceWithin is the time after which a new deployment without capacity fails. 0 stands for the constant.
+	// PlaceWithin is the time after which a new deployment without capacity fails. 0 stands for the
+	// constant.
 	PlaceWithin time.Duration
 	// KeepDeleted is how long a deleted deployment can be undeleted. 0 stands for the constant.
 	KeepDeleted time.Duration
@@ -76,7 +77,7 @@ func (s Replicas) Plan(v *projections.View, now time.Time) Plan {
 			}
 		}
 	}
-	for _, d := range placed {
+	for _, d := range byShortage(placed, func(d *deployment) time.Time { return d.Short.Minimum }) {
 		d.short = !d.placeMinimum(v, d.need(v))
 	}
 	if slices.ContainsFunc(placed, func(d *deployment) bool {
@@ -84,7 +85,7 @@ func (s Replicas) Plan(v *projections.View, now time.Time) Plan {
 	}) {
 		withholdPromised(v, fleet) // only if replicas may be placed, because it is slow: it looks at all jobs
 	}
-	for _, d := range placed {
+	for _, d := range inQueueOrder(v, placed, now) {
 		d.short = d.short || !d.place(v, d.need(v))
 		if d.short && d.State == domain.DeploymentCreatingState && d.belowMinimum() {
 			d.failAt(s.placeDue(d), domain.StatusOf(domain.Errorf(domain.ResourceExhausted,
@@ -187,16 +188,16 @@ func (d *deployment) classify() {
 		_, ready := d.fleet.index[r.Node]
 		if _, replaces := d.Replicas[r.Replaces]; replaces && ready && r.Generation == d.Generation &&
 			d.fleet.drains[r.Node] == "" {
-			d.moving[r.Replaces] = "moved to node " + r.Node.ID()
+			d.moving[r.Replaces] = "moved to node " + string(r.Node)
 		}
 	}
 	for _, r := range d.Ordered() {
 		_, ready := d.fleet.index[r.Node]
 		switch {
 		case !ready:
-			d.remove(r, fmt.Sprintf("node %s was lost", r.Node.ID()))
+			d.remove(r, fmt.Sprintf("node %s was lost", r.Node))
 		case !d.fleet.has(r.Node, domain.ReplicaAllocationID(d.name, r.ID)):
-			d.remove(r, fmt.Sprintf("the allocation on node %s was released", r.Node.ID()))
+			d.remove(r, fmt.Sprintf("the allocation on node %s was released", r.Node))
 		case r.Generation == d.Generation && d.fleet.drains[r.Node] == "" && d.moving[r.ID] == "":
 			d.current = append(d.current, r)
 			d.spread.add(d.fleet.index[r.Node], 1)

@@ -73,8 +73,8 @@ func TestReplicasTakeTheMemoryOfTheirModel(t *testing.T) {
 
 // TestReplicasAreSpread checks that the replicas of a deployment are spread over nodes. Replicas
 // without accelerators are placed only on nodes without accelerators: first on different nodes, and
-// then on a node that already has a replica. Replicas with accelerators fill a small node before they
-// use a device of a large one.
+// then on a node that already has a replica. Replicas with accelerators fill a small node before
+// they use a device of a large one.
 func TestReplicasAreSpread(t *testing.T) {
 	s := begin(t, node("n1", domain.PoolInference, 1, nil), node("n2", domain.PoolInference, 2, nil),
 		node("n3", domain.PoolInference, 4, nil),

@@ -76,8 +76,8 @@ func TestOneReplicaIsRevokedForOneNeed(t *testing.T) {
 	require.Equal(t, []string{"r1"}, s.placed("d2"))
 }
 
-// TestRolloutTakesOneReplicaAtATime checks that a rollout without capacity for another replica revokes
-// one replica of another deployment, and keeps the old replica until the new one is ready.
+// TestRolloutTakesOneReplicaAtATime checks that a rollout without capacity for another replica
+// revokes one replica of another deployment, and keeps the old replica until the new one is ready.
 func TestRolloutTakesOneReplicaAtATime(t *testing.T) {
 	s := begin(t, node("n1", "", 40, map[string]int{l4: 3}), deployment("d1", 1, 1, onL4))
 	s.runPlans()

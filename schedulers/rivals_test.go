@@ -32,10 +32,10 @@ const (
 	maxOffset = 2 * time.Minute        // of the clock of a control plane
 )
 
-// TestRivals simulates hours of a cluster with two control planes that both believe to lead. Each is
-// crashed, paused in the middle of a plan, cut from the log, and started with another clock; messages
-// of agents are lost, repeated and late. The checker checks every event. When the faults stop, all work
-// must end.
+// TestRivals simulates hours of a cluster with two control planes that both believe to lead. Each
+// is crashed, paused in the middle of a plan, cut from the log, and started with another clock;
+// messages of agents are lost, repeated and late. The checker checks every event. When the faults
+// stop, all work must end.
 //
 // One goroutine runs everything, so a seed always gives the same run:
 //
@@ -158,9 +158,9 @@ func simulateRivals(t *testing.T, seed uint64, busy time.Duration) string {
 	return fmt.Sprintf("%x", s.digest.Sum(nil))
 }
 
-// scatter fills the fleet with deployments of one accelerator each, and deletes most of them, so that the
-// rest must move for a large deployment. Machines do not crash meanwhile, so that replicas stay on their
-// nodes long enough to be moved. Control planes still crash.
+// scatter fills the fleet with deployments of one accelerator each, and deletes most of them, so
+// that the rest must move for a large deployment. Machines do not crash meanwhile, so that replicas
+// stay on their nodes long enough to be moved. Control planes still crash.
 func (s *rivals) scatter() {
 	var pending []domain.Intent // of users, who repeat them until they are recorded or refused
 	minutes := func(n int) {
@@ -225,8 +225,8 @@ func (s *rivals) second(act func()) {
 	s.inspect()
 }
 
-// inspect requires that schedulers restore the invariants in time. Time in which no control plane works
-// does not count, and a plane whose clock is behind may wait as much longer.
+// inspect requires that schedulers restore the invariants in time. Time in which no control plane
+// works does not count, and a plane whose clock is behind may wait as much longer.
 func (s *rivals) inspect() {
 	if time.Now().Unix()%3 != 0 {
 		return
@@ -291,8 +291,8 @@ func (s *rivals) endFaults() {
 	s.endFailures()
 }
 
-// deliver records an intent through the control plane of a world. It loses, repeats and delays messages
-// of agents.
+// deliver records an intent through the control plane of a world. It loses, repeats and delays
+// messages of agents.
 func (s *rivals) deliver(actor string, world *projections.World, intent domain.Intent) error {
 	var p *plane
 	for _, one := range s.planes {
@@ -332,7 +332,8 @@ func (s *rivals) deliverLate() {
 	s.late = later
 }
 
-// boot starts the process of the plane, whose world continues from the snapshot of an earlier process.
+// boot starts the process of the plane, whose world continues from the snapshot of an earlier
+// process.
 func (p *plane) boot(offset time.Duration) {
 	p.world, p.offset, p.running = projections.NewWorld(), offset, nil
 	if p.saved != nil {
@@ -351,8 +352,8 @@ func (p *plane) boot(offset time.Duration) {
 	p.saved = projections.Fork(p.world)
 }
 
-// requireRebuilt requires that the world of the plane, which went through all of its snapshots, is the
-// one that follows from the log.
+// requireRebuilt requires that the world of the plane, which went through all of its snapshots, is
+// the one that follows from the log.
 func (p *plane) requireRebuilt() {
 	served, rebuilt := p.world, projections.NewWorld()
 	for rebuilt.Position() < served.Position() {
@@ -423,8 +424,8 @@ func (r *running) advance(p *plane) {
 	}
 }
 
-// execute executes one intent of the plan, as schedulers.Run does: reservations, the commit, and if one
-// of them fails after a reservation was recorded, the abandonment.
+// execute executes one intent of the plan, as schedulers.Run does: reservations, the commit, and if
+// one of them fails after a reservation was recorded, the abandonment.
 func (r *running) execute(p *plane) {
 	step := r.plan.Steps[0]
 	intents := step.Intents()
@@ -467,7 +468,8 @@ func (l planeLog) Append(ctx context.Context, w eventlog.Write) (uint64, error) 
 	return l.Log.Append(ctx, w)
 }
 
-// planeRows are the rows of a plane's world, which follows the log at once when a position is awaited.
+// planeRows are the rows of a plane's world, which follows the log at once when a position is
+// awaited.
 type planeRows struct {
 	*projections.World
 	plane *plane

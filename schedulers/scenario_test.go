@@ -30,7 +30,8 @@ func (s *harness) report(id, replica, node, state string) {
 	s.given(onDeployment(id, domain.AdvanceReplica{ID: replica, Node: nodeName(node), State: state}))
 }
 
-// serve places the replicas of a deployment and the jobs that wait, and reports the replicas as ready.
+// serve places the replicas of a deployment and the jobs that wait, and reports the replicas as
+// ready.
 func (s *harness) serve(id string, replicas ...string) {
 	s.t.Helper()
 	s.execute(schedulers.Jobs{}, schedulers.Replicas{})

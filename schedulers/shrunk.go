@@ -27,7 +27,7 @@ func shrunk(plan *Plan, v *projections.View, row *projections.Row[domain.Node], 
 		plan.planAgainAt(due)
 		return
 	}
-	reason := fmt.Sprintf("node %s has fewer devices than are allocated", row.Name.ID())
+	reason := fmt.Sprintf("node %s has fewer devices than are allocated", row.Name)
 	for _, a := range over {
 		if a.Replica != "" {
 			plan.add(domain.Intend(domain.Deployments, a.For,

@@ -9,9 +9,9 @@ import (
 	"anneal/schedulers"
 )
 
-// TestShrunkNode checks that a node whose devices fail keeps the work that its other devices hold. If
-// the agent does not report the affected work in time, only the newest allocation moves, and this does
-// not count as a failure.
+// TestShrunkNode checks that a node whose devices fail keeps the work that its other devices hold.
+// If the agent does not report the affected work in time, only the newest allocation moves, and
+// this does not count as a failure.
 func TestShrunkNode(t *testing.T) {
 	s := begin(t, node("n1", "", 40, map[string]int{l4: 3}), deployment("d1", 2, 2, onL4))
 	s.runPlans()

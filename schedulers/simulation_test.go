@@ -95,7 +95,8 @@ func simulate(t *testing.T, seed uint64) {
 	checker.report(t)
 }
 
-// awaitQuiet waits until nothing was recorded for a while: replicas are still moved when all work is finished.
+// awaitQuiet waits until nothing was recorded for a while: replicas are still moved when all work
+// is finished.
 func awaitQuiet(t *testing.T, log eventlog.Log, wait func(time.Duration)) {
 	for range 60 {
 		before, _ := log.Last(t.Context())

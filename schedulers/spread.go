@@ -98,14 +98,15 @@ func (s *spread) crowdingOf(zone int) int64 {
 	return int64(s.regions[s.domains.region[zone]])<<(2*countBits) + int64(s.zones[zone])<<countBits
 }
 
-// distanceOf returns a cost of placing the next replica on a node of a zone without replicas, which is
-// lower the closer the zone is to the other replicas: the more of them are in the zone, and then in
-// its region. The more replicas are on the node itself, the lower is its cost: see order.
+// distanceOf returns a cost of placing the next replica on a node of a zone without replicas, which
+// is lower the closer the zone is to the other replicas: the more of them are in the zone, and then
+// in its region. The more replicas are on the node itself, the lower is its cost: see order.
 func (s *spread) distanceOf(zone int) int64 {
 	return -(int64(s.zones[zone])<<countBits + int64(s.regions[s.domains.region[zone]]))
 }
 
-// order returns the order in which package placement prefers nodes of the pool for the next replica.
+// order returns the order in which package placement prefers nodes of the pool for the next
+// replica.
 func (s *spread) order(p *devicePool) *placement.Order {
 	if s == nil {
 		return nil

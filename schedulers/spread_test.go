@@ -136,8 +136,9 @@ func TestStrategyAppliesToTheNextReplicas(t *testing.T) {
 	require.Equal(t, map[domain.Name]int{nodeName("a1"): 1, nodeName("a2"): 1, nodeName("b1"): 2}, s.replicasOn("d1"))
 }
 
-// TestSpreadSimulation simulates fleets in which deployments come, scale and go, and nodes are lost and
-// return. It checks each placement, independently of the scheduler, against the state before it.
+// TestSpreadSimulation simulates fleets in which deployments come, scale and go, and nodes are lost
+// and return. It checks each placement, independently of the scheduler, against the state before
+// it.
 func TestSpreadSimulation(t *testing.T) {
 	placed := map[string]int{}
 	for seed := range uint64(6) {
@@ -182,8 +183,8 @@ func TestSpreadSimulation(t *testing.T) {
 	}
 }
 
-// checkSpread checks an intent that allocates a node to a replica: the node has capacity, the reason
-// is true, and no node that the strategy prefers has capacity.
+// checkSpread checks an intent that allocates a node to a replica: the node has capacity, the
+// reason is true, and no node that the strategy prefers has capacity.
 func (s *harness) checkSpread(intent domain.Intent, placed map[string]int) {
 	s.t.Helper()
 	place, ok := intent.Command.(domain.PlaceAllocation)
@@ -226,8 +227,8 @@ func reversed(counts []int) []int {
 	return counts
 }
 
-// countsAt returns how many replicas of a deployment are in the region of a node, in its zone, and on
-// it.
+// countsAt returns how many replicas of a deployment are in the region of a node, in its zone, and
+// on it.
 func countsAt(v *projections.View, d *domain.Deployment, node *projections.Row[domain.Node]) []int {
 	counts := []int{0, 0, 0}
 	for _, r := range d.Replicas {

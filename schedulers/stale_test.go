@@ -33,8 +33,8 @@ func (s *stalled) Append(ctx context.Context, w eventlog.Write) (uint64, error) 
 	return s.Memory.Append(ctx, w)
 }
 
-// TestRunDoesNotContinueAnOldPlan checks that a process that was paused in the middle of a plan plans
-// again before it executes another step.
+// TestRunDoesNotContinueAnOldPlan checks that a process that was paused in the middle of a plan
+// plans again before it executes another step.
 func TestRunDoesNotContinueAnOldPlan(t *testing.T) {
 	for name, after := range map[string]bool{"same resource": false, "after all": true} {
 		t.Run(name, func(t *testing.T) {
@@ -109,9 +109,9 @@ func (s *slow) Append(ctx context.Context, w eventlog.Write) (uint64, error) {
 	return s.Memory.Append(ctx, w)
 }
 
-// TestSilenceBeforeADisconnectionProvesNothing checks that a process that received nothing from a node for
-// LostAfter and was disconnected then does not conclude that the node is lost: the node may have sent
-// heartbeats since.
+// TestSilenceBeforeADisconnectionProvesNothing checks that a process that received nothing from a
+// node for LostAfter and was disconnected then does not conclude that the node is lost: the node
+// may have sent heartbeats since.
 func TestSilenceBeforeADisconnectionProvesNothing(t *testing.T) {
 	s := newHarness(t)
 	s.given(node("n1", "", 1, nil))

@@ -8,8 +8,8 @@ import (
 	"anneal/tracing"
 )
 
-// doTraced calls do in a span that continues the trace of the newest event of the resource that the step
-// changes.
+// doTraced calls do in a span that continues the trace of the newest event of the resource that the
+// step changes.
 func (l loop) doTraced(ctx context.Context, request eventlog.Request, step Step, stored signals) (
 	change eventlog.Change, err error) {
 	ctx, span := tracing.Start(ctx, projections.TraceOf(l.world, step.Commit.Name), tracing.Internal, "schedule")

@@ -10,11 +10,11 @@ import (
 
 // Bounds of Recent.
 const (
-	// MaxEvents is the maximum number of events of one resource in one trace. Without it, a trace would
-	// grow as long as the resource exists, for example with events of the autoscaler.
+	// MaxEvents is the maximum number of events of one resource in one trace. Without it, a trace
+	// would grow as long as the resource exists, for example with events of the autoscaler.
 	MaxEvents = 64
-	// maxUses is the maximum number of attempts to change a resource in one trace. An attempt may record
-	// no event, such as a step of a plan that is refused again and again.
+	// maxUses is the maximum number of attempts to change a resource in one trace. An attempt may
+	// record no event, such as a step of a plan that is refused again and again.
 	maxUses = 4 * MaxEvents
 	// MaxAge is the time after which the events of a resource no longer belong to a trace.
 	MaxAge = 24 * time.Hour
@@ -23,8 +23,8 @@ const (
 )
 
 // Recent has the trace context of the newest event of each resource that a traced request changed
-// recently. Schedulers and the coordinator, which act on the state of a resource later, continue its
-// trace. A nil *Recent is always empty.
+// recently. Schedulers and the coordinator, which act on the state of a resource later, continue
+// its trace. A nil *Recent is always empty.
 type Recent struct {
 	mu              sync.Mutex
 	newest, earlier map[domain.Name]recent // earlier is the former newest, which is replaced when newest is full

@@ -1,7 +1,7 @@
 // Package tracing records spans of requests, and of the work that they cause, for OpenTelemetry. A
 // context carries the tracer. Without a tracer in the context, and for a trace that is not sampled,
-// nothing is recorded and nothing is allocated. Attributes of spans never contain API keys, secrets,
-// prompts, completions or messages of errors.
+// nothing is recorded and nothing is allocated. Attributes of spans never contain API keys,
+// secrets, prompts, completions or messages of errors.
 package tracing
 
 import (

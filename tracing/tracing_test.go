@@ -29,7 +29,8 @@ func newTracer(t *testing.T, ratio float64) (context.Context, *tracetest.SpanRec
 	return tracing.NewContext(t.Context(), provider.Tracer("test")), recorder
 }
 
-// TestSpansContinueTraces checks the parents of spans: the span in the context, a remote one, or none.
+// TestSpansContinueTraces checks the parents of spans: the span in the context, a remote one, or
+// none.
 func TestSpansContinueTraces(t *testing.T) {
 	ctx, recorder := newTracer(t, 1)
 	root, span := tracing.StartRequest(ctx, domain.Trace{}, tracing.Server, "root")
@@ -61,7 +62,8 @@ func TestSpansContinueTraces(t *testing.T) {
 	require.Equal(t, "UNKNOWN", ended[0].Status().Description, "the message of an error is not recorded")
 }
 
-// TestSampling checks that a request decides whether it is sampled, and that otherwise the ratio does.
+// TestSampling checks that a request decides whether it is sampled, and that otherwise the ratio
+// does.
 func TestSampling(t *testing.T) {
 	ctx, recorder := newTracer(t, 0)
 	same, span := tracing.StartRequest(ctx, domain.Trace{}, tracing.Server, "new")

@@ -54,7 +54,8 @@ var responseHeaders = []request.Parameter{
 	{Name: "anneal-server-processing-time", Kind: wire.Text, Description: "Time that the server took to process the " +
 		"request, in seconds."},
 	{Name: "anneal-deployment", Kind: wire.Text, Description: "Name of the deployment that processed the request."},
-	{Name: "anneal-backend-host", Kind: wire.Text, Description: "Name of the node that processed the request."},
+	{Name: "anneal-backend-host", Kind: wire.Text, Description: "Node that processed the request: its name " +
+		"for the operator, and an opaque label for others."},
 }
 
 // A transcription is the state of one request in progress.
@@ -160,8 +161,8 @@ func (t *transcription) run() (any, error) {
 	return t.builder.response(t.q.format), nil
 }
 
-// bytesPerToken is the length of a recording that counts as one token in the admission queue: 10 ms of
-// mono sound with 16,000 samples per second.
+// bytesPerToken is the length of a recording that counts as one token in the admission queue: 10 ms
+// of mono sound with 16,000 samples per second.
 const bytesPerToken = 320
 
 // send sends the request to replicas. Each attempt transcribes the recording from its start, but a

@@ -22,8 +22,8 @@ import (
 //go:embed static
 var static embed.FS
 
-// entries are the modules that pages load: the console, and the page at the end of a login. The server sends each with
-// all modules that it imports.
+// entries are the modules that pages load: the console, and the page at the end of a login. The
+// server sends each with all modules that it imports.
 var entries = []string{"main.js", "oidc.js"}
 
 // policy is the Content-Security-Policy of the console. It permits only files of the console's own

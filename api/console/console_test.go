@@ -17,8 +17,8 @@ import (
 // maxTotal is the goal for the size of all files, compressed.
 const maxTotal = 80 << 10
 
-// TestFiles checks the size of the console, that each file that another one names exists, that no file
-// names another server, and that each library has its license.
+// TestFiles checks the size of the console, that each file that another one names exists, that no
+// file names another server, and that each library has its license.
 func TestFiles(t *testing.T) {
 	total := 0
 	licenses := string(files["vendor/LICENSES.txt"].content)

@@ -12,9 +12,10 @@ import (
 // imports matches the import of names from a module of the console.
 var imports = regexp.MustCompile(`(?m)^import \{ (.*) \} from '/console/(.*)'\n`)
 
-// joined returns the entry with all modules that it imports as one module, in which each module is after those that
-// it imports. Text that modules have in common compresses well: the files are a fifth smaller, and browsers load one
-// file instead of a chain. Names at the top level of modules must differ, which TestModules checks.
+// joined returns the entry with all modules that it imports as one module, in which each module is
+// after those that it imports. Text that modules have in common compresses well: the files are a
+// fifth smaller, and browsers load one file instead of a chain. Names at the top level of modules
+// must differ, which TestModules checks.
 func joined(entry string, modules map[string][]byte) []byte {
 	var out bytes.Buffer
 	added := map[string]bool{}

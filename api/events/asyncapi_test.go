@@ -17,8 +17,8 @@ import (
 	"anneal/internal/testutil"
 )
 
-// asyncAPISchema is schemas/3.0.0-without-$id.json of the npm package @asyncapi/specs 6.11.1 (license
-// Apache-2.0): the JSON Schema of AsyncAPI 3.0.0 documents.
+// asyncAPISchema is schemas/3.0.0-without-$id.json of the npm package @asyncapi/specs 6.11.1
+// (license Apache-2.0): the JSON Schema of AsyncAPI 3.0.0 documents.
 const asyncAPISchema = "testdata/asyncapi-3.0.0.json.gz"
 
 func compile(t *testing.T, url string, document any) *jsonschema.Schema {
@@ -38,8 +38,8 @@ func parse(t *testing.T, data []byte) any {
 	return value
 }
 
-// TestAsyncAPI checks that the document is valid AsyncAPI 3.0.0, that its references have targets, and
-// that it describes every type of event.
+// TestAsyncAPI checks that the document is valid AsyncAPI 3.0.0, that its references have targets,
+// and that it describes every type of event.
 func TestAsyncAPI(t *testing.T) {
 	packed := testutil.ReadFile(t, asyncAPISchema)
 	unpacked, err := gzip.NewReader(bytes.NewReader(packed))
@@ -86,8 +86,8 @@ func TestAsyncAPI(t *testing.T) {
 	require.Len(t, messages, len(schemas.Types())-1, "usage records have their own channel")
 }
 
-// TestEnvelopesAreDescribed checks that the schemas of the AsyncAPI document describe an event in both
-// modes.
+// TestEnvelopesAreDescribed checks that the schemas of the AsyncAPI document describe an event in
+// both modes.
 func TestEnvelopesAreDescribed(t *testing.T) {
 	components := parse(t, asyncAPI()).(object)["components"].(object)["schemas"].(object)
 	e := eventlog.Event{Record: domain.Record{Type: "dataset.accepted.v1", State: "READY",

@@ -94,6 +94,7 @@ func (s *Service) listRecords(c *request.Call, all bool) (any, error) {
 			}
 			// query.List orders rows by name: this name puts the newest record first
 			name := domain.Name(fmt.Sprintf("%020d", math.MaxUint64-record.Sequence))
+			hideNode(&record, request.NodeMask(c))
 			if !yield(&projections.Row[audited]{Name: name, State: audited{record}}) {
 				return
 			}

@@ -88,6 +88,7 @@ func renderEvent(row *projections.Row[recorded], out *Event) {
 type history struct {
 	subject string            // NATS subject filter, such as events.acme.>
 	hidden  []string          // collections whose events the caller may not read
+	mask    *domain.NodeMask  // replaces names of nodes; nil for the operator's account
 	match   func(*Event) bool // reports whether an event matches the query parameter filter
 }
 
@@ -100,7 +101,7 @@ func (h history) matches(e eventlog.Event) bool {
 		return false
 	}
 	var out Event
-	renderEvent(&projections.Row[recorded]{State: recorded{e}}, &out)
+	renderEvent(&projections.Row[recorded]{State: recorded{h.masked(e)}}, &out)
 	return h.match(&out)
 }
 
@@ -158,7 +159,7 @@ func (s *Service) Serve(c *request.Call, subject string) (any, error) {
 
 // historyOf returns the events that match the filter subject and that the caller may read.
 func (*Service) historyOf(c *request.Call, subject string) history {
-	h := history{subject: subject}
+	h := history{subject: subject, mask: request.NodeMask(c)}
 	if c.Principal.Require(request.ManageSecrets) != nil {
 		h.hidden = hidden
 	}
@@ -169,13 +170,23 @@ func (*Service) historyOf(c *request.Call, subject string) history {
 // read.
 var hidden = []string{domain.APIKeys.Collection, domain.Secrets.Collection}
 
-// ForReaders returns an event as readers of its account without the permission ManageSecrets
-// receive it. It returns false if they may not read the event.
-func ForReaders(e eventlog.Event) (eventlog.Event, bool) {
-	if (history{hidden: hidden}).visible(e) {
-		return redact(e), true
+// VisibleToReaders reports whether readers of the account of an event who do not have the
+// permission ManageSecrets may read the event.
+func VisibleToReaders(e eventlog.Event) bool { return history{hidden: hidden}.visible(e) }
+
+// ForReaders returns a function that returns an event as readers of its account without the
+// permission ManageSecrets receive it. It returns false if they may not read the event.
+func ForReaders(mask domain.NodeMask) func(eventlog.Event) (eventlog.Event, bool) {
+	return func(e eventlog.Event) (eventlog.Event, bool) {
+		if !VisibleToReaders(e) {
+			return eventlog.Event{}, false
+		}
+		h := history{}
+		if e.Name.Account() != domain.System {
+			h.mask = &mask
+		}
+		return h.shown(e), true
 	}
-	return eventlog.Event{}, false
 }
 
 func wantsStream(r *http.Request) bool {
@@ -318,7 +329,7 @@ func (s *eventStream) send(e eventlog.Event) error {
 	if !subjectMatches(s.subject, e.Name.Subject()) || !s.matches(e) {
 		return nil
 	}
-	data, err := json.Marshal(eventlog.Structured(redact(e)))
+	data, err := json.Marshal(eventlog.Structured(s.shown(e)))
 	if err == nil {
 		_, err = fmt.Fprintf(s.Writer, "id: %d\ndata: %s\n\n", e.Position, data)
 	}
@@ -334,7 +345,8 @@ func (s *eventStream) comment(text string) error {
 	return s.flush()
 }
 
-// isAuthorized reports whether the API key or ID token with which the stream was opened is still valid.
+// isAuthorized reports whether the API key or ID token with which the stream was opened is still
+// valid.
 func (s *eventStream) isAuthorized() bool { return request.IsValid(s.Call) }
 
 // subjectMatches reports whether a NATS subject matches a filter, which is a subject or a prefix

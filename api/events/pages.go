@@ -17,8 +17,8 @@ import (
 
 // list returns a page of the history's events. Without a filter, and in the order of positions, up
 // or down, it reads only the events of the page. With a filter that begins with subject = "…", it
-// reads only the events of that resource, and if the filter has nothing else, only those of the page.
-// With any other filter or order, it reads the whole history.
+// reads only the events of that resource, and if the filter has nothing else, only those of the
+// page. With any other filter or order, it reads the whole history.
 func list(c *request.Call, p *request.Params, h history) (any, error) {
 	q, m := request.ReadListQuery(c, p, reflect.TypeFor[Event]())
 	h, whole := h.ofSubject(q.Filter)
@@ -96,7 +96,7 @@ func nextPage(c *request.Call, p *request.Params, h history, q query.Query, m wi
 			next = request.SealToken(c.Pepper, q.Binding, cursor)
 			break
 		}
-		events, cursor.After = append(events, eventlog.Structured(redact(e))), e.Position
+		events, cursor.After = append(events, eventlog.Structured(h.shown(e))), e.Position
 		request.Reflect(c, e.Position)
 	}
 	return request.ListResponse("events", events, next, cursor.Total, m)
@@ -127,14 +127,15 @@ func previousPage(c *request.Call, p *request.Params, h history, q query.Query, 
 			next = request.SealToken(c.Pepper, q.Binding, cursor)
 			break
 		}
-		events, cursor.Before = append(events, eventlog.Structured(redact(e))), e.Position
+		events, cursor.Before = append(events, eventlog.Structured(h.shown(e))), e.Position
 	}
 	return request.ListResponse("events", events, next, cursor.Total, m)
 }
 
-// newestBefore returns the n newest events of the history before a position, in the order of the log.
-// The log is read forward only, so newestBefore reads ranges of positions that end at the position,
-// each twice as long as the one that follows it, until it has found n events. It keeps at most 2n.
+// newestBefore returns the n newest events of the history before a position, in the order of the
+// log. The log is read forward only, so newestBefore reads ranges of positions that end at the
+// position, each twice as long as the one that follows it, until it has found n events. It keeps at
+// most 2n.
 func newestBefore(c *request.Call, h history, position uint64, n int) (newest []eventlog.Event, err error) {
 	for length := uint64(n); position > 1 && len(newest) < n; length *= 2 {
 		begin := position - min(position, length+1) // the range has the positions between begin and position
@@ -191,7 +192,7 @@ func filteredPage(c *request.Call, p *request.Params, h history, q query.Query, 
 				return
 			}
 			request.Reflect(c, e.Position)
-			row := &projections.Row[recorded]{Name: domain.Name(fmt.Sprintf("%020d", e.Position)), State: recorded{e}}
+			row := &projections.Row[recorded]{Name: domain.Name(fmt.Sprintf("%020d", e.Position)), State: recorded{h.masked(e)}}
 			if h.visible(e) && !yield(row) {
 				return
 			}
@@ -210,7 +211,7 @@ func filteredPage(c *request.Call, p *request.Params, h history, q query.Query, 
 		if err != nil {
 			return nil, err
 		}
-		events[i] = eventlog.Structured(redact(e))
+		events[i] = eventlog.Structured(h.shown(e))
 	}
 	return request.ListResponse("events", events, page.NextPageToken, page.TotalSize, m)
 }

@@ -71,7 +71,8 @@ var sinceParameter = request.Parameter{Name: "since", Kind: wire.Int,
 func (s *Service) proofOperations() []request.Operation {
 	const description = "The response is a bundle that `anneal log check` verifies offline with the log's public key. " +
 		"An event can be proven about a second after it is recorded, when a checkpoint includes it. If the data of an " +
-		"event contain secrets, the bundle has a commitment to the data instead of the data."
+		"event contain secrets, or names of nodes that the caller may not see, the bundle has a commitment to the data " +
+		"instead of the data."
 	gate := request.ByOperator
 	if s != nil && s.PublicLog { // s is nil if the operations are only listed for the OpenAPI document
 		gate = request.Everyone
@@ -122,10 +123,14 @@ func (s *Service) prove(c *request.Call, account string) (any, error) {
 	if err != nil {
 		return nil, beyondEnd(c, position, err)
 	}
-	if account != "" && (e.Name.Account() != account || !s.historyOf(c, "").visible(e)) {
+	h := s.historyOf(c, "")
+	if account != "" && (e.Name.Account() != account || !h.visible(e)) {
 		return nil, domain.Errorf(domain.NotFound, "accounts/%s has no event at position %d", account, position)
 	}
-	return s.Proofs.Prove(c.Ctx, position, uint64(since), isDisclosed(e))
+	if h.masked(e).Actor != e.Actor {
+		return nil, errNamesNode
+	}
+	return s.Proofs.Prove(c.Ctx, position, uint64(since), h.isDisclosed(e))
 }
 
 // beyondEnd returns the error for an event that cannot be read at a position. If the position is
@@ -148,11 +153,17 @@ func beyondEnd(c *request.Call, position uint64, err error) error {
 var errNoProofs = domain.Errorf(domain.Unimplemented, "this server cannot prove events, because it does not keep a "+
 	"Merkle tree of the log")
 
-// isDisclosed reports whether the API shows the data of an event unchanged, because they contain no
-// secrets.
-func isDisclosed(e eventlog.Event) bool {
+// errNamesNode is the error for an event of an earlier version whose actor is a node: a proof
+// discloses all attributes of an event.
+var errNamesNode = &domain.Error{Code: domain.FailedPrecondition, Reason: "EVENT_NAMES_NODE", Message: "the proof " +
+	"of an event has all of its attributes, and the actor of this one, which an earlier version of anneal recorded, " +
+	"is the name of a node: ask the operator for the proof"}
+
+// isDisclosed reports whether the API shows the data of an event unchanged to the caller, because
+// they contain no secrets and no names of nodes.
+func (h history) isDisclosed(e eventlog.Event) bool {
 	var stored, shown any
-	if json.Unmarshal(e.Data, &stored) != nil || json.Unmarshal(redact(e).Data, &shown) != nil {
+	if json.Unmarshal(e.Data, &stored) != nil || json.Unmarshal(h.shown(e).Data, &shown) != nil {
 		return false
 	}
 	return reflect.DeepEqual(stored, shown)

@@ -81,8 +81,8 @@ func (s *Service) operations() []request.Operation {
 }
 
 // performanceHeaders lists the response headers with performance metrics. A stream has only
-// anneal-warning and anneal-route, because its headers are sent before the values of the other headers
-// are known.
+// anneal-warning and anneal-route, because its headers are sent before the values of the other
+// headers are known.
 var performanceHeaders = []request.Parameter{
 	{Name: "anneal-warning", Kind: wire.Text,
 		Description: "Names a parameter that the server ignored, because it is unknown or has no effect. The response " +
@@ -93,7 +93,8 @@ var performanceHeaders = []request.Parameter{
 	{Name: "anneal-server-time-to-first-token", Kind: wire.Text, Description: "Time to first token, in seconds."},
 	{Name: "anneal-server-processing-time", Kind: wire.Text, Description: "Time to last token, in seconds."},
 	{Name: "anneal-deployment", Kind: wire.Text, Description: "Name of the deployment that processed the request."},
-	{Name: "anneal-backend-host", Kind: wire.Text, Description: "Name of the node that processed the request."},
+	{Name: "anneal-backend-host", Kind: wire.Text, Description: "Node that processed the request: its name " +
+		"for the operator, and an opaque label for others."},
 	{Name: "anneal-num-concurrent-requests", Kind: wire.Int,
 		Description: "Number of requests of this server in progress on the replica, including this request."},
 	{Name: "anneal-route", Kind: wire.Text,

@@ -8,8 +8,8 @@ import (
 	"anneal/engines"
 )
 
-// TestRawOutputShowsTheGrammar checks that raw_output has the grammar of the request, or else the one
-// that the engine reports.
+// TestRawOutputShowsTheGrammar checks that raw_output has the grammar of the request, or else the
+// one that the engine reports.
 func TestRawOutputShowsTheGrammar(t *testing.T) {
 	grammarOf := func(format *engines.ResponseFormat, reported string) *string {
 		c := &choice{}

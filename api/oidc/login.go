@@ -45,9 +45,9 @@ func (p *Provider) Operations() []request.Operation {
 	return []request.Operation{page(loginPath, p.begin), page(callbackPath, p.complete)}
 }
 
-// Scopes returns the scopes that a client requests from a provider with the given scopes: those of an
-// ID token with name and groups, and the scope for a refresh token. Without a list of the provider,
-// they are those that OpenID Connect defines.
+// Scopes returns the scopes that a client requests from a provider with the given scopes: those of
+// an ID token with name and groups, and the scope for a refresh token. Without a list of the
+// provider, they are those that OpenID Connect defines.
 func Scopes(supported []string, refresh bool) []string {
 	wanted := []string{oidc.ScopeOpenID, "profile", "email"}
 	for _, scope := range []string{"groups", oidc.ScopeOfflineAccess} {
@@ -58,8 +58,9 @@ func Scopes(supported []string, refresh bool) []string {
 	return wanted
 }
 
-// An attempt is a login that a browser has begun. It is in a signed cookie of the browser.
-type attempt struct {
+// A loginState is the state of a login that a browser has begun. It is in a signed cookie of the
+// browser.
+type loginState struct {
 	State    string
 	Nonce    string
 	Verifier string // of PKCE
@@ -91,28 +92,29 @@ func (p *Provider) begin(c *request.Call) (any, error) {
 	if s.provider.Endpoint().AuthURL == "" { // such as the issuer of a system that runs programs
 		return nil, rejected("the identity provider %s offers no login in a browser: use an API key", p.Issuer)
 	}
-	one := attempt{State: rand.Text(), Nonce: rand.Text(), Verifier: oauth2.GenerateVerifier(),
+	one := loginState{State: rand.Text(), Nonce: rand.Text(), Verifier: oauth2.GenerateVerifier(),
 		Expires: p.Now().Add(loginTime)}
 	if renew := c.Request.URL.Query().Get("renew"); channelName.MatchString(renew) {
 		one.Renew = renew
 	}
-	p.setCookie(c.Writer, p.sealed(one), int(loginTime/time.Second))
-	private(c.Writer)
+	p.setCookie(c.Writer, p.cookieValue(one), int(loginTime/time.Second))
+	noStore(c.Writer)
 	http.Redirect(c.Writer, c.Request, p.config(s).AuthCodeURL(one.State, oidc.Nonce(one.Nonce),
 		oauth2.S256ChallengeOption(one.Verifier)), http.StatusFound)
 	return nil, nil
 }
 
-// complete exchanges the code of the provider for an ID token, and hands it to the page of the console.
+// complete exchanges the code of the provider for an ID token, and hands it to the page of the
+// console.
 func (p *Provider) complete(c *request.Call) (any, error) {
-	private(c.Writer)
+	noStore(c.Writer)
 	query := c.Request.URL.Query()
-	one, ok := p.attemptOf(c.Request)
+	one, ok := p.loginStateOf(c.Request)
 	if !ok || subtle.ConstantTimeCompare([]byte(query.Get("state")), []byte(one.State)) != 1 {
 		return nil, rejected("the login has expired, or was begun in another browser: open %s%s to log in again",
 			p.Address, loginPath)
 	}
-	p.setCookie(c.Writer, "", -1) // an attempt is used once
+	p.setCookie(c.Writer, "", -1) // a login state is used once
 	// RFC 9207: the response of another provider must not end the login at this one
 	if issuer := query.Get("iss"); issuer != "" && issuer != p.Issuer {
 		return nil, rejected("the response is of another identity provider than %s: try again", p.Issuer)
@@ -149,7 +151,7 @@ func (p *Provider) complete(c *request.Call) (any, error) {
 }
 
 // exchange returns the ID token that the provider grants for a code.
-func (p *Provider) exchange(c *request.Call, s *state, code string, one attempt) (token string, err error) {
+func (p *Provider) exchange(c *request.Call, s *state, code string, one loginState) (token string, err error) {
 	select {
 	case p.exchanges <- struct{}{}:
 		defer func() { <-p.exchanges }()
@@ -178,7 +180,7 @@ func explained(handle request.Handler) request.Handler {
 		c.LogFailure(c.Request, err)
 		fault := request.ErrorOf(err)
 		request.ObserveError(c.Writer, fault)
-		private(c.Writer)
+		noStore(c.Writer)
 		h := c.Writer.Header()
 		h.Set("Content-Type", "text/html; charset=utf-8")
 		h.Set("Content-Security-Policy", "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
@@ -191,8 +193,8 @@ func explained(handle request.Handler) request.Handler {
 	}
 }
 
-// private sets the headers of responses that no cache may store.
-func private(w http.ResponseWriter) {
+// noStore sets the headers of responses that no cache may store.
+func noStore(w http.ResponseWriter) {
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("Referrer-Policy", "no-referrer")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -221,9 +223,10 @@ func rejected(format string, args ...any) error {
 	return e
 }
 
-// cookie returns the cookie of an attempt, without a value. With TLS it has the prefix __Host-, with
-// which browsers refuse the cookie from connections without TLS and from other hosts of the domain. They
-// could give the browser the attempt of another user, who would then be logged in there.
+// cookie returns the cookie of a login, without a value. With TLS it has the prefix __Host-,
+// with which browsers refuse the cookie from connections without TLS and from other hosts of the
+// domain. They could give the browser the login state of another user, who would then be logged in
+// there.
 func (p *Provider) cookie() *http.Cookie {
 	cookie := &http.Cookie{Name: cookieName, Path: "/oidc/", HttpOnly: true, SameSite: http.SameSiteLaxMode}
 	if strings.HasPrefix(p.Address, "https://") {
@@ -238,11 +241,11 @@ func (p *Provider) setCookie(w http.ResponseWriter, value string, maxAge int) {
 	http.SetCookie(w, cookie)
 }
 
-// sealed returns the value of the cookie of an attempt.
-func (p *Provider) sealed(one attempt) string {
+// cookieValue returns the value of the cookie of a login.
+func (p *Provider) cookieValue(one loginState) string {
 	text, err := json.Marshal(one)
 	if err != nil {
-		panic(err) // impossible: an attempt has only texts and a time
+		panic(err) // impossible: a login state has only texts and a time
 	}
 	body := base64.RawURLEncoding.EncodeToString(text)
 	return body + "." + p.signature(body)
@@ -254,20 +257,20 @@ func (p *Provider) signature(body string) string {
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// attemptOf returns the attempt in the cookie of a request. It returns false if there is none, if this
-// installation has not signed it, or if it has expired.
-func (p *Provider) attemptOf(r *http.Request) (one attempt, ok bool) {
+// loginStateOf returns the login state in the cookie of a request. It returns false if there is
+// none, if this installation has not signed it, or if it has expired.
+func (p *Provider) loginStateOf(r *http.Request) (one loginState, ok bool) {
 	cookie, err := r.Cookie(p.cookie().Name)
 	if err != nil {
-		return attempt{}, false
+		return loginState{}, false
 	}
 	body, signature, _ := strings.Cut(cookie.Value, ".")
 	if !hmac.Equal([]byte(signature), []byte(p.signature(body))) {
-		return attempt{}, false
+		return loginState{}, false
 	}
 	text, err := base64.RawURLEncoding.DecodeString(body)
 	if err != nil || json.Unmarshal(text, &one) != nil {
-		return attempt{}, false
+		return loginState{}, false
 	}
 	return one, one.State != "" && p.Now().Before(one.Expires)
 }

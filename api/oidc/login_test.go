@@ -73,9 +73,9 @@ func TestCookie(t *testing.T) {
 		strings.Repeat("a", 65): false} {
 		response := serve(v, "GET", "/oidc/login?renew="+url.QueryEscape(renew), nil)
 		body, _, _ := strings.Cut(response.Cookies()[0].Value, ".")
-		attempt, err := base64.RawURLEncoding.DecodeString(body)
+		state, err := base64.RawURLEncoding.DecodeString(body)
 		require.NoError(t, err)
-		require.Equal(t, kept, strings.Contains(string(attempt), `"Renew":"`+renew+`"`), "%s", attempt)
+		require.Equal(t, kept, strings.Contains(string(state), `"Renew":"`+renew+`"`), "%s", state)
 	}
 	another, with := begin(t, v)
 	require.NotEqual(t, cookie.Value, another.Value)
@@ -89,7 +89,8 @@ func TestCookie(t *testing.T) {
 	require.True(t, cookie.HttpOnly)
 }
 
-// TestCallback checks which responses of a provider complete a login, and that a login completes once.
+// TestCallback checks which responses of a provider complete a login, and that a login completes
+// once.
 func TestCallback(t *testing.T) {
 	p := newProvider(t)
 	at := &clock{start}
@@ -158,11 +159,11 @@ func TestCallback(t *testing.T) {
 	at.Time = start.Add(10 * time.Minute)
 	response := serve(v, "GET", "/oidc/callback?"+valid.Encode(),
 		http.Header{"Cookie": {cookie.Name + "=" + cookie.Value}})
-	require.Equal(t, 403, response.StatusCode, "the attempt has expired")
+	require.Equal(t, 403, response.StatusCode, "the login state has expired")
 }
 
-// TestExchangesAreBounded checks that clients cannot make the server send many requests to the provider at
-// the same time.
+// TestExchangesAreBounded checks that clients cannot make the server send many requests to the
+// provider at the same time.
 func TestExchangesAreBounded(t *testing.T) {
 	p := newProvider(t)
 	v := verifier(t, p, &clock{start}, "team=accounts/acme:user")
@@ -187,8 +188,8 @@ func TestExchangesAreBounded(t *testing.T) {
 	}
 }
 
-// TestEndpointsNeedTLS checks that the server sends no code and no secret to an endpoint of the provider
-// without TLS, also not by a redirect.
+// TestEndpointsNeedTLS checks that the server sends no code and no secret to an endpoint of the
+// provider without TLS, also not by a redirect.
 func TestEndpointsNeedTLS(t *testing.T) {
 	for _, endpoint := range []string{"authorization_endpoint", "token_endpoint", "jwks_uri"} {
 		p := newProvider(t)
@@ -207,8 +208,8 @@ func TestEndpointsNeedTLS(t *testing.T) {
 	require.ErrorContains(t, verifier(t, p, &clock{start}).Refresh(t.Context()), "must begin with https://")
 }
 
-// TestTypesOfTokens checks that an access token and a logout token, which the provider signs with the same
-// keys, are not accepted as ID tokens.
+// TestTypesOfTokens checks that an access token and a logout token, which the provider signs with
+// the same keys, are not accepted as ID tokens.
 func TestTypesOfTokens(t *testing.T) {
 	p := newProvider(t)
 	v := verifier(t, p, &clock{start}, "team=accounts/acme:reader")

@@ -1,5 +1,5 @@
-// Package oidc authenticates users by ID tokens of an OpenID Connect provider, and maps their groups to
-// accounts and roles.
+// Package oidc authenticates users by ID tokens of an OpenID Connect provider, and maps their
+// groups to accounts and roles.
 package oidc
 
 import (
@@ -67,8 +67,8 @@ func ParseRule(text string) (Rule, error) {
 	return Rule{group, request.Grant{Account: name.Account(), Role: role}}, nil
 }
 
-// CheckIssuer returns an error unless the issuer is a URL that OpenID Connect permits. Without TLS it
-// must be on this machine.
+// CheckIssuer returns an error unless the issuer is a URL that OpenID Connect permits. Without TLS
+// it must be on this machine.
 func CheckIssuer(issuer string) error {
 	u, err := url.Parse(issuer)
 	if err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
@@ -94,8 +94,8 @@ func CheckEndpoint(endpoint string) error {
 // CommandLineClient returns the client ID of the command line.
 func (o Options) CommandLineClient() string { return cmp.Or(o.CLIClientID, o.ClientID) }
 
-// grantsOf returns what the rules permit to members of the groups, in the order of the rules: for each
-// account the role that comes first in domain.Roles.
+// grantsOf returns what the rules permit to members of the groups, in the order of the rules: for
+// each account the role that comes first in domain.Roles.
 func grantsOf(rules []Rule, groups []string) (grants []request.Grant) {
 	for _, rule := range rules {
 		if !slices.Contains(groups, rule.Group) {

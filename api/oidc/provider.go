@@ -24,15 +24,16 @@ const (
 	// refreshEvery is how often the keys of the provider are read. A key that the provider has removed
 	// is not accepted for longer.
 	refreshEvery = 5 * time.Minute
-	// fetchPause is the minimum time between two reads of the keys, so that tokens with unknown keys do
-	// not flood the provider.
+	// fetchPause is the minimum time between two reads of the keys, so that tokens with unknown keys
+	// do not flood the provider.
 	fetchPause = 10 * time.Second
 	// staleAfter is the age from which keys are no longer used, because the provider is unreachable.
 	staleAfter = 24 * time.Hour
 )
 
-// A Provider verifies the ID tokens of an OpenID Connect provider. Its keys are read in the background,
-// so the provider may be unreachable at any time: meanwhile, known keys are used for up to staleAfter.
+// A Provider verifies the ID tokens of an OpenID Connect provider. Its keys are read in the
+// background, so the provider may be unreachable at any time: meanwhile, known keys are used for up
+// to staleAfter.
 type Provider struct {
 	Options
 	client    *http.Client
@@ -64,8 +65,8 @@ func New(o Options) *Provider {
 		Timeout: fetchTimeout, Transport: bounded{transport}, CheckRedirect: CheckRedirect}}
 }
 
-// CheckRedirect is http.Client.CheckRedirect for requests to a provider, which may contain codes, tokens
-// and secrets: they follow no redirect to a server without TLS.
+// CheckRedirect is http.Client.CheckRedirect for requests to a provider, which may contain codes,
+// tokens and secrets: they follow no redirect to a server without TLS.
 func CheckRedirect(r *http.Request, via []*http.Request) error {
 	const maxRedirects = 10
 	if len(via) >= maxRedirects {
@@ -239,8 +240,8 @@ func (p *Provider) current() *state {
 	return nil
 }
 
-// with returns the state with a key of the ID, which it reads if it is new. It returns an error if the
-// keys cannot be read.
+// with returns the state with a key of the ID, which it reads if it is new. It returns an error if
+// the keys cannot be read.
 func (p *Provider) with(ctx context.Context, keyID string) (*state, error) {
 	s := p.current()
 	if s != nil && len(s.candidates(keyID)) > 0 {

@@ -35,7 +35,8 @@ type fakeProvider struct {
 	metadata map[string]any // replaces parts of the provider's metadata
 	redirect string         // if not "", where requests for the metadata are redirected
 	grants   string         // the ID token that the provider grants for each code; "" refuses codes
-	// began gets an element for each exchange of a code, which then waits for proceed; nil does not wait
+	// began gets an element for each exchange of a code, which then waits for proceed; nil does not
+	// wait
 	began, proceed chan struct{}
 }
 
@@ -224,8 +225,8 @@ func TestGrants(t *testing.T) {
 	require.NoError(t, oidc.CheckIssuer("http://127.0.0.1:8080"))
 }
 
-// TestRotation checks that a new key of the provider is accepted at once, that unknown keys make few
-// requests to the provider, and that a removed key ends cached tokens too.
+// TestRotation checks that a new key of the provider is accepted at once, that unknown keys make
+// few requests to the provider, and that a removed key ends cached tokens too.
 func TestRotation(t *testing.T) {
 	p := newProvider(t)
 	at := &clock{start}
@@ -252,8 +253,8 @@ func TestRotation(t *testing.T) {
 	require.Equal(t, "OIDC_TOKEN_INVALID", request.ReasonOf(err))
 }
 
-// TestUnreachable checks that tokens get 503 until the provider was reachable, that known keys are used
-// while it is not, and for how long.
+// TestUnreachable checks that tokens get 503 until the provider was reachable, that known keys are
+// used while it is not, and for how long.
 func TestUnreachable(t *testing.T) {
 	p := newProvider(t)
 	at := &clock{start}

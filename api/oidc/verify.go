@@ -70,7 +70,8 @@ func (p *Provider) verify(ctx context.Context, text string) (identity *request.I
 	if json.Unmarshal(signed.UnsafePayloadWithoutVerification(), &unverified) != nil || unverified.Issuer != p.Issuer {
 		return nil, nil, nil, invalid("has the issuer %q, not %q", shortened(unverified.Issuer), p.Issuer)
 	}
-	// an access token for this server (RFC 9068) may be of another client, and a logout token is no login
+	// an access token for this server (RFC 9068) may be of another client, and a logout token is no
+	// login
 	if kind, ok := signed.Signatures[0].Header.ExtraHeaders[jose.HeaderType]; ok {
 		if text, _ := kind.(string); !strings.EqualFold(text, "JWT") {
 			return nil, nil, nil, invalid("has the type %.40q in its header: send an ID token", text)
@@ -173,8 +174,8 @@ func expired(end time.Time) error {
 		Message: "the ID token expired at " + end.UTC().Format(time.RFC3339) + ": log in again"}
 }
 
-// A cache has the identities of verified tokens by the SHA-256 of the token. An entry is valid for the
-// keys that have verified it, so removed keys end it.
+// A cache has the identities of verified tokens by the SHA-256 of the token. An entry is valid for
+// the keys that have verified it, so removed keys end it.
 type cache struct {
 	mu      sync.RWMutex
 	entries map[[sha256.Size]byte]entry
@@ -185,7 +186,8 @@ type entry struct {
 	identity *request.Identity
 }
 
-// get returns the identity of a token that the keys in the state have verified; nil if there is none.
+// get returns the identity of a token that the keys in the state have verified; nil if there is
+// none.
 func (c *cache) get(digest [sha256.Size]byte, by *state) *request.Identity {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

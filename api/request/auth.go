@@ -103,6 +103,10 @@ func (c Principal) credential() string {
 // account domain.System.
 func (c Principal) IsOperator() bool { return c.Account == domain.System && c.Role == domain.RoleAdmin }
 
+// SeesNodes reports whether the principal may see the names of nodes: it belongs to the operator's
+// account.
+func (c Principal) SeesNodes() bool { return c.Account == domain.System }
+
 // A Permission is what a role may do in its own account.
 type Permission int
 
@@ -261,8 +265,9 @@ func (c *Call) HashDirectKeys(deployment domain.Name, keys []string) (hashes [][
 	return hashes
 }
 
-// authenticate returns the principal: the holder of an API key or of an ID token or, on a direct route, of one of the
-// deployment's own keys. A key of a deployment has the role inference in the deployment's account.
+// authenticate returns the principal: the holder of an API key or of an ID token or, on a direct
+// route, of one of the deployment's own keys. A key of a deployment has the role inference in the
+// deployment's account.
 func (c *Call) authenticate() (Principal, error) {
 	if c.Direct != "" {
 		row, ok := c.View().Deployments.Get(c.Direct)

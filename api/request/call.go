@@ -100,8 +100,8 @@ type Call struct {
 	recorded    atomic.Bool // the call may have recorded a change
 }
 
-// An Admission is what the admission queue of a deployment decided on a call, whose parts all get the
-// same decision. An attempt on the candidate of a release has a call of its own.
+// An Admission is what the admission queue of a deployment decided on a call, whose parts all get
+// the same decision. An attempt on the candidate of a release has a call of its own.
 type Admission struct {
 	mu   sync.Mutex
 	made bool
@@ -296,6 +296,23 @@ type unrecorded struct{ cause error }
 func (u unrecorded) Error() string { return u.cause.Error() }
 
 func (u unrecorded) Unwrap() error { return u.cause }
+
+// NodeMask returns what replaces the names of nodes in the response; nil if the caller may see
+// them.
+func NodeMask(c *Call) *domain.NodeMask {
+	if c.Principal.SeesNodes() {
+		return nil
+	}
+	return &domain.NodeMask{Key: c.Pepper}
+}
+
+// ShowNode returns the ID of a node or, if the caller may not see it, the label of the node.
+func ShowNode(c *Call, node domain.Name) string {
+	if mask := NodeMask(c); mask != nil {
+		return mask.Label(node.ID())
+	}
+	return node.ID()
+}
 
 // WarningHeader carries the warnings of a response.
 const WarningHeader = "anneal-warning"

@@ -31,7 +31,8 @@ func (c *Call) ReadBody() ([]byte, error) {
 }
 
 // BodyHash returns a hash of the API key and the JSON body of the call, by which the server knows a
-// request that is sent again. It returns 0 if the body is not JSON or has more than maxShownBody bytes.
+// request that is sent again. It returns 0 if the body is not JSON or has more than maxShownBody
+// bytes.
 func BodyHash(c *Call) uint64 {
 	if len(c.sent) == 0 {
 		return 0

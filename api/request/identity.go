@@ -37,9 +37,10 @@ func IsToken(credential string) bool {
 	return strings.HasPrefix(credential, "ey") && strings.Count(credential, ".") == 2
 }
 
-// principalOf returns the principal of an identity for a request to an account; "" stands for a request
-// whose path has no account, which gets the first grant. The operator is the operator in every request.
-// exists reports whether an account exists. It returns an error if the identity has no grant.
+// principalOf returns the principal of an identity for a request to an account; "" stands for a
+// request whose path has no account, which gets the first grant. The operator is the operator in
+// every request. exists reports whether an account exists. It returns an error if the identity has
+// no grant.
 func (i *Identity) principalOf(account string, exists func(account string) bool) (Principal, error) {
 	if len(i.Grants) == 0 {
 		return Principal{}, Forbidden(reasonUnmapped, "no --oidc-group of the server maps a group of %s (%s) to an account: "+
@@ -108,8 +109,9 @@ func authenticateToken(c *Call, token string) (Principal, error) {
 	return identity.principalOf(account, func(account string) bool { return hasAccount(c.View(), account) })
 }
 
-// RefusedUser returns the user of a verified ID token that permits nothing, because no group of the user
-// is mapped to an account that exists: users/NAME, without an account. It returns "" for other calls.
+// RefusedUser returns the user of a verified ID token that permits nothing, because no group of the
+// user is mapped to an account that exists: users/NAME, without an account. It returns "" for other
+// calls.
 func RefusedUser(c *Call) string {
 	if c.identity == nil || c.Principal.Key != "" {
 		return ""
@@ -117,8 +119,8 @@ func RefusedUser(c *Call) string {
 	return "users/" + url.PathEscape(c.identity.User)
 }
 
-// IsValid reports whether a principal that was authenticated earlier would still be: its API key exists
-// and has not expired, or its ID token has not expired and its account exists.
+// IsValid reports whether a principal that was authenticated earlier would still be: its API key
+// exists and has not expired, or its ID token has not expired and its account exists.
 func IsValid(c *Call) bool {
 	if _, isUser := domain.UserOf(c.Principal.Key); isUser {
 		exists := c.Principal.Account == domain.System || hasAccount(c.World.View(), c.Principal.Account)

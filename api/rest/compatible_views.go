@@ -97,7 +97,7 @@ func fineTuningJobOf(c *call, row jobRow) FineTuningJob {
 			out.EstimatedFinish = orNull(c.Time.Unix() + int64(progress.SecondsLeft))
 		}
 	case statusFailed:
-		out.Error = &FineTuningError{Code: life.Status.Code, Message: life.Status.Message}
+		out.Error = &FineTuningError{Code: life.Status.Code, Message: domain.HideNodes(life.Status.Message)}
 	}
 	if t := spec.Tracker; t != nil && t.Enabled {
 		out.Integrations = []FineTuningIntegration{{Type: wandb, WandB: &WandBRun{Project: t.Project, Entity: t.Entity}}}
@@ -338,6 +338,7 @@ func recordedEvent(e eventlog.Event) FineTuningEvent {
 	_ = json.Unmarshal(e.Data, &given) // missing fields remain empty
 	parts := strings.Split(e.Type, ".")
 	kind := parts[max(0, len(parts)-2)] // the event type ends in .KIND.v1
+	given.Reason, given.Status = domain.HideNodes(given.Reason), given.Status.HideNodes()
 	level, message := describeEvent(kind, e.Name, given)
 	return FineTuningEvent{ID: "ftevent-" + strconv.FormatUint(e.Position, 10), Object: fineTuningEvent,
 		CreatedAt: e.Time.Unix(), Level: level, Message: message, Type: "message", Data: map[string]any{"event": e.Type}}

@@ -66,7 +66,7 @@ func renderDeployedModel(v *projections.View, row *projections.Row[domain.Deploy
 	m := &row.State
 	*out = DeployedModel{Name: string(row.Name), DeployedModelSpec: m.DeployedModelSpec,
 		CreateTime: wire.TimestampOf(&row.CreateTime), UpdateTime: wire.TimestampOf(&row.UpdateTime),
-		State: m.State, Status: m.Status, CreatedBy: creatorOf(v, m.CreatedBy)}
+		State: m.State, Status: m.Status.HideNodes(), CreatedBy: creatorOf(v, m.CreatedBy)}
 	if v != nil {
 		out.Default = v.IsDefault(row)
 	}

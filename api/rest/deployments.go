@@ -35,7 +35,9 @@ type Deployment struct {
 	DesiredReplicaCount int           `json:"desiredReplicaCount" api:"output"`
 	ReplicaCount        int           `json:"replicaCount" api:"output"`
 	ReplicaStats        ReplicaStats  `json:"replicaStats" api:"output"`
-	Region              string        `json:"region" api:"output"`
+	// Queue describes what the missing replicas wait for; nil if there are none.
+	Queue  *JobQueue `json:"queue,omitempty" api:"output"`
+	Region string    `json:"region" api:"output"`
 	// NumPeftDeviceCached is the number of addons that all ready replicas have loaded. It is nil
 	// unless the deployment has enableAddons.
 	NumPeftDeviceCached *int `json:"numPeftDeviceCached,omitempty" api:"output"`
@@ -75,14 +77,15 @@ var deployments = &resource[domain.Deployment, Deployment]{
 	render:  renderDeployment,
 	creator: func(d *domain.Deployment) string { return d.CreatedBy },
 	dependent: map[string]func(*projections.Row[domain.Deployment]) bool{
-		"status": hasReplicas, "replicaCount": hasReplicas, "replicaStats": hasReplicas, "activeModelVersion": hasReplicas,
+		"status": hasReplicas, "queue": lacksReplicas, "replicaCount": hasReplicas, "replicaStats": hasReplicas,
+		"activeModelVersion": hasReplicas,
 		"region": func(row *projections.Row[domain.Deployment]) bool {
 			return len(row.State.Replicas) > 0 || row.State.Placement != nil
 		},
 		"trafficSplit":        hasRelease,
 		"directRouteHandle":   func(row *projections.Row[domain.Deployment]) bool { return row.State.Reachable() },
 		"numPeftDeviceCached": func(row *projections.Row[domain.Deployment]) bool { return row.State.EnableAddons }},
-	local: addHandle,
+	local: addServing,
 	createParameters: []request.Parameter{
 		{Name: "disableAutoDeploy", Kind: wire.Bool,
 			Description: "Whether requests that name only the model are not routed to this deployment. Requests that name " +

@@ -34,7 +34,7 @@ func reportOf[S any](v *projections.View, row *projections.Row[S], job domain.Jo
 	l := job.Life()
 	report := JobReport{CreateTime: wire.TimestampOf(&row.CreateTime), UpdateTime: wire.TimestampOf(&row.UpdateTime),
 		CompletedTime: l.CompletedTime,
-		State:         l.State, Status: withTracking(queueStatus(v, row.Name, job), l.Tracking),
+		State:         l.State, Status: withTracking(queueStatus(v, row.Name, job).HideNodes(), l.Tracking),
 		CreatedBy: creatorOf(v, l.CreatedBy), Attempt: l.Attempt, Priority: string(l.Priority),
 		JobProgress: progressOf(v, row.Name, row.CreateTime, l), InputDatasets: l.Inputs}
 	for accelerator, seconds := range l.Seconds {

@@ -299,7 +299,7 @@ func deliveryOf(c *call, row *projections.Row[domain.Subscription]) (*Delivery, 
 		if err != nil {
 			return nil, err
 		}
-		if _, visible := events.ForReaders(e); !visible || !s.Selects(e.Type, e.Name, e.Time) {
+		if !events.VisibleToReaders(e) || !s.Selects(e.Type, e.Name, e.Time) {
 			continue
 		}
 		if out.OldestTime == nil || e.Time.Before(*out.OldestTime) {

@@ -57,10 +57,12 @@ var deploymentTexts = map[string]string{
 		"server is started with --direct-domain. It serves completions, chat completions, responses, embeddings and models.",
 	"Deployment.cluster": "Name of the installation in which the deployment was created: the value of the " +
 		"server's --cluster.",
-	"desiredReplicaCount":           "Number of replicas that the deployment should have at present.",
-	"replicaCount":                  "Number of replicas that the deployment has at present.",
-	"Scaling.replicaCount":          "Number of replicas that the deployment should have.",
-	"replicaStats":                  "Numbers of replicas by state.",
+	"desiredReplicaCount":  "Number of replicas that the deployment should have at present.",
+	"replicaCount":         "Number of replicas that the deployment has at present.",
+	"Scaling.replicaCount": "Number of replicas that the deployment should have.",
+	"replicaStats":         "Numbers of replicas by state.",
+	"Deployment.queue": "What the missing replicas of the deployment wait for, and the position of the next one in the " +
+		"queue; absent if no replica is missing.",
 	"pendingSchedulingReplicaCount": "Number of replicas that wait for a node.",
 	"downloadingModelReplicaCount":  "Number of replicas that are downloading the model.",
 	"initializingReplicaCount":      "Number of replicas that are loading the model.",

@@ -77,21 +77,26 @@ var progressTexts = map[string]string{
 		"PRIORITY_NORMAL or PRIORITY_HIGH. Absent if it is PRIORITY_NORMAL.",
 	"queue": "What the job waits for, and its position in the queue; absent if the job " +
 		"does not wait.",
-	"JobQueue.position": "Position of the job in its queue, from 1. There is one queue for each " +
-		"accelerator type and one for jobs without accelerators; each has jobs of all accounts. Jobs start in this order, " +
-		"except that a job that fits can overtake one that does not. Absent in responses to changes, and if the job waits " +
-		"for something other than capacity or quota.",
-	"JobQueue.length":     "Number of jobs in the job's queue.",
-	"JobQueue.waitingFor": "What the job waits for, such as capacity or the validation of its dataset.",
-	"JobQueue.since":      "Time at which the job began to wait.",
-	"JobQueue.estimatedStartTime": "Estimate of the time at which the job starts, made when it began to wait " +
-		"for capacity. Absent if too few earlier jobs had to wait, and after the estimate's latest time has passed.",
+	"JobQueue.position": "Position of the job, or of the next replica of the deployment, in its queue, from 1. There is " +
+		"one queue for each accelerator type and one for work without accelerators; each has jobs and replicas of all " +
+		"accounts. They start in this order, except that one that fits can overtake one that does not. Absent in responses " +
+		"to changes, and if the resource waits for something other than capacity or quota.",
+	"JobQueue.length": "Number of jobs and replicas in the queue.",
+	"JobQueue.waitingFor": "What the job or deployment waits for, such as capacity or the validation of a job's " +
+		"dataset.",
+	"JobQueue.since": "Time at which the job began to wait, or since which the deployment lacks replicas.",
+	"JobQueue.estimatedStartTime": "Estimate of the time at which the job starts, or at which the missing replicas " +
+		"of the deployment are placed: those within minReplicaCount or, if none of these is missing, all. " +
+		"That of a job was made when it began to wait for capacity, unless that was not possible, or its latest time has " +
+		"passed.",
+	"JobQueue.noEstimateReason": "Why a job or deployment that waits for capacity has no estimatedStartTime. Estimates " +
+		"are made from at least 4 earlier waits that were longer than this one.",
 	"EstimatedStartTime.earliest": "10th percentile of the estimated start time: with a probability of 10 %, " +
-		"the job starts earlier.",
-	"EstimatedStartTime.median": "Median of the estimated start time: it is as likely that the job starts " +
-		"earlier as that it starts later.",
+		"it is earlier. With less than 9 earlier waits, the time at which the estimate was made: then, it is later than " +
+		"the latest time with a probability of 20 %.",
+	"EstimatedStartTime.median": "Median of the estimated start time: it is as likely earlier as later.",
 	"EstimatedStartTime.latest": "90th percentile of the estimated start time: with a probability of 10 %, " +
-		"the job starts later.",
+		"it is later.",
 	"estimatedCost": "Estimated cost of the job at the operator's prices; absent if the dataset " +
 		"was not READY when the job was created.",
 	"currencyCode": "Code of the currency (ISO 4217), such as USD.",

@@ -51,10 +51,11 @@ var typeTexts = map[string]string{
 	"EvaluatorSource":     "Where the code of an evaluator comes from, for information.",
 	"InferenceParameters": "Sampling settings with which a reinforcement job generates rollouts.",
 	"JobProgress":         "Progress of a job, as its trainer last reported it.",
-	"JobQueue":            "What a waiting job waits for, and its position in the queue.",
-	"EstimatedStartTime": "Estimate of the time at which a waiting job starts, as percentiles: with a " +
-		"probability of 80 %, it starts between earliest and latest. The estimate is based on the waits of earlier jobs " +
-		"in the same situation.",
+	"JobQueue": "What a waiting job, or a deployment that lacks replicas, waits for, and its position in the " +
+		"queue.",
+	"EstimatedStartTime": "Estimate of the time at which a waiting job starts, or missing replicas are placed, as " +
+		"percentiles: with a probability of 80 %, it is between earliest and latest. The estimate is based on the waits " +
+		"of earlier jobs, or of earlier deployments, in the same situation.",
 	"JobInputs":       "Parts of a job's dataset that the job uses for training and for evaluation.",
 	"LossConfig":      "Loss function of a training job.",
 	"Money":           "An amount of money in a currency.",

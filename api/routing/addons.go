@@ -17,8 +17,8 @@ type Target struct {
 	// selects another addon if Addon is unloaded during the request; nil if the request names the
 	// addon
 	Choose ChooseAddon
-	// Via has the deployments whose promoted releases redirect the request to this deployment, beginning
-	// with the one that the client named.
+	// Via has the deployments whose promoted releases redirect the request to this deployment,
+	// beginning with the one that the client named.
 	Via []domain.Name
 }
 
@@ -32,8 +32,8 @@ func AddonID(row *projections.Row[domain.DeployedModel]) string {
 	return domain.AddonID(row.Name, row.CreateTime)
 }
 
-// withChosenAddon returns the target of a request that names no addon. choose selects the addon now,
-// and again if the addon is unloaded before it has responded.
+// withChosenAddon returns the target of a request that names no addon. choose selects the addon
+// now, and again if the addon is unloaded before it has responded.
 func withChosenAddon(c *request.Call, deployment *projections.Row[domain.Deployment], choose ChooseAddon) Target {
 	return Target{Row: deployment, Addon: choose(c.View(), deployment), Choose: choose}
 }

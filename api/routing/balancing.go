@@ -84,8 +84,8 @@ func (b *balancers) of(row *projections.Row[domain.Deployment], clock func() tim
 	return found, func() time.Duration { return clock().Sub(start) }
 }
 
-// promptOf returns the Prompt of a completion request to an addon. Prompts with different cache scopes,
-// addons or tools share no blocks.
+// promptOf returns the Prompt of a completion request to an addon. Prompts with different cache
+// scopes, addons or tools share no blocks.
 func (b *balancers) promptOf(req *engines.CompletionRequest, addon string) balance.Prompt {
 	scope := req.CacheScope + "\x00" + addon
 	switch {
@@ -140,7 +140,7 @@ func (a *Attempt) end(err error, canceled bool) (opened bool) {
 	case err == nil:
 		a.sent.FirstToken(a.now())
 		a.sent.End(a.cached)
-	case !canceled && blames(err):
+	case !canceled && isReplicaFault(err):
 		opened = a.sent.Fail(a.now())
 	default:
 		opened = a.sent.Cancel(a.now())
@@ -149,9 +149,9 @@ func (a *Attempt) end(err error, canceled bool) (opened bool) {
 	return opened
 }
 
-// blames reports whether an error of a request means that the replica fails. Errors of invalid requests,
-// of full queues, and of replicas and addons that were removed do not.
-func blames(err error) bool {
+// isReplicaFault reports whether an error of a request means that the replica fails. Errors of invalid
+// requests, of full queues, and of replicas and addons that were removed do not.
+func isReplicaFault(err error) bool {
 	switch domain.CodeOf(err) {
 	case domain.Unavailable:
 		reason := request.ReasonOf(err)
@@ -170,8 +170,8 @@ func (a *Attempt) endPanic() {
 	}
 }
 
-// routeOf returns the value of the header anneal-route. It does not disclose the load of a replica to
-// the caller if the deployment belongs to another account.
+// routeOf returns the value of the header anneal-route. It does not disclose the load of a replica
+// to the caller if the deployment belongs to another account.
 func routeOf(p request.Principal, deployment domain.Name, replica string, candidates, requests int,
 	choice balance.Choice) string {
 	work := ""
@@ -198,9 +198,9 @@ func routeOf(p request.Principal, deployment domain.Name, replica string, candid
 // assumedAddonLoad is the load time of addons on a replica that has not measured it.
 const assumedAddonLoad = 300 * time.Millisecond
 
-// candidates returns the replicas with their loads: the number of requests in progress that this server
-// has sent, or the number that the node has reported, whichever is higher. now and
-// the times of candidates are durations since start.
+// candidates returns the replicas with their loads: the number of requests in progress that this
+// server has sent, or the number that the node has reported, whichever is higher. now and the times
+// of candidates are durations since start.
 func candidates(c *request.Call, q Request, replicas []domain.Replica, start time.Time, now time.Duration) (
 	out []balance.Candidate) {
 	status := c.World.View().Live
@@ -229,8 +229,8 @@ func affinity(session, replica string) uint64 {
 	return mix(h.Sum64())
 }
 
-// mix is the finalizer of MurmurHash3, which mixes the bits, because the low bits of FNV depend mostly
-// on the end of the input.
+// mix is the finalizer of MurmurHash3, which mixes the bits, because the low bits of FNV depend
+// mostly on the end of the input.
 func mix(x uint64) uint64 {
 	x ^= x >> 33
 	x *= 0xff51afd7ed558ccd

@@ -33,9 +33,9 @@ func cachedOn(b *balance.Balancer, p balance.Prompt, replica string) int64 {
 	return choice.Cached
 }
 
-// TestBalancersFollowTheirDeployment checks that a Balancer forgets replaced replicas, also when their
-// number stays the same, and all of a deployment that was deleted and created again; and that a request
-// with an older row does not make it forget new replicas.
+// TestBalancersFollowTheirDeployment checks that a Balancer forgets replaced replicas, also when
+// their number stays the same, and all of a deployment that was deleted and created again; and that
+// a request with an older row does not make it forget new replicas.
 func TestBalancersFollowTheirDeployment(t *testing.T) {
 	b := balancers{hasher: balance.NewHasher(nil)}
 	clock := func() time.Time { return time.Unix(0, 0) }
@@ -57,8 +57,8 @@ func TestBalancersFollowTheirDeployment(t *testing.T) {
 	assert.NotSame(t, first, get(rowOf(4, 5, "r2")), "created again")
 }
 
-// TestBalancersOfUnusedDeploymentsAreForgotten checks that Balancers are removed some time after their
-// last request.
+// TestBalancersOfUnusedDeploymentsAreForgotten checks that Balancers are removed some time after
+// their last request.
 func TestBalancersOfUnusedDeploymentsAreForgotten(t *testing.T) {
 	b, now := balancers{}, time.Unix(0, 0)
 	clock := func() time.Time { return now }
@@ -71,8 +71,8 @@ func TestBalancersOfUnusedDeploymentsAreForgotten(t *testing.T) {
 	assert.Contains(t, b.byDeployment, other.Name)
 }
 
-// TestPromptsOfAddonsDiffer checks that the prompt of an attempt belongs to the addon of the attempt,
-// which may have replaced the addon of the request.
+// TestPromptsOfAddonsDiffer checks that the prompt of an attempt belongs to the addon of the
+// attempt, which may have replaced the addon of the request.
 func TestPromptsOfAddonsDiffer(t *testing.T) {
 	b := balancers{hasher: balance.NewHasher(nil)}
 	req := &engines.CompletionRequest{Addon: "old", Prompt: strings.Repeat("word ", 1000)}
@@ -95,8 +95,8 @@ func TestPanicsLeaveNothingPending(t *testing.T) {
 	assert.Zero(t, s.c.Busy.Of(replicaKey(deployment, "r1")))
 }
 
-// TestRoutesHideTheWorkOfOtherAccounts checks that the header anneal-route does not tell one account
-// how much work others send to a deployment that serves all accounts.
+// TestRoutesHideTheWorkOfOtherAccounts checks that the header anneal-route does not tell one
+// account how much work others send to a deployment that serves all accounts.
 func TestRoutesHideTheWorkOfOtherAccounts(t *testing.T) {
 	choice := balance.Choice{Reason: balance.ReasonTokens, Pending: 1210, Cached: 512, Uncached: 7}
 	for want, p := range map[string]request.Principal{

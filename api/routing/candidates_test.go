@@ -13,8 +13,8 @@ import (
 	"anneal/projections/live"
 )
 
-// TestCandidates checks what the gateway knows of replicas from their last heartbeats, also from agents
-// of earlier versions.
+// TestCandidates checks what the gateway knows of replicas from their last heartbeats, also from
+// agents of earlier versions.
 func TestCandidates(t *testing.T) {
 	start := time.Unix(1000, 0)
 	now := start.Add(time.Minute)

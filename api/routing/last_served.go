@@ -18,9 +18,9 @@ type LastServed struct {
 // NewLastServed returns a LastServed without any times.
 func NewLastServed() *LastServed { return &LastServed{times: map[domain.Name]time.Time{}} }
 
-// Record stores that the deployment servedBy responds to a request to a target at the time now. Clients
-// also use the target, and the deployments whose promoted releases redirect requests to it: none of them
-// may count as unused while a candidate serves their requests.
+// Record stores that the deployment servedBy responds to a request to a target at the time now.
+// Clients also use the target, and the deployments whose promoted releases redirect requests to it:
+// none of them may count as unused while a candidate serves their requests.
 func (l *LastServed) Record(target Target, servedBy domain.Name, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -38,8 +38,8 @@ func (l *LastServed) Record(target Target, servedBy domain.Name, now time.Time) 
 	}
 }
 
-// Of returns the time at which a deployment, or the candidate of its release, last responded to a request;
-// the zero time if it is not known.
+// Of returns the time at which a deployment, or the candidate of its release, last responded to a
+// request; the zero time if it is not known.
 func (l *LastServed) Of(deployment domain.Name) time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -12,21 +12,21 @@ import (
 	"anneal/projections"
 )
 
-// A Note is about a prompt that a gateway sent to a replica. Gateways send one another their notes, so
-// that each knows what all of them sent.
+// A Note is about a prompt that a gateway sent to a replica. Gateways send one another their notes,
+// so that each knows what all of them sent.
 type Note struct {
 	Deployment domain.Name
 	Created    uint64 // CreateVersion of the deployment
 	balance.SentPrompt
-	// Waiting is the number of requests in the gateway's admission queue; nil in a note about a prompt.
-	// Then Replica is the ID of the gateway.
+	// Waiting is the number of requests in the gateway's admission queue; nil in a note about a
+	// prompt. Then Replica is the ID of the gateway.
 	Waiting *int
 
 	sent time.Time
 }
 
-// maxNotes is the maximum number of notes that wait to be taken. Further notes are dropped: they only
-// make predictions better.
+// maxNotes is the maximum number of notes that wait to be taken. Further notes are dropped: they
+// only make predictions better.
 const maxNotes = 4096
 
 // notes are the notes for the other gateways. The zero value collects none.
@@ -58,8 +58,8 @@ func (r *Router) TakeNotes(now time.Time) []Note {
 	return taken
 }
 
-// AddNote records a prompt that another gateway sent. row is the row of the deployment of the note. A
-// note about a deleted deployment, or a replica that the row does not have, is ignored.
+// AddNote records a prompt that another gateway sent. row is the row of the deployment of the note.
+// A note about a deleted deployment, or a replica that the row does not have, is ignored.
 func (r *Router) AddNote(row *projections.Row[domain.Deployment], n Note, clock func() time.Time) {
 	if row.CreateVersion != n.Created {
 		return
@@ -108,8 +108,8 @@ func EncodeNotes(notes []Note) (messages [][]byte) {
 	return messages
 }
 
-// DecodeNotes returns the notes in a message of another gateway. It returns an error for a message that
-// EncodeNotes cannot have made.
+// DecodeNotes returns the notes in a message of another gateway. It returns an error for a message
+// that EncodeNotes cannot have made.
 func DecodeNotes(message []byte) ([]Note, error) {
 	var wire []wireNote
 	if err := json.Unmarshal(message, &wire); err != nil {
@@ -144,8 +144,8 @@ type QueueLength struct {
 const emptyReports = 10
 
 // QueueLengths returns the lengths of this gateway's admission queues, and notes them for the other
-// gateways. It returns empty queues only for a while after requests have waited. id is the ID of this
-// gateway.
+// gateways. It returns empty queues only for a while after requests have waited. id is the ID of
+// this gateway.
 func (r *Router) QueueLengths(id string) (out []QueueLength) {
 	for _, found := range r.balancers.all() {
 		q := found.queue

@@ -32,8 +32,8 @@ func choose(r *Router, prompt string, clock func() time.Time) balance.Choice {
 	return choice
 }
 
-// TestGatewaysLearnOfOneAnother checks that a gateway knows the prompts that another one sent: which
-// replica has them cached, and which is busy.
+// TestGatewaysLearnOfOneAnother checks that a gateway knows the prompts that another one sent:
+// which replica has them cached, and which is busy.
 func TestGatewaysLearnOfOneAnother(t *testing.T) {
 	now := time.Unix(1000, 0)
 	clock := func() time.Time { return now }
@@ -92,7 +92,8 @@ func TestNotesAreIgnored(t *testing.T) {
 		"hashes depend on the secret")
 }
 
-// TestNotesAreBounded checks that notes that nobody takes, and long prompts, do not grow without bound.
+// TestNotesAreBounded checks that notes that nobody takes, and long prompts, do not grow without
+// bound.
 func TestNotesAreBounded(t *testing.T) {
 	clock := func() time.Time { return time.Unix(1000, 0) }
 	r := gateway("pepper")

@@ -16,8 +16,8 @@ import (
 // Priorities are the values of request.PriorityHeader, by class.
 var Priorities = domain.RequestPriorities
 
-// classOf returns the class of a call: that in its header, which can be no higher than the priority of its
-// API key, or else the priority of the key.
+// classOf returns the class of a call: that in its header, which can be no higher than the priority
+// of its API key, or else the priority of the key.
 func classOf(c *request.Call) (admission.Class, error) {
 	if c.Background {
 		return admission.Batch, nil
@@ -87,8 +87,8 @@ func (q *queue) keepPromise(s *sendState) {
 	}
 }
 
-// redeem uses a ticket of the call: that in its header, or the one that its account got from this gateway
-// for the same request, because not every client returns the header.
+// redeem uses a ticket of the call: that in its header, or the one that its account got from this
+// gateway for the same request, because not every client returns the header.
 func (q *queue) redeem(s *sendState) (admission.Ticket, bool) {
 	account, now := s.c.Principal.Account, time.Now()
 	if s.c.Request != nil {

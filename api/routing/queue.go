@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"anneal/api/request"
 	"anneal/api/routing/admission"
 	"anneal/api/routing/balance"
 	"anneal/domain"
@@ -15,8 +16,8 @@ import (
 )
 
 // A queue is the admission queue of one deployment at this gateway. It knows the requests that this
-// gateway has sent to each replica. A request that a replica takes now passes without waiting; others
-// wait in the order of admission.Queue.
+// gateway has sent to each replica. A request that a replica takes now passes without waiting;
+// others wait in the order of admission.Queue.
 type queue struct {
 	deployment domain.Name
 	created    uint64 // CreateVersion of the deployment
@@ -91,9 +92,9 @@ type waiter struct {
 // errReplicasChanged states that the replicas of a waiting request must be found again.
 var errReplicasChanged = errors.New("the replicas have changed")
 
-// admit returns an Attempt on the replica that is predicted to answer the request first, of the ready
-// replicas that are not in tried, once the admission queue lets the request pass. It returns nil if
-// there is no such replica, and errReplicasChanged if none is left while the request waits.
+// admit returns an Attempt on the replica that is predicted to answer the request first, of the
+// ready replicas that are not in tried, once the admission queue lets the request pass. It returns
+// nil if there is no such replica, and errReplicasChanged if none is left while the request waits.
 func (s *sendState) admit(ctx context.Context, row *projections.Row[domain.Deployment], ready []domain.Replica) (
 	*Attempt, error) {
 	ready = s.untried(ready)
@@ -121,8 +122,8 @@ func (s *sendState) admit(ctx context.Context, row *projections.Row[domain.Deplo
 	return w.attempt(), nil
 }
 
-// enter sends the request to a replica if one takes it now, and adds it to the queue otherwise. Then
-// it sets w.admitted. An error refuses the request.
+// enter sends the request to a replica if one takes it now, and adds it to the queue otherwise.
+// Then it sets w.admitted. An error refuses the request.
 func (w *waiter) enter(ready []domain.Replica, begin time.Time) error {
 	q, s := w.queue, w.state
 	q.mu.Lock()
@@ -238,8 +239,8 @@ func (w *waiter) choose(at time.Duration, planned []int64) balance.Choice {
 // work returns the number of tokens that a replica must process before it answers.
 func (w *waiter) work(choice balance.Choice) int64 { return choice.Uncached + w.state.q.Work }
 
-// fits reports whether the chosen replica takes the request now. A replica that has not reported its
-// slots takes each request.
+// fits reports whether the chosen replica takes the request now. A replica that has not reported
+// its slots takes each request.
 func (w *waiter) fits(choice balance.Choice) bool {
 	load := w.loads[choice.Candidate]
 	if load.slots <= 0 {
@@ -268,7 +269,7 @@ func (w *waiter) send(choice balance.Choice) {
 func (w *waiter) attempt() *Attempt {
 	s, replica := w.state, w.ready[w.choice.Candidate]
 	return &Attempt{Replica: replica, Addon: s.q.Addon, cached: -1, answer: -1, now: w.clock, sent: w.sent, ticket: w,
-		placement: Placement{Node: replica.Node.ID(),
+		placement: Placement{Node: request.ShowNode(s.c, replica.Node),
 			Concurrent: s.c.Busy.Of(replicaKey(s.q.Deployment, replica.ID)) + 1,
 			Route:      routeOf(s.c.Principal, s.q.Deployment, replica.ID, len(w.ready), w.others, w.choice)}}
 }
@@ -340,8 +341,8 @@ func (w *waiter) end(cached, answer int64, failed bool) {
 	q.dispatch()
 }
 
-// wait waits until the request is sent to a replica. If it returns an error, the request is no longer in
-// the queue.
+// wait waits until the request is sent to a replica. If it returns an error, the request is no
+// longer in the queue.
 func (w *waiter) wait(ctx context.Context) error {
 	select {
 	case <-w.admitted: // dispatch has sent it
@@ -394,8 +395,8 @@ func (w *waiter) leave() bool {
 	return true
 }
 
-// renew records a waiting request as a new one, so that its deployment is not scaled to zero, and finds
-// its replicas again. It returns errReplicasChanged if there are none now.
+// renew records a waiting request as a new one, so that its deployment is not scaled to zero, and
+// finds its replicas again. It returns errReplicasChanged if there are none now.
 func (w *waiter) renew() error {
 	s := w.state
 	s.c.World.Live().RecordRequest(s.q.Deployment, s.c.Now())

@@ -31,8 +31,8 @@ func (m *queueMetrics) waited(class admission.Class, d time.Duration) {
 	}
 }
 
-// maxQueueSeries is the maximum number of deployments with metrics of their queues: those with the most
-// waiting requests, and of these those that were used last.
+// maxQueueSeries is the maximum number of deployments with metrics of their queues: those with the
+// most waiting requests, and of these those that were used last.
 const maxQueueSeries = 200
 
 // The metrics of each queue.

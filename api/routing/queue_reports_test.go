@@ -11,8 +11,9 @@ import (
 	"anneal/domain"
 )
 
-// TestQueueLengthsAreReported checks that the control planes learn how many requests wait at a gateway, that
-// these count as the deployment's load, and that an empty queue is reported for a while.
+// TestQueueLengthsAreReported checks that the control planes learn how many requests wait at a
+// gateway, that these count as the deployment's load, and that an empty queue is reported for a
+// while.
 func TestQueueLengthsAreReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGateway(t, 1, 1)
@@ -62,8 +63,8 @@ func TestQueueLengthsAreReported(t *testing.T) {
 	require.ErrorContains(t, err, "a queue of -1 requests")
 }
 
-// TestRequestsOfADeletedDeploymentEnd checks that requests leave the queue within a second after their
-// deployment is deleted.
+// TestRequestsOfADeletedDeploymentEnd checks that requests leave the queue within a second after
+// their deployment is deleted.
 func TestRequestsOfADeletedDeploymentEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGateway(t, 1, 1)

@@ -94,7 +94,8 @@ func (g *testbed) callWith(account, body string, headers ...string) *request.Cal
 	return c
 }
 
-// serve sends a request whose prompt and answer have the given numbers of tokens, and which takes d.
+// serve sends a request whose prompt and answer have the given numbers of tokens, and which takes
+// d.
 func (g *testbed) serve(ctx context.Context, c *request.Call, prompt, answer int64, d time.Duration) error {
 	_, err := g.router.Send(ctx, c, Request{Deployment: deployment, Answer: answer,
 		Prompt: func(string) balance.Prompt { return balance.Prompt{Tokens: prompt} },
@@ -141,8 +142,8 @@ func (g *testbed) requireEmpty() {
 	}
 }
 
-// TestQueueLosesNoRequest sends requests at random times, of which some fail on a replica, some are refused
-// by one, and some are canceled. Each of them ends, and nothing remains in the queue.
+// TestQueueLosesNoRequest sends requests at random times, of which some fail on a replica, some are
+// refused by one, and some are canceled. Each of them ends, and nothing remains in the queue.
 func TestQueueLosesNoRequest(t *testing.T) {
 	for seed := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {
@@ -212,8 +213,8 @@ func p90(times []time.Duration) time.Duration {
 	return times[len(times)*9/10]
 }
 
-// TestNeighboursThroughTheRouter checks that a neighbour that sends ten times as many requests as the
-// replicas serve hardly delays an account.
+// TestNeighboursThroughTheRouter checks that a neighbour that sends ten times as many requests as
+// the replicas serve hardly delays an account.
 func TestNeighboursThroughTheRouter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGateway(t, 2, 8)
@@ -249,7 +250,8 @@ func TestNeighboursThroughTheRouter(t *testing.T) {
 	})
 }
 
-// TestBatchDoesNotStarve checks that requests of the class batch get a tenth beside those of clients.
+// TestBatchDoesNotStarve checks that requests of the class batch get a tenth beside those of
+// clients.
 func TestBatchDoesNotStarve(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGateway(t, 1, 4)
@@ -307,8 +309,8 @@ func TestClassOf(t *testing.T) {
 	}
 }
 
-// TestRefusedRequestsReturn checks that requests with a long predicted wait are refused, and that those
-// that return with their ticket, or only after Retry-After, are admitted; a ticket once.
+// TestRefusedRequestsReturn checks that requests with a long predicted wait are refused, and that
+// those that return with their ticket, or only after Retry-After, are admitted; a ticket once.
 func TestRefusedRequestsReturn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGateway(t, 1, 1)
@@ -342,8 +344,9 @@ func TestRefusedRequestsReturn(t *testing.T) {
 	})
 }
 
-// TestTicketsAreHonoured sends twice as many requests as the replicas serve. Of the refused clients with
-// a ticket, at least 99 % are served when they return, also those that send the same request without it.
+// TestTicketsAreHonoured sends twice as many requests as the replicas serve. Of the refused clients
+// with a ticket, at least 99 % are served when they return, also those that send the same request
+// without it.
 func TestTicketsAreHonoured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		random := rand.New(rand.NewPCG(4, 4))
@@ -394,8 +397,8 @@ func TestTicketsAreHonoured(t *testing.T) {
 	})
 }
 
-// TestCanceledAnswersCount checks that the tokens of an answer count although its client has left before
-// the end, so that an account gains nothing by leaving.
+// TestCanceledAnswersCount checks that the tokens of an answer count although its client has left
+// before the end, so that an account gains nothing by leaving.
 func TestCanceledAnswersCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGateway(t, 1, 1)

@@ -53,8 +53,8 @@ func (r *releases) samplesOf(step live.ReleaseStep) *stepSamples {
 	return known
 }
 
-// enter counts a request to the candidate that is in progress until leave is called. It returns false
-// if too many are.
+// enter counts a request to the candidate that is in progress until leave is called. It returns
+// false if too many are.
 func (r *releases) enter(step live.ReleaseStep) (leave func(), ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -147,9 +147,9 @@ type releaseMessage struct {
 	Samples domain.ReleaseSamples `json:"samples"`
 }
 
-// TakeReleases returns messages for the other gateways with the samples of this one in the current steps:
-// of steps with new samples or, if all is true, of all. A message has all samples of its step, so a lost
-// message loses nothing once a later one arrives.
+// TakeReleases returns messages for the other gateways with the samples of this one in the current
+// steps: of steps with new samples or, if all is true, of all. A message has all samples of its
+// step, so a lost message loses nothing once a later one arrives.
 func (r *Router) TakeReleases(v *projections.View, all bool) (messages [][]byte) {
 	r.releases.mu.Lock()
 	defer r.releases.mu.Unlock()
@@ -164,8 +164,8 @@ func (r *Router) TakeReleases(v *projections.View, all bool) (messages [][]byte)
 	return messages
 }
 
-// AddRelease records the samples in a message that TakeReleases of another gateway returned. ok is false
-// for another kind of message.
+// AddRelease records the samples in a message that TakeReleases of another gateway returned. ok is
+// false for another kind of message.
 func AddRelease(status *live.Status, gateway string, message []byte, now time.Time) (ok bool, err error) {
 	if len(message) == 0 || message[0] != '{' {
 		return false, nil

@@ -27,8 +27,8 @@ const (
 	// before any has ended. Later, as many may be in progress as have ended in the step, so that a bad
 	// candidate gets few requests however high the load is.
 	minInFlight = 8
-	// maxMirrored is the maximum number of mirrored requests to a candidate that are in progress on this
-	// gateway. Further requests are not mirrored.
+	// maxMirrored is the maximum number of mirrored requests to a candidate that are in progress on
+	// this gateway. Further requests are not mirrored.
 	maxMirrored = 8
 	mirrorTime  = 2 * time.Minute // maximum duration of a mirrored request
 	// maxRedirects is the maximum number of promoted releases that a request follows.
@@ -36,8 +36,8 @@ const (
 )
 
 // promoted returns the target to which the promoted release of a deployment redirects requests that
-// name no addon. It returns the target itself if there is none, or the candidate is not live. The Via of
-// the result has the deployments whose releases it has followed.
+// name no addon. It returns the target itself if there is none, or the candidate is not live. The
+// Via of the result has the deployments whose releases it has followed.
 func promoted(v *projections.View, target Target) Target {
 	for range maxRedirects {
 		t := target.State.Release
@@ -68,8 +68,9 @@ type splitRequest struct {
 	left      bool // the client has disconnected before it had the answer of the stable deployment
 }
 
-// generateSplit is Generate for a deployment that may have a running release. A request that fails on
-// the candidate before the client has received a part of the response is sent to the stable deployment.
+// generateSplit is Generate for a deployment that may have a running release. A request that fails
+// on the candidate before the client has received a part of the response is sent to the stable
+// deployment.
 func (r *Router) generateSplit(ctx context.Context, c *request.Call, target Target, session string,
 	req engines.CompletionRequest, out Output) (usage engines.Usage, placement Placement, err error) {
 	t := target.State.Release
@@ -100,12 +101,12 @@ func (r *Router) generateSplit(ctx context.Context, c *request.Call, target Targ
 	return s.onCandidate(ctx, out)
 }
 
-// candidateLimit is why a selected request went to the stable deployment, although the candidate may
-// be good: too many requests are in progress on the candidate, or waiting for it.
+// candidateLimit is why a selected request went to the stable deployment, although the candidate
+// may be good: too many requests are in progress on the candidate, or waiting for it.
 const candidateLimit = "limit of the candidate"
 
-// selected reports whether the candidate gets the request or a copy of it. A request that is selected
-// at a percentage is also selected at every higher percentage of the same release.
+// selected reports whether the candidate gets the request or a copy of it. A request that is
+// selected at a percentage is also selected at every higher percentage of the same release.
 func (s *splitRequest) selected() bool {
 	key := s.call.ID
 	if s.split.Selection == domain.SelectKeys {
@@ -138,16 +139,17 @@ func (s *splitRequest) findCandidate() (Target, string) {
 	return Target{}, "candidate has no ready replica"
 }
 
-// callCandidate returns a call for an attempt on the candidate, which has its own Admission: the stable
-// deployment may still admit a request that the admission queue of the candidate has refused.
+// callCandidate returns a call for an attempt on the candidate, which has its own Admission: the
+// stable deployment may still admit a request that the admission queue of the candidate has
+// refused.
 func (s *splitRequest) callCandidate(ctx context.Context, id string, background bool) *request.Call {
 	c := s.call
 	return &request.Call{Core: c.Core, Operation: c.Operation, Writer: discardedHeaders(), Request: c.Request, Ctx: ctx,
 		ID: id, Trace: c.Trace, Time: c.Time, Account: c.Account, Principal: c.Principal, Background: background}
 }
 
-// onStable sends the request to the stable deployment. why is why the candidate does not get it although
-// it is selected. If counted is true, the request is a sample of the stable deployment.
+// onStable sends the request to the stable deployment. why is why the candidate does not get it
+// although it is selected. If counted is true, the request is a sample of the stable deployment.
 func (s *splitRequest) onStable(ctx context.Context, out Output, why string, counted bool) (usage engines.Usage,
 	placement Placement, err error) {
 	arm := "stable"
@@ -163,8 +165,8 @@ func (s *splitRequest) onStable(ctx context.Context, out Output, why string, cou
 	return usage, m.placed(placement), err
 }
 
-// onCandidate sends the request to the candidate, and to the stable deployment if that fails before the
-// client has received a part of the response.
+// onCandidate sends the request to the candidate, and to the stable deployment if that fails before
+// the client has received a part of the response.
 func (s *splitRequest) onCandidate(ctx context.Context, out Output) (engines.Usage, Placement, error) {
 	req := s.req
 	req.Addon = s.candidate.Addon
@@ -229,10 +231,10 @@ func isFault(err error) bool {
 	return false
 }
 
-// mirror also sends the request to the candidate, and discards the answer. Nobody waits for it. The caller
-// must call end when the stable deployment has ended the request: a candidate that rejects a request is
-// at fault only if the stable deployment answers it, and if the client leaves, the mirrored request ends
-// too, so that both deployments get the same time for the request.
+// mirror also sends the request to the candidate, and discards the answer. Nobody waits for it. The
+// caller must call end when the stable deployment has ended the request: a candidate that rejects a
+// request is at fault only if the stable deployment answers it, and if the client leaves, the
+// mirrored request ends too, so that both deployments get the same time for the request.
 func (s *splitRequest) mirror() (end func()) {
 	c := s.call
 	leave, ok := c.Busy.Enter("copies of "+string(s.stable.Name), maxMirrored)
@@ -268,8 +270,8 @@ func (s *splitRequest) mirror() (end func()) {
 	}
 }
 
-// runMirrored sends the request to the candidate, calls leave when it has ended, and records its usage.
-// rejected states that the candidate has rejected the request, which may be invalid.
+// runMirrored sends the request to the candidate, calls leave when it has ended, and records its
+// usage. rejected states that the candidate has rejected the request, which may be invalid.
 func (s *splitRequest) runMirrored(ctx context.Context, leave func()) (sample domain.ArmSamples, rejected bool) {
 	defer leave()
 	c := s.callCandidate(ctx, s.call.ID+"-copy", true)
@@ -339,16 +341,16 @@ func (m *measurement) placed(at Placement) Placement {
 // left reports whether the client has disconnected. ctx is the context of the client's request.
 func (m *measurement) left(ctx context.Context) bool { return ctx.Err() != nil || m.abandoned }
 
-// refused reports whether no replica of the candidate got the request, or the admission queue of the
-// deployment has refused it.
+// refused reports whether no replica of the candidate got the request, or the admission queue of
+// the deployment has refused it.
 func (m *measurement) refused(err error) bool {
 	return err != nil && (request.ReasonOf(err) == ReasonOverloaded || !m.sent)
 }
 
 // sample returns the sample of an attempt that has ended now. It has no request if the attempt says
-// nothing about the deployment. cutOff states that the attempt was ended early, for example because the
-// client has disconnected. Then the times so far count, which are lower bounds: a deployment that does
-// not answer is found even if no client waits for it.
+// nothing about the deployment. cutOff states that the attempt was ended early, for example because
+// the client has disconnected. Then the times so far count, which are lower bounds: a deployment
+// that does not answer is found even if no client waits for it.
 func (m *measurement) sample(usage engines.Usage, err error, cutOff bool) domain.ArmSamples {
 	one, now := domain.ArmSamples{Requests: 1}, time.Now()
 	switch {

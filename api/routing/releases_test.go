@@ -28,7 +28,8 @@ const testCandidate domain.Name = "accounts/acme/deployments/d2"
 // An answer is how a deployment answers a request. It emits its tokens.
 type answer func(ctx context.Context, emit func(engines.Chunk) error) error
 
-// A releaseTestbed is a Router with a deployment of one replica, and a release of it to a candidate.
+// A releaseTestbed is a Router with a deployment of one replica, and a release of it to a
+// candidate.
 type releaseTestbed struct {
 	Replicas
 	testing.TB
@@ -76,7 +77,8 @@ func (g *releaseTestbed) Complete(ctx context.Context, name domain.Name, _ domai
 }
 
 // generate sends a request whose client leaves after patience; 0 stands for never. selected states
-// whether the release selects the request for the candidate. It returns the deployment that answered.
+// whether the release selects the request for the candidate. It returns the deployment that
+// answered.
 func (g *releaseTestbed) generate(selected bool, patience time.Duration, edit ...func(*Output)) (domain.Name, error) {
 	g.Helper()
 	ctx := g.Context()
@@ -145,8 +147,8 @@ func sampleOf(first, perToken time.Duration) domain.ArmSamples {
 	return one
 }
 
-// TestWhatAttemptsCount checks for each way in which an attempt on the candidate or on the stable deployment
-// ends what the release counts, and how long the client waits.
+// TestWhatAttemptsCount checks for each way in which an attempt on the candidate or on the stable
+// deployment ends what the release counts, and how long the client waits.
 func TestWhatAttemptsCount(t *testing.T) {
 	const s = time.Second
 	hangs, good := answers(time.Hour, 0), answers(s, s)
@@ -205,9 +207,9 @@ func TestWhatAttemptsCount(t *testing.T) {
 	}
 }
 
-// TestRequestsDoNotWaitForTheCandidate checks that requests do not wait for a candidate whose node cannot
-// be reached, or whose replicas are busy, that the stable deployment answers them, and that they are no
-// samples.
+// TestRequestsDoNotWaitForTheCandidate checks that requests do not wait for a candidate whose node
+// cannot be reached, or whose replicas are busy, that the stable deployment answers them, and that
+// they are no samples.
 func TestRequestsDoNotWaitForTheCandidate(t *testing.T) {
 	for name, test := range map[string]struct {
 		prepare func(*releaseTestbed)
@@ -249,8 +251,8 @@ func TestRequestsDoNotWaitForTheCandidate(t *testing.T) {
 	}
 }
 
-// TestUnsplitRequests checks that the stable deployment generates an unsplit continuation, which is no
-// sample.
+// TestUnsplitRequests checks that the stable deployment generates an unsplit continuation, which is
+// no sample.
 func TestUnsplitRequests(t *testing.T) {
 	for _, mode := range []string{domain.ReleaseCanary, domain.ReleaseShadow} {
 		synctest.Test(t, func(t *testing.T) {

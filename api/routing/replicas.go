@@ -39,13 +39,13 @@ type Replicas interface {
 // that its deployment is not scaled to zero meanwhile.
 const renewInterval = time.Second
 
-// maxAttempts is the maximum number of replicas on which one request may begin to run. It bounds the
-// damage of a request that crashes each replica on which it runs.
+// maxAttempts is the maximum number of replicas on which one request may begin to run. It bounds
+// the damage of a request that crashes each replica on which it runs.
 const maxAttempts = 3
 
 // A Request is an inference request that is sent to replicas of a deployment until one responds.
-// Requests with the same Session go to the same replica as long as it is ready and not far behind the
-// others; a request without a session goes to the replica that is predicted to answer it first.
+// Requests with the same Session go to the same replica as long as it is ready and not far behind
+// the others; a request without a session goes to the replica that is predicted to answer it first.
 type Request struct {
 	Deployment domain.Name
 	Session    string
@@ -67,7 +67,8 @@ type Request struct {
 	Send func(ctx context.Context, a *Attempt) (begun bool, err error)
 }
 
-// A Placement states on which node a request ran, how loaded the replica was, and why it was chosen.
+// A Placement states on which node a request ran, how loaded the replica was, and why it was
+// chosen.
 type Placement struct {
 	Node       string
 	Concurrent int    // number of requests of this server in progress on the replica, including this one
@@ -210,8 +211,8 @@ func (s *sendState) attempt(ctx context.Context, a *Attempt) (begun bool, err er
 }
 
 // markUnreachable records that a replica is unreachable, so that further requests go to others at
-// once, long before the node counts as lost. If the reason is ReplicaUnreachable or ReplicaLost, its
-// node is unreachable, with all of its replicas.
+// once, long before the node counts as lost. If the reason is ReplicaUnreachable or ReplicaLost,
+// its node is unreachable, with all of its replicas.
 func markUnreachable(c *request.Call, deployment domain.Name, replica domain.Replica, reason string) {
 	if reason == engines.ReplicaUnreachable || reason == engines.ReplicaLost {
 		c.World.Live().MarkNode(replica.Node, c.Now())
@@ -292,10 +293,10 @@ func (s *sendState) readyReplicas(v *projections.View) (f foundReplicas, err err
 	return f, nil
 }
 
-// awaitReplicas returns the deployment, and its replicas that are ready and reachable, once the addon of
-// the request is loaded. If there is none, it wakes a deployment that is scaled to zero, and waits.
-// It returns an error when the remaining wait ends, or as soon as no replica can ever respond, or at once
-// if the request is ReadyOnly.
+// awaitReplicas returns the deployment, and its replicas that are ready and reachable, once the
+// addon of the request is loaded. If there is none, it wakes a deployment that is scaled to zero,
+// and waits. It returns an error when the remaining wait ends, or as soon as no replica can ever
+// respond, or at once if the request is ReadyOnly.
 func (s *sendState) awaitReplicas(ctx context.Context) (*projections.Row[domain.Deployment],
 	[]domain.Replica, error) {
 	c, name, begin := s.c, s.q.Deployment, time.Now()
@@ -386,17 +387,17 @@ func UnreachableOf(v *projections.View, name domain.Name, d *domain.Deployment, 
 
 // StatusOf returns the status that responses show for a deployment. It is the recorded status if
 // that is an error. Otherwise its message states why pending replicas are not placed, how many
-// replicas are unreachable or, for a deployment without replicas, why no node can run one. pending is
-// the number of pending replicas. v may be nil.
+// replicas are unreachable or, for a deployment without replicas, why no node can run one. It names
+// no nodes. pending is the number of pending replicas. v may be nil.
 func StatusOf(v *projections.View, name domain.Name, d *domain.Deployment, pending int) domain.Status {
 	if v == nil || !d.Live() || d.Status.Code != domain.OK.String() {
-		return d.Status
+		return d.Status.HideNodes()
 	}
 	if pending == 0 && len(d.Replicas) > 0 {
 		alive := v.Alive(d)
 		lost := UnreachableOf(v, name, d, alive)
 		if lost == 0 {
-			return d.Status
+			return d.Status.HideNodes()
 		}
 		return domain.Status{Code: domain.Unavailable.String(), Message: fmt.Sprintf(
 			"%d of %d replicas cannot be reached: requests are sent to others, and a replica is replaced if its node "+

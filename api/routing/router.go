@@ -34,8 +34,8 @@ type Router struct {
 	signer    admission.Signer
 }
 
-// NewRouter returns a Router and registers its metrics. secret is the key for the hashes of prompts; the
-// Routers of an installation have the same.
+// NewRouter returns a Router and registers its metrics. secret is the key for the hashes of
+// prompts; the Routers of an installation have the same.
 func NewRouter(replicas Replicas, meter Meter, metrics prometheus.Registerer, secret []byte) *Router {
 	r := &Router{Replicas: replicas, Meter: meter, LastServed: NewLastServed(), signer: admission.NewSigner(secret),
 		releases: releases{boot: rand.Text()},
@@ -63,15 +63,16 @@ type Output struct {
 }
 
 // Generate generates one continuation of a prompt on a replica of the target, and passes it to out
-// in chunks. placement has the node on which the request ran. While the target has a release, another
-// deployment may generate the continuation: see Placement.Deployment.
+// in chunks. placement has the node on which the request ran. While the target has a release,
+// another deployment may generate the continuation: see Placement.Deployment.
 func (r *Router) Generate(ctx context.Context, c *request.Call, target Target, session string,
 	req engines.CompletionRequest, out Output) (usage engines.Usage, placement Placement, err error) {
 	return r.generateSplit(ctx, c, target, session, req, out)
 }
 
-// generateOn is like Generate, without releases. If wait is 0, the request waits for a replica for the
-// usual time; otherwise it waits for none to be ready, and in the admission queue for at most wait.
+// generateOn is like Generate, without releases. If wait is 0, the request waits for a replica for
+// the usual time; otherwise it waits for none to be ready, and in the admission queue for at most
+// wait.
 func (r *Router) generateOn(ctx context.Context, c *request.Call, target Target, session string,
 	req engines.CompletionRequest, out Output, wait time.Duration) (usage engines.Usage, placement Placement, err error) {
 	prompt := func(addon string) balance.Prompt { return r.balancers.promptOf(&req, addon) }
@@ -117,8 +118,8 @@ func (r *Router) Embed(ctx context.Context, c *request.Call, target Target, sess
 
 // RecordUsage records the usage of a deployment by a call. If that fails, it only logs the error,
 // because the client gets its response anyway. The usage record of a batch's request has the ID of
-// the request, or used.ID if that is set: after a crash the request is sent again with the same ID, and its
-// usage counts once.
+// the request, or used.ID if that is set: after a crash the request is sent again with the same ID,
+// and its usage counts once.
 func (r *Router) RecordUsage(c *request.Call, deployment domain.Name, model string, used metering.Record) {
 	if r.Meter == nil {
 		return

@@ -39,7 +39,7 @@ func TestDrainFailsNoRequest(t *testing.T) {
 	f.work("two", "--accelerators", device+"=1")
 	f.operate("drain", "one", "--reason", "new driver", "--wait")
 	removed := recorder.awaitEvent(t, name, "replica.removed.v1", 1)
-	require.Equal(t, "node one is being drained (new driver)", removed.data["reason"])
+	require.Equal(t, "node accounts/system/nodes/one is being drained (new driver)", removed.data["reason"])
 	recorder.awaitEvent(t, "accounts/system/nodes/one", "node.drained.v1", 1)
 	require.Contains(t, f.operate("get", "one"), "DRAINED")
 	load.more(10)

@@ -80,7 +80,7 @@ func TestLogOfATorchJob(t *testing.T) {
 	whole := log()
 	require.True(t, strings.HasPrefix(whole, first), "the lines of the first attempt are kept:\n%s\n%s", first, whole)
 	for _, attempt := range []string{first, strings.TrimPrefix(whole, first)} {
-		for _, line := range []string{"started on node gpu", "loading the model for ", "a token [redacted]!",
+		for _, line := range []string{" started, continuing after step ", "loading the model for ", "a token [redacted]!",
 			"1 tokens, reward/mean 0.5"} {
 			require.Equal(t, 1, strings.Count(attempt, line), "%s:\n%s", line, whole)
 		}

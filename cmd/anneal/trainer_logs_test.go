@@ -47,8 +47,8 @@ func TestTrainerLogs(t *testing.T) {
 		status, log = read(url)
 		return status == http.StatusOK && strings.Contains(log, "the training is complete")
 	}, time.Minute, 50*time.Millisecond)
-	require.Contains(t, log, "attempt 1 started on node local")
-	require.Contains(t, log, "attempt 2 started on node local")
+	require.Contains(t, log, "attempt 1 started, ")
+	require.Contains(t, log, "attempt 2 started, ")
 	require.Contains(t, log, "train/loss")
 	require.NotContains(t, log, s.dir)
 

@@ -85,7 +85,8 @@ func check(t *testing.T, a *Archive, positions map[domain.Name][]uint64) {
 	}
 }
 
-// checkWalks requires that Walk finds what Find and Chain find, at positions over the whole archive.
+// checkWalks requires that Walk finds what Find and Chain find, at positions over the whole
+// archive.
 func checkWalks(t *testing.T, a *Archive, positions map[domain.Name][]uint64) {
 	t.Helper()
 	var versions []uint64
@@ -117,8 +118,8 @@ func checkWalks(t *testing.T, a *Archive, positions map[domain.Name][]uint64) {
 	require.ErrorIs(t, a.Walk(versions, last, func(int, uint64, bool) error { return failed }), failed)
 }
 
-// checkFirsts requires that Firsts has the first event of each resource and no other event. All events
-// are written.
+// checkFirsts requires that Firsts has the first event of each resource and no other event. All
+// events are written.
 func checkFirsts(t *testing.T, a *Archive, positions map[domain.Name][]uint64) {
 	t.Helper()
 	firsts := a.Firsts()

@@ -28,7 +28,8 @@ type file interface {
 	Close() error
 }
 
-// The file of frames is a sequence of frames: a header, and compressed events. Numbers are big-endian.
+// The file of frames is a sequence of frames: a header, and compressed events. Numbers are
+// big-endian.
 //
 //	0  "AFR1"
 //	4  position of the first event
@@ -256,7 +257,8 @@ func (a *Archive) writtenLink(position uint64) (previous, jump uint64, carries b
 	return decodeLink(position, link[:])
 }
 
-// decodeLink returns the links of the event at a position, which are encoded at the beginning of link.
+// decodeLink returns the links of the event at a position, which are encoded at the beginning of
+// link.
 func decodeLink(position uint64, link []byte) (previous, jump uint64, carries bool, err error) {
 	previous, jump = binary.BigEndian.Uint64(link), binary.BigEndian.Uint64(link[8:])
 	carries, previous = previous&carriesBit != 0, previous&^carriesBit

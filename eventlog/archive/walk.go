@@ -11,11 +11,11 @@ import (
 // walkLinks is the number of links that a walk reads at once.
 const walkLinks = 1024
 
-// Walk finds the events of many resources at or before a position. versions has, for each resource, the
-// position of any later event of it. For each resource that has events up to position, Walk calls
-// visit with the index of the resource and, from the newest to the oldest, with the positions of the
-// events that Chain returns; oldest is true for the last of them. The positions of all calls descend,
-// so that Walk reads the links of neighboring events together, each once.
+// Walk finds the events of many resources at or before a position. versions has, for each resource,
+// the position of any later event of it. For each resource that has events up to position, Walk
+// calls visit with the index of the resource and, from the newest to the oldest, with the positions
+// of the events that Chain returns; oldest is true for the last of them. The positions of all calls
+// descend, so that Walk reads the links of neighboring events together, each once.
 func (a *Archive) Walk(versions []uint64, position uint64,
 	visit func(resource int, at uint64, oldest bool) error) error {
 	a.mu.Lock()

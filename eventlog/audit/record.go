@@ -70,8 +70,8 @@ const (
 	maxText = 256
 )
 
-// keyText matches API keys and ID tokens, because a client may send its key in the wrong place, such as in the
-// path.
+// keyText matches API keys and ID tokens, because a client may send its key in the wrong place,
+// such as in the path.
 var keyText = regexp.MustCompile(`(ank_)[A-Za-z0-9_-]*|(eyJ)[A-Za-z0-9_-]*\.[A-Za-z0-9_.-]*`)
 
 // oneLine escapes line breaks and tabs, which domain.Printable keeps.

@@ -15,8 +15,8 @@ import (
 	"anneal/eventlog/servertest"
 )
 
-// TestStreamIsBoundedByAccount checks that an account cannot replace the records of others, and that a
-// reader of one account gets only its own.
+// TestStreamIsBoundedByAccount checks that an account cannot replace the records of others, and
+// that a reader of one account gets only its own.
 func TestStreamIsBoundedByAccount(t *testing.T) {
 	s := servertest.Start(t)
 	store, err := audit.OpenStream(s.Control(), nil)
@@ -62,7 +62,8 @@ func TestStreamIsBoundedByAccount(t *testing.T) {
 	require.NotContains(t, strings.Join(config.Subjects, " "), "events.", "it is not part of the log")
 }
 
-// TestDamagedRecords checks that a reader gets an error in place of each damaged record, and all others.
+// TestDamagedRecords checks that a reader gets an error in place of each damaged record, and all
+// others.
 func TestDamagedRecords(t *testing.T) {
 	s := servertest.Start(t)
 	store, err := audit.OpenStream(s.Control(), nil)
@@ -104,9 +105,9 @@ func TestStreamIsGone(t *testing.T) {
 	require.NoError(t, ctx.Err())
 }
 
-// TestLongestRecordIsStored checks that the stream accepts a record whose fields are all as long, and as
-// expensive to encode, as a client can make them: a record that the stream refuses would be sent again
-// forever, and keep back all others.
+// TestLongestRecordIsStored checks that the stream accepts a record whose fields are all as long,
+// and as expensive to encode, as a client can make them: a record that the stream refuses would be
+// sent again forever, and keep back all others.
 func TestLongestRecordIsStored(t *testing.T) {
 	s := servertest.Start(t)
 	store, err := audit.OpenStream(s.Control(), nil)

@@ -42,8 +42,8 @@ func (b *bucket) SetBucketID(_ context.Context, id string) error {
 	return nil
 }
 
-// A race is a bucket that two control planes claim at the same time. The late one claims it when the
-// early one has recorded its ID and has not checked it yet.
+// A race is a bucket that two control planes claim at the same time. The late one claims it when
+// the early one has recorded its ID and has not checked it yet.
 type race struct {
 	*bucket
 	claims, recorded, replaced chan struct{}

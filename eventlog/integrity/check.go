@@ -14,8 +14,8 @@ import (
 	"anneal/domain"
 )
 
-// fullCheckBytes is the size in bytes up to which all of a mirror of the log, or of a stream of records,
-// is read before the server starts.
+// fullCheckBytes is the size in bytes up to which all of a mirror of the log, or of a stream of
+// records, is read before the server starts.
 const fullCheckBytes = 1 << 30
 
 // A Gap is a range of positions of the log for which there is no valid event.

@@ -345,16 +345,17 @@ func (h *MarkFile) SetFailed() {
 	_ = h.Update(func(m *HighWaterMark) { m.Failed = true })
 }
 
-// SetUnread records whether the next start must read all block files of the log and its mirrors, because
-// this run has not read them, or has found a damaged mirror.
+// SetUnread records whether the next start must read all block files of the log and its mirrors,
+// because this run has not read them, or has found a damaged mirror.
 func (h *MarkFile) SetUnread(unread bool) {
 	if h != nil {
 		h.unread.Store(unread)
 	}
 }
 
-// Close syncs and closes the mark. files is the FilesHash after a clean shutdown, otherwise zero. Close
-// records it in the mark unless a sync has failed or the next start must read all files: see SetUnread.
+// Close syncs and closes the mark. files is the FilesHash after a clean shutdown, otherwise zero.
+// Close records it in the mark unless a sync has failed or the next start must read all files: see
+// SetUnread.
 func (h *MarkFile) Close(files Hash) error {
 	if h == nil {
 		return nil

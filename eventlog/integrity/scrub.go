@@ -70,8 +70,8 @@ func Scrub(ctx context.Context, store string, kept *MarkFile, log *slog.Logger) 
 	return kept.Update(func(m *HighWaterMark) { m.Damaged = gaps[0].First })
 }
 
-// scrubMirrors reads the block files of the mirrors of the log, except their newest, and reports whether
-// they are intact. It returns an error of between.
+// scrubMirrors reads the block files of the mirrors of the log, except their newest, and reports
+// whether they are intact. It returns an error of between.
 func scrubMirrors(store string, between func(read int64) error, log *slog.Logger) (intact bool, err error) {
 	dirs, err := copiesOf(store, logStream)
 	if err != nil {

@@ -6,8 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestPassedEntries checks the numbers after an entry that the stream has already: lost records before it
-// have numbers, and so has the record if this control plane has sent it.
+// TestPassedEntries checks the numbers after an entry that the stream has already: lost records
+// before it have numbers, and so has the record if this control plane has sent it.
 func TestPassedEntries(t *testing.T) {
 	for name, c := range map[string]struct {
 		lost  uint64

@@ -16,7 +16,8 @@ import (
 )
 
 // TestHungServersAreLeft checks that a client of a server that hangs connects to the next server of
-// its list within NoticeTime, while it is idle and while it sends, and that a request then succeeds.
+// its list within NoticeTime, while it is idle and while it sends, and that a request then
+// succeeds.
 func TestHungServersAreLeft(t *testing.T) {
 	for name, send := range map[string]bool{"idle": false, "sending": true} {
 		t.Run(name, func(t *testing.T) {

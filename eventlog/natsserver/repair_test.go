@@ -87,8 +87,9 @@ func TestRepairFromTheMirror(t *testing.T) {
 	}
 }
 
-// TestVerifyAMarkWithoutAHash verifies a log whose high-water mark has no hash of events, as a server
-// leaves it that is killed before its mark is written. The log is intact if it has all events.
+// TestVerifyAMarkWithoutAHash verifies a log whose high-water mark has no hash of events, as a
+// server leaves it that is killed before its mark is written. The log is intact if it has all
+// events.
 func TestVerifyAMarkWithoutAHash(t *testing.T) {
 	dir := stopped(t, 20)
 	hash := mustReadMark(t, integrity.MarkPath(dir)).Hash.String()

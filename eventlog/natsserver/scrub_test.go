@@ -181,8 +181,8 @@ func TestStartOfALargeLogReadsWhatHasChanged(t *testing.T) {
 	require.True(t, integrity.IsDamaged(err), "%v", err)
 }
 
-// decayed changes a byte of a file, and makes the mark say that no program has changed the file: as if the
-// disk had lost the byte.
+// decayed changes a byte of a file, and makes the mark say that no program has changed the file: as
+// if the disk had lost the byte.
 func decayed(t *testing.T, dir, path string) {
 	t.Helper()
 	flip(t, path, 5_000_000)
@@ -191,8 +191,9 @@ func decayed(t *testing.T, dir, path string) {
 	require.NoError(t, integrity.WriteMark(integrity.MarkPath(dir), mark))
 }
 
-// TestScrubFindsDecay checks that the server finds what a disk has lost without a change of the files, in
-// the log and in its mirror, and that the next start refuses the log and recreates the mirror.
+// TestScrubFindsDecay checks that the server finds what a disk has lost without a change of the
+// files, in the log and in its mirror, and that the next start refuses the log and recreates the
+// mirror.
 func TestScrubFindsDecay(t *testing.T) {
 	dir := stopped(t, 700)
 	completeMirror(t, dir)
@@ -215,8 +216,8 @@ func TestScrubFindsDecay(t *testing.T) {
 	require.True(t, integrity.IsDamaged(err), "%v", err)
 }
 
-// TestAStartIsNotScrubbed checks that a server that has not read all blocks of a large log does not leave a
-// mark that permits the next start to leave them out as well.
+// TestAStartIsNotScrubbed checks that a server that has not read all blocks of a large log does not
+// leave a mark that permits the next start to leave them out as well.
 func TestAStartIsNotScrubbed(t *testing.T) {
 	dir := stopped(t, 700)
 	completeMirror(t, dir)

@@ -329,8 +329,8 @@ func (s *Server) SweepReaders(valid func(user string, since time.Time) bool) err
 // because the NATS server does not sync the directory in which it creates a file.
 func (s *Server) Sync() error { return disk.SyncTree(s.dir) }
 
-// SetChain records the hash chain of a log that was not written with Append, such as a restored one, in
-// its high-water mark. All events of the chain must be synced.
+// SetChain records the hash chain of a log that was not written with Append, such as a restored
+// one, in its high-water mark. All events of the chain must be synced.
 func (s *Server) SetChain(chain integrity.HashChain) error {
 	return s.mark.Update(func(m *integrity.HighWaterMark) { m.HashChain, m.Durable = chain, chain.Position })
 }

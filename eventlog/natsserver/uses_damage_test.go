@@ -15,8 +15,8 @@ import (
 	"anneal/internal/testutil"
 )
 
-// TestDamagedUsesAreDiscarded flips a byte in the block of the times of last use, which the server would
-// find only when it rewrites the block, and then store no more messages at all.
+// TestDamagedUsesAreDiscarded flips a byte in the block of the times of last use, which the server
+// would find only when it rewrites the block, and then store no more messages at all.
 func TestDamagedUsesAreDiscarded(t *testing.T) {
 	dir := t.TempDir()
 	use := func() {

@@ -16,9 +16,9 @@ import (
 
 const clusterStart = 30 * time.Second
 
-// StartCluster runs three NATS servers with the configuration in the file at path, compose/nats.conf,
-// until the test ends. The servers do not sync to disk, and do not tell clients about one another.
-// The returned options connect to the first one.
+// StartCluster runs three NATS servers with the configuration in the file at path,
+// compose/nats.conf, until the test ends. The servers do not sync to disk, and do not tell clients
+// about one another. The returned options connect to the first one.
 func StartCluster(t *testing.T, path string) natsserver.ConnectOptions {
 	t.Helper()
 	seed, public, err := natsserver.NewIssuer()

@@ -113,8 +113,8 @@ func nextMessage(ctx context.Context, from jetstream.MessagesContext) (next Mess
 	return Message{meta.Sequence.Stream, m.Subject(), header, m.Data()}, meta.NumPending, nil
 }
 
-// A State describes a stream. Its positions begin at 1 when it is created, so a position has a meaning
-// only together with the time of the creation.
+// A State describes a stream. Its positions begin at 1 when it is created, so a position has a
+// meaning only together with the time of the creation.
 type State struct {
 	Created time.Time // to the millisecond
 	// Last is the position of the newest message that the stream ever had, which it may have deleted.

@@ -12,8 +12,8 @@ import (
 	"anneal/eventlog/streamcopy"
 )
 
-// TestReadEndsWithoutTheLastMessages reads streams that have deleted some of their messages: Read ends
-// although the position of the newest message that the stream ever had is not reached.
+// TestReadEndsWithoutTheLastMessages reads streams that have deleted some of their messages: Read
+// ends although the position of the newest message that the stream ever had is not reached.
 func TestReadEndsWithoutTheLastMessages(t *testing.T) {
 	const n = 5
 	for name, c := range map[string]struct {

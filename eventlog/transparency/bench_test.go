@@ -12,8 +12,8 @@ import (
 	"anneal/eventlog/transparency"
 )
 
-// BenchmarkAppend measures the time of an event in the tree, in batches of 5,000 events that end with a
-// checkpoint, and the memory of a batch.
+// BenchmarkAppend measures the time of an event in the tree, in batches of 5,000 events that end
+// with a checkpoint, and the memory of a batch.
 func BenchmarkAppend(b *testing.B) {
 	in := newInstallation(b)
 	p, _ := in.publish(b, b.TempDir())

@@ -147,7 +147,8 @@ func (s *Signer) SignText(text string) ([]byte, error) {
 func ParseKey(text string) (note.Verifier, error) {
 	v, err := note.NewVerifier(strings.TrimSpace(text))
 	if err != nil {
-		return nil, fmt.Errorf("%q is not the public key of a log (NAME+HASH+KEY): %w", text, err)
+		return nil, fmt.Errorf("%q is not the public key of a log (%w): it has the form NAME+HASH+KEY, and 'anneal log key' "+
+			"prints it", text, err)
 	}
 	return v, nil
 }
@@ -156,7 +157,8 @@ func ParseKey(text string) (note.Verifier, error) {
 func ParseWitnessKey(text string) (note.Verifier, error) {
 	v, err := formats.NewVerifierForCosignatureV1(strings.TrimSpace(text))
 	if err != nil {
-		return nil, fmt.Errorf("%q is not the public key of a witness (NAME+HASH+KEY): %w", text, err)
+		return nil, fmt.Errorf("%q is not the public key of a witness (%w): it has the form NAME+HASH+KEY, and 'anneal "+
+			"witness' prints it", text, err)
 	}
 	return v, nil
 }

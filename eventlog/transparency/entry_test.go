@@ -23,8 +23,9 @@ func TestHashesAreThoseOfTheLibrary(t *testing.T) {
 	}
 }
 
-// TestFeed compares what a feed returns with the events that were added: events of all sizes, larger
-// than a chunk too, some of them added twice. A feed drops what it has when an event is missing.
+// TestFeed compares what a feed returns with the events that were added: events of all sizes,
+// larger than a chunk too, some of them added twice. A feed drops what it has when an event is
+// missing.
 func TestFeed(t *testing.T) {
 	f, random := newFeed(), testutil.Random(t)
 	for range 20 {
@@ -59,8 +60,8 @@ func TestFeed(t *testing.T) {
 	}
 }
 
-// TestFeedKeepsNoMessage checks that the events of a feed do not change when their message is reused,
-// and that taken events do not change while the feed receives others.
+// TestFeedKeepsNoMessage checks that the events of a feed do not change when their message is
+// reused, and that taken events do not change while the feed receives others.
 func TestFeedKeepsNoMessage(t *testing.T) {
 	f, body := newFeed(), make([]byte, 1<<10)
 	var m integrity.Message

@@ -182,8 +182,8 @@ func (p *Publisher) follow(ctx context.Context, tree *Tree) error {
 	}
 }
 
-// appendObserved appends the events that Observe received. complete is false when an event before them
-// is missing.
+// appendObserved appends the events that Observe received. complete is false when an event before
+// them is missing.
 func (p *Publisher) appendObserved(ctx context.Context, tree *Tree) (complete bool, err error) {
 	for _, chunk := range p.feed.take() {
 		for e := range chunk.all {
@@ -447,9 +447,9 @@ func (p *Publisher) Prove(ctx context.Context, position, oldSize uint64,
 	return b, nil
 }
 
-// waitForSigned waits until a checkpoint covers the given size, which another control plane may have
-// signed already. For a size that the log does not have, it only waits for the position. When it
-// fails, Prove says what is missing.
+// waitForSigned waits until a checkpoint covers the given size, which another control plane may
+// have signed already. For a size that the log does not have, it only waits for the position. When
+// it fails, Prove says what is missing.
 func (p *Publisher) waitForSigned(ctx context.Context, size, position uint64) {
 	soon, cancel := context.WithTimeout(ctx, proveTimeout)
 	defer cancel()

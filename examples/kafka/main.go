@@ -1,7 +1,7 @@
-// Kafka forwards the events of an account to a topic of Kafka, with Watermill's Subscriber on the log and
-// its Publisher to Kafka. Each event arrives at least once; the events of a resource have one key, so they
-// arrive in one partition, in the order of the log. The attributes of an event become headers, and ce-id
-// tells repeated events apart.
+// Kafka forwards the events of an account to a topic of Kafka, with Watermill's Subscriber on the
+// log and its Publisher to Kafka. Each event arrives at least once; the events of a resource have
+// one key, so they arrive in one partition, in the order of the log. The attributes of an event
+// become headers, and ce-id tells repeated events apart.
 //
 //	anneal events credentials create kafka --file kafka.json
 //	go run . --context kafka.json --brokers 127.0.0.1:9092 --topic anneal-events
@@ -59,8 +59,9 @@ func connect(path string) (nc *nats.Conn, account string, err error) {
 	return nc, file.Account, err
 }
 
-// forward sends the events of a filter to a topic until ctx is done. The NATS server keeps the position of
-// the group, so the next start continues after the last event that Kafka has acknowledged.
+// forward sends the events of a filter to a topic until ctx is done. The NATS server keeps the
+// position of the group, so the next start continues after the last event that Kafka has
+// acknowledged.
 func forward(ctx context.Context, nc *nats.Conn, filter string, brokers []string, topic string) error {
 	subscriber, err := pubsub.NewSubscriber(nc, pubsub.SubscriberConfig{Topics: pubsub.Events, Group: "kafka-" + topic})
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"anneal/eventlog/servertest"
 )
 
-// TestForward forwards events to a Kafka broker in this process, stops, and continues. Kafka must have each
-// event, and those of a resource in one partition and in order.
+// TestForward forwards events to a Kafka broker in this process, stops, and continues. Kafka must
+// have each event, and those of a resource in one partition and in order.
 func TestForward(t *testing.T) {
 	const topic, resources, each = "anneal-events", 5, 20
 	server := servertest.Start(t)

@@ -219,8 +219,8 @@ func TestInterruptedBackups(t *testing.T) {
 	require.Equal(t, from.world.Position(), restored.Position)
 }
 
-// TestInterruptedRestores cuts off a restore at the beginning of each of its steps, and checks that the data
-// directory does not exist, and that the next restore creates it.
+// TestInterruptedRestores cuts off a restore at the beginning of each of its steps, and checks that
+// the data directory does not exist, and that the next restore creates it.
 func TestInterruptedRestores(t *testing.T) {
 	from, to := newInstallation(t), newTarget(t)
 	from.create(1)
@@ -250,8 +250,9 @@ func TestInterruptedRestores(t *testing.T) {
 	open(t, dir).check(1)
 }
 
-// TestInterruptedRestoresToABucketContinue cuts off a restore with a bucket of its own after the files,
-// and checks that the next restore uses the same bucket, until an installation has started with it.
+// TestInterruptedRestoresToABucketContinue cuts off a restore with a bucket of its own after the
+// files, and checks that the next restore uses the same bucket, until an installation has started
+// with it.
 func TestInterruptedRestoresToABucketContinue(t *testing.T) {
 	from, to := newInstallation(t), newTarget(t)
 	from.create(1)
@@ -303,8 +304,8 @@ func (c *countdown) count() {
 func (c *countdown) Done() <-chan struct{} { c.count(); return c.Context.Done() }
 func (c *countdown) Err() error            { c.count(); return c.Context.Err() }
 
-// TestRestoresEndAnywhere cancels restores at ever later points, also within their steps: each either
-// creates no data directory, or is complete.
+// TestRestoresEndAnywhere cancels restores at ever later points, also within their steps: each
+// either creates no data directory, or is complete.
 func TestRestoresEndAnywhere(t *testing.T) {
 	from, to := newInstallation(t), newTarget(t)
 	from.create(1)

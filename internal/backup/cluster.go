@@ -35,7 +35,8 @@ func (r *restore) openCluster(ctx context.Context) (closeLog func(), err error) 
 		r.log.Close()
 		return nil, err
 	}
-	// The cluster acknowledges only durable messages, and each of its control planes has a mark of its own.
+	// The cluster acknowledges only durable messages, and each of its control planes has a mark of its
+	// own.
 	r.sync = func() error { return nil }
 	r.mark = func(integrity.HashChain) error { return nil }
 	return r.log.Close, nil

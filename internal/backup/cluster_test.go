@@ -61,7 +61,8 @@ func (c *restoredCluster) clear() {
 	c.dir, c.bucket = datadir.Dir(filepath.Join(base, "data")), "file://"+filepath.Join(base, "bucket")
 }
 
-// run restores the newest backup. If cuts is not nil, it is killed after the effect that cuts counts.
+// run restores the newest backup. If cuts is not nil, it is killed after the effect that cuts
+// counts.
 func (c *restoredCluster) run(cuts *cutter) (backup.Restored, error) {
 	c.Helper()
 	s := backup.RestoreSettings{Identities: c.identity, Logger: slog.New(slog.DiscardHandler), Bucket: c.bucket}
@@ -177,10 +178,10 @@ func (i *installation) meter(requests int) {
 	require.NoError(i, meter.Close())
 }
 
-// TestInterruptedRestoresToAClusterContinue kills a restore to a cluster of three NATS servers after
-// each of its effects on the cluster and the bucket. As long as anything is missing, no control plane
-// can join. The next restore continues, and the result has everything once. Set ANNEAL_RESTORE_CUTS=1
-// for every effect; by default it is killed after every eighth.
+// TestInterruptedRestoresToAClusterContinue kills a restore to a cluster of three NATS servers
+// after each of its effects on the cluster and the bucket. As long as anything is missing, no
+// control plane can join. The next restore continues, and the result has everything once. Set
+// ANNEAL_RESTORE_CUTS=1 for every effect; by default it is killed after every eighth.
 func TestInterruptedRestoresToAClusterContinue(t *testing.T) {
 	step, random := testutil.Variable(t, "ANNEAL_RESTORE_CUTS", 8), testutil.Random(t)
 	from, to := newInstallation(t), newTarget(t)

@@ -62,24 +62,25 @@ type Manifest struct {
 	eventlog.Checkpoint
 	Hash string `json:"hash"`
 	// Time is the time of the state that the backup contains: the log had no later event than that of
-	// Checkpoint. In backups of earlier versions, which have no EventTime, it is too late: see stateTime.
+	// Checkpoint. In backups of earlier versions, which have no EventTime, it is too late: see
+	// stateTime.
 	Time      time.Time `json:"time"`
 	EventTime time.Time `json:"eventTime,omitzero"` // time of the event of Checkpoint
 	EndTime   time.Time `json:"endTime"`            // time at which the backup was complete
 	Events    []Segment `json:"events"`             // events after the parent's position, up to Checkpoint
 	Usage     []Segment `json:"usage,omitempty"`
 	// UsageLast is the sequence of the last message of the stream USAGE that this backup or one of its
-	// parents has. UsageCreated is the time at which the stream was created; zero in backups of earlier
-	// versions.
+	// parents has. UsageCreated is the time at which the stream was created; zero in backups of
+	// earlier versions.
 	UsageLast    uint64    `json:"usageLast"`
 	UsageCreated time.Time `json:"usageCreated,omitzero"`
-	// UsageComplete reports that Usage has all messages of the stream, because it is another stream than
-	// that of the parents. Their usage records are then not part of this backup.
+	// UsageComplete reports that Usage has all messages of the stream, because it is another stream
+	// than that of the parents. Their usage records are then not part of this backup.
 	UsageComplete bool     `json:"usageComplete,omitempty"`
 	Files         FileList `json:"files"`
 	Secrets       Object   `json:"secrets"`
-	// Answers has the records of the idempotency store; nil if there are none, and in backups of earlier
-	// versions, whose Secrets has them.
+	// Answers has the records of the idempotency store; nil if there are none, and in backups of
+	// earlier versions, whose Secrets has them.
 	Answers    *Object  `json:"answers,omitempty"`
 	Recipients []string `json:"recipients"` // age public keys for which Secrets is encrypted
 	// Copied is the number of bytes that this backup added to the bucket of backups.
@@ -109,8 +110,8 @@ func (m Manifest) hasStateAt(at time.Time) bool {
 	return m.EventTime.After(at)
 }
 
-// usageOf returns the segments with the usage records of a backup, oldest first. chain has the backup
-// and its parents, newest first.
+// usageOf returns the segments with the usage records of a backup, oldest first. chain has the
+// backup and its parents, newest first.
 func usageOf(chain []Manifest) (all []Segment) {
 	if n := slices.IndexFunc(chain, func(m Manifest) bool { return m.UsageComplete }); n >= 0 {
 		chain = chain[:n+1]
@@ -141,7 +142,8 @@ type FileList struct {
 	List  *Object `json:"list,omitempty"`
 	Count int     `json:"count"`
 	Bytes int64   `json:"bytes"`
-	// References reports that the files are listed but not copied: the installation's own bucket keeps them.
+	// References reports that the files are listed but not copied: the installation's own bucket keeps
+	// them.
 	References bool `json:"references,omitempty"`
 	// Missing are the keys of recorded files that the installation no longer had, at most
 	// maxMissing.

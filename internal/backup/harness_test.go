@@ -152,7 +152,8 @@ func (i *installation) remove(n int) {
 	i.do(domain.Intend(domain.Secrets, secretName(n), domain.DeleteSecret{}))
 }
 
-// check requires that exactly the models and secrets of the given numbers exist, with their contents.
+// check requires that exactly the models and secrets of the given numbers exist, with their
+// contents.
 func (i *installation) check(numbers ...int) {
 	i.Helper()
 	view := i.world.View()
@@ -201,8 +202,8 @@ func (to *target) backup(from *installation) backup.Manifest {
 	return m
 }
 
-// restore restores a backup to a new directory, whose log must then be complete, with the hash chain of
-// its high-water mark.
+// restore restores a backup to a new directory, whose log must then be complete, with the hash
+// chain of its high-water mark.
 func (to *target) restore(s backup.RestoreSettings) (datadir.Dir, backup.Restored, error) {
 	to.Helper()
 	dir := datadir.Dir(filepath.Join(to.TempDir(), "data"))

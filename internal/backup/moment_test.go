@@ -73,8 +73,9 @@ func TestTimeOfABackup(t *testing.T) {
 	require.Equal(t, second.Checkpoint, restored.Checkpoint)
 }
 
-// TestEventsThatAreRecordedLate records an event after a backup whose time is before that of the backup,
-// as by a control plane with another clock. A restore to the time of the backup has the event.
+// TestEventsThatAreRecordedLate records an event after a backup whose time is before that of the
+// backup, as by a control plane with another clock. A restore to the time of the backup has the
+// event.
 func TestEventsThatAreRecordedLate(t *testing.T) {
 	from, to := newInstallation(t), newTarget(t)
 	from.create(1)
@@ -91,9 +92,9 @@ func TestEventsThatAreRecordedLate(t *testing.T) {
 	require.Equal(t, late, restored.Position)
 }
 
-// TestTimesOfEarlierVersions gives manifests the times that earlier versions of anneal wrote, which are
-// later than the state: a restore to a time within the backup then uses the next one, and is out of
-// range for the newest one.
+// TestTimesOfEarlierVersions gives manifests the times that earlier versions of anneal wrote, which
+// are later than the state: a restore to a time within the backup then uses the next one, and is
+// out of range for the newest one.
 func TestTimesOfEarlierVersions(t *testing.T) {
 	from, to := newInstallation(t), newTarget(t)
 	from.create(1)
@@ -135,9 +136,9 @@ func (i *installation) repeat(key string) idempotency.ClaimState {
 	return claim.State
 }
 
-// TestResponsesOfTheRestoredPosition makes requests with idempotency keys before, during and after a
-// backup. After a restore to any position, a repetition of a request whose events the log lacks is
-// executed again with its seed, and one whose events it has is not.
+// TestResponsesOfTheRestoredPosition makes requests with idempotency keys before, during and after
+// a backup. After a restore to any position, a repetition of a request whose events the log lacks
+// is executed again with its seed, and one whose events it has is not.
 func TestResponsesOfTheRestoredPosition(t *testing.T) {
 	from, to := newInstallation(t), newTarget(t)
 	request := func(n int) func() uint64 {
@@ -187,8 +188,8 @@ func TestResponsesOfTheRestoredPosition(t *testing.T) {
 	require.Equal(t, domain.NotFound, domain.CodeOf(err))
 }
 
-// TestResponsesOfEarlierVersions restores a backup whose secrets have the records of the idempotency
-// store, as those of earlier versions.
+// TestResponsesOfEarlierVersions restores a backup whose secrets have the records of the
+// idempotency store, as those of earlier versions.
 func TestResponsesOfEarlierVersions(t *testing.T) {
 	from, to := newInstallation(t), newTarget(t)
 	from.claim("acme.key", time.Now(), from.world.Position)
@@ -222,8 +223,8 @@ func usageIDs(t testing.TB, nc *nats.Conn) (ids []string) {
 
 const expiry = 100 * time.Millisecond // the minimum of the NATS server
 
-// expireUsage lets usage records expire, until a number of them is left, by a temporary limit of their
-// stream.
+// expireUsage lets usage records expire, until a number of them is left, by a temporary limit of
+// their stream.
 func (i *installation) expireUsage(limit func(*jetstream.StreamConfig), left uint64) {
 	i.Helper()
 	js := servertest.JetStream(i, i.server.Control())
@@ -242,9 +243,9 @@ func (i *installation) expireUsage(limit func(*jetstream.StreamConfig), left uin
 	require.NoError(i, err)
 }
 
-// TestUsageAfterARestore restores an installation, and backs up the restored one to the same target,
-// twice. Its usage stream has other sequences than the earlier one: whether it then has fewer or more
-// records than the last backup had, a second restore has each record once.
+// TestUsageAfterARestore restores an installation, and backs up the restored one to the same
+// target, twice. Its usage stream has other sequences than the earlier one: whether it then has
+// fewer or more records than the last backup had, a second restore has each record once.
 func TestUsageAfterARestore(t *testing.T) {
 	for more, what := range map[int]string{0: "fewer", 5: "more"} {
 		t.Run(what, func(t *testing.T) {
@@ -297,8 +298,8 @@ func TestBackupsAfterAllUsageHasExpired(t *testing.T) {
 	require.Len(t, to.backup(from).Usage, 1)
 }
 
-// TestRestoresAtTheSameTime starts a restore while another one to the same directory runs, at each of its
-// steps, and checks that it changes nothing.
+// TestRestoresAtTheSameTime starts a restore while another one to the same directory runs, at each
+// of its steps, and checks that it changes nothing.
 func TestRestoresAtTheSameTime(t *testing.T) {
 	from, to := newInstallation(t), newTarget(t)
 	from.create(1)

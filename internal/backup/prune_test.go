@@ -43,7 +43,8 @@ func (to *target) ids() []string {
 	return ids
 }
 
-// fourBackups makes four backups: each has a model of its own, and the third one lacks the first model.
+// fourBackups makes four backups: each has a model of its own, and the third one lacks the first
+// model.
 func fourBackups(from *installation, to *target) (all []backup.Manifest) {
 	for n := 1; n <= 4; n++ {
 		from.create(n)
@@ -105,8 +106,9 @@ func TestPrunedBackups(t *testing.T) {
 	open(t, dir).check(2, 3, 4, 5)
 }
 
-// TestInterruptedPrunes cuts off a Prune at each change of the bucket. All backups that have a manifest can
-// be restored, also those that are to be kept, and the repeated Prune has the same result.
+// TestInterruptedPrunes cuts off a Prune at each change of the bucket. All backups that have a
+// manifest can be restored, also those that are to be kept, and the repeated Prune has the same
+// result.
 func TestInterruptedPrunes(t *testing.T) {
 	from := newInstallation(t)
 	cut, steps := errors.New("cut"), 0
@@ -154,8 +156,8 @@ func (to *target) interrupted(changes int, cut error) *blobs.Store {
 	return bucket
 }
 
-// TestInterruptedPruneThatThenKeepsMore cuts off a Prune at each change of the bucket, and then keeps more
-// backups: those that are left can be restored.
+// TestInterruptedPruneThatThenKeepsMore cuts off a Prune at each change of the bucket, and then
+// keeps more backups: those that are left can be restored.
 func TestInterruptedPruneThatThenKeepsMore(t *testing.T) {
 	from, cut, left := newInstallation(t), errors.New("cut"), map[int]bool{}
 	for steps, done := 0, false; !done; steps++ {
@@ -184,8 +186,9 @@ func TestInterruptedPruneThatThenKeepsMore(t *testing.T) {
 	require.Equal(t, map[int]bool{3: true, 2: true, 1: true}, left)
 }
 
-// TestChangedManifests changes the manifest of each of two backups in several ways. A restore refuses it by
-// name with the key of the installation, and, unless the signature is removed, also without.
+// TestChangedManifests changes the manifest of each of two backups in several ways. A restore
+// refuses it by name with the key of the installation, and, unless the signature is removed, also
+// without.
 func TestChangedManifests(t *testing.T) {
 	from, to := newInstallation(t), newTarget(t)
 	from.create(1)
@@ -248,7 +251,8 @@ func TestChangedManifests(t *testing.T) {
 	}
 	require.Len(t, to.ids(), 2)
 
-	// Backups of earlier versions have no signatures: they are kept with their parents, and not continued.
+	// Backups of earlier versions have no signatures: they are kept with their parents, and not
+	// continued.
 	for _, m := range []backup.Manifest{first, second} {
 		body, _, _ := strings.Cut(string(testutil.ReadFile(t, path(m))), "\n")
 		to.overwrite(path(m), body+"\n")
@@ -273,8 +277,8 @@ func (to *target) contents() map[string]string {
 	return all
 }
 
-// TestLimitOfManifests prunes backups whose full manifest would exceed the limit of a manifest, which
-// a restore refuses to read. Prune changes nothing.
+// TestLimitOfManifests prunes backups whose full manifest would exceed the limit of a manifest,
+// which a restore refuses to read. Prune changes nothing.
 func TestLimitOfManifests(t *testing.T) {
 	from, to := newInstallation(t), newTarget(t)
 	for range 3 {
@@ -313,8 +317,8 @@ func (to *target) backupFails(from *installation, message string) {
 	require.ErrorContains(to, err, message)
 }
 
-// TestUnsignedManifestsDoNotCount adds unsigned manifests before and after two signed ones. Those before do
-// not push out a signed one, and Prune refuses the one after.
+// TestUnsignedManifestsDoNotCount adds unsigned manifests before and after two signed ones. Those
+// before do not push out a signed one, and Prune refuses the one after.
 func TestUnsignedManifestsDoNotCount(t *testing.T) {
 	from, to := newInstallation(t), newTarget(t)
 	var all []backup.Manifest

@@ -98,8 +98,8 @@ type restore struct {
 }
 
 // Restore creates the data directory dir from a backup. dir must not exist, or must be empty:
-// Restore fills a temporary directory, and renames it when the restore is complete. No control plane
-// starts with the temporary directory. Restore compares the hash chain of the events with the
+// Restore fills a temporary directory, and renames it when the restore is complete. No control
+// plane starts with the temporary directory. Restore compares the hash chain of the events with the
 // manifest's.
 func Restore(ctx context.Context, target *blobs.Store, dir datadir.Dir, s RestoreSettings) (Restored, error) {
 	restored, err := restoreTo(ctx, target, dir, s)
@@ -107,7 +107,8 @@ func Restore(ctx context.Context, target *blobs.Store, dir datadir.Dir, s Restor
 }
 
 func restoreTo(ctx context.Context, target *blobs.Store, dir datadir.Dir, s RestoreSettings) (Restored, error) {
-	// clean, because the temporary directory must be beside the directory also if its path ends with a slash
+	// clean, because the temporary directory must be beside the directory also if its path ends with a
+	// slash
 	path, err := filepath.Abs(string(dir))
 	if err != nil {
 		return Restored{}, err
@@ -147,8 +148,8 @@ func checkEmpty(dir datadir.Dir) error {
 	return nil
 }
 
-// choose selects the backup to restore: the newest, or the earliest one that has the position or all
-// events up to the time.
+// choose selects the backup to restore: the newest, or the earliest one that has the position or
+// all events up to the time.
 func (r *restore) choose(ctx context.Context) error {
 	ids, err := IDs(ctx, r.target)
 	if err != nil {

@@ -147,8 +147,8 @@ func (r *run) putSecrets(ctx context.Context, recipients []age.Recipient) (o Obj
 	return r.putEncrypted(ctx, "secrets/", recipients, func(w io.Writer) error { return json.NewEncoder(w).Encode(c) })
 }
 
-// putEncrypted stores what write writes as an object whose key begins with prefix, encrypted for the
-// recipients.
+// putEncrypted stores what write writes as an object whose key begins with prefix, encrypted for
+// the recipients.
 func (r *run) putEncrypted(ctx context.Context, prefix string, recipients []age.Recipient,
 	write func(io.Writer) error) (Object, error) {
 	o, err := put(ctx, r.target, prefix+r.id+".age", func(w io.Writer) error {
@@ -162,10 +162,10 @@ func (r *run) putEncrypted(ctx context.Context, prefix string, recipients []age.
 	return o, err
 }
 
-// putAnswers stores the records of the idempotency store, one after the other, because the responses
-// of all accounts need not fit in memory. It reads them after the view was taken, so that the backup
-// has the record of each request whose events it has: without it, a repetition would be executed
-// again. A restore removes the responses of requests with later events.
+// putAnswers stores the records of the idempotency store, one after the other, because the
+// responses of all accounts need not fit in memory. It reads them after the view was taken, so that
+// the backup has the record of each request whose events it has: without it, a repetition would be
+// executed again. A restore removes the responses of requests with later events.
 func (r *run) putAnswers(ctx context.Context, recipients []age.Recipient) (*Object, error) {
 	keys, err := r.Answers.Keys(ctx)
 	if err != nil || len(keys) == 0 {

@@ -82,8 +82,8 @@ func NewService(from Source, background func(func(context.Context) error)) (*Ser
 }
 
 // Start starts a backup to a target in the background and returns its status. If settings has no
-// recipients, the backup has those of the last backup to the target, and only lists the files if that
-// backup or settings does (Settings.References).
+// recipients, the backup has those of the last backup to the target, and only lists the files if
+// that backup or settings does (Settings.References).
 func (s *Service) Start(ctx context.Context, target string, settings Settings) (Status, error) {
 	bucket, one, err := s.begin(ctx, target, settings)
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"anneal/internal/datadir"
 )
 
-// TestScheduledBackupsWaitForPrune checks that a scheduled backup that finds a prune running tries again
-// after a minute, and after another failure only after the interval.
+// TestScheduledBackupsWaitForPrune checks that a scheduled backup that finds a prune running tries
+// again after a minute, and after another failure only after the interval.
 func TestScheduledBackupsWaitForPrune(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
@@ -42,8 +42,8 @@ func TestScheduledBackupsWaitForPrune(t *testing.T) {
 	})
 }
 
-// TestTargetsThatChangeDuringABackup removes and adds manifests while a backup runs: it fails without a
-// manifest, and the next one completes.
+// TestTargetsThatChangeDuringABackup removes and adds manifests while a backup runs: it fails
+// without a manifest, and the next one completes.
 func TestTargetsThatChangeDuringABackup(t *testing.T) {
 	from, to := newInstallation(t), newTarget(t)
 	to.backup(from)

@@ -48,8 +48,8 @@ func (to *target) encrypt(secrets any, spaces int) string {
 	return out.String()
 }
 
-// TestReplacedSecrets replaces the secrets of a signed backup by others, whose JSON ends long before the
-// object. A restore refuses them, before and after the manifest has their digest.
+// TestReplacedSecrets replaces the secrets of a signed backup by others, whose JSON ends long
+// before the object. A restore refuses them, before and after the manifest has their digest.
 func TestReplacedSecrets(t *testing.T) {
 	from, to := newInstallation(t), newTarget(t)
 	from.create(1)
@@ -121,8 +121,8 @@ func TestReplacedLines(t *testing.T) {
 	}
 }
 
-// TestReadersOfObjects lists the code that reads the bucket of backups without openObject, which returns
-// verified content only.
+// TestReadersOfObjects lists the code that reads the bucket of backups without openObject, which
+// returns verified content only.
 func TestReadersOfObjects(t *testing.T) {
 	files, err := filepath.Glob("*.go")
 	require.NoError(t, err)
@@ -147,8 +147,8 @@ func TestReadersOfObjects(t *testing.T) {
 	}, found)
 }
 
-// TestAdviceForDamagedBackups follows the advice of a restore and of a backup that find a damaged object or
-// manifest.
+// TestAdviceForDamagedBackups follows the advice of a restore and of a backup that find a damaged
+// object or manifest.
 func TestAdviceForDamagedBackups(t *testing.T) {
 	from, to := newInstallation(t), newTarget(t)
 	from.create(1)

@@ -84,7 +84,7 @@ func jobCollection(name, training string) collection {
 		[]column{{"ID", "#name"}, {"STATE", "state"}, {"DONE %", "jobProgress.percent"}, {"DATASET", "#dataset"},
 			{"BASE", "#" + training + "baseModel"}, {"OUTPUT", "#" + training + "outputModel"}, {"CREATED", "createTime"}},
 		[]column{{"Name", "name"}, {"Display name", "displayName"}, {"State", "state"}, {"Status", statusMessage},
-			{"Queue", queuePath}, {"Waits since", "queue.since"},
+			{"Queue", queuePath}, {"Waits since", "queue.since"}, {"No estimate", "queue.noEstimateReason"},
 			{"Progress", "jobProgress.percent"}, {"Dataset", "dataset"}, {"Training split", "inputDatasets.train"},
 			{"Evaluation split", "inputDatasets.evaluation"}, {"Evaluation dataset", "evaluationDataset"},
 			{"Loss", "lossConfig.method"},

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestLockOfDeletedFile checks that a lock is the one of the present lock file, if the former holder has
-// deleted the file.
+// TestLockOfDeletedFile checks that a lock is the one of the present lock file, if the former
+// holder has deleted the file.
 func TestLockOfDeletedFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "context.json")
 	release, err := LockFile(path)

@@ -10,8 +10,8 @@ import (
 // restoringFile exists in a directory until a restore to it is complete.
 const restoringFile = "restoring"
 
-// BeginRestore locks the directory, empties it, and marks it, so that no server starts with it until
-// CompleteRestore. The lock is held until release is called or the process exits.
+// BeginRestore locks the directory, empties it, and marks it, so that no server starts with it
+// until CompleteRestore. The lock is held until release is called or the process exits.
 func (d Dir) BeginRestore() (release func(), err error) {
 	if release, err = disk.LockDir(string(d)); err != nil {
 		return nil, err

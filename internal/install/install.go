@@ -75,9 +75,9 @@ func Files(service string) []File {
 }
 
 // Write writes a file below root, and reports whether it was written: not if it exists and Keep is
-// set, or if it has the content already. It replaces a file, or a symbolic link, in one step, so that
-// a running program can be replaced. Links to directories are followed as if root were "/". The
-// directories that Write creates can be read by all users, whatever the umask is.
+// set, or if it has the content already. It replaces a file, or a symbolic link, in one step, so
+// that a running program can be replaced. Links to directories are followed as if root were "/".
+// The directories that Write creates can be read by all users, whatever the umask is.
 func (f File) Write(root string) (written bool, err error) {
 	path, err := resolve(root, f.Path)
 	if err != nil {

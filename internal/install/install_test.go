@@ -46,8 +46,8 @@ func TestUnitsOfSystemd(t *testing.T) {
 	}
 }
 
-// TestUnitsAllowSandbox checks that the units have no setting with which bubblewrap or a GPU does not
-// work.
+// TestUnitsAllowSandbox checks that the units have no setting with which bubblewrap or a GPU does
+// not work.
 func TestUnitsAllowSandbox(t *testing.T) {
 	for _, service := range []string{install.Server, install.Agent} {
 		for _, breaks := range []string{"RestrictNamespaces", "PrivateUsers", "ProtectHostname", "ProtectKernelTunables",

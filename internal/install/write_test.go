@@ -14,8 +14,8 @@ import (
 	"anneal/internal/install"
 )
 
-// TestWriteStaysBelowRoot checks that links in an image lead to files of the image: an absolute link,
-// or one with "..", must not lead to files of this machine.
+// TestWriteStaysBelowRoot checks that links in an image lead to files of the image: an absolute
+// link, or one with "..", must not lead to files of this machine.
 func TestWriteStaysBelowRoot(t *testing.T) {
 	parent := t.TempDir()
 	host, root := filepath.Join(parent, "host"), filepath.Join(parent, "image")
@@ -42,8 +42,8 @@ func TestWriteStaysBelowRoot(t *testing.T) {
 	require.ErrorContains(t, err, "too many symbolic links")
 }
 
-// TestWriteReplacesLinks checks that a file replaces a link of its name and not the file that the link
-// refers to, and that settings that are a link are kept, also if their file does not exist.
+// TestWriteReplacesLinks checks that a file replaces a link of its name and not the file that the
+// link refers to, and that settings that are a link are kept, also if their file does not exist.
 func TestWriteReplacesLinks(t *testing.T) {
 	root, other := t.TempDir(), filepath.Join(t.TempDir(), "other")
 	require.NoError(t, os.WriteFile(other, []byte("new"), 0o600))

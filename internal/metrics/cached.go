@@ -10,9 +10,9 @@ import (
 // MaxAge is the age up to which Cached metrics are reused.
 const MaxAge = time.Second
 
-// Cached is a collector whose metrics are collected at most once in MaxAge. Collecting the metrics of
-// the cluster walks all deployments, jobs and nodes, and anyone may read these metrics. Cached bounds
-// the CPU time of the reads, however many there are.
+// Cached is a collector whose metrics are collected at most once in MaxAge. Collecting the metrics
+// of the cluster walks all deployments, jobs and nodes, and anyone may read these metrics. Cached
+// bounds the CPU time of the reads, however many there are.
 type Cached struct {
 	prometheus.Collector
 	Now func() time.Time

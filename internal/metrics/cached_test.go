@@ -23,8 +23,8 @@ func (c *counted) Collect(ch chan<- prometheus.Metric) {
 	c.Collector.Collect(ch)
 }
 
-// TestCachedMetrics checks that concurrent and frequent reads collect the metrics once, and that later
-// reads collect them again.
+// TestCachedMetrics checks that concurrent and frequent reads collect the metrics once, and that
+// later reads collect them again.
 func TestCachedMetrics(t *testing.T) {
 	now, gauge := noon, prometheus.NewGauge(prometheus.GaugeOpts{Name: "g", Help: "g"})
 	inner := &counted{Collector: gauge}

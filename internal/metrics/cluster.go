@@ -33,6 +33,8 @@ var (
 		[]string{"state"}, nil)
 	waiting = prometheus.NewDesc("anneal_deployments_waiting", "Deployments that have fewer replicas than desired, "+
 		"because no node can hold another one.", nil, nil)
+	lacking = prometheus.NewDesc("anneal_deployment_wait_seconds", "Time since the deployment that has waited longest "+
+		"for replicas lacks them; 0 when none waits.", nil, nil)
 	events = prometheus.NewDesc("anneal_events_total", "Events that this process has applied since it started, by type.",
 		[]string{"type"}, nil)
 )
@@ -45,7 +47,7 @@ type Cluster struct {
 
 // Describe implements prometheus.Collector.
 func (Cluster) Describe(ch chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{jobs, wait, nodes, accelerators, replicas, waiting, events} {
+	for _, desc := range []*prometheus.Desc{jobs, wait, nodes, accelerators, replicas, waiting, lacking, events} {
 		ch <- desc
 	}
 }
@@ -55,7 +57,7 @@ func (c Cluster) Collect(ch chan<- prometheus.Metric) {
 	v := c.World.View()
 	collectJobs(ch, v, c.Now())
 	collectNodes(ch, v)
-	collectReplicas(ch, v)
+	collectReplicas(ch, v, c.Now())
 	for kind, n := range projections.Applied(c.World) {
 		ch <- prometheus.MustNewConstMetric(events, prometheus.CounterValue, float64(n), kind)
 	}
@@ -133,20 +135,22 @@ func devicesOf(node domain.Node) map[string]map[string]int {
 	return counts
 }
 
-func collectReplicas(ch chan<- prometheus.Metric, v *projections.View) {
-	states, short := map[string]int{}, 0
+func collectReplicas(ch chan<- prometheus.Metric, v *projections.View, now time.Time) {
+	states, short, longest := map[string]int{}, 0, time.Duration(0)
 	for row := range v.Deployments.All() {
 		for state, n := range replicasOf(row.State) {
 			states[state] += n
 		}
 		if row.State.Live() && !row.State.Short.Desired.IsZero() {
 			short++
+			longest = max(longest, now.Sub(row.State.Short.Since()))
 		}
 	}
 	for _, state := range replicaStates {
 		ch <- gauge(replicas, float64(states[state]), state)
 	}
 	ch <- gauge(waiting, float64(short))
+	ch <- gauge(lacking, longest.Seconds())
 }
 
 // Values of the label state in metrics of replicas. desired also counts replicas that are not

@@ -98,7 +98,8 @@ func TestClusterMetrics(t *testing.T) {
 		"anneal_accelerators allocated NVIDIA_L4_24GB 3", "anneal_accelerators free NVIDIA_L4_24GB 1",
 		"anneal_accelerators cordoned NVIDIA_L4_24GB 4", "anneal_accelerators lost NVIDIA_L4_24GB 4",
 		"anneal_accelerators failed NVIDIA_L4_24GB 3",
-		"anneal_replicas desired 0", "anneal_deployments_waiting  0", "anneal_events_total node.registered.v1 3",
+		"anneal_replicas desired 0", "anneal_deployments_waiting  0",
+		"anneal_deployment_wait_seconds  0", "anneal_events_total node.registered.v1 3",
 	} {
 		require.Contains(t, got, line+"\n")
 	}
@@ -121,8 +122,8 @@ func TestAppendsAreMeasured(t *testing.T) {
 	require.Equal(t, map[string]uint64{"appended": 1, "conflict": 1, "failed": 2}, counts)
 }
 
-// TestNamedMetricsAreLimited checks that the names with the most jobs are exported, and the sum of the
-// others.
+// TestNamedMetricsAreLimited checks that the names with the most jobs are exported, and the sum of
+// the others.
 func TestNamedMetricsAreLimited(t *testing.T) {
 	c := newCluster(t)
 	for i := range 501 {

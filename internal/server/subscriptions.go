@@ -6,6 +6,7 @@ import (
 
 	"anneal/api/events"
 	"anneal/blobs/outbound"
+	"anneal/domain"
 	"anneal/workers/subscriptions"
 )
 
@@ -18,7 +19,8 @@ func openSubscriptions(ctx context.Context, s *Server) error {
 	}
 	runner := &subscriptions.Runner{Log: s.events.Log(), World: s.world, Blobs: s.blobs, Open: observed(s, sealer).Open,
 		Webhook: outbound.KeepAliveClient(s.flags.fetchPrivate, subscriptions.RequestTimeout),
-		Store:   outbound.Client(s.flags.fetchPrivate, taskTimeout), Visible: events.ForReaders, Now: time.Now,
+		Store:   outbound.Client(s.flags.fetchPrivate, taskTimeout),
+		Visible: events.ForReaders(domain.NodeMask{Key: s.handler.Pepper}), Now: time.Now,
 		Logger: s.logger, Metrics: subscriptions.NewMetrics(s.metrics, time.Now), Policy: subscriptions.DefaultPolicy}
 	runner.Policy.FileInterval = s.flags.fileInterval
 	s.services.start("subscriptions", func(ctx context.Context) error {

@@ -22,8 +22,8 @@ import (
 )
 
 // Flags configure the traces of a process. The standard environment variables of OpenTelemetry
-// configure the rest: OTEL_EXPORTER_OTLP_HEADERS, OTEL_EXPORTER_OTLP_CERTIFICATE, OTEL_BSP_MAX_QUEUE_SIZE,
-// OTEL_RESOURCE_ATTRIBUTES, OTEL_SERVICE_NAME and others.
+// configure the rest: OTEL_EXPORTER_OTLP_HEADERS, OTEL_EXPORTER_OTLP_CERTIFICATE,
+// OTEL_BSP_MAX_QUEUE_SIZE, OTEL_RESOURCE_ATTRIBUTES, OTEL_SERVICE_NAME and others.
 type Flags struct {
 	endpoint string
 	ratio    float64
@@ -89,7 +89,8 @@ func (t *Flags) url() (string, error) {
 	return u.String(), nil
 }
 
-// shutdownTimeout is the maximum time for which a process that ends waits until its last spans are sent.
+// shutdownTimeout is the maximum time for which a process that ends waits until its last spans are
+// sent.
 const shutdownTimeout = 2 * time.Second
 
 // Open returns the tracer of this process; nil without --otlp-endpoint. service is the name of the
@@ -123,7 +124,8 @@ func (t *Flags) Open(ctx context.Context, service, version string, logger *slog.
 // warnEvery is the minimum time between two warnings about a collector that does not accept spans.
 const warnEvery = 10 * time.Minute
 
-// loggingExporter is an exporter that logs its errors, at most one in warnEvery, and does not return them.
+// loggingExporter is an exporter that logs its errors, at most one in warnEvery, and does not
+// return them.
 type loggingExporter struct {
 	sdktrace.SpanExporter
 	endpoint string

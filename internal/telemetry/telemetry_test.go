@@ -81,8 +81,8 @@ func (failing) ExportSpans(context.Context, []sdktrace.ReadOnlySpan) error {
 	return errors.New("connection refused")
 }
 
-// TestDeadCollectorIsLoggedRarely checks that a collector that does not respond is logged at most once
-// in warnEvery, with the number of lost spans.
+// TestDeadCollectorIsLoggedRarely checks that a collector that does not respond is logged at most
+// once in warnEvery, with the number of lost spans.
 func TestDeadCollectorIsLoggedRarely(t *testing.T) {
 	var log bytes.Buffer
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -98,8 +98,8 @@ func TestDeadCollectorIsLoggedRarely(t *testing.T) {
 	require.Contains(t, log.String(), "spans=200")
 }
 
-// TestSpansNeverBlock checks that spans end at once while the collector hangs, and that the queue of
-// spans is bounded.
+// TestSpansNeverBlock checks that spans end at once while the collector hangs, and that the queue
+// of spans is bounded.
 func TestSpansNeverBlock(t *testing.T) {
 	hang := make(chan struct{})
 	s := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-hang }))

@@ -16,9 +16,9 @@ type Line struct {
 	Next  int     `json:"next,omitempty"`
 }
 
-// Lines yields the lines of the history in a fixed order; none for a history without starts.
+// Lines yields the lines of the history in a fixed order; none for an empty history.
 func (h *History) Lines(yield func(Line) error) error {
-	if len(h.starts) == 0 {
+	if len(h.starts) == 0 && h.buckets.Len() == 0 {
 		return nil
 	}
 	err := yield(Line{Low: h.low, High: h.high, Starts: h.starts})

@@ -1,4 +1,5 @@
-// Package waits estimates how long jobs wait for capacity, from the waits of jobs that have started.
+// Package waits estimates how long jobs and replicas wait for capacity, from the waits of those that
+// have started.
 package waits
 
 import (
@@ -104,7 +105,7 @@ func bit(set bool) int {
 }
 
 // Estimate returns the estimated wait of a job that begins to wait in a situation; false while the
-// history has too few waits.
+// history has fewer than domain.MinWaits waits.
 func (h *History) Estimate(s domain.QueueSituation) (domain.WaitEstimate, bool) {
 	for _, k := range keys(s) {
 		b, ok := h.buckets.Get(k)
@@ -116,7 +117,53 @@ func (h *History) Estimate(s domain.QueueSituation) (domain.WaitEstimate, bool) 
 		return domain.WaitEstimate{Low: min(quantile(sorted, h.low), median), Median: median,
 			High: max(quantile(sorted, h.high), median)}, true
 	}
-	return domain.WaitEstimate{}, false
+	estimate, longer := h.EstimateAfter(s, -1)
+	return estimate, longer >= domain.MinWaits
+}
+
+// EstimateAfter returns the estimated wait of a job that began to wait in a situation, and that has
+// waited for age seconds without an estimate, or for longer than its estimate: from the earlier waits
+// that were longer than age. longer is their number; if it is less than domain.MinWaits, there is no estimate.
+func (h *History) EstimateAfter(s domain.QueueSituation, age int64) (estimate domain.WaitEstimate, longer int) {
+	return h.estimateAfter(keys(s), age)
+}
+
+// estimateAfter is EstimateAfter for the buckets with these keys, the finest first. It uses the finest
+// bucket with minWaits longer waits or, if there is none, the coarsest.
+func (h *History) estimateAfter(keys []uint64, age int64) (estimate domain.WaitEstimate, longer int) {
+	for i, k := range keys {
+		b, ok := h.buckets.Get(k)
+		if !ok {
+			continue
+		}
+		var rest []int64
+		for _, wait := range b.last {
+			if wait > age {
+				rest = append(rest, wait)
+			}
+		}
+		if len(rest) >= minWaits || i == len(keys)-1 {
+			slices.Sort(rest)
+			return interval(rest, max(0, age)), len(rest)
+		}
+	}
+	return domain.WaitEstimate{}, 0
+}
+
+// interval returns an interval that has the next wait with a probability of at least 80 % if it and
+// the sorted waits are exchangeable: between the kth shortest and the kth longest of n, which have it
+// with a probability of 1 - 2k/(n+1). With fewer than 9 waits, it is between low, which is a lower
+// bound of all waits, and the longest: n/(n+1). With fewer than domain.MinWaits it returns a zero estimate.
+func interval(sorted []int64, low int64) domain.WaitEstimate {
+	n := len(sorted)
+	if n < domain.MinWaits {
+		return domain.WaitEstimate{}
+	}
+	estimate := domain.WaitEstimate{Low: low, Median: sorted[n/2], High: sorted[n-1]}
+	if k := (n + 1) / 10; k > 0 {
+		estimate.Low, estimate.High = sorted[k-1], sorted[n-k]
+	}
+	return estimate
 }
 
 // quantile returns the quantile of sorted values at a level, in parts per million. A level below 0
@@ -139,8 +186,18 @@ func quantile(sorted []int64, level int64) int64 {
 // the high level at or above it. Otherwise jobs that do not wait, whose waits are never below their
 // estimate, would raise the low level above the high level.
 func (h *History) Observe(s domain.QueueSituation, given *domain.WaitEstimate, wait int64) {
+	h.add(keys(s), wait)
+	if given == nil {
+		return
+	}
+	h.low = min(parts/2, adapt(h.low, wait < given.Low, lowLevel))
+	h.high = max(parts/2, adapt(h.high, wait <= given.High, highLevel))
+}
+
+// add adds a wait to the buckets with these keys.
+func (h *History) add(keys []uint64, wait int64) {
 	h.shared = nil
-	for _, k := range keys(s) {
+	for _, k := range keys {
 		b, ok := h.buckets.Get(k)
 		switch {
 		case !ok:
@@ -157,11 +214,6 @@ func (h *History) Observe(s domain.QueueSituation, given *domain.WaitEstimate, w
 		b.last[b.next] = wait
 		b.next = (b.next + 1) % maxWaits
 	}
-	if given == nil {
-		return
-	}
-	h.low = min(parts/2, adapt(h.low, wait < given.Low, lowLevel))
-	h.high = max(parts/2, adapt(h.high, wait <= given.High, highLevel))
 }
 
 // adapt returns the new level of a quantile after a wait, so that over time goal parts per million

@@ -118,3 +118,83 @@ func TestStarted(t *testing.T) {
 	require.EqualValues(t, 8, h.Started("GPU", 3750))
 	require.Zero(t, h.Started("", 3801))
 }
+
+// TestEstimatesOfFewWaits checks, for each number of earlier waits, that at least 80 % of the next
+// waits are inside of their interval, whatever their distribution, and that there is no estimate from
+// fewer than MinWaits waits.
+func TestEstimatesOfFewWaits(t *testing.T) {
+	random := rand.New(rand.NewPCG(9, 10))
+	draws := map[string]func() int64{
+		"uniform":     func() int64 { return 1 + random.Int64N(1_000_000) },
+		"exponential": func() int64 { return 1 + int64(1e6*random.ExpFloat64()) },
+		"heavy tail":  func() int64 { return int64(1e6 / (random.Float64() + 1e-9)) },
+	}
+	for n := range 30 {
+		for name, draw := range draws {
+			const rounds = 4000
+			covered := 0
+			for range rounds {
+				h := waits.New()
+				for range n {
+					h.Observe(domain.QueueSituation{}, nil, draw())
+				}
+				interval, ok := h.Estimate(domain.QueueSituation{})
+				require.Equal(t, n >= domain.MinWaits, ok, "%d waits", n)
+				if !ok {
+					break
+				}
+				require.LessOrEqual(t, interval.Low, interval.Median)
+				require.LessOrEqual(t, interval.Median, interval.High)
+				if wait := draw(); interval.Low <= wait && wait <= interval.High {
+					covered++
+				}
+			}
+			if share := float64(covered) / rounds; n >= domain.MinWaits && n < 20 {
+				require.Greater(t, share, 0.77, "%d waits, %s", n, name)
+				require.Less(t, share, 0.93, "%d waits, %s", n, name)
+			}
+		}
+	}
+}
+
+// TestEstimatesOfWaitsThatLast checks that the estimate for a job or replica that has waited for some
+// time already is made from longer waits, that at least 80 % of them are inside of it, and that those
+// of replicas within and above a minimum are apart.
+func TestEstimatesOfWaitsThatLast(t *testing.T) {
+	h := waits.New()
+	for i := range int64(60) {
+		h.Observe(domain.QueueSituation{}, nil, 10*(i+1))
+		h.ObserveReplica(true, 1, 10*(i+1))
+	}
+	for _, age := range []int64{-1, 0, 100, 300, 550, 560, 570, 600} {
+		e, longer := h.EstimateAfter(domain.QueueSituation{}, age)
+		want := int64(60)
+		if age > 0 {
+			want = 60 - age/10
+		}
+		require.EqualValues(t, want, longer, "age %d", age)
+		inside := 0
+		for i := range int64(60) {
+			if wait := 10 * (i + 1); wait > age && e.Low <= wait && wait <= e.High {
+				inside++
+			}
+		}
+		if longer < domain.MinWaits {
+			require.Zero(t, e)
+			continue
+		}
+		require.GreaterOrEqual(t, 10*inside, 8*longer, "age %d: %+v", age, e)
+		require.GreaterOrEqual(t, e.Low, age, "it has not started yet")
+		replica, ofReplicas := h.EstimateReplica(true, 1, age)
+		require.Equal(t, e, replica)
+		require.Equal(t, longer, ofReplicas)
+	}
+	_, longer := h.EstimateReplica(false, 1, 0)
+	require.Zero(t, longer)
+	h.ObserveReplica(false, 1, waits.MinReplicaWait-1)
+	_, longer = h.EstimateReplica(false, 1, 0)
+	require.Zero(t, longer, "it was placed as soon as possible")
+	other, longer := h.EstimateReplica(true, 4, 0)
+	require.Equal(t, 60, longer, "replicas of all sizes, while there are few of this size")
+	require.EqualValues(t, 310, other.Median)
+}

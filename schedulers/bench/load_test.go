@@ -18,7 +18,8 @@ import (
 type backend interface {
 	// create creates a job and returns when it is durable. The number identifies the job.
 	create(number int64) error
-	// completed returns a channel that is closed when the job has completed. It is called before create.
+	// completed returns a channel that is closed when the job has completed. It is called before
+	// create.
 	completed(number int64) <-chan struct{}
 }
 
@@ -60,8 +61,8 @@ func (r result) quantile(q float64) time.Duration {
 	return r.latencies[min(len(r.latencies)-1, int(q*float64(len(r.latencies))))]
 }
 
-// run creates n jobs with concurrent clients. In a closed loop each client waits for the completion of
-// its job before it creates the next; otherwise it creates jobs as fast as it can.
+// run creates n jobs with concurrent clients. In a closed loop each client waits for the completion
+// of its job before it creates the next; otherwise it creates jobs as fast as it can.
 func run(t testing.TB, b backend, next *atomic.Int64, clients, n int, closed bool) result {
 	var left atomic.Int64
 	left.Store(int64(n))
@@ -111,8 +112,8 @@ var scale = func() int {
 	return max(1, n)
 }()
 
-// TestJobs measures jobs per second and latencies of anneal and of River. The two alternate, so that
-// both meet the same state of the machine.
+// TestJobs measures jobs per second and latencies of anneal and of River. The two alternate, so
+// that both meet the same state of the machine.
 func TestJobs(t *testing.T) {
 	backends := map[string]backend{"anneal": newAnneal(t), "River": newRiver(t)}
 	numbers := map[string]*atomic.Int64{"anneal": {}, "River": {}}

@@ -13,10 +13,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestProfile runs jobs of anneal only, and prints what a job costs: CPU time of the process (with the
-// clients, the control plane and the agents) and events. ANNEAL_LOADS lists the loads as CLIENTSxJOBS, or
-// CLIENTSxJOBSopen for clients that do not wait for the completion of a job before they create the next.
-// Use it with -cpuprofile, or below "strace -f -c" to count fsync calls.
+// TestProfile runs jobs of anneal only, and prints what a job costs: CPU time of the process (with
+// the clients, the control plane and the agents) and events. ANNEAL_LOADS lists the loads as
+// CLIENTSxJOBS, or CLIENTSxJOBSopen for clients that do not wait for the completion of a job before
+// they create the next. Use it with -cpuprofile, or below "strace -f -c" to count fsync calls.
 func TestProfile(t *testing.T) {
 	loads := os.Getenv("ANNEAL_LOADS")
 	if loads == "" {

@@ -35,8 +35,8 @@ type riverQueue struct {
 	client *river.Client[pgx.Tx]
 }
 
-// newRiver starts PostgreSQL with its default, durable settings, and a River client with the settings
-// of River's own benchmark. It skips the test if PostgreSQL is not installed.
+// newRiver starts PostgreSQL with its default, durable settings, and a River client with the
+// settings of River's own benchmark. It skips the test if PostgreSQL is not installed.
 func newRiver(t *testing.T) *riverQueue {
 	ctx := context.Background()
 	pool, err := pgxpool.New(ctx, postgres(t))

@@ -36,8 +36,8 @@ func (d *departures) Pop() any {
 // A churn is the input of a replay with departures. Requests are drawn uniformly from a trace and
 // arrive at random times (a Poisson process). Lifetimes are lognormal with mean 1 and sigma 1. The
 // offered load is 97 % of the devices. Requests that do not fit are lost. The replay begins in the
-// steady state: with the average number of running requests, each with the rest of its lifetime. gangs
-// is the share of arrivals that are gangs of 2 to 8 members of 8 devices.
+// steady state: with the average number of running requests, each with the rest of its lifetime.
+// gangs is the share of arrivals that are gangs of 2 to 8 members of 8 devices.
 type churn struct {
 	nodes    []placement.Node
 	requests []placement.Request
@@ -153,8 +153,8 @@ func TestDepartures(t *testing.T) {
 		results := compare(workload, 5, churn{nodes, readRequests(t, workload), 0}, "rules", "FGD")
 		limit := 0.5
 		if workload == "gpuspec10" {
-			// misses the goal of 0.5: the price of models, which the published replay needs, fills large nodes
-			// with small requests; see BENCHMARKS.md for other weights
+			// misses the goal of 0.5: the price of models, which the published replay needs, fills large
+			// nodes with small requests; see BENCHMARKS.md for other weights
 			limit = 1.5
 		}
 		assert.GreaterOrEqual(t, results["rules"], results["FGD"]-limit, workload)

@@ -6,8 +6,8 @@ import "math"
 // replicas in their failure domain. The node with the lowest cost is preferred. A nil Order prefers
 // none.
 //
-// Most nodes cost as much as their group. So a choice looks at the groups and at the nodes with a cost of
-// their own, and not at all nodes.
+// Most nodes cost as much as their group. So a choice looks at the groups and at the nodes with a
+// cost of their own, and not at all nodes.
 type Order struct {
 	// Group returns the cost of the nodes of a group: see Fleet.SetGroups.
 	Group func(group int) int64
@@ -85,8 +85,8 @@ func (o *Order) choose(k *ranking, best int) int {
 	return nodeOf(chosen)
 }
 
-// cheapest returns the group with the lowest cost of those with feasible nodes. If choose looks at it
-// first, it need not look at most other groups.
+// cheapest returns the group with the lowest cost of those with feasible nodes. If choose looks at
+// it first, it need not look at most other groups.
 func (o *Order) cheapest(trees []tournament) (group int) {
 	lowest := int64(math.MaxInt64)
 	for i, t := range trees {
@@ -97,8 +97,8 @@ func (o *Order) cheapest(trees []tournament) (group int) {
 	return group
 }
 
-// firstOf returns the greatest key of the nodes of a group that have no cost of their own; infeasible if
-// there is none.
+// firstOf returns the greatest key of the nodes of a group that have no cost of their own;
+// infeasible if there is none.
 func (o *Order) firstOf(k *ranking, t tournament) int64 {
 	var skipped []int64
 	for t.root() != infeasible && o.extra(nodeOf(t.root())) != 0 {

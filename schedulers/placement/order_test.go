@@ -61,8 +61,8 @@ func orderBy(first bool, costs []int64, groups []int) *placement.Order {
 	return o
 }
 
-// chooseOfAll returns the node and its score that an order with the given costs chooses; -1 if no node
-// is feasible. It looks at every node on its own, in a fleet that knows no orders.
+// chooseOfAll returns the node and its score that an order with the given costs chooses; -1 if no
+// node is feasible. It looks at every node on its own, in a fleet that knows no orders.
 func chooseOfAll(fleet *placement.Fleet, r placement.Request, first bool, costs []int64) (node int, score int64) {
 	node = -1
 	only := 0
@@ -86,8 +86,8 @@ func chooseOfAll(fleet *placement.Fleet, r placement.Request, first bool, costs 
 	return node, score
 }
 
-// TestOrderIsExhaustive compares choices over random histories with a search of all nodes: requests of
-// several sizes and gangs come and go, nodes change, and each choice has costs of its own.
+// TestOrderIsExhaustive compares choices over random histories with a search of all nodes: requests
+// of several sizes and gangs come and go, nodes change, and each choice has costs of its own.
 func TestOrderIsExhaustive(t *testing.T) {
 	for seed := range int64(20) {
 		random := rand.New(rand.NewSource(seed))

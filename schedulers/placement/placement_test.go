@@ -50,8 +50,8 @@ func TestPrices(t *testing.T) {
 	b, either := wholeDevices(1), wholeDevices(1)
 	b.Models, either.Models = "B", "B|A"
 	counts := map[placement.Request]int64{wholeDevices(1): 15, b: 1, either: 4}
-	// Requests for A or B have 4,000 of the demand of 20,000, and can use the whole capacity of 10,000.
-	// Requests for B alone have 1,000 of the demand, and can use 2,000 of the capacity.
+	// Requests for A or B have 4,000 of the demand of 20,000, and can use the whole capacity of
+	// 10,000. Requests for B alone have 1,000 of the demand, and can use 2,000 of the capacity.
 	require.Equal(t, map[string]int64{"A": 200, "B": 200 + 250}, placement.Prices(counts, nodes))
 	require.Equal(t, map[string]int64{"A": 0, "B": 0}, placement.Prices(nil, nodes))
 }

@@ -11,8 +11,9 @@ import (
 )
 
 // The six policies of the publication, as its simulator implements them
-// (github.com/hkust-adsl/kubernetes-scheduler-simulator, pkg/simulator/plugin, Apache-2.0). Scores are
-// integers from 0 to 100, and ties go to the lowest rank. The policies serve only for comparison.
+// (github.com/hkust-adsl/kubernetes-scheduler-simulator, pkg/simulator/plugin, Apache-2.0). Scores
+// are integers from 0 to 100, and ties go to the lowest rank. The policies serve only for
+// comparison.
 
 var publishedPolicies = []string{"Random", "DotProd", "GpuClustering", "GpuPacking", "BestFit", "FGD"}
 

@@ -8,8 +8,8 @@ const rankBits = 24
 // infeasible is the key of a node on which the request does not fit.
 const infeasible = math.MinInt64
 
-// A ranking orders the nodes of a fleet for equal requests. The root of its tree is the key of the node
-// with the highest score, and of nodes with the same score the first one in the fleet.
+// A ranking orders the nodes of a fleet for equal requests. The root of its tree is the key of the
+// node with the highest score, and of nodes with the same score the first one in the fleet.
 type ranking struct {
 	request  Request
 	allowed  []bool // whether the request allows a model, by index of the model in Fleet.models

@@ -15,8 +15,8 @@ import (
 	"anneal/schedulers/placement"
 )
 
-// TestRulesAllocateMoreThanThePublication replays the default trace with two seeds. It checks that FGD is
-// reproduced, and that the rules of this package allocate at least as much.
+// TestRulesAllocateMoreThanThePublication replays the default trace with two seeds. It checks that
+// FGD is reproduced, and that the rules of this package allocate at least as much.
 func TestRulesAllocateMoreThanThePublication(t *testing.T) {
 	nodes, requests := readNodes(t), readRequests(t, "default")
 	expected := published(t, "default", "FGD")
@@ -30,8 +30,8 @@ func TestRulesAllocateMoreThanThePublication(t *testing.T) {
 	}
 }
 
-// TestChoicesDependOnNothingElse replays the start of a trace several times, with different numbers of
-// threads and concurrently, and compares all choices.
+// TestChoicesDependOnNothingElse replays the start of a trace several times, with different numbers
+// of threads and concurrently, and compares all choices.
 func TestChoicesDependOnNothingElse(t *testing.T) {
 	s := newScenario(readNodes(t), readRequests(t, "gpuspec33"), 42)
 	replay := func() string {
@@ -82,8 +82,8 @@ func (m *mean) add(v [2]float64) {
 func (m *mean) at95() float64  { return m.sum[0] / m.n }
 func (m *mean) at100() float64 { return m.sum[1] / m.n }
 
-// TestPublishedTraces replays the 17 traces with the ten published seeds, and with ten others, and prints
-// the allocated GPUs in % when 100 % of the GPUs have arrived.
+// TestPublishedTraces replays the 17 traces with the ten published seeds, and with ten others, and
+// prints the allocated GPUs in % when 100 % of the GPUs have arrived.
 func TestPublishedTraces(t *testing.T) {
 	full(t)
 	nodes := readNodes(t)
@@ -168,8 +168,9 @@ func BenchmarkShares(b *testing.B) {
 	b.ReportMetric(float64(b.N*len(s.arrivals))/(processTime(b)-start), "decisions/CPU-s")
 }
 
-// BenchmarkWhole measures decisions for whole devices on 10,000 nodes of 8: gangs of up to 32 members of
-// eight devices, and requests for 1, 2, 4 and 8. With every second request, the oldest one ends.
+// BenchmarkWhole measures decisions for whole devices on 10,000 nodes of 8: gangs of up to 32
+// members of eight devices, and requests for 1, 2, 4 and 8. With every second request, the oldest
+// one ends.
 func BenchmarkWhole(b *testing.B) {
 	nodes := make([]placement.Node, 10000)
 	for i := range nodes {

@@ -67,9 +67,9 @@ func TestGuarantees(t *testing.T) {
 }
 
 // TestGuaranteesHold simulates a week of three accounts on 64 accelerators, of which 32 and 16 are
-// guaranteed to two of them. Two accounts always have more jobs than fit. A job that uses only what is
-// guaranteed starts within ReclaimAfter and two passes, no job within a guarantee gives way to one that
-// borrows, and every job ends.
+// guaranteed to two of them. Two accounts always have more jobs than fit. A job that uses only what
+// is guaranteed starts within ReclaimAfter and two passes, no job within a guarantee gives way to
+// one that borrows, and every job ends.
 func TestGuaranteesHold(t *testing.T) {
 	const nodes, hours = 8, 7 * 24
 	guaranteed := map[string]int64{"owner": 32, "busy": 16}

@@ -8,23 +8,20 @@ import (
 	"anneal/domain"
 )
 
-// A Place is the position of a waiting job among the waiting jobs of its accelerator type.
+// A Place is the position of a waiting job or replica among those of its accelerator type.
 type Place struct {
 	Position int   // position in the order of start, from 1
-	Length   int   // number of waiting jobs of this accelerator type
-	Ahead    int64 // sum of the units (accelerators or CPU cores) of the waiting jobs before this one
+	Length   int   // number of waiting jobs and replicas of this accelerator type
+	Ahead    int64 // sum of the units (accelerators or CPU cores) of the waiting ones before this one
 }
 
-// Places returns the places of all waiting jobs, by job ID. It sorts all of them, so call it once
-// for several jobs.
+// Places returns the places of all waiting jobs and replicas, by ID. It sorts all of them, so call
+// it once for several jobs.
 func (q *Queue) Places(now int64) map[string]Place {
 	q.now = now
 	q.updateLate()
 	types := map[string][]order{}
 	for _, g := range q.groups {
-		if g.role != Training {
-			continue
-		}
 		for _, e := range g.heap {
 			types[e.Type] = append(types[e.Type], orderOf(q, e))
 		}
@@ -44,7 +41,7 @@ func (q *Queue) Places(now int64) map[string]Place {
 	return places
 }
 
-// An order holds the values of a waiting job by which compare orders jobs, and the size of the job.
+// An order holds the values of a waiting job or replica by which compare orders them, and its size.
 type order struct {
 	promised, last bool
 	key            int64
@@ -52,6 +49,7 @@ type order struct {
 	size           int64
 	account        string
 	priority       int64
+	replica        bool
 }
 
 // prefer reorders the jobs of each account by their priorities: see preferred. The positions that
@@ -59,7 +57,9 @@ type order struct {
 func prefer(q *Queue, sorted []order) {
 	places := map[string][]int{}
 	for i, o := range sorted {
-		places[o.account] = append(places[o.account], i)
+		if !o.replica {
+			places[o.account] = append(places[o.account], i)
+		}
 	}
 	for _, at := range places {
 		mine := make([]order, len(at))
@@ -74,10 +74,15 @@ func prefer(q *Queue, sorted []order) {
 	}
 }
 
+// orderOf returns the order of a waiting job or replica. Promised jobs and replicas within a
+// minimum come first, as in startPromised.
 func orderOf(q *Queue, e *entry) order {
-	return order{e.Promised, e.Last,
-		e.deadline + q.extra(e.account, e.Type) - q.boost(e.account, e.Type, e.group.fresh), e.ID, q.list[e.shape].size,
-		e.Account, e.Priority}
+	o := order{promised: e.Promised || e.Role == Minimum, last: e.Last, key: e.deadline, id: e.ID,
+		size: q.list[e.shape].size, account: e.Account, priority: e.Priority, replica: e.Role != Training}
+	if !o.promised {
+		o.key += q.extra(e.account, e.Type) - q.boost(e.account, e.Type, e.group.fresh)
+	}
+	return o
 }
 
 func (a order) compare(b order) int {

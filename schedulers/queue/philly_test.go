@@ -13,8 +13,9 @@ import (
 )
 
 // TestPhilly replays a part of the trace on a small cluster that it overloads for days, and checks
-// the invariants after every pass: no node is overcommitted, every gang is whole, no job is preempted
-// more than MaxPreemptions times, every job ends, and two replays make the same decisions.
+// the invariants after every pass: no node is overcommitted, every gang is whole, no job is
+// preempted more than MaxPreemptions times, every job ends, and two replays make the same
+// decisions.
 func TestPhilly(t *testing.T) {
 	trace := readTrace(t)[:7000]
 	trace = slices.DeleteFunc(trace, func(j traceJob) bool { return j.gpus > 32 })

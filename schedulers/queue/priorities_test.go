@@ -73,8 +73,8 @@ func TestPriorities(t *testing.T) {
 	}
 }
 
-// TestPrioritiesDoNotDelayOtherAccounts checks that a job preempts another one, although a job of the same
-// size, which another account prefers to its own older job, may not.
+// TestPrioritiesDoNotDelayOtherAccounts checks that a job preempts another one, although a job of
+// the same size, which another account prefers to its own older job, may not.
 func TestPrioritiesDoNotDelayOtherAccounts(t *testing.T) {
 	long := runs("long", "c", 1, hour, 0, 0)
 	long.Arrival = now - 173_000 - hour             // slack: -65,000 s
@@ -93,7 +93,8 @@ func TestPrioritiesDoNotDelayOtherAccounts(t *testing.T) {
 	}
 }
 
-// TestPlacesFollowPriorities checks that the places of waiting jobs are the order in which they start.
+// TestPlacesFollowPriorities checks that the places of waiting jobs are the order in which they
+// start.
 func TestPlacesFollowPriorities(t *testing.T) {
 	var jobs []*queue.Job
 	for i := range 12 {

@@ -33,8 +33,8 @@ func waits(id, account string, nodes, units, age int64) *queue.Job {
 		Arrival: now - age}
 }
 
-// runs returns a job that has run on the nodes for run seconds. Its last checkpoint was since seconds
-// ago.
+// runs returns a job that has run on the nodes for run seconds. Its last checkpoint was since
+// seconds ago.
 func runs(id, account string, units, run, since int64, nodes ...int) *queue.Job {
 	j := waits(id, account, int64(len(nodes)), units, run)
 	j.On, j.Start, j.Checkpoint, j.Work = nodes, now-run, now-since, run-since
@@ -155,8 +155,8 @@ func TestDecisions(t *testing.T) {
 	}
 }
 
-// TestLimits checks that an account gets no more than its limit, and that jobs of other accounts start
-// before its jobs then.
+// TestLimits checks that an account gets no more than its limit, and that jobs of other accounts
+// start before its jobs then.
 func TestLimits(t *testing.T) {
 	jobs := []*queue.Job{waits("a", "x", 1, 3, 30), waits("b", "x", 1, 2, 20), waits("c", "y", 1, 3, 10)}
 	accounts := []queue.Account{{Name: "x", Weight: 1, Limit: 4, Used: 1}, {Name: "y", Weight: 1, Limit: -1}}
@@ -168,7 +168,8 @@ func TestLimits(t *testing.T) {
 	require.Equal(t, []string{"a", "c"}, started)
 }
 
-// TestWeights checks that a share in proportion to the weight decides whose deadlines are postponed.
+// TestWeights checks that a share in proportion to the weight decides whose deadlines are
+// postponed.
 func TestWeights(t *testing.T) {
 	for weight, want := range map[int64]string{1: "b", 3: "a"} {
 		nodes := cluster(8, 8)

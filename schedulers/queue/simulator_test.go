@@ -253,13 +253,13 @@ func (s *simulator) summary() summary {
 	return sum
 }
 
-// bound is the minimum duration of a job, in seconds, in the slowdown; shorter jobs count as this long.
-// Otherwise the short delays of very short jobs would dominate the mean (Feitelson and Rudolph, JSSPP
-// 1998).
+// bound is the minimum duration of a job, in seconds, in the slowdown; shorter jobs count as this
+// long. Otherwise the short delays of very short jobs would dominate the mean (Feitelson and
+// Rudolph, JSSPP 1998).
 const bound = 600
 
-// weights returns the weight of each account: 1 if equal is true, otherwise its share of all work as a
-// number of nodes, at least one.
+// weights returns the weight of each account: 1 if equal is true, otherwise its share of all work
+// as a number of nodes, at least one.
 func weights(trace []traceJob, nodes int64, equal bool) map[string]int64 {
 	w, total := map[string]int64{}, int64(0)
 	for _, j := range trace {
@@ -276,7 +276,8 @@ func weights(trace []traceJob, nodes int64, equal bool) map[string]int64 {
 }
 
 // fairness returns the largest ratio of an account's mean slowdown in the cluster to its slowdown
-// alone on nodes of its share, and the account. An account gets at least the nodes of its largest gang.
+// alone on nodes of its share, and the account. An account gets at least the nodes of its largest
+// gang.
 func fairness(trace []traceJob, nodes int, w map[string]int64, shared summary) (float64, string) {
 	var total int64
 	for _, weight := range w {

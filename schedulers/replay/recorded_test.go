@@ -19,8 +19,8 @@ import (
 	"anneal/schedulers"
 )
 
-// A recording is a cluster with the schedulers of a server, as they run, on a log in memory. An agent
-// simulates all nodes.
+// A recording is a cluster with the schedulers of a server, as they run, on a log in memory. An
+// agent simulates all nodes.
 type recording struct {
 	ctx   context.Context
 	log   *eventlog.Memory
@@ -132,8 +132,8 @@ func recordCluster(t *testing.T, tr *trace, length time.Duration) (events list) 
 	return events
 }
 
-// TestRecordedCluster replays what the schedulers of a server did, as they run concurrently on a log. The
-// simulation starts the same jobs, and its waits differ by seconds.
+// TestRecordedCluster replays what the schedulers of a server did, as they run concurrently on a
+// log. The simulation starts the same jobs, and its waits differ by seconds.
 func TestRecordedCluster(t *testing.T) {
 	tr := newTrace(t, 4)
 	tr.period(4*time.Hour, 150, 4, 0.9)

@@ -57,8 +57,8 @@ type Report struct {
 	Results  []Result `json:"results"` // recorded period, simulation with the recorded settings, and variants
 }
 
-// Names of the first two elements of Report.Results: what happened in the period, and its simulation
-// with the recorded settings.
+// Names of the first two elements of Report.Results: what happened in the period, and its
+// simulation with the recorded settings.
 const (
 	Recorded  = "recorded"
 	Simulated = "simulated"

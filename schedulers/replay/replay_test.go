@@ -37,8 +37,8 @@ func replayed(t testing.TB, log list, length, step time.Duration, with ...string
 	return report
 }
 
-// TestReplayOfItself replays the log of a simulation with the recorded settings. The decisions differ only
-// where the log does not show how much of an attempt a preemption saved.
+// TestReplayOfItself replays the log of a simulation with the recorded settings. The decisions
+// differ only where the log does not show how much of an attempt a preemption saved.
 func TestReplayOfItself(t *testing.T) {
 	tr := newTrace(t, 4)
 	tr.period(6*time.Hour, 250, 4, 0.9)
@@ -64,12 +64,13 @@ func TestEndOfPeriod(t *testing.T) {
 	tr := newTrace(t, 4)
 	tr.period(time.Hour, 40, 4, 0.5)
 	report := replayed(t, tr.record(time.Hour), time.Hour, 40*time.Minute)
-	// a third of the jobs are created after the last step before the end; one may need another plan to arrive
+	// a third of the jobs are created after the last step before the end; one may need another plan to
+	// arrive
 	require.InDelta(t, report.Results[0].Jobs.Arrived, report.Results[1].Jobs.Arrived, 1)
 }
 
-// eventful returns the log of six hours in which nodes are lost, drained and added, attempts crash, jobs are
-// cancelled, and a deployment scales.
+// eventful returns the log of six hours in which nodes are lost, drained and added, attempts crash,
+// jobs are cancelled, and a deployment scales.
 func eventful(t testing.TB) list {
 	tr := newTrace(t, 4)
 	tr.period(6*time.Hour, 150, 4, 0.8)
@@ -136,8 +137,8 @@ func TestEventfulPeriod(t *testing.T) {
 	require.Equal(t, string(one), string(other), "equal inputs give equal bytes")
 }
 
-// TestLaterPeriod replays a part of a log that begins with running and waiting jobs, and whose jobs end
-// after it.
+// TestLaterPeriod replays a part of a log that begins with running and waiting jobs, and whose jobs
+// end after it.
 func TestLaterPeriod(t *testing.T) {
 	log := eventful(t)
 	report, err := Run(t.Context(), log, Options{From: noon.Add(2 * time.Hour), To: noon.Add(4 * time.Hour),
@@ -236,8 +237,8 @@ func TestDay(t *testing.T) {
 	require.Less(t, took, 100*time.Second)
 }
 
-// BenchmarkDay replays a day of 10,000 jobs on 320 accelerators with the recorded and with other settings. The
-// goal is 10 s.
+// BenchmarkDay replays a day of 10,000 jobs on 320 accelerators with the recorded and with other
+// settings. The goal is 10 s.
 func BenchmarkDay(b *testing.B) {
 	tr := newTrace(b, 40)
 	tr.day(10_000, 40, 0.9)

@@ -119,7 +119,8 @@ func (tr *trace) job(at time.Time, account, id string, model, nodes int, work ti
 	return name
 }
 
-// day adds n jobs that arrive over a day. load is their work as a part of the capacity of the nodes.
+// day adds n jobs that arrive over a day. load is their work as a part of the capacity of the
+// nodes.
 func (tr *trace) day(n, nodes int, load float64) { tr.period(24*time.Hour, n, nodes, load) }
 
 func (tr *trace) period(length time.Duration, n, nodes int, load float64) {

@@ -117,8 +117,7 @@ func (t *attempt) run(earlier []*attempt, recordErr error) {
 	err := cmp.Or(diskError(recordErr), t.awaitEarlier(earlier))
 	if err == nil {
 		t.log.Info("attempt started", "resumeStep", t.assignment.ResumeStep)
-		t.joblog.logf("attempt %d started on node %s, continuing after step %d", t.assignment.Attempt, t.agent.options.Node,
-			t.assignment.ResumeStep)
+		t.joblog.logf("attempt %d started, continuing after step %d", t.assignment.Attempt, t.assignment.ResumeStep)
 		if t.assignment.Serve {
 			err = serveRuns(t)
 		} else {

@@ -60,8 +60,8 @@ func (t *attempt) acquireDevices() (acquired []engines.Device, release func(), e
 // releaseTimeout. format describes that work.
 func (t *attempt) notReleased(format string, args ...any) error {
 	return &domain.Error{Code: domain.Unavailable, Reason: reasonNotReleased,
-		Message: fmt.Sprintf("node %s did not start the attempt: %s; if this repeats, cordon the node and restart it",
-			t.agent.options.Node, fmt.Sprintf(format, args...))}
+		Message: fmt.Sprintf("the node did not start the attempt: %s; if this repeats, cordon the node and restart it",
+			fmt.Sprintf(format, args...))}
 }
 
 func isNotReleased(err error) bool {

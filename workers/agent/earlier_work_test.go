@@ -75,7 +75,7 @@ func TestAttemptLeavesDevicesThatAreNotReleased(t *testing.T) {
 		require.NotContains(t, next.logText(), "failed")
 		time.Sleep(time.Second)
 		synctest.Wait()
-		const message = "node n1 did not start the attempt: earlier work did not release the accelerators within 5m0s " +
+		const message = "the node did not start the attempt: earlier work did not release the accelerators within 5m0s " +
 			"(" + l4 + ": 4 requested, 3 free)"
 		require.Contains(t, next.logText(), "the attempt failed: "+message)
 		require.NotContains(t, next.logText(), "other", "a user does not see the work of other accounts")
@@ -106,7 +106,7 @@ func TestAttemptLeavesAnEarlierAttemptThatHangs(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		require.Contains(t, next.logText(),
-			"the attempt failed: node n1 did not start the attempt: attempt 2 of the same job did not end within 5m0s")
+			"the attempt failed: the node did not start the attempt: attempt 2 of the same job did not end within 5m0s")
 		require.Zero(t, trainer.runs)
 		require.True(t, next.failure(next.awaitEarlier([]*attempt{second})).Preempted)
 	})

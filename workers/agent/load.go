@@ -49,9 +49,8 @@ func (l loaded) broken() <-chan error {
 // requireAbility returns an error when the engine of this node cannot load the replica's model.
 func (r *replica) requireAbility() error {
 	if r.assignment.Share.Milli > 0 && !r.agent.options.ShareAccelerators {
-		return domain.Errorf(domain.Unavailable, "the agent of node %s runs without --share-accelerators: start it with "+
-			"the flag again, or create the deployment without acceleratorShare",
-			r.agent.options.Node)
+		return domain.Errorf(domain.Unavailable, "the agent of the node runs without --share-accelerators: start it with "+
+			"the flag again, or create the deployment without acceleratorShare")
 	}
 	engine, ability, can := r.agent.options.Engine, "complete", r.agent.options.Engine.Completer != nil
 	if r.assignment.Speech != nil {

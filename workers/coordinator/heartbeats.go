@@ -143,7 +143,7 @@ func (h *heartbeats) requeueJobs(node string) (intents []domain.Intent) {
 			continue
 		}
 		var command domain.Command[domain.JobLife] = domain.RequeueJob{Attempt: a.Attempt,
-			Reason: "node " + node + " was shut down", Preempted: true}
+			Reason: describeNode(node) + " was shut down", Preempted: true}
 		if j.Life.Stopping() {
 			command = j.Life.ConfirmStop(a.Attempt)
 		}

@@ -85,7 +85,7 @@ func (o *observations) removeMissingReplicas(
 			continue
 		}
 		err := o.do(ctx, node, domain.Intend(domain.Deployments, allocation.For, domain.RemoveReplica{
-			ID: r.ID, Reason: "the agent on node " + node + " was restarted",
+			ID: r.ID, Reason: "the agent on " + describeNode(node) + " was restarted",
 			Failed: r.State == domain.ReplicaInitializing && !session.firstBoot()}))
 		if err != nil && !isRefused(err) {
 			return err
@@ -120,10 +120,10 @@ func (o *observations) recordAttempts(
 		case lost:
 			command = domain.RequeueJob{Attempt: j.Life.Attempt, Orphan: session.firstBoot(),
 				Preempted: j.Service && o.progress.made(view, j),
-				Reason:    "the agent on node " + node + " was restarted"}
+				Reason:    "the agent on " + describeNode(node) + " was restarted"}
 		case !listed && j.Life.StartTime != nil && o.now().Sub(*j.Life.StartTime) > o.beginWithin:
 			command = domain.RequeueJob{Attempt: j.Life.Attempt,
-				Reason: fmt.Sprintf("node %s did not start the attempt within %s", node, o.beginWithin)}
+				Reason: fmt.Sprintf("%s did not start the attempt within %s", describeNode(node), o.beginWithin)}
 		default:
 			continue
 		}

@@ -20,7 +20,7 @@ type recorder struct {
 
 // do executes a command that a node caused, and waits until the world has its event.
 func (r recorder) do(ctx context.Context, node string, intent domain.Intent) error {
-	request := eventlog.Request{Time: r.now(), Actor: string(nodeName(node)),
+	request := eventlog.Request{Time: r.now(), Actor: actorOf(node, intent.Name),
 		Trace: projections.TraceOf(r.world, intent.Name)}
 	change, err := eventlog.Do(ctx, r.log, r.world, request, intent)
 	if err != nil {
@@ -39,10 +39,10 @@ func (r recorder) doIfChanged(ctx context.Context, node string, intent domain.In
 	return r.do(ctx, node, intent)
 }
 
-// doAll executes commands that a node caused, in order: see eventlog.DoAll. It waits until the world
-// has their events, and returns the error of each command.
+// doAll executes commands on resources of one account that a node caused, in order: see
+// eventlog.DoAll. It waits until the world has their events, and returns the error of each command.
 func (r recorder) doAll(ctx context.Context, node string, intents ...domain.Intent) []error {
-	request := eventlog.Request{Time: r.now(), Actor: string(nodeName(node)), Trace: r.traceOf(intents)}
+	request := eventlog.Request{Time: r.now(), Actor: actorOf(node, intents[0].Name), Trace: r.traceOf(intents)}
 	changes, errs := eventlog.DoAll(ctx, r.log, r.world, request, intents...)
 	for i := range changes {
 		if errs[i] == nil {
@@ -69,6 +69,22 @@ func (r recorder) catchUp(ctx context.Context) error {
 }
 
 func nodeName(id string) domain.Name { return domain.NewName(domain.System, "nodes", id) }
+
+// describeNode names a node in messages that are stored: see domain.NodeMask.
+func describeNode(id string) string { return "node " + string(nodeName(id)) }
+
+// agentActor is the actor of changes of an account's resources that nodes cause. It is not the name
+// of the node, which only the operator may know: a proof of an event discloses its actor. The event
+// that started the attempt or placed the replica has the node.
+const agentActor = "agent"
+
+// actorOf returns the actor of a change of a resource that a node causes.
+func actorOf(node string, resource domain.Name) string {
+	if resource.Account() == domain.System {
+		return string(nodeName(node))
+	}
+	return agentActor
+}
 
 // isRefused reports whether err refuses a command for good, and is not a failure after which a
 // retry can succeed.

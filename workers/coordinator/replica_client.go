@@ -127,22 +127,23 @@ func (r *streamReader[Chunk, Total]) read(ctx context.Context) (total Total, don
 			select {
 			case m = <-r.messages: // a message that arrived before the node was gone
 			default:
-				return total, false, unavailable(engines.ReplicaLost, "node %s was lost during the request", r.node)
+				return total, false, unavailable(engines.ReplicaLost, "the node of the replica was lost during the request")
 			}
 		case <-expired.C:
-			return total, false, unavailable(engines.ReplicaLost, "node %s stopped responding during the request", r.node)
+			return total, false, unavailable(engines.ReplicaLost,
+				"the node of the replica stopped responding during the request")
 		case <-ctx.Done():
 			return total, false, ctx.Err()
 		}
 		if m.Header.Get("Status") == "503" {
-			return total, true, unavailable(engines.ReplicaUnreachable, "no agent responds on node %s", r.node)
+			return total, true, unavailable(engines.ReplicaUnreachable, "no agent responds on the node of the replica")
 		}
 		var message protocol.StreamMessage[Chunk, Total]
 		if err := protocol.Unmarshal(m.Data, &message); err != nil {
 			return total, false, err
 		}
 		if message.Error != nil && message.Error.Reason == protocol.StreamUnknown {
-			return total, true, unavailable(engines.ReplicaLost, "the agent on node %s was restarted during the request", r.node)
+			return total, true, unavailable(engines.ReplicaLost, "the agent of the replica was restarted during the request")
 		}
 		if want := r.emitted.Load() + 1; message.Seq != want {
 			return total, false, unavailable(engines.ReplicaLost,

@@ -134,8 +134,8 @@ type tab struct {
 	problems []string // messages of the browser's console and exceptions
 }
 
-// open opens a tab, which ends with the test. The test fails if the page throws an exception, violates its
-// Content-Security-Policy, or logs another error than that of a failed request.
+// open opens a tab, which ends with the test. The test fails if the page throws an exception,
+// violates its Content-Security-Policy, or logs another error than that of a failed request.
 func (s *server) open() *tab {
 	s.t.Helper()
 	path, err := exec.LookPath("chromium")
@@ -189,7 +189,8 @@ func (b *tab) do(actions ...chromedp.Action) {
 	}
 }
 
-// wait waits until an expression is true in the page, which may be replaced by another one meanwhile.
+// wait waits until an expression is true in the page, which may be replaced by another one
+// meanwhile.
 func (b *tab) wait(expression string) {
 	b.t.Helper()
 	poll := chromedp.Poll(expression, nil, chromedp.WithPollingTimeout(patience))

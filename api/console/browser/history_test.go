@@ -53,8 +53,9 @@ func (s *server) train() {
 	s.run("deployment", "create", "base", "--model", "anneal-base", "--watch")
 }
 
-// TestHistory shows the events of a job with their causes, what an event changed, an earlier state, and the
-// difference of two positions; and verifies a proof, which fails for another event and another key.
+// TestHistory shows the events of a job with their causes, what an event changed, an earlier state,
+// and the difference of two positions; and verifies a proof, which fails for another event and
+// another key.
 func TestHistory(t *testing.T) {
 	s := serve(t)
 	s.train()
@@ -193,8 +194,8 @@ func (b *tab) mainThread() (used time.Duration) {
 	return used
 }
 
-// TestMany scrolls a timeline of 100,000 events at 60 frames per second, also to its end, and turns pages of as
-// many datasets. Only the rows in view are in the page.
+// TestMany scrolls a timeline of 100,000 events at 60 frames per second, also to its end, and turns
+// pages of as many datasets. Only the rows in view are in the page.
 func TestMany(t *testing.T) {
 	if testing.Short() {
 		t.Skip("creates 100,000 resources")

@@ -22,7 +22,8 @@ func (b *tab) enterOn(text string) {
 	b.do(chromedp.KeyEvent(kb.Enter))
 }
 
-// chooseFile opens the browser's window for a file from the element with the focus, and chooses a file there.
+// chooseFile opens the browser's window for a file from the element with the focus, and chooses a
+// file there.
 func (b *tab) chooseFile(path string) {
 	b.t.Helper()
 	opened := make(chan cdp.BackendNodeID, 1)
@@ -42,8 +43,8 @@ func (b *tab) chooseFile(path string) {
 	}
 }
 
-// TestMainJobByKeyboard does what TestMainJob does with the keyboard alone, from the sign-in to the comparison of two
-// models.
+// TestMainJobByKeyboard does what TestMainJob does with the keyboard alone, from the sign-in to the
+// comparison of two models.
 func TestMainJobByKeyboard(t *testing.T) {
 	s := serve(t)
 	b := s.open()

@@ -33,8 +33,8 @@ func (b *tab) focusOn(text string, matches func(name string) bool) {
 	require.Fail(b.t, "no element with the focus is named "+text, "%q", names)
 }
 
-// TestKeyboard signs in, creates a deployment, asks the model and finds a resource, with the keyboard
-// alone.
+// TestKeyboard signs in, creates a deployment, asks the model and finds a resource, with the
+// keyboard alone.
 func TestKeyboard(t *testing.T) {
 	s := serve(t)
 	b := s.open()

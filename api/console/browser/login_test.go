@@ -33,8 +33,8 @@ func (b *tab) windows() (ids []target.ID) {
 	return ids
 }
 
-// logInAgain presses the button that renews the login, and logs a user in in the window that it opens, which then
-// closes.
+// logInAgain presses the button that renews the login, and logs a user in in the window that it
+// opens, which then closes.
 func (b *tab) logInAgain(user string) {
 	b.t.Helper()
 	before := b.windows()
@@ -57,8 +57,9 @@ func (b *tab) logInAgain(user string) {
 		100*time.Millisecond, "the window of the login is open")
 }
 
-// TestLogin logs users in at an identity provider, by the button of the console: the address stays, and the groups
-// decide. A login that ends is renewed in another window, while the page and what was entered stay as they are.
+// TestLogin logs users in at an identity provider, by the button of the console: the address stays,
+// and the groups decide. A login that ends is renewed in another window, while the page and what
+// was entered stay as they are.
 func TestLogin(t *testing.T) {
 	p := compat.New(t)
 	for user, group := range map[string]string{"ann": "team", "olga": "sre", "nina": "others"} {

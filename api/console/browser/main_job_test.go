@@ -14,8 +14,9 @@ const (
 	completed = "ROS-15-PC"
 )
 
-// TestMainJob uploads a dataset, trains a model, watches its curves, deploys it and the base model, and
-// compares their responses in the playground: in less than five minutes, from the start of the server on.
+// TestMainJob uploads a dataset, trains a model, watches its curves, deploys it and the base model,
+// and compares their responses in the playground: in less than five minutes, from the start of the
+// server on.
 func TestMainJob(t *testing.T) {
 	s := serve(t)
 	began := time.Now()

@@ -47,8 +47,8 @@ func (b *tab) lookAt(account string) {
 	b.see(account + " · operator")
 }
 
-// TestDeployment sends requests to a deployment, and compares the charts of its load with the API; changes its
-// autoscaling; and shows why another deployment has no place.
+// TestDeployment sends requests to a deployment, and compares the charts of its load with the API;
+// changes its autoscaling; and shows why another deployment has no place.
 func TestDeployment(t *testing.T) {
 	s := serve(t)
 	s.train()
@@ -103,7 +103,8 @@ func TestDeployment(t *testing.T) {
 	b.see("Requests in progress")
 }
 
-// TestSecretsAndQuotas creates, replaces and deletes a secret, whose value is never shown, and sets a quota.
+// TestSecretsAndQuotas creates, replaces and deletes a secret, whose value is never shown, and sets
+// a quota.
 func TestSecretsAndQuotas(t *testing.T) {
 	s := serve(t)
 	b := s.open()
@@ -144,8 +145,8 @@ func TestSecretsAndQuotas(t *testing.T) {
 	b.wait(limit + " === 'none'")
 }
 
-// TestEvaluator shows the code and the build log of an evaluator, and scores rows with their answers and with
-// those of a model.
+// TestEvaluator shows the code and the build log of an evaluator, and scores rows with their
+// answers and with those of a model.
 func TestEvaluator(t *testing.T) {
 	s := serve(t)
 	s.evaluator()
@@ -171,8 +172,8 @@ func TestEvaluator(t *testing.T) {
 	b.wait("document.querySelectorAll('table tbody tr').length === 2")
 }
 
-// TestFailedUpload uploads a dataset while the network fails. The dataset without rows is offered for another
-// upload, or for deletion.
+// TestFailedUpload uploads a dataset while the network fails. The dataset without rows is offered
+// for another upload, or for deletion.
 func TestFailedUpload(t *testing.T) {
 	s := serve(t)
 	b := s.open()
@@ -221,8 +222,8 @@ func TestSpeech(t *testing.T) {
 	b.see("s of audio in")
 }
 
-// TestQuietHome checks that the home screen reads only the lists whose kinds changed, however busy the log is,
-// and each at most every 3 seconds.
+// TestQuietHome checks that the home screen reads only the lists whose kinds changed, however busy
+// the log is, and each at most every 3 seconds.
 func TestQuietHome(t *testing.T) {
 	s := serve(t)
 	b := s.open()
@@ -267,8 +268,8 @@ func (b *tab) cells(header string) (rows [][]string) {
 	return rows
 }
 
-// TestNumbers compares the numbers of screens with those of the API at the same position: the usage, the
-// metrics of a job, the replicas of deployments, the quotas, and the counts of lists.
+// TestNumbers compares the numbers of screens with those of the API at the same position: the
+// usage, the metrics of a job, the replicas of deployments, the quotas, and the counts of lists.
 func TestNumbers(t *testing.T) {
 	s := serve(t)
 	s.train()
@@ -349,8 +350,8 @@ func TestNumbers(t *testing.T) {
 	b.wait(fmt.Sprintf("document.querySelector('.timeline')?.getAttribute('aria-rowcount') === '%d'", events.TotalSize))
 }
 
-// TestCluster shows the operator a job that waits, with its place and what it waits for, as the API states them;
-// and the control plane with the position of the log.
+// TestCluster shows the operator a job that waits, with its place and what it waits for, as the API
+// states them; and the control plane with the position of the log.
 func TestCluster(t *testing.T) {
 	s := serve(t)
 	s.run("dataset", "create", "codes", "--file", root+"/examples/packing-codes.jsonl")
@@ -377,8 +378,8 @@ func TestCluster(t *testing.T) {
 	b.see("No job waits")
 }
 
-// TestAliases creates an alias in the cluster screen, moves it to another deployment and deletes it. A wrong target
-// leaves it where it was. The playground offers it.
+// TestAliases creates an alias in the cluster screen, moves it to another deployment and deletes
+// it. A wrong target leaves it where it was. The playground offers it.
 func TestAliases(t *testing.T) {
 	s := serve(t)
 	for _, id := range []string{"first", "second"} {
@@ -421,7 +422,8 @@ func TestAliases(t *testing.T) {
 	require.Empty(t, aliases("second"))
 }
 
-// TestSettingsHideSignedURLs checks that no screen shows a signed URL, which gives access to everyone who sees it.
+// TestSettingsHideSignedURLs checks that no screen shows a signed URL, which gives access to
+// everyone who sees it.
 func TestSettingsHideSignedURLs(t *testing.T) {
 	s := serve(t)
 	s.train()

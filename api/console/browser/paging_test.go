@@ -20,8 +20,8 @@ const (
 	medianTime, maxTime = 1000, 10_000
 )
 
-// show changes the page with a script, and returns how many milliseconds pass until the first row of the list is the
-// dataset with a display name or, with "", another one than before.
+// show changes the page with a script, and returns how many milliseconds pass until the first row
+// of the list is the dataset with a display name or, with "", another one than before.
 func (b *tab) show(change, first string) (milliseconds float64) {
 	b.t.Helper()
 	b.do(chromedp.Evaluate(fmt.Sprintf(`(async () => {
@@ -38,8 +38,8 @@ func (b *tab) show(change, first string) (milliseconds float64) {
 	return milliseconds
 }
 
-// TestPaging turns pages of a list of ANNEAL_RESOURCES datasets from its beginning, its middle and its end, and
-// filters it: each page is shown at once, wherever it is.
+// TestPaging turns pages of a list of ANNEAL_RESOURCES datasets from its beginning, its middle and
+// its end, and filters it: each page is shown at once, wherever it is.
 func TestPaging(t *testing.T) {
 	n := fewResources
 	if text := os.Getenv("ANNEAL_RESOURCES"); text != "" {

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestRelease starts a release of a deployment, compares its figures with those of the API, promotes the candidate and
-// rolls the release back.
+// TestRelease starts a release of a deployment, compares its figures with those of the API,
+// promotes the candidate and rolls the release back.
 func TestRelease(t *testing.T) {
 	const few = 9 // requests, fewer than the minimum of a step
 	s := serve(t)

@@ -42,9 +42,9 @@ type violation struct {
 	Nodes            []struct{ HTML string }
 }
 
-// TestScreens shows each screen in light and dark at three widths. No screen is wider than the window, logs
-// an error, or violates an accessibility rule whose impact is serious. With ANNEAL_SCREENSHOTS, the
-// screenshots are written to that directory.
+// TestScreens shows each screen in light and dark at three widths. No screen is wider than the
+// window, logs an error, or violates an accessibility rule whose impact is serious. With
+// ANNEAL_SCREENSHOTS, the screenshots are written to that directory.
 func TestScreens(t *testing.T) {
 	rules := axe(t)
 	s := serve(t)
@@ -75,7 +75,8 @@ func TestScreens(t *testing.T) {
 	}
 }
 
-// charts checks that each chart of the screen has a table, with a row for each point if it draws any.
+// charts checks that each chart of the screen has a table, with a row for each point if it draws
+// any.
 func (b *tab) charts(what string) {
 	b.t.Helper()
 	var wrong []string

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestReconnect kills the server without warning. The page says that the connection is lost, and shows the
-// changes after the restart without being reloaded.
+// TestReconnect kills the server without warning. The page says that the connection is lost, and
+// shows the changes after the restart without being reloaded.
 func TestReconnect(t *testing.T) {
 	s := serve(t)
 	b := s.open()
@@ -27,8 +27,8 @@ func TestReconnect(t *testing.T) {
 	b.wait("[...document.querySelectorAll('td .state')].some((s) => s.innerText === 'ready')")
 }
 
-// TestRolesAndAccounts checks that a wrong key is refused with the reason, that a key is not offered what
-// its role does not permit, and that the console shows nothing of another account.
+// TestRolesAndAccounts checks that a wrong key is refused with the reason, that a key is not
+// offered what its role does not permit, and that the console shows nothing of another account.
 func TestRolesAndAccounts(t *testing.T) {
 	s := serve(t)
 	s.run("dataset", "create", "codes", "--file", root+"/examples/packing-codes.jsonl")
@@ -71,8 +71,8 @@ func TestRolesAndAccounts(t *testing.T) {
 	b.see("There are no datasets")
 }
 
-// TestAddresses checks that an address that leads to no screen or no resource says so, and does not reach
-// another resource; and that the console works afterwards.
+// TestAddresses checks that an address that leads to no screen or no resource says so, and does not
+// reach another resource; and that the console works afterwards.
 func TestAddresses(t *testing.T) {
 	s := serve(t)
 	b := s.open()
@@ -100,8 +100,8 @@ func (s *server) account(id string) string {
 	return made.APIKey
 }
 
-// TestAnotherAccount checks that another account is offered the public base model, and that a key that was
-// deleted leads to the sign-in.
+// TestAnotherAccount checks that another account is offered the public base model, and that a key
+// that was deleted leads to the sign-in.
 func TestAnotherAccount(t *testing.T) {
 	s := serve(t)
 	acme := s.account("acme")
@@ -120,8 +120,8 @@ func TestAnotherAccount(t *testing.T) {
 	b.see("refuses the key")
 }
 
-// TestPages turns a page of a list, and changes the filter by the address: the list begins again, because
-// the token of a page is one of the former list.
+// TestPages turns a page of a list, and changes the filter by the address: the list begins again,
+// because the token of a page is one of the former list.
 func TestPages(t *testing.T) {
 	s := serve(t)
 	for n := range 30 {
@@ -148,7 +148,8 @@ func TestPages(t *testing.T) {
 	b.wait("!document.querySelector('[role=alert]')")
 }
 
-// TestColumns chooses the columns of a list by mouse and by keyboard. The choice is kept for each collection.
+// TestColumns chooses the columns of a list by mouse and by keyboard. The choice is kept for each
+// collection.
 func TestColumns(t *testing.T) {
 	s := serve(t)
 	b := s.open()

@@ -120,7 +120,8 @@ func (s *installation) send(method, path, token, body string) (int, map[string]a
 
 var tokenText = regexp.MustCompile(`<meta name="token" content="([^"]+)">`)
 
-// browse logs a user in as a browser does, and returns the ID token that the page of the console gets.
+// browse logs a user in as a browser does, and returns the ID token that the page of the console
+// gets.
 func (s *installation) browse(user string) string {
 	jar, err := cookiejar.New(nil)
 	require.NoError(s, err)

@@ -1,6 +1,6 @@
-// Package compat logs users in at another implementation of an OpenID Connect provider, unmodified. It
-// is a module of its own, so that anneal does not depend on the provider. The tests of the console in a
-// browser use the same provider.
+// Package compat logs users in at another implementation of an OpenID Connect provider, unmodified.
+// It is a module of its own, so that anneal does not depend on the provider. The tests of the
+// console in a browser use the same provider.
 package compat
 
 import (
@@ -22,7 +22,8 @@ import (
 	"github.com/zitadel/oidc/v3/pkg/op"
 )
 
-// A Provider is an OpenID Connect provider with users in groups, whose client is the public client anneal.
+// A Provider is an OpenID Connect provider with users in groups, whose client is the public client
+// anneal.
 type Provider struct {
 	*httptest.Server
 	*store

@@ -1,5 +1,6 @@
-// Package admission decides in which order the requests of a deployment are sent to its replicas. It
-// has no clock and no I/O: the caller passes the time, as durations since any fixed point in time.
+// Package admission decides in which order the requests of a deployment are sent to its replicas.
+// It has no clock and no I/O: the caller passes the time, as durations since any fixed point in
+// time.
 package admission
 
 import (
@@ -73,8 +74,8 @@ type flow struct {
 }
 
 // A Queue orders requests by start-time fair queueing: classes by their weights, in a class the
-// accounts by their weights, and in an account the shortest request first. A request gains on shorter
-// ones while it waits.
+// accounts by their weights, and in an account the shortest request first. A request gains on
+// shorter ones while it waits.
 type Queue struct {
 	flows   map[flowKey]*flow
 	tags    [classes]int64 // virtual start time of the next request of each class
@@ -104,8 +105,8 @@ func (q *Queue) Tokens() int64 { return q.tokens }
 // InFlight returns the number of requests in flight.
 func (q *Queue) InFlight() int { return q.total }
 
-// Waiting returns the number of waiting requests of an account, and the sum of their prompt tokens of
-// texts.
+// Waiting returns the number of waiting requests of an account, and the sum of their prompt tokens
+// of texts.
 func (q *Queue) Waiting(account string) (requests int, tokens int64) {
 	for class := range classes {
 		if f := q.flows[flowKey{account, class}]; f != nil {
@@ -214,11 +215,11 @@ type Placement struct {
 	Free bool
 }
 
-// Next returns the next request that a replica takes now, and removes it from the queue; nil if there
-// is none. It calls place with the requests in their order. place returns the best of the replicas,
-// which are numbered from 0. planned[i] is the number of prompt tokens that earlier requests in the
-// order will add to replica i. A request whose best replica has too much work keeps waiting, and later
-// requests are sent to other replicas before it.
+// Next returns the next request that a replica takes now, and removes it from the queue; nil if
+// there is none. It calls place with the requests in their order. place returns the best of the
+// replicas, which are numbered from 0. planned[i] is the number of prompt tokens that earlier
+// requests in the order will add to replica i. A request whose best replica has too much work keeps
+// waiting, and later requests are sent to other replicas before it.
 func (q *Queue) Next(replicas int, place func(r *Request, planned []int64) Placement) (*Request, Placement) {
 	if q.count == 0 {
 		return nil, Placement{}
@@ -334,9 +335,10 @@ type Capacity struct {
 	Slots         int   // requests in flight on the replica
 }
 
-// Capacity returns the Capacity for a request. slots is the number of requests that a replica serves
-// concurrently. Small accounts, those with few requests in flight for their weight, get a higher Capacity
-// for interactive requests; batch requests never do, because they would get more than their share.
+// Capacity returns the Capacity for a request. slots is the number of requests that a replica
+// serves concurrently. Small accounts, those with few requests in flight for their weight, get a
+// higher Capacity for interactive requests; batch requests never do, because they would get more
+// than their share.
 func (q *Queue) Capacity(r *Request, slots int) Capacity {
 	switch {
 	case len(q.active) < 2:

@@ -40,8 +40,8 @@ func TestOrderWithinAnAccount(t *testing.T) {
 	assert.Nil(t, none)
 }
 
-// TestShares checks that accounts that always have waiting requests get tokens in proportion to their
-// weights, and classes in proportion to theirs, also when answers are longer than expected.
+// TestShares checks that accounts that always have waiting requests get tokens in proportion to
+// their weights, and classes in proportion to theirs, also when answers are longer than expected.
 func TestShares(t *testing.T) {
 	random := rand.New(rand.NewPCG(7, 7))
 	q := NewQueue()
@@ -114,8 +114,8 @@ func TestIdleAccountsSaveNothing(t *testing.T) {
 	assert.InDelta(t, 50, counts["idle"], 1)
 }
 
-// TestIdleFlowsAreForgotten checks that the memory of a queue does not grow with the number of accounts
-// that it has seen.
+// TestIdleFlowsAreForgotten checks that the memory of a queue does not grow with the number of
+// accounts that it has seen.
 func TestIdleFlowsAreForgotten(t *testing.T) {
 	for _, inFlight := range []int{0, 1} {
 		q := NewQueue()
@@ -131,8 +131,8 @@ func TestIdleFlowsAreForgotten(t *testing.T) {
 	}
 }
 
-// TestRequestsWaitForTheirReplica checks that a request whose replica has too much work does not hold
-// up later requests that go to another replica, and that planned has its tokens for these.
+// TestRequestsWaitForTheirReplica checks that a request whose replica has too much work does not
+// hold up later requests that go to another replica, and that planned has its tokens for these.
 func TestRequestsWaitForTheirReplica(t *testing.T) {
 	q := NewQueue()
 	q.Add(&Request{ID: 1, Account: "a", Prompt: 10})

@@ -131,7 +131,8 @@ func (p *Promises) Add(now time.Time, r *Request, t Ticket) bool {
 	return true
 }
 
-// Redeem reports whether a ticket is valid now and was not used at this gateway, and marks it as used.
+// Redeem reports whether a ticket is valid now and was not used at this gateway, and marks it as
+// used.
 func (p *Promises) Redeem(now time.Time, account string, t Ticket) bool {
 	if _, used := p.used[t.ID]; used || !t.Open(now) {
 		return false
@@ -152,8 +153,8 @@ func (p *Promises) Redeem(now time.Time, account string, t Ticket) bool {
 	return true
 }
 
-// RedeemBody is for a client that sends its request again without the ticket: it redeems the ticket that
-// this gateway has issued to the account for a request with the same body, if it is valid now.
+// RedeemBody is for a client that sends its request again without the ticket: it redeems the ticket
+// that this gateway has issued to the account for a request with the same body, if it is valid now.
 func (p *Promises) RedeemBody(now time.Time, account string, class Class, body uint64) (t Ticket, ok bool) {
 	if body == 0 || len(p.used) >= maxUsed {
 		return t, false
@@ -222,8 +223,8 @@ func (p *Promises) expire(now time.Time) {
 	}
 }
 
-// expected calls add with the cost of the promises of each account and class, weighted by the observed
-// rate at which clients return, and with the weight of the account.
+// expected calls add with the cost of the promises of each account and class, weighted by the
+// observed rate at which clients return, and with the weight of the account.
 func (p *Promises) expected(now time.Time, add func(key flowKey, weight, cost int64)) {
 	if now.Sub(p.checked) >= time.Second {
 		p.expire(now)

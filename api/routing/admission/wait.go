@@ -75,10 +75,10 @@ type backlog struct {
 // PredictWait predicts how long r, which waits, will wait from the time now on. It returns false if
 // nothing is known about the rate of the queue.
 //
-// The requests of r's flow that are sent before r, and the promises to its account, cost X. Until they
-// are served, another flow is served its backlog and its promises, but at most its share: X times the
-// ratio of the weights of the two flows. The weight of a flow is that of its class, divided among the
-// accounts with a backlog in the class by their weights.
+// The requests of r's flow that are sent before r, and the promises to its account, cost X. Until
+// they are served, another flow is served its backlog and its promises, but at most its share: X
+// times the ratio of the weights of the two flows. The weight of a flow is that of its class,
+// divided among the accounts with a backlog in the class by their weights.
 func (q *Queue) PredictWait(now time.Duration, r *Request, promises *Promises, wall time.Time) (time.Duration, bool) {
 	backlogs, sums := map[flowKey]*backlog{}, [classes]int64{}
 	add := func(key flowKey, weight, cost int64) {

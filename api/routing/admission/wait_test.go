@@ -77,8 +77,8 @@ func TestPredictWait(t *testing.T) {
 	assert.False(t, known, "no request has left the queue yet")
 }
 
-// TestPromises checks that a promise is kept once, in its window, and that the cost of promises is weighted
-// by the rate at which clients return.
+// TestPromises checks that a promise is kept once, in its window, and that the cost of promises is
+// weighted by the rate at which clients return.
 func TestPromises(t *testing.T) {
 	now := time.Unix(1000, 0)
 	after := func(seconds float64) time.Time { return now.Add(time.Duration(seconds * float64(time.Second))) }
@@ -116,8 +116,8 @@ func TestPromises(t *testing.T) {
 		"a ticket of another gateway")
 }
 
-// TestLimitsOfWaiting checks which limit refuses a request, and that the work of recordings does not count
-// against the limits of tokens, which bound memory.
+// TestLimitsOfWaiting checks which limit refuses a request, and that the work of recordings does
+// not count against the limits of tokens, which bound memory.
 func TestLimitsOfWaiting(t *testing.T) {
 	text := func(account string, tokens int64) *Request { return &Request{Account: account, Prompt: tokens} }
 	q := NewQueue()
@@ -143,8 +143,8 @@ func TestLimitsOfWaiting(t *testing.T) {
 	assert.Contains(t, q.Full(&Request{Account: "e"}), "requests wait, which is the maximum")
 }
 
-// TestActiveAccounts checks the number of accounts with requests, and the sum of their weights, against a
-// count of the flows after each of many random changes.
+// TestActiveAccounts checks the number of accounts with requests, and the sum of their weights,
+// against a count of the flows after each of many random changes.
 func TestActiveAccounts(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 3))
 	q := NewQueue()

@@ -9,9 +9,9 @@ const (
 )
 
 // addonDelay returns the time by which a request is delayed because its addon is not resident on a
-// replica, according to the last report of the replica and to the requests that were sent since then:
-// twice the load time, because a load also evicts another addon, or the rest of a load that an earlier
-// request has begun.
+// replica, according to the last report of the replica and to the requests that were sent since
+// then: twice the load time, because a load also evicts another addon, or the rest of a load that
+// an earlier request has begun.
 func (r *replicaState) addonDelay(now time.Duration, addon string, c *Candidate) time.Duration {
 	if c.AddonLoad <= 0 {
 		return 0

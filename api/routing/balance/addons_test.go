@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestAddonsThatAreNotResident checks the delay by the load of an addon: twice the load time, once if
-// requests wait for the load, and the rest of a load that this or another gateway has begun.
+// TestAddonsThatAreNotResident checks the delay by the load of an addon: twice the load time, once
+// if requests wait for the load, and the rest of a load that this or another gateway has begun.
 func TestAddonsThatAreNotResident(t *testing.T) {
 	const load = 300 * time.Millisecond
 	b := New(nil)
@@ -34,8 +34,8 @@ func TestAddonsThatAreNotResident(t *testing.T) {
 	assert.InDelta(t, 1120, loadOf(time.Minute, cold), 5)
 }
 
-// TestRequestsOfAnAddonFollowIt checks that requests go to the replica that has the addon, or is loading
-// it, until another one would answer sooner.
+// TestRequestsOfAnAddonFollowIt checks that requests go to the replica that has the addon, or is
+// loading it, until another one would answer sooner.
 func TestRequestsOfAnAddonFollowIt(t *testing.T) {
 	b := New(nil)
 	candidates := replicas("a", "b")

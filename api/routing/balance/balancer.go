@@ -44,14 +44,14 @@ type Balancer struct {
 	hints    []int // by candidate: index of the replica in the last choice
 }
 
-// A replicaState is the predicted state of a replica. The fields that each choice reads come first, in
-// one line of the processor's cache.
+// A replicaState is the predicted state of a replica. The fields that each choice reads come first,
+// in one line of the processor's cache.
 type replicaState struct {
 	id       string
 	idleAt   time.Duration // when it will have processed all prompts that were sent to it
 	speed    int64         // rate in prompt tokens per 2^30 nanoseconds, to avoid a division
 	reported time.Duration // Candidate.ReportTime of the last report
-	slow     bool          // pace.extra is not 0
+	slow     bool          // slowness.extra is not 0
 	broken   bool          // the breaker is open or half-open
 
 	idle          time.Duration // predicted total time in which it had no prompt to process
@@ -62,13 +62,13 @@ type replicaState struct {
 	lastToken     time.Duration // when it last began to answer a request
 	waiting       []*InFlight   // requests of this gateway without a first token, in the order in which they were sent
 
-	pace    pace
-	breaker breaker
-	loads   map[string]time.Duration // by addon: when a request of a gateway made the replica load it
+	slowness slowness
+	breaker  breaker
+	loads    map[string]time.Duration // by addon: when a request of a gateway made the replica load it
 }
 
-// New returns a Balancer without replicas. It calls announce, which may be nil, for each prompt that
-// is sent, so that other gateways can record it.
+// New returns a Balancer without replicas. It calls announce, which may be nil, for each prompt
+// that is sent, so that other gateways can record it.
 func New(announce func(SentPrompt)) *Balancer {
 	return &Balancer{index: map[string]int{}, prefixes: prefixes{holders: map[uint64]*replicaSet{}},
 		announce: announce}
@@ -96,7 +96,8 @@ type Query struct {
 	Candidates []Candidate
 	Planned    []int64 // by candidate: prompt tokens that earlier requests will add to its replica; may be nil
 	// Session is the ID of the candidate that answers the other requests of the session; "" if there
-	// is none. That candidate is chosen unless another one would answer earlier by more than sessionTime.
+	// is none. That candidate is chosen unless another one would answer earlier by more than
+	// sessionTime.
 	Session string
 }
 
@@ -127,9 +128,9 @@ const (
 // score wins.
 func (c Choice) Score() int64 { return c.Pending + c.Uncached + c.Load + c.Busy + c.Slow }
 
-// Choose returns the candidate with the lowest score, and of candidates with equal scores the one with
-// the lowest ID. Candidates whose circuit breaker is open are not chosen, unless it is open for all of
-// them. Choose returns false if there are no candidates.
+// Choose returns the candidate with the lowest score, and of candidates with equal scores the one
+// with the lowest ID. Candidates whose circuit breaker is open are not chosen, unless it is open
+// for all of them. Choose returns false if there are no candidates.
 func (b *Balancer) Choose(now time.Duration, q Query) (Choice, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -243,7 +244,7 @@ func (b *Balancer) indexOf(id string) int {
 		b.prefixes.lists = append(b.prefixes.lists, blockList{})
 	}
 	b.generation++
-	b.replicas[at] = replicaState{id: id, generation: b.generation, pace: pace{slow: slowOne}}
+	b.replicas[at] = replicaState{id: id, generation: b.generation, slowness: slowness{slow: slowOne}}
 	b.replicas[at].setRate(1000 * b.typicalRate())
 	b.prefixes.lists[at] = newBlockList(initialBlocks)
 	b.index[id] = at
@@ -322,8 +323,8 @@ func (r *replicaState) shift(d, begin time.Duration) {
 	}
 }
 
-// delay moves the predictions of the request s and of later ones by d > 0. Predicted idle time of the
-// replica since s was sent absorbs a part of d.
+// delay moves the predictions of the request s and of later ones by d > 0. Predicted idle time of
+// the replica since s was sent absorbs a part of d.
 func (r *replicaState) delay(s *InFlight, d time.Duration) {
 	used := min(d, r.idle-s.idle)
 	r.idleAt += d - used
@@ -354,8 +355,8 @@ func (b *Balancer) Report(now time.Duration, id string, report Report) {
 	b.report(now, b.indexOf(id), report)
 }
 
-// report corrects the predicted state of a replica. Requests that were sent after the replica had the
-// reported state are added to it.
+// report corrects the predicted state of a replica. Requests that were sent after the replica had
+// the reported state are added to it.
 func (b *Balancer) report(now time.Duration, at int, report Report) {
 	r := &b.replicas[at]
 	if report.PendingTokens >= 0 {
@@ -375,8 +376,8 @@ func (b *Balancer) report(now time.Duration, at int, report Report) {
 	}
 }
 
-// A SentPrompt is a prompt that a gateway sent to a replica. Gateways announce the prompts that they
-// send to one another, so that each of them predicts the state of all replicas.
+// A SentPrompt is a prompt that a gateway sent to a replica. Gateways announce the prompts that
+// they send to one another, so that each of them predicts the state of all replicas.
 type SentPrompt struct {
 	Replica  string
 	Uncached int64 // tokens that the replica must process

@@ -172,8 +172,8 @@ func TestPromptsShareBlocksOfEqualPrefixes(t *testing.T) {
 	assert.EqualValues(t, 1, h.Text("scope", nil).Tokens)
 }
 
-// BenchmarkChoose measures a choice among 1,000 replicas with 1,500 blocks each, of a prompt with 24
-// blocks, of which the first 4 are cached everywhere. It reports the 50th and 99th percentile.
+// BenchmarkChoose measures a choice among 1,000 replicas with 1,500 blocks each, of a prompt with
+// 24 blocks, of which the first 4 are cached everywhere. It reports the 50th and 99th percentile.
 func BenchmarkChoose(b *testing.B) {
 	random := rand.New(rand.NewPCG(1, 1))
 	balancer := New(nil)

@@ -11,9 +11,9 @@ const (
 	hangFactor      = 8                // and after this many times the predicted time
 )
 
-// A breaker keeps requests away from a replica that fails. It is closed while requests succeed, open
-// for a pause after breakerFailures consecutive failures, and then half-open: it admits one request,
-// whose outcome closes it or opens it again.
+// A breaker keeps requests away from a replica that fails. It is closed while requests succeed,
+// open for a pause after breakerFailures consecutive failures, and then half-open: it admits one
+// request, whose outcome closes it or opens it again.
 type breaker struct {
 	failures int           // consecutive failures before the first token
 	opened   bool          // the breaker is open or half-open

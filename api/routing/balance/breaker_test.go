@@ -16,8 +16,8 @@ func chosen(t *testing.T, b *Balancer, now time.Duration, candidates []Candidate
 	return b.Send(now, candidates[choice.Candidate].ID, Prompt{}, choice), choice
 }
 
-// TestBreaker checks that a replica with consecutive failures gets no requests for a pause, then one, and
-// that the outcome of that one closes the breaker or opens it for twice as long.
+// TestBreaker checks that a replica with consecutive failures gets no requests for a pause, then
+// one, and that the outcome of that one closes the breaker or opens it for twice as long.
 func TestBreaker(t *testing.T) {
 	b, two, now := New(nil), replicas("a", "b"), time.Duration(0)
 	for i := range breakerFailures {
@@ -57,8 +57,9 @@ func TestBreaker(t *testing.T) {
 	assert.False(t, s.Fail(now), "the failures were not consecutive")
 }
 
-// TestBreakersOfAllReplicas checks that requests go on if the breakers of all replicas are open, for
-// example because of requests that crash any replica, and that a session does not override a breaker.
+// TestBreakersOfAllReplicas checks that requests go on if the breakers of all replicas are open,
+// for example because of requests that crash any replica, and that a session does not override a
+// breaker.
 func TestBreakersOfAllReplicas(t *testing.T) {
 	b, two := New(nil), replicas("a", "b")
 	for range 2 * breakerFailures {
@@ -75,8 +76,8 @@ func TestBreakersOfAllReplicas(t *testing.T) {
 	require.False(t, choice.Forced)
 }
 
-// TestFailuresOfOldRequests checks that requests that were in progress when a breaker opened do not make
-// its pause longer.
+// TestFailuresOfOldRequests checks that requests that were in progress when a breaker opened do not
+// make its pause longer.
 func TestFailuresOfOldRequests(t *testing.T) {
 	b, one := New(nil), replicas("a")
 	var sent []*InFlight
@@ -95,8 +96,8 @@ func TestFailuresOfOldRequests(t *testing.T) {
 	require.True(t, choice.Probe)
 }
 
-// TestHungReplica checks that requests whose clients leave open the breaker of a replica that answers
-// nothing, but not that of a slow replica.
+// TestHungReplica checks that requests whose clients leave open the breaker of a replica that
+// answers nothing, but not that of a slow replica.
 func TestHungReplica(t *testing.T) {
 	prompt, one := Prompt{Tokens: 100}, replicas("a")
 	cancel := func(b *Balancer, now, patience time.Duration) bool {

@@ -48,8 +48,8 @@ func TestOverlappingRequestsLeaveNothingPending(t *testing.T) {
 	}
 }
 
-// TestOvertakenRequestsStayPending checks that a request that gets its first token before an earlier one
-// does not remove the earlier one's tokens.
+// TestOvertakenRequestsStayPending checks that a request that gets its first token before an
+// earlier one does not remove the earlier one's tokens.
 func TestOvertakenRequestsStayPending(t *testing.T) {
 	b, one := New(nil), replicas("a")
 	long, _ := send(t, b, 0, prompt(56_000), one) // 10 s
@@ -60,8 +60,8 @@ func TestOvertakenRequestsStayPending(t *testing.T) {
 	assert.Zero(t, pendingOf(t, b, 20*time.Second))
 }
 
-// TestFailedRequestsRemoveOnlyWhatIsLeft checks that a request that fails removes the tokens that the
-// replica has not processed yet, and not the time that it took.
+// TestFailedRequestsRemoveOnlyWhatIsLeft checks that a request that fails removes the tokens that
+// the replica has not processed yet, and not the time that it took.
 func TestFailedRequestsRemoveOnlyWhatIsLeft(t *testing.T) {
 	b, one := New(nil), replicas("a")
 	first, _ := send(t, b, 0, prompt(56_000), one) // 10 s
@@ -88,8 +88,8 @@ func TestSlotsDoNotMeasureTheRate(t *testing.T) {
 	}
 }
 
-// TestRequestsOfARemovedReplica checks that requests to a removed replica do not correct the state of
-// a replica that was added later with the same ID.
+// TestRequestsOfARemovedReplica checks that requests to a removed replica do not correct the state
+// of a replica that was added later with the same ID.
 func TestRequestsOfARemovedReplica(t *testing.T) {
 	b, one := New(nil), replicas("a")
 	p := prompt(56_000, 1, 2)
@@ -105,8 +105,9 @@ func TestRequestsOfARemovedReplica(t *testing.T) {
 	assert.Equal(t, initialBlocks, b.prefixes.lists[0].limit)
 }
 
-// TestReplicasThatDoNotReportCachedTokens checks that the assumed size of a cache does not shrink when
-// a replica reports 0 cached tokens in each response, which is what engines do that do not count them.
+// TestReplicasThatDoNotReportCachedTokens checks that the assumed size of a cache does not shrink
+// when a replica reports 0 cached tokens in each response, which is what engines do that do not
+// count them.
 func TestReplicasThatDoNotReportCachedTokens(t *testing.T) {
 	b, one := New(nil), replicas("a")
 	for range 100 {

@@ -141,8 +141,8 @@ func (p *prefixes) clear(replica int) {
 	*l = newBlockList(l.limit)
 }
 
-// cached sets counts[r] to the number of leading blocks that replica r has cached. All counts must be
-// zero before. matching is a buffer that is reused between calls.
+// cached sets counts[r] to the number of leading blocks that replica r has cached. All counts must
+// be zero before. matching is a buffer that is reused between calls.
 func (p *prefixes) cached(blocks []uint64, matching *replicaSet, counts []int32) {
 	matching.words = matching.words[:0]
 	for i, block := range blocks {

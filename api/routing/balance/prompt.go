@@ -1,6 +1,6 @@
 // Package balance chooses the replica that answers a request. It predicts when each replica will
-// have processed the prompts that it was sent, and which prefix of a prompt each replica has cached.
-// It has no clock and no I/O: the caller passes the time.
+// have processed the prompts that it was sent, and which prefix of a prompt each replica has
+// cached. It has no clock and no I/O: the caller passes the time.
 package balance
 
 import (

@@ -92,9 +92,9 @@ func (s *InFlight) FirstToken(now time.Duration) {
 	}
 }
 
-// End records how many tokens of the prompt the replica had cached; -1 if the replica does not report
-// the number. Engines that do not count cached tokens report 0, so End ignores 0 until the replica has
-// reported more.
+// End records how many tokens of the prompt the replica had cached; -1 if the replica does not
+// report the number. Engines that do not count cached tokens report 0, so End ignores 0 until the
+// replica has reported more.
 func (s *InFlight) End(cached int64) {
 	b := s.balancer
 	b.mu.Lock()
@@ -117,9 +117,9 @@ func (s *InFlight) End(cached int64) {
 	b.prefixes.shrink(at)
 }
 
-// Fail records that the replica did not answer the request, and that this is a fault of the replica.
-// Fail removes the part of the prompt that the replica, by the prediction, has not processed yet.
-// opened reports whether the failure opened the circuit breaker of the replica.
+// Fail records that the replica did not answer the request, and that this is a fault of the
+// replica. Fail removes the part of the prompt that the replica, by the prediction, has not
+// processed yet. opened reports whether the failure opened the circuit breaker of the replica.
 func (s *InFlight) Fail(now time.Duration) (opened bool) {
 	b := s.balancer
 	b.mu.Lock()
@@ -139,7 +139,8 @@ func (s *InFlight) fail(r *replicaState, now time.Duration) (opened bool) {
 }
 
 // Cancel is like Fail for a request that the client has canceled, or that the replica refused for a
-// reason that does not mean that the replica fails. It counts as a failure only if the replica hangs.
+// reason that does not mean that the replica fails. It counts as a failure only if the replica
+// hangs.
 func (s *InFlight) Cancel(now time.Duration) (opened bool) {
 	b := s.balancer
 	b.mu.Lock()
@@ -157,9 +158,9 @@ func (s *InFlight) Cancel(now time.Duration) (opened bool) {
 	return false
 }
 
-// hangs reports whether the replica has had far more time for the request's first token than predicted,
-// and has begun to answer no other request meanwhile. Requests without prompt tokens, such as
-// recordings, have no first token.
+// hangs reports whether the replica has had far more time for the request's first token than
+// predicted, and has begun to answer no other request meanwhile. Requests without prompt tokens,
+// such as recordings, have no first token.
 func (s *InFlight) hangs(r *replicaState, now time.Duration) bool {
 	return s.prompt.Tokens > 0 && s.choice.Load == 0 && now-s.at > max(hangTime, hangFactor*s.expected) &&
 		r.lastToken < s.at
@@ -176,8 +177,8 @@ func (s *InFlight) remaining(now time.Duration) time.Duration {
 	return min(s.work, max(0, s.predicted-now))
 }
 
-// overtake marks the waiting requests that were sent before s as overtaken, and reports whether there
-// are any.
+// overtake marks the waiting requests that were sent before s as overtaken, and reports whether
+// there are any.
 func (r *replicaState) overtake(s *InFlight) (overtakes bool) {
 	for _, other := range r.waiting {
 		if other == s {

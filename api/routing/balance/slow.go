@@ -17,8 +17,8 @@ const (
 	maxSlow         = 8 * slowOne
 )
 
-// A pace is how slow a replica is, compared with the others of its deployment.
-type pace struct {
+// slowness is how slow a replica is, compared with the others of its deployment.
+type slowness struct {
 	lag      time.Duration // average time from the predicted to the measured first token of short requests
 	samples  int           // number of measurements of lag
 	measured bool          // a request has measured the replica in this interval
@@ -28,12 +28,12 @@ type pace struct {
 
 // extra returns the delay of a replica because it is slower than the others, in prompt tokens.
 func (r *replicaState) extra(tokens int64) int64 {
-	return tokens*(r.pace.slow-slowOne)/slowOne + r.tokensIn(r.pace.late)
+	return tokens*(r.slowness.slow-slowOne)/slowOne + r.tokensIn(r.slowness.late)
 }
 
 // measureLag records the time to the first token of a request that waited for no slot and no addon.
 func (r *replicaState) measureLag(expected, took time.Duration) {
-	p := &r.pace
+	p := &r.slowness
 	p.measured = true
 	if expected > maxLagWork {
 		return
@@ -46,9 +46,9 @@ func (r *replicaState) measureLag(expected, took time.Duration) {
 	p.lag += (lag - p.lag) / lagShare
 }
 
-// refresh compares the replicas once in each interval. A replica is slow if its rate is less than two
-// thirds of the median, or its lag more than twice the median and minLag. A replica without requests
-// becomes less slow with time, so that it is tried again.
+// refresh compares the replicas once in each interval. A replica is slow if its rate is less than
+// two thirds of the median, or its lag more than twice the median and minLag. A replica without
+// requests becomes less slow with time, so that it is tried again.
 func (b *Balancer) refresh(now time.Duration) {
 	if now < b.refreshAt {
 		return
@@ -58,8 +58,8 @@ func (b *Balancer) refresh(now time.Duration) {
 	for _, at := range b.index {
 		r := &b.replicas[at]
 		rates = append(rates, r.rate)
-		if r.pace.samples >= minLagSamples {
-			lags = append(lags, r.pace.lag)
+		if r.slowness.samples >= minLagSamples {
+			lags = append(lags, r.slowness.lag)
 		}
 		for addon, begun := range r.loads {
 			if now-begun > addonSendKept {
@@ -76,7 +76,7 @@ func (b *Balancer) refresh(now time.Duration) {
 	rate := rates[len(rates)/2]
 	for _, at := range b.index {
 		r := &b.replicas[at]
-		p := &r.pace
+		p := &r.slowness
 		if p.slow, p.late = slowOne, 0; 3*r.rate < 2*rate {
 			p.slow = min(rate*slowOne/r.rate, maxSlow)
 		}

@@ -60,8 +60,8 @@ func newPool(t *testing.T, rates ...int64) *pool {
 	return p
 }
 
-// TestSlowReplicasGetLess checks that a replica that processes prompts at a quarter of the others' rate
-// gets less than a quarter of the requests of another, and as many when it is as fast again.
+// TestSlowReplicasGetLess checks that a replica that processes prompts at a quarter of the others'
+// rate gets less than a quarter of the requests of another, and as many when it is as fast again.
 func TestSlowReplicasGetLess(t *testing.T) {
 	p := newPool(t, 2000, 8000, 8000, 8000)
 	p.run(0, 2*time.Minute, 200*time.Millisecond, 4000)

@@ -1,7 +1,7 @@
 package twin
 
-// A cache is the KV cache of a simulated replica. Blocks of running requests are pinned. Other blocks
-// are evicted when space is needed, the least recently used first.
+// A cache is the KV cache of a simulated replica. Blocks of running requests are pinned. Other
+// blocks are evicted when space is needed, the least recently used first.
 type cache struct {
 	size      int64
 	private   int64                  // blocks of running requests that no other request can use

@@ -103,8 +103,8 @@ func (e *engine) begin(now time.Duration) bool {
 	return e.busy
 }
 
-// finish ends the step. It calls first for each request that got its first token, and ended for each
-// request that got its last token.
+// finish ends the step. It calls first for each request that got its first token, and ended for
+// each request that got its last token.
 func (e *engine) finish(now time.Duration, first, ended func(*request)) {
 	complete := func(r *request) {
 		r.end = now

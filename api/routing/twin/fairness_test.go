@@ -14,8 +14,8 @@ import (
 	"anneal/api/routing/balance"
 )
 
-// azure returns the trace of requests of a code assistant in schedulers/testdata/traces. Its prompts have
-// no common prefixes.
+// azure returns the trace of requests of a code assistant in schedulers/testdata/traces. Its
+// prompts have no common prefixes.
 func azure(t testing.TB) (trace []TraceRequest) {
 	t.Helper()
 	file, err := os.Open("../../../schedulers/testdata/traces/azure_llm_2023_code.csv.gz")
@@ -42,9 +42,9 @@ func azure(t testing.TB) (trace []TraceRequest) {
 	return trace
 }
 
-// TestNeighbours checks that an account is hardly slower while another account sends ten times as many
-// requests and overloads the replicas. Goal: the p90 of the time to the first token is at most 1.35 times
-// the p90 without the other account, or 50 ms more.
+// TestNeighbours checks that an account is hardly slower while another account sends ten times as
+// many requests and overloads the replicas. Goal: the p90 of the time to the first token is at most
+// 1.35 times the p90 without the other account, or 50 ms more.
 func TestNeighbours(t *testing.T) {
 	trace, victim := azure(t), []TraceRequest(nil)
 	for i := range trace {

@@ -11,8 +11,8 @@ import (
 	"anneal/api/routing/balance"
 )
 
-// TestRequestsLargerThanTheCache checks that a simulation does not wait forever for a request that no
-// replica can hold.
+// TestRequestsLargerThanTheCache checks that a simulation does not wait forever for a request that
+// no replica can hold.
 func TestRequestsLargerThanTheCache(t *testing.T) {
 	trace := []TraceRequest{{Prompt: balance.Prompt{Tokens: 1600, Blocks: []uint64{1, 2, 3}}, Output: 100}}
 	o := Options{Trace: trace, Speed: 1, Profile: profile(t, "h100", 3), Replicas: 1, Policy: PolicyTokens}

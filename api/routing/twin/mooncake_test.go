@@ -38,9 +38,9 @@ func run(t testing.TB, o Options) Result {
 	return r
 }
 
-// TestMooncake replays a public trace of conversations. Goals: a p90 of the time to the first token of
-// at most half of that with the fewest requests, and of 0.4 at a higher speed, also with replicas that
-// report nothing; the baseline equals the published one within 5 %.
+// TestMooncake replays a public trace of conversations. Goals: a p90 of the time to the first token
+// of at most half of that with the fewest requests, and of 0.4 at a higher speed, also with
+// replicas that report nothing; the baseline equals the published one within 5 %.
 func TestMooncake(t *testing.T) {
 	trace := mooncake(t)
 	o := Options{Trace: trace, Speed: 1, Profile: profile(t, "g8k", 6000), Replicas: 8, Policy: PolicyFewestRequests}
@@ -78,8 +78,8 @@ func spread(trace []TraceRequest) []TraceRequest {
 	return out
 }
 
-// TestTwoGateways checks that two gateways are nearly as good as one if they learn of each other's requests
-// within 100 ms, and are not if they do not learn of them.
+// TestTwoGateways checks that two gateways are nearly as good as one if they learn of each other's
+// requests within 100 ms, and are not if they do not learn of them.
 func TestTwoGateways(t *testing.T) {
 	o := Options{Trace: spread(mooncake(t)), Speed: 1, Profile: profile(t, "g8k", 6000), Replicas: 8, Policy: PolicyTokens,
 		Reports: true}

@@ -15,7 +15,8 @@ type Result struct {
 	Hit       float64                   // share of the prompt tokens that were cached
 	Within    map[time.Duration]float64 // share of the requests whose first token came within a time
 	WaitedP90 time.Duration             // time in the gateway's queue
-	// Accounts has the p90 of the time to the first token of each account of the trace, if there are several.
+	// Accounts has the p90 of the time to the first token of each account of the trace, if there are
+	// several.
 	Accounts map[string]time.Duration
 }
 

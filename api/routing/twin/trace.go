@@ -27,10 +27,10 @@ type TraceRequest struct {
 	Output  int64 // number of generated tokens
 }
 
-// ReadTrace reads a trace in the format of the Mooncake traces: a JSON object in each line with timestamp
-// (ms), input_length and output_length (tokens) and hash_ids (one for each 512 tokens of the prompt;
-// equal leading IDs mean an equal prefix). A field account may name the account of a request. Files
-// whose names end with .gz are decompressed.
+// ReadTrace reads a trace in the format of the Mooncake traces: a JSON object in each line with
+// timestamp (ms), input_length and output_length (tokens) and hash_ids (one for each 512 tokens of
+// the prompt; equal leading IDs mean an equal prefix). A field account may name the account of a
+// request. Files whose names end with .gz are decompressed.
 func ReadTrace(path string) ([]TraceRequest, error) {
 	file, err := os.Open(path)
 	if err != nil {
