@@ -18,9 +18,6 @@ import (
 // errRunEnded is the reason for which a run is closed that was unloaded or deleted, or is corrupted.
 var errRunEnded = errors.New("the training run has ended")
 
-// errReopen is the reason for which a run is closed and opened again from its recovery checkpoint.
-var errReopen = errors.New("the engine panicked, so the training run is restored")
-
 // A trainingRun serves one run: one goroutine pulls its operations, one executes them in the order of
 // their sequence numbers, one sends the results in the same order, and one stores a recovery
 // checkpoint now and then.
