@@ -103,7 +103,8 @@ func TestTrainingRequestsAreChecked(t *testing.T) {
 		{"asample", with(sampling, "base_model", "acme/other"), 400, "INVALID_FIELDS", "base_model"},
 		{"asample", with(sampling, "num_samples", 0), 400, "INVALID_FIELDS", "num_samples"},
 		{"asample", map[string]any{"sampling_session_id": session + ":sample:0:AA", "seq_id": 0,
-			"prompt": sampling["prompt"], "sampling_params": sampling["sampling_params"]}, 400, "INVALID_FIELDS", "model_path"},
+			"prompt": sampling["prompt"], "sampling_params": sampling["sampling_params"]}, 400, "INVALID_FIELDS",
+			"model_path"},
 		{"create_sampling_session", map[string]any{"session_id": session, "sampling_session_seq_id": 0,
 			"model_path": "tinker://" + run + "/sampler_weights/none"}, 404, "CHECKPOINT_NOT_FOUND", ""},
 		{"retrieve_future", `{"request_id": "run:` + run + `:77"}`, 410, "RESULT_EXPIRED", "operation 77"},
@@ -112,7 +113,8 @@ func TestTrainingRequestsAreChecked(t *testing.T) {
 		{"retrieve_future", `{"request_id": "unload:` + run + `:0"}`, 404, "REQUEST_NOT_FOUND", "not unloaded"},
 	} {
 		h.refuses(h.post(c.path, c.body), c.status, c.reason)
-		require.Contains(t, string(h.post(c.path, c.body).body), strings.ReplaceAll(c.says, `"`, `\"`), "%s %v", c.path, c.body)
+		says := strings.ReplaceAll(c.says, `"`, `\"`)
+		require.Contains(t, string(h.post(c.path, c.body).body), says, "%s %v", c.path, c.body)
 	}
 	h.refuses(h.get("training_runs?limit=0"), 400, "INVALID_FIELDS", "limit")
 	h.refuses(h.get("training_runs?offset=x"), 400, "INVALID_FIELDS", `offset: must be one whole number, is "x"`)
@@ -140,11 +142,13 @@ func TestTrainingOrder(t *testing.T) {
 	again := h.post("forward_backward", passOf(run, 1, tokens, targets))
 	require.Equal(t, first.body, again.body)
 	require.Equal(t, one, h.future(again))
-	h.refuses(h.post("forward_backward", passOf(run, 1, targets, tokens)), 400, operations.ReasonSequenceReused, "number 1")
+	reused := h.post("forward_backward", passOf(run, 1, targets, tokens))
+	h.refuses(reused, 400, operations.ReasonSequenceReused, "number 1")
 	h.refuses(h.post("forward", map[string]any{"model_id": run, "seq_id": 1,
 		"forward_input": passOf(run, 1, tokens, targets)["forward_backward_input"]}), 400, operations.ReasonSequenceReused)
 	require.EqualValues(t, 2, h.future(h.post("optim_step", stepOf(run, 4, 0.1)))["metrics"].(map[string]any)["step"])
-	require.Equal(t, h.post("create_model", createModel(session, 0)).body, h.post("create_model", createModel(session, 0)).body)
+	made := h.post("create_model", createModel(session, 0))
+	require.Equal(t, made.body, h.post("create_model", createModel(session, 0)).body)
 	runs := h.must(h.get("training_runs"))
 	require.Len(t, runs["training_runs"], 1, "a repeated create_model creates no second run")
 }
@@ -196,7 +200,8 @@ func TestTrainingCheckpoints(t *testing.T) {
 	session, run := h.begin()
 	h.future(h.post("save_weights", map[string]any{"model_id": run, "seq_id": 1, "path": "a", "ttl_seconds": 100_000}))
 	h.future(h.post("save_weights_for_sampler", map[string]any{"model_id": run, "seq_id": 2, "path": "b"}))
-	h.future(h.post("save_weights_for_sampler", map[string]any{"model_id": run, "seq_id": 3, "sampling_session_seq_id": 4}))
+	h.future(h.post("save_weights_for_sampler", map[string]any{"model_id": run, "seq_id": 3,
+		"sampling_session_seq_id": 4}))
 	list := h.must(h.get("checkpoints"))["checkpoints"].([]any)
 	require.Len(t, list, 2, "ephemeral checkpoints are not listed")
 	require.Equal(t, list, h.must(h.get("training_runs/" + run + "/checkpoints"))["checkpoints"])

@@ -11,7 +11,8 @@ import (
 // ServiceIdle is the time without use after which a training service stops, or does not start.
 const ServiceIdle = 5 * time.Minute
 
-// Training removes the training sessions and runs of jobs that no longer exist.
+// Training removes the training sessions and runs of jobs that no longer exist, and the checkpoints of
+// runs at their expireTime.
 type Training struct{}
 
 // Name implements Scheduler.
@@ -21,7 +22,7 @@ func (Training) Name() string { return "training" }
 func (Training) MinRest() time.Duration { return pacedRest }
 
 // Plan implements Scheduler.
-func (Training) Plan(v *projections.View, _ time.Time) Plan {
+func (Training) Plan(v *projections.View, now time.Time) Plan {
 	var plan Plan
 	exists := func(job domain.Name, event string) bool {
 		row, ok := v.Job(job)
@@ -31,6 +32,17 @@ func (Training) Plan(v *projections.View, _ time.Time) Plan {
 		if !exists(row.State.Job, row.State.JobEvent) {
 			plan.add(domain.Intend(domain.TrainingRuns, row.Name,
 				domain.Command[domain.TrainingRun](domain.DeleteTrainingRun{})))
+			continue
+		}
+		for _, c := range row.State.Checkpoints {
+			switch {
+			case c.ExpireTime == nil:
+			case c.ExpireTime.After(now):
+				plan.planAgainAt(*c.ExpireTime)
+			default:
+				plan.add(domain.Intend(domain.TrainingRuns, row.Name, domain.Command[domain.TrainingRun](
+					domain.DeleteTrainingCheckpoint{Kind: c.Kind, Name: c.Name})))
+			}
 		}
 	}
 	for row := range v.Sessions.All() {

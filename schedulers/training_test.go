@@ -2,6 +2,7 @@ package schedulers_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -69,6 +70,17 @@ func TestTrainingServices(t *testing.T) {
 	s.execute(schedulers.Allocations{}, schedulers.Jobs{}, schedulers.Jobs{})
 	require.Equal(t, []domain.Name{nodeName("n3")}, state().Nodes)
 	require.Empty(t, s.plan(schedulers.Training{}).Steps)
+
+	s.comment("a checkpoint expires")
+	expires := s.now.Add(time.Hour)
+	s.given(onRun(domain.OpenTrainingRun{Attempt: state().Attempt, BaseHash: "hash", Kernel: "avx512"}),
+		onRun(domain.SaveTrainingCheckpoint{TrainingCheckpoint: domain.TrainingCheckpoint{
+			Kind: domain.TrainingCheckpointTraining, Name: "brief", ExpireTime: &expires, Attempt: state().Attempt}}))
+	require.Equal(t, expires, s.plan(schedulers.Training{}).Again)
+	s.advance(time.Hour)
+	s.execute(schedulers.Training{})
+	saved, _ := s.world.View().Runs.Get(run)
+	require.Empty(t, saved.State.Checkpoints)
 
 	s.comment("the service stops, and the job is deleted")
 	s.given(on(domain.StopService{Attempt: state().Attempt}))

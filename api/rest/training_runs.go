@@ -105,7 +105,7 @@ var trainingTexts = map[string]string{
 	"TrainingRunConfig.trainUnembed":    "Whether the adapter has the unembedding, if the engine can train it.",
 	"TrainingRunOpening.attempt":        "Number of the attempt.",
 	"TrainingRunOpening.baseHash":       "Hash of the weights of the base model.",
-	"TrainingRunOpening.kernel":         "Instructions that compute the run. Results are bit-identical with the same ones.",
+	"TrainingRunOpening.kernel":         "Instructions that compute the run, on which the bits of results depend.",
 	"TrainingRunOpening.time":           "When the attempt opened the run.",
 	"TrainingRunCorruption.reason":      "What is lost.",
 	"TrainingRunCorruption.time":        "When the loss was detected.",
