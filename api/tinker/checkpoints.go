@@ -163,6 +163,7 @@ var refused = []struct{ method, path, message string }{
 	{"POST", "create_custom_loss", customLoss}, {"POST", "forward_backward_custom", customLoss},
 	{"POST", "join_sampling_session", "joining a sampling session is not supported: create another one with the path of " +
 		"the checkpoint"},
+	{"POST", "create_model_from_external_weights", external}, {"POST", "load_external_weights", external},
 	{"POST", "save_weights_external", external}, {"POST", "external_weights_upload_start", external},
 	{"POST", "external_weights_upload_finish", external},
 	{"POST", "auth/token", "tokens are not supported: send the API key with each request"},
