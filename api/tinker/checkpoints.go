@@ -160,10 +160,10 @@ var refused = []struct{ method, path, message string }{
 	{"POST", checkpointPath + "/publish", publishing}, {"DELETE", checkpointPath + "/publish", publishing},
 	{"POST", "retrieve_futures", "several results in one response are not supported: wait for each with retrieve_future"},
 	{"POST", "cancel_future", cancelling}, {"POST", "cancel_sample", cancelling}, {"POST", "cancel_sampling", cancelling},
-	{"POST", "create_custom_loss", "graphs of custom losses are not supported: compute the gradient of your loss by the " +
-		"log-probabilities that forward returns, and send it as the weights of a cross_entropy pass"},
+	{"POST", "create_custom_loss", customLoss}, {"POST", "forward_backward_custom", customLoss},
 	{"POST", "join_sampling_session", "joining a sampling session is not supported: create another one with the path of " +
 		"the checkpoint"},
+	{"POST", "create_model_from_external_weights", external}, {"POST", "load_external_weights", external},
 	{"POST", "save_weights_external", external}, {"POST", "external_weights_upload_start", external},
 	{"POST", "external_weights_upload_finish", external},
 	{"POST", "auth/token", "tokens are not supported: send the API key with each request"},
@@ -177,6 +177,8 @@ var refused = []struct{ method, path, message string }{
 const (
 	publishing = "publishing checkpoints is not supported: share files with the archive of a checkpoint, or give others " +
 		"an API key of the account"
+	customLoss = "graphs of custom losses are not supported: compute the gradient of your loss by the log-probabilities " +
+		"that forward returns, and send it as the weights of a cross_entropy pass"
 	cancelling = "cancelling an operation is not supported: it ends when its result is stored; samples end at max_tokens"
 	external   = "external weights are not supported: download an adapter with the archive of its checkpoint, or import " +
 		"a base model into the account and create a trainer job with it"
