@@ -20,7 +20,7 @@ var zeroFlags = map[string]string{
 	"temperature": "greedy", "top-k": "documented", "top-p": "the filter is off", "seed": "a seed",
 	"max-tokens": "no tokens", "show": "no rows", "limit": "documented", "samples": "refused, with the limits",
 	"min-score": "a score", "max-score": "a score", "keep": "keeps by age only", "keep-days": "keeps by number only",
-	"max-error-increase": "no higher error rate", "max-staleness": "the newest weights",
+	"max-error-increase": "no higher error rate", "max-staleness": "the newest weights", "replay-weight": "documented",
 	"expire": "refused", "deadline": "at once", "overlap": "the old secret is invalid at once",
 	"scale-up-window": "at once", "scale-down-window": "at once", "scale-to-zero-window": "refused by its minimum",
 }
