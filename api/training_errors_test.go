@@ -142,6 +142,8 @@ func TestTrainingOrder(t *testing.T) {
 	again := h.post("forward_backward", passOf(run, 1, tokens, targets))
 	require.Equal(t, first.body, again.body)
 	require.Equal(t, one, h.future(again))
+	encodedAnew := fmt.Sprintf(`{"seq_id": 3, "adam_params": {"learning_rate": 1e-1}, "model_id": %q}`, run)
+	require.Equal(t, step.body, h.post("optim_step", encodedAnew).body, "the same request in another encoding")
 	reused := h.post("forward_backward", passOf(run, 1, targets, tokens))
 	h.refuses(reused, 400, operations.ReasonSequenceReused, "number 1")
 	h.refuses(h.post("forward", map[string]any{"model_id": run, "seq_id": 1,

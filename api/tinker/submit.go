@@ -206,7 +206,8 @@ func (c *call) acceptsOperations(row *projections.Row[domain.TrainingRun]) error
 	return c.wake()
 }
 
-// store stores an operation durably. A repeated request is recognized by its body.
+// store stores an operation durably. A repeated request is recognized by what it means: clients encode
+// a request anew when they repeat it, and the order of maps in it can then differ.
 func (c *call) store(lane operations.Lane, seq int64, kind, note string, o engines.TrainOperation) error {
 	body, err := o.Encode()
 	if err != nil {
@@ -215,7 +216,7 @@ func (c *call) store(lane operations.Lane, seq int64, kind, note string, o engin
 	ctx, cancel := c.Detached()
 	defer cancel()
 	_, err = c.Journal.Submit(ctx, lane, operations.Operation{Seq: seq, Kind: kind, Note: note, Body: body,
-		Hash: sha256.Sum256([]byte(c.Operation.ID + "\x00" + string(c.body)))})
+		Hash: sha256.Sum256([]byte(kind + "\x00" + note + "\x00" + string(body)))})
 	return err
 }
 
