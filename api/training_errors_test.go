@@ -3,6 +3,7 @@ package api
 import (
 	"archive/tar"
 	"bytes"
+	"fmt"
 	"io"
 	"net/url"
 	"strings"
