@@ -132,14 +132,6 @@ func (r TrainingRun) Live() bool {
 	return r.State == TrainingRunCreatingState || r.State == TrainingRunOpenState
 }
 
-// References implements Referrer. A live run refers to its base model.
-func (r TrainingRun) References(Name) []string {
-	if !r.Live() {
-		return nil
-	}
-	return []string{string(r.BaseModel)}
-}
-
 // Usage counts the bytes of the run's checkpoints.
 func (r TrainingRun) Usage() (u Usage) {
 	for _, c := range r.Checkpoints {

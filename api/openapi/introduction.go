@@ -14,6 +14,8 @@ var tags = []struct{ name, description string }{
 	{"dpoJobs", "Preference training (DPO, ORPO): training on pairs of preferred and rejected completions."},
 	{"reinforcementFineTuningJobs", "Training on completions that an evaluator scores."},
 	{"rlorTrainerJobs", "Training on completions that were scored elsewhere."},
+	{"trainingSessions", "Connections of clients to the training service of a trainer job with serviceMode."},
+	{"trainingRuns", "Adapters that clients train through the training service, with their checkpoints."},
 	{"models", "Base models and adapters that were uploaded, or trained by jobs."},
 	{"deploymentShapes", "Versioned presets of the hardware and the serving settings of deployments."},
 	{"deployments", "Models that are served by replicas."},

@@ -82,6 +82,8 @@ var _ = register(trainingRuns.operations)
 
 // trainingTexts describe the fields of the wire types of training sessions and runs.
 var trainingTexts = map[string]string{
+	"trainingSessions":                  "The training sessions of this page.",
+	"trainingRuns":                      "The training runs of this page.",
 	"TrainingSession.job":               "Resource name of the trainer job whose training service the client uses.",
 	"TrainingSession.tags":              "Tags that the client has set.",
 	"TrainingSession.userMetadata":      "Metadata that the client has set.",

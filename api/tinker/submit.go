@@ -207,7 +207,7 @@ func (c *call) acceptsOperations(row *projections.Row[domain.TrainingRun]) error
 }
 
 // store stores an operation durably. A repeated request is recognized by what it means: clients encode
-// a request anew when they repeat it, and the order of maps in it can then differ.
+// a request again when they repeat it, and the order of maps in it can then differ.
 func (c *call) store(lane operations.Lane, seq int64, kind, note string, o engines.TrainOperation) error {
 	body, err := o.Encode()
 	if err != nil {

@@ -63,12 +63,13 @@ func rftCommand() *cobra.Command {
 func rlorCommand() *cobra.Command {
 	dataset := datasetField
 	dataset.required, dataset.usage = false, "training dataset, whose rows have scored responses; optional with "+
-		"--keep-alive"
+		"--keep-alive and --service-mode"
 	return jobKind{collection: jobCollection("rlorTrainerJobs", "trainingConfig."), command: "rlor",
 		short:  "Manage reinforcement trainer jobs, which train step by step on scored responses",
 		create: "Train a model on responses that were scored elsewhere",
 		examples: []string{"anneal rlor create tutor --dataset scored --watch",
-			"anneal rlor create tutor --keep-alive --rollout-deployment tutored"},
+			"anneal rlor create tutor --keep-alive --rollout-deployment tutored",
+			"anneal rlor create loop --service-mode --base-model anneal-base"},
 		long: "Rows contain scored responses. Without rewardWeights in --file, every reward has the weight 1:\nthe " +
 			"score of a response is the sum of its rewards.",
 		training: "trainingConfig.",
@@ -76,7 +77,9 @@ func rlorCommand() *cobra.Command {
 			{flag: "rollout-deployment", path: "rolloutDeploymentName", value: "",
 				usage: "deployment that loads the new weights after each step", collection: "deployments"},
 			{flag: "keep-alive", path: "keepAlive", value: false,
-				usage: "after the first step, wait for further steps instead of completing"}},
+				usage: "after the first step, wait for further steps instead of completing"},
+			{flag: "service-mode", path: "serviceMode", value: false,
+				usage: "serve the training API, so that a loop of your own trains"}},
 		metrics:  []column{{"REWARD", "reward/mean"}, {"EVAL", "eval/loss"}},
 		stepwise: true}.group()
 }
@@ -97,6 +100,7 @@ func jobCollection(name, training string) collection {
 			{"Epochs", training + "epochs"}, {"Learning rate", training + "learningRate"}, {"LoRA rank", training + "loraRank"},
 			{"Evaluator", "evaluator"}, {"Evaluator revision", "evaluatorRevision"}, {"Max staleness", "maxStaleness"},
 			{"Rollout deployment", "rolloutDeploymentName"},
+			{"Training service", "directRouteHandle"},
 			{"Step", "trainStep.number"}, {"Step dataset", "trainStep.dataset"}, {"Step model", "trainStep.outputModel"},
 			{"Tracker", "trackerConfig.url"},
 			{"Accelerator seconds", "acceleratorSeconds"}, {"Created by", "createdBy"}, {"Created", "createTime"},
