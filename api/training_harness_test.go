@@ -313,7 +313,7 @@ type trainingRequest struct {
 	header       map[string]string
 }
 
-// train sends a request to the host name of the job.
+// send sends a request to the host name of the job.
 func (h *trainingHarness) send(q trainingRequest) response {
 	h.Helper()
 	body, raw := q.body.([]byte)

@@ -132,7 +132,7 @@ func (r TrainingRun) Live() bool {
 	return r.State == TrainingRunCreatingState || r.State == TrainingRunOpenState
 }
 
-// References implements Referrer. A live run references its base model.
+// References implements Referrer. A live run refers to its base model.
 func (r TrainingRun) References(Name) []string {
 	if !r.Live() {
 		return nil

@@ -206,7 +206,7 @@ func (c *call) acceptsOperations(row *projections.Row[domain.TrainingRun]) error
 	return c.wake()
 }
 
-// store stores an operation durably. A retried request is recognized by the hash of its body.
+// store stores an operation durably. A repeated request is recognized by its body.
 func (c *call) store(lane operations.Lane, seq int64, kind, note string, o engines.TrainOperation) error {
 	body, err := o.Encode()
 	if err != nil {

@@ -19,8 +19,8 @@ import (
 )
 
 // TestTrainingServiceSurvivesKills kills the server with its worker at random points of a training
-// loop. The client notices nothing: all results are those of the same loop without kills, bit for
-// bit, and so are those of the final weights.
+// loop. The client gets no errors, and all results, also those of the final weights, are
+// bit-identical to those of the same loop without kills.
 func TestTrainingServiceSurvivesKills(t *testing.T) {
 	t.Parallel()
 	kills := testutil.Variable(t, "ANNEAL_SERVICE_KILLS", 3)

@@ -1,6 +1,6 @@
-// Command arithmetic-loop trains an adapter by reinforcement with a loop of its own: it samples
-// answers to sums in a wording that the base model does not know, rewards those that are right, and
-// steps. Package anneal/tinker/client is all that it uses of anneal.
+// Command arithmetic-loop trains an adapter with reinforcement learning on a training service: it
+// samples answers to sums in a wording that the base model was not trained on, rewards the correct
+// ones, and takes optimizer steps. Of anneal it imports only the packages tinker and tinker/client.
 //
 //	TINKER_BASE_URL=https://HANDLE.DOMAIN TINKER_API_KEY=KEY arithmetic-loop
 package main

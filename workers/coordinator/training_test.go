@@ -143,7 +143,7 @@ func (s *service) submit(run string, o engines.TrainOperation) int64 {
 	return s.next[run]
 }
 
-// wait waits for the result of an operation.
+// await waits for the result of an operation.
 func (s *service) await(lane operations.Lane, seq int64) operations.Result {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(s.Context(), waitTimeout)

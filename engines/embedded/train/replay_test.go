@@ -87,10 +87,10 @@ func TestReplayGradient(t *testing.T) {
 	require.InDelta(t, want, got, 0.02*math.Sqrt(norm)+0.02*math.Abs(want))
 }
 
-// TestMadeUpPrompts checks that prompts are varied, have words of the rows, and are of the
-// dataset's form.
-func TestMadeUpPrompts(t *testing.T) {
-	var a asked
+// TestSyntheticPrompts checks that prompts are varied, have words of the rows, and have the
+// format of the dataset.
+func TestSyntheticPrompts(t *testing.T) {
+	var a promptStats
 	a.add(&rows.Row{Messages: []rows.Message{{Role: "system", Content: "never"},
 		{Role: "user", Content: "pack the blue box"}}})
 	a.add(&rows.Row{Prompt: "pack the red box"})
